@@ -444,15 +444,22 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     return NULL;
 }
 
-static void count_selected(struct scheduler *s, struct sequence *seq,
-                           const struct select_total *total) {
-    seq->n_chosen += total->n_chosen;
-    seq->n_fetched += total->n_fetched;
-    seq->n_copies += total->n_copies;
-    s->stats.n_chosen += total->n_chosen;
-    s->stats.n_fetched += total->n_fetched;
-    s->stats.n_copies += total->n_copies;
-    if (kv_moves(&seq->kv)) s->stats.n_moved += total->n_copies;
+static void count_selected(struct sequence *seq, const struct select_total *total) {
+    double *values = seq->from_steps.values;
+    values[KV_SELECTED_TOKENS] += total->n_chosen;
+    values[KV_FETCHED_TOKENS] += total->n_fetched;
+    values[KV_FETCHED_COPIES] += total->n_copies;
+    if (kv_moves(&seq->kv)) values[KV_MOVED_COPIES] += total->n_copies;
+}
+
+/* Adds what the sequence's counts have grown by since `before`. */
+static void add_counts(struct scheduler *s, const struct sequence *seq,
+                       const struct kv_usage *before) {
+    const struct kv_usage now = sequence_usage(seq);
+    for (unsigned i = 0; i < KV_N_NUMBERS; i++)
+        if (kv_numbers[i].adding == KV_ADD_COUNT)
+            s->stats.kv[i][seq->kv.plan.type] +=
+                (uint64_t)(int64_t)(now.values[i] - before->values[i]);
 }
 
 /* Takes the results of the batch's sequence `at`; returns true if it has had its final event. */
@@ -461,13 +468,14 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     const struct batch_entry *entry = &batch->entries[at];
     struct sequence *seq = entry->seq;
     const uint32_t n_generated = sequence_n_generated(seq);
-    const uint64_t n_evicted = sequence_usage(seq).n_evicted;
-    if (batch->step.seqs[at].budget) seq->retained_attention = batch->totals[at].retained_attention;
-    if (batch->step.seqs[at].select) count_selected(s, seq, &batch->selected[at]);
+    const struct kv_usage before = sequence_usage(seq);
+    if (batch->step.seqs[at].budget)
+        seq->from_steps.values[KV_RETAINED_ATTENTION] = batch->totals[at].retained_attention;
+    if (batch->step.seqs[at].select) count_selected(seq, &batch->selected[at]);
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);
     s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;
-    s->stats.kv_evicted[seq->kv.plan.type] += sequence_usage(seq).n_evicted - n_evicted;
+    add_counts(s, seq, &before);
     if (!over) return false;
     if (events->last->reason == FINISH_ERROR) s->stats.n_failed++;
     else s->stats.n_finished++;
@@ -512,6 +520,13 @@ static void count_host_pool(const struct scheduler *s, struct engine_stats *out)
     if (space->cache) out->pages_stored = prefix_cache_n_stored_pages(space->cache);
 }
 
+static void add_levels(const struct sequence *seq, struct engine_stats *out) {
+    const struct kv_usage usage = sequence_usage(seq);
+    for (unsigned i = 0; i < KV_N_NUMBERS; i++)
+        if (kv_numbers[i].adding == KV_ADD_LEVEL)
+            out->kv[i][seq->kv.plan.type] += (uint64_t)usage.values[i];
+}
+
 void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     *out = s->stats;
     out->n_running = s->n_running;
@@ -519,7 +534,6 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     out->pages_free = page_pool_n_free(s->space->pool);
     out->pages_total = page_pool_n_pages(s->space->pool);
     count_host_pool(s, out);
-    for (uint32_t i = 0; i < s->n_running; i++)
-        out->kv_resident[s->running[i]->kv.plan.type] += sequence_usage(s->running[i]).n_resident;
+    for (uint32_t i = 0; i < s->n_running; i++) add_levels(s->running[i], out);
     if (s->space->cache) out->pages_cached = prefix_cache_n_idle_pages(s->space->cache);
 }

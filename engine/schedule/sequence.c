@@ -53,7 +53,7 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->priority = request->priority;
     seq->user = request->user;
     seq->params = request->params;
-    seq->retained_attention = NAN;
+    seq->from_steps.values[KV_RETAINED_ATTENTION] = NAN;
     seq->tokens = request->prompt;
     seq->n_prompt = seq->n_tokens = seq->token_capacity = request->n_prompt;
     if (seq->params.max_tokens > KV_MAX_TEXT - seq->n_prompt)
@@ -134,13 +134,12 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
 
 struct kv_usage sequence_usage(const struct sequence *seq) {
     const uint32_t n_resident = kv_n_resident(&seq->kv, seq->n_done);
-    return (struct kv_usage){.n_resident = n_resident,
-                             .n_evicted = seq->n_done - n_resident,
-                             .retained_attention = seq->retained_attention,
-                             .n_offloaded = seq->kv.n_offloaded,
-                             .n_chosen = seq->n_chosen,
-                             .n_fetched = seq->n_fetched,
-                             .n_copies = seq->n_copies};
+    struct kv_usage usage = seq->from_steps;
+    usage.values[KV_BUDGET_TOKENS] = seq->kv.plan.budget.capacity;
+    usage.values[KV_RESIDENT_TOKENS] = n_resident;
+    usage.values[KV_EVICTED_TOKENS] = (double)seq->n_done - n_resident;
+    usage.values[KV_OFFLOADED_TOKENS] = seq->kv.n_offloaded;
+    return usage;
 }
 
 static void fill_final(const struct sequence *seq, struct engine_event *event) {

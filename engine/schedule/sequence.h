@@ -61,15 +61,14 @@ struct sequence {
                                  layer-major prompt are */
     uint32_t refused_owner;   /* prefill_queue.turn of the owner whose end it waits for */
     struct sparse_totals visited;
-    uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, summed over its steps */
-    float retained_attention; /* struct evict_total's, after these steps; NAN: not tracked */
-    uint32_t n_rows;          /* in the step that is being planned */
-    uint32_t n_inflight;      /* in-flight steps that have rows of the sequence */
-    uint32_t n_sampled;       /* how many of these sample a token */
-    uint32_t draw_row;        /* sample row of the newest such token */
-    uint32_t n_cached;        /* tokens found in the prefix cache at the first admission */
-    bool admitted;            /* has run before */
-    bool over;                /* has had its final event */
+    struct kv_usage from_steps; /* what its steps have reported; see sequence_usage() */
+    uint32_t n_rows;            /* in the step that is being planned */
+    uint32_t n_inflight;        /* in-flight steps that have rows of the sequence */
+    uint32_t n_sampled;         /* how many of these sample a token */
+    uint32_t draw_row;          /* sample row of the newest such token */
+    uint32_t n_cached;          /* tokens found in the prefix cache at the first admission */
+    bool admitted;              /* has run before */
+    bool over;                  /* has had its final event */
     struct sampling_state sampling;
     struct output output;
     /* Prompt log-probabilities so far; NULL: not asked for, or sent. */

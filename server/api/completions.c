@@ -286,7 +286,7 @@ static void take_ending(struct completion *c, struct choice *choice,
         c->n_cached += event->n_cached;
         prefill_account_add_reused(&c->prefill, &event->prefill);
     }
-    kv_account_add(&c->kv, &c->request.kv, event);
+    kv_account_add(&c->kv, event);
     prefill_account_add(&c->prefill, &event->prefill);
     counters_count_prompt(&c->job.server->counters, event->prefill.mode);
     if (!c->job.exchange || (event->reason != FINISH_ERROR && event->reason != FINISH_CANCELLED))

@@ -208,11 +208,13 @@ static void print_sparse(uint32_t n_prompt, const struct prefill_usage *usage) {
 
 static void print_offload(const struct bench *b, uint32_t n_prompt, uint32_t batch,
                           uint32_t n_generate, const struct kv_usage *usage) {
-    const uint64_t n_moved = b->like->kv.tokens.on_device ? 0 : usage->n_copies;
-    if (usage->n_chosen == 0) return;
+    const double n_chosen = usage->values[KV_SELECTED_TOKENS];
+    const uint64_t n_copies = (uint64_t)usage->values[KV_FETCHED_COPIES],
+                   n_moved = (uint64_t)usage->values[KV_MOVED_COPIES];
+    if (!(n_chosen > 0)) return;
     printf("# decode,%u,%u offload: hit rate %.4f, %.3f MB fetched a token\n", n_prompt, batch,
-           1 - (double)usage->n_fetched / (double)usage->n_chosen,
-           1e-6 * (double)offload_rules_copied_bytes(&b->like->offload, usage->n_copies, n_moved) /
+           1 - usage->values[KV_FETCHED_TOKENS] / n_chosen,
+           1e-6 * (double)offload_rules_copied_bytes(&b->like->offload, n_copies, n_moved) /
                n_generate);
 }
 

@@ -38,11 +38,23 @@ static void write_answers(struct buffer *out, const struct counters *counters) {
     }
 }
 
-static void write_by_policy(struct buffer *out, const char *name, const char *type,
-                            const char *help, const uint64_t values[KV_MAX_POLICIES]) {
-    buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+static void write_number_by_policy(struct buffer *out, const char *name,
+                                   const uint64_t values[KV_MAX_POLICIES]) {
     for (unsigned i = 0; i < kv_policies_count(); i++)
         buffer_printf(out, "%s{policy=\"%s\"} %" PRIu64 "\n", name, kv_type_name(i), values[i]);
+}
+
+/* Writes the numbers of KV caches that have a metric: those by policy, or those for all. */
+static void write_numbers(struct buffer *out, const struct engine_stats *stats, bool by_policy) {
+    for (unsigned i = 0; i < KV_N_NUMBERS; i++) {
+        const struct kv_number_info *number = &kv_numbers[i];
+        const char *name = number->metric;
+        if (!name || number->by_policy != by_policy) continue;
+        buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, number->help, name,
+                      number->adding == KV_ADD_LEVEL ? "gauge" : "counter");
+        if (by_policy) write_number_by_policy(out, name, stats->kv[i]);
+        else buffer_printf(out, "%s %" PRIu64 "\n", name, engine_stats_kv(stats, i));
+    }
 }
 
 static void write_by_pattern(struct buffer *out, const char *name, const char *help,
@@ -83,12 +95,21 @@ static void write_prefill(struct buffer *out, const struct counters *counters,
                   "Device time that attention of sparse prompts took.", sparse->attention_s);
 }
 
-void metrics_write(const struct counters *counters, const struct engine_stats *stats,
-                   const struct offload_rules *offload, struct buffer *out) {
-    const struct {
-        const char *name, *type, *help;
-        uint64_t value;
-    } samples[] = {
+struct sample {
+    const char *name, *type, *help;
+    uint64_t value;
+};
+
+static void write_samples(struct buffer *out, const struct sample *samples, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,
+                      samples[i].help, samples[i].name, samples[i].type, samples[i].name,
+                      samples[i].value);
+    }
+}
+
+static void write_requests(struct buffer *out, const struct engine_stats *stats) {
+    const struct sample samples[] = {
         {"quire_requests_running", "gauge", "Sequences that are running.", stats->n_running},
         {"quire_requests_waiting", "gauge", "Sequences that are waiting.", stats->n_waiting},
         {"quire_kv_pages_total", "gauge", "Pages of the KV pool.", stats->pages_total},
@@ -109,13 +130,17 @@ void metrics_write(const struct counters *counters, const struct engine_stats *s
          stats->cached_tokens},
         {"quire_generated_tokens_total", "counter", "Tokens generated.", stats->generated_tokens},
         {"quire_steps_total", "counter", "Steps that the model computed.", stats->n_steps},
-        {"quire_kv_selected_tokens_total", "counter",
-         "Tokens that filter layers selected, summed over steps and filters.", stats->n_chosen},
-        {"quire_kv_fetched_tokens_total", "counter",
-         "Selected tokens that had not been selected in the step before.", stats->n_fetched},
+    };
+    write_samples(out, samples, sizeof(samples) / sizeof(*samples));
+}
+
+static void write_memory(struct buffer *out, const struct engine_stats *stats,
+                         const struct offload_rules *offload) {
+    const struct sample samples[] = {
         {"quire_kv_fetched_bytes_total", "counter",
          "Bytes of the keys and values of fetched tokens.",
-         offload_rules_copied_bytes(offload, stats->n_copies, stats->n_moved)},
+         offload_rules_copied_bytes(offload, engine_stats_kv(stats, KV_FETCHED_COPIES),
+                                    engine_stats_kv(stats, KV_MOVED_COPIES))},
         {"quire_kv_store_bytes", "gauge", "Bytes of the host pool.", offload->host_pool_bytes},
         {"quire_kv_store_used_bytes", "gauge", "Bytes of the host pool that are in use.",
          stats->host_pool_used_bytes},
@@ -128,16 +153,15 @@ void metrics_write(const struct counters *counters, const struct engine_stats *s
         {"quire_log_dropped_lines_total", "counter",
          "Log lines that were dropped because stderr was blocked or failed.", log_n_lost()},
     };
-    for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++) {
-        buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,
-                      samples[i].help, samples[i].name, samples[i].type, samples[i].name,
-                      samples[i].value);
-    }
-    write_by_policy(out, "quire_kv_resident_tokens", "gauge",
-                    "Tokens that running sequences keep in the KV cache.", stats->kv_resident);
-    write_by_policy(out, "quire_kv_evicted_tokens_total", "counter",
-                    "Tokens that were evicted from the KV cache of their sequence.",
-                    stats->kv_evicted);
+    write_samples(out, samples, sizeof(samples) / sizeof(*samples));
+}
+
+void metrics_write(const struct counters *counters, const struct engine_stats *stats,
+                   const struct offload_rules *offload, struct buffer *out) {
+    write_requests(out, stats);
+    write_numbers(out, stats, false);
+    write_memory(out, stats, offload);
+    write_numbers(out, stats, true);
     write_prefill(out, counters, &stats->sparse);
     write_answers(out, counters);
     write_histogram(out, "quire_time_to_first_token_seconds",

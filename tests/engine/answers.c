@@ -92,10 +92,10 @@ void answers_assert_same(const struct answer *a, const struct answer *b) {
     for (uint32_t i = 1; i < a->n_prompt_infos; i++)
         assert_memory_equal(&a->prompt[i].logprob, &b->prompt[i].logprob, sizeof(float));
     assert_string_equal(a->text, b->text);
-    assert_int_equal(a->last.kv.n_resident, b->last.kv.n_resident);
-    assert_int_equal(a->last.kv.n_evicted, b->last.kv.n_evicted);
-    assert_memory_equal(&a->last.kv.retained_attention, &b->last.kv.retained_attention,
-                        sizeof(float));
+    assert_int_equal(a->last.kv.values[KV_RESIDENT_TOKENS], b->last.kv.values[KV_RESIDENT_TOKENS]);
+    assert_int_equal(a->last.kv.values[KV_EVICTED_TOKENS], b->last.kv.values[KV_EVICTED_TOKENS]);
+    assert_memory_equal(&a->last.kv.values[KV_RETAINED_ATTENTION],
+                        &b->last.kv.values[KV_RETAINED_ATTENTION], sizeof(double));
 }
 
 struct engine_stats answers_compare(struct engine *engine, const struct recipe *recipes,

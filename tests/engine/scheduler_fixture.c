@@ -660,10 +660,11 @@ void client_check(const struct client *c) {
     assert_int_equal(c->last.reason, c->expected.reason);
     assert_string_equal(c->text, c->expected.text);
     assert_int_equal(c->last.n_generated, c->expected.n_generated);
-    assert_int_equal(c->last.kv.n_resident, c->expected.n_resident);
-    assert_int_equal(c->last.kv.n_evicted, c->expected.n_evicted);
-    if (c->bounded) assert_true(c->last.kv.retained_attention == (float)c->expected.n_stored);
-    else assert_true(isnan(c->last.kv.retained_attention));
+    assert_int_equal(c->last.kv.values[KV_RESIDENT_TOKENS], c->expected.n_resident);
+    assert_int_equal(c->last.kv.values[KV_EVICTED_TOKENS], c->expected.n_evicted);
+    if (c->bounded)
+        assert_true(c->last.kv.values[KV_RETAINED_ATTENTION] == (float)c->expected.n_stored);
+    else assert_true(isnan(c->last.kv.values[KV_RETAINED_ATTENTION]));
 }
 
 void client_fill_prompt(struct engine_request *r) {

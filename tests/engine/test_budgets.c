@@ -122,15 +122,15 @@ static void a_budget_that_is_never_exhausted_changes_nothing(void **state) {
     const struct recipe full = make_recipe(430, 70);
     struct answer expected = {0};
     answer_one(engine, &full, &expected);
-    assert_int_equal(expected.last.kv.n_resident, 499);
+    assert_int_equal(expected.last.kv.values[KV_RESIDENT_TOKENS], 499);
     for (int i = 0; i < N; i++) {
         struct recipe r = full;
         struct answer a = {0};
         r.kv = choices[i];
         answer_one(engine, &r, &a);
         assert_int_equal(a.last.n_cached, 0);
-        assert_true(isnan(a.last.kv.retained_attention));
-        assert_int_equal(a.last.kv.n_evicted, 0);
+        assert_true(isnan(a.last.kv.values[KV_RETAINED_ATTENTION]));
+        assert_int_equal(a.last.kv.values[KV_EVICTED_TOKENS], 0);
         answers_assert_same(&expected, &a);
         answer_forget(&a);
     }
@@ -218,12 +218,13 @@ static void answers_depend_on_the_budget_alone(void **state) {
     for (int i = 0; i < N; i++) recipes[i] = random_recipe(i);
     answer_alone(recipes, alone, N);
     for (int i = 1; i < N; i += 2)
-        if (alone[i].last.kv.n_evicted > 0)
-            assert_true(isnan(alone[i].last.kv.retained_attention) ==
+        if (alone[i].last.kv.values[KV_EVICTED_TOKENS] > 0)
+            assert_true(isnan(alone[i].last.kv.values[KV_RETAINED_ATTENTION]) ==
                         (recipes[i].kv.score == KV_SCORE_NONE));
     const struct engine_stats stats = compare_with_alone(recipes, alone, N, 200, 300);
-    assert_true(stats.kv_evicted[TYPE_STREAMING] > 0 && stats.kv_evicted[TYPE_HEAVY_HITTER] > 0);
-    assert_int_equal(stats.kv_evicted[TYPE_FULL], 0);
+    assert_true(stats.kv[KV_EVICTED_TOKENS][TYPE_STREAMING] > 0 &&
+                stats.kv[KV_EVICTED_TOKENS][TYPE_HEAVY_HITTER] > 0);
+    assert_int_equal(stats.kv[KV_EVICTED_TOKENS][TYPE_FULL], 0);
     compare_with_alone(recipes, alone, N, 200, 17);
     compare_with_alone(recipes, alone, N, 10, 64);
     late_backend_begin(backend);
@@ -247,7 +248,7 @@ static void a_suspended_sequence_answers_as_if_it_had_not_been(void **state) {
         struct answer alone[2] = {0};
         recipes[1].kv = choices[i];
         answer_alone(recipes, alone, 2);
-        assert_int_equal(alone[1].last.kv.n_evicted, 150 + 399 - 100);
+        assert_int_equal(alone[1].last.kv.values[KV_EVICTED_TOKENS], 150 + 399 - 100);
         if (i % 2) late_backend_begin(backend);
         n_downloads = 0;
         assert_int_equal(compare_with_alone(recipes, alone, 2, 7, 64).n_preempted, 1);
@@ -276,9 +277,10 @@ static void a_long_text_needs_only_the_room_of_its_budget(void **state) {
     assert_int_equal(engine_submit(engine, &r, 1, &id, &err), 0);
     answers_wait(engine, &a, 1);
     assert_int_equal(a.last.reason, FINISH_LENGTH);
-    assert_int_equal(a.last.kv.n_resident, 256);
-    assert_int_equal(a.last.kv.n_evicted, 6400 + 19 - 256);
-    assert_true(a.last.kv.retained_attention > 0 && a.last.kv.retained_attention < 1);
+    assert_int_equal(a.last.kv.values[KV_RESIDENT_TOKENS], 256);
+    assert_int_equal(a.last.kv.values[KV_EVICTED_TOKENS], 6400 + 19 - 256);
+    assert_true(a.last.kv.values[KV_RETAINED_ATTENTION] > 0 &&
+                a.last.kv.values[KV_RETAINED_ATTENTION] < 1);
     answer_forget(&a);
     answers_leave_no_page(engine);
     engine_destroy(engine);

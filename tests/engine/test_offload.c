@@ -130,7 +130,7 @@ static void a_selection_of_everything_changes_nothing(void **state) {
         r.kv = selecting(200, 64, on_device);
         answer_one(engine, &r, &a);
         answers_assert_same(&expected, &a);
-        assert_int_equal(a.last.kv.n_chosen, 0);
+        assert_int_equal(a.last.kv.values[KV_SELECTED_TOKENS], 0);
         answer_forget(&a);
     }
     answer_forget(&expected);
@@ -151,20 +151,25 @@ static void it_does_not_matter_where_tokens_wait(void **state) {
     answer_one(engine, &r, &moved);
     answers_assert_same(&device, &moved);
     assert_true(memcmp(full.tokens, device.tokens, 100 * sizeof(*full.tokens)) != 0);
-    assert_int_equal(moved.last.kv.n_chosen, 99 * 2 * 128);
-    assert_int_equal(device.last.kv.n_chosen, moved.last.kv.n_chosen);
-    assert_int_equal(device.last.kv.n_fetched, moved.last.kv.n_fetched);
-    assert_true(moved.last.kv.n_fetched >= 2 * 128);
-    assert_true(moved.last.kv.n_fetched < moved.last.kv.n_chosen);
-    assert_int_equal(moved.last.kv.n_offloaded, 576 - 128);
-    assert_int_equal(device.last.kv.n_offloaded, 0);
-    assert_int_equal(moved.last.kv.n_resident, 699);
+    assert_int_equal(moved.last.kv.values[KV_SELECTED_TOKENS], 99 * 2 * 128);
+    assert_int_equal(device.last.kv.values[KV_SELECTED_TOKENS],
+                     moved.last.kv.values[KV_SELECTED_TOKENS]);
+    assert_int_equal(device.last.kv.values[KV_FETCHED_TOKENS],
+                     moved.last.kv.values[KV_FETCHED_TOKENS]);
+    assert_true(moved.last.kv.values[KV_FETCHED_TOKENS] >= 2 * 128);
+    assert_true(moved.last.kv.values[KV_FETCHED_TOKENS] < moved.last.kv.values[KV_SELECTED_TOKENS]);
+    assert_int_equal(moved.last.kv.values[KV_OFFLOADED_TOKENS], 576 - 128);
+    assert_int_equal(device.last.kv.values[KV_OFFLOADED_TOKENS], 0);
+    assert_int_equal(moved.last.kv.values[KV_RESIDENT_TOKENS], 699);
     assert_int_equal(moved.last.n_cached, 0);
     struct engine_stats stats;
     engine_stats(engine, &stats);
-    assert_int_equal(stats.n_fetched, 2 * moved.last.kv.n_fetched);
-    assert_int_equal(stats.n_copies, 2 * moved.last.kv.n_copies);
-    assert_int_equal(stats.n_moved, moved.last.kv.n_copies);
+    assert_int_equal(engine_stats_kv(&stats, KV_FETCHED_TOKENS),
+                     2 * moved.last.kv.values[KV_FETCHED_TOKENS]);
+    assert_int_equal(engine_stats_kv(&stats, KV_FETCHED_COPIES),
+                     2 * moved.last.kv.values[KV_FETCHED_COPIES]);
+    assert_int_equal(engine_stats_kv(&stats, KV_MOVED_COPIES),
+                     moved.last.kv.values[KV_FETCHED_COPIES]);
     answer_forget(&full);
     answer_forget(&device);
     answer_forget(&moved);
@@ -201,7 +206,9 @@ static void answers_depend_on_the_selection_alone(void **state) {
         if (i == 3) late_backend_begin(backend);
         stats = answers_compare(start(rooms[i % 3]), recipes, alone, N);
         assert_int_equal(stats.n_preempted, 0);
-        assert_true(stats.n_fetched > 0 && stats.n_chosen > stats.n_fetched);
+        assert_true(engine_stats_kv(&stats, KV_FETCHED_TOKENS) > 0 &&
+                    engine_stats_kv(&stats, KV_SELECTED_TOKENS) >
+                        engine_stats_kv(&stats, KV_FETCHED_TOKENS));
         assert_int_equal(stats.host_pool_used_bytes, 0);
     }
     assert_true(late_backend_end() > 0);

@@ -122,7 +122,8 @@ static void answer_alone(struct room room, const struct recipe *recipes, struct 
         recipe_submit(engine, &recipes[i], &alone[i]);
         answers_wait(engine, &alone[i], 1);
         assert_int_not_equal(alone[i].last.reason, FINISH_ERROR);
-        assert_true(recipes[i].kv.mechanism == KV_WHOLE || alone[i].last.kv.n_chosen > 0);
+        assert_true(recipes[i].kv.mechanism == KV_WHOLE ||
+                    alone[i].last.kv.values[KV_SELECTED_TOKENS] > 0);
         answers_leave_no_page(engine);
         engine_destroy(engine);
     }
@@ -187,7 +188,8 @@ static void long_prompts_go_layer_by_layer(void **state) {
     /* The prompt's last token has selected, too. */
     answer_alone((struct room){0, ROWS, false}, recipes, whole, N);
     for (int i = 0; i < N; i++) {
-        assert_int_equal(alone[i].last.kv.n_chosen, whole[i].last.kv.n_chosen + 64);
+        assert_int_equal(alone[i].last.kv.values[KV_SELECTED_TOKENS],
+                         whole[i].last.kv.values[KV_SELECTED_TOKENS] + 64);
         answer_forget(&alone[i]);
         answer_forget(&whole[i]);
     }

@@ -46,13 +46,13 @@ static void check_selected(const struct engine_stats *stats, const struct client
                            uint32_t n, bool some) {
     uint64_t n_chosen = 0, n_fetched = 0, n_copies = 0;
     for (uint32_t i = 0; i < n; i++) {
-        n_chosen += clients[i].last.kv.n_chosen;
-        n_fetched += clients[i].last.kv.n_fetched;
-        n_copies += clients[i].last.kv.n_copies;
+        n_chosen += clients[i].last.kv.values[KV_SELECTED_TOKENS];
+        n_fetched += clients[i].last.kv.values[KV_FETCHED_TOKENS];
+        n_copies += clients[i].last.kv.values[KV_FETCHED_COPIES];
     }
-    assert_int_equal(stats->n_chosen, n_chosen);
-    assert_int_equal(stats->n_fetched, n_fetched);
-    assert_int_equal(stats->n_copies, n_copies);
+    assert_int_equal(engine_stats_kv(stats, KV_SELECTED_TOKENS), n_chosen);
+    assert_int_equal(engine_stats_kv(stats, KV_FETCHED_TOKENS), n_fetched);
+    assert_int_equal(engine_stats_kv(stats, KV_FETCHED_COPIES), n_copies);
     assert_int_equal(stats->host_pool_used_bytes, 0);
     assert_true((n_fetched > 0) == some && (n_chosen > n_fetched) == some);
     assert_true((device.n_stored > 0) == some);
@@ -95,10 +95,12 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
     scheduler_stats(f.scheduler, &stats);
     assert_int_equal(stats.n_finished + stats.n_cancelled, N);
     if (batch_invariant) assert_int_equal(stats.n_preempted, 0);
-    assert_true((stats.kv_evicted[TYPE_STREAMING] > 0) == (mixed != ALL_FULL));
-    assert_int_equal(stats.kv_evicted[TYPE_FULL] + stats.kv_evicted[TYPE_OFFLOAD], 0);
+    assert_true((stats.kv[KV_EVICTED_TOKENS][TYPE_STREAMING] > 0) == (mixed != ALL_FULL));
+    assert_int_equal(
+        stats.kv[KV_EVICTED_TOKENS][TYPE_FULL] + stats.kv[KV_EVICTED_TOKENS][TYPE_OFFLOAD], 0);
     check_selected(&stats, clients, N, mixed == HALF_SELECT);
-    assert_int_equal(stats.kv_resident[TYPE_FULL] + stats.kv_resident[TYPE_STREAMING], 0);
+    assert_int_equal(
+        stats.kv[KV_RESIDENT_TOKENS][TYPE_FULL] + stats.kv[KV_RESIDENT_TOKENS][TYPE_STREAMING], 0);
     assert_true((f.sampled_rows_run > 0) == run_ahead);
     fixture_fini(&f);
     free(clients);
@@ -396,7 +398,7 @@ static void an_endless_text_takes_the_pages_of_its_budget(void **state) {
     assert_int_equal(page_pool_n_free(f.space.pool), 0); /* 65 slots */
     fixture_run(&f);
     for (int i = 0; i < 2; i++) client_check(&clients[i]);
-    assert_int_equal(clients[0].last.kv.n_evicted, 1000000 + 299 - 64);
+    assert_int_equal(clients[0].last.kv.values[KV_EVICTED_TOKENS], 1000000 + 299 - 64);
     fixture_fini(&f);
 }
 

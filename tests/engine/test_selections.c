@@ -61,8 +61,8 @@ static void what_leaves_gives_its_pages_back(void **state) {
     fixture_run(&f);
     client_check(&c);
     /* 499 tokens are stored, the last step's row is behind 498: 384 candidates. */
-    assert_int_equal(c.last.kv.n_offloaded, 384 - 64);
-    assert_int_equal(c.last.kv.n_chosen, 199 * 64);
+    assert_int_equal(c.last.kv.values[KV_OFFLOADED_TOKENS], 384 - 64);
+    assert_int_equal(c.last.kv.values[KV_SELECTED_TOKENS], 199 * 64);
     assert_int_equal(device.n_stored, 7);
     assert_int_equal(n_used(&f), 0); /* nothing was shared */
     fixture_fini(&f);
@@ -80,9 +80,10 @@ static void on_the_device_everything_stays(void **state) {
     assert_int_equal(n_used(&f), 2 * 8 + 1 + 1);
     fixture_run(&f);
     client_check(&c);
-    assert_int_equal(c.last.kv.n_offloaded, 0);
-    assert_int_equal(c.last.kv.n_chosen, 199 * 64);
-    assert_true(c.last.kv.n_fetched >= 64 && c.last.kv.n_fetched < 199 * 64);
+    assert_int_equal(c.last.kv.values[KV_OFFLOADED_TOKENS], 0);
+    assert_int_equal(c.last.kv.values[KV_SELECTED_TOKENS], 199 * 64);
+    assert_true(c.last.kv.values[KV_FETCHED_TOKENS] >= 64 &&
+                c.last.kv.values[KV_FETCHED_TOKENS] < 199 * 64);
     assert_int_equal(n_used(&f), 2 * 4); /* the prompt's blocks are shared */
     fixture_fini(&f);
 }
@@ -98,7 +99,7 @@ static void short_texts_are_kept_whole(void **state) {
     fixture_submit(&f, &r, 1);
     fixture_run(&f);
     client_check(&c);
-    assert_int_equal(c.last.kv.n_chosen + device.n_stored, 0);
+    assert_int_equal(c.last.kv.values[KV_SELECTED_TOKENS] + device.n_stored, 0);
     fixture_fini(&f);
 }
 
@@ -323,7 +324,8 @@ static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
         assert_int_equal(device.n_stored, 5 * 9);
         fixture_run(&f);
         client_check(&c);
-        assert_int_equal(c.last.kv.n_chosen, 900 * 64); /* for the first token, too */
+        assert_int_equal(c.last.kv.values[KV_SELECTED_TOKENS],
+                         900 * 64); /* for the first token, too */
         assert_int_equal(c.last.prefill.mode, sparse ? PREFILL_SPARSE : PREFILL_DENSE);
         assert_int_equal(n_used(&f), 0);
         fixture_fini(&f);
@@ -409,7 +411,7 @@ static void sparse_prompts_may_be_followed_by_selections(void **state) {
         fixture_run(&f);
         client_check(&c);
         assert_true((f.n_slices > 0) == (i / 2) && (f.n_chunks > 0) == !(i / 2));
-        assert_int_equal(c.last.kv.n_chosen, 99 * 64);
+        assert_int_equal(c.last.kv.values[KV_SELECTED_TOKENS], 99 * 64);
         assert_true((device.n_stored > 0) == (i % 2 == 0));
         fixture_fini(&f);
     }

@@ -126,9 +126,12 @@ static void a_selection_outlives_its_place(void **state) {
         const struct pair p = run_pair(selecting(on_device), PLENTY);
         assert_int_equal(p.f.rows_run, LEAST_ROWS);
         assert_true(p.stats.n_swapped_in > 0);
-        assert_int_equal(p.clients[1].last.kv.n_fetched, alone.last.kv.n_fetched);
-        assert_int_equal(p.clients[1].last.kv.n_chosen, alone.last.kv.n_chosen);
-        assert_int_equal(p.clients[1].last.kv.n_offloaded, alone.last.kv.n_offloaded);
+        assert_int_equal(p.clients[1].last.kv.values[KV_FETCHED_TOKENS],
+                         alone.last.kv.values[KV_FETCHED_TOKENS]);
+        assert_int_equal(p.clients[1].last.kv.values[KV_SELECTED_TOKENS],
+                         alone.last.kv.values[KV_SELECTED_TOKENS]);
+        assert_int_equal(p.clients[1].last.kv.values[KV_OFFLOADED_TOKENS],
+                         alone.last.kv.values[KV_OFFLOADED_TOKENS]);
         assert_int_equal(device.n_stored, 2 * n_stored); /* both texts, each token once */
     }
 }

@@ -213,13 +213,16 @@ static struct kv_usage use_of_cache(const struct sequence *s) {
     const uint32_t n_text = s->request.n_prompt + s->n_generated;
     const uint64_t capacity = kv_choice_is_bounded(kv) ? kv_choice_capacity(kv) : n_text;
     const uint32_t n_kept = n_text < capacity ? n_text : (uint32_t)capacity;
-    return (struct kv_usage){.n_resident = n_kept,
-                             .n_evicted = n_text - n_kept,
-                             .retained_attention = kv->score == KV_SCORE_NONE ? NAN : 0.5f,
-                             .n_offloaded = offloads ? n_text / 2 : 0,
-                             .n_chosen = selects ? 8 * s->n_generated : 0,
-                             .n_fetched = selects ? 2 * s->n_generated : 0,
-                             .n_copies = selects ? 6 * s->n_generated : 0};
+    const uint32_t n_selecting = selects ? s->n_generated : 0;
+    return (struct kv_usage){{[KV_BUDGET_TOKENS] = kv_choice_is_bounded(kv) ? (double)capacity : 0,
+                              [KV_RESIDENT_TOKENS] = n_kept,
+                              [KV_EVICTED_TOKENS] = n_text - n_kept,
+                              [KV_RETAINED_ATTENTION] = kv->score == KV_SCORE_NONE ? NAN : 0.5f,
+                              [KV_OFFLOADED_TOKENS] = offloads ? n_text / 2 : 0,
+                              [KV_SELECTED_TOKENS] = 8 * n_selecting,
+                              [KV_FETCHED_TOKENS] = 2 * n_selecting,
+                              [KV_FETCHED_COPIES] = 6 * n_selecting,
+                              [KV_MOVED_COPIES] = kv->on_device ? 0 : 6 * n_selecting}};
 }
 
 static void finish(struct engine *engine, struct sequence *s, enum finish_reason reason) {
@@ -338,12 +341,12 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                  .pages_total = 64,
                                  .n_submitted = engine->n_submitted,
                                  .n_cancelled = engine->n_cancelled,
-                                 .kv_evicted = {0, 7, 8},
-                                 .kv_resident = {1, 2, 3},
-                                 .n_chosen = 4000,
-                                 .n_fetched = 1000,
-                                 .n_copies = 3000,
-                                 .n_moved = 400,
+                                 .kv = {[KV_EVICTED_TOKENS] = {0, 7, 8},
+                                        [KV_RESIDENT_TOKENS] = {1, 2, 3},
+                                        [KV_SELECTED_TOKENS] = {[3] = 4000},
+                                        [KV_FETCHED_TOKENS] = {[3] = 1000},
+                                        [KV_FETCHED_COPIES] = {[3] = 3000},
+                                        [KV_MOVED_COPIES] = {[3] = 400}},
                                  .host_pool_used_bytes = 12345,
                                  .pages_stored = 24,
                                  .n_swapped_out = 36,
