@@ -5,10 +5,12 @@
 #include "engine/kv/kv_sequence.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/evict.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/saved.h"
@@ -17,6 +19,7 @@
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt) {
     *kv = (struct kv_sequence){.space = space, .plan = *plan, .salt = salt};
+    kv->counted.values[KV_RETAINED_ATTENTION] = NAN;
     kv->layers = calloc(space->n_layers, sizeof(*kv->layers));
     kv->views = calloc(space->n_layers, sizeof(*kv->views));
     if (kv->layers && kv->views) return 0;
@@ -113,12 +116,18 @@ bool kv_grows(const struct kv_sequence *kv) {
     return false;
 }
 
-bool kv_moves(const struct kv_sequence *kv) {
-    return kv_plan_moves(&kv->plan);
-}
-
 uint32_t kv_n_host_blocks(const struct kv_sequence *kv) {
     return kv->selection.blocks.n;
+}
+
+struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens) {
+    const uint32_t n_resident = kv_n_resident(kv, n_tokens);
+    struct kv_usage usage = kv->counted;
+    usage.values[KV_BUDGET_TOKENS] = kv->plan.budget.capacity;
+    usage.values[KV_RESIDENT_TOKENS] = n_resident;
+    usage.values[KV_EVICTED_TOKENS] = (double)n_tokens - n_resident;
+    usage.values[KV_OFFLOADED_TOKENS] = kv->n_offloaded;
+    return usage;
 }
 
 uint64_t kv_n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
@@ -202,6 +211,17 @@ void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens) {
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->done) (*kind)->done(kv, n_tokens);
+}
+
+void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
+              const struct select_total *selected) {
+    double *values = kv->counted.values;
+    if (evicted) values[KV_RETAINED_ATTENTION] = evicted->retained_attention;
+    if (!selected) return;
+    values[KV_SELECTED_TOKENS] += selected->n_chosen;
+    values[KV_FETCHED_TOKENS] += selected->n_fetched;
+    values[KV_FETCHED_COPIES] += selected->n_copies;
+    if (kv_plan_moves(&kv->plan)) values[KV_MOVED_COPIES] += selected->n_copies;
 }
 
 /* Gives every page back; what is swapped stays. */

@@ -30,9 +30,12 @@
 #include "engine/kv/kv_space.h"
 #include "engine/kv/plan.h"
 #include "engine/kv/swap.h"
+#include "engine/request/usage.h"
 
 struct error;
+struct evict_total;
 struct layer_slice;
+struct select_total;
 
 /* What a sequence that selects has beside its layers' lists; else zeroed. */
 struct kv_selection {
@@ -71,7 +74,8 @@ struct kv_sequence {
     struct kv_selection selection;
     uint32_t n_offloaded; /* tokens that sparse layers have in the host pool only */
     struct kv_swap swap;
-    char *saved; /* NULL, or what its pages held (saved.h) */
+    struct kv_usage counted; /* what steps have reported so far */
+    char *saved;             /* NULL, or what its pages held (saved.h) */
 };
 
 /* Initialises kv; on failure nothing is left behind.  ERR_NOMEM. */
@@ -98,9 +102,12 @@ uint32_t kv_max_rows(const struct kv_sequence *kv);
 /* Returns how many of the first n_tokens tokens are still there once they are stored. */
 uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
 bool kv_grows(const struct kv_sequence *kv); /* takes pages as its text grows */
-bool kv_moves(const struct kv_sequence *kv); /* fetches selected tokens from the host pool */
 /* Returns how many host blocks hold its tokens. */
 uint32_t kv_n_host_blocks(const struct kv_sequence *kv);
+
+/* Reports what the cache has held, evicted and fetched of the first n_tokens tokens, which are
+ * stored. */
+struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens);
 
 /* ---- its life ---- */
 
@@ -124,6 +131,9 @@ int kv_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 /* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
+/* Counts what a step of the sequence has reported; NULL: it had no budget, or did not select. */
+void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
+              const struct select_total *selected);
 /* Gives every page back.  What cannot be computed again, and what the host pool has space for, is
  * kept in the system's memory.  Cannot fail if nothing has been computed since kv_match().
  * ERR_NOMEM, ERR_DEVICE: then the sequence cannot continue. */

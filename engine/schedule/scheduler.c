@@ -444,14 +444,6 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     return NULL;
 }
 
-static void count_selected(struct sequence *seq, const struct select_total *total) {
-    double *values = seq->from_steps.values;
-    values[KV_SELECTED_TOKENS] += total->n_chosen;
-    values[KV_FETCHED_TOKENS] += total->n_fetched;
-    values[KV_FETCHED_COPIES] += total->n_copies;
-    if (kv_moves(&seq->kv)) values[KV_MOVED_COPIES] += total->n_copies;
-}
-
 /* Adds what the sequence's counts have grown by since `before`. */
 static void add_counts(struct scheduler *s, const struct sequence *seq,
                        const struct kv_usage *before) {
@@ -469,9 +461,8 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     struct sequence *seq = entry->seq;
     const uint32_t n_generated = sequence_n_generated(seq);
     const struct kv_usage before = sequence_usage(seq);
-    if (batch->step.seqs[at].budget)
-        seq->from_steps.values[KV_RETAINED_ATTENTION] = batch->totals[at].retained_attention;
-    if (batch->step.seqs[at].select) count_selected(seq, &batch->selected[at]);
+    kv_count(&seq->kv, batch->step.seqs[at].budget ? &batch->totals[at] : NULL,
+             batch->step.seqs[at].select ? &batch->selected[at] : NULL);
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);
     s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;

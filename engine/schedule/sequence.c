@@ -53,7 +53,6 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->priority = request->priority;
     seq->user = request->user;
     seq->params = request->params;
-    seq->from_steps.values[KV_RETAINED_ATTENTION] = NAN;
     seq->tokens = request->prompt;
     seq->n_prompt = seq->n_tokens = seq->token_capacity = request->n_prompt;
     if (seq->params.max_tokens > KV_MAX_TEXT - seq->n_prompt)
@@ -133,13 +132,7 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
 }
 
 struct kv_usage sequence_usage(const struct sequence *seq) {
-    const uint32_t n_resident = kv_n_resident(&seq->kv, seq->n_done);
-    struct kv_usage usage = seq->from_steps;
-    usage.values[KV_BUDGET_TOKENS] = seq->kv.plan.budget.capacity;
-    usage.values[KV_RESIDENT_TOKENS] = n_resident;
-    usage.values[KV_EVICTED_TOKENS] = (double)seq->n_done - n_resident;
-    usage.values[KV_OFFLOADED_TOKENS] = seq->kv.n_offloaded;
-    return usage;
+    return kv_report(&seq->kv, seq->n_done);
 }
 
 static void fill_final(const struct sequence *seq, struct engine_event *event) {

@@ -61,14 +61,13 @@ struct sequence {
                                  layer-major prompt are */
     uint32_t refused_owner;   /* prefill_queue.turn of the owner whose end it waits for */
     struct sparse_totals visited;
-    struct kv_usage from_steps; /* what its steps have reported; see sequence_usage() */
-    uint32_t n_rows;            /* in the step that is being planned */
-    uint32_t n_inflight;        /* in-flight steps that have rows of the sequence */
-    uint32_t n_sampled;         /* how many of these sample a token */
-    uint32_t draw_row;          /* sample row of the newest such token */
-    uint32_t n_cached;          /* tokens found in the prefix cache at the first admission */
-    bool admitted;              /* has run before */
-    bool over;                  /* has had its final event */
+    uint32_t n_rows;     /* in the step that is being planned */
+    uint32_t n_inflight; /* in-flight steps that have rows of the sequence */
+    uint32_t n_sampled;  /* how many of these sample a token */
+    uint32_t draw_row;   /* sample row of the newest such token */
+    uint32_t n_cached;   /* tokens found in the prefix cache at the first admission */
+    bool admitted;       /* has run before */
+    bool over;           /* has had its final event */
     struct sampling_state sampling;
     struct output output;
     /* Prompt log-probabilities so far; NULL: not asked for, or sent. */
