@@ -24,9 +24,9 @@ static int check_heavy(const struct kv_choice *choice, struct error *err) {
     if (has_score != (choice->n_heavy > 0))
         return error_set(err, ERR_INVALID,
                          has_score ? "the KV policy has a score, but keeps no heavy tokens"
-                                   : "the KV policy has no score to choose heavy tokens by");
+                                   : "the KV policy needs a score to choose heavy tokens");
     if (choice->score == KV_SCORE_DECAY && !(choice->decay > 0 && choice->decay < 1))
-        return error_set(err, ERR_INVALID, "the KV policy's decay must lie between 0 and 1");
+        return error_set(err, ERR_INVALID, "the KV policy's decay must be between 0 and 1");
     return 0;
 }
 
@@ -34,21 +34,21 @@ static int check_window_score(const struct kv_choice *choice, struct error *err)
     const uint32_t window = window_of(choice);
     if (window == 0 && (choice->window > 0 || choice->pooling != KV_POOLING_NONE))
         return error_set(err, ERR_INVALID,
-                         "an observation window and pooling are of the score `window`");
+                         "an observation window and pooling need the score `window`");
     if (choice->pooling == KV_POOLING_NONE) return 0;
     if (choice->kernel % 2 == 0)
-        return error_set(err, ERR_INVALID, "the kernel that scores are pooled with must be odd");
+        return error_set(err, ERR_INVALID, "the pooling kernel must be an odd number of tokens");
     if (choice->n_recent >= window) return 0;
     return error_set(err, ERR_INVALID,
-                     "with pooled scores the observation window is kept: there must be at least "
-                     "%" PRIu32 " recent tokens, not %" PRIu32,
+                     "with pooling, recent must be at least the window, %" PRIu32
+                     " tokens, not %" PRIu32,
                      window, choice->n_recent);
 }
 
 static int check_length(uint32_t n_prompt, uint32_t max_tokens, uint32_t limit, struct error *err) {
     if (n_prompt <= limit && max_tokens <= limit - n_prompt) return 0;
     return error_set(err, ERR_TOO_LONG,
-                     "the context is %" PRIu32 " tokens at most; the prompt has %" PRIu32
+                     "the context is at most %" PRIu32 " tokens; the prompt has %" PRIu32
                      " and %" PRIu32 " more are asked for",
                      limit, n_prompt, max_tokens);
 }
@@ -58,8 +58,8 @@ static int check_whole(const struct kv_choice *choice, uint32_t n_prompt, uint32
                        const char *why, struct error *err) {
     if (kv_choice_slots(choice, n_prompt) <= limit) return 0;
     return error_set(err, ERR_INVALID,
-                     "%s %" PRIu32 " tokens, so a prompt that is read whole (%" PRIu32
-                     ") must fit that, and the KV budget (%" PRIu64 ") with one token more",
+                     "%s %" PRIu32 " tokens: a prompt that is read whole (%" PRIu32
+                     ") must fit that, and so must the KV budget (%" PRIu64 ") and one token more",
                      why, limit, n_prompt, kv_choice_capacity(choice));
 }
 
@@ -70,14 +70,12 @@ static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, ui
     if (!choice->cache_positions) return check_length(n_prompt, max_tokens, trained_context, err);
     if (choice->whole)
         return check_whole(choice, n_prompt, trained_context,
-                           "positions are counted inside the cache, the model's trained context is",
-                           err);
+                           "with cache positions the model's trained context is the limit,", err);
     if (kv_choice_slots(choice, n_prompt) <= trained_context) return 0;
     return error_set(
         err, ERR_INVALID,
-        "positions are counted inside the cache, so the KV budget (%" PRIu64
-        ") and a chunk of the prompt (%" PRIu32
-        ") with one token more must fit the model's trained context (%" PRIu32 " tokens)",
+        "with cache positions the KV budget (%" PRIu64 "), a prompt chunk (%" PRIu32
+        ") and one token more must fit the model's trained context (%" PRIu32 " tokens)",
         kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt), trained_context);
 }
 
@@ -88,23 +86,23 @@ static int check_window(const struct kv_choice *choice, uint32_t n_prompt, uint3
     if (choice->whole)
         return check_whole(choice, n_prompt, window, "layers of this model see at most", err);
     return error_set(err, ERR_INVALID,
-                     "layers of this model see %" PRIu32
-                     " tokens at most, so the KV budget (%" PRIu64
-                     ") and a chunk of the prompt (%" PRIu32 ") with one token more must fit that",
+                     "layers of this model see %" PRIu32 " tokens at most: the KV budget (%" PRIu64
+                     "), a prompt chunk (%" PRIu32 ") and one token more must fit that",
                      window, kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt));
 }
 
 static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                          const struct kv_limits *limits, struct error *err) {
     if (!limits->bounded_caches)
-        return error_set(err, ERR_INVALID, "bounded KV caches are not available here");
+        return error_set(err, ERR_INVALID, "this server has no bounded KV caches");
     if (choice->n_recent == 0)
         return error_set(err, ERR_INVALID, "the KV policy must keep at least 1 recent token");
     int code = check_heavy(choice, err);
     if (!code) code = check_window_score(choice, err);
     if (code) return code;
     if (kv_choice_slots(choice, n_prompt) > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
-        return error_set(err, ERR_INVALID, "prompts and KV budgets end at %" PRIu32 " tokens",
+        return error_set(err, ERR_INVALID,
+                         "prompts and KV budgets must not be more than %" PRIu32 " tokens",
                          KV_MAX_TEXT);
     if ((code = check_window(choice, n_prompt, limits->window, err))) return code;
     return check_positions(choice, n_prompt, max_tokens, limits->trained_context, err);
@@ -114,8 +112,7 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
                            struct error *err) {
     if (!limits->selections)
         return error_set(err, ERR_INVALID,
-                         "KV policies that select are not available here: they need filter layers "
-                         "and a backend that selects");
+                         "KV policies that select need filter layers and a backend that selects");
     if (choice->n_selected == 0 || choice->n_selected > limits->max_selected)
         return error_set(err, ERR_INVALID,
                          "the KV policy must select 1 to %" PRIu32 " tokens, not %" PRIu32,
@@ -125,8 +122,8 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
                          KV_MAX_TEXT);
     if (!choice->on_device && !limits->has_host_pool)
         return error_set(err, ERR_INVALID,
-                         "no memory has been set aside to move KV pages to: a KV policy that "
-                         "selects works on the device only");
+                         "there is no host pool (--kv-offload-size): tokens can be selected on the "
+                         "device only");
     return 0;
 }
 

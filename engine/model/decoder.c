@@ -51,11 +51,13 @@ struct row_range {
     uint32_t n;
 };
 
+/* What some sequence of a step adds to the operations of every step: a set of these bits. */
+enum { STEP_EVICTS = 1, STEP_SELECTS = 2, N_STEP_EXTRAS = 4 };
+
 /* A step's operations from tokens to logits, as run_graph() gets them. */
 struct decode_body {
     struct decoder *decoder;
-    bool keeps;   /* some sequence has a budget */
-    bool selects; /* some sequence has a kv_select */
+    unsigned extras;
 };
 
 struct decoder {
@@ -68,10 +70,10 @@ struct decoder {
     void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
     uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row: in slice_rows */
-    struct decode_body bodies[2][2];  /* [keeps][selects] */
+    struct decode_body bodies[N_STEP_EXTRAS];
     /* The step that is being submitted: */
-    struct step step;              /* with the model's windows */
-    bool keeps, selects;           /* as in decode_body */
+    struct step step; /* with the model's windows */
+    unsigned extras;
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
     uint32_t n_sampled;            /* sample rows of the newest step: STEP_SAMPLED may name these */
 };
@@ -152,7 +154,7 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
     struct decoder *d = calloc(1, sizeof(*d));
     if (!d) return error_set(err, ERR_NOMEM, "decoder: no memory");
     *d = (struct decoder){.model = model, .be = be, .kv = kv, .limits = *limits};
-    for (int i = 0; i < 4; i++) d->bodies[i / 2][i % 2] = (struct decode_body){d, i / 2, i % 2};
+    for (unsigned i = 0; i < N_STEP_EXTRAS; i++) d->bodies[i] = (struct decode_body){d, i};
     d->q_dim = c->n_heads * c->head_dim;
     d->kv_dim = c->n_kv_heads * c->head_dim;
     d->qkv_dim = d->q_dim + 2 * d->kv_dim;
@@ -344,7 +346,7 @@ static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t 
 /* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
 static int run_attn_decode(struct decoder *d, struct attn_args attn, struct error *err) {
     const uint32_t index = group_index(d, attn.layer);
-    attn.selects = d->selects && index < d->limits.n_groups;
+    attn.selects = d->extras & STEP_SELECTS && index < d->limits.n_groups;
     const int rc = d->be->ops->attn_decode(d->be, &attn, err);
     return rc || !attn.selects ? rc : run_select(d, &attn, index, err);
 }
@@ -359,7 +361,8 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
                        err);
     if (rc) return rc;
     if ((rc = run_attn_decode(d, attn, err))) return rc;
-    if ((rc = d->be->ops->attn_prefill(d->be, &attn, err)) || !d->keeps) return rc;
+    if ((rc = d->be->ops->attn_prefill(d->be, &attn, err))) return rc;
+    if (!(d->extras & STEP_EVICTS)) return 0;
     if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
     return d->be->ops->evict->chunk(d->be, &attn, err);
 }
@@ -492,7 +495,7 @@ static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
 static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
     const struct decode_body *decode = ctx;
     struct decoder *d = decode->decoder;
-    assert(decode->keeps == d->keeps && decode->selects == d->selects);
+    assert(decode->extras == d->extras);
     int rc = run_layers(d, n_rows, err);
     if (!rc) rc = run_ffn(d, d->model->config.n_layers - 1, d->attn, d->x, n_rows, err);
     return rc ? rc : run_logits(d, d->x, n_rows, err);
@@ -500,7 +503,7 @@ static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
 
 static int run_plain_decode(struct decoder *d, uint32_t n_rows, const struct sample_row *samples,
                             struct sample_result *results, float *logits_out, struct error *err) {
-    struct decode_body *body = &d->bodies[d->keeps][d->selects];
+    struct decode_body *body = &d->bodies[d->extras];
     int rc = d->be->ops->run_graph(d->be, padded_rows(d, n_rows), run_decode, body, err);
     return rc ? rc : run_sample(d, samples, n_rows, results, logits_out, err);
 }
@@ -534,16 +537,13 @@ static int check_samples(const struct step *step, const struct sample_row *sampl
     return 0;
 }
 
-static bool has_budgets(const struct step *step) {
-    for (uint32_t i = 0; i < step->n_seqs; i++)
-        if (step->seqs[i].budget) return true;
-    return false;
-}
-
-static bool has_selections(const struct step *step) {
-    for (uint32_t i = 0; i < step->n_decode; i++)
-        if (step->seqs[i].select) return true;
-    return false;
+static unsigned extras_of(const struct step *step) {
+    unsigned extras = 0;
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        if (step->seqs[i].budget) extras |= STEP_EVICTS;
+        if (step->seqs[i].select) extras |= STEP_SELECTS;
+    }
+    return extras;
 }
 
 static const struct step_seq *sparse_of(const struct step *step) {
@@ -587,20 +587,19 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     if (!rc) rc = check_samples(step, samples, n_samples, err);
     if (rc) return rc;
     d->n_sampled = n_samples;
-    d->keeps = has_budgets(step);
-    d->selects = has_selections(step);
+    d->extras = extras_of(step);
     d->sparse = sparse_of(step);
     if (d->sparse && !d->be->ops->sparse) return refuse_sparse(err);
-    if (d->keeps && !d->kv->tracked)
+    if (d->extras & STEP_EVICTS && !d->kv->tracked)
         return error_set(err, ERR_INVALID,
                          "decoder: the step has budgets, but the pages have no space for scores");
-    if (d->selects && (!d->be->ops->select || d->limits.n_groups == 0))
+    if (d->extras & STEP_SELECTS && (!d->be->ops->select || d->limits.n_groups == 0))
         return error_set(err, ERR_INVALID,
                          "decoder: the step has selections, but no filter layers, or a backend "
                          "that cannot select");
     if ((rc = begin(d, step, err))) return rc;
     rc = run_step(d, step, samples, n_samples, results, logits_out, err);
-    if (rc || !d->keeps || !totals) return rc;
+    if (rc || !(d->extras & STEP_EVICTS) || !totals) return rc;
     return d->be->ops->evict->totals(d->be, d->kv, totals, err);
 }
 
@@ -650,7 +649,7 @@ int decoder_submit_slice(struct decoder *d, const struct step *step,
     int rc = check_slice(d, step, slice, err);
     if (rc) return rc;
     d->n_sampled = 0;
-    d->keeps = d->selects = false;
+    d->extras = 0;
     d->sparse = sparse_of(step);
     if (d->sparse && !d->be->ops->sparse) return refuse_sparse(err);
     if ((rc = begin(d, step, err))) return rc;

@@ -57,7 +57,8 @@ int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
     if (rc) return rc;
     const unsigned type = rules.initial.tokens.type;
     if (!rules.allowed[type])
-        return error_set(err, ERR_INVALID, "--kv-policy is %s, which --allowed-kv-policies lacks",
+        return error_set(err, ERR_INVALID,
+                         "--kv-policy is %s, which --allowed-kv-policies must list",
                          kv_type_name(type));
     *out = rules;
     return 0;
@@ -87,8 +88,8 @@ static void forbid(struct kv_rules *rules, enum kv_mechanism mechanism) {
 static int check_context(const struct kv_choice *initial, uint32_t context, struct error *err) {
     if (!initial->cache_positions || kv_choice_slots(initial, 1) <= context) return 0;
     return error_set(err, ERR_INVALID,
-                     "--kv-policy counts positions inside the cache: what it keeps, a chunk and "
-                     "one token more are %" PRIu64 ", the model's context is %" PRIu32,
+                     "--kv-policy with cache positions: budget, chunk and one token more are "
+                     "%" PRIu64 " tokens; the model's context is %" PRIu32,
                      kv_choice_slots(initial, 1), context);
 }
 
@@ -99,11 +100,12 @@ static int settle_bounded(struct kv_rules *rules, const struct engine_info *info
     if (!info->bounded_caches) {
         forbid(rules, KV_BOUNDED);
         if (bounded)
-            return error_set(err, ERR_UNSUPPORTED, "--kv-policy: the backend keeps all or nothing");
+            return error_set(err, ERR_UNSUPPORTED,
+                             "--kv-policy: this backend has no bounded KV caches");
     }
     if (bounded && kv_choice_capacity(initial) > info->kv_tokens)
         return error_set(err, ERR_INVALID,
-                         "--kv-policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,
+                         "--kv-policy keeps %" PRIu64 " tokens; the KV cache holds %" PRIu64,
                          kv_choice_capacity(initial), info->kv_tokens);
     return bounded ? check_context(initial, info->model->max_position, err) : 0;
 }
@@ -138,7 +140,8 @@ static int refuse_type(const struct kv_rules *rules, const struct kv_choice *cho
                              name, rules->offload.why_not);
     kv_type_names(allowed, rules->allowed, ", ");
     return api_error_set(err, 400, "unsupported", "kv_policy.type",
-                         "kv_policy.type %s is not allowed by this server, only %s", name, allowed);
+                         "kv_policy.type %s is not allowed on this server; allowed are %s", name,
+                         allowed);
 }
 
 int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err) {

@@ -19,8 +19,8 @@ int offload_rules_apply(const struct offload_rules *rules, struct kv_policy *pol
     offload_rules_place(rules, policy);
     if (!policy->tokens.on_device && rules->host_pool_bytes == 0)
         return api_error_set(err, 400, "unsupported", "kv_policy.offload",
-                             "kv_policy.offload true needs memory to move tokens to "
-                             "(--kv-offload-size), which this server has not");
+                             "kv_policy.offload true needs a host pool; this server was started "
+                             "without --kv-offload-size");
     return offload_rules_check(rules, policy->tokens.n_selected, err);
 }
 
@@ -28,8 +28,8 @@ int offload_rules_check(const struct offload_rules *rules, uint32_t n_selected,
                         struct api_error *err) {
     if (n_selected <= rules->max_selected) return 0;
     return api_error_set(err, 400, NULL, "kv_policy.selected",
-                         "kv_policy.selected is %" PRIu32
-                         " tokens, this server selects at most %" PRIu32 " (--max-selected)",
+                         "kv_policy.selected is %" PRIu32 " tokens; at most %" PRIu32
+                         " are allowed (--max-selected)",
                          n_selected, rules->max_selected);
 }
 

@@ -116,8 +116,7 @@ static int read_reuse(bool *no_reuse, const json_t *value, enum prefill_mode mod
     if (!json_is_boolean(value)) return refuse(err, PREFIX "reuse", "must be true or false");
     if (mode == PREFILL_DENSE)
         return refuse(err, PREFIX "reuse",
-                      "needs the mode sparse or auto: what is dense is the "
-                      "same, reused or not");
+                      "needs the mode sparse or auto: a dense prompt does not depend on reuse");
     *no_reuse = json_is_false(value);
     return 0;
 }
@@ -170,8 +169,9 @@ int prefill_rules_read(struct prefill_request *out, const json_t *value,
         rc = read_mode(&request.mode, value, "prefill", err);
     }
     if (!rc && request.mode == PREFILL_SPARSE && !rules->sparse)
-        rc = api_error_set(err, 400, "unsupported", "prefill", "prefill sparse: %s",
-                           rules->why_dense ? rules->why_dense : "this server is always dense");
+        rc = api_error_set(
+            err, 400, "unsupported", "prefill", "prefill sparse: %s",
+            rules->why_dense ? rules->why_dense : "this server computes prompts densely only");
     if (!rc) *out = request;
     else prefill_request_fini(&request);
     return rc;

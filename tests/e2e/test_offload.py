@@ -328,7 +328,7 @@ def test_without_memory_nothing_is_moved(serve, settings):
 def test_a_server_may_forbid_it(serve, settings):
     server = serve(*settings, "--allowed-kv-policies", "full")
     refused = server.post("/v1/completions", {"prompt": "a", "kv_policy": NOT_MOVED})
-    assert refused.status == 400 and "only full" in refused.error["message"]
+    assert refused.status == 400 and "allowed are full" in refused.error["message"]
 
 
 @both_places

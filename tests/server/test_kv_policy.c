@@ -284,7 +284,7 @@ static void what_is_not_allowed_is_refused(void **state) {
     assert_int_equal(kv_rules_apply(&rules, &heavy, &err), ERR_INVALID);
     assert_int_equal(err.status, 400);
     assert_string_equal(err.param, "kv_policy.type");
-    assert_non_null(strstr(err.message, "only full, streaming"));
+    assert_non_null(strstr(err.message, "allowed are full, streaming"));
     assert_true(kv_rules_allow(&rules, KV_BOUNDED));
     const struct kv_rules all_or_nothing = rules_of("{\"type\":\"full\"}", "full");
     assert_false(kv_rules_allow(&all_or_nothing, KV_BOUNDED));
@@ -395,7 +395,7 @@ static void offload_is_had_where_filters_are_known(void **state) {
     rules = rules_of("{\"type\":\"full\"}", "full"); /* whatever else is missing */
     rules.offload.why_not = why;
     assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
-    assert_refused(&rules, offload, "kv_policy.type", "only full");
+    assert_refused(&rules, offload, "kv_policy.type", "allowed are full");
 }
 
 static void layers_are_listed_by_what_they_do(void **state) {
