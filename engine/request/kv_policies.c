@@ -72,8 +72,7 @@ const struct kv_member kv_members[KV_N_MEMBERS] = {
                          .offset = AT(chunk),
                          .low = 1,
                          .high = KV_POLICY_MAX_TOKENS,
-                         .use = {KV_MEMBER_PROMPT, BIT(false),
-                                 "is not allowed with prompt whole"}},
+                         .use = {KV_MEMBER_PROMPT, BIT(false), "is not allowed with prompt whole"}},
     [KV_MEMBER_POSITIONS] = {.name = PREFIX "positions",
                              .form = KV_FORM_EITHER,
                              .offset = AT(cache_positions),
@@ -178,8 +177,7 @@ void kv_members_complete(struct kv_choice *choice) {
 }
 
 const struct kv_conflict *kv_choice_conflict(const struct kv_choice *choice) {
-    static const struct kv_conflict pooled_chunks = {KV_MEMBER_POOLING,
-                                                     "needs prompt whole"},
+    static const struct kv_conflict pooled_chunks = {KV_MEMBER_POOLING, "needs prompt whole"},
                                     unselected_sinks = {KV_MEMBER_SINK,
                                                         "must not be more than selected"};
     if (choice->pooling != KV_POOLING_NONE && !choice->whole) return &pooled_chunks;
