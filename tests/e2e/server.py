@@ -197,8 +197,12 @@ class Server:
 
     def wait_running(self, n):
         """Waits until n sequences run at once."""
+        self.wait_for("quire_requests_running", n)
+
+    def wait_for(self, metric, n):
+        """Waits until the metric is n at least."""
         deadline = time.monotonic() + 20 * PATIENCE
-        while self.metrics()["quire_requests_running"] < n:
+        while self.metrics()[metric] < n:
             assert time.monotonic() < deadline, self.metrics()
             time.sleep(0.002)
 

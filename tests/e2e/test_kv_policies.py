@@ -226,9 +226,10 @@ def test_cancellation(server, policy):
             connection.read_chunk()
     server.wait_idle()
     assert resident(server, policy) == 0
+    n_submitted = server.metrics()["quire_requests_submitted_total"]
     with RawConnection(server) as connection:  # while its prompt is read
         connection.send_completion(prompt=prompt_of(8000), max_tokens=5, kv_policy=policy)
-        server.wait_running(1)
+        server.wait_for("quire_requests_submitted_total", n_submitted + 1)
     server.wait_idle(20)
 
 

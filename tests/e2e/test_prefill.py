@@ -407,7 +407,7 @@ def test_nothing_is_reused_by_choices_patterns_or_selections(servers):
 def test_what_cannot_go_by_layers_must_reuse(servers):
     reply = servers["in_chunks"].post("/v1/completions", {"prompt": PROMPT, "prefill": ALONE})
     assert reply.status == 400 and reply.error["param"] == "prompt"
-    assert "reuses nothing" in reply.error["message"]
+    assert "reuse false" in reply.error["message"]
 
 
 # ---- the table itself ----

@@ -295,7 +295,7 @@ static void selections_that_cannot_be_had_are_refused(void **state) {
     engine = start((struct room){40, 10, 256, PLAIN});
     assert_int_equal(submit(engine, selecting(64, 64, false), 11 * PAGE_TOKENS, &err),
                      ERR_TOO_LONG);
-    assert_non_null(strstr(err.text, "room for 640"));
+    assert_non_null(strstr(err.text, "holds 640"));
     finish(engine);
 }
 
