@@ -1,13 +1,13 @@
 /* evict.c - bounded caches on the host: the attention statistics' memory, and the operations.
  *
  *   attn_decode, attn_prefill   log-sum-exp of every row; raw scores of the rows that decode
- *   evict_decode                one kernel: updates scores, evicts a token, renumbers ranks
- *   evict_chunk                 updates scores; after a chunk, compacts the retained tokens
+ *   decode                      one kernel: updates scores, evicts a token, renumbers ranks
+ *   chunk                       updates scores; after a chunk, compacts the retained tokens
  *
  * All sequences with a budget share one block of scores, in the order of the step (step.c).  A
  * prompt's part of it holds the list of its retained slots.
  *
- * Memory: reserved for the largest step; without the reserve op, grown to the largest seen. */
+ * Memory: reserved for the largest step; without reserve(), grown to the largest seen. */
 #include "cuda/host/internal.h"
 
 #include "engine/base/error.h"
@@ -59,7 +59,7 @@ static struct evict_params evict_params(const struct cuda_backend *cuda,
                                  .rotations = key_rotations_of(cuda, args)};
 }
 
-/* Launches the kernels of evict_chunk.  max_slots is the most slots of a prompt that has scores; 0:
+/* Launches the kernels of chunk().  max_slots is the most slots of a prompt that has scores; 0:
  * none has. */
 static cudaError_t launch_prefill(const struct cuda_backend *cuda,
                                   const struct evict_params *params, uint32_t max_slots,

@@ -14,7 +14,7 @@
 #include "engine/device/sample.h"
 #include "engine/device/step.h"
 
-/* args also holds gather_rows' row numbers, twice in a step, and the results of evict_totals. */
+/* args also holds gather_rows' row numbers, twice in a step, and the totals of evictions. */
 enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, EVICT_TOTALS_ALIGN = 256 };
 
 static size_t padded(size_t bytes) {

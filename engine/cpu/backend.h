@@ -72,7 +72,7 @@ struct cpu_backend {
     struct rank_angles rank_angles;
     struct score_inputs scores;
     struct selections selections;
-    struct sparse_index sparse; /* of the layer that sparse_index processed last */
+    struct sparse_index sparse; /* of the layer that index() processed last */
     struct cpu_buffer inputs;   /* packed inputs of a product, see linear.c */
 };
 

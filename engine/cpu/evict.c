@@ -2,8 +2,8 @@
  * section 3, StreamingLLM section 3; the contract is in engine/device/evict.h).
  *
  *   decode    raw scores and (max, sum) from attention -> p -> score += p -> free the lowest slot
- *   prefill   q . k again, page by page                -> p -> score += p, row after row
- *             at a chunk's end q . k of the last row     -> p -> the attention lost by eviction
+ *   chunk     q . k again, page by page                -> p -> score += p, row after row
+ *             at a chunk's end q . k of the last row   -> p -> the attention lost by eviction
  *             the lowest are evicted, the others move to the front:
  *
  *     slots before   A B C D E F G H         in the order of the text, before and after

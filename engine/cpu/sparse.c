@@ -296,7 +296,7 @@ enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head) 
 uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t half,
                             uint32_t *slots) {
     const struct cpu_backend *cpu = (const struct cpu_backend *)be;
-    uint64_t *pages = scratch_of(cpu, 0); /* sparse_index has reserved enough */
+    uint64_t *pages = scratch_of(cpu, 0); /* index() has reserved enough */
     const uint32_t n_pages = sparse_visit(&cpu->sparse, head, half, pages);
     uint32_t n = 0;
     for (uint32_t slot = 0; slot < n_pages * PAGE_TOKENS; slot++) {

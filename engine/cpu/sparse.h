@@ -1,4 +1,4 @@
-/* sparse.h - which keys the heads of one layer visit: built by sparse_index, followed by
+/* sparse.h - which keys the heads of one layer visit: built by index(), followed by
  * attn_prefill (the contract is at the top of engine/device/sparse.h).
  *
  *   lines        sparse_lines.c: attention of the last rows -> columns and diagonals, as bits
@@ -80,8 +80,8 @@ bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t
 uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t half,
                       uint64_t *pages);
 
-/* Writes the slots, ascending, that (head, half) visits by the last sparse_index; for tests, of
- * other backends, too.  There is space for first_slot + n_rows of them.  Returns their number. */
+/* Writes the slots, ascending, that (head, half) visits by the last index(); for tests, of other
+ * backends, too.  There is space for first_slot + n_rows of them.  Returns their number. */
 uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t half,
                             uint32_t *slots);
 /* Returns the head's kind after the rule about density. */

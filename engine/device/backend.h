@@ -1,9 +1,9 @@
-/* backend.h - the table of operations that a device implements: memory, steps and dense operations.
+/* backend.h - the table of operations that a device implements: memory, steps, dense operations.
  *
  *   decoder (engine/model/) --> struct backend --> engine/cpu/ or cuda/
  *
- * What not every device can do is in groups of operations, each with a header that explains them.  A
- * group is whole, or NULL where the device cannot do it.  The engine then offers what is left.
+ * What not every device can do is in groups of operations, each with a header that explains them.
+ * A group is whole, or NULL where the device cannot do it.  The engine then offers what is left.
  *
  *   host_pool.h   tokens in system memory        sparse.h   prompts that visit part of their keys
  *   evict.h       caches of bounded size         select.h   layers that attend to chosen tokens

@@ -1,8 +1,9 @@
 /* pages.h - the KV pool and the layout of its pages.
  *
- * A page holds the keys (after RoPE) and values of PAGE_TOKENS slots of one layer, and is named by
- * its number in one pool.  Its layout is private to the backend: only operations read or write it.
- * Each layer of each sequence has its own list of pages.
+ * A page holds the keys and values of PAGE_TOKENS slots of one layer, and is named by its number in
+ * one pool.  Keys are stored after RoPE, or before it with cache positions (evict.h).  The layout
+ * is private to the backend: only operations read or write it.  Each layer of each sequence has its
+ * own list of pages.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_DEVICE_PAGES_H

@@ -42,8 +42,8 @@ struct kv_select {
     uint32_t n_candidates; /* tokens to choose from; a multiple of PAGE_TOKENS, > n_selected */
     uint32_t n_sink;       /* the first tokens, always chosen; <= n_selected */
     bool fresh;            /* the slots are empty, so all chosen tokens are fetched */
-    /* Host [n_groups][n_state_pages]: pages with a uint32_t [n_selected] for each group, the token
-     * in each slot, kv_state_slots() of them in a page. */
+    /* Host: for each group as many pages as a uint32_t [n_selected] takes, kv_state_slots() of them
+     * in a page.  They name the token in each slot. */
     const uint32_t *state_pages;
     /* The source: host blocks, host [n_candidates / PAGE_TOKENS].  If it is NULL, the source is the
      * pages of each layer [n_layers]; those of layers that are not sparse are unused. */

@@ -295,7 +295,7 @@ static bool is_indexed(const struct decoder *d, uint32_t layer) {
     return d->sparse && step_window(&d->step, layer) == 0;
 }
 
-/* Runs sparse_index; q is that of the first of the rows that the sparse sequence indexes together. */
+/* Runs the backend's index(); q is that of the first row that the sparse sequence indexes. */
 static int run_index(struct decoder *d, uint32_t layer, const void *q, struct error *err) {
     const struct model_config *c = &d->model->config;
     const struct sparse_index_args args = {.q = q,

@@ -2,12 +2,12 @@
  * model_config.
  *
  * A step takes its rows through all layers.  A long prompt may instead be layer-major, so that all
- * of its rows and keys are there when sparse_index chooses for one layer.  Its rows are cut into
- * slices; a slice is a step of its own, and ordinary steps may run between slices.
+ * of its rows and keys are there when index() (sparse.h) chooses for one layer.  Its rows are cut
+ * into slices; a slice is a step of its own, and ordinary steps may run between slices.
  *
  *   layer 0     1     2  …  n_layers - 1
  *   slice 0   ┃ ┃   ┃ ┃   ┃ ┃       enters a layer: norm, q k v, keys and values into their pages;
- *   slice 1   ┃ ┃ ─►┃ ┃ ─►┃ ┃       the last slice's step ends with sparse_index
+ *   slice 1   ┃ ┃ ─►┃ ┃ ─►┃ ┃       the last slice's step ends with index()
  *   slice 2   ┃ ┃   ┃ ┃   ┃ ┃       leaves it: attention, feed-forward
  *
  * The step that takes a slice out of a layer takes it into the next: (layer, slice) enters `layer`

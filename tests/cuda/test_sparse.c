@@ -31,7 +31,7 @@ struct shape {
     uint32_t dense_tail; /* rows from there on are dense */
     float dense_above;
     uint32_t synthetic;
-    uint32_t slice; /* attn_prefill: rows at a time; 0: all of them, in the step of sparse_index */
+    uint32_t slice; /* attn_prefill: rows at a time; 0: all of them, in the step of index() */
     float softcap;
 };
 

@@ -1,11 +1,11 @@
 /* sparse.c - sparse prefill on the host: memory for one layer's index, and the operations.
  *
- *   sparse_index   scores, select, lists, pages, rule: cuda/attention/sparse/sparse_index.h
- *   attn_prefill   reads the index until the next sparse_index: attention.cu
- *   sparse_totals  what has been added up on the device since the last call
+ *   index         scores, select, lists, pages, rule: cuda/attention/sparse/sparse_index.h
+ *   attn_prefill  reads the index until the next index(): attention.cu
+ *   totals        what has been added up on the device since the last call
  *
- * Memory: one block (layout.c), laid out anew by every sparse_index.  It is reserved for the
- * longest prompt with the largest patterns that a request may ask for: growing later could fail,
+ * Memory: one block (layout.c), laid out anew by every index().  It is reserved for the longest
+ * prompt with the largest patterns that a request may ask for: growing later could fail,
  * because the rest of the device's memory is in use.  It grows only without a reservation. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/host/internal.h"

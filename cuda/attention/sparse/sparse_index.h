@@ -30,7 +30,7 @@ enum { SPARSE_PAGE_BATCH = 64 };
 /* The fewest pages in a chunk of the keys, and the most chunks. */
 enum { SPARSE_MIN_CHUNK = 8, SPARSE_MAX_CHUNKS = 128 };
 
-/* Totals on the device, which grow until sparse_totals() reads them. */
+/* Totals on the device, which grow until totals() reads them. */
 struct sparse_account {
     struct sparse_totals totals;
     uint64_t begun; /* ns: when the part that is being timed began */

@@ -1,4 +1,4 @@
-/* sparse_test.h - for tests: what the last sparse_index of the CUDA backend has chosen.
+/* sparse_test.h - for tests: what the last index() of the CUDA backend has chosen.
  *
  * Thread: the test's.  Memory: each call allocates and frees it, and waits for the device. */
 #ifndef CUDA_ATTENTION_SPARSE_SPARSE_TEST_H
