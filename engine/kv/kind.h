@@ -2,13 +2,15 @@
  *
  *   full      all pages of the text                                          kinds/full.c
  *   window    the pages that the next row's window sees                      kinds/window.c
- *   bounded   a budget of tokens, in place; the device decides which         kinds/bounded.c
- *   selected  all pages; while it generates, it sees what is selected        kinds/selected.c
- *   moved     what is selected; the host pool has the rest                   kinds/moved.c
+ *   bounded   a budget of tokens, evicted in place; the device decides       kinds/bounded.c
+ *   selected  all pages; for generated tokens the layer sees selected ones   kinds/selected.c
+ *   moved     the selected tokens and the tail; the host pool has the rest   kinds/moved.c
  *
- * A policy assigns a kind to each role of a layer (kv_space.h), and is nothing more.  kv_sequence.c
- * asks each kind that is assigned, once, for all of its layers.  So a rule that concerns several
- * kinds is there, and a kind knows its own layers only.
+ * A sequence's plan assigns a kind to each role of a layer (kv_space.h): kv_plan_make() takes one
+ * of the kv_kinds below.  kv_sequence.c asks each kind that is assigned, once, for all of its
+ * layers.  So a rule that concerns several kinds is in kv_sequence.c, and a kind knows its own
+ * layers only.  There is one exception: in a layer-major prompt, moved.c serves layers with a
+ * window, too.
  *
  * A kind leaves NULL what it does not do; only most() and length() are required.
  *
@@ -24,13 +26,13 @@ struct kv_sequence;
 struct layer_slice;
 struct step_seq;
 
-/* The two phases of a sequence that moves tokens.  Others have only the first. */
+/* The two phases of a sequence that moves tokens.  Others stay in the first. */
 enum kv_phase {
     KV_PHASE_TEXT,     /* all layers attend to the text */
     KV_PHASE_SELECTION /* sparse layers have left it; steps have one row */
 };
 
-/* Which tokens' pages other sequences may share. */
+/* Which tokens' pages other sequences may share, from the most to the least. */
 enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_NOTHING };
 
 struct kv_kind {
@@ -53,16 +55,16 @@ struct kv_kind {
     /* Returns what take() would take. */
     struct kv_amount (*missing)(const struct kv_sequence *kv, uint64_t n_tokens);
 
-    /* ---- a life: prepare, begin, then take, describe, submitted and done for each step ---- */
+    /* ---- a life: begin and prepare, then take, describe, submitted and done for each step ---- */
 
     /* Makes capacity, once.  ERR_NOMEM. */
     int (*prepare)(struct kv_sequence *kv);
-    /* Begins with nothing stored. */
+    /* Begins with nothing stored: before prepare(), and whenever the text is computed anew. */
     void (*begin)(struct kv_sequence *kv);
     /* Takes what n_tokens tokens need beside the lists; the caller has made sure that it is
      * free. */
     void (*take)(struct kv_sequence *kv, uint64_t n_tokens);
-    /* Returns how many rows the next step may have. */
+    /* Returns how many rows the next step may have; NULL: any number. */
     uint32_t (*max_rows)(const struct kv_sequence *kv);
     /* Describes its part of a step that appends n_rows tokens.  seq and views describe the whole
      * text already. */
@@ -72,7 +74,8 @@ struct kv_kind {
     int (*submitted)(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
     /* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
     void (*done)(struct kv_sequence *kv, uint32_t n_tokens);
-    /* Returns how many of the first n_tokens tokens are still there once they are stored. */
+    /* Returns how many of the first n_tokens tokens are still there once they are stored; NULL:
+     * all. */
     uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
     /* Prepares for losing all pages; no step is in flight. */
     void (*suspended)(struct kv_sequence *kv);
@@ -83,7 +86,7 @@ struct kv_kind {
 extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded, kv_kind_selected,
     kv_kind_moved;
 
-/* The kinds that a policy assigns: by role, and each of them once, up to a NULL. */
+/* The kinds that a plan assigns: by role, and each of them once, up to a NULL. */
 struct kv_kinds {
     const struct kv_kind *of[KV_N_ROLES];
     const struct kv_kind *all[KV_N_ROLES + 1];

@@ -1,4 +1,6 @@
-/* kinds.c - what each policy assigns to a layer's roles. */
+/* kinds.c - the kinds that a plan may assign to a layer's roles.  kv_plan_make() chooses.
+ *
+ * Thread: any.  Memory: constants. */
 #include "engine/kv/kind.h"
 
 const struct kv_kinds kv_kinds_full = {

@@ -1,4 +1,4 @@
-/* kv_sequence.c - a sequence's life in the KV cache: asks each kind that its policy assigns, and adds
+/* kv_sequence.c - a sequence's life in the KV cache: asks each kind that its plan assigns, and adds
  * up what they say.
  *
  * Thread: engine (init, kv_most: any).  Memory: see kv_sequence.h. */
@@ -43,7 +43,7 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     *kv = (struct kv_sequence){0};
 }
 
-/* Walks the kinds that the sequence's policy assigns. */
+/* Returns the kinds that the sequence's plan assigns, up to a NULL. */
 static const struct kv_kind *const *kinds_of(const struct kv_sequence *kv) {
     return kv->plan.kinds->all;
 }

@@ -5,7 +5,7 @@
  *       ├─ layers[1]: pages 7, 1, 3, …     may keep different amounts
  *       └─ views[]: the block tables of the next step
  *
- * The scheduler calls these functions and never asks which policy it is.  A sequence's life:
+ * The scheduler calls these functions and never asks for the policy.  A sequence's life:
  * prepare, match, then reserve + view + commit + submitted + insert + done for every step, release.
  * A preempted sequence is suspended, and continues with match, reserve and resume.
  *
@@ -68,8 +68,8 @@ struct kv_sequence {
     uint32_t *blocks; /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
     uint32_t n_far;     /* the first blocks whose window pages it does not need */
-    uint32_t n_expired; /* the first pages that layers with a window have given back, or
-                                  never had */
+    uint32_t n_expired; /* the first pages that layers with a window have given back, or never
+                           had */
     bool prompt_done;   /* of the kind `bounded`: the last step of its prompt has completed */
     struct kv_selection selection;
     uint32_t n_offloaded; /* tokens that sparse layers have in the host pool only */

@@ -47,7 +47,7 @@ struct kv_space {
     bool batch_invariant;
 };
 
-/* What a layer is to the policies: each assigns a kind (kind.h) to each role. */
+/* What a layer is to a sequence's plan, which assigns a kind (kind.h) to each role. */
 enum kv_role {
     KV_PLAIN,    /* it attends to the whole text */
     KV_WINDOWED, /* it has a window, and sequences keep only the window's pages */

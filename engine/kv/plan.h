@@ -24,9 +24,9 @@ enum { KV_N_BUFFERS = 2 };
 
 /* A sequence's choice, worked out. */
 struct kv_plan {
-    const struct kv_kinds *kinds; /* that the policy assigns to layers */
+    const struct kv_kinds *kinds; /* of the layers, by their role (kind.h) */
     uint8_t type;                 /* kv_choice.type, for counters; the code never branches on it */
-    struct kv_budget budget;      /* of bounded policies */
+    struct kv_budget budget;      /* of the kind `bounded`; else zeroed */
     uint32_t chunk;               /* tokens of the prompt between two evictions */
     /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
      * ones (the tail).  The first two numbers are multiples of PAGE_TOKENS. */
@@ -78,9 +78,9 @@ uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
 
 /* Tells whether tokens that are not selected move to the host pool. */
 bool kv_plan_moves(const struct kv_plan *plan);
-/* Returns the most tokens that the text has when the last layer attends to all of it (kind.h,
- * KV_PHASE_TEXT): n_most, unless sparse layers leave it before.  In a layer-major prompt they leave
- * before any of it is stored. */
+/* Returns the most tokens that the text has while all layers attend to it (KV_PHASE_TEXT): n_most,
+ * unless sparse layers leave it before.  In a layer-major prompt they leave before any of it is
+ * stored. */
 uint32_t kv_plan_n_read(const struct kv_plan *plan);
 /* Returns the pages of one of a layer-major prompt's buffers, which have all of its rows; 0 for
  * other prompts. */

@@ -1,5 +1,5 @@
-/* selection.h - what a sequence's sparse layers see while it generates (engine/device/select.h), for
- * the two kinds that select.
+/* selection.h - what a sequence's sparse layers see while it generates (engine/device/select.h),
+ * for the two kinds that select.
  *
  *   a sparse layer's pages  [ n_selected: chosen tokens ][ tail: n_tail, and up to 63 tokens more ]
  *   held pages              [ n_groups: the state of its slots ][ … ]

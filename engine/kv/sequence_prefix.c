@@ -1,7 +1,7 @@
 /* sequence_prefix.c - see sequence_prefix.h.
  *
- * A sequence that comes back from the host pool has its own pages in layers with a window.  It needs
- * no window pages of the blocks that it finds. */
+ * A sequence that comes back from the host pool has its own pages in layers with a window.  It
+ * needs no window pages of the blocks that it finds. */
 #include "engine/kv/sequence_prefix.h"
 
 #include <assert.h>

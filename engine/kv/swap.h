@@ -46,11 +46,11 @@ struct kv_swaps {
 };
 
 /* Saves in the host pool what no other sequence has, before the sequence's pages are given back.
- * Does nothing if the host pool has no space, or if nothing has been computed since match().
+ * Does nothing if the host pool has no space, or if nothing has been computed since kv_match().
  * ERR_DEVICE. */
 int kv_swap_out(struct kv_sequence *kv, struct error *err);
-/* Claims the sequence's swapped data before it continues.  Their host blocks cannot be dropped until
- * kv_swap_in(), or until kv_swap_out() if the sequence got no pages. */
+/* Claims the sequence's swapped data before it continues.  Their host blocks cannot be dropped
+ * until kv_swap_in(), or until kv_swap_out() if the sequence got no pages. */
 void kv_swap_claim(struct kv_sequence *kv);
 /* Brings matched data back once the sequence has as many pages as before, and frees their host
  * blocks.  Drops data that are not matched.  ERR_DEVICE. */

@@ -43,7 +43,7 @@ struct engine_event {
     /* EVENT_FINISH */
     enum finish_reason reason;
     bool stopped_by_string; /* FINISH_STOP because of stop[stop_index] */
-    bool stopped_by_token;  /* FINISH_STOP because of an explicit stop_token_id (stop_token) */
+    bool stopped_by_token;  /* FINISH_STOP because of one of its stop_tokens (stop_token) */
     uint32_t stop_index, stop_token;
     uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
     struct kv_usage kv;

@@ -15,13 +15,14 @@ enum kv_mechanism {
     KV_WHOLE,    /* it keeps the whole text */
     KV_BOUNDED,  /* it keeps a budget: the first n_sink tokens, the n_recent newest and, if there is
                     a score, the n_heavy others with the highest scores (struct kv_budget) */
-    KV_SELECTING /* it keeps the whole text; while it generates, sparse layers see only the newest
-                    tokens and those that a filter layer selected (struct kv_select), and may have
-                    the others in the host pool */
+    KV_SELECTING /* it keeps the whole text.  While it generates, sparse layers see only the newest
+                    tokens and those that a filter layer selected (struct kv_select).  They may
+                    have the others in the host pool */
 };
 enum { KV_DEFAULT_CHUNK = 512, KV_DEFAULT_WINDOW = 64 };
 
-/* Zeroed: everything is kept.  In a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.
+/* Zeroed: everything is kept.  In a bounded cache each KV head keeps n_sink + n_recent + n_heavy
+ * tokens.
  *
  * Positions must fit the model's trained context: with cache_positions the kv_choice_slots() of the
  * cache, otherwise the whole text. */

@@ -28,7 +28,8 @@ enum {
 enum kv_form {
     KV_FORM_TOKENS, /* a whole number from low to high, a uint32_t */
     KV_FORM_ODD,    /* the same, and odd */
-    KV_FORM_AMOUNT, /* a number of tokens, or a fraction of the prompt in (0, 1), which leaves 0 */
+    KV_FORM_AMOUNT, /* a number of tokens; or a fraction of the prompt in (0, 1), for which the
+                       choice holds 0 until the prompt is known */
     KV_FORM_SHARE,  /* a number in (0, 1), a float */
     KV_FORM_WORD,   /* one of the words, an enum: the first one has the value `low` */
     KV_FORM_EITHER, /* one of two words, a bool: the first one is true */

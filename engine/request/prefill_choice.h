@@ -44,8 +44,8 @@ struct prefill_choice {
     bool no_reuse;
 };
 
-/* What makes a prompt dense, whatever its request chooses.  A sparse prefill leaves out pairs of row
- * and key. */
+/* What makes a prompt dense, whatever its request chooses.  A sparse prefill leaves out pairs of
+ * row and key. */
 enum dense_reason {
     DENSE_NOT_NEEDED,
     DENSE_FOR_LOGPROBS, /* the prompt's own log-probabilities would miss those pairs */

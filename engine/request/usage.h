@@ -1,9 +1,9 @@
 /* usage.h - what KV caches have held, evicted and fetched: a list of named numbers.
  *
- *   kind of cache ──fills──► struct kv_usage of a request ──► usage.kv, by kv_numbers
- *                            added to engine_stats.kv     ──► metrics, by kv_numbers
+ *   kv_count(), kv_report() ──fill──► struct kv_usage of a request ──► usage.kv, by kv_numbers
+ *                                     added to engine_stats.kv     ──► metrics, by kv_numbers
  *
- * Only the kinds in engine/kv/, and what is worked out from several numbers, name one.  Everything
+ * Only engine/kv/kv_sequence.c, and what is worked out from several numbers, name one.  Everything
  * between passes the list through.
  *
  * Thread: any.  Memory: constants. */

@@ -122,7 +122,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     begin(batch, STEP_TIME_SLICE);
     batch->slice = seq->slice;
     batch->slice.n_rows = n_rows;
-    /* The policy sees all rows of the layer, up to the slice's last one, as new. */
+    /* The KV cache sees all rows of the layer, up to the slice's last one, as new. */
     kv_view(&seq->kv, before + n_rows, out);
     for (uint32_t l = 0; l < seq->kv.space->n_layers; l++) seq->kv.views[l].append_slot = first;
     out->n_rows = n_rows;

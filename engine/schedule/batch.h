@@ -53,8 +53,8 @@ void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_s
 /* Describes the sequence's next slice (sequence.h), of n_rows rows. */
 void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows);
 
-/* Tells the sequences' KV policies that the step has been submitted and the next one has not.  They
- * may then submit copies of the pages that it fills.  ERR_DEVICE. */
+/* Tells the sequences' KV caches that the step has been submitted and the next one has not.  They
+ * may then submit copies of the pages that it fills (kv_submitted()).  ERR_DEVICE. */
 int batch_submitted(const struct batch *batch, struct error *err);
 
 /* Tells whether the entry's last row samples a token. */

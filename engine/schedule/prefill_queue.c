@@ -13,8 +13,9 @@
 
 /* ---- the owner of the prefill ---- */
 
-/* Returns how to compute the rest of the prompt behind n_stored tokens.  The size of a sparse chunk depends on
- * the other rows of its step.  So a prompt that must not depend on those is dense instead. */
+/* Returns how to compute the rest of the prompt behind n_stored tokens.  The size of a sparse chunk
+ * depends on the other rows of its step.  So a prompt that must not depend on those is dense
+ * instead. */
 static enum prefill_order order_of(const struct prefill_queue *p, const struct sequence *seq,
                                    uint32_t n_stored) {
     const enum prefill_order way = prefill_order(&seq->prefill, n_stored, p->max_long_rows);

@@ -8,11 +8,11 @@
  * Both lists are in order of rank: lower priority number first, then arrival.  A step has one row
  * for every running sequence that generates, and fills up with prefill chunks in order of rank.  A
  * prompt's pages are taken when its sequence is admitted.  Pages for generated tokens are taken as
- * they are needed, or all at admission: the KV policy decides.  When pages run out, the sequence of
+ * they are needed, or all at admission: kv_grows() says which.  When pages run out, the sequence of
  * last rank is preempted; when host blocks run out, the last one that has any.  The first running
  * sequence can always continue, so the engine as a whole never stalls.
  *
- * In a batch-invariant space (kv/policy.h) pages for all tokens that a request may generate are
+ * In a batch-invariant space (kv_space.h) pages for all tokens that a request may generate are
  * taken when it is admitted, and no sequence is preempted.
  *
  * A waiting sequence is passed over while a running one is computing a prefix that it could share.

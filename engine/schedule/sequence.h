@@ -11,7 +11,7 @@
  * No row of a layer-major prompt counts as stored until its last slice is planned; `slice` says
  * where the next one begins.  Preemption loses that progress.
  *
- * Preemption only suspends the KV sequence.  Where the policy forgets what is stored, the generated
+ * Preemption only suspends the KV sequence.  Where stored keys and values are lost, the generated
  * tokens remain and are computed again, like a prompt or one by one.  Random numbers are indexed by
  * generated token, so computing a token again does not change the sample.
  *
@@ -77,8 +77,8 @@ struct sequence {
     struct engine_event *ending; /* the final event, should there be no memory for a better one */
 };
 
-/* Creates a sequence of an admitted request and its plan; takes ownership of the request's arrays on
- * success.  ERR_NOMEM. */
+/* Creates a sequence of an admitted request and its plan; takes ownership of the request's arrays
+ * on success.  ERR_NOMEM. */
 int sequence_create(struct sequence **out, const struct sequence_shared *shared,
                     const struct engine_request *request, const struct request_plan *plan,
                     uint64_t id);

@@ -75,7 +75,7 @@ struct fixture {
     struct scheduler *scheduler;
     struct event_list events;
     struct page *memory; /* [n_pages] */
-    struct kv_pool pool; /* the same, as policies see it */
+    struct kv_pool pool; /* the same, as sequences see it */
     struct host_pool store;
     struct kv_swaps swaps;
     uint32_t n_pages, max_rows, max_seqs;

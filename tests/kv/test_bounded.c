@@ -1,4 +1,4 @@
-/* test_bounded.c - the bounded policy's steps over a life, and the choices that it is given.
+/* test_bounded.c - a bounded cache's steps over a life, and the choices that it is given.
  *
  * What it keeps is the device's business; here it is counted: where chunks begin and end, which
  * slots a step sees, which rows count, how many pages the sequence holds. */

@@ -14,7 +14,7 @@
  * gives back what only the prompt needed, and never waits for more.
  *
  * Evictions cannot be repeated without computing everything again.  So a suspended sequence's pages
- * are saved (swap.h).  Nothing is shared, because what is kept of a prefix depends on what follows
+ * are saved (saved.h).  Nothing is shared, because what is kept of a prefix depends on what follows
  * it.
  *
  * Thread: see kind.h.  Memory: none. */

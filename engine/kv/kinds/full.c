@@ -2,7 +2,7 @@
  *
  *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer: 8 is filling
  *
- * Thread: any.  Memory: none. */
+ * Thread: see kind.h.  Memory: none. */
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 

@@ -1,10 +1,10 @@
 /* moved.c - the kind that keeps what sparse layers have selected, and the rest in the host pool.
  *
- * The prompt is computed with all of its pages.  Whole pages are copied to the host pool as soon as the step, or layer slice, that fills
- * them has been submitted.  With the first step that selects, sparse layers leave the text
- * (has_left).  Pages whose tokens are in the host pool already become those of the chosen tokens,
- * and the tail's pages move up behind them.  One more page is kept for the tail to grow into.  The
- * others are released once no in-flight step reads them.
+ * The prompt is computed with all of its pages.  Whole pages are copied to the host pool as soon as
+ * the step, or layer slice, that fills them has been submitted.  With the first step that selects,
+ * sparse layers leave the text (has_left).  Pages whose tokens are in the host pool already become
+ * those of the chosen tokens, and the tail's pages move up behind them.  One more page is kept for
+ * the tail to grow into.  The others are released once no in-flight step reads them.
  *
  *   before   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    pages of the text; the tail is 4 and 5
  *   after    [ c ][ c ][ 4 ][ 5 ][ . ]          so many from now on
@@ -23,10 +23,10 @@
  *
  * A prompt that does not fit (kv_plan_by_layers) is layer-major, dense or not.  Its sparse layers
  * have left the text from the start.  In those with a window all but the last pages of the prompt
- * have expired.  Both kinds alternate between two buffers of pages for the prompt.  A slice leaves
- * one layer and enters the next, so two are needed at a time.  What a slice writes in a sparse
- * layer is copied to the host pool as soon as it has been submitted.  When the last slice has
- * entered a layer, the tail, or what the window keeps, is copied to the layer's own pages.
+ * have expired.  Layers of both sorts alternate between two buffers of pages for the prompt.  A
+ * slice leaves one layer and enters the next, so two are needed at a time.  What a slice writes in
+ * a sparse layer is copied to the host pool as soon as it has been submitted.  When the last slice
+ * has entered a layer, the tail, or what the window keeps, is copied to the layer's own pages.
  *
  *   scratch   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 0, 2, 4, …
  *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 1, 3, 5, …

@@ -39,8 +39,8 @@ static uint64_t window_most(const struct kv_space *space, const struct kv_plan *
 }
 
 /* Leaves pages for another step beyond the stored rows, and at the text's beginning for a whole
- * window.  A layer-major prompt reaches these lists only at its end, so they are sized for all of it
- * at once. */
+ * window.  A layer-major prompt reaches these lists only at its end, so they are sized for all of
+ * it at once. */
 static uint32_t window_length(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0,
                    n_before = max_u32(kv->n_tokens, n_together);
