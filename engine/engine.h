@@ -1,11 +1,11 @@
 /* engine.h - the engine as the server sees it: requests in, events out.
  *
- *   server thread                       engine thread
- *   engine_submit ──► command queue ──► schedule, step, sample
- *   engine_events ◄── event queue  ◄── text, log-probabilities, one final event
+ *   server thread                            engine thread
+ *   engine_submit      ──► command queue ──► schedule, step, sample
+ *   engine_take_events ◄── event queue   ◄── text, log-probabilities, one final event
  *
- * Thread: engine_create, engine_stop and engine_destroy from one thread; submit, cancel, events and
- * stats from any.
+ * Thread: engine_create, engine_stop and engine_destroy from one thread; submit, cancel,
+ * take_events and stats from any.
  * Memory: the engine owns a request's arrays from a successful submit on.  The caller that takes
  * events owns them and frees each (event.h).  Every submitted request gets exactly one final
  * event. */
@@ -47,11 +47,12 @@ struct engine_config {
      * that selects.  n_groups 0: they may not. */
     const struct layer_group *groups;
     uint32_t n_groups;
-    uint64_t
-        host_pool_bytes; /* of the host pool: for tokens that selecting requests move there, pages of
-                                 suspended sequences and cached pages; 0: there is no host pool */
-    bool host_pool_fp8;  /* the host pool keeps 8 bits an element, as it does in any case if
-                                 kv_dtype is DTYPE_FP8: struct host_pool */
+    /* For tokens that selecting requests move there, pages of suspended sequences and cached pages;
+     * 0: there is no host pool. */
+    uint64_t host_pool_bytes;
+    /* The host pool keeps 8 bits an element, as it does in any case if kv_dtype is DTYPE_FP8:
+     * struct host_pool. */
+    bool host_pool_fp8;
     uint32_t max_selected; /* the largest n_selected that requests may ask for */
     bool sparse_prefill;   /* prompts may be computed sparsely: workspace is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
@@ -60,9 +61,9 @@ struct engine_config {
     uint32_t min_sparse_tokens; /* the break-even: under PREFILL_AUTO shorter prompts are dense */
     /* Rows of the longest layer-major prompt, whose activations have a workspace of their own.
      * Longer sparse prompts are computed in chunks.  Longer prompts whose tokens would move and
-     * that do not fit the KV cache are refused.  0: enough for max_model_len, but at most a tenth of the device's
-     * share, or of the system's available memory.  If this or max_batched_tokens is less than
-     * SPARSE_TILE, no prompt is layer-major. */
+     * that do not fit the KV cache are refused.  0: enough for max_model_len, but at most a tenth
+     * of the device's share, or of the system's available memory.  If this or max_batched_tokens is
+     * less than SPARSE_TILE, no prompt is layer-major. */
     uint32_t max_long_rows;
     /* While a sequence generates, prefill chunks are cut so that a step takes no longer, as far as
      * earlier steps allow a forecast.  0: chunks are as large as max_batched_tokens allows. */

@@ -58,8 +58,8 @@ static int create_cpu(struct backend **out, const struct options *options, struc
     return cpu_backend_create(out, &config, err);
 }
 
-/* Creates the backend that --device names.  Under auto that is a GPU where one is usable; a GPU that
- * is there but fails is an error, not a reason for the CPU. */
+/* Creates the backend that --device names.  Under auto that is a GPU where one is usable; a GPU
+ * that is there but fails is an error, not a reason for the CPU. */
 static int create_backend(struct backend **out, const struct options *options, struct error *err) {
     struct error why = {0};
     if (options->device == DEVICE_CPU) return create_cpu(out, options, err);

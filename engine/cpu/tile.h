@@ -72,8 +72,8 @@ struct page_rows {
     enum dtype dtype;
 };
 
-/* Returns the rows in place, or for DTYPE_FP8 a dequantised copy in `workspace`, PAGE_TOKENS * head_dim
- * floats. */
+/* Returns the rows in place, or for DTYPE_FP8 a dequantised copy in `workspace`, which has
+ * PAGE_TOKENS * head_dim floats. */
 struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
                            uint32_t page, uint32_t head, float *workspace);
 

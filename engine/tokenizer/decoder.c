@@ -3,7 +3,7 @@
  *   Replace, Strip, Metaspace   change a token
  *   ByteFallback                makes a token <0xE2> a byte; ByteLevel makes all tokens bytes
  *   Fuse                        ends the steps that see a token by itself
- *   Strip                       after Fuse or ByteLevel: removes a character at the text's beginning
+ *   Strip                       after Fuse or ByteLevel: removes a character at the beginning
  *
  * Any other order is refused.  detokenize.c decides what runs of bytes become.
  *

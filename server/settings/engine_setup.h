@@ -14,7 +14,8 @@ struct options;
 struct engine_config engine_setup_config(const struct options *options, const char *model_dir,
                                          struct backend *backend);
 
-/* Makes the loading of weights by this configuration tell the log; progress must live until then. */
+/* Makes the loading of weights by this configuration tell the log; progress must live until
+ * then. */
 void engine_setup_tell(struct engine_config *config, struct load_progress *progress);
 
 /* Calls engine_create() and logs how far the weights are loaded. */

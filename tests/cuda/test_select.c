@@ -3,10 +3,10 @@
  * launched again.
  *
  * A text's keys and values are known beforehand and lie in full pages of every layer; its blocks
- * are filled by the host pool's offload().  After every step the states, which token each slot holds, are
- * compared, what the first text's tokens are worth, and the chosen slots of the device with the
- * text, bit by bit.  Where rounding has decided between two tokens, the text is made fresh on both
- * sides: so no step begins differently.
+ * are filled by the host pool's offload().  After every step the states, which token each slot
+ * holds, are compared, what the first text's tokens are worth, and the chosen slots of the device
+ * with the text, bit by bit.  Where rounding has decided between two tokens, the text is made fresh
+ * on both sides: so no step begins differently.
  *
  * Where the store is fp8, texts are such that it loses nothing; all others are test_fp8.c's. */
 #include "engine/device/attention.h"
