@@ -18,7 +18,7 @@ int kv_list_grow(struct page_list *list, uint32_t n_pages);
 /* Gives back all but the list's first n_pages pages. */
 void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages);
 
-/* The lists of a sequence. */
+/* ---- all lists of a sequence ---- */
 
 /* The lengths that lists should have, by role. */
 struct kv_lengths {
@@ -45,8 +45,8 @@ void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages);
 /* Gives back the pages before page n_pages in layers with a window.  The lists must have that page,
  * and it takes their place: a kernel that reads pages in pairs reads no other sequence's page. */
 void kv_lists_expire(struct kv_sequence *kv, uint32_t n_pages);
-/* Begins the empty lists of these layers as if their first n_pages pages had expired.  The other
- * function puts that page in the place of the missing ones, once the lists have it. */
+/* Begins the empty lists of layers with a window as if their first n_pages pages had expired.
+ * kv_lists_cover() puts page n_pages in the place of these, once the lists have it. */
 void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages);
 void kv_lists_cover(struct kv_sequence *kv);
 

@@ -56,7 +56,7 @@ struct kv_limits {
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                     const struct kv_limits *limits, struct error *err);
 /* Returns the plan of a choice that has passed the check.  Texts that are too short for a selection
- * are kept like any other. */
+ * are kept like any other.  The caller sets step_rows. */
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens);
 
 /* Makes the prompt layer-major if its pages do not all fit the space.  Its rows must fit the

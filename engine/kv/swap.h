@@ -59,8 +59,8 @@ int kv_swap_in(struct kv_sequence *kv, struct error *err);
 void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap);
 
 /* Returns how many blocks of matched data are free once the pages are back.  Later writes to them
- * are ordered after the copies that read them, so a sequence with pages may use them at once.  The
- * other function moves n_blocks of them to `to`, for the sequence's tokens. */
+ * are ordered after the copies that read them, so a sequence with pages may use them at once.
+ * kv_swap_lend() moves n_blocks of them to `to`, for the sequence's tokens. */
 uint32_t kv_swap_n_lendable(const struct kv_swap *swap);
 void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks);
 

@@ -1,5 +1,5 @@
 /* offload_rules.h - KV policies that select, on this server: why they are unavailable, how many
- * tokens a request may select, whether the server has a host pool, and each layer's role.
+ * tokens a request may select, whether the server has a host pool, and what each layer does.
  *
  * Thread: any; written at start-up only.  Memory: none. */
 #ifndef SERVER_SETTINGS_OFFLOAD_RULES_H
