@@ -18,6 +18,7 @@ struct kv_space;
 
 /* Returns how many host blocks n_pages pages take. */
 uint64_t kv_blocks_for(const struct kv_space *space, uint64_t n_pages);
+/* One of the two below. */
 typedef int (*kv_move_pages)(const struct kv_space *space, const uint32_t *pages, size_t n,
                              const uint32_t *blocks, size_t first, struct error *err);
 /* Transfers n pages of the pool to the places from `first` on in the blocks, or back.
