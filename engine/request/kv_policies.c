@@ -152,6 +152,10 @@ struct kv_choice kv_policies_default(unsigned type) {
     return choice;
 }
 
+bool kv_policies_has(unsigned type, enum kv_member_id member) {
+    return rows[type].members & BIT(member);
+}
+
 const char *kv_member_key(const struct kv_member *member) {
     return member->name + strlen(PREFIX);
 }
@@ -164,13 +168,14 @@ uint32_t kv_member_value(const struct kv_member *member, const struct kv_choice 
 
 bool kv_member_has_use(const struct kv_member *member, const struct kv_choice *choice) {
     const struct kv_use *use = &member->use;
-    return !use->values || use->values & BIT(kv_member_value(&kv_members[use->other], choice));
+    if (!use->values || !kv_policies_has(choice->type, use->other)) return true;
+    return use->values & BIT(kv_member_value(&kv_members[use->other], choice));
 }
 
 void kv_members_complete(struct kv_choice *choice) {
     for (unsigned i = 0; i < KV_N_MEMBERS; i++) {
         const struct kv_member *member = &kv_members[i];
-        if (!member->initial || !(rows[choice->type].members & BIT(i))) continue;
+        if (!member->initial || !kv_policies_has(choice->type, i)) continue;
         if (!kv_member_has_use(member, choice) || kv_member_value(member, choice)) continue;
         *(uint32_t *)((char *)choice + member->offset) = member->initial;
     }

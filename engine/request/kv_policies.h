@@ -56,7 +56,7 @@ enum kv_member_id {
     KV_N_MEMBERS
 };
 
-/* Where a member has a use: another member has one of some values. */
+/* Where a member has a use: another member has one of some values, or the policy lacks that one. */
 struct kv_use {
     enum kv_member_id other;
     uint32_t values;  /* bit v: the value v will do; 0: the member always has a use */
@@ -91,6 +91,8 @@ const struct kv_policy_row *kv_policies_row(unsigned type);
 unsigned kv_policies_find(const char *name, size_t length);
 /* Returns a choice of this row with every member at its default. */
 struct kv_choice kv_policies_default(unsigned type);
+
+bool kv_policies_has(unsigned type, enum kv_member_id member); /* requests may set it */
 
 const char *kv_member_key(const struct kv_member *member);
 /* Returns the value of a member, unless that is a share, as a number. */

@@ -462,6 +462,18 @@ static uint64_t wanted_tokens(const struct completion_request *request, size_t n
     return n_prompt + (uint64_t)(request->has_max_tokens ? request->max_tokens : 1);
 }
 
+/* Refuses a text whose positions do not fit the model's context. */
+static int refuse_positions(const struct kv_choice *choice, uint64_t n_text, uint32_t context,
+                            struct api_error *err) {
+    const bool has_other = kv_policies_has(choice->type, KV_MEMBER_POSITIONS);
+    return api_error_set(err, 400, "context_length_exceeded",
+                         has_other ? kv_members[KV_MEMBER_POSITIONS].name : "kv_policy",
+                         "%s needs prompt and max_tokens within the model's context of %u tokens, "
+                         "but they are %" PRIu64 "%s",
+                         has_other ? "kv_policy.positions text" : "kv_policy", context, n_text,
+                         has_other ? "; cache has no such limit" : "");
+}
+
 /* Checks a request with a bounded policy: the tokens it retains must fit the KV cache.  Its text
  * may have any length with cache positions; text positions end with the model's trained context. */
 static int check_budget(const struct completion_request *request, size_t n_prompt,
@@ -471,11 +483,7 @@ static int check_budget(const struct completion_request *request, size_t n_promp
     const uint64_t capacity = kv_choice_capacity(&choice);
     const uint64_t n_text = wanted_tokens(request, n_prompt);
     if (!choice.cache_positions && n_text > limits->trained_context)
-        return api_error_set(err, 400, "context_length_exceeded", "kv_policy.positions",
-                             "kv_policy.positions text needs prompt and max_tokens within the "
-                             "model's context of %u tokens, but they are %" PRIu64
-                             "; cache has no such limit",
-                             limits->trained_context, n_text);
+        return refuse_positions(&choice, n_text, limits->trained_context, err);
     if (choice.whole && n_prompt > limits->kv_tokens)
         return api_error_set(err, 400, NULL, "kv_policy.prompt",
                              "kv_policy.prompt: a prompt of %zu tokens cannot be read whole; the "

@@ -109,3 +109,6 @@ const struct kv_kind kv_kind_bounded = {
     .done = bounded_done,
     .n_resident = bounded_n_resident,
 };
+
+const struct kv_kinds kv_kinds_bounded = {
+    .of = {&kv_kind_bounded, &kv_kind_bounded, &kv_kind_bounded}, .all = {&kv_kind_bounded}};

@@ -23,3 +23,8 @@ const struct kv_kind kv_kind_full = {
     .most = full_most,
     .length = full_length,
 };
+
+const struct kv_kinds kv_kinds_full = {
+    .of =
+        {[KV_PLAIN] = &kv_kind_full, [KV_WINDOWED] = &kv_kind_window, [KV_SPARSE] = &kv_kind_full},
+    .all = {&kv_kind_full, &kv_kind_window}};

@@ -347,3 +347,8 @@ const struct kv_kind kv_kind_moved = {
     .suspended = moved_suspended,
     .release = moved_release,
 };
+
+const struct kv_kinds kv_kinds_moved = {
+    .of =
+        {[KV_PLAIN] = &kv_kind_full, [KV_WINDOWED] = &kv_kind_window, [KV_SPARSE] = &kv_kind_moved},
+    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_moved}};

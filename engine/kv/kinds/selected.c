@@ -92,3 +92,9 @@ const struct kv_kind kv_kind_selected = {
     .describe = selected_describe,
     .release = selection_drop,
 };
+
+const struct kv_kinds kv_kinds_selected = {
+    .of = {[KV_PLAIN] = &kv_kind_full,
+           [KV_WINDOWED] = &kv_kind_window,
+           [KV_SPARSE] = &kv_kind_selected},
+    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_selected}};
