@@ -110,10 +110,21 @@ uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
     return n_resident;
 }
 
-bool kv_grows(const struct kv_sequence *kv) {
+struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens) {
+    struct kv_amount growth = {.blocks = kv_missing(kv, (uint64_t)n_tokens + PAGE_TOKENS).blocks};
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
-        if ((*kind)->grows) return true;
-    return false;
+        if ((*kind)->grows) growth.pages = kv->space->n_layers;
+    return growth;
+}
+
+struct kv_spare kv_spare(const struct kv_space *space, struct kv_amount left) {
+    return (struct kv_spare){.pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
+                             .blocks = (int64_t)kv_spare_blocks(space) - (int64_t)left.blocks};
+}
+
+static bool is_spare(struct kv_amount need, struct kv_spare spare) {
+    return (int64_t)need.pages <= spare.pages &&
+           (need.blocks == 0 || (int64_t)need.blocks <= spare.blocks);
 }
 
 uint32_t kv_n_host_blocks(const struct kv_sequence *kv) {
@@ -222,6 +233,17 @@ void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
     values[KV_FETCHED_TOKENS] += selected->n_fetched;
     values[KV_FETCHED_COPIES] += selected->n_copies;
     if (kv_plan_moves(&kv->plan)) values[KV_MOVED_COPIES] += selected->n_copies;
+}
+
+int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
+             const struct kv_amount *left, struct error *err) {
+    int code = ERR_FULL;
+    kv_match(kv, tokens, n_max);
+    if (!left || is_spare(kv_missing(kv, n_tokens), kv_spare(kv->space, *left)))
+        code = kv_reserve(kv, n_tokens);
+    if (code == 0) return kv_resume(kv, err);
+    kv_suspend(kv, NULL); /* cannot fail: there is nothing new to swap out */
+    return error_set(err, code, "no memory for the request's pages");
 }
 
 /* Gives every page back; what is swapped stays. */

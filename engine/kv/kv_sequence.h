@@ -85,6 +85,13 @@ void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed s
 
 /* ---- questions, which change nothing ---- */
 
+/* What is available of the space: negative when more must be left. */
+struct kv_spare {
+    int64_t pages, blocks;
+};
+
+struct kv_spare kv_spare(const struct kv_space *space, struct kv_amount left);
+
 /* Returns the most that a sequence holds at once, however long its text becomes.  When it is
  * computed again it may hold more, if the pool has more.  Thread: any. */
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
@@ -101,7 +108,9 @@ bool kv_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *ot
 uint32_t kv_max_rows(const struct kv_sequence *kv);
 /* Returns how many of the first n_tokens tokens are still there once they are stored. */
 uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
-bool kv_grows(const struct kv_sequence *kv); /* takes pages as its text grows */
+/* Returns what the sequence, whose text has n_tokens tokens, may have to take next: a page in every
+ * layer if it takes pages as its text grows, and host blocks. */
+struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
 /* Returns how many host blocks hold its tokens. */
 uint32_t kv_n_host_blocks(const struct kv_sequence *kv);
 
@@ -113,6 +122,11 @@ struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens);
 
 /* Makes capacity in the lists and hashes the prompt's blocks; called once.  ERR_NOMEM. */
 int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt);
+/* Does kv_match(), kv_reserve() for n_tokens tokens and kv_resume(), all or nothing.  left: what must
+ * be left of the space; NULL: nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken.  ERR_DEVICE:
+ * the sequence cannot continue. */
+int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
+             const struct kv_amount *left, struct error *err);
 /* Takes what the prefix cache has of the first n_max tokens; returns how many tokens that is, with
  * those that kv_resume() will bring back. */
 uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);

@@ -35,19 +35,6 @@ bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq)
     return waits;
 }
 
-bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq) {
-    seq->way = order_of(p, seq, seq->kv.n_tokens);
-    if (seq->way == PREFILL_CHUNKED) return false;
-    const bool was_sparse = seq->was_sparse;
-    p->owner = seq;
-    p->turn++;
-    step_time_begin_prompt(&p->step_time);
-    seq->was_sparse =
-        prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) != PREFILL_CHUNKED;
-    seq->slice = (struct layer_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
-    return seq->was_sparse && !was_sparse;
-}
-
 void prefill_queue_end(struct prefill_queue *p, struct sequence *seq) {
     if (p->owner == seq) p->owner = NULL;
     seq->way = PREFILL_CHUNKED;
@@ -127,6 +114,28 @@ void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budg
     budget->work -= step_time_work(&p->step_time, seq->n_rows, n_slots_before(p, seq));
     if (budget->work < 0) budget->work = 0;
     budget->is_whole = false;
+}
+
+/* Returns true if rows become sparse for the first time. */
+static bool begin_prompt(struct prefill_queue *p, struct sequence *seq) {
+    seq->way = order_of(p, seq, seq->kv.n_tokens);
+    if (seq->way == PREFILL_CHUNKED) return false;
+    const bool was_sparse = seq->was_sparse;
+    p->owner = seq;
+    p->turn++;
+    step_time_begin_prompt(&p->step_time);
+    seq->was_sparse =
+        prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) != PREFILL_CHUNKED;
+    seq->slice = (struct layer_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
+    return seq->was_sparse && !was_sparse;
+}
+
+bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq,
+                         struct prefill_budget *budget) {
+    const bool becomes_sparse = begin_prompt(p, seq);
+    seq->n_rows = prefill_queue_next_rows(p, budget, seq);
+    prefill_queue_use_budget(p, budget, seq);
+    return becomes_sparse;
 }
 
 void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *step) {

@@ -38,9 +38,13 @@ struct prefill_queue {
 
 /* Tells whether another prompt owns the prefill, and this sequence's prompt would need it. */
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq);
-/* Decides how the rest of a prompt is computed, when its sequence begins to run, and makes it the
- * owner if need be.  Returns true if rows of it become sparse for the first time. */
-bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq);
+struct prefill_budget;
+
+/* Decides how the rest of a prompt is computed, when its sequence begins to run, makes it the owner
+ * if need be, and gives it its first rows.  Returns true if rows of it become sparse for the first
+ * time. */
+bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq,
+                         struct prefill_budget *budget);
 /* Ends the sequence's ownership, if it is the owner. */
 void prefill_queue_end(struct prefill_queue *p, struct sequence *seq);
 /* Tells whether the owner's prompt is layer-major. */

@@ -27,12 +27,6 @@
 #include "engine/schedule/prefill_queue.h"
 #include "engine/schedule/sequence.h"
 
-/* Pages and host blocks that a new sequence may start with: negative when the running sequences'
- * next needs exceed what is available. */
-struct spare {
-    int64_t pages, blocks;
-};
-
 struct scheduler {
     const struct kv_space *space;
     uint32_t max_rows, max_seqs;
@@ -43,7 +37,7 @@ struct scheduler {
     uint32_t n_waiting, n_running;
     /* The sequence that found too little, and what it found: it tries again only with more. */
     const struct sequence *blocked;
-    struct spare blocked_by;
+    struct kv_spare blocked_by;
     struct batch batches[MAX_INFLIGHT]; /* a ring; n_inflight of them, from `oldest` on */
     uint32_t oldest, n_inflight;
     struct engine_stats stats;
@@ -301,22 +295,15 @@ static bool is_held_back(const struct scheduler *s, const struct sequence *seq) 
     return false;
 }
 
-/* Returns the pages and host blocks that a new sequence may start with.  A page in every layer, and
- * the host blocks it may need, are left for each running sequence that grows.  Otherwise the new
- * sequence might be preempted at once. */
-static struct spare spare(const struct scheduler *s) {
-    struct spare spare = {(int64_t)kv_n_available(s->space), kv_spare_blocks(s->space)};
+/* Returns what a new sequence must leave for the running ones, or it might be preempted at once. */
+static struct kv_amount left_for_running(const struct scheduler *s) {
+    struct kv_amount left = {0};
     for (uint32_t i = 0; i < s->n_running; i++) {
-        const struct sequence *seq = s->running[i];
-        if (kv_grows(&seq->kv)) spare.pages -= s->space->n_layers;
-        spare.blocks -= (int64_t)kv_missing(&seq->kv, seq->n_tokens + PAGE_TOKENS).blocks;
+        const struct kv_amount one = kv_growth(&s->running[i]->kv, s->running[i]->n_tokens);
+        left.pages += one.pages;
+        left.blocks += one.blocks;
     }
-    return spare;
-}
-
-static bool is_spare(struct kv_amount need, struct spare spare) {
-    return (int64_t)need.pages <= spare.pages &&
-           (need.blocks == 0 || (int64_t)need.blocks <= spare.blocks);
+    return left;
 }
 
 /* Returns how many tokens a sequence has pages for when it starts: those it has, or all that it may
@@ -325,19 +312,17 @@ static uint32_t admission_tokens(const struct scheduler *s, const struct sequenc
     return s->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
 }
 
-/* Takes the pages that the sequence starts with.  ERR_FULL when too few are spare; ERR_NOMEM. */
-static int take_pages(struct scheduler *s, struct sequence *seq) {
-    const uint32_t n_tokens = admission_tokens(s, seq);
-    const struct spare before = spare(s);
+/* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
+ * that it must wait. */
+static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err) {
+    const struct kv_amount left = left_for_running(s);
+    const struct kv_spare before = kv_spare(s->space, left);
     if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
         before.blocks <= s->blocked_by.blocks)
         return ERR_FULL;
-    kv_match(&seq->kv, seq->tokens, sequence_n_reusable(seq));
-    int code = ERR_FULL;
-    if (s->n_running == 0 || is_spare(kv_missing(&seq->kv, n_tokens), spare(s)))
-        code = kv_reserve(&seq->kv, n_tokens);
+    const int code = kv_start(&seq->kv, seq->tokens, sequence_n_reusable(seq),
+                              admission_tokens(s, seq), s->n_running > 0 ? &left : NULL, err);
     if (code == 0) return 0;
-    kv_suspend(&seq->kv, NULL); /* cannot fail: there is nothing new to swap out */
     s->blocked = seq;
     s->blocked_by = before;
     return code;
@@ -354,18 +339,8 @@ static void start_running(struct scheduler *s, struct sequence *seq,
     }
     seq->admitted = true;
     seq->n_done = seq->kv.n_tokens;
-    s->stats.n_sparse += prefill_queue_begin(&s->prefill_queue, seq);
-    seq->n_rows = prefill_queue_next_rows(&s->prefill_queue, budget, seq);
+    s->stats.n_sparse += prefill_queue_begin(&s->prefill_queue, seq, budget);
     running_insert(s, seq);
-    prefill_queue_use_budget(&s->prefill_queue, budget, seq);
-}
-
-/* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
- * that it must wait. */
-static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err) {
-    int code = take_pages(s, seq);
-    if (code == 0) return kv_resume(&seq->kv, err);
-    return error_set(err, code, "no memory for the request's pages");
 }
 
 static void admit(struct scheduler *s, struct prefill_budget *budget, struct event_list *events) {
