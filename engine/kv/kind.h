@@ -40,8 +40,8 @@ struct kv_kind {
     enum kv_sharing sharing;
     bool grows;     /* takes pages as the text grows; else all at the start */
     bool moves;     /* what is not selected moves to the host pool */
-    bool is_unique; /* what it keeps cannot be computed again from the tokens: it is saved when the
-                       sequence is suspended */
+    bool is_unique; /* what it keeps cannot be computed again from the tokens, or its lists are not
+                       the text's pages: it is saved when the sequence is suspended */
 
     /* ---- demand ---- */
 
@@ -50,7 +50,7 @@ struct kv_kind {
                      uint32_t n_tokens);
     /* Returns how many pages the plan holds beside the layers' lists, all layers together. */
     uint32_t (*held)(const struct kv_space *space, const struct kv_plan *plan);
-    /* Returns the length that a layer's list must have for n_tokens tokens. */
+    /* Returns the length in pages that a layer's list must have for n_tokens tokens. */
     uint32_t (*length)(const struct kv_sequence *kv, uint64_t n_tokens);
     /* Returns what take() would take. */
     struct kv_amount (*missing)(const struct kv_sequence *kv, uint64_t n_tokens);
@@ -66,11 +66,11 @@ struct kv_kind {
     void (*take)(struct kv_sequence *kv, uint64_t n_tokens);
     /* Returns how many rows the next step may have; NULL: any number. */
     uint32_t (*max_rows)(const struct kv_sequence *kv);
-    /* Describes its part of a step that appends n_rows tokens.  seq and views describe the whole
-     * text already. */
+    /* Describes its part of a step that appends n_rows tokens: replaces the views of its layers, and
+     * sets what seq says about them.  All views describe the whole text before. */
     void (*describe)(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
-    /* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold.
-     * The next one has not been submitted yet.  ERR_DEVICE. */
+    /* Submits work that follows a submitted step (slice NULL) or slice and precedes the next one,
+     * such as copies to the host pool.  The step's tokens are committed.  ERR_DEVICE. */
     int (*submitted)(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
     /* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
     void (*done)(struct kv_sequence *kv, uint32_t n_tokens);
