@@ -246,6 +246,7 @@ int main(int argc, char **argv) {
     if (strcmp(name, "--version") == 0) name = "version";
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
         if (strcmp(commands[i].name, name) == 0) return commands[i].run(argc - 2, argv + 2);
+    if (*name) fprintf(stderr, "quire: there is no command '%.64s'\n\n", name);
     print_commands(stderr);
     return STATUS_USAGE;
 }

@@ -211,7 +211,8 @@ static int check_together(const struct kv_policy *policy, const json_t *value,
 
 int kv_policy_read(struct kv_policy *out, const json_t *value, struct api_error *err) {
     unsigned type = 0;
-    if (!json_is_object(value)) return refuse(err, "kv_policy", "must be an object");
+    if (!json_is_object(value))
+        return refuse(err, "kv_policy", "must be an object such as {\"type\": \"full\"}");
     int rc = read_type(&type, json_object_get(value, "type"), err);
     if (rc) return rc;
     struct kv_policy policy = kv_policy_default(type);

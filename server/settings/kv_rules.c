@@ -17,7 +17,9 @@ static int read_initial(struct kv_policy *out, const char *text, struct error *e
     json_t *value = NULL;
     int rc = json_arena_load(&value, text, strlen(text), JSON_REJECT_DUPLICATES, &why);
     if (rc == ERR_NOMEM) return error_set(err, rc, "--kv-policy: no memory to parse it");
-    if (rc) return error_set(err, rc, "--kv-policy: not a JSON object: %.160s", why.text);
+    if (rc)
+        return error_set(err, rc, "--kv-policy must be JSON such as {\"type\": \"full\"}: %.160s",
+                         why.text);
     rc = kv_policy_read(out, value, &refusal);
     json_decref(value);
     return rc ? error_set(err, ERR_INVALID, "--kv-policy: %.300s", refusal.message) : 0;

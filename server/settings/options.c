@@ -324,6 +324,10 @@ static int apply_environment(struct options *options, char *const *environment, 
     return 0;
 }
 
+static const char *const json_types[] = {
+    [OPTION_STRING] = "string",   [OPTION_NUMBER] = "number", [OPTION_BYTES] = "number or string",
+    [OPTION_FRACTION] = "number", [OPTION_CHOICE] = "string", [OPTION_BOOL] = "boolean"};
+
 /* Applies a member of the file by converting it to the text that a flag would have. */
 static int apply_member(struct options *options, const struct option *option, const json_t *value,
                         const struct source *from) {
@@ -341,7 +345,8 @@ static int apply_member(struct options *options, const struct option *option, co
         return set_option(options, option, json_is_true(value) ? "true" : "false", from);
     }
     if (json_is_null(value) && !option->initial) return 0;
-    return error_set(from->err, ERR_INVALID, "%s has the wrong type", from->label);
+    return error_set(from->err, ERR_INVALID, "%s must be a %s", from->label,
+                     json_types[option->kind]);
 }
 
 static int apply_file(struct options *options, const char *path, struct error *err) {
