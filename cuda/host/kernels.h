@@ -20,11 +20,9 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/pages.h"
+#include "engine/device/sample.h"
 
 struct evict_total;
-struct logit_bias;
-struct sample_result;
-struct token_count;
 
 #ifdef __cplusplus
 extern "C" {
@@ -243,8 +241,8 @@ struct skinny_params {
 
 /* A row of a sample op, with its lists in device memory. */
 struct device_sample {
-    uint32_t logit_row, kind, target, top_k, n_counts, n_bias, n_banned, n_top;
-    float temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    uint32_t logit_row, kind, target, n_counts, n_bias, n_banned, n_top;
+    struct sampler sampler;
     double uniform;
     const struct token_count *counts;
     const struct logit_bias *bias;

@@ -47,14 +47,8 @@ static struct device_sample pack_row(const struct sample_row *row, struct args *
     struct device_sample out = {.logit_row = row->logit_row,
                                 .kind = row->kind,
                                 .target = row->target,
-                                .top_k = row->top_k,
                                 .n_top = row->n_top,
-                                .temperature = row->temperature,
-                                .top_p = row->top_p,
-                                .min_p = row->min_p,
-                                .repetition_penalty = row->repetition_penalty,
-                                .presence_penalty = row->presence_penalty,
-                                .frequency_penalty = row->frequency_penalty,
+                                .sampler = row->sampler,
                                 .uniform = row->uniform,
                                 .changed = changed};
     if (!changed) return out;

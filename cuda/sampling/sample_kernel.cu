@@ -554,14 +554,15 @@ static __device__ struct view view_of(const float *x, const struct scan &scan, f
 
 static __device__ uint32_t draw(struct team *team, const struct device_sample &row, const float *x,
                                 const struct scan &scan) {
-    if (row.temperature <= 0.0f) return token_of(scan.best);
-    struct view v = view_of(x, scan, row.temperature, team->n, false);
-    if (row.top_k > 0 && row.top_k < team->n) {
-        v.low = select_low<false>(team, v, {row.top_k, 0.0f});
-        v.n_kept = row.top_k;
+    const struct sampler &s = row.sampler;
+    if (s.temperature <= 0.0f) return token_of(scan.best);
+    struct view v = view_of(x, scan, s.temperature, team->n, false);
+    if (s.top_k > 0 && s.top_k < team->n) {
+        v.low = select_low<false>(team, v, {s.top_k, 0.0f});
+        v.n_kept = s.top_k;
     }
-    v.min_p = row.min_p;
-    if (row.top_p < 1.0f) v.low = select_low<true>(team, v, {0, row.top_p});
+    v.min_p = s.min_p;
+    if (s.top_p < 1.0f) v.low = select_low<true>(team, v, {0, s.top_p});
     return token_at(team, v, row.uniform);
 }
 
@@ -571,6 +572,7 @@ static __device__ uint32_t draw(struct team *team, const struct device_sample &r
 static __device__ const float *apply_penalties(const struct team &team,
                                                const struct device_sample &row,
                                                const float *logits) {
+    const struct sampler &s = row.sampler;
     const auto is_own = [&](uint32_t token) { return token >= team.first && token < team.end; };
     float *x = row.changed;
     for (uint32_t i = team.first + threadIdx.x; i < team.end; i += N_THREADS) x[i] = logits[i];
@@ -586,9 +588,8 @@ static __device__ const float *apply_penalties(const struct team &team,
         const struct token_count seen = row.counts[i];
         if (!is_own(seen.token)) continue;
         float logit = x[seen.token];
-        logit = logit > 0.0f ? logit / row.repetition_penalty : logit * row.repetition_penalty;
-        if (seen.n_output)
-            logit -= row.frequency_penalty * (float)seen.n_output + row.presence_penalty;
+        logit = logit > 0.0f ? logit / s.repetition_penalty : logit * s.repetition_penalty;
+        if (seen.n_output) logit -= s.frequency_penalty * (float)seen.n_output + s.presence_penalty;
         x[seen.token] = logit;
     }
     __syncthreads();

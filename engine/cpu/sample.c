@@ -87,6 +87,7 @@ static uint32_t select_top_p(struct sample_candidate *c, uint32_t n, double mass
 }
 
 static void apply_penalties(float *x, const struct sample_row *row, uint32_t n_vocab) {
+    const struct sampler *s = &row->sampler;
     for (uint32_t i = 0; i < row->n_bias; i++) {
         if (row->bias[i].token < n_vocab) x[row->bias[i].token] += row->bias[i].bias;
     }
@@ -97,9 +98,9 @@ static void apply_penalties(float *x, const struct sample_row *row, uint32_t n_v
         const struct token_count *seen = &row->counts[i];
         if (seen->token >= n_vocab) continue;
         float *logit = &x[seen->token];
-        *logit = *logit > 0 ? *logit / row->repetition_penalty : *logit * row->repetition_penalty;
+        *logit = *logit > 0 ? *logit / s->repetition_penalty : *logit * s->repetition_penalty;
         if (seen->n_output == 0) continue;
-        *logit -= row->frequency_penalty * (float)seen->n_output + row->presence_penalty;
+        *logit -= s->frequency_penalty * (float)seen->n_output + s->presence_penalty;
     }
 }
 
@@ -164,15 +165,16 @@ static uint32_t token_at(const float *x, const float *weights, uint32_t n_vocab,
 
 static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab,
                      struct sample_candidate *c, float *weights) {
+    const struct sampler *s = &row->sampler;
     uint32_t best = arg_max(x, n_vocab);
-    if (row->temperature <= 0) return best;
-    uint32_t n = collect(c, weights, x, n_vocab, x[best], row->temperature);
-    if (row->top_k > 0 && row->top_k < n) {
-        select_top_k(c, n, row->top_k);
-        n = row->top_k;
+    if (s->temperature <= 0) return best;
+    uint32_t n = collect(c, weights, x, n_vocab, x[best], s->temperature);
+    if (s->top_k > 0 && s->top_k < n) {
+        select_top_k(c, n, s->top_k);
+        n = s->top_k;
     }
-    if (row->min_p > 0) n = keep_min_p(c, n, row->min_p);
-    if (row->top_p < 1) n = select_top_p(c, n, row->top_p * total_weight(c, n));
+    if (s->min_p > 0) n = keep_min_p(c, n, s->min_p);
+    if (s->top_p < 1) n = select_top_p(c, n, s->top_p * total_weight(c, n));
     struct sample_candidate worst = worst_of(c, n);
     return token_at(x, weights, n_vocab, &worst, row->uniform * total_weight(c, n));
 }

@@ -26,6 +26,16 @@ enum sample_kind {
     SAMPLE_SCORE /* report the log-probability of `target` (prompt log-probabilities) */
 };
 
+/* The numbers by which a token is sampled.  They come from the request to every backend as they
+ * are: a new sampling parameter is a member here. */
+struct sampler {
+    float temperature;                                             /* 0: greedy */
+    float top_p;                                                   /* (0, 1]; 1: off */
+    float min_p;                                                   /* [0, 1]; 0: off */
+    uint32_t top_k;                                                /* 0: off */
+    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
+};
+
 /* What to do with one row of logits.  The order is: bias and bans, repetition, frequency and
  * presence penalties, temperature, top_k, min_p, top_p (kept tokens' mass >= top_p).  Then the
  * sampled token is the first kept one, in the order of token ids, at which the sum of the
@@ -34,12 +44,8 @@ enum sample_kind {
 struct sample_row {
     uint32_t logit_row; /* row of the logits matrix */
     enum sample_kind kind;
-    uint32_t target;                                               /* SAMPLE_SCORE */
-    float temperature;                                             /* 0: greedy */
-    float top_p;                                                   /* (0, 1]; 1: off */
-    float min_p;                                                   /* [0, 1]; 0: off */
-    uint32_t top_k;                                                /* 0: off */
-    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
+    uint32_t target; /* SAMPLE_SCORE */
+    struct sampler sampler;
     double uniform; /* [0, 1): a random number, made by the engine from the request's seed */
     const struct token_count *counts; /* host [n_counts], for the penalties */
     uint32_t n_counts;

@@ -13,10 +13,8 @@
 
 /* The parameters of a request's output.  sampling_defaults() gives the OpenAI defaults. */
 struct sampling_params {
-    float temperature, top_p, min_p;                               /* 1, 1, 0 */
-    uint32_t top_k;                                                /* 0: off */
-    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0 */
-    struct logit_bias *bias;                                       /* owned */
+    struct sampler sampler;  /* temperature 1, every other one off */
+    struct logit_bias *bias; /* owned */
     uint32_t n_bias;
     bool has_seed;
     uint64_t seed;

@@ -12,13 +12,12 @@
 #include "engine/base/rng.h"
 
 struct sampling_params sampling_defaults(void) {
-    return (struct sampling_params){.temperature = 1,
-                                    .top_p = 1,
-                                    .repetition_penalty = 1,
-                                    .max_tokens = 16,
-                                    .skip_special = true,
-                                    .n_logprobs = -1,
-                                    .n_prompt_logprobs = -1};
+    return (struct sampling_params){
+        .sampler = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+        .max_tokens = 16,
+        .skip_special = true,
+        .n_logprobs = -1,
+        .n_prompt_logprobs = -1};
 }
 
 void sampling_fini(struct sampling_params *params) {
@@ -31,17 +30,18 @@ void sampling_fini(struct sampling_params *params) {
 
 /* Checks the bounds of single numbers; the comparisons are written so that NaN fails them. */
 static int check_numbers(const struct sampling_params *p, struct error *err) {
-    if (!(p->temperature >= 0 && isfinite(p->temperature)))
+    const struct sampler *s = &p->sampler;
+    if (!(s->temperature >= 0 && isfinite(s->temperature)))
         return error_set(err, ERR_INVALID, "temperature must be a number >= 0");
-    if (!(p->top_p > 0 && p->top_p <= 1))
+    if (!(s->top_p > 0 && s->top_p <= 1))
         return error_set(err, ERR_INVALID, "top_p must be in (0, 1]");
-    if (!(p->min_p >= 0 && p->min_p <= 1))
+    if (!(s->min_p >= 0 && s->min_p <= 1))
         return error_set(err, ERR_INVALID, "min_p must be in [0, 1]");
-    if (!(p->repetition_penalty > 0 && isfinite(p->repetition_penalty)))
+    if (!(s->repetition_penalty > 0 && isfinite(s->repetition_penalty)))
         return error_set(err, ERR_INVALID, "repetition_penalty must be a number > 0");
-    if (!isfinite(p->presence_penalty))
+    if (!isfinite(s->presence_penalty))
         return error_set(err, ERR_INVALID, "presence_penalty must be finite");
-    if (!isfinite(p->frequency_penalty))
+    if (!isfinite(s->frequency_penalty))
         return error_set(err, ERR_INVALID, "frequency_penalty must be finite");
     if (p->n_logprobs < -1 || p->n_logprobs > SAMPLE_MAX_TOP)
         return error_set(err, ERR_INVALID, "at most %d log-probabilities per token",
@@ -73,10 +73,11 @@ int sampling_check(const struct sampling_params *p, uint32_t n_vocab, struct err
 
 int sampling_state_init(struct sampling_state *state, const struct sampling_params *params,
                         const uint32_t *eos, uint32_t n_eos) {
+    const struct sampler *s = &params->sampler;
     *state = (struct sampling_state){.params = params};
     state->seed = params->has_seed ? params->seed : rng_fresh_seed();
-    state->counting = params->repetition_penalty != 1 || params->presence_penalty != 0 ||
-                      params->frequency_penalty != 0;
+    state->counting =
+        s->repetition_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0;
     uint32_t n = params->n_stop_tokens + (params->ignore_eos ? 0 : n_eos);
     if (params->min_tokens == 0 || n == 0) return 0;
     state->banned = malloc(n * sizeof(*state->banned));
@@ -139,13 +140,7 @@ struct sample_row sampling_row(const struct sampling_state *state, uint32_t logi
     const struct sampling_params *p = state->params;
     return (struct sample_row){.logit_row = logit_row,
                                .kind = SAMPLE_DRAW,
-                               .temperature = p->temperature,
-                               .top_p = p->top_p,
-                               .min_p = p->min_p,
-                               .top_k = p->top_k,
-                               .repetition_penalty = p->repetition_penalty,
-                               .presence_penalty = p->presence_penalty,
-                               .frequency_penalty = p->frequency_penalty,
+                               .sampler = p->sampler,
                                .uniform = rng_uniform(state->seed, n_generated),
                                .counts = state->counts,
                                .n_counts = state->n_counts,

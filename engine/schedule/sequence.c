@@ -119,8 +119,7 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
         rows[n++] = (struct sample_row){.logit_row = first_row + at - begin,
                                         .kind = SAMPLE_SCORE,
                                         .target = seq->tokens[at + 1],
-                                        .top_p = 1,
-                                        .repetition_penalty = 1,
+                                        .sampler = {.top_p = 1, .repetition_penalty = 1},
                                         .n_top = (uint32_t)seq->params.n_prompt_logprobs};
     }
     /* The last row is sampled even when no token is to be generated: its logits show that the pages

@@ -130,7 +130,8 @@ static int read_seed(struct request_reading *r, const struct field *field, const
 /* Reads top_p.  OpenAI allows 0, "the smallest mass", which means the best token alone. */
 static int read_top_p(struct request_reading *r, const struct field *field, const json_t *value) {
     const int rc = read_float(r, field, value);
-    if (!rc && r->request->params.top_p < FLT_MIN) r->request->params.top_p = FLT_MIN;
+    if (!rc && r->request->params.sampler.top_p < FLT_MIN)
+        r->request->params.sampler.top_p = FLT_MIN;
     return rc;
 }
 
@@ -138,7 +139,7 @@ static int read_top_p(struct request_reading *r, const struct field *field, cons
 static int read_top_k(struct request_reading *r, const struct field *field, const json_t *value) {
     json_int_t x = 0;
     const int rc = read_integer(r, field, value, &x);
-    if (!rc) r->request->params.top_k = x < 0 ? 0 : (uint32_t)x;
+    if (!rc) r->request->params.sampler.top_k = x < 0 ? 0 : (uint32_t)x;
     return rc;
 }
 
@@ -282,13 +283,13 @@ static const struct field fields[] = {
     {"max_completion_tokens", read_max_tokens, AT(max_tokens), 0, INT32_MAX},
     {"max_tokens", read_max_tokens, AT(max_tokens), 0, INT32_MAX},
     {"min_tokens", read_u32, AT(params.min_tokens), 0, INT32_MAX},
-    {"temperature", read_float, AT(params.temperature), 0, 2},
-    {"top_p", read_top_p, AT(params.top_p), 0, 1},
+    {"temperature", read_float, AT(params.sampler.temperature), 0, 2},
+    {"top_p", read_top_p, AT(params.sampler.top_p), 0, 1},
     {"top_k", read_top_k, 0, -1, INT32_MAX},
-    {"min_p", read_float, AT(params.min_p), 0, 1},
-    {"repetition_penalty", read_float, AT(params.repetition_penalty), 0.01, 100},
-    {"presence_penalty", read_float, AT(params.presence_penalty), -2, 2},
-    {"frequency_penalty", read_float, AT(params.frequency_penalty), -2, 2},
+    {"min_p", read_float, AT(params.sampler.min_p), 0, 1},
+    {"repetition_penalty", read_float, AT(params.sampler.repetition_penalty), 0.01, 100},
+    {"presence_penalty", read_float, AT(params.sampler.presence_penalty), -2, 2},
+    {"frequency_penalty", read_float, AT(params.sampler.frequency_penalty), -2, 2},
     {"logit_bias", read_bias, 0, 0, 0},
     {"seed", read_seed, 0, 0, 0},
     {"n", read_u32, AT(n), 1, REQUEST_MAX_CHOICES},

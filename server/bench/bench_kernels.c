@@ -371,11 +371,10 @@ static int sample(const struct kernel_case *c, float temperature, float top_p, s
     struct sample_row rows[MAX_HEAD_ROWS];
     struct sample_result results[MAX_HEAD_ROWS];
     for (uint32_t i = 0; i < n_rows; i++)
-        rows[i] = (struct sample_row){.logit_row = i,
-                                      .temperature = temperature,
-                                      .top_p = top_p,
-                                      .repetition_penalty = 1,
-                                      .uniform = (i + 0.5) / n_rows};
+        rows[i] = (struct sample_row){
+            .logit_row = i,
+            .sampler = {.temperature = temperature, .top_p = top_p, .repetition_penalty = 1},
+            .uniform = (i + 0.5) / n_rows};
     const struct sample_args args = {.logits = c->k->logits,
                                      .n_vocab = c->k->model->config.n_vocab,
                                      .n = n_rows,

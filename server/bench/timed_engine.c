@@ -40,7 +40,7 @@ static int make_request(struct engine_request *out, const struct timed_batch *ba
                                    .params = sampling_defaults(),
                                    .kv = batch->kv,
                                    .prefill = batch->prefill};
-    out->params.temperature = 0;
+    out->params.sampler.temperature = 0;
     out->params.ignore_eos = true;
     out->params.max_tokens = batch->n_generate;
     out->prompt = malloc(bytes);

@@ -20,30 +20,31 @@ static int compare(const void *a, const void *b) {
 /* The definition: the tokens that may be drawn, best first, with their probabilities; returns how
  * many. */
 static uint32_t oracle(const float *logits, const struct sample_row *row, struct sorted *s) {
+    const struct sampler *with = &row->sampler;
     double x[VOCAB];
     for (uint32_t i = 0; i < VOCAB; i++) x[i] = logits[i];
     for (uint32_t i = 0; i < row->n_bias; i++) x[row->bias[i].token] += row->bias[i].bias;
     for (uint32_t i = 0; i < row->n_banned; i++) x[row->banned[i]] = -INFINITY;
     for (uint32_t i = 0; i < row->n_counts; i++) {
         double *l = &x[row->counts[i].token];
-        *l = *l > 0 ? *l / row->repetition_penalty : *l * row->repetition_penalty;
+        *l = *l > 0 ? *l / with->repetition_penalty : *l * with->repetition_penalty;
         if (row->counts[i].n_output)
-            *l -= row->counts[i].n_output * row->frequency_penalty + row->presence_penalty;
+            *l -= row->counts[i].n_output * with->frequency_penalty + with->presence_penalty;
     }
-    double t = row->temperature > 0 ? row->temperature : 1, total = 0;
+    double t = with->temperature > 0 ? with->temperature : 1, total = 0;
     for (uint32_t i = 0; i < VOCAB; i++) s[i] = (struct sorted){i, x[i], 0};
     qsort(s, VOCAB, sizeof(*s), compare);
-    if (row->temperature <= 0) {
+    if (with->temperature <= 0) {
         s[0].p = 1;
         return 1;
     }
-    uint32_t n = row->top_k && row->top_k < VOCAB ? row->top_k : VOCAB, kept = 0;
+    uint32_t n = with->top_k && with->top_k < VOCAB ? with->top_k : VOCAB, kept = 0;
     for (uint32_t i = 0; i < n; i++) s[i].p = exp((s[i].value - s[0].value) / t);
-    while (kept < n && s[kept].p >= row->min_p && s[kept].p > 0) total += s[kept++].p;
+    while (kept < n && s[kept].p >= with->min_p && s[kept].p > 0) total += s[kept++].p;
     double mass = 0;
     n = kept;
-    if (row->top_p < 1) {
-        for (n = 0; n < kept && (n == 0 || mass < row->top_p * total); n++) mass += s[n].p;
+    if (with->top_p < 1) {
+        for (n = 0; n < kept && (n == 0 || mass < with->top_p * total); n++) mass += s[n].p;
         total = mass;
     }
     for (uint32_t i = 0; i < n; i++) s[i].p /= total;
@@ -53,20 +54,20 @@ static uint32_t oracle(const float *logits, const struct sample_row *row, struct
 static struct sample_row random_row(struct token_count *counts, struct logit_bias *bias,
                                     uint32_t *banned) {
     static const float temperatures[] = {0, 0.1f, 0.7f, 1, 2};
-    struct sample_row row = {.temperature = temperatures[random_below(5)],
-                             .top_p = 1,
-                             .repetition_penalty = 1,
+    struct sample_row row = {.sampler = {.temperature = temperatures[random_below(5)],
+                                         .top_p = 1,
+                                         .repetition_penalty = 1},
                              .counts = counts,
                              .bias = bias,
                              .banned = banned,
                              .n_top = random_below(6)};
-    if (random_below(2)) row.top_p = 0.05f + 0.9f * fabsf(random_float());
-    if (random_below(2)) row.top_k = 1 + random_below(VOCAB + 50);
-    if (random_below(3) == 0) row.min_p = fabsf(random_float());
+    if (random_below(2)) row.sampler.top_p = 0.05f + 0.9f * fabsf(random_float());
+    if (random_below(2)) row.sampler.top_k = 1 + random_below(VOCAB + 50);
+    if (random_below(3) == 0) row.sampler.min_p = fabsf(random_float());
     if (random_below(2)) {
-        row.repetition_penalty = 1.3f;
-        row.presence_penalty = random_float();
-        row.frequency_penalty = random_float();
+        row.sampler.repetition_penalty = 1.3f;
+        row.sampler.presence_penalty = random_float();
+        row.sampler.frequency_penalty = random_float();
         for (row.n_counts = 0; row.n_counts < 20; row.n_counts++) {
             counts[row.n_counts] =
                 (struct token_count){row.n_counts * 7, random_below(4), random_below(2)};
@@ -111,7 +112,7 @@ static void only_allowed_tokens_are_drawn_on(struct backend *be) {
             at_the_edge |= at >= n;
             assert_true(at < n + 1);
         }
-        assert_true(!at_the_edge || row.top_p < 1 || row.min_p > 0);
+        assert_true(!at_the_edge || row.sampler.top_p < 1 || row.sampler.min_p > 0);
         free(logits);
     }
 }
@@ -131,10 +132,14 @@ static void draws_follow_the_distribution(void **state) {
     float *logits = random_floats(VOCAB);
     for (int j = 0; j < VOCAB; j++) logits[j] *= 5;
     static const struct sample_row rows[] = {
-        {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
-        {.temperature = 0.8f, .top_p = 0.9f, .repetition_penalty = 1},
-        {.temperature = 1.5f, .top_p = 1, .top_k = 17, .repetition_penalty = 1},
-        {.temperature = 1, .top_p = 0.7f, .top_k = 40, .min_p = 0.05f, .repetition_penalty = 1}};
+        {.sampler = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}},
+        {.sampler = {.temperature = 0.8f, .top_p = 0.9f, .repetition_penalty = 1}},
+        {.sampler = {.temperature = 1.5f, .top_p = 1, .top_k = 17, .repetition_penalty = 1}},
+        {.sampler = {.temperature = 1,
+                     .top_p = 0.7f,
+                     .top_k = 40,
+                     .min_p = 0.05f,
+                     .repetition_penalty = 1}}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct sample_row row = rows[i];
         uint32_t n = oracle(logits, &row, s), hits[VOCAB] = {0};
@@ -193,7 +198,7 @@ static void large_vocabularies_lose_no_digits_on(struct backend *be) {
         for (uint32_t k = 0; k < LARGE; k++) logits[k] *= scales[i];
         for (uint32_t k = 0; k < LARGE; k++) max = fmax(max, (double)logits[k]);
         for (uint32_t k = 0; k < LARGE; k++) sum += exp(logits[k] - max);
-        const struct sample_row row = {.top_p = 1, .repetition_penalty = 1};
+        const struct sample_row row = {.sampler = {.top_p = 1, .repetition_penalty = 1}};
         assert_true(fabs((double)sample_one(be, logits, LARGE, &row).logprob + log(sum)) < 3e-6);
         free(logits);
     }
@@ -215,7 +220,8 @@ static void broken_rows_fail_alone_on(struct backend *be) {
     for (int i = 0; i < V; i++) logits[2 * V + i] = -INFINITY;
     logits[3 * V + 4] = -INFINITY; /* legal */
     for (uint32_t i = 0; i < N; i++)
-        rows[i] = (struct sample_row){.logit_row = i, .top_p = 1, .repetition_penalty = 1};
+        rows[i] =
+            (struct sample_row){.logit_row = i, .sampler = {.top_p = 1, .repetition_penalty = 1}};
     assert_int_equal(be->ops->sample(be, &(struct sample_args){logits, V, N, rows, results}, NULL),
                      0);
     for (int i = 0; i < N; i++) assert_int_equal(results[i].invalid, i < 3);

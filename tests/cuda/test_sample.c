@@ -33,22 +33,22 @@ static float random_top_p(void) {
 
 static struct sample_row random_row(struct lists *lists, uint32_t n_vocab) {
     static const float temperatures[] = {0, 0.1f, 0.7f, 1, 2};
-    struct sample_row row = {.temperature = temperatures[random_below(5)],
-                             .top_p = 1,
-                             .repetition_penalty = 1,
+    struct sample_row row = {.sampler = {.temperature = temperatures[random_below(5)],
+                                         .top_p = 1,
+                                         .repetition_penalty = 1},
                              .counts = lists->counts,
                              .bias = lists->bias,
                              .banned = lists->banned,
                              .uniform = fabsf(random_float()),
                              .n_top = random_below(SAMPLE_MAX_TOP + 1)};
-    if (random_below(2)) row.top_p = random_top_p();
-    if (random_below(2)) row.top_k = random_top_k(n_vocab);
-    if (random_below(3) == 0) row.min_p = 0.3f * fabsf(random_float());
+    if (random_below(2)) row.sampler.top_p = random_top_p();
+    if (random_below(2)) row.sampler.top_k = random_top_k(n_vocab);
+    if (random_below(3) == 0) row.sampler.min_p = 0.3f * fabsf(random_float());
     if (random_below(4) == 0) row.kind = SAMPLE_SCORE, row.target = random_below(n_vocab);
     if (random_below(2)) {
-        row.repetition_penalty = 1.3f;
-        row.presence_penalty = random_float();
-        row.frequency_penalty = random_float();
+        row.sampler.repetition_penalty = 1.3f;
+        row.sampler.presence_penalty = random_float();
+        row.sampler.frequency_penalty = random_float();
         row.n_counts = n_vocab < MAX_LIST ? n_vocab : MAX_LIST;
         for (uint32_t i = 0; i < row.n_counts; i++)
             lists->counts[i] =
@@ -81,7 +81,7 @@ static bool at_a_border(const float *logits, uint32_t n_vocab, struct sample_row
         struct sample_row nudged = row;
         struct sample_result result;
         nudged.uniform = fmin(fmax(row.uniform + nudges[i], 0), 1 - 1e-9);
-        nudged.top_p = row.top_p < 1 ? row.top_p + (float)nudges[i] : 1;
+        nudged.sampler.top_p = row.sampler.top_p < 1 ? row.sampler.top_p + (float)nudges[i] : 1;
         sample_on(cpu, logits, n_vocab, &nudged, 1, &result);
         if (result.token == token) return true;
     }
@@ -175,8 +175,8 @@ static void broken_rows_fail_alone(void **state) {
     logits[1 * V + 999] = INFINITY;
     logits[3 * V + 4] = -INFINITY; /* legal */
     for (uint32_t i = 0; i < N; i++)
-        rows[i] =
-            (struct sample_row){.logit_row = i, .top_p = 1, .repetition_penalty = 1, .n_top = 3};
+        rows[i] = (struct sample_row){
+            .logit_row = i, .sampler = {.top_p = 1, .repetition_penalty = 1}, .n_top = 3};
     rows[4].banned = all;
     rows[4].n_banned = V;
     void *device = gpu_array(logits, N * V, DTYPE_F32);
@@ -214,9 +214,9 @@ static void long_lists_go_in_parts(void **state) {
     for (uint32_t i = 0; i < LIST; i++) counts[i] = (struct token_count){i, 1, true};
     for (uint32_t i = 0; i < N; i++)
         rows[i] = (struct sample_row){.logit_row = i,
-                                      .top_p = 1,
-                                      .repetition_penalty = 1.5f,
-                                      .presence_penalty = 0.1f * (float)i,
+                                      .sampler = {.top_p = 1,
+                                                  .repetition_penalty = 1.5f,
+                                                  .presence_penalty = 0.1f * (float)i},
                                       .counts = counts,
                                       .n_counts = LIST};
     must(gpu->ops->reserve(gpu, &limits, &err), &err);

@@ -549,7 +549,7 @@ static uint32_t remember_prompt(struct memory *m, const struct engine_request *r
 
 static struct expectation expect(const struct fixture *f, const struct engine_request *r) {
     const struct sampling_params *p = &r->params;
-    const bool counting = p->presence_penalty != 0;
+    const bool counting = p->sampler.presence_penalty != 0;
     struct expectation e = {.reason = FINISH_LENGTH};
     struct memory m = {.kv = &r->kv, .capacity = (uint32_t)kv_choice_capacity(&r->kv)};
     uint32_t hash = remember_prompt(&m, r, last_mark(f, r));

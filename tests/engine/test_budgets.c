@@ -166,7 +166,7 @@ static void positions_in_the_cache_are_those_of_the_text_at_first(void **state) 
 static struct recipe random_recipe(int i) {
     struct recipe r = make_recipe(1 + (uint32_t)rand() % (rand() % 2 ? 60 : 300), 60);
     const uint32_t chunk = 32 + (uint32_t)rand() % 100, recent = 1 + (uint32_t)rand() % 60;
-    r.params.temperature = rand() % 2 ? 1.0f : 0;
+    r.params.sampler.temperature = rand() % 2 ? 1.0f : 0;
     r.params.n_prompt_logprobs = rand() % 6 ? -1 : 1;
     if (i % 2 == 0) {
         r.n_prompt = 50 + (uint32_t)rand() % 14;

@@ -60,11 +60,11 @@ static struct recipe random_recipe(void) {
         r.prompt[i] = i < shared ? (family * 977 + i * 31) % 8000 : (uint32_t)rand() % 8000;
     r.params.ignore_eos = rand() % 4 == 0;
     r.params.max_tokens = 1 + (uint32_t)rand() % (r.params.ignore_eos ? 40 : 12);
-    r.params.temperature = rand() % 3 ? 1.0f : 0;
-    r.params.top_p = rand() % 2 ? 1 : 0.9f;
-    r.params.top_k = rand() % 2 ? 0 : 40;
-    r.params.repetition_penalty = rand() % 3 ? 1 : 1.2f;
-    r.params.presence_penalty = rand() % 3 ? 0 : 0.5f;
+    r.params.sampler.temperature = rand() % 3 ? 1.0f : 0;
+    r.params.sampler.top_p = rand() % 2 ? 1 : 0.9f;
+    r.params.sampler.top_k = rand() % 2 ? 0 : 40;
+    r.params.sampler.repetition_penalty = rand() % 3 ? 1 : 1.2f;
+    r.params.sampler.presence_penalty = rand() % 3 ? 0 : 0.5f;
     r.params.min_tokens = rand() % 3 ? 0 : 5;
     r.params.has_seed = true;
     r.params.seed = (uint64_t)rand();
@@ -129,8 +129,8 @@ static void answers_do_not_depend_on_preemption(void **state) {
     answer_alone(recipes, alone, N);
     assert_true(compare_with_alone(recipes, alone, N, 8, true).n_preempted > 0);
     assert_true(compare_with_alone(recipes, alone, N, 8, false).n_preempted > 0);
-    for (int i = 0; i < N; i++) recipes[i].params.presence_penalty = 0;
-    for (int i = 0; i < N; i++) recipes[i].params.repetition_penalty = 1;
+    for (int i = 0; i < N; i++) recipes[i].params.sampler.presence_penalty = 0;
+    for (int i = 0; i < N; i++) recipes[i].params.sampler.repetition_penalty = 1;
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
     answer_alone(recipes, alone, N);
     late_backend_begin(backend);
@@ -161,7 +161,7 @@ static void greedy_answers_are_the_goldens(void **state) {
         r.prompt = malloc(r.n_prompt * sizeof(*r.prompt));
         for (uint32_t j = 0; j < r.n_prompt; j++)
             r.prompt[j] = (uint32_t)json_integer_value(json_array_get(tokens, j));
-        r.params.temperature = 0;
+        r.params.sampler.temperature = 0;
         r.params.max_tokens = (uint32_t)json_array_size(golden);
         r.params.ignore_eos = true;
         if (engine_submit(engine, &r, 1, &id, &err)) fail_msg("%s", err.text);
@@ -179,7 +179,7 @@ static struct recipe plain_recipe(uint32_t n_prompt, uint32_t max_tokens) {
     struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults()};
     for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (i * 37 + 11) % 8000;
     r.params.max_tokens = max_tokens;
-    r.params.temperature = 0;
+    r.params.sampler.temperature = 0;
     return r;
 }
 
@@ -237,7 +237,7 @@ static void seeds_are_reproducible_and_differ(void **state) {
     struct answer answers[4] = {0};
     for (uint32_t i = 0; i < 4; i++) {
         struct recipe r = plain_recipe(20, 30);
-        r.params.temperature = 1;
+        r.params.sampler.temperature = 1;
         r.params.ignore_eos = true;
         r.params.has_seed = i < 3;
         r.params.seed = i / 2;
@@ -297,8 +297,8 @@ static void answers_do_not_depend_on_running_ahead(void **state) {
     srand(23);
     for (int i = 0; i < N; i++) {
         recipes[i] = random_recipe();
-        recipes[i].params.repetition_penalty = 1;
-        recipes[i].params.presence_penalty = i % 16 == 15 ? 0.5f : 0;
+        recipes[i].params.sampler.repetition_penalty = 1;
+        recipes[i].params.sampler.presence_penalty = i % 16 == 15 ? 0.5f : 0;
         recipes[i].stop = i % 3 == 0 ? "e" : NULL;
         if (i % 8 >= 4) continue; /* the others share a prompt, as n = 4 has it */
         const struct recipe *first = &recipes[i / 8 * 8];
@@ -360,9 +360,9 @@ static void requests_that_cannot_run_are_refused(void **state) {
                           bad = good;
     struct error err = {0};
     uint64_t ids[2];
-    bad.params.top_p = 0;
+    bad.params.sampler.top_p = 0;
     assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
-    bad = good, bad.params.temperature = NAN;
+    bad = good, bad.params.sampler.temperature = NAN;
     assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
     bad = good, bad.n_prompt = 0;
     assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);

@@ -63,7 +63,7 @@ static struct engine_stats random_load(struct fixture *f, struct load load) {
             client_fill_prompt(&r);
             r.prefill = random_prefill();
             r.priority = rand() % 4 - 2;
-            r.params.presence_penalty = rand() % 20 == 0;
+            r.params.sampler.presence_penalty = rand() % 20 == 0;
             r.params.seed = (uint64_t)rand();
             fixture_submit(f, &r, i + 1);
         }

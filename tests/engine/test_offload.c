@@ -178,7 +178,7 @@ static void it_does_not_matter_where_tokens_wait(void **state) {
 
 static struct recipe random_recipe(int i) {
     struct recipe r = make_recipe(1 + (uint32_t)rand() % (i % 4 ? 500 : 60), 60);
-    r.params.temperature = rand() % 2 ? 1.0f : 0;
+    r.params.sampler.temperature = rand() % 2 ? 1.0f : 0;
     if (i % 4 == 1)
         r.kv = (struct kv_choice){.mechanism = KV_BOUNDED,
                                   .n_sink = 4,

@@ -82,7 +82,7 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
             r.kv = random_choice(mixed);
             r.priority += r.kv.type;
             r.params.n_prompt_logprobs = rand() % 10 == 0 ? 0 : -1;
-            r.params.presence_penalty = rand() % 20 == 0;
+            r.params.sampler.presence_penalty = rand() % 20 == 0;
             r.params.min_tokens = rand() % 4 == 0 ? (uint32_t)rand() % 50 : 0;
             r.params.seed = (uint64_t)rand();
             fixture_submit(&f, &r, i + 1);

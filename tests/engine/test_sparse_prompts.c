@@ -62,7 +62,7 @@ static struct recipe sparse_recipe(uint32_t n_prompt, uint32_t max_tokens,
     struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults()};
     for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
     r.params.max_tokens = max_tokens;
-    r.params.temperature = 0;
+    r.params.sampler.temperature = 0;
     r.params.ignore_eos = true;
     r.params.n_logprobs = 0;
     r.prefill = (struct prefill_choice){

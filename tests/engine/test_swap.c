@@ -506,7 +506,7 @@ static struct engine_stats random_load(uint32_t n_pages, uint32_t n_blocks, unsi
             r.kv = random_choice();
             r.priority = rand() % 3;
             r.params.n_prompt_logprobs = rand() % 10 == 0 ? 0 : -1;
-            r.params.presence_penalty = rand() % 20 == 0;
+            r.params.sampler.presence_penalty = rand() % 20 == 0;
             fixture_submit(&f, &r, i + 1);
         }
         fixture_cancel_one(&f, clients, N, 40);

@@ -177,8 +177,9 @@ void runner_feed_long(struct runner *r, struct runner_seq *seq, const uint32_t *
 }
 
 struct sample_row runner_greedy(uint32_t logit_row) {
-    return (struct sample_row){
-        .logit_row = logit_row, .kind = SAMPLE_DRAW, .top_p = 1.0f, .repetition_penalty = 1.0f};
+    return (struct sample_row){.logit_row = logit_row,
+                               .kind = SAMPLE_DRAW,
+                               .sampler = {.top_p = 1.0f, .repetition_penalty = 1.0f}};
 }
 
 uint32_t runner_feed(struct runner *r, struct runner_seq *seq, const uint32_t *tokens, uint32_t n,

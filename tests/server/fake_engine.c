@@ -128,13 +128,12 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, siz
 /* The engine. */
 
 struct sampling_params sampling_defaults(void) {
-    return (struct sampling_params){.temperature = 1,
-                                    .top_p = 1,
-                                    .repetition_penalty = 1,
-                                    .max_tokens = 16,
-                                    .skip_special = true,
-                                    .n_logprobs = -1,
-                                    .n_prompt_logprobs = -1};
+    return (struct sampling_params){
+        .sampler = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+        .max_tokens = 16,
+        .skip_special = true,
+        .n_logprobs = -1,
+        .n_prompt_logprobs = -1};
 }
 
 void sampling_fini(struct sampling_params *params) {

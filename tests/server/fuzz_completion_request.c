@@ -46,11 +46,12 @@ static void check_policy(const struct kv_policy *policy) {
 }
 
 static void check_bounds(const struct completion_request *q) {
+    const struct sampler *s = &q->params.sampler;
     const struct sampling_params *p = &q->params;
-    require(p->temperature >= 0 && p->temperature <= 2 && p->top_p > 0 && p->top_p <= 1);
-    require(p->min_p >= 0 && p->min_p <= 1 && p->repetition_penalty > 0);
-    require(p->presence_penalty >= -2 && p->presence_penalty <= 2);
-    require(p->frequency_penalty >= -2 && p->frequency_penalty <= 2);
+    require(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1);
+    require(s->min_p >= 0 && s->min_p <= 1 && s->repetition_penalty > 0);
+    require(s->presence_penalty >= -2 && s->presence_penalty <= 2);
+    require(s->frequency_penalty >= -2 && s->frequency_penalty <= 2);
     require(p->n_logprobs >= -1 && p->n_logprobs <= SAMPLE_MAX_TOP &&
             p->n_stop <= REQUEST_MAX_STOPS);
     require(q->n >= 1 && q->best_of >= q->n && q->best_of <= REQUEST_MAX_CHOICES &&

@@ -73,7 +73,7 @@ static void null_means_default(void **state) {
                &q);
     assert_int_equal(q.max_tokens, 16);
     assert_int_equal(q.params.n_stop, 0);
-    assert_true(q.params.temperature == 1 && q.params.top_p == 1);
+    assert_true(q.params.sampler.temperature == 1 && q.params.sampler.top_p == 1);
     completion_request_fini(&q);
 }
 
@@ -93,9 +93,10 @@ static void values_land_where_they_belong(void **state) {
     const struct sampling_params *p = &q.params;
     assert_int_equal(q.max_tokens, 7);
     assert_true(q.has_max_tokens && q.echo && q.return_token_ids && !q.add_special);
-    assert_true(p->temperature == 0.5f && p->top_p == 0.25f && p->min_p == 0.125f);
-    assert_true(p->presence_penalty == -2 && p->frequency_penalty == 2 &&
-                p->repetition_penalty == 1.5f);
+    assert_true(p->sampler.temperature == 0.5f && p->sampler.top_p == 0.25f &&
+                p->sampler.min_p == 0.125f);
+    assert_true(p->sampler.presence_penalty == -2 && p->sampler.frequency_penalty == 2 &&
+                p->sampler.repetition_penalty == 1.5f);
     assert_int_equal(q.n, 2);
     assert_int_equal(q.best_of, 3);
     assert_int_equal(p->n_logprobs, 5);
@@ -105,7 +106,7 @@ static void values_land_where_they_belong(void **state) {
     for (uint32_t i = 0; i < 2; i++)
         assert_true(p->bias[i].bias == (p->bias[i].token == 7 ? -100.0f : 1.5f));
     assert_true(p->has_seed && p->seed == UINT64_MAX);
-    assert_int_equal(p->top_k, 40);
+    assert_int_equal(p->sampler.top_k, 40);
     assert_int_equal(p->min_tokens, 3);
     assert_int_equal(p->n_stop_tokens, 2);
     assert_int_equal(p->stop_tokens[1], 256);

@@ -54,9 +54,9 @@ static void run_filter(const char *kind, const float *logits, const struct filte
     for (uint32_t i = 0; i < n; i++) {
         memset(&rows[i], 0, sizeof(rows[i]));
         rows[i].logit_row = i;
-        rows[i].temperature = filter.temperature;
-        rows[i].top_p = filter.top_p;
-        rows[i].top_k = filter.top_k;
+        rows[i].sampler.temperature = filter.temperature;
+        rows[i].sampler.top_p = filter.top_p;
+        rows[i].sampler.top_k = filter.top_k;
         rows[i].n_top = filter.n_top;
         rows[i].uniform = (i + 0.5) / n;
     }
