@@ -403,6 +403,12 @@ int completion_request_parse(struct completion_request *out, const char *body, s
         api_error_from(err, &why, NULL);
         return rc;
     }
+    return completion_request_read(out, root, &prompts, limits, err);
+}
+
+int completion_request_read(struct completion_request *out, json_t *root,
+                            const struct json_span *prompts, const struct request_limits *limits,
+                            struct api_error *err) {
     struct completion_request request = {.params = sampling_defaults(),
                                          .kv = limits->kv.initial,
                                          .n = 1,
@@ -410,10 +416,10 @@ int completion_request_parse(struct completion_request *out, const char *body, s
                                          .max_tokens = 16,
                                          .add_special = true};
     struct request_reading r = {.request = &request, .limits = limits, .err = err};
-    rc = read_fields(&r, root);
-    json_decref(root);
-    if (!rc && prompts.start)
-        rc = prompt_list_read(&request.prompts, &prompts, limits->n_vocab, "prompt", err);
+    int rc = read_fields(&r, root);
+    json_decref(root); /* before the bulk array takes its memory */
+    if (!rc && prompts->start)
+        rc = prompt_list_read(&request.prompts, prompts, limits->n_vocab, "prompt", err);
     if (!rc) rc = check_together(&r);
     if (rc) {
         completion_request_fini(&request);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <jansson.h>
 
 #include "engine/engine.h"
 #include "server/api/prompts.h"
@@ -19,6 +20,7 @@
 #include "server/settings/prefill_rules.h"
 
 struct api_error;
+struct json_span;
 
 enum {
     REQUEST_MAX_CHOICES = 128,    /* n and best_of */
@@ -72,6 +74,11 @@ static inline enum dense_reason completion_request_needs_dense(
 /* Reads and checks a body.  On failure *out holds nothing to free and err names the cause. */
 int completion_request_parse(struct completion_request *out, const char *body, size_t length,
                              const struct request_limits *limits, struct api_error *err);
+/* Does the same with a loaded body, which it takes ownership of.  prompts: the array that was cut out
+ * of it. */
+int completion_request_read(struct completion_request *out, json_t *root,
+                            const struct json_span *prompts, const struct request_limits *limits,
+                            struct api_error *err);
 void completion_request_fini(struct completion_request *request);
 
 /* Tokenises the text prompts.  Each prompt must fit the context; in a bounded request, the tokens

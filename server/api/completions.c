@@ -8,41 +8,19 @@
 
 #include "engine/base/error.h"
 #include "engine/engine.h"
-#include "server/api/choice.h"
+#include "server/api/completion.h"
 #include "server/api/fanout.h"
-#include "server/api/job.h"
-#include "server/api/kv_account.h"
-#include "server/api/prefill_account.h"
 #include "server/api/reply.h"
 #include "server/api/server.h"
 #include "server/http/http.h"
 #include "server/settings/log.h"
-
-enum { REQUEST_ID_MAX = 128 };
-
-struct completion {
-    struct job job;                  /* first: see job.h */
-    struct completion *next, **link; /* in server->completions once the engine has accepted it */
-    struct completion_request request;
-    struct choice_format format;
-    struct engine_request *submission; /* from the job until the engine takes it */
-    struct choice *choices;            /* [n_choices], prompts * best_of */
-    uint32_t n_choices, n_live;
-    char request_id[REQUEST_ID_MAX + 1];
-    int64_t created;
-    uint64_t started_ns, written_ms;
-    bool seen_first;
-    uint32_t n_prompt, n_cached; /* tokens */
-    struct kv_account kv;        /* of the sequences that have ended; so is prefill */
-    struct prefill_account prefill;
-    struct buffer out;
-};
 
 static void completion_free(struct completion *c) {
     if (c->link) {
         *c->link = c->next;
         if (c->next) c->next->link = c->link;
     }
+    if (c->api->fini) c->api->fini(c);
     fanout_destroy(c->submission, c->n_choices);
     for (uint32_t i = 0; c->choices && i < c->n_choices; i++) choice_fini(&c->choices[i]);
     free(c->choices);
@@ -98,11 +76,11 @@ static void drop_prompt_tokens(struct completion *c) {
     }
 }
 
-static void run_job(struct job *job) {
+void completion_run(struct job *job, completion_reader read) {
     struct completion *c = (struct completion *)job;
     const struct request_limits *limits = &job->server->limits;
     const struct tokenizer *tokenizer = job->server->info->tokenizer;
-    job->rc = completion_request_parse(&c->request, job->body, job->length, limits, &job->err);
+    job->rc = read(&c->request, job->body, job->length, limits, &job->err);
     if (job->rc) return;
     c->format =
         (struct choice_format){tokenizer, c->request.echo, c->request.params.n_logprobs >= 0,
@@ -113,43 +91,23 @@ static void run_job(struct job *job) {
     if (!job->rc) drop_prompt_tokens(c);
 }
 
-/* ---- loop: bodies ---- */
+/* ---- loop: answers ---- */
+
+uint32_t completion_n_generated(const struct completion *c) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_choices; i++) n += c->choices[i].n_tokens;
+    return n;
+}
 
 static double seconds_since_start(const struct completion *c) {
     return (double)(uv_hrtime() - c->started_ns) * 1e-9;
-}
-
-static void write_head(struct completion *c) {
-    buffer_printf(&c->out,
-                  "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":",
-                  c->request_id, (long long)c->created);
-    buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
-    buffer_puts(&c->out, ",\"choices\":[");
-}
-
-/* Writes the usage object.  Cached tokens are counted once for each prompt, with its first choice.
- * The members kv and prefill are known only when the last sequence has ended. */
-static void write_usage(struct completion *c) {
-    uint32_t n_generated = 0;
-    for (uint32_t i = 0; i < c->n_choices; i++) n_generated += c->choices[i].n_tokens;
-    buffer_printf(&c->out,
-                  "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
-                  "\"prompt_tokens_details\":{\"cached_tokens\":%u}",
-                  c->n_prompt, n_generated, c->n_prompt + n_generated, c->n_cached);
-    if (c->n_live == 0) {
-        buffer_puts(&c->out, ",\"kv\":");
-        kv_account_write(&c->kv, &c->request.kv, &c->job.server->limits.kv.offload, &c->out);
-        buffer_puts(&c->out, ",\"prefill\":");
-        prefill_account_write(&c->prefill, &c->out);
-    }
-    buffer_puts(&c->out, "}");
 }
 
 /* Logs and counts an answer that ends here; the exchange is not used any more. */
 static void note_end(struct completion *c, unsigned status) {
     const double seconds = seconds_since_start(c);
     if (status == 200) counters_observe(&c->job.server->counters.whole, seconds);
-    reply_note(c->job.server, c->request_id, "POST", "/v1/completions", status, seconds);
+    reply_note(c->job.server, c->request_id, "POST", c->api->path, status, seconds);
     c->job.exchange = NULL;
 }
 
@@ -191,8 +149,6 @@ static void fail_for_memory(struct completion *c) {
     fail(c, &err);
 }
 
-/* ---- loop: streams ---- */
-
 static void send_out(struct completion *c) {
     if (c->out.failed) {
         fail_for_memory(c);
@@ -204,33 +160,17 @@ static void send_out(struct completion *c) {
 
 static void stream_choice(struct completion *c, struct choice *choice) {
     if (!choice_has_news(choice)) return;
-    const uint32_t index = (uint32_t)(choice - c->choices); /* best_of is n in a stream */
     buffer_clear(&c->out);
     buffer_puts(&c->out, "data: ");
-    write_head(c);
-    choice_write(choice, &c->format, index, c->request.params.stop, &c->out);
+    c->api->write_event(c, choice);
     choice_clear(choice);
-    buffer_puts(&c->out, "]");
-    if (c->request.continuous_usage) {
-        buffer_puts(&c->out, ",");
-        write_usage(c);
-    } else if (c->request.include_usage) {
-        buffer_puts(&c->out, ",\"usage\":null");
-    }
-    buffer_puts(&c->out, "}\n\n");
+    buffer_puts(&c->out, "\n\n");
     send_out(c);
 }
 
 static void end_stream(struct completion *c) {
     buffer_clear(&c->out);
-    if (c->request.include_usage) {
-        buffer_puts(&c->out, "data: ");
-        write_head(c);
-        buffer_puts(&c->out, "],");
-        write_usage(c);
-        buffer_puts(&c->out, "}\n\n");
-    }
-    buffer_puts(&c->out, "data: [DONE]\n\n");
+    c->api->write_end(c);
     struct http_exchange *exchange = c->job.exchange;
     send_out(c);
     if (!c->job.exchange) return;
@@ -238,35 +178,10 @@ static void end_stream(struct completion *c) {
     note_end(c, 200);
 }
 
-/* ---- loop: whole answers ---- */
-
-static int by_likelihood(const void *a, const void *b) {
-    const struct choice *x = *(struct choice *const *)a, *y = *(struct choice *const *)b;
-    const double px = choice_mean_logprob(x), py = choice_mean_logprob(y);
-    if (px != py) return px < py ? 1 : -1;
-    return x < y ? -1 : x > y; /* equals keep their order */
-}
-
-/* Writes the n likeliest of the best_of choices of one prompt, or simply all n. */
-static void write_choices_of(struct completion *c, uint32_t prompt) {
-    const uint32_t n = c->request.n, best_of = c->request.best_of;
-    struct choice *ranked[REQUEST_MAX_CHOICES];
-    for (uint32_t i = 0; i < best_of; i++) ranked[i] = &c->choices[prompt * best_of + i];
-    if (best_of > n) qsort(ranked, best_of, sizeof(*ranked), by_likelihood);
-    for (uint32_t i = 0; i < n; i++) {
-        if (prompt || i) buffer_puts(&c->out, ",");
-        choice_write(ranked[i], &c->format, prompt * n + i, c->request.params.stop, &c->out);
-    }
-}
-
 static void send_whole(struct completion *c) {
     struct http_exchange *exchange = c->job.exchange;
     buffer_clear(&c->out);
-    write_head(c);
-    for (uint32_t i = 0; i < c->request.prompts.n; i++) write_choices_of(c, i);
-    buffer_puts(&c->out, "],");
-    write_usage(c);
-    buffer_puts(&c->out, "}");
+    c->api->write_answer(c);
     if (c->out.failed) {
         fail_for_memory(c);
         return;
@@ -396,7 +311,8 @@ static void job_done(struct job *job) {
     begin_answer(c);
 }
 
-void completions_handle(struct server *server, struct http_exchange *exchange) {
+void completion_start(struct server *server, struct http_exchange *exchange,
+                      const struct completion_api *api) {
     if (server->draining) {
         struct api_error err;
         refuse_stopping(&err);
@@ -404,8 +320,9 @@ void completions_handle(struct server *server, struct http_exchange *exchange) {
         return;
     }
     struct completion *c = (struct completion *)job_start(server, exchange, JOB_COMPLETION,
-                                                          sizeof(*c), run_job, job_done);
+                                                          api->size, api->run, job_done);
     if (!c) return;
+    c->api = api;
     strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
     c->created = (int64_t)time(NULL);
     c->started_ns = uv_hrtime();

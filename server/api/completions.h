@@ -1,4 +1,4 @@
-/* completions.h - POST /v1/completions, from the body to the last event.
+/* completions.h - completions of every API, from the body to the last event.
  *
  *   handle ──► job: parse, tokenise, fan out ──► engine_submit ──► events ──► answer
  *                   │ refused: 4xx                  │ full: 429         │ whole: one body
@@ -12,10 +12,7 @@
 #ifndef SERVER_API_COMPLETIONS_H
 #define SERVER_API_COMPLETIONS_H
 
-struct http_exchange;
 struct server;
-
-void completions_handle(struct server *server, struct http_exchange *exchange);
 
 /* Takes the engine's events and writes the answers; call it after each wake. */
 void completions_take_events(struct server *server);

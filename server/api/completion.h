@@ -1,0 +1,72 @@
+/* completion.h - one completion, and the API in which it was asked for.
+ *
+ * An API reads the body and writes the answers, in a file of its own (openai.c).  completions.c does
+ * the rest for all of them: jobs, the engine's requests and events, streams, errors, departures.
+ *
+ * Thread: loop (but for the job).  Memory: each completion owns everything of its request. */
+#ifndef SERVER_API_COMPLETION_H
+#define SERVER_API_COMPLETION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/api/choice.h"
+#include "server/api/completion_request.h"
+#include "server/api/job.h"
+#include "server/api/kv_account.h"
+#include "server/api/prefill_account.h"
+#include "server/json/buffer.h"
+
+struct completion;
+struct engine_request;
+struct http_exchange;
+struct server;
+
+/* The writers append to c->out. */
+struct completion_api {
+    const char *path;                   /* of its route, for the log */
+    size_t size;                        /* of the struct that begins with the completion */
+    job_step run;                       /* calls completion_run() with the API's reader of bodies */
+    void (*fini)(struct completion *c); /* frees what follows the completion; NULL: nothing does */
+    void (*write_answer)(struct completion *c);
+    /* Writes the JSON of one event: what the choice has gathered since the last one. */
+    void (*write_event)(struct completion *c, struct choice *choice);
+    void (*write_end)(struct completion *c); /* the whole events behind the last choice's end */
+};
+
+enum { REQUEST_ID_MAX = 128 };
+
+struct completion {
+    struct job job; /* first: see job.h */
+    const struct completion_api *api;
+    struct completion *next, **link; /* in server->completions once the engine has accepted it */
+    struct completion_request request;
+    struct choice_format format;
+    struct engine_request *submission; /* from the job until the engine takes it */
+    struct choice *choices;            /* [n_choices], prompts * best_of */
+    uint32_t n_choices, n_live;
+    char request_id[REQUEST_ID_MAX + 1];
+    int64_t created;
+    uint64_t started_ns, written_ms;
+    bool seen_first;
+    uint32_t n_prompt, n_cached; /* tokens */
+    struct kv_account kv;        /* of the sequences that have ended; so is prefill */
+    struct prefill_account prefill;
+    struct buffer out;
+};
+
+/* Reads and checks a body, as completion_request_parse() does. */
+typedef int (*completion_reader)(struct completion_request *out, const char *body, size_t length,
+                                 const struct request_limits *limits, struct api_error *err);
+
+/* Starts a completion; the handler of an API's route. */
+void completion_start(struct server *server, struct http_exchange *exchange,
+                      const struct completion_api *api);
+
+/* Reads the job's body, tokenises its prompts and makes the engine's requests.  Thread: pool. */
+void completion_run(struct job *job, completion_reader read);
+
+uint32_t completion_n_generated(const struct completion *c); /* tokens, of all choices */
+
+#endif

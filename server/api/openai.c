@@ -1,0 +1,99 @@
+/* openai.c - see openai.h. */
+#include "server/api/openai.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/api/completion.h"
+#include "server/api/server.h"
+
+static void run(struct job *job) {
+    completion_run(job, completion_request_parse);
+}
+
+static void write_head(struct completion *c) {
+    buffer_printf(&c->out,
+                  "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":",
+                  c->request_id, (long long)c->created);
+    buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
+    buffer_puts(&c->out, ",\"choices\":[");
+}
+
+/* Writes the usage object.  Cached tokens are counted once for each prompt, with its first choice.
+ * The members kv and prefill are known only when the last sequence has ended. */
+static void write_usage(struct completion *c) {
+    const uint32_t n_generated = completion_n_generated(c);
+    buffer_printf(&c->out,
+                  "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
+                  "\"prompt_tokens_details\":{\"cached_tokens\":%u}",
+                  c->n_prompt, n_generated, c->n_prompt + n_generated, c->n_cached);
+    if (c->n_live == 0) {
+        buffer_puts(&c->out, ",\"kv\":");
+        kv_account_write(&c->kv, &c->request.kv, &c->job.server->limits.kv.offload, &c->out);
+        buffer_puts(&c->out, ",\"prefill\":");
+        prefill_account_write(&c->prefill, &c->out);
+    }
+    buffer_puts(&c->out, "}");
+}
+
+static void write_event(struct completion *c, struct choice *choice) {
+    const uint32_t index = (uint32_t)(choice - c->choices); /* best_of is n in a stream */
+    write_head(c);
+    choice_write(choice, &c->format, index, c->request.params.stop, &c->out);
+    buffer_puts(&c->out, "]");
+    if (c->request.continuous_usage) {
+        buffer_puts(&c->out, ",");
+        write_usage(c);
+    } else if (c->request.include_usage) {
+        buffer_puts(&c->out, ",\"usage\":null");
+    }
+    buffer_puts(&c->out, "}");
+}
+
+static void write_end(struct completion *c) {
+    if (c->request.include_usage) {
+        buffer_puts(&c->out, "data: ");
+        write_head(c);
+        buffer_puts(&c->out, "],");
+        write_usage(c);
+        buffer_puts(&c->out, "}\n\n");
+    }
+    buffer_puts(&c->out, "data: [DONE]\n\n");
+}
+
+static int by_likelihood(const void *a, const void *b) {
+    const struct choice *x = *(struct choice *const *)a, *y = *(struct choice *const *)b;
+    const double px = choice_mean_logprob(x), py = choice_mean_logprob(y);
+    if (px != py) return px < py ? 1 : -1;
+    return x < y ? -1 : x > y; /* equals keep their order */
+}
+
+/* Writes the n likeliest of the best_of choices of one prompt, or simply all n. */
+static void write_choices_of(struct completion *c, uint32_t prompt) {
+    const uint32_t n = c->request.n, best_of = c->request.best_of;
+    struct choice *ranked[REQUEST_MAX_CHOICES];
+    for (uint32_t i = 0; i < best_of; i++) ranked[i] = &c->choices[prompt * best_of + i];
+    if (best_of > n) qsort(ranked, best_of, sizeof(*ranked), by_likelihood);
+    for (uint32_t i = 0; i < n; i++) {
+        if (prompt || i) buffer_puts(&c->out, ",");
+        choice_write(ranked[i], &c->format, prompt * n + i, c->request.params.stop, &c->out);
+    }
+}
+
+static void write_answer(struct completion *c) {
+    write_head(c);
+    for (uint32_t i = 0; i < c->request.prompts.n; i++) write_choices_of(c, i);
+    buffer_puts(&c->out, "],");
+    write_usage(c);
+    buffer_puts(&c->out, "}");
+}
+
+void openai_completions(struct server *server, struct http_exchange *exchange) {
+    static const struct completion_api api = {.path = "/v1/completions",
+                                              .size = sizeof(struct completion),
+                                              .run = run,
+                                              .write_answer = write_answer,
+                                              .write_event = write_event,
+                                              .write_end = write_end};
+    completion_start(server, exchange, &api);
+}
