@@ -12,11 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
-#include "engine/device/evict.h"
-#include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
-#include "engine/device/select.h"
-#include "engine/device/sparse.h"
 #include "engine/device/step.h"
 
 enum { FIRST_BLOCK_BYTES = 1 << 20, MIN_MAJOR = 8, MAX_COPIERS = 8 };
@@ -118,28 +114,6 @@ static void cuda_destroy(struct backend *be) {
     free(cuda);
 }
 
-static const struct host_pool_ops cuda_host_pool = {
-    .alloc = cuda_host_pool_alloc,
-    .free = cuda_host_pool_free,
-    .offload = cuda_host_pool_offload,
-};
-
-static const struct evict_ops cuda_evict = {
-    .decode = cuda_evict_decode,
-    .chunk = cuda_evict_chunk,
-    .totals = cuda_evict_totals,
-};
-
-static const struct sparse_ops cuda_sparse = {
-    .index = cuda_sparse_index,
-    .totals = cuda_sparse_totals,
-};
-
-static const struct select_ops cuda_selections = {
-    .select = cuda_select,
-    .totals = cuda_select_totals,
-};
-
 static const struct backend_ops cuda_ops = {
     .destroy = cuda_destroy,
     .memory = cuda_memory,
@@ -166,10 +140,10 @@ static const struct backend_ops cuda_ops = {
     .collect = cuda_collect,
     .sync = cuda_sync,
     .measure = cuda_measure,
-    .host_pool = &cuda_host_pool,
-    .evict = &cuda_evict,
-    .sparse = &cuda_sparse,
-    .select = &cuda_selections,
+    .host_pool = &cuda_host_pool_ops,
+    .evict = &cuda_evict_ops,
+    .sparse = &cuda_sparse_ops,
+    .select = &cuda_select_ops,
 };
 
 static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {

@@ -1,5 +1,5 @@
-/* internal.h - the inside of the CUDA backend: its state, and one function per operation of the
- * table.
+/* internal.h - the inside of the CUDA backend: its state, one function per operation that every
+ * backend has, and the tables of the groups.
  *
  * Host side, plain C; kernels.h declares the kernels' launchers.
  *
@@ -26,14 +26,12 @@
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 
-struct sparse_index_args;
 struct attn_sparse;
-struct evict_total;
-struct offload_args;
+struct evict_ops;
+struct host_pool_ops;
 struct sample_args;
-struct select_args;
-struct select_total;
-struct sparse_totals;
+struct select_ops;
+struct sparse_ops;
 struct step;
 struct step_limits;
 
@@ -346,23 +344,19 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
-int cuda_sparse_index(struct backend *be, const struct sparse_index_args *args, struct error *err);
-int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err);
-int cuda_evict_decode(struct backend *be, const struct attn_args *args, struct error *err);
-int cuda_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err);
-int cuda_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                      struct error *err);
-int cuda_select(struct backend *be, const struct select_args *args, struct error *err);
-int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err);
-int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
-void cuda_host_pool_free(struct backend *be, void *memory);
-int cuda_host_pool_offload(struct backend *be, const struct offload_args *args, struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);
 int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
+
+/* The groups' tables, defined in kv/evict.c, kv/host_pool.c, kv/select.c and
+ * attention/sparse/sparse.c. */
+extern const struct evict_ops cuda_evict_ops;
+extern const struct host_pool_ops cuda_host_pool_ops;
+extern const struct select_ops cuda_select_ops;
+extern const struct sparse_ops cuda_sparse_ops;
 
 /* Reserves its module's part of the reserve op, as do those below. */
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);

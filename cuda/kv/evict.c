@@ -71,7 +71,7 @@ static cudaError_t launch_prefill(const struct cuda_backend *cuda,
     return code;
 }
 
-int cuda_evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+static int evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const uint32_t n_rows = cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
     const struct evict_params params = evict_params(cuda, args);
@@ -79,7 +79,7 @@ int cuda_evict_decode(struct backend *be, const struct attn_args *args, struct e
                       err);
 }
 
-int cuda_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err) {
+static int evict_chunk(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct step *step = cuda->host_step;
     struct evict_params params = evict_params(cuda, args);
@@ -102,8 +102,8 @@ int cuda_evict_chunk(struct backend *be, const struct attn_args *args, struct er
     return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk", err);
 }
 
-int cuda_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                      struct error *err) {
+static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
+                        struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = cuda->step.n_seqs * sizeof(*totals);
     struct args room;
@@ -116,3 +116,9 @@ int cuda_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict
                     "evict_totals", err);
     return rc ? rc : results_fetch(cuda, &room, totals, bytes, err);
 }
+
+const struct evict_ops cuda_evict_ops = {
+    .decode = evict_decode,
+    .chunk = evict_chunk,
+    .totals = evict_totals,
+};

@@ -85,7 +85,7 @@ static int pin(char *base, size_t bytes, struct error *err) {
                      (double)bytes / (1 << 30), cudaGetErrorString(code));
 }
 
-int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
+static int host_pool_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct host_pool_memory *memory = malloc(sizeof(*memory));
     if (!memory) return error_set(err, ERR_NOMEM, "cuda: no memory");
@@ -113,7 +113,7 @@ int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct er
     return 0;
 }
 
-void cuda_host_pool_free(struct backend *be, void *base) {
+static void host_pool_free(struct backend *be, void *base) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct host_pool_memory **link = &cuda->store.memories;
     while (*link && (*link)->base != base) link = &(*link)->next;
@@ -168,7 +168,7 @@ static cudaError_t copy_pages(struct host_pool_copies *s, const struct offload_a
     return code;
 }
 
-int cuda_host_pool_offload(struct backend *be, const struct offload_args *args, struct error *err) {
+static int offload(struct backend *be, const struct offload_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct host_pool_copies *s = &cuda->store;
     if (args->n == 0) return 0;
@@ -232,9 +232,15 @@ int host_pool_sync(struct cuda_backend *cuda, struct error *err) {
 void host_pool_close(struct cuda_backend *cuda) {
     struct host_pool_copies *s = &cuda->store;
     if (s->stream) cudaStreamSynchronize(s->stream);
-    while (s->memories) cuda_host_pool_free(&cuda->base, s->memories->base);
+    while (s->memories) host_pool_free(&cuda->base, s->memories->base);
     if (s->submitted) cudaEventDestroy(s->submitted);
     if (s->copied) cudaEventDestroy(s->copied);
     if (s->stream) cudaStreamDestroy(s->stream);
     free(s->pages);
 }
+
+const struct host_pool_ops cuda_host_pool_ops = {
+    .alloc = host_pool_alloc,
+    .free = host_pool_free,
+    .offload = offload,
+};

@@ -277,7 +277,7 @@ static cudaError_t select_on_fetcher(struct cuda_backend *cuda, const struct sel
     return code == cudaSuccess ? cudaEventRecord(s->fetched[0], s->fetcher) : code;
 }
 
-int cuda_select(struct backend *be, const struct select_args *args, struct error *err) {
+static int select_tokens(struct backend *be, const struct select_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct select_memory *s = &cuda->select;
     const uint32_t n_rows = cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
@@ -293,7 +293,7 @@ int cuda_select(struct backend *be, const struct select_args *args, struct error
     return s->next < s->group.end ? 0 : await_choice(cuda, err);
 }
 
-int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err) {
+static int select_totals(struct backend *be, struct select_total *totals, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = cuda->step.n_decode * sizeof(*totals);
     struct args room;
@@ -306,3 +306,8 @@ int cuda_select_totals(struct backend *be, struct select_total *totals, struct e
                         "totals of selections", err);
     return rc ? rc : results_fetch(cuda, &room, totals, bytes, err);
 }
+
+const struct select_ops cuda_select_ops = {
+    .select = select_tokens,
+    .totals = select_totals,
+};

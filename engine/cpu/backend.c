@@ -12,9 +12,7 @@
 #include "engine/base/sizes.h"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
-#include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
-#include "engine/device/sparse.h"
 #include "engine/device/step.h"
 
 enum { MAX_THREADS = 1024 };
@@ -38,7 +36,7 @@ static int cpu_reserve(struct backend *be, const struct step_limits *limits, str
     return sparse_reserve((struct cpu_backend *)be, limits, err);
 }
 
-static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
+int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
     (void)be;
     size_t total = bytes + sizeof(struct page_mapping);
     if (total < bytes)
@@ -52,7 +50,7 @@ static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error 
     return 0;
 }
 
-static void cpu_free(struct backend *be, void *memory) {
+void cpu_free(struct backend *be, void *memory) {
     (void)be;
     if (!memory) return;
     struct page_mapping *mapping = (struct page_mapping *)memory - 1;
@@ -168,28 +166,6 @@ static int cpu_run_graph(struct backend *be, uint32_t n_rows, graph_body body, v
     return body(ctx, n_rows, err);
 }
 
-static const struct host_pool_ops cpu_host_pool = {
-    .alloc = cpu_alloc,
-    .free = cpu_free,
-    .offload = cpu_host_pool_offload,
-};
-
-static const struct evict_ops cpu_evict = {
-    .decode = cpu_evict_decode,
-    .chunk = cpu_evict_chunk,
-    .totals = cpu_evict_totals,
-};
-
-static const struct sparse_ops cpu_sparse = {
-    .index = cpu_sparse_index,
-    .totals = cpu_sparse_totals,
-};
-
-static const struct select_ops cpu_selections = {
-    .select = cpu_select,
-    .totals = cpu_select_totals,
-};
-
 static const struct backend_ops cpu_ops = {
     .destroy = cpu_destroy,
     .memory = cpu_memory,
@@ -216,10 +192,10 @@ static const struct backend_ops cpu_ops = {
     .collect = cpu_collect,
     .sync = cpu_sync,
     .measure = cpu_measure,
-    .host_pool = &cpu_host_pool,
-    .evict = &cpu_evict,
-    .sparse = &cpu_sparse,
-    .select = &cpu_selections,
+    .host_pool = &cpu_host_pool_ops,
+    .evict = &cpu_evict_ops,
+    .sparse = &cpu_sparse_ops,
+    .select = &cpu_select_ops,
 };
 
 static bool isa_present(enum cpu_isa isa) {

@@ -1,5 +1,5 @@
-/* backend.h - the inside of the CPU backend: one struct, and one function per operation of the
- * table.
+/* backend.h - the inside of the CPU backend: one struct, one function per operation that every
+ * backend has, and the tables of the groups.
  *
  * Thread: engine; inside pool_run() a function may touch only its own worker's scratch and its
  * task's output. Memory: scratch grows to the largest step seen and is kept. */
@@ -15,12 +15,10 @@
 #include "engine/device/backend.h"
 #include "engine/device/select.h"
 
-struct sparse_index_args;
-struct evict_total;
-struct kv_pool;
-struct offload_args;
+struct evict_ops;
+struct host_pool_ops;
 struct sample_args;
-struct sparse_totals;
+struct sparse_ops;
 struct step;
 
 /* cos and sin of every rank, for keys that are rotated when they are read; see angles.c. */
@@ -90,6 +88,9 @@ void select_free(struct selections *selections);
 /* Finishes a gated product: computes args->out from args->gate_up. */
 int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 
+/* Allocates cleared memory, for the KV pool and the host pool alike.  cpu_free() accepts NULL. */
+int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
+void cpu_free(struct backend *be, void *memory);
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);
 int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);
 int cpu_linear(struct backend *be, const struct linear_args *args, struct error *err);
@@ -97,18 +98,15 @@ int cpu_gated(struct backend *be, const struct gated_args *args, struct error *e
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
-int cpu_sparse_index(struct backend *be, const struct sparse_index_args *args, struct error *err);
-int cpu_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err);
-int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct error *err);
-int cpu_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err);
-int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                     struct error *err);
-int cpu_select(struct backend *be, const struct select_args *args, struct error *err);
-int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err);
-int cpu_host_pool_offload(struct backend *be, const struct offload_args *args, struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cpu_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err);
+
+/* The groups' tables, defined in evict.c, host_pool.c, select.c and sparse.c. */
+extern const struct evict_ops cpu_evict_ops;
+extern const struct host_pool_ops cpu_host_pool_ops;
+extern const struct select_ops cpu_select_ops;
+extern const struct sparse_ops cpu_sparse_ops;
 
 #endif

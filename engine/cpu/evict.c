@@ -231,7 +231,7 @@ static struct evict_job evict_job(struct backend *be, const struct attn_args *ar
                               .group = args->n_heads / args->kv->n_kv_heads};
 }
 
-int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+static int evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     (void)err;
     struct evict_job job = evict_job(be, args);
     if (!job.cpu->bounded) return 0;
@@ -476,7 +476,7 @@ static int run_compress(struct evict_job *job, struct error *err) {
     return 0;
 }
 
-int cpu_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err) {
+static int evict_chunk(struct backend *be, const struct attn_args *args, struct error *err) {
     struct evict_job job = evict_job(be, args);
     const struct step *step = job.cpu->step;
     if (!job.cpu->bounded || step->n_seqs == step->n_decode) return 0;
@@ -502,8 +502,8 @@ static struct evict_total total_of(const struct step *step, const struct step_se
                                 n_evictions};
 }
 
-int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                     struct error *err) {
+static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
+                        struct error *err) {
     (void)err;
     const struct cpu_backend *cpu = (struct cpu_backend *)be;
     for (uint32_t i = 0; cpu->bounded && i < cpu->step->n_seqs; i++) {
@@ -512,3 +512,9 @@ int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_
     }
     return 0;
 }
+
+const struct evict_ops cpu_evict_ops = {
+    .decode = evict_decode,
+    .chunk = evict_chunk,
+    .totals = evict_totals,
+};

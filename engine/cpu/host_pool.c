@@ -72,9 +72,15 @@ static void store_task(void *ctx, uint32_t task, uint32_t worker) {
                        (struct stored){args->blocks[task], args->plane, at});
 }
 
-int cpu_host_pool_offload(struct backend *be, const struct offload_args *args, struct error *err) {
+static int offload(struct backend *be, const struct offload_args *args, struct error *err) {
     (void)err;
     struct offload_args job = *args;
     pool_run(((struct cpu_backend *)be)->pool, store_task, &job, args->n);
     return 0;
 }
+
+const struct host_pool_ops cpu_host_pool_ops = {
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .offload = offload,
+};

@@ -185,7 +185,7 @@ void select_free(struct selections *selections) {
     buffer_free(&selections->done);
 }
 
-int cpu_select(struct backend *be, const struct select_args *args, struct error *err) {
+static int select_tokens(struct backend *be, const struct select_args *args, struct error *err) {
     struct select_job job = {.cpu = (struct cpu_backend *)be, .args = args};
     const struct layer_group *group = args->group;
     struct selections *selections = &job.cpu->selections;
@@ -209,7 +209,7 @@ int cpu_select(struct backend *be, const struct select_args *args, struct error 
     return 0;
 }
 
-int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err) {
+static int select_totals(struct backend *be, struct select_total *totals, struct error *err) {
     (void)err;
     const struct cpu_backend *cpu = (struct cpu_backend *)be;
     const struct selection *done = cpu->selections.done.data;
@@ -217,3 +217,8 @@ int cpu_select_totals(struct backend *be, struct select_total *totals, struct er
         if (cpu->step->seqs[i].select) totals[i] = done[i].total;
     return 0;
 }
+
+const struct select_ops cpu_select_ops = {
+    .select = select_tokens,
+    .totals = select_totals,
+};

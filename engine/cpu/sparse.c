@@ -253,7 +253,8 @@ static int check_request(const struct sparse_index *index, const struct sparse_i
     return 0;
 }
 
-int cpu_sparse_index(struct backend *be, const struct sparse_index_args *args, struct error *err) {
+static int index_layer(struct backend *be, const struct sparse_index_args *args,
+                       struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     struct sparse_index *index = &cpu->sparse;
     struct index_job job = {cpu, args, sparse_seq(cpu->step)};
@@ -281,13 +282,18 @@ int cpu_sparse_index(struct backend *be, const struct sparse_index_args *args, s
     return 0;
 }
 
-int cpu_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
+static int sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
     struct sparse_index *index = &((struct cpu_backend *)be)->sparse;
     (void)err;
     *out = index->totals;
     index->totals = (struct sparse_totals){0};
     return 0;
 }
+
+const struct sparse_ops cpu_sparse_ops = {
+    .index = index_layer,
+    .totals = sparse_totals,
+};
 
 enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head) {
     return sparse_head_of(&((const struct cpu_backend *)be)->sparse, head)->kind;

@@ -173,7 +173,8 @@ static int prepare(struct cuda_backend *cuda, const struct sparse_index_args *ar
     return 0;
 }
 
-int cuda_sparse_index(struct backend *be, const struct sparse_index_args *args, struct error *err) {
+static int index_layer(struct backend *be, const struct sparse_index_args *args,
+                       struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct sparse_build build = {.layer = args->layer,
                                  .q = args->q,
@@ -195,7 +196,7 @@ int cuda_sparse_index(struct backend *be, const struct sparse_index_args *args, 
     return results_fetch(cuda, &room, args->density, args->n_heads * sizeof(float), err);
 }
 
-int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
+static int sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct args room;
     if (!cuda->sparse.account) { /* nothing was ever indexed */
@@ -214,6 +215,11 @@ int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct err
                         "sparse totals", err);
     return rc ? rc : results_fetch(cuda, &room, out, sizeof(*totals), err);
 }
+
+const struct sparse_ops cuda_sparse_ops = {
+    .index = index_layer,
+    .totals = sparse_totals,
+};
 
 int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t half, uint32_t *slots,
                         uint32_t *n, struct error *err) {
