@@ -114,7 +114,7 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
     return arrays;
 }
 
-/* Says whether the sequence needs space among the scores.  A prompt always does: evict_chunk keeps
+/* Says whether the sequence needs space among the scores.  A prompt always does: chunk() keeps
  * its list there. */
 static bool needs_scores(const struct step *step, uint32_t seq) {
     return seq >= step->n_decode || step->seqs[seq].budget->score != KV_SCORE_NONE;

@@ -154,7 +154,8 @@ static int open_copies(struct cuda_backend *cuda, uint32_t n_pages, struct error
 }
 
 static cudaError_t copy_pages(struct host_pool_copies *s, const struct offload_args *args) {
-    struct offload_params params = {.kv = *args->kv, .store = *args->store, .plane = args->plane};
+    struct offload_params params = {
+        .kv = *args->kv, .store = *args->store, .host_layer = args->host_layer};
     const struct launch launch = {s->stream, false};
     cudaError_t code = cudaSuccess;
     for (uint32_t i = 0; i < args->n && code == cudaSuccess; i++) {

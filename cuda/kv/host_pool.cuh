@@ -47,12 +47,12 @@ static __device__ __forceinline__ void each_fetch(const struct fetch_params &p, 
 }
 
 static __device__ __forceinline__ uint8_t *token_in_store(const struct host_pool &store,
-                                                          uint32_t block, uint32_t plane,
+                                                          uint32_t block, uint32_t host_layer,
                                                           uint32_t at) {
     const uint32_t n_rows = 2 * store.n_kv_heads,
                    bytes = store.fp8 ? (n_rows * (store.head_dim + 1) + 15) / 16 * 16
                                      : n_rows * store.head_dim * element_bytes(store.dtype);
-    const size_t token = ((size_t)block * store.n_host_layers + plane) * PAGE_TOKENS + at;
+    const size_t token = ((size_t)block * store.n_host_layers + host_layer) * PAGE_TOKENS + at;
     return static_cast<uint8_t *>(store.base) + token * bytes;
 }
 

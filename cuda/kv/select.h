@@ -76,7 +76,7 @@ enum { STORE_MOST_PAGES = 448 }; /* a kernel has at most 4 KiB of parameters */
 struct offload_params {
     struct kv_pool kv;
     struct host_pool store;
-    uint32_t plane, n;
+    uint32_t host_layer, n;
     struct {
         uint32_t page, block;
     } copies[STORE_MOST_PAGES];

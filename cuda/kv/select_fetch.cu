@@ -57,9 +57,9 @@ static __device__ __forceinline__ const T *source_of(const struct fetch_params &
 
 /* Returns the scales of a token in an fp8 host pool. */
 static __device__ __forceinline__ uint8_t *stored_scales(const struct host_pool &store,
-                                                         uint32_t block, uint32_t plane,
+                                                         uint32_t block, uint32_t host_layer,
                                                          uint32_t at) {
-    return token_in_store(store, block, plane, at) + 2 * store.n_kv_heads * store.head_dim;
+    return token_in_store(store, block, host_layer, at) + 2 * store.n_kv_heads * store.head_dim;
 }
 
 /* Transfers a token's scales to slot `at` of a page, as one warp. */
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void store_scales(const struct offload_params 
          i += gridDim.x * THREADS) {
         const uint32_t row = i % n_rows, at = i / n_rows % PAGE_TOKENS,
                        copy = i / n_rows / PAGE_TOKENS;
-        stored_scales(p.store, p.copies[copy].block, p.plane, at)[row] =
+        stored_scales(p.store, p.copies[copy].block, p.host_layer, at)[row] =
             *row_scale(p.kv, (int32_t)p.copies[copy].page, row * PAGE_TOKENS + at);
     }
 }
@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(THREADS)
                                    i % n.token, n));
     };
     const auto store = [&](uint32_t i, T x) {
-        uint8_t *token = token_in_store(p.store, p.copies[i / page_units].block, p.plane,
+        uint8_t *token = token_in_store(p.store, p.copies[i / page_units].block, p.host_layer,
                                         i / n.token % PAGE_TOKENS);
         reinterpret_cast<T *>(token)[i % n.token] = x;
     };

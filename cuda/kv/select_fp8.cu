@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (uint32_t i = warp; i < p.n * PAGE_TOKENS; i += n_warps) {
         const uint32_t at = i % PAGE_TOKENS, copy = i / PAGE_TOKENS;
         pack_token<T, N>(p, p.copies[copy].page, at,
-                         token_in_store(p.store, p.copies[copy].block, p.plane, at));
+                         token_in_store(p.store, p.copies[copy].block, p.host_layer, at));
     }
 }
 

@@ -27,7 +27,7 @@ static struct row row_in_page(const struct kv_pool *kv, uint32_t page, uint32_t 
 
 static char *token_in_store(const struct host_pool *store, struct stored place) {
     return (char *)store->base + place.block * host_pool_block_bytes(store) +
-           ((size_t)place.plane * PAGE_TOKENS + place.at) * host_pool_token_bytes(store);
+           ((size_t)place.host_layer * PAGE_TOKENS + place.at) * host_pool_token_bytes(store);
 }
 
 void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
@@ -69,7 +69,7 @@ static void store_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct offload_args *args = ctx;
     for (uint32_t at = 0; at < PAGE_TOKENS; at++)
         token_to_store(args->kv, args->pages[task], at, args->store,
-                       (struct stored){args->blocks[task], args->plane, at});
+                       (struct stored){args->blocks[task], args->host_layer, at});
 }
 
 static int offload(struct backend *be, const struct offload_args *args, struct error *err) {

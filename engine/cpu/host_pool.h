@@ -9,9 +9,9 @@
 struct kv_pool;
 struct host_pool;
 
-/* A token's place in the host pool; `plane` is a host layer, `at` the token within the block. */
+/* A token's place in the host pool; `at` is the token within the block. */
 struct stored {
-    uint32_t block, plane, at;
+    uint32_t block, host_layer, at;
 };
 
 /* Writes a token's keys and values from the host pool into slot `at` of a page. */

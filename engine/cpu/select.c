@@ -132,15 +132,15 @@ static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
 /* --- Fetching. --- */
 
 /* Fetches one token of a sparse layer into slot `at` of a page.  Its source is the host pool, where
- * `plane` is the host layer, or pages of the same pool. */
+ * the layer is `host_layer`, or pages of the same pool. */
 static void fetch_token(const struct select_job *job, const struct kv_select *select,
-                        uint32_t layer, uint32_t plane, uint32_t token, uint32_t page,
+                        uint32_t layer, uint32_t host_layer, uint32_t token, uint32_t page,
                         uint32_t at) {
     const struct kv_pool *kv = job->args->attn.kv;
     const uint32_t from = token / PAGE_TOKENS, from_at = token % PAGE_TOKENS;
     if (select->blocks) {
         token_from_store(kv, page, at, job->args->store,
-                         (struct stored){select->blocks[from], plane, from_at});
+                         (struct stored){select->blocks[from], host_layer, from_at});
         return;
     }
     for (uint32_t head = 0; head < kv->n_kv_heads; head++)
@@ -155,12 +155,12 @@ static void fetch_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct kv_select *select = select_of(job, seq);
     const uint32_t *windows = job->cpu->step->windows;
     if (!select || !group_has(group, windows, layer)) return;
-    const uint32_t plane = job->args->first_host_layer + group_n_before(group, windows, layer);
+    const uint32_t host_layer = job->args->first_host_layer + group_n_before(group, windows, layer);
     const struct move *moves = job->moves + (size_t)job->first_page[seq] * PAGE_TOKENS;
     const uint32_t *pages = job->cpu->step->seqs[seq].layers[layer].pages;
     for (uint32_t i = 0; i < job->done[seq].n_moves; i++) {
         const uint32_t slot = moves[i].slot;
-        fetch_token(job, select, layer, plane, moves[i].token, pages[slot / PAGE_TOKENS],
+        fetch_token(job, select, layer, host_layer, moves[i].token, pages[slot / PAGE_TOKENS],
                     slot % PAGE_TOKENS);
     }
 }

@@ -51,13 +51,13 @@ static inline size_t host_pool_block_bytes(const struct host_pool *store) {
     return store->n_host_layers * PAGE_TOKENS * host_pool_token_bytes(store);
 }
 
-/* Copies n pages of a layer of the pool to host layer `plane` of n host blocks, after all
+/* Copies n pages of a layer of the pool to one host layer of n host blocks, after all
  * operations submitted before.  Operations after the next step_begin() may overwrite the pages and
  * read the blocks. */
 struct offload_args {
     const struct kv_pool *kv;
     const struct host_pool *store;
-    uint32_t plane, n;
+    uint32_t host_layer, n;
     const uint32_t *pages, *blocks; /* host [n] */
 };
 

@@ -21,10 +21,10 @@ uint32_t kv_n_sparse(const struct kv_space *space) {
 }
 
 uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer) {
-    uint32_t plane = 0;
+    uint32_t host_layer = 0;
     for (uint32_t i = 0; i < space->n_groups; i++)
-        plane += group_n_before(&space->groups[i], space->windows, layer);
-    return plane;
+        host_layer += group_n_before(&space->groups[i], space->windows, layer);
+    return host_layer;
 }
 
 uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer) {

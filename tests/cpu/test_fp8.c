@@ -143,7 +143,7 @@ static void a_row_of_zeros_stays_one(void **state) {
     assert_memory_equal(back, zeros, sizeof(zeros));
 }
 
-/* [block][plane][token], each its codes, its scales, and what nobody writes. */
+/* [block][host layer][token], each its codes, its scales, and what nobody writes. */
 static void check_token(const struct kv_pool *kv, const struct host_pool *store, uint32_t page,
                         uint32_t at, const uint8_t *token) {
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
@@ -161,17 +161,17 @@ static void check_token(const struct kv_pool *kv, const struct host_pool *store,
 }
 
 static void a_token_lies_as_drawn_on(struct backend *be) {
-    enum { N_PAGES = 3, N_BLOCKS = 4, N_PLANES = 2, PLANE = 1, N_KV = 2, DIM = 20 };
+    enum { N_PAGES = 3, N_BLOCKS = 4, N_HOST_LAYERS = 2, HOST_LAYER = 1, N_KV = 2, DIM = 20 };
     struct kv_pool kv = {
         .dtype = DTYPE_BF16, .n_pages = N_PAGES, .n_kv_heads = N_KV, .head_dim = DIM};
     struct host_pool store = {.dtype = DTYPE_BF16,
                               .n_blocks = N_BLOCKS,
-                              .n_host_layers = N_PLANES,
+                              .n_host_layers = N_HOST_LAYERS,
                               .n_kv_heads = N_KV,
                               .head_dim = DIM,
                               .fp8 = true};
     const uint32_t pages[] = {2, 0}, blocks[] = {1, 3};
-    const struct offload_args args = {&kv, &store, PLANE, 2, pages, blocks};
+    const struct offload_args args = {&kv, &store, HOST_LAYER, 2, pages, blocks};
     const size_t token_bytes = host_pool_token_bytes(&store);
     assert_int_equal(token_bytes, 96); /* 4 rows of 20 and their scales: 84 */
     assert_int_equal(host_pool_block_bytes(&store), 64 * 2 * 96);
@@ -185,7 +185,7 @@ static void a_token_lies_as_drawn_on(struct backend *be) {
         for (uint32_t at = 0; at < PAGE_TOKENS; at++)
             check_token(&kv, &store, pages[i], at,
                         (const uint8_t *)store.base + blocks[i] * host_pool_block_bytes(&store) +
-                            (PLANE * PAGE_TOKENS + at) * token_bytes);
+                            (HOST_LAYER * PAGE_TOKENS + at) * token_bytes);
     free(kv.base);
     free(store.base);
 }

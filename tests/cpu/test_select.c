@@ -25,7 +25,7 @@
 enum {
     N_LAYERS = 9,
     N_GROUPS = 2,
-    N_PLANES = 4,
+    N_HOST_LAYERS = 4,
     MOST_RUNS = 5,
     MOST_ROWS = 2048,
     MOST_DIM = 128,
@@ -38,7 +38,8 @@ enum {
 
 static const struct layer_group groups[N_GROUPS] = {{0, 2, 6}, {6, 8, 9}};
 static const uint32_t windows[N_LAYERS] = {[4] = WINDOW, [7] = WINDOW};
-static const int planes[N_LAYERS] = {-1, -1, 0, 1, -1, 2, -1, -1, 3}; /* -1: it is not sparse */
+/* Each layer's host layer; -1: it is not sparse. */
+static const int host_layers[N_LAYERS] = {-1, -1, 0, 1, -1, 2, -1, -1, 3};
 enum { GROUP_LAYERS = 3 }; /* of the first group; the other has one */
 
 struct shape {
@@ -92,11 +93,11 @@ static uint32_t row_width(const struct shape *s) {
 
 /* The group a layer is a sparse one of; NULL: it sees everything. */
 static const struct layer_group *group_of(uint32_t layer) {
-    return planes[layer] < 0 ? NULL : &groups[planes[layer] >= GROUP_LAYERS];
+    return host_layers[layer] < 0 ? NULL : &groups[host_layers[layer] >= GROUP_LAYERS];
 }
 
 static uint32_t host_layer_of(uint32_t layer) {
-    return (uint32_t)planes[layer];
+    return (uint32_t)host_layers[layer];
 }
 
 /* --- Pool, store and sequences. --- */
@@ -122,7 +123,7 @@ static void rig_init(struct rig *rig, struct backend *be, struct shape shape) {
     rig->kv.page_bytes = kv_page_bytes(&rig->kv);
     rig->store = (struct host_pool){.dtype = shape.dtype,
                                     .n_blocks = n_blocks,
-                                    .n_host_layers = N_PLANES,
+                                    .n_host_layers = N_HOST_LAYERS,
                                     .n_kv_heads = shape.n_kv,
                                     .head_dim = shape.dim,
                                     .fp8 = shape.fp8};

@@ -8,7 +8,7 @@
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 
-enum { N_PAGES = 5, N_PLANES = 2, PLANE = 1, MAX_DIM = 128 };
+enum { N_PAGES = 5, N_HOST_LAYERS = 2, HOST_LAYER = 1, MAX_DIM = 128 };
 static const uint32_t pages[N_PAGES] = {3, 1, 0, 4, 2}, blocks[N_PAGES] = {2, 0, 4, 1, 3};
 
 static bool small;
@@ -47,7 +47,7 @@ static void expect_token(const struct kv_pool *kv, const char *page, uint32_t at
 static void check_shape(uint32_t n_kv, uint32_t dim, enum dtype dtype) {
     struct error err = {0};
     struct kv_pool kv = {.dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = n_kv, .head_dim = dim};
-    struct host_pool store = {NULL, dtype, N_PAGES, N_PLANES, n_kv, dim, true};
+    struct host_pool store = {NULL, dtype, N_PAGES, N_HOST_LAYERS, n_kv, dim, true};
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = gpu_alloc(N_PAGES * kv.page_bytes);
     char *host = hostile_pages(&kv);
@@ -55,14 +55,14 @@ static void check_shape(uint32_t n_kv, uint32_t dim, enum dtype dtype) {
         gpu->ops->host_pool->alloc(gpu, N_PAGES * host_pool_block_bytes(&store), &store.base, &err),
         &err);
     must(gpu->ops->upload(gpu, kv.base, host, N_PAGES * kv.page_bytes, &err), &err);
-    const struct offload_args args = {&kv, &store, PLANE, N_PAGES, pages, blocks};
+    const struct offload_args args = {&kv, &store, HOST_LAYER, N_PAGES, pages, blocks};
     must(gpu->ops->host_pool->offload(gpu, &args, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
     for (uint32_t i = 0; i < N_PAGES; i++)
         for (uint32_t at = 0; at < PAGE_TOKENS; at++)
             expect_token(&kv, host + pages[i] * kv.page_bytes, at,
                          (const uint8_t *)store.base + blocks[i] * host_pool_block_bytes(&store) +
-                             (PLANE * PAGE_TOKENS + at) * host_pool_token_bytes(&store));
+                             (HOST_LAYER * PAGE_TOKENS + at) * host_pool_token_bytes(&store));
     gpu->ops->host_pool->free(gpu, store.base);
     gpu_free(kv.base);
     free(host);

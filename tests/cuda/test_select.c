@@ -28,7 +28,7 @@ enum { N_PAGES = N_TEXTS * (N_LAYERS * EACH_LAYER + 2), N_BLOCKS = N_TEXTS * TEX
  * behind it. */
 static const struct layer_group groups[] = {{1, 3, 7}, {7, 8, 9}};
 static const uint32_t windows[N_LAYERS] = {[4] = 100};
-enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), N_PLANES = 4, GROUP_LAYERS = 3 };
+enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), N_HOST_LAYERS = 4, GROUP_LAYERS = 3 };
 
 /* Two weights are alike: scores of up to 10 are sums in f32 of exact products. */
 #define TIE_TOLERANCE 1e-3
@@ -89,7 +89,7 @@ static const struct layer_group *group_of(uint32_t layer) {
     return NULL;
 }
 
-/* Planes are sparse layers, in their order. */
+/* Returns the host layer of the group's first sparse layer. */
 static uint32_t first_host_layer(uint32_t group) {
     return group == 0 ? 0 : GROUP_LAYERS;
 }
@@ -139,9 +139,9 @@ static void *get_page(const struct rig *r, struct side *side, uint32_t page) {
 
 static void store_text(struct rig *r, struct side *side, const struct text *t) {
     struct error err = {0};
-    for (uint32_t l = 0, plane = 0; l < N_LAYERS; l++) {
+    for (uint32_t l = 0, host_layer = 0; l < N_LAYERS; l++) {
         if (!group_of(l)) continue;
-        const struct offload_args args = {&side->kv,  &side->store, plane++,
+        const struct offload_args args = {&side->kv,  &side->store, host_layer++,
                                           TEXT_PAGES, t->pages[l],  t->blocks};
         must(side->be->ops->host_pool->offload(side->be, &args, &err), &err);
     }
@@ -446,7 +446,7 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
         .dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = r->n_kv, .head_dim = r->dim};
     side->kv.page_bytes = kv_page_bytes(&side->kv);
     must(be->ops->alloc(be, N_PAGES * side->kv.page_bytes, &side->kv.base, &err), &err);
-    side->store = (struct host_pool){NULL, dtype, N_BLOCKS, N_PLANES, r->n_kv, r->dim, r->fp8};
+    side->store = (struct host_pool){NULL, dtype, N_BLOCKS, N_HOST_LAYERS, r->n_kv, r->dim, r->fp8};
     must(be->ops->host_pool->alloc(be, N_BLOCKS * host_pool_block_bytes(&side->store),
                                    &side->store.base, &err),
          &err);

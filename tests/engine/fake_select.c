@@ -24,22 +24,22 @@ static struct copy {
 static uint32_t n_copies;
 
 /* A token of the fake store: its cell in the place of the key. */
-static uint32_t *store_cell(const struct host_pool *store, uint32_t plane, uint32_t block,
+static uint32_t *store_cell(const struct host_pool *store, uint32_t host_layer, uint32_t block,
                             uint32_t token) {
     char *base = (char *)store->base + block * host_pool_block_bytes(store);
-    const uint32_t at = plane * PAGE_TOKENS + token % PAGE_TOKENS;
+    const uint32_t at = host_layer * PAGE_TOKENS + token % PAGE_TOKENS;
     return (uint32_t *)(void *)(base + at * host_pool_token_bytes(store));
 }
 
 int fake_offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
     (void)be;
     if (device.fails) return error_set(err, ERR_DEVICE, "the cable is loose");
-    assert_true(args->plane < args->store->n_host_layers);
+    assert_true(args->host_layer < args->store->n_host_layers);
     for (uint32_t i = 0; i < args->n; i++) {
         assert_true(n_copies < MOST_COPIES && args->blocks[i] < args->store->n_blocks);
         copies[n_copies++] =
             (struct copy){(struct page *)args->kv->base + args->pages[i],
-                          (char *)store_cell(args->store, args->plane, args->blocks[i], 0)};
+                          (char *)store_cell(args->store, args->host_layer, args->blocks[i], 0)};
     }
     device.n_stored += args->n;
     return 0;

@@ -23,7 +23,7 @@
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 
-enum { N_PLANES = 6, MAX_SELECTED = 256 };
+enum { N_HOST_LAYERS = 6, MAX_SELECTED = 256 };
 
 static const char *model_dir;
 static struct backend *backend;
@@ -74,7 +74,7 @@ static struct engine *start(struct room room) {
                                  .head_dim = model.head_dim,
                                  .tracked = true};
     const struct host_pool store = {.dtype = DTYPE_F32,
-                                    .n_host_layers = N_PLANES,
+                                    .n_host_layers = N_HOST_LAYERS,
                                     .n_kv_heads = model.n_kv_heads,
                                     .head_dim = model.head_dim};
     config.kv_cache_bytes = (uint64_t)room.n_blocks * model.n_layers * kv_page_bytes(&pool);

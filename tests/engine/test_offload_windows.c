@@ -33,7 +33,7 @@ enum {
     N_LAYERS = 8,
     N_WINDOWED = 3,
     WINDOW = 100,
-    N_PLANES = 4,
+    N_HOST_LAYERS = 4,
     N_RECIPES = 18,
     TEXT_PAGES = CONTEXT / PAGE_TOKENS
 };
@@ -65,7 +65,7 @@ struct room {
 static struct engine_config config_of(struct room room) {
     const struct kv_pool pool = {.dtype = DTYPE_F32, .n_kv_heads = 2, .head_dim = 16};
     const struct host_pool store = {
-        .dtype = DTYPE_F32, .n_host_layers = N_PLANES, .n_kv_heads = 2, .head_dim = 16};
+        .dtype = DTYPE_F32, .n_host_layers = N_HOST_LAYERS, .n_kv_heads = 2, .head_dim = 16};
     return (struct engine_config){
         .model_dir = model_dir,
         .backend = backend,

@@ -46,24 +46,24 @@ struct shape {
     uint32_t n_layers, n_windowed, window;
     uint32_t windows[MAX_LAYERS];
     struct layer_group groups[N_GROUPS];
-    uint32_t host_layer_layers[N_SPARSE];
+    uint32_t sparse_layers[N_SPARSE];
 };
 
 /* Layers 0, 1, 3 and 4 are dense: 0 and 3 are filters. */
 static struct shape plain = {
-    .n_layers = 7, .groups = {{0, 2, 3}, {3, 5, 7}}, .host_layer_layers = {2, 5, 6}};
+    .n_layers = 7, .groups = {{0, 2, 3}, {3, 5, 7}}, .sparse_layers = {2, 5, 6}};
 /* 1 and 4 are filters, and no other layer is dense. */
 static struct shape windowed = {.n_layers = 10,
                                 .n_windowed = 5,
                                 .window = WINDOW,
                                 .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0, WINDOW, 0},
                                 .groups = {{1, 3, 4}, {4, 7, 10}},
-                                .host_layer_layers = {3, 7, 9}};
+                                .sparse_layers = {3, 7, 9}};
 /* The same where all pages are kept, as where all that it may need is taken at once. */
 static struct shape kept = {.n_layers = 10,
                             .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0, WINDOW, 0},
                             .groups = {{1, 3, 4}, {4, 7, 10}},
-                            .host_layer_layers = {3, 7, 9}};
+                            .sparse_layers = {3, 7, 9}};
 static const struct shape *shape; /* of the running test */
 
 static struct { uint32_t tag, rest[STATE_SLOTS - 1]; } page_memory[N_PAGES];
@@ -78,7 +78,7 @@ static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
 static int offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
     (void)be, (void)err;
     for (uint32_t i = 0; i < args->n; i++) {
-        block_tags[args->blocks[i]][args->plane] = page_memory[args->pages[i]].tag;
+        block_tags[args->blocks[i]][args->host_layer] = page_memory[args->pages[i]].tag;
         memset(host_pool_memory[args->blocks[i]], 0xee, sizeof(*host_pool_memory));
     }
     return 0;
@@ -356,7 +356,7 @@ static void run_layer(const struct life *life, uint32_t layer, const uint32_t *l
 static void check_store(const struct life *life, const struct kv_select *select) {
     for (uint32_t p = 0; p < select->n_candidates / PAGE_TOKENS; p++)
         for (uint32_t i = 0; i < N_SPARSE; i++) {
-            const uint32_t layer = shape->host_layer_layers[i], expected = tag(layer, p);
+            const uint32_t layer = shape->sparse_layers[i], expected = tag(layer, p);
             if (life->choice.on_device)
                 assert_int_equal(page_memory[select->pool_pages[layer][p]].tag, expected);
             else assert_int_equal(block_tags[select->blocks[p]][i], expected);
@@ -371,7 +371,7 @@ static void overwrite(const struct step_seq *seq) {
     for (uint32_t i = 0; i < N_GROUPS * n_chosen; i++) page_memory[select->state_pages[i]].tag = 0;
     for (uint32_t i = 0; i < N_SPARSE; i++)
         for (uint32_t p = 0; p < n_chosen; p++)
-            page_memory[seq->layers[shape->host_layer_layers[i]].pages[p]].tag = 0;
+            page_memory[seq->layers[shape->sparse_layers[i]].pages[p]].tag = 0;
 }
 
 static void run_selecting(struct life *life, const struct step_seq *seq, bool fresh) {
@@ -385,18 +385,18 @@ static void run_selecting(struct life *life, const struct step_seq *seq, bool fr
     check_store(life, select);
     overwrite(seq);
     for (uint32_t i = 0; i < N_SPARSE; i++) {
-        const struct kv_view *view = &seq->layers[shape->host_layer_layers[i]];
+        const struct kv_view *view = &seq->layers[shape->sparse_layers[i]];
         assert_int_equal(view->append_slot, life->n_selected + n_tokens - first);
         assert_int_equal(view->n_slots, view->append_slot + 1);
-        run_layer(life, shape->host_layer_layers[i], view->pages, life->n_selected / PAGE_TOKENS,
+        run_layer(life, shape->sparse_layers[i], view->pages, life->n_selected / PAGE_TOKENS,
                   first / PAGE_TOKENS, 1);
     }
     check_store(life, select); /* its own pages did not become others' */
 }
 
-static bool is_plane(uint32_t layer) {
+static bool is_sparse(uint32_t layer) {
     for (uint32_t i = 0; i < N_SPARSE; i++)
-        if (layer == shape->host_layer_layers[i]) return true;
+        if (layer == shape->sparse_layers[i]) return true;
     return false;
 }
 
@@ -441,7 +441,7 @@ static void step(struct life *life, uint32_t n_rows) {
     kv_view(&life->kv, n_rows, &seq);
     assert_int_equal(seq.select != NULL, selects);
     for (uint32_t l = 0; l < shape->n_layers; l++) {
-        if (selects && is_plane(l)) continue;
+        if (selects && is_sparse(l)) continue;
         assert_int_equal(seq.layers[l].append_slot, n_tokens);
         assert_int_equal(seq.layers[l].n_slots, n_tokens + n_rows);
         run_layer(life, l, seq.layers[l].pages, 0, 0, n_rows);

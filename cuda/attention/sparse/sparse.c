@@ -189,7 +189,7 @@ static int index_layer(struct backend *be, const struct sparse_index_args *args,
     cuda->sparse.layer = args->layer;
     const struct attn_sparse *sparse = cuda->host_step->seqs[build.seq].sparse;
     rc = cuda_check(cuda, launch_all(&build, layer_patterns(args, sparse), launch_of(cuda)),
-                    "sparse_index", err);
+                    "indexing a sparse prompt", err);
     if (rc || !args->density) return rc;
     room.host += patterns_bytes;
     room.device += patterns_bytes;

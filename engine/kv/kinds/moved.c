@@ -221,12 +221,12 @@ static void moved_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_
 
 /* Transfers n pages of one layer to the host pool, the text's from `first` on; `list` begins with
  * them. */
-static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint32_t *list,
+static int store_layer(const struct kv_sequence *kv, uint32_t host_layer, const uint32_t *list,
                        uint32_t first, uint32_t n, struct error *err) {
     const struct kv_space *space = kv->space;
     const struct offload_args args = {.kv = space->memory,
                                       .store = space->store,
-                                      .plane = plane,
+                                      .host_layer = host_layer,
                                       .n = n,
                                       .pages = list,
                                       .blocks = kv->selection.blocks.pages + first};
@@ -256,7 +256,7 @@ static int store_slice(struct kv_sequence *kv, const struct layer_slice *slice, 
     int code = 0;
     if (layer + 1 == space->n_layers) kv->selection.n_written = first + n;
     if (kv_is_sparse(space, layer))
-        code = store_plane(kv, kv_host_layer_of(space, layer), list + first, first, n, err);
+        code = store_layer(kv, kv_host_layer_of(space, layer), list + first, first, n, err);
     return code || !in_buffer || end < slice->n_prompt_rows ? code : copy_own(kv, layer, err);
 }
 
@@ -267,14 +267,14 @@ static int moved_submitted(struct kv_sequence *kv, const struct layer_slice *sli
     if (slice) return store_slice(kv, slice, err);
     const struct kv_space *space = kv->space;
     const uint32_t first = s->n_written, n = kv->n_tokens / PAGE_TOKENS - first;
-    uint32_t plane = 0;
+    uint32_t host_layer = 0;
     /* In a list that begins with chosen tokens the tail's pages are elsewhere. */
     const uint32_t at = s->has_left
                             ? first + selection_chosen_pages(&kv->plan) - s->tail_from / PAGE_TOKENS
                             : first;
     int code = 0;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
-        code = store_plane(kv, plane++, kv->layers[l].pages + at, first, n, err);
+        code = store_layer(kv, host_layer++, kv->layers[l].pages + at, first, n, err);
     s->n_written += n;
     return code;
 }

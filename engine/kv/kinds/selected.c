@@ -56,14 +56,15 @@ static void selected_take(struct kv_sequence *kv, uint64_t n_tokens) {
     selection_hold(kv);
 }
 
-static void view_plane(struct kv_sequence *kv, uint32_t plane, uint32_t layer) {
+static void view_layer(struct kv_sequence *kv, uint32_t host_layer, uint32_t layer) {
     const struct kv_selection *s = &kv->selection;
     const uint32_t n_chosen = selection_chosen_pages(&kv->plan),
                    n_state = selection_state_pages(kv->space, &kv->plan),
                    first = s->select.n_candidates / PAGE_TOKENS,
                    n_tail = (uint32_t)kv_n_pages(kv->n_tokens + 1) - first;
-    uint32_t *window = s->windows + (size_t)plane * window_pages(&kv->plan);
-    memcpy(window, s->held.pages + n_state + (size_t)plane * n_chosen, n_chosen * sizeof(*window));
+    uint32_t *window = s->windows + (size_t)host_layer * window_pages(&kv->plan);
+    memcpy(window, s->held.pages + n_state + (size_t)host_layer * n_chosen,
+           n_chosen * sizeof(*window));
     memcpy(window + n_chosen, kv->layers[layer].pages + first, n_tail * sizeof(*window));
     selection_view(kv, layer, window);
 }
@@ -71,12 +72,12 @@ static void view_plane(struct kv_sequence *kv, uint32_t plane, uint32_t layer) {
 static void selected_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
     const struct kv_space *space = kv->space;
     struct kv_selection *s = &kv->selection;
-    uint32_t plane = 0, l = 0;
+    uint32_t host_layer = 0, l = 0;
     if (!selection_is_due(kv, n_rows)) return;
     selection_describe(kv, seq);
     for (uint32_t i = 0; i < space->n_layers; i++) s->all_pages[i] = kv->layers[i].pages;
     s->select.pool_pages = s->all_pages;
-    for (; (l = kv_next_sparse(space, l)) < space->n_layers; l++) view_plane(kv, plane++, l);
+    for (; (l = kv_next_sparse(space, l)) < space->n_layers; l++) view_layer(kv, host_layer++, l);
 }
 
 const struct kv_kind kv_kind_selected = {
