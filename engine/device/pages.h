@@ -2,8 +2,9 @@
  *
  * A page holds the keys and values of PAGE_TOKENS slots of one layer, and is named by its number in
  * one pool.  Keys are stored after RoPE, or before it with cache positions (evict.h).  The layout
- * is private to the backend: only operations read or write it.  Each layer of each sequence has its
- * own list of pages.
+ * is private to the backend: only operations read or write it.  The CPU's is in engine/cpu/tile.h
+ * (copy_token() follows it), CUDA's at the top of cuda/kv/select_fetch.cu.  Each layer of each
+ * sequence has its own list of pages.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_DEVICE_PAGES_H

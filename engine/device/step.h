@@ -37,8 +37,8 @@ struct step_seq {
     uint32_t first_row;             /* in [0, n_rows) */
     uint32_t n_rows;                /* >= 1; exactly 1 for the first n_decode sequences */
     const struct kv_view *layers;   /* [step.n_layers] */
-    const struct kv_budget *budget; /* NULL: all tokens are kept.  Not NULL: all layers have the
-                                       same n_slots and append_slot */
+    const struct kv_budget *budget; /* NULL: attention evicts nothing.  Not NULL: all layers
+                                       have the same n_slots and append_slot */
     uint32_t n_before;              /* tokens of the text before the first row */
     /* With a budget: */
     bool begins_chunk;  /* prompts: the first row begins a chunk.  With KV_SCORE_WINDOW, scores from
@@ -50,8 +50,9 @@ struct step_seq {
      * has no budget, and its rows are some of those that are indexed together.  Rows that
      * attn_prefill computes begin at a multiple of SPARSE_TILE from first_slot. */
     const struct attn_sparse *sparse;
-    /* NULL: the slots of all layers are those of the text.  Only for sequences that decode, without
-     * a budget. */
+    /* NULL: each layer's slots are those of its view.  Otherwise select() also chooses which tokens
+     * are in the first n_selected slots of sparse layers.  Only for sequences that decode, without a
+     * budget. */
     const struct kv_select *select;
 };
 
