@@ -169,7 +169,7 @@ static int refuse_empty(uint64_t block_bytes, const struct engine_config *config
 }
 
 uint64_t memory_plan_text_pages(const struct longest_text *text) {
-    const uint64_t n_in_window = kv_windowed_pages(text->window, text->step_rows, text->n_tokens);
+    const uint64_t n_in_window = kv_window_n_pages(text->window, text->step_rows, text->n_tokens);
     return kv_n_pages(text->n_tokens) * (text->n_layers - text->n_windowed) +
            n_in_window * text->n_windowed;
 }

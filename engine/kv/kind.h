@@ -98,6 +98,6 @@ extern const struct kv_kinds kv_kinds_full, kv_kinds_bounded, kv_kinds_selected,
  * n_tokens tokens. */
 uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens);
 /* Returns the most pages that a layer with a window has for a text of n_tokens tokens. */
-uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
+uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 
 #endif

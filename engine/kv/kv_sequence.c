@@ -35,7 +35,7 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     free(kv->hashes);
     free(kv->blocks);
     free(kv->selection.held.pages);
-    free(kv->selection.windows);
+    free(kv->selection.tables);
     free(kv->selection.all_pages);
     free(kv->selection.blocks.pages);
     free(kv->selection.scratch.pages);

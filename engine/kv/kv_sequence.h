@@ -42,7 +42,7 @@ struct kv_selection {
     struct kv_select select; /* of its newest step that selected; n_candidates 0: none did */
     struct page_list held;   /* select.state_pages, then the kind's own; all or none */
     /* kinds/selected.c: */
-    uint32_t *windows;          /* [n_host_layers][its pages]: sparse layers' block tables */
+    uint32_t *tables;           /* [n_host_layers][its pages]: sparse layers' block tables */
     const uint32_t **all_pages; /* [n_layers]: select.pool_pages */
     /* kinds/moved.c: */
     struct page_list blocks; /* select.blocks, in the order of the text */

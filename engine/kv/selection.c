@@ -18,6 +18,10 @@ uint32_t selection_tail_pages(const struct kv_plan *plan) {
     return plan->n_tail / PAGE_TOKENS + 1;
 }
 
+uint32_t selection_seen_pages(const struct kv_plan *plan) {
+    return selection_chosen_pages(plan) + selection_tail_pages(plan);
+}
+
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan) {
     const uint32_t n_slots = kv_state_slots(space->memory);
     return space->n_groups * ((plan->n_selected + n_slots - 1) / n_slots);

@@ -21,6 +21,8 @@ struct step_seq;
 /* Returns how many pages the chosen tokens take; the second, the most that the tail takes. */
 uint32_t selection_chosen_pages(const struct kv_plan *plan);
 uint32_t selection_tail_pages(const struct kv_plan *plan);
+/* Returns the most pages that a sparse layer sees: both together. */
+uint32_t selection_seen_pages(const struct kv_plan *plan);
 /* Returns how many pages the selection's state takes, for all groups. */
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan);
 

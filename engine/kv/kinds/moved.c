@@ -58,19 +58,16 @@
 #include "engine/kv/selection.h"
 #include "engine/kv/swap.h"
 
-static uint32_t window_pages(const struct kv_plan *plan) {
-    return selection_chosen_pages(plan) + selection_tail_pages(plan);
-}
-
 /* Counts the text, or after sparse layers have left it, the selection and the tail. */
 static uint64_t moved_most(const struct kv_space *space, const struct kv_plan *plan,
                            enum kv_phase phase, uint32_t n_tokens) {
     (void)space;
-    return phase == KV_PHASE_TEXT ? kv_n_pages(n_tokens) : window_pages(plan);
+    return phase == KV_PHASE_TEXT ? kv_n_pages(n_tokens) : selection_seen_pages(plan);
 }
 
 static uint32_t moved_length(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return kv->selection.has_left ? window_pages(&kv->plan) : kv_kind_full.length(kv, n_tokens);
+    return kv->selection.has_left ? selection_seen_pages(&kv->plan)
+                                  : kv_kind_full.length(kv, n_tokens);
 }
 
 static bool has_own(const struct kv_sequence *kv) {
@@ -285,7 +282,7 @@ static void trim(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     if (!kv->selection.has_left) return;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
-        kv_list_trim(&kv->layers[l], space, window_pages(&kv->plan));
+        kv_list_trim(&kv->layers[l], space, selection_seen_pages(&kv->plan));
     kv_list_trim(&kv->selection.scratch, space, 0);
 }
 

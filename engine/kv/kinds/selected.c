@@ -3,7 +3,7 @@
  *
  *   layers[l].pages    [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ][ 6 ]    the whole text, as of `full`
  *   held               [ state ][ 2 ][ 5 ]  …            copies of chosen tokens, per host layer
- *   its window         [ 2 ][ 5 ][ 8 ][ 6 ]              what the layer sees: these, and the tail
+ *   its block table    [ 2 ][ 5 ][ 8 ][ 6 ]              what the layer sees: these, and the tail
  *
  * The tail's pages are the text's own, so that nothing is written twice.
  *
@@ -19,10 +19,6 @@
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/selection.h"
-
-static uint32_t window_pages(const struct kv_plan *plan) {
-    return selection_chosen_pages(plan) + selection_tail_pages(plan);
-}
 
 static uint64_t selected_most(const struct kv_space *space, const struct kv_plan *plan,
                               enum kv_phase phase, uint32_t n_tokens) {
@@ -44,10 +40,10 @@ static struct kv_amount selected_missing(const struct kv_sequence *kv, uint64_t 
 
 static int selected_prepare(struct kv_sequence *kv) {
     struct kv_selection *s = &kv->selection;
-    const size_t n_pages = (size_t)kv_n_sparse(kv->space) * window_pages(&kv->plan);
-    s->windows = calloc(n_pages, sizeof(*s->windows));
+    const size_t n_pages = (size_t)kv_n_sparse(kv->space) * selection_seen_pages(&kv->plan);
+    s->tables = calloc(n_pages, sizeof(*s->tables));
     s->all_pages = calloc(kv->space->n_layers, sizeof(*s->all_pages));
-    if (!s->windows || !s->all_pages) return ERR_NOMEM;
+    if (!s->tables || !s->all_pages) return ERR_NOMEM;
     return selection_prepare(kv, selected_held(kv->space, &kv->plan));
 }
 
@@ -62,11 +58,11 @@ static void view_layer(struct kv_sequence *kv, uint32_t host_layer, uint32_t lay
                    n_state = selection_state_pages(kv->space, &kv->plan),
                    first = s->select.n_candidates / PAGE_TOKENS,
                    n_tail = (uint32_t)kv_n_pages(kv->n_tokens + 1) - first;
-    uint32_t *window = s->windows + (size_t)host_layer * window_pages(&kv->plan);
-    memcpy(window, s->held.pages + n_state + (size_t)host_layer * n_chosen,
-           n_chosen * sizeof(*window));
-    memcpy(window + n_chosen, kv->layers[layer].pages + first, n_tail * sizeof(*window));
-    selection_view(kv, layer, window);
+    uint32_t *table = s->tables + (size_t)host_layer * selection_seen_pages(&kv->plan);
+    memcpy(table, s->held.pages + n_state + (size_t)host_layer * n_chosen,
+           n_chosen * sizeof(*table));
+    memcpy(table + n_chosen, kv->layers[layer].pages + first, n_tail * sizeof(*table));
+    selection_view(kv, layer, table);
 }
 
 static void selected_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {

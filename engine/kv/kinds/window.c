@@ -28,14 +28,14 @@ uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens) {
     return n_tokens > n ? (n_tokens - n) / PAGE_TOKENS : 0;
 }
 
-uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens) {
+uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens) {
     const uint64_t n_slots = (uint64_t)n_kept(window) + step_rows;
     return min_u64(kv_n_pages(n_tokens), kv_n_pages(n_slots) + 1);
 }
 
 static uint64_t window_most(const struct kv_space *space, const struct kv_plan *plan,
                             enum kv_phase phase, uint32_t n_tokens) {
-    return kv_windowed_pages(space->window, phase == KV_PHASE_TEXT ? plan->step_rows : 1, n_tokens);
+    return kv_window_n_pages(space->window, phase == KV_PHASE_TEXT ? plan->step_rows : 1, n_tokens);
 }
 
 /* Leaves pages for another step beyond the stored rows, and at the text's beginning for a whole
