@@ -437,7 +437,7 @@ static void add_default(struct buffer *out, unsigned type, unsigned id) {
     else if (member->words[0]) buffer_puts(out, " "), add_words(out, member, 1u << value);
     else if (member->form != KV_FORM_PLACE)
         buffer_printf(out, " %u", member->initial ? member->initial : value);
-    if (!member->use.values) return;
+    if (!member->use.values || !kv_policies_has(type, member->use.other)) return;
     buffer_printf(out, " (with `%s` ", kv_member_key(&kv_members[member->use.other]));
     add_words(out, &kv_members[member->use.other], member->use.values);
     buffer_puts(out, ")");
