@@ -95,6 +95,10 @@ bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens) {
     return is_available(kv->space, kv_missing(kv, n_tokens));
 }
 
+bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
+    return kv_missing(kv, n_tokens).blocks > kv_spare_blocks(kv->space);
+}
+
 uint32_t kv_max_rows(const struct kv_sequence *kv) {
     uint32_t n_rows = UINT32_MAX;
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)

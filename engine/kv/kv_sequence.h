@@ -98,6 +98,8 @@ struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *pla
 /* Returns what kv_reserve() would have to take; the second, whether it could. */
 struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens);
 bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens);
+/* Tells whether it could not for want of host blocks. */
+bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns how many of the first n_max tokens kv_match() would find. */
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`

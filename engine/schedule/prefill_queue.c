@@ -11,6 +11,20 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/schedule/sequence.h"
 
+/* Returns the work of the prompts' rows in a step or slice (step_time.h). */
+static double work_of(const struct prefill_queue *p, const struct batch *batch) {
+    double work = 0;
+    if (batch->kind == STEP_TIME_SLICE && batch->slice.layer == 0)
+        return step_time_entering_work(&p->step_time, batch->step.n_rows);
+    for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
+        const struct step_seq *seq = &batch->step.seqs[i];
+        const uint32_t n_before = seq->layers[0].n_slots - seq->n_rows;
+        work += step_time_work(&p->step_time, seq->n_rows,
+                               seq->sparse ? step_time_seen(&p->step_time, n_before) : n_before);
+    }
+    return work;
+}
+
 /* ---- the owner of the prefill ---- */
 
 /* Returns how to compute the rest of the prompt behind n_stored tokens.  The size of a sparse chunk
@@ -46,8 +60,10 @@ bool prefill_queue_is_layer_major(const struct prefill_queue *p) {
 
 /* ---- prefill chunks in steps ---- */
 
-bool prefill_queue_is_limited(const struct prefill_queue *p, struct sequence *const *running,
-                              uint32_t n_running) {
+/* Tells whether chunks and slices are cut to keep max_itl_s: it is set, and a sequence
+ * generates. */
+static bool is_limited(const struct prefill_queue *p, struct sequence *const *running,
+                       uint32_t n_running) {
     if (p->step_time.max_s <= 0) return false;
     for (uint32_t i = 0; i < n_running; i++)
         if (running[i]->kv.n_tokens >= running[i]->n_prompt) return true; /* it generates */
@@ -62,7 +78,7 @@ struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
                                     .work = INFINITY,
                                     .is_whole = true};
     for (uint32_t i = 0; i < n_running; i++) budget.n_rows -= sequence_n_left(running[i]) == 1;
-    if (!prefill_queue_is_limited(p, running, n_running)) return budget;
+    if (!is_limited(p, running, n_running)) return budget;
     const double seconds = p->step_time.max_s - p->step_time.base_s;
     budget.work = step_time_budget(&p->step_time, STEP_TIME_STEP,
                                    prefill_queue_is_layer_major(p) ? seconds / 2 : seconds);
@@ -105,8 +121,9 @@ uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct pre
                               fitting_rows(p, budget, seq, UINT32_MAX), &seq->is_sparse_chunk);
 }
 
-void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *budget,
-                              const struct sequence *seq) {
+/* Subtracts the sequence's n_rows rows from the budget. */
+static void use_budget(const struct prefill_queue *p, struct prefill_budget *budget,
+                       const struct sequence *seq) {
     if (seq->n_rows == 0) return;
     const uint64_t n_slots = (uint64_t)n_resident(seq) + seq->n_rows;
     budget->n_rows -= seq->n_rows;
@@ -134,16 +151,41 @@ bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq,
                          struct prefill_budget *budget) {
     const bool becomes_sparse = begin_prompt(p, seq);
     seq->n_rows = prefill_queue_next_rows(p, budget, seq);
-    prefill_queue_use_budget(p, budget, seq);
+    use_budget(p, budget, seq);
     return becomes_sparse;
 }
 
-void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *step) {
+/* Subtracts no single row: prefill_queue_budget() has counted it. */
+void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
+                         struct sequence *seq, uint32_t n_rows) {
+    seq->n_rows = n_rows;
+    if (sequence_n_left(seq) > 1) use_budget(p, budget, seq);
+}
+
+/* Begins an interval: the slices after the step may take what it leaves of the time between two
+ * tokens. */
+static void begin_interval(struct prefill_queue *p, const struct batch *step) {
     p->slice_is_due = true;
     p->until_step_s = 0;
     if (p->step_time.max_s > 0 && step->decodes)
         p->until_step_s = p->step_time.max_s -
                           step_time_seconds(&p->step_time, STEP_TIME_STEP, step->prompt_work);
+}
+
+void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step) {
+    step->prompt_work = work_of(p, step);
+    begin_interval(p, step);
+    for (uint32_t i = 0; i < step->step.n_seqs; i++) {
+        const struct batch_entry *entry = &step->entries[i];
+        struct sequence *seq = entry->seq;
+        kv_commit(&seq->kv, seq->n_rows);
+        seq->n_rows = 0;
+        if (seq->way == PREFILL_SPARSE_CHUNKED && seq->kv.n_tokens >= seq->n_prompt)
+            prefill_queue_end(p, seq);
+        if (!batch_samples(step, entry)) continue;
+        seq->n_sampled++;
+        seq->draw_row = entry->first_sample + entry->n_samples - 1;
+    }
 }
 
 /* ---- slices ---- */
@@ -182,10 +224,16 @@ static uint32_t timely_rows(const struct prefill_queue *p, const struct sequence
 }
 
 /* Returns at least a tile, unless the layer has less left, so that the prompt always advances. */
-uint32_t prefill_queue_slice_rows(const struct prefill_queue *p, bool is_limited) {
-    if (!is_limited) return slice_rows(p->owner, p->max_rows);
+static uint32_t next_slice_rows(const struct prefill_queue *p) {
+    if (!p->slice_is_limited) return slice_rows(p->owner, p->max_rows);
     const uint32_t most = max_u32(timely_rows(p, p->owner), SPARSE_TILE);
     return slice_rows(p->owner, min_u32(most, p->max_rows));
+}
+
+void prefill_queue_build_slice(struct prefill_queue *p, struct batch *slice,
+                               struct sequence *const *running, uint32_t n_running) {
+    p->slice_is_limited = is_limited(p, running, n_running);
+    batch_build_slice(slice, p->owner, next_slice_rows(p));
 }
 
 static void advance(struct prefill_queue *p, struct batch *slice) {
@@ -201,28 +249,16 @@ static void advance(struct prefill_queue *p, struct batch *slice) {
 }
 
 /* Makes another slice due, before the next step, if the interval has time for a full-sized one. */
-void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice, bool is_limited) {
+void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice) {
     const struct sequence *seq = p->owner;
+    slice->prompt_work = work_of(p, slice);
     advance(p, slice);
     p->until_step_s -= step_time_seconds(&p->step_time, STEP_TIME_SLICE, slice->prompt_work);
-    p->slice_is_due = is_limited && prefill_queue_is_layer_major(p) &&
+    p->slice_is_due = p->slice_is_limited && prefill_queue_is_layer_major(p) &&
                       timely_rows(p, seq) >= slice_rows(seq, p->max_rows);
 }
 
 /* ---- the cost of steps and slices ---- */
-
-double prefill_queue_work(const struct prefill_queue *p, const struct batch *batch) {
-    double work = 0;
-    if (batch->kind == STEP_TIME_SLICE && batch->slice.layer == 0)
-        return step_time_entering_work(&p->step_time, batch->step.n_rows);
-    for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
-        const struct step_seq *seq = &batch->step.seqs[i];
-        const uint32_t n_before = seq->layers[0].n_slots - seq->n_rows;
-        work += step_time_work(&p->step_time, seq->n_rows,
-                               seq->sparse ? step_time_seen(&p->step_time, n_before) : n_before);
-    }
-    return work;
-}
 
 /* Measures how many slots the sparse rows saw.  Slices of the first layer compute no attention, so
  * their density is 0. */

@@ -19,6 +19,7 @@
 #include "engine/schedule/step_time.h"
 
 struct kv_space;
+struct prefill_budget;
 struct sequence;
 
 struct prefill_queue {
@@ -29,17 +30,16 @@ struct prefill_queue {
     struct sequence *owner; /* the running sequence that owns the prefill, or NULL */
     uint32_t turn;          /* how many owners there have been */
     bool slice_is_due;
-    double until_step_s; /* while a sequence generates: the seconds that slices may still take
+    bool slice_is_limited; /* the newest slice was cut to keep max_itl_s */
+    double until_step_s;   /* while a sequence generates: the seconds that slices may still take
                             before the next step */
-    double done_s;       /* when the last step or slice completed */
+    double done_s;         /* when the last step or slice completed */
 };
 
 /* ---- the owner of the prefill ---- */
 
 /* Tells whether another prompt owns the prefill, and this sequence's prompt would need it. */
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq);
-struct prefill_budget;
-
 /* Decides how the rest of a prompt is computed, when its sequence begins to run, makes it the owner
  * if need be, and gives it its first rows.  Returns true if rows of it become sparse for the first
  * time. */
@@ -67,30 +67,24 @@ bool prefill_queue_has_budget(const struct prefill_budget *budget);
 /* Returns how many rows the sequence has in the next step; notes in it whether they choose keys. */
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
                                  struct sequence *seq);
-/* Subtracts the sequence's n_rows rows, a prefill chunk that is now in the step, from the
- * budget. */
-void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *budget,
-                              const struct sequence *seq);
-/* Begins an interval with a step that has been planned: the slices after it may take what it leaves
- * of the time between two tokens. */
-void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *step);
+/* Gives a running sequence n_rows rows of the step, and subtracts a prefill chunk from the budget. */
+void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
+                         struct sequence *seq, uint32_t n_rows);
+/* Counts the rows of a step that is in flight as stored, and the tokens that it samples as the
+ * sequences' next ones. */
+void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step);
 
 /* ---- slices ---- */
 
-/* Tells whether chunks and slices are cut to keep max_itl_s: it is set, and a sequence
- * generates. */
-bool prefill_queue_is_limited(const struct prefill_queue *p, struct sequence *const *running,
-                              uint32_t n_running);
-/* Returns the number of rows in the next slice. */
-uint32_t prefill_queue_slice_rows(const struct prefill_queue *p, bool is_limited);
+/* Describes the owner's next slice. */
+void prefill_queue_build_slice(struct prefill_queue *p, struct batch *slice,
+                               struct sequence *const *running, uint32_t n_running);
 /* Advances the owner past the slice, which is in flight.  The prompt's rows count as stored once
  * its last slice is. */
-void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice, bool is_limited);
+void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice);
 
 /* ---- the cost of steps and slices ---- */
 
-/* Returns the work of the prompts' rows in a step or slice (step_time.h). */
-double prefill_queue_work(const struct prefill_queue *p, const struct batch *batch);
 /* Measures a step or slice that completed at now_s, for later forecasts. */
 void prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s);
 

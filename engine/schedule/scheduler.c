@@ -238,8 +238,7 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
  * `want` more tokens: the last one that has any of them, at worst `at` itself. */
 static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
     const struct kv_sequence *kv = &s->running[at]->kv;
-    const uint64_t n_blocks = kv_missing(kv, kv->n_tokens + want).blocks;
-    const bool blocks = n_blocks > kv_spare_blocks(s->space);
+    const bool blocks = kv_lacks_blocks(kv, (uint64_t)kv->n_tokens + want);
     uint32_t last = s->n_running - 1;
     while (blocks && last > at && kv_n_host_blocks(&s->running[last]->kv) == 0) last--;
     return last;
@@ -264,8 +263,7 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
 /* Tells whether the in-flight step must be finished before the sequence can have its rows. */
 static bool must_complete_first(const struct scheduler *s, const struct sequence *seq,
                                 uint32_t n_rows) {
-    if (s->n_inflight == 0 || n_rows == 0) return false;
-    return sequence_awaits_sample(seq) || !kv_fits(&seq->kv, seq->kv.n_tokens + n_rows);
+    return s->n_inflight > 0 && n_rows > 0 && !sequence_can_plan(seq, n_rows);
 }
 
 /* Gives rows to the running sequences; *budget is what is left for more prompts.  Returns false if
@@ -278,9 +276,7 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
         const uint32_t n_rows = prefill_queue_next_rows(&s->prefill_queue, budget, seq);
         if (must_complete_first(s, seq, n_rows)) return false;
         if (n_rows > 0 && !make_room(s, i, n_rows, events)) continue;
-        seq->n_rows = n_rows;
-        /* A single row has been counted by prefill_queue_budget(). */
-        if (sequence_n_left(seq) > 1) prefill_queue_use_budget(&s->prefill_queue, budget, seq);
+        prefill_queue_place(&s->prefill_queue, budget, seq, n_rows);
         i++;
     }
     return true;
@@ -289,9 +285,8 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
 /* Tells whether a running sequence is computing a prompt whose next block this one needs, too, so
  * that waiting for it saves work. */
 static bool is_held_back(const struct scheduler *s, const struct sequence *seq) {
-    if (sequence_n_reusable(seq) == 0) return false;
     for (uint32_t i = 0; i < s->n_running; i++)
-        if (kv_worth_waiting(&seq->kv, &s->running[i]->kv)) return true;
+        if (sequence_worth_waiting(seq, s->running[i])) return true;
     return false;
 }
 
@@ -306,12 +301,6 @@ static struct kv_amount left_for_running(const struct scheduler *s) {
     return left;
 }
 
-/* Returns how many tokens a sequence has pages for when it starts: those it has, or all that it may
- * ever have if it must not be preempted. */
-static uint32_t admission_tokens(const struct scheduler *s, const struct sequence *seq) {
-    return s->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
-}
-
 /* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
  * that it must wait. */
 static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err) {
@@ -320,8 +309,7 @@ static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err
     if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
         before.blocks <= s->blocked_by.blocks)
         return ERR_FULL;
-    const int code = kv_start(&seq->kv, seq->tokens, sequence_n_reusable(seq),
-                              admission_tokens(s, seq), s->n_running > 0 ? &left : NULL, err);
+    const int code = sequence_start_kv(seq, s->n_running > 0 ? &left : NULL, err);
     if (code == 0) return 0;
     s->blocked = seq;
     s->blocked_by = before;
@@ -365,42 +353,23 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
 
 /* ---- in-flight steps ---- */
 
-/* Counts the step's rows as stored, and the tokens that it samples as the sequences' next ones. */
-static void commit_step(struct scheduler *s, struct batch *batch) {
-    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
-        const struct batch_entry *entry = &batch->entries[i];
-        struct sequence *seq = entry->seq;
-        kv_commit(&seq->kv, seq->n_rows);
-        seq->n_rows = 0;
-        if (seq->way == PREFILL_SPARSE_CHUNKED && seq->kv.n_tokens >= seq->n_prompt)
-            prefill_queue_end(&s->prefill_queue, seq);
-        if (!batch_samples(batch, entry)) continue;
-        seq->n_sampled++;
-        seq->draw_row = entry->first_sample + entry->n_samples - 1;
-    }
-}
-
 static void launch(struct scheduler *s, struct batch *batch) {
     s->n_inflight++;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) batch->entries[i].seq->n_inflight++;
     batch->decodes = batch->step.n_decode > 0;
-    batch->prompt_work = prefill_queue_work(&s->prefill_queue, batch);
     batch->planned_s = s->now_s();
 }
 
 static struct batch *launch_step(struct scheduler *s, struct batch *batch) {
     launch(s, batch);
-    prefill_queue_begin_interval(&s->prefill_queue, batch);
-    commit_step(s, batch);
+    prefill_queue_commit_step(&s->prefill_queue, batch);
     return batch;
 }
 
 static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
-    const bool is_limited = prefill_queue_is_limited(&s->prefill_queue, s->running, s->n_running);
-    batch_build_slice(batch, s->prefill_queue.owner,
-                      prefill_queue_slice_rows(&s->prefill_queue, is_limited));
+    prefill_queue_build_slice(&s->prefill_queue, batch, s->running, s->n_running);
     launch(s, batch);
-    prefill_queue_commit_slice(&s->prefill_queue, batch, is_limited);
+    prefill_queue_commit_slice(&s->prefill_queue, batch);
     return batch;
 }
 

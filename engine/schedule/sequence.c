@@ -107,8 +107,24 @@ uint32_t sequence_n_left(const struct sequence *seq) {
     return seq->n_tokens + seq->n_sampled - seq->kv.n_tokens;
 }
 
-bool sequence_awaits_sample(const struct sequence *seq) {
+/* Tells whether the in-flight token must be known before the sequence's next row can be described,
+ * because a penalty counts it. */
+static bool awaits_sample(const struct sequence *seq) {
     return seq->n_sampled > 0 && seq->sampling.counting && sequence_n_left(seq) > 0;
+}
+
+bool sequence_can_plan(const struct sequence *seq, uint32_t n_rows) {
+    return !awaits_sample(seq) && kv_fits(&seq->kv, (uint64_t)seq->kv.n_tokens + n_rows);
+}
+
+bool sequence_worth_waiting(const struct sequence *seq, const struct sequence *other) {
+    return sequence_n_reusable(seq) > 0 && kv_worth_waiting(&seq->kv, &other->kv);
+}
+
+int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err) {
+    const uint32_t n_tokens =
+        seq->shared->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
+    return kv_start(&seq->kv, seq->tokens, sequence_n_reusable(seq), n_tokens, left, err);
 }
 
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,

@@ -92,9 +92,15 @@ uint32_t sequence_n_generated(const struct sequence *seq);
 uint32_t sequence_n_reusable(const struct sequence *seq);
 /* Returns how many rows can be computed now: tokens that the KV cache does not store yet. */
 uint32_t sequence_n_left(const struct sequence *seq);
-/* Tells whether the in-flight token must be known before the sequence's next row can be described,
- * because a penalty counts it. */
-bool sequence_awaits_sample(const struct sequence *seq);
+/* Tells whether n_rows more rows can be planned while a step is in flight: pages for them are
+ * available, and no penalty must count the in-flight token first. */
+bool sequence_can_plan(const struct sequence *seq, uint32_t n_rows);
+/* Tells whether `other` is computing a prompt whose next block this one needs, too, so that waiting
+ * for it saves work. */
+bool sequence_worth_waiting(const struct sequence *seq, const struct sequence *other);
+/* Gives the sequence its pages, for the tokens it has, or for all that it may ever have if it must
+ * not be preempted; see kv_start(). */
+int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err);
 
 /* Returns how much of the text the KV cache has held, evicted and fetched so far. */
 struct kv_usage sequence_usage(const struct sequence *seq);
