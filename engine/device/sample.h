@@ -36,7 +36,7 @@ struct sampler {
     float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
 };
 
-/* What to do with one row of logits.  The order is: bias and bans, repetition, frequency and
+/* Instructions for one row of logits.  The order is: bias and bans, repetition, frequency and
  * presence penalties, temperature, top_k, min_p, top_p (kept tokens' mass >= top_p).  Then the
  * sampled token is the first kept one, in the order of token ids, at which the sum of the
  * probabilities exceeds `uniform`.  Ties go to the lower token id.  Log-probabilities are of the

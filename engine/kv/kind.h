@@ -36,7 +36,6 @@ enum kv_phase {
 enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_NOTHING };
 
 struct kv_kind {
-    const char *name;
     enum kv_sharing sharing;
     bool grows;     /* takes pages as the text grows; else all at the start */
     bool moves;     /* what is not selected moves to the host pool */

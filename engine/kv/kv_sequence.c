@@ -87,16 +87,22 @@ struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     return missing;
 }
 
-static bool is_available(const struct kv_space *space, struct kv_amount need) {
-    return need.pages <= kv_n_available(space) && need.blocks <= kv_spare_blocks(space);
+struct kv_spare kv_spare(const struct kv_space *space, struct kv_amount left) {
+    return (struct kv_spare){.pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
+                             .blocks = (int64_t)kv_spare_blocks(space) - (int64_t)left.blocks};
+}
+
+static bool is_spare(struct kv_amount need, struct kv_spare spare) {
+    return (int64_t)need.pages <= spare.pages &&
+           (need.blocks == 0 || (int64_t)need.blocks <= spare.blocks);
 }
 
 bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return is_available(kv->space, kv_missing(kv, n_tokens));
+    return is_spare(kv_missing(kv, n_tokens), kv_spare(kv->space, (struct kv_amount){0}));
 }
 
 bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return kv_missing(kv, n_tokens).blocks > kv_spare_blocks(kv->space);
+    return missing_beside(kv, n_tokens).blocks > kv_spare_blocks(kv->space);
 }
 
 uint32_t kv_max_rows(const struct kv_sequence *kv) {
@@ -115,20 +121,11 @@ uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
 }
 
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens) {
-    struct kv_amount growth = {.blocks = kv_missing(kv, (uint64_t)n_tokens + PAGE_TOKENS).blocks};
+    const uint64_t n_next = (uint64_t)n_tokens + PAGE_TOKENS;
+    struct kv_amount growth = {.blocks = missing_beside(kv, n_next).blocks};
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->grows) growth.pages = kv->space->n_layers;
     return growth;
-}
-
-struct kv_spare kv_spare(const struct kv_space *space, struct kv_amount left) {
-    return (struct kv_spare){.pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
-                             .blocks = (int64_t)kv_spare_blocks(space) - (int64_t)left.blocks};
-}
-
-static bool is_spare(struct kv_amount need, struct kv_spare spare) {
-    return (int64_t)need.pages <= spare.pages &&
-           (need.blocks == 0 || (int64_t)need.blocks <= spare.blocks);
 }
 
 uint32_t kv_n_host_blocks(const struct kv_sequence *kv) {
@@ -186,10 +183,12 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
 }
 
 int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    const struct kv_amount missing = kv_missing(kv, n_tokens);
     const struct kv_lengths lengths = kv_lengths(kv, n_tokens);
-    if (!is_available(kv->space, missing)) return ERR_FULL;
-    int code = kv_lists_grow_to(kv, lengths);
+    const uint64_t n_listed = kv_lists_missing(kv, lengths);
+    struct kv_amount missing = missing_beside(kv, n_tokens);
+    missing.pages += n_listed;
+    if (!is_spare(missing, kv_spare(kv->space, (struct kv_amount){0}))) return ERR_FULL;
+    int code = n_listed > 0 ? kv_lists_grow_to(kv, lengths) : 0;
     if (!code) code = sequence_prefix_grow(kv, n_tokens);
     if (!code) code = kv_make_free(kv->space, missing.pages);
     if (!code) code = kv_make_blocks(kv->space, (uint32_t)missing.blocks);
@@ -217,10 +216,6 @@ int kv_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
         if ((*kind)->submitted) code = (*kind)->submitted(kv, slice, err);
     return code;
-}
-
-void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
-    sequence_prefix_insert(kv, tokens, n_tokens);
 }
 
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens) {

@@ -37,7 +37,7 @@ struct evict_total;
 struct layer_slice;
 struct select_total;
 
-/* What a sequence that selects has beside its layers' lists; else zeroed. */
+/* The state of a sequence that selects, beside its layers' lists; else zeroed. */
 struct kv_selection {
     struct kv_select select; /* of its newest step that selected; n_candidates 0: none did */
     struct page_list held;   /* select.state_pages, then the kind's own; all or none */
@@ -85,7 +85,7 @@ void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed s
 
 /* ---- questions, which change nothing ---- */
 
-/* What is available of the space: negative when more must be left. */
+/* Pages and host blocks that are available; negative when more must be left. */
 struct kv_spare {
     int64_t pages, blocks;
 };

@@ -47,7 +47,7 @@ struct kv_space {
     bool batch_invariant;
 };
 
-/* What a layer is to a sequence's plan, which assigns a kind (kind.h) to each role. */
+/* The roles of layers.  A sequence's plan assigns a kind (kind.h) to each. */
 enum kv_role {
     KV_PLAIN,    /* it attends to the whole text */
     KV_WINDOWED, /* it has a window, and sequences keep only the window's pages */

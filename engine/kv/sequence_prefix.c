@@ -130,7 +130,7 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
     kv->n_blocks = n;
 }
 
-void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     struct prefix_cache *cache = kv->space->cache;
     const uint32_t n_blocks = min_u32(n_tokens, n_shareable(kv)) / PAGE_TOKENS;
     if (n_blocks <= kv->n_blocks) return;

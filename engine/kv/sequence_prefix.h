@@ -9,6 +9,8 @@
  *
  * Only what all layers have can be shared, so a sequence shares the least of what its kinds allow.
  *
+ * kv_insert() and kv_worth_waiting(), which kv_sequence.h declares, are here, too.
+ *
  * Thread: engine.  Memory: arrays of block numbers and hashes, which grow in prepare and grow. */
 #ifndef ENGINE_KV_SEQUENCE_PREFIX_H
 #define ENGINE_KV_SEQUENCE_PREFIX_H
@@ -19,7 +21,7 @@
 struct error;
 struct kv_sequence;
 
-/* What the cache, and the sequence's own swapped data, have of a text. */
+/* The part of a text that the cache and the sequence's own swapped data have. */
 struct prefix_match {
     uint32_t n_blocks; /* of the cache, to be used */
     uint32_t n_tokens;
@@ -37,8 +39,6 @@ struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uin
 /* Uses the match's blocks, whose numbers are in kv->blocks, and puts their pages into the empty
  * lists. */
 void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *match);
-/* Inserts whole blocks of the first n_tokens tokens, as far as they may be shared. */
-void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 /* Tells whether tokens that are not inserted yet will be. */
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);
 /* Ends the need for window pages of blocks before number n. */

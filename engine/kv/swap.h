@@ -25,7 +25,7 @@
 struct error;
 struct kv_sequence;
 
-/* What a suspended sequence has in the host pool. */
+/* A suspended sequence's data in the host pool. */
 struct kv_swap {
     struct kv_swap *older, *newer;
     struct page_list blocks; /* host blocks that hold its pages */

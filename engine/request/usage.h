@@ -35,7 +35,7 @@ enum kv_adding {
 };
 
 struct kv_number_info {
-    const char *name, *unit;
+    const char *name;
     enum kv_adding adding;
     uint32_t mechanisms; /* bit kv_mechanism: where usage.kv has the number; elsewhere it is null.
                             0: it does not show it */

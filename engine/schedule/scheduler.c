@@ -16,11 +16,9 @@
 
 #include "engine/base/error.h"
 #include "engine/device/host_pool.h"
-#include "engine/device/pages.h"
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
 #include "engine/kv/kv_sequence.h"
-#include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/swap.h"

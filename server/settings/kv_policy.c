@@ -35,10 +35,6 @@ struct kv_policy kv_policy_default(unsigned type) {
     return (struct kv_policy){.tokens = kv_policies_default(type)};
 }
 
-static bool has_member(const struct kv_choice *choice, unsigned id) {
-    return kv_policies_row(choice->type)->members >> id & 1;
-}
-
 static void *target(struct kv_choice *choice, const struct kv_member *member) {
     return (char *)choice + member->offset;
 }
@@ -181,7 +177,7 @@ static int read_member(struct kv_policy *policy, const char *key, const json_t *
         return api_error_set(err, 400, NULL, "kv_policy", "kv_policy.%.64s is not known", key);
     if (json_is_null(value)) return 0;
     const struct kv_member *member = &kv_members[id];
-    if (!has_member(&policy->tokens, id))
+    if (!kv_policies_has(policy->tokens.type, id))
         return api_error_set(err, 400, NULL, member->name, "%s is not a parameter of %s",
                              member->name, kv_type_name(policy->tokens.type));
     return readers[member->form](policy, id, value, err);
@@ -264,7 +260,7 @@ static void write_value(const struct kv_policy *policy, unsigned id, struct buff
 void kv_policy_write(const struct kv_policy *policy, struct buffer *out) {
     buffer_printf(out, "{\"type\":\"%s\"", kv_type_name(policy->tokens.type));
     for (unsigned id = 0; id < KV_N_MEMBERS; id++) {
-        if (!has_member(&policy->tokens, id)) continue;
+        if (!kv_policies_has(policy->tokens.type, id)) continue;
         if (!kv_member_has_use(&kv_members[id], &policy->tokens)) continue;
         if (kv_members[id].form == KV_FORM_PLACE && !policy->placed) continue;
         write_value(policy, id, out);

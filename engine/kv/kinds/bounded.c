@@ -99,7 +99,6 @@ static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
 }
 
 const struct kv_kind kv_kind_bounded = {
-    .name = "bounded",
     .sharing = KV_SHARES_NOTHING,
     .is_unique = true,
     .most = bounded_most,

@@ -17,7 +17,6 @@ static uint32_t full_length(const struct kv_sequence *kv, uint64_t n_tokens) {
 }
 
 const struct kv_kind kv_kind_full = {
-    .name = "full",
     .sharing = KV_SHARES_TEXT,
     .grows = true,
     .most = full_most,

@@ -326,7 +326,6 @@ static void moved_release(struct kv_sequence *kv) {
 }
 
 const struct kv_kind kv_kind_moved = {
-    .name = "moved",
     .sharing = KV_SHARES_NOTHING,
     .grows = true,
     .moves = true,

@@ -77,7 +77,6 @@ static void selected_describe(struct kv_sequence *kv, uint32_t n_rows, struct st
 }
 
 const struct kv_kind kv_kind_selected = {
-    .name = "selected",
     .sharing = KV_SHARES_PROMPT,
     .grows = true,
     .most = selected_most,

@@ -60,7 +60,6 @@ static void window_done(struct kv_sequence *kv, uint32_t n_tokens) {
 }
 
 const struct kv_kind kv_kind_window = {
-    .name = "window",
     .sharing = KV_SHARES_TEXT,
     .grows = true,
     .most = window_most,
