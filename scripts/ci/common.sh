@@ -10,7 +10,7 @@ RUNTIME_PACKAGES=(libmicrohttpd12 libuv1 libjansson4 libpcre2-8-0 libutf8proc2)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
 # and run the evaluation, which needs the second line.
 TEST_PACKAGES=(python3 python3-venv)
-PYTHON_PACKAGES=(openai pytest tokenizers
+PYTHON_PACKAGES=(openai pytest pytest-xdist tokenizers
     aiohttp matplotlib numpy tqdm)
 
 say() {
@@ -73,7 +73,7 @@ build_in() {
 # list makes the environment anew and an interrupted installation is not mistaken for a whole one.
 python_environment() {
     local venv=build/venv stamp=build/venv/packages
-    if python3 -c 'import importlib, sys; [importlib.import_module(m) for m in sys.argv[1:]]' \
+    if python3 -c 'import importlib.metadata as m, sys; [m.version(p) for p in sys.argv[1:]]' \
         "${PYTHON_PACKAGES[@]}" 2>/dev/null; then
         PYTHON=python3
         return

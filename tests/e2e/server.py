@@ -17,8 +17,11 @@ WRAPPER = shlex.split(os.environ.get("QUIRE_TEST_WRAPPER", ""))
 MODEL = ROOT / "models" / "quire-22m"
 # Named, not left to --device auto: the same tests must mean the same on a machine with a GPU.
 DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "cpu")
-# Several servers share the GPU, so each takes a little of it; a test's own flag wins.
-DEVICE_SETTINGS = {"cpu": {"QUIRE_DEVICE": "cpu"},
+# Test files that run at the same time share the CPUs, and several servers the GPU, so each takes a
+# part; a test's own flag wins.
+N_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+N_THREADS = max(1, len(os.sched_getaffinity(0)) // N_WORKERS)
+DEVICE_SETTINGS = {"cpu": {"QUIRE_DEVICE": "cpu", "QUIRE_THREADS": str(N_THREADS)},
                    "cuda": {"QUIRE_DEVICE": "cuda", "QUIRE_KV_CACHE_MEMORY": "1536M"}}[DEVICE]
 # For tests that compare an answer obtained alone with the same one in company: the CPU gives the
 # same bits in any case, a GPU when asked to.
