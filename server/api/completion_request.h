@@ -1,8 +1,5 @@
-/* completion_request.h - the body of POST /v1/completions, read and checked.
- *
- * One table names every member: how it is read, where it is stored and its bounds.  Members that
- * the table does not know are ignored.  Members that it knows but cannot honour are refused by
- * name.  null means "default".
+/* completion_request.h - what a completion asks for, whatever the API, and the body of
+ * POST /v1/completions, read and checked (request_fields.h).
  *
  * Thread: any one.  Memory: the request owns everything in it. */
 #ifndef SERVER_API_COMPLETION_REQUEST_H
@@ -21,6 +18,7 @@
 
 struct api_error;
 struct json_span;
+struct request_reading;
 
 enum {
     REQUEST_MAX_CHOICES = 128,    /* n and best_of */
@@ -70,6 +68,10 @@ static inline enum dense_reason completion_request_needs_dense(
     return prefill_needs_dense(&request->kv.tokens,
                                request->echo && request->params.n_logprobs >= 0);
 }
+
+struct completion_request completion_request_defaults(const struct request_limits *limits);
+/* Checks the rules that involve more than one member.  Without best_of it is n. */
+int completion_request_check(struct request_reading *r);
 
 /* Reads and checks a body.  On failure *out holds nothing to free and err names the cause. */
 int completion_request_parse(struct completion_request *out, const char *body, size_t length,

@@ -1,0 +1,328 @@
+/* request_fields.c - see request_fields.h. */
+#include "server/api/request_fields.h"
+
+#include <float.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "server/api/completion_request.h"
+#include "server/json/api_error.h"
+
+int request_refuse(struct request_reading *r, const struct request_field *field, const char *rule) {
+    return api_error_set(r->err, 400, NULL, field->name, "%s %s", field->name, rule);
+}
+
+int request_out_of_memory(struct request_reading *r) {
+    api_error_set(r->err, 500, NULL, NULL, "no memory for the request");
+    return ERR_NOMEM;
+}
+
+static void *target(struct request_reading *r, const struct request_field *field) {
+    return (char *)r->request + field->offset;
+}
+
+static int read_float(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    if (!json_is_number(value)) return request_refuse(r, field, "must be a number");
+    const double x = json_number_value(value);
+    if (!(x >= field->low && x <= field->high)) {
+        return api_error_set(r->err, 400, NULL, field->name, "%s must be between %g and %g, not %g",
+                             field->name, field->low, field->high, x);
+    }
+    *(float *)target(r, field) = (float)x;
+    return 0;
+}
+
+static int read_integer(struct request_reading *r, const struct request_field *field,
+                        const json_t *value, json_int_t *out) {
+    if (!json_is_integer(value)) return request_refuse(r, field, "must be an integer");
+    *out = json_integer_value(value);
+    if ((double)*out >= field->low && (double)*out <= field->high) return 0;
+    return api_error_set(r->err, 400, NULL, field->name,
+                         "%s must be between %.0f and %.0f, not %" JSON_INTEGER_FORMAT, field->name,
+                         field->low, field->high, *out);
+}
+
+int request_read_u32(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    json_int_t x = 0;
+    const int rc = read_integer(r, field, value, &x);
+    if (!rc) *(uint32_t *)target(r, field) = (uint32_t)x;
+    return rc;
+}
+
+int request_read_i32(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    json_int_t x = 0;
+    const int rc = read_integer(r, field, value, &x);
+    if (!rc) *(int32_t *)target(r, field) = (int32_t)x;
+    return rc;
+}
+
+int request_read_bool(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    if (!json_is_boolean(value)) return request_refuse(r, field, "must be true or false");
+    *(bool *)target(r, field) = json_is_true(value);
+    return 0;
+}
+
+static int read_model(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    if (!json_is_string(value)) return request_refuse(r, field, "must be a string");
+    if (json_string_length(value) == strlen(r->limits->model_name) &&
+        strcmp(json_string_value(value), r->limits->model_name) == 0) {
+        return 0;
+    }
+    return api_error_set(r->err, 404, "model_not_found", field->name,
+                         "the model '%.200s' does not exist", json_string_value(value));
+}
+
+int request_read_refused(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    if (json_is_false(value)) return 0;
+    return api_error_set(r->err, 400, "unsupported", field->name, "%s is not supported",
+                         field->name);
+}
+
+static int read_ignored_string(struct request_reading *r, const struct request_field *field,
+                               const json_t *value) {
+    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+}
+
+int request_read_max_tokens(struct request_reading *r, const struct request_field *field,
+                            const json_t *value) {
+    r->request->has_max_tokens = true;
+    return request_read_u32(r, field, value);
+}
+
+static int read_seed(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    if (!json_is_integer(value)) return request_refuse(r, field, "must be an integer");
+    r->request->params.has_seed = true;
+    r->request->params.seed = (uint64_t)json_integer_value(value);
+    return 0;
+}
+
+/* Reads top_p.  OpenAI allows 0, "the smallest mass", which means the best token alone. */
+static int read_top_p(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    const int rc = read_float(r, field, value);
+    if (!rc && r->request->params.sampler.top_p < FLT_MIN)
+        r->request->params.sampler.top_p = FLT_MIN;
+    return rc;
+}
+
+/* Reads top_k.  Some clients send -1 for "off". */
+static int read_top_k(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    json_int_t x = 0;
+    const int rc = read_integer(r, field, value, &x);
+    if (!rc) r->request->params.sampler.top_k = x < 0 ? 0 : (uint32_t)x;
+    return rc;
+}
+
+static int read_stream_options(struct request_reading *r, const struct request_field *field,
+                               const json_t *value) {
+    if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
+    r->has_stream_options = true;
+    static const struct request_field options[] = {
+        {"include_usage", request_read_bool, offsetof(struct completion_request, include_usage), 0,
+         0},
+        {"continuous_usage_stats", request_read_bool,
+         offsetof(struct completion_request, continuous_usage), 0, 0},
+        {"include_obfuscation", request_read_refused, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
+        const json_t *option = json_object_get(value, options[i].name);
+        if (!option || json_is_null(option)) continue;
+        const int rc = options[i].read(r, &options[i], option);
+        if (rc) {
+            r->err->param = field->name;
+            return rc;
+        }
+    }
+    return 0;
+}
+
+static int add_stop(struct request_reading *r, const struct request_field *field,
+                    const json_t *value) {
+    struct sampling_params *params = &r->request->params;
+    if (!json_is_string(value))
+        return request_refuse(r, field, "must be a string or an array of strings");
+    const size_t length = json_string_length(value);
+    if (length == 0) return request_refuse(r, field, "must not hold an empty string");
+    if (length > REQUEST_MAX_STOP_BYTES)
+        return request_refuse(r, field, "strings must not be longer than 1024 bytes");
+    if (strlen(json_string_value(value)) != length)
+        return request_refuse(r, field, "strings must not hold a NUL");
+    params->stop[params->n_stop] = strdup(json_string_value(value));
+    if (!params->stop[params->n_stop]) return request_out_of_memory(r);
+    params->n_stop++;
+    return 0;
+}
+
+static int read_stop(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    struct sampling_params *params = &r->request->params;
+    const size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    if (n > REQUEST_MAX_STOPS)
+        return request_refuse(r, field, "must not hold more than 16 strings");
+    if (n == 0) return 0;
+    params->stop = calloc(n, sizeof(*params->stop));
+    if (!params->stop) return request_out_of_memory(r);
+    if (!json_is_array(value)) return add_stop(r, field, value);
+    int rc = 0;
+    for (size_t i = 0; i < n && !rc; i++) rc = add_stop(r, field, json_array_get(value, i));
+    return rc;
+}
+
+static int read_stop_tokens(struct request_reading *r, const struct request_field *field,
+                            const json_t *value) {
+    struct sampling_params *params = &r->request->params;
+    const size_t n = json_array_size(value);
+    if (!json_is_array(value)) return request_refuse(r, field, "must be an array of token ids");
+    if (n > REQUEST_MAX_STOP_TOKENS)
+        return request_refuse(r, field, "must not hold more than 1024 token ids");
+    if (n == 0) return 0;
+    params->stop_tokens = calloc(n, sizeof(*params->stop_tokens));
+    if (!params->stop_tokens) return request_out_of_memory(r);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(value, i);
+        if (!json_is_integer(id)) return request_refuse(r, field, "must be an array of token ids");
+        const json_int_t x = json_integer_value(id);
+        if (x < 0 || x >= (json_int_t)r->limits->n_vocab)
+            return request_refuse(r, field, "holds a token id out of range");
+        params->stop_tokens[params->n_stop_tokens++] = (uint32_t)x;
+    }
+    return 0;
+}
+
+/* Reads the key of a bias: a decimal token id, digits only. */
+static int bias_token(struct request_reading *r, const struct request_field *field, const char *key,
+                      uint32_t *token) {
+    uint64_t id = 0;
+    const char *at = key;
+    for (; *at >= '0' && *at <= '9' && at - key < 10; at++) id = id * 10 + (uint64_t)(*at - '0');
+    if (at == key || *at)
+        return request_refuse(r, field, "must map token ids (decimal strings) to numbers");
+    if (id >= r->limits->n_vocab) return request_refuse(r, field, "holds a token id out of range");
+    *token = (uint32_t)id;
+    return 0;
+}
+
+static int read_bias(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    struct sampling_params *params = &r->request->params;
+    if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
+    const size_t n = json_object_size(value);
+    if (n > REQUEST_MAX_BIASES)
+        return request_refuse(r, field, "must not hold more than 1024 tokens");
+    if (n == 0) return 0;
+    params->bias = calloc(n, sizeof(*params->bias));
+    if (!params->bias) return request_out_of_memory(r);
+    const char *key;
+    const json_t *number;
+    void *iterator = json_object_iter((json_t *)value);
+    for (; iterator; iterator = json_object_iter_next((json_t *)value, iterator)) {
+        key = json_object_iter_key(iterator);
+        number = json_object_iter_value(iterator);
+        if (!json_is_number(number))
+            return request_refuse(r, field, "must map token ids to numbers");
+        const double bias = json_number_value(number);
+        if (!(bias >= -100 && bias <= 100))
+            return request_refuse(r, field, "values must be between -100 and 100");
+        uint32_t token = 0;
+        const int rc = bias_token(r, field, key, &token);
+        if (rc) return rc;
+        params->bias[params->n_bias++] = (struct logit_bias){token, (float)bias};
+    }
+    return 0;
+}
+
+static int read_salt(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    if (!json_is_string(value)) return request_refuse(r, field, "must be a string");
+    if (json_string_length(value) == 0) return request_refuse(r, field, "must not be empty");
+    r->request->cache_salt =
+        salt_hash(&r->limits->salt_key, json_string_value(value), json_string_length(value));
+    return 0;
+}
+
+static int read_kv_policy(struct request_reading *r, const struct request_field *field,
+                          const json_t *value) {
+    (void)field;
+    const int rc = kv_policy_read(&r->request->kv, value, r->err);
+    return rc ? rc : kv_rules_apply(&r->limits->kv, &r->request->kv, r->err);
+}
+
+static int read_prefill(struct request_reading *r, const struct request_field *field,
+                        const json_t *value) {
+    (void)field;
+    return prefill_rules_read(&r->request->prefill, value, &r->limits->prefill, r->err);
+}
+
+#define AT(member) offsetof(struct completion_request, member)
+
+static const struct request_field shared[] = {
+    {"model", read_model, 0, 0, 0},
+    {"min_tokens", request_read_u32, AT(params.min_tokens), 0, INT32_MAX},
+    {"temperature", read_float, AT(params.sampler.temperature), 0, 2},
+    {"top_p", read_top_p, AT(params.sampler.top_p), 0, 1},
+    {"top_k", read_top_k, 0, -1, INT32_MAX},
+    {"min_p", read_float, AT(params.sampler.min_p), 0, 1},
+    {"repetition_penalty", read_float, AT(params.sampler.repetition_penalty), 0.01, 100},
+    {"presence_penalty", read_float, AT(params.sampler.presence_penalty), -2, 2},
+    {"frequency_penalty", read_float, AT(params.sampler.frequency_penalty), -2, 2},
+    {"logit_bias", read_bias, 0, 0, 0},
+    {"seed", read_seed, 0, 0, 0},
+    {"n", request_read_u32, AT(n), 1, REQUEST_MAX_CHOICES},
+    {"stream", request_read_bool, AT(stream), 0, 0},
+    {"stream_options", read_stream_options, 0, 0, 0},
+    {"stop", read_stop, 0, 0, 0},
+    {"stop_token_ids", read_stop_tokens, 0, 0, 0},
+    {"ignore_eos", request_read_bool, AT(params.ignore_eos), 0, 0},
+    {"include_stop_str_in_output", request_read_bool, AT(params.include_stop), 0, 0},
+    {"skip_special_tokens", request_read_bool, AT(params.skip_special), 0, 0},
+    {"return_token_ids", request_read_bool, AT(return_token_ids), 0, 0},
+    {"cache_salt", read_salt, 0, 0, 0},
+    {"kv_policy", read_kv_policy, 0, 0, 0},
+    {"prefill", read_prefill, 0, 0, 0},
+    {"priority", request_read_i32, AT(priority), INT32_MIN, INT32_MAX},
+    {"user", read_ignored_string, 0, 0, 0},
+    {"prompt_logprobs", request_read_refused, 0, 0, 0},
+    {"return_tokens_as_token_ids", request_read_refused, 0, 0, 0},
+    {"prompt_embeds", request_read_refused, 0, 0, 0},
+    {"truncate_prompt_tokens", request_read_refused, 0, 0, 0},
+    {"use_beam_search", request_read_refused, 0, 0, 0},
+    {"early_stopping", request_read_refused, 0, 0, 0},
+    {"length_penalty", request_read_refused, 0, 0, 0},
+    {"bad_words", request_read_refused, 0, 0, 0},
+    {"allowed_token_ids", request_read_refused, 0, 0, 0},
+    {"logits_processors", request_read_refused, 0, 0, 0},
+    {"response_format", request_read_refused, 0, 0, 0},
+    {"structured_outputs", request_read_refused, 0, 0, 0},
+    {"guided_json", request_read_refused, 0, 0, 0},
+    {"guided_regex", request_read_refused, 0, 0, 0},
+    {"guided_choice", request_read_refused, 0, 0, 0},
+    {"guided_grammar", request_read_refused, 0, 0, 0},
+    {"kv_transfer_params", request_read_refused, 0, 0, 0},
+    {"vllm_xargs", request_read_refused, 0, 0, 0},
+};
+
+#undef AT
+
+int request_read_fields(struct request_reading *r, const struct request_field *fields, size_t n,
+                        const json_t *root) {
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_object_get(root, fields[i].name);
+        if (!value || json_is_null(value)) continue;
+        const int rc = fields[i].read(r, &fields[i], value);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int request_read_shared(struct request_reading *r, const json_t *root) {
+    return request_read_fields(r, shared, sizeof(shared) / sizeof(*shared), root);
+}

@@ -1,0 +1,59 @@
+/* request_fields.h - members of request bodies: one table names each, how it is read, where it is
+ * stored and its bounds.
+ *
+ * Every API has a table of its own, beside the one that they share: sampling, streams, policies.
+ * Members that no table knows are ignored.  Members that are known but cannot be honoured are
+ * refused by name.  null means "default".
+ *
+ * Thread: any one.  Memory: what is read belongs to the request. */
+#ifndef SERVER_API_REQUEST_FIELDS_H
+#define SERVER_API_REQUEST_FIELDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <jansson.h>
+
+struct api_error;
+struct completion_request;
+struct request_limits;
+
+/* The state that the members' readers share. */
+struct request_reading {
+    struct completion_request *request;
+    const struct request_limits *limits;
+    struct api_error *err;
+    bool has_stream_options, has_best_of;
+    void *own; /* of the API's own readers */
+};
+
+struct request_field {
+    const char *name;
+    /* Returns 0, or negative with r->err filled. */
+    int (*read)(struct request_reading *r, const struct request_field *field, const json_t *value);
+    size_t offset;    /* of the target in struct completion_request */
+    double low, high; /* of numbers; both are allowed */
+};
+
+/* Reads those of the table's members that the body has. */
+int request_read_fields(struct request_reading *r, const struct request_field *fields, size_t n,
+                        const json_t *root);
+/* Reads the members that all APIs share. */
+int request_read_shared(struct request_reading *r, const json_t *root);
+
+/* ---- readers ---- */
+
+int request_refuse(struct request_reading *r, const struct request_field *field, const char *rule);
+int request_out_of_memory(struct request_reading *r);
+int request_read_u32(struct request_reading *r, const struct request_field *field,
+                     const json_t *value);
+int request_read_i32(struct request_reading *r, const struct request_field *field,
+                     const json_t *value);
+int request_read_bool(struct request_reading *r, const struct request_field *field,
+                      const json_t *value);
+int request_read_max_tokens(struct request_reading *r, const struct request_field *field,
+                            const json_t *value);
+/* Refuses members that ask for something quire cannot do; false asks for nothing. */
+int request_read_refused(struct request_reading *r, const struct request_field *field,
+                         const json_t *value);
+
+#endif
