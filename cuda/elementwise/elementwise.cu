@@ -1,5 +1,5 @@
-/* elementwise.cu - the operations that process each row on its own: embedding, norm, RoPE + append,
- * gate, gather, soft cap.
+/* elementwise.cu - the operations that process each row on its own: embedding, norms, RoPE +
+ * append, gate, activation, gather, soft cap.
  *
  *   rows        bf16, row-major; strides in elements
  *   cache       pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
@@ -77,6 +77,22 @@ cudaError_t launch_embed(const struct embed_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
     return launch_kernel(launch, vectors ? embed_vector_kernel : embed_kernel, p->n_rows, 256, 0,
                          *p);
+}
+
+static __global__ void add_positions_kernel(struct add_positions_params p) {
+    const size_t row = blockIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (row >= p.step->n_rows) return;
+    const size_t at = (p.first + (size_t)(uint32_t)p.step->positions[row]) * p.dim;
+    bf16 *x = static_cast<bf16 *>(p.x) + row * p.dim;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        store_as(x + i, to_float(x[i]) + load_dtype(p.table, at + i, p.dtype));
+}
+
+cudaError_t launch_add_positions(const struct add_positions_params *p, struct launch launch) {
+    if (p->n_rows == 0) return cudaSuccess;
+    return launch_kernel(launch, add_positions_kernel, p->n_rows, 256, 0, *p);
 }
 
 /* ---- RMSNorm ---- */
@@ -179,6 +195,35 @@ cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch)
     if (!vectors) return launch_kernel(launch, rmsnorm_kernel, grid, 256, 0, *p);
     const uint32_t n = (p->dim / VECTOR + 32 * HELD - 1) / (32 * HELD) * 32;
     return launch_kernel(launch, rmsnorm_vector_kernel, grid, n < 512 ? n : 512, 0, *p);
+}
+
+/* ---- LayerNorm ---- */
+
+/* Normalises one row a block, in three passes.  The variance is that of the differences from the
+ * mean, as on the CPU. */
+static __global__ void layernorm_kernel(struct layernorm_params p) {
+    __shared__ float shared[32];
+    float sum = 0.0f, squares = 0.0f;
+    let_next_start();
+    wait_for_previous();
+    const bf16 *x = static_cast<const bf16 *>(p.x) + (size_t)blockIdx.x * p.dim;
+    bf16 *out = static_cast<bf16 *>(p.out) + (size_t)blockIdx.x * p.dim;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x) sum += to_float(x[i]);
+    const float mean = block_sum(sum, shared) / (float)p.dim;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x) {
+        const float difference = to_float(x[i]) - mean;
+        squares += difference * difference;
+    }
+    __syncthreads(); /* all threads have read the first sum */
+    const float scale = rsqrtf(block_sum(squares, shared) / (float)p.dim + p.eps);
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        store_as(out + i, (to_float(x[i]) - mean) * scale * load_dtype(p.weight, i, p.dtype) +
+                              (p.bias ? load_dtype(p.bias, i, p.bias_dtype) : 0.0f));
+}
+
+cudaError_t launch_layernorm(const struct layernorm_params *p, struct launch launch) {
+    if (p->n_rows == 0) return cudaSuccess;
+    return launch_kernel(launch, layernorm_kernel, p->n_rows, 256, 0, *p);
 }
 
 /* ---- RoPE and append ---- */
@@ -453,6 +498,27 @@ cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launc
     if (p->n_rows == 0 || width == 0) return cudaSuccess;
     return launch_kernel(launch, vectors ? gate_mul_vector_kernel : gate_mul_kernel,
                          dim3(p->n_rows, (width + 255) / 256), 256, 0, *p);
+}
+
+/* ---- activation ---- */
+
+static __device__ __forceinline__ float activated(float x, enum act_kind kind) {
+    if (kind == ACT_GELU) return x * normcdff(x);
+    if (kind == ACT_GELU_TANH) return gate_mul(x, 1.0f, GATE_GELU);
+    return x < 0.0f ? 0.0f : x;
+}
+
+static __global__ void activate_kernel(struct activate_params p) {
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    let_next_start();
+    wait_for_previous();
+    bf16 *x = static_cast<bf16 *>(p.x);
+    if (i < p.n) store_as(x + i, activated(to_float(x[i]), p.kind));
+}
+
+cudaError_t launch_activate(const struct activate_params *p, struct launch launch) {
+    if (p->n == 0) return cudaSuccess;
+    return launch_kernel(launch, activate_kernel, (uint32_t)((p->n + 255) / 256), 256, 0, *p);
 }
 
 /* ---- soft cap ---- */

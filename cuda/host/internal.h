@@ -340,7 +340,11 @@ int linear_open(struct cuda_backend *cuda, struct error *err);
 void linear_close(struct cuda_backend *cuda);
 
 int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err);
+int cuda_add_positions(struct backend *be, const struct add_positions_args *args,
+                       struct error *err);
 int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);
+int cuda_layernorm(struct backend *be, const struct layernorm_args *args, struct error *err);
+int cuda_activate(struct backend *be, const struct activate_args *args, struct error *err);
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);

@@ -124,6 +124,14 @@ struct embed_params {
     float scale;
 };
 
+struct add_positions_params {
+    const struct device_step *step;
+    const void *table; /* dtype [n_positions, dim] */
+    enum dtype dtype;
+    void *x; /* bf16 [n_rows, dim] */
+    uint32_t n_rows, dim, first;
+};
+
 struct rmsnorm_params {
     const void *x;      /* bf16, row i at x + i * x_stride elements: [n_heads, dim] */
     const void *weight; /* dtype [dim] */
@@ -134,6 +142,22 @@ struct rmsnorm_params {
     float eps;
     uint32_t n_heads;
     bool accumulate;
+};
+
+struct layernorm_params {
+    const void *x;      /* bf16 [n_rows, dim] */
+    const void *weight; /* dtype [dim] */
+    const void *bias;   /* bias_dtype [dim], or NULL */
+    enum dtype dtype, bias_dtype;
+    void *out; /* bf16 [n_rows, dim]; may be x */
+    uint32_t n_rows, dim;
+    float eps;
+};
+
+struct activate_params {
+    void *x; /* bf16 [n] */
+    size_t n;
+    enum act_kind kind;
 };
 
 struct angles_params {
@@ -259,7 +283,10 @@ struct sample_params {
 };
 
 cudaError_t launch_embed(const struct embed_params *p, struct launch launch);
+cudaError_t launch_add_positions(const struct add_positions_params *p, struct launch launch);
 cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch);
+cudaError_t launch_layernorm(const struct layernorm_params *p, struct launch launch);
+cudaError_t launch_activate(const struct activate_params *p, struct launch launch);
 cudaError_t launch_angles(const struct angles_params *p, struct launch launch);
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch);
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 #include "engine/device/step.h"
 
 int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err) {
@@ -19,6 +20,19 @@ int cuda_embed(struct backend *be, const struct embed_args *args, struct error *
                                         .dim = args->table->cols,
                                         .scale = args->scale};
     return cuda_check(cuda, launch_embed(&params, launch_of(cuda)), "embed", err);
+}
+
+int cuda_add_positions(struct backend *be, const struct add_positions_args *args,
+                       struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct add_positions_params params = {.step = cuda->device_step,
+                                                .table = args->table->data,
+                                                .dtype = args->table->dtype,
+                                                .x = args->x,
+                                                .n_rows = cuda->launch_rows,
+                                                .dim = args->table->cols,
+                                                .first = args->first};
+    return cuda_check(cuda, launch_add_positions(&params, launch_of(cuda)), "add_positions", err);
 }
 
 int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
@@ -35,6 +49,28 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
                                           .n_heads = args->n_heads,
                                           .accumulate = args->accumulate};
     return cuda_check(cuda, launch_rmsnorm(&params, launch_of(cuda)), "rmsnorm", err);
+}
+
+int cuda_layernorm(struct backend *be, const struct layernorm_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct layernorm_params params = {
+        .x = args->x,
+        .weight = args->weight->data,
+        .bias = args->bias ? args->bias->data : NULL,
+        .dtype = args->weight->dtype,
+        .bias_dtype = args->bias ? args->bias->dtype : DTYPE_F32,
+        .out = args->out,
+        .n_rows = args->n_rows,
+        .dim = args->dim,
+        .eps = args->eps};
+    return cuda_check(cuda, launch_layernorm(&params, launch_of(cuda)), "layernorm", err);
+}
+
+int cuda_activate(struct backend *be, const struct activate_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct activate_params params = {
+        .x = args->x, .n = (size_t)args->n_rows * args->dim, .kind = args->kind};
+    return cuda_check(cuda, launch_activate(&params, launch_of(cuda)), "activate", err);
 }
 
 static int send_array(struct cuda_backend *cuda, void *to, const void *host, size_t bytes,

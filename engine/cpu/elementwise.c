@@ -1,5 +1,5 @@
-/* elementwise.c - the operations that touch each row on its own: embedding, norm, RoPE + append,
- * gate, gather, soft cap. */
+/* elementwise.c - the operations that touch each row on its own: embedding, norms, RoPE +
+ * append, gate, activation, gather, soft cap. */
 #include "engine/cpu/backend.h"
 
 #include <string.h>
@@ -57,6 +57,25 @@ int cpu_embed(struct backend *be, const struct embed_args *args, struct error *e
     return run_rows(&(struct row_job){cpu, args, cpu->step->n_rows, embed_row});
 }
 
+static void add_positions_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+    const struct add_positions_args *args = job->args;
+    const size_t dim = args->table->cols,
+                 at = ((size_t)args->first + job->cpu->step->positions[row]) * dim;
+    float *to = (float *)args->x + row * dim, *learned = scratch_of(job->cpu, worker);
+    job->cpu->kernels->to_f32(learned,
+                              (const char *)args->table->data + at * dtype_size(args->table->dtype),
+                              dim, args->table->dtype);
+    for (size_t i = 0; i < dim; i++) to[i] += learned[i];
+}
+
+int cpu_add_positions(struct backend *be, const struct add_positions_args *args,
+                      struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    int rc = scratch_reserve(cpu, args->table->cols * sizeof(float), err);
+    if (rc < 0) return rc;
+    return run_rows(&(struct row_job){cpu, args, cpu->step->n_rows, add_positions_row});
+}
+
 static void rmsnorm_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     const struct rmsnorm_args *args = job->args;
     const float *x = (const float *)args->x + row * args->x_stride,
@@ -74,6 +93,38 @@ int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct erro
     /* The weight's f32 copy lies in the caller's scratch, which no row task writes. */
     cpu->kernels->to_f32(scratch_of(cpu, 0), args->weight->data, args->dim, args->weight->dtype);
     return run_rows(&(struct row_job){cpu, args, args->n_rows, rmsnorm_row});
+}
+
+static void layernorm_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+    const struct layernorm_args *args = job->args;
+    const float *weight = scratch_of(job->cpu, 0), *bias = args->bias ? weight + args->dim : NULL;
+    const size_t at = (size_t)row * args->dim;
+    (void)worker;
+    job->cpu->kernels->layernorm((float *)args->out + at, (const float *)args->x + at, weight, bias,
+                                 args->dim, args->eps);
+}
+
+int cpu_layernorm(struct backend *be, const struct layernorm_args *args, struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    int rc = scratch_reserve(cpu, 2 * (size_t)args->dim * sizeof(float), err);
+    if (rc < 0) return rc;
+    /* As in cpu_rmsnorm(), no row task writes the f32 copies. */
+    float *wide = scratch_of(cpu, 0);
+    cpu->kernels->to_f32(wide, args->weight->data, args->dim, args->weight->dtype);
+    if (args->bias)
+        cpu->kernels->to_f32(wide + args->dim, args->bias->data, args->dim, args->bias->dtype);
+    return run_rows(&(struct row_job){cpu, args, args->n_rows, layernorm_row});
+}
+
+static void activate_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+    (void)worker;
+    const struct activate_args *args = job->args;
+    job->cpu->kernels->activate((float *)args->x + (size_t)row * args->dim, args->dim, args->kind);
+}
+
+int cpu_activate(struct backend *be, const struct activate_args *args, struct error *err) {
+    (void)err;
+    return run_rows(&(struct row_job){(struct cpu_backend *)be, args, args->n_rows, activate_row});
 }
 
 static void gate_mul_row(const struct row_job *job, uint32_t row, uint32_t worker) {

@@ -271,6 +271,27 @@ static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n,
         for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
 }
 
+/* Computes the variance from the differences from the mean.  The mean of squares minus the square
+ * of the mean would lose its digits where the mean is large. */
+static void layernorm(float *out, const float *x, const float *weight, const float *bias,
+                      uint32_t n, float eps) {
+    vecf acc = {0};
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) acc += vec_load(x + i);
+    float sum = vec_sum(acc);
+    for (; i < n; i++) sum += x[i];
+    const float mean = sum / (float)n;
+    acc = vec_set(0.0f);
+    for (i = 0; i + LANES <= n; i += LANES) {
+        const vecf v = vec_load(x + i) - mean;
+        acc += v * v;
+    }
+    sum = vec_sum(acc);
+    for (; i < n; i++) sum += (x[i] - mean) * (x[i] - mean);
+    const float scale = 1.0f / sqrtf(sum / (float)n + eps);
+    for (i = 0; i < n; i++) out[i] = (x[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0.0f);
+}
+
 /* Returns g * sigmoid(x), computed through exp(-|x|), so that the exponent is never positive. */
 INLINE vecf gated(vecf g, vecf x) {
     vecf magnitude = (vecf)((veci)x & 0x7fffffff);
@@ -294,6 +315,22 @@ static void gate_mul(float *out, const float *gate, const float *up, uint32_t n,
     vecf last = through_gate(vec_load_tail(gate, i, n - i, DTYPE_F32), kind) *
                 vec_load_tail(up, i, n - i, DTYPE_F32);
     memcpy(out + i, &last, (n - i) * sizeof(float));
+}
+
+static void gelu_tanh(float *x, uint32_t n) {
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) vec_store(x + i, through_gate(vec_load(x + i), GATE_GELU));
+    if (i == n) return;
+    const vecf last = through_gate(vec_load_tail(x, i, n - i, DTYPE_F32), GATE_GELU);
+    memcpy(x + i, &last, (n - i) * sizeof(float));
+}
+
+static void activate(float *x, uint32_t n, enum act_kind kind) {
+    if (kind == ACT_GELU_TANH) gelu_tanh(x, n);
+    else if (kind == ACT_GELU)
+        for (uint32_t i = 0; i < n; i++) x[i] *= 0.5f * (1.0f + erff(x[i] * 0.70710678f));
+    else
+        for (uint32_t i = 0; i < n; i++) x[i] = x[i] < 0.0f ? 0.0f : x[i];
 }
 
 /* Returns cap * tanh(x / cap), by tanh(y) = (1 - e) / (1 + e) with e = exp(-2 y).  Computes it for
@@ -545,7 +582,9 @@ const struct cpu_kernels KERNELS_NAME = {
 #endif
     .to_f32 = to_f32,
     .rmsnorm = rmsnorm,
+    .layernorm = layernorm,
     .gate_mul = gate_mul,
+    .activate = activate,
     .soft_cap = soft_cap,
     .page_scores = page_scores,
     .rotate_page = rotate_page,

@@ -37,8 +37,12 @@ struct cpu_kernels {
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
                     bool accumulate);
+    /* bias NULL: none. */
+    void (*layernorm)(float *out, const float *x, const float *weight, const float *bias,
+                      uint32_t n, float eps);
     void (*gate_mul)(float *out, const float *gate, const float *up, uint32_t n,
                      enum gate_kind kind);
+    void (*activate)(float *x, uint32_t n, enum act_kind kind);
     /* Computes x[i] = cap * tanh(x[i] / cap); NaN stays NaN. */
     void (*soft_cap)(float *x, size_t n, float cap);
     /* Computes the scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]).

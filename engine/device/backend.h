@@ -64,6 +64,15 @@ struct rmsnorm_args {
     bool accumulate;  /* out += the norm; out is not x */
 };
 
+/* Normalises each row by its mean and its variance: out = (x - mean) / deviation * weight + bias. */
+struct layernorm_args {
+    const void *x;                      /* act [n_rows, dim], packed */
+    const struct weight *weight, *bias; /* [dim]; bias may be NULL */
+    void *out;                          /* act [n_rows, dim], packed; may be x */
+    uint32_t n_rows, dim;
+    float eps;
+};
+
 /* A product's input that is RMSNorm(x), not x: a device may normalise while it multiplies, or
  * before. */
 struct rmsnorm_input {
@@ -115,6 +124,24 @@ struct gated_args {
     void *gate_up; /* act [n_rows, 2 * n_out]: workspace; undefined afterwards */
     void *out;     /* act [n_rows, n_out], packed */
     enum gate_kind kind;
+};
+
+/* The function of a feed-forward layer without a gate: GELU, its tanh approximation (as in
+ * GATE_GELU), or max(0, x). */
+enum act_kind { ACT_GELU, ACT_GELU_TANH, ACT_RELU };
+
+/* x = kind(x), in place; NaN stays NaN. */
+struct activate_args {
+    void *x; /* act [n_rows, dim], packed */
+    uint32_t n_rows, dim;
+    enum act_kind kind;
+};
+
+/* x[i] += table[first + the position of the step's row i]: positions that were learned. */
+struct add_positions_args {
+    const struct weight *table; /* [n_positions, dim] */
+    uint32_t first;             /* the row of position 0 */
+    void *x;                    /* act [n_rows, dim]: the step's rows */
 };
 
 /* out[i] = x[rows[i]]: picks the rows that need logits. */
@@ -173,9 +200,13 @@ struct backend_ops {
     /* Begins a step: operations up to the next step_begin() refer to it. */
     int (*step_begin)(struct backend *be, const struct step *step, struct error *err);
     int (*embed)(struct backend *be, const struct embed_args *args, struct error *err);
+    int (*add_positions)(struct backend *be, const struct add_positions_args *args,
+                         struct error *err);
     int (*rmsnorm)(struct backend *be, const struct rmsnorm_args *args, struct error *err);
+    int (*layernorm)(struct backend *be, const struct layernorm_args *args, struct error *err);
     int (*linear)(struct backend *be, const struct linear_args *args, struct error *err);
     int (*gated)(struct backend *be, const struct gated_args *args, struct error *err);
+    int (*activate)(struct backend *be, const struct activate_args *args, struct error *err);
     int (*rope_append)(struct backend *be, const struct rope_append_args *args, struct error *err);
     int (*attn_decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*attn_prefill)(struct backend *be, const struct attn_args *args, struct error *err);

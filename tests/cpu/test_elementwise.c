@@ -1,4 +1,4 @@
-/* test_elementwise.c - norm, RoPE, embedding, soft cap and gather against their definitions, at
+/* test_elementwise.c - norms, activations, RoPE, embedding, soft cap and gather against their definitions, at
  * ragged widths. */
 #include "tests/cpu/cpu_test.h"
 
@@ -75,6 +75,105 @@ static void rmsnorm_knows_heads_and_adds_on(struct backend *be) {
 static void rmsnorm_knows_heads_and_adds(void **state) {
     (void)state;
     for_each_backend(rmsnorm_knows_heads_and_adds_on);
+}
+
+/* A mean far from 0 must not cost digits of the deviation.  With and without a bias, in place and
+ * elsewhere, and rows without deviation. */
+static void layernorm_equals_its_definition_on(struct backend *be) {
+    for (size_t i = 0; i < 2 * N_WIDTHS; i++) {
+        const uint32_t dim = widths[i / 2];
+        const bool in_place = i % 2;
+        float *x = random_floats((size_t)N_ROWS * dim), *w = random_floats(dim),
+              *b = random_floats(dim), *out = in_place ? x : random_floats((size_t)N_ROWS * dim);
+        double *expected = malloc((size_t)N_ROWS * dim * sizeof(double));
+        for (uint32_t r = 0; r < N_ROWS; r++) {
+            double mean = 0, squares = 0;
+            for (uint32_t d = 0; d < dim; d++) x[r * dim + d] += r % 2 ? 20 : 0;
+            for (uint32_t d = 0; d < dim; d++) mean += (double)x[r * dim + d] / dim;
+            for (uint32_t d = 0; d < dim; d++) squares += pow(x[r * dim + d] - mean, 2) / dim;
+            for (uint32_t d = 0; d < dim; d++)
+                expected[r * dim + d] =
+                    (x[r * dim + d] - mean) / sqrt(squares + 1e-5) * w[d] + (in_place ? b[d] : 0);
+        }
+        const struct weight weight = {w, DTYPE_F32, 1, dim}, bias = {b, DTYPE_F32, 1, dim};
+        const struct layernorm_args args = {.x = x,
+                                            .weight = &weight,
+                                            .bias = in_place ? &bias : NULL,
+                                            .out = out,
+                                            .n_rows = N_ROWS,
+                                            .dim = dim,
+                                            .eps = 1e-5f};
+        assert_int_equal(be->ops->layernorm(be, &args, NULL), 0);
+        /* x itself is rounded at 20, to 1e-6 of a deviation; a row of one element is all mean. */
+        assert_close(out, expected, (size_t)N_ROWS * dim, 2e-5);
+        if (!in_place) free(out);
+        free(x), free(w), free(b), free(expected);
+    }
+}
+
+static void layernorm_equals_its_definition(void **state) {
+    (void)state;
+    for_each_backend(layernorm_equals_its_definition_on);
+}
+
+static double activated(double x, enum act_kind kind) {
+    if (kind == ACT_RELU) return x > 0 ? x : 0;
+    if (kind == ACT_GELU) return x / 2 * (1 + erf(x / sqrt(2)));
+    return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+/* From where they are linear to where they are 0, NaN among them; what lies behind is left
+ * alone. */
+static void activations_equal_their_definitions_on(struct backend *be) {
+    for (size_t i = 0; i < 3 * N_WIDTHS; i++) {
+        const enum act_kind kind = i % 3;
+        const uint32_t dim = widths[i / 3], n = N_ROWS * dim;
+        float *x = random_floats(n + 1);
+        double *expected = malloc(n * sizeof(double));
+        for (uint32_t j = 0; j < n; j++) x[j] *= j % 2 ? 1 : 8;
+        x[0] = NAN;
+        for (uint32_t j = 0; j < n; j++) expected[j] = activated(x[j], kind);
+        const float behind = x[n];
+        assert_int_equal(be->ops->activate(be, &(struct activate_args){x, N_ROWS, dim, kind}, NULL),
+                         0);
+        assert_true(isnan(x[0]) && x[n] == behind);
+        assert_close(x + 1, expected + 1, n - 1, 2e-6);
+        free(x), free(expected);
+    }
+}
+
+static void activations_equal_their_definitions(void **state) {
+    (void)state;
+    for_each_backend(activations_equal_their_definitions_on);
+}
+
+static void learned_positions_are_added_on(struct backend *be) {
+    enum { N_POSITIONS = 50, DIM = 21, FIRST = 2 };
+    uint32_t positions[N_ROWS];
+    for (int i = 0; i < N_ROWS; i++) positions[i] = random_below(N_POSITIONS - FIRST);
+    positions[0] = N_POSITIONS - FIRST - 1;
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        char table[N_POSITIONS * DIM * 4];
+        for (size_t i = 0; i < N_POSITIONS * DIM; i++)
+            store_f32_as(table, i, random_float(), dtype);
+        const struct weight w = {table, dtype, N_POSITIONS, DIM};
+        float *x = random_floats(N_ROWS * DIM), before[N_ROWS * DIM];
+        memcpy(before, x, sizeof(before));
+        const struct step step = {.n_rows = N_ROWS, .positions = positions};
+        assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
+        assert_int_equal(
+            be->ops->add_positions(be, &(struct add_positions_args){&w, FIRST, x}, NULL), 0);
+        for (size_t i = 0; i < N_ROWS * DIM; i++)
+            assert_true(x[i] ==
+                        before[i] + load_as_f32(table, (positions[i / DIM] + FIRST) * DIM + i % DIM,
+                                                dtype));
+        free(x);
+    }
+}
+
+static void learned_positions_are_added(void **state) {
+    (void)state;
+    for_each_backend(learned_positions_are_added_on);
 }
 
 static void embedding_widens_the_rows_of_the_tokens_on(struct backend *be) {
@@ -186,6 +285,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_equals_its_definition),
         cmocka_unit_test(rmsnorm_knows_heads_and_adds),
+        cmocka_unit_test(layernorm_equals_its_definition),
+        cmocka_unit_test(activations_equal_their_definitions),
+        cmocka_unit_test(learned_positions_are_added),
         cmocka_unit_test(embedding_widens_the_rows_of_the_tokens),
         cmocka_unit_test(gather_picks_rows),
         cmocka_unit_test(soft_cap_equals_its_definition),

@@ -1,4 +1,4 @@
-/* test_elementwise.c - embedding, norm and gather of the CUDA backend against the CPU's. */
+/* test_elementwise.c - embedding, norms, activations and gather of the CUDA backend against the CPU's. */
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/step.h"
@@ -85,6 +85,95 @@ static void rmsnorm_of_heads_equals_the_cpu(void **state) {
         }
 }
 
+static void check_layernorm(uint32_t n_rows, uint32_t dim, enum dtype dtype, bool in_place) {
+    const size_t n = (size_t)n_rows * dim;
+    struct error err = {0};
+    float *x = random_bf16(n, 3), *w = random_bf16(dim, 2), *b = random_bf16(dim, 1),
+          *expected = random_floats(n), *got = random_floats(n);
+    for (size_t i = 0; i < n; i++) x[i] += (float)(i / dim % 2 * 4);
+    void *host_w = converted(w, dim, dtype), *gpu_x = gpu_array(x, n, DTYPE_BF16),
+         *gpu_w = gpu_array(w, dim, dtype), *gpu_b = gpu_array(b, dim, DTYPE_F32),
+         *out = in_place ? gpu_x : gpu_poison(n, DTYPE_BF16);
+    const struct weight cpu_weight = {host_w, dtype, 1, dim}, gpu_weight = {gpu_w, dtype, 1, dim},
+                        cpu_bias = {b, DTYPE_F32, 1, dim}, gpu_bias = {gpu_b, DTYPE_F32, 1, dim};
+    gpu_read(x, gpu_x, n, DTYPE_BF16); /* as the sum was rounded */
+    struct layernorm_args args = {x,   &cpu_weight, in_place ? &cpu_bias : NULL, expected, n_rows,
+                                  dim, 1e-5f};
+    must(cpu->ops->layernorm(cpu, &args, &err), &err);
+    args.x = gpu_x;
+    args.weight = &gpu_weight;
+    args.bias = in_place ? &gpu_bias : NULL;
+    args.out = out;
+    must(gpu->ops->layernorm(gpu, &args, &err), &err);
+    gpu_read(got, out, n, DTYPE_BF16);
+    assert_near(got, expected, n, BF16_TOLERANCE, "layernorm");
+    if (!in_place) gpu_free(out);
+    gpu_free(gpu_x), gpu_free(gpu_w), gpu_free(gpu_b);
+    free(x), free(w), free(b), free(expected), free(got), free(host_w);
+}
+
+static void layernorm_equals_the_cpu(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_WIDTHS; i++)
+        for (size_t j = 0; j < N_HEIGHTS; j++)
+            for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+                check_layernorm(heights[j], widths[i], dtype, (i + j) % 2);
+}
+
+static void activations_equal_the_cpu(void **state) {
+    (void)state;
+    struct error err = {0};
+    for (size_t i = 0; i < 3 * N_WIDTHS; i++) {
+        const uint32_t rows = heights[i % N_HEIGHTS], dim = widths[i / 3], n = rows * dim;
+        const enum act_kind kind = i % 3;
+        float *x = random_bf16(n, 6), *got = random_floats(n);
+        x[0] = NAN;
+        void *gpu_x = gpu_array(x, n, DTYPE_BF16);
+        must(cpu->ops->activate(cpu, &(struct activate_args){x, rows, dim, kind}, &err), &err);
+        must(gpu->ops->activate(gpu, &(struct activate_args){gpu_x, rows, dim, kind}, &err), &err);
+        gpu_read(got, gpu_x, n, DTYPE_BF16);
+        assert_true(isnan(got[0]) && isnan(x[0]));
+        assert_near(got + 1, x + 1, n - 1, BF16_TOLERANCE, "activation");
+        gpu_free(gpu_x);
+        free(x), free(got);
+    }
+}
+
+static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
+    enum { N_POSITIONS = 400, FIRST = 2 };
+    const size_t n = (size_t)n_rows * dim;
+    struct error err = {0};
+    uint32_t *tokens = calloc(n_rows, sizeof(*tokens)),
+             *positions = calloc(n_rows, sizeof(*positions));
+    float *table = random_bf16(N_POSITIONS * (size_t)dim, 1), *x = random_bf16(n, 1),
+          *got = random_floats(n);
+    void *host = converted(table, N_POSITIONS * (size_t)dim, dtype),
+         *gpu_table = gpu_array(table, N_POSITIONS * (size_t)dim, dtype),
+         *gpu_x = gpu_array(x, n, DTYPE_BF16);
+    const struct weight cpu_weight = {host, dtype, N_POSITIONS, dim},
+                        gpu_weight = {gpu_table, dtype, N_POSITIONS, dim};
+    for (uint32_t i = 0; i < n_rows; i++) positions[i] = random_below(N_POSITIONS - FIRST);
+    const struct step step = {.n_rows = n_rows, .tokens = tokens, .positions = positions};
+    must(cpu->ops->step_begin(cpu, &step, &err), &err);
+    must(cpu->ops->add_positions(cpu, &(struct add_positions_args){&cpu_weight, FIRST, x}, &err),
+         &err);
+    must(gpu->ops->step_begin(gpu, &step, &err), &err);
+    must(
+        gpu->ops->add_positions(gpu, &(struct add_positions_args){&gpu_weight, FIRST, gpu_x}, &err),
+        &err);
+    gpu_read(got, gpu_x, n, DTYPE_BF16);
+    assert_near(got, x, n, BF16_TOLERANCE, "learned positions");
+    gpu_free(gpu_table), gpu_free(gpu_x);
+    free(tokens), free(positions), free(table), free(x), free(got), free(host);
+}
+
+static void learned_positions_equal_the_cpu(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_WIDTHS; i++)
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+            check_learned_positions(heights[i % N_HEIGHTS], widths[i], dtype);
+}
+
 static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
     enum { VOCAB = 50 };
     struct error err = {0};
@@ -165,6 +254,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_equals_the_cpu),
         cmocka_unit_test(rmsnorm_of_heads_equals_the_cpu),
+        cmocka_unit_test(layernorm_equals_the_cpu),
+        cmocka_unit_test(activations_equal_the_cpu),
+        cmocka_unit_test(learned_positions_equal_the_cpu),
         cmocka_unit_test(embedding_equals_the_cpu),
         cmocka_unit_test(gather_picks_rows),
         cmocka_unit_test(soft_cap_equals_the_cpu),
