@@ -17,6 +17,7 @@
 #include "engine/device/dtype.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
+#include "engine/model/family_names.h"
 #include "engine/model/rope_config.h"
 #include "engine/model/window_config.h"
 
@@ -66,18 +67,30 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->norms_from_one = family->norms_from_one;
     c->tied_head = family->usually_tied;
     c->gate = family->gate;
+    c->act = family->act;
+    c->layer_norm = family->layer_norm;
+    c->norm_bias = family->norm_bias;
+    c->plain_ffn = family->plain_ffn;
+    c->parallel = family->parallel;
+    c->qkv_by_group = family->qkv_by_group;
+    c->tensors = family->tensors;
     c->head_dim = family->usual_head_dim;
     return 0;
 }
 
+/* Returns what the model's family calls a key. */
+static const char *key_of(const struct model_config *c, const char *usual) {
+    return family_own_name(family_find(c->architecture)->keys, usual);
+}
+
 static int read_heads(const struct config_reader *r, struct model_config *c) {
     c->n_kv_heads = c->n_heads;
-    int rc = config_read_count(r, r->root, "num_key_value_heads", c->n_heads, &c->n_kv_heads);
+    const char *n_kv_heads = key_of(c, "num_key_value_heads");
+    int rc = config_read_count(r, r->root, n_kv_heads, c->n_heads, &c->n_kv_heads);
     if (rc) return rc;
     if (c->n_heads % c->n_kv_heads != 0)
-        return config_refuse(r, ERR_INVALID, "num_key_value_heads",
-                             "does not divide 'num_attention_heads'");
-    rc = config_read_count(r, r->root, "head_dim", MAX_HEAD_DIM, &c->head_dim);
+        return config_refuse(r, ERR_INVALID, n_kv_heads, "does not divide 'num_attention_heads'");
+    rc = config_read_count(r, r->root, key_of(c, "head_dim"), MAX_HEAD_DIM, &c->head_dim);
     if (rc) return rc;
     if (c->head_dim == 0 && c->dim % c->n_heads != 0)
         return config_refuse(r, ERR_INVALID, "hidden_size",
@@ -91,9 +104,9 @@ static int read_heads(const struct config_reader *r, struct model_config *c) {
 static int read_shape(const struct config_reader *r, struct model_config *c) {
     for (size_t i = 0; i < sizeof(required_counts) / sizeof(required_counts[0]); i++) {
         const struct count_key *k = &required_counts[i];
-        if (!config_get(r->root, k->key))
-            return config_refuse(r, ERR_INVALID, k->key, "is missing");
-        int rc = config_read_count(r, r->root, k->key, k->max, (uint32_t *)((char *)c + k->offset));
+        const char *key = key_of(c, k->key);
+        if (!config_get(r->root, key)) return config_refuse(r, ERR_INVALID, key, "is missing");
+        int rc = config_read_count(r, r->root, key, k->max, (uint32_t *)((char *)c + k->offset));
         if (rc) return rc;
     }
     return read_heads(r, c);
@@ -120,23 +133,48 @@ static bool has_bias(enum family_bias bias, bool said) {
 
 static int read_biases(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    bool attention = family->usual_bias, mlp = false;
-    int rc = config_read_bool(r, r->root, "attention_bias", &attention);
-    if (!rc) rc = config_read_bool(r, r->root, "mlp_bias", &mlp);
+    const char *attention_key = key_of(c, "attention_bias"), *mlp_key = key_of(c, "mlp_bias");
+    bool attention = family->usual_bias, mlp = family->usual_bias && family->mlp_bias != BIAS_NEVER;
+    int rc = config_read_bool(r, r->root, attention_key, &attention);
+    if (!rc) rc = config_read_bool(r, r->root, mlp_key, &mlp);
     if (rc) return rc;
     if (attention && family->qkv_bias == BIAS_NEVER)
-        return config_refuse(r, ERR_UNSUPPORTED, "attention_bias", "is not of this architecture");
+        return config_refuse(r, ERR_UNSUPPORTED, attention_key, "is not of this architecture");
     if (mlp && family->mlp_bias == BIAS_NEVER)
-        return config_refuse(r, ERR_UNSUPPORTED, "mlp_bias", "is not of this architecture");
+        return config_refuse(r, ERR_UNSUPPORTED, mlp_key, "is not of this architecture");
     c->qkv_bias = has_bias(family->qkv_bias, attention);
     c->o_bias = has_bias(family->o_bias, attention);
     c->mlp_bias = has_bias(family->mlp_bias, mlp);
     return 0;
 }
 
-static int read_gate(const struct config_reader *r, const struct model_config *c) {
+/* Reads the function of a feed-forward layer without a gate. */
+static int read_activation(const struct config_reader *r, struct model_config *c) {
+    static const struct {
+        const char *name;
+        enum act_kind act;
+    } known[] = {{"gelu", ACT_GELU},
+                 {"gelu_new", ACT_GELU_TANH},
+                 {"gelu_fast", ACT_GELU_TANH},
+                 {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                 {"relu", ACT_RELU}};
+    const char *key = key_of(c, "hidden_act");
+    const json_t *value = config_get(r->root, key);
+    const char *name = json_string_value(value);
+    if (!value) return 0;
+    for (size_t i = 0; name && i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(name, known[i].name) != 0) continue;
+        c->act = known[i].act;
+        return 0;
+    }
+    return config_refuse(r, ERR_UNSUPPORTED, key,
+                         "is not gelu, gelu_new, gelu_fast, gelu_pytorch_tanh or relu");
+}
+
+static int read_gate(const struct config_reader *r, struct model_config *c) {
     static const char *const keys[] = {"hidden_act", "hidden_activation"};
     const bool gelu = c->gate == GATE_GELU;
+    if (c->plain_ffn) return read_activation(r, c);
     for (int i = 0; i < 2; i++) {
         const json_t *act = config_get(r->root, keys[i]);
         const char *name = json_string_value(act);
@@ -189,7 +227,7 @@ static int read_scales(const struct config_reader *r, struct model_config *c) {
 
 static int read_options(const struct config_reader *r, struct model_config *c) {
     double eps = family_find(c->architecture)->norm_eps;
-    int rc = config_read_number(r, r->root, "rms_norm_eps", 1e-12, 1.0, &eps);
+    int rc = config_read_number(r, r->root, key_of(c, "rms_norm_eps"), 1e-12, 1.0, &eps);
     if (rc) return rc;
     c->norm_eps = (float)eps;
     if ((rc = config_read_bool(r, r->root, "tie_word_embeddings", &c->tied_head))) return rc;
@@ -272,6 +310,8 @@ int model_config_parse(struct model_config *out, const json_t *config, const jso
     int rc = read_architecture(&r, &c);
     if (rc) return rc;
     if ((rc = read_shape(&r, &c))) return rc;
+    const struct model_family *family = family_find(c.architecture);
+    if (family->read && (rc = family->read(&r, &c))) return rc;
     if ((rc = read_options(&r, &c))) return rc;
     if ((rc = rope_config_read(&r, &c, &rope))) return rc;
     if ((rc = read_tokens(&r, config, &c))) return rc;

@@ -6,7 +6,7 @@
  *   normed   act [max_rows, dim]            workspace of norms within and after products
  *   qkv      act [max_rows, (n_heads + 2 * n_kv_heads) * head_dim]
  *   attn     act [max_rows, n_heads * head_dim]
- *   gate_up  act [max_rows, 2 * ffn_dim]
+ *   gate_up  act [max_rows, 2 * ffn_dim]    where feed-forward layers have gates
  *   ffn      act [max_rows, ffn_dim]
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
  *   last_attn act [max_logit_rows, n_heads * head_dim]                 and of attn
@@ -96,7 +96,7 @@ static struct decoder_layout make_plan(const struct model_config *c,
     plan.normed = reserve(&plan, rows, c->dim, act_bytes);
     plan.qkv = reserve(&plan, rows, q_dim + 2 * kv_dim, act_bytes);
     plan.attn = reserve(&plan, rows, q_dim, act_bytes);
-    plan.gate_up = reserve(&plan, rows, 2 * (size_t)c->ffn_dim, act_bytes);
+    plan.gate_up = reserve(&plan, rows, c->plain_ffn ? 0 : 2 * (size_t)c->ffn_dim, act_bytes);
     plan.ffn = reserve(&plan, rows, c->ffn_dim, act_bytes);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
     plan.last_attn = reserve(&plan, limits->max_logit_rows, q_dim, act_bytes);
@@ -184,8 +184,28 @@ void decoder_destroy(struct decoder *decoder) {
     free(decoder);
 }
 
-static struct rmsnorm_input norm_with(const struct decoder *d, const struct weight *weight) {
-    return (struct rmsnorm_input){weight, d->model->config.norm_eps, d->normed};
+/* A product's input, normed: by the product, or before it. */
+struct normed {
+    const void *x;
+    const struct rmsnorm_input *norm; /* NULL, or &rms */
+    struct rmsnorm_input rms;
+};
+
+/* Norms the rows of x, packed, that a product will read; LayerNorm is an operation of its own. */
+static int norm_rows(struct decoder *d, const void *x, uint32_t n_rows, const struct weight *weight,
+                     const struct weight *bias, struct normed *out, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct layernorm_args args = {.x = x,
+                                        .weight = weight,
+                                        .bias = weight_if_present(bias),
+                                        .out = d->normed,
+                                        .n_rows = n_rows,
+                                        .dim = c->dim,
+                                        .eps = c->norm_eps};
+    out->rms = (struct rmsnorm_input){weight, c->norm_eps, d->normed};
+    out->x = c->layer_norm ? d->normed : x;
+    out->norm = c->layer_norm ? NULL : &out->rms;
+    return c->layer_norm ? d->be->ops->layernorm(d->be, &args, err) : 0;
 }
 
 /* Adds in W^T (+ b), or its norm, to the residual stream x. */
@@ -218,9 +238,10 @@ static int run_residual(struct decoder *d, const void *in, const struct weight *
 
 static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
                    struct error *err) {
-    const struct rmsnorm_input norm = norm_with(d, &w->attn_norm);
-    const struct linear_args args = {.x = rows.x,
-                                     .norm = &norm,
+    struct normed input;
+    int rc = norm_rows(d, rows.x, rows.n, &w->attn_norm, &w->attn_norm_bias, &input, err);
+    const struct linear_args args = {.x = input.x,
+                                     .norm = input.norm,
                                      .n_rows = rows.n,
                                      .n_in = d->model->config.dim,
                                      .n_parts = 3,
@@ -238,7 +259,7 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_
                                           .y = act_at(d, rows.qkv, d->q_dim + d->kv_dim),
                                           .y_stride = d->qkv_dim},
                                      }};
-    return d->be->ops->linear(d->be, &args, err);
+    return rc ? rc : d->be->ops->linear(d->be, &args, err);
 }
 
 /* Norms each of the n_heads heads that begin at x, in every row of qkv. */
@@ -367,13 +388,11 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
     return d->be->ops->evict->chunk(d->be, &attn, err);
 }
 
-/* Runs the rest of a layer on n_rows rows of attention results and of the residual stream x. */
-static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
-                   uint32_t n_rows, struct error *err) {
-    const struct layer_weights *w = &d->model->layers[layer];
-    const struct rmsnorm_input norm = norm_with(d, &w->ffn_norm);
-    const struct gated_args gated = {.x = x,
-                                     .norm = &norm,
+/* Computes ffn from its input, by a gate and up, or by up and a function. */
+static int run_gated(struct decoder *d, const struct layer_weights *w, const struct normed *input,
+                     uint32_t n_rows, struct error *err) {
+    const struct gated_args gated = {.x = input->x,
+                                     .norm = input->norm,
                                      .n_rows = n_rows,
                                      .n_in = d->model->config.dim,
                                      .gate = &w->gate,
@@ -383,16 +402,57 @@ static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void
                                      .gate_up = d->gate_up,
                                      .out = d->ffn,
                                      .kind = d->model->config.gate};
-    int rc = run_residual(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
+    return d->be->ops->gated(d->be, &gated, err);
+}
+
+static int run_plain(struct decoder *d, const struct layer_weights *w, const struct normed *input,
+                     uint32_t n_rows, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct linear_args up = {.x = input->x,
+                                   .norm = input->norm,
+                                   .n_rows = n_rows,
+                                   .n_in = c->dim,
+                                   .n_parts = 1,
+                                   .parts = {{.w = &w->up,
+                                              .bias = weight_if_present(&w->up_bias),
+                                              .y = d->ffn,
+                                              .y_stride = c->ffn_dim}}};
+    const struct activate_args act = {
+        .x = d->ffn, .n_rows = n_rows, .dim = c->ffn_dim, .kind = c->act};
+    const int rc = d->be->ops->linear(d->be, &up, err);
+    return rc ? rc : d->be->ops->activate(d->be, &act, err);
+}
+
+static int run_hidden(struct decoder *d, const struct layer_weights *w, const void *x,
+                      uint32_t n_rows, struct error *err) {
+    struct normed input;
+    const int rc = norm_rows(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
     if (rc) return rc;
-    if ((rc = d->be->ops->gated(d->be, &gated, err))) return rc;
+    return d->model->config.plain_ffn ? run_plain(d, w, &input, n_rows, err)
+                                      : run_gated(d, w, &input, n_rows, err);
+}
+
+/* Runs the rest of a layer on n_rows rows of attention results and of the residual stream x.  In a
+ * parallel block the feed-forward layer reads x as attention did, so before that is added. */
+static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
+                   uint32_t n_rows, struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    const bool parallel = d->model->config.parallel;
+    int rc = parallel ? run_hidden(d, w, x, n_rows, err) : 0;
+    if (!rc) rc = run_residual(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
+    if (!rc && !parallel) rc = run_hidden(d, w, x, n_rows, err);
+    if (rc) return rc;
     return run_residual(d, d->ffn, &w->down, &w->down_bias, &w->ffn_post_norm, x, n_rows, err);
 }
 
 static int run_embed(struct decoder *d, void *x, struct error *err) {
     const struct embed_args embed = {
         .table = &d->model->embedding, .out = x, .scale = d->model->config.embed_scale};
-    return d->be->ops->embed(d->be, &embed, err);
+    const struct add_positions_args positions = {
+        .table = &d->model->positions, .first = d->model->config.first_position, .x = x};
+    const int rc = d->be->ops->embed(d->be, &embed, err);
+    if (rc || d->model->config.positions != POSITIONS_LEARNED) return rc;
+    return d->be->ops->add_positions(d->be, &positions, err);
 }
 
 /* Runs all layers, the last one only as far as its attention. */
@@ -417,17 +477,19 @@ static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uin
 /* Computes the logits of n rows of the residual stream. */
 static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
-    const struct rmsnorm_input norm = norm_with(d, &d->model->final_norm);
+    const struct model *m = d->model;
+    struct normed input;
+    int rc = norm_rows(d, x, n, &m->final_norm, &m->final_norm_bias, &input, err);
     const struct linear_args head = {
-        .x = x,
-        .norm = &norm,
+        .x = input.x,
+        .norm = input.norm,
         .n_rows = n,
         .n_in = c->dim,
         .n_parts = 1,
         .y_f32 = true,
-        .parts = {{.w = &d->model->head, .y = d->logits, .y_stride = c->n_vocab}}};
+        .parts = {{.w = &m->head, .y = d->logits, .y_stride = c->n_vocab}}};
     const struct soft_cap_args cap = {d->logits, n, c->n_vocab, c->logit_softcap};
-    const int rc = d->be->ops->linear(d->be, &head, err);
+    if (!rc) rc = d->be->ops->linear(d->be, &head, err);
     return rc || cap.cap == 0 ? rc : d->be->ops->soft_cap(d->be, &cap, err);
 }
 
@@ -512,6 +574,18 @@ static bool is_sampled(const struct decoder *d, uint32_t token) {
     return token & STEP_SAMPLED && (token & ~STEP_SAMPLED) < d->n_sampled;
 }
 
+/* Checks that learned positions are rows of their table, which nothing else bounds. */
+static int check_positions(const struct decoder *d, const struct step *step, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    if (c->positions != POSITIONS_LEARNED) return 0;
+    for (uint32_t i = 0; i < step->n_rows; i++)
+        if (step->positions[i] >= c->max_position)
+            return error_set(err, ERR_INVALID,
+                             "decoder: position %" PRIu32 ", but only %" PRIu32 " were learned",
+                             step->positions[i], c->max_position);
+    return 0;
+}
+
 /* Checks all tokens and the number of rows.  A wrong one would be read or written outside a buffer,
  * and the device does not notice. */
 static int check_rows(const struct decoder *d, const struct step *step, struct error *err) {
@@ -524,7 +598,7 @@ static int check_rows(const struct decoder *d, const struct step *step, struct e
         if (step->tokens[i] >= n_vocab && !is_sampled(d, step->tokens[i]))
             return error_set(err, ERR_INVALID, "decoder: token %" PRIu32 " outside the vocabulary",
                              step->tokens[i]);
-    return 0;
+    return check_positions(d, step, err);
 }
 
 static int check_samples(const struct step *step, const struct sample_row *samples,

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "engine/model/family_config.h"
+#include "engine/model/family_names.h"
+
 static const struct model_family families[] = {
     {.architecture = "LlamaForCausalLM",
      .type = "llama",
@@ -92,6 +95,22 @@ static const struct model_family families[] = {
      .usually_tied = true,
      .scales_embedding = true,
      .gate = GATE_GELU},
+    {.architecture = "GPTNeoXForCausalLM",
+     .type = "gpt_neox",
+     .qkv_bias = BIAS_AS_SAID,
+     .o_bias = BIAS_AS_SAID,
+     .mlp_bias = BIAS_ALWAYS,
+     .usual_bias = true,
+     .norm_eps = 1e-5,
+     .keys = neox_keys,
+     .tensors = neox_tensors,
+     .read = family_read_neox,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_ffn = true,
+     .fused_qkv = true,
+     .qkv_by_group = true,
+     .partial_rotary = 0.25},
 };
 
 const struct model_family *family_find(const char *architecture) {

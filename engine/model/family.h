@@ -19,6 +19,10 @@ enum family_window {
     WINDOW_IF_USED  /* and 'use_sliding_window' is true, from layer 'max_window_layers' on */
 };
 
+struct config_reader;
+struct family_name;
+struct model_config;
+
 struct model_family {
     const char *architecture;
     const char *type; /* its 'model_type', by which transformers finds it */
@@ -26,10 +30,16 @@ struct model_family {
     enum family_window window;
     uint32_t usual_window; /* where config.json lacks the key; 0: none */
     double norm_eps;       /* unless config.json says so */
-    bool usual_bias;       /* 'attention_bias' where config.json lacks it */
+    bool usual_bias;       /* 'attention_bias' and 'mlp_bias' where config.json lacks them */
+    /* Its names where they are not Llama's; NULL: there are none. */
+    const struct family_name *keys, *tensors;
+    /* Reads and checks what only this family says (family_config.h); NULL: nothing. */
+    int (*read)(const struct config_reader *r, struct model_config *c);
     /* The same as the members of model_config: */
     bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
-    bool fused_qkv, fused_gate_up, paired_rotary;
+    bool layer_norm, norm_bias, plain_ffn, parallel;
+    bool fused_qkv, qkv_by_group, fused_gate_up, paired_rotary;
+    enum act_kind act;      /* of a plain_ffn, where config.json lacks the key */
     double partial_rotary;  /* usual share of a head that rotates; 0: all of it, always */
     uint32_t window_period; /* every window_period-th layer has no window; 0: all have one */
     /* Usual base of the rotary frequencies in layers with a window; 0: as in the others. */

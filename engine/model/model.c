@@ -8,6 +8,8 @@
 
 #include "engine/base/error.h"
 #include "engine/model/checkpoint.h"
+#include "engine/model/family_names.h"
+#include "engine/model/qkv_order.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
 #include "engine/model/weights.h"
@@ -31,34 +33,45 @@ struct loader {
 typedef int (*weight_visitor)(struct loader *l, const struct weight_rule *rule, const char *name,
                               struct weight *out);
 
-/* Writes the rule's name with its '#' replaced. */
-static void expand_name(char *out, const char *name, uint32_t layer) {
-    const char *mark = strchr(name, '#');
-    if (mark) snprintf(out, MAX_NAME, "%.*s%u%s", (int)(mark - name), name, layer, mark + 1);
-    else snprintf(out, MAX_NAME, "%s", name);
+/* Writes the name that the model's family has for a rule's, with its '#' replaced. */
+static void expand_name(char *out, const struct model_config *c, const char *rule, uint32_t layer) {
+    const char *suffix = strrchr(rule, '.');
+    char usual[MAX_NAME];
+    snprintf(usual, sizeof(usual), "%.*s", (int)(suffix - rule), rule);
+    const char *name = family_own_name(c->tensors, usual), *mark = strchr(name, '#');
+    if (mark)
+        snprintf(out, MAX_NAME, "%.*s%u%s%s", (int)(mark - name), name, layer, mark + 1, suffix);
+    else snprintf(out, MAX_NAME, "%s%s", name, suffix);
+}
+
+static bool is_by_group(const struct weight_rule *rule, const struct model_config *c) {
+    return c->qkv_by_group && rule->whole == SIDE_QKV;
 }
 
 static uint64_t weight_bytes(const struct weight *w) {
     return (uint64_t)w->rows * w->cols * dtype_size(w->dtype);
 }
 
-/* Describes the weight as the host has it; a random one has no data yet. */
+/* Describes the weight as the host has it; a random one has no data yet.  One whose rows lie by KV
+ * head begins where its tensor does. */
 static int find_weight(struct loader *l, const struct weight_rule *rule, const char *name,
                        struct weight *host) {
     const struct model_config *config = &l->model->config;
-    const uint32_t rows = weights_side(rule->rows, config);
-    const struct tensor_shape shape = {
-        .n_dims = rule->rows == SIDE_VECTOR ? 1 : 2,
-        .rows = rule->whole ? weights_side(rule->whole, config) : rows,
-        .cols = weights_side(rule->cols, config),
-    };
-    *host = (struct weight){.dtype = DTYPE_BF16, .rows = rows, .cols = shape.cols};
+    const bool is_vector = rule->rows == SIDE_VECTOR;
+    const uint32_t rows = weights_side(rule->rows, config), cols = weights_side(rule->cols, config),
+                   whole = weights_side(rule->whole, config);
+    const struct tensor_shape shape = {.n_dims = is_vector ? 1 : 2,
+                                       .rows = rule->whole && !is_vector ? whole : rows,
+                                       .cols = rule->whole && is_vector ? whole : cols};
+    *host = (struct weight){.dtype = DTYPE_BF16, .rows = rows, .cols = cols};
     if (l->source->random) return 0;
     int rc = checkpoint_get(l->model->checkpoint, name, &shape, host, l->err);
     if (rc) return rc;
-    const size_t before = weights_side(rule->before, config);
-    host->data = (const char *)host->data + before * shape.cols * dtype_size(host->dtype);
     host->rows = rows;
+    host->cols = cols;
+    if (is_by_group(rule, config)) return 0;
+    const size_t before = weights_side(rule->before, config), each = is_vector ? 1 : cols;
+    host->data = (const char *)host->data + before * each * dtype_size(host->dtype);
     return 0;
 }
 
@@ -85,6 +98,19 @@ static void *own_room(struct loader *l, size_t bytes) {
     own->next = l->model->reordered;
     l->model->reordered = own;
     return own->data;
+}
+
+/* Replaces the data of a tensor of q, k and v by a copy of one of them. */
+static int take_from_groups(struct loader *l, const struct weight_rule *rule, struct weight *host) {
+    const struct model_config *c = &l->model->config;
+    const size_t bytes = weight_bytes(host), n_rows = host->rows == 1 ? host->cols : host->rows,
+                 row_bytes = bytes / n_rows, n_groups = c->n_kv_heads;
+    void *out = own_room(l, bytes);
+    if (!out) return ERR_NOMEM;
+    qkv_order(out, host->data, n_groups, weights_side(SIDE_QKV, c) / n_groups * row_bytes,
+              weights_side(rule->before, c) / n_groups * row_bytes, bytes / n_groups);
+    host->data = out;
+    return 0;
 }
 
 /* Replaces the weight's data with a copy in the decoder's order. */
@@ -139,18 +165,20 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
     struct weight host;
     const void *data;
     const bool reorders = rule->turns && model->config.paired_rotary && !model->random,
-               adds_one = rule->is_norm && model->config.norms_from_one && !model->random;
+               adds_one = rule->is_norm && model->config.norms_from_one && !model->random,
+               takes = is_by_group(rule, &model->config) && !model->random;
     int rc = find_weight(l, rule, name, &host);
     if (rc == 0 && model->random)
         rc = random_weights_get(model->random, rule->is_norm, &host, l->err);
     const uint64_t file_bytes = rc ? 0 : weight_bytes(&host);
+    if (rc == 0 && takes) rc = take_from_groups(l, rule, &host);
     if (rc == 0 && reorders) rc = reorder(l, &host);
     if (rc == 0 && adds_one) rc = add_one(l, &host);
     if (rc) return rc;
     rc = l->be->ops->weight_upload(l->be, host.data, weight_bytes(&host), &data, l->err);
     if (rc) return rc;
     if (model->random && data != host.data) random_weights_take_back(model->random);
-    if ((reorders || adds_one) && data != host.data) drop_reordered(model);
+    if ((takes || reorders || adds_one) && data != host.data) drop_reordered(model);
     *out = host;
     out->data = data;
     model->weight_bytes += file_bytes;
@@ -164,7 +192,7 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
     for (size_t i = 0; i < rules->n; i++) {
         const struct weight_rule *rule = &rules->rules[i];
         if (!weights_rule_applies(rule, &l->model->config)) continue;
-        expand_name(name, rule->name, layer);
+        expand_name(name, &l->model->config, rule->name, layer);
         int rc = visit(l, rule, name, (struct weight *)((char *)base + rule->at));
         if (rc) return rc;
     }
@@ -185,12 +213,15 @@ static int choose_head(struct loader *l) {
     const struct weight_rule *head = weights_find("lm_head.weight"),
                              *embedding = weights_find("model.embed_tokens.weight");
     struct weight own, table;
+    char head_name[MAX_NAME], table_name[MAX_NAME];
+    expand_name(head_name, &model->config, head->name, 0);
+    expand_name(table_name, &model->config, embedding->name, 0);
     model->config.head_source = model->config.tied_head ? HEAD_TIED : HEAD_OWN;
     if (!model->config.tied_head || l->source->random ||
-        !checkpoint_has(model->checkpoint, head->name))
+        !checkpoint_has(model->checkpoint, head_name))
         return 0;
-    int rc = find_weight(l, head, head->name, &own);
-    if (!rc) rc = find_weight(l, embedding, embedding->name, &table);
+    int rc = find_weight(l, head, head_name, &own);
+    if (!rc) rc = find_weight(l, embedding, table_name, &table);
     if (rc) return rc;
     const bool equal =
         own.dtype == table.dtype && memcmp(own.data, table.data, weight_bytes(&own)) == 0;

@@ -9,6 +9,7 @@
 #include "engine/device/dtype.h"
 
 struct checkpoint;
+struct family_name;
 struct random_weights;
 struct reordered;
 
@@ -23,6 +24,12 @@ enum head_source {
     HEAD_FOUND  /* lm_head.weight, which differs, although config.json ties them */
 };
 
+/* How attention knows where tokens are. */
+enum model_positions {
+    POSITIONS_ROTARY, /* q and k are rotated */
+    POSITIONS_LEARNED /* a table's row is added to the token's embedding */
+};
+
 /* What the decoder needs to know; a model family fills this in and adds no code. */
 struct model_config {
     char architecture[64];
@@ -33,6 +40,9 @@ struct model_config {
     float norm_eps, attn_scale, rope_scale, embed_scale;
     float attn_softcap, logit_softcap; /* 0: none */
     enum gate_kind gate;
+    enum act_kind act; /* of a feed-forward layer without a gate */
+    enum model_positions positions;
+    uint32_t first_position; /* of learned positions: the table's row of position 0 */
     bool tied_head; /* as config.json says; once the model is loaded, as its checkpoint has it */
     enum head_source head_source; /* set once it is loaded */
     bool qkv_bias, o_bias, mlp_bias;
@@ -40,12 +50,18 @@ struct model_config {
     bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
     bool own_ffn_norms;            /* the checkpoint has pre_ and post_feedforward_layernorm */
     bool norms_from_one;           /* in the checkpoint 1 is subtracted from the norms' weights */
+    bool layer_norm, norm_bias;    /* LayerNorm instead of RMSNorm; norms have a bias */
+    bool plain_ffn;                /* the feed-forward layer has no gate: down(act(up(x))) */
+    bool parallel;                 /* attention and feed-forward read the same x */
+    bool shared_norm;              /* and the same norm of it */
     bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
-    bool paired_rotary;            /* in the checkpoint q and k rotate by neighbours:
+    bool qkv_by_group;             /* with fused_qkv: its rows lie by KV head (qkv_order.h) */
+    const struct family_name *tensors; /* the checkpoint's names (family_names.h) */
+    bool paired_rotary;                /* in the checkpoint q and k rotate by neighbours:
                                       rotary_order.h */
-    uint32_t n_freqs;              /* rotary pairs, head_dim / 2 when the whole head rotates */
-    double *inv_freq;              /* [n_freqs], owned by the model; scaling already applied */
-    double *local_freq;            /* the same for layers with a window; NULL: as the others */
+    uint32_t n_freqs;                  /* rotary pairs, head_dim / 2 when the whole head rotates */
+    double *inv_freq;                  /* [n_freqs], owned by the model; scaling already applied */
+    double *local_freq;                /* the same for layers with a window; NULL: as the others */
     uint32_t bos;
     bool has_bos;
     uint32_t eos[MODEL_MAX_EOS];
@@ -54,13 +70,15 @@ struct model_config {
 };
 
 struct layer_weights {
-    struct weight attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
+    struct weight attn_norm, attn_norm_bias, ffn_norm_bias, q, k, v, o, q_bias, k_bias, v_bias,
+        o_bias, q_norm, k_norm;
     struct weight attn_post_norm, ffn_post_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias;
 };
 
 struct model {
     struct model_config config;
+    struct weight positions, final_norm_bias;
     struct weight embedding, final_norm, head; /* head aliases embedding when tied */
     struct layer_weights *layers;              /* [n_layers] */
     size_t weight_bytes;

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/model/family.h"
+#include "engine/model/family_names.h"
 
 enum { MAX_CONTEXT = 1 << 30 };
 
@@ -109,16 +110,15 @@ static int read_kind(const struct rope_reader *r) {
 static int read_share(const struct rope_reader *r) {
     const double usual = family_of(r)->partial_rotary;
     double share = usual > 0 ? usual : 1.0;
-    int rc =
-        config_read_number(r->config, r->config->root, "partial_rotary_factor", 0.0, 1.0, &share);
+    const char *key = family_own_name(family_of(r)->keys, "partial_rotary_factor");
+    int rc = config_read_number(r->config, r->config->root, key, 0.0, 1.0, &share);
     if (!rc) rc = read_number(r, "partial_rotary_factor", 0.0, 1.0, &share);
     if (rc) return rc;
     if (usual == 0 && share != 1.0)
         return refuse(r, ERR_UNSUPPORTED, "partial_rotary_factor", "is not 1");
     const uint32_t n_rotated = (uint32_t)(r->c->head_dim * share);
     if (n_rotated == 0 || n_rotated % 2 != 0)
-        return refuse(r, ERR_UNSUPPORTED, "partial_rotary_factor",
-                      "rotates no elements, or an odd number of them");
+        return refuse(r, ERR_UNSUPPORTED, key, "rotates no elements, or an odd number of them");
     r->c->n_freqs = n_rotated / 2;
     return 0;
 }
@@ -257,7 +257,8 @@ int rope_config_read(const struct config_reader *config, struct model_config *c,
     c->rope_scale = 1.0f;
     int rc = find_rope(&r);
     if (!rc) rc = check_keys(&r);
-    if (!rc) rc = config_read_number(config, config->root, "rope_theta", 1.0, 1e15, &p->theta);
+    const char *theta = family_own_name(family_of(&r)->keys, "rope_theta");
+    if (!rc) rc = config_read_number(config, config->root, theta, 1.0, 1e15, &p->theta);
     if (!rc) rc = read_number(&r, "rope_theta", 1.0, 1e15, &p->theta);
     if (!rc) rc = read_local(&r);
     if (!rc) rc = read_share(&r);

@@ -1,6 +1,6 @@
 /* weights.h - the map from tensor names to the members of struct model.  It is one for all
- * families: they call the same things by the same names.  The config says which of the rest a model
- * has.
+ * families, in Llama's names; some have others for the same things (family_names.h).  The config
+ * says which of them a model has.
  *
  * Thread: any.  Memory: none of its own. */
 #ifndef ENGINE_MODEL_WEIGHTS_H
@@ -17,6 +17,7 @@ enum weight_side {
     SIDE_NONE,
     SIDE_VECTOR,
     SIDE_VOCAB,
+    SIDE_POSITIONS,
     SIDE_DIM,
     SIDE_Q,
     SIDE_KV,
@@ -27,20 +28,21 @@ enum weight_side {
     SIDE_HEAD
 };
 
-enum weight_when {
-    WHEN_ALWAYS,
-    WHEN_UNTIED,
-    WHEN_QKV_BIAS,
-    WHEN_O_BIAS,
-    WHEN_MLP_BIAS,
-    WHEN_QK_NORM,
-    WHEN_POST_NORMS,
-    WHEN_FFN_NORM,
-    WHEN_OWN_FFN_NORMS,
-    WHEN_SPLIT_QKV,
-    WHEN_FUSED_QKV,
-    WHEN_SPLIT_GATE_UP,
-    WHEN_FUSED_GATE_UP
+/* What tensors a model has, as a set of bits. */
+enum weight_trait {
+    TRAIT_TIED = 1,
+    TRAIT_QKV_BIAS = 2,
+    TRAIT_O_BIAS = 4,
+    TRAIT_MLP_BIAS = 8,
+    TRAIT_QK_NORM = 16,
+    TRAIT_POST_NORMS = 32,
+    TRAIT_OWN_FFN_NORMS = 64,
+    TRAIT_FUSED_QKV = 128,
+    TRAIT_FUSED_GATE_UP = 256,
+    TRAIT_PLAIN_FFN = 512,
+    TRAIT_NORM_BIAS = 1024,
+    TRAIT_SHARED_NORM = 2048,
+    TRAIT_LEARNED_POSITIONS = 4096
 };
 
 struct weight_rule {
@@ -48,10 +50,12 @@ struct weight_rule {
     size_t at;             /* offset of the struct weight, in struct model or layer_weights */
     enum weight_side rows; /* SIDE_VECTOR: the tensor has one dimension, cols */
     enum weight_side cols;
-    /* The tensor holds other rows, too: it has `whole`, and `before` of them come before these.
-     * SIDE_NONE: it holds only these. */
+    /* The tensor holds other rows, too: it has `whole`, and `before` of them come before these, as
+     * a whole or (qkv_order.h) in each group.  SIDE_NONE: it holds only these.  A vector holds
+     * other elements. */
     enum weight_side whole, before;
-    enum weight_when when;
+    unsigned with,
+        without;  /* weight_trait: a model has the tensor if it has all and none of these */
     bool is_norm; /* a vector that scales: 1 where weights are random */
     bool turns;   /* its rows are q's or k's (rotary_order.h) */
 };

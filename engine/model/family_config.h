@@ -1,0 +1,15 @@
+/* family_config.h - what config.json says of single families only.
+ *
+ * Each reads keys that no other family has, once the model's shape is known: it sets what they
+ * change, and refuses by name what is not served.
+ *
+ * Thread: any.  Memory: none. */
+#ifndef ENGINE_MODEL_FAMILY_CONFIG_H
+#define ENGINE_MODEL_FAMILY_CONFIG_H
+
+struct config_reader;
+struct model_config;
+
+int family_read_neox(const struct config_reader *r, struct model_config *c);
+
+#endif

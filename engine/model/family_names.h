@@ -1,0 +1,21 @@
+/* family_names.h - what families call by other names than Llama: keys of config.json, and tensors.
+ *
+ * Everything else in this room reads and refuses by Llama's names.  A family's row (family.h) has
+ * two lists of the names that differ.
+ *
+ * Thread: any.  Memory: constant. */
+#ifndef ENGINE_MODEL_FAMILY_NAMES_H
+#define ENGINE_MODEL_FAMILY_NAMES_H
+
+/* The last of a list has NULL for usual.  A tensor's names lack the '.weight' or '.bias' at the
+ * end; '#' stands for the layer's number. */
+struct family_name {
+    const char *usual, *own;
+};
+
+extern const struct family_name neox_keys[], neox_tensors[];
+
+/* Returns the family's own name, or the usual one if the list lacks it; names may be NULL. */
+const char *family_own_name(const struct family_name *names, const char *usual);
+
+#endif
