@@ -413,6 +413,7 @@ static struct kv_limits kv_limits(const struct engine *e) {
     return (struct kv_limits){.max_model_len = e->info.max_model_len,
                               .trained_context = e->info.model->max_position,
                               .window = e->info.model->window,
+                              .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
                               .bounded_caches = e->info.bounded_caches,
                               .selections = e->info.selections,
                               .max_selected = most_selected(e),

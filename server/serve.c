@@ -240,15 +240,16 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     server->api_key = s->options->api_key;
     server->created = (int64_t)time(NULL);
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
-    server->limits = (struct request_limits){.model_name = s->model_name,
-                                             .n_vocab = tokenizer_n_vocab(server->info->tokenizer),
-                                             .max_model_len = server->info->max_model_len,
-                                             .max_sequences = n_places < REQUEST_MAX_SEQUENCES
-                                                                  ? (uint32_t)n_places
-                                                                  : REQUEST_MAX_SEQUENCES,
-                                             .trained_context = server->info->model->max_position,
-                                             .kv_tokens = server->info->kv_tokens,
-                                             .kv = s->options->kv_rules};
+    server->limits = (struct request_limits){
+        .model_name = s->model_name,
+        .n_vocab = tokenizer_n_vocab(server->info->tokenizer),
+        .max_model_len = server->info->max_model_len,
+        .max_sequences =
+            n_places < REQUEST_MAX_SEQUENCES ? (uint32_t)n_places : REQUEST_MAX_SEQUENCES,
+        .trained_context = server->info->model->max_position,
+        .learned_positions = server->info->model->positions == POSITIONS_LEARNED,
+        .kv_tokens = server->info->kv_tokens,
+        .kv = s->options->kv_rules};
     if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
         return error_set(err, ERR_IO, "cannot read random numbers from the system");
     }

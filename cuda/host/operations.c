@@ -106,6 +106,7 @@ int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *i
     const size_t bytes = n_freqs * sizeof(double);
     const double turn = 6.283185307179586476925;
     float rotations[MAX_FREQS][2];
+    if (n_freqs == 0) return 0;
     if (n_freqs > MAX_FREQS)
         return error_set(err, ERR_UNSUPPORTED, "cuda: %u rotary pairs, at most %d are supported",
                          n_freqs, MAX_FREQS);

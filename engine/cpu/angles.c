@@ -47,7 +47,8 @@ int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *a
                        struct error *err) {
     const uint32_t n_rows = cpu->step->n_rows, n_freqs = args->n_freqs;
     struct cpu_buffer *angles = &cpu->angles[args->rope];
-    if (cpu->angles_valid[args->rope]) return 0; /* many layers rotate by the same angles */
+    if (n_freqs == 0 || cpu->angles_valid[args->rope])
+        return 0; /* many layers rotate by the same angles */
     int rc = cpu_buffer_reserve(angles, (size_t)n_rows * 2 * n_freqs * sizeof(float), err);
     if (rc < 0) return rc;
     struct angle_job job = {args->inv_freq, args->rope_scale, cpu->step->positions,
@@ -99,7 +100,7 @@ int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, s
     const struct rank_angles *angles = &cpu->rank_angles;
     const uint32_t needed = ranks_of_step(cpu->step);
     uint32_t n_ranks = MIN_RANKS;
-    if (needed == 0) return 0;
+    if (needed == 0 || args->n_freqs == 0) return 0;
     if (needed <= angles->n_ranks && same_frequencies(angles, args)) return 0;
     while (n_ranks < needed) n_ranks *= 2;
     return make_table(cpu, args, n_ranks, err);

@@ -161,7 +161,8 @@ static const struct kv_view *view_of(const struct attn_job *job, uint32_t seq) {
 
 static const struct rank_angles *angles_for(const struct attn_job *job, uint32_t seq) {
     const struct kv_budget *budget = job->cpu->step->seqs[seq].budget;
-    return budget && budget->cache_positions ? &job->cpu->rank_angles : NULL;
+    const bool rotates = budget && budget->cache_positions && job->args->n_freqs > 0;
+    return rotates ? &job->cpu->rank_angles : NULL;
 }
 
 static void store_row(const struct attn_job *job, const struct tile *t, uint32_t first_row,

@@ -234,12 +234,14 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     const struct step_seq *seq = seq_of_row(job->cpu->step, row);
     const uint32_t dim = args->kv->head_dim, n_kv = args->kv->n_kv_heads;
     const bool rotates_k = !(seq->budget && seq->budget->cache_positions);
-    const float *c = (const float *)job->cpu->angles[args->rope].data +
-                     (size_t)row * 2 * args->n_freqs,
-                *s = c + args->n_freqs;
+    const bool rotates = args->n_freqs > 0;
+    const float *c = rotates ? (const float *)job->cpu->angles[args->rope].data +
+                                   (size_t)row * 2 * args->n_freqs
+                             : NULL,
+                *s = rotates ? c + args->n_freqs : NULL;
     float *q = (float *)args->qkv + (size_t)row * (args->n_heads + 2 * n_kv) * dim;
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;
-    for (uint32_t h = 0; h < args->n_heads + (rotates_k ? n_kv : 0); h++)
+    for (uint32_t h = 0; rotates && h < args->n_heads + (rotates_k ? n_kv : 0); h++)
         rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);
     append_row(args->kv, seq, &seq->layers[args->layer], row - seq->first_row, k, v);
 }

@@ -274,7 +274,9 @@ static struct tile prompt_tile(const struct evict_job *job, const struct evict_h
     return (struct tile){.kernels = job->cpu->kernels,
                          .kv = h->kv,
                          .view = h->view,
-                         .angles = h->budget->cache_positions ? &job->cpu->rank_angles : NULL,
+                         .angles = h->budget->cache_positions && job->args->n_freqs > 0
+                                       ? &job->cpu->rank_angles
+                                       : NULL,
                          .kv_head = h->kv_head,
                          .first_head = h->kv_head * job->group,
                          .group = job->group,

@@ -24,7 +24,8 @@ struct rope_append_args {
     const double *inv_freq; /* host [n_freqs], radians per position */
     /* Multiplies cos and sin (attention factor); 1 unless the model says so. */
     float rope_scale;
-    uint32_t n_freqs, layer, n_heads;
+    uint32_t n_freqs; /* 0: nothing is rotated, and inv_freq may be NULL */
+    uint32_t layer, n_heads;
     uint32_t rope; /* < MAX_ROPES: which of the model's frequencies these are */
 };
 

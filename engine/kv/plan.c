@@ -66,7 +66,12 @@ static int check_whole(const struct kv_choice *choice, uint32_t n_prompt, uint32
 /* Checks that positions stay within the trained context.  If they are counted inside the cache,
  * max_tokens does not matter: it must not decide what a text means. */
 static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
-                           uint32_t trained_context, struct error *err) {
+                           const struct kv_limits *limits, struct error *err) {
+    const uint32_t trained_context = limits->trained_context;
+    if (choice->cache_positions && limits->learned_positions)
+        return error_set(err, ERR_INVALID,
+                         "the model's positions are learned, and part of what is cached: they can "
+                         "only be counted in the text");
     if (!choice->cache_positions) return check_length(n_prompt, max_tokens, trained_context, err);
     if (choice->whole)
         return check_whole(choice, n_prompt, trained_context,
@@ -105,7 +110,7 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
                          "prompts and KV budgets must not be more than %" PRIu32 " tokens",
                          KV_MAX_TEXT);
     if ((code = check_window(choice, n_prompt, limits->window, err))) return code;
-    return check_positions(choice, n_prompt, max_tokens, limits->trained_context, err);
+    return check_positions(choice, n_prompt, max_tokens, limits, err);
 }
 
 static int check_selection(const struct kv_choice *choice, const struct kv_limits *limits,

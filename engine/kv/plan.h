@@ -45,6 +45,7 @@ struct kv_limits {
     uint32_t max_model_len;   /* of texts that are kept whole */
     uint32_t trained_context; /* the model's */
     uint32_t window;          /* of its layers; 0: none */
+    bool learned_positions;   /* and part of what is cached: they cannot be counted in the cache */
     bool bounded_caches;
     bool selections;       /* there are filter layers, and the backend selects */
     uint32_t max_selected; /* tokens that it selects at most; 0: it does not select */

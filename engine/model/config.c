@@ -68,6 +68,8 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->tied_head = family->usually_tied;
     c->gate = family->gate;
     c->act = family->act;
+    c->positions = family->positions;
+    c->first_position = family->first_position;
     c->layer_norm = family->layer_norm;
     c->norm_bias = family->norm_bias;
     c->plain_ffn = family->plain_ffn;
@@ -101,14 +103,25 @@ static int read_heads(const struct config_reader *r, struct model_config *c) {
     return 0;
 }
 
+/* Returns true if the model's family has a count where config.json lacks it. */
+static bool has_usual(const struct model_config *c, size_t offset) {
+    const struct model_family *family = family_find(c->architecture);
+    if (offset == offsetof(struct model_config, ffn_dim)) return family->usual_ffn_ratio > 0;
+    return offset == offsetof(struct model_config, max_position) && family->usual_context > 0;
+}
+
 static int read_shape(const struct config_reader *r, struct model_config *c) {
     for (size_t i = 0; i < sizeof(required_counts) / sizeof(required_counts[0]); i++) {
         const struct count_key *k = &required_counts[i];
         const char *key = key_of(c, k->key);
-        if (!config_get(r->root, key)) return config_refuse(r, ERR_INVALID, key, "is missing");
+        if (!config_get(r->root, key) && !has_usual(c, k->offset))
+            return config_refuse(r, ERR_INVALID, key, "is missing");
         int rc = config_read_count(r, r->root, key, k->max, (uint32_t *)((char *)c + k->offset));
         if (rc) return rc;
     }
+    const struct model_family *family = family_find(c->architecture);
+    if (c->ffn_dim == 0) c->ffn_dim = family->usual_ffn_ratio * c->dim;
+    if (c->max_position == 0) c->max_position = family->usual_context;
     return read_heads(r, c);
 }
 
@@ -313,11 +326,12 @@ int model_config_parse(struct model_config *out, const json_t *config, const jso
     const struct model_family *family = family_find(c.architecture);
     if (family->read && (rc = family->read(&r, &c))) return rc;
     if ((rc = read_options(&r, &c))) return rc;
-    if ((rc = rope_config_read(&r, &c, &rope))) return rc;
+    c.rope_scale = 1.0f;
+    if (c.positions == POSITIONS_ROTARY && (rc = rope_config_read(&r, &c, &rope))) return rc;
     if ((rc = read_tokens(&r, config, &c))) return rc;
     if (generation && (rc = read_tokens(&r, generation, &c))) return rc;
     rc = window_config_read(&r, &c);
-    if (!rc) rc = make_frequencies(&r, &c, &rope);
+    if (!rc && c.positions == POSITIONS_ROTARY) rc = make_frequencies(&r, &c, &rope);
     if (rc) model_config_fini(&c);
     else *out = c;
     return rc;

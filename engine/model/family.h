@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "engine/device/backend.h"
+#include "engine/model/model.h"
 
 /* Whether a product has a bias. */
 enum family_bias { BIAS_NEVER, BIAS_ALWAYS, BIAS_AS_SAID /* by 'attention_bias', 'mlp_bias' */ };
@@ -21,7 +22,6 @@ enum family_window {
 
 struct config_reader;
 struct family_name;
-struct model_config;
 
 struct model_family {
     const char *architecture;
@@ -31,6 +31,9 @@ struct model_family {
     uint32_t usual_window; /* where config.json lacks the key; 0: none */
     double norm_eps;       /* unless config.json says so */
     bool usual_bias;       /* 'attention_bias' and 'mlp_bias' where config.json lacks them */
+    /* 'intermediate_size' as a multiple of 'hidden_size', and 'max_position_embeddings', where
+     * config.json lacks them; 0: it must not. */
+    uint32_t usual_ffn_ratio, usual_context;
     /* Its names where they are not Llama's; NULL: there are none. */
     const struct family_name *keys, *tensors;
     /* Reads and checks what only this family says (family_config.h); NULL: nothing. */
@@ -39,12 +42,15 @@ struct model_family {
     bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
     bool layer_norm, norm_bias, plain_ffn, parallel;
     bool fused_qkv, qkv_by_group, fused_gate_up, paired_rotary;
+    enum model_positions positions;
+    uint32_t first_position;
     enum act_kind act;      /* of a plain_ffn, where config.json lacks the key */
     double partial_rotary;  /* usual share of a head that rotates; 0: all of it, always */
     uint32_t window_period; /* every window_period-th layer has no window; 0: all have one */
     /* Usual base of the rotary frequencies in layers with a window; 0: as in the others. */
     double usual_local_theta;
-    double usual_theta; /* 0: 10000 */
+    double usual_theta;  /* 0: 10000 */
+    bool has_rope_ratio; /* 'rope_ratio' multiplies the base */
     /* Unless config.json says so; 0: by the heads' number, and by their size. */
     uint32_t usual_head_dim, usual_query_scalar;
     /* Caps of scores and logits where config.json lacks the key; 0: there may be none. */

@@ -3,9 +3,88 @@
 
 #include "engine/base/error.h"
 #include "engine/model/config_reader.h"
+#include "engine/model/family_names.h"
 #include "engine/model/model.h"
+
+/* A key whose value must be this one, as it is where the key is absent. */
+struct demand {
+    const char *key;
+    bool wanted;
+    const char *why; /* what the other value would be */
+};
+
+static int check_demands(const struct config_reader *r, const struct demand *demands, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        bool said = demands[i].wanted;
+        const int rc = config_read_bool(r, r->root, demands[i].key, &said);
+        if (rc) return rc;
+        if (said != demands[i].wanted)
+            return config_refuse(r, ERR_UNSUPPORTED, demands[i].key, demands[i].why);
+    }
+    return 0;
+}
+
+#define CHECK_DEMANDS(r, demands) check_demands(r, demands, sizeof(demands) / sizeof((demands)[0]))
 
 int family_read_neox(const struct config_reader *r, struct model_config *c) {
     c->parallel = true;
     return config_read_bool(r, r->root, "use_parallel_residual", &c->parallel);
+}
+
+int family_read_opt(const struct config_reader *r, struct model_config *c) {
+    static const struct demand demands[] = {
+        {"do_layer_norm_before", true, "is false: norms after a block's sum are not supported"},
+        {"layer_norm_elementwise_affine", true,
+         "is false: norms without weights are not supported"},
+        {"_remove_final_layer_norm", false, "is true: there must be a norm before the logits"}};
+    uint32_t embedding = c->dim;
+    int rc = CHECK_DEMANDS(r, demands);
+    if (!rc) rc = config_read_count(r, r->root, "word_embed_proj_dim", UINT16_MAX + 1, &embedding);
+    if (rc || embedding == c->dim) return rc;
+    return config_refuse(r, ERR_UNSUPPORTED, "word_embed_proj_dim",
+                         "is not 'hidden_size': projected embeddings are not supported");
+}
+
+/* Sets the norms of a block: one for both halves, or one for each. */
+static int read_falcon_norms(const struct config_reader *r, struct model_config *c, bool is_new) {
+    uint32_t n_norms = is_new ? 2 : 1;
+    const int rc = config_read_count(r, r->root, "num_ln_in_parallel_attn", 2, &n_norms);
+    if (rc) return rc;
+    if (!is_new && n_norms == 2)
+        return config_refuse(r, ERR_UNSUPPORTED, "num_ln_in_parallel_attn",
+                             "is 2 without 'new_decoder_architecture'");
+    c->shared_norm = c->parallel && n_norms == 1;
+    if (c->parallel && n_norms == 2) c->tensors = falcon_two_norms_tensors;
+    return 0;
+}
+
+int family_read_falcon(const struct config_reader *r, struct model_config *c) {
+    static const struct demand demands[] = {
+        {"apply_residual_connection_post_layernorm", false, "is true"},
+        {"alibi", false, "is true: positions as a bias of scores are not supported"}};
+    bool is_new = false, multi_query = true;
+    c->parallel = true;
+    int rc = CHECK_DEMANDS(r, demands);
+    if (!rc) rc = config_read_bool(r, r->root, "new_decoder_architecture", &is_new);
+    if (!rc) rc = config_read_bool(r, r->root, "multi_query", &multi_query);
+    if (!rc) rc = config_read_bool(r, r->root, "parallel_attn", &c->parallel);
+    if (rc) return rc;
+    if (is_new && !c->parallel)
+        return config_refuse(r, ERR_UNSUPPORTED, "parallel_attn",
+                             "is false beside 'new_decoder_architecture'");
+    if (!is_new) c->n_kv_heads = multi_query ? 1 : c->n_heads; /* whatever 'num_kv_heads' is */
+    return read_falcon_norms(r, c, is_new);
+}
+
+int family_read_chatglm(const struct config_reader *r, struct model_config *c) {
+    static const struct demand demands[] = {
+        {"rmsnorm", true, "is false: LayerNorm is not supported here"},
+        {"post_layer_norm", true, "is false: there must be a norm before the logits"},
+        {"add_bias_linear", false, "is true: only queries, keys and values may have a bias"},
+        {"apply_residual_connection_post_layernorm", false, "is true"}};
+    bool groups = false;
+    int rc = CHECK_DEMANDS(r, demands);
+    if (!rc) rc = config_read_bool(r, r->root, "multi_query_attention", &groups);
+    if (!groups) c->n_kv_heads = c->n_heads; /* whatever 'multi_query_group_num' is */
+    return rc;
 }

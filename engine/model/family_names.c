@@ -24,6 +24,88 @@ const struct family_name neox_tensors[] = {
     {NULL, NULL},
 };
 
+const struct family_name opt_keys[] = {
+    {"intermediate_size", "ffn_dim"},
+    {"hidden_act", "activation_function"},
+    {"attention_bias", "enable_bias"},
+    {"mlp_bias", "enable_bias"},
+    {NULL, NULL},
+};
+
+const struct family_name opt_tensors[] = {
+    {"model.embed_tokens", "model.decoder.embed_tokens"},
+    {"model.embed_positions", "model.decoder.embed_positions"},
+    {"model.norm", "model.decoder.final_layer_norm"},
+    {"model.layers.#.input_layernorm", "model.decoder.layers.#.self_attn_layer_norm"},
+    {"model.layers.#.post_attention_layernorm", "model.decoder.layers.#.final_layer_norm"},
+    {"model.layers.#.self_attn.q_proj", "model.decoder.layers.#.self_attn.q_proj"},
+    {"model.layers.#.self_attn.k_proj", "model.decoder.layers.#.self_attn.k_proj"},
+    {"model.layers.#.self_attn.v_proj", "model.decoder.layers.#.self_attn.v_proj"},
+    {"model.layers.#.self_attn.o_proj", "model.decoder.layers.#.self_attn.out_proj"},
+    {"model.layers.#.mlp.up_proj", "model.decoder.layers.#.fc1"},
+    {"model.layers.#.mlp.down_proj", "model.decoder.layers.#.fc2"},
+    {NULL, NULL},
+};
+
+const struct family_name falcon_keys[] = {
+    {"intermediate_size", "ffn_hidden_size"},
+    {"rms_norm_eps", "layer_norm_epsilon"},
+    {"num_key_value_heads", "num_kv_heads"},
+    {"hidden_act", "activation"},
+    {"attention_bias", "bias"},
+    {"mlp_bias", "bias"},
+    {NULL, NULL},
+};
+
+/* The names of Falcon's tensors, but for the norms of its layers. */
+#define FALCON_TENSORS                                                                             \
+    {"model.embed_tokens", "transformer.word_embeddings"}, {"model.norm", "transformer.ln_f"},     \
+        {"model.layers.#.self_attn.qkv_proj", "transformer.h.#.self_attention.query_key_value"},   \
+        {"model.layers.#.self_attn.o_proj", "transformer.h.#.self_attention.dense"},               \
+        {"model.layers.#.mlp.up_proj", "transformer.h.#.mlp.dense_h_to_4h"},                       \
+        {"model.layers.#.mlp.down_proj", "transformer.h.#.mlp.dense_4h_to_h"}, {                   \
+        NULL, NULL                                                                                 \
+    }
+
+const struct family_name falcon_tensors[] = {
+    {"model.layers.#.input_layernorm", "transformer.h.#.input_layernorm"},
+    {"model.layers.#.post_attention_layernorm", "transformer.h.#.post_attention_layernorm"},
+    FALCON_TENSORS,
+};
+
+const struct family_name falcon_two_norms_tensors[] = {
+    {"model.layers.#.input_layernorm", "transformer.h.#.ln_attn"},
+    {"model.layers.#.post_attention_layernorm", "transformer.h.#.ln_mlp"},
+    FALCON_TENSORS,
+};
+
+const struct family_name chatglm_keys[] = {
+    {"vocab_size", "padded_vocab_size"},
+    {"num_hidden_layers", "num_layers"},
+    {"num_key_value_heads", "multi_query_group_num"},
+    {"head_dim", "kv_channels"},
+    {"intermediate_size", "ffn_hidden_size"},
+    {"max_position_embeddings", "seq_length"},
+    {"rms_norm_eps", "layernorm_epsilon"},
+    {"attention_bias", "add_qkv_bias"},
+    {NULL, NULL},
+};
+
+const struct family_name chatglm_tensors[] = {
+    {"model.embed_tokens", "transformer.embedding.word_embeddings"},
+    {"model.norm", "transformer.encoder.final_layernorm"},
+    {"lm_head", "transformer.output_layer"},
+    {"model.layers.#.input_layernorm", "transformer.encoder.layers.#.input_layernorm"},
+    {"model.layers.#.post_attention_layernorm",
+     "transformer.encoder.layers.#.post_attention_layernorm"},
+    {"model.layers.#.self_attn.qkv_proj",
+     "transformer.encoder.layers.#.self_attention.query_key_value"},
+    {"model.layers.#.self_attn.o_proj", "transformer.encoder.layers.#.self_attention.dense"},
+    {"model.layers.#.mlp.gate_up_proj", "transformer.encoder.layers.#.mlp.dense_h_to_4h"},
+    {"model.layers.#.mlp.down_proj", "transformer.encoder.layers.#.mlp.dense_4h_to_h"},
+    {NULL, NULL},
+};
+
 const char *family_own_name(const struct family_name *names, const char *usual) {
     for (; names && names->usual; names++)
         if (strcmp(names->usual, usual) == 0) return names->own;

@@ -253,6 +253,7 @@ int rope_config_read(const struct config_reader *config, struct model_config *c,
                      struct rope_params *p) {
     struct rope_reader r = {.config = config, .c = c, .p = p, .max_position = c->max_position};
     const double usual = family_of(&r)->usual_theta;
+    double ratio = 1.0;
     *p = (struct rope_params){.theta = usual > 0 ? usual : 10000.0};
     c->rope_scale = 1.0f;
     int rc = find_rope(&r);
@@ -260,6 +261,9 @@ int rope_config_read(const struct config_reader *config, struct model_config *c,
     const char *theta = family_own_name(family_of(&r)->keys, "rope_theta");
     if (!rc) rc = config_read_number(config, config->root, theta, 1.0, 1e15, &p->theta);
     if (!rc) rc = read_number(&r, "rope_theta", 1.0, 1e15, &p->theta);
+    if (!rc && family_of(&r)->has_rope_ratio)
+        rc = config_read_number(config, config->root, "rope_ratio", 1e-3, 1e9, &ratio);
+    p->theta *= ratio;
     if (!rc) rc = read_local(&r);
     if (!rc) rc = read_share(&r);
     if (!rc) rc = read_kind(&r);

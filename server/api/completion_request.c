@@ -173,14 +173,16 @@ static uint64_t wanted_tokens(const struct completion_request *request, size_t n
 }
 
 /* Refuses a text whose positions do not fit the model's context. */
-static int refuse_positions(const struct kv_choice *choice, uint64_t n_text, uint32_t context,
-                            struct api_error *err) {
-    const bool has_other = kv_policies_has(choice->type, KV_MEMBER_POSITIONS);
+static int refuse_positions(const struct kv_choice *choice, uint64_t n_text,
+                            const struct request_limits *limits, struct api_error *err) {
+    const bool has_other =
+        kv_policies_has(choice->type, KV_MEMBER_POSITIONS) && !limits->learned_positions;
     return api_error_set(err, 400, "context_length_exceeded",
                          has_other ? kv_members[KV_MEMBER_POSITIONS].name : "kv_policy",
                          "%s needs prompt and max_tokens within the model's context of %u tokens, "
                          "but they are %" PRIu64 "%s",
-                         has_other ? "kv_policy.positions text" : "kv_policy", context, n_text,
+                         has_other ? "kv_policy.positions text" : "kv_policy",
+                         limits->trained_context, n_text,
                          has_other ? "; cache has no such limit" : "");
 }
 
@@ -192,8 +194,12 @@ static int check_budget(const struct completion_request *request, size_t n_promp
     const struct kv_choice choice = kv_policy_resolve(&request->kv, (uint32_t)n_prompt);
     const uint64_t capacity = kv_choice_capacity(&choice);
     const uint64_t n_text = wanted_tokens(request, n_prompt);
+    if (choice.cache_positions && limits->learned_positions)
+        return api_error_set(err, 400, NULL, kv_members[KV_MEMBER_POSITIONS].name,
+                             "kv_policy.positions must be text: this model's positions are "
+                             "learned, and part of what is cached");
     if (!choice.cache_positions && n_text > limits->trained_context)
-        return refuse_positions(&choice, n_text, limits->trained_context, err);
+        return refuse_positions(&choice, n_text, limits, err);
     if (choice.whole && n_prompt > limits->kv_tokens)
         return api_error_set(err, 400, NULL, "kv_policy.prompt",
                              "kv_policy.prompt: a prompt of %zu tokens cannot be read whole; the "

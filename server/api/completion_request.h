@@ -39,7 +39,8 @@ struct request_limits {
     uint32_t n_vocab, max_model_len;
     uint32_t max_sequences; /* of one request: no more than the engine ever takes */
     uint32_t trained_context;
-    uint64_t kv_tokens; /* tokens that the KV cache holds */
+    bool learned_positions; /* as in struct kv_limits */
+    uint64_t kv_tokens;     /* tokens that the KV cache holds */
     struct kv_rules kv;
     struct prefill_rules prefill;
     struct salt_key salt_key;

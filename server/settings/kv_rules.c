@@ -85,9 +85,15 @@ static void forbid(struct kv_rules *rules, enum kv_mechanism mechanism) {
         if (has_mechanism(i, mechanism)) rules->allowed[i] = false;
 }
 
-/* Checks that cache positions stay within the model's context.  Fractions count as 0 here, because
- * only the prompt resolves them. */
-static int check_context(const struct kv_choice *initial, uint32_t context, struct error *err) {
+/* Checks that the model can count positions in the cache, and that they stay within its context.
+ * Fractions count as 0 here, because only the prompt resolves them. */
+static int check_context(const struct kv_choice *initial, const struct model_config *model,
+                         struct error *err) {
+    const uint32_t context = model->max_position;
+    if (initial->cache_positions && model->positions == POSITIONS_LEARNED)
+        return error_set(err, ERR_INVALID,
+                         "--kv-policy: positions must be text, because this model's are learned, "
+                         "and part of what is cached");
     if (!initial->cache_positions || kv_choice_slots(initial, 1) <= context) return 0;
     return error_set(err, ERR_INVALID,
                      "--kv-policy with cache positions: budget, chunk and one token more are "
@@ -109,7 +115,7 @@ static int settle_bounded(struct kv_rules *rules, const struct engine_info *info
         return error_set(err, ERR_INVALID,
                          "--kv-policy keeps %" PRIu64 " tokens; the KV cache holds %" PRIu64,
                          kv_choice_capacity(initial), info->kv_tokens);
-    return bounded ? check_context(initial, info->model->max_position, err) : 0;
+    return bounded ? check_context(initial, info->model, err) : 0;
 }
 
 static int settle_offload(struct kv_rules *rules, const struct engine_info *info,
