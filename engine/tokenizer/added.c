@@ -63,15 +63,17 @@ static size_t lower_bound(const struct added_set *set, size_t low, size_t high, 
     return low;
 }
 
-/* Returns the longest token that the text begins with, or NULL. */
-static const struct added_token *longest_at(const struct added_set *set, const char *text,
-                                            size_t n) {
+/* Returns the longest token that the text begins with, or NULL.  Special ones must lie within its
+ * first n_trusted bytes. */
+static const struct added_token *longest_at(const struct added_set *set, const char *text, size_t n,
+                                            size_t n_trusted) {
     const unsigned lead = (unsigned char)text[0];
     size_t low = set->first[lead], high = set->first[lead + 1];
     const struct added_token *longest = NULL;
     for (size_t depth = 1; low < high; depth++) {
         /* Tokens that end here sort before longer ones. */
-        while (low < high && set->tokens[low].n == depth) longest = &set->tokens[low++];
+        for (; low < high && set->tokens[low].n == depth; low++)
+            if (!set->tokens[low].special || depth <= n_trusted) longest = &set->tokens[low];
         if (depth == n) break;
         const unsigned byte = (unsigned char)text[depth];
         low = lower_bound(set, low, high, depth, byte);
@@ -86,12 +88,22 @@ static bool stands_alone(const char *text, size_t n, size_t begin, size_t end) {
     return end == n || !char_is_word(utf8_next(text + end, &after));
 }
 
+/* Returns how many bytes from here on are trusted.  Places only advance. */
+static size_t trusted_from(struct added_match *match, size_t at, size_t n) {
+    const struct trust *trust = match->trust;
+    if (!trust) return n - at;
+    while (match->span < trust->n && trust->spans[match->span].end <= at) match->span++;
+    if (match->span == trust->n || trust->spans[match->span].begin > at) return 0;
+    return trust->spans[match->span].end - at;
+}
+
 void added_next(const struct added_set *set, const char *text, size_t n,
                 struct added_match *match) {
     match->id = NO_TOKEN;
     if (set->n == 0) return;
     for (size_t at = match->next; at < n;) {
-        const struct added_token *token = longest_at(set, text + at, n - at);
+        const struct added_token *token =
+            longest_at(set, text + at, n - at, trusted_from(match, at, n));
         if (!token) {
             at++;
             continue;

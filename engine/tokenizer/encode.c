@@ -27,6 +27,19 @@ static int append(struct encoding *e, const uint32_t *ids, size_t n) {
     return extend(e, n);
 }
 
+/* Refuses ids behind the first n_before that are special, but for the unknown token.  Added tokens
+ * have been taken out of the text before, so only a vocabulary with such merges comes to this. */
+static int check_untrusted(const struct encoding *e, size_t n_before) {
+    const struct tokenizer *tokenizer = e->tokenizer;
+    for (size_t i = n_before; i < e->out->n; i++) {
+        const uint32_t id = e->out->ids[i];
+        if (tokenizer->tokens[id].special && id != tokenizer->symbols.unknown)
+            return error_set(e->err, ERR_INVALID, "the text must not hold the special token %u",
+                             id);
+    }
+    return 0;
+}
+
 /* Encodes a piece, or a part of it between two cuts. */
 static int encode_word(struct encoding *e, const char *word, size_t n) {
     const struct tokenizer *tokenizer = e->tokenizer;
@@ -44,21 +57,23 @@ static int encode_word(struct encoding *e, const char *word, size_t n) {
 }
 
 int encode_piece(struct encoding *e, const char *piece, size_t n) {
+    const size_t n_before = e->out->n;
     for (size_t i = 0; i < n;) {
         const size_t length = symbols_cut(&e->tokenizer->symbols, piece + i, n - i);
         const int rc = encode_word(e, piece + i, length);
         if (rc) return rc;
         i += length;
     }
-    return 0;
+    return e->trust ? check_untrusted(e, n_before) : 0;
 }
 
 typedef int (*between_fn)(struct encoding *e, const char *text, size_t n);
 
-/* Appends the added tokens of a set, and calls between() for the text around them. */
+/* Appends the added tokens of a set, special ones where they are trusted, and calls between() for
+ * the text around them. */
 static int encode_around(struct encoding *e, const struct added_set *set, const char *text,
-                         size_t n, between_fn between) {
-    struct added_match match = {0};
+                         size_t n, const struct trust *trust, between_fn between) {
+    struct added_match match = {.trust = trust};
     const bool at_start = e->at_start;
     for (;;) {
         added_next(set, text, n, &match);
@@ -73,8 +88,12 @@ static int encode_around(struct encoding *e, const struct added_set *set, const 
     }
 }
 
+/* Recognises no special tokens in a text that is trusted in part: they have been taken out
+ * before. */
 static int encode_normalized(struct encoding *e, const char *text, size_t n) {
-    return encode_around(e, &e->tokenizer->added_normalized, text, n, pretokenizer_run);
+    static const struct trust nowhere = {0};
+    return encode_around(e, &e->tokenizer->added_normalized, text, n, e->trust ? &nowhere : NULL,
+                         pretokenizer_run);
 }
 
 static int encode_plain(struct encoding *e, const char *text, size_t n) {
@@ -90,28 +109,45 @@ static int encode_plain(struct encoding *e, const char *text, size_t n) {
 
 static int encode_all(struct encoding *e, const char *text, size_t length, bool add_special) {
     const struct tokenizer *tokenizer = e->tokenizer;
+    const struct added_set *set = e->trust ? &tokenizer->added_by_content : &tokenizer->added;
     int rc = matcher_init(&e->matcher, length);
     if (rc == 0 && add_special) rc = append(e, tokenizer->prefix.ids, tokenizer->prefix.n);
-    if (rc == 0 && length > 0) rc = encode_around(e, &tokenizer->added, text, length, encode_plain);
+    if (rc == 0 && length > 0) rc = encode_around(e, set, text, length, e->trust, encode_plain);
     if (rc == 0 && add_special) rc = append(e, tokenizer->suffix.ids, tokenizer->suffix.n);
     matcher_fini(&e->matcher);
     bpe_scratch_fini(&e->scratch);
     return rc;
 }
 
+static int encode(struct encoding *e, const char *text, size_t length, bool add_special) {
+    if (length > LONGEST_TEXT)
+        return error_set(e->err, ERR_TOO_LONG, "the text has %zu bytes", length);
+    if (e->max_ids > 0 && e->out->n > e->max_ids)
+        return error_set(e->err, ERR_TOO_LONG, "the text has more than %zu tokens", e->max_ids);
+    if (!utf8_is_valid(text, length))
+        return error_set(e->err, ERR_INVALID, "the text is not valid UTF-8");
+    const int rc = encode_all(e, text, length, add_special);
+    if (rc == ERR_NOMEM)
+        return error_set(e->err, rc, "tokenizer: no memory to encode %zu bytes", length);
+    return rc;
+}
+
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                      bool add_special, size_t max_ids, struct token_list *out, struct error *err) {
-    if (length > LONGEST_TEXT)
-        return error_set(err, ERR_TOO_LONG, "the text has %zu bytes", length);
-    if (max_ids > 0 && out->n > max_ids) {
-        return error_set(err, ERR_TOO_LONG, "the text has more than %zu tokens", max_ids);
-    }
-    if (!utf8_is_valid(text, length))
-        return error_set(err, ERR_INVALID, "the text is not valid UTF-8");
     struct encoding e = {
         .tokenizer = tokenizer, .out = out, .max_ids = max_ids, .at_start = true, .err = err};
-    const int rc = encode_all(&e, text, length, add_special);
-    if (rc == ERR_NOMEM)
-        return error_set(err, rc, "tokenizer: no memory to encode %zu bytes", length);
-    return rc;
+    return encode(&e, text, length, add_special);
+}
+
+int tokenizer_encode_trusted(const struct tokenizer *tokenizer, const char *text, size_t length,
+                             const struct byte_span *trusted, size_t n_trusted, size_t max_ids,
+                             struct token_list *out, struct error *err) {
+    const struct trust trust = {trusted, n_trusted};
+    struct encoding e = {.tokenizer = tokenizer,
+                         .out = out,
+                         .max_ids = max_ids,
+                         .at_start = true,
+                         .trust = &trust,
+                         .err = err};
+    return encode(&e, text, length, false);
 }

@@ -19,6 +19,7 @@
 #include <jansson.h>
 #include <pcre2.h>
 
+#include "engine/base/span.h"
 #include "engine/tokenizer/text.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -122,7 +123,7 @@ struct added_token {
     const char *pattern; /* what is searched: the content, or its normal form; owned */
     size_t n;
     uint32_t id;
-    bool single_word, lstrip, rstrip;
+    bool special, single_word, lstrip, rstrip;
 };
 
 /* Sorted by pattern, so that the candidates at a place are a range that each byte narrows. */
@@ -136,12 +137,21 @@ int added_add(struct added_set *set, const char *pattern, size_t n, const struct
 void added_index(struct added_set *set); /* once, after the last added_add() */
 void added_fini(struct added_set *set);
 
+/* Where special tokens are recognised: in spans of the text that is searched, all of each inside
+ * one. */
+struct trust {
+    const struct byte_span *spans;
+    size_t n;
+};
+
 /* The next added token in the text. */
 struct added_match {
-    size_t begin, end; /* with the space that lstrip and rstrip include */
-    size_t next;       /* where the search continues */
-    size_t taken;      /* the text before it belongs to an earlier match */
-    uint32_t id;       /* NO_TOKEN: there are no more */
+    size_t begin, end;         /* with the space that lstrip and rstrip include */
+    size_t next;               /* where the search continues */
+    size_t taken;              /* the text before it belongs to an earlier match */
+    uint32_t id;               /* NO_TOKEN: there are no more */
+    const struct trust *trust; /* NULL: everywhere */
+    size_t span;               /* the first one that does not end before `next` */
 };
 void added_next(const struct added_set *set, const char *text, size_t n, struct added_match *match);
 
@@ -327,6 +337,9 @@ struct tokenizer {
     struct text bytes;
     struct normalizer normalizer;
     struct added_set added, added_normalized;
+    /* `added` and all special tokens, by their content: what is searched in a text of which parts are
+     * not trusted, because places in a normal form are not places in the text. */
+    struct added_set added_by_content;
     struct pretokenizer pretokenizer;
     struct symbols symbols;
     struct bpe bpe;
@@ -342,7 +355,8 @@ struct encoding {
     struct bpe_scratch scratch;
     struct token_list *out;
     size_t max_ids;
-    bool at_start; /* the part being encoded begins the text */
+    bool at_start;             /* the part being encoded begins the text */
+    const struct trust *trust; /* NULL: the whole text is trusted */
     struct error *err;
 };
 

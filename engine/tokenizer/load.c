@@ -39,7 +39,9 @@ static int define_added(struct tokenizer *t, const json_t *vocab, const json_t *
     if (rc) return rc;
     const bool special = member_flag(entry, "special", false);
     const bool normalized = member_flag(entry, "normalized", !special);
-    t->tokens[token->id].special = special;
+    t->tokens[token->id].special = token->special = special;
+    if (special || !normalized) rc = added_add(&t->added_by_content, content, n, token);
+    if (rc) return rc;
     return added_add(normalized ? &t->added_normalized : &t->added, pattern->data, pattern->n,
                      token);
 }
@@ -84,6 +86,7 @@ static int load_added(struct tokenizer *t, const json_t *root, struct matcher *m
     }
     added_index(&t->added);
     added_index(&t->added_normalized);
+    added_index(&t->added_by_content);
     return 0;
 }
 
@@ -160,6 +163,7 @@ void tokenizer_destroy(struct tokenizer *t) {
     symbols_fini(&t->symbols);
     added_fini(&t->added);
     added_fini(&t->added_normalized);
+    added_fini(&t->added_by_content);
     bpe_fini(&t->bpe);
     words_fini(&t->words);
     free(t->prefix.ids);

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct byte_span;
 struct error;
 struct tokenizer;
 
@@ -30,6 +31,14 @@ uint32_t tokenizer_n_vocab(const struct tokenizer *tokenizer); /* highest id + 1
  * once out->n would exceed max_ids (0: no bound). */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                      bool add_special, size_t max_ids, struct token_list *out, struct error *err);
+
+/* Does the same without the post-processor, but recognises special tokens inside the n_trusted spans
+ * only: what lies elsewhere, or only in part inside, is text.  The spans are in order and disjoint.
+ * ERR_INVALID, too, if a part of the text that is not trusted is a special token by itself, which
+ * only a vocabulary that merges into one allows. */
+int tokenizer_encode_trusted(const struct tokenizer *tokenizer, const char *text, size_t length,
+                             const struct byte_span *trusted, size_t n_trusted, size_t max_ids,
+                             struct token_list *out, struct error *err);
 
 /* Returns the bytes that a token stands for (not necessarily UTF-8), borrowed.  Returns NULL for an
  * id that does not exist. */
