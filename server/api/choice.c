@@ -43,9 +43,7 @@ static bool is_utf8(const char *text, size_t length) {
     return true;
 }
 
-/* Writes a token as its text.  A token that is part of a character is written as OpenAI does:
- * "bytes:\xe2\x80". */
-static void write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
+void choice_write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
     size_t length = 0;
     const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     if (!bytes) length = 0;
@@ -71,13 +69,13 @@ static void write_top(struct buffer *out, const struct tokenizer *tokenizer,
     for (uint32_t i = 0; i < info->n_top; i++) {
         listed = listed || info->top[i].token == info->token;
         if (i) buffer_puts(out, ",");
-        write_token(out, tokenizer, info->top[i].token);
+        choice_write_token(out, tokenizer, info->top[i].token);
         buffer_puts(out, ":");
         buffer_json_double(out, info->top[i].logprob);
     }
     if (!listed) {
         if (info->n_top) buffer_puts(out, ",");
-        write_token(out, tokenizer, info->token);
+        choice_write_token(out, tokenizer, info->token);
         buffer_puts(out, ":");
         buffer_json_double(out, info->logprob);
     }
@@ -98,10 +96,10 @@ static size_t count_characters(struct choice *choice, const struct tokenizer *to
     return bytes ? utf8_count(bytes, length) : 0;
 }
 
-static void add_logprobs(struct choice *choice, const struct choice_format *format,
+void choice_add_logprobs(struct choice *choice, const struct choice_format *format,
                          const struct token_info *info, bool skip) {
     separate(&choice->tokens);
-    write_token(&choice->tokens, format->tokenizer, info->token);
+    choice_write_token(&choice->tokens, format->tokenizer, info->token);
     separate(&choice->token_logprobs);
     buffer_json_double(&choice->token_logprobs, info->logprob);
     separate(&choice->top_logprobs);
@@ -137,7 +135,7 @@ static void add_prompt(struct choice *choice, const struct choice_format *format
     choice->detokenizer.begun = false;
     for (uint32_t i = 0; i < event->n_tokens; i++) {
         const struct token_info *info = &event->tokens[i];
-        add_logprobs(choice, format, info, is_unseen(choice, format, i, info->token));
+        format->add_logprobs(choice, format, info, is_unseen(choice, format, i, info->token));
     }
     /* The generated tokens are decoded by themselves, but do not begin a text. */
     choice->detokenizer = (struct detokenizer){.begun = true};
@@ -152,7 +150,7 @@ void choice_add(struct choice *choice, const struct choice_format *format,
         const struct token_info *info = &event->tokens[i];
         choice->n_tokens++;
         if (!isnan(info->logprob)) choice->sum_logprobs += info->logprob;
-        if (format->logprobs) add_logprobs(choice, format, info, format->skip_special);
+        if (format->logprobs) format->add_logprobs(choice, format, info, format->skip_special);
         if (!format->token_ids) continue;
         separate(&choice->ids);
         buffer_printf(&choice->ids, "%u", info->token);
@@ -176,13 +174,14 @@ static void write_list(struct buffer *out, const char *name, const struct buffer
     out->failed |= list->failed;
 }
 
-static void write_reason(const struct choice *choice, char *const *stops, struct buffer *out) {
+void choice_write_reason(const struct choice *choice, const char *finish, char *const *stops,
+                         struct buffer *out) {
     if (!choice->finished) {
         buffer_puts(out, ",\"finish_reason\":null,\"stop_reason\":null");
         return;
     }
-    buffer_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":",
-                  choice->reason == FINISH_STOP ? "stop" : "length");
+    if (!finish) finish = choice->reason == FINISH_STOP ? "stop" : "length";
+    buffer_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", finish);
     if (choice->stop_string >= 0) {
         buffer_json_string(out, stops[choice->stop_string], strlen(stops[choice->stop_string]));
     } else if (choice->stop_token >= 0) {
@@ -192,7 +191,7 @@ static void write_reason(const struct choice *choice, char *const *stops, struct
     }
 }
 
-static void write_ids(struct choice *choice, struct buffer *out) {
+void choice_write_ids(struct choice *choice, struct buffer *out) {
     if (!choice->prompt_sent) {
         choice->prompt_sent = true;
         buffer_puts(out, ",\"prompt_token_ids\":[");
@@ -223,8 +222,8 @@ void choice_write(struct choice *choice, const struct choice_format *format, uin
         write_list(out, "text_offset", &choice->text_offsets);
         buffer_puts(out, "}");
     }
-    write_reason(choice, stops, out);
-    if (format->token_ids) write_ids(choice, out);
+    choice_write_reason(choice, NULL, stops, out);
+    if (format->token_ids) choice_write_ids(choice, out);
     buffer_puts(out, "}");
 }
 

@@ -19,9 +19,18 @@
 struct completion;
 struct prompt;
 
+struct choice;
+struct choice_format;
+
+/* Adds a token with its log-probabilities to the choice's lists.  skip: it is no part of the
+ * text. */
+typedef void (*choice_token_writer)(struct choice *choice, const struct choice_format *format,
+                                    const struct token_info *info, bool skip);
+
 /* The fields that the request asks for; the same for all its choices. */
 struct choice_format {
     const struct tokenizer *tokenizer;
+    choice_token_writer add_logprobs; /* the API's */
     bool echo, logprobs, token_ids, skip_special;
 };
 
@@ -37,7 +46,8 @@ struct choice {
     int32_t stop_string; /* index of the stop string that ended it, or -1 */
     int64_t stop_token;  /* the stop token that ended it, or -1 */
 
-    /* The output since the last choice_clear(); the lists are JSON without their brackets. */
+    /* The output since the last choice_clear(); the lists are JSON without their brackets, and what
+     * is in the last four is up to the API. */
     struct buffer text, ids;
     struct buffer tokens, token_logprobs, top_logprobs, text_offsets;
 
@@ -57,6 +67,17 @@ bool choice_has_news(const struct choice *choice);
 void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index,
                   char *const *stops, struct buffer *out);
 void choice_clear(struct choice *choice);
+/* The token writer of /v1/completions: parallel lists of tokens, log-probabilities and offsets. */
+void choice_add_logprobs(struct choice *choice, const struct choice_format *format,
+                         const struct token_info *info, bool skip);
+/* Writes a token as its text, a JSON string.  A token that is part of a character is written as OpenAI
+ * does: "bytes:\xe2\x80". */
+void choice_write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id);
+/* Writes ,"finish_reason":…,"stop_reason":…  finish: NULL or the word in place of the usual one. */
+void choice_write_reason(const struct choice *choice, const char *finish, char *const *stops,
+                         struct buffer *out);
+/* Writes ,"prompt_token_ids":[…] with the choice's first ids, and ,"token_ids":[…]. */
+void choice_write_ids(struct choice *choice, struct buffer *out);
 double choice_mean_logprob(const struct choice *choice);
 
 #endif

@@ -30,9 +30,11 @@ struct completion_api {
     job_step run;                       /* calls completion_run() with the API's reader of bodies */
     void (*fini)(struct completion *c); /* frees what follows the completion; NULL: nothing does */
     void (*write_answer)(struct completion *c);
-    /* Writes the JSON of one event: what the choice has gathered since the last one. */
-    void (*write_event)(struct completion *c, struct choice *choice);
-    void (*write_end)(struct completion *c); /* the whole events behind the last choice's end */
+    /* Writes whole events: what the choice has gathered since the last ones.  May write none. */
+    void (*write_events)(struct completion *c, struct choice *choice);
+    void (*write_end)(struct completion *c); /* those behind the last choice's end */
+    /* Adds a token with its log-probabilities to the choice's lists. */
+    choice_token_writer add_logprobs;
 };
 
 enum { REQUEST_ID_MAX = 128 };
@@ -56,9 +58,9 @@ struct completion {
     struct buffer out;
 };
 
-/* Reads and checks a body, as completion_request_parse() does. */
-typedef int (*completion_reader)(struct completion_request *out, const char *body, size_t length,
-                                 const struct request_limits *limits, struct api_error *err);
+/* Reads and checks the job's body: fills c->request, and what the API keeps beside it.  On failure
+ * the request holds nothing to free and c->job.err names the cause. */
+typedef int (*completion_reader)(struct completion *c);
 
 /* Starts a completion; the handler of an API's route. */
 void completion_start(struct server *server, struct http_exchange *exchange,
@@ -68,5 +70,10 @@ void completion_start(struct server *server, struct http_exchange *exchange,
 void completion_run(struct job *job, completion_reader read);
 
 uint32_t completion_n_generated(const struct completion *c); /* tokens, of all choices */
+
+/* Writes "usage":{…} to c->out.  Cached tokens are counted once for each prompt, with its first
+ * choice.  The members kv and prefill are known only when the last sequence has ended.  n_reasoning:
+ * tokens of reasoning, written unless they are 0. */
+void completion_write_usage(struct completion *c, uint32_t n_reasoning);
 
 #endif

@@ -153,8 +153,12 @@ static int tokenize_text(struct completion_request *request, struct prompt *prom
     const bool bounded = completion_request_is_bounded(request);
     const size_t max_ids = bounded ? REQUEST_MAX_COPIED_TOKENS : 16 * (size_t)limits->max_model_len;
     struct error why = {0};
-    const int rc = tokenizer_encode(tokenizer, prompt->text, prompt->length, request->add_special,
-                                    max_ids, &prompt->tokens, &why);
+    const int rc =
+        prompt->rendered
+            ? tokenizer_encode_trusted(tokenizer, prompt->text, prompt->length, prompt->trusted,
+                                       prompt->n_trusted, max_ids, &prompt->tokens, &why)
+            : tokenizer_encode(tokenizer, prompt->text, prompt->length, request->add_special,
+                               max_ids, &prompt->tokens, &why);
     if (rc == ERR_TOO_LONG && bounded) return refuse_total(err);
     if (rc == ERR_TOO_LONG) {
         return api_error_set(

@@ -80,11 +80,13 @@ void completion_run(struct job *job, completion_reader read) {
     struct completion *c = (struct completion *)job;
     const struct request_limits *limits = &job->server->limits;
     const struct tokenizer *tokenizer = job->server->info->tokenizer;
-    job->rc = read(&c->request, job->body, job->length, limits, &job->err);
+    job->rc = read(c);
     if (job->rc) return;
-    c->format =
-        (struct choice_format){tokenizer, c->request.echo, c->request.params.n_logprobs >= 0,
-                               c->request.return_token_ids, c->request.params.skip_special};
+    c->format = (struct choice_format){.tokenizer = tokenizer,
+                                       .echo = c->request.echo,
+                                       .logprobs = c->request.params.n_logprobs >= 0,
+                                       .token_ids = c->request.return_token_ids,
+                                       .skip_special = c->request.params.skip_special};
     job->rc = completion_request_tokenize(&c->request, tokenizer, limits, &job->err);
     if (!job->rc && c->request.echo) job->rc = decode_prompts(c);
     if (!job->rc) job->rc = make_choices(c);
@@ -161,11 +163,9 @@ static void send_out(struct completion *c) {
 static void stream_choice(struct completion *c, struct choice *choice) {
     if (!choice_has_news(choice)) return;
     buffer_clear(&c->out);
-    buffer_puts(&c->out, "data: ");
-    c->api->write_event(c, choice);
+    c->api->write_events(c, choice);
     choice_clear(choice);
-    buffer_puts(&c->out, "\n\n");
-    send_out(c);
+    if (c->out.length > 0 || c->out.failed) send_out(c);
 }
 
 static void end_stream(struct completion *c) {
@@ -303,6 +303,7 @@ static void job_done(struct job *job) {
         completion_free(c);
         return;
     }
+    c->format.add_logprobs = c->api->add_logprobs;
     c->n_live = c->n_choices;
     c->next = server->completions;
     c->link = &server->completions;

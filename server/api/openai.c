@@ -7,8 +7,13 @@
 #include "server/api/completion.h"
 #include "server/api/server.h"
 
+static int read_body(struct completion *c) {
+    return completion_request_parse(&c->request, c->job.body, c->job.length, &c->job.server->limits,
+                                    &c->job.err);
+}
+
 static void run(struct job *job) {
-    completion_run(job, completion_request_parse);
+    completion_run(job, read_body);
 }
 
 static void write_head(struct completion *c) {
@@ -19,35 +24,19 @@ static void write_head(struct completion *c) {
     buffer_puts(&c->out, ",\"choices\":[");
 }
 
-/* Writes the usage object.  Cached tokens are counted once for each prompt, with its first choice.
- * The members kv and prefill are known only when the last sequence has ended. */
-static void write_usage(struct completion *c) {
-    const uint32_t n_generated = completion_n_generated(c);
-    buffer_printf(&c->out,
-                  "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
-                  "\"prompt_tokens_details\":{\"cached_tokens\":%u}",
-                  c->n_prompt, n_generated, c->n_prompt + n_generated, c->n_cached);
-    if (c->n_live == 0) {
-        buffer_puts(&c->out, ",\"kv\":");
-        kv_account_write(&c->kv, &c->request.kv, &c->job.server->limits.kv.offload, &c->out);
-        buffer_puts(&c->out, ",\"prefill\":");
-        prefill_account_write(&c->prefill, &c->out);
-    }
-    buffer_puts(&c->out, "}");
-}
-
-static void write_event(struct completion *c, struct choice *choice) {
+static void write_events(struct completion *c, struct choice *choice) {
     const uint32_t index = (uint32_t)(choice - c->choices); /* best_of is n in a stream */
+    buffer_puts(&c->out, "data: ");
     write_head(c);
     choice_write(choice, &c->format, index, c->request.params.stop, &c->out);
     buffer_puts(&c->out, "]");
     if (c->request.continuous_usage) {
         buffer_puts(&c->out, ",");
-        write_usage(c);
+        completion_write_usage(c, 0);
     } else if (c->request.include_usage) {
         buffer_puts(&c->out, ",\"usage\":null");
     }
-    buffer_puts(&c->out, "}");
+    buffer_puts(&c->out, "}\n\n");
 }
 
 static void write_end(struct completion *c) {
@@ -55,7 +44,7 @@ static void write_end(struct completion *c) {
         buffer_puts(&c->out, "data: ");
         write_head(c);
         buffer_puts(&c->out, "],");
-        write_usage(c);
+        completion_write_usage(c, 0);
         buffer_puts(&c->out, "}\n\n");
     }
     buffer_puts(&c->out, "data: [DONE]\n\n");
@@ -84,7 +73,7 @@ static void write_answer(struct completion *c) {
     write_head(c);
     for (uint32_t i = 0; i < c->request.prompts.n; i++) write_choices_of(c, i);
     buffer_puts(&c->out, "],");
-    write_usage(c);
+    completion_write_usage(c, 0);
     buffer_puts(&c->out, "}");
 }
 
@@ -93,7 +82,8 @@ void openai_completions(struct server *server, struct http_exchange *exchange) {
                                               .size = sizeof(struct completion),
                                               .run = run,
                                               .write_answer = write_answer,
-                                              .write_event = write_event,
-                                              .write_end = write_end};
+                                              .write_events = write_events,
+                                              .write_end = write_end,
+                                              .add_logprobs = choice_add_logprobs};
     completion_start(server, exchange, &api);
 }

@@ -22,6 +22,7 @@ struct prompt_reader {
 void prompt_list_fini(struct prompt_list *list) {
     for (uint32_t i = 0; i < list->n; i++) {
         free(list->items[i].text);
+        free(list->items[i].trusted);
         free(list->items[i].tokens.ids);
     }
     free(list->items);

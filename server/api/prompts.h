@@ -14,6 +14,7 @@
 #include "engine/tokenizer/tokenizer.h"
 
 struct api_error;
+struct byte_span;
 struct json_span;
 
 enum { PROMPTS_MAX = 2048, PROMPTS_MAX_TOKENS = 4 * 1024 * 1024 };
@@ -22,6 +23,10 @@ struct prompt {
     char *text; /* NULL: given as tokens */
     size_t length;
     bool decoded; /* given as tokens; text was made from them, for echo */
+    /* The text is a rendered chat: special tokens are recognised in these spans only. */
+    bool rendered;
+    struct byte_span *trusted; /* [n_trusted] */
+    size_t n_trusted;
     struct token_list tokens;
 };
 

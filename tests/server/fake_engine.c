@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/span.h"
 #include "engine/device/evict.h"
 #include "engine/device/sample.h"
 #include "engine/device/sparse.h"
@@ -68,6 +69,27 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t
     int rc = add_special ? add_id(out, FAKE_BOS, max_ids, err) : 0;
     for (size_t i = 0; i < length && !rc; i++)
         rc = add_id(out, (unsigned char)text[i], max_ids, err);
+    return rc;
+}
+
+static bool is_trusted(const struct byte_span *spans, size_t n, size_t begin, size_t end) {
+    for (size_t i = 0; i < n; i++)
+        if (spans[i].begin <= begin && end <= spans[i].end) return true;
+    return false;
+}
+
+/* Makes FAKE_BOS of "<s>" where that is trusted. */
+int tokenizer_encode_trusted(const struct tokenizer *tokenizer, const char *text, size_t length,
+                             const struct byte_span *trusted, size_t n_trusted, size_t max_ids,
+                             struct token_list *out, struct error *err) {
+    (void)tokenizer;
+    int rc = 0;
+    for (size_t i = 0; i < length && !rc; i++) {
+        const bool special = length - i >= 3 && memcmp(text + i, "<s>", 3) == 0 &&
+                             is_trusted(trusted, n_trusted, i, i + 3);
+        rc = add_id(out, special ? FAKE_BOS : (unsigned char)text[i], max_ids, err);
+        if (special) i += 2;
+    }
     return rc;
 }
 
