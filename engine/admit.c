@@ -46,13 +46,9 @@ static int check_prefill(const struct admission *a, const struct engine_request 
         return error_set(err, ERR_INVALID, "this server computes prompts densely only");
     if (!choice->patterns && !support->patterns)
         return error_set(err, ERR_INVALID, "sparse prefill needs patterns for the model's heads");
-    switch (prefill_needs_dense(&r->kv, r->params.n_prompt_logprobs >= 0)) {
-    case DENSE_NOT_NEEDED: break;
-    case DENSE_FOR_BUDGET:
-        return error_set(err, ERR_INVALID, "sparse prefill needs a KV policy that evicts nothing");
-    case DENSE_FOR_LOGPROBS:
-        return error_set(err, ERR_INVALID, "log-probabilities of the prompt need dense prefill");
-    }
+    const struct dense_rule *rule = prefill_dense_rule(&r->kv, r->params.n_prompt_logprobs >= 0);
+    if (rule && rule->needs)
+        return error_set(err, ERR_INVALID, "sparse prefill needs %s", rule->needs);
     if (choice->no_reuse && r->n_prompt - 1 > a->shared->max_long_rows)
         return error_set(err, ERR_TOO_LONG,
                          "a sparse prompt with reuse false may have at most %" PRIu32

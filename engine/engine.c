@@ -526,7 +526,8 @@ static void take_results(struct engine *e, struct event_list *events) {
 
 static int submit_batch(struct engine *e, struct batch *batch, struct error *err) {
     int code = batch->kind == STEP_TIME_SLICE
-                   ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, err)
+                   ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, batch->samples,
+                                          batch->n_samples, batch->results, err)
                    : decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
                                     batch->results, batch->totals, err);
     if (!code && batch->selects) code = decoder_submit_selected(e->decoder, batch->selected, err);

@@ -5,12 +5,14 @@
 #ifndef ENGINE_DEVICE_LAYER_SLICE_H
 #define ENGINE_DEVICE_LAYER_SLICE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct layer_slice {
-    uint32_t layer; /* that the rows enter */
+    uint32_t layer; /* that the rows enter; n_layers: they leave the last one */
     uint32_t first_row, n_rows;
     uint32_t n_prompt_rows; /* all rows of the layer-major prompt */
+    bool leaves_last;       /* they will leave the last layer, too: some need logits */
 };
 
 #endif

@@ -62,8 +62,7 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, u
 
 /* Makes the prompt layer-major if its pages do not all fit the space.  Its rows must fit the
  * workspace for such prompts, and its last token must be able to select.  The answer's length does
- * not matter: the same prompt is computed in the same way.  Only the prompt's last row may need
- * logits, and step_rows must be set. */
+ * not matter: the same prompt is computed in the same way.  step_rows must be set. */
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows);
 
 /* Returns how many tokens of the prompt are computed together; the rest come one by one, as if they

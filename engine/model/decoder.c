@@ -493,10 +493,11 @@ static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error
     return rc || cap.cap == 0 ? rc : d->be->ops->soft_cap(d->be, &cap, err);
 }
 
-/* Computes the logits of the n rows in slice_rows. */
-static int run_head(struct decoder *d, uint32_t n, struct error *err) {
+/* Computes the logits of the n rows in slice_rows; x: the residual stream of the step's first
+ * row. */
+static int run_head(struct decoder *d, const void *x, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
-    int rc = gather(d, d->x, d->last, n, c->dim, err);
+    int rc = gather(d, x, d->last, n, c->dim, err);
     if (rc) return rc;
     if ((rc = gather(d, d->attn, d->last_attn, n, d->q_dim, err))) return rc;
     rc = run_ffn(d, c->n_layers - 1, d->last_attn, d->last, n, err);
@@ -519,15 +520,29 @@ static int run_sample(struct decoder *d, const struct sample_row *samples, uint3
 }
 
 /* Computes and samples the logits of at most max_logit_rows samples. */
-static int run_slice(struct decoder *d, const struct sample_row *samples, uint32_t n,
-                     struct sample_result *results, float *logits_out, struct error *err) {
+static int run_some(struct decoder *d, const void *x, const struct sample_row *samples, uint32_t n,
+                    struct sample_result *results, float *logits_out, struct error *err) {
     for (uint32_t i = 0; i < n; i++) {
         d->slice_rows[i] = samples[i].logit_row;
         d->slice_samples[i] = samples[i];
         d->slice_samples[i].logit_row = i;
     }
-    const int rc = run_head(d, n, err);
+    const int rc = run_head(d, x, n, err);
     return rc ? rc : run_sample(d, d->slice_samples, n, results, logits_out, err);
+}
+
+/* Computes and samples the logits of all samples, from the residual stream and the attention of the
+ * step's rows in the last layer. */
+static int run_samples(struct decoder *d, const void *x, const struct sample_row *samples,
+                       uint32_t n_samples, struct sample_result *results, float *logits_out,
+                       struct error *err) {
+    const uint32_t max = d->limits.max_logit_rows;
+    const size_t n_vocab = d->model->config.n_vocab;
+    int rc = 0;
+    for (uint32_t at = 0; at < n_samples && !rc; at += max)
+        rc = run_some(d, x, samples + at, min_u32(n_samples - at, max), results + at,
+                      logits_out ? logits_out + at * n_vocab : NULL, err);
+    return rc;
 }
 
 /* ---- a step in which every sequence decodes ---- */
@@ -629,19 +644,10 @@ static const struct step_seq *sparse_of(const struct step *step) {
 static int run_step(struct decoder *d, const struct step *step, const struct sample_row *samples,
                     uint32_t n_samples, struct sample_result *results, float *logits_out,
                     struct error *err) {
-    const uint32_t max = d->limits.max_logit_rows;
-    const size_t n_vocab = d->model->config.n_vocab;
     if (is_plain_decode(d, step, samples, n_samples))
         return run_plain_decode(d, n_samples, samples, results, logits_out, err);
-    int rc = run_layers(d, step->n_rows, err);
-    if (rc) return rc;
-    for (uint32_t at = 0; at < n_samples; at += max) {
-        const uint32_t n = n_samples - at < max ? n_samples - at : max;
-        rc = run_slice(d, samples + at, n, results + at,
-                       logits_out ? logits_out + at * n_vocab : NULL, err);
-        if (rc) return rc;
-    }
-    return 0;
+    const int rc = run_layers(d, step->n_rows, err);
+    return rc ? rc : run_samples(d, d->x, samples, n_samples, results, logits_out, err);
 }
 
 static int refuse_sparse(struct error *err) {
@@ -685,49 +691,68 @@ int decoder_submit(struct decoder *decoder, const struct step *step,
 
 /* ---- a long prompt ---- */
 
+/* Tells whether the slice only leaves the last layer. */
+static bool is_leaving(const struct decoder *d, const struct layer_slice *slice) {
+    return slice->leaves_last && slice->layer == d->model->config.n_layers;
+}
+
 static int check_slice(const struct decoder *d, const struct step *step,
-                       const struct layer_slice *slice, struct error *err) {
-    const bool alone = step->n_seqs == 1 && step->n_decode == 0 && !step->seqs[0].budget;
-    if (!alone || slice->n_rows != step->n_rows || slice->layer >= d->model->config.n_layers ||
+                       const struct layer_slice *slice, uint32_t n_samples, struct error *err) {
+    const bool alone = step->n_seqs == 1 && step->n_decode == 0 && !step->seqs[0].budget,
+               is_known = slice->layer < d->model->config.n_layers || is_leaving(d, slice);
+    if (!alone || !is_known || slice->n_rows != step->n_rows ||
         slice->n_prompt_rows > d->limits.max_long_rows || slice->first_row > slice->n_prompt_rows ||
-        slice->n_rows > slice->n_prompt_rows - slice->first_row)
+        slice->n_rows > slice->n_prompt_rows - slice->first_row ||
+        (n_samples > 0 && !is_leaving(d, slice)))
         return error_set(err, ERR_INVALID,
                          "decoder: the layer slice does not belong to a long prompt");
     return check_rows(d, step, err);
 }
 
-/* Runs attention and feed-forward of the layer that the rows leave. */
-static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
-                       struct error *err) {
+/* Runs attention of the layer that the rows leave. */
+static int attend_slice(struct decoder *d, uint32_t layer, struct row_range rows,
+                        struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
-    const int rc = d->be->ops->attn_prefill(d->be, &attn, err);
-    return rc ? rc : run_ffn(d, layer, d->attn, rows.x, rows.n, err);
+    return d->be->ops->attn_prefill(d->be, &attn, err);
 }
 
-static int run_layer_slice(struct decoder *d, const struct layer_slice *slice, struct error *err) {
-    const struct row_range rows = {
-        act_at(d, d->long_x, (size_t)slice->first_row * d->model->config.dim),
-        act_at(d, d->long_qkv, (size_t)slice->first_row * d->qkv_dim), slice->n_rows};
-    const bool is_last = slice->first_row + slice->n_rows == slice->n_prompt_rows;
-    int rc =
-        slice->layer == 0 ? run_embed(d, rows.x, err) : leave_layer(d, slice->layer - 1, rows, err);
+/* Runs what the rows need before they enter the slice's layer: that of the layer before it. */
+static int leave_layer(struct decoder *d, const struct layer_slice *slice, struct row_range rows,
+                       struct error *err) {
+    if (slice->layer == 0) return run_embed(d, rows.x, err);
+    const int rc = attend_slice(d, slice->layer - 1, rows, err);
+    return rc ? rc : run_ffn(d, slice->layer - 1, d->attn, rows.x, rows.n, err);
+}
+
+/* Takes the rows into the slice's layer.  With its last rows the layer is indexed, unless none will
+ * leave it. */
+static int run_layer_slice(struct decoder *d, const struct layer_slice *slice,
+                           struct row_range rows, struct error *err) {
+    const bool is_last = slice->first_row + slice->n_rows == slice->n_prompt_rows,
+               leaves = slice->leaves_last || slice->layer + 1 < d->model->config.n_layers;
+    int rc = leave_layer(d, slice, rows, err);
     if (!rc) rc = enter_layer(d, slice->layer, rows, err);
-    /* Rows never leave the last layer, so it needs no index. */
-    if (rc || !is_last || slice->layer + 1 == d->model->config.n_layers) return rc;
-    if (!is_indexed(d, slice->layer)) return 0;
+    if (rc || !is_last || !leaves || !is_indexed(d, slice->layer)) return rc;
     return run_index(d, slice->layer, d->long_qkv, err);
 }
 
 int decoder_submit_slice(struct decoder *d, const struct step *step,
-                         const struct layer_slice *slice, struct error *err) {
-    int rc = check_slice(d, step, slice, err);
+                         const struct layer_slice *slice, const struct sample_row *samples,
+                         uint32_t n_samples, struct sample_result *results, struct error *err) {
+    const struct row_range rows = {
+        act_at(d, d->long_x, (size_t)slice->first_row * d->model->config.dim),
+        act_at(d, d->long_qkv, (size_t)slice->first_row * d->qkv_dim), slice->n_rows};
+    int rc = check_slice(d, step, slice, n_samples, err);
+    if (!rc) rc = check_samples(step, samples, n_samples, err);
     if (rc) return rc;
-    d->n_sampled = 0;
+    d->n_sampled = n_samples;
     d->extras = 0;
     d->sparse = sparse_of(step);
     if (d->sparse && !d->be->ops->sparse) return refuse_sparse(err);
     if ((rc = begin(d, step, err))) return rc;
-    return run_layer_slice(d, slice, err);
+    if (!is_leaving(d, slice)) return run_layer_slice(d, slice, rows, err);
+    rc = attend_slice(d, slice->layer - 1, rows, err);
+    return rc ? rc : run_samples(d, rows.x, samples, n_samples, results, NULL, err);
 }
 
 const void *decoder_long_q(const struct decoder *d, size_t *q_stride) {

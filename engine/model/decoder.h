@@ -11,9 +11,10 @@
  *   slice 2   ┃ ┃   ┃ ┃   ┃ ┃       leaves it: attention, feed-forward
  *
  * The step that takes a slice out of a layer takes it into the next: (layer, slice) enters `layer`
- * and leaves the one before it.  No rows are needed behind the last layer, so they never leave it;
- * their pages are filled.  The prompt's last token, which is not one of them, is computed in an
- * ordinary step.  Until a slice leaves a layer, x and q stay in a workspace for all rows of the one
+ * and leaves the one before it.  Rows that need no logits never leave the last layer; their pages
+ * are filled.  The prompt's last token, which is not one of them, is then computed in an ordinary
+ * step.  Where some need logits (leaves_last), all leave it in one more round of slices, those with
+ * layer n_layers.  Until a slice leaves a layer, x and q stay in a workspace for all rows of the one
  * long prompt.
  *
  * Thread: engine.  Memory: activation buffers are allocated at create for the largest step. */
@@ -67,10 +68,11 @@ void decoder_destroy(struct decoder *decoder); /* NULL is allowed */
 int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
                    struct sample_result *results, struct evict_total *totals, struct error *err);
-/* Submits a step of one sequence without samples, whose rows are the slice's.  Slices come in order
- * of their rows, layer by layer. */
+/* Submits a step of one sequence, whose rows are the slice's.  Slices come in order of their rows,
+ * layer by layer.  Only those that leave the last layer may have samples, as in decoder_submit(). */
 int decoder_submit_slice(struct decoder *decoder, const struct step *step,
-                         const struct layer_slice *slice, struct error *err);
+                         const struct layer_slice *slice, const struct sample_row *samples,
+                         uint32_t n_samples, struct sample_result *results, struct error *err);
 /* Returns q of the long prompt's first row, laid out as in attn_args and sparse_index_args, for
  * measuring attention.  It is that of the layer that all slices have entered and none has left. */
 const void *decoder_long_q(const struct decoder *decoder, size_t *q_stride);

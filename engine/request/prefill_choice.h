@@ -44,21 +44,18 @@ struct prefill_choice {
     bool no_reuse;
 };
 
-/* What makes a prompt dense, whatever its request chooses.  A sparse prefill leaves out pairs of
- * row and key. */
-enum dense_reason {
-    DENSE_NOT_NEEDED,
-    DENSE_FOR_LOGPROBS, /* the prompt's own log-probabilities would miss those pairs */
-    DENSE_FOR_BUDGET    /* so would the scores by which a bounded cache evicts */
+/* What keeps a prompt dense.  A sparse prefill leaves out pairs of row and key. */
+struct dense_rule {
+    bool (*applies)(const struct kv_choice *kv, bool scores_prompt);
+    const char *needs; /* what sparse prefill needs instead, for errors: then no prompt is sparse.
+                          NULL: only auto is dense, and a request may ask for sparse */
 };
 
-/* Returns the reason, if there is one: then explicit sparse is refused, and auto is dense.  Nothing
- * else decides what goes with sparse prefill. */
-static inline enum dense_reason prefill_needs_dense(const struct kv_choice *kv,
-                                                    bool scores_prompt) {
-    if (scores_prompt) return DENSE_FOR_LOGPROBS;
-    return kv_choice_is_bounded(kv) ? DENSE_FOR_BUDGET : DENSE_NOT_NEEDED;
-}
+/* Returns the first rule that applies, or NULL.  Nothing else decides what goes with sparse
+ * prefill. */
+const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv, bool scores_prompt);
+/* Tells whether a prompt of this mode stays dense by the rule, which may be NULL. */
+bool prefill_stays_dense(const struct dense_rule *rule, enum prefill_mode mode);
 
 /* How a prompt was computed. */
 struct prefill_usage {

@@ -78,7 +78,8 @@ static void add(struct batch *batch, struct sequence *seq) {
     if (seq->is_sparse_chunk) choose_keys(batch, seq, out, begin, seq->n_rows);
     for (uint32_t i = 0; i < seq->n_rows; i++)
         batch->positions[first + i] = first_position(out) + i;
-    uint32_t n_samples = sequence_sample_rows(seq, first, batch->samples + batch->n_samples);
+    uint32_t n_samples =
+        sequence_sample_rows(seq, begin, seq->n_rows, first, batch->samples + batch->n_samples);
     batch->entries[step->n_seqs++] =
         (struct batch_entry){seq, batch->n_samples, n_samples, begin + seq->n_rows};
     batch->n_samples += n_samples;
@@ -130,7 +131,10 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     if (seq->was_sparse) choose_keys(batch, seq, out, stored, seq->slice.n_prompt_rows);
     memcpy(batch->tokens, seq->tokens + first, n_rows * sizeof(*batch->tokens));
     for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;
-    batch->entries[0] = (struct batch_entry){.seq = seq, .n_stored = stored};
+    if (batch->slice.layer == seq->kv.space->n_layers)
+        batch->n_samples = sequence_sample_rows(seq, first, n_rows, 0, batch->samples);
+    batch->entries[0] =
+        (struct batch_entry){.seq = seq, .n_samples = batch->n_samples, .n_stored = stored};
     batch->step.n_seqs = 1;
     batch->step.n_rows = n_rows;
     batch->step.n_layers = seq->kv.space->n_layers;

@@ -31,7 +31,7 @@ struct batch {
     struct select_total *selected; /* [step.n_decode], valid for sequences that select */
     bool selects;                  /* some sequence does */
     uint32_t n_samples;
-    enum step_time_kind kind; /* STEP_TIME_SLICE: `slice` is valid, and nothing is sampled */
+    enum step_time_kind kind; /* STEP_TIME_SLICE: `slice` is valid */
     struct layer_slice slice;
     struct sequence *sparse; /* the sequence that chooses keys, or NULL; `visited` is added to it */
     struct attn_sparse choice;

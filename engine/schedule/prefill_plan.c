@@ -11,17 +11,17 @@
 #include "engine/device/pages.h"
 
 static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
-                      enum dense_reason reason, uint32_t n_prompt) {
+                      const struct dense_rule *dense, uint32_t n_prompt) {
     if (!support->available || (!choice->patterns && !support->patterns)) return false;
-    if (reason != DENSE_NOT_NEEDED || choice->mode == PREFILL_DENSE) return false;
+    if (prefill_stays_dense(dense, choice->mode)) return false;
     return choice->mode == PREFILL_SPARSE || n_prompt >= support->min_sparse_tokens;
 }
 
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct prefill_support *support,
-                                      enum dense_reason reason, uint32_t n_prompt) {
+                                      const struct dense_rule *dense, uint32_t n_prompt) {
     struct prefill_plan plan = {.last = n_prompt - 1};
-    if (!is_sparse(choice, support, reason, n_prompt)) return plan;
+    if (!is_sparse(choice, support, dense, n_prompt)) return plan;
     plan.is_sparse = true;
     plan.no_reuse = choice->no_reuse;
     plan.min_rows = choice->mode == PREFILL_SPARSE ? 1 : PREFILL_MIN_AUTO_ROWS;

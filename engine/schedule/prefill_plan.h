@@ -39,10 +39,10 @@ struct prefill_plan {
     struct attn_sparse sparse; /* its first_slot and n_rows are not set */
 };
 
-/* Works out the plan.  With any reason the prompt is dense. */
+/* Works out the plan.  `dense` may keep the prompt dense; NULL: nothing does. */
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct prefill_support *support,
-                                      enum dense_reason reason, uint32_t n_prompt);
+                                      const struct dense_rule *dense, uint32_t n_prompt);
 /* Returns the salt of the request's blocks: it differs wherever their contents may differ.  The
  * contents of sparse blocks depend on the rows that were computed together.  A request that must
  * not depend on them names itself as `owner`, and then shares no blocks.  owner 0: they are

@@ -143,7 +143,8 @@ static bool begin_prompt(struct prefill_queue *p, struct sequence *seq) {
     step_time_begin_prompt(&p->step_time);
     seq->was_sparse =
         prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) != PREFILL_CHUNKED;
-    seq->slice = (struct layer_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
+    seq->slice = (struct layer_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens,
+                                      .leaves_last = seq->prompt_event != NULL};
     return seq->was_sparse && !was_sparse;
 }
 
@@ -242,7 +243,7 @@ static void advance(struct prefill_queue *p, struct batch *slice) {
     next->first_row += slice->slice.n_rows;
     if (next->first_row < next->n_prompt_rows) return;
     next->first_row = 0;
-    if (++next->layer < p->space->n_layers) return;
+    if (++next->layer < p->space->n_layers + next->leaves_last) return;
     kv_commit(&seq->kv, next->n_prompt_rows);
     slice->entries[0].n_stored = seq->kv.n_tokens;
     prefill_queue_end(p, seq);

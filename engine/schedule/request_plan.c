@@ -22,10 +22,10 @@ struct request_plan request_plan_make(const struct sequence_shared *shared,
     struct request_plan plan = {
         .prefill =
             prefill_plan_make(&request->prefill, &shared->prefill,
-                              prefill_needs_dense(&request->kv, scores_prompt), request->n_prompt),
+                              prefill_dense_rule(&request->kv, scores_prompt), request->n_prompt),
         .kv = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens)};
     plan.kv.step_rows = step_rows(shared, request->n_prompt, plan.prefill.is_sparse);
-    if (!scores_prompt) kv_plan_by_layers(&plan.kv, shared->space, shared->max_long_rows);
+    kv_plan_by_layers(&plan.kv, shared->space, shared->max_long_rows);
     plan.most = kv_most(shared->space, &plan.kv);
     return plan;
 }

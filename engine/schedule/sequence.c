@@ -127,12 +127,12 @@ int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct
     return kv_start(&seq->kv, seq->tokens, sequence_n_reusable(seq), n_tokens, left, err);
 }
 
-uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
-                              struct sample_row *rows) {
-    uint32_t begin = seq->kv.n_tokens, end = begin + seq->n_rows, n = 0;
-    for (uint32_t at = begin; seq->prompt_event && at < end && at + 1 < seq->n_prompt; at++) {
+uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
+                              uint32_t first_row, struct sample_row *rows) {
+    uint32_t end = n_before + n_rows, n = 0;
+    for (uint32_t at = n_before; seq->prompt_event && at < end && at + 1 < seq->n_prompt; at++) {
         if (at + 1 < seq->n_scored) continue; /* known since before a preemption */
-        rows[n++] = (struct sample_row){.logit_row = first_row + at - begin,
+        rows[n++] = (struct sample_row){.logit_row = first_row + at - n_before,
                                         .kind = SAMPLE_SCORE,
                                         .target = seq->tokens[at + 1],
                                         .sampler = {.top_p = 1, .repetition_penalty = 1},
@@ -141,8 +141,7 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
     /* The last row is sampled even when no token is to be generated: its logits show that the pages
      * are sound. */
     if (end == seq->n_tokens + seq->n_sampled)
-        rows[n++] =
-            sampling_row(&seq->sampling, first_row + seq->n_rows - 1, n_sampled_in_all(seq));
+        rows[n++] = sampling_row(&seq->sampling, first_row + n_rows - 1, n_sampled_in_all(seq));
     return n;
 }
 
@@ -278,12 +277,14 @@ bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sampl
         if (results[i].invalid)
             return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",
                         events);
+    const bool draws = n > 0 && rows[n - 1].kind == SAMPLE_DRAW;
     /* The newest row attended to every page before it.  Its logits are sound, so the pages are, and
-     * other sequences may share them. */
-    if (n > 0) kv_insert(&seq->kv, seq->tokens, n_stored);
+     * other sequences may share them.  Sparse rows may have left pages out, but the last row of
+     * their prompt has not. */
+    if (draws || (n > 0 && !seq->was_sparse)) kv_insert(&seq->kv, seq->tokens, n_stored);
     kv_done(&seq->kv, n_stored);
     for (uint32_t i = 0; i < n && rows[i].kind == SAMPLE_SCORE; i++) accept_score(seq, &results[i]);
-    if (n == 0 || rows[n - 1].kind != SAMPLE_DRAW) return false;
+    if (!draws) return false;
     if (seq->prompt_event) {
         emit(seq, seq->prompt_event, events);
         seq->prompt_event = NULL;

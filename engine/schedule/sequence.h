@@ -105,10 +105,10 @@ int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct
 /* Returns how much of the text the KV cache has held, evicted and fetched so far. */
 struct kv_usage sequence_usage(const struct sequence *seq);
 
-/* Writes the sample rows that the sequence needs from its n_rows rows, and returns their number
- * (<= n_rows).  first_row is the sequence's first row in the step. */
-uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
-                              struct sample_row *rows);
+/* Writes the sample rows that the sequence needs from the n_rows rows that follow its first n_before
+ * tokens, and returns their number (<= n_rows).  first_row is the first of them in the step. */
+uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
+                              uint32_t first_row, struct sample_row *rows);
 
 /* Takes the results of those rows, once their step has stored the sequence's first n_stored tokens.
  * Appends the sequence's events; returns true if one of them is the final event. */

@@ -42,24 +42,11 @@ static const struct request_field fields[] = {
 
 #undef AT
 
-static int refuse_bounded(struct api_error *err) {
-    char names[KV_NAMES_SIZE];
-    bool wanted[KV_MAX_POLICIES] = {false};
-    for (unsigned i = 0; i < kv_policies_count(); i++)
-        wanted[i] = !kv_choice_is_bounded(&kv_policies_row(i)->defaults);
-    kv_type_names(names, wanted, " or ");
-    return api_error_set(err, 400, "unsupported", "prefill",
-                         "sparse prefill needs the kv_policy %s", names);
-}
-
-/* Refuses what a sparse prefill cannot give exactly. */
 static int check_prefill(const struct completion_request *q, struct api_error *err) {
-    const enum dense_reason reason = completion_request_needs_dense(q);
-    if (q->prefill.mode != PREFILL_SPARSE || reason == DENSE_NOT_NEEDED) return 0;
-    if (reason == DENSE_FOR_BUDGET) return refuse_bounded(err);
-    return api_error_set(err, 400, "unsupported", "prefill",
-                         "sparse prefill does not allow echo with logprobs: log-probabilities "
-                         "of the prompt need dense prefill");
+    const struct dense_rule *rule = completion_request_dense_rule(q);
+    if (q->prefill.mode != PREFILL_SPARSE || !rule || !rule->needs) return 0;
+    return api_error_set(err, 400, "unsupported", "prefill", "sparse prefill needs %s",
+                         rule->needs);
 }
 
 int completion_request_check(struct request_reading *r) {

@@ -63,11 +63,11 @@ static inline bool completion_request_is_bounded(const struct completion_request
     return kv_choice_is_bounded(&request->kv.tokens);
 }
 
-/* Returns what makes the request's prompts dense. */
-static inline enum dense_reason completion_request_needs_dense(
+/* Returns what keeps the request's prompts dense, or NULL. */
+static inline const struct dense_rule *completion_request_dense_rule(
     const struct completion_request *request) {
-    return prefill_needs_dense(&request->kv.tokens,
-                               request->echo && request->params.n_logprobs >= 0);
+    return prefill_dense_rule(&request->kv.tokens,
+                              request->echo && request->params.n_logprobs >= 0);
 }
 
 struct completion_request completion_request_defaults(const struct request_limits *limits);

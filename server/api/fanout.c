@@ -52,7 +52,7 @@ static int fill(struct engine_request *out, const struct completion_request *req
     out->n_prompt = (uint32_t)prompt->tokens.n;
     out->kv = kv_policy_resolve(&request->kv, out->n_prompt);
     out->prefill = prefill_rules_resolve(&limits->prefill, &request->prefill,
-                                         completion_request_needs_dense(request));
+                                         completion_request_dense_rule(request));
     out->cache_salt = request->cache_salt;
     out->priority = request->priority;
     if (!is_whole(params, &request->params) || !out->prompt) return ERR_NOMEM;

@@ -184,13 +184,13 @@ void prefill_request_fini(struct prefill_request *request) {
 
 struct prefill_choice prefill_rules_resolve(const struct prefill_rules *rules,
                                             const struct prefill_request *request,
-                                            enum dense_reason reason) {
+                                            const struct dense_rule *dense) {
     struct prefill_choice choice = {.mode = request->named ? request->mode : rules->initial,
                                     .patterns = request->patterns,
                                     .dense_tail = rules->dense_tail,
                                     .synthetic = rules->synthetic,
                                     .no_reuse = request->no_reuse};
-    if (!rules->sparse || reason) choice.mode = PREFILL_DENSE;
+    if (!rules->sparse || prefill_stays_dense(dense, choice.mode)) choice.mode = PREFILL_DENSE;
     if (choice.mode == PREFILL_SPARSE && !choice.patterns) choice.patterns = rules->fallback;
     return choice;
 }

@@ -60,11 +60,11 @@ const char *prefill_pattern_name(enum attn_pattern_kind kind);
 int prefill_rules_read(struct prefill_request *out, const json_t *value,
                        const struct prefill_rules *rules, struct api_error *err);
 void prefill_request_fini(struct prefill_request *request);
-/* Resolves a request by the rules.  With a reason its prompt is dense; explicit sparse was refused
- * before.  The choice borrows the request's patterns. */
+/* Resolves a request by the rules.  `dense` may keep its prompt dense (NULL: nothing does); explicit
+ * sparse was refused before.  The choice borrows the request's patterns. */
 struct prefill_choice prefill_rules_resolve(const struct prefill_rules *rules,
                                             const struct prefill_request *request,
-                                            enum dense_reason reason);
+                                            const struct dense_rule *dense);
 /* Writes a member of a JSON object: "prefill". */
 void prefill_rules_write(const struct prefill_rules *rules, struct buffer *out);
 

@@ -170,10 +170,18 @@ class Text:
 
     def prompt(self, tokens):
         """Logits after the last token; those that the text has are not computed again."""
+        return self.model.logits([*self._pieces(tokens, False)][-1][-1])
+
+    def scored_prompt(self, tokens):
+        """Logits after each token; the text must be at its beginning."""
+        assert self.n == 0
+        return self.model.logits(numpy.concatenate([*self._pieces(tokens, True)]))
+
+    def _pieces(self, tokens, is_scored):
         dense_from = max(0, len(tokens) - self.prefill.tail)
         for begin, end, is_sparse, leaves_last in self.prefill.pieces(self.n, len(tokens)):
-            x = self._rows(tokens[begin:end], dense_from if is_sparse else None, leaves_last)
-        return self.model.logits(x[-1])
+            yield self._rows(tokens[begin:end], dense_from if is_sparse else None,
+                             leaves_last or is_scored)
 
     def more(self, tokens):
         """Logits after each of more tokens, as generated."""

@@ -158,11 +158,14 @@ def test_echo_and_logprobs(asked):
     assert_prefill(prefill_of(echoed), asked.mode)
     reply = asked.server.post("/v1/completions", {"prompt": PROMPT, "echo": True, "logprobs": 1,
                                                   "max_tokens": 0, "prefill": asked.mode})
-    if asked.mode == "dense":
-        assert reply.status == 200 and len(scores_of(reply.json())) == 1500
-    else:
-        assert reply.status == 400 and reply.error["param"] == "prefill"
-        assert "log-probabilities of the prompt" in reply.error["message"]
+    scored = reply.json()
+    assert reply.status == 200 and len(scores_of(scored)) == 1500
+    assert prefill_of(scored)["mode"] == asked.mode
+    again = asked.server.stream(PROMPT, echo=True, logprobs=1, prefill=asked.mode, **LONG)
+    listed = [score for chunk in again for score in scores_of(chunk)]
+    assert listed[1:1500] == pytest.approx(scores_of(scored)[1:], abs=SAME_TOKEN)
+    assert listed[1500:] == pytest.approx(
+        scores_of(asked.complete(logprobs=1, cache_salt="alone", **LONG)), abs=SAME_TOKEN)
 
 
 @every_way
@@ -429,6 +432,12 @@ def test_patterns_that_see_everything_are_dense(asked):
     sparse = asked.complete(prefill={"mode": "sparse", "pattern": EVERYTHING}, logprobs=0, **LONG)
     assert_same_scores(sparse, exact)
     assert prefill_of(sparse)["mode"] == "sparse" and prefill_of(sparse)["density"] == 1
+    scored = {"echo": True, "logprobs": 0, "max_tokens": 0, "cache_salt": "scored"}
+    whole = asked.complete(prefill="dense", **scored)
+    same = asked.complete(prefill={"mode": "sparse", "pattern": EVERYTHING}, **scored)
+    assert scores_of(same)[1:] == pytest.approx(scores_of(whole)[1:], abs=SAME_TOKEN)
+    blind = asked.complete(prefill={"mode": "sparse", "pattern": NARROW}, **scored)
+    assert sum(scores_of(blind)[1:]) < sum(scores_of(whole)[1:]) - 100
     narrow = asked.complete(prefill={"mode": "sparse", "pattern": NARROW}, logprobs=0, **LONG)
     assert prefill_of(narrow)["density"] < 0.3  # most of it the dense tail's
     difference = max(abs(a - b) for a, b in zip(scores_of(narrow), scores_of(exact)))
@@ -515,7 +524,10 @@ def test_another_backends_break_even_is_not_this_ones(serve, tmp_path):
 def test_a_sparse_server_is_dense_where_it_must(serve, pattern_file):
     server = serve(*SETTINGS, "--prefill", "sparse", "--pattern-file", pattern_file)
     assert prefill_of(server.complete(PROMPT[:400], **LONG))["mode"] == "sparse"
-    assert prefill_of(server.complete(PROMPT[:400], echo=True, logprobs=0))["mode"] == "dense"
+    scored = {"echo": True, "logprobs": 0}
+    assert prefill_of(server.complete(PROMPT[:400], **scored))["mode"] == "sparse"
+    exact = server.complete(PROMPT[:400], prefill="auto", **scored)
+    assert prefill_of(exact)["mode"] == "dense"
     policy = {"type": "streaming", "recent": 100}
     assert prefill_of(server.complete(PROMPT[:400], kv_policy=policy))["mode"] == "dense"
     assert prefill_of(server.complete(PROMPT[:400], prefill="auto"))["mode"] == "dense"

@@ -2,8 +2,9 @@
 hundreds of random prompts and patterns, layer by layer in slices of several sizes and in chunks
 that choose for themselves, with and without a cached beginning.
 
-Each answer is 64 greedy tokens.  The oracle computes the prompt as the definition says, then those
-tokens densely, and must give their log-probabilities, and the most likely one each time.  How many
+Each answer is 64 greedy tokens, behind the prompt's own log-probabilities now and then.  The oracle
+computes the prompt as the definition says, then those tokens densely, and must give their
+log-probabilities, and the most likely one each time.  How many
 pairs were visited is counted, too.  In f32 and f64 two scores nearer than NEAR_TIE may change
 places and choose other keys: such prompts are not compared, and the test says how many it must have
 seen."""
@@ -105,10 +106,29 @@ class Comparison:
                   for row in zip(values_of(choice), rows, ids, strict=True)]
         check_errors(errors, f"{len(prompt)} tokens, {n_stored} of them stored", BF16_EACH)
         self.errors.extend(errors)
+        self.n.update(compared=1, stored=n_stored > 0,
+                      sparse=self.check_usage(usage["prefill"], text))
+
+    def check_scored(self, text, prompt):
+        """All of the prompt's tokens but the first have log-probabilities; nothing stored is used."""
+        answer = self.server.complete(prompt, prefill="sparse", max_tokens=0, echo=True,
+                                      logprobs=N_TOP)
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        rows = text.scored_prompt(prompt)
+        if text.closest < NEAR_TIE:
+            return
+        errors = [row_error(*row, n_top=N_TOP) for row in
+                  zip(values_of(answer["choices"][0])[1:], rows[:-1], prompt[1:], strict=True)]
+        check_errors(errors, f"{len(prompt)} tokens, scored", BF16_EACH)
+        self.errors.extend(errors)
+        self.n.update(scored=self.check_usage(answer["usage"]["prefill"], text))
+
+    def check_usage(self, prefill, text):
+        """Returns whether anything was left out."""
         density = text.n_visited / text.n_causal if text.n_causal else 1
-        assert usage["prefill"]["mode"] == ("sparse" if text.n_causal else "dense")
-        assert usage["prefill"]["density"] == pytest.approx(density, abs=DENSITY)
-        self.n.update(compared=1, stored=n_stored > 0, sparse=bool(density < 1))
+        assert prefill["mode"] == ("sparse" if text.n_causal else "dense")
+        assert prefill["density"] == pytest.approx(density, abs=DENSITY)
+        return bool(density < 1)
 
     def converse(self, model, prefill, seed):
         """A prompt, then one that begins like it, then the first with patterns of its own, which
@@ -118,6 +138,8 @@ class Comparison:
         modes = ["sparse", "auto"] if len(prompt) >= MIN_SPARSE else ["sparse"]
         self.check(text, prompt, rng.choice(modes))
         self.check_next(text, prompt, rng)
+        if rng.random() < 0.5:
+            self.check_scored(Text(model, prefill), prompt)
         if rng.random() < 0.2:
             pattern = own_pattern(rng)
             for each in (pattern, dataclasses.replace(pattern, p1=pattern.p1 + 3)):
@@ -157,6 +179,7 @@ def compare(directory, settings, seed, n_at_once, **rest):
         n += comparison.n
     assert n["asked"] >= 2 * N_FILES * N_PROMPTS and n["compared"] > 0.8 * n["asked"], n
     assert n["sparse"] > 0.3 * n["asked"] and n["stored"] > 0.1 * n["asked"], n
+    assert n["scored"] > 0, n
 
 
 @pytest.fixture(scope="module")

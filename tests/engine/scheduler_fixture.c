@@ -358,17 +358,44 @@ static void check_indexed(const struct attn_sparse *sparse, const struct layer_s
     assert_true(sparse->first_slot % PAGE_TOKENS == 0);
 }
 
+/* Rows that leave the last layer: each scores the token after it, which shows that none is left out
+ * or comes twice. */
+static void run_leaving(struct fixture *f, struct batch *batch, const struct kv_view *last) {
+    const struct layer_slice *slice = &batch->slice;
+    assert_true(slice->leaves_last);
+    assert_int_equal(last->n_slots, last->append_slot + slice->n_rows);
+    for (uint32_t i = 0; i < batch->n_samples; i++) {
+        const struct sample_row *row = &batch->samples[i];
+        assert_int_equal(row->kind, SAMPLE_SCORE);
+        const uint32_t slot = last->append_slot + row->logit_row,
+                       token = batch->step.tokens[row->logit_row];
+        assert_int_equal(*cell_of(f, last, slot), token + (slice->layer - 1) * 1000);
+        batch->results[i] = (struct sample_result){.token = row->target,
+                                                   .logprob = -(float)(token % 1000),
+                                                   .rank = 1,
+                                                   .invalid = token == POISON};
+    }
+}
+
 static void run_slice(struct fixture *f, struct batch *batch) {
     const struct layer_slice *slice = &batch->slice;
     const struct step_seq *seq = &batch->step.seqs[0];
-    const struct kv_view *view = &seq->layers[slice->layer];
+    const bool leaves = slice->layer == f->space.n_layers;
+    const struct kv_view *view = &seq->layers[leaves ? slice->layer - 1 : slice->layer];
     const struct row_set rows = {.layer = slice->layer, .choice = choice_of(batch->entries[0].seq)};
     check_order(f, batch);
-    assert_true(batch->step.n_seqs == 1 && batch->step.n_decode == 0 && batch->n_samples == 0);
+    assert_true(batch->step.n_seqs == 1 && batch->step.n_decode == 0);
+    assert_true(leaves || batch->n_samples == 0);
     assert_int_equal(slice->n_rows, batch->step.n_rows);
     assert_int_equal(view->n_slots, view->append_slot + slice->n_rows);
     assert_true((batch->sparse != NULL) == (seq->sparse != NULL));
     if (seq->sparse) check_indexed(seq->sparse, slice, view->append_slot - slice->first_row);
+    f->n_slices++;
+    if (seq->sparse) visit(batch, slice->n_rows);
+    if (leaves) {
+        run_leaving(f, batch, view);
+        return;
+    }
     check_choices(f, seq, &rows);
     for (uint32_t i = 0; i < slice->n_rows; i++) {
         const uint32_t token = batch->step.tokens[i], slot = view->append_slot + i;
@@ -377,8 +404,6 @@ static void run_slice(struct fixture *f, struct batch *batch) {
         if (slice->layer > 0) /* it has been through the layer before */
             assert_int_equal(*cell_of(f, view - 1, slot), token + (slice->layer - 1) * 1000);
     }
-    f->n_slices++;
-    if (seq->sparse) visit(batch, slice->n_rows);
 }
 
 /* The fake model: runs a step over f->memory. */
@@ -527,9 +552,9 @@ static uint32_t hash_of(const struct memory *m) {
 
 /* The last token of a prompt that goes layer by layer is computed like a generated one. */
 static uint32_t last_mark(const struct fixture *f, const struct engine_request *r) {
-    const enum dense_reason reason = prefill_needs_dense(&r->kv, r->params.n_prompt_logprobs >= 0);
+    const struct dense_rule *dense = prefill_dense_rule(&r->kv, r->params.n_prompt_logprobs >= 0);
     const struct prefill_plan plan =
-        prefill_plan_make(&r->prefill, &f->shared.prefill, reason, r->n_prompt);
+        prefill_plan_make(&r->prefill, &f->shared.prefill, dense, r->n_prompt);
     const bool layer_major =
         prefill_order(&plan, 0, f->shared.max_long_rows) == PREFILL_LAYER_MAJOR;
     return layer_major ? decode_mark(&f->space) : 0;

@@ -118,7 +118,7 @@ struct client {
     char text[MAX_TEXT];
     bool bounded, submitted, cancelled, finished;
     struct engine_event last; /* the final event's numbers */
-    uint32_t n_prompt_infos, step_of_last_event;
+    uint32_t n_prompt_infos, n_wanted_infos, step_of_last_event;
     float first_score;
 };
 

@@ -32,6 +32,38 @@ static struct scheduler_config long_config(uint32_t max_rows, uint32_t max_long_
         .max_rows = max_rows, .max_seqs = 8, .max_long_rows = max_long_rows};
 }
 
+/* The rows of a prompt that scores itself leave the last layer, too, in one more round. */
+static void a_long_prompt_that_is_scored_leaves_the_last_layer(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client reader = {0}, bad = {0}, again = {0};
+    fixture_init_with(&f, 400, long_config(128, 2048));
+    struct engine_request r = sparse_request(&reader, 1500, 5);
+    client_fill_prompt(&r);
+    r.params.n_prompt_logprobs = 0;
+    const float score = -(float)(r.prompt[0] % 1000);
+    fixture_submit(&f, &r, 1);
+    fixture_run(&f);
+    client_check(&reader);
+    assert_int_equal(f.n_slices, (N_LAYERS + 1) * 12); /* 1499 rows */
+    assert_int_equal(reader.n_prompt_infos, 1500);
+    assert_true(reader.first_score == score);
+    assert_int_equal(reader.last.prefill.mode, PREFILL_SPARSE);
+    r = sparse_request(&bad, 1500, 5);
+    r.params.n_prompt_logprobs = 0;
+    r.prompt[700] = POISON;
+    fixture_submit(&f, &r, 2);
+    fixture_run(&f);
+    assert_int_equal(bad.last.error_code, ERR_NUMERIC);
+    assert_int_equal(bad.n_prompt_infos, 0);
+    r = sparse_request(&again, 1500, 5);
+    r.prompt[700] = POISON; /* nothing of it was inserted */
+    fixture_submit(&f, &r, 3);
+    fixture_run(&f);
+    assert_int_equal(again.last.n_cached, 0);
+    fixture_fini(&f);
+}
+
 static struct prefill_choice random_prefill(void) {
     static const enum prefill_mode modes[] = {PREFILL_AUTO, PREFILL_DENSE, PREFILL_SPARSE};
     return (struct prefill_choice){.mode = modes[rand() % 3], .synthetic = (uint32_t)rand() % 2};
@@ -64,6 +96,8 @@ static struct engine_stats random_load(struct fixture *f, struct load load) {
             r.prefill = random_prefill();
             r.priority = rand() % 4 - 2;
             r.params.sampler.presence_penalty = rand() % 20 == 0;
+            r.params.n_prompt_logprobs = rand() % 8 ? -1 : 0;
+            clients[i].n_wanted_infos = r.params.n_prompt_logprobs < 0 ? 0 : r.n_prompt;
             r.params.seed = (uint64_t)rand();
             fixture_submit(f, &r, i + 1);
         }
@@ -72,7 +106,11 @@ static struct engine_stats random_load(struct fixture *f, struct load load) {
         fixture_step(f, n);
         assert_true(n < 200000);
     }
-    for (int i = 0; i < N; i++) client_check(&clients[i]);
+    for (int i = 0; i < N; i++) {
+        client_check(&clients[i]);
+        if (clients[i].last.reason != FINISH_CANCELLED)
+            assert_int_equal(clients[i].n_prompt_infos, clients[i].n_wanted_infos);
+    }
     scheduler_stats(f->scheduler, &stats);
     assert_int_equal(stats.n_finished + stats.n_cancelled, N);
     assert_true(stats.n_sparse > 0);
@@ -91,7 +129,7 @@ static void random_prompts_give_what_they_give_alone(void **state) {
     random_load(&f, (struct load){400, 128, 0, 3, false, 0});
     assert_true(f.n_slices == 0 && f.n_chunks > 0);
     random_load(&f, (struct load){400, 20, 0, 4, false, 0}); /* less than a page */
-    stats = random_load(&f, (struct load){34, 128, 1024, 5, false, 0});
+    stats = random_load(&f, (struct load){34, 128, 1024, 11, false, 0});
     assert_true(stats.n_preempted > 0);
     random_load(&f, (struct load){60, 200, 512, 6, false, 5e-3});
     assert_true(f.n_slices > 0);
@@ -453,6 +491,7 @@ static void who_generates_waits_no_longer_than_agreed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_prompt_runs_between_the_steps_of_others),
+        cmocka_unit_test(a_long_prompt_that_is_scored_leaves_the_last_layer),
         cmocka_unit_test(one_long_prompt_at_a_time),
         cmocka_unit_test(a_cached_prompt_waits_for_nobody),
         cmocka_unit_test(prefixes_are_shared_within_one_choice_only),

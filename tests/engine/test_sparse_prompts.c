@@ -87,6 +87,7 @@ static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
     for (int i = 0; i < 4; i++)
         for (int way = 0; way < 2; way++) {
             struct recipe r = sparse_recipe(lengths[i], 8, dense);
+            r.params.n_prompt_logprobs = i % 2 ? 1 : -1;
             struct engine *engine = start_sparse(ways[way], false);
             struct answer sparse = answer_in(engine, &r);
             r.prefill.mode = PREFILL_DENSE;
@@ -95,6 +96,7 @@ static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
             assert_int_equal(sparse.last.prefill.mode, PREFILL_SPARSE);
             assert_int_equal(exact.last.prefill.mode, PREFILL_DENSE);
             assert_true(sparse.last.prefill.density == 1);
+            assert_int_equal(sparse.n_prompt_infos, i % 2 ? r.n_prompt : 0);
             answer_forget(&sparse);
             answer_forget(&exact);
             engine_destroy(engine);
@@ -111,6 +113,7 @@ static void company_and_running_ahead_change_no_bit(void **state) {
     for (int i = 0; i < N; i++) {
         recipes[i] = sparse_recipe(200 + 240 * (uint32_t)i, 20, i % 3 ? mixed : dense);
         if (i % 2) recipes[i].prefill.mode = PREFILL_DENSE;
+        if (i % 3 == 1) recipes[i].params.n_prompt_logprobs = 0;
         struct engine *engine = start_sparse(WHOLE, false);
         alone[i] = answer_in(engine, &recipes[i]);
         engine_destroy(engine);
@@ -197,9 +200,7 @@ static void sparse_prompts_that_cannot_be_are_refused(void **state) {
     struct engine_config config = plain_config();
     struct engine *engine = start(&config);
     struct engine_request bad = good;
-    bad.params.n_prompt_logprobs = 0;
-    assert_int_equal(refusal(engine, &bad), ERR_INVALID);
-    bad = good, bad.kv = (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 60};
+    bad.kv = (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 60};
     assert_int_equal(refusal(engine, &bad), ERR_INVALID);
     wrong[3] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, SPARSE_MAX_COLUMNS + 1, 1};
     bad = good, bad.prefill.patterns = wrong;

@@ -2,6 +2,7 @@
 was scored, far more visible than the budget, nothing selected, nothing left out, all cached."""
 import csv
 import io
+import json
 import subprocess
 import sys
 
@@ -301,4 +302,21 @@ def test_the_perplexity_behind_a_sparse_prompt_is_void_when_nothing_was_left_out
     assert told == {"dense": "", "sparse": "1.00"}
     # A second time everything is in the prefix cache, and nothing shows how it got there.
     rows = run_script("continuation_perplexity.py", *arguments, *configs, expect=VOID)
+    assert [row["perplexity"] == "VOID" for row in rows] == [False, True]
+
+
+def test_the_perplexity_of_sparse_prompts_is_void_when_nothing_was_left_out(quire):
+    """And grows with what was."""
+    def asking(name, recent):
+        pattern = {"type": "a_shape", "sink": 16, "recent": recent}
+        fields = {"prefill": {"mode": "sparse", "pattern": pattern, "reuse": False}}
+        return "--config", f"{name}={json.dumps(fields)}"
+
+    arguments = ("--url", quire.url, "--lengths", 1500, "--windows", 4)
+    dense = ("--config", 'dense={"prefill": "dense"}')
+    rows = run_script("prompt_perplexity.py", *arguments, *dense, *asking("near", 16),
+                      *asking("wide", 512), expect=0)
+    exact, near, wide = (float(row["perplexity"]) for row in rows)
+    assert near > wide > 0.98 * exact and float(rows[1]["low"]) > 0
+    rows = run_script("prompt_perplexity.py", *arguments, *dense, *asking("all", 8192), expect=VOID)
     assert [row["perplexity"] == "VOID" for row in rows] == [False, True]

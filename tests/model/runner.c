@@ -159,7 +159,7 @@ static void run_slice(struct runner *r, struct runner_seq *seq, const uint32_t *
              &arrays, 0);
     step.n_seqs = 1;
     step.n_decode = 0;
-    check(decoder_submit_slice(r->decoder, &step, slice, &err), &err);
+    check(decoder_submit_slice(r->decoder, &step, slice, NULL, 0, NULL, &err), &err);
     check(decoder_collect(r->decoder, 0, &err), &err);
     arrays_free(&arrays);
 }
@@ -170,7 +170,7 @@ void runner_feed_long(struct runner *r, struct runner_seq *seq, const uint32_t *
     for (uint32_t layer = 0; layer < r->model->config.n_layers; layer++)
         for (uint32_t at = 0; at < n; at += rows) {
             const uint32_t take = n - at < rows ? n - at : rows;
-            run_slice(r, seq, tokens, &(struct layer_slice){layer, at, take, n});
+            run_slice(r, seq, tokens, &(struct layer_slice){layer, at, take, n, false});
             if (between) between(ctx);
         }
     seq->n_tokens = n;

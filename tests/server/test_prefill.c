@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/device/sparse.h"
+#include "engine/request/kv_policies.h"
 #include "server/api/prefill_account.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
@@ -84,8 +85,7 @@ static void reuse_is_read(void **state) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct prefill_request request = read_good(cases[i].text);
         assert_int_equal(request.no_reuse, cases[i].no_reuse);
-        assert_int_equal(prefill_rules_resolve(&tuned, &request, DENSE_NOT_NEEDED).no_reuse,
-                         cases[i].no_reuse);
+        assert_int_equal(prefill_rules_resolve(&tuned, &request, NULL).no_reuse, cases[i].no_reuse);
         prefill_request_fini(&request);
     }
 }
@@ -113,8 +113,7 @@ static void a_pattern_is_every_heads(void **state) {
             assert_int_equal(request.patterns[head].p1, cases[i].expected.p1);
             assert_int_equal(request.patterns[head].p2, cases[i].expected.p2);
         }
-        const struct prefill_choice choice =
-            prefill_rules_resolve(&untuned, &request, DENSE_NOT_NEEDED);
+        const struct prefill_choice choice = prefill_rules_resolve(&untuned, &request, NULL);
         assert_ptr_equal(choice.patterns, request.patterns);
         prefill_request_fini(&request);
     }
@@ -180,28 +179,35 @@ static void sparse_is_refused_where_it_cannot_be_had(void **state) {
         assert_non_null(strstr(err.message, "because"));
     }
     assert_int_equal(read("\"auto\"", &dense, &request, &err), 0);
-    assert_int_equal(prefill_rules_resolve(&dense, &request, DENSE_NOT_NEEDED).mode, PREFILL_DENSE);
+    assert_int_equal(prefill_rules_resolve(&dense, &request, NULL).mode, PREFILL_DENSE);
 }
 
 static void what_nobody_names_is_the_servers(void **state) {
     (void)state;
     const struct prefill_request none = {0}, sparse = {.named = true, .mode = PREFILL_SPARSE},
                                  automatic = {.named = true, .mode = PREFILL_AUTO};
+    struct kv_choice bounded = kv_policies_default(kv_policies_find("streaming", 9));
+    const struct dense_rule *refused = prefill_dense_rule(&bounded, true),
+                            *scored = prefill_dense_rule(&(struct kv_choice){0}, true);
     struct prefill_rules eager = tuned;
     eager.initial = PREFILL_SPARSE;
-    assert_int_equal(prefill_rules_resolve(&tuned, &none, DENSE_NOT_NEEDED).mode, PREFILL_AUTO);
-    assert_int_equal(prefill_rules_resolve(&eager, &none, DENSE_NOT_NEEDED).mode, PREFILL_SPARSE);
-    assert_int_equal(prefill_rules_resolve(&eager, &automatic, DENSE_NOT_NEEDED).mode,
-                     PREFILL_AUTO);
-    assert_int_equal(prefill_rules_resolve(&eager, &none, DENSE_FOR_BUDGET).mode, PREFILL_DENSE);
-    assert_int_equal(prefill_rules_resolve(&tuned, &automatic, DENSE_FOR_BUDGET).mode,
-                     PREFILL_DENSE);
-    assert_int_equal(prefill_rules_resolve(&tuned, &none, DENSE_NOT_NEEDED).dense_tail, 64);
-    assert_int_equal(prefill_rules_resolve(&tuned, &none, DENSE_NOT_NEEDED).synthetic, 7);
+    assert_int_equal(prefill_rules_resolve(&tuned, &none, NULL).mode, PREFILL_AUTO);
+    assert_int_equal(prefill_rules_resolve(&eager, &none, NULL).mode, PREFILL_SPARSE);
+    assert_int_equal(prefill_rules_resolve(&eager, &automatic, NULL).mode, PREFILL_AUTO);
+    assert_int_equal(prefill_rules_resolve(&eager, &none, refused).mode, PREFILL_DENSE);
+    assert_int_equal(prefill_rules_resolve(&tuned, &automatic, refused).mode, PREFILL_DENSE);
+    assert_non_null(refused->needs);
+    assert_null(scored->needs);
+    assert_null(prefill_dense_rule(&(struct kv_choice){0}, false));
+    assert_int_equal(prefill_rules_resolve(&tuned, &automatic, scored).mode, PREFILL_DENSE);
+    assert_int_equal(prefill_rules_resolve(&eager, &none, scored).mode, PREFILL_SPARSE);
+    assert_int_equal(prefill_rules_resolve(&tuned, &sparse, scored).mode, PREFILL_SPARSE);
+    assert_int_equal(prefill_rules_resolve(&tuned, &none, NULL).dense_tail, 64);
+    assert_int_equal(prefill_rules_resolve(&tuned, &none, NULL).synthetic, 7);
     /* Without a file those who ask get the default; auto is left without patterns. */
-    assert_null(prefill_rules_resolve(&tuned, &sparse, DENSE_NOT_NEEDED).patterns);
-    assert_ptr_equal(prefill_rules_resolve(&untuned, &sparse, DENSE_NOT_NEEDED).patterns, fallback);
-    assert_null(prefill_rules_resolve(&untuned, &none, DENSE_NOT_NEEDED).patterns);
+    assert_null(prefill_rules_resolve(&tuned, &sparse, NULL).patterns);
+    assert_ptr_equal(prefill_rules_resolve(&untuned, &sparse, NULL).patterns, fallback);
+    assert_null(prefill_rules_resolve(&untuned, &none, NULL).patterns);
 }
 
 static void assert_shown(const struct prefill_rules *rules, const char *expected) {

@@ -261,6 +261,7 @@ static int store_slice(struct kv_sequence *kv, const struct layer_slice *slice, 
 static int moved_submitted(struct kv_sequence *kv, const struct layer_slice *slice,
                            struct error *err) {
     struct kv_selection *s = &kv->selection;
+    if (slice && slice->layer == kv->space->n_layers) return 0; /* it has written nothing */
     if (slice) return store_slice(kv, slice, err);
     const struct kv_space *space = kv->space;
     const uint32_t first = s->n_written, n = kv->n_tokens / PAGE_TOKENS - first;
