@@ -34,7 +34,7 @@ static const char *kept_by(const struct engine_request *r) {
 }
 
 static int check_prefill(const struct admission *a, const struct engine_request *r,
-                         struct error *err) {
+                         const struct request_plan *plan, struct error *err) {
     const struct prefill_choice *choice = &r->prefill;
     const struct prefill_support *support = &a->shared->prefill;
     if (!(choice->dense_above >= 0 && choice->dense_above <= 1))
@@ -49,10 +49,14 @@ static int check_prefill(const struct admission *a, const struct engine_request 
     const struct dense_rule *rule = prefill_dense_rule(&r->kv, r->params.n_prompt_logprobs >= 0);
     if (rule && rule->needs)
         return error_set(err, ERR_INVALID, "sparse prefill needs %s", rule->needs);
-    if (choice->no_reuse && r->n_prompt - 1 > a->shared->max_long_rows)
+    if (r->n_prompt > support->max_tokens)
+        return error_set(err, ERR_TOO_LONG,
+                         "a sparse prompt may have at most %" PRIu32 " tokens (--max-model-len)",
+                         support->max_tokens);
+    if (choice->no_reuse && plan->prefill.n_together > a->shared->max_long_rows)
         return error_set(err, ERR_TOO_LONG,
                          "a sparse prompt with reuse false may have at most %" PRIu32
-                         " tokens before its last one (--max-long-tokens)",
+                         " tokens that are computed together (--max-long-tokens)",
                          a->shared->max_long_rows);
     return 0;
 }
@@ -77,7 +81,7 @@ int admit(const struct admission *a, const struct engine_request *r, struct requ
     *plan = request_plan_make(a->shared, r);
     rc = request_plan_check(plan, a->shared->space, err);
     if (rc) return error_about(err, kept_by(r), rc);
-    rc = check_prefill(a, r, err);
+    rc = check_prefill(a, r, plan, err);
     if (rc) return error_about(err, rc == ERR_TOO_LONG ? "prompt" : "prefill", rc);
     rc = check_prompt(a, r, err);
     if (rc) return error_about(err, "prompt", rc);

@@ -193,13 +193,14 @@ static uint32_t n_windowed(const struct engine *e) {
 }
 
 /* Bounds the slots of all sequences in a layer that keeps every token, as if all free memory became
- * pages; the pool is allocated last. */
+ * pages; the pool is allocated last.  A layer-major prompt may have more: its layers share pages. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
     const uint64_t n_sparse = e->info.selections ? e->store.n_host_layers : 0;
     const uint64_t n_layers = e->model->config.n_layers - n_sparse - n_windowed(e);
     if (device.total == 0 || n_layers == 0) return longest;
-    return min_u64(device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS, longest);
+    const uint64_t n_slots = device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS;
+    return min_u64(max_u64(n_slots, e->info.long_rows), longest);
 }
 
 /* Bounds the slots of a step's prompts in a layer, because fp8 prompts of one step are dequantised
@@ -392,6 +393,7 @@ static int describe_prefill(struct engine *e, struct error *err) {
     *support = (struct prefill_support){.available = e->info.sparse_prefill,
                                         .patterns = e->config.patterns,
                                         .n_heads_in_all = model->n_layers * model->n_heads,
+                                        .max_tokens = e->info.max_model_len,
                                         .min_sparse_tokens = e->config.min_sparse_tokens};
     const size_t key_bytes = sizeof(support->key);
     if (getrandom(support->key, key_bytes, 0) == (ssize_t)key_bytes) return 0;
@@ -527,7 +529,7 @@ static void take_results(struct engine *e, struct event_list *events) {
 static int submit_batch(struct engine *e, struct batch *batch, struct error *err) {
     int code = batch->kind == STEP_TIME_SLICE
                    ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, batch->samples,
-                                          batch->n_samples, batch->results, err)
+                                          batch->n_samples, batch->results, batch->totals, err)
                    : decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
                                     batch->results, batch->totals, err);
     if (!code && batch->selects) code = decoder_submit_selected(e->decoder, batch->selected, err);

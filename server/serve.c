@@ -249,6 +249,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
         .trained_context = server->info->model->max_position,
         .learned_positions = server->info->model->positions == POSITIONS_LEARNED,
         .kv_tokens = server->info->kv_tokens,
+        .long_rows = server->info->long_rows,
         .kv = s->options->kv_rules};
     if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
         return error_set(err, ERR_IO, "cannot read random numbers from the system");

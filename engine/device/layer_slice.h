@@ -15,4 +15,9 @@ struct layer_slice {
     bool leaves_last;       /* they will leave the last layer, too: some need logits */
 };
 
+/* Tells whether it is the last slice of a prompt whose rows leave the last layer. */
+static inline bool layer_slice_is_final(const struct layer_slice *slice, uint32_t n_layers) {
+    return slice->layer == n_layers && slice->first_row + slice->n_rows == slice->n_prompt_rows;
+}
+
 #endif

@@ -46,9 +46,10 @@ struct step_seq {
     uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
     bool compress;      /* prompts: the last row ends a chunk.  After this step the first
                            min(n_slots, capacity) slots hold the kept tokens */
-    /* NULL: attention is dense.  At most one sequence of a step has this.  It computes a prompt and
-     * has no budget, and its rows are some of those that are indexed together.  Rows that
-     * attn_prefill computes begin at a multiple of SPARSE_TILE from first_slot. */
+    /* NULL: attention is dense.  At most one sequence of a step has this.  It computes a prompt, and
+     * its rows are some of those that are indexed together.  Rows that attn_prefill computes begin
+     * at a multiple of SPARSE_TILE from first_slot.  If it has a budget, its keys are rotated before
+     * they are stored, and rows that count for scores are not before dense_from. */
     const struct attn_sparse *sparse;
     /* NULL: each layer's slots are those of its view.  Otherwise select() also chooses which tokens
      * are in the first n_selected slots of sparse layers.  Only for sequences that decode, without a

@@ -39,6 +39,7 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     free(kv->selection.all_pages);
     free(kv->selection.blocks.pages);
     free(kv->selection.scratch.pages);
+    free(kv->buffers.pages);
     free(kv->swap.blocks.pages);
     *kv = (struct kv_sequence){0};
 }
@@ -65,7 +66,7 @@ struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *pla
     const uint64_t reading = kv_phase_pages(space, plan, KV_PHASE_TEXT, kv_plan_n_read(plan)),
                    selecting = kv_phase_pages(space, plan, KV_PHASE_SELECTION, plan->n_most);
     return (struct kv_amount){
-        .pages = max_u64(reading, selecting) + KV_N_BUFFERS * kv_plan_buffer_pages(plan),
+        .pages = max_u64(reading, selecting) + KV_N_BUFFERS * plan->n_buffer_pages,
         .blocks = kv_plan_moves(plan) ? plan->n_most / PAGE_TOKENS : 0};
 }
 
@@ -204,7 +205,19 @@ void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
         kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_rows, kv->n_tokens};
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->describe) (*kind)->describe(kv, n_rows, seq);
-    assert(kv_n_pages(kv->views[0].n_slots) <= kv->layers[0].n);
+    assert(kv_n_pages(kv->views[0].n_slots) <= kv->layers[0].n + kv->plan.n_buffer_pages);
+}
+
+/* Describes all rows up to the slice's last one as new, and takes those before it away again. */
+void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
+                   struct step_seq *seq) {
+    const uint32_t first = kv->n_tokens + first_row;
+    kv_view(kv, first_row + n_rows, seq);
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) kv->views[l].append_slot = first;
+    seq->n_rows = n_rows;
+    seq->n_before = first;
+    seq->begins_chunk &= first_row == 0;
+    seq->score_row -= min_u32(seq->score_row, first_row);
 }
 
 void kv_commit(struct kv_sequence *kv, uint32_t n_rows) {

@@ -70,7 +70,9 @@ struct kv_sequence {
     uint32_t n_far;     /* the first blocks whose window pages it does not need */
     uint32_t n_expired; /* the first pages that layers with a window have given back, or never
                            had */
-    bool prompt_done;   /* of the kind `bounded`: the last step of its prompt has completed */
+    /* kinds/bounded.c: */
+    bool prompt_done;         /* the last step of its prompt has completed */
+    struct page_list buffers; /* both buffers of a layer-major prompt */
     struct kv_selection selection;
     uint32_t n_offloaded; /* tokens that sparse layers have in the host pool only */
     struct kv_swap swap;
@@ -137,6 +139,9 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
 int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens);
 /* Describes a step that appends n_rows tokens: fills views, and seq but for its first_row. */
 void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
+/* Describes a slice of a layer-major prompt in the same way: n_rows rows from its first_row on. */
+void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
+                   struct step_seq *seq);
 /* Counts n_rows more tokens, which will be stored once the planned step has run. */
 void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
 /* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold, if a

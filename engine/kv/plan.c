@@ -169,10 +169,6 @@ uint32_t kv_plan_n_read(const struct kv_plan *plan) {
     return min_u32(n_before + 1, plan->n_most);
 }
 
-uint32_t kv_plan_buffer_pages(const struct kv_plan *plan) {
-    return plan->layer_major ? (uint32_t)kv_n_pages(kv_plan_together(plan)) : 0;
-}
-
 /* Returns the pages that the prompt takes with the first generated token, if it is not
  * layer-major. */
 static uint64_t prompt_pages(const struct kv_plan *plan, const struct kv_space *space) {
@@ -181,12 +177,34 @@ static uint64_t prompt_pages(const struct kv_plan *plan, const struct kv_space *
     return kv_most(space, &prompt).pages;
 }
 
-void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows) {
+/* Plans buffers that have all of the prompt's rows. */
+static void move_by_layers(struct kv_plan *plan, const struct kv_space *space,
+                           uint32_t max_long_rows) {
     const uint32_t n_rows = plan->n_prompt - 1;
-    plan->layer_major = kv_plan_moves(plan) && n_rows <= max_long_rows &&
+    plan->layer_major = n_rows <= max_long_rows &&
                         kv_plan_candidates(plan, n_rows) > plan->n_selected &&
                         prompt_pages(plan, space) > page_pool_n_pages(space->pool);
-    if (plan->layer_major) plan->step_rows = 1;
+    if (!plan->layer_major) return;
+    plan->step_rows = 1;
+    plan->n_buffer_pages = (uint32_t)kv_n_pages(n_rows);
+}
+
+/* Plans buffers for the rows that do not fit a layer's own pages.  A prompt that is cut down before
+ * its end cannot be layer-major. */
+static void evict_by_layers(struct kv_plan *plan, const struct kv_space *space,
+                            uint32_t max_long_rows, bool is_by_layers) {
+    const uint64_t n_pages = kv_n_pages(plan->n_prompt);
+    if (plan->chunk < plan->n_prompt || plan->n_prompt > max_long_rows) return;
+    plan->layer_major = is_by_layers || prompt_pages(plan, space) > page_pool_n_pages(space->pool);
+    if (!plan->layer_major) return;
+    const uint64_t n_own = kv_kind_bounded.most(space, plan, KV_PHASE_TEXT, plan->n_most);
+    plan->n_buffer_pages = (uint32_t)(n_pages - min_u64(n_pages, n_own));
+}
+
+void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows,
+                       bool is_by_layers) {
+    if (kv_plan_moves(plan)) move_by_layers(plan, space, max_long_rows);
+    else if (kv_plan_ends_prompt(plan)) evict_by_layers(plan, space, max_long_rows, is_by_layers);
 }
 
 static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice) {

@@ -31,9 +31,11 @@ struct kv_plan {
     /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
      * ones (the tail).  The first two numbers are multiples of PAGE_TOKENS. */
     uint32_t n_selected, n_tail, n_sink;
-    /* The prompt, but for its last token, is computed layer by layer.  Sparse layers, and those
-     * with a window, then share two buffers of pages (kinds/moved.c). */
+    /* The prompt is computed layer by layer: all of it if its end decides what is kept, else all but
+     * its last token.  Layers that will keep a part of it then share two buffers of pages
+     * (kinds/bounded.c, kinds/moved.c). */
     bool layer_major;
+    uint32_t n_buffer_pages; /* of each */
     uint32_t n_prompt;
     uint32_t n_most;    /* tokens that the text may have in the end, <= KV_MAX_TEXT */
     uint32_t step_rows; /* rows that a step, or all slices of a prompt, may append to the lists of
@@ -60,15 +62,29 @@ int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t 
  * are kept like any other.  The caller sets step_rows. */
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens);
 
-/* Makes the prompt layer-major if its pages do not all fit the space.  Its rows must fit the
- * workspace for such prompts, and its last token must be able to select.  The answer's length does
+/* Tells whether the prompt's last row decides what is kept of it.  So that row is computed together
+ * with those before it, never like a generated token. */
+static inline bool kv_plan_ends_prompt(const struct kv_plan *plan) {
+    return plan->budget.capacity > 0;
+}
+
+/* Returns how many of the prompt's last rows must see everything, because their attention decides
+ * what is kept. */
+static inline uint32_t kv_plan_n_exact(const struct kv_plan *plan) {
+    return plan->budget.window > 0 ? plan->budget.window : kv_plan_ends_prompt(plan);
+}
+
+/* Makes the prompt layer-major if its pages do not all fit the space, or if only a budget of it
+ * stays and it is layer-major in any case (is_by_layers).  Its rows must fit the workspace for such
+ * prompts.  Where tokens are moved, its last token must be able to select.  The answer's length does
  * not matter: the same prompt is computed in the same way.  step_rows must be set. */
-void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows);
+void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows,
+                       bool is_by_layers);
 
 /* Returns how many tokens of the prompt are computed together; the rest come one by one, as if they
  * had been generated. */
 static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
-    return plan->n_prompt - plan->layer_major;
+    return plan->n_prompt - (plan->layer_major && !kv_plan_ends_prompt(plan));
 }
 
 /* Returns how many tokens are candidates in a step whose row follows n_tokens tokens: all but the
@@ -82,8 +98,5 @@ bool kv_plan_moves(const struct kv_plan *plan);
  * unless sparse layers leave it before.  In a layer-major prompt they leave before any of it is
  * stored. */
 uint32_t kv_plan_n_read(const struct kv_plan *plan);
-/* Returns the pages of one of a layer-major prompt's buffers, which have all of its rows; 0 for
- * other prompts. */
-uint32_t kv_plan_buffer_pages(const struct kv_plan *plan);
 
 #endif

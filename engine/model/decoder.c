@@ -650,14 +650,30 @@ static int run_step(struct decoder *d, const struct step *step, const struct sam
     return rc ? rc : run_samples(d, d->x, samples, n_samples, results, logits_out, err);
 }
 
-static int refuse_sparse(struct error *err) {
-    return error_set(err, ERR_INVALID, "decoder: this backend has only dense attention");
-}
-
-static int begin(struct decoder *d, const struct step *step, struct error *err) {
+/* Begins a step, if the backend and the pages have what its sequences need. */
+static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
+                 struct error *err) {
+    d->n_sampled = n_samples;
+    d->extras = extras_of(step);
+    d->sparse = sparse_of(step);
+    if (d->sparse && !d->be->ops->sparse)
+        return error_set(err, ERR_INVALID, "decoder: this backend has only dense attention");
+    if (d->extras & STEP_EVICTS && !d->kv->tracked)
+        return error_set(err, ERR_INVALID,
+                         "decoder: the step has budgets, but the pages have no space for scores");
+    if (d->extras & STEP_SELECTS && (!d->be->ops->select || d->limits.n_groups == 0))
+        return error_set(err, ERR_INVALID,
+                         "decoder: the step has selections, but no filter layers, or a backend "
+                         "that cannot select");
     d->step = *step;
     d->step.windows = d->model->config.windows;
     return d->be->ops->step_begin(d->be, &d->step, err);
+}
+
+/* Submits a read of what the step's sequences have evicted, if any has a budget. */
+static int fetch_totals(struct decoder *d, struct evict_total *totals, struct error *err) {
+    if (!(d->extras & STEP_EVICTS) || !totals) return 0;
+    return d->be->ops->evict->totals(d->be, d->kv, totals, err);
 }
 
 static int submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
@@ -666,21 +682,9 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     int rc = check_rows(d, step, err);
     if (!rc) rc = check_samples(step, samples, n_samples, err);
     if (rc) return rc;
-    d->n_sampled = n_samples;
-    d->extras = extras_of(step);
-    d->sparse = sparse_of(step);
-    if (d->sparse && !d->be->ops->sparse) return refuse_sparse(err);
-    if (d->extras & STEP_EVICTS && !d->kv->tracked)
-        return error_set(err, ERR_INVALID,
-                         "decoder: the step has budgets, but the pages have no space for scores");
-    if (d->extras & STEP_SELECTS && (!d->be->ops->select || d->limits.n_groups == 0))
-        return error_set(err, ERR_INVALID,
-                         "decoder: the step has selections, but no filter layers, or a backend "
-                         "that cannot select");
-    if ((rc = begin(d, step, err))) return rc;
+    if ((rc = begin(d, step, n_samples, err))) return rc;
     rc = run_step(d, step, samples, n_samples, results, logits_out, err);
-    if (rc || !(d->extras & STEP_EVICTS) || !totals) return rc;
-    return d->be->ops->evict->totals(d->be, d->kv, totals, err);
+    return rc ? rc : fetch_totals(d, totals, err);
 }
 
 int decoder_submit(struct decoder *decoder, const struct step *step,
@@ -698,7 +702,7 @@ static bool is_leaving(const struct decoder *d, const struct layer_slice *slice)
 
 static int check_slice(const struct decoder *d, const struct step *step,
                        const struct layer_slice *slice, uint32_t n_samples, struct error *err) {
-    const bool alone = step->n_seqs == 1 && step->n_decode == 0 && !step->seqs[0].budget,
+    const bool alone = step->n_seqs == 1 && step->n_decode == 0,
                is_known = slice->layer < d->model->config.n_layers || is_leaving(d, slice);
     if (!alone || !is_known || slice->n_rows != step->n_rows ||
         slice->n_prompt_rows > d->limits.max_long_rows || slice->first_row > slice->n_prompt_rows ||
@@ -709,11 +713,12 @@ static int check_slice(const struct decoder *d, const struct step *step,
     return check_rows(d, step, err);
 }
 
-/* Runs attention of the layer that the rows leave. */
+/* Runs attention of the layer that the rows leave, which evicts if they are the last. */
 static int attend_slice(struct decoder *d, uint32_t layer, struct row_range rows,
                         struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
-    return d->be->ops->attn_prefill(d->be, &attn, err);
+    const int rc = d->be->ops->attn_prefill(d->be, &attn, err);
+    return rc || !(d->extras & STEP_EVICTS) ? rc : d->be->ops->evict->chunk(d->be, &attn, err);
 }
 
 /* Runs what the rows need before they enter the slice's layer: that of the layer before it. */
@@ -738,21 +743,20 @@ static int run_layer_slice(struct decoder *d, const struct layer_slice *slice,
 
 int decoder_submit_slice(struct decoder *d, const struct step *step,
                          const struct layer_slice *slice, const struct sample_row *samples,
-                         uint32_t n_samples, struct sample_result *results, struct error *err) {
+                         uint32_t n_samples, struct sample_result *results,
+                         struct evict_total *totals, struct error *err) {
     const struct row_range rows = {
         act_at(d, d->long_x, (size_t)slice->first_row * d->model->config.dim),
         act_at(d, d->long_qkv, (size_t)slice->first_row * d->qkv_dim), slice->n_rows};
     int rc = check_slice(d, step, slice, n_samples, err);
     if (!rc) rc = check_samples(step, samples, n_samples, err);
     if (rc) return rc;
-    d->n_sampled = n_samples;
-    d->extras = 0;
-    d->sparse = sparse_of(step);
-    if (d->sparse && !d->be->ops->sparse) return refuse_sparse(err);
-    if ((rc = begin(d, step, err))) return rc;
+    if ((rc = begin(d, step, n_samples, err))) return rc;
     if (!is_leaving(d, slice)) return run_layer_slice(d, slice, rows, err);
     rc = attend_slice(d, slice->layer - 1, rows, err);
-    return rc ? rc : run_samples(d, rows.x, samples, n_samples, results, NULL, err);
+    if (!rc) rc = run_samples(d, rows.x, samples, n_samples, results, NULL, err);
+    if (rc || !layer_slice_is_final(slice, d->model->config.n_layers)) return rc;
+    return fetch_totals(d, totals, err);
 }
 
 const void *decoder_long_q(const struct decoder *d, size_t *q_stride) {

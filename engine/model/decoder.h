@@ -69,10 +69,12 @@ int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
                    struct sample_result *results, struct evict_total *totals, struct error *err);
 /* Submits a step of one sequence, whose rows are the slice's.  Slices come in order of their rows,
- * layer by layer.  Only those that leave the last layer may have samples, as in decoder_submit(). */
+ * layer by layer.  Only those that leave the last layer may have samples, as in decoder_submit().
+ * totals are those of the last slice of all. */
 int decoder_submit_slice(struct decoder *decoder, const struct step *step,
                          const struct layer_slice *slice, const struct sample_row *samples,
-                         uint32_t n_samples, struct sample_result *results, struct error *err);
+                         uint32_t n_samples, struct sample_result *results,
+                         struct evict_total *totals, struct error *err);
 /* Returns q of the long prompt's first row, laid out as in attn_args and sparse_index_args, for
  * measuring attention.  It is that of the layer that all slices have entered and none has left. */
 const void *decoder_long_q(const struct decoder *decoder, size_t *q_stride);

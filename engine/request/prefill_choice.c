@@ -3,9 +3,25 @@
 
 #include <stddef.h>
 
-static bool is_bounded(const struct kv_choice *kv, bool scores_prompt) {
+/* Tells whether a cache is reduced before the prompt's end.  Patterns are lines and places of a whole
+ * text, not of what is left of one. */
+static bool is_cut(const struct kv_choice *kv, bool scores_prompt) {
     (void)scores_prompt;
-    return kv_choice_is_bounded(kv);
+    return kv_choice_is_bounded(kv) && !kv->whole;
+}
+
+/* Tells whether keys are rotated when they are read, which the operations that choose and visit keys
+ * do not do. */
+static bool is_rotated(const struct kv_choice *kv, bool scores_prompt) {
+    (void)scores_prompt;
+    return kv_choice_is_bounded(kv) && kv->cache_positions;
+}
+
+/* Tells whether tokens are kept by the attention of all rows, from which sparse ones leave pairs
+ * out.  The score `window` is of the last rows only, and these are dense. */
+static bool is_summed(const struct kv_choice *kv, bool scores_prompt) {
+    (void)scores_prompt;
+    return kv_choice_is_bounded(kv) && kv->score != KV_SCORE_NONE && kv->score != KV_SCORE_WINDOW;
 }
 
 /* Tells whether the prompt's own log-probabilities are asked for.  Those of a sparse prompt are its
@@ -17,7 +33,9 @@ static bool is_scored(const struct kv_choice *kv, bool scores_prompt) {
 
 /* Rules that refuse come first, so that a prompt to which another one applies, too, is refused. */
 static const struct dense_rule rules[] = {
-    {is_bounded, "a kv_policy that evicts nothing"},
+    {is_cut, "kv_policy.prompt whole, or a kv_policy that evicts nothing"},
+    {is_rotated, "kv_policy.positions text, or a kv_policy that evicts nothing"},
+    {is_summed, "the kv_policy.score window, or a kv_policy without scores"},
     {is_scored, NULL},
 };
 

@@ -92,7 +92,8 @@ static void add(struct batch *batch, struct sequence *seq) {
  * steps.  The last row of a layer-major prompt is always computed alone, and by attn_decode:
  * attn_prefill takes many times as long for one row that sees so many slots. */
 static bool is_decoding(const struct sequence *seq) {
-    const uint32_t together = seq->was_sparse ? seq->prefill.last : kv_plan_together(&seq->kv.plan);
+    const uint32_t together =
+        seq->was_sparse ? seq->prefill.n_together : kv_plan_together(&seq->kv.plan);
     return seq->n_rows == 1 && seq->kv.n_tokens >= together;
 }
 
@@ -123,11 +124,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     begin(batch, STEP_TIME_SLICE);
     batch->slice = seq->slice;
     batch->slice.n_rows = n_rows;
-    /* The KV cache sees all rows of the layer, up to the slice's last one, as new. */
-    kv_view(&seq->kv, before + n_rows, out);
-    for (uint32_t l = 0; l < seq->kv.space->n_layers; l++) seq->kv.views[l].append_slot = first;
-    out->n_rows = n_rows;
-    out->n_before = first;
+    kv_view_slice(&seq->kv, before, n_rows, out);
     if (seq->was_sparse) choose_keys(batch, seq, out, stored, seq->slice.n_prompt_rows);
     memcpy(batch->tokens, seq->tokens + first, n_rows * sizeof(*batch->tokens));
     for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;
@@ -138,6 +135,12 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     batch->step.n_seqs = 1;
     batch->step.n_rows = n_rows;
     batch->step.n_layers = seq->kv.space->n_layers;
+}
+
+const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at) {
+    const bool is_whole =
+        batch->kind == STEP_TIME_STEP || layer_slice_is_final(&batch->slice, batch->step.n_layers);
+    return batch->step.seqs[at].budget && is_whole ? &batch->totals[at] : NULL;
 }
 
 int batch_submitted(const struct batch *batch, struct error *err) {

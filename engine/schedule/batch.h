@@ -27,7 +27,7 @@ struct batch {
     struct batch_entry *entries; /* [step.n_seqs], in the step's order */
     struct sample_row *samples;  /* [n_samples] */
     struct sample_result *results;
-    struct evict_total *totals;    /* [step.n_seqs], valid for sequences with a budget */
+    struct evict_total *totals;    /* [step.n_seqs]: batch_evicted() says which are valid */
     struct select_total *selected; /* [step.n_decode], valid for sequences that select */
     bool selects;                  /* some sequence does */
     uint32_t n_samples;
@@ -56,6 +56,10 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
 /* Tells the sequences' KV caches that the step has been submitted and the next one has not.  They
  * may then submit copies of the pages that it fills (kv_submitted()).  ERR_DEVICE. */
 int batch_submitted(const struct batch *batch, struct error *err);
+
+/* Returns what the batch's sequence `at` has evicted so far, once the batch has run.  NULL: it has no
+ * budget, or there are more slices to come. */
+const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at);
 
 /* Tells whether the entry's last row samples a token. */
 bool batch_samples(const struct batch *batch, const struct batch_entry *entry);

@@ -9,25 +9,28 @@
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
+#include "engine/kv/plan.h"
 
 static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
                       const struct dense_rule *dense, uint32_t n_prompt) {
     if (!support->available || (!choice->patterns && !support->patterns)) return false;
-    if (prefill_stays_dense(dense, choice->mode)) return false;
+    if (prefill_stays_dense(dense, choice->mode) || n_prompt > support->max_tokens) return false;
     return choice->mode == PREFILL_SPARSE || n_prompt >= support->min_sparse_tokens;
 }
 
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct prefill_support *support,
-                                      const struct dense_rule *dense, uint32_t n_prompt) {
-    struct prefill_plan plan = {.last = n_prompt - 1};
+                                      const struct dense_rule *dense, const struct kv_plan *kv) {
+    const uint32_t n_prompt = kv->n_prompt,
+                   n_dense = max_u32(choice->dense_tail, kv_plan_n_exact(kv));
+    struct prefill_plan plan = {.n_together = n_prompt - !kv_plan_ends_prompt(kv)};
     if (!is_sparse(choice, support, dense, n_prompt)) return plan;
     plan.is_sparse = true;
     plan.no_reuse = choice->no_reuse;
     plan.min_rows = choice->mode == PREFILL_SPARSE ? 1 : PREFILL_MIN_AUTO_ROWS;
     plan.sparse = (struct attn_sparse){
         .patterns = choice->patterns ? choice->patterns : support->patterns,
-        .dense_from = n_prompt - min_u32(choice->dense_tail, n_prompt),
+        .dense_from = n_prompt - min_u32(n_dense, n_prompt),
         .dense_above = choice->dense_above > 0 ? choice->dense_above : PREFILL_DENSE_ABOVE,
         .synthetic = choice->synthetic};
     return plan;
@@ -48,7 +51,7 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
     siphash_absorb(&hash, cache_salt);
     siphash_absorb(&hash, owner);
     siphash_absorb(&hash, float_bits(sparse->dense_above) | (uint64_t)sparse->synthetic << 32);
-    siphash_absorb(&hash, plan->last + 1 - sparse->dense_from);
+    siphash_absorb(&hash, plan->n_together + 1 - sparse->dense_from);
     for (uint32_t i = 0; i < support->n_heads_in_all; i++) {
         const struct attn_pattern *pattern = &sparse->patterns[i];
         siphash_absorb(&hash, pattern->kind);
@@ -59,9 +62,10 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
 
 enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,
                                  uint32_t max_long_rows) {
-    if (!plan->is_sparse || n_stored >= plan->last || plan->last - n_stored < plan->min_rows)
+    const uint32_t n_together = plan->n_together;
+    if (!plan->is_sparse || n_stored >= n_together || n_together - n_stored < plan->min_rows)
         return PREFILL_CHUNKED;
-    return plan->last - n_stored <= max_long_rows ? PREFILL_LAYER_MAJOR : PREFILL_SPARSE_CHUNKED;
+    return n_together - n_stored <= max_long_rows ? PREFILL_LAYER_MAJOR : PREFILL_SPARSE_CHUNKED;
 }
 
 uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse) {

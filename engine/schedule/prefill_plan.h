@@ -1,9 +1,9 @@
 /* prefill_plan.h - works out a request's choice of prefill: which rows of its prompt are computed
  * sparsely, in which order, and under which salt the prefix cache files its blocks.
  *
- *   PREFILL_LAYER_MAJOR      rows [cached, n_prompt - 1) are indexed together (model/decoder.h), if
- *                            the workspace for long prompts has that many; the last token is an
- *                            ordinary row
+ *   PREFILL_LAYER_MAJOR      rows [cached, n_together) are indexed together (model/decoder.h), if
+ *                            the workspace for long prompts has that many; a last token that is not
+ *                            one of them is an ordinary row
  *   PREFILL_SPARSE_CHUNKED   each chunk is indexed by itself; sparse chunks begin at whole pages,
  *                            so a few rows before one may be dense
  *   PREFILL_CHUNKED          dense: the prompt is not sparse, or few rows are left
@@ -19,6 +19,8 @@
 #include "engine/request/kv_choice.h"
 #include "engine/request/prefill_choice.h"
 
+struct kv_plan;
+
 enum prefill_order { PREFILL_CHUNKED, PREFILL_SPARSE_CHUNKED, PREFILL_LAYER_MAJOR };
 
 /* What an engine can do and prefers. */
@@ -26,6 +28,7 @@ struct prefill_support {
     bool available; /* the backend can choose keys, and memory was planned for it */
     const struct attn_pattern *patterns; /* or NULL */
     uint32_t n_heads_in_all;             /* over all layers: the number of patterns */
+    uint32_t max_tokens;                 /* of a sparse prompt */
     uint32_t min_sparse_tokens;
     uint64_t key[2]; /* random: clients choose salts, and must not guess those of sparse blocks */
 };
@@ -33,16 +36,19 @@ struct prefill_support {
 /* A request's choice, worked out. */
 struct prefill_plan {
     bool is_sparse;            /* sparse if at least min_rows rows are left to compute */
-    uint32_t min_rows;         /* not counting the prompt's last row */
-    uint32_t last;             /* the slot of the prompt's last token */
+    uint32_t min_rows;         /* of n_together */
+    uint32_t n_together;       /* tokens of a sparse or layer-major prompt that are computed
+                                  together: all of them if its end decides what is kept
+                                  (kv_plan_ends_prompt), else all but the last */
     bool no_reuse;             /* the prompt is sparse and takes no blocks from the prefix cache */
     struct attn_sparse sparse; /* its first_slot and n_rows are not set */
 };
 
-/* Works out the plan.  `dense` may keep the prompt dense; NULL: nothing does. */
+/* Works out the plan for a prompt whose cache is planned.  `dense` may keep the prompt dense; NULL:
+ * nothing does. */
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct prefill_support *support,
-                                      const struct dense_rule *dense, uint32_t n_prompt);
+                                      const struct dense_rule *dense, const struct kv_plan *kv);
 /* Returns the salt of the request's blocks: it differs wherever their contents may differ.  The
  * contents of sparse blocks depend on the rows that were computed together.  A request that must
  * not depend on them names itself as `owner`, and then shares no blocks.  owner 0: they are

@@ -143,8 +143,9 @@ static bool begin_prompt(struct prefill_queue *p, struct sequence *seq) {
     step_time_begin_prompt(&p->step_time);
     seq->was_sparse =
         prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) != PREFILL_CHUNKED;
-    seq->slice = (struct layer_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens,
-                                      .leaves_last = seq->prompt_event != NULL};
+    seq->slice = (struct layer_slice){
+        .n_prompt_rows = seq->prefill.n_together - seq->kv.n_tokens,
+        .leaves_last = seq->prompt_event || kv_plan_ends_prompt(&seq->kv.plan)};
     return seq->was_sparse && !was_sparse;
 }
 
@@ -173,6 +174,13 @@ static void begin_interval(struct prefill_queue *p, const struct batch *step) {
                           step_time_seconds(&p->step_time, STEP_TIME_STEP, step->prompt_work);
 }
 
+/* Notes the token that the entry samples, if it does, as its sequence's next one. */
+static void await_sample(const struct batch *batch, const struct batch_entry *entry) {
+    if (!batch_samples(batch, entry)) return;
+    entry->seq->n_sampled++;
+    entry->seq->draw_row = entry->first_sample + entry->n_samples - 1;
+}
+
 void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step) {
     step->prompt_work = work_of(p, step);
     begin_interval(p, step);
@@ -183,9 +191,7 @@ void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step) {
         seq->n_rows = 0;
         if (seq->way == PREFILL_SPARSE_CHUNKED && seq->kv.n_tokens >= seq->n_prompt)
             prefill_queue_end(p, seq);
-        if (!batch_samples(step, entry)) continue;
-        seq->n_sampled++;
-        seq->draw_row = entry->first_sample + entry->n_samples - 1;
+        await_sample(step, entry);
     }
 }
 
@@ -246,6 +252,7 @@ static void advance(struct prefill_queue *p, struct batch *slice) {
     if (++next->layer < p->space->n_layers + next->leaves_last) return;
     kv_commit(&seq->kv, next->n_prompt_rows);
     slice->entries[0].n_stored = seq->kv.n_tokens;
+    await_sample(slice, &slice->entries[0]);
     prefill_queue_end(p, seq);
 }
 

@@ -18,14 +18,15 @@ static uint32_t step_rows(const struct sequence_shared *shared, uint32_t n_promp
 
 struct request_plan request_plan_make(const struct sequence_shared *shared,
                                       const struct engine_request *request) {
-    const bool scores_prompt = request->params.n_prompt_logprobs >= 0;
+    const uint32_t n_long = shared->max_long_rows;
+    const struct dense_rule *dense =
+        prefill_dense_rule(&request->kv, request->params.n_prompt_logprobs >= 0);
     struct request_plan plan = {
-        .prefill =
-            prefill_plan_make(&request->prefill, &shared->prefill,
-                              prefill_dense_rule(&request->kv, scores_prompt), request->n_prompt),
         .kv = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens)};
+    plan.prefill = prefill_plan_make(&request->prefill, &shared->prefill, dense, &plan.kv);
     plan.kv.step_rows = step_rows(shared, request->n_prompt, plan.prefill.is_sparse);
-    kv_plan_by_layers(&plan.kv, shared->space, shared->max_long_rows);
+    kv_plan_by_layers(&plan.kv, shared->space, n_long,
+                      prefill_order(&plan.prefill, 0, n_long) == PREFILL_LAYER_MAJOR);
     plan.most = kv_most(shared->space, &plan.kv);
     return plan;
 }

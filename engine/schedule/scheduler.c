@@ -403,7 +403,7 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     struct sequence *seq = entry->seq;
     const uint32_t n_generated = sequence_n_generated(seq);
     const struct kv_usage before = sequence_usage(seq);
-    kv_count(&seq->kv, batch->step.seqs[at].budget ? &batch->totals[at] : NULL,
+    kv_count(&seq->kv, batch_evicted(batch, at),
              batch->step.seqs[at].select ? &batch->selected[at] : NULL);
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);

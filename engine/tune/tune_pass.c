@@ -199,7 +199,7 @@ int tune_pass_enter(struct tune_pass *pass, uint32_t layer, struct error *err) {
                                           .first_row = first,
                                           .n_rows = pass->step.n_rows,
                                           .n_prompt_rows = pass->n_tokens};
-        rc = decoder_submit_slice(pass->decoder, &pass->step, &slice, NULL, 0, NULL, err);
+        rc = decoder_submit_slice(pass->decoder, &pass->step, &slice, NULL, 0, NULL, NULL, err);
     }
     if (!rc) rc = pass->be->ops->sync(pass->be, err);
     return rc ? rc : model_check(pass->model, err);

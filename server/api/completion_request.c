@@ -191,7 +191,7 @@ static int check_budget(const struct completion_request *request, size_t n_promp
                              "learned, and part of what is cached");
     if (!choice.cache_positions && n_text > limits->trained_context)
         return refuse_positions(&choice, n_text, limits, err);
-    if (choice.whole && n_prompt > limits->kv_tokens)
+    if (choice.whole && n_prompt > limits->kv_tokens && n_prompt > limits->long_rows)
         return api_error_set(err, 400, NULL, "kv_policy.prompt",
                              "kv_policy.prompt: a prompt of %zu tokens cannot be read whole; the "
                              "KV cache holds %" PRIu64 " tokens",

@@ -106,6 +106,7 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
                                          .eos = eos,
                                          .n_eos = 1,
                                          .prefill = {.available = true,
+                                                     .max_tokens = UINT32_MAX,
                                                      .patterns = patterns,
                                                      .n_heads_in_all = N_LAYERS,
                                                      .min_sparse_tokens = UINT32_MAX},
@@ -553,8 +554,8 @@ static uint32_t hash_of(const struct memory *m) {
 /* The last token of a prompt that goes layer by layer is computed like a generated one. */
 static uint32_t last_mark(const struct fixture *f, const struct engine_request *r) {
     const struct dense_rule *dense = prefill_dense_rule(&r->kv, r->params.n_prompt_logprobs >= 0);
-    const struct prefill_plan plan =
-        prefill_plan_make(&r->prefill, &f->shared.prefill, dense, r->n_prompt);
+    const struct kv_plan kv = kv_plan_make(&r->kv, r->n_prompt, r->params.max_tokens);
+    const struct prefill_plan plan = prefill_plan_make(&r->prefill, &f->shared.prefill, dense, &kv);
     const bool layer_major =
         prefill_order(&plan, 0, f->shared.max_long_rows) == PREFILL_LAYER_MAJOR;
     return layer_major ? decode_mark(&f->space) : 0;

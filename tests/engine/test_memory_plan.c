@@ -294,7 +294,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     space.memory = &m.pool;
     assert_int_equal(page_pool_create(&space.pool, m.pool.n_pages, &err), 0);
     struct kv_plan plan = kv_plan_make(&choice, TOKENS, GENERATED);
-    kv_plan_by_layers(&plan, &space, m.n_long);
+    kv_plan_by_layers(&plan, &space, m.n_long, false);
     assert_true(plan.layer_major);
     const struct kv_amount most = kv_most(&space, &plan);
     assert_true(most.pages <= m.pool.n_pages && most.blocks <= m.store.n_blocks);
@@ -351,7 +351,7 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
     assert_int_equal(page_pool_create(&space.pool, pool.n_pages, &err), 0);
     struct kv_plan plan = kv_plan_make(&choice, TEXT - 100, 100);
     plan.step_rows = STEP;
-    kv_plan_by_layers(&plan, &space, TEXT);
+    kv_plan_by_layers(&plan, &space, TEXT, false);
     assert_true(plan.layer_major);
     assert_true(kv_most(&space, &plan).pages <= pool.n_pages);
     page_pool_destroy(space.pool);

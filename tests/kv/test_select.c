@@ -259,7 +259,7 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
     assert_int_equal(page_pool_create(&life->space.blocks, N_BLOCKS, NULL), 0);
     struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens);
     plan.step_rows = step_rows;
-    kv_plan_by_layers(&plan, &life->space, MAX_LONG_ROWS);
+    kv_plan_by_layers(&plan, &life->space, MAX_LONG_ROWS, false);
     life->layer_major = goes_by_layers(life, life->n_pages);
     assert_int_equal(plan.layer_major, life->layer_major);
     begin_windows(life);
@@ -636,7 +636,7 @@ static void an_answers_length_does_not_matter(void **state) {
         for (int i = 1; i < 5; i++) {
             struct kv_plan plan = kv_plan_make(&choice, 640, lengths[i]);
             plan.step_rows = 100;
-            kv_plan_by_layers(&plan, &life.space, MAX_LONG_ROWS);
+            kv_plan_by_layers(&plan, &life.space, MAX_LONG_ROWS, false);
             assert_int_equal(plan.layer_major, life.layer_major);
         }
         n_by_layers += life.layer_major;

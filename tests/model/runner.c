@@ -159,7 +159,7 @@ static void run_slice(struct runner *r, struct runner_seq *seq, const uint32_t *
              &arrays, 0);
     step.n_seqs = 1;
     step.n_decode = 0;
-    check(decoder_submit_slice(r->decoder, &step, slice, NULL, 0, NULL, &err), &err);
+    check(decoder_submit_slice(r->decoder, &step, slice, NULL, 0, NULL, NULL, &err), &err);
     check(decoder_collect(r->decoder, 0, &err), &err);
     arrays_free(&arrays);
 }

@@ -404,13 +404,15 @@ static void check_bad_slices(struct fixture *f) {
                                       {n_layers + 1, 0, 1, 1, true}};
     struct decoder *d = f->runner.decoder;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(decoder_submit_slice(d, &step, &bad[i], NULL, 0, NULL, &err), ERR_INVALID);
+        assert_int_equal(decoder_submit_slice(d, &step, &bad[i], NULL, 0, NULL, NULL, &err),
+                         ERR_INVALID);
     const struct layer_slice good = {0, 0, 1, 1, true};
     const struct sample_row early = runner_greedy(0);
     struct sample_result result;
-    assert_int_equal(decoder_submit_slice(d, &step, &good, &early, 1, &result, &err), ERR_INVALID);
+    assert_int_equal(decoder_submit_slice(d, &step, &good, &early, 1, &result, NULL, &err),
+                     ERR_INVALID);
     step.n_decode = 1;
-    assert_int_equal(decoder_submit_slice(d, &step, &good, NULL, 0, NULL, &err), ERR_INVALID);
+    assert_int_equal(decoder_submit_slice(d, &step, &good, NULL, 0, NULL, NULL, &err), ERR_INVALID);
     const struct kv_select select = {.n_selected = 64, .n_candidates = 128};
     step_seq.select = &select; /* there are no groups */
     assert_int_equal(decoder_submit(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);

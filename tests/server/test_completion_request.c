@@ -393,22 +393,42 @@ static void without_a_policy_the_servers_holds(void **state) {
 
 /* What needs every key is refused with the reason when sparse was asked for, and is dense when
  * nothing was. */
-static void sparse_prompts_cannot_be_scored_or_bounded(void **state) {
+static void sparse_prompts_that_cannot_be_are_refused_by_name(void **state) {
     (void)state;
+    static const struct {
+        const char *policy, *words;
+    } refused[] = {
+        {"\"type\":\"streaming\",\"recent\":9", "kv_policy.prompt whole"},
+        {"\"type\":\"streaming\",\"prompt\":\"whole\"", "kv_policy.positions text"},
+        {"\"type\":\"heavy_hitter\",\"prompt\":\"whole\"", "kv_policy.score window"},
+        {"\"type\":\"heavy_hitter\",\"score\":\"window\"", "kv_policy.prompt whole"},
+    };
+    static const char *const allowed[] = {
+        SPARSE ",\"echo\":true",
+        SPARSE ",\"logprobs\":2",
+        SPARSE ",\"echo\":true,\"logprobs\":0",
+        SPARSE ",\"kv_policy\":{\"type\":\"full\"}",
+        SPARSE
+        ",\"kv_policy\":{\"type\":\"streaming\",\"prompt\":\"whole\",\"positions\":\"text\"}",
+        SPARSE
+        ",\"kv_policy\":{\"type\":\"heavy_hitter\",\"prompt\":\"whole\",\"score\":\"window\"}"};
+    struct request_limits every = limits;
     struct completion_request q;
     struct api_error err;
-    assert_int_equal(parse("{\"prompt\":\"a\"," SPARSE ",\"echo\":true,\"logprobs\":0}", &q, &err),
-                     ERR_INVALID);
-    assert_string_equal(err.param, "prefill");
-    assert_non_null(strstr(err.message, "log-probabilities of the prompt"));
-    assert_int_equal(parse("{\"prompt\":\"a\"," SPARSE "," STREAMING("9") "}", &q, &err),
-                     ERR_INVALID);
-    assert_string_equal(err.param, "prefill");
-    assert_non_null(strstr(err.message, "kv_policy"));
-    static const char *const allowed[] = {SPARSE ",\"echo\":true", SPARSE ",\"logprobs\":2",
-                                          SPARSE ",\"kv_policy\":{\"type\":\"full\"}"};
+    char body[256];
+    every.kv.allowed[TYPE_HEAVY_HITTER] = true;
+    for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
+        snprintf(body, sizeof(body), "{\"prompt\":\"a\"," SPARSE ",\"kv_policy\":{%s}}",
+                 refused[i].policy);
+        assert_int_equal(completion_request_parse(&q, body, strlen(body), &every, &err),
+                         ERR_INVALID);
+        assert_string_equal(err.param, "prefill");
+        assert_string_equal(err.code, "unsupported");
+        assert_non_null(strstr(err.message, refused[i].words));
+    }
     for (size_t i = 0; i < sizeof(allowed) / sizeof(*allowed); i++) {
-        parse_good(allowed[i], &q);
+        snprintf(body, sizeof(body), "{\"prompt\":\"a\",%s}", allowed[i]);
+        assert_int_equal(completion_request_parse(&q, body, strlen(body), &every, &err), 0);
         assert_int_equal(q.prefill.mode, PREFILL_SPARSE);
         completion_request_fini(&q);
     }
@@ -436,7 +456,9 @@ static void a_sparse_server_is_dense_where_it_must(void **state) {
     (void)state;
     assert_int_equal(submitted_mode(""), PREFILL_SPARSE);
     assert_int_equal(submitted_mode(",\"prefill\":\"auto\""), PREFILL_AUTO);
-    assert_int_equal(submitted_mode(",\"echo\":true,\"logprobs\":0"), PREFILL_DENSE);
+    assert_int_equal(submitted_mode(",\"echo\":true,\"logprobs\":0"), PREFILL_SPARSE);
+    assert_int_equal(submitted_mode(",\"prefill\":\"auto\",\"echo\":true,\"logprobs\":0"),
+                     PREFILL_DENSE);
     assert_int_equal(submitted_mode("," STREAMING("9")), PREFILL_DENSE);
 }
 
@@ -561,7 +583,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_needs_a_token),
         cmocka_unit_test(bounded_requests_are_as_large_as_their_budget),
         cmocka_unit_test(without_a_policy_the_servers_holds),
-        cmocka_unit_test(sparse_prompts_cannot_be_scored_or_bounded),
+        cmocka_unit_test(sparse_prompts_that_cannot_be_are_refused_by_name),
         cmocka_unit_test(a_sparse_server_is_dense_where_it_must),
         cmocka_unit_test(max_tokens_ends_with_the_positions),
         cmocka_unit_test(positions_of_the_text_do_not_go_on),

@@ -13,24 +13,38 @@
  * head.  So the pages that the sequence ever needs are known when it starts.  It takes them then,
  * gives back what only the prompt needed, and never waits for more.
  *
+ * A prompt that is layer-major is one chunk, and each layer is reduced as soon as all rows have left
+ * it.  Until then the layer has its own pages and, behind them, one of two buffers: a slice leaves
+ * one layer and enters the next, so two are needed at a time.  Nothing is copied between them,
+ * because what a layer keeps ends in its first pages.
+ *
+ *   layers 0, 2, 4, …   [ own ][ 0 ][ 1 ][ 2 ][ 3 ]      own: pages for C + 1
+ *   layers 1, 3, 5, …   [ own ][ 4 ][ 5 ][ 6 ][ 7 ]
+ *
+ * A sequence that is suspended before its last slice has nothing to continue from, and begins anew.
+ *
  * Evictions cannot be repeated without computing everything again.  So a suspended sequence's pages
  * are saved (saved.h).  Nothing is shared, because what is kept of a prefix depends on what follows
  * it.
  *
  * Thread: see kind.h.  Memory: none. */
 #include <assert.h>
+#include <string.h>
 
 #include "engine/base/sizes.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/page_pool.h"
 
 /* Returns the slots that generated tokens need.  Sums stay below 2^31: kv_choice_check(). */
 static uint32_t generating_slots(const struct kv_plan *plan) {
     return min_u32(plan->n_most, plan->budget.capacity + 1);
 }
 
+/* Returns the slots in a layer's own pages that the prompt needs. */
 static uint32_t prompt_slots(const struct kv_plan *plan) {
+    if (plan->layer_major) return 0;
     return min_u32(plan->n_prompt, plan->budget.capacity + plan->chunk);
 }
 
@@ -49,6 +63,39 @@ static uint32_t bounded_length(const struct kv_sequence *kv, uint64_t n_tokens) 
     (void)n_tokens;
     const struct kv_plan *plan = &kv->plan;
     return (uint32_t)kv_n_pages(kv->prompt_done ? generating_slots(plan) : most_slots(plan));
+}
+
+static uint32_t missing_buffers(const struct kv_sequence *kv) {
+    const bool has_any = kv->prompt_done || kv->buffers.n > 0;
+    return has_any ? 0 : KV_N_BUFFERS * kv->plan.n_buffer_pages;
+}
+
+static struct kv_amount bounded_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+    (void)n_tokens;
+    return (struct kv_amount){.pages = missing_buffers(kv)};
+}
+
+static int bounded_prepare(struct kv_sequence *kv) {
+    return kv_list_grow(&kv->buffers, KV_N_BUFFERS * kv->plan.n_buffer_pages);
+}
+
+/* Takes the buffers, and puts them into the layers' block tables behind their own pages, where they
+ * do not count as the lists'. */
+static void bounded_take(struct kv_sequence *kv, uint64_t n_tokens) {
+    const uint32_t n_missing = missing_buffers(kv), n = kv->plan.n_buffer_pages,
+                   n_own = bounded_length(kv, n_tokens);
+    if (n_missing == 0) return;
+    page_pool_take_sure(kv->space->pool, kv->buffers.pages, n_missing);
+    kv->buffers.n = n_missing;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        assert(n_own + n <= kv->layers[l].capacity);
+        memcpy(kv->layers[l].pages + n_own, kv->buffers.pages + (size_t)(l % KV_N_BUFFERS) * n,
+               n * sizeof(uint32_t));
+    }
+}
+
+static void release_buffers(struct kv_sequence *kv) {
+    kv_list_trim(&kv->buffers, kv->space, 0);
 }
 
 /* Returns where the prompt's chunk that has token number `at` ends. */
@@ -95,6 +142,7 @@ static void bounded_describe(struct kv_sequence *kv, uint32_t n_rows, struct ste
 static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
     if (kv->prompt_done || n_tokens < kv->plan.n_prompt) return;
     kv->prompt_done = true;
+    release_buffers(kv);
     kv_lists_trim(kv, bounded_length(kv, n_tokens));
 }
 
@@ -103,10 +151,15 @@ const struct kv_kind kv_kind_bounded = {
     .is_unique = true,
     .most = bounded_most,
     .length = bounded_length,
+    .missing = bounded_missing,
+    .prepare = bounded_prepare,
+    .take = bounded_take,
     .max_rows = bounded_max_rows,
     .describe = bounded_describe,
     .done = bounded_done,
     .n_resident = bounded_n_resident,
+    .suspended = release_buffers,
+    .release = release_buffers,
 };
 
 const struct kv_kinds kv_kinds_bounded = {

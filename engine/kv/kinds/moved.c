@@ -77,7 +77,7 @@ static bool has_own(const struct kv_sequence *kv) {
 /* Returns the pages of `scratch`: both buffers of a layer-major prompt.  Where all pages are taken
  * at the start, those that the sequence has no lists for before sparse layers leave. */
 static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    if (plan->layer_major) return KV_N_BUFFERS * kv_plan_buffer_pages(plan);
+    if (plan->layer_major) return KV_N_BUFFERS * plan->n_buffer_pages;
     if (!space->batch_invariant) return 0;
     return (uint32_t)(kv_most(space, plan).pages -
                       kv_phase_pages(space, plan, KV_PHASE_TEXT, kv_plan_n_read(plan)));
@@ -163,8 +163,7 @@ static bool is_buffered(const struct kv_space *space, uint32_t layer) {
 
 /* Returns the pages that a layer of a layer-major prompt writes and reads. */
 static uint32_t *buffer_of(const struct kv_sequence *kv, uint32_t layer) {
-    return kv->selection.scratch.pages +
-           (size_t)(layer % KV_N_BUFFERS) * kv_plan_buffer_pages(&kv->plan);
+    return kv->selection.scratch.pages + (size_t)(layer % KV_N_BUFFERS) * kv->plan.n_buffer_pages;
 }
 
 /* Moves the tail's pages behind the chosen ones.  If the tail has no last page yet, a page whose
@@ -238,8 +237,8 @@ static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *
     const uint32_t first = is_sparse ? kv->selection.tail_from / PAGE_TOKENS : kv->n_expired,
                    to = is_sparse ? selection_chosen_pages(&kv->plan) : first;
     return space->be->ops->copy_pages(space->be, space->memory, buffer_of(kv, layer) + first,
-                                      kv->layers[layer].pages + to,
-                                      kv_plan_buffer_pages(&kv->plan) - first, err);
+                                      kv->layers[layer].pages + to, kv->plan.n_buffer_pages - first,
+                                      err);
 }
 
 /* Saves the pages that the slice has filled in its layer, and fills the layer's own after its last

@@ -1,0 +1,356 @@
+/* test_sparse_budgets.c - the whole engine with the default model on the CPU, and prompts that are
+ * read whole into a bounded KV cache: sparsely, or layer by layer because they do not fit.
+ *
+ * The order in which a prompt is computed changes no bit, nor does what runs beside it, and the
+ * pages are those of the plan.  What patterns and budgets keep is tested against definitions:
+ * tests/e2e/test_sparse_budgets.py. */
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/base/error.h"
+#include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
+#include "engine/engine.h"
+#include "engine/model/model.h"
+#include "tests/engine/answers.h"
+#include "tests/engine/late_backend.h"
+#include "tests/kv_types.h"
+
+enum { MAX_HEADS = 256, BY_LAYERS = 0, IN_CHUNKS = 1 };
+
+static const char *model_dir;
+static struct backend *backend;
+static struct attn_pattern dense[MAX_HEADS], mixed[MAX_HEADS];
+static uint32_t n_layers;
+static uint64_t page_bytes;
+
+static struct engine_config plain_config(void) {
+    return (struct engine_config){.model_dir = model_dir,
+                                  .backend = backend,
+                                  .max_num_seqs = 16,
+                                  .max_model_len = 2048,
+                                  .max_batched_tokens = 256,
+                                  .max_queued = 64,
+                                  .kv_dtype = DTYPE_F32,
+                                  .kv_cache_bytes = 1u << 28,
+                                  .bounded_caches = true,
+                                  .only_bounded = true,
+                                  .sparse_prefill = true,
+                                  .patterns = mixed,
+                                  .min_sparse_tokens = 1 << 20};
+}
+
+static struct engine *start(const struct engine_config *config) {
+    struct engine *engine;
+    struct error err = {0};
+    if (engine_create(&engine, config, &err)) fail_msg("%s", err.text);
+    return engine;
+}
+
+static struct kv_choice streaming(uint32_t n_recent) {
+    return (struct kv_choice){.mechanism = KV_BOUNDED,
+                              .type = TYPE_STREAMING,
+                              .n_sink = 4,
+                              .n_recent = n_recent,
+                              .whole = true};
+}
+
+static struct kv_choice window(uint32_t n_window, enum kv_pooling pooling) {
+    return (struct kv_choice){.mechanism = KV_BOUNDED,
+                              .type = TYPE_HEAVY_HITTER,
+                              .n_sink = 4,
+                              .n_recent = 100,
+                              .n_heavy = 90,
+                              .score = KV_SCORE_WINDOW,
+                              .window = n_window,
+                              .pooling = pooling,
+                              .kernel = pooling == KV_POOLING_NONE ? 0 : 7,
+                              .whole = true};
+}
+
+static struct kv_choice scored(enum kv_score score) {
+    struct kv_choice choice = window(0, KV_POOLING_NONE);
+    choice.score = score;
+    choice.decay = 0.99f;
+    return choice;
+}
+
+static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens, struct kv_choice kv,
+                                 const struct attn_pattern *patterns) {
+    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults(), .kv = kv};
+    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
+    r.params.max_tokens = max_tokens;
+    r.params.has_seed = true;
+    r.params.seed = (uint64_t)rand();
+    r.params.ignore_eos = true;
+    r.params.n_logprobs = 0;
+    r.prefill = (struct prefill_choice){
+        .mode = PREFILL_SPARSE, .patterns = patterns, .dense_above = 1, .dense_tail = 10};
+    return r;
+}
+
+static struct answer answer_in(struct engine *engine, const struct recipe *recipe) {
+    struct answer answer = {0};
+    recipe_submit(engine, recipe, &answer);
+    answers_wait(engine, &answer, 1);
+    if (answer.last.reason == FINISH_ERROR) fail_msg("%s", answer.last.error_text);
+    answers_leave_no_page(engine);
+    return answer;
+}
+
+static struct answer answer_alone(const struct engine_config *config, const struct recipe *recipe) {
+    struct engine *engine = start(config);
+    const struct answer answer = answer_in(engine, recipe);
+    engine_destroy(engine);
+    return answer;
+}
+
+/* Layer by layer, each layer is cut down to its budget before the next one is computed; in chunks
+ * all are at the end.  Dense prompts are, too. */
+static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
+    (void)state;
+    const struct kv_choice choices[] = {streaming(60), streaming(700), window(40, KV_POOLING_MAX),
+                                        window(700, KV_POOLING_NONE)};
+    static const uint32_t lengths[] = {2, 203, 1100};
+    srand(5);
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 4; k++)
+            for (uint32_t way = BY_LAYERS; way <= IN_CHUNKS; way++) {
+                struct engine_config config = plain_config();
+                config.max_long_rows = way;
+                struct recipe r = make_recipe(lengths[i], 20, choices[k], dense);
+                r.params.n_prompt_logprobs = (i + k) % 2 ? -1 : 1;
+                struct engine *engine = start(&config);
+                struct answer sparse = answer_in(engine, &r);
+                r.prefill.mode = PREFILL_DENSE;
+                struct answer exact = answer_in(engine, &r);
+                answers_assert_same(&sparse, &exact);
+                assert_int_equal(sparse.last.prefill.mode, PREFILL_SPARSE);
+                assert_int_equal(exact.last.prefill.mode, PREFILL_DENSE);
+                answer_forget(&sparse);
+                answer_forget(&exact);
+                engine_destroy(engine);
+            }
+}
+
+static uint64_t pages(uint64_t n_tokens) {
+    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
+/* Returns a pool that holds the budgets of all layers and two buffers of a prompt, and no page
+ * more. */
+static uint64_t least_bytes(const struct recipe *r) {
+    const uint64_t capacity = r->kv.n_sink + r->kv.n_recent + r->kv.n_heavy,
+                   n_most = r->n_prompt + r->params.max_tokens,
+                   own = pages(n_most < capacity + 1 ? n_most : capacity + 1),
+                   prompt = pages(r->n_prompt), beyond = prompt > own ? prompt - own : 0;
+    return (n_layers * own + 2 * beyond) * page_bytes;
+}
+
+static int refusal(struct engine *engine, const struct recipe *r, struct error *err) {
+    struct engine_request request = {.prompt = (uint32_t *)r->prompt,
+                                     .n_prompt = r->n_prompt,
+                                     .params = r->params,
+                                     .kv = r->kv,
+                                     .prefill = r->prefill};
+    uint64_t id;
+    return engine_submit(engine, &request, 1, &id, err);
+}
+
+/* The budgets of all layers and the text of two are enough, whether the prompt is sparse or is
+ * dense and does not fit. */
+static void a_whole_prompt_needs_the_text_of_two_layers(void **state) {
+    (void)state;
+    const struct kv_choice rotated = {.mechanism = KV_BOUNDED,
+                                      .type = TYPE_STREAMING,
+                                      .n_sink = 4,
+                                      .n_recent = 60,
+                                      .whole = true,
+                                      .cache_positions = true};
+    const struct kv_choice choices[] = {
+        streaming(60),        window(64, KV_POOLING_AVERAGE), rotated,
+        scored(KV_SCORE_SUM), scored(KV_SCORE_MEAN),          scored(KV_SCORE_DECAY)};
+    srand(6);
+    for (int i = 0; i < 6; i++)
+        for (int is_sparse = 0; is_sparse <= (i < 2); is_sparse++) {
+            struct recipe r = make_recipe(1300 + (uint32_t)i, 100, choices[i], mixed);
+            struct engine_config config = plain_config();
+            struct error err = {0};
+            r.prefill.mode = is_sparse ? PREFILL_SPARSE : PREFILL_DENSE;
+            struct answer large = answer_alone(&config, &r);
+            config.kv_cache_bytes = least_bytes(&r);
+            /* The pool has whole blocks of a page for each layer. */
+            config.kv_cache_bytes += n_layers * page_bytes - 1;
+            config.kv_cache_bytes -= config.kv_cache_bytes % (n_layers * page_bytes);
+            struct answer small = answer_alone(&config, &r);
+            answers_assert_same(&small, &large);
+            config.kv_cache_bytes -= n_layers * page_bytes;
+            struct engine *engine = start(&config);
+            assert_int_equal(refusal(engine, &r, &err), ERR_TOO_LONG);
+            assert_string_equal(err.param, "kv_policy");
+            engine_destroy(engine);
+            answer_forget(&large);
+            answer_forget(&small);
+        }
+}
+
+enum { N_AT_ONCE = 6 };
+
+static void make_recipes(struct recipe *recipes, struct answer *alone, uint32_t max_tokens) {
+    const struct kv_choice choices[] = {
+        {.mechanism = KV_WHOLE}, streaming(150), window(64, KV_POOLING_MAX), scored(KV_SCORE_SUM)};
+    const struct engine_config config = plain_config();
+    for (uint32_t i = 0; i < N_AT_ONCE; i++) {
+        recipes[i] = make_recipe(500 + 110 * i, max_tokens, choices[i % 4], mixed);
+        if (i % 4 == 3) recipes[i].prefill.mode = PREFILL_DENSE;
+        if (i % 3 == 1) recipes[i].params.n_prompt_logprobs = 0;
+        alone[i] = answer_alone(&config, &recipes[i]);
+    }
+}
+
+static void company_and_running_ahead_change_no_bit(void **state) {
+    (void)state;
+    static struct recipe recipes[N_AT_ONCE];
+    static struct answer alone[N_AT_ONCE];
+    srand(7);
+    make_recipes(recipes, alone, 60);
+    struct engine_config config = plain_config();
+    config.prefix_caching = true;
+    answers_compare(start(&config), recipes, alone, N_AT_ONCE);
+    late_backend_begin(backend);
+    answers_compare(start(&config), recipes, alone, N_AT_ONCE);
+    assert_true(late_backend_end() > 0);
+    config.max_itl_ms = 1; /* slices of the smallest size */
+    answers_compare(start(&config), recipes, alone, N_AT_ONCE);
+    config.max_itl_ms = 0;
+    config.batch_invariant = true;
+    answers_compare(start(&config), recipes, alone, N_AT_ONCE);
+    for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
+}
+
+/* The first one grows until others must go: some in the middle of their prompt, which they begin
+ * anew, some behind it, whose pages are saved. */
+static void preemption_changes_no_bit(void **state) {
+    (void)state;
+    static struct recipe recipes[N_AT_ONCE];
+    static struct answer alone[N_AT_ONCE];
+    srand(8);
+    make_recipes(recipes, alone, 350);
+    struct engine_config config = plain_config();
+    config.only_bounded = false;
+    config.max_model_len = 1400;
+    config.max_batched_tokens = 128;
+    config.kv_cache_bytes = 22 * n_layers * page_bytes;
+    assert_true(answers_compare(start(&config), recipes, alone, N_AT_ONCE).n_preempted > 0);
+    for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
+}
+
+static void cancelling_leaves_no_page(void **state) {
+    (void)state;
+    struct engine_config config = plain_config();
+    struct engine *engine = start(&config);
+    srand(9);
+    for (int pause = 0; pause < 6; pause++) {
+        const struct recipe r = make_recipe(1500, 50, window(64, KV_POOLING_NONE), mixed);
+        struct answer a = {0};
+        const uint64_t id = recipe_submit(engine, &r, &a);
+        poll(NULL, 0, 80 * pause);
+        engine_cancel(engine, id);
+        answers_wait(engine, &a, 1);
+        answers_leave_no_page(engine);
+        answer_forget(&a);
+    }
+    engine_destroy(engine);
+}
+
+static void assert_refused(struct engine *engine, struct kv_choice kv, const char *words) {
+    struct error err = {0};
+    struct recipe r = make_recipe(700, 2, kv, mixed);
+    assert_int_equal(refusal(engine, &r, &err), ERR_INVALID);
+    assert_string_equal(err.param, "prefill");
+    if (!strstr(err.text, words)) fail_msg("'%s' is not in '%s'", words, err.text);
+    r.prefill.mode = PREFILL_AUTO; /* which the rule makes dense */
+    r.prefill.dense_above = 0;
+    struct answer a = answer_in(engine, &r);
+    assert_int_equal(a.last.prefill.mode, PREFILL_DENSE);
+    answer_forget(&a);
+}
+
+static void what_does_not_go_together_is_refused_by_name(void **state) {
+    (void)state;
+    struct engine_config config = plain_config();
+    config.min_sparse_tokens = 600;
+    config.max_model_len = 1000;
+    struct engine *engine = start(&config);
+    struct kv_choice chunks = streaming(100), rotated = streaming(100);
+    struct error err = {0};
+    chunks.whole = false;
+    rotated.cache_positions = true;
+    assert_refused(engine, chunks, "kv_policy.prompt whole");
+    assert_refused(engine, rotated, "kv_policy.positions text");
+    assert_refused(engine, scored(KV_SCORE_SUM), "kv_policy.score window");
+    assert_refused(engine, scored(KV_SCORE_MEAN), "kv_policy.score window");
+    assert_refused(engine, scored(KV_SCORE_DECAY), "kv_policy.score window");
+    struct recipe r = make_recipe(1100, 2, streaming(100), mixed); /* more than max_model_len */
+    assert_int_equal(refusal(engine, &r, &err), ERR_TOO_LONG);
+    assert_string_equal(err.param, "prompt");
+    r.n_prompt = 700;
+    r.prefill.mode = PREFILL_AUTO;
+    struct answer a = answer_in(engine, &r);
+    assert_int_equal(a.last.prefill.mode, PREFILL_SPARSE);
+    answer_forget(&a);
+    engine_destroy(engine);
+}
+
+static void make_patterns(void) {
+    static const struct attn_pattern kinds[] = {{PATTERN_A_SHAPE, 64, 256},
+                                                {PATTERN_VERTICAL_SLASH, 60, 150},
+                                                {PATTERN_BLOCK_SPARSE, 3, 0},
+                                                {PATTERN_DENSE, 0, 0}};
+    for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
+}
+
+static int measure_pages(struct error *err) {
+    struct model_config model;
+    const int code = model_config_load(&model, model_dir, 0, err);
+    if (code) return code;
+    const struct kv_pool pool = {.dtype = DTYPE_F32,
+                                 .n_kv_heads = model.n_kv_heads,
+                                 .head_dim = model.head_dim,
+                                 .tracked = true};
+    n_layers = model.n_layers;
+    page_bytes = kv_page_bytes(&pool);
+    model_config_fini(&model);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(patterns_that_leave_nothing_out_change_no_bit),
+        cmocka_unit_test(a_whole_prompt_needs_the_text_of_two_layers),
+        cmocka_unit_test(company_and_running_ahead_change_no_bit),
+        cmocka_unit_test(preemption_changes_no_bit),
+        cmocka_unit_test(cancelling_leaves_no_page),
+        cmocka_unit_test(what_does_not_go_together_is_refused_by_name),
+    };
+    struct error err = {0};
+    if (argc < 2) return 1;
+    model_dir = argv[1];
+    make_patterns();
+    if (measure_pages(&err)) return 1;
+    if (cpu_backend_create(&backend, &(struct cpu_config){.n_threads = 2}, &err)) return 1;
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    backend->ops->destroy(backend);
+    return n_failed;
+}
