@@ -183,6 +183,7 @@ static void store_row(const struct attn_job *job, const struct tile *t, uint32_t
 static struct tile tile_of(const struct attn_job *job, uint32_t seq, uint32_t first_token,
                            uint32_t n_tokens, uint32_t kv_head) {
     const struct step_seq *s = &job->cpu->step->seqs[seq];
+    const uint32_t first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1;
     return (struct tile){.kernels = job->cpu->kernels,
                          .kv = job->args->kv,
                          .view = view_of(job, seq),
@@ -191,9 +192,10 @@ static struct tile tile_of(const struct attn_job *job, uint32_t seq, uint32_t fi
                          .first_head = kv_head * job->group,
                          .group = job->group,
                          .n_rows = n_tokens * job->group,
-                         .first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1,
+                         .first_visible = first_visible,
                          .window = step_window(job->cpu->step, job->args->layer),
-                         .softcap = job->args->softcap};
+                         .softcap = job->args->softcap,
+                         .bias = tile_bias_of(job->args, job->cpu->step, s, first_visible)};
 }
 
 /* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head. --- */

@@ -85,6 +85,9 @@ int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, s
 /* Resets the selections at the beginning of a step. */
 int select_begin(struct cpu_backend *cpu, const struct step *step, struct error *err);
 void select_free(struct selections *selections);
+/* Returns where a group's state holds the token number of a slot. */
+uint32_t *select_token_in(const struct kv_pool *kv, const struct kv_select *select, uint32_t group,
+                          uint32_t slot);
 /* Finishes a gated product: computes args->out from args->gate_up. */
 int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 

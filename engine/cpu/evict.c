@@ -43,6 +43,7 @@ struct evict_head {
     const struct kv_pool *kv;
     const struct kv_view *view;
     const struct kv_budget *budget;
+    const struct step_seq *seq;
     uint32_t kv_head;
     uint32_t n_text; /* tokens of the text, this step's included */
 };
@@ -52,6 +53,7 @@ static struct evict_head head_of(const struct evict_job *job, uint32_t seq, uint
     return (struct evict_head){.kv = job->args->kv,
                                .view = &s->layers[job->args->layer],
                                .budget = s->budget,
+                               .seq = s,
                                .kv_head = kv_head,
                                .n_text = s->n_before + s->n_rows};
 }
@@ -282,7 +284,8 @@ static struct tile prompt_tile(const struct evict_job *job, const struct evict_h
                          .group = job->group,
                          .n_rows = n_tokens * job->group,
                          .first_visible = first_visible,
-                         .softcap = job->args->softcap};
+                         .softcap = job->args->softcap,
+                         .bias = tile_bias_of(job->args, job->cpu->step, h->seq, first_visible)};
 }
 
 /* Adds the attention of all rows from score_row on to the scores of pages [first, end) of a

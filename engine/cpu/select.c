@@ -78,13 +78,16 @@ static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
 
 /* --- The choice of tokens, and the slots of new ones. --- */
 
-/* Returns where the group's state holds the token number of a slot. */
+uint32_t *select_token_in(const struct kv_pool *kv, const struct kv_select *select, uint32_t group,
+                          uint32_t slot) {
+    const uint32_t each = kv_state_slots(kv), n_pages = (select->n_selected + each - 1) / each,
+                   page = select->state_pages[group * n_pages + slot / each];
+    return (uint32_t *)((char *)kv->base + page * kv->page_bytes) + slot % each;
+}
+
 static uint32_t *token_in(const struct select_job *job, const struct kv_select *select,
                           uint32_t slot) {
-    const struct kv_pool *kv = job->args->attn.kv;
-    const uint32_t each = kv_state_slots(kv), n_pages = (select->n_selected + each - 1) / each,
-                   page = select->state_pages[job->args->group_index * n_pages + slot / each];
-    return (uint32_t *)((char *)kv->base + page * kv->page_bytes) + slot % each;
+    return select_token_in(job->args->attn.kv, select, job->args->group_index, slot);
 }
 
 /* Clears the token's bit and returns whether it was set. */

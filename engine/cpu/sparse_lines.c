@@ -97,7 +97,8 @@ static struct tile asked_rows(const struct lines_task *task) {
                          .group = 1,
                          .n_rows = n,
                          .first_visible = task->n_slots - n + 1,
-                         .softcap = task->args->softcap};
+                         .softcap = task->args->softcap,
+                         .bias = {.slopes = task->args->slopes, .position = task->n_slots - n}};
 }
 
 static void sum_rows(const struct lines_task *task, const struct tile *t) {
@@ -217,12 +218,14 @@ static void mean_query(const struct lines_task *task, uint32_t first_row, uint32
 void lines_best_pages(const struct lines_task *task, uint32_t first_row, uint32_t n_rows,
                       uint32_t n_pages, uint32_t k, uint64_t *bits) {
     const uint32_t dim = task->args->kv->head_dim;
-    const float *q = task->workspace.q;
+    const float *q = task->workspace.q, *slopes = task->args->slopes, scale = task->args->scale;
     mean_query(task, first_row, n_rows, task->workspace.q);
     for (uint32_t page = 0; page < n_pages; page++) {
         const float *key = task->workspace.means + (size_t)page * dim;
         float product = 0.0f;
         for (uint32_t d = 0; d < dim; d++) product += q[d] * key[d];
+        /* The mean bias of a page, but for what all pages of a tile have in common. */
+        if (slopes) product = product * scale + slopes[task->head] * (float)(page * PAGE_TOKENS);
         task->workspace.products[page] = product;
     }
     lines_select(task->workspace.products, n_pages, min_u32(k, n_pages), bits);

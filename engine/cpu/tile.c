@@ -5,6 +5,8 @@
 
 #include "engine/cpu/fp8.h"
 #include "engine/device/attention.h"
+#include "engine/device/evict.h"
+#include "engine/device/select.h"
 #include "engine/device/step.h"
 
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
@@ -89,6 +91,54 @@ static void rotated_keys(const struct tile *t, float *out, const struct page_row
                             t->angles->n_freqs);
 }
 
+struct tile_bias tile_bias_of(const struct attn_args *args, const struct step *step,
+                              const struct step_seq *seq, uint32_t first_visible) {
+    const uint32_t n_before = seq->layers[args->layer].n_slots - seq->n_rows,
+                   row = seq->first_row + first_visible - 1 - n_before;
+    if (!args->slopes) return (struct tile_bias){0};
+    return (struct tile_bias){args->slopes, step->positions[row], seq, args->group};
+}
+
+/* Writes the positions of a page's keys in a layer whose slots hold chosen tokens, and the tail
+ * behind them (select.h). */
+static void selected_positions(const struct tile *t, uint32_t page, uint32_t *out) {
+    const struct kv_select *select = t->bias.seq->select;
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) {
+        const uint32_t slot = page * PAGE_TOKENS + i;
+        out[i] = slot < select->n_selected ? *select_token_in(t->kv, select, t->bias.group, slot)
+                                           : select->n_candidates + slot - select->n_selected;
+    }
+}
+
+/* Writes the positions of a page's keys, as the step counts them. */
+static void key_positions(const struct tile *t, uint32_t page, uint32_t *out) {
+    const struct step_seq *seq = t->bias.seq;
+    if (seq && seq->budget) {
+        const struct kv_page_state *state = page_state(t->kv, t->view->pages[page], t->kv_head);
+        memcpy(out, seq->budget->cache_positions ? state->rank : state->position,
+               sizeof(state->rank));
+    } else if (seq && seq->select && t->bias.group != NO_GROUP) {
+        selected_positions(t, page, out);
+    } else {
+        for (uint32_t i = 0; i < PAGE_TOKENS; i++) out[i] = page * PAGE_TOKENS + i;
+    }
+}
+
+/* Takes from each score what its distance costs.  Slots in a row's future get more instead, and no
+ * weight. */
+static void add_bias(const struct tile *t, float *scores, uint32_t page) {
+    uint32_t positions[PAGE_TOKENS];
+    key_positions(t, page, positions);
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        const uint32_t query = t->bias.position + r / t->group;
+        const float slope =
+            (float)(t->bias.slopes[t->first_head + r % t->group] * LOG2_E); /* base 2 */
+        float *s = scores + (size_t)r * PAGE_TOKENS;
+        for (uint32_t i = 0; i < PAGE_TOKENS; i++)
+            s[i] -= slope * (float)(int32_t)(query - positions[i]);
+    }
+}
+
 void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page,
                  float *workspace) {
     struct page_rows keys =
@@ -101,4 +151,5 @@ void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t p
                             workspace);
     if (t->softcap > 0) /* scores are in base 2, and so is the cap */
         t->kernels->soft_cap(scores, (size_t)t->n_rows * PAGE_TOKENS, (float)(t->softcap * LOG2_E));
+    if (t->bias.slopes) add_bias(t, scores, page);
 }

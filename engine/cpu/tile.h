@@ -12,9 +12,19 @@
 
 struct attn_args;
 struct kv_view;
+struct step;
+struct step_seq;
 
 enum { TILE_ROWS = 96 };
 #define LOG2_E 1.4426950408889634
+
+/* What ALiBi takes from a tile's scores. */
+struct tile_bias {
+    const float *slopes;        /* as in attn_args; NULL: nothing */
+    uint32_t position;          /* of the tile's first token; later ones follow */
+    const struct step_seq *seq; /* NULL: keys stand where their slots do */
+    uint32_t group;             /* as in attn_args */
+};
 
 /* Row r is query head first_head + r % group of token r / group. */
 struct tile {
@@ -26,6 +36,7 @@ struct tile {
     uint32_t first_visible; /* slots that the first token sees; each later token sees one more */
     uint32_t window;        /* a token sees only the newest `window` of these; 0: all */
     float softcap;          /* of scores, as in attn_args */
+    struct tile_bias bias;
 };
 
 /* Returns how many tokens a tile has, if the sequence has that many left. */
@@ -87,6 +98,10 @@ void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, ui
 /* Returns the index of the task's owner, such as a sequence.  first_task [n + 1] holds the prefix
  * sums of the owners' numbers of tasks. */
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task);
+
+/* Returns the bias of a tile of a sequence of the step; the tile sees first_visible slots. */
+struct tile_bias tile_bias_of(const struct attn_args *args, const struct step *step,
+                              const struct step_seq *seq, uint32_t first_visible);
 
 /* Loads the tile's queries, scaled so that the softmax can work in base 2.  The first one is in row
  * first_row of the step. */

@@ -13,6 +13,8 @@ struct kv_pool;
 /* The most sets of rotary frequencies that the layers of a model may have. */
 enum { MAX_ROPES = 2 };
 
+#define NO_GROUP UINT32_MAX
+
 /* Rotates q and k of the step's rows in place: half-split pairs (i, i + dim/2) of the first
  * 2 * n_freqs elements.  Then writes k and v into the sequences' pages of `layer`.
  * qkv act [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]: q heads, k heads, v heads.
@@ -46,6 +48,13 @@ struct attn_args {
     const double *inv_freq;
     float rope_scale;
     uint32_t n_freqs, rope;
+    /* ALiBi: host [n_heads], or NULL.  Each score gets less by slopes[head] times the distance from
+     * the key to the query, in positions of the step: those of the text, or with cache_positions
+     * ranks.  Not NULL only where the backend takes_slopes. */
+    const float *slopes;
+    /* With slopes: the layer group (select.h) that this layer is sparse in, which names the tokens
+     * in its slots where a sequence selects; NO_GROUP: none. */
+    uint32_t group;
     /* f32 [n_rows, n_heads], or NULL: base-2 logarithm of the sum of exp over the visited keys, for
      * the rows that attn_prefill computes.  Not with keys that are rotated when they are read. */
     float *lse;

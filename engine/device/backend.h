@@ -243,6 +243,7 @@ struct backend {
     const struct backend_ops *ops;
     const char *name; /* "cpu", "cuda" */
     enum dtype act_dtype;
+    bool takes_slopes; /* attention has ALiBi (attn_args.slopes) */
     /* run_graph() captures a CUDA graph for each n_rows, so the caller rounds up to few sizes. */
     bool repeats;
     /* The device works while the host does, so a step is best submitted before the results of the

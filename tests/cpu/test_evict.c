@@ -20,6 +20,7 @@ struct shape {
     float rope_scale;
     enum dtype dtype; /* of pages */
     float softcap;
+    float slope; /* of head 0; each later one has half of the one before.  0: there are none */
 };
 
 struct plan {
@@ -227,6 +228,8 @@ static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer
     const struct backend_ops *ops = r->be->ops;
     float *qkv = gather_rows(parts, n_parts, layer, n_rows),
           *out = random_floats((size_t)n_rows * s->n_heads * s->dim);
+    float slopes[24];
+    for (uint32_t h = 0; h < s->n_heads; h++) slopes[h] = ldexpf(s->slope, -(int)h);
     const struct rope_append_args rope = {qkv,        &r->kv, r->inv_freq, s->rope_scale,
                                           s->n_freqs, layer,  s->n_heads,  0};
     const struct attn_args attn = {.q = qkv,
@@ -239,7 +242,9 @@ static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer
                                    .softcap = s->softcap,
                                    .inv_freq = r->inv_freq,
                                    .rope_scale = s->rope_scale,
-                                   .n_freqs = s->n_freqs};
+                                   .n_freqs = s->n_freqs,
+                                   .slopes = s->slope > 0 ? slopes : NULL,
+                                   .group = NO_GROUP};
     assert_int_equal(ops->rope_append(r->be, &rope, NULL), 0);
     assert_int_equal(ops->attn_decode(r->be, &attn, NULL), 0);
     assert_int_equal(ops->attn_prefill(r->be, &attn, NULL), 0);
@@ -316,6 +321,8 @@ static void probabilities(const struct run *r, const struct oracle_head *h, uint
         p[i] /= sqrt(dim);
         if (r->plan.shape.softcap > 0)
             p[i] = r->plan.shape.softcap * tanh(p[i] / r->plan.shape.softcap);
+        p[i] -= ldexp(r->plan.shape.slope, -(int)head) *
+                (position_of(r, h, h->n - 1) - position_of(r, h, i));
         max = fmax(max, p[i]);
     }
     for (uint32_t i = 0; i < h->n; i++) sum += p[i] = exp(p[i] - max);
@@ -557,6 +564,8 @@ static struct shape random_shape(void) {
     s.n_freqs = s.dim / (random_below(4) ? 2 : 4);
     if (random_below(4) == 0) s.rope_scale = 1.125f;
     if (random_below(2) == 0) s.softcap = 1.5f; /* scores are about 5 at most */
+    if (random_below(2) == 0) s.slope = 0.1f;
+    if (s.slope > 0 && random_below(2) == 0) s.n_freqs = 0; /* as models with ALiBi have it */
     return s;
 }
 
@@ -761,7 +770,7 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
     struct run runs[2];
     float *alone[2][N_LAYERS];
     for (uint32_t i = 0; i < 2; i++) {
-        plans[i].shape = (struct shape){6, 2, 64, 32, 1, DTYPE_F32, 2};
+        plans[i].shape = (struct shape){6, 2, 64, 32, 1, DTYPE_F32, 2, 0};
         plans[i].budget.capacity = 100;
         plans[i].budget.n_recent = 50;
         plans[i].chunk = 80;
