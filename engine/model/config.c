@@ -233,7 +233,8 @@ static int read_scales(const struct config_reader *r, struct model_config *c) {
     if (!causal)
         return config_refuse(r, ERR_UNSUPPORTED, "is_causal",
                              "is false: attention to later tokens is not supported");
-    c->attn_scale = (float)(1.0 / sqrt(scalar > 0 ? scalar : c->head_dim));
+    if (c->attn_scale == 0) /* unless the family has read another */
+        c->attn_scale = (float)(1.0 / sqrt(scalar > 0 ? scalar : c->head_dim));
     c->embed_scale = family->scales_embedding ? sqrtf((float)c->dim) : 1.0f;
     return 0;
 }
@@ -315,23 +316,28 @@ static int make_frequencies(const struct config_reader *r, struct model_config *
     return 0;
 }
 
+static int parse(const struct config_reader *r, const json_t *generation, struct model_config *c) {
+    struct rope_params rope;
+    int rc = read_architecture(r, c);
+    if (!rc) rc = read_shape(r, c);
+    if (rc) return rc;
+    const struct model_family *family = family_find(c->architecture);
+    if (family->read) rc = family->read(r, c);
+    if (!rc) rc = read_options(r, c);
+    c->rope_scale = 1.0f;
+    if (!rc && c->positions == POSITIONS_ROTARY) rc = rope_config_read(r, c, &rope);
+    if (!rc) rc = read_tokens(r, r->root, c);
+    if (!rc && generation) rc = read_tokens(r, generation, c);
+    if (!rc) rc = window_config_read(r, c);
+    if (!rc && c->positions == POSITIONS_ROTARY) rc = make_frequencies(r, c, &rope);
+    return rc;
+}
+
 int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation,
                        const char *label, uint32_t context, struct error *err) {
     const struct config_reader r = {.root = config, .label = label, .context = context, .err = err};
     struct model_config c = {0};
-    struct rope_params rope;
-    int rc = read_architecture(&r, &c);
-    if (rc) return rc;
-    if ((rc = read_shape(&r, &c))) return rc;
-    const struct model_family *family = family_find(c.architecture);
-    if (family->read && (rc = family->read(&r, &c))) return rc;
-    if ((rc = read_options(&r, &c))) return rc;
-    c.rope_scale = 1.0f;
-    if (c.positions == POSITIONS_ROTARY && (rc = rope_config_read(&r, &c, &rope))) return rc;
-    if ((rc = read_tokens(&r, config, &c))) return rc;
-    if (generation && (rc = read_tokens(&r, generation, &c))) return rc;
-    rc = window_config_read(&r, &c);
-    if (!rc && c.positions == POSITIONS_ROTARY) rc = make_frequencies(&r, &c, &rope);
+    const int rc = parse(&r, generation, &c);
     if (rc) model_config_fini(&c);
     else *out = c;
     return rc;
@@ -368,6 +374,8 @@ void model_config_fini(struct model_config *config) {
     free(config->inv_freq);
     free(config->windows);
     free(config->local_freq);
+    free(config->slopes);
+    config->slopes = NULL;
     config->inv_freq = config->local_freq = NULL;
     config->windows = NULL;
 }

@@ -325,8 +325,16 @@ static int run_index(struct decoder *d, uint32_t layer, const void *q, struct er
                                            .layer = layer,
                                            .n_heads = c->n_heads,
                                            .scale = c->attn_scale,
-                                           .softcap = c->attn_softcap};
+                                           .softcap = c->attn_softcap,
+                                           .slopes = c->slopes};
     return d->be->ops->sparse->index(d->be, &args, err);
+}
+
+/* Returns the group that the layer is sparse in. */
+static uint32_t sparse_group(const struct decoder *d, uint32_t layer) {
+    for (uint32_t i = 0; i < d->limits.n_groups; i++)
+        if (group_has(&d->limits.groups[i], d->model->config.windows, layer)) return i;
+    return NO_GROUP;
 }
 
 static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const void *q) {
@@ -342,7 +350,9 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .inv_freq = freqs_of(c, layer),
                               .rope_scale = c->rope_scale,
                               .n_freqs = c->n_freqs,
-                              .rope = is_local(c, layer)};
+                              .rope = is_local(c, layer),
+                              .slopes = c->slopes,
+                              .group = sparse_group(d, layer)};
 }
 
 /* Returns the group whose filter the layer is, n_groups if it is no filter. */

@@ -1,5 +1,5 @@
-/* family.c - see family.h.  A new family is a row here and, where tensors have other names or
- * shapes, rules in weights.c. */
+/* family.c - see family.h.  A new family is a row here.  Where it has other names, they are in
+ * family_names.c; where tensors have other shapes, there are rules in weights.c. */
 #include "engine/model/family.h"
 
 #include <stddef.h>
@@ -144,6 +144,17 @@ static const struct model_family families[] = {
      .plain_ffn = true,
      .fused_qkv = true,
      .qkv_by_group = true,
+     .usually_tied = true},
+    {.architecture = "MptForCausalLM",
+     .type = "mpt",
+     .norm_eps = 1e-5,
+     .usual_ffn_ratio = 4,
+     .keys = mpt_keys,
+     .tensors = mpt_tensors,
+     .read = family_read_mpt,
+     .layer_norm = true,
+     .plain_ffn = true,
+     .fused_qkv = true,
      .usually_tied = true},
     {.architecture = "ChatGLMModel",
      .type = "chatglm",

@@ -1,7 +1,12 @@
 /* family_config.c - see family_config.h. */
 #include "engine/model/family_config.h"
 
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "engine/base/error.h"
+#include "engine/model/alibi.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family_names.h"
 #include "engine/model/model.h"
@@ -25,6 +30,16 @@ static int check_demands(const struct config_reader *r, const struct demand *dem
 }
 
 #define CHECK_DEMANDS(r, demands) check_demands(r, demands, sizeof(demands) / sizeof((demands)[0]))
+
+static int make_slopes(const struct config_reader *r, struct model_config *c, double most,
+                       double scale) {
+    c->slopes = calloc(c->n_heads, sizeof(*c->slopes));
+    if (!c->slopes)
+        return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the heads' slopes", r->label);
+    alibi_slopes(c->slopes, c->n_heads, most, scale);
+    c->positions = POSITIONS_ALIBI;
+    return 0;
+}
 
 int family_read_neox(const struct config_reader *r, struct model_config *c) {
     c->parallel = true;
@@ -60,12 +75,12 @@ static int read_falcon_norms(const struct config_reader *r, struct model_config 
 
 int family_read_falcon(const struct config_reader *r, struct model_config *c) {
     static const struct demand demands[] = {
-        {"apply_residual_connection_post_layernorm", false, "is true"},
-        {"alibi", false, "is true: positions as a bias of scores are not supported"}};
-    bool is_new = false, multi_query = true;
+        {"apply_residual_connection_post_layernorm", false, "is true"}};
+    bool is_new = false, multi_query = true, alibi = false;
     c->parallel = true;
     int rc = CHECK_DEMANDS(r, demands);
     if (!rc) rc = config_read_bool(r, r->root, "new_decoder_architecture", &is_new);
+    if (!rc) rc = config_read_bool(r, r->root, "alibi", &alibi);
     if (!rc) rc = config_read_bool(r, r->root, "multi_query", &multi_query);
     if (!rc) rc = config_read_bool(r, r->root, "parallel_attn", &c->parallel);
     if (rc) return rc;
@@ -73,7 +88,45 @@ int family_read_falcon(const struct config_reader *r, struct model_config *c) {
         return config_refuse(r, ERR_UNSUPPORTED, "parallel_attn",
                              "is false beside 'new_decoder_architecture'");
     if (!is_new) c->n_kv_heads = multi_query ? 1 : c->n_heads; /* whatever 'num_kv_heads' is */
-    return read_falcon_norms(r, c, is_new);
+    rc = read_falcon_norms(r, c, is_new);
+    /* Falcon scales its scores after it has added the bias. */
+    return rc || !alibi ? rc : make_slopes(r, c, 8, 1 / sqrt(c->head_dim));
+}
+
+/* Reads and checks the object of settings of MPT's attention. */
+static int read_mpt_attention(const struct config_reader *r, struct model_config *c) {
+    static const struct demand demands[] = {
+        {"alibi", true, "is false: learned positions are not supported here"},
+        {"qk_ln", false, "is true: norms of queries and keys are not supported here"},
+        {"prefix_lm", false, "is true: attention to later tokens is not supported"},
+        {"attn_uses_sequence_id", false, "is true"}};
+    const json_t *object = config_get(r->root, "attn_config");
+    const struct config_reader inner = {object, r->label, r->context, r->err};
+    const char *type = json_string_value(config_get(object, "attn_type"));
+    double most = 8, scale = 0;
+    if (object && !json_is_object(object))
+        return config_refuse(r, ERR_INVALID, "attn_config", "is not an object");
+    if (config_get(object, "attn_type") && (!type || strcmp(type, "multihead_attention") != 0))
+        return config_refuse(r, ERR_UNSUPPORTED, "attn_type", "is not multihead_attention");
+    if (config_get(object, "clip_qkv"))
+        return config_refuse(r, ERR_UNSUPPORTED, "clip_qkv", "is not null");
+    int rc = CHECK_DEMANDS(&inner, demands);
+    if (!rc) rc = config_read_number(r, object, "alibi_bias_max", 1e-3, 1e3, &most);
+    if (!rc) rc = config_read_number(r, object, "softmax_scale", 1e-6, 1e6, &scale);
+    c->attn_scale = (float)scale;
+    return rc ? rc : make_slopes(r, c, most, 1);
+}
+
+int family_read_mpt(const struct config_reader *r, struct model_config *c) {
+    static const struct demand demands[] = {{"no_bias", true, "is false"}};
+    uint32_t ratio = 4;
+    int rc = CHECK_DEMANDS(r, demands);
+    if (!rc) rc = config_read_count(r, r->root, "expansion_ratio", 64, &ratio);
+    if (rc) return rc;
+    if (config_get(r->root, "logit_scale"))
+        return config_refuse(r, ERR_UNSUPPORTED, "logit_scale", "is not null");
+    c->ffn_dim = ratio * c->dim;
+    return read_mpt_attention(r, c);
 }
 
 int family_read_chatglm(const struct config_reader *r, struct model_config *c) {

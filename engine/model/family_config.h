@@ -13,6 +13,7 @@ struct model_config;
 int family_read_neox(const struct config_reader *r, struct model_config *c);
 int family_read_opt(const struct config_reader *r, struct model_config *c);
 int family_read_falcon(const struct config_reader *r, struct model_config *c);
+int family_read_mpt(const struct config_reader *r, struct model_config *c);
 int family_read_chatglm(const struct config_reader *r, struct model_config *c);
 
 #endif

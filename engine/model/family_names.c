@@ -79,6 +79,27 @@ const struct family_name falcon_two_norms_tensors[] = {
     FALCON_TENSORS,
 };
 
+const struct family_name mpt_keys[] = {
+    {"hidden_size", "d_model"},
+    {"num_hidden_layers", "n_layers"},
+    {"num_attention_heads", "n_heads"},
+    {"max_position_embeddings", "max_seq_len"},
+    {"rms_norm_eps", "layer_norm_epsilon"},
+    {NULL, NULL},
+};
+
+const struct family_name mpt_tensors[] = {
+    {"model.embed_tokens", "transformer.wte"},
+    {"model.norm", "transformer.norm_f"},
+    {"model.layers.#.input_layernorm", "transformer.blocks.#.norm_1"},
+    {"model.layers.#.post_attention_layernorm", "transformer.blocks.#.norm_2"},
+    {"model.layers.#.self_attn.qkv_proj", "transformer.blocks.#.attn.Wqkv"},
+    {"model.layers.#.self_attn.o_proj", "transformer.blocks.#.attn.out_proj"},
+    {"model.layers.#.mlp.up_proj", "transformer.blocks.#.ffn.up_proj"},
+    {"model.layers.#.mlp.down_proj", "transformer.blocks.#.ffn.down_proj"},
+    {NULL, NULL},
+};
+
 const struct family_name chatglm_keys[] = {
     {"vocab_size", "padded_vocab_size"},
     {"num_hidden_layers", "num_layers"},

@@ -17,6 +17,7 @@ extern const struct family_name neox_keys[], neox_tensors[];
 extern const struct family_name opt_keys[], opt_tensors[];
 /* The second list is that of blocks with two norms side by side. */
 extern const struct family_name falcon_keys[], falcon_tensors[], falcon_two_norms_tensors[];
+extern const struct family_name mpt_keys[], mpt_tensors[];
 extern const struct family_name chatglm_keys[], chatglm_tensors[];
 
 /* Returns the family's own name, or the usual one if the list lacks it; names may be NULL. */

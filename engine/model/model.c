@@ -247,6 +247,15 @@ int model_check(const struct model *model, struct error *err) {
     return model->checkpoint ? checkpoint_check(model->checkpoint, err) : 0;
 }
 
+static int check_device(const struct model_config *c, const char *dir, const struct backend *be,
+                        struct error *err) {
+    if (!c->slopes || be->takes_slopes) return 0;
+    return error_set(err, ERR_UNSUPPORTED,
+                     "%.200s: positions as a bias of attention scores (ALiBi) are not supported on "
+                     "the device %s",
+                     dir, be->name);
+}
+
 int model_load(struct model **out, const char *dir, const struct model_source *source,
                struct backend *be, struct error *err) {
     static const struct model_source files = {0};
@@ -257,6 +266,7 @@ int model_load(struct model **out, const char *dir, const struct model_source *s
     if (!model) return error_set(err, ERR_NOMEM, "%.200s: no memory for the model", dir);
     rc = model_config_load(&model->config, dir, loader.source->context, err);
     if (rc) goto fail;
+    if ((rc = check_device(&model->config, dir, be, err))) goto fail;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers) {
         rc = error_set(err, ERR_NOMEM, "%.200s: no memory for its layers", dir);

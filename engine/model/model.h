@@ -26,8 +26,9 @@ enum head_source {
 
 /* How attention knows where tokens are. */
 enum model_positions {
-    POSITIONS_ROTARY, /* q and k are rotated */
-    POSITIONS_LEARNED /* a table's row is added to the token's embedding */
+    POSITIONS_ROTARY,  /* q and k are rotated */
+    POSITIONS_LEARNED, /* a table's row is added to the token's embedding */
+    POSITIONS_ALIBI    /* scores get less with the distance (alibi.h) */
 };
 
 /* What the decoder needs to know; a model family fills this in and adds no code. */
@@ -61,6 +62,7 @@ struct model_config {
                                       rotary_order.h */
     uint32_t n_freqs;                  /* rotary pairs, head_dim / 2 when the whole head rotates */
     double *inv_freq;                  /* [n_freqs], owned by the model; scaling already applied */
+    float *slopes;                     /* [n_heads], owned: of POSITIONS_ALIBI; else NULL */
     double *local_freq;                /* the same for layers with a window; NULL: as the others */
     uint32_t bos;
     bool has_bos;

@@ -222,7 +222,9 @@ static struct attn_args args_from(const struct tune_pass *p, uint32_t first) {
                               .softcap = m->attn_softcap,
                               .inv_freq = m->inv_freq,
                               .rope_scale = m->rope_scale,
-                              .n_freqs = m->n_freqs};
+                              .n_freqs = m->n_freqs,
+                              .slopes = m->slopes,
+                              .group = NO_GROUP};
 }
 
 static int run_slice(struct tune_pass *p, uint32_t first, struct error *err) {
@@ -260,6 +262,7 @@ static int run_index(struct tune_pass *p, const struct attn_sparse *sparse, floa
                                      .n_heads = m->n_heads,
                                      .scale = m->attn_scale,
                                      .softcap = m->attn_softcap,
+                                     .slopes = m->slopes,
                                      .density = density};
     args.q = decoder_long_q(p->decoder, &args.q_stride);
     const double begin = clock_seconds();

@@ -65,8 +65,9 @@ class Head:
 
     measures = False
 
-    def __init__(self, model, layer, budget):
+    def __init__(self, model, layer, budget, kv_head=0):
         self.model, self.layer, self.budget = model, layer, budget
+        self.group = slice(kv_head * model.group, (kv_head + 1) * model.group)
         self.keys, self.values = Rows((model.head_dim,)), Rows((model.head_dim,))
         self.scores = Rows(())
         self.kept = numpy.zeros(0, int)  # positions in the text, ascending
@@ -91,6 +92,7 @@ class Head:
             at, query_at = seen, new
         s = self.model.scores(self.model.rotate(self.layer, queries, query_at),
                               self.model.rotate(self.layer, self.keys.all[seen], at))
+        s += self.model.bias(self.group, query_at, at)
         # A budget and a chunk fit the window, which then hides nothing of what is kept.
         hidden = (seen > new[:, None] if self.budget
                   else self.model.is_hidden(self.layer, new, seen))
@@ -158,6 +160,7 @@ class Head:
         everything = numpy.arange(self.keys.n)
         s = self.model.scores(self.model.rotate(self.layer, queries, at),
                               self.model.rotate(self.layer, self.keys.all, everything))
+        s += self.model.bias(self.group, at, everything)
         p = softmax(numpy.where(everything > at[:, None], -numpy.inf, s)).mean(axis=0)
         self.shares += p[:, self.kept].sum(axis=1).tolist()
 
@@ -168,7 +171,7 @@ class Text:
     def __init__(self, model, budget=None):
         self.model, self.budget = model, budget
         self.n = 0
-        self.heads = [[Head(model, i, budget) for _ in range(model.n_kv_heads)]
+        self.heads = [[Head(model, i, budget, h) for h in range(model.n_kv_heads)]
                       for i in range(model.n_layers)]
 
     def prompt(self, tokens):
@@ -193,14 +196,14 @@ class Text:
 
     def _rows(self, tokens, generated):
         m = self.model
-        x = m.table[numpy.asarray(tokens)]
+        x = m.embed(tokens, self.n + numpy.arange(len(tokens)))
         for i in range(m.n_layers):
             q, k, v = m.qkv(i, x)
             q = q.reshape(len(x), m.n_kv_heads, m.group, m.head_dim).transpose(1, 2, 0, 3)
             read = [head.attend(q[h], k[:, h], v[:, h], generated)
                     for h, head in enumerate(self.heads[i])]
             read = numpy.concatenate(read).transpose(1, 0, 2).reshape(len(x), -1)
-            x = m.add_feed_forward(i, m.add_attention(i, x, read))
+            x = m.finish_layer(i, x, read)
         self.n += len(tokens)
         return m.logits(x)
 

@@ -97,14 +97,13 @@ class Text:
     def _rows(self, tokens, step):
         m = self.model
         at = self.n + numpy.arange(len(tokens))
-        x = m.table[numpy.asarray(tokens)]
+        x = m.embed(tokens, at)
         for i in range(m.n_layers):
             q, k, v = m.qkv(i, x)
             self.keys[i].append(m.rotate(i, k.transpose(1, 0, 2), at).transpose(1, 0, 2))
             self.values[i].append(v)
             read = self._attend(i, m.rotate(i, q.transpose(1, 0, 2), at), at, step)
-            x = m.add_attention(i, x, read.transpose(1, 0, 2).reshape(len(x), -1))
-            x = m.add_feed_forward(i, x)
+            x = m.finish_layer(i, x, read.transpose(1, 0, 2).reshape(len(x), -1))
         return m.logits(x)
 
     def _attend(self, layer, q, at, step):
@@ -115,6 +114,8 @@ class Text:
         k, v = (part[layer].all[seen].transpose(1, 0, 2)[:, None]
                 for part in (self.keys, self.values))
         s = m.scores(q.reshape(m.n_kv_heads, m.group, *q.shape[1:]), k)
+        if m.slopes is not None:
+            s += m.bias(slice(None), at, seen).reshape(s.shape)
         p = softmax(numpy.where(m.is_hidden(layer, at, seen), -numpy.inf, s))
         if step and layer in self.groups:
             step.choose(layer, p[:, :, 0].max(axis=(0, 1)))

@@ -10,6 +10,8 @@ import sys
 
 import numpy
 
+from oracle_names import usual_config, usual_tensors
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fixtures"))
 import checkpoint  # noqa: E402  reads safetensors
 
@@ -28,12 +30,39 @@ def rms_norm(x, weight, eps):
     return x / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
 
 
+def layer_norm(x, weight, bias, eps):
+    x = x - x.mean(axis=-1, keepdims=True)
+    return x / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight + bias
+
+
+def relu(x):
+    return numpy.maximum(x, 0)
+
+
+def gelu(x):
+    return x / 2 * (1 + numpy.vectorize(math.erf)(x / math.sqrt(2)))
+
+
 def silu(x):
     return x / (1 + numpy.exp(-x))
 
 
 def gelu_tanh(x):
     return x / 2 * (1 + numpy.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+ACTIVATIONS = {"silu": silu, "relu": relu, "gelu": gelu, "gelu_fast": gelu_tanh,
+               "gelu_pytorch_tanh": gelu_tanh}
+
+
+def alibi_slopes(n_heads, most=8):
+    """As the paper's authors have them: with no power of two of heads, the others take every other
+    slope of twice as many."""
+    def of_power(n):
+        return [2 ** (-most * (i + 1) / n) for i in range(n)]
+
+    power = 2 ** int(math.log2(n_heads))
+    return numpy.array(of_power(power) + of_power(2 * power)[::2][:n_heads - power])
 
 
 def soft_cap(x, cap):
@@ -99,8 +128,10 @@ class Rope:
         share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1
         self.dim = int(head_dim * share)
         # GLM's pairs are neighbours, the others' are half of what turns apart.
-        self.neighbours = config["architectures"][0].startswith("Glm")
+        self.neighbours = "GLM" in config["architectures"][0].upper()
         theta = rope.get("rope_theta") or config.get("rope_theta")
+        if config["architectures"] == ["ChatGLMModel"]:
+            theta, self.dim = 10000 * config["rope_ratio"], head_dim // 2
         freq = theta ** -(numpy.arange(0, self.dim, 2) / self.dim)
         kind = rope.get("rope_type") or rope.get("type") or "default"
         original = config.get("original_max_position_embeddings")
@@ -147,39 +178,80 @@ class Model:
         """context: what it is loaded for, where rotary frequencies depend on it."""
         c = checkpoint.read_config(directory)
         self.family = c["architectures"][0].removesuffix("ForCausalLM")
+        c = usual_config(self.family, c)
         self.is_gemma = self.family.startswith("Gemma")
         self.n_layers = c["num_hidden_layers"]
         self.n_heads = c["num_attention_heads"]
         self.n_kv_heads = c.get("num_key_value_heads") or self.n_heads
+        if self.family == "Falcon":
+            self.n_kv_heads = (c["num_kv_heads"] if c["new_decoder_architecture"] else
+                               1 if c["multi_query"] else self.n_heads)
         self.group = self.n_heads // self.n_kv_heads
         self.head_dim = c.get("head_dim") or c["hidden_size"] // self.n_heads
-        self.eps = c["rms_norm_eps"]
-        self.scale = (c.get("query_pre_attn_scalar") or self.head_dim) ** -0.5
+        self.eps = c.get("rms_norm_eps", 1e-5)  # OPT does not say it
+        attention = c.get("attn_config") or {}  # MPT's
+        self.scale = (attention.get("softmax_scale")
+                      or (c.get("query_pre_attn_scalar") or self.head_dim) ** -0.5)
         self.score_cap = c.get("attn_logit_softcapping")
         self.logit_cap = c.get("final_logit_softcapping")
-        self.activate = gelu_tanh if self.is_gemma else silu
-        self.ropes = ropes_of(c, self.head_dim, context or c["max_position_embeddings"])
+        self.activate = gelu_tanh if self.is_gemma else ACTIVATIONS[self._activation(c)]
+        self.has_layer_norm = self.family in ("GPTNeoX", "OPT", "Falcon", "Mpt")
+        self.is_parallel = c.get("use_parallel_residual") or (
+            c.get("parallel_attn") or c.get("new_decoder_architecture")) or False
+        self.slopes = self._slopes(c, attention)
+        rotates = self.family != "OPT" and self.slopes is None
+        self.ropes = rotates and ropes_of(c, self.head_dim,
+                                          context or c["max_position_embeddings"])
         self.windows = windows_of(c)
-        self.weights = {name: values.astype(numpy.float64)
-                        for name, values in checkpoint.read_tensors(directory).items()}
+        self.weights = usual_tensors(self.family, {
+            name: values.astype(numpy.float64)
+            for name, values in checkpoint.read_tensors(directory).items()})
         self._cut_fused()
         table = self.weights["model.embed_tokens.weight"]
         self.head = self.weights.get("lm_head.weight", table)
         self.table = table * c["hidden_size"] ** 0.5 if self.is_gemma else table
 
+    def _activation(self, config):
+        return config.get("hidden_act") or ("gelu" if self.family == "Mpt" else "silu")
+
+    def _slopes(self, config, attention):
+        """What a head's scores lose by a token of distance; None: nothing."""
+        if self.family == "Mpt":
+            return alibi_slopes(self.n_heads, attention.get("alibi_bias_max", 8))
+        if config.get("alibi"):  # Falcon's scores are scaled with the bias
+            return alibi_slopes(self.n_heads) * self.scale
+        return None
+
     def _cut_fused(self):
         sizes = [part * self.head_dim for part in (self.n_heads, self.n_kv_heads)]
         for name, values in list(self.weights.items()):
             if ".qkv_proj." in name:
-                parts = zip("qkv", numpy.split(values, [sizes[0], sum(sizes)]))
-                self.weights |= {name.replace("qkv", part): cut for part, cut in parts}
+                if self.family in ("GPTNeoX", "Falcon"):  # by KV head
+                    heads = values.reshape(self.n_kv_heads, self.group + 2, self.head_dim, -1)
+                    cuts = [heads[:, :self.group], heads[:, self.group], heads[:, self.group + 1]]
+                    cuts = [cut.reshape(-1, *values.shape[1:]) for cut in cuts]
+                else:
+                    cuts = numpy.split(values, [sizes[0], sum(sizes)])
+                self.weights |= {name.replace("qkv", part): cut for part, cut in zip("qkv", cuts)}
             if ".gate_up_proj." in name:
                 parts = zip(("gate", "up"), numpy.split(values, 2))
                 self.weights |= {name.replace("gate_up", part): cut for part, cut in parts}
 
+    @property
+    def learns_positions(self):
+        return "model.embed_positions.weight" in self.weights
+
+    def embed(self, tokens, at):
+        """The tokens at these positions."""
+        learned = self.weights.get("model.embed_positions.weight")
+        x = self.table[numpy.asarray(tokens)]
+        return x if learned is None else x + learned[numpy.asarray(at) + 2]
+
     def norm(self, name, x):
         """x, if there is no such norm."""
         weight = self.weights.get(name + ".weight")
+        if weight is not None and self.has_layer_norm:
+            return layer_norm(x, weight, self.weights.get(name + ".bias", 0), self.eps)
         return x if weight is None else rms_norm(x, weight + self.is_gemma, self.eps)
 
     def linear(self, i, name, x):
@@ -196,31 +268,52 @@ class Model:
                 self.norm(layer + "self_attn.k_norm", k), v)
 
     def rotate(self, i, x, positions):
-        return self.ropes[i].turn(x, positions)
+        return self.ropes[i].turn(x, positions) if self.ropes else x
 
     def scores(self, q, k):
-        """Of queries [..., rows, dim] and keys [..., slots, dim], before softmax."""
+        """Of queries [..., rows, dim] and keys [..., slots, dim], before softmax and without a
+        bias."""
         return soft_cap(q @ k.swapaxes(-1, -2) * self.scale, self.score_cap)
+
+    def bias(self, heads, rows, slots):
+        """What is added to the scores of these heads, [heads, rows, slots]."""
+        if self.slopes is None:
+            return 0
+        distance = numpy.asarray(rows)[:, None] - numpy.asarray(slots)
+        return -self.slopes[heads][:, None, None] * distance
 
     def is_hidden(self, i, rows, slots):
         """Whether rows at these positions do not see slots of those: [rows, slots]."""
         rows = numpy.asarray(rows)[:, None]
         return (slots > rows) | (slots <= rows - self.windows[i])
 
+    def finish_layer(self, i, x, read):
+        """x after the layer, whose heads have read [rows, heads * dim]."""
+        if self.is_parallel:
+            return self.add_attention(i, x, read) + self.feed_forward(i, x)
+        return self.add_feed_forward(i, self.add_attention(i, x, read))
+
     def add_attention(self, i, x, read):
-        """x after the layer's attention, whose heads have read [rows, heads * dim]."""
         after = {"Glm4": "post_self_attn_layernorm"}.get(self.family)
         after = "post_attention_layernorm" if self.is_gemma else after
         return x + self.norm(f"model.layers.{i}.{after}", self.linear(i, "self_attn.o_proj", read))
 
     def add_feed_forward(self, i, x):
+        return x + self.feed_forward(i, x)
+
+    def feed_forward(self, i, x):
         layer = f"model.layers.{i}."
         before = "pre_feedforward_layernorm" if self.is_gemma else "post_attention_layernorm"
         after = "post_feedforward_layernorm" if self.is_gemma else "post_mlp_layernorm"
+        if layer + before + ".weight" not in self.weights:  # one norm for both halves
+            before = "input_layernorm"
         y = self.norm(layer + before, x)
-        gate, up = self.linear(i, "mlp.gate_proj", y), self.linear(i, "mlp.up_proj", y)
-        y = self.linear(i, "mlp.down_proj", self.activate(gate) * up)
-        return x + self.norm(layer + after, y)
+        up = self.linear(i, "mlp.up_proj", y)
+        if layer + "mlp.gate_proj.weight" in self.weights:
+            up *= self.activate(self.linear(i, "mlp.gate_proj", y))
+        else:
+            up = self.activate(up)
+        return self.norm(layer + after, self.linear(i, "mlp.down_proj", up))
 
     def logits(self, x):
         return soft_cap(self.norm("model.norm", x) @ self.head.T, self.logit_cap)

@@ -10,6 +10,7 @@ each slot whether the row visits it, and attention is a softmax over what it vis
   Text(model, prefill)             one sequence; prompt() and more() give logits
 """
 import dataclasses
+import functools
 import math
 
 import numpy
@@ -66,7 +67,8 @@ class Choice:
                       relative to"""
 
     def __init__(self, pattern, queries, keys, first, prefill, dense_from,
-                 scores=scaled_products):
+                 scores=scaled_products, scale=1, slope=0):
+        self.scale, self.slope = scale, slope
         self.pattern, self.queries, self.keys, self.first = pattern, queries, keys, first
         self.n_slots, self.closest = len(keys), math.inf
         slots = numpy.arange(self.n_slots)
@@ -142,6 +144,8 @@ class Choice:
         begin = tile - self.first
         query = self.queries[begin:begin + TILE].mean(axis=0)
         scores = numpy.array([self.keys[page == i].mean(axis=0) @ query for i in range(own)])
+        if self.slope:  # the mean over pairs of row and slot, but for what all pages have
+            scores = scores * self.scale + self.slope * PAGE * numpy.arange(own)
         chosen = self._best(scores, self.pattern.p1, scale=abs(scores).max(initial=0))
         return numpy.isin(page, [0, own, own + 1, *numpy.flatnonzero(chosen)])
 
@@ -192,7 +196,7 @@ class Text:
         chooses none.  dense_from None: all rows are dense."""
         m, first = self.model, self.n
         at = numpy.arange(first, first + len(tokens))
-        x = m.table[numpy.asarray(tokens)]
+        x = m.embed(tokens, at)
         for i in range(m.n_layers):
             q, k, v = (part.transpose(1, 0, 2) for part in m.qkv(i, x))
             self.keys[i] = numpy.concatenate([self.keys[i], m.rotate(i, k, at)], axis=1)
@@ -201,7 +205,7 @@ class Text:
                 return None
             read = [self._attend(i, head, m.rotate(i, q[head], at), first, dense_from)
                     for head in range(m.n_heads)]
-            x = m.add_feed_forward(i, m.add_attention(i, x, numpy.concatenate(read, axis=1)))
+            x = m.finish_layer(i, x, numpy.concatenate(read, axis=1))
         return x
 
     def _attend(self, layer, head, queries, first, dense_from):
@@ -212,12 +216,19 @@ class Text:
             visited = ~self.model.is_hidden(layer, slots[first:], slots)
         else:
             visited = self._choose(layer, head, queries, keys, first, dense_from)
-        s = self.model.scores(queries, keys)
+        s = self._scores(head, queries, keys)
         return softmax(numpy.where(visited, s, -numpy.inf)) @ values
+
+    def _scores(self, head, queries, keys):
+        """Of the head's queries of the last tokens that have keys."""
+        n = len(keys)
+        bias = self.model.bias(slice(head, head + 1), range(n - len(queries), n), numpy.arange(n))
+        return self.model.scores(queries, keys) + (0 if self.model.slopes is None else bias[0])
 
     def _choose(self, layer, head, queries, keys, first, dense_from):
         choice = Choice(self.prefill.patterns[layer][head], queries, keys, first, self.prefill,
-                        dense_from, self.model.scores)
+                        dense_from, functools.partial(self._scores, head), self.model.scale,
+                        0 if self.model.slopes is None else self.model.slopes[head])
         self.n_visited += choice.visited.sum()
         self.n_causal += choice.causal.sum()
         self.closest = min(self.closest, choice.closest)

@@ -86,8 +86,7 @@ def streaming_logits(model, tokens, starts, sink, recent, cache_positions):
         k = model.rotate(i, k, t).transpose(0, 2, 1)
         s = numpy.where(is_sink, model.rotate(i, q, near) @ k, model.rotate(i, q, t) @ k)
         p = softmax(numpy.where(mask, s / model.head_dim ** 0.5, -numpy.inf))
-        x = model.add_attention(i, x, (p @ v).transpose(1, 0, 2).reshape(n, -1))
-        x = model.add_feed_forward(i, x)
+        x = model.finish_layer(i, x, (p @ v).transpose(1, 0, 2).reshape(n, -1))
     return model.logits(x)
 
 

@@ -18,15 +18,20 @@ from composition import assert_table, text_of
 from oracle_model import Model
 from precision import (EXACT, KEPT, N_TOP, PRECISE, check_chosen, check_errors, row_error,
                        values_of)
-from server import ROOT, Server
+from server import DEVICE, ROOT, Server
 
 DATA = ROOT / "tests/model/data"
 FAMILIES = {"llama": "gqa-f32-sharded", "mistral": "mistral-gqa-bf16-head128-window",
             "qwen2": "qwen2-gqa-bf16-head64-tied", "qwen3": "qwen3-gqa-bf16-head64-bias",
             "phi3": "phi3-gqa-bf16-partial-longrope", "glm": "glm-gqa-bf16-head64",
             "glm4": "glm4-gqa-bf16-head128", "some_windows": "qwen2-gqa-bf16-head64-window",
-            "gemma2": "gemma2-gqa-bf16-head64", "gemma3": "gemma3-mqa-f16-head128-linear"}
-every_family = pytest.mark.parametrize("family", FAMILIES)
+            "gemma2": "gemma2-gqa-bf16-head64", "gemma3": "gemma3-mqa-f16-head128-linear",
+            "chatglm": "chatglm-gqa-bf16-head64", "neox": "neox-mha-bf16-head32",
+            "opt": "opt-mha-f16-head16", "falcon": "falcon-gqa-bf16-head32-bias",
+            "falcon_alibi": "falcon-mha-bf16-head16-alibi", "mpt": "mpt-mha-bf16-head16"}
+ALIBI = ("falcon_alibi", "mpt")
+every_family = pytest.mark.parametrize(
+    "family", [name for name in FAMILIES if DEVICE == "cpu" or name not in ALIBI])
 WINDOWS = {"mistral": 101, "some_windows": 64, "gemma2": 50, "gemma3": 50}
 N_VOCAB, CONTEXT = 131, 512
 
@@ -179,6 +184,10 @@ def check_policy(f, small, whole):
 
 @every_family
 def test_streaming(families, family):
+    """Learned positions are part of what is cached; counting them anew is refused."""
+    f = families(family)
+    if f.model.learns_positions:
+        assert "learned" in f.refusal(kv_policy={"type": "streaming"})
     check_policy(families(family), Budget(4, 20, chunk=24), Budget(4, 296, chunk=64))
 
 
@@ -218,5 +227,6 @@ def test_sparse_prompts(families, family):
 
 def test_the_docs_have_all_rows():
     assert_table("models.md", "| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM "
-                 "| GLM-4 | windows in some layers | Gemma 2 | Gemma 3 | tested by |", __name__,
+                 "| GLM-4 | windows in some layers | Gemma 2 | Gemma 3 | ChatGLM | GPT-NeoX | OPT | Falcon "
+                 "| Falcon with ALiBi | MPT | tested by |", __name__,
                  every_family)

@@ -27,6 +27,9 @@
 
 #define INDEX "model.safetensors.index.json"
 #define SHARDED DATA_DIR "/gqa-f32-sharded"
+#define ALIBI DATA_DIR "/mpt-mha-bf16-head16"
+#define NEOX DATA_DIR "/neox-mha-f16-head24-sequential"
+#define OPT DATA_DIR "/opt-mha-f16-head16"
 #define BIASED DATA_DIR "/mqa-f16-linear-bias"
 
 enum { PATH_BYTES = 1024 };
@@ -291,6 +294,13 @@ static void refuses_weights_that_are_not_the_configs(void **state) {
         {BIASED, "{\"intermediate_size\":51}", ERR_INVALID,
          "'model.layers.0.mlp.gate_proj.weight'"},
         {BIASED, "{\"head_dim\":8}", ERR_INVALID, "'model.layers.0.self_attn.q_proj.weight'"},
+        {OPT, "{\"max_position_embeddings\":1023}", ERR_INVALID,
+         "'model.decoder.embed_positions.weight'"},
+        {OPT, "{\"num_hidden_layers\":3}", ERR_NOT_FOUND,
+         "'model.decoder.layers.2.self_attn_layer_norm.weight'"},
+        {NEOX, "{\"hidden_size\":96}", ERR_INVALID, "'gpt_neox.embed_in.weight'"},
+        {NEOX, "{\"attention_bias\":true}", ERR_NOT_FOUND,
+         "'gpt_neox.layers.0.attention.query_key_value.bias'"},
         {SHARDED, "{\"mlp_bias\":true}", ERR_NOT_FOUND, "'model.layers.0.mlp.gate_proj.bias'"},
         {SHARDED, "{\"tie_word_embeddings\":false}", ERR_NOT_FOUND, "'lm_head.weight'"},
     };
@@ -299,6 +309,21 @@ static void refuses_weights_that_are_not_the_configs(void **state) {
         change_json(f, "config.json", NULL, cases[i].changes);
         expect_refused(f, cases[i].code, cases[i].needle);
     }
+}
+
+/* As a device without ALiBi does, whatever the directory has besides a config. */
+static void refuses_a_bias_by_distance_where_the_device_has_none(void **state) {
+    const struct fixture *f = *state;
+    struct backend without = *f->be;
+    struct model *model = NULL;
+    struct error err = {0};
+    without.takes_slopes = false;
+    without.name = "other";
+    assert_int_equal(model_load(&model, ALIBI, NULL, &without, &err), ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "ALiBi"));
+    assert_non_null(strstr(err.text, "device other"));
+    assert_int_equal(model_load(&model, ALIBI, NULL, f->be, &err), 0);
+    model_destroy(model, f->be);
 }
 
 static void refuses_a_config_too_large_to_be_one(void **state) {
@@ -360,6 +385,7 @@ int main(void) {
         cmocka_unit_test(refuses_directories_in_place_of_files),
         cmocka_unit_test(names_what_is_missing),
         cmocka_unit_test(refuses_weights_that_are_not_the_configs),
+        cmocka_unit_test(refuses_a_bias_by_distance_where_the_device_has_none),
         cmocka_unit_test(refuses_a_config_too_large_to_be_one),
         cmocka_unit_test(says_when_a_file_is_cut_short_while_it_is_loaded),
     };

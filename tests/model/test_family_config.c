@@ -1,0 +1,212 @@
+/* test_family_config.c - the config.json of families that call things by other names than Llama,
+ * and what only they say: what it sets, and what is refused by name. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/model/alibi.h"
+#include "engine/model/config.h"
+
+#define NEOX                                                                                       \
+    "{\"architectures\":[\"GPTNeoXForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"           \
+    "\"intermediate_size\":96,\"num_hidden_layers\":2,\"num_attention_heads\":2,"                  \
+    "\"max_position_embeddings\":256"
+#define OPT                                                                                        \
+    "{\"architectures\":[\"OPTForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"               \
+    "\"ffn_dim\":96,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                            \
+    "\"max_position_embeddings\":256"
+#define FALCON                                                                                     \
+    "{\"architectures\":[\"FalconForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"            \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4"
+#define MPT                                                                                        \
+    "{\"architectures\":[\"MptForCausalLM\"],\"vocab_size\":100,\"d_model\":64,"                   \
+    "\"n_layers\":2,\"n_heads\":4,\"max_seq_len\":256"
+#define CHATGLM                                                                                    \
+    "{\"architectures\":[\"ChatGLMModel\"],\"padded_vocab_size\":100,\"vocab_size\":90,"           \
+    "\"hidden_size\":64,\"ffn_hidden_size\":96,\"num_layers\":2,\"num_attention_heads\":4,"        \
+    "\"kv_channels\":32,\"seq_length\":256,\"multi_query_group_num\":2"
+
+static int parse(struct model_config *out, const char *text, struct error *err) {
+    json_error_t why;
+    json_t *root = json_loads(text, 0, &why);
+    if (!root) fail_msg("%s: %s", text, why.text);
+    const int rc = model_config_parse(out, root, NULL, "dir", 0, err);
+    json_decref(root);
+    return rc;
+}
+
+static struct model_config parsed(const char *text) {
+    struct model_config config = {0};
+    struct error err = {0};
+    if (parse(&config, text, &err)) fail_msg("%s: %s", text, err.text);
+    return config;
+}
+
+static void expect_refused(const char *text, int code, const char *key) {
+    struct model_config config = {0};
+    struct error err = {0};
+    const int rc = parse(&config, text, &err);
+    if (rc != code) fail_msg("%s: %d, not %d", text, rc, code);
+    if (!strstr(err.text, key)) fail_msg("'%s' does not say '%s'", err.text, key);
+    assert_null(config.slopes);
+}
+
+static void neox_turns_a_part_of_its_heads(void **state) {
+    (void)state;
+    struct model_config c = parsed(NEOX "}");
+    assert_true(c.layer_norm && c.norm_bias && c.plain_ffn && c.act == ACT_GELU);
+    assert_true(c.parallel && !c.shared_norm && c.fused_qkv && c.qkv_by_group);
+    assert_true(c.qkv_bias && c.o_bias && c.mlp_bias && !c.tied_head && c.norm_eps == 1e-5f);
+    assert_int_equal(c.n_freqs, 4);
+    assert_true(fabs(c.inv_freq[1] - 0.1) < 1e-12);
+    model_config_fini(&c);
+    c = parsed(NEOX
+               ",\"rotary_pct\":1,\"rotary_emb_base\":256,\"use_parallel_residual\":false,"
+               "\"attention_bias\":false,\"hidden_act\":\"gelu_fast\",\"layer_norm_eps\":0.5}");
+    assert_true(!c.parallel && !c.qkv_bias && !c.o_bias && c.mlp_bias && c.act == ACT_GELU_TANH);
+    assert_true(c.n_freqs == 16 && c.norm_eps == 0.5f);
+    assert_true(fabs(c.inv_freq[2] - 0.5) < 1e-12);
+    model_config_fini(&c);
+    expect_refused(NEOX ",\"rotary_pct\":2}", ERR_INVALID, "rotary_pct");
+    expect_refused(NEOX ",\"rotary_emb_base\":\"x\"}", ERR_INVALID, "rotary_emb_base");
+    expect_refused(NEOX ",\"hidden_act\":\"silu\"}", ERR_UNSUPPORTED, "hidden_act");
+    expect_refused(NEOX ",\"use_parallel_residual\":1}", ERR_INVALID, "use_parallel_residual");
+    expect_refused(NEOX ",\"layer_norm_eps\":-1}", ERR_INVALID, "layer_norm_eps");
+}
+
+static void opt_has_learned_positions(void **state) {
+    (void)state;
+    struct model_config c = parsed(OPT "}");
+    assert_true(c.positions == POSITIONS_LEARNED && c.first_position == 2 && !c.inv_freq);
+    assert_true(c.n_freqs == 0 && c.rope_scale == 1 && c.act == ACT_RELU && c.tied_head);
+    assert_true(c.ffn_dim == 96 && !c.parallel && !c.fused_qkv);
+    assert_true(c.qkv_bias && c.o_bias && c.mlp_bias && c.norm_bias);
+    model_config_fini(&c);
+    c = parsed(OPT ",\"enable_bias\":false,\"activation_function\":\"gelu\","
+                   "\"word_embed_proj_dim\":64}");
+    assert_true(!c.qkv_bias && !c.o_bias && !c.mlp_bias && c.norm_bias && c.act == ACT_GELU);
+    model_config_fini(&c);
+    expect_refused(OPT ",\"word_embed_proj_dim\":32}", ERR_UNSUPPORTED, "word_embed_proj_dim");
+    expect_refused(OPT ",\"do_layer_norm_before\":false}", ERR_UNSUPPORTED, "do_layer_norm_before");
+    expect_refused(OPT ",\"_remove_final_layer_norm\":true}", ERR_UNSUPPORTED,
+                   "_remove_final_layer_norm");
+    expect_refused(OPT ",\"layer_norm_elementwise_affine\":false}", ERR_UNSUPPORTED,
+                   "layer_norm_elementwise_affine");
+    expect_refused(OPT ",\"activation_function\":\"tanh\"}", ERR_UNSUPPORTED,
+                   "activation_function");
+    expect_refused(OPT ",\"ffn_dim\":0}", ERR_INVALID, "ffn_dim");
+}
+
+static void falcons_blocks_are_of_three_kinds(void **state) {
+    (void)state;
+    struct model_config c = parsed(FALCON ",\"num_kv_heads\":4}");
+    assert_true(c.parallel && c.shared_norm && c.n_kv_heads == 1 && c.qkv_by_group);
+    assert_true(c.ffn_dim == 256 && c.max_position == 2048 && c.tied_head && !c.qkv_bias);
+    assert_true(c.n_freqs == 8 && c.act == ACT_GELU);
+    model_config_fini(&c);
+    c = parsed(FALCON ",\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"bias\":true,"
+                      "\"ffn_hidden_size\":100}");
+    assert_true(c.parallel && !c.shared_norm && c.n_kv_heads == 2 && c.ffn_dim == 100);
+    assert_true(c.qkv_bias && c.o_bias && c.mlp_bias);
+    model_config_fini(&c);
+    c = parsed(FALCON ",\"new_decoder_architecture\":true,\"num_kv_heads\":2,"
+                      "\"num_ln_in_parallel_attn\":1}");
+    assert_true(c.parallel && c.shared_norm);
+    model_config_fini(&c);
+    c = parsed(FALCON ",\"multi_query\":false,\"parallel_attn\":false,\"alibi\":true}");
+    assert_true(!c.parallel && !c.shared_norm && c.n_kv_heads == 4);
+    assert_true(c.positions == POSITIONS_ALIBI && !c.inv_freq);
+    assert_true(c.slopes[0] == 0.25f / 4 && c.slopes[3] == 1.0f / 256 / 4); /* heads of 16 */
+    model_config_fini(&c);
+    expect_refused(FALCON ",\"new_decoder_architecture\":true,\"parallel_attn\":false}",
+                   ERR_UNSUPPORTED, "parallel_attn");
+    expect_refused(FALCON ",\"num_ln_in_parallel_attn\":2}", ERR_UNSUPPORTED,
+                   "num_ln_in_parallel_attn");
+    expect_refused(FALCON ",\"alibi\":true,\"num_ln_in_parallel_attn\":3}", ERR_INVALID,
+                   "num_ln_in_parallel_attn");
+    expect_refused(FALCON ",\"apply_residual_connection_post_layernorm\":true}", ERR_UNSUPPORTED,
+                   "apply_residual_connection_post_layernorm");
+    expect_refused(FALCON ",\"activation\":\"silu\"}", ERR_UNSUPPORTED, "activation");
+    expect_refused(FALCON ",\"alibi\":true,\"quantization_config\":{}}", ERR_UNSUPPORTED,
+                   "quantization_config");
+}
+
+static void mpt_has_a_bias_by_distance(void **state) {
+    (void)state;
+    struct model_config c = parsed(MPT "}");
+    assert_true(c.positions == POSITIONS_ALIBI && c.attn_scale == 0.25f && c.slopes[0] == 0.25f);
+    assert_true(c.layer_norm && !c.norm_bias && c.fused_qkv && !c.qkv_by_group && c.tied_head);
+    assert_true(c.dim == 64 && c.n_heads == 4 && c.max_position == 256 && c.ffn_dim == 256);
+    assert_false(c.qkv_bias || c.o_bias || c.mlp_bias || c.parallel);
+    model_config_fini(&c);
+    c = parsed(MPT ",\"expansion_ratio\":2,\"attn_config\":{\"softmax_scale\":0.5,"
+                   "\"alibi_bias_max\":4,\"attn_impl\":\"triton\",\"clip_qkv\":null}}");
+    assert_true(c.ffn_dim == 128 && c.attn_scale == 0.5f && c.slopes[0] == 0.5f);
+    model_config_fini(&c);
+    expect_refused(MPT ",\"attn_config\":{\"clip_qkv\":6}}", ERR_UNSUPPORTED, "clip_qkv");
+    expect_refused(MPT ",\"attn_config\":{\"qk_ln\":true}}", ERR_UNSUPPORTED, "qk_ln");
+    expect_refused(MPT ",\"attn_config\":{\"alibi\":false}}", ERR_UNSUPPORTED, "alibi");
+    expect_refused(MPT ",\"attn_config\":{\"prefix_lm\":true}}", ERR_UNSUPPORTED, "prefix_lm");
+    expect_refused(MPT ",\"attn_config\":{\"attn_uses_sequence_id\":true}}", ERR_UNSUPPORTED,
+                   "attn_uses_sequence_id");
+    expect_refused(MPT ",\"attn_config\":{\"attn_type\":\"multiquery_attention\"}}",
+                   ERR_UNSUPPORTED, "attn_type");
+    expect_refused(MPT ",\"attn_config\":7}", ERR_INVALID, "attn_config");
+    expect_refused(MPT ",\"no_bias\":false}", ERR_UNSUPPORTED, "no_bias");
+    expect_refused(MPT ",\"logit_scale\":0.5}", ERR_UNSUPPORTED, "logit_scale");
+    expect_refused(MPT ",\"d_model\":0}", ERR_INVALID, "d_model");
+}
+
+static void chatglm_is_glm_by_other_names(void **state) {
+    (void)state;
+    struct model_config c =
+        parsed(CHATGLM ",\"multi_query_attention\":true,\"add_qkv_bias\":true,\"rope_ratio\":16,"
+                       "\"layernorm_epsilon\":0.25}");
+    assert_true(c.n_vocab == 100 && c.n_layers == 2 && c.head_dim == 32 && c.ffn_dim == 96);
+    assert_true(c.n_kv_heads == 2 && c.qkv_bias && !c.o_bias && c.norm_eps == 0.25f);
+    assert_true(c.fused_qkv && !c.qkv_by_group && c.fused_gate_up && c.paired_rotary);
+    assert_true(!c.layer_norm && !c.plain_ffn && c.n_freqs == 8 && !c.tied_head);
+    assert_true(fabs(c.inv_freq[4] - 1 / sqrt(160000)) < 1e-12);
+    model_config_fini(&c);
+    c = parsed(CHATGLM "}");
+    assert_true(c.n_kv_heads == 4 && !c.qkv_bias);
+    model_config_fini(&c);
+    expect_refused(CHATGLM ",\"rmsnorm\":false}", ERR_UNSUPPORTED, "rmsnorm");
+    expect_refused(CHATGLM ",\"add_bias_linear\":true}", ERR_UNSUPPORTED, "add_bias_linear");
+    expect_refused(CHATGLM ",\"post_layer_norm\":false}", ERR_UNSUPPORTED, "post_layer_norm");
+    expect_refused(CHATGLM ",\"rope_ratio\":0}", ERR_INVALID, "rope_ratio");
+    expect_refused(CHATGLM ",\"kv_channels\":33}", ERR_UNSUPPORTED, "head_dim");
+}
+
+/* As the paper has them: 1/2, 1/4 … with eight heads; with twelve, every other slope of sixteen
+ * behind those. */
+static void slopes_halve_from_head_to_head(void **state) {
+    (void)state;
+    float slopes[12];
+    alibi_slopes(slopes, 8, 8, 1);
+    for (int i = 0; i < 8; i++) assert_true(slopes[i] == ldexpf(1, -i - 1));
+    alibi_slopes(slopes, 12, 8, 2);
+    for (int i = 0; i < 8; i++) assert_true(slopes[i] == ldexpf(1, -i));
+    for (int i = 0; i < 4; i++) assert_true(fabs(slopes[8 + i] - 2 * pow(2, -0.5 - i)) < 1e-6);
+    alibi_slopes(slopes, 1, 8, 1);
+    assert_true(slopes[0] == 1.0f / 256);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(neox_turns_a_part_of_its_heads),
+        cmocka_unit_test(opt_has_learned_positions),
+        cmocka_unit_test(falcons_blocks_are_of_three_kinds),
+        cmocka_unit_test(mpt_has_a_bias_by_distance),
+        cmocka_unit_test(chatglm_is_glm_by_other_names),
+        cmocka_unit_test(slopes_halve_from_head_to_head),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
