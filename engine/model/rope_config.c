@@ -262,7 +262,7 @@ int rope_config_read(const struct config_reader *config, struct model_config *c,
     if (!rc) rc = config_read_number(config, config->root, theta, 1.0, 1e15, &p->theta);
     if (!rc) rc = read_number(&r, "rope_theta", 1.0, 1e15, &p->theta);
     if (!rc && family_of(&r)->has_rope_ratio)
-        rc = config_read_number(config, config->root, "rope_ratio", 1e-3, 1e9, &ratio);
+        rc = config_read_number(config, config->root, "rope_ratio", 1.0, 1e9, &ratio);
     p->theta *= ratio;
     if (!rc) rc = read_local(&r);
     if (!rc) rc = read_share(&r);

@@ -20,7 +20,12 @@ static void check(const struct model_config *c) {
         abort();
     if (c->n_heads == 0 || c->n_kv_heads == 0 || c->n_heads % c->n_kv_heads != 0) abort();
     if (c->head_dim == 0 || c->head_dim % 2 != 0 || c->head_dim > 256) abort();
-    if (c->n_freqs == 0 || c->n_freqs > c->head_dim / 2 || !(c->rope_scale > 0)) abort();
+    const bool rotates = c->positions == POSITIONS_ROTARY;
+    if (rotates != (c->n_freqs > 0) || c->n_freqs > c->head_dim / 2 || !(c->rope_scale > 0))
+        abort();
+    if ((c->positions == POSITIONS_ALIBI) != (c->slopes != NULL)) abort();
+    for (uint32_t i = 0; c->slopes && i < c->n_heads; i++)
+        if (!isfinite(c->slopes[i]) || c->slopes[i] < 0) abort();
     if (c->n_eos > MODEL_MAX_EOS || !(c->norm_eps > 0)) abort();
     for (uint32_t i = 0; i < c->n_eos; i++)
         if (c->eos[i] >= c->n_vocab) abort();
