@@ -177,7 +177,7 @@ static uint64_t prompt_pages(const struct kv_plan *plan, const struct kv_space *
     return kv_most(space, &prompt).pages;
 }
 
-/* Plans buffers that have all of the prompt's rows. */
+/* Makes buffers that have all of the prompt's rows, if the prompt goes layer by layer. */
 static void move_by_layers(struct kv_plan *plan, const struct kv_space *space,
                            uint32_t max_long_rows) {
     const uint32_t n_rows = plan->n_prompt - 1;
@@ -189,7 +189,7 @@ static void move_by_layers(struct kv_plan *plan, const struct kv_space *space,
     plan->n_buffer_pages = (uint32_t)kv_n_pages(n_rows);
 }
 
-/* Plans buffers for the rows that do not fit a layer's own pages.  A prompt that is cut down before
+/* Makes buffers for the rows that do not fit a layer's own pages.  A prompt that is cut down before
  * its end cannot be layer-major. */
 static void evict_by_layers(struct kv_plan *plan, const struct kv_space *space,
                             uint32_t max_long_rows, bool is_by_layers) {

@@ -84,6 +84,25 @@ def assert_kv(kv, policy, n_text, n_sequences=1):
 
 
 @every_policy
+def test_sparse_prompts(server, policy):
+    """test_prefill.py has more of them."""
+    prompt = prompt_of(900)  # heads that see more than 70 % of a shorter one are dense
+    sparse = {"prefill": {"mode": "sparse", "pattern": {"type": "a_shape", "sink": 16,
+                                                        "recent": 32}}}
+    if policy in BOUNDED and policy != POOLED:
+        refused = server.post("/v1/completions", {"prompt": prompt, "kv_policy": policy, **sparse})
+        assert refused.status == 400 and refused.error["param"] == "prefill"
+        policy = {name: value for name, value in policy.items() if name != "chunk"}
+        policy |= {"prompt": "whole", "positions": "text"}
+        if "score" in policy:
+            policy["score"] = "window"
+    answer = server.complete(prompt, kv_policy=policy, cache_salt=f"sparse {policy}", **sparse,
+                             **LONG)
+    assert answer["usage"]["prefill"]["density"] < 0.95
+    assert_kv(kv_of(answer), policy, 948)
+
+
+@every_policy
 def test_event_streams(server, policy):
     whole = server.complete(PROMPT, kv_policy=policy, **LONG)
     chunks = server.stream(PROMPT, kv_policy=policy, stream_options={"include_usage": True}, **LONG)

@@ -34,6 +34,14 @@ WAY_SETTINGS = {"dense": (), "by_layers": (), "in_chunks": ("--max-long-tokens",
 HEADS = {"0": ["vertical_and_slash", 30, 100, 0.9], "1": ["stream_llm", 64, 128, 0.8],
          "2": ["block_sparse", 2, 0, 0.7], "3": ["dense", 0, 0, 1],
          "4": ["vertical_and_slash", 200, 50, 0.6]}
+# Bounded caches that sparse prompts do not go with, and what they lack; and those that do.
+READ_WHOLE = [
+    {"type": "streaming", "sink": 4, "recent": 156, "prompt": "whole", "positions": "text"},
+    {"type": "heavy_hitter", "sink": 4, "recent": 80, "heavy": 76, "prompt": "whole",
+     "score": "window", "pooling": "max"}]
+CUT = [({"type": "streaming", "recent": 100, "positions": "text"}, "kv_policy.prompt whole"),
+       ({**READ_WHOLE[0], "positions": "cache"}, "kv_policy.positions text"),
+       ({"type": "heavy_hitter", "prompt": "whole"}, "kv_policy.score window")]
 NARROW = {"type": "a_shape", "sink": 0, "recent": 16}
 EVERYTHING = {"type": "a_shape", "sink": 8192, "recent": 8192}
 
@@ -170,14 +178,29 @@ def test_echo_and_logprobs(asked):
 
 @every_way
 def test_bounded_caches(asked):
-    policy = {"type": "streaming", "recent": 100}
-    reply = asked.server.post("/v1/completions", {"prompt": PROMPT, "kv_policy": policy,
-                                                  "max_tokens": 4, "prefill": asked.mode})
-    if asked.mode == "dense":
-        assert reply.status == 200 and reply.json()["usage"]["kv"]["policy"] == "streaming"
-    else:
-        assert reply.status == 400 and reply.error["param"] == "prefill"
-        assert "kv_policy" in reply.error["message"]
+    for policy, needed in CUT:
+        reply = asked.server.post("/v1/completions", {"prompt": PROMPT, "kv_policy": policy,
+                                                      "max_tokens": 4, "prefill": asked.mode})
+        if asked.mode == "dense":
+            assert reply.status == 200 and reply.json()["usage"]["kv"]["policy"] == policy["type"]
+        else:
+            assert reply.status == 400 and reply.error["param"] == "prefill"
+            assert needed in reply.error["message"]
+    full = asked.complete(logprobs=1, cache_salt="bounded", **LONG)
+    first = None  # all tokens are there until the prompt's last row has seen them
+    for policy in READ_WHOLE:
+        answer = asked.complete(kv_policy=policy, logprobs=1, **LONG)
+        assert_prefill(prefill_of(answer), asked.mode)
+        kv = answer["usage"]["kv"]
+        assert kv["resident_tokens"] == 160 and kv["evicted_tokens"] == 1523 - 160
+        assert (kv["retained_attention"] or 0) < 1 and n_cached(answer) == 0
+        events = asked.server.stream(PROMPT, kv_policy=policy, prefill=asked.mode, **LONG)
+        assert "".join(map(text_of, events)) == text_of(answer)
+        if asked.mode == "dense":
+            first = scores_of(full)[0]
+        first = first or scores_of(answer)[0]
+        assert scores_of(answer)[0] == pytest.approx(first, abs=SAME_TOKEN)
+        assert scores_of(answer)[1:] != scores_of(full)[1:]
 
 
 @every_way
