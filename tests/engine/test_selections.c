@@ -332,6 +332,29 @@ static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
     }
 }
 
+/* In one more round of slices its rows leave the last layer. */
+static void a_prompt_that_does_not_fit_can_be_scored(void **state) {
+    (void)state;
+    for (int sparse = 0; sparse < 2; sparse++) {
+        struct fixture f;
+        struct client c = {0};
+        fixture_init_with(&f, 6 * 10, long_config(256));
+        fixture_set_layers(&f, 6);
+        fixture_add_store(&f, 24);
+        struct engine_request r = select_request(&c, 600, 100, IN_STORE);
+        r.prefill.mode = sparse ? PREFILL_SPARSE : PREFILL_DENSE;
+        r.params.n_prompt_logprobs = 0;
+        fixture_submit(&f, &r, 1);
+        fixture_run(&f);
+        client_check(&c);
+        assert_int_equal(f.n_slices, (6 + 1) * 3);
+        assert_int_equal(c.n_prompt_infos, 600);
+        assert_int_equal(device.n_stored, 5 * 10);
+        assert_int_equal(n_used(&f), 0);
+        fixture_fini(&f);
+    }
+}
+
 /* In six layers, with 56 pages: every other prompt has 10 and does not fit. */
 static struct engine_stats random_long_prompts(uint32_t n_blocks) {
     enum { N = 60 };
@@ -432,6 +455,7 @@ int main(void) {
         cmocka_unit_test(ending_all_leaves_nothing_behind),
         cmocka_unit_test(a_failing_copy_is_told),
         cmocka_unit_test(a_prompt_that_does_not_fit_goes_layer_by_layer),
+        cmocka_unit_test(a_prompt_that_does_not_fit_can_be_scored),
         cmocka_unit_test(random_prompts_that_do_not_fit),
         cmocka_unit_test(a_long_prompt_that_is_cancelled_leaves_nothing),
         cmocka_unit_test(sparse_prompts_may_be_followed_by_selections),
