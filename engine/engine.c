@@ -323,6 +323,7 @@ static int create_host_pool(struct engine *e, struct error *err) {
     struct backend *be = e->config.backend;
     struct host_pool *store = &e->store;
     e->info.selections = memory_plan_selections(&e->config);
+    e->info.observes = e->info.selections && e->config.backend->ops->select->observe;
     int code = check_groups(e, err);
     if (code) return code;
     code = memory_plan_host_pool(store, &e->config, &e->model->config, err);
@@ -419,6 +420,8 @@ static struct kv_limits kv_limits(const struct engine *e) {
                               .bounded_caches = e->info.bounded_caches,
                               .selections = e->info.selections,
                               .max_selected = most_selected(e),
+                              .observes = e->info.observes,
+                              .device = e->config.backend->name,
                               .has_host_pool = e->store.base != NULL};
 }
 

@@ -2,7 +2,8 @@
  * these layers' slots (OmniKV section 4; contract: engine/device/select.h).
  *
  *   attention of the filter     raw scores of every page, (max, sum) of every head
- *   score    a task is a page   max over heads of p, for each of its tokens
+ *   score    a task is a page   max over heads of p, for each of its tokens; with an observation,
+ *                               the sum over the last queries (observe.h)
  *   choose   a sequence         the best tokens; slots whose token is not chosen get new ones
  *   fetch    a sparse layer     keys and values of new tokens, from the host pool to their slots
  *            of a sequence
@@ -21,6 +22,7 @@
 
 #include "engine/base/error.h"
 #include "engine/cpu/host_pool.h"
+#include "engine/cpu/observe.h"
 #include "engine/cpu/sparse_lines.h"
 #include "engine/device/backend.h"
 #include "engine/device/layer_group.h"
@@ -48,10 +50,15 @@ static const struct kv_select *select_of(const struct select_job *job, uint32_t 
 
 /* --- Token scores of the candidates. --- */
 
-/* Raises each token's score to one head's probability if that is larger; NaN is below
- * everything. */
-static void keep_larger(float *worth, const float *p) {
-    for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = p[i] > worth[i] ? p[i] : worth[i];
+/* Replaces the newest query's scores of a page by the sum over the window, and keeps them. */
+static void sum_observed(const struct select_job *job, uint32_t seq, uint32_t page, float *worth) {
+    const struct select_args *args = job->args;
+    const struct step_seq *s = &job->cpu->step->seqs[seq];
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = fmaxf(worth[i], 0.0f);
+    memcpy(observed_run(args->attn.kv, s->observed, args->group_index, page, s->n_before), worth,
+           KV_SCORE_RUN_BYTES);
+    if (page < s->select->n_candidates / PAGE_TOKENS)
+        observed_sum(args->attn.kv, s->observed, args->group_index, page, s->n_before, worth);
 }
 
 static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
@@ -60,9 +67,13 @@ static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
     const struct step *step = job->cpu->step;
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t n_heads = job->args->attn.n_heads,
-                   seq = task_owner(job->first_page, step->n_decode, page);
+                   seq = task_owner(job->first_page, step->n_decode, page),
+                   page_of_text = page - job->first_page[seq];
     const struct kv_select *select = select_of(job, seq);
-    if (!select || page - job->first_page[seq] >= select->n_candidates / PAGE_TOKENS) return;
+    const struct kv_observation *observed = step->seqs[seq].observed;
+    if (!select) return;
+    if (page_of_text >= (observed ? observed->n_scored : select->n_candidates) / PAGE_TOKENS)
+        return;
     const float *raw = (const float *)scores->raw.data + (size_t)page * n_heads * PAGE_TOKENS,
                 *softmax = (const float *)scores->softmax.data +
                            2 * (size_t)step->seqs[seq].first_row * n_heads;
@@ -74,6 +85,7 @@ static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
                                       softmax + 2 * (size_t)head, 1, PAGE_TOKENS);
         keep_larger(worth, p);
     }
+    if (observed) sum_observed(job, seq, page_of_text, worth);
 }
 
 /* --- The choice of tokens, and the slots of new ones. --- */
@@ -223,5 +235,6 @@ static int select_totals(struct backend *be, struct select_total *totals, struct
 
 const struct select_ops cpu_select_ops = {
     .select = select_tokens,
+    .observe = observe_rows,
     .totals = select_totals,
 };

@@ -15,6 +15,13 @@
  * newly chosen ones from the source to slots of tokens that were not chosen again.  The source is
  * the host pool (struct host_pool), or pages of the same pool.
  *
+ * Tokens are chosen by the newest query, or by a window of the last KV_OBSERVED queries (struct
+ * kv_observation).  Then every query's token scores are kept while it is in the window.
+ *
+ *   token scores   [ page 0: query 0 … 15, PAGE_TOKENS floats each ][ page 1: … ] …
+ *
+ * The query at position p of the text has place p % KV_OBSERVED.
+ *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_DEVICE_SELECT_H
 #define ENGINE_DEVICE_SELECT_H
@@ -35,6 +42,33 @@ static inline uint32_t kv_state_slots(const struct kv_pool *kv) {
     return (uint32_t)(kv->page_bytes / sizeof(uint32_t));
 }
 
+/* By which queries tokens are chosen (OmniKV section 4.2: the context selector). */
+enum kv_selector {
+    KV_SELECTOR_LAST,       /* the newest one */
+    KV_SELECTOR_UNIFORM,    /* the last KV_OBSERVED, all alike */
+    KV_SELECTOR_EXPONENTIAL /* the same; each counts half as much as the one behind it */
+};
+
+enum { KV_OBSERVED = 16, KV_SCORE_RUN_BYTES = PAGE_TOKENS * sizeof(float) };
+
+/* The token scores of a sequence's last queries.  A query's token scores are defined as in struct
+ * select_args, for all slots that it sees; NaN counts as 0. */
+struct kv_observation {
+    enum kv_selector selector; /* not KV_SELECTOR_LAST */
+    uint32_t first; /* rows at this position of the text and later ones are observed; these are at
+                          most KV_OBSERVED rows of the step */
+    uint32_t n_scored; /* the first n_scored tokens get scores; a multiple of PAGE_TOKENS, and each
+                          observed row sees them */
+    /* Host [n_groups][n_pages], as many pages for each group as the runs of its tokens take. */
+    const uint32_t *pages;
+    uint32_t n_pages;
+};
+
+/* Returns how many runs of PAGE_TOKENS scores a page has space for; a run is in one page. */
+static inline uint32_t kv_score_runs(const struct kv_pool *kv) {
+    return (uint32_t)(kv->page_bytes / KV_SCORE_RUN_BYTES);
+}
+
 /* Which tokens the sparse layers see of a sequence that generates, or that computes its prompt's
  * last token in the same way. */
 struct kv_select {
@@ -53,7 +87,10 @@ struct kv_select {
 
 /* Arguments of select(), for the sequences that have a kv_select.  A candidate's token score is the
  * largest softmax weight (f32) that any query head of `attn`'s layer gives it.  The softmax is over
- * all slots that the row sees.  The first n_sink candidates are chosen, and the best others up to
+ * all slots that the row sees.  If the sequence has a kv_observation, candidates are chosen by the
+ * weighted sum of the token scores of the last KV_OBSERVED queries, the newest one among them.  The
+ * query before counts 1 or, with KV_SELECTOR_EXPONENTIAL, 1 / 2, and so on; the sum begins with the
+ * oldest query.  The first n_sink candidates are chosen, and the best others up to
  * n_selected.  Ties go to the lower token; NaN counts as the lowest score.  The chosen tokens are
  * in the slots of the group's sparse layers before their attention runs. */
 struct select_args {
@@ -87,6 +124,11 @@ struct select_ops {
     /* Selects as struct select_args says.  Called after attn_decode of a filter layer and before
      * that of the group's first sparse layer. */
     int (*select)(struct backend *be, const struct select_args *args, struct error *err);
+    /* Keeps the token scores of the observed rows of sequences without a kv_select: select() keeps
+     * those of the others.  Called with the same arguments, after attn_decode and attn_prefill of a
+     * filter layer.  Softmax is over all slots that a row sees, also where the prompt is sparse.
+     * NULL: this backend selects by the newest query only, and no sequence has a kv_observation. */
+    int (*observe)(struct backend *be, const struct select_args *args, struct error *err);
     /* Fills totals, host [step.n_decode], for the sequences with a kv_select; called after the last
      * layer, and valid after collect() or sync(). */
     int (*totals)(struct backend *be, struct select_total *totals, struct error *err);

@@ -14,11 +14,12 @@
 
 #include "engine/device/dtype.h"
 
-struct attn_sparse;   /* sparse.h */
-struct kv_budget;     /* evict.h */
-struct kv_select;     /* select.h */
-struct select_limits; /* select.h */
-struct sparse_limits; /* sparse.h */
+struct attn_sparse;    /* sparse.h */
+struct kv_budget;      /* evict.h */
+struct kv_observation; /* select.h */
+struct kv_select;      /* select.h */
+struct select_limits;  /* select.h */
+struct sparse_limits;  /* sparse.h */
 
 /* In step.tokens, STEP_SAMPLED | i is the token that sample row i of the previous step gave,
  * counting the rows of all its sample operations.  The device knows it already, the host does not.
@@ -55,6 +56,9 @@ struct step_seq {
      * are in the first n_selected slots of sparse layers.  Only for sequences that decode, without a
      * budget. */
     const struct kv_select *select;
+    /* NULL: the newest query chooses.  Otherwise the last ones do, and filters keep the token scores
+     * of the step's last rows. */
+    const struct kv_observation *observed;
 };
 
 /* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,

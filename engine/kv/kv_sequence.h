@@ -39,8 +39,10 @@ struct select_total;
 
 /* The state of a sequence that selects, beside its layers' lists; else zeroed. */
 struct kv_selection {
-    struct kv_select select; /* of its newest step that selected; n_candidates 0: none did */
-    struct page_list held;   /* select.state_pages, then the kind's own; all or none */
+    struct kv_select select;        /* of its newest step that selected; n_candidates 0: none did */
+    struct kv_observation observed; /* of its newest step that observed */
+    struct page_list
+        held; /* select.state_pages, observed.pages, then the kind's own; all or none */
     /* kinds/selected.c: */
     uint32_t *tables;           /* [n_host_layers][its pages]: sparse layers' block tables */
     const uint32_t **all_pages; /* [n_layers]: select.pool_pages */

@@ -125,6 +125,10 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
     if (choice->n_tail == 0 || choice->n_tail > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "the KV policy's tail must be 1 to %" PRIu32 " tokens",
                          KV_MAX_TEXT);
+    if (choice->selector != KV_SELECTOR_LAST && !limits->observes)
+        return error_set(err, ERR_INVALID,
+                         "%s must be last: the device %s keeps no token scores of earlier queries",
+                         kv_members[KV_MEMBER_SELECTOR].name, limits->device);
     if (!choice->on_device && !limits->has_host_pool)
         return error_set(err, ERR_INVALID,
                          "there is no host pool (--kv-offload-size): tokens can be selected on the "
@@ -155,6 +159,10 @@ static uint32_t whole_pages(uint32_t n_tokens) {
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {
     const uint32_t n_slots = n_tokens + 1;
     return n_slots > plan->n_tail ? (n_slots - plan->n_tail) / PAGE_TOKENS * PAGE_TOKENS : 0;
+}
+
+uint32_t kv_plan_n_observed(const struct kv_plan *plan) {
+    return plan->selector == KV_SELECTOR_LAST ? 1 : KV_OBSERVED;
 }
 
 bool kv_plan_moves(const struct kv_plan *plan) {
@@ -213,6 +221,7 @@ static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice)
     plan->n_sink = choice->n_sink;
     if (kv_plan_candidates(plan, plan->n_most - 1) <= plan->n_selected) return;
     plan->kinds = choice->on_device ? &kv_kinds_selected : &kv_kinds_moved;
+    plan->selector = choice->selector;
 }
 
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,

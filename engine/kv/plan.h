@@ -31,6 +31,7 @@ struct kv_plan {
     /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
      * ones (the tail).  The first two numbers are multiples of PAGE_TOKENS. */
     uint32_t n_selected, n_tail, n_sink;
+    enum kv_selector selector; /* of kinds that select; else KV_SELECTOR_LAST */
     /* The prompt is computed layer by layer: all of it if its end decides what is kept, else all but
      * its last token.  Layers that will keep a part of it then share two buffers of pages
      * (kinds/bounded.c, kinds/moved.c). */
@@ -51,6 +52,8 @@ struct kv_limits {
     bool bounded_caches;
     bool selections;       /* there are filter layers, and the backend selects */
     uint32_t max_selected; /* tokens that it selects at most; 0: it does not select */
+    bool observes;         /* it selects by the last queries, too (select_ops.observe) */
+    const char *device;    /* the backend's name */
     bool has_host_pool;    /* the system's memory keeps what is not on the device */
 };
 
@@ -91,6 +94,10 @@ static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
  * tail, in whole pages.  Sparse layers see n_selected of them.  If there are no more than that,
  * there is nothing to choose. */
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
+
+/* Returns how many of a text's last rows must be computed when it is taken up again: those that the
+ * next one looks at beside its keys, and at least one. */
+uint32_t kv_plan_n_observed(const struct kv_plan *plan);
 
 /* Tells whether tokens that are not selected move to the host pool. */
 bool kv_plan_moves(const struct kv_plan *plan);

@@ -22,9 +22,20 @@ uint32_t selection_seen_pages(const struct kv_plan *plan) {
     return selection_chosen_pages(plan) + selection_tail_pages(plan);
 }
 
+/* Returns the pages of one group's tokens in slots. */
+static uint32_t slot_pages(const struct kv_space *space, const struct kv_plan *plan) {
+    return (uint32_t)div_up(plan->n_selected, kv_state_slots(space->memory));
+}
+
+/* Returns the pages of one group's token scores, for as many candidates as there will ever be. */
+static uint32_t score_pages(const struct kv_space *space, const struct kv_plan *plan) {
+    if (plan->selector == KV_SELECTOR_LAST) return 0;
+    const uint64_t n_pages = kv_plan_candidates(plan, plan->n_most - 1) / PAGE_TOKENS;
+    return (uint32_t)div_up(n_pages * KV_OBSERVED, kv_score_runs(space->memory));
+}
+
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    const uint32_t n_slots = kv_state_slots(space->memory);
-    return space->n_groups * ((plan->n_selected + n_slots - 1) / n_slots);
+    return space->n_groups * (slot_pages(space, plan) + score_pages(space, plan));
 }
 
 int selection_prepare(struct kv_sequence *kv, uint32_t n_held) {
@@ -56,6 +67,23 @@ void selection_describe(struct kv_sequence *kv, struct step_seq *seq) {
     select->n_sink = kv->plan.n_sink;
     select->state_pages = kv->selection.held.pages;
     seq->select = select;
+}
+
+/* Describes each step's own last rows, because any later step may be the one that selects: text
+ * that is computed again ends with generated tokens.  Leaves out rows long before the prompt's
+ * end. */
+void selection_observe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
+    const struct kv_plan *plan = &kv->plan;
+    const uint32_t end = kv->n_tokens + n_rows, last = max_u32(end, plan->n_prompt);
+    struct kv_observation *observed = &kv->selection.observed;
+    if (plan->selector == KV_SELECTOR_LAST) return;
+    observed->selector = plan->selector;
+    observed->first = last - min_u32(last, KV_OBSERVED);
+    observed->n_scored = min_u32(kv_plan_candidates(plan, end + KV_OBSERVED - 2),
+                                 kv_plan_candidates(plan, plan->n_most - 1));
+    observed->pages = kv->selection.held.pages + kv->space->n_groups * slot_pages(kv->space, plan);
+    observed->n_pages = score_pages(kv->space, plan);
+    seq->observed = observed;
 }
 
 void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *pages) {

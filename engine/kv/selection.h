@@ -2,7 +2,8 @@
  * for the two kinds that select.
  *
  *   a sparse layer's pages  [ n_selected: chosen tokens ][ tail: n_tail, and up to 63 tokens more ]
- *   held pages              [ n_groups: the state of its slots ][ … ]
+ *   held pages              [ n_groups: the state of its slots ]
+ *                           [ n_groups: token scores of the last queries ][ … ]
  *
  * Thread: engine.  Memory: see kv_sequence.h; selection_prepare() makes the list of held pages. */
 #ifndef ENGINE_KV_SELECTION_H
@@ -41,6 +42,10 @@ bool selection_is_due(const struct kv_sequence *kv, uint32_t n_rows);
 void selection_describe(struct kv_sequence *kv, struct step_seq *seq);
 /* Sets the view of a sparse layer, after selection_describe(). */
 void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *pages);
+
+/* Describes which rows of any step of n_rows rows are observed, if the plan selects by more than the
+ * newest query.  The rows may be those of a slice, and of the slices before it. */
+void selection_observe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
 
 /* Gives the held pages back and forgets what was chosen. */
 void selection_drop(struct kv_sequence *kv);

@@ -96,9 +96,10 @@ void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks)
 
 /* ---- copies ---- */
 
-/* Returns how many held pages a selection has filled. */
+/* Returns how many held pages a selection, or the queries that it will look at, have filled. */
 static uint32_t n_chosen_pages(const struct kv_sequence *kv) {
-    return kv->swap.select.n_candidates > 0 ? kv->selection.held.n : 0;
+    const bool filled = kv->swap.select.n_candidates > 0 || kv->plan.selector != KV_SELECTOR_LAST;
+    return filled ? kv->selection.held.n : 0;
 }
 
 /* Pages of a layer's list that are swapped. */

@@ -52,7 +52,7 @@ struct row_range {
 };
 
 /* What some sequence of a step adds to the operations of every step: a set of these bits. */
-enum { STEP_EVICTS = 1, STEP_SELECTS = 2, N_STEP_EXTRAS = 4 };
+enum { STEP_EVICTS = 1, STEP_SELECTS = 2, STEP_OBSERVES = 4, N_STEP_EXTRAS = 8 };
 
 /* A step's operations from tokens to logits, as run_graph() gets them. */
 struct decode_body {
@@ -362,16 +362,29 @@ static uint32_t group_index(const struct decoder *d, uint32_t layer) {
     return i;
 }
 
-static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t index,
-                      struct error *err) {
+static struct select_args select_args_of(const struct decoder *d, const struct attn_args *attn,
+                                         uint32_t index) {
     const struct layer_group *groups = d->limits.groups;
-    const struct select_args args = {
+    return (struct select_args){
         .attn = *attn,
         .group = &groups[index],
         .group_index = index,
         .store = d->limits.store,
         .first_host_layer = groups_n_layers(groups, index, d->model->config.windows)};
+}
+
+static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t index,
+                      struct error *err) {
+    const struct select_args args = select_args_of(d, attn, index);
     return d->be->ops->select->select(d->be, &args, err);
+}
+
+/* Keeps a filter layer's token scores of the last rows, where sequences select by these. */
+static int run_observe(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    const uint32_t index = group_index(d, attn->layer);
+    if (!(d->extras & STEP_OBSERVES) || index == d->limits.n_groups) return 0;
+    const struct select_args args = select_args_of(d, attn, index);
+    return d->be->ops->select->observe(d->be, &args, err);
 }
 
 /* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
@@ -393,6 +406,7 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
     if (rc) return rc;
     if ((rc = run_attn_decode(d, attn, err))) return rc;
     if ((rc = d->be->ops->attn_prefill(d->be, &attn, err))) return rc;
+    if ((rc = run_observe(d, &attn, err))) return rc;
     if (!(d->extras & STEP_EVICTS)) return 0;
     if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
     return d->be->ops->evict->chunk(d->be, &attn, err);
@@ -641,6 +655,7 @@ static unsigned extras_of(const struct step *step) {
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         if (step->seqs[i].budget) extras |= STEP_EVICTS;
         if (step->seqs[i].select) extras |= STEP_SELECTS;
+        if (step->seqs[i].observed) extras |= STEP_OBSERVES;
     }
     return extras;
 }
@@ -671,7 +686,9 @@ static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
     if (d->extras & STEP_EVICTS && !d->kv->tracked)
         return error_set(err, ERR_INVALID,
                          "decoder: the step has budgets, but the pages have no space for scores");
-    if (d->extras & STEP_SELECTS && (!d->be->ops->select || d->limits.n_groups == 0))
+    const struct select_ops *select = d->be->ops->select;
+    if ((d->extras & STEP_SELECTS && (!select || d->limits.n_groups == 0)) ||
+        (d->extras & STEP_OBSERVES && (!select || !select->observe)))
         return error_set(err, ERR_INVALID,
                          "decoder: the step has selections, but no filter layers, or a backend "
                          "that cannot select");
@@ -727,7 +744,8 @@ static int check_slice(const struct decoder *d, const struct step *step,
 static int attend_slice(struct decoder *d, uint32_t layer, struct row_range rows,
                         struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
-    const int rc = d->be->ops->attn_prefill(d->be, &attn, err);
+    int rc = d->be->ops->attn_prefill(d->be, &attn, err);
+    if (!rc) rc = run_observe(d, &attn, err);
     return rc || !(d->extras & STEP_EVICTS) ? rc : d->be->ops->evict->chunk(d->be, &attn, err);
 }
 

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/device/evict.h"
+#include "engine/device/select.h"
 
 /* How a request's cache comes to its contents.  Every policy is made of one of these. */
 enum kv_mechanism {
@@ -42,9 +43,10 @@ struct kv_choice {
     bool cache_positions; /* a token's position is its rank among the kept tokens (struct
                              kv_budget); otherwise its position in the text */
     /* For KV_SELECTING: */
-    uint32_t n_selected; /* selected tokens, >= n_sink; rounded up to whole pages */
-    uint32_t n_tail;     /* newest tokens; rounded up to whole pages */
-    bool on_device;      /* all tokens stay in the KV cache: faster while they fit */
+    uint32_t n_selected;       /* selected tokens, >= n_sink; rounded up to whole pages */
+    uint32_t n_tail;           /* newest tokens; rounded up to whole pages */
+    enum kv_selector selector; /* by which queries tokens are selected (select.h) */
+    bool on_device;            /* all tokens stay in the KV cache: faster while they fit */
 };
 
 static inline bool kv_choice_is_bounded(const struct kv_choice *kv) {

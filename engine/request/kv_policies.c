@@ -88,6 +88,11 @@ const struct kv_member kv_members[KV_N_MEMBERS] = {
                         .offset = AT(n_tail),
                         .low = 1,
                         .high = KV_POLICY_MAX_TOKENS},
+    [KV_MEMBER_SELECTOR] = {.name = PREFIX "selector",
+                            .form = KV_FORM_WORD,
+                            .offset = AT(selector),
+                            .low = KV_SELECTOR_LAST,
+                            .words = {"last", "uniform", "exponential"}},
     [KV_MEMBER_OFFLOAD] = {.name = PREFIX "offload",
                            .form = KV_FORM_PLACE,
                            .offset = AT(on_device)},
@@ -120,7 +125,7 @@ static const struct kv_policy_row rows[] = {
     {.name = "offload",
      .keeps = "everything, but most layers look at a part of it: [offload.md](offload.md)",
      .members = BIT(KV_MEMBER_SINK) | BIT(KV_MEMBER_SELECTED) | BIT(KV_MEMBER_TAIL) |
-                BIT(KV_MEMBER_OFFLOAD),
+                BIT(KV_MEMBER_SELECTOR) | BIT(KV_MEMBER_OFFLOAD),
      .defaults = {.mechanism = KV_SELECTING, .n_sink = 4, .n_selected = 2048, .n_tail = 512}},
 };
 
@@ -129,6 +134,7 @@ _Static_assert(sizeof(rows) / sizeof(*rows) <= KV_MAX_POLICIES,
                "KV_MAX_POLICIES has room for the table");
 _Static_assert(sizeof(enum kv_score) == sizeof(uint32_t), "words are read as 32 bits");
 _Static_assert(sizeof(enum kv_pooling) == sizeof(uint32_t), "words are read as 32 bits");
+_Static_assert(sizeof(enum kv_selector) == sizeof(uint32_t), "words are read as 32 bits");
 
 unsigned kv_policies_count(void) {
     return N_ROWS;

@@ -98,7 +98,8 @@ static uint32_t n_sampled_in_all(const struct sequence *seq) {
  * after a preemption either: they end at a whole page, so keys would be chosen for the rest
  * alone. */
 uint32_t sequence_n_reusable(const struct sequence *seq) {
-    return seq->prompt_event || seq->prefill.no_reuse ? 0 : seq->n_tokens - 1;
+    if (seq->prompt_event || seq->prefill.no_reuse) return 0;
+    return seq->n_tokens - min_u32(seq->n_tokens, kv_plan_n_observed(&seq->kv.plan));
 }
 
 uint32_t sequence_n_left(const struct sequence *seq) {

@@ -56,6 +56,8 @@ struct plan {
     uint32_t n_keys; /* 0: every token has keys of its own; else there are as many different ones */
     bool odd;        /* some queries are zero, some NaN */
     bool rough;      /* the store cannot hold keys and values exactly */
+    enum kv_selector selector;
+    uint32_t chunk; /* rows of the prompt in a step; 0: all */
     const struct kv_budget *budget;
 };
 
@@ -78,8 +80,11 @@ struct run {
     uint32_t *text_pages[N_LAYERS], *chosen_pages[N_LAYERS], *state_pages, *blocks;
     uint32_t *view_pages[N_LAYERS];
     struct kv_view views[N_LAYERS];
-    struct kv_select select;  /* n_candidates 0: not in this step */
-    uint32_t *held[N_GROUPS]; /* [n_selected]: what the slots held before the step */
+    struct kv_select select; /* n_candidates 0: not in this step */
+    struct kv_observation observed;
+    uint32_t *observed_pages;
+    double **scores[N_LAYERS]; /* the oracle's: [n_text], those of each query, or NULL */
+    uint32_t *held[N_GROUPS];  /* [n_selected]: what the slots held before the step */
     struct select_total total, expected;
 };
 
@@ -185,6 +190,7 @@ static void run_init(struct run *r, struct rig *rig, const struct plan *plan) {
     *r = (struct run){.rig = rig, .plan = *plan};
     for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
         r->qkv[layer] = random_inputs(s, plan);
+        r->scores[layer] = calloc(plan->n_text, sizeof(double *));
         r->out[layer] = calloc((size_t)plan->n_text * s->n_heads * s->dim, sizeof(float));
         r->text_pages[layer] = take_pages(rig, n);
         r->chosen_pages[layer] = take_pages(rig, group_of(layer) ? n_chosen : 0);
@@ -199,10 +205,15 @@ static void run_init(struct run *r, struct rig *rig, const struct plan *plan) {
     for (uint32_t i = 0; !plan->on_device && i < n; i++)
         r->blocks[i] = rig->blocks[--rig->n_blocks];
     r->select.fresh = true;
+    r->observed.selector = plan->selector;
+    r->observed.n_pages = n * KV_OBSERVED / kv_score_runs(&rig->kv) + 1;
+    r->observed.pages = r->observed_pages = take_pages(rig, N_GROUPS * r->observed.n_pages);
 }
 
 static void run_fini(struct run *r) {
     for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+        for (uint32_t i = 0; i < r->plan.n_text; i++) free(r->scores[layer][i]);
+        free(r->scores[layer]);
         free(r->qkv[layer]);
         free(r->out[layer]);
         free(r->text_pages[layer]);
@@ -211,6 +222,7 @@ static void run_fini(struct run *r) {
     }
     for (uint32_t g = 0; g < N_GROUPS; g++) free(r->held[g]);
     free(r->state_pages);
+    free(r->observed_pages);
     free(r->blocks);
 }
 
@@ -222,12 +234,12 @@ static const float *input_of(const struct run *r, uint32_t layer, uint32_t token
     return r->qkv[layer] + (size_t)token * row_width(s) + head * s->dim;
 }
 
-/* The newest token's softmax over n tokens. */
-static void probabilities(const struct run *r, uint32_t layer, uint32_t head,
-                          const uint32_t *tokens, uint32_t n, double *p) {
+/* A token's softmax over n tokens. */
+static void probabilities_of(const struct run *r, uint32_t layer, uint32_t query, uint32_t head,
+                             const uint32_t *tokens, uint32_t n, double *p) {
     const struct shape *s = &r->rig->shape;
     const uint32_t kv_head = head / (s->n_heads / s->n_kv);
-    const float *q = input_of(r, layer, r->n_done, head);
+    const float *q = input_of(r, layer, query, head);
     double max = -INFINITY, sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         const float *k = input_of(r, layer, tokens[i], s->n_heads + kv_head);
@@ -239,6 +251,11 @@ static void probabilities(const struct run *r, uint32_t layer, uint32_t head,
     }
     for (uint32_t i = 0; i < n; i++) sum += p[i] = exp(p[i] - max);
     for (uint32_t i = 0; i < n; i++) p[i] /= sum;
+}
+
+static void probabilities(const struct run *r, uint32_t layer, uint32_t head,
+                          const uint32_t *tokens, uint32_t n, double *p) {
+    probabilities_of(r, layer, r->n_done, head, tokens, n, p);
 }
 
 static void check_out(const struct run *r, uint32_t layer, const uint32_t *tokens, uint32_t n,
@@ -272,22 +289,47 @@ static int compare_candidates(const void *a, const void *b) {
     return x->token < y->token ? -1 : 1;
 }
 
-static struct candidate *oracle_choice(const struct run *r, uint32_t layer) {
-    const uint32_t n = r->n_done + 1;
-    struct candidate *c = calloc(r->select.n_candidates, sizeof(*c));
-    double *p = malloc(n * sizeof(double));
+/* How much the token scores of a query count that is so many tokens older than the newest one. */
+static double weight_of(enum kv_selector selector, uint32_t age) {
+    if (age == 0) return 1;
+    if (selector == KV_SELECTOR_LAST || age >= KV_OBSERVED) return 0;
+    return selector == KV_SELECTOR_UNIFORM ? 1 : pow(2, -(double)age);
+}
+
+/* The token scores of one query, which sees the tokens up to its own.  The next queries ask for
+ * them again. */
+static const double *query_scores(const struct run *r, uint32_t layer, uint32_t query) {
+    const uint32_t n = query + 1;
+    double **kept = &r->scores[layer][query];
+    if (*kept) return *kept;
+    double *p = malloc(n * sizeof(double)), *worth = *kept = malloc(n * sizeof(double));
     uint32_t *all = malloc(n * sizeof(uint32_t));
     for (uint32_t i = 0; i < n; i++) all[i] = i;
-    for (uint32_t i = 0; i < r->select.n_candidates; i++) c[i] = (struct candidate){-1, i, 0, 0};
+    for (uint32_t i = 0; i < n; i++) worth[i] = -1;
     for (uint32_t head = 0; head < r->rig->shape.n_heads; head++) {
-        probabilities(r, layer, head, all, n, p);
-        for (uint32_t i = 0; i < r->select.n_candidates; i++)
-            c[i].worth = i < r->plan.n_sink ? INFINITY : fmax(c[i].worth, p[i]);
+        probabilities_of(r, layer, query, head, all, n, p);
+        for (uint32_t i = 0; i < n; i++) worth[i] = fmax(worth[i], p[i]);
     }
-    qsort(c, r->select.n_candidates, sizeof(*c), compare_candidates);
-    for (uint32_t i = 0; i < r->plan.n_selected; i++) c[i].expected = true;
     free(p);
     free(all);
+    return worth;
+}
+
+static struct candidate *oracle_choice(const struct run *r, uint32_t layer) {
+    const uint32_t n = r->select.n_candidates;
+    struct candidate *c = calloc(n, sizeof(*c));
+    const bool window = r->plan.selector != KV_SELECTOR_LAST;
+    for (uint32_t i = 0; i < n; i++) c[i].token = i;
+    for (uint32_t age = 0; age <= r->n_done && age < 2 * KV_OBSERVED; age++) {
+        const double weight = weight_of(r->plan.selector, age);
+        if (weight == 0) continue;
+        const double *worth = query_scores(r, layer, r->n_done - age);
+        for (uint32_t i = 0; i < n; i++)
+            c[i].worth += weight * (window ? fmax(worth[i], 0) : worth[i]);
+    }
+    for (uint32_t i = 0; i < r->plan.n_sink; i++) c[i].worth = INFINITY;
+    qsort(c, r->select.n_candidates, sizeof(*c), compare_candidates);
+    for (uint32_t i = 0; i < r->plan.n_selected; i++) c[i].expected = true;
     return c;
 }
 
@@ -426,15 +468,31 @@ static bool is_prompt(const struct run *r) {
 }
 
 static uint32_t rows_of(const struct run *r) {
-    return is_prompt(r) ? r->plan.n_prompt : 1;
+    const uint32_t n_left = is_prompt(r) ? r->plan.n_prompt - r->n_done : 1;
+    return r->plan.chunk > 0 && r->plan.chunk < n_left ? r->plan.chunk : n_left;
+}
+
+/* How many tokens lie before the tail of a text of n_stored tokens, in whole pages. */
+static uint32_t n_before_tail(const struct run *r, uint32_t n_stored) {
+    if (n_stored < r->plan.n_tail) return 0;
+    return (n_stored - r->plan.n_tail) / PAGE_TOKENS * PAGE_TOKENS;
 }
 
 /* How many candidates the next token has; 0: it sees everything. */
 static uint32_t candidates_of(const struct run *r) {
-    const uint32_t n_stored = r->n_done + 1;
-    if (is_prompt(r) || r->plan.n_selected == 0 || n_stored < r->plan.n_tail) return 0;
-    const uint32_t n = (n_stored - r->plan.n_tail) / PAGE_TOKENS * PAGE_TOKENS;
+    if (is_prompt(r) || r->plan.n_selected == 0) return 0;
+    const uint32_t n = n_before_tail(r, r->n_done + 1);
     return n > r->plan.n_selected ? n : 0;
+}
+
+/* What is kept of the step's last queries, for those that look back at them; NULL: nothing is. */
+static const struct kv_observation *observe(struct run *r) {
+    const uint32_t end = r->n_done + rows_of(r), last = KV_OBSERVED - 1,
+                   n_scored = n_before_tail(r, end + last), most = n_before_tail(r, r->plan.n_text);
+    if (r->plan.selector == KV_SELECTOR_LAST) return NULL;
+    r->observed.first = end < KV_OBSERVED ? 0 : end - KV_OBSERVED;
+    r->observed.n_scored = n_scored < most ? n_scored : most;
+    return &r->observed;
 }
 
 /* What is in the store only, is nowhere else. */
@@ -474,7 +532,8 @@ static struct step_seq describe(struct run *r, uint32_t first_row) {
                              .layers = r->views,
                              .n_before = r->n_done,
                              .budget = r->plan.budget,
-                             .select = r->select.n_candidates ? &r->select : NULL};
+                             .select = r->select.n_candidates ? &r->select : NULL,
+                             .observed = observe(r)};
 }
 
 static void store_layer(struct run *r, uint32_t layer, uint32_t first, uint32_t end) {
@@ -516,7 +575,9 @@ static void run_select(struct run *runs, uint32_t n_runs, uint32_t g, const stru
     float *worth = alone ? malloc(runs[0].select.n_candidates * sizeof(*worth)) : NULL;
     const struct select_args args = {*attn,       &groups[g], g, host_layer_of(groups[g].first),
                                      &rig->store, worth};
-    assert_int_equal(rig->be->ops->select->select(rig->be, &args, NULL), 0);
+    const struct select_ops *ops = rig->be->ops->select;
+    assert_int_equal(ops->select(rig->be, &args, NULL), 0);
+    if (ops->observe) assert_int_equal(ops->observe(rig->be, &args, NULL), 0);
     for (uint32_t i = 0; i < n_runs && checked; i++)
         if (runs[i].select.n_candidates) check_group(&runs[i], g, worth);
     free(worth);
@@ -648,6 +709,49 @@ static void selections_equal_the_definition(void **state) {
     for_each_backend(selections_equal_the_definition_on);
 }
 
+/* By the last queries: of chunks of a prompt, of generated tokens that are too early to select, and
+ * of those that select. */
+static void a_window_of_queries_chooses_on(struct backend *be) {
+    const uint32_t chunks[] = {0, 5, 16, 37};
+    if (!be->ops->select->observe) return;
+    for (enum kv_selector s = KV_SELECTOR_UNIFORM; s <= KV_SELECTOR_EXPONENTIAL; s++)
+        for (uint32_t on_device = 0; on_device < 2; on_device++) {
+            struct plan plan = random_plan(on_device);
+            plan.n_prompt = 150 + random_below(150);
+            if (plan.n_text < plan.n_prompt + 100) plan.n_text = plan.n_prompt + 100;
+            plan.selector = s;
+            plan.chunk = chunks[random_below(4)];
+            plan.odd = random_below(2);
+            run_and_check(be, random_shape(), &plan);
+        }
+}
+
+static void a_window_of_queries_chooses(void **state) {
+    (void)state;
+    for_each_backend(a_window_of_queries_chooses_on);
+}
+
+/* The newest query alone chooses others.  So the test above can tell the selectors apart. */
+static void selectors_choose_differently(void **state) {
+    (void)state;
+    uint64_t n_fetched[KV_SELECTOR_EXPONENTIAL + 1];
+    for (enum kv_selector s = KV_SELECTOR_LAST; s <= KV_SELECTOR_EXPONENTIAL; s++) {
+        struct backend *be = NULL;
+        rng_state = 99;
+        const struct plan plan = {.n_prompt = 200,
+                                  .n_text = 400,
+                                  .n_selected = 64,
+                                  .n_tail = 64,
+                                  .on_device = true,
+                                  .selector = s};
+        assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
+        n_fetched[s] = run_and_check(be, (struct shape){2, 1, 16, DTYPE_F32, false, 0}, &plan);
+        be->ops->destroy(be);
+    }
+    assert_true(n_fetched[KV_SELECTOR_UNIFORM] < n_fetched[KV_SELECTOR_EXPONENTIAL]);
+    assert_true(n_fetched[KV_SELECTOR_EXPONENTIAL] < n_fetched[KV_SELECTOR_LAST]);
+}
+
 /* Keys that are equal are worth the same: the lower token is chosen.  A query of zero makes all of
  * them equal, one of NaN counts for nobody. */
 static void ties_and_nan_are_defined_on(struct backend *be) {
@@ -726,7 +830,12 @@ static const struct kv_budget heavy = {
 static const struct plan companions[MOST_RUNS] = {
     {.n_prompt = 350, .n_text = 560, .n_selected = 128, .n_tail = 64, .n_sink = 4},
     {.n_prompt = 60, .n_text = 270, .budget = &heavy},
-    {.n_prompt = 210, .n_text = 420, .n_selected = 64, .n_tail = 64, .on_device = true},
+    {.n_prompt = 210,
+     .n_text = 420,
+     .n_selected = 64,
+     .n_tail = 64,
+     .on_device = true,
+     .selector = KV_SELECTOR_UNIFORM},
     {.n_prompt = 20, .n_text = 230, .n_selected = 256, .n_tail = 64},
     {.n_prompt = 300, .n_text = 301}};
 
@@ -792,6 +901,8 @@ static void a_batch_changes_no_bit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selections_equal_the_definition),
+        cmocka_unit_test(a_window_of_queries_chooses),
+        cmocka_unit_test(selectors_choose_differently),
         cmocka_unit_test(ties_and_nan_are_defined),
         cmocka_unit_test(a_long_text_stays_exact),
         cmocka_unit_test(fp8_loses_little),

@@ -14,6 +14,7 @@ from bounded_oracle import Rows
 from oracle_model import softmax
 
 PAGE = 64
+WINDOW = 16  # queries that a selector looks at
 NEAR_TIE = 3e-5  # two candidates worth so nearly the same may change places in f32
 
 
@@ -28,6 +29,11 @@ class Selection:
     selected: int  # tokens; this and the tail are rounded up to whole pages
     tail: int
     sink: int = 4
+    selector: str = "last"
+
+    def weight(self, age):
+        """Of the scores that a query gives which is so many tokens older than the newest one."""
+        return {"last": float(age == 0), "uniform": 1, "exponential": 2.0 ** -age}[self.selector]
 
     def group_of(self, layer):
         """The filter that a sparse layer follows; None: the layer sees everything."""
@@ -55,6 +61,7 @@ class Text:
         self.groups = {group: self.behind.count(group) for group in self.behind
                        if group is not None}
         self.held = dict.fromkeys(self.groups, frozenset())
+        self.scores = {group: {} for group in self.groups}  # of each query, by its place
         self.n_chosen = self.n_fetched = self.n_copies = self.n_ties = 0
 
     @property
@@ -94,6 +101,12 @@ class Text:
         step = Step(self.selection, self.n, swaps)
         return step, self._rows([token], step)[0]
 
+    def _worth(self, group, n, newest):
+        """Of n tokens, by the queries that the selector looks at."""
+        scores = self.scores[group]
+        return sum(self.selection.weight(age) * scores[newest - age][:n]
+                   for age in range(WINDOW) if newest - age in scores)
+
     def _rows(self, tokens, step):
         m = self.model
         at = self.n + numpy.arange(len(tokens))
@@ -117,8 +130,10 @@ class Text:
         if m.slopes is not None:
             s += m.bias(slice(None), at, seen).reshape(s.shape)
         p = softmax(numpy.where(m.is_hidden(layer, at, seen), -numpy.inf, s))
+        if layer in self.groups:
+            self.scores[layer].update(zip(at[-WINDOW:], p.max(axis=(0, 1))[-WINDOW:]))
         if step and layer in self.groups:
-            step.choose(layer, p[:, :, 0].max(axis=(0, 1)))
+            step.choose(layer, self._worth(layer, step.n_candidates, at[-1]))
         return (p @ v).reshape(q.shape)
 
 

@@ -5,6 +5,7 @@ pool of pages and outside it.
 The tokens are sampled by the server and given to the oracle, so that the text does not run in
 circles as greedy text does."""
 import concurrent.futures
+import contextlib
 import json
 import random
 
@@ -17,11 +18,12 @@ from oracle_model import Model, softmax
 from precision import (BF16_DEEP, ELEMENT_BYTES, EXACT, N_TOP, PRECISE, SELECTED,
                        check_chosen, check_errors, row_error, values_of)
 from random_model import write_random_model
-from server import SLOW, Server
+from server import DEVICE, SLOW, Server
 
 CONTEXT, N_LAYERS = 8192, 8
 N_GENERATED = 150 if SLOW else 1000
 FILTERS = {"two": ((1, 4), 1), "three": ((0, 3, 5), 0), "late": ((6,), 0)}  # layers, wait
+HAS_WINDOWS = DEVICE == "cpu"  # selectors that look at more than the newest query
 SETTINGS = (*PRECISE, "--threads", 2, "--max-num-seqs", 16, "--kv-offload-size", "64M")
 
 
@@ -55,7 +57,7 @@ def random_tokens(n, seed):
 def ask(server, prompt, selection, offload, n, **parameters):
     """The choice and the usage of one completion that reports every log-probability."""
     policy = {"type": "offload", "selected": selection.selected, "tail": selection.tail,
-              "sink": selection.sink, "offload": offload}
+              "sink": selection.sink, "selector": selection.selector, "offload": offload}
     body = {"prompt": prompt, "kv_policy": policy, "max_tokens": n, "echo": True,
             "logprobs": N_TOP, "return_token_ids": True, "ignore_eos": True, "seed": 1,
             **parameters}
@@ -138,9 +140,9 @@ def read_generated(choice, model, prompt, selection, errors):
     return text
 
 
-def random_selection(rng, filters):
+def random_selection(rng, filters, selector="last"):
     return Selection(*filters, selected=rng.choice([10, 64, 65, 128, 190, 300]),
-                     tail=rng.choice([1, 64, 65, 128]), sink=rng.randint(0, 8))
+                     tail=rng.choice([1, 64, 65, 128]), sink=rng.randint(0, 8), selector=selector)
 
 
 def test_the_oracle_is_dense_where_all_is_selected(model):
@@ -184,6 +186,34 @@ def test_a_thousand_steps(regime):
     assert all(0 < text.n_fetched < text.n_chosen for text in texts)
 
 
+@pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
+@pytest.mark.parametrize("selector", ["uniform", "exponential"])
+def test_windows_of_queries(regime, selector):
+    """Also where the prompt's last chunk is one row, and where most of the window is generated."""
+    server, model, filters = regime
+    rng = random.Random(selector)
+    questions = [(random_tokens(n, rng.random()), random_selection(rng, filters, selector),
+                  rng.random() < 0.5, 60 + rng.randint(0, 90))
+                 for n in (1, 96 * 5 + 1, 96 * 5 + 9, rng.randint(300, 700))]
+    check_answers(server, model, questions)
+
+
+@pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
+def test_a_window_of_a_prompt_in_the_prefix_cache(regime):
+    """The prompt's last rows are computed again if they are among the last queries."""
+    server, model, filters = regime
+    selection = Selection(*filters, selected=64, tail=64, selector="uniform")
+    prompt = random_tokens(7 * PAGE + 2, 21)
+    for n_cached in (0, 6 * PAGE):
+        choice, usage = ask(server, prompt, selection, False, 40, echo=False)
+        assert usage["prompt_tokens_details"]["cached_tokens"] == n_cached
+        text, ids, values, errors = (Text(model, selection), choice["token_ids"],
+                                     values_of(choice), Errors())
+        errors.seen.append(row_error(values[0], text.prompt(prompt)[-1], ids[0]))
+        errors.generate(text, ids, values[1:])
+        errors.check()
+
+
 @pytest.mark.parametrize("offload", [False, True])
 def test_prompts_around_the_borders_of_pages_and_selections(regime, offload):
     server, model, filters = regime
@@ -210,18 +240,39 @@ def test_a_second_prompt_finds_the_first_ones_blocks(regime):
     errors.check()
 
 
-@pytest.fixture(scope="module")
-def scarce(model, tmp_path_factory):
-    """A server whose pages are 8 layers of 13 blocks: a text of 16 has room only if its prompt goes
-    layer by layer, 3 dense layers and 2 lists for the other 5."""
-    directory, filters = tmp_path_factory.mktemp("scarce"), FILTERS["three"]
+@contextlib.contextmanager
+def scarce_server(model, directory, n_blocks):
+    """A server whose pages are 8 layers of so many blocks: a text of 3 more has room only if its
+    prompt goes layer by layer, 3 dense layers and 2 lists for the other 5."""
+    filters = FILTERS["three"]
     file = write_filters(directory / "filters.json", *filters)
     oracle = Model(model)
     page_bytes = 2 * oracle.n_kv_heads * PAGE * oracle.head_dim * ELEMENT_BYTES
     with Server(directory, "--filters-file", file, "--max-num-batched-tokens", 256,
-                "--max-model-len", 16 * PAGE, "--allowed-kv-policies", "full,offload",
-                "--kv-cache-memory", 13 * N_LAYERS * page_bytes, *SETTINGS, model=model) as server:
+                "--max-model-len", (n_blocks + 3) * PAGE, "--allowed-kv-policies", "full,offload",
+                "--kv-cache-memory", n_blocks * N_LAYERS * page_bytes, *SETTINGS,
+                model=model) as server:
         yield server, oracle, filters
+
+
+@pytest.fixture(scope="module")
+def scarce(model, tmp_path_factory):
+    with scarce_server(model, tmp_path_factory.mktemp("scarce"), 13) as regime:
+        yield regime
+
+
+@pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
+def test_a_window_behind_a_prompt_that_goes_layer_by_layer(model, tmp_path):
+    """Its last queries come in slices, but for the last one, which is the first to select."""
+    with scarce_server(model, tmp_path, 15) as (server, oracle, filters):
+        for n in (15 * PAGE + 1, 16 * PAGE - 3):
+            selection = Selection(*filters, selected=64, tail=64, sink=3, selector="exponential")
+            prompt, errors = random_tokens(n, n), Errors()
+            choice, usage = ask(server, prompt, selection, True, 60, echo=False, prefill="dense")
+            text = read_generated(choice, oracle, prompt, selection, errors)
+            check_usage(usage, text, 60, True)
+            assert text.n_chosen == len(text.groups) * 64 * 60
+            errors.check()
 
 
 @pytest.mark.parametrize("prefill", [

@@ -35,7 +35,7 @@ enum {
     N_GROUPS = 2,
     N_PAGES = 500,
     N_BLOCKS = 40,
-    STATE_SLOTS = 64,
+    MAX_STATE_SLOTS = 256,
     MAX_LONG_ROWS = 800,
     BLOCK_PAGES = 3,
     SCARCE = 0 /* as the size of a pool */,
@@ -66,10 +66,23 @@ static struct shape kept = {.n_layers = 10,
                             .sparse_layers = {3, 7, 9}};
 static const struct shape *shape; /* of the running test */
 
-static struct { uint32_t tag, rest[STATE_SLOTS - 1]; } page_memory[N_PAGES];
+static uint32_t page_memory[N_PAGES * MAX_STATE_SLOTS];
+static uint32_t state_slots; /* numbers in a page, a multiple of PAGE_TOKENS */
 /* Of each block, what it holds as tokens, and as part of pages: writing the one loses the other. */
 static uint32_t block_tags[N_BLOCKS][N_SPARSE];
-static char host_pool_memory[N_BLOCKS][BLOCK_PAGES * sizeof(*page_memory)];
+static char host_pool_memory[N_BLOCKS * BLOCK_PAGES * MAX_STATE_SLOTS * sizeof(uint32_t)];
+
+static size_t page_bytes(void) {
+    return state_slots * sizeof(uint32_t);
+}
+
+static uint32_t *tag_of(uint32_t page) {
+    return page_memory + (size_t)page * state_slots;
+}
+
+static size_t block_bytes(void) {
+    return BLOCK_PAGES * page_bytes();
+}
 
 static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
     return 1 + layer + page_of_text * MAX_LAYERS;
@@ -78,8 +91,8 @@ static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
 static int offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
     (void)be, (void)err;
     for (uint32_t i = 0; i < args->n; i++) {
-        block_tags[args->blocks[i]][args->host_layer] = page_memory[args->pages[i]].tag;
-        memset(host_pool_memory[args->blocks[i]], 0xee, sizeof(*host_pool_memory));
+        block_tags[args->blocks[i]][args->host_layer] = *tag_of(args->pages[i]);
+        memset(host_pool_memory + args->blocks[i] * block_bytes(), 0xee, block_bytes());
     }
     return 0;
 }
@@ -87,7 +100,7 @@ static int offload_pages(struct backend *be, const struct offload_args *args, st
 static int copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                       const uint32_t *to, uint32_t n, struct error *err) {
     (void)be, (void)kv, (void)err;
-    for (uint32_t i = 0; i < n; i++) page_memory[to[i]].tag = page_memory[from[i]].tag;
+    for (uint32_t i = 0; i < n; i++) *tag_of(to[i]) = *tag_of(from[i]);
     return 0;
 }
 
@@ -99,7 +112,7 @@ static int upload(struct backend *be, void *to, const void *host, size_t bytes, 
 
 static int download(struct backend *be, void *host, const void *from, size_t bytes,
                     struct error *err) {
-    memset(block_tags[((char *)host - host_pool_memory[0]) / sizeof(*host_pool_memory)], 0xee,
+    memset(block_tags[(size_t)((char *)host - host_pool_memory) / block_bytes()], 0xee,
            sizeof(*block_tags));
     return upload(be, host, from, bytes, err);
 }
@@ -108,13 +121,12 @@ static const struct host_pool_ops host_pool = {.offload = offload_pages};
 static const struct backend_ops ops = {
     .host_pool = &host_pool, .copy_pages = copy_pages, .upload = upload, .download = download};
 static struct backend backend = {.ops = &ops};
-static const struct kv_pool memory = {.base = page_memory, .page_bytes = sizeof(*page_memory)};
-static const struct host_pool store = {.base = host_pool_memory,
-                                       .n_blocks = N_BLOCKS,
-                                       .n_host_layers = N_SPARSE,
-                                       .dtype = DTYPE_F16,
-                                       .n_kv_heads = 1,
-                                       .head_dim = 1};
+static struct kv_pool memory = {.base = page_memory};
+static struct host_pool store = {.base = host_pool_memory,
+                                 .n_blocks = N_BLOCKS,
+                                 .n_host_layers = N_SPARSE,
+                                 .dtype = DTYPE_F16,
+                                 .n_kv_heads = 1};
 
 struct life {
     struct kv_space space;
@@ -168,8 +180,16 @@ static uint32_t max(uint32_t a, uint32_t b) {
     return a < b ? b : a;
 }
 
-static uint32_t state_pages(const struct life *life) {
-    return N_GROUPS * life->n_selected / PAGE_TOKENS;
+static bool observes(const struct life *life) {
+    return life->choice.selector != KV_SELECTOR_LAST;
+}
+
+/* For a text of up to n_most tokens. */
+static uint32_t state_pages(const struct life *life, uint32_t n_most) {
+    const uint32_t n_runs = n_candidates(life, n_most - 1) / PAGE_TOKENS * KV_OBSERVED,
+                   n_in_page = state_slots / PAGE_TOKENS,
+                   n_scores = observes(life) ? (n_runs + n_in_page - 1) / n_in_page : 0;
+    return N_GROUPS * ((life->n_selected + state_slots - 1) / state_slots + n_scores);
 }
 
 /* With n_sparse pages in all sparse layers. */
@@ -178,7 +198,7 @@ static uint32_t text_pages(const struct life *life, uint32_t n_tokens, uint32_t 
     const uint32_t n_text = pages(n_tokens),
                    n_in_window = min(n_text, pages(WINDOW - 1 + step_rows) + 1);
     return (shape->n_layers - shape->n_windowed - N_SPARSE) * n_text + n_sparse +
-           shape->n_windowed * n_in_window + state_pages(life);
+           shape->n_windowed * n_in_window + state_pages(life, life->n_most);
 }
 
 static uint32_t whole_pages(const struct life *life, uint32_t n_tokens) {
@@ -213,7 +233,9 @@ static bool may_go_by_layers(const struct life *life) {
 
 /* Of the prompt alone, and the token behind it. */
 static bool goes_by_layers(const struct life *life, uint32_t n_pages) {
-    return may_go_by_layers(life) && whole_pages(life, life->n_prompt + 1) > n_pages;
+    struct life prompt = *life;
+    prompt.n_most = life->n_prompt + 1;
+    return may_go_by_layers(life) && whole_pages(&prompt, prompt.n_most) > n_pages;
 }
 
 static bool ever_selects(const struct life *life) {
@@ -298,7 +320,7 @@ static void check_amounts(const struct life *life) {
                         shape->n_windowed * (life->n_ahead - life->n_expired),
              n_blocks = 0;
     if (ever_selects(life)) {
-        expected += state_pages(life) + scratch_pages(life);
+        expected += state_pages(life, life->n_most) + scratch_pages(life);
         if (life->choice.on_device) expected += N_SPARSE * n_chosen;
         else n_blocks = life->n_reserved / PAGE_TOKENS;
     }
@@ -345,12 +367,11 @@ static void run_layer(const struct life *life, uint32_t layer, const uint32_t *l
                       uint32_t first, uint32_t n_rows) {
     const uint32_t n_before = life->kv.n_tokens, n_pages = pages(n_before + n_rows);
     for (uint32_t p = n_before / PAGE_TOKENS; p < n_pages; p++)
-        page_memory[list[at + p - first]].tag = tag(layer, p);
+        *tag_of(list[at + p - first]) = tag(layer, p);
     if (has_window(layer)) first = life->n_expired;
     if (has_window(layer) && first > 0) assert_int_equal(list[first - 1], list[first]);
     for (uint32_t p = first; p < n_pages; p++)
-        assert_int_equal(page_memory[list[has_window(layer) ? p : at + p - first]].tag,
-                         tag(layer, p));
+        assert_int_equal(*tag_of(list[has_window(layer) ? p : at + p - first]), tag(layer, p));
 }
 
 static void check_store(const struct life *life, const struct kv_select *select) {
@@ -358,7 +379,7 @@ static void check_store(const struct life *life, const struct kv_select *select)
         for (uint32_t i = 0; i < N_SPARSE; i++) {
             const uint32_t layer = shape->sparse_layers[i], expected = tag(layer, p);
             if (life->choice.on_device)
-                assert_int_equal(page_memory[select->pool_pages[layer][p]].tag, expected);
+                assert_int_equal(*tag_of(select->pool_pages[layer][p]), expected);
             else assert_int_equal(block_tags[select->blocks[p]][i], expected);
         }
     assert_true((select->blocks == NULL) == life->choice.on_device);
@@ -368,10 +389,11 @@ static void check_store(const struct life *life, const struct kv_select *select)
 static void overwrite(const struct step_seq *seq) {
     const struct kv_select *select = seq->select;
     const uint32_t n_chosen = select->n_selected / PAGE_TOKENS;
-    for (uint32_t i = 0; i < N_GROUPS * n_chosen; i++) page_memory[select->state_pages[i]].tag = 0;
+    const uint32_t n_state = (select->n_selected + state_slots - 1) / state_slots;
+    for (uint32_t i = 0; i < N_GROUPS * n_state; i++) *tag_of(select->state_pages[i]) = 0;
     for (uint32_t i = 0; i < N_SPARSE; i++)
         for (uint32_t p = 0; p < n_chosen; p++)
-            page_memory[seq->layers[shape->sparse_layers[i]].pages[p]].tag = 0;
+            *tag_of(seq->layers[shape->sparse_layers[i]].pages[p]) = 0;
 }
 
 static void run_selecting(struct life *life, const struct step_seq *seq, bool fresh) {
@@ -400,6 +422,41 @@ static bool is_sparse(uint32_t layer) {
     return false;
 }
 
+/* The place of what the query at `position` gave the tokens of a page. */
+static uint32_t *run_of(const struct kv_observation *o, uint32_t g, uint32_t page,
+                        uint32_t position) {
+    const uint32_t run = page * KV_OBSERVED + position % KV_OBSERVED,
+                   n_in_page = state_slots / PAGE_TOKENS;
+    assert_true(run / n_in_page < o->n_pages);
+    return tag_of(o->pages[g * o->n_pages + run / n_in_page]) + run % n_in_page * PAGE_TOKENS;
+}
+
+static uint32_t score_tag(uint32_t g, uint32_t page, uint32_t position) {
+    return 1u << 31 | g << 30 | page << 20 | position;
+}
+
+/* Keeps the scores of rows [begin, end), as a device would. */
+static void keep_scores(const struct life *life, const struct step_seq *seq, uint32_t begin,
+                        uint32_t end) {
+    const struct kv_observation *o = seq->observed;
+    assert_int_equal(o != NULL, ever_selects(life) && observes(life));
+    if (!o) return;
+    assert_true(o->n_scored <= begin + 1 || o->first > begin);
+    for (uint32_t at = max(begin, o->first); at < end; at++)
+        for (uint32_t page = 0; page < o->n_scored / PAGE_TOKENS; page++)
+            for (uint32_t g = 0; g < N_GROUPS; g++)
+                *run_of(o, g, page, at) = score_tag(g, page, at);
+}
+
+/* All that the newest query's selection looks back at is there, by the definition. */
+static void look_back(const struct life *life, const struct kv_observation *o) {
+    for (uint32_t age = 0; o && age < KV_OBSERVED; age++)
+        for (uint32_t page = 0; page < n_candidates(life, life->kv.n_tokens) / PAGE_TOKENS; page++)
+            for (uint32_t g = 0; g < N_GROUPS; g++)
+                assert_int_equal(*run_of(o, g, page, life->kv.n_tokens - age),
+                                 score_tag(g, page, life->kv.n_tokens - age));
+}
+
 /* A slice leaves the layer before and enters its own. */
 static void run_slice(struct life *life, const struct layer_slice *slice) {
     const uint32_t end = slice->first_row + slice->n_rows, layer = slice->layer;
@@ -407,11 +464,11 @@ static void run_slice(struct life *life, const struct layer_slice *slice) {
     kv_view(&life->kv, end, &seq);
     assert_true(!seq.select && seq.layers[layer].n_slots == end);
     for (uint32_t p = 0; p < pages(end); p++) {
-        if (layer > 0)
-            assert_int_equal(page_memory[seq.layers[layer - 1].pages[p]].tag, tag(layer - 1, p));
+        if (layer > 0) assert_int_equal(*tag_of(seq.layers[layer - 1].pages[p]), tag(layer - 1, p));
         if (p >= slice->first_row / PAGE_TOKENS)
-            page_memory[seq.layers[layer].pages[p]].tag = tag(layer, p);
+            *tag_of(seq.layers[layer].pages[p]) = tag(layer, p);
     }
+    if (layer > 0) keep_scores(life, &seq, slice->first_row, end);
     if (layer + 1 == shape->n_layers && end == slice->n_prompt_rows) kv_commit(&life->kv, end);
     assert_int_equal(kv_submitted(&life->kv, slice, NULL), 0);
 }
@@ -446,6 +503,8 @@ static void step(struct life *life, uint32_t n_rows) {
         assert_int_equal(seq.layers[l].n_slots, n_tokens + n_rows);
         run_layer(life, l, seq.layers[l].pages, 0, 0, n_rows);
     }
+    keep_scores(life, &seq, n_tokens, n_tokens + n_rows);
+    if (selects) look_back(life, seq.observed);
     if (selects) run_selecting(life, &seq, fresh);
     if (selects && !life->choice.on_device) {
         if (life->n_left_at == 0) life->n_left_at = n_tokens;
@@ -476,7 +535,9 @@ static uint32_t swap_blocks(const struct life *life) {
                    n_window = (life->n_selected + life->n_tail) / PAGE_TOKENS + 1,
                    n_sparse =
                        moves && (life->layer_major || life->n_left_at > 0) ? n_window : n_text,
-                   n_state = kv->selection.select.n_candidates ? kv->selection.held.n : 0,
+                   n_state = kv->selection.select.n_candidates || kv->plan.selector
+                                 ? kv->selection.held.n
+                                 : 0,
                    n_pages = (shape->n_layers - shape->n_windowed - N_SPARSE) * n_text +
                              shape->n_windowed * (n_text - life->n_expired) + N_SPARSE * n_sparse +
                              n_state,
@@ -576,6 +637,19 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
     end(&life);
 }
 
+/* Sets the sizes of pages and blocks. */
+static void set_sizes(uint32_t n_slots) {
+    state_slots = n_slots;
+    memory.page_bytes = page_bytes();
+    store.head_dim = (uint32_t)(block_bytes() / (N_SPARSE * PAGE_TOKENS * 2 * sizeof(uint16_t)));
+}
+
+static int set_small_sizes(void **state) {
+    (void)state;
+    set_sizes(64);
+    return 0;
+}
+
 static void lives_are_as_defined(void **state) {
     shape = *state;
     n_swaps[0] = n_swaps[1] = n_dropped = n_one_by_one = n_like_a_prompt = 0;
@@ -591,6 +665,26 @@ static void lives_are_as_defined(void **state) {
     }
     assert_true(n_swaps[0] > 100 && n_swaps[1] > 100 && n_dropped > 20);
     assert_true(n_one_by_one > 50 && n_like_a_prompt > 50);
+}
+
+/* What the last queries scored is there whenever a selection looks back at it: behind prompts in
+ * chunks and in slices, and for sequences that come back or are computed again. */
+static void the_last_queries_scores_are_kept(void **state) {
+    shape = *state;
+    n_swaps[0] = n_swaps[1] = n_dropped = n_one_by_one = n_like_a_prompt = 0;
+    set_sizes(MAX_STATE_SLOTS);
+    srand(6);
+    for (int i = 0; i < 400; i++) {
+        const struct kv_choice choice = {.mechanism = KV_SELECTING,
+                                         .n_selected = 1 + (uint32_t)rand() % 100,
+                                         .n_tail = 1 + (uint32_t)rand() % 100,
+                                         .on_device = rand() % 2,
+                                         .selector = KV_SELECTOR_UNIFORM + (uint32_t)rand() % 2};
+        live(choice, 1 + (uint32_t)rand() % 350, 1 + (uint32_t)rand() % 150,
+             1 + (uint32_t)rand() % (rand() % 2 ? 20 : 300), rand() % 2, rand() % 2);
+    }
+    assert_true(n_swaps[0] > 40 && n_swaps[1] > 40 && n_like_a_prompt > 20);
+    set_small_sizes(NULL);
 }
 
 /* All that it may come to need, as where nobody is preempted: nothing is taken later. */
@@ -739,6 +833,13 @@ static void impossible_choices_are_refused(void **state) {
     bad = good;
     bad.on_device = true;
     assert_int_equal(check(bad, less), 0);
+    bad = good;
+    bad.selector = KV_SELECTOR_UNIFORM;
+    less = limits;
+    less.device = "nothing";
+    assert_int_equal(check(bad, less), ERR_INVALID);
+    less.observes = true;
+    assert_int_equal(check(bad, less), 0);
     less = limits;
     less.max_model_len = 499;
     assert_int_equal(check(good, less), ERR_TOO_LONG);
@@ -748,6 +849,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(lives_are_as_defined, &plain),
         cmocka_unit_test_prestate(lives_are_as_defined, &windowed),
+        cmocka_unit_test_prestate(the_last_queries_scores_are_kept, &plain),
+        cmocka_unit_test_prestate(the_last_queries_scores_are_kept, &windowed),
         cmocka_unit_test_prestate(everything_may_be_reserved_at_once, &plain),
         cmocka_unit_test_prestate(everything_may_be_reserved_at_once, &kept),
         cmocka_unit_test_prestate(an_answers_length_does_not_matter, &plain),
@@ -757,5 +860,5 @@ int main(void) {
         cmocka_unit_test_prestate(who_goes_on_takes_the_blocks_of_others, &plain),
         cmocka_unit_test(impossible_choices_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_small_sizes, NULL);
 }

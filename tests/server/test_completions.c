@@ -581,7 +581,7 @@ static void the_model_lists_its_policies(void **state) {
                 "\"heavy\":1024,\"score\":\"sum\",\"prompt\":\"chunks\",\"chunk\":512,"
                 "\"positions\":\"text\"},"
                 "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,"
-                "\"offload\":true}]");
+                "\"selector\":\"last\",\"offload\":true}]");
     assert_json(json_object_get(json_object_get(model, "offload"), "layers"),
                 "{\"dense\":[1],\"filter\":[0],\"sparse\":[2,3],\"windowed\":[]}");
     assert_json(json_object_get(model, "prefill"),

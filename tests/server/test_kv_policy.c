@@ -94,12 +94,17 @@ static void policies_are_completed_and_shown(void **state) {
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,"
          "\"score\":\"sum\",\"prompt\":\"chunks\",\"chunk\":512,\"positions\":\"cache\"}"},
         {"{\"type\":\"offload\"}",
-         "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512}"},
+         "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,"
+         "\"selector\":\"last\"}"},
         {"{\"type\":\"offload\",\"offload\":true,\"tail\":1,\"selected\":4}",
-         "{\"type\":\"offload\",\"sink\":4,\"selected\":4,\"tail\":1,\"offload\":true}"},
+         "{\"type\":\"offload\",\"sink\":4,\"selected\":4,\"tail\":1,\"selector\":\"last\","
+         "\"offload\":true}"},
         {"{\"type\":\"offload\",\"offload\":false,\"sink\":99,\"selected\":0.0625}",
          "{\"type\":\"offload\",\"sink\":99,\"selected\":0.0625,\"tail\":512,"
-         "\"offload\":false}"},
+         "\"selector\":\"last\",\"offload\":false}"},
+        {"{\"type\":\"offload\",\"selector\":\"exponential\",\"tail\":64}",
+         "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":64,"
+         "\"selector\":\"exponential\"}"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct kv_policy policy = read_good(cases[i].given);
@@ -188,6 +193,9 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"type\":\"offload\",\"selected\":1.5}", "kv_policy.selected"},
         {"{\"type\":\"offload\",\"tail\":0}", "kv_policy.tail"},
         {"{\"type\":\"offload\",\"tail\":0.5}", "kv_policy.tail"},
+        {"{\"type\":\"offload\",\"selector\":\"first\"}", "kv_policy.selector"},
+        {"{\"type\":\"offload\",\"selector\":16}", "kv_policy.selector"},
+        {"{\"type\":\"heavy_hitter\",\"selector\":\"uniform\"}", "kv_policy.selector"},
         {"{\"type\":\"offload\",\"selected\":3}", "kv_policy.sink"},
         {"{\"type\":\"offload\",\"sink\":2049}", "kv_policy.sink"},
     };
@@ -406,7 +414,8 @@ static void layers_are_listed_by_what_they_do(void **state) {
     assert_string_equal(
         out.data,
         "\"kv_policy\":{\"type\":\"full\"},\"kv_policies\":[{\"type\":\"full\"},"
-        "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,\"offload\":true}],"
+        "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,"
+        "\"selector\":\"last\",\"offload\":true}],"
         "\"offload\":{\"filters_file\":\"m.json\",\"max_selected\":100,\"store_bytes\":4096,"
         "\"store_fp8\":false,"
         "\"layers\":{\"dense\":[2,8],\"filter\":[1,6],\"sparse\":[3,5,7],\"windowed\":[0,4]}}");

@@ -209,6 +209,7 @@ static void view_selecting(struct kv_sequence *kv, struct step_seq *seq) {
 
 static void moved_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
     const struct kv_space *space = kv->space;
+    selection_observe(kv, n_rows, seq);
     if (selection_is_due(kv, n_rows)) view_selecting(kv, seq);
     else if (kv->plan.layer_major)
         for (uint32_t l = 0; l < space->n_layers; l++)

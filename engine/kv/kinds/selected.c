@@ -69,6 +69,7 @@ static void selected_describe(struct kv_sequence *kv, uint32_t n_rows, struct st
     const struct kv_space *space = kv->space;
     struct kv_selection *s = &kv->selection;
     uint32_t host_layer = 0, l = 0;
+    selection_observe(kv, n_rows, seq);
     if (!selection_is_due(kv, n_rows)) return;
     selection_describe(kv, seq);
     for (uint32_t i = 0; i < space->n_layers; i++) s->all_pages[i] = kv->layers[i].pages;

@@ -1,0 +1,211 @@
+/* observe.c - see observe.h.
+ *
+ *   sum     a task is a KV head of a sequence   (max, sum) of each observed row and head
+ *   keep    a task is a page of a sequence      the same products again; for each row the largest
+ *                                               probability that a head gives a token
+ *
+ * Attention has (max, sum) of its rows, too, but of a sparse prompt only over what they visit.  The
+ * rows are few, so the sums are computed anew.  No result depends on how many workers there are, or
+ * on what else is in the step. */
+#include "engine/cpu/observe.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/cpu/tile.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
+
+void keep_larger(float *worth, const float *p) {
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = p[i] > worth[i] ? p[i] : worth[i];
+}
+
+float *observed_run(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
+                    uint32_t page, uint32_t position) {
+    const uint32_t run = page * KV_OBSERVED + position % KV_OBSERVED, n_runs = kv_score_runs(kv);
+    const size_t at = o->pages[(size_t)group_index * o->n_pages + run / n_runs];
+    return (float *)((char *)kv->base + at * kv->page_bytes + run % n_runs * KV_SCORE_RUN_BYTES);
+}
+
+void observed_sum(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
+                  uint32_t page, uint32_t position, float *sum) {
+    memset(sum, 0, KV_SCORE_RUN_BYTES);
+    for (uint32_t age = KV_OBSERVED; age-- > 0;) {
+        const float *scores = observed_run(kv, o, group_index, page, position - age),
+                    weight = o->selector == KV_SELECTOR_EXPONENTIAL ? exp2f(-(float)age) : 1.0f;
+        for (uint32_t i = 0; i < PAGE_TOKENS; i++) sum[i] += weight * scores[i];
+    }
+}
+
+struct observe_job {
+    struct cpu_backend *cpu;
+    const struct select_args *args;
+    uint32_t group;
+    uint32_t *first_task; /* [n_seqs + 1]: prefix sums over sequences */
+    float *softmax;       /* [n_seqs][KV_OBSERVED][n_heads][2]: maximum (base 2) and sum */
+};
+
+struct observe_work {
+    float *q, *scores, *keys; /* of a tile; keys: PAGE_TOKENS * head_dim */
+    float *worth;             /* [KV_OBSERVED][PAGE_TOKENS] */
+};
+
+static uint32_t work_rows(const struct observe_job *job) {
+    return min_u32(tile_tokens(job->group), KV_OBSERVED) * job->group;
+}
+
+static size_t work_bytes(const struct observe_job *job) {
+    const uint32_t rows = work_rows(job), dim = job->args->attn.kv->head_dim;
+    return sizeof(float) *
+           ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * (dim + KV_OBSERVED));
+}
+
+static struct observe_work work_layout(const struct observe_job *job, uint32_t worker) {
+    const uint32_t rows = work_rows(job), dim = job->args->attn.kv->head_dim;
+    struct observe_work w = {.q = scratch_of(job->cpu, worker)};
+    w.scores = w.q + (size_t)rows * dim;
+    w.keys = w.scores + (size_t)rows * PAGE_TOKENS;
+    w.worth = w.keys + (size_t)PAGE_TOKENS * dim;
+    return w;
+}
+
+static const struct step_seq *seq_of(const struct observe_job *job, uint32_t seq) {
+    return &job->cpu->step->seqs[seq];
+}
+
+/* Returns the sequence's first observed row; n_rows if there is none. */
+static uint32_t first_observed(const struct step_seq *seq) {
+    if (!seq->observed || seq->select || seq->observed->n_scored == 0) return seq->n_rows;
+    const uint32_t first = seq->observed->first, before = seq->n_before;
+    return first > before ? min_u32(first - before, seq->n_rows) : 0;
+}
+
+/* Returns (max, sum) of a row and a head. */
+static float *softmax_of(const struct observe_job *job, uint32_t seq, uint32_t row, uint32_t head) {
+    const uint32_t i = row - first_observed(seq_of(job, seq));
+    return job->softmax + 2 * (((size_t)seq * KV_OBSERVED + i) * job->args->attn.n_heads + head);
+}
+
+/* Loads the queries of a KV head for as many observed rows as a tile takes, from this one on. */
+static struct tile load_tile(const struct observe_job *job, uint32_t seq, uint32_t row,
+                             uint32_t kv_head, float *q) {
+    const struct step_seq *s = seq_of(job, seq);
+    const struct kv_view *view = &s->layers[job->args->attn.layer];
+    const uint32_t n_tokens =
+        min_u32(s->n_rows - row, min_u32(tile_tokens(job->group), KV_OBSERVED));
+    const struct tile t = {.kernels = job->cpu->kernels,
+                           .kv = job->args->attn.kv,
+                           .view = view,
+                           .kv_head = kv_head,
+                           .first_head = kv_head * job->group,
+                           .group = job->group,
+                           .n_rows = n_tokens * job->group,
+                           .first_visible = view->n_slots - s->n_rows + row + 1,
+                           .softcap = job->args->attn.softcap};
+    tile_load_queries(&job->args->attn, &t, s->first_row + row, q);
+    return t;
+}
+
+/* --- The softmax of each row. --- */
+
+static void sum_tile(const struct observe_job *job, const struct tile *t, uint32_t seq,
+                     uint32_t row, const struct observe_work *w) {
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        float *softmax = softmax_of(job, seq, row + r / t->group, t->first_head + r % t->group);
+        softmax[0] = -INFINITY;
+        softmax[1] = 0.0f;
+    }
+    for (uint32_t page = 0; page < kv_n_pages(tile_last_visible(t)); page++) {
+        tile_scores(t, w->scores, w->q, page, w->keys);
+        for (uint32_t r = 0; r < t->n_rows; r++) {
+            const uint32_t n = slots_of_page(t->first_visible + r / t->group, page);
+            float *softmax = softmax_of(job, seq, row + r / t->group, t->first_head + r % t->group);
+            if (n > 0)
+                t->kernels->softmax_update(w->scores + (size_t)r * PAGE_TOKENS, n, softmax,
+                                           softmax + 1);
+        }
+    }
+}
+
+static void sum_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct observe_job *job = ctx;
+    const uint32_t n_kv = job->args->attn.kv->n_kv_heads, seq = task / n_kv;
+    const struct step_seq *s = seq_of(job, seq);
+    const struct observe_work w = work_layout(job, worker);
+    for (uint32_t row = first_observed(s), n; row < s->n_rows; row += n) {
+        const struct tile t = load_tile(job, seq, row, task % n_kv, w.q);
+        sum_tile(job, &t, seq, row, &w);
+        n = t.n_rows / t.group;
+    }
+}
+
+/* --- The token scores. --- */
+
+/* Raises the scores that the tile's rows give a page to those of its heads; worth begins with the
+ * tile's first row. */
+static void add_tile(const struct observe_job *job, const struct tile *t, uint32_t seq,
+                     uint32_t row, uint32_t page, const struct observe_work *w, float *worth) {
+    tile_scores(t, w->scores, w->q, page, w->keys);
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        float p[PAGE_TOKENS] = {0};
+        t->kernels->add_scores(
+            p, 1.0f, w->scores + (size_t)r * PAGE_TOKENS,
+            softmax_of(job, seq, row + r / t->group, t->first_head + r % t->group), 1, PAGE_TOKENS);
+        keep_larger(worth + (size_t)(r / t->group) * PAGE_TOKENS, p);
+    }
+}
+
+static void keep_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct observe_job *job = ctx;
+    const struct kv_pool *kv = job->args->attn.kv;
+    const uint32_t seq = task_owner(job->first_task, job->cpu->step->n_seqs, task),
+                   page = task - job->first_task[seq];
+    const struct step_seq *s = seq_of(job, seq);
+    const struct observe_work w = work_layout(job, worker);
+    const uint32_t first = first_observed(s);
+    assert(s->n_rows - first <= KV_OBSERVED);
+    memset(w.worth, 0, KV_OBSERVED * KV_SCORE_RUN_BYTES);
+    for (uint32_t head = 0; head < kv->n_kv_heads; head++)
+        for (uint32_t row = first, n; row < s->n_rows; row += n) {
+            const struct tile t = load_tile(job, seq, row, head, w.q);
+            add_tile(job, &t, seq, row, page, &w, w.worth + (row - first) * PAGE_TOKENS);
+            n = t.n_rows / t.group;
+        }
+    for (uint32_t row = first; row < s->n_rows; row++)
+        memcpy(observed_run(kv, s->observed, job->args->group_index, page, s->n_before + row),
+               w.worth + (row - first) * PAGE_TOKENS, KV_SCORE_RUN_BYTES);
+}
+
+static int reserve(struct observe_job *job, struct error *err) {
+    struct cpu_backend *cpu = job->cpu;
+    const uint32_t n = cpu->step->n_seqs;
+    const size_t n_softmax = (size_t)n * KV_OBSERVED * job->args->attn.n_heads * 2;
+    int rc = cpu_buffer_reserve(&cpu->tasks, (n + 1) * sizeof(uint32_t), err);
+    if (!rc) rc = cpu_buffer_reserve(&cpu->partials, n_softmax * sizeof(float), err);
+    if (!rc) rc = scratch_reserve(cpu, work_bytes(job), err);
+    job->first_task = cpu->tasks.data;
+    job->softmax = cpu->partials.data;
+    return rc;
+}
+
+int observe_rows(struct backend *be, const struct select_args *args, struct error *err) {
+    struct observe_job job = {.cpu = (struct cpu_backend *)be, .args = args};
+    const uint32_t n = job.cpu->step->n_seqs, n_kv = args->attn.kv->n_kv_heads;
+    job.group = args->attn.n_heads / n_kv;
+    const int rc = reserve(&job, err);
+    if (rc < 0) return rc;
+    job.first_task[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct step_seq *s = seq_of(&job, i);
+        const uint32_t n_pages =
+            first_observed(s) < s->n_rows ? s->observed->n_scored / PAGE_TOKENS : 0;
+        job.first_task[i + 1] = job.first_task[i] + n_pages;
+    }
+    if (job.first_task[n] == 0) return 0;
+    pool_run(job.cpu->pool, sum_task, &job, n * n_kv);
+    pool_run(job.cpu->pool, keep_task, &job, job.first_task[n]);
+    return 0;
+}
