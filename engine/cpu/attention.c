@@ -18,6 +18,8 @@
  * pages, slots before a row's own window get no weight; a page wholly before it leaves the row's
  * state as it was.
  *
+ * A sink joins a row's sum after the last chunk.
+ *
  * For sequences whose budget has scores (evict.c) or that have a selection (select.c), every row's
  * maximum and sum are saved, and decode's raw scores, too. */
 #include "engine/cpu/tile.h"
@@ -165,6 +167,13 @@ static const struct rank_angles *angles_for(const struct attn_job *job, uint32_t
     return rotates ? &job->cpu->rank_angles : NULL;
 }
 
+/* Adds the sink to a row's sum, once all of its keys are in it. */
+static void add_sink(const struct attn_job *job, const struct tile *t, uint32_t r, float max,
+                     float *sum) {
+    if (job->args->sinks)
+        *sum += exp2f(sink_logit(t->kernels, job->args->sinks, t->first_head + r % t->group) - max);
+}
+
 static void store_row(const struct attn_job *job, const struct tile *t, uint32_t first_row,
                       uint32_t r, float max, float sum, const float *out) {
     const struct score_inputs *scores = &job->cpu->scores;
@@ -253,6 +262,7 @@ static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
             fold_row(max, sum, state + (size_t)r * dim, *chunk_max, chunk_max[group],
                      chunk + (size_t)r * dim, dim);
         }
+        add_sink(job, &t, r, *max, sum);
         store_row(job, &t, job->cpu->step->seqs[seq].first_row, r, *max, *sum,
                   state + (size_t)r * dim);
     }
@@ -329,6 +339,7 @@ static void attend_tile(const struct attn_job *job, const struct tile *t, const 
         }
     }
     for (uint32_t r = 0; r < t->n_rows; r++) {
+        add_sink(job, t, r, w->max[r], &w->sum[r]);
         store_row(job, t, first_row, r, w->max[r], w->sum[r], w->out + (size_t)r * dim);
         if (!job->args->lse) continue;
         job->args->lse[(size_t)(first_row + r / t->group) * job->args->n_heads + t->first_head +

@@ -269,8 +269,11 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
     }
     cpu->kernels = kernels;
     cpu->bf16_products = bf16_products;
-    cpu->base = (struct backend){
-        .ops = &cpu_ops, .name = "cpu", .act_dtype = DTYPE_F32, .takes_slopes = true};
+    cpu->base = (struct backend){.ops = &cpu_ops,
+                                 .name = "cpu",
+                                 .act_dtype = DTYPE_F32,
+                                 .takes_slopes = true,
+                                 .has_sinks = true};
     snprintf(cpu->base.description, sizeof(cpu->base.description),
              "CPU, %s, %u threads, %s products", isa_names[isa], n_threads,
              bf16_products ? "bfloat16" : "float32");

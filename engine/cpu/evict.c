@@ -96,6 +96,7 @@ static uint64_t leaving_key(const struct evict_head *h, uint32_t position, float
 /* The attention that a KV head loses in one compression or one step. */
 struct loss {
     double given;                /* share of the newest query's attention, mean over the group */
+    double sink;                 /* the share that no token gets (attn_args.sinks) */
     double terms[KV_LOST_TERMS]; /* sum of given * age * exp(-rate * age) */
 };
 
@@ -116,7 +117,8 @@ static void loss_add(struct loss *loss, const struct evict_head *h, uint32_t pos
 
 static void loss_note(const struct loss *loss, const struct evict_head *h) {
     struct kv_page_state *first = state_at(h, 0);
-    const double kept = loss->given < 1 - KV_LEAST_KEPT ? 1 - loss->given : KV_LEAST_KEPT;
+    const double left = 1 - loss->sink - loss->given,
+                 kept = left > KV_LEAST_KEPT ? left : KV_LEAST_KEPT;
     double fades[KV_LOST_TERMS];
     first->n_evictions++;
     if (!has_scores(h->budget)) return;
@@ -193,11 +195,23 @@ static double share_of(const struct evict_job *job, const struct evict_head *h, 
     return p / job->group;
 }
 
+/* Returns the share of a row's attention that the sinks got. */
+static double sink_share(const struct evict_job *job, const struct evict_head *h, uint32_t row) {
+    const float *softmax = softmax_at(job, row, h->kv_head);
+    double p = 0;
+    for (uint32_t g = 0; g < job->group; g++)
+        p += exp2f(sink_logit(job->cpu->kernels, job->args->sinks, h->kv_head * job->group + g) -
+                   softmax[2 * g]) /
+             softmax[2 * g + 1];
+    return p / job->group;
+}
+
 /* Records the attention that the sequence's row loses when the slot is evicted. */
 static void lose_slot(const struct evict_job *job, uint32_t seq, const struct evict_head *h,
                       uint32_t slot) {
     const uint32_t at = slot % PAGE_TOKENS, page = slot / PAGE_TOKENS;
     struct loss loss = {0};
+    if (has_scores(h->budget)) loss.sink = sink_share(job, h, job->cpu->step->seqs[seq].first_row);
     if (has_scores(h->budget))
         loss_add(
             &loss, h, state_at(h, page)->position[at],
@@ -415,6 +429,7 @@ static void lose_slots(const struct evict_job *job, const struct step_seq *seq,
     const uint32_t row = seq->first_row + seq->n_rows - 1;
     const struct tile t = prompt_tile(job, h, h->view->n_slots, 1);
     struct loss loss = {0};
+    if (has_scores(h->budget)) loss.sink = sink_share(job, h, row);
     if (has_scores(h->budget)) tile_load_queries(job->args, &t, row, w->q);
     for (uint32_t page = 0; has_scores(h->budget) && page < pages_of(h); page++) {
         const uint32_t n = slots_of_page(h->view->n_slots, page);

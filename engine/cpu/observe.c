@@ -115,8 +115,8 @@ static void sum_tile(const struct observe_job *job, const struct tile *t, uint32
                      uint32_t row, const struct observe_work *w) {
     for (uint32_t r = 0; r < t->n_rows; r++) {
         float *softmax = softmax_of(job, seq, row + r / t->group, t->first_head + r % t->group);
-        softmax[0] = -INFINITY;
-        softmax[1] = 0.0f;
+        softmax[0] = sink_logit(t->kernels, job->args->attn.sinks, t->first_head + r % t->group);
+        softmax[1] = job->args->attn.sinks ? 1.0f : 0.0f;
     }
     for (uint32_t page = 0; page < kv_n_pages(tile_last_visible(t)); page++) {
         tile_scores(t, w->scores, w->q, page, w->keys);

@@ -104,8 +104,8 @@ static struct tile asked_rows(const struct lines_task *task) {
 static void sum_rows(const struct lines_task *task, const struct tile *t) {
     const struct lines_workspace *workspace = &task->workspace;
     for (uint32_t r = 0; r < t->n_rows; r++) {
-        workspace->softmax[2 * r] = -INFINITY;
-        workspace->softmax[2 * r + 1] = 0.0f;
+        workspace->softmax[2 * r] = sink_logit(t->kernels, task->args->sinks, task->head);
+        workspace->softmax[2 * r + 1] = task->args->sinks ? 1.0f : 0.0f;
     }
     for (uint32_t page = 0; page < kv_n_pages(task->n_slots); page++) {
         tile_scores(t, workspace->scores, workspace->q, page, workspace->keys);

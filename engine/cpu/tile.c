@@ -1,6 +1,7 @@
 /* tile.c - see tile.h. */
 #include "engine/cpu/tile.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/cpu/fp8.h"
@@ -76,6 +77,15 @@ void tile_load_queries(const struct attn_args *args, const struct tile *t, uint3
                             (size_t)(t->first_head + r % t->group) * dim;
         for (uint32_t d = 0; d < dim; d++) q[(size_t)r * dim + d] = from[d] * scale;
     }
+}
+
+float sink_logit(const struct cpu_kernels *kernels, const struct weight *sinks, uint32_t head) {
+    float logit = 0;
+    if (!sinks) return -INFINITY;
+    if (sinks->data)
+        kernels->to_f32(&logit, (const char *)sinks->data + head * dtype_size(sinks->dtype), 1,
+                        sinks->dtype);
+    return logit * (float)LOG2_E;
 }
 
 /* Writes a copy of a page's keys, each rotated by its rank. */

@@ -11,6 +11,7 @@
 #include "engine/device/pages.h"
 
 struct attn_args;
+struct weight;
 struct kv_view;
 struct step;
 struct step_seq;
@@ -107,6 +108,8 @@ struct tile_bias tile_bias_of(const struct attn_args *args, const struct step *s
  * first_row of the step. */
 void tile_load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row,
                        float *q);
+/* Returns a head's sink in base 2, as scores are; -inf if there is none. */
+float sink_logit(const struct cpu_kernels *kernels, const struct weight *sinks, uint32_t head);
 /* Computes scores[row][slot] of a page.  Overwrites `workspace`, PAGE_TOKENS * head_dim floats. */
 void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page,
                  float *workspace);

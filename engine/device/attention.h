@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 struct kv_pool;
+struct weight;
 
 /* The most sets of rotary frequencies that the layers of a model may have. */
 enum { MAX_ROPES = 2 };
@@ -58,6 +59,12 @@ struct attn_args {
     /* f32 [n_rows, n_heads], or NULL: base-2 logarithm of the sum of exp over the visited keys, for
      * the rows that attn_prefill computes.  Not with keys that are rotated when they are read. */
     float *lse;
+    /* NULL: none.  Otherwise each query head's softmax has one more logit, a sink, which belongs to
+     * no key and adds nothing to the output.  It is neither scaled nor soft-capped.  [n_heads] of
+     * any dtype but DTYPE_FP8; if its data are NULL, all are 0: exp(0) is added to each sum.
+     * Attention statistics and token scores are shares of the whole sum.  Only where the backend
+     * has_sinks. */
+    const struct weight *sinks;
     /* select() follows, with the same arguments: attn_decode keeps the attention statistics that it
      * needs. */
     bool selects;

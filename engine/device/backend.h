@@ -249,6 +249,7 @@ struct backend {
     /* The device works while the host does, so a step is best submitted before the results of the
      * previous one are known. */
     bool runs_ahead;
+    bool has_sinks;        /* attention takes attn_args.sinks */
     char description[128]; /* one line for the log: instruction set or device name, threads */
 };
 

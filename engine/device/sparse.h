@@ -30,6 +30,7 @@
 struct backend;
 struct error;
 struct kv_pool;
+struct weight;
 
 enum {
     SPARSE_GROUP = 16,
@@ -90,8 +91,9 @@ struct sparse_index_args {
     size_t q_stride;
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
-    float scale, softcap; /* as in attn_args, */
-    const float *slopes;  /* and so are these */
+    float scale, softcap;       /* as in attn_args, */
+    const float *slopes;        /* and so are these, */
+    const struct weight *sinks; /* and these */
     /* Host [n_heads], valid after collect() or sync(), or NULL: the share of causal pairs that each
      * head's choice visits, which dense_above judges.  The search of patterns asks for it. */
     float *density;

@@ -239,6 +239,24 @@ static int read_scales(const struct config_reader *r, struct model_config *c) {
     return 0;
 }
 
+/* Reads what the softmax of attention adds up.  transformers has no name for it: gpt-oss always has
+ * sinks.  Megatron's name is taken. */
+static int read_softmax(const struct config_reader *r, struct model_config *c) {
+    static const char *const names[] = {[SOFTMAX_PLAIN] = "vanilla",
+                                        [SOFTMAX_OFF_BY_ONE] = "off-by-one",
+                                        [SOFTMAX_SINKS] = "learnable"};
+    const json_t *value = config_get(r->root, "softmax_type");
+    const char *name = json_string_value(value);
+    if (!value) return 0;
+    for (int i = 0; name && i < 3; i++) {
+        if (strcmp(name, names[i]) != 0) continue;
+        c->softmax = (enum softmax_kind)i;
+        return 0;
+    }
+    return config_refuse(r, ERR_UNSUPPORTED, "softmax_type",
+                         "is not vanilla, off-by-one or learnable");
+}
+
 static int read_options(const struct config_reader *r, struct model_config *c) {
     double eps = family_find(c->architecture)->norm_eps;
     int rc = config_read_number(r, r->root, key_of(c, "rms_norm_eps"), 1e-12, 1.0, &eps);
@@ -249,6 +267,7 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     if ((rc = read_gate(r, c))) return rc;
     if ((rc = read_scales(r, c))) return rc;
     if ((rc = read_softcaps(r, c))) return rc;
+    if ((rc = read_softmax(r, c))) return rc;
     if (config_get(r->root, "quantization_config"))
         return config_refuse(r, ERR_UNSUPPORTED, "quantization_config", "is not supported");
     return read_dtype(r, c);

@@ -316,6 +316,17 @@ static bool is_indexed(const struct decoder *d, uint32_t layer) {
     return d->sparse && step_window(&d->step, layer) == 0;
 }
 
+/* Returns the sinks of a layer's softmax, NULL if the model has none. */
+static const struct weight *sinks_of(const struct decoder *d, uint32_t layer) {
+    static const struct weight zeros = {0};
+    switch (d->model->config.softmax) {
+    case SOFTMAX_OFF_BY_ONE: return &zeros;
+    case SOFTMAX_SINKS: return &d->model->layers[layer].sinks;
+    case SOFTMAX_PLAIN: break;
+    }
+    return NULL;
+}
+
 /* Runs the backend's index(); q is that of the first row that the sparse sequence indexes. */
 static int run_index(struct decoder *d, uint32_t layer, const void *q, struct error *err) {
     const struct model_config *c = &d->model->config;
@@ -326,7 +337,8 @@ static int run_index(struct decoder *d, uint32_t layer, const void *q, struct er
                                            .n_heads = c->n_heads,
                                            .scale = c->attn_scale,
                                            .softcap = c->attn_softcap,
-                                           .slopes = c->slopes};
+                                            .slopes = c->slopes,
+                                            .sinks = sinks_of(d, layer)};
     return d->be->ops->sparse->index(d->be, &args, err);
 }
 
@@ -347,6 +359,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .n_heads = c->n_heads,
                               .scale = c->attn_scale,
                               .softcap = c->attn_softcap,
+                              .sinks = sinks_of(d, layer),
                               .inv_freq = freqs_of(c, layer),
                               .rope_scale = c->rope_scale,
                               .n_freqs = c->n_freqs,

@@ -249,10 +249,15 @@ int model_check(const struct model *model, struct error *err) {
 
 static int check_device(const struct model_config *c, const char *dir, const struct backend *be,
                         struct error *err) {
-    if (!c->slopes || be->takes_slopes) return 0;
+    if (c->slopes && !be->takes_slopes)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "%.200s: positions as a bias of attention scores (ALiBi) are not "
+                         "supported on the device %s",
+                         dir, be->name);
+    if (c->softmax == SOFTMAX_PLAIN || be->has_sinks) return 0;
     return error_set(err, ERR_UNSUPPORTED,
-                     "%.200s: positions as a bias of attention scores (ALiBi) are not supported on "
-                     "the device %s",
+                     "%.200s: config.json: 'softmax_type': the device %s has no sinks in its "
+                     "softmax",
                      dir, be->name);
 }
 

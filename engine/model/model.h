@@ -31,6 +31,13 @@ enum model_positions {
     POSITIONS_ALIBI    /* scores get less with the distance (alibi.h) */
 };
 
+/* What attention weights add up to, beside those of keys (attn_args.sinks). */
+enum softmax_kind {
+    SOFTMAX_PLAIN,      /* nothing */
+    SOFTMAX_OFF_BY_ONE, /* a sink with the logit 0: softmax1, or StreamingLLM's zero sink */
+    SOFTMAX_SINKS       /* a learned sink of each head */
+};
+
 /* What the decoder needs to know; a model family fills this in and adds no code. */
 struct model_config {
     char architecture[64];
@@ -44,6 +51,7 @@ struct model_config {
     enum act_kind act; /* of a feed-forward layer without a gate */
     enum model_positions positions;
     uint32_t first_position; /* of learned positions: the table's row of position 0 */
+    enum softmax_kind softmax;
     bool tied_head; /* as config.json says; once the model is loaded, as its checkpoint has it */
     enum head_source head_source; /* set once it is loaded */
     bool qkv_bias, o_bias, mlp_bias;
@@ -74,6 +82,7 @@ struct model_config {
 struct layer_weights {
     struct weight attn_norm, attn_norm_bias, ffn_norm_bias, q, k, v, o, q_bias, k_bias, v_bias,
         o_bias, q_norm, k_norm;
+    struct weight sinks; /* of SOFTMAX_SINKS */
     struct weight attn_post_norm, ffn_post_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias;
 };

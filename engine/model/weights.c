@@ -150,6 +150,11 @@ static const struct weight_rule layer_rules[] = {
      .cols = SIDE_HEAD,
      .with = TRAIT_QK_NORM,
      .is_norm = true},
+    {.name = "model.layers.#.self_attn.sinks",
+     .at = IN_LAYER(sinks),
+     .rows = SIDE_VECTOR,
+     .cols = SIDE_HEADS,
+     .with = TRAIT_SINKS},
     {.name = "model.layers.#.post_self_attn_layernorm.weight",
      .at = IN_LAYER(attn_post_norm),
      .rows = SIDE_VECTOR,
@@ -278,6 +283,7 @@ static unsigned traits_of(const struct model_config *c) {
         {c->norm_bias, TRAIT_NORM_BIAS},
         {c->shared_norm, TRAIT_SHARED_NORM},
         {c->positions == POSITIONS_LEARNED, TRAIT_LEARNED_POSITIONS},
+        {c->softmax == SOFTMAX_SINKS, TRAIT_SINKS},
     };
     unsigned traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)
@@ -306,6 +312,7 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config) 
     case SIDE_FFN: return config->ffn_dim;
     case SIDE_GATE_UP: return 2 * config->ffn_dim;
     case SIDE_HEAD: return config->head_dim;
+    case SIDE_HEADS: return config->n_heads;
     }
     return 0;
 }

@@ -25,7 +25,8 @@ enum weight_side {
     SIDE_QKV,
     SIDE_FFN,
     SIDE_GATE_UP,
-    SIDE_HEAD
+    SIDE_HEAD,
+    SIDE_HEADS
 };
 
 /* What tensors a model has, as a set of bits. */
@@ -42,7 +43,8 @@ enum weight_trait {
     TRAIT_PLAIN_FFN = 512,
     TRAIT_NORM_BIAS = 1024,
     TRAIT_SHARED_NORM = 2048,
-    TRAIT_LEARNED_POSITIONS = 4096
+    TRAIT_LEARNED_POSITIONS = 4096,
+    TRAIT_SINKS = 8192
 };
 
 struct weight_rule {

@@ -10,6 +10,7 @@
 struct shape {
     uint32_t n_heads, n_kv, dim, n_tokens, window;
     float softcap;
+    enum { NO_SINKS, ZERO_SINKS, SINKS } sinks;
 };
 
 /* One sequence: its inputs, its pages in a shuffled pool, and what attention should give. */
@@ -19,12 +20,18 @@ struct fixture {
     uint32_t *pages;
     uint32_t *positions;
     double *inv_freq;
+    float *sink_logits; /* [n_heads] */
+    struct weight sinks;
     float *qkv;       /* [n_tokens, (n_heads + 2 n_kv) * dim], before RoPE */
     double *expected; /* [n_tokens, n_heads * dim] */
 };
 
 static uint32_t row_width(const struct shape *s) {
     return (s->n_heads + 2 * s->n_kv) * s->dim;
+}
+
+static double sink_of(const struct fixture *f, uint32_t head) {
+    return f->s.sinks == SINKS ? f->sink_logits[head] : f->s.sinks == ZERO_SINKS ? 0 : -INFINITY;
 }
 
 static void rotate(double *x, const double *inv_freq, uint32_t dim, uint32_t position) {
@@ -61,7 +68,9 @@ static void oracle(struct fixture *f) {
                 if (s->softcap > 0) p[j] = s->softcap * tanh(p[j] / s->softcap);
                 max = fmax(max, p[j]);
             }
+            max = fmax(max, sink_of(f, h));
             for (uint32_t j = first; j <= t; j++) sum += p[j] = exp(p[j] - max);
+            sum += exp(sink_of(f, h) - max);
             for (uint32_t j = first; j <= t; j++) {
                 for (uint32_t d = 0; d < dim; d++)
                     out[d] += p[j] / sum * all[(size_t)j * width + kv_at + s->n_kv * dim + d];
@@ -89,6 +98,9 @@ static struct fixture fixture_make(struct backend *be, struct shape s, enum dtyp
     f.qkv = random_floats((size_t)s.n_tokens * row_width(&s));
     for (size_t i = 0; i < (size_t)s.n_tokens * row_width(&s); i++)
         f.qkv[i] *= 3; /* sharp and flat rows */
+    f.sink_logits = random_floats(s.n_heads);
+    for (uint32_t i = 0; i < s.n_heads; i++) f.sink_logits[i] *= i % 3 == 2 ? 200 : 10;
+    f.sinks = (struct weight){.data = s.sinks == SINKS ? f.sink_logits : NULL, .dtype = DTYPE_F32};
     f.expected = calloc((size_t)s.n_tokens * s.n_heads * s.dim, sizeof(double));
     oracle(&f);
     return f;
@@ -99,6 +111,7 @@ static void fixture_free(struct backend *be, struct fixture *f) {
     free(f->pages);
     free(f->positions);
     free(f->inv_freq);
+    free(f->sink_logits);
     free(f->qkv);
     free(f->expected);
 }
@@ -135,7 +148,8 @@ static void feed_other(struct backend *be, struct fixture *f, uint32_t first, ui
                              .kv = &f->kv,
                              .n_heads = f->s.n_heads,
                              .scale = (float)(1 / sqrt(f->s.dim)),
-                             .softcap = f->s.softcap};
+                             .softcap = f->s.softcap,
+                             .sinks = f->s.sinks ? &f->sinks : NULL};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     assert_int_equal(be->ops->rope_append(be, &rope, NULL), 0);
     if (instead) memcpy(f->kv.base, instead->base, instead->n_pages * instead->page_bytes);
@@ -158,25 +172,30 @@ static void feed_in_chunks(struct backend *be, struct fixture *f, uint32_t chunk
 
 static const struct shape shapes[] =
     {/* either side of a page and of a chunk of 512 */
-     {1, 1, 8, 1, 0, 0},
-     {2, 1, 16, 63, 0, 0},
-     {6, 2, 64, 64, 0, 0},
-     {6, 2, 64, 65, 0, 0},
-     {4, 4, 128, 130, 0, 0},
-     {8, 1, 20, 97, 0, 0},
-     {6, 2, 64, 513, 0, 0},
-     {3, 1, 64, 1030, 0, 0},
-     {2, 2, 80, 512, 0, 0},
+     {1, 1, 8, 1, 0, 0, NO_SINKS},
+     {2, 1, 16, 63, 0, 0, NO_SINKS},
+     {6, 2, 64, 64, 0, 0, NO_SINKS},
+     {6, 2, 64, 65, 0, 0, NO_SINKS},
+     {4, 4, 128, 130, 0, 0, NO_SINKS},
+     {8, 1, 20, 97, 0, 0, NO_SINKS},
+     {6, 2, 64, 513, 0, 0, NO_SINKS},
+     {3, 1, 64, 1030, 0, 0, NO_SINKS},
+     {2, 2, 80, 512, 0, 0, NO_SINKS},
      /* windows within a page, of whole pages, of more than a chunk; one token is the smallest */
-     {2, 1, 16, 63, 10, 0},
-     {6, 2, 64, 513, 1, 0},
-     {6, 2, 64, 700, 64, 0},
-     {4, 4, 128, 1100, 100, 0},
-     {3, 1, 64, 1230, 513, 0},
+     {2, 1, 16, 63, 10, 0, NO_SINKS},
+     {6, 2, 64, 513, 1, 0, NO_SINKS},
+     {6, 2, 64, 700, 64, 0, NO_SINKS},
+     {4, 4, 128, 1100, 100, 0, NO_SINKS},
+     {3, 1, 64, 1230, 513, 0, NO_SINKS},
      /* scores are about 10 at most: caps that flatten, that bend, and beside windows */
-     {2, 1, 16, 63, 0, 0.5f},
-     {6, 2, 64, 700, 0, 4},
-     {4, 4, 128, 600, 100, 6}};
+     {2, 1, 16, 63, 0, 0.5f, NO_SINKS},
+     {6, 2, 64, 700, 0, 4, NO_SINKS},
+     {4, 4, 128, 600, 100, 6, NO_SINKS},
+     /* sinks that take a little or nearly all; behind a softcap, which is not theirs */
+     {2, 1, 16, 1, 0, 0, ZERO_SINKS},
+     {6, 2, 64, 513, 0, 0, ZERO_SINKS},
+     {6, 2, 64, 513, 0, 0, SINKS},
+     {3, 1, 64, 1230, 513, 2, SINKS}};
 
 static double tolerance_of(enum dtype dtype) {
     return dtype == DTYPE_F32   ? 4e-6
@@ -283,8 +302,9 @@ static void any_cut_gives_the_same_bits(void **state) {
 
 /* Three sequences in one step: two decode, one prefills; each must equal what it gets alone. */
 static void a_batch_gives_the_same_bits_on(struct backend *be) {
-    static const struct shape each[3] = {
-        {6, 2, 64, 700, 0, 3}, {6, 2, 64, 33, 0, 3}, {6, 2, 64, 140, 0, 3}};
+    static const struct shape each[3] = {{6, 2, 64, 700, 0, 3, NO_SINKS},
+                                         {6, 2, 64, 33, 0, 3, NO_SINKS},
+                                         {6, 2, 64, 140, 0, 3, NO_SINKS}};
     static const uint32_t n_rows[3] = {1, 1, 90};
     uint32_t width = row_width(&each[0]), out_width = 6 * 64, row = 0;
     struct fixture f[3];

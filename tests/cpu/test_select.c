@@ -47,6 +47,7 @@ struct shape {
     enum dtype dtype; /* of pages and store */
     bool fp8;         /* the store is */
     float softcap;
+    bool sinks; /* zero sinks */
 };
 
 struct plan {
@@ -250,6 +251,7 @@ static void probabilities_of(const struct run *r, uint32_t layer, uint32_t query
         max = fmax(max, p[i]);
     }
     for (uint32_t i = 0; i < n; i++) sum += p[i] = exp(p[i] - max);
+    if (s->sinks) sum += exp(-max);
     for (uint32_t i = 0; i < n; i++) p[i] /= sum;
 }
 
@@ -589,6 +591,7 @@ static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_
     const struct shape *s = &rig->shape;
     const struct backend_ops *ops = rig->be->ops;
     const double inv_freq[MOST_DIM] = {0};
+    const struct weight zeros = {0};
     float *qkv = malloc((size_t)n_rows * row_width(s) * sizeof(float)),
           *out = random_floats((size_t)n_rows * s->n_heads * s->dim);
     move_rows(runs, n_runs, layer, qkv, NULL);
@@ -602,6 +605,7 @@ static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_
                              .n_heads = s->n_heads,
                              .scale = (float)(1 / sqrt(s->dim)),
                              .softcap = s->softcap,
+                             .sinks = s->sinks ? &zeros : NULL,
                              .inv_freq = inv_freq,
                              .rope_scale = 1,
                              .n_freqs = s->dim / 2,
@@ -683,6 +687,7 @@ static struct shape random_shape(void) {
     s.fp8 |= s.dtype == DTYPE_FP8;
     s.n_heads = s.n_kv * (1 + random_below(4));
     if (random_below(2) == 0) s.softcap = 2;
+    s.sinks = random_below(2);
     return s;
 }
 
@@ -745,7 +750,8 @@ static void selectors_choose_differently(void **state) {
                                   .on_device = true,
                                   .selector = s};
         assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
-        n_fetched[s] = run_and_check(be, (struct shape){2, 1, 16, DTYPE_F32, false, 0}, &plan);
+        n_fetched[s] =
+            run_and_check(be, (struct shape){2, 1, 16, DTYPE_F32, false, 0, false}, &plan);
         be->ops->destroy(be);
     }
     assert_true(n_fetched[KV_SELECTOR_UNIFORM] < n_fetched[KV_SELECTOR_EXPONENTIAL]);
@@ -780,7 +786,7 @@ static void a_long_text_stays_exact(void **state) {
                                   .n_sink = 4,
                                   .on_device = on_device};
         assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
-        const struct shape shape = {2, 1, 16, DTYPE_F32, false, 0};
+        const struct shape shape = {2, 1, 16, DTYPE_F32, false, 0, false};
         const uint64_t n_fetched = run_and_check(be, shape, &plan);
         assert_true(n_fetched > 0 && n_fetched < 700 * N_GROUPS * 128);
         be->ops->destroy(be);
@@ -792,7 +798,7 @@ static void fp8_loses_little_on(struct backend *be) {
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
         struct plan plan = random_plan(false);
         plan.rough = true;
-        assert_true(run_and_check(be, (struct shape){4, 2, 64, dtype, true, 0}, &plan) > 0);
+        assert_true(run_and_check(be, (struct shape){4, 2, 64, dtype, true, 0, false}, &plan) > 0);
     }
 }
 
@@ -804,7 +810,7 @@ static void fp8_loses_little(void **state) {
 /* More slots than one page has room to name. */
 static void the_tokens_of_many_slots_are_named(void **state) {
     (void)state;
-    const struct shape shape = {1, 1, 16, DTYPE_BF16, false, 0};
+    const struct shape shape = {1, 1, 16, DTYPE_BF16, false, 0, false};
     struct backend *be = NULL;
     struct rig rig;
     struct run r;
@@ -872,7 +878,7 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
     struct run runs[MOST_RUNS];
     float *alone[MOST_RUNS];
     size_t n[MOST_RUNS];
-    rig_init(&rig, be, (struct shape){6, 2, 64, DTYPE_F32, true, 3});
+    rig_init(&rig, be, (struct shape){6, 2, 64, DTYPE_F32, true, 3, false});
     for (uint32_t i = 0; i < MOST_RUNS; i++) {
         run_init(&runs[i], &rig, &companions[i]);
         while (runs[i].n_done < runs[i].plan.n_text) run_step(&runs[i], 1, false);

@@ -65,9 +65,10 @@ class Head:
 
     measures = False
 
-    def __init__(self, model, layer, budget, kv_head=0):
+    def __init__(self, model, layer, kv_head, budget):
         self.model, self.layer, self.budget = model, layer, budget
         self.group = slice(kv_head * model.group, (kv_head + 1) * model.group)
+        self.sinks = model.sinks(layer)[kv_head]
         self.keys, self.values = Rows((model.head_dim,)), Rows((model.head_dim,))
         self.scores = Rows(())
         self.kept = numpy.zeros(0, int)  # positions in the text, ascending
@@ -96,7 +97,7 @@ class Head:
         # A budget and a chunk fit the window, which then hides nothing of what is kept.
         hidden = (seen > new[:, None] if self.budget
                   else self.model.is_hidden(self.layer, new, seen))
-        p = softmax(numpy.where(hidden, -numpy.inf, s))
+        p = softmax(numpy.where(hidden, -numpy.inf, s), self.sinks)
         self.kept = seen
         if self.budget:
             self._score(p.sum(axis=0), seen, generated)
@@ -161,7 +162,7 @@ class Head:
         s = self.model.scores(self.model.rotate(self.layer, queries, at),
                               self.model.rotate(self.layer, self.keys.all, everything))
         s += self.model.bias(self.group, at, everything)
-        p = softmax(numpy.where(everything > at[:, None], -numpy.inf, s)).mean(axis=0)
+        p = softmax(numpy.where(everything > at[:, None], -numpy.inf, s), self.sinks).mean(axis=0)
         self.shares += p[:, self.kept].sum(axis=1).tolist()
 
 
@@ -171,7 +172,7 @@ class Text:
     def __init__(self, model, budget=None):
         self.model, self.budget = model, budget
         self.n = 0
-        self.heads = [[Head(model, i, budget, h) for h in range(model.n_kv_heads)]
+        self.heads = [[Head(model, i, head, budget) for head in range(model.n_kv_heads)]
                       for i in range(model.n_layers)]
 
     def prompt(self, tokens):

@@ -129,7 +129,7 @@ class Text:
         s = m.scores(q.reshape(m.n_kv_heads, m.group, *q.shape[1:]), k)
         if m.slopes is not None:
             s += m.bias(slice(None), at, seen).reshape(s.shape)
-        p = softmax(numpy.where(m.is_hidden(layer, at, seen), -numpy.inf, s))
+        p = softmax(numpy.where(m.is_hidden(layer, at, seen), -numpy.inf, s), m.sinks(layer))
         if layer in self.groups:
             self.scores[layer].update(zip(at[-WINDOW:], p.max(axis=(0, 1))[-WINDOW:]))
         if step and layer in self.groups:

@@ -16,9 +16,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fi
 import checkpoint  # noqa: E402  reads safetensors
 
 
-def softmax(x):
-    e = numpy.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
+def softmax(x, sink=-numpy.inf):
+    """sink: one more logit of each row, which is left out of what is returned."""
+    most = numpy.maximum(x.max(axis=-1, keepdims=True), sink)
+    e = numpy.exp(x - most)
+    return e / (e.sum(axis=-1, keepdims=True) + numpy.exp(sink - most))
 
 
 def log_softmax(x):
@@ -203,6 +205,7 @@ class Model:
         self.ropes = rotates and ropes_of(c, self.head_dim,
                                           context or c["max_position_embeddings"])
         self.windows = windows_of(c)
+        self.softmax_type = c.get("softmax_type", "vanilla")
         self.weights = usual_tensors(self.family, {
             name: values.astype(numpy.float64)
             for name, values in checkpoint.read_tensors(directory).items()})
@@ -266,6 +269,13 @@ class Model:
                    for name in "qkv")
         return (self.norm(layer + "self_attn.q_norm", q),
                 self.norm(layer + "self_attn.k_norm", k), v)
+
+    def sinks(self, i):
+        """The logits of the layer's sinks, [KV heads, group, 1, 1]."""
+        logits = {"vanilla": -math.inf, "off-by-one": 0,
+                  "learnable": self.weights.get(f"model.layers.{i}.self_attn.sinks")}
+        logits = numpy.broadcast_to(logits[self.softmax_type], self.n_heads)
+        return logits.reshape(self.n_kv_heads, self.group, 1, 1)
 
     def rotate(self, i, x, positions):
         return self.ropes[i].turn(x, positions) if self.ropes else x

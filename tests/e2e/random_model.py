@@ -31,6 +31,9 @@ def random_tensors(config, seed):
             "self_attn.v_proj": matrix(kv, dim), "self_attn.o_proj": matrix(dim, q),
             "mlp.gate_proj": matrix(inter, dim), "mlp.up_proj": matrix(inter, dim),
             "mlp.down_proj": matrix(dim, inter)}.items()}
+        if config.get("softmax_type") == "learnable":
+            heads = config["num_attention_heads"]
+            tensors[f"model.layers.{i}.self_attn.sinks"] = rng.normal(2, 3, heads)
     return tensors
 
 

@@ -64,11 +64,13 @@ class Choice:
     visited, causal   [rows, slots]
     closest           how near a choice came to a tie: the smallest difference of the last score
                       that was chosen and the first that was not, relative to what rounding is
-                      relative to"""
+                      relative to
+
+    sink: the head's, of softmax"""
 
     def __init__(self, pattern, queries, keys, first, prefill, dense_from,
-                 scores=scaled_products, scale=1, slope=0):
-        self.scale, self.slope = scale, slope
+                 scores=scaled_products, scale=1, slope=0, sink=-math.inf):
+        self.scale, self.slope, self.sink = scale, slope, sink
         self.pattern, self.queries, self.keys, self.first = pattern, queries, keys, first
         self.n_slots, self.closest = len(keys), math.inf
         slots = numpy.arange(self.n_slots)
@@ -106,7 +108,7 @@ class Choice:
     def _best_lines(self, s):
         """Whether each slot is a column, and whether each distance is a diagonal, by the scores of
         the last rows."""
-        p = softmax(numpy.where(self.causal[-QUERIES:], s, -numpy.inf))
+        p = softmax(numpy.where(self.causal[-QUERIES:], s, -numpy.inf), self.sink)
         diagonals = numpy.zeros(self.n_slots)
         for row, slot in zip(p, range(self.n_slots - len(p), self.n_slots)):
             diagonals[:slot + 1] += row[slot::-1]
@@ -217,7 +219,10 @@ class Text:
         else:
             visited = self._choose(layer, head, queries, keys, first, dense_from)
         s = self._scores(head, queries, keys)
-        return softmax(numpy.where(visited, s, -numpy.inf)) @ values
+        return softmax(numpy.where(visited, s, -numpy.inf), self._sink(layer, head)) @ values
+
+    def _sink(self, layer, head):
+        return self.model.sinks(layer).flat[head]
 
     def _scores(self, head, queries, keys):
         """Of the head's queries of the last tokens that have keys."""
@@ -228,7 +233,8 @@ class Text:
     def _choose(self, layer, head, queries, keys, first, dense_from):
         choice = Choice(self.prefill.patterns[layer][head], queries, keys, first, self.prefill,
                         dense_from, functools.partial(self._scores, head), self.model.scale,
-                        0 if self.model.slopes is None else self.model.slopes[head])
+                        0 if self.model.slopes is None else self.model.slopes[head],
+                        self._sink(layer, head))
         self.n_visited += choice.visited.sum()
         self.n_causal += choice.causal.sum()
         self.closest = min(self.closest, choice.closest)

@@ -204,7 +204,7 @@ def model_of_default(cache=[]):
 
 def test_among_equal_scores_the_oldest_goes():
     model = model_of("mha-f32")
-    head = Head(model, 0, Budget(1, 2, 3, "sum"))
+    head = Head(model, 0, 0, Budget(1, 2, 3, "sum"))
     queries = numpy.zeros((model.group, 1, model.head_dim))  # give the same to everybody
     for _ in range(6):
         head.attend(queries, queries[0], queries[0], True)

@@ -4,7 +4,7 @@ cache, selections, and sparse prompts, each of a real process against its oracle
 One checkpoint stands for each thing that changes queries, keys or what surrounds attention: biases,
 norms of heads and after blocks, heads of any size, rotary embeddings of all kinds, whole and in
 part, of halves and of neighbours, positions that are learned or a bias, windows, fused and capped
-products, blocks whose halves are side by side."""
+products, blocks whose halves are side by side, sinks of the softmax."""
 import math
 import random
 import re
@@ -19,6 +19,7 @@ import test_sparse_oracle
 from bounded_oracle import Budget
 from oracle_model import Model
 from precision import BF16, check_errors
+from random_model import write_random_model
 from server import DEVICE, Server
 from test_families import link_checkpoint
 
@@ -51,6 +52,8 @@ CHECKPOINTS = {
     "mpt-mha-f16-head32-scaled": "a bias by distance, a scale, norms without a bias",
 }
 ALIBI = ("falcon-mha-bf16-head16-alibi", "mpt-mha-f16-head32-scaled")
+SINKS = {"off-by-one": "softmax has one more logit, 0", "learnable": "each head has its own"}
+SINKS = SINKS if DEVICE == "cpu" else {}  # other devices refuse them: tests/model/test_load.c
 
 
 def with_context(config, is_dynamic, is_yarn):
@@ -67,11 +70,8 @@ class Checkpoint:
     """A server with one, and the model for the oracles."""
 
     def __init__(self, directory, name):
-        model = link_checkpoint(directory / "model", name)
-        config = model / "config.json"
-        text = config.read_text()
-        config.unlink()  # a link to the checkpoint's
-        config.write_text(with_context(text, "dynamic" in name, "yarn" in name))
+        model = (write_random_model(directory / "model", CONTEXT, softmax_type=name)
+                 if name in SINKS else self._shortened(directory / "model", name))
         self.model = Model(model, CONTEXT)
         self.wide = [i for i, window in enumerate(self.model.windows) if window == math.inf]
         selects = []
@@ -89,6 +89,16 @@ class Checkpoint:
                              model=model)
         self.rng = random.Random(name)
 
+    @staticmethod
+    def _shortened(directory, name):
+        """The tiny checkpoint, for texts of CONTEXT tokens."""
+        model = link_checkpoint(directory, name)
+        config = model / "config.json"
+        text = config.read_text()
+        config.unlink()  # a link to the checkpoint's
+        config.write_text(with_context(text, "dynamic" in name, "yarn" in name))
+        return model
+
     def refusal(self, **parameters):
         reply = self.server.post("/v1/completions", {"prompt": "x", **parameters})
         assert reply.status == 400, reply.body
@@ -98,8 +108,8 @@ class Checkpoint:
         return self.rng.choices(range(3, len(self.model.table)), k=n)
 
 
-@pytest.fixture(scope="module", params=[name for name in CHECKPOINTS
-                                        if DEVICE == "cpu" or name not in ALIBI])
+@pytest.fixture(scope="module", params=[
+    *(name for name in CHECKPOINTS if DEVICE == "cpu" or name not in ALIBI), *SINKS])
 def checkpoint(request, tmp_path_factory):
     one = Checkpoint(tmp_path_factory.mktemp("policies"), request.param)
     yield one

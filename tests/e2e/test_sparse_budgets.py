@@ -30,8 +30,8 @@ DENSITY = 6e-5 if EXACT else 0.05
 class SparseHead(Head):
     """A KV head whose query heads visit what their patterns chose while the prompt is read."""
 
-    def __init__(self, model, layer, budget, prefill, patterns):
-        super().__init__(model, layer, budget)
+    def __init__(self, model, layer, kv_head, budget, prefill, patterns):
+        super().__init__(model, layer, kv_head, budget)
         self.prefill, self.patterns = prefill, patterns
         self.n_visited = self.n_causal = 0
         self.closest_line = math.inf
@@ -72,7 +72,7 @@ class Text(bounded_oracle.Text):
     def __init__(self, model, budget, prefill):
         super().__init__(model, budget)
         self.prefill = prefill
-        self.heads = [[SparseHead(model, i, budget, prefill,
+        self.heads = [[SparseHead(model, i, h, budget, prefill,
                                   prefill.patterns[i][h * model.group:(h + 1) * model.group])
                        for h in range(model.n_kv_heads)] for i in range(model.n_layers)]
 

@@ -228,6 +228,24 @@ static void families_have_windows_in_their_own_layers(void **state) {
                                 "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}");
 }
 
+static void softmax_may_have_sinks(void **state) {
+    (void)state;
+    static const struct {
+        const char *changes;
+        enum softmax_kind softmax;
+    } cases[] = {{"{}", SOFTMAX_PLAIN},
+                 {"{\"softmax_type\":\"vanilla\"}", SOFTMAX_PLAIN},
+                 {"{\"softmax_type\":\"off-by-one\"}", SOFTMAX_OFF_BY_ONE},
+                 {"{\"softmax_type\":\"learnable\"}", SOFTMAX_SINKS}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct model_config c = expect_parsed(cases[i].changes, NULL);
+        assert_int_equal(c.softmax, cases[i].softmax);
+        model_config_fini(&c);
+    }
+    expect_refused("{\"softmax_type\":\"off_by_one\"}", ERR_UNSUPPORTED, "softmax_type");
+    expect_refused("{\"softmax_type\":1}", ERR_UNSUPPORTED, "softmax_type");
+}
+
 #define GEMMA2 "{\"architectures\":[\"Gemma2ForCausalLM\"]"
 
 static void expect_caps(float attention, float logits, const char *changes) {
@@ -463,6 +481,7 @@ int main(void) {
         cmocka_unit_test(refuses_heads_that_do_not_fit),
         cmocka_unit_test(refuses_what_the_decoder_cannot_do),
         cmocka_unit_test(families_have_windows_in_their_own_layers),
+        cmocka_unit_test(softmax_may_have_sinks),
         cmocka_unit_test(gemma_2_has_settings_of_its_own),
         cmocka_unit_test(gemma_3_has_settings_of_its_own),
         cmocka_unit_test(refuses_windows_that_it_cannot_place),

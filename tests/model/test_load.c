@@ -374,9 +374,25 @@ static void says_when_a_file_is_cut_short_while_it_is_loaded(void **state) {
     assert_null(model);
 }
 
+/* A device whose attention cannot add sinks does not leave them out. */
+static void a_device_without_sinks_refuses_them(void **state) {
+    struct fixture *f = *state;
+    struct model *model = NULL;
+    link_model(f, SHARDED);
+    change_json(f, "config.json", NULL, "{\"softmax_type\":\"off-by-one\"}");
+    f->be->has_sinks = false;
+    expect_refused(f, ERR_UNSUPPORTED, "the device cpu has no sinks");
+    f->be->has_sinks = true;
+    assert_int_equal(model_load(&model, f->dir, NULL, f->be, NULL), 0);
+    model_destroy(model, f->be);
+    change_json(f, "config.json", NULL, "{\"softmax_type\":\"learnable\"}");
+    expect_refused(f, ERR_NOT_FOUND, "self_attn.sinks");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loads_shards_and_biases),
+        cmocka_unit_test(a_device_without_sinks_refuses_them),
         cmocka_unit_test(makes_weights_up_from_a_config_alone),
         cmocka_unit_test(memory_that_comes_back_is_used_again),
         cmocka_unit_test(refuses_an_index_that_leaves_its_directory),
