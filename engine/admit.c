@@ -19,7 +19,8 @@ int admit_patterns(const struct model_config *model, const struct attn_pattern *
         const struct attn_pattern *p = &patterns[i];
         const bool fits = (p->kind != PATTERN_VERTICAL_SLASH || p->p1 <= SPARSE_MAX_COLUMNS) &&
                           (p->kind != PATTERN_BLOCK_SPARSE || p->p1 <= SPARSE_MAX_PAGES);
-        if ((uint32_t)p->kind < PATTERN_N_KINDS && fits) continue;
+        const bool alike = (p->kind == PATTERN_FILTERS) == (patterns[0].kind == PATTERN_FILTERS);
+        if ((uint32_t)p->kind < PATTERN_N_KINDS && fits && alike) continue;
         return error_set(err, ERR_INVALID,
                          "the pattern of layer %" PRIu32 ", head %" PRIu32
                          " is unknown, or has more than %d columns or %d pages",
@@ -31,6 +32,31 @@ int admit_patterns(const struct model_config *model, const struct attn_pattern *
 /* Returns the parameter that limits what the sequence keeps. */
 static const char *kept_by(const struct engine_request *r) {
     return r->kv.mechanism == KV_WHOLE ? "prompt" : "kv_policy";
+}
+
+/* Checks that filters may choose for the prompt: chunks go through all layers, one after the other,
+ * and no chunk must depend on what else runs. */
+static int check_filters(const struct admission *a, const struct engine_request *r,
+                         const struct request_plan *plan, struct error *err) {
+    if (r->prefill.patterns[0].kind != PATTERN_FILTERS) return 0;
+    if (!a->shared->prefill.filters_choose)
+        return error_set(err, ERR_INVALID,
+                         "the device %s does not have prefill.pattern.type filters", a->kv.device);
+    if (a->shared->prefill.n_groups == 0)
+        return error_set(err, ERR_INVALID,
+                         "prefill.pattern.type filters needs filter layers (--filters-file)");
+    if (r->kv.mechanism == KV_BOUNDED)
+        return error_set(err, ERR_INVALID,
+                         "prefill.pattern.type filters does not go with a kv_policy that evicts");
+    if (r->prefill.no_reuse)
+        return error_set(err, ERR_INVALID,
+                         "prefill.reuse false does not go with the pattern filters: its chunks "
+                         "depend on what else runs");
+    if (plan->kv.layer_major)
+        return error_set(
+            err, ERR_INVALID,
+            "the pattern filters needs a prompt that fits the KV cache with all of its pages");
+    return 0;
 }
 
 static int check_prefill(const struct admission *a, const struct engine_request *r,
@@ -53,6 +79,7 @@ static int check_prefill(const struct admission *a, const struct engine_request 
         return error_set(err, ERR_TOO_LONG,
                          "a sparse prompt may have at most %" PRIu32 " tokens (--max-model-len)",
                          support->max_tokens);
+    if (choice->patterns && check_filters(a, r, plan, err)) return ERR_INVALID;
     if (choice->no_reuse && plan->prefill.n_together > a->shared->max_long_rows)
         return error_set(err, ERR_TOO_LONG,
                          "a sparse prompt with reuse false may have at most %" PRIu32

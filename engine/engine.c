@@ -396,6 +396,10 @@ static int describe_prefill(struct engine *e, struct error *err) {
                                         .n_heads_in_all = model->n_layers * model->n_heads,
                                         .max_tokens = e->info.max_model_len,
                                         .min_sparse_tokens = e->config.min_sparse_tokens};
+    support->filters_choose =
+        e->info.sparse_prefill && e->config.backend->ops->sparse->choose != NULL;
+    support->groups = e->config.groups;
+    support->n_groups = e->config.n_groups;
     const size_t key_bytes = sizeof(support->key);
     if (getrandom(support->key, key_bytes, 0) == (ssize_t)key_bytes) return 0;
     return error_set(err, ERR_IO, "cannot read random numbers from the system");

@@ -432,9 +432,8 @@ static int check_index(const struct attn_job *job, struct error *err) {
     const struct sparse_index *index = &job->cpu->sparse;
     const struct step_seq *seq = job->sparse;
     const uint32_t end = seq->layers[job->args->layer].n_slots, first = end - seq->n_rows;
-    const bool fits =
-        index->valid && index->layer == job->args->layer && index->n_heads == job->args->n_heads &&
-        index->first_slot == seq->sparse->first_slot && index->n_rows == seq->sparse->n_rows;
+    const bool fits = sparse_is_indexed(index, job->cpu->step, seq, job->args->layer) &&
+                      index->n_heads == job->args->n_heads;
     if (!fits)
         return error_set(err, ERR_INVALID, "cpu: layer %" PRIu32 " has no index", job->args->layer);
     if (first < index->first_slot || (first - index->first_slot) % SPARSE_TILE != 0 ||
@@ -480,10 +479,25 @@ static int prefill_sparse(struct attn_job *job, struct error *err) {
     return 0;
 }
 
+/* Counts what the rows of a prompt whose filters choose visit in a layer of no group. */
+static void add_dense_totals(const struct attn_job *job, const struct step_seq *seq) {
+    struct sparse_totals *totals = &job->cpu->sparse.totals;
+    const uint64_t n = seq->n_rows, before = seq->layers[job->args->layer].n_slots - n;
+    const double causal = (double)(n * before + n * (n + 1) / 2) * job->args->n_heads;
+    totals->visited[PATTERN_FILTERS] += causal;
+    totals->causal[PATTERN_FILTERS] += causal;
+}
+
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
     struct attn_job job = attn_job(be, args);
     if (job.cpu->step->n_seqs == job.cpu->step->n_decode) return 0;
-    if (step_window(job.cpu->step, args->layer) == 0) job.sparse = sparse_seq(job.cpu->step);
+    const struct step *step = job.cpu->step;
+    if (step_window(step, args->layer) == 0) job.sparse = sparse_seq(step);
+    if (job.sparse && job.sparse->sparse->groups &&
+        !sparse_group_of(step, job.sparse->sparse, args->layer)) {
+        add_dense_totals(&job, job.sparse);
+        job.sparse = NULL;
+    }
     int rc = prefill_dense(&job, err);
     return rc < 0 || !job.sparse ? rc : prefill_sparse(&job, err);
 }

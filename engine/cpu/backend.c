@@ -13,6 +13,7 @@
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "engine/device/step.h"
 
 enum { MAX_THREADS = 1024 };
@@ -105,7 +106,7 @@ static int begin_scores(struct cpu_backend *cpu, const struct step *step, struct
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
         cpu->bounded |= seq->budget != NULL;
-        scores->wanted |= has_scores(seq) || seq->select;
+        scores->wanted |= has_scores(seq) || seq->select || (seq->sparse && seq->sparse->groups);
     }
     if (!scores->wanted) return 0;
     int rc = cpu_buffer_reserve(&scores->first_page, (step->n_decode + 1) * sizeof(uint32_t), err);

@@ -18,6 +18,7 @@
 #include "engine/base/sizes.h"
 #include "engine/cpu/sparse_lines.h"
 #include "engine/device/backend.h"
+#include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 
@@ -77,6 +78,23 @@ const struct step_seq *sparse_seq(const struct step *step) {
     return NULL;
 }
 
+const struct layer_group *sparse_group_of(const struct step *step, const struct attn_sparse *sparse,
+                                          uint32_t layer) {
+    for (uint32_t i = 0; i < sparse->n_groups; i++)
+        if (group_has(&sparse->groups[i], step->windows, layer)) return &sparse->groups[i];
+    return NULL;
+}
+
+bool sparse_is_indexed(const struct sparse_index *index, const struct step *step,
+                       const struct step_seq *seq, uint32_t layer) {
+    const struct attn_sparse *sparse = seq->sparse;
+    const bool is_of_layer =
+        sparse->groups ? index->group && index->group == sparse_group_of(step, sparse, layer)
+                       : !index->group && index->layer == layer;
+    return index->valid && is_of_layer && index->first_slot == sparse->first_slot &&
+           index->n_rows == sparse->n_rows;
+}
+
 /* --- The slots that half a tile visits. --- */
 
 /* Returns the bitmap of the first n of a page's slots. */
@@ -124,6 +142,11 @@ static uint64_t visited_of_page(const struct sparse_index *index, uint32_t head,
     return page * PAGE_GROUPS < tile_group ? visited | sparse_columns(index, head)[page] : visited;
 }
 
+/* Returns the slots that a filter chose, which are all in the first head's columns. */
+static uint64_t chosen_of_page(const struct sparse_index *index, uint32_t page) {
+    return page < index->first_slot / PAGE_TOKENS ? sparse_columns(index, 0)[page] : UINT64_MAX;
+}
+
 uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t half,
                       uint64_t *pages) {
     const uint32_t tile = half / 2, end = half_end(index, half), n_pages = kv_n_pages(end);
@@ -131,6 +154,7 @@ uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t 
                blocks = sparse_head_of(index, head)->kind == PATTERN_BLOCK_SPARSE;
     for (uint32_t page = 0; page < n_pages; page++) {
         if (all) pages[page] = UINT64_MAX;
+        else if (index->group) pages[page] = chosen_of_page(index, page);
         else if (blocks) pages[page] = bit(sparse_blocks(index, head, tile), page) ? UINT64_MAX : 0;
         else pages[page] = visited_of_page(index, head, half, page);
     }
@@ -266,6 +290,7 @@ static int index_layer(struct backend *be, const struct sparse_index_args *args,
         cpu, lines_workspace_bytes(sparse->first_slot + sparse->n_rows, args->kv->head_dim), err);
     if (rc < 0) return rc;
     index->valid = true;
+    index->group = NULL;
     index->layer = args->layer;
     index->n_heads = args->n_heads;
     index->first_slot = sparse->first_slot;
@@ -292,6 +317,7 @@ static int sparse_totals(struct backend *be, struct sparse_totals *out, struct e
 
 const struct sparse_ops cpu_sparse_ops = {
     .index = index_layer,
+    .choose = sparse_choose,
     .totals = sparse_totals,
 };
 

@@ -22,8 +22,10 @@
 #include "engine/cpu/buffer.h"
 #include "engine/device/sparse.h"
 
+struct attn_args;
 struct backend;
 struct cpu_backend;
+struct layer_group;
 struct step;
 struct step_limits;
 struct step_seq;
@@ -39,6 +41,7 @@ struct sparse_index {
     uint32_t max_rows, max_slots, max_heads; /* limits; 0: there is no index */
     bool valid;                              /* the fields below hold an index */
     uint32_t layer, n_heads, first_slot, n_rows, dense_from;
+    const struct layer_group *group; /* PATTERN_FILTERS: it is of these layers, not of `layer` */
     size_t distance_words, column_words, block_words; /* u64s of a head, a head and a tile */
     struct cpu_buffer heads;                          /* struct cpu_sparse_head [n_heads] */
     struct cpu_buffer distances, columns;             /* u64 [n_heads][words] */
@@ -73,6 +76,14 @@ int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, st
 void sparse_free(struct sparse_index *index);
 /* Returns the step's sequence that has a `sparse`, or NULL. */
 const struct step_seq *sparse_seq(const struct step *step);
+/* Returns the group that the layer belongs to where filters choose, else NULL. */
+const struct layer_group *sparse_group_of(const struct step *step, const struct attn_sparse *sparse,
+                                          uint32_t layer);
+/* Tells whether the index says what the layer's heads visit of the sequence. */
+bool sparse_is_indexed(const struct sparse_index *index, const struct step *step,
+                       const struct step_seq *seq, uint32_t layer);
+/* Implements sparse_ops.choose(). */
+int sparse_choose(struct backend *be, const struct attn_args *filter, struct error *err);
 /* Returns whether (head, tile) visits every slot. */
 bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t tile);
 /* Writes the slots that half a tile visits, a bitmap for each page.  Returns how many pages there

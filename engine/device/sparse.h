@@ -15,10 +15,16 @@
  *                   single slots before the tile (vertical lines) in groups that it does not visit
  *   or, block-sparse, the whole pages that its tile chose, those of the tile's rows and slot 0's
  *   or, dense, every slot
+ *   or, chosen by a filter layer, the slots that it chose before the rows, and those of the rows
  *
  * Each slot is visited once, and every row attends to the visited slots up to its own.  A distance
  * d is the head's if a group at that distance meets any of its diagonals in some row of a half.  So
  * a half visits a superset of what the lines demand.
+ *
+ * Filters (PATTERN_FILTERS; OmniKV's variant for prompts) choose once for all heads of the layers
+ * behind them.  A chunk of the prompt goes through all layers in one step.  Layers of no group are
+ * dense.  After its attention, a filter adds up what the chunk's queries give each slot before the
+ * chunk, and choose() takes the best ones for its group.
  *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_DEVICE_SPARSE_H
@@ -27,8 +33,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct attn_args;
 struct backend;
 struct error;
+struct layer_group;
 struct kv_pool;
 struct weight;
 
@@ -54,6 +62,7 @@ enum attn_pattern_kind {
                                nearest SPARSE_MIN_DIAGONALS diagonals are always among them */
     PATTERN_BLOCK_SPARSE,   /* for each tile the p1 pages whose mean key has the largest product
                                with the tile's mean query */
+    PATTERN_FILTERS, /* all heads: the p1 slots that a filter layer chose; chunks of p2 rows */
     PATTERN_N_KINDS
 };
 
@@ -68,6 +77,9 @@ struct attn_sparse {
     uint32_t first_slot; /* of the rows that are indexed together; a multiple of PAGE_TOKENS */
     uint32_t n_rows;     /* how many rows are indexed together, from first_slot on */
     uint32_t dense_from; /* slot: a tile with a row at or after it is dense */
+    /* PATTERN_FILTERS, which then is the pattern of every head: host [n_groups]; else NULL. */
+    const struct layer_group *groups;
+    uint32_t n_groups;
     /* A head that would visit more than this share of the causal pairs is dense. */
     float dense_above;
     /* For benchmarks on random weights, whose attention has no lines.  0: lines are scored by
@@ -119,6 +131,12 @@ struct sparse_ops {
      * step that has the last of the rows indexed together, when all of them and their keys are
      * present. */
     int (*index)(struct backend *be, const struct sparse_index_args *args, struct error *err);
+    /* Chooses the slots of the group whose filter is `filter`'s layer: the p1 of those before
+     * first_slot with the largest sums of token scores over the sparse sequence's rows; all if there
+     * are no more.  A query's token score of a slot is the largest softmax weight (f32) that any of
+     * its heads gives it.  NaN counts as 0, ties go to the lower slot.  Called after the filter's
+     * attn_prefill, with its arguments.  NULL: this backend has no PATTERN_FILTERS. */
+    int (*choose)(struct backend *be, const struct attn_args *filter, struct error *err);
     /* Adds up what sparse sequences visited since the last call; out is valid after collect() or
      * sync(). */
     int (*totals)(struct backend *be, struct sparse_totals *out, struct error *err);

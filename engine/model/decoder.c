@@ -313,7 +313,16 @@ static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
 }
 
 static bool is_indexed(const struct decoder *d, uint32_t layer) {
-    return d->sparse && step_window(&d->step, layer) == 0;
+    return d->sparse && !d->sparse->sparse->groups && step_window(&d->step, layer) == 0;
+}
+
+/* Lets a filter layer choose for the layers behind it, where a sparse prompt's filters do that. */
+static int run_choose(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    const struct attn_sparse *sparse = d->sparse ? d->sparse->sparse : NULL;
+    for (uint32_t i = 0; sparse && i < sparse->n_groups; i++)
+        if (sparse->groups[i].filter == attn->layer)
+            return d->be->ops->sparse->choose(d->be, attn, err);
+    return 0;
 }
 
 /* Returns the sinks of a layer's softmax, NULL if the model has none. */
@@ -420,6 +429,7 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
     if ((rc = run_attn_decode(d, attn, err))) return rc;
     if ((rc = d->be->ops->attn_prefill(d->be, &attn, err))) return rc;
     if ((rc = run_observe(d, &attn, err))) return rc;
+    if ((rc = run_choose(d, &attn, err))) return rc;
     if (!(d->extras & STEP_EVICTS)) return 0;
     if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
     return d->be->ops->evict->chunk(d->be, &attn, err);
@@ -694,8 +704,11 @@ static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
     d->n_sampled = n_samples;
     d->extras = extras_of(step);
     d->sparse = sparse_of(step);
-    if (d->sparse && !d->be->ops->sparse)
-        return error_set(err, ERR_INVALID, "decoder: this backend has only dense attention");
+    const struct sparse_ops *sparse = d->be->ops->sparse;
+    if (d->sparse && (!sparse || (d->sparse->sparse->groups && !sparse->choose)))
+        return error_set(err, ERR_INVALID,
+                         "decoder: this backend has only dense attention, or no filters that "
+                         "choose for prompts");
     if (d->extras & STEP_EVICTS && !d->kv->tracked)
         return error_set(err, ERR_INVALID,
                          "decoder: the step has budgets, but the pages have no space for scores");

@@ -18,12 +18,20 @@ static bool is_sparse(const struct prefill_choice *choice, const struct prefill_
     return choice->mode == PREFILL_SPARSE || n_prompt >= support->min_sparse_tokens;
 }
 
+/* Lets filters choose, for chunks of whole pages. */
+static void plan_filters(struct prefill_plan *plan, const struct prefill_support *support) {
+    plan->chunk = (uint32_t)round_up(plan->sparse.patterns[0].p2, PAGE_TOKENS);
+    plan->sparse.groups = support->groups;
+    plan->sparse.n_groups = support->n_groups;
+}
+
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct prefill_support *support,
                                       const struct dense_rule *dense, const struct kv_plan *kv) {
     const uint32_t n_prompt = kv->n_prompt,
                    n_dense = max_u32(choice->dense_tail, kv_plan_n_exact(kv));
-    struct prefill_plan plan = {.n_together = n_prompt - !kv_plan_ends_prompt(kv)};
+    struct prefill_plan plan = {.n_together = n_prompt - !kv_plan_ends_prompt(kv),
+                                .chunk = UINT32_MAX};
     if (!is_sparse(choice, support, dense, n_prompt)) return plan;
     plan.is_sparse = true;
     plan.no_reuse = choice->no_reuse;
@@ -33,6 +41,7 @@ struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
         .dense_from = n_prompt - min_u32(n_dense, n_prompt),
         .dense_above = choice->dense_above > 0 ? choice->dense_above : PREFILL_DENSE_ABOVE,
         .synthetic = choice->synthetic};
+    if (plan.sparse.patterns[0].kind == PATTERN_FILTERS) plan_filters(&plan, support);
     return plan;
 }
 
@@ -65,6 +74,7 @@ enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_sto
     const uint32_t n_together = plan->n_together;
     if (!plan->is_sparse || n_stored >= n_together || n_together - n_stored < plan->min_rows)
         return PREFILL_CHUNKED;
+    if (plan->sparse.groups) return PREFILL_SPARSE_CHUNKED;
     return n_together - n_stored <= max_long_rows ? PREFILL_LAYER_MAJOR : PREFILL_SPARSE_CHUNKED;
 }
 

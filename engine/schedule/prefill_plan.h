@@ -6,6 +6,7 @@
  *                            one of them is an ordinary row
  *   PREFILL_SPARSE_CHUNKED   each chunk is indexed by itself; sparse chunks begin at whole pages,
  *                            so a few rows before one may be dense
+ *                            (where filters choose, always)
  *   PREFILL_CHUNKED          dense: the prompt is not sparse, or few rows are left
  *
  * A prompt whose pages do not fit (kv_plan.layer_major) is layer-major in any case, sparse or
@@ -30,6 +31,9 @@ struct prefill_support {
     uint32_t n_heads_in_all;             /* over all layers: the number of patterns */
     uint32_t max_tokens;                 /* of a sparse prompt */
     uint32_t min_sparse_tokens;
+    bool filters_choose;              /* the backend has PATTERN_FILTERS */
+    const struct layer_group *groups; /* host [n_groups]: the filters */
+    uint32_t n_groups;
     uint64_t key[2]; /* random: clients choose salts, and must not guess those of sparse blocks */
 };
 
@@ -41,6 +45,7 @@ struct prefill_plan {
                                   together: all of them if its end decides what is kept
                                   (kv_plan_ends_prompt), else all but the last */
     bool no_reuse;             /* the prompt is sparse and takes no blocks from the prefix cache */
+    uint32_t chunk;            /* the most rows of a sparse chunk; UINT32_MAX: any number */
     struct attn_sparse sparse; /* its first_slot and n_rows are not set */
 };
 

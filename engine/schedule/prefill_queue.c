@@ -118,7 +118,8 @@ uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct pre
     if (left <= 1) return left;
     if (seq->way == PREFILL_CHUNKED) return fitting_rows(p, budget, seq, min_u32(left, most));
     return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
-                              fitting_rows(p, budget, seq, UINT32_MAX), &seq->is_sparse_chunk);
+                              fitting_rows(p, budget, seq, seq->prefill.chunk),
+                              &seq->is_sparse_chunk);
 }
 
 /* Subtracts the sequence's n_rows rows from the budget. */

@@ -90,7 +90,7 @@ static bool read_head_number(const char *key, uint32_t n_heads, uint32_t *out) {
 static int read_kind(const struct pattern_reader *r, uint32_t layer, const char *head,
                      const json_t *value, enum attn_pattern_kind *out) {
     for (unsigned i = 0; json_is_string(value) && i < PATTERN_N_KINDS; i++) {
-        if (strcmp(json_string_value(value), kinds[i].name) != 0) continue;
+        if (!kinds[i].name || strcmp(json_string_value(value), kinds[i].name) != 0) continue;
         *out = (enum attn_pattern_kind)i;
         return 0;
     }

@@ -37,6 +37,9 @@ static const struct pattern_type {
     [PATTERN_BLOCK_SPARSE] = {"block_sparse",
                               {PATTERN "pages", 1, SPARSE_MAX_PAGES, 100},
                               {NULL, 0, 0, 0}},
+    [PATTERN_FILTERS] = {"filters",
+                         {PATTERN "selected", 1, PATTERNS_MAX_TOKENS, 4096},
+                         {PATTERN "chunk", SPARSE_HALF, PATTERNS_MAX_TOKENS, 2048}},
 };
 
 const char *prefill_mode_name(enum prefill_mode mode) {
@@ -82,7 +85,7 @@ static int read_type(enum attn_pattern_kind *out, const json_t *value, struct ap
         *out = (enum attn_pattern_kind)i;
         return 0;
     }
-    return refuse(err, PATTERN "type", "must be a_shape, vertical_slash or block_sparse");
+    return refuse(err, PATTERN "type", "must be a_shape, vertical_slash, block_sparse or filters");
 }
 
 static bool has_member(const struct pattern_type *type, const char *key) {

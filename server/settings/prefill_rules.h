@@ -6,6 +6,7 @@
  *                                            {"type": "vertical_slash", "columns": 1000,
  *                                             "diagonals": 6096}
  *                                            {"type": "block_sparse", "pages": 100}
+ *                                            {"type": "filters", "selected": 4096, "chunk": 2048}
  *   "prefill": {"mode": "sparse" | "auto", "reuse": true}
  *
  * The values shown are the members' defaults.  A pattern replaces the pattern file, for every head.

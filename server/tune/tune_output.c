@@ -188,7 +188,7 @@ void tune_print_summary(const struct tune *t, const struct tune_summary *sum) {
     const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
     for (size_t i = 0; i < n; i++) counts[t->patterns.heads[i].kind]++;
     print_families(t);
-    for (unsigned kind = 0; kind < PATTERN_N_KINDS; kind++)
+    for (unsigned kind = 0; kind < PATTERN_FILTERS; kind++) /* files have no heads of that kind */
         fprintf(stderr, "tune: %" PRIu32 " heads %s\n", counts[kind], pattern_kind_name(kind));
     fprintf(stderr, "tune: recall %.4f on average, %.4f at worst; attention takes %.2f of dense\n",
             sum->recall, sum->worst, sum->cost);

@@ -1,0 +1,154 @@
+/* sparse_filters.c - which slots before a chunk of a prompt the layers behind a filter visit (OmniKV's
+ * variant for prompts; contract: PATTERN_FILTERS in engine/device/sparse.h).
+ *
+ *   attention of the filter     (max, sum) of every row and head
+ *   score    a task is a page   the same products again: for each row the largest weight over the
+ *                               heads, added up over the rows in their order
+ *   choose                      the best slots, as bits, which stand for all heads
+ *
+ * A task has its page to itself, so no result depends on how many workers there are. */
+#include "engine/cpu/sparse.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/cpu/observe.h"
+#include "engine/cpu/sparse_lines.h"
+#include "engine/cpu/tile.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/step.h"
+
+struct choose_job {
+    struct cpu_backend *cpu;
+    const struct attn_args *args;
+    const struct step_seq *seq;
+    float *worth; /* [slot] */
+    uint32_t group;
+};
+
+struct choose_work {
+    float *q, *scores, *keys; /* of a tile; keys: PAGE_TOKENS * head_dim */
+    float *largest;           /* [token of a tile][PAGE_TOKENS] */
+};
+
+static size_t work_bytes(const struct choose_job *job) {
+    const uint32_t n = tile_tokens(job->group), rows = n * job->group,
+                   dim = job->args->kv->head_dim;
+    return sizeof(float) * ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * (dim + n));
+}
+
+static struct choose_work work_layout(const struct choose_job *job, uint32_t worker) {
+    const uint32_t rows = tile_tokens(job->group) * job->group, dim = job->args->kv->head_dim;
+    struct choose_work w = {.q = scratch_of(job->cpu, worker)};
+    w.scores = w.q + (size_t)rows * dim;
+    w.keys = w.scores + (size_t)rows * PAGE_TOKENS;
+    w.largest = w.keys + (size_t)PAGE_TOKENS * dim;
+    return w;
+}
+
+static struct tile tile_of(const struct choose_job *job, uint32_t row, uint32_t kv_head) {
+    const struct kv_view *view = &job->seq->layers[job->args->layer];
+    return (struct tile){
+        .kernels = job->cpu->kernels,
+        .kv = job->args->kv,
+        .view = view,
+        .kv_head = kv_head,
+        .first_head = kv_head * job->group,
+        .group = job->group,
+        .n_rows = min_u32(tile_tokens(job->group), job->seq->n_rows - row) * job->group,
+        .first_visible = view->n_slots - job->seq->n_rows + row + 1,
+        .softcap = job->args->softcap};
+}
+
+/* Raises the largest weights of a tile's tokens to those of one KV head's queries. */
+static void add_head(const struct choose_job *job, const struct tile *t, uint32_t row,
+                     uint32_t page, const struct choose_work *w) {
+    const float *softmax = job->cpu->scores.softmax.data;
+    tile_load_queries(job->args, t, job->seq->first_row + row, w->q);
+    tile_scores(t, w->scores, w->q, page, w->keys);
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        const size_t at = (size_t)(job->seq->first_row + row + r / t->group) * job->args->n_heads +
+                          t->first_head + r % t->group;
+        float p[PAGE_TOKENS] = {0};
+        t->kernels->add_scores(p, 1.0f, w->scores + (size_t)r * PAGE_TOKENS, softmax + 2 * at, 1,
+                               PAGE_TOKENS);
+        keep_larger(w->largest + (size_t)(r / t->group) * PAGE_TOKENS, p);
+    }
+}
+
+static void score_task(void *ctx, uint32_t page, uint32_t worker) {
+    const struct choose_job *job = ctx;
+    const struct choose_work w = work_layout(job, worker);
+    const uint32_t most = tile_tokens(job->group);
+    float *worth = job->worth + (size_t)page * PAGE_TOKENS;
+    memset(worth, 0, PAGE_TOKENS * sizeof(*worth));
+    for (uint32_t row = 0; row < job->seq->n_rows; row += most) {
+        const uint32_t n = min_u32(most, job->seq->n_rows - row);
+        memset(w.largest, 0, (size_t)n * PAGE_TOKENS * sizeof(*w.largest));
+        for (uint32_t head = 0; head < job->args->kv->n_kv_heads; head++) {
+            const struct tile t = tile_of(job, row, head);
+            add_head(job, &t, row, page, &w);
+        }
+        for (uint32_t i = 0; i < n; i++)
+            for (uint32_t at = 0; at < PAGE_TOKENS; at++)
+                worth[at] += w.largest[(size_t)i * PAGE_TOKENS + at];
+    }
+}
+
+static const struct layer_group *group_behind(const struct attn_sparse *sparse, uint32_t filter) {
+    for (uint32_t i = 0; i < sparse->n_groups; i++)
+        if (sparse->groups[i].filter == filter) return &sparse->groups[i];
+    return NULL;
+}
+
+static int check(const struct sparse_index *index, const struct choose_job *job,
+                 struct error *err) {
+    const struct attn_sparse *sparse = job->seq ? job->seq->sparse : NULL;
+    const uint32_t layer = job->args->layer;
+    if (!sparse || !group_behind(sparse, layer))
+        return error_set(err, ERR_INVALID, "cpu: layer %" PRIu32 " is no filter", layer);
+    if (job->args->n_heads > index->max_heads || sparse->n_rows != job->seq->n_rows ||
+        sparse->first_slot % PAGE_TOKENS != 0 ||
+        sparse->first_slot + sparse->n_rows != job->seq->layers[layer].n_slots ||
+        sparse->first_slot + sparse->n_rows > index->max_slots)
+        return error_set(err, ERR_INVALID, "cpu: the rows are not a chunk that a filter can take");
+    return 0;
+}
+
+/* Describes the index of the group, for every head. */
+static void begin_index(struct sparse_index *index, const struct choose_job *job) {
+    const struct attn_sparse *sparse = job->seq->sparse;
+    index->valid = true;
+    index->group = group_behind(sparse, job->args->layer);
+    index->n_heads = job->args->n_heads;
+    index->first_slot = sparse->first_slot;
+    index->n_rows = sparse->n_rows;
+    index->dense_from = sparse->dense_from;
+    for (uint32_t head = 0; head < index->n_heads; head++)
+        *sparse_head_of(index, head) =
+            (struct cpu_sparse_head){.named = PATTERN_FILTERS, .kind = PATTERN_FILTERS};
+}
+
+int sparse_choose(struct backend *be, const struct attn_args *filter, struct error *err) {
+    struct choose_job job = {.cpu = (struct cpu_backend *)be, .args = filter};
+    struct sparse_index *index = &job.cpu->sparse;
+    const double start = clock_seconds();
+    job.seq = sparse_seq(job.cpu->step);
+    job.group = filter->n_heads / filter->kv->n_kv_heads;
+    int rc = check(index, &job, err);
+    if (rc < 0) return rc;
+    const uint32_t n_slots = job.seq->sparse->first_slot;
+    rc = cpu_buffer_reserve(&job.cpu->partials, (size_t)n_slots * sizeof(float), err);
+    if (!rc) rc = scratch_reserve(job.cpu, work_bytes(&job), err);
+    if (rc < 0) return rc;
+    job.worth = job.cpu->partials.data;
+    begin_index(index, &job);
+    pool_run(job.cpu->pool, score_task, &job, n_slots / PAGE_TOKENS);
+    lines_select(job.worth, n_slots, min_u32(job.seq->sparse->patterns[0].p1, n_slots),
+                 sparse_columns(index, 0));
+    index->totals.index_s += clock_seconds() - start;
+    return 0;
+}
