@@ -16,7 +16,7 @@ from oracle_model import Model, softmax
 from precision import PRECISE, check_errors
 from random_model import write_random_model
 from server import DEVICE, Server
-from test_offload_oracle import write_filters
+from test_offload_oracle import scarce_server, write_filters
 from test_sparse_oracle import Comparison
 
 N_LAYERS, CONTEXT, TAIL = 7, 4096, 5
@@ -171,6 +171,17 @@ def test_without_filters_it_is_refused(serve, model):
         "/v1/completions", {"prompt": "x", "prefill": mode(64, 64)})
     assert reply.status == 400 and "--filters-file" in reply.error["message"], reply.body
     assert reply.error["param"] == "prefill"
+
+
+def test_a_prompt_that_goes_layer_by_layer_is_refused(model, tmp_path):
+    """Its pages fit only where sparse layers give theirs back, so it has no chunks."""
+    policy = {"type": "offload", "selected": 64, "tail": 64, "offload": True}
+    body = {"prompt": [5] * 970, "kv_policy": policy, "max_tokens": 4}
+    with scarce_server(model, tmp_path, 13) as (server, *_):
+        reply = server.post("/v1/completions", {**body, "prefill": mode(64, 64)})
+        assert reply.status == 400 and reply.error["param"] == "prefill", reply.body
+        assert "fits the KV cache" in reply.error["message"]
+        assert server.post("/v1/completions", body, timeout=300).status == 200
 
 
 def test_batch_invariant_prompts_are_dense(model, tmp_path):

@@ -1,4 +1,4 @@
-"""prefill: dense and sparse, layer by layer and in chunks, with everything else that a request may
+"""prefill: dense and sparse, layer by layer, in chunks and by filters, with everything else that a request may
 ask for.  The table of docs/sparse-prefill.md names the test behind each of its rows, and is read
 here to hold it to that.
 
@@ -19,16 +19,16 @@ from raw import RawConnection
 from server import BINARY, DEVICE, INVARIANT, MODEL, PATIENCE, ROOT, WRAPPER, Server
 
 N_LAYERS, N_HEADS = 12, 6  # of the default model
-WAYS = ("dense", "by_layers", "in_chunks")
+WAYS = ("dense", "by_layers", "in_chunks", "filters")
 every_way = pytest.mark.parametrize("way", WAYS)
-every_sparse_way = pytest.mark.parametrize("way", WAYS[1:])
+every_sparse_way = pytest.mark.parametrize("way", WAYS[1:3])
 
 # How far log-probabilities may move when sums are taken in another order (test_completions.py).
 SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
 STEP = 256  # tokens: a prompt is several steps
 SETTINGS = ("--max-model-len", 8192, "--max-num-batched-tokens", STEP, "--max-num-seqs", 16,
             "--threads", 2, "--kv-offload-size", "64M")
-WAY_SETTINGS = {"dense": (), "by_layers": (), "in_chunks": ("--max-long-tokens", 1)}
+WAY_SETTINGS = {"dense": (), "by_layers": (), "in_chunks": ("--max-long-tokens", 1), "filters": ()}
 
 # One head of each kind in every layer, and one that no layer names.
 HEADS = {"0": ["vertical_and_slash", 30, 100, 0.9], "1": ["stream_llm", 64, 128, 0.8],
@@ -43,6 +43,8 @@ CUT = [({"type": "streaming", "recent": 100, "positions": "text"}, "kv_policy.pr
        ({**READ_WHOLE[0], "positions": "cache"}, "kv_policy.positions text"),
        ({"type": "heavy_hitter", "prompt": "whole"}, "kv_policy.score window")]
 NARROW = {"type": "a_shape", "sink": 0, "recent": 16}
+# Of which two fit a step, and twelve a prompt.
+FILTERS = {"mode": "sparse", "pattern": {"type": "filters", "selected": 128, "chunk": 128}}
 EVERYTHING = {"type": "a_shape", "sink": 8192, "recent": 8192}
 
 
@@ -69,7 +71,7 @@ def servers(tmp_path_factory, pattern_file):
     common = (*SETTINGS, "--pattern-file", pattern_file)
     with Server(directory, *common) as whole, \
             Server(directory, *common, *WAY_SETTINGS["in_chunks"]) as chunks:
-        yield {"dense": whole, "by_layers": whole, "in_chunks": chunks}
+        yield {"dense": whole, "by_layers": whole, "in_chunks": chunks, "filters": whole}
 
 
 class Way:
@@ -78,9 +80,14 @@ class Way:
     def __init__(self, name, server):
         self.name, self.server = name, server
         self.mode = "dense" if name == "dense" else "sparse"
+        self.prefill = FILTERS if name == "filters" else self.mode
+        if name == "filters" and DEVICE != "cpu":
+            reply = server.post("/v1/completions", {"prompt": "x", "prefill": FILTERS})
+            assert reply.status == 400 and DEVICE in reply.error["message"]
+            pytest.skip("the device refuses it by name")
 
     def complete(self, prompt=PROMPT, **parameters):
-        return self.server.complete(prompt, **{"prefill": self.mode, **parameters})
+        return self.server.complete(prompt, **{"prefill": self.prefill, **parameters})
 
 
 @pytest.fixture
@@ -131,12 +138,12 @@ def without_times(prefill):
 def test_event_streams(asked):
     whole = asked.complete(cache_salt="streams", **LONG)
     assert_prefill(prefill_of(whole), asked.mode)
-    chunks = asked.server.stream(PROMPT, prefill=asked.mode, cache_salt="streams again",
+    chunks = asked.server.stream(PROMPT, prefill=asked.prefill, cache_salt="streams again",
                                  stream_options={"include_usage": True}, **LONG)
     last = chunks.pop()
     assert "".join(text_of(chunk) for chunk in chunks) == text_of(whole)
     assert without_times(prefill_of(last)) == without_times(prefill_of(whole))
-    each = asked.server.stream(PROMPT, prefill=asked.mode, **LONG, stream_options={
+    each = asked.server.stream(PROMPT, prefill=asked.prefill, **LONG, stream_options={
         "include_usage": True, "continuous_usage_stats": True})
     assert all("prefill" not in chunk["usage"] for chunk in each[:-2])  # known at the end only
 
@@ -165,11 +172,11 @@ def test_echo_and_logprobs(asked):
     assert text_of(echoed).endswith(text_of(answer))
     assert_prefill(prefill_of(echoed), asked.mode)
     reply = asked.server.post("/v1/completions", {"prompt": PROMPT, "echo": True, "logprobs": 1,
-                                                  "max_tokens": 0, "prefill": asked.mode})
+                                                  "max_tokens": 0, "prefill": asked.prefill})
     scored = reply.json()
     assert reply.status == 200 and len(scores_of(scored)) == 1500
     assert prefill_of(scored)["mode"] == asked.mode
-    again = asked.server.stream(PROMPT, echo=True, logprobs=1, prefill=asked.mode, **LONG)
+    again = asked.server.stream(PROMPT, echo=True, logprobs=1, prefill=asked.prefill, **LONG)
     listed = [score for chunk in again for score in scores_of(chunk)]
     assert listed[1:1500] == pytest.approx(scores_of(scored)[1:], abs=SAME_TOKEN)
     assert listed[1500:] == pytest.approx(
@@ -180,12 +187,19 @@ def test_echo_and_logprobs(asked):
 def test_bounded_caches(asked):
     for policy, needed in CUT:
         reply = asked.server.post("/v1/completions", {"prompt": PROMPT, "kv_policy": policy,
-                                                      "max_tokens": 4, "prefill": asked.mode})
+                                                      "max_tokens": 4, "prefill": asked.prefill})
         if asked.mode == "dense":
             assert reply.status == 200 and reply.json()["usage"]["kv"]["policy"] == policy["type"]
         else:
             assert reply.status == 400 and reply.error["param"] == "prefill"
             assert needed in reply.error["message"]
+    if asked.name == "filters":
+        for policy in READ_WHOLE:
+            reply = asked.server.post("/v1/completions", {"prompt": PROMPT, "kv_policy": policy,
+                                                          "prefill": asked.prefill})
+            assert reply.status == 400 and reply.error["param"] == "prefill"
+            assert "kv_policy that evicts" in reply.error["message"]
+        return
     full = asked.complete(logprobs=1, cache_salt="bounded", **LONG)
     first = None  # all tokens are there until the prompt's last row has seen them
     for policy in READ_WHOLE:
@@ -194,7 +208,7 @@ def test_bounded_caches(asked):
         kv = answer["usage"]["kv"]
         assert kv["resident_tokens"] == 160 and kv["evicted_tokens"] == 1523 - 160
         assert (kv["retained_attention"] or 0) < 1 and n_cached(answer) == 0
-        events = asked.server.stream(PROMPT, kv_policy=policy, prefill=asked.mode, **LONG)
+        events = asked.server.stream(PROMPT, kv_policy=policy, prefill=asked.prefill, **LONG)
         assert "".join(map(text_of, events)) == text_of(answer)
         if asked.mode == "dense":
             first = scores_of(full)[0]
@@ -250,7 +264,7 @@ def test_chunked_prefill(asked, serve, pattern_file):
     if DEVICE == "cuda" and asked.name == "in_chunks":
         pytest.skip("under --batch-invariant nothing is sparse in chunks")
     expected = asked.complete(cache_salt="sizes", logprobs=0, **LONG)
-    answer = other.complete(PROMPT, prefill=asked.mode, logprobs=0, **LONG)
+    answer = other.complete(PROMPT, prefill=asked.prefill, logprobs=0, **LONG)
     assert prefill_of(answer)["mode"] == prefill_of(expected)["mode"] == asked.mode
     if asked.name == "in_chunks":
         again = asked.complete(cache_salt="sizes again", logprobs=0, **LONG)
@@ -279,7 +293,7 @@ def test_preemption(serve, way, pattern_file):
     for seed, answer in enumerate(together):
         assert prefill_of(answer)["mode"] == asked.mode
         assert answer["usage"]["completion_tokens"] == 400
-        if way != "in_chunks" and DEVICE == "cpu":  # where it is cut depends on the company
+        if way in ("dense", "by_layers") and DEVICE == "cpu":  # where it is cut depends on the company
             assert text_of(answer) == text_of(ask(seed))
     small.wait_idle()
 
@@ -288,14 +302,14 @@ def test_preemption(serve, way, pattern_file):
 def test_cancellation(asked):
     with RawConnection(asked.server) as connection:
         connection.send_completion(prompt=PROMPT, stream=True, max_tokens=5000, ignore_eos=True,
-                                   prefill=asked.mode)
+                                   prefill=asked.prefill)
         connection.read_head()
         for _ in range(10):
             connection.read_chunk()
     asked.server.wait_idle()
     for pause in (0, 0.05, 0.2, 0.5):  # in the middle of its prompt, wherever that is
         with RawConnection(asked.server) as connection:
-            connection.send_completion(prompt=prompt_of(7900), max_tokens=200, prefill=asked.mode)
+            connection.send_completion(prompt=prompt_of(7900), max_tokens=200, prefill=asked.prefill)
             asked.server.wait_running(1)
             time.sleep(pause)
         asked.server.wait_idle(20)
@@ -438,7 +452,8 @@ def test_what_cannot_go_by_layers_must_reuse(servers):
 
 # ---- the table itself ----
 
-HEADER = "| together with | dense | sparse, layer by layer | sparse, in chunks | tested by |"
+HEADER = ("| together with | dense | sparse, layer by layer | sparse, in chunks | filters | "
+          "tested by |")
 
 
 def test_the_docs_say_what_is_tested():
