@@ -346,8 +346,8 @@ static int run_index(struct decoder *d, uint32_t layer, const void *q, struct er
                                            .n_heads = c->n_heads,
                                            .scale = c->attn_scale,
                                            .softcap = c->attn_softcap,
-                                            .slopes = c->slopes,
-                                            .sinks = sinks_of(d, layer)};
+                                           .slopes = c->slopes,
+                                           .sinks = sinks_of(d, layer)};
     return d->be->ops->sparse->index(d->be, &args, err);
 }
 
