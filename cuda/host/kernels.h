@@ -41,7 +41,7 @@ struct device_budget {
     float decay;
     uint32_t window, pooling, kernel; /* pooling: enum kv_pooling */
     uint32_t cache_positions;
-    uint32_t n_before, score_row, begins_chunk, compress;
+    uint32_t n_before, score_row, begins_chunk, reorders, compress;
     int32_t scores_at; /* its first slot in each KV head's scores; -1: it needs none */
 };
 
@@ -195,7 +195,8 @@ struct attn_simple_params {
     struct sparse_view sparse;
 };
 
-/* Eviction from a bounded cache: evict_decode.cu, evict_scores.cu, evict_chunk.cu. */
+/* Eviction from a bounded cache: evict_decode.cu, evict_scores.cu, evict_chunk.cu; also
+ * evict_order.cu. */
 struct evict_params {
     const struct device_step *step;
     const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
@@ -297,6 +298,9 @@ cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows,
 cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, uint32_t max_slots,
                                 struct launch launch);
 cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs, struct launch launch);
+/* Orders the tokens of the sequences that the step reorders, in all layers. */
+cudaError_t launch_evict_order(const struct device_step *step, const struct kv_pool *kv,
+                               uint32_t n_layers, uint32_t n_seqs, struct launch launch);
 /* Computes totals [n_seqs]. */
 cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_pool *kv,
                                 struct evict_total *totals, uint32_t n_seqs, struct launch launch);

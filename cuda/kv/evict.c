@@ -3,6 +3,7 @@
  *   attn_decode, attn_prefill   log-sum-exp of every row; raw scores of the rows that decode
  *   decode                      one kernel: updates scores, evicts a token, renumbers ranks
  *   chunk                       updates scores; after a chunk, compacts the retained tokens
+ *   order                       one kernel: puts the tokens of a full cache in the text's order
  *
  * All sequences with a budget share one block of scores, in the order of the step (step.c).  A
  * prompt's part of it holds the list of its retained slots.
@@ -102,6 +103,15 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
     return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk", err);
 }
 
+static int evict_order(struct backend *be, const struct kv_pool *kv, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    if (!cuda->step.budgets) return 0;
+    return cuda_check(cuda,
+                      launch_evict_order(cuda->device_step, kv, cuda->step.n_layers,
+                                         cuda->step.n_seqs, launch_of(cuda)),
+                      "evict_order", err);
+}
+
 static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
                         struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
@@ -120,5 +130,6 @@ static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evi
 const struct evict_ops cuda_evict_ops = {
     .decode = evict_decode,
     .chunk = evict_chunk,
+    .order = evict_order,
     .totals = evict_totals,
 };

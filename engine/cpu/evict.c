@@ -21,6 +21,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/cpu/evict_order.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
@@ -536,5 +537,6 @@ static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evi
 const struct evict_ops cpu_evict_ops = {
     .decode = evict_decode,
     .chunk = evict_chunk,
+    .order = cpu_evict_order,
     .totals = evict_totals,
 };

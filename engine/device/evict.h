@@ -16,6 +16,13 @@
  * the order of the text.  Each head's state of its tokens (struct kv_page_state) is in their pages,
  * after keys and values.
  *
+ * A chunk may also follow generated tokens: the next turn of a conversation.  Then the free slot is
+ * closed before its first row is appended (step_seq.reorders): order() moves the kept tokens to the
+ * first `capacity` slots, in the order of the text, as after a chunk.
+ *
+ *   before   A  S  U  . … T
+ *   after    A  S  T  … U .                ranks are slots again; the next row's slot is `capacity`
+ *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_DEVICE_EVICT_H
 #define ENGINE_DEVICE_EVICT_H
@@ -81,6 +88,9 @@ struct evict_ops {
      * of a layer, with the same arguments. */
     int (*decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*chunk)(struct backend *be, const struct attn_args *args, struct error *err);
+    /* Orders the tokens of the sequences that the step reorders, in all layers; called right after
+     * step_begin(), and only if there are any. */
+    int (*order)(struct backend *be, const struct kv_pool *kv, struct error *err);
     /* Fills totals, host [step.n_seqs], for the sequences with a budget; called after the last
      * layer, and valid after collect() or sync(). */
     int (*totals)(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,

@@ -45,6 +45,8 @@ struct step_seq {
     bool begins_chunk;  /* prompts: the first row begins a chunk.  With KV_SCORE_WINDOW, scores from
                            earlier chunks are reset before this step's rows count */
     uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
+    bool reorders;      /* prompts: the kept tokens, `capacity` of them, are put in the order of the
+                           text before the rows are appended */
     bool compress;      /* prompts: the last row ends a chunk.  After this step the first
                            min(n_slots, capacity) slots hold the kept tokens */
     /* NULL: attention is dense.  At most one sequence of a step has this.  It computes a prompt, and

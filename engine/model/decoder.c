@@ -689,12 +689,21 @@ static const struct step_seq *sparse_of(const struct step *step) {
     return NULL;
 }
 
+/* Puts caches into the order of the text where a chunk follows generated tokens. */
+static int run_order(struct decoder *d, const struct step *step, struct error *err) {
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        if (step->seqs[i].budget && step->seqs[i].reorders)
+            return d->be->ops->evict->order(d->be, d->kv, err);
+    return 0;
+}
+
 static int run_step(struct decoder *d, const struct step *step, const struct sample_row *samples,
                     uint32_t n_samples, struct sample_result *results, float *logits_out,
                     struct error *err) {
     if (is_plain_decode(d, step, samples, n_samples))
         return run_plain_decode(d, n_samples, samples, results, logits_out, err);
-    const int rc = run_layers(d, step->n_rows, err);
+    int rc = run_order(d, step, err);
+    if (!rc) rc = run_layers(d, step->n_rows, err);
     return rc ? rc : run_samples(d, d->x, samples, n_samples, results, logits_out, err);
 }
 

@@ -50,6 +50,7 @@ struct run {
     uint32_t *pages[N_LAYERS];
     uint32_t n_pages;          /* of a layer */
     uint32_t n_kept, n_done;   /* slots between steps; tokens of the text so far */
+    uint32_t turn;             /* where the present turn, and so its first chunk, began */
     float *qkv[N_LAYERS];      /* [n_text, (n_heads + 2 n_kv) * dim], before RoPE */
     float *out[N_LAYERS];      /* [n_text, n_heads * dim] */
     double *inv_freq, *angles; /* [n_freqs]; [n_text][2][n_freqs] */
@@ -160,7 +161,7 @@ static bool is_prompt(const struct run *r) {
 
 static uint32_t chunk_end(const struct run *r) {
     const uint32_t chunk = r->plan.chunk;
-    return min_u32((r->n_done / chunk + 1) * chunk, r->plan.n_prompt);
+    return min_u32(r->turn + ((r->n_done - r->turn) / chunk + 1) * chunk, r->plan.n_prompt);
 }
 
 /* The first of the part's rows that counts for scores. */
@@ -183,7 +184,8 @@ static struct step_seq describe(struct part *p, uint32_t first_row) {
                            .budget = &r->plan.budget,
                            .n_before = r->n_done};
     if (!is_prompt(r)) return seq;
-    seq.begins_chunk = r->n_done % r->plan.chunk == 0;
+    seq.begins_chunk = (r->n_done - r->turn) % r->plan.chunk == 0;
+    seq.reorders = r->n_done == r->turn && r->turn > r->plan.budget.capacity;
     seq.compress = r->n_done + p->n_rows == chunk_end(r);
     seq.score_row = score_row_of(r, p->n_rows);
     return seq;
@@ -274,6 +276,7 @@ static void run_step(struct part *parts, uint32_t n_parts) {
     }
     assert_true(step.n_rows <= MOST_ROWS);
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
+    assert_int_equal(be->ops->evict->order(be, &parts[0].run->kv, NULL), 0);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         run_layer(parts, n_parts, layer, step.n_rows);
     assert_int_equal(be->ops->evict->totals(be, &parts[0].run->kv, totals, NULL), 0);
@@ -543,15 +546,19 @@ static void check_tokens(struct run *r, uint32_t first, uint32_t end) {
     free(p);
 }
 
-/* The whole text, the prompt's chunks cut at random, all of it compared. */
+/* The text up to a token, the prompt's chunks cut at random, all of it compared. */
+static void run_and_check_to(struct run *r, uint32_t n_text) {
+    while (r->n_done < n_text) {
+        const uint32_t first = r->n_done, end = is_prompt(r) ? chunk_end(r) : first + 1;
+        while (r->n_done < end) run_rows(r, 1 + random_below(end - r->n_done));
+        check_tokens(r, first, end);
+    }
+}
+
 static void run_and_check(struct backend *be, const struct plan *plan) {
     struct run r;
     run_init(&r, be, plan);
-    while (r.n_done < plan->n_text) {
-        const uint32_t first = r.n_done, end = is_prompt(&r) ? chunk_end(&r) : first + 1;
-        while (r.n_done < end) run_rows(&r, 1 + random_below(end - r.n_done));
-        check_tokens(&r, first, end);
-    }
+    run_and_check_to(&r, plan->n_text);
     run_fini(&r);
 }
 
@@ -632,6 +639,33 @@ static void bounded_caches_equal_the_definition_on(struct backend *be) {
 static void bounded_caches_equal_the_definition(void **state) {
     (void)state;
     for_each_backend(bounded_caches_equal_the_definition_on);
+}
+
+/* Turns of a conversation: what is generated, and then a prompt behind it, in its own chunks. */
+static void turns_equal_the_definition_on(struct backend *be) {
+    static bool cache_positions;
+    for (enum kv_score score = KV_SCORE_NONE; score <= KV_SCORE_WINDOW; score++) {
+        struct plan plan = score == KV_SCORE_WINDOW && random_below(2)
+                               ? pooled_plan(KV_POOLING_MAX, cache_positions)
+                               : random_plan(score, cache_positions);
+        const uint32_t n_first = plan.n_text, n_turns = 3;
+        struct run r;
+        plan.n_text += n_turns * 300;
+        run_init(&r, be, &plan);
+        run_and_check_to(&r, n_first);
+        for (uint32_t turn = 0; turn < n_turns; turn++) {
+            r.turn = r.n_done;
+            r.plan.n_prompt = r.n_done + 1 + random_below(2) * random_below(150);
+            run_and_check_to(&r, r.plan.n_prompt + random_below(2) * random_below(150));
+        }
+        run_fini(&r);
+        cache_positions = !cache_positions;
+    }
+}
+
+static void turns_equal_the_definition(void **state) {
+    (void)state;
+    for_each_backend(turns_equal_the_definition_on);
 }
 
 /* A NaN row spoils every score it touches: those leave first, and then all is well again. */
@@ -811,6 +845,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bounded_caches_equal_the_definition),
         cmocka_unit_test(pooled_scores_equal_the_definition),
+        cmocka_unit_test(turns_equal_the_definition),
         cmocka_unit_test(what_a_nan_row_touched_leaves_first),
         cmocka_unit_test(of_equals_the_older_goes),
         cmocka_unit_test(pieces_and_threads_change_no_bit),
