@@ -37,6 +37,7 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/state_cache.h"
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
 #include "engine/schedule/request_plan.h"
@@ -376,6 +377,8 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.batch_invariant = c->batch_invariant;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
     if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);
+    if (!code && c->prefix_caching && e->kv.tracked)
+        code = state_cache_create(&e->space.states, &e->space, err);
     if (code) return code;
     return create_scheduler(e, err);
 }
@@ -718,6 +721,7 @@ void engine_destroy(struct engine *e) {
     if (e->has_commands) mailbox_fini(&e->commands);
     scheduler_destroy(e->scheduler);
     decoder_destroy(e->decoder);
+    state_cache_destroy(e->space.states);
     prefix_cache_destroy(e->space.cache);
     page_pool_destroy(e->space.pool);
     page_pool_destroy(e->space.blocks);

@@ -32,8 +32,10 @@ enum kv_phase {
     KV_PHASE_SELECTION /* sparse layers have left it; steps have one row */
 };
 
-/* Which tokens' pages other sequences may share, from the most to the least. */
-enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_NOTHING };
+/* Which tokens' pages other sequences may share, from the most to the least.  KV_SHARES_STATES:
+ * none, but a sequence may go on from all that another one had (state_cache.h).  The kind is then
+ * the only one of its plan. */
+enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_STATES, KV_SHARES_NOTHING };
 
 struct kv_kind {
     enum kv_sharing sharing;
@@ -80,6 +82,14 @@ struct kv_kind {
     void (*suspended)(struct kv_sequence *kv);
     /* Gives back all that it holds beside the lists. */
     void (*release)(struct kv_sequence *kv);
+
+    /* ---- states, with KV_SHARES_STATES ---- */
+
+    /* Returns how many of each list's first pages hold what the sequence keeps between two steps. */
+    uint32_t (*state_pages)(const struct kv_sequence *kv);
+    /* Returns a number that two sequences of one key must agree on, if the one is to go on from the
+     * state that the other had after n_tokens tokens, the last `turn` of which began its chunks. */
+    uint32_t (*ends_at)(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens);
 };
 
 extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded, kv_kind_selected,

@@ -15,6 +15,8 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/saved.h"
 #include "engine/kv/sequence_prefix.h"
+#include "engine/kv/sequence_state.h"
+#include "engine/kv/state_cache.h"
 
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt) {
@@ -29,6 +31,7 @@ int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
 
 void kv_sequence_fini(struct kv_sequence *kv) {
     if (kv->layers && kv->views) kv_release(kv);
+    else if (kv->views) sequence_state_release(kv); /* kv_keep() has taken the rest */
     for (uint32_t i = 0; kv->layers && i < kv->space->n_layers; i++) free(kv->layers[i].pages);
     free(kv->layers);
     free(kv->views);
@@ -106,8 +109,12 @@ bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
     return missing_beside(kv, n_tokens).blocks > kv_spare_blocks(kv->space);
 }
 
+bool kv_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
+    return sequence_prefix_is_coming(kv, other) || sequence_state_is_coming(kv, other);
+}
+
 uint32_t kv_max_rows(const struct kv_sequence *kv) {
-    uint32_t n_rows = UINT32_MAX;
+    uint32_t n_rows = sequence_state_max_rows(kv);
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->max_rows) n_rows = min_u32(n_rows, (*kind)->max_rows(kv));
     return n_rows;
@@ -153,6 +160,7 @@ uint64_t kv_n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
 /* Begins with nothing stored.  Of a layer-major prompt layers with a window keep only its end. */
 static void begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
+    kv->turn = 0;
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->begin) (*kind)->begin(kv);
     kv_lists_begin(kv,
@@ -165,11 +173,14 @@ int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
         if ((*kind)->prepare) code = (*kind)->prepare(kv);
     if (!code) code = kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt));
-    return code ? code : sequence_prefix_prepare(kv, prompt);
+    if (!code) code = sequence_prefix_prepare(kv, prompt);
+    return code ? code : sequence_state_prepare(kv, prompt);
 }
 
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
-    return kv->saved ? kv->n_tokens : sequence_prefix_find(kv, tokens, n_max, NULL).n_tokens;
+    if (kv->saved) return kv->n_tokens;
+    const struct kv_state *state = sequence_state_find(kv, tokens, n_max);
+    return state ? state->n_tokens : sequence_prefix_find(kv, tokens, n_max, NULL).n_tokens;
 }
 
 uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
@@ -180,7 +191,8 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
     else begin(kv);
     sequence_prefix_use(kv, &match);
     kv->n_tokens = kv->n_found = match.n_tokens;
-    return match.n_tokens;
+    sequence_state_match(kv, tokens, n_max);
+    return kv->n_tokens;
 }
 
 int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
@@ -228,7 +240,16 @@ int kv_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct
     int code = 0;
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
         if ((*kind)->submitted) code = (*kind)->submitted(kv, slice, err);
-    return code;
+    return code || slice ? code : sequence_state_submitted(kv, err);
+}
+
+void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+    sequence_prefix_insert(kv, tokens, n_tokens);
+    kv_vouch(kv, n_tokens);
+}
+
+void kv_vouch(struct kv_sequence *kv, uint32_t n_tokens) {
+    sequence_state_publish(kv, n_tokens);
 }
 
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens) {
@@ -251,8 +272,11 @@ int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uin
              const struct kv_amount *left, struct error *err) {
     int code = ERR_FULL;
     kv_match(kv, tokens, n_max);
-    if (!left || is_spare(kv_missing(kv, n_tokens), kv_spare(kv->space, *left)))
-        code = kv_reserve(kv, n_tokens);
+    const struct kv_spare spare = kv_spare(kv->space, left ? *left : (struct kv_amount){0});
+    const struct kv_amount missing = kv_missing(kv, n_tokens);
+    const bool fits = is_spare(missing, spare);
+    if (kv->matched && !fits) sequence_state_take_over(kv, missing.pages, spare.pages);
+    if (!left || fits || is_spare(kv_missing(kv, n_tokens), spare)) code = kv_reserve(kv, n_tokens);
     if (code == 0) return kv_resume(kv, err);
     kv_suspend(kv, NULL); /* cannot fail: there is nothing new to swap out */
     return error_set(err, code, "no memory for the request's pages");
@@ -277,7 +301,8 @@ static bool is_unique(const struct kv_sequence *kv) {
 int kv_suspend(struct kv_sequence *kv, struct error *err) {
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->suspended) (*kind)->suspended(kv);
-    const bool saves = is_unique(kv);
+    const bool saves = is_unique(kv) && !kv->matched;
+    if (kv->matched) sequence_state_unmatch(kv);
     const int code = saves ? kv_save(kv, err) : kv_swap_out(kv, err);
     if (saves) kv_lists_trim(kv, 0);
     else give_back(kv);
@@ -286,6 +311,7 @@ int kv_suspend(struct kv_sequence *kv, struct error *err) {
 
 int kv_resume(struct kv_sequence *kv, struct error *err) {
     if (kv->saved) return kv_restore(kv, err);
+    if (kv->matched) return sequence_state_resume(kv, err);
     const int code = sequence_prefix_resume(kv, err);
     kv_lists_cover(kv);
     return code ? code : kv_swap_in(kv, err);
@@ -294,6 +320,7 @@ int kv_resume(struct kv_sequence *kv, struct error *err) {
 void kv_release(struct kv_sequence *kv) {
     kv_swap_drop(kv->space, &kv->swap);
     kv_forget_saved(kv);
+    sequence_state_release(kv);
     give_back(kv);
     kv->prompt_done = false;
 }

@@ -6,12 +6,16 @@
  *       └─ views[]: the block tables of the next step
  *
  * The scheduler calls these functions and never asks for the policy.  A sequence's life:
- * prepare, match, then reserve + view + commit + submitted + insert + done for every step, release.
+ * prepare, match, then reserve + view + commit + submitted + insert + done for every step, keep,
+ * release.
  * A preempted sequence is suspended, and continues with match, reserve and resume.
  *
  * A sequence's rows are committed when their step is planned and `submitted` once the device has
  * the step.  They are inserted when the results are known to be sound; done follows in any case.
  * Another step may have been planned in between.
+ *
+ * What it shares with others is in files of its own: sequence_prefix.c (blocks of the text), and
+ * sequence_state.c (states of sequences that keep a budget).
  *
  * Thread: engine.  No page is released (and handed out again) while a step that uses it is in
  * flight: the scheduler sees to that.
@@ -34,6 +38,7 @@
 
 struct error;
 struct evict_total;
+struct kv_state;
 struct layer_slice;
 struct select_total;
 
@@ -63,6 +68,9 @@ struct kv_sequence {
     uint64_t salt;
     uint32_t n_tokens;        /* stored, or about to be by an in-flight step */
     uint32_t n_found;         /* tokens of these that kv_match() found */
+    uint32_t n_sound;         /* tokens of these whose results are known to be sound */
+    uint32_t turn;            /* tokens before the present turn: those that the sequence had from
+                                 the end of another; its prompt's chunks are counted from here */
     struct page_list *layers; /* [n_layers] */
     struct kv_view *views;    /* [n_layers] */
     /* sequence_prefix.c: */
@@ -80,6 +88,12 @@ struct kv_sequence {
     struct kv_swap swap;
     struct kv_usage counted; /* what steps have reported so far */
     char *saved;             /* NULL, or what its pages held (saved.h) */
+    /* sequence_state.c: */
+    uint64_t name;            /* a hash of all that decides the prompt's last state; 0: none */
+    struct kv_state *matched; /* from which the sequence is about to go on; or NULL */
+    /* The sequence's own states, or NULL: before its prompt's last token, not published yet; and at
+     * its end, empty until then. */
+    struct kv_state *coming, *ending;
 };
 
 /* Initialises kv; on failure nothing is left behind.  ERR_NOMEM. */
@@ -107,7 +121,7 @@ bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns how many of the first n_max tokens kv_match() would find. */
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`
- * needs next. */
+ * needs next, or a state that it goes on from. */
 bool kv_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other);
 /* Returns how many rows the next step may have; under a budget no step crosses the end of a
  * chunk. */
@@ -133,8 +147,8 @@ int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt);
  * the sequence cannot continue. */
 int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
              const struct kv_amount *left, struct error *err);
-/* Takes what the prefix cache has of the first n_max tokens; returns how many tokens that is, with
- * those that kv_resume() will bring back. */
+/* Takes what the prefix cache has of the first n_max tokens, or holds a state of some of them; returns
+ * how many tokens that is, with those that kv_resume() will bring back. */
 uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Makes sure that the lists have pages for n_tokens tokens in all, all or none.  Evicts cached
  * blocks when pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
@@ -149,9 +163,11 @@ void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
 /* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold, if a
  * kind needs that.  The next one has not been submitted yet.  ERR_DEVICE. */
 int kv_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
-/* Inserts whole blocks of the first n_tokens tokens into the prefix cache, as far as they may be
- * shared.  These tokens are stored and known to be sound. */
+/* Lets others find what the first n_tokens tokens have left, as far as it may be shared: whole blocks,
+ * or a state.  These tokens are stored and known to be sound. */
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+/* Notes that the first n_tokens tokens are sound, as kv_insert() does, when the sequence has ended. */
+void kv_vouch(struct kv_sequence *kv, uint32_t n_tokens);
 /* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
 /* Counts what a step of the sequence has reported; NULL: it had no budget, or did not select. */
@@ -164,6 +180,10 @@ int kv_suspend(struct kv_sequence *kv, struct error *err);
 /* Brings back what kv_suspend() kept, and what kv_match() found in the host pool, into the reserved
  * pages.  Called when the sequence starts, right after kv_reserve().  ERR_DEVICE. */
 int kv_resume(struct kv_sequence *kv, struct error *err);
+/* Leaves the state of a sequence that has ended to others, if its kind allows it and all of its tokens
+ * are sound; no step may be in flight.  tokens: host [n_tokens], its text.  Returns true if it has
+ * taken ownership of them; then the sequence can only be finished. */
+bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens);
 /* Gives every page back and forgets what is stored. */
 void kv_release(struct kv_sequence *kv);
 

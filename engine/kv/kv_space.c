@@ -4,6 +4,7 @@
 #include "engine/base/error.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/state_cache.h"
 
 bool kv_is_sparse(const struct kv_space *space, uint32_t layer) {
     for (uint32_t i = 0; i < space->n_groups; i++)
@@ -32,14 +33,43 @@ uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer) {
     return layer;
 }
 
+uint32_t kv_n_idle(const struct kv_space *space) {
+    return (space->cache ? prefix_cache_n_idle_pages(space->cache) : 0) +
+           (space->states ? state_cache_n_idle_pages(space->states) : 0);
+}
+
 uint64_t kv_n_available(const struct kv_space *space) {
-    const uint64_t n_idle = space->cache ? prefix_cache_n_idle_pages(space->cache) : 0;
-    return page_pool_n_free(space->pool) + n_idle;
+    return (uint64_t)page_pool_n_free(space->pool) + kv_n_idle(space);
+}
+
+/* Evicts what was used least recently; something must be idle. */
+static void evict_oldest(const struct kv_space *space) {
+    if (space->states && state_cache_oldest(space->states) < prefix_cache_oldest(space->cache))
+        state_cache_evict_oldest(space->states);
+    else prefix_cache_evict_oldest(space->cache);
 }
 
 int kv_make_free(const struct kv_space *space, uint64_t n_pages) {
     if (n_pages > kv_n_available(space)) return ERR_FULL;
-    if (n_pages > page_pool_n_free(space->pool))
-        prefix_cache_evict(space->cache, (uint32_t)n_pages);
+    while (page_pool_n_free(space->pool) < n_pages) evict_oldest(space);
     return 0;
+}
+
+uint32_t kv_n_stored(const struct kv_space *space) {
+    return (space->cache ? prefix_cache_n_stored_pages(space->cache) : 0) +
+           (space->states ? state_cache_n_stored_pages(space->states) : 0);
+}
+
+uint32_t kv_n_stored_blocks(const struct kv_space *space) {
+    return (space->cache ? prefix_cache_n_store_blocks(space->cache) : 0) +
+           (space->states ? state_cache_n_store_blocks(space->states) : 0);
+}
+
+void kv_drop_stored(const struct kv_space *space, uint64_t n_blocks) {
+    while (page_pool_n_free(space->blocks) < n_blocks && kv_n_stored_blocks(space) > 0) {
+        if (space->states &&
+            state_cache_oldest_stored(space->states) < prefix_cache_oldest_stored(space->cache))
+            state_cache_drop_oldest_stored(space->states);
+        else prefix_cache_drop_oldest_stored(space->cache);
+    }
 }

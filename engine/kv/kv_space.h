@@ -15,6 +15,7 @@ struct kv_pool;
 struct kv_swaps;
 struct page_pool;
 struct prefix_cache;
+struct state_cache;
 
 /* Pages of the pool, and blocks of the host pool (host_pool.h). */
 struct kv_amount {
@@ -30,6 +31,7 @@ struct kv_space {
     struct page_pool *pool;
     struct page_pool *blocks;   /* of the host pool; NULL: there is none */
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
+    struct state_cache *states; /* NULL: states are not kept */
     uint32_t n_layers;
     const uint32_t *windows; /* as in struct step */
     uint32_t window;         /* the largest; 0: there is none, or pages are kept all the same */
@@ -70,10 +72,22 @@ uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer); /* of a
 /* Returns the first sparse layer from this one on, n_layers if there are no more. */
 uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
 
-/* Returns how many pages are free, or would be once the prefix cache is evicted. */
+/* ---- what is cached: blocks of the prefix cache and states, in one order of age ---- */
+
+/* Returns how many pages evictions could free. */
+uint32_t kv_n_idle(const struct kv_space *space);
+/* Returns how many pages are free, or would be once all that is cached is evicted. */
 uint64_t kv_n_available(const struct kv_space *space);
-/* Makes n_pages pages of the pool free: evicts cached blocks when there are fewer.  ERR_FULL:
+/* Makes n_pages pages of the pool free: evicts what is cached when there are fewer.  ERR_FULL:
  * nothing has been evicted. */
 int kv_make_free(const struct kv_space *space, uint64_t n_pages);
+
+/* Returns how many cached pages are in the host pool; the second, how many host blocks these
+ * take. */
+uint32_t kv_n_stored(const struct kv_space *space);
+uint32_t kv_n_stored_blocks(const struct kv_space *space);
+/* Drops cached pages from the host pool until n_blocks host blocks are free or there are no more to
+ * drop. */
+void kv_drop_stored(const struct kv_space *space, uint64_t n_blocks);
 
 #endif

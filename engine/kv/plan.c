@@ -235,6 +235,7 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
     if (!kv_choice_is_bounded(choice)) return plan;
     plan.kinds = &kv_kinds_bounded;
     plan.chunk = kv_choice_chunk(choice, n_prompt);
+    plan.is_whole = choice->whole;
     plan.budget = (struct kv_budget){.capacity = (uint32_t)kv_choice_capacity(choice),
                                      .n_sink = choice->n_sink,
                                      .n_recent = choice->n_recent,

@@ -28,6 +28,7 @@ struct kv_plan {
     uint8_t type;                 /* kv_choice.type, for counters; the code never branches on it */
     struct kv_budget budget;      /* of the kind `bounded`; else zeroed */
     uint32_t chunk;               /* tokens of the prompt between two evictions */
+    bool is_whole;                /* that is all of them */
     /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
      * ones (the tail).  The first two numbers are multiples of PAGE_TOKENS. */
     uint32_t n_selected, n_tail, n_sink;

@@ -326,9 +326,8 @@ static void drop(struct prefix_cache *cache, uint32_t block) {
     cache->n_blocks--;
 }
 
-void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks) {
-    while (cache->stored.oldest != PREFIX_NONE && page_pool_n_free(cache->space->blocks) < n_blocks)
-        drop(cache, cache->stored.oldest);
+void prefix_cache_drop_oldest_stored(struct prefix_cache *cache) {
+    drop(cache, cache->stored.oldest);
 }
 
 /* Transfers a block to or from its host blocks.  Pages of layers with a window come last there: a
@@ -353,7 +352,7 @@ static void store_or_drop(struct prefix_cache *cache, uint32_t block) {
     const struct kv_space *space = cache->space;
     struct block *b = &cache->blocks[block];
     const uint32_t n = n_places(cache, b);
-    if (cache->place_blocks > 0) prefix_cache_drop_stored(cache, n);
+    if (cache->place_blocks > 0) kv_drop_stored(space, n);
     if (cache->place_blocks == 0 || page_pool_take(space->blocks, block_places(cache, block), n)) {
         drop(cache, block);
         return;
@@ -393,20 +392,31 @@ int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
     return move_block(cache, block, kv_pages_in, err);
 }
 
-/* Frees what was needed least recently; false: there is nothing to give. */
-static bool give_oldest(struct prefix_cache *cache) {
-    const uint32_t idle = cache->idle.oldest, passed = cache->passed.oldest;
-    if (idle == PREFIX_NONE && passed == PREFIX_NONE) return false;
-    if (idle == PREFIX_NONE ||
-        (passed != PREFIX_NONE && cache->blocks[passed].since < cache->blocks[idle].since))
+static uint64_t oldest_of(const struct prefix_cache *cache, const struct block_list *list) {
+    return list->oldest == PREFIX_NONE ? UINT64_MAX : cache->blocks[list->oldest].since;
+}
+
+uint64_t prefix_cache_oldest(const struct prefix_cache *cache) {
+    return min_u64(oldest_of(cache, &cache->idle), oldest_of(cache, &cache->passed));
+}
+
+uint64_t prefix_cache_oldest_stored(const struct prefix_cache *cache) {
+    return oldest_of(cache, &cache->stored);
+}
+
+uint64_t prefix_cache_tick(struct prefix_cache *cache) {
+    return cache->clock++;
+}
+
+void prefix_cache_evict_oldest(struct prefix_cache *cache) {
+    if (oldest_of(cache, &cache->passed) < oldest_of(cache, &cache->idle))
         drop_oldest_window(cache);
-    else store_or_drop(cache, idle);
-    return true;
+    else store_or_drop(cache, cache->idle.oldest);
 }
 
 void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
-    while (page_pool_n_free(cache->pool) < n_pages && give_oldest(cache)) {
-    }
+    while (page_pool_n_free(cache->pool) < n_pages && prefix_cache_oldest(cache) < UINT64_MAX)
+        prefix_cache_evict_oldest(cache);
 }
 
 /* Adds an entry with this name, a parent in use, and no users.  Drops the oldest unused block if no

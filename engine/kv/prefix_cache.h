@@ -79,17 +79,23 @@ int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
                             const struct page_list *layers, uint32_t index, bool needs_window,
                             struct error *err);
 
-/* Gives pages back to the pool, least recently needed first, until at least n_pages are free there
- * or there are no more to give.  Unused blocks are evicted whole; used ones drop window pages that
- * no user needs. */
+/* Gives pages back to the pool that were needed least recently; there must be some to give.  An
+ * unused block is evicted whole; a used one drops window pages that no user needs.  prefix_cache_
+ * oldest() returns when they were needed, UINT64_MAX if there are none. */
+void prefix_cache_evict_oldest(struct prefix_cache *cache);
+uint64_t prefix_cache_oldest(const struct prefix_cache *cache);
+/* Returns the present moment, by which the age of blocks is told; it passes with every call. */
+uint64_t prefix_cache_tick(struct prefix_cache *cache);
+/* Evicts until at least n_pages are free in the pool or there are no more to give. */
 void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages);
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* pages that evict could
                                                                          free */
 
-/* Drops unused blocks from the host pool, least recently used first, until n_blocks host blocks are
- * free or there are no more to drop. */
-void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks);
+/* Drops the least recently used of the unused blocks from the host pool; there must be one.
+ * prefix_cache_oldest_stored() is as prefix_cache_oldest(). */
+void prefix_cache_drop_oldest_stored(struct prefix_cache *cache);
+uint64_t prefix_cache_oldest_stored(const struct prefix_cache *cache);
 /* Returns how many pages unused blocks have in the host pool; the second, how many host blocks
  * these take. */
 uint32_t prefix_cache_n_stored_pages(const struct prefix_cache *cache);

@@ -20,7 +20,7 @@ static uint32_t n_shareable(const struct kv_sequence *kv) {
     enum kv_sharing least = kv->space->batch_invariant ? KV_SHARES_PROMPT : KV_SHARES_TEXT;
     for (const struct kv_kind *const *kind = kv->plan.kinds->all; *kind; kind++)
         if ((*kind)->sharing > least) least = (*kind)->sharing;
-    if (!kv->space->cache || least == KV_SHARES_NOTHING) return 0;
+    if (!kv->space->cache || least >= KV_SHARES_STATES) return 0;
     return least == KV_SHARES_PROMPT ? kv->plan.n_prompt : UINT32_MAX;
 }
 
@@ -55,7 +55,7 @@ int sequence_prefix_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
 
 /* Compares the hashes of the first block that `other` has not inserted.  They are chained, so if
  * they are equal, all blocks up to it are. */
-bool kv_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
+bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other) {
     uint32_t next = other->n_blocks;
     if (next >= other->n_hashes || next >= kv->n_hashes) return false;
     return kv->hashes[next] == other->hashes[next];
@@ -130,7 +130,7 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
     kv->n_blocks = n;
 }
 
-void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     struct prefix_cache *cache = kv->space->cache;
     const uint32_t n_blocks = min_u32(n_tokens, n_shareable(kv)) / PAGE_TOKENS;
     if (n_blocks <= kv->n_blocks) return;

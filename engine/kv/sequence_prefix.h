@@ -9,8 +9,6 @@
  *
  * Only what all layers have can be shared, so a sequence shares the least of what its kinds allow.
  *
- * kv_insert() and kv_worth_waiting(), which kv_sequence.h declares, are here, too.
- *
  * Thread: engine.  Memory: arrays of block numbers and hashes, which grow in prepare and grow. */
 #ifndef ENGINE_KV_SEQUENCE_PREFIX_H
 #define ENGINE_KV_SEQUENCE_PREFIX_H
@@ -39,6 +37,12 @@ struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uin
 /* Uses the match's blocks, whose numbers are in kv->blocks, and puts their pages into the empty
  * lists. */
 void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *match);
+/* Inserts whole blocks of the first n_tokens tokens, which are stored and known to be sound, as far
+ * as they may be shared. */
+void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+/* Tells whether `other`, which is computing its prompt, will soon insert a block that `kv` needs
+ * next. */
+bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other);
 /* Tells whether tokens that are not inserted yet will be. */
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);
 /* Ends the need for window pages of blocks before number n. */

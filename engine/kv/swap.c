@@ -52,13 +52,9 @@ void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap) {
     swap->kept->n = 0;
 }
 
-static uint32_t n_cached(const struct kv_space *space) {
-    return space->cache ? prefix_cache_n_store_blocks(space->cache) : 0;
-}
-
 uint32_t kv_spare_blocks(const struct kv_space *space) {
     if (!space->blocks) return 0;
-    return page_pool_n_free(space->blocks) + n_cached(space) + space->swaps->n_blocks;
+    return page_pool_n_free(space->blocks) + kv_n_stored_blocks(space) + space->swaps->n_blocks;
 }
 
 /* Returns the oldest swap that is not matched; at most one is matched at a time. */
@@ -68,7 +64,7 @@ static struct kv_swap *oldest(const struct kv_swaps *swaps) {
 
 int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
     if (n_blocks > kv_spare_blocks(space)) return ERR_FULL;
-    if (n_blocks > 0 && space->cache) prefix_cache_drop_stored(space->cache, n_blocks);
+    if (n_blocks > 0) kv_drop_stored(space, n_blocks);
     while (n_blocks > 0 && page_pool_n_free(space->blocks) < n_blocks)
         kv_swap_drop(space, oldest(space->swaps));
     return 0;
@@ -155,9 +151,9 @@ static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
     const struct kv_space *space = kv->space;
     struct page_list *blocks = &kv->swap.blocks;
     const uint64_t n = kv_blocks_for(space, n_pages);
-    if (n == 0 || n > page_pool_n_free(space->blocks) + n_cached(space)) return false;
+    if (n == 0 || n > page_pool_n_free(space->blocks) + kv_n_stored_blocks(space)) return false;
     if (kv_list_grow(blocks, (uint32_t)n)) return false;
-    if (space->cache) prefix_cache_drop_stored(space->cache, (uint32_t)n);
+    kv_drop_stored(space, n);
     page_pool_take_sure(space->blocks, blocks->pages, (uint32_t)n);
     blocks->n = (uint32_t)n;
     return true;

@@ -136,7 +136,9 @@ static void running_remove(struct scheduler *s, uint32_t at) {
 static void retire(struct scheduler *s, struct sequence *seq) {
     prefill_queue_end(&s->prefill_queue, seq);
     seq->over = true;
-    if (seq->n_inflight == 0) sequence_destroy(seq);
+    if (seq->n_inflight > 0) return;
+    sequence_keep(seq);
+    sequence_destroy(seq);
 }
 
 /* Ends a sequence that has been removed from both lists. */
@@ -425,8 +427,11 @@ void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
         sparse_totals_add(&s->stats.sparse, &batch->visited);
     }
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
-        struct sequence *seq = batch->entries[i].seq;
-        if (!seq->over) seq->over = finish_entry(s, batch, i, events);
+        const struct batch_entry *entry = &batch->entries[i];
+        if (entry->seq->over)
+            sequence_accept_late(entry->seq, entry->n_stored, batch->results + entry->first_sample,
+                                 entry->n_samples);
+        else entry->seq->over = finish_entry(s, batch, i, events);
     }
     for (uint32_t i = 0; i < s->n_running; i++)
         if (!s->running[i]->over) s->running[n_kept++] = s->running[i];
@@ -446,11 +451,11 @@ static void count_host_pool(const struct scheduler *s, struct engine_stats *out)
     const struct kv_space *space = s->space;
     if (!space->store) return;
     const uint64_t n_used = page_pool_n_pages(space->blocks) - page_pool_n_free(space->blocks) -
-                            (space->cache ? prefix_cache_n_store_blocks(space->cache) : 0);
+                            kv_n_stored_blocks(space);
     out->host_pool_used_bytes = n_used * host_pool_block_bytes(space->store);
     out->n_swapped_out = space->swaps->n_out;
     out->n_swapped_in = space->swaps->n_in;
-    if (space->cache) out->pages_stored = prefix_cache_n_stored_pages(space->cache);
+    out->pages_stored = kv_n_stored(space);
 }
 
 static void add_levels(const struct sequence *seq, struct engine_stats *out) {
@@ -468,5 +473,5 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     out->pages_total = page_pool_n_pages(s->space->pool);
     count_host_pool(s, out);
     for (uint32_t i = 0; i < s->n_running; i++) add_levels(s->running[i], out);
-    if (s->space->cache) out->pages_cached = prefix_cache_n_idle_pages(s->space->cache);
+    out->pages_cached = kv_n_idle(s->space);
 }

@@ -171,6 +171,7 @@ void sequence_end(struct sequence *seq, enum finish_reason reason, int code, con
     struct engine_event *event = seq->ending;
     assert(event); /* exactly one final event */
     seq->ending = NULL;
+    seq->failed = reason == FINISH_ERROR;
     fill_final(seq, event);
     event->reason = reason;
     event->error_code = code;
@@ -271,13 +272,18 @@ static bool accept_draw(struct sequence *seq, const struct sample_result *result
     return v.ends;
 }
 
+static bool are_valid(const struct sample_result *results, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (results[i].invalid) return false;
+    return true;
+}
+
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events) {
     seq->n_done = n_stored;
-    for (uint32_t i = 0; i < n; i++)
-        if (results[i].invalid)
-            return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",
-                        events);
+    if (!are_valid(results, n))
+        return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",
+                    events);
     const bool draws = n > 0 && rows[n - 1].kind == SAMPLE_DRAW;
     /* The newest row attended to every page before it.  Its logits are sound, so the pages are, and
      * other sequences may share them.  Sparse rows may have left pages out, but the last row of
@@ -291,4 +297,13 @@ bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sampl
         seq->prompt_event = NULL;
     }
     return accept_draw(seq, &results[n - 1], events);
+}
+
+void sequence_accept_late(struct sequence *seq, uint32_t n_stored,
+                          const struct sample_result *results, uint32_t n) {
+    if (n > 0 && are_valid(results, n)) kv_vouch(&seq->kv, n_stored);
+}
+
+void sequence_keep(struct sequence *seq) {
+    if (!seq->failed && kv_keep(&seq->kv, seq->tokens, seq->n_tokens)) seq->tokens = NULL;
 }

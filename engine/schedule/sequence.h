@@ -68,6 +68,7 @@ struct sequence {
     uint32_t n_cached;   /* tokens found in the prefix cache at the first admission */
     bool admitted;       /* has run before */
     bool over;           /* has had its final event */
+    bool failed;         /* which was an error */
     struct sampling_state sampling;
     struct output output;
     /* Prompt log-probabilities so far; NULL: not asked for, or sent. */
@@ -114,6 +115,13 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uin
  * Appends the sequence's events; returns true if one of them is the final event. */
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events);
+
+/* Takes the results of a step that was in flight when the sequence ended: nothing comes of them, but
+ * whether they are sound. */
+void sequence_accept_late(struct sequence *seq, uint32_t n_stored,
+                          const struct sample_result *results, uint32_t n);
+/* Leaves what the cache keeps of an ended sequence to others, before it is destroyed. */
+void sequence_keep(struct sequence *seq);
 
 /* Ends the sequence early with FINISH_CANCELLED or FINISH_ERROR (code, text). */
 void sequence_end(struct sequence *seq, enum finish_reason reason, int code, const char *text,

@@ -19,6 +19,7 @@
 #include "engine/device/step.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/state_cache.h"
 #include "tests/engine/fake_select.h"
 #include "tests/engine/fake_tokenizer.h"
 
@@ -83,6 +84,11 @@ static double fake_now_s(void) {
 
 static const struct attn_pattern patterns[N_LAYERS]; /* a head each */
 
+static void make_caches(struct fixture *f) {
+    assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
+    assert_int_equal(state_cache_create(&f->space.states, &f->space, NULL), 0);
+}
+
 void fixture_init(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs) {
     fixture_init_with(f, n_pages,
                       (struct scheduler_config){.max_rows = max_rows, .max_seqs = max_seqs});
@@ -100,7 +106,7 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     f->space.n_groups = 1;
     fixture_set_layers(f, N_LAYERS);
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
-    assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
+    make_caches(f);
     f->shared = (struct sequence_shared){.space = &f->space,
                                          .tokenizer = fake_tokenizer,
                                          .eos = eos,
@@ -133,19 +139,21 @@ void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
     f->space.store = &f->store;
     f->space.swaps = &f->swaps;
     assert_int_equal(page_pool_create(&f->space.blocks, n_blocks, NULL), 0);
+    state_cache_destroy(f->space.states);
     prefix_cache_destroy(f->space.cache);
-    assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
+    make_caches(f);
 }
 
 void fixture_fini(struct fixture *f) {
     assert_int_equal(scheduler_n_live(f->scheduler), 0);
     scheduler_destroy(f->scheduler);
-    prefix_cache_evict(f->space.cache, f->n_pages);
+    assert_int_equal(kv_make_free(&f->space, f->n_pages), 0);
     assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages); /* nothing leaked */
     if (f->space.blocks) {
-        prefix_cache_drop_stored(f->space.cache, f->store.n_blocks);
+        kv_drop_stored(&f->space, f->store.n_blocks);
         assert_int_equal(page_pool_n_free(f->space.blocks), f->store.n_blocks);
     }
+    state_cache_destroy(f->space.states);
     prefix_cache_destroy(f->space.cache);
     page_pool_destroy(f->space.pool);
     page_pool_destroy(f->space.blocks);
@@ -285,11 +293,30 @@ static uint32_t append(struct fixture *f, const struct step_seq *seq, const stru
     return view->n_slots;
 }
 
+/* The first `capacity` slots, and no free one, in the order of the text. */
+static void reorder(struct fixture *f, const struct step_seq *seq, const struct kv_view *view) {
+    static struct kept kept[1024];
+    struct page *first = &f->memory[view->pages[0]];
+    const uint32_t capacity = seq->budget->capacity;
+    uint32_t n = 0;
+    for (uint32_t slot = 0; slot <= capacity; slot++) {
+        const struct page *page = &f->memory[view->pages[slot / PAGE_TOKENS]];
+        if (slot != first->free_slot)
+            kept[n++] = (struct kept){page->positions[slot % PAGE_TOKENS],
+                                      page->cells[slot % PAGE_TOKENS], slot};
+    }
+    assert_int_equal(n, capacity);
+    qsort(kept, n, sizeof(*kept), by_position);
+    for (uint32_t i = 0; i < n; i++) put(f, view, (struct kept){kept[i].position, kept[i].cell, i});
+    first->free_slot = capacity;
+}
+
 static void run_bounded(struct fixture *f, const struct step_seq *seq, const struct row_set *rows) {
     static struct kept kept[1024];
     const struct kv_view *view = &seq->layers[rows->layer];
     const struct kv_budget *budget = seq->budget;
     struct page *state = &f->memory[view->pages[0]];
+    if (seq->reorders) reorder(f, seq, view);
     uint32_t n = append(f, seq, rows, kept), hash = 7;
     if (seq->n_before == 0) state->free_slot = budget->capacity;
     for (uint32_t i = 0; i < n; i++) {

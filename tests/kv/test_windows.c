@@ -110,7 +110,7 @@ static void teardown(struct fixture *f) {
     if (f->space.blocks) {
         assert_int_equal(kv_spare_blocks(&f->space), STORE_BLOCKS);
         assert_int_equal(f->swaps.n_blocks, 0);
-        prefix_cache_drop_stored(f->space.cache, STORE_BLOCKS);
+        kv_drop_stored(&f->space, STORE_BLOCKS);
         assert_int_equal(page_pool_n_free(f->space.blocks), STORE_BLOCKS);
     }
     if (f->space.cache) {
@@ -432,7 +432,7 @@ static void a_window_waits_in_the_store(void **state) {
     assert_int_equal(f.swaps.n_out, n_pages);
     assert_int_equal(f.swaps.n_blocks, blocks_for(n_pages));
     prefix_cache_evict(f.space.cache, N_PAGES);
-    prefix_cache_drop_stored(f.space.cache, STORE_BLOCKS);
+    kv_drop_stored(&f.space, STORE_BLOCKS);
     memset(f.tags, 'x', sizeof(f.tags));
     snprintf(u.text + strlen(u.text), 2, "m");
     assert_true(go_on(&f, &u));
@@ -466,7 +466,7 @@ static void slim_blocks_are_enough_beside_a_window(void **state) {
     lose_place(&f, &last);
     kv_sequence_fini(&other.kv);
     prefix_cache_evict(f.space.cache, N_PAGES);
-    prefix_cache_drop_stored(f.space.cache, STORE_BLOCKS);
+    kv_drop_stored(&f.space, STORE_BLOCKS);
     assert_true(go_on(&f, &last)); /* its first blocks are gone */
     assert_int_equal(last.kv.n_tokens, 0);
     kv_sequence_fini(&last.kv);

@@ -24,8 +24,10 @@
  * A sequence that is suspended before its last slice has nothing to continue from, and begins anew.
  *
  * Evictions cannot be repeated without computing everything again.  So a suspended sequence's pages
- * are saved (saved.h).  Nothing is shared, because what is kept of a prefix depends on what follows
- * it.
+ * are saved (saved.h).  No pages are shared, because what is kept of a prefix depends on what
+ * follows it.  But a sequence may go on from the state of another (state_cache.h).  After generated
+ * tokens that begins a turn: the next chunk begins there, and the device first closes the free slots
+ * (step_seq.reorders).
  *
  * Thread: see kind.h.  Memory: none. */
 #include <assert.h>
@@ -42,27 +44,39 @@ static uint32_t generating_slots(const struct kv_plan *plan) {
     return min_u32(plan->n_most, plan->budget.capacity + 1);
 }
 
-/* Returns the slots in a layer's own pages that the prompt needs. */
-static uint32_t prompt_slots(const struct kv_plan *plan) {
-    if (plan->layer_major) return 0;
-    return min_u32(plan->n_prompt, plan->budget.capacity + plan->chunk);
+/* Returns how many of the text's first `turn` tokens are kept. */
+static uint32_t kept_before(const struct kv_plan *plan, uint32_t turn) {
+    return min_u32(turn, plan->budget.capacity);
 }
 
-static uint32_t most_slots(const struct kv_plan *plan) {
-    return max_u32(prompt_slots(plan), generating_slots(plan));
+/* Returns the slots in a layer's own pages that the rest of the prompt needs behind `turn` tokens. */
+static uint32_t prompt_slots(const struct kv_plan *plan, uint32_t turn) {
+    if (plan->layer_major) return 0;
+    return min_u32(kept_before(plan, turn) + plan->n_prompt - turn,
+                   plan->budget.capacity + plan->chunk);
+}
+
+static uint32_t most_slots(const struct kv_plan *plan, uint32_t turn) {
+    return max_u32(prompt_slots(plan, turn), generating_slots(plan));
 }
 
 static uint64_t bounded_most(const struct kv_space *space, const struct kv_plan *plan,
                              enum kv_phase phase, uint32_t n_tokens) {
     (void)space, (void)phase, (void)n_tokens;
-    return kv_n_pages(most_slots(plan));
+    return kv_n_pages(most_slots(plan, 0));
 }
 
 /* Returns the pages per layer that the sequence needs from now on. */
 static uint32_t bounded_length(const struct kv_sequence *kv, uint64_t n_tokens) {
     (void)n_tokens;
     const struct kv_plan *plan = &kv->plan;
-    return (uint32_t)kv_n_pages(kv->prompt_done ? generating_slots(plan) : most_slots(plan));
+    return (uint32_t)kv_n_pages(kv->prompt_done ? generating_slots(plan)
+                                                : most_slots(plan, kv->turn));
+}
+
+/* Returns how many tokens of its chunk come before token number `at` of the prompt; 0 behind it. */
+static uint32_t in_chunk(const struct kv_plan *plan, uint32_t turn, uint32_t at) {
+    return at < plan->n_prompt ? (at - turn) % plan->chunk : 0;
 }
 
 static uint32_t missing_buffers(const struct kv_sequence *kv) {
@@ -99,19 +113,20 @@ static void release_buffers(struct kv_sequence *kv) {
 }
 
 /* Returns where the prompt's chunk that has token number `at` ends. */
-static uint32_t chunk_end(const struct kv_plan *plan, uint32_t at) {
-    return min_u32(plan->n_prompt, at - at % plan->chunk + plan->chunk);
+static uint32_t chunk_end(const struct kv_plan *plan, uint32_t turn, uint32_t at) {
+    return min_u32(plan->n_prompt, at - in_chunk(plan, turn, at) + plan->chunk);
 }
 
 static uint32_t bounded_max_rows(const struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
-    return kv->n_tokens < plan->n_prompt ? chunk_end(plan, kv->n_tokens) - kv->n_tokens : 1;
+    if (kv->n_tokens >= plan->n_prompt) return 1;
+    return chunk_end(plan, kv->turn, kv->n_tokens) - kv->n_tokens;
 }
 
 static uint32_t bounded_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
     const struct kv_plan *plan = &kv->plan;
-    const uint32_t in_chunk = n_tokens < plan->n_prompt ? n_tokens % plan->chunk : 0;
-    return min_u32(n_tokens - in_chunk, plan->budget.capacity) + in_chunk;
+    const uint32_t n_new = in_chunk(plan, kv->turn, n_tokens);
+    return min_u32(n_tokens - n_new, plan->budget.capacity) + n_new;
 }
 
 /* Returns the first of the step's rows that count for scores. */
@@ -129,8 +144,9 @@ static void bounded_describe(struct kv_sequence *kv, uint32_t n_rows, struct ste
     assert(n_rows <= bounded_max_rows(kv));
     seq->budget = &plan->budget;
     if (in_prompt) {
-        const uint32_t chunk = chunk_end(plan, kv->n_tokens);
-        seq->begins_chunk = kv->n_tokens % plan->chunk == 0;
+        const uint32_t chunk = chunk_end(plan, kv->turn, kv->n_tokens);
+        seq->begins_chunk = in_chunk(plan, kv->turn, kv->n_tokens) == 0;
+        seq->reorders = kv->n_tokens == kv->turn && kv->turn > plan->budget.capacity;
         seq->score_row = score_row(kv, n_rows, chunk);
         seq->compress = end == chunk;
     }
@@ -146,8 +162,24 @@ static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
     kv_lists_trim(kv, bounded_length(kv, n_tokens));
 }
 
+/* Counts slot `capacity`, too, once a token has been evicted in place. */
+static uint32_t bounded_state_pages(const struct kv_sequence *kv) {
+    const uint32_t n_slots = bounded_n_resident(kv, kv->n_tokens),
+                   capacity = kv->plan.budget.capacity;
+    const bool is_full = kv->n_tokens >= kv->plan.n_prompt && kv->n_tokens > capacity;
+    return (uint32_t)kv_n_pages(is_full ? capacity + 1 : n_slots);
+}
+
+/* Returns where the chunk ends, or 0 at the beginning of one.  Where only a chunk's last rows count
+ * for scores, those that have counted so far depend on its end. */
+static uint32_t bounded_ends_at(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens) {
+    const struct kv_plan *plan = &kv->plan;
+    if (plan->budget.window == 0 || in_chunk(plan, turn, n_tokens) == 0) return 0;
+    return chunk_end(plan, turn, n_tokens);
+}
+
 const struct kv_kind kv_kind_bounded = {
-    .sharing = KV_SHARES_NOTHING,
+    .sharing = KV_SHARES_STATES,
     .is_unique = true,
     .most = bounded_most,
     .length = bounded_length,
@@ -160,6 +192,8 @@ const struct kv_kind kv_kind_bounded = {
     .n_resident = bounded_n_resident,
     .suspended = release_buffers,
     .release = release_buffers,
+    .state_pages = bounded_state_pages,
+    .ends_at = bounded_ends_at,
 };
 
 const struct kv_kinds kv_kinds_bounded = {

@@ -1,0 +1,223 @@
+/* sequence_state.c - see sequence_state.h.
+ *
+ * Thread: engine.  Memory: see sequence_state.h. */
+#include "engine/kv/sequence_state.h"
+
+#include <assert.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/kv/host_copy.h"
+#include "engine/kv/kind.h"
+#include "engine/kv/kv_sequence.h"
+#include "engine/kv/lists.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/state_cache.h"
+#include "engine/kv/swap.h"
+
+/* Returns the sequence's kind if its states are cached, or NULL.  All layers are then of it.  A
+ * layer-major prompt is read from its beginning, and has no moment before its last token. */
+static const struct kv_kind *kind_of(const struct kv_sequence *kv) {
+    const struct kv_kind *kind = kv->plan.kinds->all[0];
+    const bool is_only = kind && !kv->plan.kinds->all[1];
+    if (!kv->space->states || !is_only || kv->plan.layer_major) return NULL;
+    return kind->sharing == KV_SHARES_STATES ? kind : NULL;
+}
+
+static uint64_t most_pages(const struct kv_sequence *kv, const struct kv_kind *kind) {
+    return kind->most(kv->space, &kv->plan, KV_PHASE_TEXT, kv->plan.n_most);
+}
+
+int sequence_state_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
+    const struct kv_space *space = kv->space;
+    const struct kv_kind *kind = kind_of(kv);
+    const uint32_t n_prompt = kv->plan.n_prompt;
+    if (!kind) return 0;
+    const struct kv_state_key key = kv_state_key(&kv->plan, kv->salt);
+    const uint64_t n_pages = most_pages(kv, kind);
+    if (!space->batch_invariant) {
+        kv->ending = kv_state_create(space, &key, NULL, 0, n_pages, false);
+        if (!kv->ending) return ERR_NOMEM;
+    }
+    if (n_prompt <= STATE_MIN_ROWS) return 0;
+    kv->name = state_cache_hash(space->states, &key, prompt, n_prompt);
+    kv->coming = kv_state_create(space, &key, prompt, n_prompt - 1, n_pages, true);
+    return kv->coming ? 0 : ERR_NOMEM;
+}
+
+/* ---- going on ---- */
+
+static bool suits(const void *ctx, const struct kv_state *state) {
+    const struct kv_sequence *kv = ctx;
+    return kind_of(kv)->ends_at(kv, state->turn, state->n_tokens) == state->ends_at;
+}
+
+struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_t *tokens,
+                                     uint32_t n_max) {
+    if (!kind_of(kv)) return NULL;
+    const struct kv_state_key key = kv_state_key(&kv->plan, kv->salt);
+    return state_cache_find(kv->space->states, &key, tokens, min_u32(n_max, kv->plan.n_prompt - 1),
+                            suits, kv);
+}
+
+void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    struct kv_state *state = sequence_state_find(kv, tokens, n_max);
+    if (!state) return;
+    state_cache_take(kv->space->states, state);
+    kv->matched = state;
+    kv->n_tokens = kv->n_found = state->n_tokens;
+    kv->turn = state->turn;
+}
+
+/* Forgets the state before the prompt's last token if few rows before it are left to compute. */
+static void forget_if_short(struct kv_sequence *kv) {
+    if (!kv->coming || kv->coming->n_tokens >= kv->n_found + STATE_MIN_ROWS) return;
+    kv_state_destroy(kv->space, kv->coming);
+    kv->coming = NULL;
+}
+
+void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t spare) {
+    struct kv_state *state = kv->matched;
+    if (state->is_stored || (int64_t)missing - state->n_pages > spare) return;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        struct page_list *to = &kv->layers[l], *from = &state->layers[l];
+        assert(to->n == 0 && from->n <= to->capacity);
+        for (uint32_t i = 0; i < from->n; i++) to->pages[i] = from->pages[i];
+        to->n = from->n;
+        from->n = 0;
+    }
+    kv->matched = NULL;
+    kv_state_destroy(kv->space, state);
+    forget_if_short(kv);
+}
+
+static int copy_from_pages(struct kv_sequence *kv, const struct kv_state *state,
+                           struct error *err) {
+    const struct kv_space *space = kv->space;
+    int code = 0;
+    for (uint32_t l = 0; l < space->n_layers && !code; l++) {
+        assert(state->layers[l].n <= kv->layers[l].n);
+        code = space->be->ops->copy_pages(space->be, space->memory, state->layers[l].pages,
+                                          kv->layers[l].pages, state->layers[l].n, err);
+    }
+    return code;
+}
+
+static int copy_from_blocks(struct kv_sequence *kv, const struct kv_state *state,
+                            struct error *err) {
+    const struct kv_space *space = kv->space;
+    const uint32_t n = state->n_pages / space->n_layers;
+    int code = 0;
+    for (uint32_t l = 0; l < space->n_layers && !code; l++) {
+        assert(n <= kv->layers[l].n);
+        code = kv_pages_in(space, kv->layers[l].pages, n, state->blocks.pages, (size_t)l * n, err);
+    }
+    space->swaps->n_in += state->n_pages;
+    return code;
+}
+
+int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
+    const struct kv_state *state = kv->matched;
+    const int code =
+        state->is_stored ? copy_from_blocks(kv, state, err) : copy_from_pages(kv, state, err);
+    sequence_state_unmatch(kv);
+    forget_if_short(kv);
+    return code;
+}
+
+void sequence_state_unmatch(struct kv_sequence *kv) {
+    state_cache_insert(kv->space->states, kv->matched);
+    kv->matched = NULL;
+}
+
+/* ---- the state before the prompt's last token ---- */
+
+uint32_t sequence_state_max_rows(const struct kv_sequence *kv) {
+    const struct kv_state *state = kv->coming;
+    return state && kv->n_tokens < state->n_tokens ? state->n_tokens - kv->n_tokens : UINT32_MAX;
+}
+
+static void forget_coming(struct kv_sequence *kv) {
+    struct kv_state *state = kv->coming;
+    if (state && state->is_cached) state_cache_take(kv->space->states, state);
+    kv_state_destroy(kv->space, state);
+    kv->coming = NULL;
+}
+
+/* Takes pages for the state, which are evicted for it if need be; false: there are too few. */
+static bool take_pages(struct kv_sequence *kv, struct kv_state *state, uint32_t n) {
+    const struct kv_space *space = kv->space;
+    if (kv_make_free(space, (uint64_t)n * space->n_layers)) return false;
+    for (uint32_t l = 0; l < space->n_layers; l++) {
+        assert(n <= state->layers[l].capacity);
+        page_pool_take_sure(space->pool, state->layers[l].pages, n);
+        state->layers[l].n = n;
+    }
+    state->n_pages = n * space->n_layers;
+    return true;
+}
+
+int sequence_state_submitted(struct kv_sequence *kv, struct error *err) {
+    struct kv_state *state = kv->coming;
+    const struct kv_space *space = kv->space;
+    if (!state || state->is_cached || kv->n_tokens < state->n_tokens) return 0;
+    const uint32_t n = kind_of(kv)->state_pages(kv);
+    if (kv->n_tokens > state->n_tokens || !take_pages(kv, state, n)) {
+        forget_coming(kv);
+        return 0;
+    }
+    state->turn = kv->turn;
+    state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, kv->n_tokens);
+    int code = 0;
+    for (uint32_t l = 0; l < space->n_layers && !code; l++)
+        code = space->be->ops->copy_pages(space->be, space->memory, kv->layers[l].pages,
+                                          state->layers[l].pages, n, err);
+    state->owner = &kv->coming;
+    state_cache_insert(space->states, state);
+    return code;
+}
+
+void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens) {
+    struct kv_state *state = kv->coming;
+    kv->n_sound = n_tokens;
+    if (!state || !state->is_cached || n_tokens <= state->n_tokens) return;
+    state->is_sound = true;
+    state->owner = NULL;
+    kv->coming = NULL;
+}
+
+bool sequence_state_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other) {
+    return other->coming && kv->name != 0 && kv->name == other->name && kv->n_tokens == 0;
+}
+
+/* ---- the state at the end ---- */
+
+static bool is_worth_keeping(const struct kv_sequence *kv, uint32_t n_known) {
+    return kv->ending && !kv->saved && !kv->matched && kv->layers[0].n > 0 &&
+           kv->n_sound == kv->n_tokens && kv->n_tokens >= max_u32(kv->plan.n_prompt, PAGE_TOKENS) &&
+           kv->n_tokens <= min_u32(n_known, STATE_MAX_TOKENS);
+}
+
+bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
+    struct kv_state *state = kv->ending;
+    if (!is_worth_keeping(kv, n_tokens)) return false;
+    const uint32_t n = kind_of(kv)->state_pages(kv);
+    kv_lists_trim(kv, n);
+    state->tokens = tokens;
+    state->n_tokens = state->turn = kv->n_tokens;
+    state->layers = kv->layers;
+    state->n_pages = n * kv->space->n_layers;
+    state->is_sound = true;
+    kv->layers = NULL;
+    kv->ending = NULL;
+    state_cache_insert(kv->space->states, state);
+    return true;
+}
+
+void sequence_state_release(struct kv_sequence *kv) {
+    if (kv->matched) sequence_state_unmatch(kv);
+    forget_coming(kv);
+    kv_state_destroy(kv->space, kv->ending);
+    kv->ending = NULL;
+}

@@ -1,0 +1,61 @@
+/* sequence_state.h - what a sequence that keeps a budget takes from the cache of states
+ * (state_cache.h), and what it leaves there.
+ *
+ *   text      [ prompt ……………………………… | generated …… ]
+ *   states                           ▲              ▲
+ *                 before the prompt's last token    at the end
+ *
+ * A sequence goes on from the longest state that begins its text: it copies the state's pages, or
+ * takes them over if there are too few for both.
+ *
+ * The state before the prompt's last token serves those that have the same prompt: the last token
+ * is computed anew, for its logits.  So that there is such a moment, the prompt's last row is a step
+ * of its own, and the pages are copied before it.  It is as it would be in any prompt that begins
+ * like this one.  The state at the end is the sequence's own pages.  A sequence that goes on
+ * from it does so as if its new tokens had been appended to that very sequence: a new turn
+ * (kv_sequence.turn).  In a
+ * batch-invariant space there is none, because what a text gives must not depend on its history.
+ *
+ * Thread: engine.  Memory: prepare makes what is needed; nothing is allocated afterwards. */
+#ifndef ENGINE_KV_SEQUENCE_STATE_H
+#define ENGINE_KV_SEQUENCE_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+struct kv_sequence;
+struct kv_state;
+
+/* A prompt with fewer rows to compute gets no state before its last token: copying it, and a step
+ * more, would cost about as much. */
+enum { STATE_MIN_ROWS = 128 };
+
+/* Makes what the sequence's own states need.  ERR_NOMEM. */
+int sequence_state_prepare(struct kv_sequence *kv, const uint32_t *prompt);
+/* Returns the state from which the sequence would go on, or NULL; changes nothing. */
+struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_t *tokens,
+                                     uint32_t n_max);
+/* Holds such a state for the empty sequence, until one of the next three functions. */
+void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
+/* Takes the matched state's pages over, if it has pages and the sequence gets what it lacks then:
+ * `missing` pages without them, of which `spare` are there.  Otherwise does nothing. */
+void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t spare);
+/* Copies the matched state into the sequence's pages.  ERR_DEVICE. */
+int sequence_state_resume(struct kv_sequence *kv, struct error *err);
+/* Gives the matched state back. */
+void sequence_state_unmatch(struct kv_sequence *kv);
+
+/* Returns how many rows the sequence may have before it copies its state; UINT32_MAX: it does
+ * not. */
+uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
+/* Copies the state that is due after a submitted step, if there are pages for it.  ERR_DEVICE. */
+int sequence_state_submitted(struct kv_sequence *kv, struct error *err);
+/* Publishes what the first n_tokens tokens, which are known to be sound, have left. */
+void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens);
+/* Tells whether `other` will soon publish a state that `kv`, which has not begun, goes on from. */
+bool sequence_state_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other);
+/* Forgets what prepare made and what has not been published. */
+void sequence_state_release(struct kv_sequence *kv);
+
+#endif

@@ -1,0 +1,305 @@
+/* state_cache.c - states in two lists by age: those with pages, and those in the host pool.  There
+ * are few of them, and each stands for many pages, so a name is looked up by looking at all.
+ *
+ * Thread: engine.  Memory: see state_cache.h. */
+#include "engine/kv/state_cache.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "engine/base/error.h"
+#include "engine/base/siphash.h"
+#include "engine/base/sizes.h"
+#include "engine/kv/host_copy.h"
+#include "engine/kv/lists.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/plan.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/kv/swap.h"
+
+/* States by age. */
+struct state_list {
+    struct kv_state *oldest, *newest;
+    uint32_t n_pages; /* that they have, or had */
+};
+
+struct state_cache {
+    const struct kv_space *space;
+    uint64_t key[2];
+    struct state_list idle, stored;
+    uint32_t n_states, n_store_blocks;
+    uint64_t n_tokens; /* of all names */
+};
+
+/* ---- names ---- */
+
+struct kv_state_key kv_state_key(const struct kv_plan *plan, uint64_t salt) {
+    return (struct kv_state_key){
+        .salt = salt, .budget = plan->budget, .chunk = plan->is_whole ? 0 : plan->chunk};
+}
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* A key as numbers, so that padding does not matter. */
+struct key_words {
+    uint64_t words[7];
+};
+
+static struct key_words words_of(const struct kv_state_key *key) {
+    const struct kv_budget *b = &key->budget;
+    return (struct key_words){
+        {key->salt, b->capacity | (uint64_t)key->chunk << 32,
+         b->n_sink | (uint64_t)b->n_recent << 32, b->score | (uint64_t)bits_of(b->decay) << 32,
+         b->window | (uint64_t)b->kernel << 32, b->pooling, b->cache_positions}};
+}
+
+static bool same_key(const struct kv_state_key *a, const struct kv_state_key *b) {
+    const struct key_words left = words_of(a), right = words_of(b);
+    return memcmp(&left, &right, sizeof(left)) == 0;
+}
+
+static bool begins_with(const uint32_t *tokens, const struct kv_state *state) {
+    return memcmp(tokens, state->tokens, state->n_tokens * sizeof(*tokens)) == 0;
+}
+
+uint64_t state_cache_hash(const struct state_cache *cache, const struct kv_state_key *key,
+                          const uint32_t *tokens, uint32_t n_tokens) {
+    const struct key_words words = words_of(key);
+    struct siphash hash;
+    siphash_init(&hash, cache->key);
+    for (size_t i = 0; i < sizeof(words.words) / sizeof(*words.words); i++)
+        siphash_absorb(&hash, words.words[i]);
+    for (uint32_t i = 0; i < n_tokens; i++) siphash_absorb(&hash, tokens[i]);
+    return siphash_end(&hash) | 1;
+}
+
+/* ---- a state ---- */
+
+static int make_lists(struct kv_state *state, uint32_t n_layers, uint64_t n_pages) {
+    int code = 0;
+    state->layers = calloc(n_layers, sizeof(*state->layers));
+    if (!state->layers) return ERR_NOMEM;
+    for (uint32_t l = 0; l < n_layers && !code; l++)
+        code = kv_list_grow(&state->layers[l], (uint32_t)n_pages);
+    return code;
+}
+
+static int make_state(const struct kv_space *space, struct kv_state *state, const uint32_t *tokens,
+                      uint32_t n_tokens, uint64_t n_pages, bool with_lists) {
+    int code = with_lists ? make_lists(state, space->n_layers, n_pages) : 0;
+    if (!code && space->swaps)
+        code =
+            kv_list_grow(&state->blocks, (uint32_t)kv_blocks_for(space, n_pages * space->n_layers));
+    if (code || !tokens) return code;
+    state->tokens = malloc(n_tokens * sizeof(*tokens) + 1);
+    if (!state->tokens) return ERR_NOMEM;
+    memcpy(state->tokens, tokens, n_tokens * sizeof(*tokens));
+    state->n_tokens = n_tokens;
+    return 0;
+}
+
+struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_state_key *key,
+                                 const uint32_t *tokens, uint32_t n_tokens, uint64_t n_pages,
+                                 bool with_lists) {
+    struct kv_state *state = calloc(1, sizeof(*state));
+    if (!state) return NULL;
+    state->key = *key;
+    if (make_state(space, state, tokens, n_tokens, n_pages, with_lists) == 0) return state;
+    kv_state_destroy(space, state);
+    return NULL;
+}
+
+static void release_pages(const struct kv_space *space, struct kv_state *state) {
+    for (uint32_t l = 0; l < space->n_layers; l++) kv_list_trim(&state->layers[l], space, 0);
+}
+
+void kv_state_destroy(const struct kv_space *space, struct kv_state *state) {
+    if (!state) return;
+    assert(!state->is_cached);
+    if (state->layers) release_pages(space, state);
+    if (state->is_stored) page_pool_release(space->blocks, state->blocks.pages, state->blocks.n);
+    for (uint32_t l = 0; state->layers && l < space->n_layers; l++) free(state->layers[l].pages);
+    free(state->layers);
+    free(state->blocks.pages);
+    free(state->tokens);
+    free(state);
+}
+
+/* ---- the cache ---- */
+
+int state_cache_create(struct state_cache **out, const struct kv_space *space, struct error *err) {
+    struct state_cache *cache = calloc(1, sizeof(*cache));
+    const size_t key_bytes = cache ? sizeof(cache->key) : 0;
+    if (cache && getrandom(cache->key, key_bytes, 0) == (ssize_t)key_bytes) {
+        cache->space = space;
+        *out = cache;
+        return 0;
+    }
+    free(cache);
+    return error_set(err, ERR_NOMEM, "no memory for the cache of KV states");
+}
+
+static struct state_list *list_of(struct state_cache *cache, const struct kv_state *state) {
+    return state->is_stored ? &cache->stored : &cache->idle;
+}
+
+static void append(struct state_cache *cache, struct kv_state *state) {
+    struct state_list *list = list_of(cache, state);
+    state->older = list->newest;
+    state->newer = NULL;
+    if (list->newest) list->newest->newer = state;
+    else list->oldest = state;
+    list->newest = state;
+    list->n_pages += state->n_pages;
+}
+
+static void remove_from_list(struct state_cache *cache, struct kv_state *state) {
+    struct state_list *list = list_of(cache, state);
+    if (state->older) state->older->newer = state->newer;
+    else list->oldest = state->newer;
+    if (state->newer) state->newer->older = state->older;
+    else list->newest = state->older;
+    list->n_pages -= state->n_pages;
+}
+
+void state_cache_take(struct state_cache *cache, struct kv_state *state) {
+    assert(state->is_cached);
+    remove_from_list(cache, state);
+    if (state->is_stored) cache->n_store_blocks -= state->blocks.n;
+    if (state->owner) *state->owner = NULL;
+    state->owner = NULL;
+    state->is_cached = false;
+    cache->n_tokens -= state->n_tokens;
+    cache->n_states--;
+}
+
+static void drop(struct state_cache *cache, struct kv_state *state) {
+    state_cache_take(cache, state);
+    kv_state_destroy(cache->space, state);
+}
+
+void state_cache_destroy(struct state_cache *cache) {
+    if (!cache) return;
+    while (cache->idle.oldest) drop(cache, cache->idle.oldest);
+    while (cache->stored.oldest) drop(cache, cache->stored.oldest);
+    free(cache);
+}
+
+struct kv_state *state_cache_find(const struct state_cache *cache, const struct kv_state_key *key,
+                                  const uint32_t *tokens, uint32_t n_max, state_suits suits,
+                                  const void *ctx) {
+    const struct state_list *lists[] = {&cache->idle, &cache->stored};
+    struct kv_state *best = NULL;
+    for (size_t i = 0; i < 2; i++)
+        for (struct kv_state *state = lists[i]->newest; state; state = state->older) {
+            if (!state->is_sound || state->n_tokens > n_max) continue;
+            if (best && state->n_tokens <= best->n_tokens) continue;
+            if (!same_key(key, &state->key) || !begins_with(tokens, state)) continue;
+            if (suits(ctx, state)) best = state;
+        }
+    return best;
+}
+
+static bool is_same_moment(const void *ctx, const struct kv_state *state) {
+    const struct kv_state *other = ctx;
+    return state->n_tokens == other->n_tokens && state->turn == other->turn &&
+           state->ends_at == other->ends_at;
+}
+
+/* Makes space for one more state: drops the oldest of all. */
+static void make_space(struct state_cache *cache, uint32_t n_tokens) {
+    while (cache->n_states > 0 &&
+           (cache->n_states >= STATE_MAX_STATES || cache->n_tokens + n_tokens > STATE_MAX_TOKENS)) {
+        struct kv_state *idle = cache->idle.oldest, *stored = cache->stored.oldest;
+        drop(cache, !stored || (idle && idle->since < stored->since) ? idle : stored);
+    }
+}
+
+void state_cache_insert(struct state_cache *cache, struct kv_state *state) {
+    struct kv_state *same = state->is_sound
+                                ? state_cache_find(cache, &state->key, state->tokens,
+                                                   state->n_tokens, is_same_moment, state)
+                                : NULL;
+    if (same && !same->is_stored) { /* it is used again, as it were */
+        kv_state_destroy(cache->space, state);
+        state = same;
+        state_cache_take(cache, state);
+    } else if (same) drop(cache, same);
+    if (state->n_tokens > STATE_MAX_TOKENS) {
+        if (state->owner) *state->owner = NULL;
+        kv_state_destroy(cache->space, state);
+        return;
+    }
+    make_space(cache, state->n_tokens);
+    state->since = prefix_cache_tick(cache->space->cache);
+    state->is_cached = true;
+    if (state->is_stored) cache->n_store_blocks += state->blocks.n;
+    cache->n_tokens += state->n_tokens;
+    cache->n_states++;
+    append(cache, state);
+}
+
+/* ---- pages and host blocks ---- */
+
+uint64_t state_cache_oldest(const struct state_cache *cache) {
+    return cache->idle.oldest ? cache->idle.oldest->since : UINT64_MAX;
+}
+
+uint64_t state_cache_oldest_stored(const struct state_cache *cache) {
+    return cache->stored.oldest ? cache->stored.oldest->since : UINT64_MAX;
+}
+
+/* Copies the state's pages to host blocks, if there is space; false: there is none.  A failed copy is
+ * no reason to drop the state: a device that fails does not read it again. */
+static bool store(struct state_cache *cache, struct kv_state *state) {
+    const struct kv_space *space = cache->space;
+    size_t place = 0;
+    if (!space->swaps || !state->is_sound) return false;
+    const uint32_t n = (uint32_t)kv_blocks_for(space, state->n_pages);
+    if (n == 0 || n > state->blocks.capacity) return false;
+    kv_drop_stored(space, n);
+    if (page_pool_take(space->blocks, state->blocks.pages, n)) return false;
+    state->blocks.n = n;
+    for (uint32_t l = 0; l < space->n_layers; l++) {
+        (void)kv_pages_out(space, state->layers[l].pages, state->layers[l].n, state->blocks.pages,
+                           place, NULL);
+        place += state->layers[l].n;
+    }
+    space->swaps->n_out += state->n_pages;
+    return true;
+}
+
+void state_cache_evict_oldest(struct state_cache *cache) {
+    struct kv_state *state = cache->idle.oldest;
+    if (!store(cache, state)) {
+        drop(cache, state);
+        return;
+    }
+    remove_from_list(cache, state);
+    release_pages(cache->space, state);
+    state->is_stored = true;
+    cache->n_store_blocks += state->blocks.n;
+    append(cache, state);
+}
+
+void state_cache_drop_oldest_stored(struct state_cache *cache) {
+    drop(cache, cache->stored.oldest);
+}
+
+uint32_t state_cache_n_idle_pages(const struct state_cache *cache) {
+    return cache->idle.n_pages;
+}
+
+uint32_t state_cache_n_stored_pages(const struct state_cache *cache) {
+    return cache->stored.n_pages;
+}
+
+uint32_t state_cache_n_store_blocks(const struct state_cache *cache) {
+    return cache->n_store_blocks;
+}

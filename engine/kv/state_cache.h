@@ -1,0 +1,101 @@
+/* state_cache.h - states of sequences that keep a budget, found again by the tokens that made them.
+ *
+ *   name                                  holds
+ *   "You are a helpful…", salt, budget    pages of every layer: keys, values, positions, scores
+ *   "You are a helpful… Yes.", the same   the same a turn later: a copy, not the rest of it
+ *
+ * What a bounded cache keeps of a prefix depends on what follows it, so states share no pages, and
+ * a state is used as a whole.  Its name is all of its tokens, the salt, and whatever decides what is
+ * kept.  Tokens are compared on every hit.
+ *
+ * A state is cached from its insertion on, and unused: its pages can be freed at any time, least
+ * recently used first, in one order with the blocks of the prefix cache.  With a host pool an
+ * evicted state moves there if there is space.  It is found as before, and
+ * copied from there.  A state whose soundness is not known yet is not found.
+ *
+ * Thread: engine (kv_state_create: any).  Memory: a state is made by its sequence, before it runs;
+ * the cache bounds their number and the length of their names, and frees them. */
+#ifndef ENGINE_KV_STATE_CACHE_H
+#define ENGINE_KV_STATE_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/device/evict.h"
+#include "engine/kv/kv_space.h"
+
+struct error;
+struct kv_plan;
+struct state_cache; /* opaque: the fields live in state_cache.c */
+
+enum {
+    STATE_MAX_STATES = 1024,
+    STATE_MAX_TOKENS = 1 << 24 /* of all names together: 64 MiB */
+};
+
+/* What decides, beside the tokens, what a state holds. */
+struct kv_state_key {
+    uint64_t salt;
+    struct kv_budget budget;
+    uint32_t chunk; /* of prompts; 0: they are read whole */
+};
+
+struct kv_state {
+    struct kv_state *older, *newer; /* in the cache */
+    struct kv_state **owner;        /* NULL, or what is set to NULL when the cache drops it */
+    struct kv_state_key key;
+    uint32_t *tokens; /* owned */
+    uint32_t n_tokens;
+    uint32_t turn;    /* what kv_sequence.turn is for a sequence that goes on from here */
+    uint32_t ends_at; /* as kv_kind.ends_at() gave it */
+    /* Its pages, [n_layers], all of the same length; or host blocks that hold what they had. */
+    struct page_list *layers, blocks;
+    uint32_t n_pages; /* of all layers together */
+    uint64_t since;   /* when it was used last */
+    bool is_cached, is_sound, is_stored;
+};
+
+struct kv_state_key kv_state_key(const struct kv_plan *plan, uint64_t salt);
+
+/* Makes an empty state for up to n_pages pages a layer.  tokens: its name, which is copied; NULL: it
+ * gets one later.  with_lists: it has lists of its own.  Returns NULL if there is no memory. */
+struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_state_key *key,
+                                 const uint32_t *tokens, uint32_t n_tokens, uint64_t n_pages,
+                                 bool with_lists);
+/* Gives its pages and host blocks back and frees it; it must not be cached.  NULL is allowed. */
+void kv_state_destroy(const struct kv_space *space, struct kv_state *state);
+
+/* Creates an empty cache for the space, which is borrowed and complete, with a prefix cache, but
+ * for its `states`. */
+int state_cache_create(struct state_cache **out, const struct kv_space *space, struct error *err);
+void state_cache_destroy(struct state_cache *cache); /* drops all; NULL is allowed */
+
+/* Returns a hash of the key and tokens, never 0: equal names have equal hashes. */
+uint64_t state_cache_hash(const struct state_cache *cache, const struct kv_state_key *key,
+                          const uint32_t *tokens, uint32_t n_tokens);
+
+/* Tells whether the sequence `ctx` can go on from a state of its key. */
+typedef bool (*state_suits)(const void *ctx, const struct kv_state *state);
+/* Returns the longest sound state whose name begins the text's first n_max tokens, or NULL. */
+struct kv_state *state_cache_find(const struct state_cache *cache, const struct kv_state_key *key,
+                                  const uint32_t *tokens, uint32_t n_max, state_suits suits,
+                                  const void *ctx);
+/* Takes ownership of the state.  If there is one of its name, that one is kept; if the name is too
+ * long to be kept, none is. */
+void state_cache_insert(struct state_cache *cache, struct kv_state *state);
+/* Returns ownership of a state to the caller; its pages are then not idle. */
+void state_cache_take(struct state_cache *cache, struct kv_state *state);
+
+/* Returns when the least recently used state with pages was used, UINT64_MAX if there is none
+ * (prefix_cache_oldest()).  state_cache_evict_oldest() frees its pages. */
+uint64_t state_cache_oldest(const struct state_cache *cache);
+void state_cache_evict_oldest(struct state_cache *cache);
+uint32_t state_cache_n_idle_pages(const struct state_cache *cache);
+
+/* Returns the same of states in the host pool; the other functions are of these, too. */
+uint64_t state_cache_oldest_stored(const struct state_cache *cache);
+void state_cache_drop_oldest_stored(struct state_cache *cache);
+uint32_t state_cache_n_stored_pages(const struct state_cache *cache);
+uint32_t state_cache_n_store_blocks(const struct state_cache *cache);
+
+#endif
