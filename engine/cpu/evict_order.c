@@ -1,15 +1,18 @@
 /* evict_order.c - puts the tokens of a full bounded cache into the order of the text, so that a
  * chunk of a prompt can follow generated tokens (engine/device/evict.h).
  *
- *   slots   0 1 2 3 4      a token belongs into the slot of its rank, and what is in the free slot
- *   ranks   0 3 1 . 2      behind all of them
+ *   slots   0 1 2 3 4      a token belongs into the slot of its rank; what is in the free slot
+ *   ranks   0 3 1 . 2      belongs nowhere
+ *   sources 0 2 4 1        where each slot's token comes from
  *
- * Each exchange puts one token into its place for good, so there are at most as many of them as
- * tokens.  Every task has a KV head of a sequence's layer to itself. */
+ * Keys, then values, then states are gathered in scratch memory and copied back.  Every task has a
+ * KV head of a sequence's layer to itself. */
 #include "engine/cpu/evict_order.h"
 
 #include <string.h>
 
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/cpu/tile.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
@@ -17,83 +20,140 @@
 #include "engine/device/step.h"
 
 struct order_job {
-    const struct step *step;
+    struct cpu_backend *cpu;
     const struct kv_pool *kv;
 };
 
 struct order_head {
     const struct kv_pool *kv;
     const uint32_t *pages;
-    uint32_t kv_head;
+    uint32_t kv_head, capacity;
+    uint32_t *sources; /* [capacity] */
+    char *gathered;    /* of all slots, each page rounded up to whole ones */
 };
 
-/* A slot's place in the pool. */
-struct place {
-    uint32_t page, at;
-    struct kv_page_state *state;
-};
-
-static struct place place_of(const struct order_head *h, uint32_t slot) {
-    const uint32_t page = h->pages[slot / PAGE_TOKENS];
-    return (struct place){page, slot % PAGE_TOKENS, page_state(h->kv, page, h->kv_head)};
+static uint32_t page_of(const struct order_head *h, uint32_t slot) {
+    return h->pages[slot / PAGE_TOKENS];
 }
 
-static uint32_t *rank_at(const struct order_head *h, uint32_t slot) {
-    const struct place p = place_of(h, slot);
-    return &p.state->rank[p.at];
+static struct kv_page_state *state_of(const struct order_head *h, uint32_t slot) {
+    return page_state(h->kv, page_of(h, slot), h->kv_head);
 }
 
-static void exchange(void *a, void *b, size_t size) {
-    char kept[4];
-    memcpy(kept, a, size);
-    memcpy(a, b, size);
-    memcpy(b, kept, size);
+static void find_sources(const struct order_head *h) {
+    struct kv_page_state *first = state_of(h, 0);
+    for (uint32_t slot = 0; slot <= h->capacity; slot++)
+        if (slot != first->free_slot)
+            h->sources[state_of(h, slot)->rank[slot % PAGE_TOKENS]] = slot;
+    first->free_slot = h->capacity;
 }
 
-/* Exchanges keys or values of two slots: n_elements that lie `stride` elements apart. */
-static void exchange_rows(const struct order_head *h, uint32_t head, struct place a, struct place b,
-                          uint32_t row_stride, uint32_t stride) {
+/* Gathers `size` bytes of each slot, which lie `size` * slot bytes behind at(page), and copies them
+ * back. */
+static void order_words(const struct order_head *h,
+                        char *(*at)(const struct order_head *, uint32_t), size_t size) {
+    for (uint32_t slot = 0; slot < h->capacity; slot++) {
+        const uint32_t from = h->sources[slot];
+        memcpy(h->gathered + slot * size, at(h, page_of(h, from)) + from % PAGE_TOKENS * size,
+               size);
+    }
+    for (uint32_t slot = 0; slot < h->capacity; slot += PAGE_TOKENS)
+        memcpy(at(h, page_of(h, slot)), h->gathered + slot * size,
+               min_u32(h->capacity - slot, PAGE_TOKENS) * size);
+}
+
+static char *values_at(const struct order_head *h, uint32_t page) {
+    return page_of_head(h->kv, page, h->kv->n_kv_heads + h->kv_head);
+}
+
+static char *key_scales_at(const struct order_head *h, uint32_t page) {
+    return (char *)page_scales(h->kv, page, h->kv_head);
+}
+
+static char *value_scales_at(const struct order_head *h, uint32_t page) {
+    return (char *)page_scales(h->kv, page, h->kv->n_kv_heads + h->kv_head);
+}
+
+static char *positions_at(const struct order_head *h, uint32_t page) {
+    return (char *)page_state(h->kv, page, h->kv_head)->position;
+}
+
+static char *scores_at(const struct order_head *h, uint32_t page) {
+    return (char *)page_state(h->kv, page, h->kv_head)->score;
+}
+
+/* Gathers a page of keys, which are columns: one row of elements after the other, because sources
+ * of neighbours are mostly neighbours. */
+static void gather_keys(const struct order_head *h, uint32_t first, size_t page_bytes) {
+    const uint32_t n = min_u32(h->capacity - first, PAGE_TOKENS);
     const size_t size = dtype_size(h->kv->dtype);
-    char *x = page_of_head(h->kv, a.page, head) + a.at * row_stride * size,
-         *y = page_of_head(h->kv, b.page, head) + b.at * row_stride * size;
-    for (size_t i = 0; i < h->kv->head_dim; i++)
-        exchange(x + i * stride * size, y + i * stride * size, size);
-    if (h->kv->dtype == DTYPE_FP8)
-        exchange(page_scales(h->kv, a.page, head) + a.at, page_scales(h->kv, b.page, head) + b.at,
-                 1);
+    char *to = h->gathered + first / PAGE_TOKENS * page_bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t from = h->sources[first + i];
+        copy_elements(to + i * size, PAGE_TOKENS,
+                      page_of_head(h->kv, page_of(h, from), h->kv_head) + from % PAGE_TOKENS * size,
+                      PAGE_TOKENS, h->kv->head_dim, h->kv->dtype);
+    }
 }
 
-static void exchange_tokens(const struct order_head *h, uint32_t slot, uint32_t other) {
-    const struct place a = place_of(h, slot), b = place_of(h, other);
-    exchange_rows(h, h->kv_head, a, b, 1, PAGE_TOKENS);
-    exchange_rows(h, h->kv->n_kv_heads + h->kv_head, a, b, h->kv->head_dim, 1);
-    exchange(&a.state->position[a.at], &b.state->position[b.at], sizeof(uint32_t));
-    exchange(&a.state->score[a.at], &b.state->score[b.at], sizeof(float));
-    exchange(&a.state->rank[a.at], &b.state->rank[b.at], sizeof(uint32_t));
+static void order_keys(const struct order_head *h) {
+    const size_t page_bytes = (size_t)PAGE_TOKENS * h->kv->head_dim * dtype_size(h->kv->dtype);
+    for (uint32_t slot = 0; slot < h->capacity; slot += PAGE_TOKENS)
+        gather_keys(h, slot, page_bytes);
+    for (uint32_t slot = 0; slot < h->capacity; slot += PAGE_TOKENS)
+        memcpy(page_of_head(h->kv, page_of(h, slot), h->kv_head),
+               h->gathered + slot / PAGE_TOKENS * page_bytes, page_bytes);
 }
 
-static void order_head(const struct order_head *h, uint32_t capacity) {
-    struct kv_page_state *first = page_state(h->kv, h->pages[0], h->kv_head);
-    *rank_at(h, first->free_slot) = capacity;
-    first->free_slot = capacity;
-    for (uint32_t slot = 0; slot < capacity; slot++)
-        for (uint32_t rank; (rank = *rank_at(h, slot)) != slot;) exchange_tokens(h, slot, rank);
+static void order_head(const struct order_head *h) {
+    find_sources(h);
+    order_keys(h);
+    order_words(h, values_at, h->kv->head_dim * dtype_size(h->kv->dtype));
+    order_words(h, positions_at, sizeof(uint32_t));
+    order_words(h, scores_at, sizeof(float));
+    if (h->kv->dtype == DTYPE_FP8) {
+        order_words(h, key_scales_at, 1);
+        order_words(h, value_scales_at, 1);
+    }
+    for (uint32_t slot = 0; slot < h->capacity; slot++)
+        state_of(h, slot)->rank[slot % PAGE_TOKENS] = slot;
 }
 
 static void order_task(void *ctx, uint32_t task, uint32_t worker) {
-    (void)worker;
     const struct order_job *job = ctx;
-    const uint32_t n_kv = job->kv->n_kv_heads, n_layers = job->step->n_layers;
-    const struct step_seq *seq = &job->step->seqs[task / n_kv / n_layers];
-    const struct order_head h = {
-        .kv = job->kv, .pages = seq->layers[task / n_kv % n_layers].pages, .kv_head = task % n_kv};
-    if (seq->budget && seq->reorders) order_head(&h, seq->budget->capacity);
+    const struct step *step = job->cpu->step;
+    const uint32_t n_kv = job->kv->n_kv_heads;
+    const struct step_seq *seq = &step->seqs[task / n_kv / step->n_layers];
+    if (!seq->budget || !seq->reorders) return;
+    const uint32_t capacity = seq->budget->capacity;
+    char *scratch = scratch_of(job->cpu, worker);
+    const struct order_head h = {.kv = job->kv,
+                                 .pages = seq->layers[task / n_kv % step->n_layers].pages,
+                                 .kv_head = task % n_kv,
+                                 .capacity = capacity,
+                                 .sources = (uint32_t *)scratch,
+                                 .gathered = scratch + capacity * sizeof(uint32_t)};
+    order_head(&h);
+}
+
+/* Returns the bytes of scratch memory that a sequence needs: a source for each slot, and its keys in
+ * whole pages, which are the most that is gathered at a time. */
+static size_t scratch_bytes(const struct kv_pool *kv, const struct step_seq *seq) {
+    if (!seq->budget || !seq->reorders) return 0;
+    const size_t element = max_u32((uint32_t)(kv->head_dim * dtype_size(kv->dtype)), 4);
+    return seq->budget->capacity * sizeof(uint32_t) +
+           round_up(seq->budget->capacity, PAGE_TOKENS) * element;
 }
 
 int cpu_evict_order(struct backend *be, const struct kv_pool *kv, struct error *err) {
-    (void)err;
-    struct cpu_backend *cpu = (struct cpu_backend *)be;
-    struct order_job job = {cpu->step, kv};
-    pool_run(cpu->pool, order_task, &job, cpu->step->n_seqs * cpu->step->n_layers * kv->n_kv_heads);
+    struct order_job job = {(struct cpu_backend *)be, kv};
+    const struct step *step = job.cpu->step;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        bytes = max_u64(bytes, scratch_bytes(kv, &step->seqs[i]));
+    if (bytes == 0) return 0;
+    const int rc = scratch_reserve(job.cpu, bytes, err);
+    if (rc < 0) return rc;
+    pool_run(job.cpu->pool, order_task, &job, step->n_seqs * step->n_layers * kv->n_kv_heads);
     return 0;
 }

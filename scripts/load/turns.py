@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Measures what a later turn of a conversation costs on a running server, under a bounded KV policy.
+
+    build/quire serve
+    scripts/load/turns.py --tokens 106000 --new 200 --repeats 5
+
+Reads a prompt of --tokens random token ids and lets the model answer.  Then asks turns of --new
+tokens, each behind the same first turn, and compares the seconds to their first tokens with those of
+two others, asked in between: prompts of --new tokens alone, and --new tokens behind as many as the
+budget keeps, under `full`, which the prefix cache has.  The rows of the last two see as many slots
+as those of a turn, or none before their own.  Last, asks --choices choices of one new prompt, and
+one.  --without asks each turn under a cache_salt of its own, so that nothing is found: the case in
+which the figures must be bad.
+
+Needs nothing but Python.  Prints CSV: what, tokens, cached, runs, median, lowest and highest
+milliseconds.  Exits 1 if a turn found less than all that was there.
+"""
+import argparse
+import http.client
+import json
+import random
+import statistics
+import sys
+import time
+import urllib.parse
+
+SINKS = 4
+
+
+def policy_of(name, budget):
+    if name == "streaming":
+        return {"type": name, "sink": SINKS, "recent": budget - SINKS}
+    heavy = budget // 2
+    return {"type": name, "sink": SINKS, "recent": budget - heavy - SINKS, "heavy": heavy,
+            "score": "mean", "positions": "cache"}
+
+
+def ask(options, prompt, salt, n_tokens=1, **parameters):
+    """Seconds to the first token, the tokens, and how many of the prompt's were cached."""
+    url = urllib.parse.urlsplit(options.url)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=3600)
+    body = {"prompt": prompt, "max_tokens": n_tokens, "stream": True, "ignore_eos": True,
+            "return_token_ids": True, "temperature": 0, "cache_salt": salt,
+            "stream_options": {"include_usage": True}, "kv_policy": options.policy, **parameters}
+    begin, first, tokens, usage = time.monotonic(), None, [], None
+    connection.request("POST", "/v1/completions", json.dumps(body),
+                       {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != 200:
+        sys.exit(f"{answer.status}: {answer.read().decode(errors='replace')}")
+    for line in answer:
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        for choice in event["choices"]:
+            if choice["token_ids"] and first is None:
+                first = time.monotonic() - begin
+            tokens += choice["token_ids"]
+        usage = event.get("usage") or usage
+    connection.close()
+    return first, tokens, usage["prompt_tokens_details"]["cached_tokens"], time.monotonic() - begin
+
+
+def report(what, n_tokens, n_cached, seconds):
+    ms = [1000 * x for x in seconds]
+    print(f"{what},{n_tokens},{n_cached},{len(ms)},{statistics.median(ms):.1f},{min(ms):.1f},"
+          f"{max(ms):.1f}", flush=True)
+    return statistics.median(ms)
+
+
+def random_tokens(rng, options, n):
+    return [rng.randrange(3, options.vocabulary) for _ in range(n)]
+
+
+def measure_turns(options, rng):
+    prompt = random_tokens(rng, options, options.tokens)
+    salt = f"turns {rng.random()}"
+    first, answer, n_cached, _ = ask(options, prompt, salt, options.answer)
+    report("first turn", len(prompt), n_cached, [first])
+    before = prompt + answer
+    expected = 0 if options.without else len(before) - 1
+    turns, alone, behind, found = [], [], [], []
+    prefix = random_tokens(rng, options, options.budget // 64 * 64)
+    ask(options, prefix + [3], salt, kv_policy={"type": "full"})
+    for i in range(options.repeats):
+        new = random_tokens(rng, options, options.new)
+        own = f"{salt} {i}" if options.without else salt
+        seconds, _, n_cached, _ = ask(options, before + new, own)
+        turns.append(seconds)
+        found.append(n_cached)
+        # One more: the turn reads the answer's last token, too.
+        alone.append(ask(options, random_tokens(rng, options, 1) + new, f"{salt} alone {i}")[0])
+        behind.append(ask(options, prefix + random_tokens(rng, options, options.new + 1), salt,
+                          kv_policy={"type": "full"})[0])
+    turn = report("later turn", len(before) + options.new, min(found), turns)
+    only = report("the new tokens alone", options.new + 1, 0, alone)
+    full = report("behind a prefix", len(prefix) + options.new + 1, len(prefix), behind)
+    print(f"# a later turn takes {turn / only:.2f} times as long as its new tokens alone, and "
+          f"{turn / full:.2f} times as long as these behind a cached prefix of the budget's length")
+    return min(found) >= expected
+
+
+def measure_choices(options, rng):
+    times = []
+    for n in (1, options.choices):
+        prompt = random_tokens(rng, options, options.prompt)
+        seconds = ask(options, prompt, f"choices {rng.random()}", options.answer, n=n, seed=1,
+                      temperature=1)[3]
+        times.append(report(f"{n} choices", options.prompt, 0, [seconds]))
+    print(f"# {options.choices} choices take {times[1] / times[0]:.2f} times as long as one")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--policy", choices=("streaming", "heavy_hitter"), default="streaming")
+    parser.add_argument("--budget", type=int, default=2048)
+    parser.add_argument("--tokens", type=int, default=100000, help="of the first turn's prompt")
+    parser.add_argument("--new", type=int, default=200, help="tokens of later turns")
+    parser.add_argument("--answer", type=int, default=32, help="tokens of answers")
+    parser.add_argument("--prompt", type=int, default=2500, help="tokens before several choices")
+    parser.add_argument("--choices", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--without", action="store_true", help="later turns find nothing")
+    options = parser.parse_args()
+    options.policy = policy_of(options.policy, options.budget)
+    rng = random.Random(options.seed)
+    print("what,tokens,cached,runs,median_ms,min_ms,max_ms")
+    found = measure_turns(options, rng)
+    measure_choices(options, rng)
+    if not found:
+        sys.exit("a turn found less than what was there")
+
+
+if __name__ == "__main__":
+    main()
