@@ -12,12 +12,16 @@ as those of a turn, or none before their own.  Last, asks --choices choices of o
 one.  --without asks each turn under a cache_salt of its own, so that nothing is found: the case in
 which the figures must be bad.
 
+On a machine that others use, too, --cpu-of PID measures the CPU time of the server with this process
+id in place of the time that passes; it counts in hundredths of a second.
+
 Needs nothing but Python.  Prints CSV: what, tokens, cached, runs, median, lowest and highest
 milliseconds.  Exits 1 if a turn found less than all that was there.
 """
 import argparse
 import http.client
 import json
+import os
 import random
 import statistics
 import sys
@@ -35,6 +39,15 @@ def policy_of(name, budget):
             "score": "mean", "positions": "cache"}
 
 
+def clock(options):
+    """Seconds: of the clock, or of the server's CPU time."""
+    if not options.cpu_of:
+        return time.monotonic()
+    with open(f"/proc/{options.cpu_of}/stat", encoding="utf-8") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def ask(options, prompt, salt, n_tokens=1, **parameters):
     """Seconds to the first token, the tokens, and how many of the prompt's were cached."""
     url = urllib.parse.urlsplit(options.url)
@@ -42,7 +55,7 @@ def ask(options, prompt, salt, n_tokens=1, **parameters):
     body = {"prompt": prompt, "max_tokens": n_tokens, "stream": True, "ignore_eos": True,
             "return_token_ids": True, "temperature": 0, "cache_salt": salt,
             "stream_options": {"include_usage": True}, "kv_policy": options.policy, **parameters}
-    begin, first, tokens, usage = time.monotonic(), None, [], None
+    begin, first, tokens, usage = clock(options), None, [], None
     connection.request("POST", "/v1/completions", json.dumps(body),
                        {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -54,11 +67,11 @@ def ask(options, prompt, salt, n_tokens=1, **parameters):
         event = json.loads(line[6:])
         for choice in event["choices"]:
             if choice["token_ids"] and first is None:
-                first = time.monotonic() - begin
+                first = clock(options) - begin
             tokens += choice["token_ids"]
         usage = event.get("usage") or usage
     connection.close()
-    return first, tokens, usage["prompt_tokens_details"]["cached_tokens"], time.monotonic() - begin
+    return first, tokens, usage["prompt_tokens_details"]["cached_tokens"], clock(options) - begin
 
 
 def report(what, n_tokens, n_cached, seconds):
@@ -124,6 +137,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cpu-of", type=int, metavar="PID")
     parser.add_argument("--without", action="store_true", help="later turns find nothing")
     options = parser.parse_args()
     options.policy = policy_of(options.policy, options.budget)
