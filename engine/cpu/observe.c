@@ -96,15 +96,18 @@ static struct tile load_tile(const struct observe_job *job, uint32_t seq, uint32
     const struct kv_view *view = &s->layers[job->args->attn.layer];
     const uint32_t n_tokens =
         min_u32(s->n_rows - row, min_u32(tile_tokens(job->group), KV_OBSERVED));
-    const struct tile t = {.kernels = job->cpu->kernels,
-                           .kv = job->args->attn.kv,
-                           .view = view,
-                           .kv_head = kv_head,
-                           .first_head = kv_head * job->group,
-                           .group = job->group,
-                           .n_rows = n_tokens * job->group,
-                           .first_visible = view->n_slots - s->n_rows + row + 1,
-                           .softcap = job->args->attn.softcap};
+    const uint32_t first_visible = view->n_slots - s->n_rows + row + 1;
+    const struct tile t = {
+        .kernels = job->cpu->kernels,
+        .kv = job->args->attn.kv,
+        .view = view,
+        .kv_head = kv_head,
+        .first_head = kv_head * job->group,
+        .group = job->group,
+        .n_rows = n_tokens * job->group,
+        .first_visible = first_visible,
+        .softcap = job->args->attn.softcap,
+        .bias = tile_bias_of(&job->args->attn, job->cpu->step, s, first_visible)};
     tile_load_queries(&job->args->attn, &t, s->first_row + row, q);
     return t;
 }

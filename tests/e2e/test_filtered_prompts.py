@@ -131,11 +131,12 @@ def test_what_is_stored_is_shared_by_the_same_pattern_only(server, model):
 
 def test_selecting_everything_is_dense(server):
     prompt = random_tokens(900, random.Random(3))
-    answers = [server.complete(prompt=prompt, prefill=prefill, max_tokens=20, logprobs=5,
-                               temperature=0, cache_salt="all")
-               for prefill in ("dense", mode(4096, 128))]
-    wanted, got = (answer["choices"][0]["logprobs"] for answer in answers)
-    assert got == wanted  # bit for bit: the same keys in the same order
+    for echo in (False, True):
+        answers = [server.complete(prompt=prompt, prefill=prefill, max_tokens=20, logprobs=5,
+                                   temperature=0, cache_salt="all", echo=echo)
+                   for prefill in ("dense", mode(4096, 128))]
+        wanted, got = (answer["choices"][0]["logprobs"] for answer in answers)
+        assert got == wanted  # bit for bit: the same keys in the same order
     assert answers[1]["usage"]["prefill"]["density"] == 1
 
 
@@ -159,7 +160,6 @@ def test_answers_may_select_behind_such_a_prompt(server, policy):
     ({"prefill": mode(64, 63)}, "prefill.pattern.chunk"),
     ({"prefill": mode(0, 64)}, "prefill.pattern.selected"),
     ({"prefill": mode(64, 64), "kv_policy": {"type": "streaming"}}, "sparse prefill needs"),
-    ({"prefill": mode(64, 64), "echo": True, "logprobs": 1}, "echo"),
     ({"prefill": {"mode": "sparse", "pattern": {"type": "filters", "pages": 1}}}, "pages")])
 def test_what_does_not_go_is_refused_by_name(server, body, needle):
     reply = server.post("/v1/completions", {"prompt": [5] * 300, **body})
