@@ -20,6 +20,7 @@ ROOMS = {
     "engine/cpu": ("engine/base engine/device", ""),
     "cuda": ("engine/base engine/device", "cuda"),
     "engine/tokenizer": ("engine/base", "jansson pcre2 utf8proc"),
+    "engine/template": ("engine/base", "jansson utf8proc"),
     "engine/model": ("engine/base engine/device", "jansson"),
     "engine/sparsity": ("engine/base engine/device", "jansson"),
     "engine/request": ("engine/base engine/device engine/tokenizer", ""),
@@ -32,8 +33,8 @@ ROOMS = {
     "server/http": ("engine/base", "uv microhttpd"),
     "server/settings": ("engine engine/base engine/device engine/model engine/request "
                         "engine/sparsity server/json", "uv jansson"),
-    "server/api": ("engine engine/base engine/request engine/tokenizer server/json server/http "
-                   "server/settings", "uv jansson"),
+    "server/api": ("engine engine/base engine/request engine/template engine/tokenizer server/json "
+                   "server/http server/settings", "uv jansson"),
     "server/ops": ("engine engine/base engine/model engine/tokenizer server/json server/http "
                    "server/settings server/api", "jansson"),
     "server/bench": ("engine engine/base engine/device engine/model engine/request server/json "
