@@ -21,7 +21,7 @@ uint32_t chars_before(const char *bytes, size_t *at);
 /* Writes a character as UTF-8 and returns how many bytes it took, at most 4. */
 size_t chars_put(char *out, uint32_t c);
 
-/* Say of one character what str.isspace(), isalpha() and so on say of strings. */
+/* Says of one character what str.isspace(), isalpha() and so on say of a string. */
 bool chars_is_space(uint32_t c);
 bool chars_is_line_end(uint32_t c); /* of str.splitlines() */
 bool chars_is_alpha(uint32_t c);

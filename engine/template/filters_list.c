@@ -224,7 +224,8 @@ struct picker {
     bool has_attribute, wanted;
 };
 
-/* Makes the iterator.  Nothing that is false has items: jinja2 does not even look at whether it could have some. */
+/* Makes the iterator.  Nothing that is false has items: jinja2 does not even look at whether it
+ * could have some. */
 static struct value picked(struct render *r, iterator_next_fn next, struct value self,
                            const struct picker *picker) {
     struct picker *copy = render_take(r, sizeof(*copy));

@@ -10,8 +10,8 @@
 #include "engine/base/error.h"
 #include "engine/template/chars.h"
 
-/* Writes d with the fewest digits, as d.ddde+xx.  A number of at most 15 digits is always the only one with so few; of 16 and 17 the first that
- * reads back is the shortest. */
+/* Writes d with the fewest digits, as d.ddde+xx.  A number of at most 15 digits is always the only
+ * one with so few; of 16 and 17 the first that reads back is the shortest. */
 static void shortest(char text[NUMBER_MAX_TEXT], double d) {
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, NUMBER_MAX_TEXT, "%.*e", digits - 1, d);

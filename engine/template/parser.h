@@ -70,7 +70,8 @@ struct node *parse_tuple(struct parser *p, bool with_condition, const char *end,
 /* Parses a target of an assignment; `end` as above. */
 struct node *parse_target(struct parser *p, const char *end, bool with_namespace);
 struct node *parse_target_name(struct parser *p);
-/* Parses filters behind `of`, which may be NULL; the first one has no | in front of it if `inline_first`. */
+/* Parses filters behind `of`, which may be NULL; the first one has no | in front of it if
+ * `inline_first`. */
 struct node *parse_filters(struct parser *p, struct node *of, bool inline_first);
 
 void parse_template(struct parser *p, struct nodes *body);
