@@ -195,7 +195,7 @@ static struct value slice_string(struct render *r, const struct string *s,
 static struct value slice_list(struct render *r, struct value v, const struct slice *slice) {
     const struct list *sliced;
     if (slice->step == 1 || slice->n == 0) {
-        sliced = list_share(r, v.list->items + (slice->n ? slice->start : 0), slice->n);
+        sliced = list_share(r, slice->n ? v.list->items + slice->start : NULL, slice->n);
     } else {
         struct list *copy = list_new(r, slice->n);
         for (size_t k = 0; k < slice->n && !r->rc; k++)
@@ -220,7 +220,7 @@ struct value value_slice(struct render *r, struct value v, struct value start, s
     struct slice slice;
     if (v.type == V_UNDEFINED) return no_undefined(r, v, "slice", 5);
     if (v.type != V_STRING && !value_is_sequence(v) && v.type != V_RANGE)
-        return value_undefined(NULL);
+        return render_invalid(r, "a value of type %s has no slices", value_type_name(v));
     if (!slice_init(&slice, r, (int64_t)value_length(r, v),
                     (const struct value[]){start, stop, step}))
         return value_undefined(NULL);

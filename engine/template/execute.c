@@ -226,8 +226,9 @@ static void bind_macro(struct render *r, const struct macro_node *node, const st
                        left[0].name->bytes);
     const size_t n_taken = args->n < node->n_params ? args->n : node->n_params;
     if (node->has_varargs)
-        frame->slots[node->varargs_slot] =
-            value_tuple(list_share(r, args->items + n_taken, args->n - n_taken), true);
+        frame->slots[node->varargs_slot] = value_tuple(
+            list_share(r, n_taken < args->n ? args->items + n_taken : NULL, args->n - n_taken),
+            true);
     else if (args->n > node->n_params)
         render_invalid(r, "the macro takes at most %zu arguments", node->n_params);
 }

@@ -29,6 +29,7 @@ struct loop {
     struct value before, current, after; /* after: V_MISSING unless the next item was looked at */
     struct value changed;                /* arguments of the last loop.changed(), or V_MISSING */
     int64_t index0, length;              /* length: -1, not known yet */
+    bool has_finished;                   /* a round of the body, without break and continue */
     int64_t depth0;
 };
 

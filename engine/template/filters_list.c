@@ -247,7 +247,7 @@ static bool next_mapped(struct render *r, struct iterator *self, struct value *o
 static struct args rest_of(const struct args *args, size_t n) {
     struct args rest = *args;
     if (n > rest.n) n = rest.n;
-    rest.items += n;
+    if (n) rest.items += n;
     rest.n -= n;
     return rest;
 }

@@ -85,8 +85,11 @@ FILTER(round_filter) {
     if (string_is(method, "common"))
         return value_is_integer(self) ? value_int(value_to_int(self), self.trusted)
                                       : value_float(number_round(d, (int)precision), self.trusted);
-    if (string_is(method, "ceil")) return value_float(ceil(d * factor) / factor, self.trusted);
-    if (string_is(method, "floor")) return value_float(floor(d * factor) / factor, self.trusted);
+    /* Python's ceil() and floor() are integers, which have no negative zero. */
+    if (string_is(method, "ceil"))
+        return value_float((ceil(d * factor) + 0.0) / factor, self.trusted);
+    if (string_is(method, "floor"))
+        return value_float((floor(d * factor) + 0.0) / factor, self.trusted);
     return render_invalid(r, "round knows the methods common, ceil and floor");
 }
 

@@ -114,10 +114,11 @@ FILTER(indent) {
         if (i && (blank || line->n)) builder_string(&b, indention);
         builder_string(&b, line);
     }
-    /* A line end at the end of the text begins one more line, as jinja2 does it. */
+    /* jinja2 adds a line end in front of splitting, so that one at the end of the text begins one
+     * more line; but \r and the one added are one. */
     const struct string *s = self.string;
     size_t at = s->n;
-    if (at && chars_is_line_end(chars_before(s->bytes, &at))) {
+    if (at && s->bytes[at - 1] != '\r' && chars_is_line_end(chars_before(s->bytes, &at))) {
         builder_text(&b, "\n", string_is_trusted(s));
         if (blank) builder_string(&b, indention);
     }

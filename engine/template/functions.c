@@ -50,6 +50,7 @@ static void fill(struct render *r, struct dict *dict, struct value from) {
             dict_set(r, dict, from.dict->entries[i].key, from.dict->entries[i].value);
         return;
     }
+    if (from.type == V_UNDEFINED) render_invalid(r, "dict() of an undefined value");
     cursor_init(&cursor, r, from);
     while (cursor_next(&cursor, r, &pair)) {
         const struct list *both = iterate_all(r, pair);

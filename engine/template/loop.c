@@ -127,6 +127,7 @@ static bool run_body(struct render *r, struct loop *loop, struct frame *frame, s
     node_execute(r, &node->body);
     r->frame = loop->outer;
     const bool ends = r->flow == FLOW_BREAK;
+    loop->has_finished |= r->flow == FLOW_ON;
     r->flow = FLOW_ON;
     return !ends;
 }
@@ -147,7 +148,9 @@ void loop_run(struct render *r, const struct for_node *node, struct value iterab
     struct value item;
     bool goes_on = true;
     while (goes_on && advance(r, loop, &item)) goes_on = run_body(r, loop, frame, item);
-    if (loop->index0 >= 0 || r->rc || !node->otherwise.n) return;
+    /* jinja2 notes at the end of the body that there was an item, so a loop of which every round
+     * was left early has its `else` executed. */
+    if (loop->has_finished || r->rc || !node->otherwise.n) return;
     r->frame = frame_new(r, &node->otherwise_scope, loop->outer);
     if (r->frame) node_execute(r, &node->otherwise);
     r->frame = loop->outer;

@@ -10,7 +10,7 @@ RUNTIME_PACKAGES=(libmicrohttpd12 libuv1 libjansson4 libpcre2-8-0 libutf8proc2)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
 # and run the evaluation, which needs the second line.
 TEST_PACKAGES=(python3 python3-venv)
-PYTHON_PACKAGES=(openai pytest pytest-xdist tokenizers
+PYTHON_PACKAGES=(jinja2 openai pytest pytest-xdist tokenizers
     aiohttp matplotlib numpy tqdm)
 
 say() {
