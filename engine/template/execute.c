@@ -73,6 +73,49 @@ static void write_value(struct render *r, struct value v) {
     render_write(r, v.type == V_STRING ? v.string : print_string(r, v));
 }
 
+enum { MAX_TERMS = 16 /* longer sums are computed as any other */ };
+
+/* Collects the terms of a + b + c, the first one first; returns how many, 0 if it is no such sum. */
+static size_t terms_of(const struct node *node, const struct node *terms[MAX_TERMS]) {
+    size_t n = 1, at;
+    const struct node *left = node;
+    for (; left->kind == N_BINARY && left->op == OP_ADD; left = left->parts.a) n++;
+    if (n == 1 || n > MAX_TERMS) return 0;
+    for (at = n - 1, left = node; at > 0; left = left->parts.a) terms[at--] = left->parts.b;
+    terms[0] = left;
+    return n;
+}
+
+static bool is_plain_string(struct value v) {
+    return v.type == V_STRING && !v.string->markup;
+}
+
+/* Writes what an expression is.  Most are sums of strings, which need not be added to be written. */
+static void write_expression(struct render *r, const struct node *node) {
+    const struct node *terms[MAX_TERMS];
+    struct value values[MAX_TERMS];
+    const size_t n = terms_of(node, terms);
+    bool are_strings = n > 0;
+    for (size_t i = 0; i < n && !r->rc; i++) {
+        values[i] = node_evaluate(r, terms[i]);
+        are_strings = are_strings && is_plain_string(values[i]);
+    }
+    if (r->rc) return;
+    if (node->kind == N_CONCAT) {
+        for (size_t i = 0; i < node->items.n && !r->rc; i++)
+            write_value(r, node_evaluate(r, node->items.items[i]));
+    } else if (n == 0) {
+        write_value(r, node_evaluate(r, node));
+    } else if (are_strings) {
+        for (size_t i = 0; i < n; i++) render_write(r, values[i].string);
+    } else {
+        struct value sum = values[0];
+        r->line = node->line;
+        for (size_t i = 1; i < n && !r->rc; i++) sum = operator_compute(r, OP_ADD, sum, values[i]);
+        write_value(r, sum);
+    }
+}
+
 static void execute_in(struct render *r, const struct nodes *nodes, struct frame *frame) {
     struct frame *const outer = r->frame;
     if (!frame) return;
@@ -154,8 +197,7 @@ static void execute_one(struct render *r, const struct node *node) {
     switch (node->kind) {
     case N_DATA: render_write(r, node->value.string); break;
     case N_OUTPUT:
-        for (size_t i = 0; i < node->items.n; i++)
-            write_value(r, node_evaluate(r, node->items.items[i]));
+        for (size_t i = 0; i < node->items.n; i++) write_expression(r, node->items.items[i]);
         break;
     case N_IF: execute_if(r, node); break;
     case N_FOR: loop_run(r, node->loop, node_evaluate(r, node->loop->iter), 0); break;

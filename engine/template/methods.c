@@ -102,13 +102,14 @@ static struct value partition(struct render *r, struct value self, struct value 
     if (!what->n) return render_invalid(r, "a separator is empty");
     const size_t at = from_right ? string_find_last(s, what, s->n) : string_find(s, what, 0);
     if (at == SIZE_MAX) {
+        const struct value empty = value_string(string_as(r, &STRING_EMPTY, s->markup));
         if (!from_right) list_add(r, parts, self);
-        list_add(r, parts, value_string(&STRING_EMPTY));
-        list_add(r, parts, value_string(&STRING_EMPTY));
+        list_add(r, parts, empty);
+        list_add(r, parts, empty);
         if (from_right) list_add(r, parts, self);
     } else {
         list_add(r, parts, value_string(string_slice(r, s, 0, at)));
-        list_add(r, parts, value_string(what));
+        list_add(r, parts, value_string(string_as(r, what, s->markup)));
         list_add(r, parts, value_string(string_slice(r, s, at + what->n, s->n)));
     }
     return value_tuple(parts, string_is_trusted(s));

@@ -37,11 +37,25 @@ static size_t put_case(struct builder *b, const struct string *s, size_t at, cas
     return at;
 }
 
+/* Writes the run of ASCII that begins at `at`, whose letters are one bit apart, and returns the byte
+ * after it. */
+static size_t put_ascii(struct builder *b, const struct string *s, size_t at, case_fn convert) {
+    const char first = convert == chars_upper ? 'a' : 'A';
+    size_t end = at;
+    while (end < s->n && !(s->bytes[end] & 0x80)) end++;
+    const size_t before = b->n;
+    builder_slice(b, s, at, end);
+    for (size_t i = before; i < b->n; i++)
+        if (b->bytes[i] >= first && b->bytes[i] < first + 26) b->bytes[i] ^= 0x20;
+    return end;
+}
+
 static const struct string *convert_all(struct render *r, const struct string *s, case_fn convert) {
     struct builder b;
     builder_init(&b, r);
     b.markup = s->markup;
-    for (size_t at = 0; at < s->n && !r->rc;) at = put_case(&b, s, at, convert);
+    for (size_t at = 0; at < s->n && !r->rc;)
+        at = s->bytes[at] & 0x80 ? put_case(&b, s, at, convert) : put_ascii(&b, s, at, convert);
     return builder_end(&b);
 }
 
