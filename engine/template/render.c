@@ -99,18 +99,18 @@ static void sink_put(struct render *r, const char *bytes, size_t n, bool trusted
     memcpy(sink->bytes + sink->n, bytes, n);
     sink->n += n;
     if (!trusted) return;
-    struct template_span *last = sink->n_spans ? &sink->spans[sink->n_spans - 1] : NULL;
+    struct byte_span *last = sink->n_spans ? &sink->spans[sink->n_spans - 1] : NULL;
     if (last && last->end == sink->n - n) {
         last->end = sink->n;
         return;
     }
     if (sink->n_spans == sink->span_capacity) {
-        struct template_span *grown =
+        struct byte_span *grown =
             grow(sink->spans, &sink->span_capacity, sink->n_spans + 1, sizeof(*grown));
         if (!grown) goto fail;
         sink->spans = grown;
     }
-    sink->spans[sink->n_spans++] = (struct template_span){sink->n - n, sink->n};
+    sink->spans[sink->n_spans++] = (struct byte_span){sink->n - n, sink->n};
     return;
 
 fail:

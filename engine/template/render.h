@@ -33,7 +33,7 @@ enum flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
 struct sink {
     char *bytes;
     size_t n, capacity;
-    struct template_span *spans;
+    struct byte_span *spans;
     size_t n_spans, span_capacity;
 };
 

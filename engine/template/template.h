@@ -27,6 +27,8 @@
 
 #include <jansson.h>
 
+#include "engine/base/span.h"
+
 struct error;
 struct template;
 
@@ -53,15 +55,10 @@ struct template_input {
     struct tm now;
 };
 
-/* Bytes begin to end - 1. */
-struct template_span {
-    size_t begin, end;
-};
-
 struct template_text {
     char *bytes; /* UTF-8; a zero follows the last byte, and is not counted */
     size_t n_bytes;
-    struct template_span *trusted; /* in order, disjoint, not adjacent, none empty */
+    struct byte_span *trusted; /* in order, disjoint, not adjacent, none empty */
     size_t n_trusted;
 };
 

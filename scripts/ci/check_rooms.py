@@ -31,7 +31,7 @@ ROOMS = {
     "engine/tune": ("engine engine/base engine/device engine/model engine/sparsity", "jansson"),
     "server/json": ("engine/base", "jansson"),
     "server/http": ("engine/base", "uv microhttpd"),
-    "server/settings": ("engine engine/base engine/device engine/model engine/request "
+    "server/settings": ("engine engine/base engine/template engine/device engine/model engine/request "
                         "engine/sparsity server/json", "uv jansson"),
     "server/api": ("engine engine/base engine/request engine/template engine/tokenizer server/json "
                    "server/http server/settings", "uv jansson"),

@@ -30,7 +30,7 @@ static void check_text(const struct template_text *text, const char *foreign) {
     size_t end = 0;
     if (text->bytes[text->n_bytes]) abort();
     for (size_t i = 0; i < text->n_trusted; i++) {
-        const struct template_span *span = &text->trusted[i];
+        const struct byte_span *span = &text->trusted[i];
         if (span->begin >= span->end || span->end > text->n_bytes) abort();
         if (i && span->begin <= end) abort();
         end = span->end;
