@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "server/api/auth.h"
+#include "server/api/chat/chat.h"
 #include "server/api/openai.h"
 #include "server/api/reply.h"
 #include "server/api/server.h"
@@ -27,6 +28,7 @@ struct route {
 
 static const struct route routes[] = {
     {"/v1/completions", "POST", false, false, openai_completions},
+    {"/v1/chat/completions", "POST", false, false, chat_completions},
     {"/v1/models", "GET", false, false, models_list},
     {"/v1/models/", "GET", true, false, models_show},
     {"/tokenize", "POST", false, false, tokenize_handle},

@@ -21,6 +21,7 @@
 #include "server/loop_memory.h"
 #include "server/routes.h"
 #include "server/settings/api_key.h"
+#include "server/settings/chat_template.h"
 #include "server/settings/engine_setup.h"
 #include "server/settings/log.h"
 #include "server/settings/offload_setup.h"
@@ -53,6 +54,7 @@ struct serve {
     char *model_name;
     struct prefill_setup prefill;
     struct offload_setup offload;
+    struct chat_template chat;
 };
 
 static void engine_wake(void *ctx) {
@@ -225,6 +227,11 @@ static void log_plan(const struct serve *s) {
                   (double)info->n_pages / (double)info->text_pages, info->max_model_len);
 }
 
+static void log_chat(const struct serve *s) {
+    if (s->chat.plain) log_event(LOG_INFO, "chat template: %s", s->chat.source);
+    else log_event(LOG_INFO, "chat template: none: /v1/chat/completions is refused");
+}
+
 static int describe_server(struct serve *s, const char *model_dir, struct error *err) {
     struct server *server = &s->server;
     char path[PATH_MAX];
@@ -250,7 +257,8 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
         .learned_positions = server->info->model->positions == POSITIONS_LEARNED,
         .kv_tokens = server->info->kv_tokens,
         .long_rows = server->info->long_rows,
-        .kv = s->options->kv_rules};
+        .kv = s->options->kv_rules,
+        .chat = &s->chat};
     if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
         return error_set(err, ERR_IO, "cannot read random numbers from the system");
     }
@@ -326,6 +334,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (rc) return rc;
     init_handles(&s);
     rc = job_make_threads(&s.loop, &s.first_work, err);
+    if (!rc) rc = chat_template_load(&s.chat, options->chat_template, model_dir, err);
     if (!rc) rc = start_engine(&s, model_dir, backend, err);
     if (!rc) rc = describe_server(&s, model_dir, err);
     if (!rc) rc = start_http(&s, err);
@@ -336,6 +345,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
         log_plan(&s);
         log_prefill(&s);
         log_offload(&s);
+        log_chat(&s);
         start_handles(&s);
         api_key_warn(options, http_is_loopback(s.server.http));
         log_event(LOG_INFO, "listening on http://%s:%u", options->host, http_port(s.server.http));
@@ -347,6 +357,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     close_loop(&s);
     prefill_setup_fini(&s.prefill);
     offload_setup_fini(&s.offload);
+    chat_template_fini(&s.chat);
     free(s.model_name);
     return err->code;
 }

@@ -67,7 +67,8 @@ bool choice_has_news(const struct choice *choice);
 void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index,
                   char *const *stops, struct buffer *out);
 void choice_clear(struct choice *choice);
-/* The token writer of /v1/completions: parallel lists of tokens, log-probabilities and offsets. */
+/* Writes tokens as /v1/completions has them: parallel lists of tokens, log-probabilities and
+ * offsets. */
 void choice_add_logprobs(struct choice *choice, const struct choice_format *format,
                          const struct token_info *info, bool skip);
 /* Writes a token as its text, a JSON string.  A token that is part of a character is written as OpenAI

@@ -35,6 +35,8 @@ struct completion_api {
     void (*write_end)(struct completion *c); /* those behind the last choice's end */
     /* Adds a token with its log-probabilities to the choice's lists. */
     choice_token_writer add_logprobs;
+    /* Takes note of an event that has been added to the choice; NULL: nothing to note. */
+    void (*added)(struct completion *c, struct choice *choice, const struct engine_event *event);
 };
 
 enum { REQUEST_ID_MAX = 128 };

@@ -17,6 +17,7 @@
 #include "server/settings/prefill_rules.h"
 
 struct api_error;
+struct chat_template;
 struct json_span;
 struct request_reading;
 
@@ -45,6 +46,7 @@ struct request_limits {
     struct kv_rules kv;
     struct prefill_rules prefill;
     struct salt_key salt_key;
+    const struct chat_template *chat; /* NULL or without a template: no chats */
 };
 
 struct completion_request {

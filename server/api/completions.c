@@ -228,6 +228,7 @@ static void take_event(struct choice *choice, const struct engine_event *event) 
     }
     if (event->kind == EVENT_FINISH) take_ending(c, choice, event);
     if (c->job.exchange) choice_add(choice, &c->format, event);
+    if (c->job.exchange && c->api->added) c->api->added(c, choice, event);
     if (c->job.exchange && c->request.stream) stream_choice(c, choice);
     if (c->n_live > 0) return;
     if (c->job.exchange && c->request.stream) {

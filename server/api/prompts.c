@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/template/template.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
 
@@ -62,6 +63,20 @@ int prompt_list_add_text(struct prompt_list *list, const char *text, size_t leng
     memcpy(prompt->text, text, length);
     prompt->text[length] = 0;
     prompt->length = length;
+    return 0;
+}
+
+int prompt_list_take_rendered(struct prompt_list *list, struct template_text *text,
+                              struct api_error *err) {
+    struct prompt *prompt = NULL;
+    const int rc = add_prompt(list, &prompt, "messages", err);
+    if (rc) return rc;
+    prompt->rendered = true;
+    prompt->text = text->bytes;
+    prompt->length = text->n_bytes;
+    prompt->trusted = text->trusted;
+    prompt->n_trusted = text->n_trusted;
+    *text = (struct template_text){0};
     return 0;
 }
 

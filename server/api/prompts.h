@@ -16,6 +16,7 @@
 struct api_error;
 struct byte_span;
 struct json_span;
+struct template_text;
 
 enum { PROMPTS_MAX = 2048, PROMPTS_MAX_TOKENS = 4 * 1024 * 1024 };
 
@@ -41,6 +42,10 @@ void prompt_list_fini(struct prompt_list *list);
 /* Adds a copy of a text. */
 int prompt_list_add_text(struct prompt_list *list, const char *text, size_t length,
                          struct api_error *err);
+
+/* Adds a rendered chat, which it takes: *text is empty afterwards. */
+int prompt_list_take_rendered(struct prompt_list *list, struct template_text *text,
+                              struct api_error *err);
 
 /* Reads an array of any of the three kinds.  Ids must be below n_vocab; param names the member in
  * messages. */

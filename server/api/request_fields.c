@@ -85,6 +85,13 @@ int request_read_refused(struct request_reading *r, const struct request_field *
                          field->name);
 }
 
+/* Reads the format of the answer: plain text. */
+static int read_response_format(struct request_reading *r, const struct request_field *field,
+                                const json_t *value) {
+    const char *type = json_string_value(json_object_get(value, "type"));
+    return type && strcmp(type, "text") == 0 ? 0 : request_read_refused(r, field, value);
+}
+
 static int read_ignored_string(struct request_reading *r, const struct request_field *field,
                                const json_t *value) {
     return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
@@ -300,7 +307,7 @@ static const struct request_field shared[] = {
     {"bad_words", request_read_refused, 0, 0, 0},
     {"allowed_token_ids", request_read_refused, 0, 0, 0},
     {"logits_processors", request_read_refused, 0, 0, 0},
-    {"response_format", request_read_refused, 0, 0, 0},
+    {"response_format", read_response_format, 0, 0, 0},
     {"structured_outputs", request_read_refused, 0, 0, 0},
     {"guided_json", request_read_refused, 0, 0, 0},
     {"guided_regex", request_read_refused, 0, 0, 0},

@@ -93,6 +93,10 @@ static const struct option entries[] = {
             "longest prompt that is computed layer by layer, in tokens; 0: as memory allows")},
     {"max-itl", NUMBER(max_itl, 0, 60000, "0",
                        "longest step in milliseconds while a request generates; 0: any")},
+    {"chat-template",
+     STRING(chat_template, NULL,
+            "Jinja file for /v1/chat/completions [chat_template.jinja of the model, or what its "
+            "tokenizer_config.json has]")},
     {"enable-prefix-caching",
      BOOL(enable_prefix_caching, "true", "reuse cached prefixes of prompts")},
     {"batch-invariant",

@@ -33,7 +33,7 @@ struct options {
     char *api_key, *api_key_file;
     char *kv_policy, *allowed_kv_policies;
     struct kv_rules kv_rules; /* parsed from these two */
-    char *filters_file, *pattern_file;
+    char *filters_file, *pattern_file, *chat_template;
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;

@@ -31,7 +31,7 @@ struct engine {
     uint64_t n_submitted;
     uint32_t n_live, n_cancelled, fail_after;
     int refuse;
-    const char *refuse_param;
+    const char *refuse_param, *answer;
     bool healthy;
 };
 
@@ -259,7 +259,7 @@ static void finish(struct engine *engine, struct sequence *s, enum finish_reason
         event->error_code = ERR_DEVICE;
         strcpy(event->error_text, "the fake engine failed");
     }
-    if (reason == FINISH_STOP) event->stopped_by_string = true;
+    event->stopped_by_string = reason == FINISH_STOP && s->request.params.n_stop > 0;
     give_event(engine, event);
 }
 
@@ -283,7 +283,12 @@ static bool step_sequence(struct engine *engine, struct sequence *s) {
         finish(engine, s, FINISH_LENGTH);
         return true;
     }
-    const uint32_t letter = 'a' + (uint32_t)((params->seed + s->n_generated) % 26);
+    if (engine->answer && !engine->answer[s->n_generated]) {
+        finish(engine, s, FINISH_STOP);
+        return true;
+    }
+    uint32_t letter = 'a' + (uint32_t)((params->seed + s->n_generated) % 26);
+    if (engine->answer) letter = (unsigned char)engine->answer[s->n_generated];
     for (uint32_t i = 0; i < params->n_stop; i++) {
         if (params->stop[i][0] == (char)letter) {
             finish(engine, s, FINISH_STOP);
@@ -420,4 +425,8 @@ uint32_t fake_engine_n_live(const struct engine *engine) {
 
 uint32_t fake_engine_n_cancelled(const struct engine *engine) {
     return engine->n_cancelled;
+}
+
+void fake_engine_answer(struct engine *engine, const char *text) {
+    engine->answer = text;
 }

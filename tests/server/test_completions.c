@@ -18,88 +18,16 @@
 #include "server/routes.h"
 #include "server/settings/log.h"
 #include "tests/kv_types.h"
+#include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/fake_http.h"
 
-struct rig {
-    uv_loop_t loop;
-    struct server server;
-};
-
-static int set_up(void **state) {
-    static const struct layer_group group = {0, 2, 4};
-    struct rig *rig = calloc(1, sizeof(*rig));
-    assert_non_null(rig);
-    log_set_level(LOG_ERROR);
-    uv_loop_init(&rig->loop);
-    struct server *server = &rig->server;
-    server->loop = &rig->loop;
-    server->engine = fake_engine_create(NULL, NULL);
-    server->info = engine_info(server->engine);
-    server->model_name = "m";
-    server->created = 7;
-    server->limits = (struct request_limits){.model_name = "m",
-                                             .n_vocab = FAKE_N_VOCAB,
-                                             .max_model_len = FAKE_MAX_LEN,
-                                             .max_sequences = 1280,
-                                             .trained_context = FAKE_MAX_LEN,
-                                             .kv_tokens = FAKE_KV_TOKENS,
-                                             .kv = {.allowed = {true, true, true, true},
-                                                    .offload = {.groups = &group,
-                                                                .n_groups = 1,
-                                                                .n_layers = 4,
-                                                                .max_selected = 64,
-                                                                .filters_file = "m.json",
-                                                                .host_pool_bytes = FAKE_STORE_BYTES,
-                                                                .page_bytes = 100,
-                                                                .moved_bytes = 60}},
-                                             .prefill = {.sparse = true, .n_heads = 2}};
-    *state = rig;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    struct rig *rig = *state;
-    uv_run(&rig->loop, UV_RUN_DEFAULT);
-    engine_stop(rig->server.engine);
-    completions_take_events(&rig->server);
-    assert_null(rig->server.completions);
-    engine_destroy(rig->server.engine);
-    assert_int_equal(uv_loop_close(&rig->loop), 0);
-    free(rig);
-    return 0;
-}
-
 static struct http_exchange post(const char *body) {
-    return (struct http_exchange){.method = "POST", .path = "/v1/completions", .body = body};
+    return rig_post("/v1/completions", body);
 }
 
-/* Hands the request in and waits for its job: afterwards it is refused or with the engine. */
-static void begin(struct rig *rig, struct http_exchange *exchange) {
-    if (routes_admit(exchange, &rig->server)) routes_handle(exchange, &rig->server);
-    uv_run(&rig->loop, UV_RUN_DEFAULT);
-}
-
-static void step(struct rig *rig) {
-    fake_engine_step(rig->server.engine);
-    completions_take_events(&rig->server);
-}
-
-static void finish(struct rig *rig) {
-    while (fake_engine_n_live(rig->server.engine) > 0) step(rig);
-}
-
-/* A request from beginning to end; the parsed body is the caller's. */
 static json_t *ask(struct rig *rig, const char *body, unsigned status) {
-    struct http_exchange exchange = post(body);
-    begin(rig, &exchange);
-    finish(rig);
-    assert_true(exchange.completed);
-    if (exchange.status != status) fail_msg("%s: %u, %s", body, exchange.status, exchange.out.data);
-    json_t *answer = json_loadb(exchange.out.data, exchange.out.length, 0, NULL);
-    if (!answer) fail_msg("no JSON: %s", exchange.out.data);
-    fake_http_fini(&exchange);
-    return answer;
+    return rig_ask(rig, "/v1/completions", body, status);
 }
 
 static const json_t *choice_at(const json_t *answer, size_t i) {
@@ -112,14 +40,6 @@ static const char *text_at(const json_t *answer, size_t i) {
 
 static json_int_t usage_of(const json_t *answer, const char *name) {
     return json_integer_value(json_object_get(json_object_get(answer, "usage"), name));
-}
-
-/* JSON as compact text in the order of the answer, for comparing whole values. */
-static void assert_json(const json_t *value, const char *expected) {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
-    assert_non_null(text);
-    assert_string_equal(text, expected);
-    json_arena_free(text);
 }
 
 static void a_whole_answer_has_openais_shape(void **state) {
@@ -251,14 +171,14 @@ static void a_stream_is_chunks_and_done(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":2,\"seed\":0}");
-    begin(rig, &exchange);
+    rig_begin(rig, &exchange);
     assert_true(exchange.begun); /* headers go once the engine has accepted it */
     assert_string_equal(exchange.content_type, "text/event-stream; charset=utf-8");
     assert_string_equal(exchange.headers.data, "Cache-Control: no-cache\nX-Accel-Buffering: no\n");
     assert_stream(&exchange, "");
-    step(rig);
+    rig_step(rig);
     assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n");
-    finish(rig);
+    rig_finish(rig);
     assert_true(exchange.completed);
     assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n" CHUNK("0", "b", "null") "}\n\n" CHUNK(
                                  "0", "", "\"length\"") "}\n\n"
@@ -281,8 +201,8 @@ static void usage_comes_last_or_with_every_chunk(void **state) {
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
              "\"stream_options\":{\"include_usage\":true}}");
-    begin(rig, &exchange);
-    finish(rig);
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
     assert_stream(&exchange, CHUNK("0", "a", "null") ",\"usage\":null}\n\n" CHUNK(
                                  "0", "", "\"length\"") ",\"usage\":null}\n\n"
                                                         "data: \"choices\":[]," USAGE(
@@ -291,8 +211,8 @@ static void usage_comes_last_or_with_every_chunk(void **state) {
 
     exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
                     "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}");
-    begin(rig, &exchange);
-    finish(rig);
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
     assert_stream(
         &exchange,
         CHUNK("0", "a", "null") "," USAGE("1", "3", "") CHUNK("0", "", "\"length\"") "," USAGE(
@@ -366,8 +286,8 @@ static void choices_of_a_stream_interleave(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"n\":2}");
-    begin(rig, &exchange);
-    finish(rig);
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
     assert_stream(
         &exchange,
         CHUNK("0", "a", "null") "}\n\n" CHUNK("1", "b", "null") "}\n\n" CHUNK(
@@ -380,8 +300,8 @@ static void an_echo_is_streamed_before_the_answer(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"echo\":true}");
-    begin(rig, &exchange);
-    finish(rig);
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
     assert_stream(&exchange,
                   CHUNK("0", "xa", "null") "}\n\n" CHUNK("0", "", "\"length\"") "}\n\n"
                                                                                 "data: [DONE]\n\n");
@@ -392,9 +312,9 @@ static void a_failure_midway_is_an_error_event(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":9,\"seed\":0,\"n\":2}");
-    begin(rig, &exchange);
+    rig_begin(rig, &exchange);
     fake_engine_fail_after(rig->server.engine, 1);
-    finish(rig);
+    rig_finish(rig);
     assert_true(exchange.completed);
     assert_stream(
         &exchange,
@@ -410,7 +330,7 @@ static void a_silent_stream_gets_comments(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0}");
-    begin(rig, &exchange);
+    rig_begin(rig, &exchange);
     uv_update_time(&rig->loop);
     completions_tick(&rig->server);
     assert_stream(&exchange, ""); /* not silent for long enough */
@@ -419,7 +339,7 @@ static void a_silent_stream_gets_comments(void **state) {
     completions_tick(&rig->server);
     completions_tick(&rig->server);
     assert_stream(&exchange, ": ping\n\n");
-    finish(rig);
+    rig_finish(rig);
     fake_http_fini(&exchange);
 }
 
@@ -439,7 +359,7 @@ static void the_engines_refusals_become_statuses(void **state) {
             stream ? "{\"prompt\":\"x\",\"stream\":true}" : "{\"prompt\":\"x\",\"n\":3}";
         fake_engine_refuse(rig->server.engine, ERR_FULL, NULL);
         struct http_exchange exchange = post(body);
-        begin(rig, &exchange);
+        rig_begin(rig, &exchange);
         assert_int_equal(exchange.status, 429);
         assert_string_equal(exchange.headers.data, "Retry-After: 1\n");
         fake_http_fini(&exchange);
@@ -485,11 +405,11 @@ static void leaving_cancels_every_sequence(void **state) {
             struct http_exchange exchange =
                 post(stream ? "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"stream\":true}"
                             : "{\"prompt\":[\"x\",\"y\"],\"n\":2}");
-            begin(rig, &exchange);
-            for (int i = 0; i < n_steps; i++) step(rig);
+            rig_begin(rig, &exchange);
+            for (int i = 0; i < n_steps; i++) rig_step(rig);
             fake_http_leave(&exchange);
             assert_int_equal(fake_engine_n_cancelled(rig->server.engine), before + 4);
-            finish(rig);
+            rig_finish(rig);
             assert_null(rig->server.completions);
             fake_http_fini(&exchange);
         }
@@ -510,10 +430,10 @@ static void leaving_before_the_job_is_done_submits_nothing(void **state) {
 static void draining_refuses_what_is_new_only(void **state) {
     struct rig *rig = *state;
     struct http_exchange running = post("{\"prompt\":\"x\",\"max_tokens\":2,\"seed\":0}");
-    begin(rig, &running);
+    rig_begin(rig, &running);
     rig->server.draining = true;
     assert_error(ask(rig, "{\"prompt\":\"x\"}", 503), "shutting_down");
-    finish(rig);
+    rig_finish(rig);
     assert_int_equal(running.status, 200);
     fake_http_fini(&running);
 }
@@ -522,10 +442,10 @@ static void cancelling_all_tells_the_clients(void **state) {
     struct rig *rig = *state;
     struct http_exchange whole = post("{\"prompt\":\"x\"}"),
                          stream = post("{\"prompt\":\"x\",\"stream\":true}");
-    begin(rig, &whole);
-    begin(rig, &stream);
+    rig_begin(rig, &whole);
+    rig_begin(rig, &stream);
     completions_cancel_all(&rig->server);
-    finish(rig);
+    rig_finish(rig);
     assert_int_equal(whole.status, 503);
     assert_true(stream.completed);
     assert_non_null(strstr(stream.out.data, "data: {\"error\":"));
@@ -539,7 +459,7 @@ static void cancelling_all_tells_the_clients(void **state) {
 static unsigned status_of(struct rig *rig, const char *method, const char *path, const char *key) {
     struct http_exchange exchange = {
         .method = method, .path = path, .authorization = key, .body = "{}"};
-    begin(rig, &exchange);
+    rig_begin(rig, &exchange);
     assert_true(exchange.completed);
     const unsigned status = exchange.status;
     if (status == 405) assert_non_null(strstr(exchange.headers.data, "Allow: "));
@@ -573,7 +493,7 @@ static void the_model_lists_its_policies(void **state) {
     struct rig *rig = *state;
     rig->server.limits.kv.allowed[TYPE_STREAMING] = false;
     struct http_exchange exchange = {.method = "GET", .path = "/v1/models/m", .body = ""};
-    begin(rig, &exchange);
+    rig_begin(rig, &exchange);
     json_t *model = json_loadb(exchange.out.data, exchange.out.length, 0, NULL);
     assert_json(json_object_get(model, "kv_policy"), "{\"type\":\"full\"}");
     assert_json(json_object_get(model, "kv_policies"),
@@ -594,7 +514,7 @@ static void the_model_lists_its_policies(void **state) {
 
 static void metrics_count_by_policy(void **state) {
     struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
-    begin(*state, &exchange);
+    rig_begin(*state, &exchange);
     assert_non_null(strstr(exchange.out.data,
                            "# TYPE quire_kv_evicted_tokens_total counter\n"
                            "quire_kv_evicted_tokens_total{policy=\"full\"} 0\n"));
@@ -607,7 +527,7 @@ static void metrics_count_by_policy(void **state) {
 
 static void metrics_tell_of_what_leaves(void **state) {
     struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
-    begin(*state, &exchange);
+    rig_begin(*state, &exchange);
     static const char *const samples[] = {
         "quire_kv_selected_tokens_total 4000\n", "quire_kv_fetched_tokens_total 1000\n",
         "quire_kv_fetched_bytes_total 284000\n", "quire_kv_store_bytes 1048576\n",
@@ -622,7 +542,7 @@ static void metrics_count_by_pattern(void **state) {
     json_decref(ask(*state, "{\"prompt\":[\"a\",\"b\"],\"prefill\":\"sparse\"}", 200));
     json_decref(ask(*state, "{\"prompt\":\"a\"}", 200));
     struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
-    begin(*state, &exchange);
+    rig_begin(*state, &exchange);
     static const char *const samples[] = {
         "quire_prefill_prompts_total{mode=\"dense\"} 1\n",
         "quire_prefill_prompts_total{mode=\"sparse\"} 2\n",
@@ -663,7 +583,7 @@ static void readiness_ends_with_draining(void **state) {
 
 static json_t *ask_path(struct rig *rig, const char *path, const char *body, unsigned status) {
     struct http_exchange exchange = {.method = "POST", .path = path, .body = body};
-    begin(rig, &exchange);
+    rig_begin(rig, &exchange);
     assert_int_equal(exchange.status, status);
     json_t *answer = json_loadb(exchange.out.data, exchange.out.length, 0, NULL);
     assert_non_null(answer);
@@ -701,7 +621,7 @@ static void texts_become_tokens_and_back(void **state) {
     }
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, rig_set_up, rig_tear_down)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

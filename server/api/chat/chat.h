@@ -1,0 +1,12 @@
+/* chat.h - POST /v1/chat/completions: the OpenAI shape of chats.
+ *
+ * Thread: loop (but for the job).  Memory: see completion.h. */
+#ifndef SERVER_API_CHAT_CHAT_H
+#define SERVER_API_CHAT_CHAT_H
+
+struct http_exchange;
+struct server;
+
+void chat_completions(struct server *server, struct http_exchange *exchange);
+
+#endif

@@ -1,0 +1,344 @@
+/* request.c - see request.h. */
+#include "server/api/chat/request.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/error.h"
+#include "engine/base/span.h"
+#include "engine/template/template.h"
+#include "server/api/chat/messages.h"
+#include "server/api/chat/reasoning.h"
+#include "server/api/chat/tool_calls.h"
+#include "server/api/completion_request.h"
+#include "server/api/request_fields.h"
+#include "server/json/api_error.h"
+#include "server/json/json_guard.h"
+#include "server/settings/chat_template.h"
+
+/* What the readers of a chat's own members find.  JSON is borrowed from the body. */
+struct chat_reading {
+    const json_t *messages, *documents, *effort, *kwargs;
+    const json_t *tools; /* NULL: none may be called */
+    bool no_tools, one_call;
+    bool logprobs, no_generation_prompt, has_generation_prompt, continues, keeps_reasoning;
+    int32_t top_logprobs;
+};
+
+static struct chat_reading *own(struct request_reading *r) {
+    return r->own;
+}
+
+/* ---- members ---- */
+
+static int read_messages(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    (void)field;
+    own(r)->messages = value; /* read with the template's rules */
+    return 0;
+}
+
+static int read_documents(struct request_reading *r, const struct request_field *field,
+                          const json_t *value) {
+    own(r)->documents = value;
+    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
+}
+
+static int read_effort(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    own(r)->effort = value;
+    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+}
+
+static int read_kwargs(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    own(r)->kwargs = value;
+    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
+}
+
+static int read_flag(struct request_reading *r, const struct request_field *field,
+                     const json_t *value, bool *out) {
+    if (!json_is_boolean(value)) return request_refuse(r, field, "must be true or false");
+    *out = json_is_true(value);
+    return 0;
+}
+
+static int read_generation_prompt(struct request_reading *r, const struct request_field *field,
+                                  const json_t *value) {
+    bool adds = true;
+    const int rc = read_flag(r, field, value, &adds);
+    own(r)->has_generation_prompt = adds;
+    own(r)->no_generation_prompt = !adds;
+    return rc;
+}
+
+static int read_continue(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    return read_flag(r, field, value, &own(r)->continues);
+}
+
+static int read_reasoning(struct request_reading *r, const struct request_field *field,
+                          const json_t *value) {
+    bool separate = true;
+    const int rc = read_flag(r, field, value, &separate);
+    own(r)->keeps_reasoning = !separate;
+    return rc;
+}
+
+static int read_logprobs(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    return read_flag(r, field, value, &own(r)->logprobs);
+}
+
+static int read_top_logprobs(struct request_reading *r, const struct request_field *field,
+                             const json_t *value) {
+    const int rc = request_read_i32(r, field, value); /* checks it */
+    if (!rc) own(r)->top_logprobs = (int32_t)json_integer_value(value);
+    return rc;
+}
+
+/* Reads members that ask for something only when they are not empty. */
+static int read_empty_array(struct request_reading *r, const struct request_field *field,
+                            const json_t *value) {
+    if (json_is_array(value) && json_array_size(value) == 0) return 0;
+    return request_read_refused(r, field, value);
+}
+
+static int check_tool(struct request_reading *r, const json_t *tool, size_t i) {
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    const json_t *function = json_object_get(tool, "function"),
+                 *parameters = json_object_get(function, "parameters");
+    const char *wrong = NULL;
+    if (!type || strcmp(type, "function") != 0) wrong = "type must be function";
+    else if (!json_is_string(json_object_get(function, "name")))
+        wrong = "function.name must be a string";
+    else if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
+        wrong = "function.parameters must be an object";
+    else if (json_is_true(json_object_get(function, "strict")))
+        wrong = "function.strict is not supported: calls are not constrained";
+    if (!wrong) return 0;
+    return api_error_set(r->err, 400, NULL, "tools", "tools[%zu].%s", i, wrong);
+}
+
+static int read_tools(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    if (!json_is_array(value)) return request_refuse(r, field, "must be an array");
+    if (json_array_size(value) > 0) own(r)->tools = value;
+    int rc = 0;
+    for (size_t i = 0; i < json_array_size(value) && !rc; i++)
+        rc = check_tool(r, json_array_get(value, i), i);
+    return rc;
+}
+
+/* Reads whether tools may be called.  That one must be called would need constrained text. */
+static int read_tool_choice(struct request_reading *r, const struct request_field *field,
+                            const json_t *value) {
+    const char *choice = json_string_value(value);
+    own(r)->no_tools = choice && strcmp(choice, "none") == 0;
+    if (own(r)->no_tools || (choice && strcmp(choice, "auto") == 0)) return 0;
+    return api_error_set(r->err, 400, "unsupported", field->name,
+                         "%s must be auto or none: calls cannot be forced here", field->name);
+}
+
+static int read_parallel(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    bool parallel = true;
+    const int rc = read_flag(r, field, value, &parallel);
+    own(r)->one_call = !parallel;
+    return rc;
+}
+
+static int read_modalities(struct request_reading *r, const struct request_field *field,
+                           const json_t *value) {
+    const char *only = json_string_value(json_array_get(value, 0));
+    if (json_array_size(value) == 1 && only && strcmp(only, "text") == 0) return 0;
+    return request_read_refused(r, field, value);
+}
+
+#define AT(member) offsetof(struct completion_request, member)
+
+/* max_completion_tokens comes after max_tokens, its older name, so it wins when a client sends
+ * both. */
+static const struct request_field fields[] = {
+    {"messages", read_messages, 0, 0, 0},
+    {"max_tokens", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX},
+    {"max_completion_tokens", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX},
+    {"logprobs", read_logprobs, 0, 0, 0},
+    {"top_logprobs", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP},
+    {"add_generation_prompt", read_generation_prompt, 0, 0, 0},
+    {"continue_final_message", read_continue, 0, 0, 0},
+    {"chat_template_kwargs", read_kwargs, 0, 0, 0},
+    {"documents", read_documents, 0, 0, 0},
+    {"reasoning_effort", read_effort, 0, 0, 0},
+    {"separate_reasoning", read_reasoning, 0, 0, 0},
+    {"modalities", read_modalities, 0, 0, 0},
+    {"tools", read_tools, 0, 0, 0},
+    {"tool_choice", read_tool_choice, 0, 0, 0},
+    {"parallel_tool_calls", read_parallel, 0, 0, 0},
+    {"functions", read_empty_array, 0, 0, 0},
+    {"function_call", request_read_refused, 0, 0, 0},
+    {"chat_template", request_read_refused, 0, 0, 0},
+    {"audio", request_read_refused, 0, 0, 0},
+    {"web_search_options", request_read_refused, 0, 0, 0},
+    {"best_of", request_read_refused, 0, 0, 0},
+    {"echo", request_read_refused, 0, 0, 0},
+};
+
+#undef AT
+
+/* Checks and settles what involves more than one of a chat's own members. */
+static int settle(struct request_reading *r) {
+    struct chat_reading *chat = own(r);
+    struct completion_request *q = r->request;
+    if (!chat->messages)
+        return api_error_set(r->err, 400, NULL, "messages", "messages is required");
+    if (chat->continues && chat->has_generation_prompt)
+        return api_error_set(r->err, 400, NULL, "continue_final_message",
+                             "continue_final_message excludes add_generation_prompt");
+    if (!chat->logprobs && chat->top_logprobs > 0)
+        return api_error_set(r->err, 400, NULL, "top_logprobs", "top_logprobs needs logprobs");
+    q->params.n_logprobs = chat->logprobs ? chat->top_logprobs : -1;
+    if (chat->no_tools) chat->tools = NULL;
+    if (!chat->tools || tool_format_of(r->limits->chat->tool_text)) return 0;
+    return api_error_set(r->err, 400, "unsupported", "tools",
+                         "tools: the model's chat template writes no format of calls that is "
+                         "known here");
+}
+
+/* ---- the prompt ---- */
+
+static int no_memory(struct api_error *err) {
+    api_error_set(err, 500, NULL, NULL, "no memory for the chat");
+    return ERR_NOMEM;
+}
+
+static bool is_text(const json_t *value, const char *text) {
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
+/* Sets a variable that templates read, null where the request has none. */
+static bool set_or_null(json_t *variables, const char *name, const json_t *value) {
+    return value ? json_object_set(variables, name, (json_t *)value) < 0
+                 : json_object_set_new(variables, name, json_null()) < 0;
+}
+
+/* Makes what the template reads.  A request's own members win over chat_template_kwargs, and that
+ * over what an effort means. */
+static json_t *make_variables(const struct chat_reading *chat, json_t *messages) {
+    json_t *variables = json_object();
+    bool failed = !variables;
+    if (is_text(chat->effort, "none"))
+        failed |= json_object_set_new(variables, "enable_thinking", json_false()) < 0;
+    if (chat->effort)
+        failed |= json_object_set(variables, "reasoning_effort", (json_t *)chat->effort) < 0;
+    if (chat->kwargs) failed |= json_object_update(variables, (json_t *)chat->kwargs) < 0;
+    failed |= set_or_null(variables, "tools", chat->tools);
+    failed |= set_or_null(variables, "documents", chat->documents);
+    const bool adds = !chat->no_generation_prompt && !chat->continues;
+    failed |= json_object_set_new(variables, "add_generation_prompt", json_boolean(adds)) < 0;
+    failed |= json_object_set(variables, "messages", messages) < 0;
+    if (!failed) return variables;
+    json_decref(variables);
+    return NULL;
+}
+
+/* Cuts what the template puts behind the last message, so that the answer continues it: the message is
+ * the last thing in the text that is not the template's own.  Templates may strip its white space. */
+static int cut_behind(struct template_text *text, const json_t *messages, struct api_error *err) {
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1),
+                 *content = json_object_get(last, "content");
+    const char *message = json_string_value(content);
+    size_t n = json_string_length(content);
+    struct byte_span *end = text->n_trusted > 0 ? &text->trusted[text->n_trusted - 1] : NULL;
+    if (end && end->end == text->n_bytes) {
+        text->n_bytes = end->begin;
+        text->n_trusted--;
+    }
+    size_t n_text = text->n_bytes;
+    for (; n > 0 && strchr(" \t\r\n", message[n - 1]); n--) {
+    }
+    for (; n > 0 && strchr(" \t\r\n", *message); n--, message++) {
+    }
+    for (; n_text > 0 && strchr(" \t\r\n", text->bytes[n_text - 1]); n_text--) {
+    }
+    text->bytes[text->n_bytes] = 0;
+    if (n > 0 && n <= n_text && memcmp(text->bytes + n_text - n, message, n) == 0) return 0;
+    return api_error_set(err, 400, NULL, "continue_final_message",
+                         "the chat template does not write the last message as it is, so it cannot "
+                         "be continued");
+}
+
+/* Renders the messages. */
+static int render(struct template_text *text, const struct chat_reading *chat,
+                  const struct chat_template *model, json_t *messages, struct api_error *err) {
+    struct error why = {0};
+    const time_t now = time(NULL);
+    struct template_input input = {.variables = make_variables(chat, messages),
+                                   .trusted = model->own};
+    if (!input.variables) return no_memory(err);
+    localtime_r(&now, &input.now);
+    const struct template *used =
+        chat->tools && model->with_tools ? model->with_tools : model->plain;
+    int rc = template_render(used, &input, NULL, text, &why);
+    json_decref((json_t *)input.variables);
+    if (rc) return api_error_from(err, &why, "messages");
+    return chat->continues ? cut_behind(text, messages, err) : 0;
+}
+
+static int make_prompt(struct request_reading *r, const struct chat_template *model,
+                       struct template_text *text) {
+    json_t *messages = NULL;
+    int rc = chat_messages_read(&messages, own(r)->messages, model->names_developer, r->err);
+    if (rc) return rc;
+    rc = render(text, own(r), model, messages, r->err);
+    json_decref(messages);
+    return rc;
+}
+
+static int read_chat(struct request_reading *r, const json_t *root,
+                     const struct chat_template *model, struct template_text *text) {
+    int rc = request_read_shared(r, root);
+    if (!rc) rc = request_read_fields(r, fields, sizeof(fields) / sizeof(*fields), root);
+    if (!rc) rc = settle(r);
+    return rc ? rc : make_prompt(r, model, text);
+}
+
+int chat_request_parse(struct completion_request *out, struct chat_request *chat, const char *body,
+                       size_t length, const struct request_limits *limits, struct api_error *err) {
+    const struct chat_template *model = limits->chat;
+    struct completion_request request = completion_request_defaults(limits);
+    struct chat_reading reading = {0};
+    struct request_reading r = {.request = &request, .limits = limits, .err = err, .own = &reading};
+    struct template_text text = {0};
+    struct error why = {0};
+    struct json_span none;
+    json_t *root = NULL;
+    if (!model || !model->plain)
+        return api_error_set(err, 400, "unsupported", NULL,
+                             "the model has no chat template: start the server with "
+                             "--chat-template, or use /v1/completions");
+    int rc = json_guard_load(&root, body, length, NULL, &none, &why);
+    if (rc) {
+        api_error_from(err, &why, NULL);
+        return rc;
+    }
+    request.max_tokens = limits->max_model_len;
+    rc = read_chat(&r, root, model, &text);
+    json_decref(root);
+    if (!rc) rc = prompt_list_take_rendered(&request.prompts, &text, err);
+    if (!rc) rc = completion_request_check(&r);
+    if (rc) {
+        template_text_fini(&text);
+        completion_request_fini(&request);
+        return rc;
+    }
+    chat->splits_reasoning = model->marks_reasoning && !reading.keeps_reasoning;
+    chat->tools = reading.tools ? tool_format_of(model->tool_text) : NULL;
+    chat->max_calls = reading.one_call ? 1 : TOOL_MAX_CALLS;
+    chat->begins_reasoning =
+        reasoning_is_begun(request.prompts.items[0].text, request.prompts.items[0].length);
+    *out = request;
+    return 0;
+}

@@ -1,0 +1,457 @@
+/* tool_calls.c - see tool_calls.h. */
+#define _GNU_SOURCE /* memmem */
+#include "server/api/chat/tool_calls.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+
+#include "server/json/json_guard.h"
+
+/* How many ends in one call may turn out to be part of an argument.  Each costs a look at all that
+ * has come so far. */
+enum { MAX_MISSES = 16 };
+
+/* A part of a text. */
+struct piece {
+    const char *at;
+    size_t n;
+};
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static struct piece trimmed(struct piece p) {
+    for (; p.n > 0 && is_space(p.at[0]); p.at++) p.n--;
+    for (; p.n > 0 && is_space(p.at[p.n - 1]); p.n--) {
+    }
+    return p;
+}
+
+/* Returns where a word begins in the piece, or NULL. */
+static const char *find(struct piece p, const char *word) {
+    return p.n > 0 ? memmem(p.at, p.n, word, strlen(word)) : NULL;
+}
+
+static bool begins(struct piece p, const char *word) {
+    return p.n >= strlen(word) && memcmp(p.at, word, strlen(word)) == 0;
+}
+
+static struct piece behind(struct piece p, const char *at) {
+    return (struct piece){at, p.n - (size_t)(at - p.at)};
+}
+
+/* Tells whether a function may have this name, where no quotes say that it is one. */
+static bool is_name(struct piece p) {
+    bool is = p.n > 0;
+    for (size_t i = 0; i < p.n; i++)
+        is = is && (isalnum((unsigned char)p.at[i]) || memchr("_-.:/", p.at[i], 5));
+    return is;
+}
+
+/* ---- calls ---- */
+
+static void call_fini(struct tool_call *call) {
+    buffer_fini(&call->name);
+    buffer_fini(&call->arguments);
+}
+
+/* Adds a call without arguments; NULL: there are too many, or there is no memory. */
+static struct tool_call *add_call(struct tool_split *split, struct piece name) {
+    if (split->n_calls >= TOOL_MAX_CALLS) return NULL;
+    struct tool_call *calls = realloc(split->calls, (split->n_calls + 1) * sizeof(*calls));
+    if (!calls) {
+        split->failed = true;
+        return NULL;
+    }
+    split->calls = calls;
+    struct tool_call *call = &calls[split->n_calls++];
+    *call = (struct tool_call){0};
+    buffer_append(&call->name, name.at, name.n);
+    return call;
+}
+
+static void drop_calls(struct tool_split *split, uint32_t n) {
+    while (split->n_calls > n) call_fini(&split->calls[--split->n_calls]);
+}
+
+/* ---- JSON that has been parsed before, so that it is legal ---- */
+
+static struct piece skip_space(struct piece p) {
+    for (; p.n > 0 && is_space(p.at[0]); p.at++) p.n--;
+    return p;
+}
+
+/* Returns the value that the piece begins with. */
+static struct piece value_of(struct piece p) {
+    size_t depth = 0, i = 0;
+    bool in_string = false;
+    for (; i < p.n; i++) {
+        const char c = p.at[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            else if (c == '"') in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (c == '}' || c == ']') {
+            if (depth == 0) break;
+            depth--;
+        } else if (c == ',' && depth == 0) {
+            break;
+        }
+    }
+    return trimmed((struct piece){p.at, i < p.n ? i : p.n});
+}
+
+/* Returns the value of the object's member as it is written; at NULL: there is none.  Names with
+ * escapes are not found. */
+static struct piece member_of(struct piece object, const char *name) {
+    struct piece p = skip_space(behind(object, object.at + 1));
+    while (p.n > 0 && p.at[0] == '"') {
+        const char *quote = p.at + 1;
+        while (*quote != '"') quote += *quote == '\\' ? 2 : 1;
+        const bool same =
+            (size_t)(quote - p.at) == strlen(name) + 1 && memcmp(p.at + 1, name, strlen(name)) == 0;
+        p = skip_space(behind(p, quote + 1));
+        p = skip_space(behind(p, p.at + 1)); /* the colon */
+        const struct piece value = value_of(p);
+        if (same) return value;
+        p = skip_space(behind(p, value.at + value.n));
+        if (p.n > 0 && p.at[0] == ',') p = skip_space(behind(p, p.at + 1));
+    }
+    return (struct piece){0};
+}
+
+/* Parses a text, whose root must be an object; NULL: it is none. */
+static json_t *parse_object(struct piece text) {
+    struct json_span none;
+    json_t *root = NULL;
+    return json_guard_load(&root, text.at, text.n, NULL, &none, NULL) ? NULL : root;
+}
+
+/* Adds arguments that are JSON in a string, as some models write them. */
+static bool add_string_arguments(struct tool_call *call, const json_t *text) {
+    json_t *parsed =
+        parse_object((struct piece){json_string_value(text), json_string_length(text)});
+    if (!parsed) return false;
+    json_decref(parsed);
+    buffer_append(&call->arguments, json_string_value(text), json_string_length(text));
+    return true;
+}
+
+/* Reads {"name": …, "arguments": {…}}. */
+static bool read_object(struct tool_split *split, struct piece text) {
+    static const char *const names[] = {"arguments", "parameters"};
+    json_t *root = text.n > 0 && text.at[0] == '{' ? parse_object(text) : NULL;
+    const json_t *name = json_object_get(root, "name"), *arguments = NULL;
+    const char *member = NULL;
+    for (size_t i = 0; i < 2 && !arguments; i++)
+        arguments = json_object_get(root, member = names[i]);
+    bool is_call = json_is_string(name) &&
+                   (!arguments || json_is_object(arguments) || json_is_string(arguments));
+    struct tool_call *call =
+        is_call ? add_call(split, (struct piece){json_string_value(name), json_string_length(name)})
+                : NULL;
+    is_call = call != NULL;
+    if (is_call && json_is_string(arguments)) {
+        is_call = add_string_arguments(call, arguments);
+    } else if (is_call && arguments) {
+        const struct piece value = member_of(text, member);
+        is_call = value.at != NULL;
+        buffer_append(&call->arguments, value.at ? value.at : "", value.n);
+    } else if (is_call) {
+        buffer_puts(&call->arguments, "{}");
+    }
+    json_decref(root);
+    if (call && !is_call) drop_calls(split, split->n_calls - 1);
+    return is_call;
+}
+
+/* Reads objects with `between` characters and white space between them, all of the text. */
+static bool read_objects(struct tool_split *split, struct piece text, const char *between) {
+    for (text = trimmed(text); text.n > 0;) {
+        const struct piece value = value_of(text);
+        size_t n = value.n;
+        if (*between == ';') { /* an object ends with its brace */
+            const char *end = find(text, "};");
+            n = end ? (size_t)(end + 1 - text.at) : text.n;
+        }
+        if (!read_object(split, trimmed((struct piece){text.at, n}))) return false;
+        text = skip_space(behind(text, text.at + n));
+        if (text.n > 0 && text.at[0] != *between) return false;
+        if (text.n > 0) text = skip_space(behind(text, text.at + 1));
+    }
+    return true;
+}
+
+/* ---- formats ---- */
+
+static bool read_json(struct tool_split *split, const char *text, size_t n) {
+    return read_object(split, trimmed((struct piece){text, n}));
+}
+
+/* Reads calls of Llama 3.1 and 3.2: {"name": …, "parameters": …}, with semicolons between. */
+static bool read_llama(struct tool_split *split, const char *text, size_t n) {
+    const struct piece all = trimmed((struct piece){text, n});
+    return read_object(split, all) || read_objects(split, all, ";");
+}
+
+static bool read_array(struct tool_split *split, const char *text, size_t n) {
+    struct piece all = trimmed((struct piece){text, n});
+    if (all.n < 2 || all.at[0] != '[' || all.at[all.n - 1] != ']') return false;
+    return read_objects(split, (struct piece){all.at + 1, all.n - 2}, ",");
+}
+
+/* Reads calls of Mistral: an array of objects; since version 11 of its tokenizer NAME[ARGS]{…}. */
+static bool read_mistral(struct tool_split *split, const char *text, size_t n) {
+    struct piece all = trimmed((struct piece){text, n});
+    const char *at = find(all, "[ARGS]");
+    if (begins(all, "[") && !begins(all, "[ARGS]")) return read_array(split, text, n);
+    if (!at) at = find(all, "{");
+    if (!at) return false;
+    const struct piece name = trimmed((struct piece){all.at, (size_t)(at - all.at)}),
+                       arguments = trimmed(behind(all, at + (*at == '[' ? strlen("[ARGS]") : 0)));
+    json_t *parsed = is_name(name) ? parse_object(arguments) : NULL;
+    struct tool_call *call = parsed ? add_call(split, name) : NULL;
+    json_decref(parsed);
+    if (call) buffer_append(&call->arguments, arguments.at, arguments.n);
+    return call != NULL;
+}
+
+/* Appends a value that is written without quotes: JSON if it is some, else a string. */
+static void append_value(struct buffer *out, struct piece text) {
+    json_t *value = NULL;
+    struct buffer list = {0};
+    struct json_span none;
+    buffer_puts(&list, "{\"v\":");
+    buffer_append(&list, text.at, text.n);
+    buffer_puts(&list, "}");
+    const bool is_json = !list.failed && text.n > 0 &&
+                         !json_guard_load(&value, list.data, list.length, NULL, &none, NULL) &&
+                         json_object_size(value) == 1;
+    if (is_json) buffer_append(out, text.at, text.n);
+    else buffer_json_string(out, text.at, text.n);
+    out->failed |= list.failed;
+    json_decref(value);
+    buffer_fini(&list);
+}
+
+/* The marks of a format that writes one element for each argument. */
+struct elements {
+    const char *key_begin, *key_end, *value_begin, *value_end;
+};
+
+/* Removes the one line end that templates put at either side of a value. */
+static struct piece without_line_ends(struct piece p) {
+    if (p.n > 0 && p.at[0] == '\n') p = behind(p, p.at + 1);
+    if (p.n > 0 && p.at[p.n - 1] == '\n') p.n--;
+    return p;
+}
+
+static bool read_elements(struct tool_call *call, struct piece text, const struct elements *marks) {
+    buffer_puts(&call->arguments, "{");
+    for (const char *at; (at = find(text, marks->key_begin));) {
+        struct piece key = behind(text, at + strlen(marks->key_begin));
+        const char *end = find(key, marks->key_end);
+        if (!end) return false;
+        struct piece value = behind(key, end + strlen(marks->key_end));
+        key.n = (size_t)(end - key.at);
+        const char *begin = *marks->value_begin ? find(value, marks->value_begin) : value.at;
+        if (!begin) return false;
+        value = behind(value, begin + strlen(marks->value_begin));
+        end = find(value, marks->value_end);
+        if (!end) return false;
+        text = behind(value, end + strlen(marks->value_end));
+        value.n = (size_t)(end - value.at);
+        if (call->arguments.length > 1) buffer_puts(&call->arguments, ",");
+        key = trimmed(key);
+        if (memchr(key.at, 0, key.n)) return false; /* no parser of JSON takes such a name */
+        buffer_json_string(&call->arguments, key.at, key.n);
+        buffer_puts(&call->arguments, ":");
+        append_value(&call->arguments, without_line_ends(value));
+    }
+    buffer_puts(&call->arguments, "}");
+    return true;
+}
+
+/* Reads a call of Qwen3-Coder: <function=NAME><parameter=KEY>VALUE</parameter>…</function>. */
+static bool read_functions(struct tool_split *split, const char *text, size_t n) {
+    static const struct elements marks = {"<parameter=", ">", "", "</parameter>"};
+    const struct piece all = trimmed((struct piece){text, n});
+    if (!begins(all, "<function=")) return false;
+    struct piece name = behind(all, all.at + strlen("<function="));
+    const char *end = find(name, ">");
+    if (!end || !find(all, "</function>")) return false;
+    const struct piece rest = behind(all, end + 1);
+    name.n = (size_t)(end - name.at);
+    struct tool_call *call = is_name(trimmed(name)) ? add_call(split, trimmed(name)) : NULL;
+    return call && read_elements(call, rest, &marks);
+}
+
+/* Reads a call of GLM-4.5: NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each argument. */
+static bool read_glm(struct tool_split *split, const char *text, size_t n) {
+    static const struct elements marks = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
+    const struct piece all = trimmed((struct piece){text, n});
+    const char *end = find(all, "<arg_key>");
+    struct piece name = {all.at, end ? (size_t)(end - all.at) : all.n};
+    name = trimmed(name);
+    struct tool_call *call = is_name(name) ? add_call(split, name) : NULL;
+    return call && read_elements(call, behind(all, name.at + name.n), &marks);
+}
+
+/* The more telling signs come first. */
+static const struct tool_format formats[] = {
+    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", 0, false, read_glm},
+    {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", 0, false, read_functions},
+    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", 0, false, read_json},
+    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, 0, true, read_mistral},
+    {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", 0, true, read_array},
+    {"llama-3", "\"parameters\": dictionary", "", NULL, '{', false, read_llama},
+};
+
+const struct tool_format *tool_format_of(const char *template_source) {
+    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
+        if (strstr(template_source, formats[i].sign)) return &formats[i];
+    return NULL;
+}
+
+/* ---- the text ---- */
+
+void tool_split_fini(struct tool_split *split) {
+    drop_calls(split, 0);
+    free(split->calls);
+    buffer_fini(&split->held);
+}
+
+/* Reads the calls in the first n held bytes.  Calls beyond those that are wanted are read and
+ * dropped. */
+static bool read_held(struct tool_split *split, size_t n) {
+    const uint32_t n_before = split->n_calls;
+    const bool is_call = split->format->read(split, split->held.data ? split->held.data : "", n);
+    for (uint32_t i = n_before; i < split->n_calls; i++)
+        split->failed |= split->calls[i].name.failed || split->calls[i].arguments.failed;
+    drop_calls(split, !is_call                            ? n_before
+                      : split->n_calls < split->max_calls ? split->n_calls
+                                                          : split->max_calls);
+    return is_call;
+}
+
+/* Drops the first n held bytes. */
+static void drop_held(struct tool_split *split, size_t n) {
+    memmove(split->held.data, split->held.data + n, split->held.length - n);
+    split->held.length -= n;
+    split->held.data[split->held.length] = 0;
+    split->n_seen = 0;
+}
+
+/* Releases held bytes as answer.  White space right behind a call is none. */
+static void release(struct tool_split *split, size_t n, struct buffer *answer) {
+    struct piece text = {split->held.data, n};
+    if (split->follows_call) text = skip_space(text);
+    if (text.n > 0) {
+        buffer_append(answer, text.at, text.n);
+        split->follows_call = false;
+    }
+    drop_held(split, n);
+}
+
+/* Returns how many of the held bytes at the end may begin the mark. */
+static size_t partial(const struct buffer *held, const char *mark) {
+    size_t n = strlen(mark) - 1;
+    if (n > held->length) n = held->length;
+    while (n > 0 && memcmp(held->data + held->length - n, mark, n) != 0) n--;
+    return n;
+}
+
+/* Looks for the beginning of calls.  Returns whether to go on. */
+static bool look_for_begin(struct tool_split *split, struct buffer *answer) {
+    const char *mark = split->format->begin;
+    const struct piece held = {split->held.data, split->held.length};
+    const char *at = find(held, mark);
+    if (!at) {
+        const size_t kept = partial(&split->held, mark);
+        if (split->held.length > kept) release(split, split->held.length - kept, answer);
+        return false;
+    }
+    if (at > held.at) release(split, (size_t)(at - held.at), answer);
+    drop_held(split, strlen(mark));
+    split->is_inside = true;
+    return true;
+}
+
+/* Gives what is held back as answer, with the mark before it, and looks for no more calls. */
+static void give_up(struct tool_split *split, struct buffer *answer) {
+    if (!split->format->is_special) buffer_puts(answer, split->format->begin);
+    release(split, split->held.length, answer);
+    split->is_answer = true;
+}
+
+/* Looks for the end of calls.  An end inside of an argument is none: what stands before it cannot be
+ * read. */
+static bool look_for_end(struct tool_split *split, struct buffer *answer) {
+    const char *mark = split->format->end;
+    if (!mark) return false;
+    const struct piece held = {split->held.data, split->held.length};
+    const char *at = find(behind(held, held.at + split->n_seen), mark);
+    if (!at) {
+        const size_t length = strlen(mark);
+        if (held.n > split->n_seen + length) split->n_seen = held.n - length;
+        return false;
+    }
+    const size_t n = (size_t)(at - held.at);
+    const bool is_call = read_held(split, n);
+    if (is_call) drop_held(split, n + strlen(mark));
+    else if (++split->n_misses < MAX_MISSES) split->n_seen = n + 1;
+    else give_up(split, answer);
+    if (is_call) split->n_misses = 0;
+    split->follows_call |= is_call;
+    split->is_inside = !is_call && split->n_misses < MAX_MISSES;
+    return true;
+}
+
+/* Decides by the first character whether the text is calls. */
+static void look_at_first(struct tool_split *split) {
+    const struct piece text = trimmed((struct piece){split->held.data, split->held.length});
+    if (text.n == 0) return;
+    split->is_inside = text.at[0] == split->format->opens;
+    split->is_answer = !split->is_inside;
+}
+
+void tool_split_special(struct tool_split *split, const char *token, size_t n) {
+    const struct tool_format *format = split->format;
+    if (!format || !format->is_special || split->is_inside) return;
+    split->is_inside = n == strlen(format->begin) && memcmp(token, format->begin, n) == 0;
+}
+
+void tool_split_add(struct tool_split *split, const char *text, size_t n, struct buffer *answer) {
+    const struct tool_format *format = split->format;
+    if (n == 0) return;
+    if (!format || split->is_answer || (format->is_special && !split->is_inside)) {
+        buffer_append(answer, text, n);
+        return;
+    }
+    buffer_append(&split->held, text, n);
+    split->failed |= split->held.failed;
+    if (split->failed) return;
+    if (!*format->begin && !split->is_inside) look_at_first(split);
+    if (split->is_answer) release(split, split->held.length, answer);
+    bool more = *format->begin && split->held.length > 0;
+    while (more)
+        more = (split->is_inside ? look_for_end(split, answer) : look_for_begin(split, answer)) &&
+               split->held.length > 0;
+}
+
+/* Reads what is held as calls, or gives it back with the mark before it. */
+void tool_split_end(struct tool_split *split, struct buffer *answer) {
+    if (!split->format || split->failed || !split->held.data) return;
+    if (split->is_inside && read_held(split, split->held.length)) {
+        buffer_clear(&split->held);
+        return;
+    }
+    if (split->is_inside) give_up(split, answer);
+    else release(split, split->held.length, answer);
+}

@@ -1,0 +1,64 @@
+/* tool_calls.h - finds the tool calls in generated text, piece by piece.
+ *
+ *   text ─► answer          <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>
+ *        └► calls: f, {"x": 1}
+ *
+ * Each family writes calls in a format of its own; a format is one row of a table.  Text that seems to
+ * be a call and is none is answer.  A call is known when its end has come, or the text's.
+ *
+ * Thread: the owner's.  Memory: the split owns its calls. */
+#ifndef SERVER_API_CHAT_TOOL_CALLS_H
+#define SERVER_API_CHAT_TOOL_CALLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/json/buffer.h"
+
+enum { TOOL_MAX_CALLS = 128 }; /* of one answer; further ones are text */
+
+/* A call; the arguments are JSON as the model wrote it. */
+struct tool_call {
+    struct buffer name, arguments;
+};
+
+struct tool_split;
+
+struct tool_format {
+    const char *name;
+    const char *sign;  /* what a template says that makes its model write this format */
+    const char *begin; /* stands before calls; "": they begin the text, with `opens` */
+    const char *end;   /* stands behind them; NULL: the text's end */
+    char opens;
+    bool is_special; /* `begin` is a special token, which is no part of the text */
+    /* Reads what stands between.  Returns false if it is no call: then none has been added. */
+    bool (*read)(struct tool_split *split, const char *text, size_t n);
+};
+
+/* Returns the first format whose sign the template has; NULL: none. */
+const struct tool_format *tool_format_of(const char *template_source);
+
+/* Zero-initialise but for the format; NULL: all text is answer. */
+struct tool_split {
+    const struct tool_format *format;
+    uint32_t max_calls;
+    bool is_inside;     /* behind `begin` */
+    bool is_answer;     /* no call can come any more */
+    bool follows_call;  /* nothing but white space has come since the last call */
+    struct buffer held; /* what may be a mark, or is a call so far */
+    size_t n_seen;      /* bytes of `held` that have been searched for `end` */
+    uint32_t n_misses;  /* ends so far that were part of an argument */
+    struct tool_call *calls;
+    uint32_t n_calls;
+    bool failed; /* there was no memory */
+};
+
+void tool_split_fini(struct tool_split *split);
+/* Takes note of a special token, by its text. */
+void tool_split_special(struct tool_split *split, const char *token, size_t n);
+/* Appends what is no call to `answer`. */
+void tool_split_add(struct tool_split *split, const char *text, size_t n, struct buffer *answer);
+void tool_split_end(struct tool_split *split, struct buffer *answer);
+
+#endif

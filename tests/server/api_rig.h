@@ -1,0 +1,32 @@
+/* api_rig.h - the API on an engine without a model and a transport without sockets.
+ *
+ * Thread: the test's.  Memory: cmocka's state owns the rig. */
+#ifndef TESTS_SERVER_API_RIG_H
+#define TESTS_SERVER_API_RIG_H
+
+#include <jansson.h>
+#include <uv.h>
+
+#include "server/api/server.h"
+#include "tests/server/fake_http.h"
+
+struct rig {
+    uv_loop_t loop;
+    struct server server;
+};
+
+int rig_set_up(void **state);
+int rig_tear_down(void **state);
+
+struct http_exchange rig_post(const char *path, const char *body);
+/* Hands the request in and waits for its job: afterwards it is refused or with the engine. */
+void rig_begin(struct rig *rig, struct http_exchange *exchange);
+void rig_step(struct rig *rig);
+void rig_finish(struct rig *rig);
+/* Takes a request from beginning to end; the parsed body is the caller's. */
+json_t *rig_ask(struct rig *rig, const char *path, const char *body, unsigned status);
+
+/* Compares a value, as compact text in the order of the answer. */
+void assert_json(const json_t *value, const char *expected);
+
+#endif

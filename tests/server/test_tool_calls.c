@@ -1,0 +1,389 @@
+/* test_tool_calls.c - tool calls and reasoning in generated text, whatever pieces it comes in.
+ *
+ * Random calls are written as each family writes them, by code of the test's own, cut into pieces of
+ * every size, and read back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/base/json_arena.h"
+#include "server/api/chat/reasoning.h"
+#include "server/api/chat/tool_calls.h"
+
+enum { N_ROUNDS = 500, MAX_CALLS = 4 };
+
+static uint32_t random_below(uint32_t n) {
+    return (uint32_t)rand() % n;
+}
+
+/* ---- random calls ---- */
+
+static json_t *random_string(void) {
+    static const char *const parts[] = {"a",      "Zürich", "\"",           "\\",   "\n", "{",
+                                        "}",      "[",      "],",           "日本", "😀",  "</tool",
+                                        "_call>", "</s>",   "};",           " ",    ":",  "<",
+                                        ">",      "[ARGS]", "</tool_call>", "%s",   "\t", "'"};
+    char text[256] = "";
+    for (uint32_t i = random_below(8); i > 0; i--)
+        strcat(text, parts[random_below(sizeof(parts) / sizeof(*parts))]);
+    return json_string(text);
+}
+
+static json_t *random_value(int depth) {
+    switch (random_below(depth > 0 ? 8 : 5)) {
+    case 0: return json_integer((json_int_t)random_below(1000000) - 500000);
+    case 1: return json_real(random_below(1000) / 8.0);
+    case 2: return json_boolean(random_below(2));
+    case 3: return json_null();
+    case 5: {
+        json_t *list = json_array();
+        for (uint32_t i = random_below(4); i > 0; i--)
+            json_array_append_new(list, random_value(depth - 1));
+        return list;
+    }
+    case 6: {
+        json_t *object = json_object();
+        for (uint32_t i = random_below(4); i > 0; i--) {
+            char key[16];
+            snprintf(key, sizeof(key), "k%u", random_below(100));
+            json_object_set_new(object, key, random_value(depth - 1));
+        }
+        return object;
+    }
+    default: return random_string();
+    }
+}
+
+struct calls {
+    uint32_t n;
+    char names[MAX_CALLS][32];
+    json_t *arguments[MAX_CALLS];
+};
+
+static void make_calls(struct calls *calls, uint32_t max_calls) {
+    calls->n = 1 + random_below(max_calls);
+    for (uint32_t i = 0; i < calls->n; i++) {
+        snprintf(calls->names[i], sizeof(calls->names[i]), "get_%c-%u", 'a' + (int)random_below(26),
+                 random_below(1000));
+        calls->arguments[i] = json_object();
+        for (uint32_t k = random_below(4); k > 0; k--) {
+            char key[16];
+            snprintf(key, sizeof(key), "p_%u", random_below(100));
+            json_object_set_new(calls->arguments[i], key, random_value(2));
+        }
+    }
+}
+
+static void free_calls(struct calls *calls) {
+    for (uint32_t i = 0; i < calls->n; i++) json_decref(calls->arguments[i]);
+}
+
+/* ---- how families write them ---- */
+
+static void put_json(struct buffer *out, const json_t *value) {
+    const size_t flags[] = {JSON_COMPACT, 0, JSON_INDENT(2)};
+    char *text = json_dumps(value, JSON_ENCODE_ANY | flags[random_below(3)]);
+    buffer_puts(out, text);
+    json_arena_free(text);
+}
+
+static void put_object(struct buffer *out, const struct calls *calls, uint32_t i,
+                       const char *arguments) {
+    buffer_printf(out, "{\"name\": \"%s\", \"%s\": ", calls->names[i], arguments);
+    put_json(out, calls->arguments[i]);
+    buffer_puts(out, "}");
+}
+
+static void put_hermes(struct buffer *out, const struct calls *calls) {
+    for (uint32_t i = 0; i < calls->n; i++) {
+        buffer_puts(out, i ? "\n<tool_call>\n" : "<tool_call>\n");
+        put_object(out, calls, i, "arguments");
+        buffer_puts(out, "\n</tool_call>");
+    }
+}
+
+static void put_array(struct buffer *out, const struct calls *calls) {
+    for (uint32_t i = 0; i < calls->n; i++) {
+        buffer_puts(out, i ? ", " : "[");
+        put_object(out, calls, i, "arguments");
+    }
+    buffer_puts(out, "]");
+}
+
+static void put_named(struct buffer *out, const struct calls *calls) {
+    buffer_printf(out, "%s[ARGS]", calls->names[0]);
+    put_json(out, calls->arguments[0]);
+}
+
+static void put_llama(struct buffer *out, const struct calls *calls) {
+    put_object(out, calls, 0, "parameters");
+}
+
+/* Strings stand bare, as the templates write them. */
+static void put_bare(struct buffer *out, const json_t *value) {
+    if (json_is_string(value)) buffer_puts(out, json_string_value(value));
+    else put_json(out, value);
+}
+
+static void put_functions(struct buffer *out, const struct calls *calls) {
+    for (uint32_t i = 0; i < calls->n; i++) {
+        const char *key;
+        json_t *value;
+        buffer_printf(out, "%s<tool_call>\n<function=%s>\n", i ? "\n" : "", calls->names[i]);
+        json_object_foreach(calls->arguments[i], key, value) {
+            buffer_printf(out, "<parameter=%s>\n", key);
+            put_bare(out, value);
+            buffer_puts(out, "\n</parameter>\n");
+        }
+        buffer_puts(out, "</function>\n</tool_call>");
+    }
+}
+
+static void put_glm(struct buffer *out, const struct calls *calls) {
+    for (uint32_t i = 0; i < calls->n; i++) {
+        const char *key;
+        json_t *value;
+        buffer_printf(out, "<tool_call>%s\n", calls->names[i]);
+        json_object_foreach(calls->arguments[i], key, value) {
+            buffer_printf(out, "<arg_key>%s</arg_key>\n<arg_value>", key);
+            put_bare(out, value);
+            buffer_puts(out, "</arg_value>\n");
+        }
+        buffer_puts(out, "</tool_call>");
+    }
+}
+
+struct way {
+    const char *sign; /* a template's */
+    const char *format;
+    uint32_t max_calls;
+    bool answers_before;
+    const char *special;
+    bool is_bare; /* a string that looks like JSON cannot be told from it */
+    void (*put)(struct buffer *out, const struct calls *calls);
+};
+
+static const struct way ways[] = {
+    {"x<tool_call>x", "hermes", MAX_CALLS, true, NULL, false, put_hermes},
+    {"[TOOL_CALLS]", "mistral", MAX_CALLS, true, "[TOOL_CALLS]", false, put_array},
+    {"[TOOL_CALLS]", "mistral", 1, true, "[TOOL_CALLS]", false, put_named},
+    {"<|tool_call|>", "phi-4", MAX_CALLS, true, "<|tool_call|>", false, put_array},
+    {"{\"name\": x, \"parameters\": dictionary", "llama-3", 1, false, NULL, false, put_llama},
+    {"<tool_call><function=x", "qwen3-coder", MAX_CALLS, true, NULL, true, put_functions},
+    {"<tool_call><arg_key>", "glm-4.5", MAX_CALLS, true, NULL, true, put_glm},
+};
+
+/* ---- reading them ---- */
+
+static struct tool_split read_in_pieces(const struct way *way, const char *before,
+                                        const struct buffer *text, size_t piece,
+                                        struct buffer *answer) {
+    struct tool_split split = {.format = tool_format_of(way->sign), .max_calls = TOOL_MAX_CALLS};
+    assert_non_null(split.format);
+    assert_string_equal(split.format->name, way->format);
+    for (size_t i = 0; i < strlen(before); i += piece) {
+        const size_t left = strlen(before) - i;
+        tool_split_add(&split, before + i, left < piece ? left : piece, answer);
+    }
+    if (way->special) tool_split_special(&split, way->special, strlen(way->special));
+    for (size_t i = 0; i < text->length; i += piece) {
+        const size_t left = text->length - i;
+        tool_split_add(&split, text->data + i, left < piece ? left : piece, answer);
+    }
+    tool_split_end(&split, answer);
+    assert_false(split.failed);
+    return split;
+}
+
+/* Whether a value may be read back as another one: a bare string that is JSON, too, or that has a
+ * mark or an outer line end. */
+static bool is_ambiguous(const json_t *arguments) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)arguments, key, value) {
+        const char *text = json_string_value(value);
+        const size_t n = json_string_length(value);
+        if (!text) continue;
+        json_t *other = json_loads(text, JSON_DECODE_ANY, NULL);
+        json_decref(other);
+        if (other || n == 0 || strchr("\n", text[0]) || text[n - 1] == '\n' ||
+            strstr(text, "</tool_call>"))
+            return true;
+    }
+    return false;
+}
+
+static bool any_ambiguous(const struct calls *calls) {
+    for (uint32_t i = 0; i < calls->n; i++)
+        if (is_ambiguous(calls->arguments[i])) return true;
+    return false;
+}
+
+static void check_calls(const struct tool_split *split, const struct calls *calls,
+                        const char *text) {
+    if (split->n_calls != calls->n)
+        fail_msg("%u calls, not %u: %s", split->n_calls, calls->n, text);
+    for (uint32_t i = 0; i < calls->n; i++) {
+        assert_string_equal(split->calls[i].name.data, calls->names[i]);
+        json_t *found = json_loads(split->calls[i].arguments.data, 0, NULL);
+        if (!json_equal(found, calls->arguments[i]))
+            fail_msg("%s\n is not read from\n%s", split->calls[i].arguments.data, text);
+        json_decref(found);
+    }
+}
+
+static void what_families_write_is_read(void **state) {
+    static const char *const openings[] = {"", "I will look.", "Use < and <tool, then:\n"};
+    (void)state;
+    srand(11);
+    for (size_t w = 0; w < sizeof(ways) / sizeof(*ways); w++) {
+        int n_compared = 0;
+        for (int round = 0; round < N_ROUNDS; round++) {
+            struct calls calls;
+            struct buffer text = {0};
+            const char *before = ways[w].answers_before ? openings[round % 3] : "";
+            make_calls(&calls, ways[w].max_calls);
+            ways[w].put(&text, &calls);
+            for (size_t piece = 1; piece < 1 + text.length; piece += 1 + piece / 4) {
+                if (ways[w].is_bare && any_ambiguous(&calls)) break;
+                struct buffer answer = {0};
+                struct tool_split split = read_in_pieces(&ways[w], before, &text, piece, &answer);
+                check_calls(&split, &calls, text.data);
+                assert_string_equal(answer.data ? answer.data : "", before);
+                tool_split_fini(&split);
+                buffer_fini(&answer);
+                n_compared++;
+            }
+            buffer_fini(&text);
+            free_calls(&calls);
+        }
+        assert_true(n_compared > 1000);
+    }
+}
+
+/* Text that seems to be a call, and is none, comes back as it was. */
+static void other_text_is_the_answer(void **state) {
+    static const char *const texts[] = {
+        "no call",
+        "<tool_call>",
+        "<tool_call>{\"name\": 5}</tool_call>",
+        "<tool_call>{\"name\": \"f\"",
+        "<tool_call>words</tool_call> and more",
+        "a <tool_ call> b",
+        "{\"name\": \"f\", \"parameters\": 5}",
+        "{not JSON}",
+        "  x",
+        "",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {}}",
+    };
+    (void)state;
+    for (size_t w = 0; w < sizeof(ways) / sizeof(*ways); w++) {
+        for (size_t i = 0; i + 1 < sizeof(texts) / sizeof(*texts); i++) {
+            struct buffer answer = {0}, text = {0};
+            buffer_puts(&text, texts[i]);
+            struct way way = ways[w];
+            way.special = NULL;
+            if (strcmp(way.format, "glm-4.5") == 0 && strstr(texts[i], "words")) continue;
+            for (size_t piece = 1; piece < 9; piece++) {
+                struct tool_split split = read_in_pieces(&way, "", &text, piece, &answer);
+                assert_int_equal(split.n_calls, 0);
+                assert_string_equal(answer.data ? answer.data : "", texts[i]);
+                buffer_clear(&answer);
+                tool_split_fini(&split);
+            }
+            buffer_fini(&answer);
+            buffer_fini(&text);
+        }
+    }
+}
+
+/* A text of ends costs no more than a few looks at it. */
+static void endless_ends_are_text(void **state) {
+    (void)state;
+    struct buffer text = {0}, answer = {0};
+    buffer_puts(&text, "<tool_call>");
+    for (int i = 0; i < 100000; i++) buffer_puts(&text, "</tool_call>{");
+    struct tool_split split = read_in_pieces(&ways[0], "", &text, 13, &answer);
+    assert_int_equal(split.n_calls, 0);
+    assert_string_equal(answer.data, text.data);
+    tool_split_fini(&split);
+    buffer_fini(&text);
+    buffer_fini(&answer);
+}
+
+static void only_so_many_calls_count(void **state) {
+    (void)state;
+    struct buffer answer = {0};
+    struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
+    for (int i = 0; i < 3; i++) {
+        static const char call[] = "<tool_call>{\"name\":\"f\"}</tool_call>";
+        tool_split_add(&split, call, strlen(call), &answer);
+    }
+    tool_split_end(&split, &answer);
+    assert_int_equal(split.n_calls, 1);
+    assert_string_equal(split.calls[0].arguments.data, "{}");
+    assert_null(answer.data);
+    tool_split_fini(&split);
+}
+
+/* ---- reasoning ---- */
+
+static void check_reasoning(enum reasoning_place first, const char *text, const char *reasoning,
+                            const char *answer) {
+    for (size_t piece = 1; piece <= strlen(text) + 1; piece++) {
+        struct reasoning_split split = {.place = first};
+        struct buffer thought = {0}, said = {0};
+        for (size_t i = 0; i < strlen(text); i += piece) {
+            const size_t left = strlen(text) - i;
+            reasoning_add(&split, text + i, left < piece ? left : piece, &thought, &said);
+        }
+        reasoning_end(&split, &thought, &said);
+        assert_string_equal(thought.data ? thought.data : "", reasoning);
+        assert_string_equal(said.data ? said.data : "", answer);
+        buffer_fini(&thought);
+        buffer_fini(&said);
+    }
+}
+
+static void reasoning_is_split_off(void **state) {
+    (void)state;
+    check_reasoning(REASONING_BEFORE, "<think>\na\n</think>\n\nb", "a\n", "b");
+    check_reasoning(REASONING_BEFORE, " \n<think>a</think>b</think>c", "a", "b</think>c");
+    check_reasoning(REASONING_BEFORE, "b <think>a</think>", "", "b <think>a</think>");
+    check_reasoning(REASONING_BEFORE, "<thin", "", "<thin");
+    check_reasoning(REASONING_BEFORE, "<thinner>", "", "<thinner>");
+    check_reasoning(REASONING_INSIDE, "a</think>b", "a", "b");
+    check_reasoning(REASONING_INSIDE, "a<</think>b", "a<", "b");
+    check_reasoning(REASONING_INSIDE, "a</thin</think>", "a</thin", "");
+    check_reasoning(REASONING_INSIDE, "a</think", "a</think", "");
+    check_reasoning(REASONING_BEHIND, "<think>a</think>b", "", "<think>a</think>b");
+    check_reasoning(REASONING_BEHIND, "\n\nb", "", "\n\nb");
+}
+
+static void a_prompt_may_begin_reasoning(void **state) {
+    (void)state;
+    assert_true(reasoning_is_begun("x<think>\n", 9));
+    assert_true(reasoning_is_begun("<think>", 7));
+    assert_false(reasoning_is_begun("<think>\n\n</think>\n\n", 19));
+    assert_false(reasoning_is_begun("think>", 6));
+    assert_false(reasoning_is_begun("", 0));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_families_write_is_read),
+        cmocka_unit_test(other_text_is_the_answer),
+        cmocka_unit_test(endless_ends_are_text),
+        cmocka_unit_test(only_so_many_calls_count),
+        cmocka_unit_test(reasoning_is_split_off),
+        cmocka_unit_test(a_prompt_may_begin_reasoning),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
