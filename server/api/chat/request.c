@@ -218,24 +218,19 @@ static bool is_text(const json_t *value, const char *text) {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-/* Sets a variable that templates read, null where the request has none. */
-static bool set_or_null(json_t *variables, const char *name, const json_t *value) {
-    return value ? json_object_set(variables, name, (json_t *)value) < 0
-                 : json_object_set_new(variables, name, json_null()) < 0;
-}
-
 /* Makes what the template reads.  A request's own members win over chat_template_kwargs, and that
  * over what an effort means. */
 static json_t *make_variables(const struct chat_reading *chat, json_t *messages) {
-    json_t *variables = json_object();
+    json_t *variables = json_pack("{s:n, s:n}", "tools", "documents");
     bool failed = !variables;
     if (is_text(chat->effort, "none"))
         failed |= json_object_set_new(variables, "enable_thinking", json_false()) < 0;
     if (chat->effort)
         failed |= json_object_set(variables, "reasoning_effort", (json_t *)chat->effort) < 0;
     if (chat->kwargs) failed |= json_object_update(variables, (json_t *)chat->kwargs) < 0;
-    failed |= set_or_null(variables, "tools", chat->tools);
-    failed |= set_or_null(variables, "documents", chat->documents);
+    if (chat->tools) failed |= json_object_set(variables, "tools", (json_t *)chat->tools) < 0;
+    if (chat->documents)
+        failed |= json_object_set(variables, "documents", (json_t *)chat->documents) < 0;
     const bool adds = !chat->no_generation_prompt && !chat->continues;
     failed |= json_object_set_new(variables, "add_generation_prompt", json_boolean(adds)) < 0;
     failed |= json_object_set(variables, "messages", messages) < 0;
