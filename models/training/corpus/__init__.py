@@ -1,0 +1,1 @@
+"""The training text: from public repositories at fixed commits to cleaned documents."""

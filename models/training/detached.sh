@@ -1,0 +1,92 @@
+#!/bin/bash
+# Trains on a machine without network that is there for a limited time.  README.md says how.
+#
+#   detached.sh receive DIR              keeps parts (pack.py) that were copied to the machine
+#   detached.sh start SECONDS [UNTIL]    unpacks and trains in the background
+#   detached.sh watch SECONDS            waits so long, or until the training ends, and says how it is
+#   detached.sh finish OUT               measures the checkpoint and puts into OUT what to keep
+#   detached.sh twins OUT                trains and measures the three twins, one after the other
+#
+# DIR names the folder for everything (/tmp/training), SETTINGS the settings (quire-31m), PYTHON the
+# interpreter; PROBE=1 measures the speed at each row length first, for a second each.  A checkpoint
+# that is received as light.pt is gone on from.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+dir=${DIR:-/tmp/training} settings=${SETTINGS:-quire-31m} python=${PYTHON:-python3}
+contexts=${CONTEXTS:-12}
+corpus=$dir/corpus run=$dir/runs/$settings
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
+
+train() { # settings, and options for train.py
+    local name=$1 devices
+    shift
+    devices=$(nvidia-smi -L 2>/dev/null | wc -l || true)
+    local -a command=("$python")
+    if [ "$devices" -gt 1 ]; then
+        command=("$python" -m torch.distributed.run --standalone --nproc-per-node "$devices")
+    fi
+    "${command[@]}" "$here/train.py" --settings "$here/settings/$name.json" --corpus "$corpus" \
+        --out "$dir/runs/$name" "$@"
+}
+
+receive() {
+    mkdir -p "$dir/parts" "$run"
+    cp -r "$1"/. "$dir/parts/"
+    if [ -f "$dir/parts/light.pt" ]; then mv "$dir/parts/light.pt" "$run/light.pt"; fi
+    du -sm "$dir/parts"
+}
+
+work() { # what `start` runs in the background
+    cd "$here"
+    [ -f "$corpus/books.txt" ] || "$python" pack.py unpack --out "$corpus" "$dir/parts"
+    if [ -n "${PROBE:-}" ]; then train "$settings" --probe "$PROBE"; fi
+    train "$settings" --seconds "$1" --until "${2:-1.0}"
+}
+
+start() {
+    mkdir -p "$run"
+    rm -f "$run/ended"
+    setsid bash -c '"$0" work "$@"; echo $? >"'"$run"'/ended"' "$here/detached.sh" "$@" \
+        >"$run/output" 2>&1 </dev/null &
+    echo "started; $run/output"
+}
+
+watch() {
+    local until=$((SECONDS + $1))
+    while [ $SECONDS -lt $until ] && [ ! -f "$run/ended" ]; do sleep 2; done
+    tail -n 25 "$run/output"
+    if [ -f "$run/ended" ]; then echo "ended with status $(cat "$run/ended")"; fi
+}
+
+measure() { # settings, and options for evaluate.py
+    local name=$1
+    shift
+    "$python" evaluate.py --checkpoint "$dir/runs/$name/checkpoint.pt" --corpus "$corpus" \
+        --out "$dir/runs/$name/results.json" "$@"
+}
+
+finish() {
+    cd "$here"
+    mkdir -p "$1"
+    # Weights first: what is measured can be measured again, what is lost cannot.
+    "$python" pack.py pack --plain --piece-mib 15 --part-mib 63 --out "$1" "$run/light.pt"
+    cp "$run/log.csv" "$1/"
+    measure "$settings" --contexts "$contexts" || true
+    cp "$run/results.json" "$1/"
+}
+
+twins() {
+    cd "$here"
+    mkdir -p "$1"
+    local twin
+    for twin in vanilla zero-sink learnable-sink; do
+        train "twin-$twin" >"$dir/twin-$twin.output" 2>&1
+        measure "twin-$twin" --window 1024 --lengths 1024 --parts perplexity sinks through_windows
+        cp "$dir/runs/twin-$twin/results.json" "$1/twin-$twin.json"
+    done
+}
+
+case ${1:-} in
+receive | start | watch | finish | twins | work) "$@" ;;
+*) sed -n '2,14p' "$0" >&2 && exit 2 ;;
+esac

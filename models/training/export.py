@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Writes a checkpoint as a model directory that servers load (Hugging Face's Llama, bf16).
+
+    python export.py --checkpoint FILE --tokenizer DIR --out DIR
+"""
+import argparse
+import json
+import pathlib
+import shutil
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+import checkpoint
+from network import Shape
+from tasks.sample import BOS, EOT, PAD, TURN_END
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+def tensors(weights, shape):
+    """The weights under the names of LlamaForCausalLM, in bf16."""
+    named = {"model.embed_tokens.weight": weights["embedding"],
+             "model.norm.weight": weights["norm"]}
+    for i in range(shape.layers):
+        layer = f"model.layers.{i}."
+        sizes = [shape.n_query, shape.n_key, shape.n_key]
+        q, k, v = weights[f"{i}.qkv"].split(sizes)
+        gate, up = weights[f"{i}.gate_up"].chunk(2)
+        named |= {layer + "input_layernorm.weight": weights[f"{i}.attention_norm"],
+                  layer + "post_attention_layernorm.weight": weights[f"{i}.mlp_norm"],
+                  layer + "self_attn.q_proj.weight": q, layer + "self_attn.k_proj.weight": k,
+                  layer + "self_attn.v_proj.weight": v,
+                  layer + "self_attn.o_proj.weight": weights[f"{i}.out"],
+                  layer + "mlp.gate_proj.weight": gate, layer + "mlp.up_proj.weight": up,
+                  layer + "mlp.down_proj.weight": weights[f"{i}.down"]}
+    return {name: tensor.detach().to(torch.bfloat16).contiguous().cpu()
+            for name, tensor in named.items()}
+
+
+def configs(shape, tokenizer):
+    """(config.json, generation_config.json)."""
+    bos, turn_end, eot, pad = map(tokenizer.token_to_id, (BOS, TURN_END, EOT, PAD))
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+              "vocab_size": shape.entries, "hidden_size": shape.hidden,
+              "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
+              "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+              "head_dim": shape.head_size, "hidden_act": "silu",
+              "max_position_embeddings": shape.context, "rms_norm_eps": shape.norm_eps,
+              "rope_theta": shape.rope_base, "rope_scaling": None, "tie_word_embeddings": True,
+              "attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0,
+              "initializer_range": 0.02, "use_cache": True, "torch_dtype": "bfloat16",
+              "bos_token_id": bos, "eos_token_id": turn_end, "pad_token_id": pad}
+    generation = {"bos_token_id": bos, "eos_token_id": [turn_end, eot], "pad_token_id": pad,
+                  "do_sample": False}
+    return config, generation
+
+
+def write_json(path, content):
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def export(checkpoint_path, tokenizer_dir, out):
+    settings, weights, _, _ = checkpoint.load(checkpoint_path, "cpu")
+    shape = Shape(**settings["model"])
+    if shape.sink != "none":
+        raise SystemExit("export: a network with a zero sink is not a Llama")
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(tensors(weights, shape), out / "model.safetensors", metadata={"format": "pt"})
+    tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+    config, generation = configs(shape, tokenizer)
+    write_json(out / "config.json", config)
+    write_json(out / "generation_config.json", generation)
+    for name in TOKENIZER_FILES:
+        shutil.copyfile(tokenizer_dir / name, out / name)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--checkpoint", required=True, type=pathlib.Path)
+    parser.add_argument("--tokenizer", required=True, type=pathlib.Path, help="directory")
+    parser.add_argument("--out", required=True, type=pathlib.Path)
+    options = parser.parse_args()
+    export(options.checkpoint, options.tokenizer, options.out)
+    print(f"export: {(options.out / 'model.safetensors').stat().st_size} bytes of weights")
+
+
+if __name__ == "__main__":
+    main()
