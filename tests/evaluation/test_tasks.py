@@ -30,6 +30,8 @@ PINNED = {
     "lines": "bb438cbab00fa36c",
     "people": "6740d2867b1ac205",
     "seam": "d732d0db027ccc55",
+    "sections": "329a8392ec4d288f",
+    "snapshots": "9a8764c4cc9ae279",
 }
 # Ends soon after its middle, and counts once more to get there to the token.
 SHORT = {"seam"}
@@ -192,6 +194,42 @@ def test_following_the_assignments_in_their_order_gives_the_value(make):
             values[name] = values[source[4:]] if source.startswith("VAR") else source
         assert len(values) == 8
         assert [values[re.search(r"variable (\w+)\?", question.text)[1]]] == question.references
+
+
+def read_in_order(context, sets, depends):
+    """What the last match of `sets` before each match of `depends` says: {depends: sets}."""
+    current, found = None, {}
+    for match in re.finditer(f"{sets}|{depends}", context):
+        if match[1]:
+            current = match[1]
+        else:
+            found[match[2]] = current
+    return found
+
+
+def test_the_last_speaker_before_a_number_is_whose_it_is(make):
+    for sample, question in questions_of(make, "sections"):
+        owners = read_in_order(sample.context, r"the speaker is (\w+)\.", r"number is (\d{5})\.")
+        [value] = question.references
+        assert question.text == f"What is the number of {owners[value]}?"
+        assert len(owners) == len(set(owners.values())) == len(sample.questions)
+
+
+def test_a_copy_has_the_value_of_its_time(make):
+    for sample, question in questions_of(make, "snapshots"):
+        values = read_in_order(sample.context, r"Set [A-Z]{3} to (\d{4})\.",
+                               r"Copy [A-Z]{3} to ([A-Z]{6})\.")
+        copy = re.search(r"value of ([A-Z]{6})\?", question.text)[1]
+        assert question.references == [values[copy]] and len(values) == len(sample.questions)
+
+
+@pytest.mark.parametrize(("task", "first", "second"), [
+    ("sections", "the speaker is", "number is"), ("snapshots", "Set ", "Copy ")])
+def test_what_a_sentence_depends_on_is_out_of_sight(task, first, second, make):
+    context = make(task, 4096, 0).context
+    for match in re.finditer(second, context):
+        distance = match.start() - context.rindex(first, 0, match.start())
+        assert distance > 1200  # characters: over 300 tokens
 
 
 def test_the_common_words_are_the_most_common(make):

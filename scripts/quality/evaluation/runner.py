@@ -4,8 +4,8 @@ an earlier run stopped.
 How many samples.  The worst case of an average over the T tasks of one length has p = 0.5 and
 contexts that are right or wrong as a whole, so its 95 % interval is +-1.96 * sqrt(0.25 / (T * N))
 with N contexts a task.  From T * N = 1,142 contexts on that is +-2.9 points, and within 3 after the
-report has stretched it by what a sample does not know of its variance.  That is the default (82
-contexts for each of 14 tasks), and nothing is stopped or dropped on the way there.  A request that
+report has stretched it by what a sample does not know of its variance.  That is the default (72
+contexts for each of 16 tasks), and nothing is stopped or dropped on the way there.  A request that
 failed stays failed when the run is resumed: it counts as wrong, and is not asked again.
 """
 import asyncio

@@ -15,6 +15,7 @@ from .magic import multikey, multiquery, multivalue, niah
 from .needle import number, passkey
 from .pairs import kv, lines
 from .people import people
+from .reading import sections, snapshots
 from .sample import Question, Sample
 from .scoring import judge
 from .seam import seam
@@ -25,7 +26,7 @@ __all__ = ["TASKS", "Question", "Sample", "card", "generate", "judge"]
 
 TASKS = {task.__name__: task for task in (
     passkey, number, kv, niah, multikey, multivalue, multiquery, vt, cwe, fwe, twostage, lines,
-    people, seam)}
+    people, seam, sections, snapshots)}
 
 
 def generate(task, length, index, seed, count_tokens, books):
