@@ -322,7 +322,7 @@ def test_without_memory_nothing_is_moved(serve, settings):
         assert "128" in refused.error["message"]
     model = server.get("/v1/models").json()["data"][0]
     assert model["kv_policy"] == {"type": "offload", "sink": 4, "selected": 0.1, "tail": 64,
-                                  "offload": False}
+                                  "selector": "last", "offload": False}
 
 
 def test_a_server_may_forbid_it(serve, settings):
