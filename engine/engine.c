@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "engine/admit.h"
 #include "engine/base/clock.h"
@@ -34,6 +33,9 @@
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
+#include "engine/engine_disk.h"
+#include "engine/grammar/grammar_cache.h"
+#include "engine/kv/disk/disk.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
@@ -44,6 +46,10 @@
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/sequence.h"
 #include "engine/tokenizer/tokenizer.h"
+
+/* While there are no requests, what is cached is saved to the tier on disk after a pause, bit by
+ * bit.  Sequences that wait for the disk are looked after this often, should nothing arrive. */
+static const double pause_s = 0.5, save_tick_s = 0.01, stall_s = 0.1;
 
 enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_STOP };
 
@@ -62,6 +68,7 @@ struct engine {
     struct kv_pool kv;
     struct host_pool store; /* base NULL: there is no host pool */
     struct kv_swaps swaps;
+    struct engine_disk disk;
     struct kv_space space;
     struct sequence_shared shared;
     struct admission admission;
@@ -69,8 +76,8 @@ struct engine {
     struct mailbox commands, events;
     bool has_commands, has_events; /* the mailboxes exist: destroy accepts half-built engines */
     atomic_uint_least64_t next_id, n_submitted;
-    atomic_uint n_live; /* submitted, without a final event: bounds the queue */
-    atomic_bool healthy;
+    atomic_uint n_live;         /* submitted, without a final event: bounds the queue */
+    atomic_bool healthy, saves; /* saves: to the tier on disk, at the end */
     pthread_mutex_t stats_lock;
     struct engine_stats stats;
     struct error failure; /* under stats_lock, too; code 0: none */
@@ -85,6 +92,7 @@ struct engine {
     bool started;
     struct decoder *decoder;
     struct scheduler *scheduler;
+    bool stalled; /* nothing could be computed: all sequences wait for the disk */
     struct engine_command stop;
 };
 
@@ -113,6 +121,8 @@ static struct engine_command *take_spare(struct engine *e) {
 /* ---- create ---- */
 
 static int check_config(const struct engine_config *c, struct error *err) {
+    if (c->disk_path && !c->prefix_caching)
+        return error_set(err, ERR_INVALID, "--kv-disk-path needs --enable-prefix-caching");
     if (c->max_num_seqs == 0)
         return error_set(err, ERR_INVALID, "--max-num-seqs must be at least 1");
     /* Every running sequence must get its row in every step. */
@@ -143,6 +153,24 @@ static int load_files(struct engine *e, struct error *err) {
     e->info.tokenizer = e->tokenizer;
     e->info.weight_bytes = e->model->weight_bytes;
     return 0;
+}
+
+/* Compiled grammars that are kept for later requests. */
+enum { GRAMMARS_BYTES = 256 << 20 };
+
+/* Prepares the vocabulary for grammars, where the build can compile any.  A model without end tokens
+ * has none. */
+static int create_grammars(struct engine *e, struct error *err) {
+    const struct model_config *model = &e->model->config;
+    struct grammar_vocab *vocab = NULL;
+    if (!grammar_is_available() || !e->tokenizer || model->n_eos == 0) return 0;
+    int code =
+        grammar_vocab_create(&vocab, e->tokenizer, model->n_vocab, model->eos, model->n_eos, err);
+    if (code) return code;
+    code = grammar_cache_create(&e->info.grammars, vocab, GRAMMARS_BYTES);
+    if (!code) return 0;
+    grammar_vocab_destroy(vocab);
+    return error_set(err, code, "no memory for grammars");
 }
 
 /* Returns the sizes of the decoder's buffers, and notes them in info.  Logits are computed
@@ -375,6 +403,7 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.groups = c->groups;
     e->space.n_groups = e->info.selections ? c->n_groups : 0;
     e->space.batch_invariant = c->batch_invariant;
+    if ((code = engine_disk_begin(&e->disk, c, e->model, &e->space, err))) return code;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
     if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);
     if (!code && c->prefix_caching && e->kv.tracked)
@@ -403,9 +432,8 @@ static int describe_prefill(struct engine *e, struct error *err) {
         e->info.sparse_prefill && e->config.backend->ops->sparse->choose != NULL;
     support->groups = e->config.groups;
     support->n_groups = e->config.n_groups;
-    const size_t key_bytes = sizeof(support->key);
-    if (getrandom(support->key, key_bytes, 0) == (ssize_t)key_bytes) return 0;
-    return error_set(err, ERR_IO, "cannot read random numbers from the system");
+    const int code = engine_disk_key(&e->disk, KEY_OF_PREFILL, support->key, err);
+    return code ? code : engine_disk_key(&e->disk, KEY_OF_SALTS, e->info.salt_key, err);
 }
 
 static uint32_t n_places(const struct engine *e) {
@@ -420,16 +448,21 @@ static int create_cancels(struct engine *e, struct error *err) {
 }
 
 static struct kv_limits kv_limits(const struct engine *e) {
-    return (struct kv_limits){.max_model_len = e->info.max_model_len,
-                              .trained_context = e->info.model->max_position,
-                              .window = e->info.model->window,
-                              .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
-                              .bounded_caches = e->info.bounded_caches,
-                              .selections = e->info.selections,
-                              .max_selected = most_selected(e),
-                              .observes = e->info.observes,
-                              .device = e->config.backend->name,
-                              .has_host_pool = e->store.base != NULL};
+    return (struct kv_limits){
+        .max_model_len = e->info.max_model_len,
+        .trained_context = e->info.model->max_position,
+        .n_layers = e->info.model->n_layers,
+        .window = e->info.model->window,
+        .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
+        .bounded_caches = e->info.bounded_caches,
+        .budgets_by_layer = e->info.bounded_caches && e->config.backend->ops->evict->by_layer,
+        .groups = e->config.groups,
+        .n_groups = e->config.n_groups,
+        .selections = e->info.selections,
+        .max_selected = most_selected(e),
+        .observes = e->info.observes,
+        .device = e->config.backend->name,
+        .has_host_pool = e->store.base != NULL};
 }
 
 static void *run_engine(void *arg);
@@ -443,16 +476,20 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     pthread_mutex_init(&e->spare_lock, NULL);
     atomic_init(&e->next_id, 1);
     atomic_init(&e->healthy, true);
+    atomic_init(&e->saves, true);
     int code = check_config(config, err);
     if (!code) code = create_queues(e, err);
     if (!code) code = create_cancels(e, err);
+    if (!code) code = engine_disk_open(&e->disk, config, &e->commands, err);
     if (!code) code = load_files(e, err);
+    if (!code) code = create_grammars(e, err);
     if (!code) code = create_memory(e, err);
     if (code) goto fail;
     e->shared = (struct sequence_shared){.space = &e->space,
                                          .tokenizer = e->tokenizer,
                                          .eos = e->model->config.eos,
                                          .n_eos = e->model->config.n_eos,
+                                         .n_vocab = e->model->config.n_vocab,
                                          .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows};
     if ((code = describe_prefill(e, err))) goto fail;
@@ -532,19 +569,51 @@ static void take_results(struct engine *e, struct event_list *events) {
     const uint32_t n_newer = scheduler_n_inflight(e->scheduler) - 1;
     int code = decoder_collect(e->decoder, n_newer, &err);
     if (!code) code = model_check(e->model, &err); /* the CPU's weights are mapped files */
-    if (code) device_failed(e, &err, events);
-    else scheduler_finish_step(e->scheduler, events);
+    if (code) {
+        device_failed(e, &err, events);
+        return;
+    }
+    scheduler_finish_step(e->scheduler, events);
+    if (e->disk.tier) kv_disk_completed(e->disk.tier, n_newer, false);
 }
 
-static int submit_batch(struct engine *e, struct batch *batch, struct error *err) {
-    int code = batch->kind == STEP_TIME_SLICE
-                   ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, batch->samples,
-                                          batch->n_samples, batch->results, batch->totals, err)
-                   : decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
-                                    batch->results, batch->totals, err);
+/* Submits what follows a step that has been submitted. */
+static int step_submitted(struct engine *e, struct batch *batch, struct error *err) {
+    if (e->disk.tier) kv_disk_submitted(e->disk.tier);
+    return batch_submitted(batch, err);
+}
+
+/* Submits a step in which grammars say what may be sampled.  That is found while the device computes
+ * the step's rows: it needs the last step's results. */
+static int submit_masked(struct engine *e, struct batch *batch, struct event_list *events,
+                         struct error *err) {
+    int code = decoder_submit_rows(e->decoder, &batch->step, batch->samples, batch->n_samples, err);
+    if (!code) code = step_submitted(e, batch, err);
+    if (code) return code;
+    if (scheduler_n_inflight(e->scheduler) > 1) take_results(e, events);
+    if (!atomic_load(&e->healthy)) return ERR_DEVICE; /* every sequence has ended */
+    batch_mask(batch);
+    return decoder_submit_samples(e->decoder, batch->samples, batch->n_samples, batch->results,
+                                  batch->totals, err);
+}
+
+/* Submits a slice of a long prompt, all of whose tokens are known. */
+static int submit_slice(struct engine *e, struct batch *batch, struct error *err) {
+    if (batch->masked) batch_mask(batch);
+    return decoder_submit_slice(e->decoder, &batch->step, &batch->slice, batch->samples,
+                                batch->n_samples, batch->results, batch->totals, err);
+}
+
+static int submit_batch(struct engine *e, struct batch *batch, struct event_list *events,
+                        struct error *err) {
+    const bool is_slice = batch->kind == STEP_TIME_SLICE, in_parts = batch->masked && !is_slice;
+    int code = is_slice   ? submit_slice(e, batch, err)
+               : in_parts ? submit_masked(e, batch, events, err)
+                          : decoder_submit(e->decoder, &batch->step, batch->samples,
+                                           batch->n_samples, batch->results, batch->totals, err);
     if (!code && batch->selects) code = decoder_submit_selected(e->decoder, batch->selected, err);
     if (!code && batch->sparse) code = decoder_submit_totals(e->decoder, &batch->visited, err);
-    return code ? code : batch_submitted(batch, err);
+    return code || in_parts ? code : step_submitted(e, batch, err);
 }
 
 static void run_step(struct engine *e, struct event_list *events) {
@@ -554,9 +623,14 @@ static void run_step(struct engine *e, struct event_list *events) {
         device_failed(e, &err, events);
         return;
     }
+    if (kv_readings_advance(&e->space, &err)) {
+        device_failed(e, &err, events);
+        return;
+    }
     struct batch *batch = scheduler_plan(e->scheduler, events);
     const bool runs_ahead = e->config.backend->runs_ahead;
-    const int code = batch ? submit_batch(e, batch, &err) : 0;
+    e->stalled = !batch && scheduler_n_inflight(e->scheduler) == 0;
+    const int code = batch ? submit_batch(e, batch, events, &err) : 0;
     if (code == ERR_NOMEM && !runs_ahead) { /* no other step is in flight */
         scheduler_fail_step(e->scheduler, code, err.text, events);
         return;
@@ -569,12 +643,31 @@ static void run_step(struct engine *e, struct event_list *events) {
     if (scheduler_n_inflight(e->scheduler) > n_ahead) take_results(e, events);
 }
 
+/* Waits for commands while there is nothing to do, and saves what is cached meanwhile. */
+static struct engine_command *await_idle(struct engine *e) {
+    struct engine_command *commands = NULL;
+    double save_at_s = clock_seconds() + pause_s;
+    for (bool more = e->disk.tier != NULL; more && !commands;) {
+        commands = mailbox_wait_until(&e->commands, save_at_s);
+        if (commands || clock_seconds() < save_at_s) continue;
+        more = engine_disk_save(&e->disk, &e->space);
+        save_at_s = clock_seconds() + save_tick_s;
+    }
+    return commands ? commands : mailbox_wait(&e->commands);
+}
+
+static struct engine_command *await_commands(struct engine *e) {
+    const bool idle =
+        scheduler_n_live(e->scheduler) == 0 && scheduler_n_inflight(e->scheduler) == 0;
+    if (idle) return await_idle(e);
+    if (!e->stalled) return mailbox_take(&e->commands);
+    return mailbox_wait_until(&e->commands, clock_seconds() + stall_s);
+}
+
 static void *run_engine(void *arg) {
     struct engine *e = arg;
     struct event_list events = {0};
-    for (;;) {
-        bool idle = scheduler_n_live(e->scheduler) == 0 && scheduler_n_inflight(e->scheduler) == 0;
-        if (obey(e, idle ? mailbox_wait(&e->commands) : mailbox_take(&e->commands), &events)) break;
+    while (!obey(e, await_commands(e), &events)) {
         run_step(e, &events);
         publish(e, &events);
     }
@@ -582,6 +675,8 @@ static void *run_engine(void *arg) {
     while (scheduler_n_inflight(e->scheduler) > 0) take_results(e, &events);
     scheduler_end_all(e->scheduler, FINISH_CANCELLED, 0, NULL, &events);
     publish(e, &events);
+    if (atomic_load(&e->healthy) && atomic_load(&e->saves))
+        engine_disk_save_all(&e->disk, &e->space);
     return NULL;
 }
 
@@ -685,6 +780,7 @@ void engine_stats(struct engine *e, struct engine_stats *out) {
     uint32_t n_live = atomic_load(&e->n_live);
     out->n_waiting = n_live > out->n_running ? n_live - out->n_running : 0;
     out->n_submitted = atomic_load(&e->n_submitted);
+    if (e->disk.tier) kv_disk_stats(e->disk.tier, &out->disk);
 }
 
 bool engine_healthy(struct engine *e) {
@@ -698,7 +794,15 @@ int engine_failure(struct engine *e, struct error *out) {
     return out->code;
 }
 
+uint64_t engine_disk_failure(struct engine *e, struct error *out) {
+    return e->disk.tier ? kv_disk_failure(e->disk.tier, out) : 0;
+}
+
 /* ---- stop ---- */
+
+void engine_skip_saving(struct engine *e) {
+    atomic_store(&e->saves, false);
+}
 
 void engine_stop(struct engine *e) {
     if (!e->started) return;
@@ -711,6 +815,7 @@ void engine_stop(struct engine *e) {
 void engine_destroy(struct engine *e) {
     if (!e) return;
     engine_stop(e);
+    engine_disk_close(&e->disk);
     if (e->has_events) {
         for (struct engine_event *event = mailbox_take(&e->events), *next; event; event = next) {
             next = event->next;
@@ -728,6 +833,7 @@ void engine_destroy(struct engine *e) {
     if (e->store.base) e->config.backend->ops->host_pool->free(e->config.backend, e->store.base);
     if (e->kv.base) e->config.backend->ops->free(e->config.backend, e->kv.base);
     model_destroy(e->model, e->config.backend);
+    grammar_cache_destroy(e->info.grammars);
     tokenizer_destroy(e->tokenizer);
     pthread_mutex_destroy(&e->spare_lock);
     pthread_mutex_destroy(&e->stats_lock);

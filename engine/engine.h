@@ -25,6 +25,7 @@ struct attn_pattern;
 struct backend;
 struct engine;
 struct error;
+struct grammar_cache;
 struct layer_group;
 struct model_config;
 struct tokenizer;
@@ -71,8 +72,13 @@ struct engine_config {
     /* A request's tokens and log-probabilities have the same bits whatever else is in the batch.  A
      * backend that has such a mode must have been created in it. */
     bool batch_invariant;
-    bool random_weights; /* made up, for measurements: the model's config.json is enough */
-    bool tokens_only;    /* no tokenizer is loaded, and events have tokens but no text */
+    /* Folder of the tier on disk (kv/disk/disk.h) for what leaves the caches in memory, and the most
+     * bytes of its files; NULL: there is none.  It needs prefix_caching. */
+    const char *disk_path;
+    uint64_t disk_bytes;
+    const char *version, *build; /* of the program: another may compute other bits; or NULL */
+    bool random_weights;         /* made up, for measurements: the model's config.json is enough */
+    bool tokens_only;            /* no tokenizer is loaded, and events have tokens but no text */
     /* Called by engine_create() while the weights go to the backend, from 0 to total; or NULL. */
     void (*load_progress)(void *ctx, uint64_t done, uint64_t total);
     void *load_ctx;
@@ -98,6 +104,10 @@ struct engine_info {
     uint64_t long_bytes; /* of the layer-major workspace; part of workspace_bytes */
     const struct model_config *model;
     const struct tokenizer *tokenizer; /* NULL: tokens_only */
+    /* A random key for what clients choose and the cache is named by.  With a tier on disk it stays
+     * the same. */
+    uint64_t salt_key[2];
+    struct grammar_cache *grammars; /* NULL: this build, or this model, has none */
 };
 
 /* Loads model and tokenizer, plans memory, starts the engine thread. */
@@ -125,7 +135,14 @@ bool engine_healthy(struct engine *engine); /* false after a sticky backend erro
 /* Returns the code of the sticky backend error and copies it to *out; 0 while there is none. */
 int engine_failure(struct engine *engine, struct error *out);
 
-/* Cancels every request and joins the engine thread; final events can still be taken. */
+/* Returns how many reads and writes of the tier on disk the system has refused so far, and copies the
+ * newest reason to *out.  They cost only hits. */
+uint64_t engine_disk_failure(struct engine *engine, struct error *out);
+
+/* Makes engine_stop() save nothing to the tier on disk, for an end at once.  Thread: any. */
+void engine_skip_saving(struct engine *engine);
+/* Cancels every request, saves what is cached to the tier on disk (for a few seconds at most), and
+ * joins the engine thread; final events can still be taken. */
 void engine_stop(struct engine *engine);
 void engine_destroy(struct engine *engine); /* NULL is allowed; stops first */
 

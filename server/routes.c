@@ -6,43 +6,138 @@
 #include <string.h>
 
 #include "server/api/auth.h"
+#include "server/api/cancel.h"
 #include "server/api/chat/chat.h"
+#include "server/api/conversation/request.h"
+#include "server/api/messages/messages.h"
+#include "server/api/messages/request.h"
 #include "server/api/openai.h"
 #include "server/api/reply.h"
+#include "server/api/responses/request.h"
+#include "server/api/responses/responses.h"
 #include "server/api/server.h"
 #include "server/http/http.h"
-#include "server/json/api_error.h"
+#include "server/json/buffer.h"
+#include "server/openapi.h"
 #include "server/ops/health.h"
 #include "server/ops/models.h"
 #include "server/ops/tokenize.h"
 
-typedef void (*route_handler)(struct server *server, struct http_exchange *exchange);
-
-struct route {
-    const char *path;
-    const char *method; /* GET is also HEAD */
-    bool prefix;        /* matches every path that begins with it */
-    bool open;          /* needs no key */
-    route_handler handle;
-};
+static void openapi_handle(struct server *server, struct http_exchange *exchange);
 
 static const struct route routes[] = {
-    {"/v1/completions", "POST", false, false, openai_completions},
-    {"/v1/chat/completions", "POST", false, false, chat_completions},
-    {"/v1/models", "GET", false, false, models_list},
-    {"/v1/models/", "GET", true, false, models_show},
-    {"/tokenize", "POST", false, false, tokenize_handle},
-    {"/detokenize", "POST", false, false, detokenize_handle},
-    {"/tokenizer_info", "GET", false, false, tokenizer_info_handle},
-    {"/metrics", "GET", false, false, health_metrics},
-    {"/version", "GET", false, false, health_version},
-    {"/health", "GET", false, true, health_health},
-    {"/live", "GET", false, true, health_live},
-    {"/ready", "GET", false, true, health_ready},
+    {.path = "/v1/completions",
+     .method = "POST",
+     .handle = openai_completions,
+     .tables = completion_tables,
+     .required = {"prompt"},
+     .about = "A completion."},
+    {.path = "/v1/completions/render",
+     .method = "POST",
+     .handle = openai_render,
+     .tables = completion_tables,
+     .required = {"prompt"},
+     .about = "The token ids of each prompt."},
+    {.path = "/v1/chat/completions",
+     .method = "POST",
+     .handle = chat_completions,
+     .tables = chat_tables,
+     .required = {"messages"},
+     .about = "A chat completion."},
+    {.path = "/v1/chat/completions/render",
+     .method = "POST",
+     .handle = chat_render,
+     .tables = chat_tables,
+     .required = {"messages"},
+     .about = "The token ids of the prompt."},
+    {.path = "/v1/messages",
+     .method = "POST",
+     .handle = messages_create,
+     .write_error = messages_write_error,
+     .tables = messages_tables,
+     .required = {"messages", "max_tokens"},
+     .about = "A message."},
+    {.path = "/v1/messages/count_tokens",
+     .method = "POST",
+     .handle = messages_count,
+     .write_error = messages_write_error,
+     .tables = messages_tables,
+     .required = {"messages"},
+     .about = "The number of the prompt's tokens."},
+    {.path = "/v1/responses",
+     .method = "POST",
+     .handle = responses_create,
+     .write_error = responses_write_error,
+     .tables = responses_tables,
+     .required = {"input"},
+     .about = "A response."},
+    {.path = "/v1/requests/",
+     .method = "POST",
+     .prefix = true,
+     .shown = "/v1/requests/{id}/cancel",
+     .handle = cancel_handle,
+     .about = "The request ends with what it has generated."},
+    {.path = "/v1/models", .method = "GET", .handle = models_list, .about = "The served model."},
+    {.path = "/v1/models/",
+     .method = "GET",
+     .prefix = true,
+     .shown = "/v1/models/{id}",
+     .handle = models_show,
+     .about = "The served model."},
+    {.path = "/tokenize",
+     .method = "POST",
+     .handle = tokenize_handle,
+     .tables = tokenize_tables,
+     .about = "The token ids of a text or chat."},
+    {.path = "/detokenize",
+     .method = "POST",
+     .handle = detokenize_handle,
+     .tables = detokenize_tables,
+     .required = {"tokens"},
+     .about = "The text of token ids."},
+    {.path = "/tokenizer_info",
+     .method = "GET",
+     .handle = tokenizer_info_handle,
+     .about = "Special tokens and the size of the vocabulary."},
+    {.path = "/metrics",
+     .method = "GET",
+     .handle = health_metrics,
+     .content = "text/plain",
+     .about = "Metrics for Prometheus."},
+    {.path = "/version",
+     .method = "GET",
+     .handle = health_version,
+     .about = "The version, the commit and the backends."},
+    {.path = "/openapi.json",
+     .method = "GET",
+     .handle = openapi_handle,
+     .about = "This description."},
+    {.path = "/health",
+     .method = "GET",
+     .open = true,
+     .handle = health_health,
+     .about = "The engine works."},
+    {.path = "/live",
+     .method = "GET",
+     .open = true,
+     .handle = health_live,
+     .about = "The process answers."},
+    {.path = "/ready",
+     .method = "GET",
+     .open = true,
+     .handle = health_ready,
+     .about = "The server takes requests."},
 };
+enum { N_ROUTES = sizeof(routes) / sizeof(*routes) };
+
+static void openapi_handle(struct server *server, struct http_exchange *exchange) {
+    struct buffer body = {0};
+    openapi_write(routes, N_ROUTES, &body);
+    reply_json(server, exchange, 200, &body);
+}
 
 static const struct route *find_route(const char *path) {
-    for (size_t i = 0; i < sizeof(routes) / sizeof(*routes); i++) {
+    for (size_t i = 0; i < N_ROUTES; i++) {
         const struct route *route = &routes[i];
         const bool same = route->prefix ? strncmp(path, route->path, strlen(route->path)) == 0
                                         : strcmp(path, route->path) == 0;
@@ -60,19 +155,19 @@ bool routes_admit(struct http_exchange *exchange, void *ctx) {
     struct server *server = ctx;
     const char *method = http_method(exchange), *path = http_path(exchange);
     const struct route *route = find_route(path);
+    const api_error_writer write_error = route ? route->write_error : NULL;
     struct api_error err;
-    if ((!route || !route->open) &&
-        auth_check(server->api_key, http_header(exchange, "Authorization"), &err)) {
-        reply_error(server, exchange, &err);
+    if ((!route || !route->open) && auth_check(server->api_key, exchange, &err)) {
+        reply_error_as(server, exchange, &err, write_error);
     } else if (!route) {
         api_error_set(&err, 404, "not_found", NULL, "%.200s does not exist", path);
-        reply_error(server, exchange, &err);
+        reply_error_as(server, exchange, &err, write_error);
     } else if (!method_fits(route, method)) {
         api_error_set(&err, 405, "method_not_allowed", NULL, "%.32s is not allowed on %.200s",
                       method, path);
         http_set_header(exchange, "Allow",
                         strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method);
-        reply_error(server, exchange, &err);
+        reply_error_as(server, exchange, &err, write_error);
     } else {
         return true;
     }

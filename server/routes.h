@@ -6,7 +6,26 @@
 
 #include <stdbool.h>
 
+#include "server/json/api_error.h"
+
 struct http_exchange;
+struct request_table;
+struct server;
+
+enum { ROUTE_MAX_REQUIRED = 4 };
+
+struct route {
+    const char *path, *method; /* GET is also HEAD */
+    bool prefix;               /* matches every path that begins with it */
+    const char *shown;         /* the path with its {id}; NULL: it has none */
+    bool open;                 /* needs no key */
+    void (*handle)(struct server *server, struct http_exchange *exchange);
+    api_error_writer write_error;              /* NULL: OpenAI's shape */
+    const struct request_table *const *tables; /* of the body, which is JSON; NULL: there is none */
+    const char *required[ROUTE_MAX_REQUIRED];  /* members; NULL after the last one */
+    const char *content;                       /* type of the answer; NULL: JSON */
+    const char *about;                         /* what the answer is */
+};
 
 /* Decides on path, method and API key before a body is read, so a client without the key cannot
  * make the server hold 64 MB.  This and routes_handle() are the transport's callbacks; ctx is the

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <uv.h>
 
@@ -31,6 +30,8 @@
 /* How long clients may take to fetch the final error after all is cancelled, and how often draining
  * is checked. */
 enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
+/* How often a failing cache on disk is logged at most. */
+enum { DISK_LOG_MS = 60000 };
 /* How far a streaming reader may lag behind: the largest echo, and as much again for the output
  * after it. */
 enum { STREAM_BACKLOG = 2 * REQUEST_MAX_STREAMED_ECHO };
@@ -49,6 +50,7 @@ struct serve {
     uv_signal_t terminate, interrupt;
     uint32_t max_connections;
     uint64_t deadline_ms;
+    uint64_t n_disk_failures, disk_logged_ms; /* that were logged; when the next line may come */
     bool cancelled, closing;
     struct error *failure; /* the caller's; code 0: none */
     char *model_name;
@@ -108,6 +110,17 @@ static void drain_further(struct serve *s) {
     }
 }
 
+/* Logs that the system refuses reads or writes of the cache on disk, once for each minute of it. */
+static void log_disk(struct serve *s) {
+    struct error why;
+    const uint64_t n = engine_disk_failure(s->server.engine, &why), now = uv_now(&s->loop);
+    if (n == s->n_disk_failures || now < s->disk_logged_ms) return;
+    log_event(LOG_WARN, "the cache on disk: %.400s (%" PRIu64 " times so far); it costs only hits",
+              why.text, n);
+    s->n_disk_failures = n;
+    s->disk_logged_ms = now + DISK_LOG_MS;
+}
+
 static void on_tick(uv_timer_t *timer) {
     struct serve *s = timer->data;
     if (s->closing) return;
@@ -117,6 +130,7 @@ static void on_tick(uv_timer_t *timer) {
         error_set(s->failure, ERR_DEVICE, "the engine has failed: %.400s", why.text);
         begin_drain(s);
     }
+    log_disk(s);
     if (s->server.draining) drain_further(s);
 }
 
@@ -128,6 +142,7 @@ static void on_signal(uv_signal_t *handle, int number) {
         begin_drain(s);
     } else {
         log_event(LOG_WARN, "signal %d again: stopping at once", number);
+        engine_skip_saving(s->server.engine);
         close_all(s);
     }
 }
@@ -182,6 +197,16 @@ static void log_offload(const struct serve *s) {
     }
     log_event(LOG_INFO, "offload: filter layers of %s, host pool of %" PRIu64 " tokens%s",
               s->offload.path, info->host_pool_tokens, rules->host_pool_fp8 ? ", in 8 bits" : "");
+}
+
+static void log_disk_plan(const struct serve *s) {
+    struct engine_stats stats;
+    const double mib = 1 << 20;
+    if (!s->options->kv_disk_path) return;
+    engine_stats(s->server.engine, &stats);
+    log_event(LOG_INFO, "cache on disk: %s has %" PRIu64 " items, %.1f of at most %.1f MiB",
+              s->options->kv_disk_path, stats.disk.n_items, (double)stats.disk.bytes / mib,
+              (double)stats.disk.max_bytes / mib);
 }
 
 static void log_head(const struct serve *s) {
@@ -258,10 +283,9 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
         .kv_tokens = server->info->kv_tokens,
         .long_rows = server->info->long_rows,
         .kv = s->options->kv_rules,
+        .tokenizer = server->info->tokenizer,
         .chat = &s->chat};
-    if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
-        return error_set(err, ERR_IO, "cannot read random numbers from the system");
-    }
+    memcpy(server->limits.salt_key.words, server->info->salt_key, sizeof(server->info->salt_key));
     offload_setup_rules(&server->limits.kv.offload, &s->offload, s->options);
     const int rc =
         prefill_setup_rules(&server->limits.prefill, &s->prefill, s->options, server->info, err);
@@ -343,6 +367,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     } else {
         log_head(&s);
         log_plan(&s);
+        log_disk_plan(&s);
         log_prefill(&s);
         log_offload(&s);
         log_chat(&s);

@@ -176,6 +176,9 @@ static void describe(struct cuda_backend *cuda, const struct cudaDeviceProp *pro
              "%.64s, %.1f GiB, compute capability %d.%d, %d multiprocessors", properties->name,
              (double)properties->totalGlobalMem / (1 << 30), properties->major, properties->minor,
              properties->multiProcessorCount);
+    snprintf(cuda->base.arithmetic, sizeof(cuda->base.arithmetic),
+             "%.64s, compute capability %d.%d, %d multiprocessors", properties->name,
+             properties->major, properties->minor, properties->multiProcessorCount);
 }
 
 /* Finds the device's NUMA node, and whether memory may be requested there. */

@@ -272,7 +272,8 @@ struct device_sample {
     const struct token_count *counts;
     const struct logit_bias *bias;
     const uint32_t *banned;
-    float *changed; /* [n_vocab] scratch if the row's logits are changed; else NULL */
+    const uint32_t *allowed; /* NULL: all are */
+    float *changed;          /* [n_vocab] scratch if the row's logits are changed; else NULL */
 };
 
 struct sample_params {

@@ -1,4 +1,4 @@
-/* host_pool.c - the host pool's memory in the system's memory, and copying pages to it.
+/* host_pool.c - the host pool's memory in the system's memory, and copying pages to it and back.
  *
  * The memory is mapped, preferably near the device, touched by several threads, and then registered
  * with the driver.  Most of the time goes into the system's clearing of pages.  On memory that the
@@ -8,7 +8,8 @@
  *
  * Copies run on a stream of their own.  A step waits for them only in two cases: it may write a
  * page that is still being copied, or it selects and may read any host block.  So a prompt's chunk
- * is copied while the next one is computed.
+ * is copied while the next one is computed.  What comes back is needed at once, so it comes on the
+ * stream of the steps, once all copies have ended.
  *
  *   stream   step n        │ step n + 1          │ …
  *   copies       └─────────► pages of step n │   ▲
@@ -183,6 +184,24 @@ static int offload(struct backend *be, const struct offload_args *args, struct e
     return cuda_check(cuda, code, "copying pages to the host pool", err);
 }
 
+static int reload(struct backend *be, const struct offload_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct offload_params params = {
+        .kv = *args->kv, .store = *args->store, .host_layer = args->host_layer};
+    const struct launch launch = {cuda->stream, false};
+    const int rc = host_pool_await(cuda, err);
+    if (rc) return rc;
+    cudaError_t code = cudaSuccess;
+    for (uint32_t i = 0; i < args->n && code == cudaSuccess; i++) {
+        params.copies[params.n].page = args->pages[i];
+        params.copies[params.n++].block = args->blocks[i];
+        if (params.n < STORE_MOST_PAGES && i + 1 < args->n) continue;
+        code = launch_reload_pages(&params, launch);
+        params.n = 0;
+    }
+    return cuda_check(cuda, code, "copying pages from the host pool", err);
+}
+
 /* ---- waiting ---- */
 
 static void forget_pages(struct host_pool_copies *s) {
@@ -244,4 +263,5 @@ const struct host_pool_ops cuda_host_pool_ops = {
     .alloc = host_pool_alloc,
     .free = host_pool_free,
     .offload = offload,
+    .reload = reload,
 };

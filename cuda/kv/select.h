@@ -91,8 +91,10 @@ cudaError_t launch_select_slots(const struct select_params *p, uint32_t n_rows,
 /* Launches the copies for n_layers layers, from p->first_layer on. */
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch);
 cudaError_t launch_offload_pages(const struct offload_params *p, struct launch launch);
-/* Launches the copies where the host pool is fp8 and pages are not; only the two launchers above
- * call these. */
+/* Launches the copies back, from an exact host pool. */
+cudaError_t launch_reload_pages(const struct offload_params *p, struct launch launch);
+/* Launches the copies where the host pool is fp8 and pages are not; only launch_fetch() and
+ * launch_offload_pages() call these. */
 cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers, struct launch launch);
 cudaError_t launch_offload_fp8(const struct offload_params *p, struct launch launch);
 

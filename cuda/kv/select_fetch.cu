@@ -1,15 +1,15 @@
-/* select_fetch.cu - copies tokens' keys and values from the host pool into pages, and pages into
- * the host pool, without conversion; where the host pool is fp8 and pages are not, select_fp8.cu
- * does both.
+/* select_fetch.cu - copies tokens' keys and values from the host pool into pages, pages into the
+ * host pool, and whole blocks back into pages, without conversion.  Where the host pool is fp8 and
+ * pages are not, select_fp8.cu does the first two; the third is not done.
  *
  *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim]; if fp8, with scales behind (struct kv_pool)
  *   block   [n_host_layers][PAGE_TOKENS][K, V][n_kv_heads][head_dim]; if fp8, with a token's scales
  *           behind it.  It lies in the system's memory, where the kernels read and write it; a
  *           token's part of a host layer is contiguous
  *
- * Grid: fetch: (blocks, layers), one warp a token; store: blocks over the units of all pages.  A
- * thread moves units of 16 bytes, or of 2 where rows of head_dim or addresses are no multiple of
- * that.
+ * Grid: fetch: (blocks, layers), one warp a token; store, reload: blocks over the units of all
+ * pages.  A thread moves units of 16 bytes, or of 2 where rows of head_dim or addresses are no
+ * multiple of that.
  * Shared: none.          Oracle: engine/cpu/, exact. */
 #include "cuda/kv/host_pool.cuh"
 #include "engine/device/dtype.h"
@@ -119,6 +119,38 @@ static __global__ void __launch_bounds__(THREADS)
     if (p.kv.dtype == DTYPE_FP8) store_scales(p);
 }
 
+static __device__ __forceinline__ void reload_scales(const struct offload_params &p) {
+    const uint32_t n_rows = 2 * p.kv.n_kv_heads;
+    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < p.n * PAGE_TOKENS * n_rows;
+         i += gridDim.x * THREADS) {
+        const uint32_t row = i % n_rows, at = i / n_rows % PAGE_TOKENS,
+                       copy = i / n_rows / PAGE_TOKENS;
+        *row_scale(p.kv, (int32_t)p.copies[copy].page, row * PAGE_TOKENS + at) =
+            stored_scales(p.store, p.copies[copy].block, p.host_layer, at)[row];
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    reload_kernel(const __grid_constant__ struct offload_params p) {
+    const units<T> n(p.kv);
+    const uint32_t page_units = PAGE_TOKENS * n.token;
+    let_next_start();
+    wait_for_previous();
+    const auto load = [&](uint32_t i) {
+        const uint8_t *token = token_in_store(p.store, p.copies[i / page_units].block, p.host_layer,
+                                              i / n.token % PAGE_TOKENS);
+        return __ldcs(reinterpret_cast<const T *>(token) + i % n.token);
+    };
+    const auto store = [&](uint32_t i, T x) {
+        *page_unit<T>(p.kv, p.copies[i / page_units].page, i / n.token % PAGE_TOKENS, i % n.token,
+                      n) = x;
+    };
+    move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
+                          load, store);
+    if (p.kv.dtype == DTYPE_FP8) reload_scales(p);
+}
+
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
     const dim3 grid(p->store.base ? +BUS_BLOCKS : +DEVICE_BLOCKS, n_layers);
     if (n_layers == 0) return cudaSuccess;
@@ -135,4 +167,12 @@ cudaError_t launch_offload_pages(const struct offload_params *p, struct launch l
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, store_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
     return launch_kernel(launch, store_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);
+}
+
+cudaError_t launch_reload_pages(const struct offload_params *p, struct launch launch) {
+    if (p->n == 0) return cudaSuccess;
+    if (!host_pool_is_exact(&p->store)) return cudaErrorNotSupported;
+    if (moves_vectors(&p->kv, &p->store))
+        return launch_kernel(launch, reload_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
+    return launch_kernel(launch, reload_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);
 }

@@ -1,6 +1,6 @@
 /* sample.c - sends sample rows and their lists to the device, and fetches the results.
  *
- *   args:  rows [n] | counts, bias, banned of every row | results [n]
+ *   args:  rows [n] | counts, bias, banned, allowed of every row | results [n]
  *
  * Results are fetched into the pinned half of the same args; host/inflight.c delivers them. */
 #include "cuda/host/internal.h"
@@ -22,12 +22,18 @@ static size_t padded(size_t bytes) {
 }
 
 static bool changes_logits(const struct sample_row *row) {
-    return row->kind == SAMPLE_DRAW && (row->n_bias || row->n_banned || row->n_counts);
+    return row->kind == SAMPLE_DRAW &&
+           (row->n_bias || row->n_banned || row->n_counts || row->allowed);
 }
 
-static size_t list_bytes(const struct sample_row *row) {
+static size_t mask_bytes(uint32_t n_vocab) {
+    return ((size_t)n_vocab + 31) / 32 * sizeof(uint32_t);
+}
+
+static size_t list_bytes(const struct sample_row *row, uint32_t n_vocab) {
     return padded(row->n_counts * sizeof(*row->counts)) + padded(row->n_bias * sizeof(*row->bias)) +
-           padded(row->n_banned * sizeof(*row->banned));
+           padded(row->n_banned * sizeof(*row->banned)) +
+           (row->allowed ? padded(mask_bytes(n_vocab)) : 0);
 }
 
 static struct args behind(const struct args *args, size_t bytes) {
@@ -42,8 +48,8 @@ static const void *put_list(struct args *at, const void *list, size_t bytes) {
     return device;
 }
 
-static struct device_sample pack_row(const struct sample_row *row, struct args *lists,
-                                     float *changed) {
+static struct device_sample pack_row(const struct sample_row *row, uint32_t n_vocab,
+                                     struct args *lists, float *changed) {
     struct device_sample out = {.logit_row = row->logit_row,
                                 .kind = row->kind,
                                 .target = row->target,
@@ -58,6 +64,7 @@ static struct device_sample pack_row(const struct sample_row *row, struct args *
     out.counts = put_list(lists, row->counts, row->n_counts * sizeof(*row->counts));
     out.bias = put_list(lists, row->bias, row->n_bias * sizeof(*row->bias));
     out.banned = put_list(lists, row->banned, row->n_banned * sizeof(*row->banned));
+    if (row->allowed) out.allowed = put_list(lists, row->allowed, mask_bytes(n_vocab));
     return out;
 }
 
@@ -69,7 +76,7 @@ static int make_room(struct cuda_backend *cuda, const struct sample_args *args, 
     *input = padded(args->n * sizeof(struct device_sample));
     for (uint32_t i = 0; i < args->n; i++) {
         if (!changes_logits(&args->rows[i])) continue;
-        *input += list_bytes(&args->rows[i]);
+        *input += list_bytes(&args->rows[i], args->n_vocab);
         n_changed++;
     }
     int rc = args_take(cuda, *input + args->n * sizeof(struct sample_result), room, err);
@@ -84,13 +91,14 @@ static void pack_rows(const struct sample_args *args, const struct args *room, f
     struct args lists = behind(room, padded(args->n * sizeof(*rows)));
     for (uint32_t i = 0; i < args->n; i++) {
         const bool changes = changes_logits(&args->rows[i]);
-        rows[i] = pack_row(&args->rows[i], &lists, changes ? changed : NULL);
+        rows[i] = pack_row(&args->rows[i], args->n_vocab, &lists, changes ? changed : NULL);
         if (changes) changed += args->n_vocab;
     }
 }
 
-static size_t row_bytes(const struct sample_row *row) {
-    return padded(sizeof(struct device_sample)) + list_bytes(row) + sizeof(struct sample_result);
+static size_t row_bytes(const struct sample_row *row, uint32_t n_vocab) {
+    return padded(sizeof(struct device_sample)) + list_bytes(row, n_vocab) +
+           sizeof(struct sample_result);
 }
 
 static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args,
@@ -116,11 +124,11 @@ static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args
 }
 
 /* Returns how many of n rows fit in args together; at least one, for which args may grow. */
-static uint32_t count_fitting(struct cuda_backend *cuda, const struct sample_row *rows,
-                              uint32_t n) {
+static uint32_t count_fitting(struct cuda_backend *cuda, const struct sample_row *rows, uint32_t n,
+                              uint32_t n_vocab) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < n; i++) {
-        bytes += row_bytes(&rows[i]);
+        bytes += row_bytes(&rows[i], n_vocab);
         if (bytes > args_capacity(cuda)) return i ? i : 1;
     }
     return n;
@@ -131,7 +139,7 @@ static uint32_t count_fitting(struct cuda_backend *cuda, const struct sample_row
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     for (uint32_t at = 0, n; at < args->n; at += n) {
-        n = count_fitting(cuda, args->rows + at, args->n - at);
+        n = count_fitting(cuda, args->rows + at, args->n - at, args->n_vocab);
         const struct sample_args some = {.logits = args->logits,
                                          .n_vocab = args->n_vocab,
                                          .n = n,
@@ -143,16 +151,19 @@ int cuda_sample(struct backend *be, const struct sample_args *args, struct error
     return 0;
 }
 
-/* Reserves args for the lists of any one row, or for all rows' lists where they are short. */
+/* Reserves args for the lists of any one row, or for all rows' lists where they are short, and all
+ * rows' masks. */
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     if (limits->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, ERR_UNSUPPORTED, "cuda: a vocabulary of %u tokens, more than %d",
                          limits->n_vocab, SAMPLE_MAX_VOCAB);
+    const uint32_t n_vocab = limits->n_vocab, any = 0;
     const struct sample_row longest = {
-        .n_counts = limits->n_vocab, .n_bias = limits->n_vocab, .n_banned = limits->n_vocab};
-    const size_t short_row = row_bytes(&(struct sample_row){0}) + SHORT_LISTS_BYTES;
+        .n_counts = n_vocab, .n_bias = n_vocab, .n_banned = n_vocab, .allowed = &any};
+    const size_t short_row =
+        row_bytes(&(struct sample_row){.allowed = &any}, n_vocab) + SHORT_LISTS_BYTES;
     size_t bytes = limits->max_logit_rows * short_row;
-    if (bytes < row_bytes(&longest)) bytes = row_bytes(&longest);
+    if (bytes < row_bytes(&longest, n_vocab)) bytes = row_bytes(&longest, n_vocab);
     if (limits->tracked)
         bytes += limits->max_seqs * sizeof(struct evict_total) + EVICT_TOTALS_ALIGN;
     int rc = inflight_reserve(cuda, bytes + GATHER_ROW_BYTES * limits->max_logit_rows, err);

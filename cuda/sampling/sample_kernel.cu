@@ -568,14 +568,16 @@ static __device__ uint32_t draw(struct team *team, const struct device_sample &r
 
 /* ---- the rest of a row ---- */
 
-/* Applies penalties, biases and bans to the block's own slice, which no other block reads. */
+/* Applies the mask of allowed tokens, penalties, biases and bans to the block's own slice, which no other block reads. */
 static __device__ const float *apply_penalties(const struct team &team,
                                                const struct device_sample &row,
                                                const float *logits) {
     const struct sampler &s = row.sampler;
     const auto is_own = [&](uint32_t token) { return token >= team.first && token < team.end; };
     float *x = row.changed;
-    for (uint32_t i = team.first + threadIdx.x; i < team.end; i += N_THREADS) x[i] = logits[i];
+    const uint32_t *allowed = row.allowed;
+    for (uint32_t i = team.first + threadIdx.x; i < team.end; i += N_THREADS)
+        x[i] = !allowed || (allowed[i / 32] >> i % 32 & 1) ? logits[i] : -INFINITY;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < row.n_bias; i += N_THREADS)
         if (is_own(row.bias[i].token))
@@ -619,7 +621,7 @@ static __device__ uint32_t choose(struct team *team, const struct device_sample 
     if (!row.changed) return draw(team, row, logits, scan);
     const float *x = apply_penalties(*team, row, logits);
     const struct scan changed = scan_row(team, x);
-    *invalid = changed.invalid; /* every token is banned */
+    *invalid = changed.invalid; /* no token is left */
     return changed.invalid ? 0 : draw(team, row, x, changed);
 }
 

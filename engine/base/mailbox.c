@@ -4,8 +4,10 @@
 #include "engine/base/mailbox.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 
 /* Links the item to the next one.  Items have different types, and only a copy of the bytes writes
@@ -17,7 +19,12 @@ static void set_next(void *item, void *next) {
 int mailbox_init(struct mailbox *box) {
     *box = (struct mailbox){0};
     if (pthread_mutex_init(&box->lock, NULL)) return ERR_NOMEM;
-    if (pthread_cond_init(&box->arrived, NULL) == 0) return 0;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    const int failed = pthread_cond_init(&box->arrived, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (!failed) return 0;
     pthread_mutex_destroy(&box->lock);
     return ERR_NOMEM;
 }
@@ -55,9 +62,33 @@ void *mailbox_take(struct mailbox *box) {
     return first;
 }
 
+void mailbox_poke(struct mailbox *box) {
+    pthread_mutex_lock(&box->lock);
+    box->poked = true;
+    pthread_cond_signal(&box->arrived);
+    pthread_mutex_unlock(&box->lock);
+}
+
+static bool is_quiet(const struct mailbox *box) {
+    return !box->first && !box->closed && !box->poked;
+}
+
 void *mailbox_wait(struct mailbox *box) {
     pthread_mutex_lock(&box->lock);
-    while (!box->first && !box->closed) pthread_cond_wait(&box->arrived, &box->lock);
+    while (is_quiet(box)) pthread_cond_wait(&box->arrived, &box->lock);
+    box->poked = false;
+    void *first = take_locked(box);
+    pthread_mutex_unlock(&box->lock);
+    return first;
+}
+
+void *mailbox_wait_until(struct mailbox *box, double until_s) {
+    const struct timespec at = clock_at(until_s);
+    int code = 0;
+    pthread_mutex_lock(&box->lock);
+    while (is_quiet(box) && code != ETIMEDOUT)
+        code = pthread_cond_timedwait(&box->arrived, &box->lock, &at);
+    box->poked = false;
     void *first = take_locked(box);
     pthread_mutex_unlock(&box->lock);
     return first;

@@ -14,7 +14,7 @@ struct mailbox {
     pthread_mutex_t lock;
     pthread_cond_t arrived;
     void *first, *last;
-    bool closed;
+    bool closed, poked;
 };
 
 int mailbox_init(struct mailbox *box);  /* ERR_NOMEM */
@@ -25,8 +25,12 @@ void mailbox_fini(struct mailbox *box); /* must be empty */
  * closed, the chain stays the caller's. */
 int mailbox_push(struct mailbox *box, void *first, void *last, bool *was_empty);
 
-void *mailbox_take(struct mailbox *box);  /* all items, oldest first; NULL when empty */
-void *mailbox_wait(struct mailbox *box);  /* the same, but sleeps while the box is empty and open */
+void mailbox_poke(struct mailbox *box); /* ends the present or next wait, with or without items */
+
+void *mailbox_take(struct mailbox *box); /* all items, oldest first; NULL when empty */
+void *mailbox_wait(struct mailbox *box); /* the same, but sleeps while the box is empty and open */
+/* Does the same, but no longer than until this moment of clock_seconds(). */
+void *mailbox_wait_until(struct mailbox *box, double until_s);
 void *mailbox_close(struct mailbox *box); /* refuses items from now on, and takes the rest */
 
 #endif

@@ -161,12 +161,6 @@ static const struct kv_view *view_of(const struct attn_job *job, uint32_t seq) {
     return &job->cpu->step->seqs[seq].layers[job->args->layer];
 }
 
-static const struct rank_angles *angles_for(const struct attn_job *job, uint32_t seq) {
-    const struct kv_budget *budget = job->cpu->step->seqs[seq].budget;
-    const bool rotates = budget && budget->cache_positions && job->args->n_freqs > 0;
-    return rotates ? &job->cpu->rank_angles : NULL;
-}
-
 /* Adds the sink to a row's sum, once all of its keys are in it. */
 static void add_sink(const struct attn_job *job, const struct tile *t, uint32_t r, float max,
                      float *sum) {
@@ -193,18 +187,9 @@ static struct tile tile_of(const struct attn_job *job, uint32_t seq, uint32_t fi
                            uint32_t n_tokens, uint32_t kv_head) {
     const struct step_seq *s = &job->cpu->step->seqs[seq];
     const uint32_t first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1;
-    return (struct tile){.kernels = job->cpu->kernels,
-                         .kv = job->args->kv,
-                         .view = view_of(job, seq),
-                         .angles = angles_for(job, seq),
-                         .kv_head = kv_head,
-                         .first_head = kv_head * job->group,
-                         .group = job->group,
-                         .n_rows = n_tokens * job->group,
-                         .first_visible = first_visible,
-                         .window = step_window(job->cpu->step, job->args->layer),
-                         .softcap = job->args->softcap,
-                         .bias = tile_bias_of(job->args, job->cpu->step, s, first_visible)};
+    struct tile t = tile_make(job->cpu, job->args, s, kv_head, first_visible, n_tokens);
+    t.window = step_window(job->cpu->step, job->args->layer);
+    return t;
 }
 
 /* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head. --- */
@@ -219,13 +204,15 @@ static uint32_t chunks_of(const struct attn_job *job, uint32_t seq) {
 }
 
 /* Points w->raw to where decode saves its raw scores, if the sequence needs them.  It does if its
- * budget has scores, or if it has a selection and the layer is a filter. */
+ * budget in the layer has scores, or if it has a selection and the layer is a filter. */
 static void leave_raw(const struct attn_job *job, struct attn_work *w, uint32_t seq,
                       uint32_t kv_head) {
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t *first_page = scores->first_page.data;
     if (!scores->wanted || first_page[seq] == first_page[seq + 1]) return;
-    if (job->cpu->step->seqs[seq].select && !job->args->selects) return;
+    const struct step_seq *s = &job->cpu->step->seqs[seq];
+    const struct kv_budget *budget = step_budget(s, job->args->layer);
+    if (!(budget && budget->score != KV_SCORE_NONE) && !(s->select && job->args->selects)) return;
     w->raw_stride = (size_t)job->args->n_heads * PAGE_TOKENS;
     w->raw = (float *)scores->raw.data + first_page[seq] * w->raw_stride +
              (size_t)kv_head * job->group * PAGE_TOKENS;

@@ -97,9 +97,15 @@ static bool has_scores(const struct step_seq *seq) {
     return seq->budget && seq->budget->score != KV_SCORE_NONE;
 }
 
+static uint32_t most_slots(const struct step *step, const struct step_seq *seq) {
+    uint32_t n_slots = 0;
+    for (uint32_t l = 0; l < step->n_layers; l++)
+        n_slots = max_u32(n_slots, seq->layers[l].n_slots);
+    return n_slots;
+}
+
 /* Finds out what the step's budgets and selections need: whether there are budgets or scores, and
- * where decode's raw scores lie.  Layer 0 is never a sparse one, so its slots are the whole
- * list. */
+ * where decode's raw scores lie: in as many pages as the layer with the most slots has. */
 static int begin_scores(struct cpu_backend *cpu, const struct step *step, struct error *err) {
     struct score_inputs *scores = &cpu->scores;
     cpu->bounded = scores->wanted = false;
@@ -115,7 +121,7 @@ static int begin_scores(struct cpu_backend *cpu, const struct step *step, struct
     first_page[0] = 0;
     for (uint32_t i = 0; i < step->n_decode; i++) {
         const struct step_seq *seq = &step->seqs[i];
-        const uint32_t n_pages = (uint32_t)kv_n_pages(seq->layers[0].n_slots);
+        const uint32_t n_pages = (uint32_t)kv_n_pages(most_slots(step, seq));
         first_page[i + 1] = first_page[i] + (has_scores(seq) || seq->select ? n_pages : 0);
     }
     return 0;
@@ -277,6 +283,8 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
                                  .has_sinks = true};
     snprintf(cpu->base.description, sizeof(cpu->base.description),
              "CPU, %s, %u threads, %s products", isa_names[isa], n_threads,
+             bf16_products ? "bfloat16" : "float32");
+    snprintf(cpu->base.arithmetic, sizeof(cpu->base.arithmetic), "%s, %s products", isa_names[isa],
              bf16_products ? "bfloat16" : "float32");
     *out = &cpu->base;
     return 0;

@@ -216,15 +216,16 @@ static uint32_t slot_of_row(const struct kv_pool *kv, const struct kv_view *view
     return page_state(kv, view->pages[0], head)->free_slot;
 }
 
-static void append_row(const struct kv_pool *kv, const struct step_seq *seq,
-                       const struct kv_view *view, uint32_t row, const float *k, const float *v) {
+static void append_row(const struct kv_pool *kv, const struct step_seq *seq, uint32_t layer,
+                       uint32_t row, const float *k, const float *v) {
+    const struct kv_view *view = &seq->layers[layer];
     const uint32_t dim = kv->head_dim, n_kv = kv->n_kv_heads;
     for (uint32_t h = 0; h < n_kv; h++) {
         const uint32_t slot = slot_of_row(kv, view, h, row), at = slot % PAGE_TOKENS,
                        page = view->pages[slot / PAGE_TOKENS];
         store_row(kv, page, h, at, k + (size_t)h * dim);
         store_row(kv, page, n_kv + h, at, v + (size_t)h * dim);
-        if (seq->budget) track_token(kv, seq, view, h, row, slot);
+        if (step_budget(seq, layer)) track_token(kv, seq, view, h, row, slot);
     }
 }
 
@@ -243,7 +244,7 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;
     for (uint32_t h = 0; rotates && h < args->n_heads + (rotates_k ? n_kv : 0); h++)
         rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);
-    append_row(args->kv, seq, &seq->layers[args->layer], row - seq->first_row, k, v);
+    append_row(args->kv, seq, args->layer, row - seq->first_row, k, v);
 }
 
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {

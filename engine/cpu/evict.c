@@ -53,7 +53,7 @@ static struct evict_head head_of(const struct evict_job *job, uint32_t seq, uint
     const struct step_seq *s = &job->cpu->step->seqs[seq];
     return (struct evict_head){.kv = job->args->kv,
                                .view = &s->layers[job->args->layer],
-                               .budget = s->budget,
+                               .budget = step_budget(s, job->args->layer),
                                .seq = s,
                                .kv_head = kv_head,
                                .n_text = s->n_before + s->n_rows};
@@ -288,19 +288,7 @@ static void add_tile_scores(const struct evict_job *job, const struct evict_head
 /* Returns a tile of n_tokens rows of a prompt; the first row sees first_visible slots. */
 static struct tile prompt_tile(const struct evict_job *job, const struct evict_head *h,
                                uint32_t first_visible, uint32_t n_tokens) {
-    return (struct tile){.kernels = job->cpu->kernels,
-                         .kv = h->kv,
-                         .view = h->view,
-                         .angles = h->budget->cache_positions && job->args->n_freqs > 0
-                                       ? &job->cpu->rank_angles
-                                       : NULL,
-                         .kv_head = h->kv_head,
-                         .first_head = h->kv_head * job->group,
-                         .group = job->group,
-                         .n_rows = n_tokens * job->group,
-                         .first_visible = first_visible,
-                         .softcap = job->args->softcap,
-                         .bias = tile_bias_of(job->args, job->cpu->step, h->seq, first_visible)};
+    return tile_make(job->cpu, job->args, h->seq, h->kv_head, first_visible, n_tokens);
 }
 
 /* Adds the attention of all rows from score_row on to the scores of pages [first, end) of a
@@ -360,8 +348,9 @@ static int run_prefill_scores(struct evict_job *job, struct error *err) {
     job->first_task[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct step_seq *seq = &step->seqs[step->n_decode + i];
+        const bool is_scored = has_scores(step_budget(seq, job->args->layer));
         const uint32_t n_tasks =
-            has_scores(seq->budget) ? kv->n_kv_heads * score_tasks_of(seq, job->args->layer) : 0;
+            is_scored ? kv->n_kv_heads * score_tasks_of(seq, job->args->layer) : 0;
         job->first_task[i + 1] = job->first_task[i] + n_tasks;
     }
     pool_run(cpu->pool, prefill_scores_task, job, job->first_task[n]);
@@ -484,7 +473,7 @@ static int run_compress(struct evict_job *job, struct error *err) {
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
         const uint32_t n = seq->layers[job->args->layer].n_slots;
-        if (seq->budget && seq->compress && n > n_slots) n_slots = n;
+        if (step_budget(seq, job->args->layer) && seq->compress && n > n_slots) n_slots = n;
     }
     if (n_slots == 0) return 0;
     int rc = scratch_reserve(
@@ -510,8 +499,11 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
 static struct evict_total total_of(const struct step *step, const struct step_seq *seq,
                                    const struct kv_pool *kv) {
     double kept = 0;
-    uint32_t n_evictions = 0; /* the same in all heads */
+    uint32_t n_evictions = 0; /* the same in all heads that evict */
+    uint32_t n_layers = 0;
     for (uint32_t layer = 0; layer < step->n_layers; layer++) {
+        if (!step_budget(seq, layer)) continue;
+        n_layers++;
         for (uint32_t head = 0; head < kv->n_kv_heads; head++) {
             const struct kv_page_state *first = page_state(kv, seq->layers[layer].pages[0], head);
             n_evictions = first->n_evictions;
@@ -519,7 +511,7 @@ static struct evict_total total_of(const struct step *step, const struct step_se
         }
     }
     const bool known = has_scores(seq->budget) && n_evictions > 0;
-    return (struct evict_total){known ? (float)(kept / step->n_layers / kv->n_kv_heads) : NAN,
+    return (struct evict_total){known ? (float)(kept / n_layers / kv->n_kv_heads) : NAN,
                                 n_evictions};
 }
 
@@ -535,6 +527,7 @@ static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evi
 }
 
 const struct evict_ops cpu_evict_ops = {
+    .by_layer = true,
     .decode = evict_decode,
     .chunk = evict_chunk,
     .order = cpu_evict_order,

@@ -123,12 +123,13 @@ static void order_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct order_job *job = ctx;
     const struct step *step = job->cpu->step;
     const uint32_t n_kv = job->kv->n_kv_heads;
+    const uint32_t layer = task / n_kv % step->n_layers;
     const struct step_seq *seq = &step->seqs[task / n_kv / step->n_layers];
-    if (!seq->budget || !seq->reorders) return;
+    if (!step_budget(seq, layer) || !seq->reorders) return;
     const uint32_t capacity = seq->budget->capacity;
     char *scratch = scratch_of(job->cpu, worker);
     const struct order_head h = {.kv = job->kv,
-                                 .pages = seq->layers[task / n_kv % step->n_layers].pages,
+                                 .pages = seq->layers[layer].pages,
                                  .kv_head = task % n_kv,
                                  .capacity = capacity,
                                  .sources = (uint32_t *)scratch,

@@ -1,5 +1,5 @@
 /* host_pool.c - the host pool, tokens in the system's memory: how a token lies there, and copies of
- * pages to it (the contract is in engine/device/host_pool.h).
+ * pages to it and back (the contract is in engine/device/host_pool.h).
  *
  * A row is one head's key or value of a token: head_dim elements.  In a page, elements of a value
  * are adjacent and those of a key PAGE_TOKENS apart.  Where pages are of DTYPE_FP8, a row is copied
@@ -79,8 +79,24 @@ static int offload(struct backend *be, const struct offload_args *args, struct e
     return 0;
 }
 
+static void reload_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct offload_args *args = ctx;
+    for (uint32_t at = 0; at < PAGE_TOKENS; at++)
+        token_from_store(args->kv, args->pages[task], at, args->store,
+                         (struct stored){args->blocks[task], args->host_layer, at});
+}
+
+static int reload(struct backend *be, const struct offload_args *args, struct error *err) {
+    (void)err;
+    struct offload_args job = *args;
+    pool_run(((struct cpu_backend *)be)->pool, reload_task, &job, args->n);
+    return 0;
+}
+
 const struct host_pool_ops cpu_host_pool_ops = {
     .alloc = cpu_alloc,
     .free = cpu_free,
     .offload = offload,
+    .reload = reload,
 };

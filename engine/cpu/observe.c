@@ -4,12 +4,11 @@
  *   keep    a task is a page of a sequence      the same products again; for each row the largest
  *                                               probability that a head gives a token
  *
- * Attention has (max, sum) of its rows, too, but of a sparse prompt only over what they visit.  The
- * rows are few, so the sums are computed anew.  No result depends on how many workers there are, or
+ * Attention has (max, sum) of its rows, too, but of a sparse prompt only over what they visit, so
+ * the sums are computed anew.  No result depends on how many workers there are, or
  * on what else is in the step. */
 #include "engine/cpu/observe.h"
 
-#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -23,18 +22,31 @@ void keep_larger(float *worth, const float *p) {
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = p[i] > worth[i] ? p[i] : worth[i];
 }
 
-float *observed_run(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
-                    uint32_t page, uint32_t position) {
-    const uint32_t run = page * KV_OBSERVED + position % KV_OBSERVED, n_runs = kv_score_runs(kv);
+static float *run_of(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
+                     uint32_t page, uint32_t position) {
+    const uint32_t n_places = kv_observed_runs(o->selector),
+                   run = page * n_places + position % n_places, n_runs = kv_score_runs(kv);
     const size_t at = o->pages[(size_t)group_index * o->n_pages + run / n_runs];
     return (float *)((char *)kv->base + at * kv->page_bytes + run % n_runs * KV_SCORE_RUN_BYTES);
+}
+
+/* Returns the first query that gives the page scores, where they are accumulated. */
+static uint32_t first_query(uint32_t page) {
+    return (page + 1) * PAGE_TOKENS - 1;
+}
+
+void observed_keep(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
+                   uint32_t page, uint32_t position, const float *scores) {
+    float *run = run_of(kv, o, group_index, page, position);
+    const bool adds = o->selector == KV_SELECTOR_ACCUMULATED && position > first_query(page);
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) run[i] = adds ? run[i] + scores[i] : scores[i];
 }
 
 void observed_sum(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
                   uint32_t page, uint32_t position, float *sum) {
     memset(sum, 0, KV_SCORE_RUN_BYTES);
-    for (uint32_t age = KV_OBSERVED; age-- > 0;) {
-        const float *scores = observed_run(kv, o, group_index, page, position - age),
+    for (uint32_t age = kv_observed_runs(o->selector); age-- > 0;) {
+        const float *scores = run_of(kv, o, group_index, page, position - age),
                     weight = o->selector == KV_SELECTOR_EXPONENTIAL ? exp2f(-(float)age) : 1.0f;
         for (uint32_t i = 0; i < PAGE_TOKENS; i++) sum[i] += weight * scores[i];
     }
@@ -45,7 +57,7 @@ struct observe_job {
     const struct select_args *args;
     uint32_t group;
     uint32_t *first_task; /* [n_seqs + 1]: prefix sums over sequences */
-    float *softmax;       /* [n_seqs][KV_OBSERVED][n_heads][2]: maximum (base 2) and sum */
+    float *softmax;       /* [rows of the step][n_heads][2]: maximum (base 2) and sum */
 };
 
 struct observe_work {
@@ -85,29 +97,19 @@ static uint32_t first_observed(const struct step_seq *seq) {
 
 /* Returns (max, sum) of a row and a head. */
 static float *softmax_of(const struct observe_job *job, uint32_t seq, uint32_t row, uint32_t head) {
-    const uint32_t i = row - first_observed(seq_of(job, seq));
-    return job->softmax + 2 * (((size_t)seq * KV_OBSERVED + i) * job->args->attn.n_heads + head);
+    const size_t i = seq_of(job, seq)->first_row + row;
+    return job->softmax + 2 * (i * job->args->attn.n_heads + head);
 }
 
-/* Loads the queries of a KV head for as many observed rows as a tile takes, from this one on. */
+/* Loads the queries of a KV head for as many rows before `end` as a tile takes, from this one on. */
 static struct tile load_tile(const struct observe_job *job, uint32_t seq, uint32_t row,
-                             uint32_t kv_head, float *q) {
+                             uint32_t end, uint32_t kv_head, float *q) {
     const struct step_seq *s = seq_of(job, seq);
     const struct kv_view *view = &s->layers[job->args->attn.layer];
-    const uint32_t n_tokens =
-        min_u32(s->n_rows - row, min_u32(tile_tokens(job->group), KV_OBSERVED));
+    const uint32_t n_tokens = min_u32(end - row, min_u32(tile_tokens(job->group), KV_OBSERVED));
     const uint32_t first_visible = view->n_slots - s->n_rows + row + 1;
-    const struct tile t = {
-        .kernels = job->cpu->kernels,
-        .kv = job->args->attn.kv,
-        .view = view,
-        .kv_head = kv_head,
-        .first_head = kv_head * job->group,
-        .group = job->group,
-        .n_rows = n_tokens * job->group,
-        .first_visible = first_visible,
-        .softcap = job->args->attn.softcap,
-        .bias = tile_bias_of(&job->args->attn, job->cpu->step, s, first_visible)};
+    const struct tile t =
+        tile_make(job->cpu, &job->args->attn, s, kv_head, first_visible, n_tokens);
     tile_load_queries(&job->args->attn, &t, s->first_row + row, q);
     return t;
 }
@@ -139,7 +141,7 @@ static void sum_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct step_seq *s = seq_of(job, seq);
     const struct observe_work w = work_layout(job, worker);
     for (uint32_t row = first_observed(s), n; row < s->n_rows; row += n) {
-        const struct tile t = load_tile(job, seq, row, task % n_kv, w.q);
+        const struct tile t = load_tile(job, seq, row, s->n_rows, task % n_kv, w.q);
         sum_tile(job, &t, seq, row, &w);
         n = t.n_rows / t.group;
     }
@@ -161,31 +163,46 @@ static void add_tile(const struct observe_job *job, const struct tile *t, uint32
     }
 }
 
+/* Keeps the scores that the rows [first, end), at most KV_OBSERVED, give a page. */
+static void keep_rows(const struct observe_job *job, uint32_t seq, uint32_t page, uint32_t first,
+                      uint32_t end, const struct observe_work *w) {
+    const struct kv_pool *kv = job->args->attn.kv;
+    const struct step_seq *s = seq_of(job, seq);
+    memset(w->worth, 0, KV_OBSERVED * KV_SCORE_RUN_BYTES);
+    for (uint32_t head = 0; head < kv->n_kv_heads; head++)
+        for (uint32_t row = first, n; row < end; row += n) {
+            const struct tile t = load_tile(job, seq, row, end, head, w->q);
+            add_tile(job, &t, seq, row, page, w, w->worth + (row - first) * PAGE_TOKENS);
+            n = t.n_rows / t.group;
+        }
+    for (uint32_t row = first; row < end; row++)
+        observed_keep(kv, s->observed, job->args->group_index, page, s->n_before + row,
+                      w->worth + (row - first) * PAGE_TOKENS);
+}
+
+/* Returns the first of the sequence's rows that give the page scores. */
+static uint32_t first_scoring(const struct step_seq *s, uint32_t page) {
+    const uint32_t first = first_observed(s), query = first_query(page);
+    if (s->observed->selector != KV_SELECTOR_ACCUMULATED || query <= s->n_before) return first;
+    return max_u32(first, query - s->n_before);
+}
+
 static void keep_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct observe_job *job = ctx;
-    const struct kv_pool *kv = job->args->attn.kv;
     const uint32_t seq = task_owner(job->first_task, job->cpu->step->n_seqs, task),
                    page = task - job->first_task[seq];
     const struct step_seq *s = seq_of(job, seq);
     const struct observe_work w = work_layout(job, worker);
-    const uint32_t first = first_observed(s);
-    assert(s->n_rows - first <= KV_OBSERVED);
-    memset(w.worth, 0, KV_OBSERVED * KV_SCORE_RUN_BYTES);
-    for (uint32_t head = 0; head < kv->n_kv_heads; head++)
-        for (uint32_t row = first, n; row < s->n_rows; row += n) {
-            const struct tile t = load_tile(job, seq, row, head, w.q);
-            add_tile(job, &t, seq, row, page, &w, w.worth + (row - first) * PAGE_TOKENS);
-            n = t.n_rows / t.group;
-        }
-    for (uint32_t row = first; row < s->n_rows; row++)
-        memcpy(observed_run(kv, s->observed, job->args->group_index, page, s->n_before + row),
-               w.worth + (row - first) * PAGE_TOKENS, KV_SCORE_RUN_BYTES);
+    for (uint32_t row = first_scoring(s, page), end; row < s->n_rows; row = end) {
+        end = min_u32(row + KV_OBSERVED, s->n_rows);
+        keep_rows(job, seq, page, row, end, &w);
+    }
 }
 
 static int reserve(struct observe_job *job, struct error *err) {
     struct cpu_backend *cpu = job->cpu;
     const uint32_t n = cpu->step->n_seqs;
-    const size_t n_softmax = (size_t)n * KV_OBSERVED * job->args->attn.n_heads * 2;
+    const size_t n_softmax = (size_t)cpu->step->n_rows * job->args->attn.n_heads * 2;
     int rc = cpu_buffer_reserve(&cpu->tasks, (n + 1) * sizeof(uint32_t), err);
     if (!rc) rc = cpu_buffer_reserve(&cpu->partials, n_softmax * sizeof(float), err);
     if (!rc) rc = scratch_reserve(cpu, work_bytes(job), err);

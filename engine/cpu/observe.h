@@ -18,9 +18,10 @@ struct select_args;
  * everything. */
 void keep_larger(float *worth, const float *p);
 
-/* Returns the run of scores that the query at this position of the text gives a page's tokens. */
-float *observed_run(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
-                    uint32_t page, uint32_t position);
+/* Keeps the scores, PAGE_TOKENS floats, that the query at this position of the text gives a page's
+ * tokens. */
+void observed_keep(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
+                   uint32_t page, uint32_t position, const float *scores);
 /* Writes the weighted sum over the queries up to this position, PAGE_TOKENS floats. */
 void observed_sum(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
                   uint32_t page, uint32_t position, float *sum);

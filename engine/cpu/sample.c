@@ -86,6 +86,15 @@ static uint32_t select_top_p(struct sample_candidate *c, uint32_t n, double mass
     return kept + n;
 }
 
+/* Forbids the tokens whose bit is 0.  Most words are all zeros or all ones. */
+static void forbid_others(float *x, const uint32_t *allowed, uint32_t n_vocab) {
+    for (uint32_t first = 0; first < n_vocab; first += 32) {
+        const uint32_t word = allowed[first / 32], n = min_u32(32, n_vocab - first);
+        for (uint32_t i = 0; i < n && word != UINT32_MAX; i++)
+            if (!(word >> i & 1)) x[first + i] = -INFINITY;
+    }
+}
+
 static void apply_penalties(float *x, const struct sample_row *row, uint32_t n_vocab) {
     const struct sampler *s = &row->sampler;
     for (uint32_t i = 0; i < row->n_bias; i++) {
@@ -94,6 +103,7 @@ static void apply_penalties(float *x, const struct sample_row *row, uint32_t n_v
     for (uint32_t i = 0; i < row->n_banned; i++) {
         if (row->banned[i] < n_vocab) x[row->banned[i]] = -INFINITY;
     }
+    if (row->allowed) forbid_others(x, row->allowed, n_vocab);
     for (uint32_t i = 0; i < row->n_counts; i++) {
         const struct token_count *seen = &row->counts[i];
         if (seen->token >= n_vocab) continue;
@@ -212,7 +222,7 @@ static bool row_valid(const float *logits, uint32_t n_vocab) {
 }
 
 static bool changes_logits(const struct sample_row *row) {
-    return row->n_bias || row->n_banned || row->n_counts;
+    return row->n_bias || row->n_banned || row->n_counts || row->allowed;
 }
 
 static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -236,7 +246,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
             memcpy(changed, logits, n_vocab * sizeof(float));
             apply_penalties(changed, row, n_vocab);
             x = changed;
-            result->invalid = !row_valid(x, n_vocab); /* every token is banned */
+            result->invalid = !row_valid(x, n_vocab); /* no token is left */
             if (result->invalid) return;
         }
         result->token = draw(row, x, n_vocab, candidates, weights);

@@ -37,7 +37,6 @@ struct move {
 struct select_job {
     struct cpu_backend *cpu;
     const struct select_args *args;
-    uint32_t n_layers;          /* sparse layers of the group */
     const uint32_t *first_page; /* prefix sums of score_inputs */
     float *worth;               /* token scores [page][PAGE_TOKENS], pages as in first_page */
     struct move *moves;         /* [page][PAGE_TOKENS]: new tokens and their slots */
@@ -48,6 +47,20 @@ static const struct kv_select *select_of(const struct select_job *job, uint32_t 
     return job->cpu->step->seqs[seq].select;
 }
 
+/* Tells whether the layer, for this sequence, attends to what its group's filter chooses. */
+static bool follows(const struct select_job *job, uint32_t seq, uint32_t layer) {
+    const struct step *step = job->cpu->step;
+    return group_has(job->args->group, step->windows, layer) &&
+           !step_budget(&step->seqs[seq], layer);
+}
+
+static uint32_t n_following(const struct select_job *job, uint32_t seq) {
+    uint32_t n = 0;
+    for (uint32_t l = job->args->group->first; l < job->args->group->end; l++)
+        n += follows(job, seq, l);
+    return n;
+}
+
 /* --- Token scores of the candidates. --- */
 
 /* Replaces the newest query's scores of a page by the sum over the window, and keeps them. */
@@ -55,8 +68,7 @@ static void sum_observed(const struct select_job *job, uint32_t seq, uint32_t pa
     const struct select_args *args = job->args;
     const struct step_seq *s = &job->cpu->step->seqs[seq];
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = fmaxf(worth[i], 0.0f);
-    memcpy(observed_run(args->attn.kv, s->observed, args->group_index, page, s->n_before), worth,
-           KV_SCORE_RUN_BYTES);
+    observed_keep(args->attn.kv, s->observed, args->group_index, page, s->n_before, worth);
     if (page < s->select->n_candidates / PAGE_TOKENS)
         observed_sum(args->attn.kv, s->observed, args->group_index, page, s->n_before, worth);
 }
@@ -141,7 +153,7 @@ static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
     done->n_moves = plan_moves(job, select, chosen, job->moves + first);
     done->total.n_chosen += select->n_selected;
     done->total.n_fetched += done->n_moves;
-    done->total.n_copies += done->n_moves * job->n_layers;
+    done->total.n_copies += done->n_moves * n_following(job, seq);
 }
 
 /* --- Fetching. --- */
@@ -169,7 +181,7 @@ static void fetch_task(void *ctx, uint32_t task, uint32_t worker) {
     const uint32_t n = group->end - group->first, seq = task / n, layer = group->first + task % n;
     const struct kv_select *select = select_of(job, seq);
     const uint32_t *windows = job->cpu->step->windows;
-    if (!select || !group_has(group, windows, layer)) return;
+    if (!select || !follows(job, seq, layer)) return;
     const uint32_t host_layer = job->args->first_host_layer + group_n_before(group, windows, layer);
     const struct move *moves = job->moves + (size_t)job->first_page[seq] * PAGE_TOKENS;
     const uint32_t *pages = job->cpu->step->seqs[seq].layers[layer].pages;
@@ -205,7 +217,6 @@ static int select_tokens(struct backend *be, const struct select_args *args, str
     const struct layer_group *group = args->group;
     struct selections *selections = &job.cpu->selections;
     if (!selections->wanted) return 0;
-    job.n_layers = group_n_layers(group, job.cpu->step->windows);
     job.first_page = job.cpu->scores.first_page.data;
     const uint32_t n = job.cpu->step->n_decode, n_pages = job.first_page[n];
     const size_t n_tokens = (size_t)n_pages * PAGE_TOKENS;

@@ -52,17 +52,8 @@ static struct choose_work work_layout(const struct choose_job *job, uint32_t wor
 static struct tile tile_of(const struct choose_job *job, uint32_t row, uint32_t kv_head) {
     const struct kv_view *view = &job->seq->layers[job->args->layer];
     const uint32_t first_visible = view->n_slots - job->seq->n_rows + row + 1;
-    return (struct tile){
-        .kernels = job->cpu->kernels,
-        .kv = job->args->kv,
-        .view = view,
-        .kv_head = kv_head,
-        .first_head = kv_head * job->group,
-        .group = job->group,
-        .n_rows = min_u32(tile_tokens(job->group), job->seq->n_rows - row) * job->group,
-        .first_visible = first_visible,
-        .softcap = job->args->softcap,
-        .bias = tile_bias_of(job->args, job->cpu->step, job->seq, first_visible)};
+    return tile_make(job->cpu, job->args, job->seq, kv_head, first_visible,
+                     min_u32(tile_tokens(job->group), job->seq->n_rows - row));
 }
 
 /* Raises the largest weights of a tile's tokens to those of one KV head's queries. */

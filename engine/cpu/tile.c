@@ -101,12 +101,30 @@ static void rotated_keys(const struct tile *t, float *out, const struct page_row
                             t->angles->n_freqs);
 }
 
-struct tile_bias tile_bias_of(const struct attn_args *args, const struct step *step,
-                              const struct step_seq *seq, uint32_t first_visible) {
+static struct tile_bias bias_of(const struct attn_args *args, const struct step *step,
+                                const struct step_seq *seq, uint32_t first_visible) {
     const uint32_t n_before = seq->layers[args->layer].n_slots - seq->n_rows,
                    row = seq->first_row + first_visible - 1 - n_before;
     if (!args->slopes) return (struct tile_bias){0};
     return (struct tile_bias){args->slopes, step->positions[row], seq, args->group};
+}
+
+struct tile tile_make(const struct cpu_backend *cpu, const struct attn_args *args,
+                      const struct step_seq *seq, uint32_t kv_head, uint32_t first_visible,
+                      uint32_t n_tokens) {
+    const uint32_t group = args->n_heads / args->kv->n_kv_heads;
+    const bool rotates = seq->budget && seq->budget->cache_positions && args->n_freqs > 0;
+    return (struct tile){.kernels = cpu->kernels,
+                         .kv = args->kv,
+                         .view = &seq->layers[args->layer],
+                         .angles = rotates ? &cpu->rank_angles : NULL,
+                         .kv_head = kv_head,
+                         .first_head = kv_head * group,
+                         .group = group,
+                         .n_rows = n_tokens * group,
+                         .first_visible = first_visible,
+                         .softcap = args->softcap,
+                         .bias = bias_of(args, cpu->step, seq, first_visible)};
 }
 
 /* Writes the positions of a page's keys in a layer whose slots hold chosen tokens, and the tail
@@ -123,7 +141,7 @@ static void selected_positions(const struct tile *t, uint32_t page, uint32_t *ou
 /* Writes the positions of a page's keys, as the step counts them. */
 static void key_positions(const struct tile *t, uint32_t page, uint32_t *out) {
     const struct step_seq *seq = t->bias.seq;
-    if (seq && seq->budget) {
+    if (seq && step_budget(seq, (uint32_t)(t->view - seq->layers))) {
         const struct kv_page_state *state = page_state(t->kv, t->view->pages[page], t->kv_head);
         memcpy(out, seq->budget->cache_positions ? state->rank : state->position,
                sizeof(state->rank));

@@ -100,9 +100,11 @@ void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, ui
  * sums of the owners' numbers of tasks. */
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task);
 
-/* Returns the bias of a tile of a sequence of the step; the tile sees first_visible slots. */
-struct tile_bias tile_bias_of(const struct attn_args *args, const struct step *step,
-                              const struct step_seq *seq, uint32_t first_visible);
+/* Returns a tile of n_tokens rows of a sequence and the query heads of a KV head, without a window.
+ * The first row sees first_visible slots. */
+struct tile tile_make(const struct cpu_backend *cpu, const struct attn_args *args,
+                      const struct step_seq *seq, uint32_t kv_head, uint32_t first_visible,
+                      uint32_t n_tokens);
 
 /* Loads the tile's queries, scaled so that the softmax can work in base 2.  The first one is in row
  * first_row of the step. */

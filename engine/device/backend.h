@@ -251,6 +251,7 @@ struct backend {
     bool runs_ahead;
     bool has_sinks;        /* attention takes attn_args.sinks */
     char description[128]; /* one line for the log: instruction set or device name, threads */
+    char arithmetic[128];  /* what its sums depend on: two with the same text give the same bits */
 };
 
 #endif

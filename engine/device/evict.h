@@ -83,6 +83,7 @@ struct evict_total {
 
 /* NULL in backend_ops: no sequence can have a budget here, and no pool is `tracked`. */
 struct evict_ops {
+    bool by_layer; /* some layers may have a budget while others have none (step_seq.budgeted) */
     /* Updates the scores from the queries and the keys, then evicts tokens, for the sequences that
      * have a budget: decode() for [0, n_decode), chunk() for the rest.  Called after the attention
      * of a layer, with the same arguments. */

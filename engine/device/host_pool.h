@@ -51,9 +51,14 @@ static inline size_t host_pool_block_bytes(const struct host_pool *store) {
     return store->n_host_layers * PAGE_TOKENS * host_pool_token_bytes(store);
 }
 
-/* Copies n pages of a layer of the pool to one host layer of n host blocks, after all
- * operations submitted before.  Operations after the next step_begin() may overwrite the pages and
- * read the blocks. */
+/* Returns true if a token that has been in the host pool has the bits that it had before. */
+static inline bool host_pool_is_exact(const struct host_pool *store) {
+    return !store->fp8 || store->dtype == DTYPE_FP8;
+}
+
+/* Copies n pages of a layer of the pool to one host layer of n host blocks, or back, after all
+ * operations submitted before.  Operations after the next step_begin() may overwrite what was read,
+ * and read what was written. */
 struct offload_args {
     const struct kv_pool *kv;
     const struct host_pool *store;
@@ -68,6 +73,9 @@ struct host_pool_ops {
     void (*free)(struct backend *be, void *memory);
     /* Copies pages to the host pool, as struct offload_args says; called between steps. */
     int (*offload)(struct backend *be, const struct offload_args *args, struct error *err);
+    /* Copies them back, from an exact host pool; called between steps, too.  May follow offload() to
+     * the same blocks directly. */
+    int (*reload)(struct backend *be, const struct offload_args *args, struct error *err);
 };
 
 #endif

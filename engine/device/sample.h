@@ -36,9 +36,9 @@ struct sampler {
     float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
 };
 
-/* Instructions for one row of logits.  The order is: bias and bans, repetition, frequency and
- * presence penalties, temperature, top_k, min_p, top_p (kept tokens' mass >= top_p).  Then the
- * sampled token is the first kept one, in the order of token ids, at which the sum of the
+/* Instructions for one row of logits.  The order is: bias, bans and what is allowed, repetition,
+ * frequency and presence penalties, temperature, top_k, min_p, top_p (kept tokens' mass >= top_p).
+ * Then the sampled token is the first kept one, in the order of token ids, at which the sum of the
  * probabilities exceeds `uniform`.  Ties go to the lower token id.  Log-probabilities are of the
  * unmodified logits (log-softmax). */
 struct sample_row {
@@ -53,6 +53,9 @@ struct sample_row {
     uint32_t n_bias;
     const uint32_t *banned; /* host [n_banned]: logit -inf (end tokens before min_tokens) */
     uint32_t n_banned;
+    /* Host [(n_vocab + 31) / 32], a bit for each token, the first in bit 0: tokens whose bit is 0 have
+     * logit -inf.  NULL: all are allowed. */
+    const uint32_t *allowed;
     uint32_t n_top; /* how many top log-probabilities are wanted, <= SAMPLE_MAX_TOP */
 };
 

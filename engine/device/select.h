@@ -20,7 +20,8 @@
  *
  *   token scores   [ page 0: query 0 … 15, PAGE_TOKENS floats each ][ page 1: … ] …
  *
- * The query at position p of the text has place p % KV_OBSERVED.
+ * The query at position p of the text has place p % KV_OBSERVED.  With KV_SELECTOR_ACCUMULATED there
+ * is one place, which has the sum.
  *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_DEVICE_SELECT_H
@@ -42,11 +43,13 @@ static inline uint32_t kv_state_slots(const struct kv_pool *kv) {
     return (uint32_t)(kv->page_bytes / sizeof(uint32_t));
 }
 
-/* By which queries tokens are chosen (OmniKV section 4.2: the context selector). */
+/* By which queries tokens are chosen (OmniKV section 4.2: the context selector; the last one is how
+ * H2O section 4 finds heavy hitters). */
 enum kv_selector {
-    KV_SELECTOR_LAST,       /* the newest one */
-    KV_SELECTOR_UNIFORM,    /* the last KV_OBSERVED, all alike */
-    KV_SELECTOR_EXPONENTIAL /* the same; each counts half as much as the one behind it */
+    KV_SELECTOR_LAST,        /* the newest one */
+    KV_SELECTOR_UNIFORM,     /* the last KV_OBSERVED, all alike */
+    KV_SELECTOR_EXPONENTIAL, /* the same; each counts half as much as the one behind it */
+    KV_SELECTOR_ACCUMULATED  /* all of the text, for the tokens of pages that are whole for them */
 };
 
 enum { KV_OBSERVED = 16, KV_SCORE_RUN_BYTES = PAGE_TOKENS * sizeof(float) };
@@ -55,10 +58,11 @@ enum { KV_OBSERVED = 16, KV_SCORE_RUN_BYTES = PAGE_TOKENS * sizeof(float) };
  * select_args, for all slots that it sees; NaN counts as 0. */
 struct kv_observation {
     enum kv_selector selector; /* not KV_SELECTOR_LAST */
-    uint32_t first; /* rows at this position of the text and later ones are observed; these are at
-                          most KV_OBSERVED rows of the step */
-    uint32_t n_scored; /* the first n_scored tokens get scores; a multiple of PAGE_TOKENS, and each
-                          observed row sees them */
+    uint32_t first; /* rows at this position of the text and later ones are observed.  They are at
+                       most KV_OBSERVED rows of the step; with KV_SELECTOR_ACCUMULATED all rows */
+    uint32_t n_scored; /* the first n_scored tokens get scores; a multiple of PAGE_TOKENS.  Each
+                          observed row sees them; with KV_SELECTOR_ACCUMULATED the last one does,
+                          and others give scores to the whole pages that they see */
     /* Host [n_groups][n_pages], as many pages for each group as the runs of its tokens take. */
     const uint32_t *pages;
     uint32_t n_pages;
@@ -67,6 +71,11 @@ struct kv_observation {
 /* Returns how many runs of PAGE_TOKENS scores a page has space for; a run is in one page. */
 static inline uint32_t kv_score_runs(const struct kv_pool *kv) {
     return (uint32_t)(kv->page_bytes / KV_SCORE_RUN_BYTES);
+}
+
+/* Returns how many runs each page of the text has. */
+static inline uint32_t kv_observed_runs(enum kv_selector selector) {
+    return selector == KV_SELECTOR_ACCUMULATED ? 1 : KV_OBSERVED;
 }
 
 /* Which tokens the sparse layers see of a sequence that generates, or that computes its prompt's
@@ -90,7 +99,7 @@ struct kv_select {
  * all slots that the row sees.  If the sequence has a kv_observation, candidates are chosen by the
  * weighted sum of the token scores of the last KV_OBSERVED queries, the newest one among them.  The
  * query before counts 1 or, with KV_SELECTOR_EXPONENTIAL, 1 / 2, and so on; the sum begins with the
- * oldest query.  The first n_sink candidates are chosen, and the best others up to
+ * oldest query.  With KV_SELECTOR_ACCUMULATED all queries count 1.  The first n_sink candidates are chosen, and the best others up to
  * n_selected.  Ties go to the lower token; NaN counts as the lowest score.  The chosen tokens are
  * in the slots of the group's sparse layers before their attention runs. */
 struct select_args {

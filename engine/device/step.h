@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "engine/device/dtype.h"
+#include "engine/device/layer_set.h"
 
 struct attn_sparse;    /* sparse.h */
 struct kv_budget;      /* evict.h */
@@ -38,9 +39,11 @@ struct step_seq {
     uint32_t first_row;             /* in [0, n_rows) */
     uint32_t n_rows;                /* >= 1; exactly 1 for the first n_decode sequences */
     const struct kv_view *layers;   /* [step.n_layers] */
-    const struct kv_budget *budget; /* NULL: attention evicts nothing.  Not NULL: all layers
-                                       have the same n_slots and append_slot */
-    uint32_t n_before;              /* tokens of the text before the first row */
+    const struct kv_budget *budget; /* NULL: attention evicts nothing */
+    /* The layers that have the budget; they have the same n_slots and append_slot.  NULL: all.  Not
+     * NULL only if evict_ops.by_layer says so, and without cache_positions. */
+    const struct layer_set *budgeted;
+    uint32_t n_before; /* tokens of the text before the first row */
     /* With a budget: */
     bool begins_chunk;  /* prompts: the first row begins a chunk.  With KV_SCORE_WINDOW, scores from
                            earlier chunks are reset before this step's rows count */
@@ -55,8 +58,8 @@ struct step_seq {
      * they are stored, and rows that count for scores are not before dense_from. */
     const struct attn_sparse *sparse;
     /* NULL: each layer's slots are those of its view.  Otherwise select() also chooses which tokens
-     * are in the first n_selected slots of sparse layers.  Only for sequences that decode, without a
-     * budget. */
+     * are in the first n_selected slots of sparse layers without a budget.  Only for sequences that
+     * decode; filters have no budget. */
     const struct kv_select *select;
     /* NULL: the newest query chooses.  Otherwise the last ones do, and filters keep the token scores
      * of the step's last rows. */
@@ -76,6 +79,12 @@ struct step {
     const uint32_t *positions; /* host [n_rows], RoPE positions; with cache_positions, ranks */
     const struct step_seq *seqs;
 };
+
+/* Returns the budget of a sequence in this layer, or NULL if the layer evicts nothing. */
+static inline const struct kv_budget *step_budget(const struct step_seq *seq, uint32_t layer) {
+    const bool is_budgeted = !seq->budgeted || layer_set_has(seq->budgeted, layer);
+    return is_budgeted ? seq->budget : NULL;
+}
 
 static inline uint32_t step_window(const struct step *step, uint32_t layer) {
     return step->windows ? step->windows[layer] : 0;

@@ -3,6 +3,8 @@
  * Thread: engine.  Memory: none. */
 #include "engine/kv/host_copy.h"
 
+#include <string.h>
+
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
 #include "engine/device/host_pool.h"
@@ -54,4 +56,34 @@ int kv_pages_out(const struct kv_space *space, const uint32_t *pages, size_t n,
 int kv_pages_in(const struct kv_space *space, const uint32_t *pages, size_t n,
                 const uint32_t *blocks, size_t first, struct error *err) {
     return move_pages(space, move_in, pages, n, blocks, first, err);
+}
+
+static int copy_pages(const struct kv_space *space, move move_one, const uint32_t *pages, size_t n,
+                      char *host, struct error *err) {
+    const size_t page_bytes = space->memory->page_bytes;
+    char *base = space->memory->base;
+    int code = 0;
+    for (size_t i = 0; i < n && !code; i++)
+        code = move_one(space->be, base + pages[i] * page_bytes, host + i * page_bytes, page_bytes,
+                        err);
+    return code;
+}
+
+int kv_pages_download(const struct kv_space *space, const uint32_t *pages, size_t n, char *host,
+                      struct error *err) {
+    return copy_pages(space, move_out, pages, n, host, err);
+}
+
+int kv_pages_upload(const struct kv_space *space, const uint32_t *pages, size_t n, char *host,
+                    struct error *err) {
+    return copy_pages(space, move_in, pages, n, host, err);
+}
+
+void kv_blocks_read(const struct kv_space *space, const uint32_t *blocks, uint64_t n, char *host) {
+    const uint64_t block_bytes = host_pool_block_bytes(space->store),
+                   end = n * space->memory->page_bytes;
+    const char *base = space->store->base;
+    for (uint64_t at = 0; at < end; at += block_bytes)
+        memcpy(host + at, base + blocks[at / block_bytes] * block_bytes,
+               min_u64(block_bytes, end - at));
 }

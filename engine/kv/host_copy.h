@@ -28,4 +28,12 @@ int kv_pages_out(const struct kv_space *space, const uint32_t *pages, size_t n,
 int kv_pages_in(const struct kv_space *space, const uint32_t *pages, size_t n,
                 const uint32_t *blocks, size_t first, struct error *err);
 
+/* Copies n pages of the pool to host memory, one behind the other, or back.  ERR_DEVICE. */
+int kv_pages_download(const struct kv_space *space, const uint32_t *pages, size_t n, char *host,
+                      struct error *err);
+int kv_pages_upload(const struct kv_space *space, const uint32_t *pages, size_t n, char *host,
+                    struct error *err);
+/* Copies the first n pages that the host blocks hold, whose copies have completed. */
+void kv_blocks_read(const struct kv_space *space, const uint32_t *blocks, uint64_t n, char *host);
+
 #endif

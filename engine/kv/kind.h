@@ -62,6 +62,11 @@ struct kv_kind {
     int (*prepare)(struct kv_sequence *kv);
     /* Begins with nothing stored: before prepare(), and whenever the text is computed anew. */
     void (*begin)(struct kv_sequence *kv);
+    /* Notes that kv_match() has found the text's first blocks, all of which the sequence uses. */
+    void (*matched)(struct kv_sequence *kv);
+    /* Completes kv_resume(): what was found is in the lists' pages, but for what only this kind can
+     * bring there.  ERR_DEVICE. */
+    int (*resumed)(struct kv_sequence *kv, struct error *err);
     /* Takes what n_tokens tokens need beside the lists; the caller has made sure that it is
      * free. */
     void (*take)(struct kv_sequence *kv, uint64_t n_tokens);
@@ -99,6 +104,7 @@ extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded, kv_ki
 struct kv_kinds {
     const struct kv_kind *of[KV_N_ROLES];
     const struct kv_kind *all[KV_N_ROLES + 1];
+    const struct kv_kinds *divided; /* the same, but some layers keep a budget; or NULL */
 };
 
 extern const struct kv_kinds kv_kinds_full, kv_kinds_bounded, kv_kinds_selected, kv_kinds_moved;

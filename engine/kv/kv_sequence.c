@@ -59,7 +59,7 @@ uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan
     uint64_t per_layer[KV_N_ROLES], n_pages = 0;
     for (unsigned r = 0; r < KV_N_ROLES; r++)
         per_layer[r] = plan->kinds->of[r]->most(space, plan, phase, n_tokens);
-    for (uint32_t l = 0; l < space->n_layers; l++) n_pages += per_layer[kv_role_of(space, l)];
+    for (uint32_t l = 0; l < space->n_layers; l++) n_pages += per_layer[kv_role_of(space, plan, l)];
     for (const struct kv_kind *const *kind = plan->kinds->all; *kind; kind++)
         if ((*kind)->held) n_pages += (*kind)->held(space, plan);
     return n_pages;
@@ -188,9 +188,15 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
     assert(kv->n_tokens == 0 && kv->n_blocks == 0);
     const struct prefix_match match = sequence_prefix_find(kv, tokens, n_max, kv->blocks);
     if (match.is_swapped) kv_swap_claim(kv);
-    else begin(kv);
+    else {
+        if (kv->selection.blocks.n > 0)
+            kv_swap_drop(kv->space, &kv->swap); /* others take their place */
+        begin(kv);
+    }
     sequence_prefix_use(kv, &match);
     kv->n_tokens = kv->n_found = match.n_tokens;
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->matched) (*kind)->matched(kv);
     sequence_state_match(kv, tokens, n_max);
     return kv->n_tokens;
 }
@@ -271,19 +277,24 @@ void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
 int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
              const struct kv_amount *left, struct error *err) {
     int code = ERR_FULL;
+    kv_forget_reading(kv);
     kv_match(kv, tokens, n_max);
     const struct kv_spare spare = kv_spare(kv->space, left ? *left : (struct kv_amount){0});
     const struct kv_amount missing = kv_missing(kv, n_tokens);
     const bool fits = is_spare(missing, spare);
     if (kv->matched && !fits) sequence_state_take_over(kv, missing.pages, spare.pages);
     if (!left || fits || is_spare(kv_missing(kv, n_tokens), spare)) code = kv_reserve(kv, n_tokens);
-    if (code == 0) return kv_resume(kv, err);
+    if (code == 0) {
+        kv->n_beginnings = 0;
+        return kv_resume(kv, err);
+    }
     kv_suspend(kv, NULL); /* cannot fail: there is nothing new to swap out */
     return error_set(err, code, "no memory for the request's pages");
 }
 
 /* Gives every page back; what is swapped stays. */
 static void give_back(struct kv_sequence *kv) {
+    kv_forget_reading(kv);
     sequence_prefix_release(kv);
     kv_lists_trim(kv, 0);
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
@@ -304,7 +315,7 @@ int kv_suspend(struct kv_sequence *kv, struct error *err) {
     const bool saves = is_unique(kv) && !kv->matched;
     if (kv->matched) sequence_state_unmatch(kv);
     const int code = saves ? kv_save(kv, err) : kv_swap_out(kv, err);
-    if (saves) kv_lists_trim(kv, 0);
+    if (saves) kv_give_back_saved(kv);
     else give_back(kv);
     return code;
 }
@@ -312,8 +323,10 @@ int kv_suspend(struct kv_sequence *kv, struct error *err) {
 int kv_resume(struct kv_sequence *kv, struct error *err) {
     if (kv->saved) return kv_restore(kv, err);
     if (kv->matched) return sequence_state_resume(kv, err);
-    const int code = sequence_prefix_resume(kv, err);
+    int code = sequence_prefix_resume(kv, err);
     kv_lists_cover(kv);
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
+        if ((*kind)->resumed) code = (*kind)->resumed(kv, err);
     return code ? code : kv_swap_in(kv, err);
 }
 

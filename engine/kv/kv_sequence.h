@@ -6,7 +6,7 @@
  *       └─ views[]: the block tables of the next step
  *
  * The scheduler calls these functions and never asks for the policy.  A sequence's life:
- * prepare, match, then reserve + view + commit + submitted + insert + done for every step, keep,
+ * prepare, read ahead, match, then reserve + view + commit + submitted + insert + done for every step, keep,
  * release.
  * A preempted sequence is suspended, and continues with match, reserve and resume.
  *
@@ -33,11 +33,13 @@
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_space.h"
 #include "engine/kv/plan.h"
+#include "engine/kv/read_ahead.h"
 #include "engine/kv/swap.h"
 #include "engine/request/usage.h"
 
 struct error;
 struct evict_total;
+struct kv_saved;
 struct kv_state;
 struct layer_slice;
 struct select_total;
@@ -53,6 +55,7 @@ struct kv_selection {
     const uint32_t **all_pages; /* [n_layers]: select.pool_pages */
     /* kinds/moved.c: */
     struct page_list blocks; /* select.blocks, in the order of the text */
+    uint32_t n_block_holes;  /* places in it without a host block, between match and reserve */
     uint32_t n_written;      /* blocks that have been copied to the host pool */
     bool has_left;           /* sparse layers' lists hold their selection and grow no more: */
     uint32_t tail_from;      /* the first token of the tail's pages in them */
@@ -77,6 +80,8 @@ struct kv_sequence {
     uint64_t *hashes; /* of the sequence's whole blocks, as far as known */
     uint32_t *blocks; /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
+    uint32_t n_holes;   /* places without a page in each sparse layer's list, between match and
+                           reserve */
     uint32_t n_far;     /* the first blocks whose window pages it does not need */
     uint32_t n_expired; /* the first pages that layers with a window have given back, or never
                            had */
@@ -87,13 +92,18 @@ struct kv_sequence {
     uint32_t n_offloaded; /* tokens that sparse layers have in the host pool only */
     struct kv_swap swap;
     struct kv_usage counted; /* what steps have reported so far */
-    char *saved;             /* NULL, or what its pages held (saved.h) */
+    struct kv_saved *saved;  /* NULL, or what its pages held */
     /* sequence_state.c: */
     uint64_t name;            /* a hash of all that decides the prompt's last state; 0: none */
     struct kv_state *matched; /* from which the sequence is about to go on; or NULL */
     /* The sequence's own states, or NULL: before its prompt's last token, not published yet; and at
      * its end, empty until then. */
     struct kv_state *coming, *ending;
+    /* read_ahead.c: */
+    enum kv_ahead ahead;
+    uint32_t n_beginnings;      /* of readings since it ran last */
+    uint32_t n_ahead;           /* tokens that the caches had when it was done with that */
+    struct kv_reading *reading; /* KV_AHEAD_WANTS, KV_AHEAD_READS; else NULL */
 };
 
 /* Initialises kv; on failure nothing is left behind.  ERR_NOMEM. */

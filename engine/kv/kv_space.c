@@ -2,9 +2,13 @@
 #include "engine/kv/kv_space.h"
 
 #include "engine/base/error.h"
+#include "engine/kv/disk/disk.h"
 #include "engine/kv/page_pool.h"
+#include "engine/kv/plan.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/state_cache.h"
+
+const enum kv_role kv_place_order[KV_N_PLACED] = {KV_PLAIN, KV_SPARSE, KV_WINDOWED};
 
 bool kv_is_sparse(const struct kv_space *space, uint32_t layer) {
     for (uint32_t i = 0; i < space->n_groups; i++)
@@ -12,7 +16,11 @@ bool kv_is_sparse(const struct kv_space *space, uint32_t layer) {
     return false;
 }
 
-enum kv_role kv_role_of(const struct kv_space *space, uint32_t layer) {
+enum kv_role kv_role_of(const struct kv_space *space, const struct kv_plan *plan, uint32_t layer) {
+    return layer_set_has(&plan->budgeted, layer) ? KV_BUDGETED : kv_usual_role_of(space, layer);
+}
+
+enum kv_role kv_usual_role_of(const struct kv_space *space, uint32_t layer) {
     if (kv_has_window(space, layer)) return KV_WINDOWED;
     return kv_is_sparse(space, layer) ? KV_SPARSE : KV_PLAIN;
 }
@@ -53,6 +61,15 @@ int kv_make_free(const struct kv_space *space, uint64_t n_pages) {
     if (n_pages > kv_n_available(space)) return ERR_FULL;
     while (page_pool_n_free(space->pool) < n_pages) evict_oldest(space);
     return 0;
+}
+
+bool kv_save_cached(const struct kv_space *space, uint32_t n_most) {
+    if (!space->disk) return false;
+    struct kv_saving saving = {.n_items = n_most, .bytes = kv_disk_max_bytes(space->disk)};
+    enum kv_save_result saved = SAVE_ON;
+    if (space->states) saved = state_cache_save(space->states, &saving);
+    if (saved == SAVE_ON) saved = prefix_cache_save(space->cache, &saving);
+    return saved == SAVE_LATER;
 }
 
 uint32_t kv_n_stored(const struct kv_space *space) {

@@ -11,16 +11,25 @@
 
 struct backend;
 struct host_pool;
+struct kv_disk;
+struct kv_plan;
 struct kv_pool;
+struct kv_readings;
 struct kv_swaps;
 struct page_pool;
 struct prefix_cache;
 struct state_cache;
 
+/* Set in the salts of blocks and states that must not outlive the process. */
+#define KV_SALT_PRIVATE (UINT64_C(1) << 63)
+
 /* Pages of the pool, and blocks of the host pool (host_pool.h). */
 struct kv_amount {
     uint64_t pages, blocks;
 };
+
+/* A place in a list for which there is no page, or host block, yet. */
+#define KV_NO_PAGE UINT32_MAX
 
 struct page_list {
     uint32_t *pages; /* in slot order */
@@ -40,6 +49,8 @@ struct kv_space {
     const struct kv_pool *memory;
     const struct host_pool *store;    /* host pool's memory; NULL: there is none */
     struct kv_swaps *swaps;           /* swapped data of waiting sequences; NULL: none */
+    struct kv_disk *disk;             /* the tier below (disk/disk.h); NULL: none */
+    struct kv_readings *readings;     /* what is being read from it; NULL: none */
     const struct layer_group *groups; /* host [n_groups]: the layers that are sparse where a */
     uint32_t n_groups;                /* sequence selects */
     /* A token's keys and values have different bits when another kernel computes them, so each is
@@ -54,8 +65,14 @@ enum kv_role {
     KV_PLAIN,    /* it attends to the whole text */
     KV_WINDOWED, /* it has a window, and sequences keep only the window's pages */
     KV_SPARSE,   /* it is sparse where a sequence selects */
+    KV_BUDGETED, /* it is among the layers that keep a budget, while others do not (kv_part) */
     KV_N_ROLES
 };
+
+/* The order in which host blocks, and files on disk, have the pages of a block of the prefix cache: by
+ * the role of their layer.  What a block lacks is left out. */
+enum { KV_N_PLACED = 3 };
+extern const enum kv_role kv_place_order[KV_N_PLACED];
 
 /* Returns true if the layer has a window and sequences keep only the window's pages.  Returns false
  * where all pages are kept all the same. */
@@ -64,7 +81,9 @@ static inline bool kv_has_window(const struct kv_space *space, uint32_t layer) {
 }
 
 bool kv_is_sparse(const struct kv_space *space, uint32_t layer);
-enum kv_role kv_role_of(const struct kv_space *space, uint32_t layer);
+enum kv_role kv_role_of(const struct kv_space *space, const struct kv_plan *plan, uint32_t layer);
+/* Returns the role that the layer has where no plan says otherwise. */
+enum kv_role kv_usual_role_of(const struct kv_space *space, uint32_t layer);
 
 /* Counts the sparse layers of all groups: the host layers, in the host pool's order. */
 uint32_t kv_n_sparse(const struct kv_space *space);
@@ -83,11 +102,15 @@ uint64_t kv_n_available(const struct kv_space *space);
 int kv_make_free(const struct kv_space *space, uint64_t n_pages);
 
 /* Returns how many cached pages are in the host pool; the second, how many host blocks these
- * take. */
+ * take, homes of sparse layers' tokens (prefix_cache.h) not counted. */
 uint32_t kv_n_stored(const struct kv_space *space);
 uint32_t kv_n_stored_blocks(const struct kv_space *space);
 /* Drops cached pages from the host pool until n_blocks host blocks are free or there are no more to
  * drop. */
 void kv_drop_stored(const struct kv_space *space, uint64_t n_blocks);
+
+/* Offers what is cached to the tier on disk, as far as it is not there, until that has taken n_most
+ * items.  Returns true if there are more. */
+bool kv_save_cached(const struct kv_space *space, uint32_t n_most);
 
 #endif

@@ -15,7 +15,7 @@ struct kv_sequence;
 uint32_t kv_grown(uint32_t capacity, uint32_t need);
 /* Makes capacity for n_pages pages in a list.  ERR_NOMEM. */
 int kv_list_grow(struct page_list *list, uint32_t n_pages);
-/* Gives back all but the list's first n_pages pages. */
+/* Gives back all but the list's first n_pages pages.  Places without a page stay out of it. */
 void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages);
 
 /* ---- all lists of a sequence ---- */
@@ -31,6 +31,8 @@ struct kv_lengths kv_lengths(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns true if the layer's list holds the text, false if it holds what the layer has selected of
  * it, and the tail. */
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);
+/* Returns true if the layer's list holds what its window sees of the text. */
+bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer);
 
 /* Makes capacity in every list, for n_pages pages or for these lengths.  ERR_NOMEM. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);

@@ -1,6 +1,8 @@
 /* page_pool.h - a fixed pool of KV-cache pages, handed out by page number.
  *
  * A page has one reference per holder (a sequence, the prefix cache); the last release frees it.
+ * A holder that would let go on demand offers its reference, so that it is known how many pages
+ * could be had.
  * The pool counts pages and never touches their memory.
  *
  * Thread: engine.  Memory: allocates at create, never afterwards. */
@@ -29,5 +31,16 @@ void page_pool_release(struct page_pool *pool, const uint32_t *pages, uint32_t n
 uint32_t page_pool_n_pages(const struct page_pool *pool);
 uint32_t page_pool_n_free(const struct page_pool *pool);
 uint32_t page_pool_n_holders(const struct page_pool *pool, uint32_t page); /* 0: free */
+
+/* The holders that offer pages, in the order in which they are asked to let go. */
+enum page_offer { PAGE_CACHED, PAGE_WAITING, PAGE_N_OFFERS };
+
+/* Offers one holder's reference to each of the n pages, or withdraws the offer.  The holder
+ * withdraws it before it releases the page. */
+void page_pool_offer(struct page_pool *pool, enum page_offer by, const uint32_t *pages, uint32_t n);
+void page_pool_withdraw(struct page_pool *pool, enum page_offer by, const uint32_t *pages,
+                        uint32_t n);
+/* Returns how many pages would be free if all holders let go that offer as this one, or as one before it. */
+uint32_t page_pool_n_offered(const struct page_pool *pool, enum page_offer by);
 
 #endif

@@ -143,6 +143,46 @@ static int check_conflict(const struct kv_choice *choice, struct error *err) {
     return error_set(err, ERR_INVALID, "%s %s", kv_members[conflict->member].name, conflict->rule);
 }
 
+static int refuse_part(struct error *err, const char *rule) {
+    return error_set(err, ERR_INVALID, "kv_policy.layers: %s", rule);
+}
+
+/* Checks which layers the part has. */
+static int check_layers(const struct kv_part *part, const struct kv_choice *rest,
+                        const struct kv_limits *limits, struct error *err) {
+    if (layer_set_next(&part->layers, limits->n_layers) < LAYER_SET_MAX)
+        return error_set(err, ERR_INVALID,
+                         "kv_policy.layers: the model's layers are numbered 0 to %" PRIu32,
+                         limits->n_layers - 1);
+    for (uint32_t i = 0; kv_choice_selects(rest) && i < limits->n_groups; i++)
+        if (layer_set_has(&part->layers, limits->groups[i].filter))
+            return error_set(err, ERR_INVALID,
+                             "kv_policy.layers: layer %" PRIu32
+                             " is a filter, which must see the whole text",
+                             limits->groups[i].filter);
+    return 0;
+}
+
+int kv_part_check(const struct kv_part *part, const struct kv_choice *rest, uint32_t n_prompt,
+                  const struct kv_limits *limits, struct error *err) {
+    if (layer_set_is_empty(&part->layers)) return 0;
+    if (!kv_choice_is_bounded(&part->choice))
+        return refuse_part(err, "these layers need a policy that keeps a budget");
+    if (kv_choice_is_bounded(rest))
+        return refuse_part(err, "the other layers must keep everything, or select");
+    if (kv_choice_selects(rest) && !rest->on_device)
+        return refuse_part(err, "the other layers' tokens must stay on the device (offload false)");
+    if (part->choice.cache_positions)
+        return refuse_part(err, "positions must be text, as in the other layers");
+    if (limits->bounded_caches && !limits->budgets_by_layer)
+        return error_set(err, ERR_INVALID,
+                         "kv_policy.layers: on the device %s all layers keep the same",
+                         limits->device);
+    const int code = check_layers(part, rest, limits, err);
+    if (code || check_conflict(&part->choice, err)) return ERR_INVALID;
+    return check_bounded(&part->choice, n_prompt, 0, limits, err);
+}
+
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                     const struct kv_limits *limits, struct error *err) {
     if (check_conflict(choice, err)) return ERR_INVALID;
@@ -162,6 +202,7 @@ uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {
 }
 
 uint32_t kv_plan_n_observed(const struct kv_plan *plan) {
+    if (plan->selector == KV_SELECTOR_ACCUMULATED) return UINT32_MAX;
     return plan->selector == KV_SELECTOR_LAST ? 1 : KV_OBSERVED;
 }
 
@@ -224,6 +265,20 @@ static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice)
     plan->selector = choice->selector;
 }
 
+static void plan_budget(struct kv_plan *plan, const struct kv_choice *choice) {
+    plan->chunk = kv_choice_chunk(choice, plan->n_prompt);
+    plan->is_whole = choice->whole;
+    plan->budget = (struct kv_budget){.capacity = (uint32_t)kv_choice_capacity(choice),
+                                      .n_sink = choice->n_sink,
+                                      .n_recent = choice->n_recent,
+                                      .score = choice->score,
+                                      .decay = choice->decay,
+                                      .window = window_of(choice),
+                                      .pooling = choice->pooling,
+                                      .kernel = choice->kernel,
+                                      .cache_positions = choice->cache_positions};
+}
+
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
                             uint32_t max_tokens) {
     const uint64_t n_most = (uint64_t)n_prompt + max_tokens;
@@ -234,16 +289,13 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
     if (kv_choice_selects(choice)) plan_selection(&plan, choice);
     if (!kv_choice_is_bounded(choice)) return plan;
     plan.kinds = &kv_kinds_bounded;
-    plan.chunk = kv_choice_chunk(choice, n_prompt);
-    plan.is_whole = choice->whole;
-    plan.budget = (struct kv_budget){.capacity = (uint32_t)kv_choice_capacity(choice),
-                                     .n_sink = choice->n_sink,
-                                     .n_recent = choice->n_recent,
-                                     .score = choice->score,
-                                     .decay = choice->decay,
-                                     .window = window_of(choice),
-                                     .pooling = choice->pooling,
-                                     .kernel = choice->kernel,
-                                     .cache_positions = choice->cache_positions};
+    plan_budget(&plan, choice);
     return plan;
+}
+
+void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part) {
+    if (layer_set_is_empty(&part->layers)) return;
+    plan->kinds = plan->kinds->divided;
+    plan->budgeted = part->layers;
+    plan_budget(plan, &part->choice);
 }

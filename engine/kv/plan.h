@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/device/evict.h"
+#include "engine/device/layer_group.h"
 #include "engine/request/kv_choice.h"
 
 struct error;
@@ -25,8 +26,9 @@ enum { KV_N_BUFFERS = 2 };
 /* A sequence's choice, worked out. */
 struct kv_plan {
     const struct kv_kinds *kinds; /* of the layers, by their role (kind.h) */
+    struct layer_set budgeted;    /* layers that keep a budget while others do not; or empty */
     uint8_t type;                 /* kv_choice.type, for counters; the code never branches on it */
-    struct kv_budget budget;      /* of the kind `bounded`; else zeroed */
+    struct kv_budget budget;      /* of the kind `bounded`, where it is assigned; else zeroed */
     uint32_t chunk;               /* tokens of the prompt between two evictions */
     bool is_whole;                /* that is all of them */
     /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
@@ -48,9 +50,13 @@ struct kv_plan {
 struct kv_limits {
     uint32_t max_model_len;   /* of texts that are kept whole */
     uint32_t trained_context; /* the model's */
+    uint32_t n_layers;        /* the model's */
     uint32_t window;          /* of its layers; 0: none */
     bool learned_positions;   /* and part of what is cached: they cannot be counted in the cache */
     bool bounded_caches;
+    bool budgets_by_layer;            /* some layers may keep all, beside others with a budget */
+    const struct layer_group *groups; /* [n_groups], of `selections` */
+    uint32_t n_groups;
     bool selections;       /* there are filter layers, and the backend selects */
     uint32_t max_selected; /* tokens that it selects at most; 0: it does not select */
     bool observes;         /* it selects by the last queries, too (select_ops.observe) */
@@ -65,6 +71,14 @@ int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t 
 /* Returns the plan of a choice that has passed the check.  Texts that are too short for a selection
  * are kept like any other.  The caller sets step_rows. */
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens);
+
+/* Checks a part of a request's layers whose other layers have this choice, which has passed its own
+ * check.  ERR_INVALID. */
+int kv_part_check(const struct kv_part *part, const struct kv_choice *rest, uint32_t n_prompt,
+                  const struct kv_limits *limits, struct error *err);
+/* Lets some layers keep the budget of a part that has passed the check.  A part without layers
+ * changes nothing. */
+void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part);
 
 /* Tells whether the prompt's last row decides what is kept of it.  So that row is computed together
  * with those before it, never like a generated token. */
@@ -85,6 +99,12 @@ static inline uint32_t kv_plan_n_exact(const struct kv_plan *plan) {
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows,
                        bool is_by_layers);
 
+/* Tells whether each token sees all of the text that its layers can see, so that it does not matter how
+ * many are computed together. */
+static inline bool kv_plan_sees_all(const struct kv_plan *plan) {
+    return plan->budget.capacity == 0 && plan->n_selected == 0;
+}
+
 /* Returns how many tokens of the prompt are computed together; the rest come one by one, as if they
  * had been generated. */
 static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
@@ -97,7 +117,7 @@ static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
 
 /* Returns how many of a text's last rows must be computed when it is taken up again: those that the
- * next one looks at beside its keys, and at least one. */
+ * next one looks at beside its keys, and at least one; UINT32_MAX: all. */
 uint32_t kv_plan_n_observed(const struct kv_plan *plan);
 
 /* Tells whether tokens that are not selected move to the host pool. */

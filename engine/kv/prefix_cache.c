@@ -2,18 +2,21 @@
  * have pages to give.
  *
  *   n_users          0: the block is in `idle`, and may be evicted
- *   n_window_users   users that need its pages in layers with a window; if 0, with n_users > 0 and
- *                    these pages there, the block is in `passed`, and may drop them
+ *   n_needing        users that need its pages in layers of a role; if 0 for layers with a window,
+ *                    with n_users > 0 and these pages there, the block is in `passed`, and may drop
+ *                    them
  *   is_stored        the block has no pages but host blocks (places) that hold what they had; with
  *                    n_users 0 it is in `stored`, and may be dropped
+ *   dropped          it has no pages in layers of a role, nor had when it was stored
  *
  * A block moves to the host pool after its children, and is dropped from there after them.  In both
  * lists a child is older than its parent.
  *
- * Every block owns a page in each layer that has no window.  So entries for the pool's pages
- * divided by these layers are always enough, and no operation allocates.  Where all layers have
- * windows there is one entry for every page; as blocks without window pages own none, entries may
- * run out.  For the host pool there are as many more as it can hold blocks whose window is dropped.
+ * Every block owns a page in each layer that is plain, or sparse where no tokens can move.  So entries
+ * for the pool's pages divided by these layers are always enough, and no operation allocates.
+ * Where all layers have windows there is one entry for every page; as blocks without window pages
+ * own none, entries may run out.  For the host pool there are as many more as it can hold blocks
+ * that have dropped what they can.
  * The hash is SipHash-2-4 under a random key.  Clients choose the tokens, and must not be able to
  * choose collisions that turn the table into one long list.
  *
@@ -30,8 +33,10 @@
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
+#include "engine/kv/disk/disk.h"
 #include "engine/kv/host_copy.h"
 #include "engine/kv/kv_space.h"
+#include "engine/kv/offer.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/swap.h"
 
@@ -39,11 +44,14 @@ struct block {
     uint64_t hash, salt;
     uint64_t since; /* when it was appended to its list */
     uint32_t parent;
-    uint32_t n_users, n_window_users, n_children;
+    uint32_t n_users, n_children;
+    uint32_t n_needing[KV_N_ROLES];
+    uint32_t home;         /* KV_NO_PAGE: none */
     uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
-    bool window_dropped;   /* it has no pages in layers with a window */
+    bool dropped[KV_N_ROLES];
     bool is_stored;
+    uint64_t stored_at; /* kv_disk_moment() of its copy to the host pool */
 };
 
 /* Blocks by age. */
@@ -55,21 +63,24 @@ struct prefix_cache {
     const struct kv_space *space;
     struct page_pool *pool; /* the space's */
     uint64_t key[2];
-    uint32_t n_layers, n_windowed, n_entries, n_blocks;
-    uint32_t place_blocks;      /* host blocks that a stored block takes; 0: none are stored */
-    uint32_t windowless_blocks; /* the same for one without window pages */
-    uint32_t n_idle_pages;      /* pages that the blocks in lists could give */
-    /* Pages of blocks in `stored`, and the host blocks that they take. */
-    uint32_t n_stored_pages, n_store_blocks;
+    uint32_t n_layers, n_of[KV_N_ROLES], n_entries, n_blocks;
+    uint32_t place_blocks; /* the most host blocks that a stored block takes; 0: none are stored */
+    uint32_t n_idle_pages; /* pages that the blocks in lists could give */
+    /* Pages of blocks in `stored`, and the host blocks that they take; homes of blocks in `idle`. */
+    uint32_t n_stored_pages, n_store_blocks, n_homes;
     uint64_t clock;
     uint32_t vacant; /* head of the list of vacant entries */
     struct block_list idle, passed, stored;
     uint32_t bucket_mask;
     uint32_t *buckets;
+    uint8_t *roles;       /* [n_layers] */
     struct block *blocks; /* [n_entries] */
     uint32_t *tokens;     /* [n_entries][PAGE_TOKENS] */
     uint32_t *pages;      /* [n_entries][n_layers] */
     uint32_t *places;     /* [n_entries][place_blocks] */
+    /* With a tier on disk; else NULL. */
+    struct disk_id *ids; /* [n_entries] */
+    uint32_t *offered;   /* [n_layers]: a block's pages in the order of its file */
 };
 
 static int make_key(uint64_t key[2]) {
@@ -88,24 +99,28 @@ static int alloc_tables(struct prefix_cache *cache) {
     cache->places = malloc((n * cache->place_blocks + 1) * sizeof(*cache->places));
     if (!cache->buckets || !cache->blocks || !cache->tokens || !cache->pages || !cache->places)
         return ERR_NOMEM;
+    if (cache->space->disk) {
+        cache->ids = calloc(n, sizeof(*cache->ids));
+        cache->offered = calloc(cache->n_layers, sizeof(*cache->offered));
+        if (!cache->ids || !cache->offered) return ERR_NOMEM;
+    }
     memset(cache->buckets, 0xff, n_buckets * sizeof(*cache->buckets));
     return 0;
 }
 
-static bool has_window(const struct prefix_cache *cache, uint32_t layer) {
-    return kv_has_window(cache->space, layer);
-}
-
-/* Sets the numbers of entries and of host blocks for each block (see above). */
+/* Sets the numbers of layers, of entries, and of host blocks for each block (see above). */
 static void count_entries(struct prefix_cache *cache) {
     const struct kv_space *space = cache->space;
-    for (uint32_t l = 0; l < cache->n_layers; l++) cache->n_windowed += has_window(cache, l);
-    cache->n_entries =
-        page_pool_n_pages(cache->pool) / max_u32(cache->n_layers - cache->n_windowed, 1);
+    for (uint32_t l = 0; l < cache->n_layers; l++) {
+        cache->roles[l] = (uint8_t)kv_usual_role_of(space, l);
+        cache->n_of[cache->roles[l]]++;
+    }
+    const uint32_t n_least = cache->n_of[KV_PLAIN] + (space->blocks ? 0 : cache->n_of[KV_SPARSE]);
+    cache->n_entries = page_pool_n_pages(cache->pool) / max_u32(n_least, 1);
     if (!space->swaps) return;
     cache->place_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers);
-    cache->windowless_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers - cache->n_windowed);
-    cache->n_entries += page_pool_n_pages(space->blocks) / max_u32(cache->windowless_blocks, 1);
+    cache->n_entries +=
+        page_pool_n_pages(space->blocks) / max_u32((uint32_t)kv_blocks_for(space, n_least), 1);
 }
 
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
@@ -116,6 +131,8 @@ int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
     cache->space = space;
     cache->pool = space->pool;
     cache->n_layers = space->n_layers;
+    cache->roles = calloc(cache->n_layers, sizeof(*cache->roles));
+    if (!cache->roles) goto fail;
     count_entries(cache);
     cache->idle = cache->passed = cache->stored = (struct block_list){PREFIX_NONE, PREFIX_NONE};
     if (alloc_tables(cache) || make_key(cache->key)) goto fail;
@@ -134,11 +151,14 @@ fail:
 
 void prefix_cache_destroy(struct prefix_cache *cache) {
     if (!cache) return;
+    free(cache->roles);
     free(cache->buckets);
     free(cache->blocks);
     free(cache->tokens);
     free(cache->pages);
     free(cache->places);
+    free(cache->ids);
+    free(cache->offered);
     free(cache);
 }
 
@@ -179,30 +199,40 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
 static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return b->n_users == 0 ? &cache->stored : NULL;
     if (b->n_users == 0) return &cache->idle;
-    return b->n_window_users == 0 && !b->window_dropped && cache->n_windowed > 0 ? &cache->passed
-                                                                                 : NULL;
+    const bool may_drop =
+        b->n_needing[KV_WINDOWED] == 0 && !b->dropped[KV_WINDOWED] && cache->n_of[KV_WINDOWED] > 0;
+    return may_drop ? &cache->passed : NULL;
+}
+
+static uint32_t n_block_pages(const struct prefix_cache *cache, const struct block *b) {
+    uint32_t n = 0;
+    for (unsigned role = 0; role < KV_N_ROLES; role++)
+        if (!b->dropped[role]) n += cache->n_of[role];
+    return n;
 }
 
 /* Returns how many host blocks the block takes, or would take. */
 static uint32_t n_places(const struct prefix_cache *cache, const struct block *b) {
-    return b->window_dropped ? cache->windowless_blocks : cache->place_blocks;
-}
-
-static uint32_t n_block_pages(const struct prefix_cache *cache, const struct block *b) {
-    return cache->n_layers - (b->window_dropped ? cache->n_windowed : 0);
+    return (uint32_t)kv_blocks_for(cache->space, n_block_pages(cache, b));
 }
 
 /* Returns how many pages the block, in its list, could give. */
 static uint32_t n_idle_pages(const struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return 0;
-    return (b->n_users == 0 ? cache->n_layers - cache->n_windowed : 0) +
-           (b->window_dropped ? 0 : cache->n_windowed);
+    return b->n_users == 0 ? n_block_pages(cache, b) : cache->n_of[KV_WINDOWED];
 }
 
+/* Counts what an unused block has in the host pool, as it enters its list (1) or leaves it (-1), and
+ * offers its home meanwhile. */
 static void count_stored(struct prefix_cache *cache, const struct block *b, int sign) {
-    if (!b->is_stored) return;
-    cache->n_stored_pages += (uint32_t)sign * n_block_pages(cache, b);
-    cache->n_store_blocks += (uint32_t)sign * n_places(cache, b);
+    if (b->n_users > 0) return;
+    struct page_pool *blocks = cache->space->blocks;
+    if (b->home != KV_NO_PAGE && sign > 0) page_pool_offer(blocks, PAGE_CACHED, &b->home, 1);
+    else if (b->home != KV_NO_PAGE) page_pool_withdraw(blocks, PAGE_CACHED, &b->home, 1);
+    if (b->is_stored) {
+        cache->n_stored_pages += (uint32_t)sign * n_block_pages(cache, b);
+        cache->n_store_blocks += (uint32_t)sign * n_places(cache, b);
+    } else if (b->home != KV_NO_PAGE) cache->n_homes += (uint32_t)sign;
 }
 
 static void list_remove(struct prefix_cache *cache, const struct block *b) {
@@ -230,78 +260,107 @@ static void list_append(struct prefix_cache *cache, uint32_t block) {
     count_stored(cache, b, 1);
 }
 
-void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool needs_window) {
+const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block) {
+    return block_pages(cache, block);
+}
+
+/* Takes references to the block's pages in layers of this role; drop_pages() gives them back. */
+static void hold_pages(struct prefix_cache *cache, uint32_t block, enum kv_role role,
+                       const struct page_list *layers, uint32_t index) {
+    uint32_t *pages = block_pages(cache, block);
+    for (uint32_t l = 0; l < cache->n_layers; l++) {
+        if (cache->roles[l] != role) continue;
+        pages[l] = layers[l].pages[index];
+        page_pool_share(cache->pool, &pages[l], 1);
+    }
+    cache->blocks[block].dropped[role] = false;
+}
+
+static void release_pages(struct prefix_cache *cache, uint32_t block, enum kv_role role) {
+    const uint32_t *pages = block_pages(cache, block);
+    for (uint32_t l = 0; l < cache->n_layers; l++)
+        if (cache->roles[l] == role) page_pool_release(cache->pool, &pages[l], 1);
+}
+
+static void drop_pages(struct prefix_cache *cache, uint32_t block, enum kv_role role) {
+    release_pages(cache, block, role);
+    cache->blocks[block].dropped[role] = true;
+}
+
+static void release_all_pages(struct prefix_cache *cache, uint32_t block) {
+    for (enum kv_role role = 0; role < KV_N_ROLES; role++)
+        if (!cache->blocks[block].dropped[role]) release_pages(cache, block, role);
+}
+
+static void release_home(struct prefix_cache *cache, struct block *b) {
+    if (b->home != KV_NO_PAGE) page_pool_release(cache->space->blocks, &b->home, 1);
+    b->home = KV_NO_PAGE;
+}
+
+/* Lets go of what only some users would need, where none does: of the sparse pages, if all users
+ * have the block's home, or of the home, if all have the pages. */
+static void settle(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    assert(!needs_window || !b->window_dropped);
+    const uint32_t n_needing = b->n_needing[KV_SPARSE];
+    if (b->n_users == 0 || b->is_stored || b->home == KV_NO_PAGE || b->dropped[KV_SPARSE]) return;
+    if (n_needing == 0) drop_pages(cache, block, KV_SPARSE);
+    else if (n_needing == b->n_users) release_home(cache, b);
+}
+
+static void count_needs(struct block *b, uint32_t needs, int sign) {
+    for (unsigned role = 0; role < KV_N_ROLES; role++)
+        if (needs & 1u << role) b->n_needing[role] += (uint32_t)sign;
+}
+
+void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs) {
+    struct block *b = &cache->blocks[block];
+    assert(!(needs & PREFIX_WINDOW) || !b->dropped[KV_WINDOWED]);
     list_remove(cache, b);
     b->n_users++;
-    b->n_window_users += needs_window;
+    count_needs(b, needs, 1);
     list_append(cache, block);
 }
 
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_window_users > 0);
-    if (--b->n_window_users == 0) list_append(cache, block);
+    assert(b->n_needing[KV_WINDOWED] > 0);
+    if (--b->n_needing[KV_WINDOWED] == 0) list_append(cache, block);
 }
 
-void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool needs_window) {
+void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t needs) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_users > 0 && b->n_window_users >= needs_window);
+    assert(b->n_users > 0);
     list_remove(cache, b);
     b->n_users--;
-    b->n_window_users -= needs_window;
+    count_needs(b, needs, -1);
+    settle(cache, block);
     list_append(cache, block);
 }
 
 bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block) {
-    return cache->blocks[block].window_dropped;
+    return cache->blocks[block].dropped[KV_WINDOWED];
+}
+
+bool prefix_cache_sparse_dropped(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].dropped[KV_SPARSE];
+}
+
+uint32_t prefix_cache_home(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].home;
 }
 
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block) {
     return cache->blocks[block].n_users;
 }
 
-const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block) {
-    return block_pages(cache, block);
-}
-
-/* Takes references to the block's pages in layers with a window, or in the others; release_pages()
- * gives them back. */
-static void hold_pages(struct prefix_cache *cache, uint32_t block, bool windowed,
-                       const struct page_list *layers, uint32_t index) {
-    uint32_t *pages = block_pages(cache, block);
-    for (uint32_t l = 0; l < cache->n_layers; l++) {
-        if (has_window(cache, l) != windowed) continue;
-        pages[l] = layers[l].pages[index];
-        page_pool_share(cache->pool, &pages[l], 1);
-    }
-}
-
-static void release_pages(struct prefix_cache *cache, uint32_t block, bool windowed) {
-    const uint32_t *pages = block_pages(cache, block);
-    for (uint32_t l = 0; l < cache->n_layers; l++)
-        if (has_window(cache, l) == windowed) page_pool_release(cache->pool, &pages[l], 1);
-}
-
-static void set_windowed(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
-                         uint32_t index) {
-    list_remove(cache, &cache->blocks[block]);
-    hold_pages(cache, block, true, layers, index);
-    cache->blocks[block].window_dropped = false;
-    list_append(cache, block);
+uint32_t prefix_cache_n_sparse_users(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].n_needing[KV_SPARSE];
 }
 
 static void drop_oldest_window(struct prefix_cache *cache) {
     const uint32_t block = cache->passed.oldest;
     list_remove(cache, &cache->blocks[block]);
-    release_pages(cache, block, true);
-    cache->blocks[block].window_dropped = true;
-}
-
-static void release_all_pages(struct prefix_cache *cache, uint32_t block) {
-    release_pages(cache, block, false);
-    if (!cache->blocks[block].window_dropped) release_pages(cache, block, true);
+    drop_pages(cache, block, KV_WINDOWED);
 }
 
 static void release_places(struct prefix_cache *cache, uint32_t block) {
@@ -313,7 +372,7 @@ static void release_places(struct prefix_cache *cache, uint32_t block) {
 /* Removes a block that is in its list from the cache. */
 static void drop(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_users == 0 && b->n_window_users == 0 && b->n_children == 0);
+    assert(b->n_users == 0 && b->n_children == 0);
     list_remove(cache, b);
     uint32_t *link = &cache->buckets[b->hash & cache->bucket_mask];
     while (*link != block) link = &cache->blocks[*link].next;
@@ -321,28 +380,113 @@ static void drop(struct prefix_cache *cache, uint32_t block) {
     if (b->parent != PREFIX_NONE) cache->blocks[b->parent].n_children--;
     if (b->is_stored) release_places(cache, block);
     else release_all_pages(cache, block);
+    release_home(cache, b);
     b->next = cache->vacant;
     cache->vacant = block;
     cache->n_blocks--;
 }
 
-void prefix_cache_drop_oldest_stored(struct prefix_cache *cache) {
-    drop(cache, cache->stored.oldest);
+/* ---- the tier on disk ---- */
+
+static struct disk_key disk_key(const struct prefix_cache *cache, uint32_t block) {
+    const struct block *b = &cache->blocks[block];
+    return kv_block_key(b->salt, b->parent == PREFIX_NONE ? NULL : &cache->ids[b->parent],
+                        block_tokens(cache, block));
 }
 
-/* Transfers a block to or from its host blocks.  Pages of layers with a window come last there: a
- * block may have none. */
-static int move_block(const struct prefix_cache *cache, uint32_t block, kv_move_pages move,
-                      struct error *err) {
+const struct disk_id *prefix_cache_disk_id(const struct prefix_cache *cache, uint32_t block) {
+    return &cache->ids[block];
+}
+
+/* Puts the pages that the block has into the order of host blocks. */
+static const uint32_t *pages_in_order(struct prefix_cache *cache, uint32_t block) {
+    const uint32_t *pages = block_pages(cache, block);
+    uint32_t n = 0;
+    for (unsigned i = 0; i < KV_N_PLACED; i++)
+        for (uint32_t l = 0; l < cache->n_layers; l++)
+            if (cache->roles[l] == kv_place_order[i]) cache->offered[n++] = pages[l];
+    return cache->offered;
+}
+
+/* Describes the block for the tier; the key must live as long. */
+static struct kv_offer describe(struct prefix_cache *cache, uint32_t block, struct disk_key *key) {
+    const struct block *b = &cache->blocks[block];
+    *key = disk_key(cache, block);
+    return (struct kv_offer){
+        .key = key,
+        .id = &cache->ids[block],
+        .n_pages = n_block_pages(cache, b),
+        .pages = b->is_stored ? NULL : pages_in_order(cache, block),
+        .blocks = block_places(cache, block),
+        .stored_at = b->stored_at,
+    };
+}
+
+static void offer_and_drop(struct prefix_cache *cache, uint32_t block) {
+    struct disk_key key;
+    if (cache->ids && !cache->blocks[block].dropped[KV_SPARSE]) {
+        struct kv_offer offer = describe(cache, block, &key);
+        offer.is_last = true;
+        (void)kv_offer(cache->space, &offer);
+    }
+    drop(cache, block);
+}
+
+enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving) {
+    const uint32_t newest[] = {cache->idle.newest, cache->stored.newest};
+    for (size_t i = 0; i < 2; i++)
+        for (uint32_t b = newest[i]; b != PREFIX_NONE; b = cache->blocks[b].older) {
+            struct disk_key key;
+            if (cache->blocks[b].dropped[KV_SPARSE]) continue;
+            const struct kv_offer offer = describe(cache, b, &key);
+            const enum kv_save_result saved = kv_save_one(cache->space, &offer, saving);
+            if (saved != SAVE_ON) return saved;
+        }
+    return SAVE_ON;
+}
+
+void prefix_cache_drop_oldest_stored(struct prefix_cache *cache) {
+    offer_and_drop(cache, cache->stored.oldest);
+}
+
+/* Transfers a block's pages in layers of this role to or from its host blocks, from *place on. */
+static int move_role(const struct prefix_cache *cache, uint32_t block, enum kv_role role,
+                     kv_move_pages move, uint32_t *place, struct error *err) {
     const uint32_t *pages = block_pages(cache, block), *places = block_places(cache, block);
-    uint32_t place = 0, windowed_place = cache->n_layers - cache->n_windowed;
     int code = 0;
-    for (uint32_t l = 0; l < cache->n_layers && !code; l++) {
-        const bool windowed = has_window(cache, l);
-        if (windowed && cache->blocks[block].window_dropped) continue;
-        code = move(cache->space, &pages[l], 1, places, windowed ? windowed_place++ : place++, err);
+    for (uint32_t l = 0; l < cache->n_layers && !code; l++)
+        if (cache->roles[l] == role)
+            code = move(cache->space, &pages[l], 1, places, (*place)++, err);
+    return code;
+}
+
+/* Transfers a block to its host blocks. */
+static int move_out(const struct prefix_cache *cache, uint32_t block, struct error *err) {
+    uint32_t place = 0;
+    int code = 0;
+    for (unsigned i = 0; i < KV_N_PLACED && !code; i++)
+        if (!cache->blocks[block].dropped[kv_place_order[i]])
+            code = move_role(cache, block, kv_place_order[i], kv_pages_out, &place, err);
+    return code;
+}
+
+/* Transfers a block back from its host blocks, which hold what had not been dropped then. */
+static int move_in(const struct prefix_cache *cache, uint32_t block, const bool *was_dropped,
+                   struct error *err) {
+    uint32_t place = 0;
+    int code = 0;
+    for (unsigned i = 0; i < KV_N_PLACED && !code; i++) {
+        const enum kv_role role = kv_place_order[i];
+        if (was_dropped[role]) continue;
+        if (cache->blocks[block].dropped[role]) place += cache->n_of[role];
+        else code = move_role(cache, block, role, kv_pages_in, &place, err);
     }
     return code;
+}
+
+/* Tells whether the block has its tokens of sparse layers, in pages or at home. */
+static bool has_sparse(const struct block *b) {
+    return !b->dropped[KV_SPARSE] || b->home != KV_NO_PAGE;
 }
 
 /* Moves an idle block to the host pool, or drops it if there is no space.  A block that has
@@ -351,17 +495,19 @@ static int move_block(const struct prefix_cache *cache, uint32_t block, kv_move_
 static void store_or_drop(struct prefix_cache *cache, uint32_t block) {
     const struct kv_space *space = cache->space;
     struct block *b = &cache->blocks[block];
-    const uint32_t n = n_places(cache, b);
-    if (cache->place_blocks > 0) kv_drop_stored(space, n);
-    if (cache->place_blocks == 0 || page_pool_take(space->blocks, block_places(cache, block), n)) {
-        drop(cache, block);
+    const bool stores = cache->place_blocks > 0 && (has_sparse(b) || b->n_children > 0);
+    const uint32_t n = stores ? n_places(cache, b) : 0;
+    if (stores) kv_drop_stored(space, n);
+    if (!stores || page_pool_take(space->blocks, block_places(cache, block), n)) {
+        offer_and_drop(cache, block);
         return;
     }
-    (void)move_block(cache, block, kv_pages_out, NULL);
+    (void)move_out(cache, block, NULL);
     space->swaps->n_out += n_block_pages(cache, b);
     list_remove(cache, b);
     release_all_pages(cache, block);
     b->is_stored = true;
+    b->stored_at = space->disk ? kv_disk_moment(space->disk) : 0;
     list_append(cache, block);
 }
 
@@ -369,27 +515,62 @@ bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block) {
     return cache->blocks[block].is_stored;
 }
 
-/* Gives a stored block these pages instead of its host blocks, except in layers with a window. */
+/* Gives a stored block these pages instead of its host blocks, in layers whose pages are needed. */
 static void hold_again(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
-                       uint32_t index) {
-    list_remove(cache, &cache->blocks[block]);
-    hold_pages(cache, block, false, layers, index);
+                       uint32_t index, uint32_t needs) {
+    struct block *b = &cache->blocks[block];
+    list_remove(cache, b);
     release_places(cache, block);
-    cache->blocks[block].window_dropped = cache->n_windowed > 0;
+    hold_pages(cache, block, KV_PLAIN, layers, index);
+    for (enum kv_role role = 0; role < KV_N_ROLES; role++) {
+        if (role == KV_PLAIN || cache->n_of[role] == 0) continue;
+        if (needs & 1u << role) hold_pages(cache, block, role, layers, index);
+        else b->dropped[role] = true;
+    }
     list_append(cache, block);
 }
 
 int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
-                            const struct page_list *layers, uint32_t index, bool needs_window,
+                            const struct page_list *layers, uint32_t index, uint32_t needs,
                             struct error *err) {
     const struct block *b = &cache->blocks[block];
-    assert(b->is_stored && b->n_users > 0 && (!needs_window || !b->window_dropped));
-    hold_again(cache, block, layers, index);
-    if (needs_window) set_windowed(cache, block, layers, index);
+    bool was_dropped[KV_N_ROLES];
+    assert(b->is_stored && b->n_users > 0);
+    memcpy(was_dropped, b->dropped, sizeof(was_dropped));
+    for (enum kv_role role = 0; role < KV_N_ROLES; role++)
+        if (was_dropped[role]) needs &= ~(1u << role);
+    hold_again(cache, block, layers, index, needs);
     cache->space->swaps->n_in += n_block_pages(cache, b);
     /* No sequence has taken its host blocks yet, and any later writes to them come after this
      * copy. */
-    return move_block(cache, block, kv_pages_in, err);
+    const int code = move_in(cache, block, was_dropped, err);
+    settle(cache, block);
+    return code;
+}
+
+/* Gives the block its pages in layers of this role, which it had dropped. */
+static void hold_dropped(struct prefix_cache *cache, uint32_t block, enum kv_role role,
+                         const struct page_list *layers, uint32_t index) {
+    list_remove(cache, &cache->blocks[block]);
+    hold_pages(cache, block, role, layers, index);
+    list_append(cache, block);
+}
+
+void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
+                              const struct page_list *layers, uint32_t index) {
+    if (cache->blocks[block].dropped[KV_SPARSE])
+        hold_dropped(cache, block, KV_SPARSE, layers, index);
+    settle(cache, block);
+}
+
+void prefix_cache_give_home(struct prefix_cache *cache, uint32_t block, uint32_t home) {
+    struct block *b = &cache->blocks[block];
+    assert(b->n_users > 0);
+    if (b->home == KV_NO_PAGE) {
+        page_pool_share(cache->space->blocks, &home, 1);
+        b->home = home;
+    }
+    settle(cache, block);
 }
 
 static uint64_t oldest_of(const struct prefix_cache *cache, const struct block_list *list) {
@@ -419,44 +600,67 @@ void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
         prefix_cache_evict_oldest(cache);
 }
 
+/* Takes the home from an unused block, which keeps its place in its list: its children, which are
+ * older, stay behind it. */
+static void drop_home(struct prefix_cache *cache, struct block *b) {
+    page_pool_withdraw(cache->space->blocks, PAGE_CACHED, &b->home, 1);
+    release_home(cache, b);
+    cache->n_homes--;
+}
+
+void prefix_cache_drop_homes(struct prefix_cache *cache, uint64_t n_blocks) {
+    for (uint32_t i = cache->idle.oldest; cache->n_homes > 0; i = cache->blocks[i].newer) {
+        if (page_pool_n_free(cache->space->blocks) >= n_blocks) return;
+        if (cache->blocks[i].home != KV_NO_PAGE) drop_home(cache, &cache->blocks[i]);
+    }
+}
+
 /* Adds an entry with this name, a parent in use, and no users.  Drops the oldest unused block if no
  * entry is vacant.  PREFIX_NONE: all are in use. */
 static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
                           const uint32_t *tokens) {
     const uint32_t oldest =
         cache->stored.oldest != PREFIX_NONE ? cache->stored.oldest : cache->idle.oldest;
-    if (cache->vacant == PREFIX_NONE && oldest != PREFIX_NONE) drop(cache, oldest);
+    if (cache->vacant == PREFIX_NONE && oldest != PREFIX_NONE) offer_and_drop(cache, oldest);
     const uint32_t block = cache->vacant;
     if (block == PREFIX_NONE) return PREFIX_NONE;
     struct block *b = &cache->blocks[block];
     cache->vacant = b->next;
     uint32_t *bucket = &cache->buckets[hash & cache->bucket_mask];
     *b = (struct block){
-        .hash = hash, .salt = salt, .parent = parent, .next = *bucket, .window_dropped = true};
+        .hash = hash, .salt = salt, .parent = parent, .next = *bucket, .home = KV_NO_PAGE};
+    for (unsigned role = 0; role < KV_N_ROLES; role++) b->dropped[role] = cache->n_of[role] > 0;
     *bucket = block;
     if (parent != PREFIX_NONE) {
         assert(cache->blocks[parent].n_users > 0);
         cache->blocks[parent].n_children++;
     }
     memcpy(block_tokens(cache, block), tokens, PAGE_TOKENS * sizeof(*tokens));
+    if (cache->ids) {
+        const struct disk_key key = disk_key(cache, block);
+        cache->ids[block] = kv_disk_id(cache->space->disk, &key);
+    }
     cache->n_blocks++;
     return block;
 }
 
 uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                             uint32_t index, bool needs_window) {
+                             uint32_t index, uint32_t needs, uint32_t home) {
     uint32_t block = prefix_cache_find(cache, parent, salt, hash, tokens);
     if (block == PREFIX_NONE) {
         block = add_block(cache, parent, salt, hash, tokens);
         if (block == PREFIX_NONE) return PREFIX_NONE;
-        hold_pages(cache, block, false, layers, index);
+        if (cache->n_of[KV_PLAIN] > 0) hold_pages(cache, block, KV_PLAIN, layers, index);
         list_append(cache, block);
     }
-    if (cache->blocks[block].is_stored) hold_again(cache, block, layers, index);
-    if (needs_window && cache->blocks[block].window_dropped)
-        set_windowed(cache, block, layers, index);
-    prefix_cache_use(cache, block, needs_window);
+    const struct block *b = &cache->blocks[block];
+    if (b->is_stored) hold_again(cache, block, layers, index, needs);
+    for (enum kv_role role = 0; role < KV_N_ROLES; role++)
+        if (needs & 1u << role && b->dropped[role]) hold_dropped(cache, block, role, layers, index);
+    prefix_cache_use(cache, block, needs);
+    if (home != KV_NO_PAGE) prefix_cache_give_home(cache, block, home);
+    settle(cache, block);
     return block;
 }
 

@@ -25,6 +25,22 @@
  * had none.  The sequence that uses it next brings it back.  The parent of a block with pages has
  * pages, too.
  *
+ * What a block has for sparse layers is in pages (its sparse pages), or in a host block of its own,
+ * its home, as tokens (host_pool.h).  A sequence that moves tokens needs homes, and any other one
+ * needs the pages.  A block has both only while both sorts of sequences use it.  Homes are shared
+ * with the sequences that select from them, and are only read.
+ *
+ *   blocks       [     ][     ][     ][     ]
+ *   not sparse   [  7  ][  4  ][  9  ][  3  ]
+ *   sparse       [     ][     ][  5  ][  8  ]    the first two are used by a sequence that moves
+ *   home         [  2  ][  1  ]                  tokens, and by no other
+ *
+ * An unused block may lose its home to a sequence that needs host blocks.  It is then useless until
+ * a sequence computes it again, and grows old like others.
+ *
+ * With a tier on disk (disk/disk.h) a block that leaves the host pool, or the device where there is
+ * none, is offered to it, unless what it has for sparse layers is at home only.
+ *
  * Thread: engine.  Memory: allocates at create, never afterwards; the cache holds one reference to
  * each page. */
 #ifndef ENGINE_KV_PREFIX_CACHE_H
@@ -33,12 +49,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/kv/kv_space.h"
+#include "engine/kv/offer.h"
+
+struct disk_id;
 struct error;
-struct kv_space;
 struct page_list;
 struct prefix_cache; /* opaque: the fields live in prefix_cache.c */
 
 #define PREFIX_NONE UINT32_MAX /* no block: a root's parent, or not found */
+
+/* The pages of a block that some sequences need and others do not, by the role of their layer. */
+enum { PREFIX_WINDOW = 1u << KV_WINDOWED, PREFIX_SPARSE = 1u << KV_SPARSE };
 
 /* Creates an empty cache for the space, which is borrowed and complete but for its `cache`. */
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space, struct error *err);
@@ -54,30 +76,44 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
                            uint64_t hash, const uint32_t *tokens);
 /* Inserts page number `index` of every layer's list as a block, unless it exists already.  Returns
  * the block that is found by this name from now on, used once by the caller.  A parent must be in
- * use.  Without needs_window, lists of layers with a window have no such page.  PREFIX_NONE: there
- * is no entry left, which can happen only where all layers have windows. */
+ * use.  Lists have no such page in layers whose pages are not needed.  home: KV_NO_PAGE, or what
+ * the block's tokens were copied to, for a block without PREFIX_SPARSE.  PREFIX_NONE: there is no
+ * entry left, which can happen only where all layers have windows. */
 uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                             uint32_t index, bool needs_window);
+                             uint32_t index, uint32_t needs, uint32_t home);
 
-/* Adds a user.  A block in use is never evicted, and keeps its window pages while a user needs them
- * (needs_window).  Use parents first, stop using them last. */
-void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool needs_window);
-void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool needs_window);
+/* Adds a user.  A block in use is never evicted, and keeps the pages that a user needs: PREFIX_WINDOW,
+ * PREFIX_SPARSE.  Use parents first, stop using them last. */
+void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs);
+void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t needs);
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block);
 /* Ends a user's need for the block's window pages; it still uses the block. */
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block);
-/* Returns the block's page in every layer, [n_layers].  Those of layers with a window are
- * meaningless if the block has dropped them. */
+/* Returns the block's page in every layer, [n_layers].  Those of layers with a window, and of sparse
+ * layers, are meaningless if the block has dropped them. */
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
 bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block);
+/* Returns true if the block has no sparse pages, neither in the pool nor, if it is stored, in the
+ * host pool. */
+bool prefix_cache_sparse_dropped(const struct prefix_cache *cache, uint32_t block);
+/* Counts the users that need the block's sparse pages. */
+uint32_t prefix_cache_n_sparse_users(const struct prefix_cache *cache, uint32_t block);
+/* Returns the block's home, KV_NO_PAGE if it has none. */
+uint32_t prefix_cache_home(const struct prefix_cache *cache, uint32_t block);
+/* Makes `home` the home of a block in use, unless it has one; its tokens have been copied there. */
+void prefix_cache_give_home(struct prefix_cache *cache, uint32_t block, uint32_t home);
 /* Returns true if the block has no pages, but is in the host pool. */
 bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block);
-/* Brings a stored block in use back into page number `index` of every layer's list.  Without
- * needs_window, layers with a window get nothing and the block's window is dropped.  ERR_DEVICE. */
+/* Brings a stored block in use back into page number `index` of every layer's list.  Layers whose
+ * pages are not needed get nothing, and the block drops these.  ERR_DEVICE. */
 int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
-                            const struct page_list *layers, uint32_t index, bool needs_window,
+                            const struct page_list *layers, uint32_t index, uint32_t needs,
                             struct error *err);
+/* Makes page number `index` of the lists of sparse layers the block's sparse pages, if it has
+ * none: a user that needs them has copied its home there. */
+void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
+                              const struct page_list *layers, uint32_t index);
 
 /* Gives pages back to the pool that were needed least recently; there must be some to give.  An
  * unused block is evicted whole; a used one drops window pages that no user needs.  prefix_cache_
@@ -88,6 +124,10 @@ uint64_t prefix_cache_oldest(const struct prefix_cache *cache);
 uint64_t prefix_cache_tick(struct prefix_cache *cache);
 /* Evicts until at least n_pages are free in the pool or there are no more to give. */
 void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages);
+/* Offers the unused blocks to the tier on disk, parents first, as far as the pass goes (offer.h). */
+enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving);
+/* Returns the block's name on disk; there must be such a tier. */
+const struct disk_id *prefix_cache_disk_id(const struct prefix_cache *cache, uint32_t block);
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* pages that evict could
                                                                          free */
@@ -100,5 +140,9 @@ uint64_t prefix_cache_oldest_stored(const struct prefix_cache *cache);
  * these take. */
 uint32_t prefix_cache_n_stored_pages(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache);
+
+/* Drops homes of unused blocks that have pages, the least recently used first, until n_blocks host
+ * blocks are free or there are no more.  Homes of unused blocks are PAGE_CACHED. */
+void prefix_cache_drop_homes(struct prefix_cache *cache, uint64_t n_blocks);
 
 #endif

@@ -1,49 +1,98 @@
 /* saved.c - see saved.h. */
 #include "engine/kv/saved.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/kv/kv_sequence.h"
+#include "engine/kv/lists.h"
 
-/* Moves the sequence's pages to or from kv->saved. */
-static int copy_pages(struct kv_sequence *kv, bool back, struct error *err) {
-    struct backend *be = kv->space->be;
-    const size_t page_bytes = kv->space->memory->page_bytes;
-    char *host = kv->saved, *base = kv->space->memory->base;
-    int code = 0;
-    for (uint32_t l = 0; l < kv->space->n_layers && !code; l++)
-        for (uint32_t i = 0; i < kv->layers[l].n && !code; i++, host += page_bytes) {
-            char *page = base + kv->layers[l].pages[i] * page_bytes;
-            code = back ? be->ops->upload(be, page, host, page_bytes, err)
-                        : be->ops->download(be, host, page, page_bytes, err);
-        }
-    return code || back ? code : be->ops->sync(be, err);
+struct kv_saved {
+    char *pages;         /* list after list, then those that the selection holds */
+    uint32_t n_expired;  /* kv_sequence.n_expired: so many pages of a windowed list are not here */
+    uint32_t n_listed[]; /* [n_layers]: the lengths of the lists */
+};
+
+static uint32_t first_saved(const struct kv_sequence *kv, uint32_t layer, uint32_t n_expired) {
+    return kv_list_is_windowed(kv, layer) ? n_expired : 0;
 }
 
-static size_t n_pages_of(const struct kv_sequence *kv) {
-    size_t n = 0;
-    for (uint32_t l = 0; l < kv->space->n_layers; l++) n += kv->layers[l].n;
+/* Copies n pages to host memory, or back; returns where the next ones are. */
+static int copy(const struct kv_space *space, const uint32_t *pages, uint32_t n, char **host,
+                bool back, struct error *err) {
+    struct backend *be = space->be;
+    const size_t page_bytes = space->memory->page_bytes;
+    int code = 0;
+    for (uint32_t i = 0; i < n && !code; i++, *host += page_bytes) {
+        char *page = (char *)space->memory->base + pages[i] * page_bytes;
+        code = back ? be->ops->upload(be, page, *host, page_bytes, err)
+                    : be->ops->download(be, *host, page, page_bytes, err);
+    }
+    return code;
+}
+
+static int copy_all(struct kv_sequence *kv, bool back, struct error *err) {
+    const struct kv_saved *saved = kv->saved;
+    const struct page_list *held = &kv->selection.held;
+    char *host = saved->pages;
+    int code = 0;
+    for (uint32_t l = 0; l < kv->space->n_layers && !code; l++) {
+        const uint32_t first = first_saved(kv, l, saved->n_expired);
+        assert(kv->layers[l].n >= saved->n_listed[l]);
+        code = copy(kv->space, kv->layers[l].pages + first, saved->n_listed[l] - first, &host, back,
+                    err);
+    }
+    return code ? code : copy(kv->space, held->pages, held->n, &host, back, err);
+}
+
+static size_t count_pages(const struct kv_sequence *kv) {
+    size_t n = kv->selection.held.n;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++)
+        n += kv->layers[l].n - first_saved(kv, l, kv->n_expired);
     return n;
 }
 
+static struct kv_saved *make(const struct kv_sequence *kv, size_t bytes) {
+    const uint32_t n_layers = kv->space->n_layers;
+    struct kv_saved *saved = malloc(sizeof(*saved) + n_layers * sizeof(*saved->n_listed));
+    if (!saved) return NULL;
+    saved->pages = malloc(bytes);
+    saved->n_expired = kv->n_expired;
+    for (uint32_t l = 0; l < n_layers; l++) saved->n_listed[l] = kv->layers[l].n;
+    if (saved->pages) return saved;
+    free(saved);
+    return NULL;
+}
+
 int kv_save(struct kv_sequence *kv, struct error *err) {
-    const size_t n_pages = n_pages_of(kv);
+    const size_t n_pages = count_pages(kv);
     if (n_pages == 0 || kv->n_tokens == 0 || kv->saved) return 0;
     const size_t bytes = n_pages * kv->space->memory->page_bytes;
-    kv->saved = malloc(bytes);
-    if (kv->saved) return copy_pages(kv, false, err);
-    return error_set(err, ERR_NOMEM, "no memory to save the request's KV cache (%zu bytes)", bytes);
+    kv->saved = make(kv, bytes);
+    if (!kv->saved)
+        return error_set(err, ERR_NOMEM, "no memory to save the request's KV cache (%zu bytes)",
+                         bytes);
+    const int code = copy_all(kv, false, err);
+    return code ? code : kv->space->be->ops->sync(kv->space->be, err);
+}
+
+void kv_give_back_saved(struct kv_sequence *kv) {
+    kv_lists_trim(kv, 0);
+    kv_list_trim(&kv->selection.held, kv->space, 0);
+    if (kv->saved) kv_lists_begin(kv, kv->saved->n_expired);
 }
 
 int kv_restore(struct kv_sequence *kv, struct error *err) {
-    const int code = copy_pages(kv, true, err);
+    const int code = copy_all(kv, true, err);
+    kv_lists_cover(kv);
     kv_forget_saved(kv);
     return code;
 }
 
 void kv_forget_saved(struct kv_sequence *kv) {
+    if (kv->saved) free(kv->saved->pages);
     free(kv->saved);
     kv->saved = NULL;
 }

@@ -1,17 +1,20 @@
 /* saved.h - the pages of a suspended sequence whose contents cannot be computed again, in the
- * system's memory until it continues: [n_layers][layers[].n][page_bytes].
+ * system's memory until it continues: those of its lists, and those that its selection holds.
  *
- * Thread: engine.  Memory: kv_save() allocates, the others free. */
+ * Thread: engine.  Memory: kv_save() allocates, kv_restore() and kv_forget_saved() free. */
 #ifndef ENGINE_KV_SAVED_H
 #define ENGINE_KV_SAVED_H
 
 struct error;
+struct kv_saved; /* opaque: the fields live in saved.c */
 struct kv_sequence;
 
 /* Copies the sequence's pages, unless they are saved already or hold nothing.  Call it before they
  * are given back.  ERR_NOMEM, ERR_DEVICE. */
 int kv_save(struct kv_sequence *kv, struct error *err);
-/* Copies them back into as many pages as there were.  ERR_DEVICE. */
+/* Gives the sequence's pages back.  If they are saved, its lists are ready to be taken again. */
+void kv_give_back_saved(struct kv_sequence *kv);
+/* Copies them back into at least as many pages as there were.  ERR_DEVICE. */
 int kv_restore(struct kv_sequence *kv, struct error *err);
 void kv_forget_saved(struct kv_sequence *kv);
 

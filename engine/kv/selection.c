@@ -31,7 +31,8 @@ static uint32_t slot_pages(const struct kv_space *space, const struct kv_plan *p
 static uint32_t score_pages(const struct kv_space *space, const struct kv_plan *plan) {
     if (plan->selector == KV_SELECTOR_LAST) return 0;
     const uint64_t n_pages = kv_plan_candidates(plan, plan->n_most - 1) / PAGE_TOKENS;
-    return (uint32_t)div_up(n_pages * KV_OBSERVED, kv_score_runs(space->memory));
+    return (uint32_t)div_up(n_pages * kv_observed_runs(plan->selector),
+                            kv_score_runs(space->memory));
 }
 
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan) {
@@ -69,18 +70,25 @@ void selection_describe(struct kv_sequence *kv, struct step_seq *seq) {
     seq->select = select;
 }
 
+/* Returns how many tokens get scores in a step whose last row is before token `end`. */
+static uint32_t n_scored(const struct kv_plan *plan, uint32_t end) {
+    const uint32_t n_ever = kv_plan_candidates(plan, plan->n_most - 1);
+    if (plan->selector == KV_SELECTOR_ACCUMULATED)
+        return min_u32(end / PAGE_TOKENS * PAGE_TOKENS, n_ever);
+    return min_u32(kv_plan_candidates(plan, end + KV_OBSERVED - 2), n_ever);
+}
+
 /* Describes each step's own last rows, because any later step may be the one that selects: text
  * that is computed again ends with generated tokens.  Leaves out rows long before the prompt's
- * end. */
+ * end.  All rows count where scores are accumulated. */
 void selection_observe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
     const struct kv_plan *plan = &kv->plan;
     const uint32_t end = kv->n_tokens + n_rows, last = max_u32(end, plan->n_prompt);
     struct kv_observation *observed = &kv->selection.observed;
     if (plan->selector == KV_SELECTOR_LAST) return;
     observed->selector = plan->selector;
-    observed->first = last - min_u32(last, KV_OBSERVED);
-    observed->n_scored = min_u32(kv_plan_candidates(plan, end + KV_OBSERVED - 2),
-                                 kv_plan_candidates(plan, plan->n_most - 1));
+    observed->first = last - min_u32(last, kv_plan_n_observed(plan));
+    observed->n_scored = n_scored(plan, end);
     observed->pages = kv->selection.held.pages + kv->space->n_groups * slot_pages(kv->space, plan);
     observed->n_pages = score_pages(kv->space, plan);
     seq->observed = observed;

@@ -9,19 +9,31 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/host_pool.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 
-/* Returns how many of the text's first tokens may be shared. */
+enum { MOST_HOMES = 64 }; /* that are copied together */
+
+/* Tells whether the sequence needs homes of its blocks, and no sparse pages. */
+static bool needs_homes(const struct kv_sequence *kv) {
+    return kv_plan_moves(&kv->plan);
+}
+
+/* Returns how many of the text's first tokens may be shared.  A prompt's last token that is computed
+ * like a generated one is not what others would have.  What the host pool has is shared only if
+ * nothing was lost on the way there. */
 static uint32_t n_shareable(const struct kv_sequence *kv) {
     enum kv_sharing least = kv->space->batch_invariant ? KV_SHARES_PROMPT : KV_SHARES_TEXT;
     for (const struct kv_kind *const *kind = kv->plan.kinds->all; *kind; kind++)
         if ((*kind)->sharing > least) least = (*kind)->sharing;
     if (!kv->space->cache || least >= KV_SHARES_STATES) return 0;
-    return least == KV_SHARES_PROMPT ? kv->plan.n_prompt : UINT32_MAX;
+    if (needs_homes(kv) && !host_pool_is_exact(kv->space->store)) return 0;
+    return least == KV_SHARES_PROMPT ? kv_plan_together(&kv->plan) : UINT32_MAX;
 }
 
 int sequence_prefix_grow(struct kv_sequence *kv, uint32_t n_tokens) {
@@ -49,7 +61,7 @@ static void hash_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t
 int sequence_prefix_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     const uint32_t n_tokens = kv->plan.n_prompt;
     const int code = sequence_prefix_grow(kv, n_tokens);
-    if (!code && n_shareable(kv) > 0) hash_blocks(kv, prompt, n_tokens / PAGE_TOKENS);
+    if (!code) hash_blocks(kv, prompt, min_u32(n_tokens, n_shareable(kv)) / PAGE_TOKENS);
     return code;
 }
 
@@ -65,14 +77,23 @@ static uint32_t last_block(const struct kv_sequence *kv) {
     return kv->n_blocks ? kv->blocks[kv->n_blocks - 1] : PREFIX_NONE;
 }
 
-static bool needs_window(const struct kv_sequence *kv, uint32_t block) {
-    return block >= kv->n_far;
+static uint32_t needs_of(const struct kv_sequence *kv, uint32_t block) {
+    return (block >= kv->n_far ? PREFIX_WINDOW : 0) | (needs_homes(kv) ? 0 : PREFIX_SPARSE);
 }
 
-/* Blocks of the text that are in the cache, and how many of them have all that the next row
- * needs. */
+/* Tells whether the block has its tokens of sparse layers where the sequence can use them.  A
+ * layer-major prompt has no pages for them in its lists, nor for the window of a prefix. */
+static bool has_sparse(const struct kv_sequence *kv, uint32_t block) {
+    const struct prefix_cache *cache = kv->space->cache;
+    const bool is_home = prefix_cache_home(cache, block) != KV_NO_PAGE;
+    if (kv->plan.layer_major) return is_home && kv->space->window == 0;
+    return is_home || !prefix_cache_sparse_dropped(cache, block);
+}
+
+/* Blocks of the text that are in the cache; how many of them have what is needed in sparse layers,
+ * and how many have all that the next row needs. */
 struct found {
-    uint32_t n_named, n_enough;
+    uint32_t n_named, n_sparse, n_enough;
 };
 
 static struct found find_blocks(const struct kv_sequence *kv, const uint32_t *tokens,
@@ -86,35 +107,57 @@ static struct found find_blocks(const struct kv_sequence *kv, const uint32_t *to
         if (parent == PREFIX_NONE) break;
         if (blocks) blocks[i] = parent;
         found.n_named = i + 1;
+        if (found.n_sparse == i && has_sparse(kv, parent)) found.n_sparse = i + 1;
         if (prefix_cache_window_dropped(cache, parent)) dropped_end = i + 1;
-        if (dropped_end <= kv_window_n_behind(kv->space, (i + 1) * PAGE_TOKENS))
+        if (found.n_sparse > i &&
+            dropped_end <= kv_window_n_behind(kv->space, (i + 1) * PAGE_TOKENS))
             found.n_enough = i + 1;
     }
     return found;
 }
 
 /* Prefers swapped data if they have more than the cache alone.  A swapped sequence gets its window
- * pages from the host pool, and the rest from blocks. */
+ * pages from the host pool, and the rest from blocks.  One that moves tokens has kept its own host
+ * blocks, and needs no homes. */
 struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uint32_t *tokens,
                                          uint32_t n_max, uint32_t *blocks) {
     const struct found found = find_blocks(kv, tokens, n_max, blocks);
-    const uint32_t n_tokens = found.n_enough * PAGE_TOKENS, n_swapped = kv->swap.n_tokens;
-    if (n_swapped <= n_tokens || found.n_named < kv->swap.n_shared)
+    const uint32_t n_tokens = found.n_enough * PAGE_TOKENS, n_swapped = kv->swap.n_tokens,
+                   n_usable = needs_homes(kv) ? found.n_named : found.n_sparse;
+    if (n_swapped <= n_tokens || n_usable < kv->swap.n_shared)
         return (struct prefix_match){.n_blocks = found.n_enough, .n_tokens = n_tokens};
-    return (struct prefix_match){.n_blocks = min_u32(found.n_named, n_swapped / PAGE_TOKENS),
+    return (struct prefix_match){.n_blocks = min_u32(n_usable, n_swapped / PAGE_TOKENS),
                                  .n_tokens = n_swapped,
                                  .is_swapped = true};
 }
 
+/* Tells whether the block's sparse pages, as far as it has any, become the sequence's, too.  Those
+ * that another sequence needs cannot: a sequence that moves tokens will write to its pages. */
+static bool shares_sparse(const struct kv_sequence *kv, uint32_t block) {
+    const struct prefix_cache *cache = kv->space->cache;
+    return !prefix_cache_sparse_dropped(cache, block) &&
+           (!needs_homes(kv) || prefix_cache_n_sparse_users(cache, block) == 0);
+}
+
+static void share_page(const struct kv_space *space, struct page_list *list, uint32_t page) {
+    if (page != KV_NO_PAGE) page_pool_share(space->pool, &page, 1);
+    list->pages[list->n++] = page;
+}
+
 static void use_block(struct kv_sequence *kv, uint32_t i) {
-    struct prefix_cache *cache = kv->space->cache;
-    const uint32_t *pages = prefix_cache_pages(cache, kv->blocks[i]);
-    prefix_cache_use(cache, kv->blocks[i], needs_window(kv, i));
+    const struct kv_space *space = kv->space;
+    struct prefix_cache *cache = space->cache;
+    const uint32_t *pages = prefix_cache_pages(cache, kv->blocks[i]), needs = needs_of(kv, i);
+    prefix_cache_use(cache, kv->blocks[i], needs);
     if (prefix_cache_is_stored(cache, kv->blocks[i])) return; /* and so are all behind it */
-    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
-        if (!needs_window(kv, i) && kv_has_window(kv->space, l)) continue;
-        page_pool_share(kv->space->pool, &pages[l], 1);
-        kv->layers[l].pages[kv->layers[l].n++] = pages[l];
+    const bool shares = shares_sparse(kv, kv->blocks[i]);
+    if (!shares && !kv->selection.has_left && space->n_groups > 0) kv->n_holes++;
+    for (uint32_t l = 0; l < space->n_layers; l++) {
+        const enum kv_role role = kv_role_of(space, &kv->plan, l);
+        if (role == KV_WINDOWED && !(needs & PREFIX_WINDOW)) continue;
+        if (role == KV_SPARSE && kv->selection.has_left) continue;
+        const bool is_hole = role == KV_SPARSE && !shares;
+        share_page(space, &kv->layers[l], is_hole ? KV_NO_PAGE : pages[l]);
     }
 }
 
@@ -130,6 +173,12 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
     kv->n_blocks = n;
 }
 
+static uint32_t home_of(const struct kv_sequence *kv, uint32_t block) {
+    if (!needs_homes(kv)) return KV_NO_PAGE;
+    assert(block < kv->selection.n_written);
+    return kv->selection.blocks.pages[block];
+}
+
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     struct prefix_cache *cache = kv->space->cache;
     const uint32_t n_blocks = min_u32(n_tokens, n_shareable(kv)) / PAGE_TOKENS;
@@ -138,7 +187,7 @@ void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint
     for (uint32_t i = kv->n_blocks; i < n_blocks; i++) {
         const uint32_t block = prefix_cache_insert(cache, last_block(kv), kv->salt, kv->hashes[i],
                                                    tokens + (size_t)i * PAGE_TOKENS, kv->layers, i,
-                                                   needs_window(kv, i));
+                                                   needs_of(kv, i), home_of(kv, i));
         if (block == PREFIX_NONE) return;
         kv->blocks[i] = block;
         kv->n_blocks = i + 1;
@@ -155,20 +204,67 @@ void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n) {
     kv->n_far = max_u32(kv->n_far, n);
 }
 
-int sequence_prefix_resume(struct kv_sequence *kv, struct error *err) {
+/* Brings blocks back from their places in the host pool.  A sequence with pages of its own for
+ * sparse layers lends these to the block. */
+static int bring_back(struct kv_sequence *kv, struct error *err) {
+    struct prefix_cache *cache = kv->space->cache;
     int code = 0;
-    for (uint32_t i = 0; i < kv->n_blocks && !code; i++)
-        if (prefix_cache_is_stored(kv->space->cache, kv->blocks[i]))
-            code = prefix_cache_bring_back(kv->space->cache, kv->blocks[i], kv->layers, i,
-                                           needs_window(kv, i), err);
+    for (uint32_t i = 0; i < kv->n_blocks && !code; i++) {
+        const uint32_t needs = needs_of(kv, i) | (kv->selection.has_left ? 0 : PREFIX_SPARSE);
+        if (prefix_cache_is_stored(cache, kv->blocks[i]))
+            code = prefix_cache_bring_back(cache, kv->blocks[i], kv->layers, i, needs, err);
+    }
     return code;
+}
+
+/* Tells whether block i has no sparse pages yet, but its home. */
+static bool is_at_home(const struct kv_sequence *kv, uint32_t i) {
+    return i < kv->n_blocks && prefix_cache_sparse_dropped(kv->space->cache, kv->blocks[i]);
+}
+
+/* Copies the homes of n blocks from block `first` on into the pages of sparse layers. */
+static int fetch_homes(const struct kv_sequence *kv, uint32_t first, uint32_t n,
+                       struct error *err) {
+    const struct kv_space *space = kv->space;
+    uint32_t homes[MOST_HOMES], host_layer = 0;
+    int code = 0;
+    for (uint32_t i = 0; i < n; i++)
+        homes[i] = prefix_cache_home(space->cache, kv->blocks[first + i]);
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++) {
+        const struct offload_args args = {.kv = space->memory,
+                                          .store = space->store,
+                                          .host_layer = host_layer++,
+                                          .n = n,
+                                          .pages = kv->layers[l].pages + first,
+                                          .blocks = homes};
+        code = space->be->ops->host_pool->reload(space->be, &args, err);
+    }
+    return code;
+}
+
+/* Brings back what blocks have at home, as far as their sparse pages are needed. */
+static int bring_home(struct kv_sequence *kv, struct error *err) {
+    int code = 0;
+    for (uint32_t i = 0, n; i < kv->n_blocks && !code; i += n) {
+        for (n = 0; n < MOST_HOMES && is_at_home(kv, i + n);) n++;
+        if (n > 0) code = fetch_homes(kv, i, n, err);
+        for (uint32_t k = i; k < i + n; k++)
+            prefix_cache_hold_sparse(kv->space->cache, kv->blocks[k], kv->layers, k);
+        n = max_u32(n, 1);
+    }
+    return code;
+}
+
+int sequence_prefix_resume(struct kv_sequence *kv, struct error *err) {
+    const int code = bring_back(kv, err);
+    return code || needs_homes(kv) ? code : bring_home(kv, err);
 }
 
 /* Begins with children, so that they grow old before their parents (prefix_cache.h). */
 void sequence_prefix_release(struct kv_sequence *kv) {
     while (kv->n_blocks > 0) {
         const uint32_t i = --kv->n_blocks;
-        prefix_cache_unuse(kv->space->cache, kv->blocks[i], needs_window(kv, i));
+        prefix_cache_unuse(kv->space->cache, kv->blocks[i], needs_of(kv, i));
     }
     kv->n_far = 0;
 }

@@ -9,6 +9,9 @@
  *
  * Only what all layers have can be shared, so a sequence shares the least of what its kinds allow.
  *
+ * A sequence that moves tokens shares no sparse pages.  It uses the homes of blocks instead, and has
+ * pages of its own for sparse layers, as long as these see the text.
+ *
  * Thread: engine.  Memory: arrays of block numbers and hashes, which grow in prepare and grow. */
 #ifndef ENGINE_KV_SEQUENCE_PREFIX_H
 #define ENGINE_KV_SEQUENCE_PREFIX_H

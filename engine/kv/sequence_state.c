@@ -53,12 +53,20 @@ static bool suits(const void *ctx, const struct kv_state *state) {
     return kind_of(kv)->ends_at(kv, state->turn, state->n_tokens) == state->ends_at;
 }
 
+bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_state_key *key,
+                        uint32_t *n_most) {
+    if (!kind_of(kv)) return false;
+    *key = kv_state_key(&kv->plan, kv->salt);
+    *n_most = min_u32(n_max, kv->plan.n_prompt - 1);
+    return true;
+}
+
 struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_t *tokens,
                                      uint32_t n_max) {
-    if (!kind_of(kv)) return NULL;
-    const struct kv_state_key key = kv_state_key(&kv->plan, kv->salt);
-    return state_cache_find(kv->space->states, &key, tokens, min_u32(n_max, kv->plan.n_prompt - 1),
-                            suits, kv);
+    struct kv_state_key key;
+    uint32_t n_most;
+    if (!sequence_state_key(kv, n_max, &key, &n_most)) return NULL;
+    return state_cache_find(kv->space->states, &key, tokens, n_most, suits, kv);
 }
 
 void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {

@@ -26,6 +26,7 @@
 struct error;
 struct kv_sequence;
 struct kv_state;
+struct kv_state_key;
 
 /* A prompt with fewer rows to compute gets no state before its last token: copying it, and a step
  * more, would cost about as much. */
@@ -33,6 +34,10 @@ enum { STATE_MIN_ROWS = 128 };
 
 /* Makes what the sequence's own states need.  ERR_NOMEM. */
 int sequence_state_prepare(struct kv_sequence *kv, const uint32_t *prompt);
+/* Returns the key of states that the sequence may go on from, and the most tokens that one may have of
+ * the text's first n_max; false: there are none. */
+bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_state_key *key,
+                        uint32_t *n_most);
 /* Returns the state from which the sequence would go on, or NULL; changes nothing. */
 struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_t *tokens,
                                      uint32_t n_max);

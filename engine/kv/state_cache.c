@@ -12,8 +12,10 @@
 #include "engine/base/error.h"
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
+#include "engine/kv/disk/disk.h"
 #include "engine/kv/host_copy.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/offer.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/plan.h"
 #include "engine/kv/prefix_cache.h"
@@ -31,6 +33,8 @@ struct state_cache {
     struct state_list idle, stored;
     uint32_t n_states, n_store_blocks;
     uint64_t n_tokens; /* of all names */
+    uint32_t *offered; /* [offered_capacity]: a state's pages in the order of its file */
+    uint32_t offered_capacity;
 };
 
 /* ---- names ---- */
@@ -51,6 +55,9 @@ struct key_words {
     uint64_t words[7];
 };
 
+_Static_assert(sizeof(struct key_words) <= sizeof(((struct disk_key *)0)->words),
+               "a file has space for the key");
+
 static struct key_words words_of(const struct kv_state_key *key) {
     const struct kv_budget *b = &key->budget;
     return (struct key_words){
@@ -62,6 +69,14 @@ static struct key_words words_of(const struct kv_state_key *key) {
 static bool same_key(const struct kv_state_key *a, const struct kv_state_key *b) {
     const struct key_words left = words_of(a), right = words_of(b);
     return memcmp(&left, &right, sizeof(left)) == 0;
+}
+
+struct disk_key kv_state_disk_key(const struct kv_state_key *key, const uint32_t *tokens,
+                                  uint32_t n_tokens) {
+    const struct key_words words = words_of(key);
+    struct disk_key out = {.kind = DISK_STATE, .n_tokens = n_tokens, .tokens = tokens};
+    memcpy(out.words, words.words, sizeof(words.words));
+    return out;
 }
 
 static bool begins_with(const uint32_t *tokens, const struct kv_state *state) {
@@ -184,10 +199,69 @@ static void drop(struct state_cache *cache, struct kv_state *state) {
     kv_state_destroy(cache->space, state);
 }
 
+/* ---- the tier on disk ---- */
+
+/* Puts the pages of all layers one behind the other, as in host blocks; NULL: no memory. */
+static const uint32_t *pages_in_order(struct state_cache *cache, const struct kv_state *state) {
+    if (state->n_pages > cache->offered_capacity) {
+        uint32_t *offered = realloc(cache->offered, state->n_pages * sizeof(*offered));
+        if (!offered) return NULL;
+        cache->offered = offered;
+        cache->offered_capacity = state->n_pages;
+    }
+    for (uint32_t l = 0, n = 0; l < cache->space->n_layers; n += state->layers[l++].n)
+        memcpy(cache->offered + n, state->layers[l].pages,
+               state->layers[l].n * sizeof(*cache->offered));
+    return cache->offered;
+}
+
+/* Describes the state for the tier on disk; the key must live as long.  false: it is not offered. */
+static bool describe(struct state_cache *cache, struct kv_state *state, struct disk_key *key,
+                     struct kv_offer *out) {
+    struct kv_disk *disk = cache->space->disk;
+    if (!disk || !state->is_sound) return false;
+    *key = kv_state_disk_key(&state->key, state->tokens, state->n_tokens);
+    if (state->id.kind == 0) state->id = kv_disk_id(disk, key);
+    *out = (struct kv_offer){
+        .key = key,
+        .id = &state->id,
+        .notes = {[STATE_TURN] = state->turn, [STATE_ENDS_AT] = state->ends_at},
+        .n_pages = state->n_pages,
+        .pages = state->is_stored ? NULL : pages_in_order(cache, state),
+        .blocks = state->blocks.pages,
+        .stored_at = state->stored_at,
+    };
+    return out->pages || state->is_stored;
+}
+
+static void offer_and_drop(struct state_cache *cache, struct kv_state *state) {
+    struct disk_key key;
+    struct kv_offer offer;
+    if (describe(cache, state, &key, &offer)) {
+        offer.is_last = true;
+        (void)kv_offer(cache->space, &offer);
+    }
+    drop(cache, state);
+}
+
+enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving *saving) {
+    struct kv_state *newest[] = {cache->idle.newest, cache->stored.newest};
+    for (size_t i = 0; i < 2; i++)
+        for (struct kv_state *state = newest[i]; state; state = state->older) {
+            struct disk_key key;
+            struct kv_offer offer;
+            if (!describe(cache, state, &key, &offer)) continue;
+            const enum kv_save_result saved = kv_save_one(cache->space, &offer, saving);
+            if (saved != SAVE_ON) return saved;
+        }
+    return SAVE_ON;
+}
+
 void state_cache_destroy(struct state_cache *cache) {
     if (!cache) return;
     while (cache->idle.oldest) drop(cache, cache->idle.oldest);
     while (cache->stored.oldest) drop(cache, cache->stored.oldest);
+    free(cache->offered);
     free(cache);
 }
 
@@ -217,7 +291,7 @@ static void make_space(struct state_cache *cache, uint32_t n_tokens) {
     while (cache->n_states > 0 &&
            (cache->n_states >= STATE_MAX_STATES || cache->n_tokens + n_tokens > STATE_MAX_TOKENS)) {
         struct kv_state *idle = cache->idle.oldest, *stored = cache->stored.oldest;
-        drop(cache, !stored || (idle && idle->since < stored->since) ? idle : stored);
+        offer_and_drop(cache, !stored || (idle && idle->since < stored->since) ? idle : stored);
     }
 }
 
@@ -272,13 +346,14 @@ static bool store(struct state_cache *cache, struct kv_state *state) {
         place += state->layers[l].n;
     }
     space->swaps->n_out += state->n_pages;
+    state->stored_at = space->disk ? kv_disk_moment(space->disk) : 0;
     return true;
 }
 
 void state_cache_evict_oldest(struct state_cache *cache) {
     struct kv_state *state = cache->idle.oldest;
     if (!store(cache, state)) {
-        drop(cache, state);
+        offer_and_drop(cache, state);
         return;
     }
     remove_from_list(cache, state);
@@ -289,7 +364,7 @@ void state_cache_evict_oldest(struct state_cache *cache) {
 }
 
 void state_cache_drop_oldest_stored(struct state_cache *cache) {
-    drop(cache, cache->stored.oldest);
+    offer_and_drop(cache, cache->stored.oldest);
 }
 
 uint32_t state_cache_n_idle_pages(const struct state_cache *cache) {

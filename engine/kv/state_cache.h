@@ -11,7 +11,9 @@
  * A state is cached from its insertion on, and unused: its pages can be freed at any time, least
  * recently used first, in one order with the blocks of the prefix cache.  With a host pool an
  * evicted state moves there if there is space.  It is found as before, and
- * copied from there.  A state whose soundness is not known yet is not found.
+ * copied from there.  A state whose soundness is not known yet is not found.  With a tier on disk
+ * (disk/disk.h) a state that leaves the host pool, or the device where there is none, is offered to
+ * it.
  *
  * Thread: engine (kv_state_create: any).  Memory: a state is made by its sequence, before it runs;
  * the cache bounds their number and the length of their names, and frees them. */
@@ -22,8 +24,11 @@
 #include <stdint.h>
 
 #include "engine/device/evict.h"
+#include "engine/kv/disk/index.h"
 #include "engine/kv/kv_space.h"
+#include "engine/kv/offer.h"
 
+struct disk_key;
 struct error;
 struct kv_plan;
 struct state_cache; /* opaque: the fields live in state_cache.c */
@@ -50,12 +55,21 @@ struct kv_state {
     uint32_t ends_at; /* as kv_kind.ends_at() gave it */
     /* Its pages, [n_layers], all of the same length; or host blocks that hold what they had. */
     struct page_list *layers, blocks;
-    uint32_t n_pages; /* of all layers together */
-    uint64_t since;   /* when it was used last */
+    uint32_t n_pages;   /* of all layers together */
+    uint64_t since;     /* when it was used last */
+    uint64_t stored_at; /* kv_disk_moment() of its copy to the host pool */
+    struct disk_id id;  /* its name on disk; kind 0: not worked out yet */
     bool is_cached, is_sound, is_stored;
 };
 
+/* What the notes of a state's file are. */
+enum kv_state_note { STATE_TURN, STATE_ENDS_AT };
+
 struct kv_state_key kv_state_key(const struct kv_plan *plan, uint64_t salt);
+
+/* Returns the key of a state's file. */
+struct disk_key kv_state_disk_key(const struct kv_state_key *key, const uint32_t *tokens,
+                                  uint32_t n_tokens);
 
 /* Makes an empty state for up to n_pages pages a layer.  tokens: its name, which is copied; NULL: it
  * gets one later.  with_lists: it has lists of its own.  Returns NULL if there is no memory. */
@@ -91,6 +105,9 @@ void state_cache_take(struct state_cache *cache, struct kv_state *state);
 uint64_t state_cache_oldest(const struct state_cache *cache);
 void state_cache_evict_oldest(struct state_cache *cache);
 uint32_t state_cache_n_idle_pages(const struct state_cache *cache);
+
+/* Does for sound states what prefix_cache_save() does for blocks, the newest first. */
+enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving *saving);
 
 /* Returns the same of states in the host pool; the other functions are of these, too. */
 uint64_t state_cache_oldest_stored(const struct state_cache *cache);

@@ -16,30 +16,38 @@
 
 /* ---- waiting sequences, in the order in which they were preempted ---- */
 
-static uint32_t n_blocks_of(const struct kv_swap *swap) {
-    return swap->blocks.n + swap->kept->n;
+static void offer(const struct kv_space *space, const struct kv_swap *swap) {
+    page_pool_offer(space->blocks, PAGE_WAITING, swap->blocks.pages, swap->blocks.n);
+    page_pool_offer(space->blocks, PAGE_WAITING, swap->kept->pages, swap->kept->n);
 }
 
-static void append(struct kv_swaps *swaps, struct kv_swap *swap) {
+static void withdraw(const struct kv_space *space, const struct kv_swap *swap) {
+    page_pool_withdraw(space->blocks, PAGE_WAITING, swap->blocks.pages, swap->blocks.n);
+    page_pool_withdraw(space->blocks, PAGE_WAITING, swap->kept->pages, swap->kept->n);
+}
+
+static void append(const struct kv_space *space, struct kv_swap *swap) {
+    struct kv_swaps *swaps = space->swaps;
     swap->older = swaps->newest;
     swap->newer = NULL;
     if (swaps->newest) swaps->newest->newer = swap;
     else swaps->oldest = swap;
     swaps->newest = swap;
-    swaps->n_blocks += n_blocks_of(swap);
+    offer(space, swap);
 }
 
-static void take_out(struct kv_swaps *swaps, struct kv_swap *swap) {
+static void take_out(const struct kv_space *space, struct kv_swap *swap) {
+    struct kv_swaps *swaps = space->swaps;
     if (swap->older) swap->older->newer = swap->newer;
     else swaps->oldest = swap->newer;
     if (swap->newer) swap->newer->older = swap->older;
     else swaps->newest = swap->older;
-    if (!swap->is_matched) swaps->n_blocks -= n_blocks_of(swap);
+    if (!swap->is_matched) withdraw(space, swap);
 }
 
 /* Frees the swap's blocks, but for those that are lent and the `kept` ones. */
 static void forget(const struct kv_space *space, struct kv_swap *swap) {
-    take_out(space->swaps, swap);
+    take_out(space, swap);
     page_pool_release(space->blocks, swap->blocks.pages, swap->blocks.n - swap->n_lent);
     swap->blocks.n = swap->n_tokens = swap->n_lent = 0;
     swap->is_matched = false;
@@ -54,7 +62,8 @@ void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap) {
 
 uint32_t kv_spare_blocks(const struct kv_space *space) {
     if (!space->blocks) return 0;
-    return page_pool_n_free(space->blocks) + kv_n_stored_blocks(space) + space->swaps->n_blocks;
+    return page_pool_n_free(space->blocks) + kv_n_stored_blocks(space) +
+           page_pool_n_offered(space->blocks, PAGE_WAITING);
 }
 
 /* Returns the oldest swap that is not matched; at most one is matched at a time. */
@@ -62,9 +71,15 @@ static struct kv_swap *oldest(const struct kv_swaps *swaps) {
     return swaps->oldest->is_matched ? swaps->oldest->newer : swaps->oldest;
 }
 
+/* Drops what is cached in the host pool until n_blocks blocks are free or there is no more. */
+static void drop_cached(const struct kv_space *space, uint64_t n_blocks) {
+    kv_drop_stored(space, n_blocks);
+    if (space->cache) prefix_cache_drop_homes(space->cache, n_blocks);
+}
+
 int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
     if (n_blocks > kv_spare_blocks(space)) return ERR_FULL;
-    if (n_blocks > 0) kv_drop_stored(space, n_blocks);
+    if (n_blocks > 0) drop_cached(space, n_blocks);
     while (n_blocks > 0 && page_pool_n_free(space->blocks) < n_blocks)
         kv_swap_drop(space, oldest(space->swaps));
     return 0;
@@ -72,12 +87,12 @@ int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
 
 void kv_swap_claim(struct kv_sequence *kv) {
     kv->swap.is_matched = true;
-    kv->space->swaps->n_blocks -= n_blocks_of(&kv->swap);
+    withdraw(kv->space, &kv->swap);
 }
 
 static void give_up(struct kv_sequence *kv) {
     kv->swap.is_matched = false;
-    kv->space->swaps->n_blocks += n_blocks_of(&kv->swap);
+    offer(kv->space, &kv->swap);
 }
 
 uint32_t kv_swap_n_lendable(const struct kv_swap *swap) {
@@ -119,7 +134,7 @@ static uint64_t n_swapped_pages(const struct kv_sequence *kv) {
     return n;
 }
 
-/* Transfers the swapped pages to or from their blocks.  Skips the first n_known pages of lists,
+/* Transfers the swapped pages to or from their blocks.  Skips the first n_known pages of the text,
  * which are in place already; in layers with a window none are. */
 static int copy(const struct kv_sequence *kv, kv_move_pages move, uint32_t n_known,
                 uint64_t *n_moved, struct error *err) {
@@ -129,7 +144,8 @@ static int copy(const struct kv_sequence *kv, kv_move_pages move, uint32_t n_kno
     int code = 0;
     for (uint32_t l = 0; l < space->n_layers && !code; l++) {
         const struct range range = range_of(kv, l);
-        const uint32_t known = kv_has_window(space, l) ? 0 : min_u32(n_known, range.end),
+        const bool has_known = kv_list_is_text(kv, l) && !kv_has_window(space, l);
+        const uint32_t known = has_known ? min_u32(n_known, range.end) : 0,
                        from = max_u32(range.from, known);
         code = move(space, kv->layers[l].pages + from, range.end - from, blocks,
                     place + from - range.from, err);
@@ -150,10 +166,12 @@ static uint32_t n_shared(const struct kv_sequence *kv) {
 static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
     const struct kv_space *space = kv->space;
     struct page_list *blocks = &kv->swap.blocks;
-    const uint64_t n = kv_blocks_for(space, n_pages);
-    if (n == 0 || n > page_pool_n_free(space->blocks) + kv_n_stored_blocks(space)) return false;
+    const uint64_t n = kv_blocks_for(space, n_pages),
+                   n_cached =
+                       kv_n_stored_blocks(space) + page_pool_n_offered(space->blocks, PAGE_CACHED);
+    if (n == 0 || n > page_pool_n_free(space->blocks) + n_cached) return false;
     if (kv_list_grow(blocks, (uint32_t)n)) return false;
-    kv_drop_stored(space, n);
+    drop_cached(space, n);
     page_pool_take_sure(space->blocks, blocks->pages, (uint32_t)n);
     blocks->n = (uint32_t)n;
     return true;
@@ -174,7 +192,7 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
         swap->n_tokens = 0;
         return 0;
     }
-    append(space->swaps, swap);
+    append(space, swap);
     return copy(kv, kv_pages_out, 0, &space->swaps->n_out, err);
 }
 

@@ -8,8 +8,8 @@
  * Layers follow one another, then comes the state of the selection.  Host blocks that hold sparse
  * layers' tokens stay where they are meanwhile.
  *
- * Swapped data are only a cache.  A running sequence may take the blocks of waiting ones, always
- * all of a sequence's.  A sequence whose swapped pages, or whose first blocks in the prefix cache,
+ * Swapped data are only a cache, and their blocks are offered (page_pool.h) until they are claimed.
+ * A running sequence may take the blocks of waiting ones, always all of a sequence's.  A sequence whose swapped pages, or whose first blocks in the prefix cache,
  * are gone is computed again.
  *
  * Thread: engine.  Memory: a list of blocks per sequence, which grows in kv_swap_out(). */
@@ -41,7 +41,6 @@ struct kv_swap {
 
 struct kv_swaps {
     struct kv_swap *oldest, *newest;
-    uint32_t n_blocks;    /* of all swaps that are not matched */
     uint64_t n_out, n_in; /* pages copied to the host pool and back, so far */
 };
 
@@ -65,7 +64,7 @@ uint32_t kv_swap_n_lendable(const struct kv_swap *swap);
 void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks);
 
 /* Returns how many host blocks a running sequence could have, 0 without a host pool.  These are the
- * free ones, the prefix cache's, and those of waiting sequences. */
+ * free ones, the prefix cache's, and those of waiting sequences, unless a running one has them. */
 uint32_t kv_spare_blocks(const struct kv_space *space);
 /* Makes n_blocks host blocks free: drops the prefix cache's first, then those of the sequences that
  * have waited longest.  ERR_FULL: nothing has been dropped. */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/digest.h"
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/device/dtype.h"
@@ -147,6 +148,14 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     free(checkpoint->shards);
     json_decref(checkpoint->index);
     free(checkpoint);
+}
+
+void checkpoint_digest(const struct checkpoint *checkpoint, struct digest *digest) {
+    digest_absorb(digest, checkpoint->n_shards);
+    for (uint32_t i = 0; i < checkpoint->n_shards; i++) {
+        const struct mapped_file *mapped = &checkpoint->shards[i].mapped;
+        digest_absorb_checksums(digest, mapped->bytes, mapped->size);
+    }
 }
 
 bool checkpoint_has(const struct checkpoint *checkpoint, const char *name) {

@@ -13,6 +13,7 @@
 #include "engine/model/safetensors.h"
 
 struct checkpoint;
+struct digest;
 struct weight;
 
 /* Opens the directory's files.  On failure *out is untouched. */
@@ -22,6 +23,9 @@ void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 /* Returns ERR_IO, naming the file, once a missing part of one was touched: what was computed since
  * may be wrong (mapped_file.h). */
 int checkpoint_check(const struct checkpoint *checkpoint, struct error *err);
+
+/* Absorbs every byte of the files, in the order in which they were opened; reads all of them. */
+void checkpoint_digest(const struct checkpoint *checkpoint, struct digest *digest);
 
 bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
 

@@ -75,6 +75,7 @@ struct decoder {
     struct step step; /* with the model's windows */
     unsigned extras;
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
+    bool has_logits;               /* of the newest step: its rows left their logits, in order */
     uint32_t n_sampled;            /* sample rows of the newest step: STEP_SAMPLED may name these */
 };
 
@@ -625,11 +626,9 @@ static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
     return rc ? rc : run_logits(d, d->x, n_rows, err);
 }
 
-static int run_plain_decode(struct decoder *d, uint32_t n_rows, const struct sample_row *samples,
-                            struct sample_result *results, float *logits_out, struct error *err) {
+static int run_plain_decode(struct decoder *d, uint32_t n_rows, struct error *err) {
     struct decode_body *body = &d->bodies[d->extras];
-    int rc = d->be->ops->run_graph(d->be, padded_rows(d, n_rows), run_decode, body, err);
-    return rc ? rc : run_sample(d, samples, n_rows, results, logits_out, err);
+    return d->be->ops->run_graph(d->be, padded_rows(d, n_rows), run_decode, body, err);
 }
 
 static bool is_sampled(const struct decoder *d, uint32_t token) {
@@ -697,14 +696,13 @@ static int run_order(struct decoder *d, const struct step *step, struct error *e
     return 0;
 }
 
-static int run_step(struct decoder *d, const struct step *step, const struct sample_row *samples,
-                    uint32_t n_samples, struct sample_result *results, float *logits_out,
-                    struct error *err) {
-    if (is_plain_decode(d, step, samples, n_samples))
-        return run_plain_decode(d, n_samples, samples, results, logits_out, err);
-    int rc = run_order(d, step, err);
-    if (!rc) rc = run_layers(d, step->n_rows, err);
-    return rc ? rc : run_samples(d, d->x, samples, n_samples, results, logits_out, err);
+/* Runs the step as far as it does not depend on how its rows are sampled. */
+static int run_rows(struct decoder *d, const struct step *step, const struct sample_row *samples,
+                    uint32_t n_samples, struct error *err) {
+    d->has_logits = is_plain_decode(d, step, samples, n_samples);
+    if (d->has_logits) return run_plain_decode(d, n_samples, err);
+    const int rc = run_order(d, step, err);
+    return rc ? rc : run_layers(d, step->n_rows, err);
 }
 
 /* Begins a step, if the backend and the pages have what its sequences need. */
@@ -738,21 +736,34 @@ static int fetch_totals(struct decoder *d, struct evict_total *totals, struct er
     return d->be->ops->evict->totals(d->be, d->kv, totals, err);
 }
 
-static int submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
-                  uint32_t n_samples, struct sample_result *results, struct evict_total *totals,
-                  float *logits_out, struct error *err) {
+int decoder_submit_rows(struct decoder *d, const struct step *step,
+                        const struct sample_row *samples, uint32_t n_samples, struct error *err) {
     int rc = check_rows(d, step, err);
     if (!rc) rc = check_samples(step, samples, n_samples, err);
-    if (rc) return rc;
-    if ((rc = begin(d, step, n_samples, err))) return rc;
-    rc = run_step(d, step, samples, n_samples, results, logits_out, err);
+    if (!rc) rc = begin(d, step, n_samples, err);
+    return rc ? rc : run_rows(d, step, samples, n_samples, err);
+}
+
+static int submit_samples(struct decoder *d, const struct sample_row *samples, uint32_t n_samples,
+                          struct sample_result *results, struct evict_total *totals,
+                          float *logits_out, struct error *err) {
+    const int rc = d->has_logits
+                       ? run_sample(d, samples, n_samples, results, logits_out, err)
+                       : run_samples(d, d->x, samples, n_samples, results, logits_out, err);
     return rc ? rc : fetch_totals(d, totals, err);
 }
 
-int decoder_submit(struct decoder *decoder, const struct step *step,
-                   const struct sample_row *samples, uint32_t n_samples,
-                   struct sample_result *results, struct evict_total *totals, struct error *err) {
-    return submit(decoder, step, samples, n_samples, results, totals, NULL, err);
+int decoder_submit_samples(struct decoder *d, const struct sample_row *samples, uint32_t n_samples,
+                           struct sample_result *results, struct evict_total *totals,
+                           struct error *err) {
+    return submit_samples(d, samples, n_samples, results, totals, NULL, err);
+}
+
+int decoder_submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
+                   uint32_t n_samples, struct sample_result *results, struct evict_total *totals,
+                   struct error *err) {
+    const int rc = decoder_submit_rows(d, step, samples, n_samples, err);
+    return rc ? rc : submit_samples(d, samples, n_samples, results, totals, NULL, err);
 }
 
 /* ---- a long prompt ---- */
@@ -842,6 +853,7 @@ int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err
 int decoder_step(struct decoder *decoder, const struct step *step, const struct sample_row *samples,
                  uint32_t n_samples, struct sample_result *results, struct evict_total *totals,
                  float *logits_out, struct error *err) {
-    int rc = submit(decoder, step, samples, n_samples, results, totals, logits_out, err);
+    int rc = decoder_submit_rows(decoder, step, samples, n_samples, err);
+    if (!rc) rc = submit_samples(decoder, samples, n_samples, results, totals, logits_out, err);
     return rc ? rc : decoder->be->ops->sync(decoder->be, err);
 }

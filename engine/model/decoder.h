@@ -68,6 +68,14 @@ void decoder_destroy(struct decoder *decoder); /* NULL is allowed */
 int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
                    struct sample_result *results, struct evict_total *totals, struct error *err);
+/* Submits the step in two parts: its rows, and what is sampled from them.  Between the two, other
+ * members of the samples than logit_row may still change, and the results of the step before may be
+ * collected, with n_newer 1. */
+int decoder_submit_rows(struct decoder *decoder, const struct step *step,
+                        const struct sample_row *samples, uint32_t n_samples, struct error *err);
+int decoder_submit_samples(struct decoder *decoder, const struct sample_row *samples,
+                           uint32_t n_samples, struct sample_result *results,
+                           struct evict_total *totals, struct error *err);
 /* Submits a step of one sequence, whose rows are the slice's.  Slices come in order of their rows,
  * layer by layer.  Only those that leave the last layer may have samples, as in decoder_submit().
  * totals are those of the last slice of all. */

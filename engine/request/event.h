@@ -25,10 +25,11 @@ struct token_info {
 };
 
 enum event_kind {
-    /* Prompt log-probabilities: all prompt tokens; comes before any other event. */
+    /* Prompt log-probabilities: all prompt tokens; comes before any text. */
     EVENT_PROMPT,
-    EVENT_TEXT,  /* the generated text, and the tokens completed, since the last event */
-    EVENT_FINISH /* the one final event; may hold the last text and tokens, too */
+    EVENT_PROGRESS, /* some of the prompt has been computed; for lack of memory it may be missing */
+    EVENT_TEXT,     /* the generated text, and the tokens completed, since the last event */
+    EVENT_FINISH    /* the one final event; may hold the last text and tokens, too */
 };
 
 struct engine_event {
@@ -40,7 +41,8 @@ struct engine_event {
     size_t text_length;
     struct token_info *tokens;
     uint32_t n_tokens;
-    /* EVENT_FINISH */
+    uint32_t n_processed; /* EVENT_PROGRESS: of the n_prompt tokens, with the n_cached */
+    /* EVENT_FINISH, but for n_prompt and n_cached */
     enum finish_reason reason;
     bool stopped_by_string; /* FINISH_STOP because of stop[stop_index] */
     bool stopped_by_token;  /* FINISH_STOP because of one of its stop_tokens (stop_token) */

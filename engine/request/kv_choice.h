@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/device/evict.h"
+#include "engine/device/layer_set.h"
 #include "engine/device/select.h"
 
 /* How a request's cache comes to its contents.  Every policy is made of one of these. */
@@ -47,6 +48,12 @@ struct kv_choice {
     uint32_t n_tail;           /* newest tokens; rounded up to whole pages */
     enum kv_selector selector; /* by which queries tokens are selected (select.h) */
     bool on_device;            /* all tokens stay in the KV cache: faster while they fit */
+};
+
+/* Layers that keep something else than the request's other layers.  Zeroed: there are none. */
+struct kv_part {
+    struct layer_set layers;
+    struct kv_choice choice; /* KV_BOUNDED, without cache_positions */
 };
 
 static inline bool kv_choice_is_bounded(const struct kv_choice *kv) {

@@ -92,7 +92,7 @@ const struct kv_member kv_members[KV_N_MEMBERS] = {
                             .form = KV_FORM_WORD,
                             .offset = AT(selector),
                             .low = KV_SELECTOR_LAST,
-                            .words = {"last", "uniform", "exponential"}},
+                            .words = {"last", "uniform", "exponential", "accumulated"}},
     [KV_MEMBER_OFFLOAD] = {.name = PREFIX "offload",
                            .form = KV_FORM_PLACE,
                            .offset = AT(on_device)},

@@ -24,6 +24,12 @@ static bool is_summed(const struct kv_choice *kv, bool scores_prompt) {
     return kv_choice_is_bounded(kv) && kv->score != KV_SCORE_NONE && kv->score != KV_SCORE_WINDOW;
 }
 
+/* Tells whether tokens are selected by the attention of all rows. */
+static bool is_accumulated(const struct kv_choice *kv, bool scores_prompt) {
+    (void)scores_prompt;
+    return kv_choice_selects(kv) && kv->selector == KV_SELECTOR_ACCUMULATED;
+}
+
 /* Tells whether the prompt's own log-probabilities are asked for.  Those of a sparse prompt are its
  * sparse rows', which auto must not decide for a request. */
 static bool is_scored(const struct kv_choice *kv, bool scores_prompt) {
@@ -36,12 +42,17 @@ static const struct dense_rule rules[] = {
     {is_cut, "kv_policy.prompt whole, or a kv_policy that evicts nothing"},
     {is_rotated, "kv_policy.positions text, or a kv_policy that evicts nothing"},
     {is_summed, "the kv_policy.score window, or a kv_policy without scores"},
+    {is_accumulated, "another kv_policy.selector than accumulated"},
     {is_scored, NULL},
 };
 
-const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv, bool scores_prompt) {
+const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv, const struct kv_part *part,
+                                            bool scores_prompt) {
+    const bool has_part = part && !layer_set_is_empty(&part->layers);
     for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++)
-        if (rules[i].applies(kv, scores_prompt)) return &rules[i];
+        if (rules[i].applies(kv, scores_prompt) ||
+            (has_part && rules[i].applies(&part->choice, scores_prompt)))
+            return &rules[i];
     return NULL;
 }
 

@@ -11,8 +11,13 @@
 #include "engine/request/kv_choice.h"
 #include "engine/request/prefill_choice.h"
 
+struct grammar;
+
 /* The parameters of a request's output.  sampling_defaults() gives the OpenAI defaults. */
 struct sampling_params {
+    struct grammar *grammar; /* which texts are allowed, counted (grammar.h); NULL: all */
+    bool has_prefix;         /* with a grammar: `prefix` comes before all that it says */
+    uint32_t prefix;         /* a token, which may be special */
     struct sampler sampler;  /* temperature 1, every other one off */
     struct logit_bias *bias; /* owned */
     uint32_t n_bias;
@@ -34,10 +39,12 @@ struct engine_request {
     uint32_t n_prompt;
     struct sampling_params params;
     struct kv_choice kv;
+    struct kv_part kv_part;
     struct prefill_choice prefill;
     /* Sequences share cached prefixes only within one salt; 0: the common one. */
     uint64_t cache_salt;
     int32_t priority; /* lower runs first; ties by arrival */
+    bool progress;    /* events tell how much of the prompt has been computed */
     void *user;       /* returned with every event */
 };
 

@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
+#include "engine/grammar/grammar.h"
 
 struct sampling_params sampling_defaults(void) {
     return (struct sampling_params){
@@ -25,6 +26,7 @@ void sampling_fini(struct sampling_params *params) {
     free(params->stop);
     free(params->stop_tokens);
     free(params->bias);
+    grammar_unref(params->grammar);
     *params = (struct sampling_params){0};
 }
 

@@ -83,6 +83,7 @@ static void add(struct batch *batch, struct sequence *seq) {
     batch->entries[step->n_seqs++] =
         (struct batch_entry){seq, batch->n_samples, n_samples, begin + seq->n_rows};
     batch->n_samples += n_samples;
+    batch->masked |= n_samples > 0 && seq->constraint.matcher;
     step->n_rows += seq->n_rows;
     step->n_layers = seq->kv.space->n_layers;
 }
@@ -102,7 +103,7 @@ static void begin(struct batch *batch, enum step_time_kind kind) {
         (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
     batch->n_samples = 0;
     batch->kind = kind;
-    batch->selects = false;
+    batch->selects = batch->masked = false;
     batch->sparse = NULL;
     batch->visited = (struct sparse_totals){0};
 }
@@ -130,6 +131,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;
     if (batch->slice.layer == seq->kv.space->n_layers)
         batch->n_samples = sequence_sample_rows(seq, first, n_rows, 0, batch->samples);
+    batch->masked = batch->n_samples > 0 && seq->constraint.matcher;
     batch->entries[0] =
         (struct batch_entry){.seq = seq, .n_samples = batch->n_samples, .n_stored = stored};
     batch->step.n_seqs = 1;
@@ -141,6 +143,16 @@ const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at) 
     const bool is_whole =
         batch->kind == STEP_TIME_STEP || layer_slice_is_final(&batch->slice, batch->step.n_layers);
     return batch->step.seqs[at].budget && is_whole ? &batch->totals[at] : NULL;
+}
+
+void batch_mask(struct batch *batch) {
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        const struct batch_entry *entry = &batch->entries[i];
+        /* Of a sequence that has ended, what is sampled is dropped. */
+        if (batch_samples(batch, entry) && !entry->seq->over)
+            sequence_mask_row(entry->seq,
+                              &batch->samples[entry->first_sample + entry->n_samples - 1]);
+    }
 }
 
 int batch_submitted(const struct batch *batch, struct error *err) {

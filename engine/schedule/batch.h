@@ -30,6 +30,7 @@ struct batch {
     struct evict_total *totals;    /* [step.n_seqs]: batch_evicted() says which are valid */
     struct select_total *selected; /* [step.n_decode], valid for sequences that select */
     bool selects;                  /* some sequence does */
+    bool masked; /* some sequence has a grammar: batch_mask() completes the samples */
     uint32_t n_samples;
     enum step_time_kind kind; /* STEP_TIME_SLICE: `slice` is valid */
     struct layer_slice slice;
@@ -56,6 +57,10 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
 /* Tells the sequences' KV caches that the step has been submitted and the next one has not.  They
  * may then submit copies of the pages that it fills (kv_submitted()).  ERR_DEVICE. */
 int batch_submitted(const struct batch *batch, struct error *err);
+
+/* Completes the samples of sequences with a grammar, once the tokens of all steps before this one
+ * are known. */
+void batch_mask(struct batch *batch);
 
 /* Returns what the batch's sequence `at` has evicted so far, once the batch has run.  NULL: it has no
  * budget, or there are more slices to come. */

@@ -8,7 +8,9 @@
 
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
+#include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
+#include "engine/kv/kv_space.h"
 #include "engine/kv/plan.h"
 
 static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
@@ -66,7 +68,13 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
         siphash_absorb(&hash, pattern->kind);
         siphash_absorb(&hash, pattern->p1 | (uint64_t)pattern->p2 << 32);
     }
-    return siphash_end(&hash);
+    for (uint32_t i = 0; i < sparse->n_groups; i++) {
+        const struct layer_group *group = &sparse->groups[i];
+        siphash_absorb(&hash, group->filter);
+        siphash_absorb(&hash, group->first | (uint64_t)group->end << 32);
+    }
+    const uint64_t salt = siphash_end(&hash);
+    return owner ? salt | KV_SALT_PRIVATE : salt & ~KV_SALT_PRIVATE;
 }
 
 enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,

@@ -34,7 +34,8 @@ struct prefill_support {
     bool filters_choose;              /* the backend has PATTERN_FILTERS */
     const struct layer_group *groups; /* host [n_groups]: the filters */
     uint32_t n_groups;
-    uint64_t key[2]; /* random: clients choose salts, and must not guess those of sparse blocks */
+    uint64_t key
+        [2]; /* random, the same as long as a tier on disk: clients choose salts, and must not guess those of sparse blocks */
 };
 
 /* A request's choice, worked out. */
@@ -56,8 +57,8 @@ struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct dense_rule *dense, const struct kv_plan *kv);
 /* Returns the salt of the request's blocks: it differs wherever their contents may differ.  The
  * contents of sparse blocks depend on the rows that were computed together.  A request that must
- * not depend on them names itself as `owner`, and then shares no blocks.  owner 0: they are
- * shared. */
+ * not depend on them names itself as `owner`, and then shares no blocks, which do not outlive the
+ * process (KV_SALT_PRIVATE).  owner 0: they are shared. */
 uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_support *support,
                       uint64_t cache_salt, uint64_t owner);
 

@@ -33,8 +33,8 @@ static double work_of(const struct prefill_queue *p, const struct batch *batch) 
 static enum prefill_order order_of(const struct prefill_queue *p, const struct sequence *seq,
                                    uint32_t n_stored) {
     const enum prefill_order way = prefill_order(&seq->prefill, n_stored, p->max_long_rows);
-    if (seq->kv.plan.layer_major) /* all of its prompt is stored, or no token of it */
-        return n_stored == 0 ? PREFILL_LAYER_MAJOR : PREFILL_CHUNKED;
+    if (seq->kv.plan.layer_major) /* what is computed together is stored, or a prefix of it */
+        return n_stored < seq->prefill.n_together ? PREFILL_LAYER_MAJOR : PREFILL_CHUNKED;
     const bool is_alone = p->space->batch_invariant || seq->prefill.no_reuse;
     return way == PREFILL_SPARSE_CHUNKED && is_alone ? PREFILL_CHUNKED : way;
 }

@@ -301,14 +301,21 @@ static struct kv_amount left_for_running(const struct scheduler *s) {
     return left;
 }
 
+/* Tells whether the sequence would find no more than when it found too little. */
+static bool is_blocked(const struct scheduler *s, const struct sequence *seq,
+                       struct kv_spare spare) {
+    return s->blocked == seq && spare.pages <= s->blocked_by.pages &&
+           spare.blocks <= s->blocked_by.blocks;
+}
+
 /* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
- * that it must wait. */
-static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err) {
+ * that it must wait.  *reads: for the tier on disk; others may overtake it meanwhile. */
+static int start_kv(struct scheduler *s, struct sequence *seq, bool *reads, struct error *err) {
     const struct kv_amount left = left_for_running(s);
     const struct kv_spare before = kv_spare(s->space, left);
-    if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
-        before.blocks <= s->blocked_by.blocks)
-        return ERR_FULL;
+    *reads = false;
+    if (is_blocked(s, seq, before)) return ERR_FULL;
+    if ((*reads = sequence_reads_ahead(seq))) return ERR_FULL;
     const int code = sequence_start_kv(seq, s->n_running > 0 ? &left : NULL, err);
     if (code == 0) return 0;
     s->blocked = seq;
@@ -338,7 +345,9 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
          seq && prefill_queue_has_budget(budget) && s->n_running < s->max_seqs; seq = next) {
         next = seq->next;
         if (is_held_back(s, seq) || prefill_queue_is_owned(&s->prefill_queue, seq)) continue;
-        int code = start_kv(s, seq, &err);
+        bool reads;
+        int code = start_kv(s, seq, &reads, &err);
+        if (reads) continue;
         /* No sequence of lower rank overtakes one that waits for pages, so long requests do not
          * starve. */
         if (code == ERR_FULL && (s->n_running > 0 || s->n_inflight > 0)) return;
@@ -398,6 +407,16 @@ static void add_counts(struct scheduler *s, const struct sequence *seq,
                 (uint64_t)(int64_t)(now.values[i] - before->values[i]);
 }
 
+/* Returns how many tokens of the prompt the sequence's rows of the batch leave computed.  A
+ * layer-major prompt is counted by its slices, and counts as stored with its last one. */
+static uint32_t n_processed(const struct batch *batch, const struct batch_entry *entry) {
+    const struct layer_slice *slice = &batch->slice;
+    const uint32_t n_entered = batch->step.n_layers + slice->leaves_last, n = slice->n_prompt_rows;
+    const uint64_t done = (uint64_t)slice->layer * n + slice->first_row + slice->n_rows;
+    if (batch->kind != STEP_TIME_SLICE || done == (uint64_t)n_entered * n) return entry->n_stored;
+    return entry->n_stored + (uint32_t)(done / n_entered);
+}
+
 /* Takes the results of the batch's sequence `at`; returns true if it has had its final event. */
 static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_t at,
                          struct event_list *events) {
@@ -407,6 +426,8 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     const struct kv_usage before = sequence_usage(seq);
     kv_count(&seq->kv, batch_evicted(batch, at),
              batch->step.seqs[at].select ? &batch->selected[at] : NULL);
+    if (entry->n_stored <= seq->n_prompt && n_generated == 0)
+        sequence_report(seq, n_processed(batch, entry), events);
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);
     s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;
@@ -450,8 +471,10 @@ uint32_t scheduler_n_live(const struct scheduler *s) {
 static void count_host_pool(const struct scheduler *s, struct engine_stats *out) {
     const struct kv_space *space = s->space;
     if (!space->store) return;
-    const uint64_t n_used = page_pool_n_pages(space->blocks) - page_pool_n_free(space->blocks) -
-                            kv_n_stored_blocks(space);
+    const uint64_t n_cached =
+        kv_n_stored_blocks(space) + page_pool_n_offered(space->blocks, PAGE_CACHED);
+    const uint64_t n_used =
+        page_pool_n_pages(space->blocks) - page_pool_n_free(space->blocks) - n_cached;
     out->host_pool_used_bytes = n_used * host_pool_block_bytes(space->store);
     out->n_swapped_out = space->swaps->n_out;
     out->n_swapped_in = space->swaps->n_in;

@@ -30,11 +30,14 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     seq->ending = event_create(EVENT_FINISH, 0, 0, 0, NULL);
     if (!seq->ending) return ERR_NOMEM;
     seq->prefill = plan->prefill;
-    const uint64_t salt = prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt,
-                                       shared->space->batch_invariant ? seq->id : 0);
+    const uint64_t salt =
+        prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt & ~KV_SALT_PRIVATE,
+                     shared->space->batch_invariant ? seq->id : 0);
     int code = kv_sequence_init(&seq->kv, shared->space, &plan->kv, salt);
     if (code) return code;
     code = sampling_state_init(&seq->sampling, &seq->params, shared->eos, shared->n_eos);
+    if (code) return code;
+    code = constraint_init(&seq->constraint, &seq->params, shared->tokenizer, shared->n_vocab);
     if (code) return code;
     code = output_init(&seq->output, shared->tokenizer, &seq->params);
     if (code) return code;
@@ -51,6 +54,7 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->shared = shared;
     seq->id = id;
     seq->priority = request->priority;
+    seq->progress = request->progress;
     seq->user = request->user;
     seq->params = request->params;
     seq->tokens = request->prompt;
@@ -76,6 +80,7 @@ void sequence_destroy(struct sequence *seq) {
     if (!seq) return;
     kv_sequence_fini(&seq->kv);
     sampling_state_fini(&seq->sampling);
+    constraint_fini(&seq->constraint);
     output_fini(&seq->output);
     if (seq->prompt_event) engine_event_free(seq->prompt_event);
     if (seq->ending) engine_event_free(seq->ending);
@@ -102,9 +107,17 @@ uint32_t sequence_n_reusable(const struct sequence *seq) {
     return seq->n_tokens - min_u32(seq->n_tokens, kv_plan_n_observed(&seq->kv.plan));
 }
 
+/* Tells whether more tokens are forced behind the in-flight one than rows are lost by waiting for it:
+ * then they are computed together, once it has come. */
+static bool is_worth_a_step(const struct sequence *seq) {
+    enum { MIN_FORCED = 4 };
+    return constraint_n_forced(&seq->constraint) >= MIN_FORCED;
+}
+
 uint32_t sequence_n_left(const struct sequence *seq) {
     /* Nothing is computed after the last token, whatever its value. */
     if (seq->n_sampled > 0 && n_sampled_in_all(seq) >= seq->params.max_tokens) return 0;
+    if (seq->n_sampled > 0 && is_worth_a_step(seq)) return 0;
     return seq->n_tokens + seq->n_sampled - seq->kv.n_tokens;
 }
 
@@ -122,10 +135,17 @@ bool sequence_worth_waiting(const struct sequence *seq, const struct sequence *o
     return sequence_n_reusable(seq) > 0 && kv_worth_waiting(&seq->kv, &other->kv);
 }
 
+/* Returns how many tokens the sequence needs pages for when it starts. */
+static uint32_t n_starting(const struct sequence *seq) {
+    return seq->shared->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
+}
+
+bool sequence_reads_ahead(struct sequence *seq) {
+    return kv_read_ahead(&seq->kv, seq->tokens, sequence_n_reusable(seq), n_starting(seq));
+}
+
 int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err) {
-    const uint32_t n_tokens =
-        seq->shared->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
-    return kv_start(&seq->kv, seq->tokens, sequence_n_reusable(seq), n_tokens, left, err);
+    return kv_start(&seq->kv, seq->tokens, sequence_n_reusable(seq), n_starting(seq), left, err);
 }
 
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
@@ -146,6 +166,12 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uin
     return n;
 }
 
+void sequence_mask_row(struct sequence *seq, struct sample_row *row) {
+    bool ban;
+    row->allowed = constraint_mask(&seq->constraint, row->banned, row->n_banned, &ban);
+    if (!ban) row->n_banned = 0;
+}
+
 struct kv_usage sequence_usage(const struct sequence *seq) {
     return kv_report(&seq->kv, seq->n_done);
 }
@@ -164,6 +190,15 @@ static void emit(const struct sequence *seq, struct engine_event *event,
     event->request_id = seq->id;
     event->user = seq->user;
     event_list_append(events, event);
+}
+
+void sequence_report(const struct sequence *seq, uint32_t n_processed, struct event_list *events) {
+    struct engine_event *event = seq->progress ? event_create(EVENT_PROGRESS, 0, 0, 0, NULL) : NULL;
+    if (!event) return;
+    event->n_prompt = seq->n_prompt;
+    event->n_cached = seq->n_cached;
+    event->n_processed = n_processed;
+    emit(seq, event, events);
 }
 
 void sequence_end(struct sequence *seq, enum finish_reason reason, int code, const char *text,
@@ -222,6 +257,7 @@ static struct verdict judge_token(const struct sequence *seq, uint32_t token) {
 }
 
 static int append_token(struct sequence *seq, uint32_t token) {
+    constraint_take(&seq->constraint, token);
     if (seq->n_tokens == seq->token_capacity) {
         uint32_t capacity = seq->token_capacity + seq->token_capacity / 2 + 16;
         uint32_t *tokens = realloc(seq->tokens, capacity * sizeof(*tokens));
@@ -245,6 +281,8 @@ static int take_token(struct sequence *seq, const struct sample_result *result, 
     code = output_push(&seq->output, result, mode, &v->stop_index);
     if (code < 0) return code;
     if (code == 1) v->ends = v->by_string = true;
+    /* Behind the grammar's end nothing can come, whatever ignore_eos says. */
+    if (!v->ends && seq->constraint.is_over) v->ends = true;
     if (!v->ends && sequence_n_generated(seq) >= p->max_tokens) {
         v->ends = true;
         v->reason = FINISH_LENGTH;
@@ -252,11 +290,35 @@ static int take_token(struct sequence *seq, const struct sample_result *result, 
     return v->ends && !v->by_string ? output_flush(&seq->output) : 0;
 }
 
+/* Tells whether tokens may be computed without having been sampled.  Their log-probabilities would be
+ * missing; caches that choose what they keep would see them together; and their bits would depend on
+ * whether a step is in flight. */
+static bool may_jump(const struct sequence *seq) {
+    return seq->constraint.matcher && seq->params.n_logprobs < 0 &&
+           kv_plan_sees_all(&seq->kv.plan) && !seq->shared->space->batch_invariant;
+}
+
+/* Appends the tokens that the grammar forces, unless an in-flight step is going to sample the first
+ * of them.  ERR_NOMEM. */
+static int jump_ahead(struct sequence *seq, struct verdict *v) {
+    if (!may_jump(seq)) return 0;
+    constraint_force(&seq->constraint);
+    int code = 0;
+    while (!code && !v->ends && seq->n_sampled == 0 && constraint_n_forced(&seq->constraint) > 0) {
+        const struct sample_result forced = {.token = constraint_next_forced(&seq->constraint)};
+        code = take_token(seq, &forced, v);
+    }
+    return code;
+}
+
 static bool accept_draw(struct sequence *seq, const struct sample_result *result,
                         struct event_list *events) {
     struct verdict v = {.ends = true, .reason = FINISH_LENGTH};
-    if (seq->params.max_tokens > 0 && take_token(seq, result, &v))
-        return fail_no_memory(seq, events);
+    int code = seq->params.max_tokens > 0 ? take_token(seq, result, &v) : 0;
+    if (!code && !v.ends) code = jump_ahead(seq, &v);
+    if (code) return fail_no_memory(seq, events);
+    if (seq->constraint.failed)
+        return fail(seq, seq->constraint.failed, constraint_failure(&seq->constraint), events);
     struct engine_event *event;
     if (output_take(&seq->output, v.ends, &event)) return fail_no_memory(seq, events);
     if (!event) return false;

@@ -24,6 +24,7 @@
 #include "engine/device/sample.h"
 #include "engine/device/sparse.h"
 #include "engine/kv/kv_sequence.h"
+#include "engine/request/constraint.h"
 #include "engine/request/output.h"
 #include "engine/request/request.h"
 #include "engine/request/sampling.h"
@@ -34,7 +35,7 @@ struct sequence_shared {
     const struct kv_space *space;
     const struct tokenizer *tokenizer;
     const uint32_t *eos; /* [n_eos] */
-    uint32_t n_eos;
+    uint32_t n_eos, n_vocab;
     struct prefill_support prefill;
     uint32_t max_rows;      /* of a step */
     uint32_t max_long_rows; /* of a layer-major prompt */
@@ -69,7 +70,9 @@ struct sequence {
     bool admitted;       /* has run before */
     bool over;           /* has had its final event */
     bool failed;         /* which was an error */
+    bool progress;       /* events tell how much of the prompt has been computed */
     struct sampling_state sampling;
+    struct constraint constraint;
     struct output output;
     /* Prompt log-probabilities so far; NULL: not asked for, or sent. */
     struct engine_event *prompt_event;
@@ -99,6 +102,9 @@ bool sequence_can_plan(const struct sequence *seq, uint32_t n_rows);
 /* Tells whether `other` is computing a prompt whose next block this one needs, too, so that waiting
  * for it saves work. */
 bool sequence_worth_waiting(const struct sequence *seq, const struct sequence *other);
+/* Tells whether the tier on disk is being read for the sequence, so that it is held back
+ * (read_ahead.h). */
+bool sequence_reads_ahead(struct sequence *seq);
 /* Gives the sequence its pages, for the tokens it has, or for all that it may ever have if it must
  * not be preempted; see kv_start(). */
 int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err);
@@ -111,10 +117,18 @@ struct kv_usage sequence_usage(const struct sequence *seq);
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
                               uint32_t first_row, struct sample_row *rows);
 
+/* Completes a drawn row with the tokens that may come.  To be called when all tokens before it are
+ * known, and before it is sampled. */
+void sequence_mask_row(struct sequence *seq, struct sample_row *row);
+
 /* Takes the results of those rows, once their step has stored the sequence's first n_stored tokens.
  * Appends the sequence's events; returns true if one of them is the final event. */
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events);
+
+/* Appends an event that n_processed tokens of the prompt have been computed or found, if the request
+ * asks for it. */
+void sequence_report(const struct sequence *seq, uint32_t n_processed, struct event_list *events);
 
 /* Takes the results of a step that was in flight when the sequence ended: nothing comes of them, but
  * whether they are sound. */

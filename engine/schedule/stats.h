@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "engine/device/sparse.h"
+#include "engine/kv/disk/disk.h"
 #include "engine/request/kv_choice.h"
 #include "engine/request/kv_policies.h"
 #include "engine/request/usage.h"
@@ -24,6 +25,7 @@ struct engine_stats {
     /* Prompts that began to be computed sparsely, and what their steps visited, by pattern. */
     uint64_t n_sparse;
     struct sparse_totals sparse;
+    struct kv_disk_stats disk; /* all zero: there is none */
 };
 
 /* Returns a number over all policies. */

@@ -14,7 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = "engine", "server", "cuda", "docs", "config"
-SOURCES = ".c", ".h", ".cu", ".cuh"
+SOURCES = ".c", ".h", ".cc", ".cu", ".cuh"
 PAGES = ".md", ".json"
 # A block comment in the first column, and the line below it.
 ABOVE = re.compile(r"^/\*(.*?)\*/\n([^\n]*)", re.DOTALL | re.MULTILINE)

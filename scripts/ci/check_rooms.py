@@ -23,17 +23,19 @@ ROOMS = {
     "engine/template": ("engine/base", "jansson utf8proc"),
     "engine/model": ("engine/base engine/device", "jansson"),
     "engine/sparsity": ("engine/base engine/device", "jansson"),
-    "engine/request": ("engine/base engine/device engine/tokenizer", ""),
+    # Its one C++ file is the whole of the library that the engine sees.
+    "engine/grammar": ("engine/base engine/tokenizer", "jansson xgrammar"),
+    "engine/request": ("engine/base engine/device engine/grammar engine/tokenizer", ""),
     "engine/kv": ("engine/base engine/device engine/request", ""),
     "engine/schedule": ("engine/base engine/device engine/request engine/kv", ""),
-    "engine": ("engine/base engine/device engine/tokenizer engine/model engine/request engine/kv "
-               "engine/schedule", ""),
+    "engine": ("engine/base engine/device engine/grammar engine/tokenizer engine/model "
+               "engine/request engine/kv engine/schedule", ""),
     "engine/tune": ("engine engine/base engine/device engine/model engine/sparsity", "jansson"),
     "server/json": ("engine/base", "jansson"),
     "server/http": ("engine/base", "uv microhttpd"),
     "server/settings": ("engine engine/base engine/template engine/device engine/model engine/request "
                         "engine/sparsity server/json", "uv jansson"),
-    "server/api": ("engine engine/base engine/request engine/template engine/tokenizer server/json "
+    "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "
                    "server/http server/settings", "uv jansson"),
     "server/ops": ("engine engine/base engine/model engine/tokenizer server/json server/http "
                    "server/settings server/api", "jansson"),
@@ -51,11 +53,12 @@ ROOMS = {
 LIBRARIES = [
     (r"uv(/|\.h$)", "uv"), (r"microhttpd\.h$", "microhttpd"), (r"jansson\.h$", "jansson"),
     (r"pcre2\.h$", "pcre2"), (r"utf8proc\.h$", "utf8proc"), (r"cmocka\.h$", "cmocka"),
+    (r"(xgrammar|dlpack)/", "xgrammar"),
     (r"(cuda|cublas|cooperative_groups|mma\.h$|nvtx|cutlass/|cute/)", "cuda"),
     (r"(cblas|openblas)", "blas"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
-SOURCES = ".c", ".h", ".cu", ".cuh"
+SOURCES = ".c", ".h", ".cc", ".cu", ".cuh"
 
 
 def room_of(path):

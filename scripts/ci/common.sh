@@ -3,14 +3,14 @@
 # Debian packages, the build, the Python environment of the end-to-end tests.  Sourced by bash after
 # `cd` to the repository root, never run.
 
-BUILD_PACKAGES=(build-essential meson ninja-build pkg-config libmicrohttpd-dev libuv1-dev
+BUILD_PACKAGES=(build-essential ca-certificates meson ninja-build pkg-config libmicrohttpd-dev libuv1-dev
     libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev)
 # What the binary needs when it runs.  The packages are those of Debian 12.
-RUNTIME_PACKAGES=(libmicrohttpd12 libuv1 libjansson4 libpcre2-8-0 libutf8proc2)
+RUNTIME_PACKAGES=(libmicrohttpd12 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 libstdc++6)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
 # and run the evaluation, which needs the second line.
 TEST_PACKAGES=(python3 python3-venv)
-PYTHON_PACKAGES=(jinja2 openai pytest pytest-xdist tokenizers
+PYTHON_PACKAGES=(jinja2 jsonschema openai pytest pytest-xdist tokenizers
     aiohttp matplotlib numpy tqdm)
 
 say() {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/http/http.h"
 #include "server/json/api_error.h"
 
 /* Compares in a time that depends only on the length of what the client sent.  A client therefore
@@ -18,15 +19,20 @@ static bool same_secret(const char *key, const char *given) {
     return difference == 0;
 }
 
-int auth_check(const char *key, const char *header, struct api_error *err) {
+/* Returns what the header Authorization gives as a key, or NULL. */
+static const char *bearer_of(const struct http_exchange *exchange) {
     static const char scheme[] = "Bearer ";
+    const char *header = http_header(exchange, "Authorization");
+    if (!header || strncasecmp(header, scheme, sizeof(scheme) - 1) != 0) return NULL;
+    return header + sizeof(scheme) - 1 + strspn(header + sizeof(scheme) - 1, " ");
+}
+
+int auth_check(const char *key, const struct http_exchange *exchange, struct api_error *err) {
     if (!key) return 0;
-    if (!header || strncasecmp(header, scheme, sizeof(scheme) - 1) != 0) {
-        return api_error_set(err, 401, "invalid_api_key", NULL,
-                             "send the API key as `Authorization: Bearer KEY`");
-    }
-    const char *given = header + sizeof(scheme) - 1;
-    while (*given == ' ') given++;
-    if (same_secret(key, given)) return 0;
-    return api_error_set(err, 401, "invalid_api_key", NULL, "the API key is wrong");
+    const char *bearer = bearer_of(exchange), *given = http_header(exchange, "x-api-key");
+    const bool same_bearer = bearer && same_secret(key, bearer);
+    if (same_bearer || (given && same_secret(key, given))) return 0;
+    return api_error_set(err, 401, "invalid_api_key", NULL,
+                         bearer || given ? "the API key is wrong"
+                                         : "send the API key as `Authorization: Bearer KEY`");
 }

@@ -5,9 +5,10 @@
 #define SERVER_API_AUTH_H
 
 struct api_error;
+struct http_exchange;
 
-/* Refuses with 401 a request whose Authorization header does not carry the key.  key: NULL lets
- * every request pass.  header: the header's value, or NULL. */
-int auth_check(const char *key, const char *header, struct api_error *err);
+/* Refuses with 401 a request that carries the key neither in its header Authorization nor in
+ * x-api-key, where clients of Anthropic's API have it.  key: NULL lets every request pass. */
+int auth_check(const char *key, const struct http_exchange *exchange, struct api_error *err);
 
 #endif

@@ -180,6 +180,7 @@ void choice_write_reason(const struct choice *choice, const char *finish, char *
         buffer_puts(out, ",\"finish_reason\":null,\"stop_reason\":null");
         return;
     }
+    if (choice->reason == FINISH_CANCELLED) finish = "abort";
     if (!finish) finish = choice->reason == FINISH_STOP ? "stop" : "length";
     buffer_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", finish);
     if (choice->stop_string >= 0) {

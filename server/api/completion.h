@@ -26,13 +26,23 @@ struct server;
 /* The writers append to c->out. */
 struct completion_api {
     const char *path;                   /* of its route, for the log */
+    const char *id_prefix;              /* of the ids in its answers */
     size_t size;                        /* of the struct that begins with the completion */
     job_step run;                       /* calls completion_run() with the API's reader of bodies */
     void (*fini)(struct completion *c); /* frees what follows the completion; NULL: nothing does */
+    api_error_writer write_error;       /* NULL: OpenAI's shape */
     void (*write_answer)(struct completion *c);
+    /* Writes the events with which a stream begins, before any token is there; NULL: none. */
+    void (*write_begin)(struct completion *c);
     /* Writes whole events: what the choice has gathered since the last ones.  May write none. */
     void (*write_events)(struct completion *c, struct choice *choice);
+    /* Writes an event that tells the progress of the choice's prompt (completion_write_progress()). */
+    void (*write_progress)(struct completion *c, const struct choice *choice,
+                           const struct engine_event *event);
     void (*write_end)(struct completion *c); /* those behind the last choice's end */
+    /* Writes the last events of a stream that fails; NULL: one event, the error. */
+    void (*write_failure)(struct completion *c, const struct api_error *err);
+    const char *ping; /* is sent in a silent stream; NULL: a comment */
     /* Adds a token with its log-probabilities to the choice's lists. */
     choice_token_writer add_logprobs;
     /* Takes note of an event that has been added to the choice; NULL: nothing to note. */
@@ -44,7 +54,9 @@ enum { REQUEST_ID_MAX = 128 };
 struct completion {
     struct job job; /* first: see job.h */
     const struct completion_api *api;
-    struct completion *next, **link; /* in server->completions once the engine has accepted it */
+    struct completion *next, **link; /* in server->completions */
+    bool accepted;                   /* by the engine */
+    bool cancelled;                  /* by a client, in a request of its own */
     struct completion_request request;
     struct choice_format format;
     struct engine_request *submission; /* from the job until the engine takes it */
@@ -71,11 +83,20 @@ void completion_start(struct server *server, struct http_exchange *exchange,
 /* Reads the job's body, tokenises its prompts and makes the engine's requests.  Thread: pool. */
 void completion_run(struct job *job, completion_reader read);
 
+/* Writes ,"prompt_progress":{…}: the prompt's tokens, those found in the cache, those computed or
+ * found, and the milliseconds since the request came. */
+void completion_write_progress(struct completion *c, const struct engine_event *event);
+
 uint32_t completion_n_generated(const struct completion *c); /* tokens, of all choices */
 
 /* Writes "usage":{…} to c->out.  Cached tokens are counted once for each prompt, with its first
  * choice.  The members kv and prefill are known only when the last sequence has ended.  n_reasoning:
  * tokens of reasoning, written unless they are 0. */
 void completion_write_usage(struct completion *c, uint32_t n_reasoning);
+/* Writes ,"kv":…,"prefill":… once the last sequence has ended, and nothing before. */
+void completion_write_accounts(struct completion *c);
+/* Writes what an event of a stream says of usage, with a comma before it: nothing, null, or, as the
+ * client wishes, the counts so far. */
+void completion_write_interim_usage(struct completion *c, uint32_t n_reasoning);
 
 #endif

@@ -30,17 +30,27 @@ static int read_best_of(struct request_reading *r, const struct request_field *f
 /* max_tokens comes after max_completion_tokens, so the endpoint's own name wins when a client sends
  * both. */
 static const struct request_field fields[] = {
-    {"prompt", read_prompt, 0, 0, 0},
-    {"max_completion_tokens", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX},
-    {"max_tokens", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX},
-    {"best_of", read_best_of, AT(best_of), 1, REQUEST_MAX_CHOICES},
-    {"logprobs", request_read_i32, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP},
-    {"echo", request_read_bool, AT(echo), 0, 0},
-    {"add_special_tokens", request_read_bool, AT(add_special), 0, 0},
-    {"suffix", request_read_refused, 0, 0, 0},
+    {"prompt", "string|string[]|integer[]|integer[][]", read_prompt, 0, 0, 0,
+     "The text to continue, or several, or token ids."},
+    {"max_completion_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
+     "The same as max_tokens."},
+    {"max_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
+     "Most tokens of an answer; 0 only scores the prompt."},
+    {"best_of", "integer", read_best_of, AT(best_of), 1, REQUEST_MAX_CHOICES,
+     "Sequences of each prompt, of which the n likeliest are answered."},
+    {"logprobs", "integer", request_read_i32, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
+     "Log-probabilities of each token, and of so many best ones."},
+    {"echo", "boolean", request_read_bool, AT(echo), 0, 0, "The prompt comes before the answer."},
+    {"add_special_tokens", "boolean", request_read_bool, AT(add_special), 0, 0,
+     "The tokenizer puts its special tokens around a text prompt."},
+    {"suffix", "refused", request_read_refused, 0, 0, 0, "Not supported."},
 };
 
 #undef AT
+
+static const struct request_table own = REQUEST_TABLE(fields);
+const struct request_table *const completion_tables[] = {&request_common, &request_openai, &own,
+                                                         NULL};
 
 static int check_prefill(const struct completion_request *q, struct api_error *err) {
     const struct dense_rule *rule = completion_request_dense_rule(q);
@@ -62,6 +72,10 @@ int completion_request_check(struct request_reading *r) {
     if (r->has_stream_options && !q->stream) {
         return api_error_set(err, 400, NULL, "stream_options",
                              "stream_options is only allowed with stream");
+    }
+    if (q->return_progress && !q->stream) {
+        return api_error_set(err, 400, NULL, "return_progress",
+                             "return_progress is only allowed with stream");
     }
     if ((uint64_t)q->prompts.n * q->best_of > r->limits->max_sequences) {
         const char *param = r->has_best_of ? "best_of" : q->n > 1 ? "n" : "prompt";
@@ -105,8 +119,7 @@ int completion_request_read(struct completion_request *out, json_t *root,
                             struct api_error *err) {
     struct completion_request request = completion_request_defaults(limits);
     struct request_reading r = {.request = &request, .limits = limits, .err = err};
-    int rc = request_read_shared(&r, root);
-    if (!rc) rc = request_read_fields(&r, fields, sizeof(fields) / sizeof(*fields), root);
+    int rc = request_read_tables(&r, completion_tables, root);
     json_decref(root); /* before the bulk array takes its memory */
     if (!rc && prompts->start)
         rc = prompt_list_read(&request.prompts, prompts, limits->n_vocab, "prompt", err);
@@ -123,6 +136,7 @@ void completion_request_fini(struct completion_request *request) {
     prompt_list_fini(&request->prompts);
     sampling_fini(&request->params);
     prefill_request_fini(&request->prefill);
+    request_structured_fini(&request->structured);
     *request = (struct completion_request){0};
 }
 
@@ -247,10 +261,12 @@ static int check_answer_size(const struct completion_request *q, struct api_erro
     echoed *= q->best_of;
     if (q->stream) {
         const char *param = q->echo ? "echo" : "return_token_ids";
-        if (echoed <= REQUEST_MAX_STREAMED_ECHO) return 0;
-        return api_error_set(
-            err, 400, NULL, param, "%s adds about %llu MB to the stream; at most %d MB are allowed",
-            param, (unsigned long long)(echoed >> 20), REQUEST_MAX_STREAMED_ECHO >> 20);
+        if (echoed <= REQUEST_MAX_STREAMED_ECHO && !q->repeats) return 0;
+        if (echoed > REQUEST_MAX_STREAMED_ECHO)
+            return api_error_set(err, 400, NULL, param,
+                                 "%s adds about %llu MB to the stream; at most %d MB are allowed",
+                                 param, (unsigned long long)(echoed >> 20),
+                                 REQUEST_MAX_STREAMED_ECHO >> 20);
     }
     const uint64_t n_generated = (uint64_t)q->max_tokens * q->prompts.n * q->best_of;
     const uint64_t whole = echoed + n_generated * (TOKEN_BYTES + scored);
@@ -261,17 +277,29 @@ static int check_answer_size(const struct completion_request *q, struct api_erro
                          (unsigned long long)(whole >> 20), REQUEST_MAX_ANSWER >> 20);
 }
 
-int completion_request_tokenize(struct completion_request *request,
-                                const struct tokenizer *tokenizer,
-                                const struct request_limits *limits, struct api_error *err) {
+/* Tokenises the text prompts; checks: each must fit the context. */
+static int tokenize(struct completion_request *request, const struct tokenizer *tokenizer,
+                    const struct request_limits *limits, bool checks, struct api_error *err) {
     size_t total = 0;
     for (uint32_t i = 0; i < request->prompts.n; i++) {
         struct prompt *prompt = &request->prompts.items[i];
         int rc = prompt->text ? tokenize_text(request, prompt, tokenizer, limits, err) : 0;
-        if (!rc) rc = check_length(request, prompt->tokens.n, limits, err);
+        if (!rc && checks) rc = check_length(request, prompt->tokens.n, limits, err);
         if (rc) return rc;
         total += prompt->tokens.n;
         if (total * request->best_of > REQUEST_MAX_COPIED_TOKENS) return refuse_total(err);
     }
-    return check_answer_size(request, err);
+    return 0;
+}
+
+int completion_request_encode(struct completion_request *request, const struct tokenizer *tokenizer,
+                              const struct request_limits *limits, struct api_error *err) {
+    return tokenize(request, tokenizer, limits, false, err);
+}
+
+int completion_request_tokenize(struct completion_request *request,
+                                const struct tokenizer *tokenizer,
+                                const struct request_limits *limits, struct api_error *err) {
+    const int rc = tokenize(request, tokenizer, limits, true, err);
+    return rc ? rc : check_answer_size(request, err);
 }

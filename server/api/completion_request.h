@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "server/api/prompts.h"
 #include "server/api/salt.h"
+#include "server/api/structured.h"
 #include "server/settings/kv_rules.h"
 #include "server/settings/prefill_rules.h"
 
@@ -20,6 +21,10 @@ struct api_error;
 struct chat_template;
 struct json_span;
 struct request_reading;
+struct request_table;
+
+/* The members of a body of POST /v1/completions; NULL ends the list. */
+extern const struct request_table *const completion_tables[];
 
 enum {
     REQUEST_MAX_CHOICES = 128,    /* n and best_of */
@@ -46,6 +51,7 @@ struct request_limits {
     struct kv_rules kv;
     struct prefill_rules prefill;
     struct salt_key salt_key;
+    const struct tokenizer *tokenizer;
     const struct chat_template *chat; /* NULL or without a template: no chats */
 };
 
@@ -54,10 +60,13 @@ struct completion_request {
     struct sampling_params params;
     struct kv_policy kv;
     struct prefill_request prefill;
+    struct request_structured structured;
     uint32_t n, best_of;
     uint32_t max_tokens; /* without has_max_tokens a default, cut to what the context leaves */
     bool has_max_tokens;
+    bool return_progress;
     bool stream, include_usage, continuous_usage, echo, add_special, return_token_ids;
+    bool repeats;        /* the last event of a stream has the whole answer */
     uint64_t cache_salt; /* 0: none */
     int32_t priority;
 };
@@ -69,7 +78,7 @@ static inline bool completion_request_is_bounded(const struct completion_request
 /* Returns what keeps the request's prompts dense, or NULL. */
 static inline const struct dense_rule *completion_request_dense_rule(
     const struct completion_request *request) {
-    return prefill_dense_rule(&request->kv.tokens,
+    return prefill_dense_rule(&request->kv.tokens, &request->kv.part,
                               request->echo && request->params.n_logprobs >= 0);
 }
 
@@ -87,7 +96,10 @@ int completion_request_read(struct completion_request *out, json_t *root,
                             struct api_error *err);
 void completion_request_fini(struct completion_request *request);
 
-/* Tokenises the text prompts.  Each prompt must fit the context; in a bounded request, the tokens
+/* Tokenises the text prompts, to count or to show their tokens. */
+int completion_request_encode(struct completion_request *request, const struct tokenizer *tokenizer,
+                              const struct request_limits *limits, struct api_error *err);
+/* Tokenises the text prompts, to run them.  Each prompt must fit the context; in a bounded request, the tokens
  * that its policy retains must fit the KV cache. */
 int completion_request_tokenize(struct completion_request *request,
                                 const struct tokenizer *tokenizer,

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/engine.h"
+#include "engine/grammar/grammar.h"
 #include "server/api/completion.h"
 #include "server/api/fanout.h"
 #include "server/api/reply.h"
@@ -76,11 +77,29 @@ static void drop_prompt_tokens(struct completion *c) {
     }
 }
 
+/* Compiles the grammar, and gives it to the engine's requests. */
+static void compile(struct job *job) {
+    struct completion *c = (struct completion *)job;
+    job->rc = structured_compile(&c->request, job->server->info->grammars, &job->err);
+    for (uint32_t i = 0; i < c->n_choices && !job->rc; i++)
+        c->submission[i].params.grammar = grammar_ref(c->request.params.grammar);
+}
+
+/* Finds the request's grammar, or leaves it to another step of the job. */
+static int find_grammar(struct completion *c) {
+    bool found;
+    const int rc = structured_find(&c->request, c->job.server->info->grammars, &found, &c->job.err);
+    if (!rc && !found) c->job.then = compile;
+    return rc;
+}
+
 void completion_run(struct job *job, completion_reader read) {
     struct completion *c = (struct completion *)job;
     const struct request_limits *limits = &job->server->limits;
     const struct tokenizer *tokenizer = job->server->info->tokenizer;
     job->rc = read(c);
+    if (job->rc) return;
+    job->rc = find_grammar(c);
     if (job->rc) return;
     c->format = (struct choice_format){.tokenizer = tokenizer,
                                        .echo = c->request.echo,
@@ -91,6 +110,7 @@ void completion_run(struct job *job, completion_reader read) {
     if (!job->rc && c->request.echo) job->rc = decode_prompts(c);
     if (!job->rc) job->rc = make_choices(c);
     if (!job->rc) drop_prompt_tokens(c);
+    if (job->rc) job->then = NULL;
 }
 
 /* ---- loop: answers ---- */
@@ -119,26 +139,34 @@ static void cancel_live(struct completion *c) {
     }
 }
 
+static void write_failure(struct completion *c, const struct api_error *err) {
+    buffer_puts(&c->out, "data: ");
+    api_error_write(err, &c->out);
+    buffer_puts(&c->out, "\n\n");
+}
+
 /* Ends the answer with an error, whatever part of it has been sent. */
 static void fail(struct completion *c, const struct api_error *err) {
     struct http_exchange *exchange = c->job.exchange;
     cancel_live(c);
     if (!c->request.stream) {
         c->job.exchange = NULL;
-        reply_error(c->job.server, exchange, err);
+        reply_error_as(c->job.server, exchange, err, c->api->write_error);
         return;
     }
     static const char no_memory[] = "data: " REPLY_NO_MEMORY "\n\n";
     buffer_clear(&c->out);
-    buffer_puts(&c->out, "data: ");
-    api_error_write(err, &c->out);
-    buffer_puts(&c->out, "\n\n");
+    (c->api->write_failure ? c->api->write_failure : write_failure)(c, err);
     /* A failed stream must not look whole: without memory a fixed error is sent, and a write that
      * fails resets the connection. */
     if (c->out.failed) http_stream_write(exchange, no_memory, sizeof(no_memory) - 1);
     else http_stream_write(exchange, c->out.data, c->out.length);
     http_stream_end(exchange);
     note_end(c, err->status);
+}
+
+static int refuse_cancelled(struct api_error *err) {
+    return api_error_set(err, 409, "request_cancelled", NULL, "the request has been cancelled");
 }
 
 static int refuse_stopping(struct api_error *err) {
@@ -204,8 +232,9 @@ static void take_ending(struct completion *c, struct choice *choice,
     kv_account_add(&c->kv, event);
     prefill_account_add(&c->prefill, &event->prefill);
     counters_count_prompt(&c->job.server->counters, event->prefill.mode);
-    if (!c->job.exchange || (event->reason != FINISH_ERROR && event->reason != FINISH_CANCELLED))
-        return;
+    const bool is_whole =
+        event->reason != FINISH_ERROR && (event->reason != FINISH_CANCELLED || c->cancelled);
+    if (!c->job.exchange || is_whole) return;
     struct api_error err;
     if (event->reason == FINISH_CANCELLED) {
         refuse_stopping(&err);
@@ -220,8 +249,20 @@ static void take_ending(struct completion *c, struct choice *choice,
     fail(c, &err);
 }
 
+static void send_progress(struct completion *c, const struct choice *choice,
+                          const struct engine_event *event) {
+    if (!c->job.exchange) return;
+    buffer_clear(&c->out);
+    c->api->write_progress(c, choice, event);
+    send_out(c);
+}
+
 static void take_event(struct choice *choice, const struct engine_event *event) {
     struct completion *c = choice->completion;
+    if (event->kind == EVENT_PROGRESS) {
+        send_progress(c, choice, event);
+        return;
+    }
     if (!c->seen_first) {
         c->seen_first = true;
         counters_observe(&c->job.server->counters.first_token, seconds_since_start(c));
@@ -265,6 +306,10 @@ static void begin_answer(struct completion *c) {
     http_set_header(exchange, "X-Accel-Buffering", "no");
     http_stream_begin(exchange, 200, "text/event-stream; charset=utf-8");
     c->written_ms = uv_now(c->job.server->loop);
+    if (!c->api->write_begin) return;
+    buffer_clear(&c->out);
+    c->api->write_begin(c);
+    send_out(c);
 }
 
 /* Explains why the engine refused the request, in terms of the parameter that this is about. */
@@ -294,10 +339,11 @@ static int submit(struct completion *c) {
 static void job_done(struct job *job) {
     struct completion *c = (struct completion *)job;
     struct server *server = job->server;
+    if (job->exchange && !job->rc && c->cancelled) job->rc = refuse_cancelled(&job->err);
     if (job->exchange && !job->rc) job->rc = submit(c);
     if (!job->exchange || job->rc) {
         if (job->exchange) {
-            reply_error(server, job->exchange, &job->err);
+            reply_error_as(server, job->exchange, &job->err, c->api->write_error);
         } else {
             note_end(c, 0);
         }
@@ -306,10 +352,7 @@ static void job_done(struct job *job) {
     }
     c->format.add_logprobs = c->api->add_logprobs;
     c->n_live = c->n_choices;
-    c->next = server->completions;
-    c->link = &server->completions;
-    if (c->next) c->next->link = &c->next;
-    server->completions = c;
+    c->accepted = true;
     begin_answer(c);
 }
 
@@ -318,7 +361,7 @@ void completion_start(struct server *server, struct http_exchange *exchange,
     if (server->draining) {
         struct api_error err;
         refuse_stopping(&err);
-        reply_error(server, exchange, &err);
+        reply_error_as(server, exchange, &err, api->write_error);
         return;
     }
     struct completion *c = (struct completion *)job_start(server, exchange, JOB_COMPLETION,
@@ -328,19 +371,41 @@ void completion_start(struct server *server, struct http_exchange *exchange,
     strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
     c->created = (int64_t)time(NULL);
     c->started_ns = uv_hrtime();
+    c->next = server->completions;
+    c->link = &server->completions;
+    if (c->next) c->next->link = &c->next;
+    server->completions = c;
 }
 
 void completions_tick(struct server *server) {
-    static const char ping[] = ": ping\n\n";
     const uint64_t now = uv_now(server->loop);
     for (struct completion *c = server->completions; c; c = c->next) {
-        if (!c->job.exchange || !c->request.stream || now - c->written_ms < COMPLETIONS_SILENCE_MS)
-            continue;
-        http_stream_write(c->job.exchange, ping, sizeof(ping) - 1);
+        if (!c->accepted || !c->job.exchange || !c->request.stream) continue;
+        if (now - c->written_ms < COMPLETIONS_SILENCE_MS) continue;
+        const char *ping = c->api->ping ? c->api->ping : ": ping\n\n";
+        http_stream_write(c->job.exchange, ping, strlen(ping));
         c->written_ms = now;
     }
 }
 
 void completions_cancel_all(struct server *server) {
-    for (struct completion *c = server->completions; c; c = c->next) cancel_live(c);
+    for (struct completion *c = server->completions; c; c = c->next)
+        if (c->accepted) cancel_live(c);
+}
+
+static bool has_id(const struct completion *c, const char *id) {
+    const size_t n = strlen(c->api->id_prefix);
+    if (strcmp(id, c->request_id) == 0) return true;
+    return strncmp(id, c->api->id_prefix, n) == 0 && strcmp(id + n, c->request_id) == 0;
+}
+
+uint32_t completions_cancel(struct server *server, const char *id) {
+    uint32_t n = 0;
+    for (struct completion *c = server->completions; c; c = c->next) {
+        if (!c->job.exchange || !has_id(c, id)) continue;
+        c->cancelled = true;
+        if (c->accepted) cancel_live(c);
+        n++;
+    }
+    return n;
 }

@@ -12,6 +12,8 @@
 #ifndef SERVER_API_COMPLETIONS_H
 #define SERVER_API_COMPLETIONS_H
 
+#include <stdint.h>
+
 struct server;
 
 /* Takes the engine's events and writes the answers; call it after each wake. */
@@ -22,6 +24,9 @@ void completions_take_events(struct server *server);
 enum { COMPLETIONS_TICK_MS = 200, COMPLETIONS_SILENCE_MS = 700 };
 void completions_tick(struct server *server);
 
+/* Ends the requests of this id with what they have generated so far.  id: that of their header, or of
+ * their answer.  Returns how many there are. */
+uint32_t completions_cancel(struct server *server, const char *id);
 /* Cancels all running sequences.  Their clients get an error; their final events still come. */
 void completions_cancel_all(struct server *server);
 

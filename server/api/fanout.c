@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/engine.h"
+#include "engine/grammar/grammar.h"
 #include "server/api/completion_request.h"
 
 static void *copy(const void *from, size_t size) {
@@ -20,6 +21,7 @@ static struct sampling_params copy_params(const struct sampling_params *from) {
     struct sampling_params to = *from;
     to.bias = copy(from->bias, from->n_bias * sizeof(*from->bias));
     to.stop_tokens = copy(from->stop_tokens, from->n_stop_tokens * sizeof(*from->stop_tokens));
+    to.grammar = grammar_ref(from->grammar);
     to.stop = from->n_stop ? calloc(from->n_stop, sizeof(*to.stop)) : NULL;
     to.n_stop = to.stop ? from->n_stop : 0;
     for (uint32_t i = 0; i < to.n_stop; i++) to.stop[i] = strdup(from->stop[i]);
@@ -51,10 +53,12 @@ static int fill(struct engine_request *out, const struct completion_request *req
     out->prompt = copy(prompt->tokens.ids, prompt->tokens.n * sizeof(*prompt->tokens.ids));
     out->n_prompt = (uint32_t)prompt->tokens.n;
     out->kv = kv_policy_resolve(&request->kv, out->n_prompt);
+    out->kv_part = kv_policy_resolve_part(&request->kv, out->n_prompt);
     out->prefill = prefill_rules_resolve(&limits->prefill, &request->prefill,
                                          completion_request_dense_rule(request));
     out->cache_salt = request->cache_salt;
     out->priority = request->priority;
+    out->progress = request->return_progress;
     if (!is_whole(params, &request->params) || !out->prompt) return ERR_NOMEM;
 
     params->max_tokens = most_tokens(request, out->n_prompt, limits);

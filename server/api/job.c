@@ -66,6 +66,15 @@ static void lane_advance(struct job_lane *lane, uint32_t n_threads) {
     }
 }
 
+/* Lets the job wait for its second step. */
+static void run_next(struct job *job) {
+    job->run = job->then;
+    job->then = NULL;
+    job->lane = LANE_LONG_COMPLETION;
+    lane_append(lane_at(job), job);
+    lane_advance(lane_at(job), lane_threads[job->lane]);
+}
+
 static void after_work(uv_work_t *work, int status) {
     struct job *job = work->data;
     struct job_lane *lane = lane_at(job);
@@ -73,7 +82,8 @@ static void after_work(uv_work_t *work, int status) {
     (void)status;
     lane->n_running--;
     lane_advance(lane, lane_threads[job->lane]);
-    finish(job);
+    if (job->then && job->exchange) run_next(job);
+    else finish(job);
 }
 
 static void client_gone(void *user) {

@@ -11,6 +11,9 @@
  *   short texts         one: /tokenize and /detokenize
  *   long texts          one
  *
+ * A completion may have a second step, which compiles the grammar that it must comply with.  That may
+ * take seconds, so it is for the lane of long completions.
+ *
  * The body is copied, because the exchange may end while the pool works.  done() always runs.  When
  * job->exchange is NULL by then, the client has left and no answer is sent.  A client that leaves
  * while its job still waits ends the job at once, without run().
@@ -61,7 +64,8 @@ struct job {
     char *body;
     size_t length;
     job_step run, done;
-    int rc; /* negative: err says why */
+    job_step then; /* run() may set it: what is to be run next, in LANE_LONG_COMPLETION */
+    int rc;        /* negative: err says why */
     struct api_error err;
 };
 

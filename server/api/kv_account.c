@@ -57,19 +57,21 @@ static void write_ratio(struct buffer *out, double part, double whole) {
 
 void kv_account_write(const struct kv_account *account, const struct kv_policy *policy,
                       const struct offload_rules *rules, struct buffer *out) {
-    const uint32_t mechanism = 1u << policy->tokens.mechanism;
+    const bool is_divided = !layer_set_is_empty(&policy->part.layers);
+    const uint32_t mechanisms =
+        1u << policy->tokens.mechanism | (is_divided ? 1u << policy->part.choice.mechanism : 0);
     buffer_printf(out, "{\"policy\":\"%s\"", kv_type_name(policy->tokens.type));
     for (unsigned i = 0; i < KV_N_NUMBERS; i++) {
         const struct kv_number_info *number = &kv_numbers[i];
         if (!number->mechanisms) continue;
         buffer_printf(out, ",\"%s\":", number->name);
-        if (!(number->mechanisms & mechanism)) buffer_puts(out, "null");
+        if (!(number->mechanisms & mechanisms)) buffer_puts(out, "null");
         else if (number->adding == KV_ADD_MEAN)
             write_ratio(out, account->sums[i], account->n_known[i]);
         else buffer_printf(out, "%" PRIu64, (uint64_t)account->sums[i]);
     }
     for (unsigned i = 0; i < sizeof(derived) / sizeof(*derived); i++) {
-        const bool has = derived[i].mechanisms & mechanism;
+        const bool has = derived[i].mechanisms & mechanisms;
         buffer_printf(out, ",\"%s\":", derived[i].name);
         write_ratio(out, derived[i].part(account, rules), has ? derived[i].whole(account) : 0);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/api/completion.h"
+#include "server/api/render.h"
 #include "server/api/server.h"
 
 static int read_body(struct completion *c) {
@@ -30,12 +31,20 @@ static void write_events(struct completion *c, struct choice *choice) {
     write_head(c);
     choice_write(choice, &c->format, index, c->request.params.stop, &c->out);
     buffer_puts(&c->out, "]");
-    if (c->request.continuous_usage) {
-        buffer_puts(&c->out, ",");
-        completion_write_usage(c, 0);
-    } else if (c->request.include_usage) {
-        buffer_puts(&c->out, ",\"usage\":null");
-    }
+    completion_write_interim_usage(c, 0);
+    buffer_puts(&c->out, "}\n\n");
+}
+
+static void write_progress(struct completion *c, const struct choice *choice,
+                           const struct engine_event *event) {
+    buffer_puts(&c->out, "data: ");
+    write_head(c);
+    buffer_printf(&c->out,
+                  "{\"index\":%u,\"text\":\"\",\"logprobs\":null,\"finish_reason\":null,"
+                  "\"stop_reason\":null}]",
+                  (uint32_t)(choice - c->choices));
+    completion_write_progress(c, event);
+    completion_write_interim_usage(c, 0);
     buffer_puts(&c->out, "}\n\n");
 }
 
@@ -79,11 +88,30 @@ static void write_answer(struct completion *c) {
 
 void openai_completions(struct server *server, struct http_exchange *exchange) {
     static const struct completion_api api = {.path = "/v1/completions",
+                                              .id_prefix = "cmpl-",
                                               .size = sizeof(struct completion),
                                               .run = run,
                                               .write_answer = write_answer,
                                               .write_events = write_events,
+                                              .write_progress = write_progress,
                                               .write_end = write_end,
                                               .add_logprobs = choice_add_logprobs};
     completion_start(server, exchange, &api);
+}
+
+static void write_rendered(const struct prompt_list *prompts, struct buffer *out) {
+    buffer_puts(out, "[");
+    for (uint32_t i = 0; i < prompts->n; i++) {
+        if (i) buffer_puts(out, ",");
+        render_write_ids(&prompts->items[i], out);
+    }
+    buffer_puts(out, "]");
+}
+
+static void run_render(struct job *job) {
+    render_run(job, completion_request_parse, write_rendered);
+}
+
+void openai_render(struct server *server, struct http_exchange *exchange) {
+    render_start(server, exchange, run_render, NULL);
 }

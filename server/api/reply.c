@@ -5,7 +5,6 @@
 
 #include "server/api/server.h"
 #include "server/http/http.h"
-#include "server/json/api_error.h"
 #include "server/json/buffer.h"
 #include "server/settings/log.h"
 
@@ -51,11 +50,16 @@ void reply_json(struct server *server, struct http_exchange *exchange, unsigned 
     reply_text(server, exchange, status, "application/json", body);
 }
 
-void reply_error(struct server *server, struct http_exchange *exchange,
-                 const struct api_error *err) {
+void reply_error_as(struct server *server, struct http_exchange *exchange,
+                    const struct api_error *err, api_error_writer write) {
     struct buffer body = {0};
-    api_error_write(err, &body);
+    (write ? write : api_error_write)(err, &body);
     if (err->status == 429) http_set_header(exchange, "Retry-After", "1");
     if (err->status == 401) http_set_header(exchange, "WWW-Authenticate", "Bearer");
     reply_json(server, exchange, err->status, &body);
+}
+
+void reply_error(struct server *server, struct http_exchange *exchange,
+                 const struct api_error *err) {
+    reply_error_as(server, exchange, err, NULL);
 }

@@ -4,7 +4,8 @@
 #ifndef SERVER_API_REPLY_H
 #define SERVER_API_REPLY_H
 
-struct api_error;
+#include "server/json/api_error.h"
+
 struct buffer;
 struct http_exchange;
 struct server;
@@ -21,6 +22,9 @@ void reply_json(struct server *server, struct http_exchange *exchange, unsigned 
                 struct buffer *body);
 void reply_error(struct server *server, struct http_exchange *exchange,
                  const struct api_error *err);
+/* Does the same in the shape of another API; write NULL: in OpenAI's. */
+void reply_error_as(struct server *server, struct http_exchange *exchange,
+                    const struct api_error *err, api_error_writer write);
 
 /* Counts and logs an answer that is not sent here (a stream) in one line.  Status 0: the client has
  * left. */

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "server/api/completion_request.h"
+#include "server/api/structured.h"
 #include "server/json/api_error.h"
 
 int request_refuse(struct request_reading *r, const struct request_field *field, const char *rule) {
@@ -60,15 +61,20 @@ int request_read_i32(struct request_reading *r, const struct request_field *fiel
     return rc;
 }
 
-int request_read_bool(struct request_reading *r, const struct request_field *field,
-                      const json_t *value) {
+int request_read_flag(struct request_reading *r, const struct request_field *field,
+                      const json_t *value, bool *out) {
     if (!json_is_boolean(value)) return request_refuse(r, field, "must be true or false");
-    *(bool *)target(r, field) = json_is_true(value);
+    *out = json_is_true(value);
     return 0;
 }
 
-static int read_model(struct request_reading *r, const struct request_field *field,
+int request_read_bool(struct request_reading *r, const struct request_field *field,
                       const json_t *value) {
+    return request_read_flag(r, field, value, target(r, field));
+}
+
+int request_read_model(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
     if (!json_is_string(value)) return request_refuse(r, field, "must be a string");
     if (json_string_length(value) == strlen(r->limits->model_name) &&
         strcmp(json_string_value(value), r->limits->model_name) == 0) {
@@ -85,15 +91,10 @@ int request_read_refused(struct request_reading *r, const struct request_field *
                          field->name);
 }
 
-/* Reads the format of the answer: plain text. */
-static int read_response_format(struct request_reading *r, const struct request_field *field,
-                                const json_t *value) {
-    const char *type = json_string_value(json_object_get(value, "type"));
-    return type && strcmp(type, "text") == 0 ? 0 : request_read_refused(r, field, value);
-}
-
-static int read_ignored_string(struct request_reading *r, const struct request_field *field,
-                               const json_t *value) {
+int request_read_ignored(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    if (strcmp(field->type, "object") == 0)
+        return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
     return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
 }
 
@@ -129,27 +130,27 @@ static int read_top_k(struct request_reading *r, const struct request_field *fie
     return rc;
 }
 
+#define AT(member) offsetof(struct completion_request, member)
+
+static const struct request_field stream_options[] = {
+    {"include_usage", "boolean", request_read_bool, AT(include_usage), 0, 0,
+     "The stream ends with the usage."},
+    {"continuous_usage_stats", "boolean", request_read_bool, AT(continuous_usage), 0, 0,
+     "Every event has the usage so far."},
+    {"include_obfuscation", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+};
+
+#undef AT
+
+const struct request_table request_stream_options = REQUEST_TABLE(stream_options);
+
 static int read_stream_options(struct request_reading *r, const struct request_field *field,
                                const json_t *value) {
     if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
     r->has_stream_options = true;
-    static const struct request_field options[] = {
-        {"include_usage", request_read_bool, offsetof(struct completion_request, include_usage), 0,
-         0},
-        {"continuous_usage_stats", request_read_bool,
-         offsetof(struct completion_request, continuous_usage), 0, 0},
-        {"include_obfuscation", request_read_refused, 0, 0, 0},
-    };
-    for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
-        const json_t *option = json_object_get(value, options[i].name);
-        if (!option || json_is_null(option)) continue;
-        const int rc = options[i].read(r, &options[i], option);
-        if (rc) {
-            r->err->param = field->name;
-            return rc;
-        }
-    }
-    return 0;
+    const int rc = request_read_table(r, &request_stream_options, value);
+    if (rc) r->err->param = field->name;
+    return rc;
 }
 
 static int add_stop(struct request_reading *r, const struct request_field *field,
@@ -169,8 +170,8 @@ static int add_stop(struct request_reading *r, const struct request_field *field
     return 0;
 }
 
-static int read_stop(struct request_reading *r, const struct request_field *field,
-                     const json_t *value) {
+int request_read_stop(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
     struct sampling_params *params = &r->request->params;
     const size_t n = json_is_array(value) ? json_array_size(value) : 1;
     if (n > REQUEST_MAX_STOPS)
@@ -271,65 +272,97 @@ static int read_prefill(struct request_reading *r, const struct request_field *f
 
 #define AT(member) offsetof(struct completion_request, member)
 
-static const struct request_field shared[] = {
-    {"model", read_model, 0, 0, 0},
-    {"min_tokens", request_read_u32, AT(params.min_tokens), 0, INT32_MAX},
-    {"temperature", read_float, AT(params.sampler.temperature), 0, 2},
-    {"top_p", read_top_p, AT(params.sampler.top_p), 0, 1},
-    {"top_k", read_top_k, 0, -1, INT32_MAX},
-    {"min_p", read_float, AT(params.sampler.min_p), 0, 1},
-    {"repetition_penalty", read_float, AT(params.sampler.repetition_penalty), 0.01, 100},
-    {"presence_penalty", read_float, AT(params.sampler.presence_penalty), -2, 2},
-    {"frequency_penalty", read_float, AT(params.sampler.frequency_penalty), -2, 2},
-    {"logit_bias", read_bias, 0, 0, 0},
-    {"seed", read_seed, 0, 0, 0},
-    {"n", request_read_u32, AT(n), 1, REQUEST_MAX_CHOICES},
-    {"stream", request_read_bool, AT(stream), 0, 0},
-    {"stream_options", read_stream_options, 0, 0, 0},
-    {"stop", read_stop, 0, 0, 0},
-    {"stop_token_ids", read_stop_tokens, 0, 0, 0},
-    {"ignore_eos", request_read_bool, AT(params.ignore_eos), 0, 0},
-    {"include_stop_str_in_output", request_read_bool, AT(params.include_stop), 0, 0},
-    {"skip_special_tokens", request_read_bool, AT(params.skip_special), 0, 0},
-    {"return_token_ids", request_read_bool, AT(return_token_ids), 0, 0},
-    {"cache_salt", read_salt, 0, 0, 0},
-    {"kv_policy", read_kv_policy, 0, 0, 0},
-    {"prefill", read_prefill, 0, 0, 0},
-    {"priority", request_read_i32, AT(priority), INT32_MIN, INT32_MAX},
-    {"user", read_ignored_string, 0, 0, 0},
-    {"prompt_logprobs", request_read_refused, 0, 0, 0},
-    {"return_tokens_as_token_ids", request_read_refused, 0, 0, 0},
-    {"prompt_embeds", request_read_refused, 0, 0, 0},
-    {"truncate_prompt_tokens", request_read_refused, 0, 0, 0},
-    {"use_beam_search", request_read_refused, 0, 0, 0},
-    {"early_stopping", request_read_refused, 0, 0, 0},
-    {"length_penalty", request_read_refused, 0, 0, 0},
-    {"bad_words", request_read_refused, 0, 0, 0},
-    {"allowed_token_ids", request_read_refused, 0, 0, 0},
-    {"logits_processors", request_read_refused, 0, 0, 0},
-    {"response_format", read_response_format, 0, 0, 0},
-    {"structured_outputs", request_read_refused, 0, 0, 0},
-    {"guided_json", request_read_refused, 0, 0, 0},
-    {"guided_regex", request_read_refused, 0, 0, 0},
-    {"guided_choice", request_read_refused, 0, 0, 0},
-    {"guided_grammar", request_read_refused, 0, 0, 0},
-    {"kv_transfer_params", request_read_refused, 0, 0, 0},
-    {"vllm_xargs", request_read_refused, 0, 0, 0},
+static const struct request_field common[] = {
+    {"model", "string", request_read_model, 0, 0, 0,
+     "Must be the served model's name where it is given."},
+    {"min_tokens", "integer", request_read_u32, AT(params.min_tokens), 0, INT32_MAX,
+     "Least number of tokens before the model may end the text."},
+    {"temperature", "number", read_float, AT(params.sampler.temperature), 0, 2, "0 is greedy."},
+    {"top_p", "number", read_top_p, AT(params.sampler.top_p), 0, 1, "0 is the best token alone."},
+    {"top_k", "integer", read_top_k, 0, -1, INT32_MAX,
+     "Only so many of the best tokens; -1 and 0 are off."},
+    {"min_p", "number", read_float, AT(params.sampler.min_p), 0, 1,
+     "Only tokens of at least this share of the best one's probability."},
+    {"repetition_penalty", "number", read_float, AT(params.sampler.repetition_penalty), 0.01, 100,
+     "Above 1, tokens that the text has are less likely."},
+    {"presence_penalty", "number", read_float, AT(params.sampler.presence_penalty), -2, 2,
+     "Taken from the logits of tokens that the answer has."},
+    {"frequency_penalty", "number", read_float, AT(params.sampler.frequency_penalty), -2, 2,
+     "Taken from the logits of tokens as often as the answer has them."},
+    {"logit_bias", "object", read_bias, 0, 0, 0,
+     "Token id, a decimal string, to a number from -100 to 100."},
+    {"seed", "integer", read_seed, 0, 0, 0,
+     "The same seed gives the same answer; choice i uses seed + i."},
+    {"stream", "boolean", request_read_bool, AT(stream), 0, 0, "The answer is a stream of events."},
+    {"stop_token_ids", "integer[]", read_stop_tokens, 0, 0, 0,
+     "Up to 1024 token ids that end the text."},
+    {"ignore_eos", "boolean", request_read_bool, AT(params.ignore_eos), 0, 0,
+     "The model's end tokens do not end the text."},
+    {"include_stop_str_in_output", "boolean", request_read_bool, AT(params.include_stop), 0, 0,
+     "The text includes the stop string."},
+    {"skip_special_tokens", "boolean", request_read_bool, AT(params.skip_special), 0, 0,
+     "Special tokens are left out of the text."},
+    {"return_progress", "boolean", request_read_bool, AT(return_progress), 0, 0,
+     "A stream tells how much of the prompt has been computed."},
+    {"cache_salt", "string", read_salt, 0, 0, 0,
+     "Cached prefixes are shared only by requests of one salt."},
+    {"kv_policy", "@kv_policy", read_kv_policy, 0, 0, 0, "What is kept in the KV cache."},
+    {"prefill", "@prefill", read_prefill, 0, 0, 0, "How the prompt is computed."},
+    {"priority", "integer", request_read_i32, AT(priority), INT32_MIN, INT32_MAX,
+     "Lower runs first, equals by arrival."},
+    {"prompt_logprobs", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"return_tokens_as_token_ids", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"prompt_embeds", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"truncate_prompt_tokens", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"use_beam_search", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"early_stopping", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"length_penalty", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"bad_words", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"allowed_token_ids", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"logits_processors", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"structured_outputs", "object", structured_read_outputs, 0, 0, 0,
+     "json, regex, choice, grammar: the form of the answer."},
+    {"guided_json", "object|string", structured_read_guided, 0, 0, 0,
+     "As structured_outputs.json."},
+    {"guided_regex", "string", structured_read_guided, 0, 0, 0, "As structured_outputs.regex."},
+    {"guided_choice", "string[]", structured_read_guided, 0, 0, 0, "As structured_outputs.choice."},
+    {"guided_grammar", "string", structured_read_guided, 0, 0, 0, "As structured_outputs.grammar."},
+    {"kv_transfer_params", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"vllm_xargs", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+};
+
+static const struct request_field openai[] = {
+    {"n", "integer", request_read_u32, AT(n), 1, REQUEST_MAX_CHOICES, "Choices of each prompt."},
+    {"stream_options", "@stream_options", read_stream_options, 0, 0, 0,
+     "include_usage and continuous_usage_stats, both booleans."},
+    {"stop", "string|string[]", request_read_stop, 0, 0, 0, "Up to 16 strings that end the text."},
+    {"return_token_ids", "boolean", request_read_bool, AT(return_token_ids), 0, 0,
+     "Choices have prompt_token_ids and token_ids."},
+    {"user", "string", request_read_ignored, 0, 0, 0, "Ignored."},
+    {"response_format", "object", structured_read_response_format, 0, 0, 0,
+     "text, json_object or json_schema."},
 };
 
 #undef AT
 
-int request_read_fields(struct request_reading *r, const struct request_field *fields, size_t n,
-                        const json_t *root) {
-    for (size_t i = 0; i < n; i++) {
-        const json_t *value = json_object_get(root, fields[i].name);
+const struct request_table request_common = REQUEST_TABLE(common);
+const struct request_table request_openai = REQUEST_TABLE(openai);
+
+int request_read_table(struct request_reading *r, const struct request_table *table,
+                       const json_t *root) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct request_field *field = &table->fields[i];
+        const json_t *value = json_object_get(root, field->name);
         if (!value || json_is_null(value)) continue;
-        const int rc = fields[i].read(r, &fields[i], value);
+        const int rc = field->read(r, field, value);
         if (rc) return rc;
     }
     return 0;
 }
 
-int request_read_shared(struct request_reading *r, const json_t *root) {
-    return request_read_fields(r, shared, sizeof(shared) / sizeof(*shared), root);
+int request_read_tables(struct request_reading *r, const struct request_table *const *tables,
+                        const json_t *root) {
+    int rc = 0;
+    for (; *tables && !rc; tables++) rc = request_read_table(r, *tables, root);
+    return rc;
 }

@@ -1,7 +1,8 @@
 /* request_fields.h - members of request bodies: one table names each, how it is read, where it is
  * stored and its bounds.
  *
- * Every API has a table of its own, beside the one that they share: sampling, streams, policies.
+ * Every API has a table of its own, beside those that several share: sampling, streams, policies.
+ * /openapi.json is written from the same tables.
  * Members that no table knows are ignored.  Members that are known but cannot be honoured are
  * refused by name.  null means "default".
  *
@@ -28,17 +29,33 @@ struct request_reading {
 
 struct request_field {
     const char *name;
+    /* What a value is, for /openapi.json: "integer", "string|string[]" and the like; "@kv_policy": what
+     * is described there under that name; "refused": nothing but false. */
+    const char *type;
     /* Returns 0, or negative with r->err filled. */
     int (*read)(struct request_reading *r, const struct request_field *field, const json_t *value);
-    size_t offset;    /* of the target in struct completion_request */
-    double low, high; /* of numbers; both are allowed */
+    size_t offset;     /* of the target in struct completion_request */
+    double low, high;  /* of numbers; both are allowed */
+    const char *about; /* a sentence */
 };
 
+struct request_table {
+    const struct request_field *fields;
+    size_t n;
+};
+#define REQUEST_TABLE(array)                                                                       \
+    { array, sizeof(array) / sizeof(*(array)) }
+
+extern const struct request_table request_common;         /* of every API that generates */
+extern const struct request_table request_stream_options; /* the members of that member */
+extern const struct request_table request_openai; /* of OpenAI's completions and chats besides */
+
 /* Reads those of the table's members that the body has. */
-int request_read_fields(struct request_reading *r, const struct request_field *fields, size_t n,
+int request_read_table(struct request_reading *r, const struct request_table *table,
+                       const json_t *root);
+/* Reads the members of all tables; a NULL ends the list. */
+int request_read_tables(struct request_reading *r, const struct request_table *const *tables,
                         const json_t *root);
-/* Reads the members that all APIs share. */
-int request_read_shared(struct request_reading *r, const json_t *root);
 
 /* ---- readers ---- */
 
@@ -48,10 +65,22 @@ int request_read_u32(struct request_reading *r, const struct request_field *fiel
                      const json_t *value);
 int request_read_i32(struct request_reading *r, const struct request_field *field,
                      const json_t *value);
+/* Refuses another model than the served one. */
+int request_read_model(struct request_reading *r, const struct request_field *field,
+                       const json_t *value);
+/* Reads true or false into *out. */
+int request_read_flag(struct request_reading *r, const struct request_field *field,
+                      const json_t *value, bool *out);
 int request_read_bool(struct request_reading *r, const struct request_field *field,
                       const json_t *value);
 int request_read_max_tokens(struct request_reading *r, const struct request_field *field,
                             const json_t *value);
+/* Reads a string, or an array of up to 16, that end the text. */
+int request_read_stop(struct request_reading *r, const struct request_field *field,
+                      const json_t *value);
+/* Checks the type of a member that changes nothing: an object, else a string. */
+int request_read_ignored(struct request_reading *r, const struct request_field *field,
+                         const json_t *value);
 /* Refuses members that ask for something quire cannot do; false asks for nothing. */
 int request_read_refused(struct request_reading *r, const struct request_field *field,
                          const json_t *value);

@@ -22,7 +22,10 @@ int api_error_set(struct api_error *err, unsigned status, const char *code, cons
  * device 503; the rest 500.  Returns ERR_INVALID. */
 int api_error_from(struct api_error *err, const struct error *cause, const char *param);
 
-/* Writes {"error":{...}}. */
+/* Writes an error in the shape of an API. */
+typedef void (*api_error_writer)(const struct api_error *err, struct buffer *out);
+
+/* Writes {"error":{...}}, OpenAI's shape. */
 void api_error_write(const struct api_error *err, struct buffer *out);
 
 #endif

@@ -156,11 +156,37 @@ static void write_memory(struct buffer *out, const struct engine_stats *stats,
     write_samples(out, samples, sizeof(samples) / sizeof(*samples));
 }
 
+static void write_disk(struct buffer *out, const struct kv_disk_stats *disk) {
+    const struct sample samples[] = {
+        {"quire_kv_disk_items", "gauge", "Cached blocks and states on disk.", disk->n_items},
+        {"quire_kv_disk_bytes", "gauge", "Bytes of their files.", disk->bytes},
+        {"quire_kv_disk_max_bytes", "gauge", "Most bytes that their files may have.",
+         disk->max_bytes},
+        {"quire_kv_disk_written_total", "counter", "Blocks and states written to disk.",
+         disk->n_written},
+        {"quire_kv_disk_written_bytes_total", "counter", "Bytes of these.", disk->written_bytes},
+        {"quire_kv_disk_hits_total", "counter", "Blocks and states read from disk for requests.",
+         disk->n_read},
+        {"quire_kv_disk_read_bytes_total", "counter", "Bytes of these.", disk->read_bytes},
+        {"quire_kv_disk_dropped_total", "counter",
+         "Blocks and states that were evicted but not written, because the disk was behind.",
+         disk->n_dropped},
+        {"quire_kv_disk_evicted_total", "counter",
+         "Files removed for newer ones, the least recently used first.", disk->n_evicted},
+        {"quire_kv_disk_refused_total", "counter",
+         "Files removed because they were damaged or not what their name said.", disk->n_refused},
+        {"quire_kv_disk_failed_total", "counter", "Reads and writes that the system refused.",
+         disk->n_failed},
+    };
+    write_samples(out, samples, sizeof(samples) / sizeof(*samples));
+}
+
 void metrics_write(const struct counters *counters, const struct engine_stats *stats,
                    const struct offload_rules *offload, struct buffer *out) {
     write_requests(out, stats);
     write_numbers(out, stats, false);
     write_memory(out, stats, offload);
+    if (stats->disk.max_bytes > 0) write_disk(out, &stats->disk);
     write_numbers(out, stats, true);
     write_prefill(out, counters, &stats->sparse);
     write_answers(out, counters);

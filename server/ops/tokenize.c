@@ -9,9 +9,11 @@
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/api/conversation/request.h"
 #include "server/api/job.h"
 #include "server/api/prompts.h"
 #include "server/api/reply.h"
+#include "server/api/request_fields.h"
 #include "server/api/server.h"
 #include "server/json/buffer.h"
 #include "server/json/json_guard.h"
@@ -40,24 +42,84 @@ static json_t *load_body(struct job *job, const char *bulk_key, struct json_span
     return root;
 }
 
-static int read_flag(struct job *job, const json_t *root, const char *name, bool *out) {
-    const json_t *value = json_object_get(root, name);
-    if (!value || json_is_null(value)) return 0;
-    *out = json_is_true(value);
-    if (json_is_boolean(value)) return 0;
-    return api_error_set(&job->err, 400, NULL, name, "%s must be true or false", name);
+/* What the readers of members find. */
+struct tokenize_reading {
+    const json_t *text; /* borrowed from the body */
+    bool is_chat, no_special, strings, skip_special;
+};
+
+static struct tokenize_reading *own(struct request_reading *r) {
+    return r->own;
 }
 
-static int check_model(struct job *job, const json_t *root) {
-    const json_t *model = json_object_get(root, "model");
-    if (!model || json_is_null(model)) return 0;
-    if (!json_is_string(model))
-        return api_error_set(&job->err, 400, NULL, "model", "model must be a string");
-    const char *name = job->server->model_name;
-    if (json_string_length(model) == strlen(name) && strcmp(json_string_value(model), name) == 0)
-        return 0;
-    return api_error_set(&job->err, 404, "model_not_found", "model",
-                         "the model '%.200s' does not exist", json_string_value(model));
+static int read_text(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    own(r)->text = value;
+    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+}
+
+static int read_messages(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    (void)field, (void)value;
+    own(r)->is_chat = true; /* read again as a chat */
+    return 0;
+}
+
+static int read_special(struct request_reading *r, const struct request_field *field,
+                        const json_t *value) {
+    bool adds = true;
+    const int rc = request_read_flag(r, field, value, &adds);
+    own(r)->no_special = !adds;
+    return rc;
+}
+
+static int read_strings(struct request_reading *r, const struct request_field *field,
+                        const json_t *value) {
+    return request_read_flag(r, field, value, &own(r)->strings);
+}
+
+static int read_skip(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    return request_read_flag(r, field, value, &own(r)->skip_special);
+}
+
+/* Reads what stands in place of an array, which the guard has cut out before. */
+static int read_no_array(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    (void)value;
+    return request_refuse(r, field, "must be an array of token ids");
+}
+
+/* `text` comes before `prompt`, so that the latter wins when a client sends both. */
+static const struct request_field text_fields[] = {
+    {"model", "string", request_read_model, 0, 0, 0,
+     "Must be the served model's name where it is given."},
+    {"text", "string", read_text, 0, 0, 0, "The same as prompt."},
+    {"prompt", "string", read_text, 0, 0, 0, "The text; or messages are given."},
+    {"messages", "object[]", read_messages, 0, 0, 0, "A chat, which may have all members of one."},
+    {"add_special_tokens", "boolean", read_special, 0, 0, 0,
+     "The tokenizer puts its special tokens around a prompt."},
+    {"return_token_strs", "boolean", read_strings, 0, 0, 0,
+     "The answer has the tokens' texts, too."},
+};
+
+static const struct request_field id_fields[] = {
+    {"model", "string", request_read_model, 0, 0, 0,
+     "Must be the served model's name where it is given."},
+    {"tokens", "integer[]", read_no_array, 0, 0, 0, "The token ids."},
+    {"skip_special_tokens", "boolean", read_skip, 0, 0, 0,
+     "Special tokens are left out of the text."},
+};
+
+static const struct request_table text_table = REQUEST_TABLE(text_fields);
+static const struct request_table id_table = REQUEST_TABLE(id_fields);
+const struct request_table *const tokenize_tables[] = {&text_table, NULL};
+const struct request_table *const detokenize_tables[] = {&id_table, NULL};
+
+static int read_members(struct job *job, const struct request_table *table, const json_t *root,
+                        struct tokenize_reading *reading) {
+    struct request_reading r = {.limits = &job->server->limits, .err = &job->err, .own = reading};
+    return request_read_table(&r, table, root);
 }
 
 static void write_token_strings(struct buffer *out, const struct tokenizer *tokenizer,
@@ -72,6 +134,15 @@ static void write_token_strings(struct buffer *out, const struct tokenizer *toke
     buffer_puts(out, "]");
 }
 
+static void write_tokens(struct tokenize_job *t, const struct token_list *tokens, bool strings) {
+    buffer_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", tokens->n,
+                  t->job.server->info->max_model_len);
+    for (size_t i = 0; i < tokens->n; i++) buffer_printf(&t->out, i ? ",%u" : "%u", tokens->ids[i]);
+    buffer_puts(&t->out, "]");
+    if (strings) write_token_strings(&t->out, t->job.server->info->tokenizer, tokens);
+    buffer_puts(&t->out, "}");
+}
+
 static int tokenize_text(struct tokenize_job *t, const json_t *text, bool add_special,
                          bool strings) {
     const struct tokenizer *tokenizer = t->job.server->info->tokenizer;
@@ -79,35 +150,37 @@ static int tokenize_text(struct tokenize_job *t, const json_t *text, bool add_sp
     struct error why = {0};
     const int rc = tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text),
                                     add_special, PROMPTS_MAX_TOKENS, &tokens, &why);
-    if (rc) {
-        api_error_from(&t->job.err, &why, "prompt");
-    } else {
-        buffer_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", tokens.n,
-                      t->job.server->info->max_model_len);
-        for (size_t i = 0; i < tokens.n; i++)
-            buffer_printf(&t->out, i ? ",%u" : "%u", tokens.ids[i]);
-        buffer_puts(&t->out, "]");
-        if (strings) write_token_strings(&t->out, tokenizer, &tokens);
-        buffer_puts(&t->out, "}");
-    }
+    if (rc) api_error_from(&t->job.err, &why, "prompt");
+    else write_tokens(t, &tokens, strings);
     free(tokens.ids);
     return rc;
 }
 
+/* Tokenises what the chat template makes of a body, which is that of a chat. */
+static int tokenize_chat(struct tokenize_job *t, bool strings) {
+    const struct request_limits *limits = &t->job.server->limits;
+    struct completion_request request;
+    struct chat_request chat;
+    int rc =
+        chat_request_parse(&request, &chat, NULL, t->job.body, t->job.length, limits, &t->job.err);
+    if (rc) return rc;
+    rc = completion_request_encode(&request, t->job.server->info->tokenizer, limits, &t->job.err);
+    if (!rc) write_tokens(t, &request.prompts.items[0].tokens, strings);
+    completion_request_fini(&request);
+    return rc;
+}
+
 static void run_tokenize(struct job *job) {
+    struct tokenize_job *t = (struct tokenize_job *)job;
+    struct tokenize_reading q = {0};
     struct json_span none;
-    bool add_special = true, strings = false;
     json_t *root = load_body(job, NULL, &none);
     if (!root) return;
-    const json_t *text = json_object_get(root, "prompt");
-    if (!text) text = json_object_get(root, "text");
-    job->rc = check_model(job, root);
-    if (!job->rc) job->rc = read_flag(job, root, "add_special_tokens", &add_special);
-    if (!job->rc) job->rc = read_flag(job, root, "return_token_strs", &strings);
-    if (!job->rc && !json_is_string(text)) {
+    job->rc = read_members(job, &text_table, root, &q);
+    if (!job->rc && q.is_chat) job->rc = tokenize_chat(t, q.strings);
+    else if (!job->rc && q.text) job->rc = tokenize_text(t, q.text, !q.no_special, q.strings);
+    else if (!job->rc)
         job->rc = api_error_set(&job->err, 400, NULL, "prompt", "prompt must be a string");
-    }
-    if (!job->rc) job->rc = tokenize_text((struct tokenize_job *)job, text, add_special, strings);
     json_decref(root);
 }
 
@@ -140,16 +213,15 @@ static int read_ids(struct job *job, const struct json_span *array, struct promp
 static void run_detokenize(struct job *job) {
     struct json_span array;
     struct prompt_list list = {0};
+    struct tokenize_reading q = {0};
     const struct token_list none = {0};
-    bool skip_special = false;
     json_t *root = load_body(job, "tokens", &array);
     if (!root) return;
-    job->rc = check_model(job, root);
-    if (!job->rc) job->rc = read_flag(job, root, "skip_special_tokens", &skip_special);
+    job->rc = read_members(job, &id_table, root, &q);
     if (!job->rc) job->rc = read_ids(job, &array, &list);
     if (!job->rc) {
         job->rc = detokenize_ids((struct tokenize_job *)job, list.n ? &list.items[0].tokens : &none,
-                                 skip_special);
+                                 q.skip_special);
     }
     prompt_list_fini(&list);
     json_decref(root);

@@ -3,6 +3,7 @@
 
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
+#include "server/settings/build_info.h"
 #include "server/settings/load_progress.h"
 #include "server/settings/options.h"
 
@@ -27,6 +28,10 @@ struct engine_config engine_setup_config(const struct options *options, const ch
         .max_long_rows = (uint32_t)options->max_long_tokens,
         .max_itl_ms = (uint32_t)options->max_itl,
         .batch_invariant = options->batch_invariant,
+        .disk_path = options->kv_disk_path,
+        .disk_bytes = options->kv_disk_size,
+        .version = build_info.version,
+        .build = build_info.commit,
         .random_weights = options->load_format == LOAD_DUMMY,
     };
 }

@@ -8,6 +8,7 @@
 #include "engine/device/evict.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
+#include "server/settings/kv_layers.h"
 
 static const char type_name[] = "kv_policy.type";
 
@@ -171,7 +172,8 @@ static int read_type(unsigned *out, const json_t *value, struct api_error *err) 
 
 static int read_member(struct kv_policy *policy, const char *key, const json_t *value,
                        struct api_error *err) {
-    if (strcmp(key, "type") == 0) return 0; /* has been read */
+    if (strcmp(key, "type") == 0) return 0;   /* has been read */
+    if (strcmp(key, "layers") == 0) return 0; /* is read last */
     const unsigned id = find_member(key);
     if (id == KV_N_MEMBERS)
         return api_error_set(err, 400, NULL, "kv_policy", "kv_policy.%.64s is not known", key);
@@ -216,22 +218,35 @@ int kv_policy_read(struct kv_policy *out, const json_t *value, struct api_error 
     for (; at && !rc; at = json_object_iter_next((json_t *)value, at))
         rc = read_member(&policy, json_object_iter_key(at), json_object_iter_value(at), err);
     if (!rc) rc = check_together(&policy, value, err);
+    const json_t *layers = json_object_get(value, "layers");
+    if (!rc && layers && !json_is_null(layers)) rc = kv_layers_read(&policy, layers, err);
     if (rc) return rc;
     kv_members_complete(&policy.tokens);
     *out = policy;
     return 0;
 }
 
-struct kv_choice kv_policy_resolve(const struct kv_policy *policy, uint32_t n_prompt) {
-    struct kv_choice choice = policy->tokens;
+static struct kv_choice resolve(const struct kv_choice *tokens,
+                                const double fractions[KV_N_MEMBERS], uint32_t n_prompt) {
+    struct kv_choice choice = *tokens;
     for (unsigned id = 0; id < KV_N_MEMBERS; id++) {
         const struct kv_member *member = &kv_members[id];
-        if (!(policy->fractions[id] > 0)) continue;
-        const uint32_t n = (uint32_t)(policy->fractions[id] * n_prompt + 0.5),
-                       least = member->least ? member->least(&policy->tokens) : 1;
+        if (!(fractions[id] > 0)) continue;
+        const uint32_t n = (uint32_t)(fractions[id] * n_prompt + 0.5),
+                       least = member->least ? member->least(tokens) : 1;
         *(uint32_t *)target(&choice, member) = max_u32(max_u32(n, least), 1);
     }
     return choice;
+}
+
+struct kv_choice kv_policy_resolve(const struct kv_policy *policy, uint32_t n_prompt) {
+    return resolve(&policy->tokens, policy->fractions, n_prompt);
+}
+
+struct kv_part kv_policy_resolve_part(const struct kv_policy *policy, uint32_t n_prompt) {
+    return (struct kv_part){
+        .layers = policy->part.layers,
+        .choice = resolve(&policy->part.choice, policy->part_fractions, n_prompt)};
 }
 
 /* ---- writing ---- */
@@ -265,5 +280,52 @@ void kv_policy_write(const struct kv_policy *policy, struct buffer *out) {
         if (kv_members[id].form == KV_FORM_PLACE && !policy->placed) continue;
         write_value(policy, id, out);
     }
+    kv_layers_write(policy, out);
     buffer_puts(out, "}");
+}
+
+/* ---- the schema ---- */
+
+static void write_words(struct buffer *out, const struct kv_member *member) {
+    buffer_puts(out, "{\"enum\":[");
+    for (unsigned i = 0; i < count_words(member); i++)
+        buffer_printf(out, "\"%s\",", member->words[i]);
+    buffer_puts(out, "null]}");
+}
+
+static void write_member_schema(struct buffer *out, const struct kv_member *member) {
+    switch (member->form) {
+    case KV_FORM_TOKENS:
+    case KV_FORM_ODD:
+        buffer_printf(out, "{\"type\":[\"integer\",\"null\"],\"minimum\":%u,\"maximum\":%u}",
+                      member->low, member->high);
+        break;
+    case KV_FORM_AMOUNT:
+        buffer_printf(out,
+                      "{\"type\":[\"number\",\"null\"],\"exclusiveMinimum\":0,"
+                      "\"maximum\":%u}",
+                      member->high);
+        break;
+    case KV_FORM_SHARE:
+        buffer_puts(out, "{\"type\":[\"number\",\"null\"],\"exclusiveMinimum\":0,"
+                         "\"exclusiveMaximum\":1}");
+        break;
+    case KV_FORM_WORD:
+    case KV_FORM_EITHER: write_words(out, member); break;
+    case KV_FORM_PLACE: buffer_puts(out, "{\"type\":[\"boolean\",\"null\"]}"); break;
+    }
+}
+
+void kv_policy_write_schema(struct buffer *out) {
+    buffer_puts(out, "{\"type\":\"object\",\"additionalProperties\":false,\"required\":[\"type\"],"
+                     "\"properties\":{\"type\":{\"enum\":[");
+    for (unsigned i = 0; i < kv_policies_count(); i++)
+        buffer_printf(out, i ? ",\"%s\"" : "\"%s\"", kv_policies_row(i)->name);
+    buffer_puts(out, "]}");
+    for (unsigned id = 0; id < KV_N_MEMBERS; id++) {
+        buffer_printf(out, ",\"%s\":", kv_member_key(&kv_members[id]));
+        write_member_schema(out, &kv_members[id]);
+    }
+    buffer_puts(out, ",\"layers\":{\"type\":[\"object\",\"null\"],"
+                     "\"description\":\"What some layers keep instead.\"}}}");
 }

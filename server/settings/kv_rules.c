@@ -157,7 +157,10 @@ static int refuse_type(const struct kv_rules *rules, const struct kv_choice *cho
 
 int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err) {
     const struct kv_choice *choice = &policy->tokens;
+    const bool is_divided = !layer_set_is_empty(&policy->part.layers);
     if (!rules->allowed[choice->type]) return refuse_type(rules, choice, err);
+    if (is_divided && !rules->allowed[policy->part.choice.type])
+        return refuse_type(rules, &policy->part.choice, err);
     return kv_choice_selects(choice) ? offload_rules_apply(&rules->offload, policy, err) : 0;
 }
 

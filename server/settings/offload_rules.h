@@ -26,7 +26,8 @@ struct offload_rules {
     size_t page_bytes, moved_bytes; /* per token and layer, in a page and in the host pool */
 };
 
-/* Decides where the tokens of a policy that selects lie, if the request leaves that open. */
+/* Decides where the tokens of a policy that selects lie, if the request leaves that open: on the
+ * device if some layers keep a budget, because those of the others must be there. */
 void offload_rules_place(const struct offload_rules *rules, struct kv_policy *policy);
 /* Calls offload_rules_place(), then refuses what the server cannot do; err names the member. */
 int offload_rules_apply(const struct offload_rules *rules, struct kv_policy *policy,

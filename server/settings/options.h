@@ -33,11 +33,12 @@ struct options {
     char *api_key, *api_key_file;
     char *kv_policy, *allowed_kv_policies;
     struct kv_rules kv_rules; /* parsed from these two */
+    char *kv_disk_path;       /* NULL: no tier on disk */
     char *filters_file, *pattern_file, *chat_template;
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
-    uint64_t kv_offload_size, kv_offload_dtype, max_selected;
+    uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
     uint64_t prefill; /* enum prefill_mode */
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
     uint64_t load_format, log_level, shutdown_timeout, request_timeout;

@@ -220,3 +220,36 @@ void prefill_rules_write(const struct prefill_rules *rules, struct buffer *out) 
     write_name(out, chooses ? rules->measured_on : NULL);
     buffer_printf(out, ",\"dense_tail\":%" PRIu32 "}", rules->dense_tail);
 }
+
+/* ---- the schema ---- */
+
+static void write_sizes(const struct pattern_type *type, struct buffer *out) {
+    const struct size *const sizes[] = {&type->p1, &type->p2};
+    for (size_t i = 0; i < 2; i++) {
+        if (!sizes[i]->name) continue;
+        buffer_printf(out,
+                      ",\"%s\":{\"type\":[\"integer\",\"null\"],\"minimum\":%u,\"maximum\":%u}",
+                      sizes[i]->name + strlen(PATTERN), sizes[i]->low, sizes[i]->high);
+    }
+}
+
+void prefill_rules_write_schema(struct buffer *out) {
+    buffer_puts(out, "{\"anyOf\":[{\"enum\":[");
+    for (unsigned i = 0; i < N_MODES; i++)
+        buffer_printf(out, i ? ",\"%s\"" : "\"%s\"", mode_names[i]);
+    buffer_puts(out, "]},{\"type\":\"object\",\"additionalProperties\":false,"
+                     "\"required\":[\"mode\"],\"properties\":{\"mode\":{\"enum\":[");
+    for (unsigned i = 0; i < N_MODES; i++)
+        buffer_printf(out, i ? ",\"%s\"" : "\"%s\"", mode_names[i]);
+    buffer_puts(out, "]},\"reuse\":{\"type\":[\"boolean\",\"null\"]},"
+                     "\"pattern\":{\"anyOf\":[{\"type\":\"null\"}");
+    for (unsigned i = PATTERN_A_SHAPE; i < PATTERN_N_KINDS; i++) {
+        buffer_printf(out,
+                      ",{\"type\":\"object\",\"additionalProperties\":false,"
+                      "\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":[\"%s\"]}",
+                      types[i].name);
+        write_sizes(&types[i], out);
+        buffer_puts(out, "}}");
+    }
+    buffer_puts(out, "]}}}]}");
+}

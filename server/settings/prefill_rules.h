@@ -69,4 +69,7 @@ struct prefill_choice prefill_rules_resolve(const struct prefill_rules *rules,
 /* Writes a member of a JSON object: "prefill". */
 void prefill_rules_write(const struct prefill_rules *rules, struct buffer *out);
 
+/* Writes what JSON a request's `prefill` may be, as a JSON Schema. */
+void prefill_rules_write_schema(struct buffer *out);
+
 #endif

@@ -25,6 +25,8 @@ static uint32_t oracle(const float *logits, const struct sample_row *row, struct
     for (uint32_t i = 0; i < VOCAB; i++) x[i] = logits[i];
     for (uint32_t i = 0; i < row->n_bias; i++) x[row->bias[i].token] += row->bias[i].bias;
     for (uint32_t i = 0; i < row->n_banned; i++) x[row->banned[i]] = -INFINITY;
+    for (uint32_t i = 0; i < VOCAB && row->allowed; i++)
+        if (!(row->allowed[i / 32] >> i % 32 & 1)) x[i] = -INFINITY;
     for (uint32_t i = 0; i < row->n_counts; i++) {
         double *l = &x[row->counts[i].token];
         *l = *l > 0 ? *l / with->repetition_penalty : *l * with->repetition_penalty;
@@ -78,6 +80,13 @@ static struct sample_row random_row(struct token_count *counts, struct logit_bia
             bias[row.n_bias] = (struct logit_bias){random_below(VOCAB), 5 * random_float()};
         for (row.n_banned = 0; row.n_banned < 5; row.n_banned++)
             banned[row.n_banned] = random_below(VOCAB);
+    }
+    if (random_below(3) == 0) {
+        static uint32_t allowed[(VOCAB + 31) / 32];
+        for (uint32_t i = 0; i < (VOCAB + 31) / 32; i++)
+            allowed[i] = random_below(3) ? (uint32_t)rand() * 3 : random_below(2) ? 0 : UINT32_MAX;
+        allowed[0] |= 0xff; /* more tokens than can be banned */
+        row.allowed = allowed;
     }
     return row;
 }

@@ -293,7 +293,7 @@ static int compare_candidates(const void *a, const void *b) {
 
 /* How much the token scores of a query count that is so many tokens older than the newest one. */
 static double weight_of(enum kv_selector selector, uint32_t age) {
-    if (age == 0) return 1;
+    if (age == 0 || selector == KV_SELECTOR_ACCUMULATED) return 1;
     if (selector == KV_SELECTOR_LAST || age >= KV_OBSERVED) return 0;
     return selector == KV_SELECTOR_UNIFORM ? 1 : pow(2, -(double)age);
 }
@@ -317,17 +317,24 @@ static const double *query_scores(const struct run *r, uint32_t layer, uint32_t 
     return worth;
 }
 
+/* Whether a query's score of a token counts: where all do, only once the token's page is whole. */
+static bool counts(enum kv_selector selector, uint32_t query, uint32_t token) {
+    return selector != KV_SELECTOR_ACCUMULATED || token / PAGE_TOKENS < (query + 1) / PAGE_TOKENS;
+}
+
 static struct candidate *oracle_choice(const struct run *r, uint32_t layer) {
     const uint32_t n = r->select.n_candidates;
     struct candidate *c = calloc(n, sizeof(*c));
     const bool window = r->plan.selector != KV_SELECTOR_LAST;
     for (uint32_t i = 0; i < n; i++) c[i].token = i;
-    for (uint32_t age = 0; age <= r->n_done && age < 2 * KV_OBSERVED; age++) {
+    for (uint32_t age = 0; age <= r->n_done; age++) {
         const double weight = weight_of(r->plan.selector, age);
+        const uint32_t query = r->n_done - age;
         if (weight == 0) continue;
-        const double *worth = query_scores(r, layer, r->n_done - age);
-        for (uint32_t i = 0; i < n; i++)
-            c[i].worth += weight * (window ? fmax(worth[i], 0) : worth[i]);
+        const double *worth = query_scores(r, layer, query);
+        for (uint32_t i = 0; i < n && i <= query; i++)
+            if (counts(r->plan.selector, query, i))
+                c[i].worth += weight * (window ? fmax(worth[i], 0) : worth[i]);
     }
     for (uint32_t i = 0; i < r->plan.n_sink; i++) c[i].worth = INFINITY;
     qsort(c, r->select.n_candidates, sizeof(*c), compare_candidates);
@@ -492,8 +499,10 @@ static const struct kv_observation *observe(struct run *r) {
     const uint32_t end = r->n_done + rows_of(r), last = KV_OBSERVED - 1,
                    n_scored = n_before_tail(r, end + last), most = n_before_tail(r, r->plan.n_text);
     if (r->plan.selector == KV_SELECTOR_LAST) return NULL;
-    r->observed.first = end < KV_OBSERVED ? 0 : end - KV_OBSERVED;
-    r->observed.n_scored = n_scored < most ? n_scored : most;
+    const bool all = r->plan.selector == KV_SELECTOR_ACCUMULATED;
+    const uint32_t scored = all ? end / PAGE_TOKENS * PAGE_TOKENS : n_scored;
+    r->observed.first = all || end < KV_OBSERVED ? 0 : end - KV_OBSERVED;
+    r->observed.n_scored = scored < most ? scored : most;
     return &r->observed;
 }
 
@@ -719,7 +728,7 @@ static void selections_equal_the_definition(void **state) {
 static void a_window_of_queries_chooses_on(struct backend *be) {
     const uint32_t chunks[] = {0, 5, 16, 37};
     if (!be->ops->select->observe) return;
-    for (enum kv_selector s = KV_SELECTOR_UNIFORM; s <= KV_SELECTOR_EXPONENTIAL; s++)
+    for (enum kv_selector s = KV_SELECTOR_UNIFORM; s <= KV_SELECTOR_ACCUMULATED; s++)
         for (uint32_t on_device = 0; on_device < 2; on_device++) {
             struct plan plan = random_plan(on_device);
             plan.n_prompt = 150 + random_below(150);
@@ -739,8 +748,8 @@ static void a_window_of_queries_chooses(void **state) {
 /* The newest query alone chooses others.  So the test above can tell the selectors apart. */
 static void selectors_choose_differently(void **state) {
     (void)state;
-    uint64_t n_fetched[KV_SELECTOR_EXPONENTIAL + 1];
-    for (enum kv_selector s = KV_SELECTOR_LAST; s <= KV_SELECTOR_EXPONENTIAL; s++) {
+    uint64_t n_fetched[KV_SELECTOR_ACCUMULATED + 1];
+    for (enum kv_selector s = KV_SELECTOR_LAST; s <= KV_SELECTOR_ACCUMULATED; s++) {
         struct backend *be = NULL;
         rng_state = 99;
         const struct plan plan = {.n_prompt = 200,
@@ -754,6 +763,7 @@ static void selectors_choose_differently(void **state) {
             run_and_check(be, (struct shape){2, 1, 16, DTYPE_F32, false, 0, false}, &plan);
         be->ops->destroy(be);
     }
+    assert_true(n_fetched[KV_SELECTOR_ACCUMULATED] < n_fetched[KV_SELECTOR_UNIFORM]);
     assert_true(n_fetched[KV_SELECTOR_UNIFORM] < n_fetched[KV_SELECTOR_EXPONENTIAL]);
     assert_true(n_fetched[KV_SELECTOR_EXPONENTIAL] < n_fetched[KV_SELECTOR_LAST]);
 }

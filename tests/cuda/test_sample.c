@@ -17,6 +17,7 @@ struct lists {
     struct token_count counts[MAX_LIST];
     struct logit_bias bias[MAX_LIST];
     uint32_t banned[MAX_LIST];
+    uint32_t allowed[SMALL_VOCAB / 32];
 };
 
 /* Where selection may go wrong: one token, all but one, all, and either side of a full list. */
@@ -60,6 +61,15 @@ static struct sample_row random_row(struct lists *lists, uint32_t n_vocab) {
                 (struct logit_bias){random_below(n_vocab), 5 * random_float()};
         for (row.n_banned = 0; row.n_banned < 7; row.n_banned++)
             lists->banned[row.n_banned] = random_below(n_vocab);
+    }
+    if (n_vocab <= SMALL_VOCAB && random_below(3) == 0) {
+        for (uint32_t i = 0; i < SMALL_VOCAB / 32; i++)
+            lists->allowed[i] = random_below(3)   ? (uint32_t)rand() * 3
+                                : random_below(2) ? 0
+                                                  : UINT32_MAX;
+        if (n_vocab >= 32) lists->allowed[0] = UINT32_MAX; /* more tokens than can be banned */
+        else memset(lists->allowed, 0xff, sizeof(lists->allowed));
+        row.allowed = lists->allowed;
     }
     return row;
 }

@@ -608,6 +608,48 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
     free(first), free(second);
 }
 
+/* Pages that go to the host pool come back to others as they went, elements and scales; the copies
+ * out need not have ended before. */
+static void check_reload(enum dtype dtype, uint32_t n_kv, uint32_t dim) {
+    enum { N = 12, MOVED = 6, N_HOST_LAYERS = 2 };
+    const uint32_t from[MOVED] = {3, 1, 0, 7, 6, 2}, blocks[MOVED] = {5, 0, 3, 1, 4, 2},
+                   to[MOVED] = {11, 4, 9, 5, 8, 10};
+    struct error err = {0};
+    struct kv_pool kv = {.dtype = dtype, .n_pages = N, .n_kv_heads = n_kv, .head_dim = dim};
+    struct host_pool store = {NULL, dtype, MOVED, N_HOST_LAYERS, n_kv, dim, dtype == DTYPE_FP8};
+    kv.page_bytes = kv_page_bytes(&kv);
+    const size_t n_bytes = N * kv.page_bytes, n_tokens = kv_state_offset(&kv, 0);
+    char *host = malloc(n_bytes);
+    for (size_t i = 0; i < n_bytes; i++) host[i] = (char)random_below(256);
+    kv.base = gpu_alloc(n_bytes);
+    must(gpu->ops->upload(gpu, kv.base, host, n_bytes, &err), &err);
+    must(gpu->ops->host_pool->alloc(gpu, MOVED * host_pool_block_bytes(&store), &store.base, &err),
+         &err);
+    const struct offload_args out = {&kv, &store, 1, MOVED, from, blocks},
+                              back = {&kv, &store, 1, MOVED, to, blocks};
+    must(gpu->ops->host_pool->offload(gpu, &out, &err), &err);
+    must(gpu->ops->host_pool->reload(gpu, &back, &err), &err);
+    char *now = malloc(n_bytes);
+    must(gpu->ops->download(gpu, now, kv.base, n_bytes, &err), &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    for (uint32_t i = 0; i < MOVED; i++)
+        memcpy(host + to[i] * kv.page_bytes, host + from[i] * kv.page_bytes, n_tokens);
+    assert_memory_equal(now, host, n_bytes);
+    gpu->ops->host_pool->free(gpu, store.base);
+    gpu_free(kv.base);
+    free(host), free(now);
+}
+
+static void pages_come_back_as_they_went(void **state) {
+    (void)state;
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8};
+    for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++) {
+        check_reload(dtypes[i], 8, 128);
+        check_reload(dtypes[i], 2, 64);
+        check_reload(dtypes[i], 1, 20);
+    }
+}
+
 int main(int argc, char **argv) {
     if (!read_arguments(argc, argv, 0, &small)) return 1;
     const struct CMUnitTest tests[] = {
@@ -616,6 +658,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(f32_selections_equal_the_cpu),
         cmocka_unit_test(fp8_selections_equal_the_cpu),
         cmocka_unit_test(copies_end_before_a_step_writes_their_pages),
+        cmocka_unit_test(pages_come_back_as_they_went),
     };
     const int status = open_backends();
     if (status) return status;

@@ -10,6 +10,14 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/grammar/grammar.h"
+
+struct engine *answers_start(const struct engine_config *config) {
+    struct engine *engine;
+    struct error err = {0};
+    if (engine_create(&engine, config, &err)) fail_msg("%s", err.text);
+    return engine;
+}
 
 void answers_drain(struct engine *engine) {
     for (struct engine_event *e = engine_take_events(engine), *next; e; e = next) {
@@ -60,10 +68,12 @@ uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struc
     struct engine_request r = {.n_prompt = recipe->n_prompt,
                                .params = recipe->params,
                                .kv = recipe->kv,
+                               .kv_part = recipe->kv_part,
                                .prefill = recipe->prefill,
                                .user = answer};
     struct error err = {0};
     uint64_t id;
+    grammar_ref(r.params.grammar); /* the engine's */
     r.prompt = malloc(recipe->n_prompt * sizeof(*r.prompt));
     memcpy(r.prompt, recipe->prompt, recipe->n_prompt * sizeof(*r.prompt));
     if (recipe->stop) {
@@ -78,6 +88,15 @@ uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struc
     }
     if (engine_submit(engine, &r, 1, &id, &err)) fail_msg("%s", err.text);
     return id;
+}
+
+struct answer answers_one(struct engine *engine, const struct recipe *recipe) {
+    struct answer answer = {0};
+    recipe_submit(engine, recipe, &answer);
+    answers_wait(engine, &answer, 1);
+    if (answer.last.reason == FINISH_ERROR) fail_msg("%s", answer.last.error_text);
+    answers_leave_no_page(engine);
+    return answer;
 }
 
 void answers_assert_same(const struct answer *a, const struct answer *b) {

@@ -23,10 +23,14 @@ struct recipe {
     uint32_t prompt[1600], n_prompt;
     struct sampling_params params; /* owns nothing */
     struct kv_choice kv;
+    struct kv_part kv_part;
     struct prefill_choice prefill;
     const char *stop;           /* one stop string, or NULL */
     const uint32_t *stop_token; /* one stop token, or NULL */
 };
+
+/* Fails the test where the engine does not start. */
+struct engine *answers_start(const struct engine_config *config);
 
 /* The answer must live until it is finished. */
 uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struct answer *answer);
@@ -37,6 +41,10 @@ void answers_wait(struct engine *engine, struct answer *answers, uint32_t n);
 /* Waits until every page is free or cached: the step in flight when the last request ended may
  * still hold some. */
 void answers_leave_no_page(struct engine *engine);
+
+/* Makes a request of an idle engine, and waits until it is idle again. */
+struct answer answers_one(struct engine *engine, const struct recipe *recipe);
+
 /* Equal to the bit. */
 void answers_assert_same(const struct answer *a, const struct answer *b);
 void answer_forget(struct answer *answer);

@@ -18,6 +18,7 @@ struct select_total;
 struct step_seq;
 
 int fake_offload_pages(struct backend *be, const struct offload_args *args, struct error *err);
+int fake_reload_pages(struct backend *be, const struct offload_args *args, struct error *err);
 /* Makes the copies that are due. */
 void fake_store_finish(void);
 

@@ -70,7 +70,8 @@ static int fake_sync(struct backend *be, struct error *err) {
     return 0;
 }
 
-static const struct host_pool_ops fake_host_pool = {.offload = fake_offload_pages};
+static const struct host_pool_ops fake_host_pool = {.offload = fake_offload_pages,
+                                                    .reload = fake_reload_pages};
 static const struct backend_ops fake_ops = {.download = fake_download,
                                             .upload = fake_upload,
                                             .copy_pages = fake_copy_pages,
@@ -580,7 +581,8 @@ static uint32_t hash_of(const struct memory *m) {
 
 /* The last token of a prompt that goes layer by layer is computed like a generated one. */
 static uint32_t last_mark(const struct fixture *f, const struct engine_request *r) {
-    const struct dense_rule *dense = prefill_dense_rule(&r->kv, r->params.n_prompt_logprobs >= 0);
+    const struct dense_rule *dense =
+        prefill_dense_rule(&r->kv, NULL, r->params.n_prompt_logprobs >= 0);
     const struct kv_plan kv = kv_plan_make(&r->kv, r->n_prompt, r->params.max_tokens);
     const struct prefill_plan plan = prefill_plan_make(&r->prefill, &f->shared.prefill, dense, &kv);
     const bool layer_major =

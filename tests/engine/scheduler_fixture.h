@@ -90,7 +90,7 @@ struct fixture {
 
 /* The operations that a suspended sequence needs. */
 extern struct device {
-    uint32_t n_downloads, n_uploads, n_stored; /* pages */
+    uint32_t n_downloads, n_uploads, n_stored, n_reloaded; /* pages */
     bool fails;
 } device;
 

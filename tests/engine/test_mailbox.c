@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
 
@@ -56,6 +57,25 @@ struct writer {
     int number;
 };
 
+static void a_poke_or_a_moment_ends_a_wait(void **state) {
+    (void)state;
+    struct mailbox box;
+    struct letter a = {.number = 1};
+    assert_int_equal(mailbox_init(&box), 0);
+    mailbox_poke(&box);
+    mailbox_poke(&box);
+    assert_null(mailbox_wait(&box)); /* both pokes */
+    const double until_s = clock_seconds() + 0.02;
+    assert_null(mailbox_wait_until(&box, until_s));
+    assert_true(clock_seconds() >= until_s - 0.001);
+    assert_null(mailbox_wait_until(&box, until_s)); /* which is over */
+    mailbox_poke(&box);
+    assert_null(mailbox_wait_until(&box, clock_seconds() + 1000));
+    assert_int_equal(mailbox_push(&box, &a, &a, NULL), 0);
+    assert_ptr_equal(mailbox_wait_until(&box, clock_seconds() + 1000), &a);
+    mailbox_fini(&box);
+}
+
 static void *write_letters(void *arg) {
     struct writer *w = arg;
     for (int i = 0; i < LETTERS; i++) {
@@ -95,6 +115,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chain_arrives_in_order_and_only_the_first_wakes),
         cmocka_unit_test(a_closed_box_refuses_and_does_not_sleep),
+        cmocka_unit_test(a_poke_or_a_moment_ends_a_wait),
         cmocka_unit_test(nothing_is_lost_between_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,7 @@ static const void *graphs[4]; /* the first that came since n_graphs was 0 */
 static uint32_t n_graphs;
 static const struct layer_group groups[2] = {{2, 4, 6}, {6, 8, 12}};
 
-enum kind { PLAIN, INVARIANT, WITHOUT_GROUPS };
+enum kind { PLAIN, INVARIANT, WITHOUT_GROUPS, WITHOUT_PREFIXES };
 
 /* Remembers the bodies that a device would have recorded. */
 static int remembering_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
@@ -51,17 +51,19 @@ struct room {
     enum kind kind;
 };
 
+/* Half of the layers keep what they select of a text that the pool cannot hold. */
 static struct engine *start(struct room room) {
+    const uint32_t n_longest = room.n_blocks < 24 ? room.n_blocks * 3 / 2 : 24;
     struct engine *engine;
     struct error err = {0};
     struct engine_config config = {.model_dir = model_dir,
                                    .backend = backend,
                                    .max_num_seqs = 16,
-                                   .max_model_len = 24 * PAGE_TOKENS,
+                                   .max_model_len = n_longest * PAGE_TOKENS,
                                    .max_batched_tokens = room.max_rows,
                                    .max_queued = 1024,
                                    .kv_dtype = DTYPE_F32,
-                                   .prefix_caching = true,
+                                   .prefix_caching = room.kind != WITHOUT_PREFIXES,
                                    .bounded_caches = true,
                                    .groups = groups,
                                    .n_groups = room.kind == WITHOUT_GROUPS ? 0 : 2,
@@ -161,7 +163,8 @@ static void it_does_not_matter_where_tokens_wait(void **state) {
     assert_int_equal(moved.last.kv.values[KV_OFFLOADED_TOKENS], 576 - 128);
     assert_int_equal(device.last.kv.values[KV_OFFLOADED_TOKENS], 0);
     assert_int_equal(moved.last.kv.values[KV_RESIDENT_TOKENS], 699);
-    assert_int_equal(moved.last.n_cached, 0);
+    assert_int_equal(device.last.n_cached, 576);
+    assert_int_equal(moved.last.n_cached, 576);
     struct engine_stats stats;
     engine_stats(engine, &stats);
     assert_int_equal(engine_stats_kv(&stats, KV_FETCHED_TOKENS),
@@ -239,6 +242,96 @@ static void swapping_changes_no_bit(void **state) {
     }
     late_backend_end();
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
+/* A context, and a question of its own for each request. */
+static struct recipe question_of(const struct recipe *context, struct kv_choice kv) {
+    struct recipe r = make_recipe(context->n_prompt + 5 + (uint32_t)rand() % 40, 40);
+    memcpy(r.prompt, context->prompt, context->n_prompt * sizeof(*r.prompt));
+    r.kv = kv;
+    return r;
+}
+
+/* Asks one after the other, so that each finds what those before it have left; returns the least
+ * that a later one found. */
+static uint32_t answer_in_turn(struct room room, const struct recipe *recipes,
+                               const struct answer *alone, uint32_t n) {
+    struct engine *engine = start(room);
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        struct answer a = {0};
+        answer_one(engine, &recipes[i], &a);
+        answers_assert_same(&alone[i], &a);
+        if (i > 0 && a.last.n_cached < least) least = a.last.n_cached;
+        answer_forget(&a);
+    }
+    finish(engine);
+    return least;
+}
+
+/* Whether requests find its context in the pool, in the host pool or not at all, whoever computed
+ * it, and whoever else asks at the same time. */
+static void a_context_may_be_asked_often(void **state) {
+    (void)state;
+    enum { N = 6, N_CONTEXT = 330 };
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    srand(10);
+    const struct recipe context = make_recipe(N_CONTEXT, 1);
+    const struct kv_choice kinds[] = {
+        selecting(64, 64, false), selecting(64, 64, true), {0}, selecting(128, 64, false)};
+    struct engine *engine = start((struct room){60, 20, 256, WITHOUT_PREFIXES});
+    for (int i = 0; i < N; i++) {
+        recipes[i] = question_of(&context, kinds[i % 4]);
+        answer_one(engine, &recipes[i], &alone[i]);
+        assert_int_equal(alone[i].last.n_cached, 0);
+    }
+    finish(engine);
+    const uint32_t n_blocks = N_CONTEXT / PAGE_TOKENS * PAGE_TOKENS;
+    assert_int_equal(answer_in_turn((struct room){60, 20, 256, PLAIN}, recipes, alone, N),
+                     n_blocks);
+    assert_int_equal(answer_in_turn((struct room){8, 40, 256, PLAIN}, recipes, alone, N), n_blocks);
+    for (int late = 0; late < 2; late++) {
+        if (late) late_backend_begin(backend);
+        answers_compare(start((struct room){120, 60, 256, PLAIN}), recipes, alone, N);
+        /* There is space for a few of them, as they share the context. */
+        const struct engine_stats stats =
+            answers_compare(start((struct room){8, 200, 256, PLAIN}), recipes, alone, N);
+        assert_true(stats.cached_tokens >= (N - 1) * n_blocks);
+    }
+    late_backend_end();
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
+/* The same for prompts that do not fit the pool.  What such a prompt leaves is what any other one
+ * would have computed. */
+static void a_long_context_may_be_asked_often(void **state) {
+    (void)state;
+    enum { N = 3, N_CONTEXT = 600 };
+    static struct recipe recipes[N + 1];
+    static struct answer alone[N + 1];
+    const struct room small = {9, 40, 256, PLAIN};
+    srand(11);
+    const struct recipe context = make_recipe(N_CONTEXT, 1);
+    for (int i = 0; i < N; i++) recipes[i] = question_of(&context, selecting(64, 64, false));
+    /* The last one fits, and keeps everything. */
+    recipes[N] = make_recipe(530, 20);
+    memcpy(recipes[N].prompt, context.prompt, 520 * sizeof(*context.prompt));
+    struct room room = small;
+    room.kind = WITHOUT_PREFIXES;
+    struct engine *engine = start(room);
+    for (int i = 0; i <= N; i++) answer_one(engine, &recipes[i], &alone[i]);
+    /* For the prompt's last token, too. */
+    assert_int_equal(alone[0].last.kv.values[KV_SELECTED_TOKENS], 40 * 2 * 64);
+    finish(engine);
+    assert_int_equal(answer_in_turn(small, recipes, alone, N), 576);
+    assert_int_equal(answer_in_turn(small, recipes, alone, N + 1), 512);
+    for (int late = 0; late < 2; late++) {
+        if (late) late_backend_begin(backend);
+        answers_compare(start(small), recipes, alone, N + 1);
+    }
+    late_backend_end();
+    for (int i = 0; i <= N; i++) answer_forget(&alone[i]);
 }
 
 /* Steps with budgets, with selections, with both and with neither have other operations. */
@@ -331,6 +424,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(it_does_not_matter_where_tokens_wait),
         cmocka_unit_test(answers_depend_on_the_selection_alone),
         cmocka_unit_test(swapping_changes_no_bit),
+        cmocka_unit_test(a_context_may_be_asked_often),
+        cmocka_unit_test(a_long_context_may_be_asked_often),
     };
     struct cpu_config config = {.n_threads = 2};
     struct error err = {0};

@@ -51,13 +51,6 @@ static struct engine_config plain_config(void) {
                                   .min_sparse_tokens = 1 << 20};
 }
 
-static struct engine *start(const struct engine_config *config) {
-    struct engine *engine;
-    struct error err = {0};
-    if (engine_create(&engine, config, &err)) fail_msg("%s", err.text);
-    return engine;
-}
-
 static struct kv_choice streaming(uint32_t n_recent) {
     return (struct kv_choice){.mechanism = KV_BOUNDED,
                               .type = TYPE_STREAMING,
@@ -100,18 +93,9 @@ static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens, struct 
     return r;
 }
 
-static struct answer answer_in(struct engine *engine, const struct recipe *recipe) {
-    struct answer answer = {0};
-    recipe_submit(engine, recipe, &answer);
-    answers_wait(engine, &answer, 1);
-    if (answer.last.reason == FINISH_ERROR) fail_msg("%s", answer.last.error_text);
-    answers_leave_no_page(engine);
-    return answer;
-}
-
 static struct answer answer_alone(const struct engine_config *config, const struct recipe *recipe) {
-    struct engine *engine = start(config);
-    const struct answer answer = answer_in(engine, recipe);
+    struct engine *engine = answers_start(config);
+    const struct answer answer = answers_one(engine, recipe);
     engine_destroy(engine);
     return answer;
 }
@@ -131,10 +115,10 @@ static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
                 config.max_long_rows = way;
                 struct recipe r = make_recipe(lengths[i], 20, choices[k], dense);
                 r.params.n_prompt_logprobs = (i + k) % 2 ? -1 : 1;
-                struct engine *engine = start(&config);
-                struct answer sparse = answer_in(engine, &r);
+                struct engine *engine = answers_start(&config);
+                struct answer sparse = answers_one(engine, &r);
                 r.prefill.mode = PREFILL_DENSE;
-                struct answer exact = answer_in(engine, &r);
+                struct answer exact = answers_one(engine, &r);
                 answers_assert_same(&sparse, &exact);
                 assert_int_equal(sparse.last.prefill.mode, PREFILL_SPARSE);
                 assert_int_equal(exact.last.prefill.mode, PREFILL_DENSE);
@@ -196,7 +180,7 @@ static void a_whole_prompt_needs_the_text_of_two_layers(void **state) {
             struct answer small = answer_alone(&config, &r);
             answers_assert_same(&small, &large);
             config.kv_cache_bytes -= n_layers * page_bytes;
-            struct engine *engine = start(&config);
+            struct engine *engine = answers_start(&config);
             assert_int_equal(refusal(engine, &r, &err), ERR_TOO_LONG);
             assert_string_equal(err.param, "kv_policy");
             engine_destroy(engine);
@@ -227,15 +211,15 @@ static void company_and_running_ahead_change_no_bit(void **state) {
     make_recipes(recipes, alone, 60);
     struct engine_config config = plain_config();
     config.prefix_caching = true;
-    answers_compare(start(&config), recipes, alone, N_AT_ONCE);
+    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
     late_backend_begin(backend);
-    answers_compare(start(&config), recipes, alone, N_AT_ONCE);
+    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
     assert_true(late_backend_end() > 0);
     config.max_itl_ms = 1; /* slices of the smallest size */
-    answers_compare(start(&config), recipes, alone, N_AT_ONCE);
+    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
     config.max_itl_ms = 0;
     config.batch_invariant = true;
-    answers_compare(start(&config), recipes, alone, N_AT_ONCE);
+    answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE);
     for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
 }
 
@@ -252,14 +236,14 @@ static void preemption_changes_no_bit(void **state) {
     config.max_model_len = 1400;
     config.max_batched_tokens = 128;
     config.kv_cache_bytes = 22 * n_layers * page_bytes;
-    assert_true(answers_compare(start(&config), recipes, alone, N_AT_ONCE).n_preempted > 0);
+    assert_true(answers_compare(answers_start(&config), recipes, alone, N_AT_ONCE).n_preempted > 0);
     for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
 }
 
 static void cancelling_leaves_no_page(void **state) {
     (void)state;
     struct engine_config config = plain_config();
-    struct engine *engine = start(&config);
+    struct engine *engine = answers_start(&config);
     srand(9);
     for (int pause = 0; pause < 6; pause++) {
         const struct recipe r = make_recipe(1500, 50, window(64, KV_POOLING_NONE), mixed);
@@ -282,7 +266,7 @@ static void assert_refused(struct engine *engine, struct kv_choice kv, const cha
     if (!strstr(err.text, words)) fail_msg("'%s' is not in '%s'", words, err.text);
     r.prefill.mode = PREFILL_AUTO; /* which the rule makes dense */
     r.prefill.dense_above = 0;
-    struct answer a = answer_in(engine, &r);
+    struct answer a = answers_one(engine, &r);
     assert_int_equal(a.last.prefill.mode, PREFILL_DENSE);
     answer_forget(&a);
 }
@@ -292,7 +276,7 @@ static void what_does_not_go_together_is_refused_by_name(void **state) {
     struct engine_config config = plain_config();
     config.min_sparse_tokens = 600;
     config.max_model_len = 1000;
-    struct engine *engine = start(&config);
+    struct engine *engine = answers_start(&config);
     struct kv_choice chunks = streaming(100), rotated = streaming(100);
     struct error err = {0};
     chunks.whole = false;
@@ -307,7 +291,7 @@ static void what_does_not_go_together_is_refused_by_name(void **state) {
     assert_string_equal(err.param, "prompt");
     r.n_prompt = 700;
     r.prefill.mode = PREFILL_AUTO;
-    struct answer a = answer_in(engine, &r);
+    struct answer a = answers_one(engine, &r);
     assert_int_equal(a.last.prefill.mode, PREFILL_SPARSE);
     answer_forget(&a);
     engine_destroy(engine);

@@ -42,19 +42,12 @@ static struct engine_config plain_config(void) {
                                   .min_sparse_tokens = 1 << 20};
 }
 
-static struct engine *start(const struct engine_config *config) {
-    struct engine *engine;
-    struct error err = {0};
-    if (engine_create(&engine, config, &err)) fail_msg("%s", err.text);
-    return engine;
-}
-
 /* max_long_rows: WHOLE or IN_CHUNKS. */
 static struct engine *start_sparse(uint32_t max_long_rows, bool caching) {
     struct engine_config config = plain_config();
     config.max_long_rows = max_long_rows;
     config.prefix_caching = caching;
-    return start(&config);
+    return answers_start(&config);
 }
 
 static struct recipe sparse_recipe(uint32_t n_prompt, uint32_t max_tokens,
@@ -70,15 +63,6 @@ static struct recipe sparse_recipe(uint32_t n_prompt, uint32_t max_tokens,
     return r;
 }
 
-static struct answer answer_in(struct engine *engine, const struct recipe *recipe) {
-    struct answer answer = {0};
-    recipe_submit(engine, recipe, &answer);
-    answers_wait(engine, &answer, 1);
-    assert_int_not_equal(answer.last.reason, FINISH_ERROR);
-    answers_leave_no_page(engine);
-    return answer;
-}
-
 static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
     (void)state;
     static const uint32_t lengths[] = {2, 129, 700, 1537};
@@ -89,9 +73,9 @@ static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
             struct recipe r = sparse_recipe(lengths[i], 8, dense);
             r.params.n_prompt_logprobs = i % 2 ? 1 : -1;
             struct engine *engine = start_sparse(ways[way], false);
-            struct answer sparse = answer_in(engine, &r);
+            struct answer sparse = answers_one(engine, &r);
             r.prefill.mode = PREFILL_DENSE;
-            struct answer exact = answer_in(engine, &r);
+            struct answer exact = answers_one(engine, &r);
             answers_assert_same(&sparse, &exact);
             assert_int_equal(sparse.last.prefill.mode, PREFILL_SPARSE);
             assert_int_equal(exact.last.prefill.mode, PREFILL_DENSE);
@@ -115,7 +99,7 @@ static void company_and_running_ahead_change_no_bit(void **state) {
         if (i % 2) recipes[i].prefill.mode = PREFILL_DENSE;
         if (i % 3 == 1) recipes[i].params.n_prompt_logprobs = 0;
         struct engine *engine = start_sparse(WHOLE, false);
-        alone[i] = answer_in(engine, &recipes[i]);
+        alone[i] = answers_one(engine, &recipes[i]);
         engine_destroy(engine);
     }
     for (int caching = 0; caching < 2; caching++) {
@@ -127,7 +111,7 @@ static void company_and_running_ahead_change_no_bit(void **state) {
     }
     struct engine_config config = plain_config();
     config.max_itl_ms = 1; /* slices and pieces of the smallest size */
-    answers_compare(start(&config), recipes, alone, N);
+    answers_compare(answers_start(&config), recipes, alone, N);
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
@@ -145,7 +129,7 @@ static void what_was_visited_is_told(void **state) {
     for (int way = 0; way < 2; way++) {
         struct engine *engine = start_sparse(ways[way], true);
         const struct recipe r = sparse_recipe(1500, 4, NULL);
-        struct answer a = answer_in(engine, &r);
+        struct answer a = answers_one(engine, &r);
         const struct prefill_usage *used = &a.last.prefill;
         engine_stats(engine, &stats);
         assert_int_equal(used->mode, PREFILL_SPARSE);
@@ -156,7 +140,7 @@ static void what_was_visited_is_told(void **state) {
         assert_true(stats.sparse.visited[PATTERN_A_SHAPE] < stats.sparse.causal[PATTERN_A_SHAPE]);
         assert_true(used->density == sum(stats.sparse.visited) / sum(stats.sparse.causal));
         answer_forget(&a);
-        a = answer_in(engine, &r); /* nearly all of it is cached by now, under the same choice */
+        a = answers_one(engine, &r); /* nearly all of it is cached by now, under the same choice */
         assert_true(a.last.n_cached > 1400);
         answer_forget(&a);
         engine_destroy(engine);
@@ -167,13 +151,13 @@ static void auto_begins_at_the_break_even(void **state) {
     (void)state;
     struct engine_config config = plain_config();
     config.min_sparse_tokens = 1000;
-    struct engine *engine = start(&config);
+    struct engine *engine = answers_start(&config);
     struct engine_info info = *engine_info(engine);
     assert_true(info.sparse_prefill && info.long_rows == 2048 && info.long_bytes > 0);
     for (uint32_t n = 999; n <= 1000; n++) {
         struct recipe r = sparse_recipe(n, 1, NULL);
         r.prefill = (struct prefill_choice){0};
-        struct answer a = answer_in(engine, &r);
+        struct answer a = answers_one(engine, &r);
         assert_int_equal(a.last.prefill.mode, n < 1000 ? PREFILL_DENSE : PREFILL_SPARSE);
         answer_forget(&a);
     }
@@ -198,7 +182,7 @@ static void sparse_prompts_that_cannot_be_are_refused(void **state) {
                                         .params = sampling_defaults(),
                                         .prefill = {.mode = PREFILL_SPARSE}};
     struct engine_config config = plain_config();
-    struct engine *engine = start(&config);
+    struct engine *engine = answers_start(&config);
     struct engine_request bad = good;
     bad.kv = (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 60};
     assert_int_equal(refusal(engine, &bad), ERR_INVALID);
@@ -207,7 +191,7 @@ static void sparse_prompts_that_cannot_be_are_refused(void **state) {
     assert_int_equal(refusal(engine, &bad), ERR_INVALID);
     engine_destroy(engine);
     config.patterns = NULL;
-    engine = start(&config);
+    engine = answers_start(&config);
     assert_int_equal(refusal(engine, &good), ERR_INVALID);
     engine_destroy(engine);
     config.patterns = wrong;
@@ -220,12 +204,12 @@ static void sparse_prompts_that_cannot_be_are_refused(void **state) {
     ops.sparse = NULL;
     backend->ops = &ops;
     config.min_sparse_tokens = 0;
-    engine = start(&config);
+    engine = answers_start(&config);
     assert_false(engine_info(engine)->sparse_prefill);
     assert_int_equal(refusal(engine, &good), ERR_INVALID);
     struct recipe r = sparse_recipe(700, 1, NULL);
     r.prefill.mode = PREFILL_AUTO;
-    struct answer a = answer_in(engine, &r);
+    struct answer a = answers_one(engine, &r);
     assert_int_equal(a.last.prefill.mode, PREFILL_DENSE);
     answer_forget(&a);
     engine_destroy(engine);
@@ -261,7 +245,7 @@ static void make_pair(struct recipe pair[2], uint32_t n_prompt, uint32_t max_tok
 /* The second recipe's answer behind the first one's. */
 static struct answer answer_warm(const struct recipe pair[2]) {
     struct engine *engine = start_sparse(WHOLE, true);
-    struct answer first = answer_in(engine, &pair[0]), second = answer_in(engine, &pair[1]);
+    struct answer first = answers_one(engine, &pair[0]), second = answers_one(engine, &pair[1]);
     answer_forget(&first);
     engine_destroy(engine);
     return second;
@@ -274,7 +258,7 @@ static void without_reuse_nobody_before_changes_a_bit(void **state) {
     srand(9);
     make_pair(pair, 900, 4);
     struct engine *engine = start_sparse(WHOLE, true);
-    struct answer cold = answer_in(engine, &pair[1]);
+    struct answer cold = answers_one(engine, &pair[1]);
     engine_destroy(engine);
     struct answer reusing = answer_warm(pair);
     assert_int_equal(reusing.last.n_cached, 512);
@@ -300,7 +284,7 @@ static void without_reuse_no_company_changes_a_bit(void **state) {
     for (int i = 0; i < 2; i++) {
         struct engine *engine = start_sparse(WHOLE, true);
         pair[i].prefill.no_reuse = true;
-        alone[i] = answer_in(engine, &pair[i]);
+        alone[i] = answers_one(engine, &pair[i]);
         engine_destroy(engine);
     }
     answers_compare(start_sparse(WHOLE, true), pair, alone, 2);
@@ -314,17 +298,17 @@ static void without_reuse_blocks_are_given(void **state) {
     struct recipe r = sparse_recipe(700, 1, NULL);
     r.prefill.no_reuse = true;
     for (int i = 0; i < 2; i++) {
-        struct answer a = answer_in(engine, &r);
+        struct answer a = answers_one(engine, &r);
         assert_int_equal(a.last.n_cached, 0);
         answer_forget(&a);
     }
     r.prefill.no_reuse = false;
-    struct answer a = answer_in(engine, &r);
+    struct answer a = answers_one(engine, &r);
     assert_int_equal(a.last.prefill.n_reused, 640);
     answer_forget(&a);
     r.prefill.mode = PREFILL_DENSE; /* what it stores is never sparse */
     for (int i = 0; i < 2; i++) {
-        a = answer_in(engine, &r);
+        a = answers_one(engine, &r);
         assert_int_equal(a.last.n_cached, i ? 640 : 0);
         assert_int_equal(a.last.prefill.n_reused, 0);
         answer_forget(&a);
@@ -347,11 +331,11 @@ static void without_reuse_preemption_changes_no_bit(void **state) {
     for (int i = 0; i < N; i++) {
         recipes[i] = sparse_recipe(610, 160, NULL);
         recipes[i].prefill.no_reuse = true;
-        struct engine *engine = start(&config);
-        alone[i] = answer_in(engine, &recipes[i]);
+        struct engine *engine = answers_start(&config);
+        alone[i] = answers_one(engine, &recipes[i]);
         engine_destroy(engine);
     }
-    assert_true(answers_compare(start(&config), recipes, alone, N).n_preempted > 0);
+    assert_true(answers_compare(answers_start(&config), recipes, alone, N).n_preempted > 0);
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
@@ -364,23 +348,23 @@ static void without_reuse_nothing_goes_in_chunks(void **state) {
     uint32_t prompt[700] = {1};
     config.max_long_rows = 640;
     config.min_sparse_tokens = 600;
-    struct engine *engine = start(&config);
+    struct engine *engine = answers_start(&config);
     sparse.prompt = prompt;
     sparse.n_prompt = 642;
     assert_int_equal(refusal(engine, &sparse), ERR_TOO_LONG);
     struct recipe r = sparse_recipe(641, 2, NULL);
     r.prefill.no_reuse = true;
-    struct answer fits = answer_in(engine, &r);
+    struct answer fits = answers_one(engine, &r);
     assert_int_equal(fits.last.prefill.mode, PREFILL_SPARSE);
     r = sparse_recipe(642, 2, NULL);
     r.prefill.mode = PREFILL_AUTO;
-    struct answer chunks = answer_in(engine, &r);
+    struct answer chunks = answers_one(engine, &r);
     assert_int_equal(chunks.last.prefill.mode, PREFILL_SPARSE);
     r.prefill.no_reuse = true;
-    struct answer whole = answer_in(engine, &r);
+    struct answer whole = answers_one(engine, &r);
     assert_int_equal(whole.last.prefill.mode, PREFILL_DENSE);
     r.prefill.mode = PREFILL_DENSE;
-    struct answer exact = answer_in(engine, &r);
+    struct answer exact = answers_one(engine, &r);
     answers_assert_same(&whole, &exact);
     answer_forget(&fits);
     answer_forget(&chunks);

@@ -137,7 +137,7 @@ static void a_selection_outlives_its_place(void **state) {
 }
 
 /* Of a layer that sees what is selected that is all that waits: its tokens are in the store, each
- * in a block of its own. */
+ * in a block of its own.  The prompt's pages of the other layer are found in the cache again. */
 static void tokens_that_were_moved_stay_where_they_are(void **state) {
     (void)state;
     struct pair p;
@@ -151,7 +151,7 @@ static void tokens_that_were_moved_stay_where_they_are(void **state) {
     assert_true(stats.host_pool_used_bytes >= (n_blocks + 2 * (n_text - 1)) * block_bytes);
     assert_true(stats.host_pool_used_bytes <= (n_blocks + 2 * n_text) * block_bytes);
     end_pair(&p);
-    assert_int_equal(p.stats.n_swapped_in, n_pages);
+    assert_int_equal(p.stats.n_swapped_in, n_pages - N_PROMPT / PAGE_TOKENS);
 }
 
 /* A store with blocks for both texts, and the pages of one: the waiting one takes the next block of
@@ -162,7 +162,7 @@ static void blocks_of_pages_that_came_back_are_enough(void **state) {
     for (uint32_t n_blocks = 14; n_blocks < 40; n_blocks++) {
         const struct pair p = run_pair(selecting(false), n_blocks);
         assert_int_equal(p.f.rows_run == LEAST_ROWS, p.stats.n_swapped_in > 0);
-        assert_int_equal(p.stats.n_swapped_in, p.stats.n_swapped_out);
+        assert_true(p.stats.n_swapped_in <= p.stats.n_swapped_out);
         n_swapped += p.stats.n_swapped_in > 0;
     }
     assert_true(n_swapped > 0 && n_swapped < 26);

@@ -54,6 +54,35 @@ static void an_empty_pool_serves_nothing(void **state) {
     page_pool_destroy(NULL);
 }
 
+/* A page counts while each of its holders offers it, whoever they are. */
+static void pages_that_all_holders_offer_are_counted(void **state) {
+    (void)state;
+    struct page_pool *pool = NULL;
+    uint32_t pages[2];
+
+    assert_int_equal(page_pool_create(&pool, 3, NULL), 0);
+    assert_int_equal(page_pool_take(pool, pages, 2), 0);
+    page_pool_share(pool, &pages[0], 1);
+    page_pool_offer(pool, PAGE_CACHED, pages, 2);
+    assert_int_equal(page_pool_n_offered(pool, PAGE_CACHED), 1);
+    assert_int_equal(page_pool_n_offered(pool, PAGE_WAITING), 1);
+    page_pool_offer(pool, PAGE_WAITING, &pages[0], 1);
+    assert_int_equal(page_pool_n_offered(pool, PAGE_CACHED), 1);
+    assert_int_equal(page_pool_n_offered(pool, PAGE_WAITING), 2);
+    page_pool_share(pool, &pages[0], 1); /* with one that does not */
+    assert_int_equal(page_pool_n_offered(pool, PAGE_WAITING), 1);
+    page_pool_release(pool, &pages[0], 1);
+    assert_int_equal(page_pool_n_offered(pool, PAGE_WAITING), 2);
+    page_pool_withdraw(pool, PAGE_WAITING, &pages[0], 1);
+    page_pool_release(pool, &pages[0], 1);
+    assert_int_equal(page_pool_n_offered(pool, PAGE_CACHED), 2);
+    page_pool_withdraw(pool, PAGE_CACHED, pages, 2);
+    page_pool_release(pool, pages, 2);
+    assert_int_equal(page_pool_n_offered(pool, PAGE_WAITING), 0);
+    assert_int_equal(page_pool_n_free(pool), 3);
+    page_pool_destroy(pool);
+}
+
 /* Random takes, shares and releases against a plain count of holders per page. */
 static void random_operations_agree_with_a_plain_count(void **state) {
     (void)state;
@@ -88,6 +117,7 @@ int main(void) {
         cmocka_unit_test(take_is_all_or_none),
         cmocka_unit_test(a_page_is_free_when_its_last_holder_lets_go),
         cmocka_unit_test(an_empty_pool_serves_nothing),
+        cmocka_unit_test(pages_that_all_holders_offer_are_counted),
         cmocka_unit_test(random_operations_agree_with_a_plain_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -176,9 +176,9 @@ static void add_block(struct rig *rig, uint32_t seed) {
     page_pool_take_sure(rig->space.pool, pages, N_LAYERS);
     for (uint32_t l = 0; l < N_LAYERS; l++)
         lists[l] = (struct page_list){.pages = &pages[l], .n = 1, .capacity = 1};
-    const uint32_t block =
-        prefix_cache_insert(rig->space.cache, PREFIX_NONE, 0, hash, tokens, lists, 0, false);
-    prefix_cache_unuse(rig->space.cache, block, false);
+    const uint32_t block = prefix_cache_insert(rig->space.cache, PREFIX_NONE, 0, hash, tokens,
+                                               lists, 0, 0, KV_NO_PAGE);
+    prefix_cache_unuse(rig->space.cache, block, 0);
     page_pool_release(rig->space.pool, pages, N_LAYERS);
 }
 

@@ -35,6 +35,7 @@ const char *http_path(const struct http_exchange *exchange) {
 
 const char *http_header(const struct http_exchange *exchange, const char *name) {
     check_open(exchange);
+    if (strcmp(name, "x-api-key") == 0) return exchange->api_key;
     return strcmp(name, "Authorization") == 0 ? exchange->authorization : NULL;
 }
 

@@ -11,7 +11,7 @@
 #include "server/json/buffer.h"
 
 struct http_exchange {
-    const char *method, *path, *authorization, *body;
+    const char *method, *path, *authorization, *api_key, *body;
     char *content_type;
     struct buffer headers; /* "Name: value\n" */
     struct buffer out;

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "server/api/chat/reasoning.h"
-#include "server/api/chat/tool_calls.h"
+#include "server/api/conversation/reasoning.h"
+#include "server/api/conversation/tool_calls.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

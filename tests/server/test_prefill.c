@@ -187,8 +187,8 @@ static void what_nobody_names_is_the_servers(void **state) {
     const struct prefill_request none = {0}, sparse = {.named = true, .mode = PREFILL_SPARSE},
                                  automatic = {.named = true, .mode = PREFILL_AUTO};
     struct kv_choice bounded = kv_policies_default(kv_policies_find("streaming", 9));
-    const struct dense_rule *refused = prefill_dense_rule(&bounded, true),
-                            *scored = prefill_dense_rule(&(struct kv_choice){0}, true);
+    const struct dense_rule *refused = prefill_dense_rule(&bounded, NULL, true),
+                            *scored = prefill_dense_rule(&(struct kv_choice){0}, NULL, true);
     struct prefill_rules eager = tuned;
     eager.initial = PREFILL_SPARSE;
     assert_int_equal(prefill_rules_resolve(&tuned, &none, NULL).mode, PREFILL_AUTO);
@@ -198,7 +198,7 @@ static void what_nobody_names_is_the_servers(void **state) {
     assert_int_equal(prefill_rules_resolve(&tuned, &automatic, refused).mode, PREFILL_DENSE);
     assert_non_null(refused->needs);
     assert_null(scored->needs);
-    assert_null(prefill_dense_rule(&(struct kv_choice){0}, false));
+    assert_null(prefill_dense_rule(&(struct kv_choice){0}, NULL, false));
     assert_int_equal(prefill_rules_resolve(&tuned, &automatic, scored).mode, PREFILL_DENSE);
     assert_int_equal(prefill_rules_resolve(&eager, &none, scored).mode, PREFILL_SPARSE);
     assert_int_equal(prefill_rules_resolve(&tuned, &sparse, scored).mode, PREFILL_SPARSE);

@@ -14,8 +14,8 @@
 #include <jansson.h>
 
 #include "engine/base/json_arena.h"
-#include "server/api/chat/reasoning.h"
-#include "server/api/chat/tool_calls.h"
+#include "server/api/conversation/reasoning.h"
+#include "server/api/conversation/tool_calls.h"
 
 enum { N_ROUNDS = 500, MAX_CALLS = 4 };
 

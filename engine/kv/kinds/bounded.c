@@ -39,6 +39,12 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 
+/* Tells whether the layer keeps the budget: all layers do, or those of plan.budgeted. */
+static bool is_own(const struct kv_sequence *kv, uint32_t layer) {
+    const struct kv_plan *plan = &kv->plan;
+    return plan->kinds->of[kv_role_of(kv->space, plan, layer)] == &kv_kind_bounded;
+}
+
 /* Returns the slots that generated tokens need.  Sums stay below 2^31: kv_choice_check(). */
 static uint32_t generating_slots(const struct kv_plan *plan) {
     return min_u32(plan->n_most, plan->budget.capacity + 1);
@@ -102,6 +108,7 @@ static void bounded_take(struct kv_sequence *kv, uint64_t n_tokens) {
     page_pool_take_sure(kv->space->pool, kv->buffers.pages, n_missing);
     kv->buffers.n = n_missing;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        if (!is_own(kv, l)) continue;
         assert(n_own + n <= kv->layers[l].capacity);
         memcpy(kv->layers[l].pages + n_own, kv->buffers.pages + (size_t)(l % KV_N_BUFFERS) * n,
                n * sizeof(uint32_t));
@@ -143,6 +150,7 @@ static void bounded_describe(struct kv_sequence *kv, uint32_t n_rows, struct ste
     const bool full = !in_prompt && before == plan->budget.capacity;
     assert(n_rows <= bounded_max_rows(kv));
     seq->budget = &plan->budget;
+    if (!layer_set_is_empty(&plan->budgeted)) seq->budgeted = &plan->budgeted;
     if (in_prompt) {
         const uint32_t chunk = chunk_end(plan, kv->turn, kv->n_tokens);
         seq->begins_chunk = in_chunk(plan, kv->turn, kv->n_tokens) == 0;
@@ -150,16 +158,19 @@ static void bounded_describe(struct kv_sequence *kv, uint32_t n_rows, struct ste
         seq->score_row = score_row(kv, n_rows, chunk);
         seq->compress = end == chunk;
     }
-    for (uint32_t l = 0; l < kv->space->n_layers; l++)
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        if (!is_own(kv, l)) continue;
         kv->views[l] =
             (struct kv_view){kv->layers[l].pages, before + n_rows, full ? KV_FREE_SLOT : before};
+    }
 }
 
 static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
     if (kv->prompt_done || n_tokens < kv->plan.n_prompt) return;
     kv->prompt_done = true;
     release_buffers(kv);
-    kv_lists_trim(kv, bounded_length(kv, n_tokens));
+    for (uint32_t l = 0; l < kv->space->n_layers; l++)
+        if (is_own(kv, l)) kv_list_trim(&kv->layers[l], kv->space, bounded_length(kv, n_tokens));
 }
 
 /* Counts slot `capacity`, too, once a token has been evicted in place. */
@@ -197,4 +208,5 @@ const struct kv_kind kv_kind_bounded = {
 };
 
 const struct kv_kinds kv_kinds_bounded = {
-    .of = {&kv_kind_bounded, &kv_kind_bounded, &kv_kind_bounded}, .all = {&kv_kind_bounded}};
+    .of = {&kv_kind_bounded, &kv_kind_bounded, &kv_kind_bounded, &kv_kind_bounded},
+    .all = {&kv_kind_bounded}};

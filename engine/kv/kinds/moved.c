@@ -35,11 +35,19 @@
  *
  * The prompt's last token then selects.  So do generated tokens that are computed again, one by
  * one: the unselected tokens are no longer on the device.  A sequence that is suspended before its
- * last slice has nothing to continue from (sequence.h), and begins anew.  Nothing is shared.
+ * last slice has nothing to continue from (sequence.h), and begins anew.
  *
- * A sequence's host blocks are released together with its pages.  A copy between them may still be
- * running then while the page's next owner writes to it.  What the block gets is never read: copies
- * keep the order of their submission, so the block's next owner writes and reads later.
+ * A sequence's host blocks are released together with its pages, and a copy between them may still
+ * be running then.  Copies keep the order of their submission, among themselves and with steps.  So
+ * the page's next owner writes to it later, and what a home gets is right.
+ *
+ * The prompt's tokens are those that any sequence would have, and its host blocks are homes of the
+ * prefix cache's blocks (prefix_cache.h).  A sequence that finds some takes pages for its sparse
+ * layers, which it will write to when these leave the text, and copies the homes there.  Its host
+ * blocks begin with the homes themselves.  Where a block has sparse pages instead, they are copied
+ * to a host block of the sequence, which becomes the home.  Pages that no other sequence needs are
+ * then the sequence's own.  A layer-major prompt takes blocks with homes only.  It copies these to
+ * the buffer of each layer that its rows enter.
  *
  * Thread: see kind.h.  Memory: see kv_sequence.h. */
 #include <assert.h>
@@ -55,6 +63,7 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
+#include "engine/kv/prefix_cache.h"
 #include "engine/kv/selection.h"
 #include "engine/kv/swap.h"
 
@@ -92,9 +101,14 @@ static uint32_t missing_scratch(const struct kv_sequence *kv) {
     return is_done ? 0 : scratch_pages(kv->space, &kv->plan);
 }
 
-static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
+/* Returns how many host blocks are lacking behind the sequence's. */
+static uint64_t missing_behind(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = n_tokens / PAGE_TOKENS, have = kv->selection.blocks.n;
     return n_blocks > have ? n_blocks - have : 0;
+}
+
+static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
+    return kv->selection.n_block_holes + missing_behind(kv, n_tokens);
 }
 
 static struct kv_amount moved_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
@@ -144,10 +158,42 @@ static void take_blocks(struct kv_sequence *kv, uint32_t n_blocks) {
     blocks->n += n_free;
 }
 
+static void fill_block_holes(struct kv_sequence *kv) {
+    const struct page_list *blocks = &kv->selection.blocks;
+    for (uint32_t i = 0; i < blocks->n && kv->selection.n_block_holes > 0; i++) {
+        if (blocks->pages[i] != KV_NO_PAGE) continue;
+        page_pool_take_sure(kv->space->blocks, &blocks->pages[i], 1);
+        kv->selection.n_block_holes--;
+    }
+}
+
 static void moved_take(struct kv_sequence *kv, uint64_t n_tokens) {
     take_scratch(kv);
     selection_hold(kv);
-    take_blocks(kv, (uint32_t)missing_blocks(kv, n_tokens));
+    fill_block_holes(kv);
+    take_blocks(kv, (uint32_t)missing_behind(kv, n_tokens));
+}
+
+/* Takes the found block's home as the sequence's next host block, if it has one. */
+static void take_home(struct kv_sequence *kv, uint32_t block) {
+    struct page_list *blocks = &kv->selection.blocks;
+    const uint32_t home = prefix_cache_home(kv->space->cache, block);
+    if (home == KV_NO_PAGE) kv->selection.n_block_holes++;
+    else page_pool_share(kv->space->blocks, &home, 1);
+    blocks->pages[blocks->n++] = home;
+}
+
+/* Takes homes, or gives them where a sequence that was swapped has kept its host blocks. */
+static void moved_matched(struct kv_sequence *kv) {
+    struct kv_selection *s = &kv->selection;
+    if (kv->swap.is_matched) {
+        for (uint32_t i = 0; i < kv->n_blocks; i++)
+            prefix_cache_give_home(kv->space->cache, kv->blocks[i], s->blocks.pages[i]);
+        return;
+    }
+    assert(s->blocks.n == 0 && kv->n_blocks <= s->blocks.capacity);
+    for (uint32_t i = 0; i < kv->n_blocks; i++) take_home(kv, kv->blocks[i]);
+    s->n_written = kv->n_blocks; /* moved_resumed() sees to it */
 }
 
 static uint32_t moved_max_rows(const struct kv_sequence *kv) {
@@ -230,6 +276,19 @@ static int store_layer(const struct kv_sequence *kv, uint32_t host_layer, const 
     return n == 0 ? 0 : space->be->ops->host_pool->offload(space->be, &args, err);
 }
 
+/* Transfers them back. */
+static int fetch_layer(const struct kv_sequence *kv, uint32_t host_layer, const uint32_t *list,
+                       uint32_t first, uint32_t n, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const struct offload_args args = {.kv = space->memory,
+                                      .store = space->store,
+                                      .host_layer = host_layer,
+                                      .n = n,
+                                      .pages = list,
+                                      .blocks = kv->selection.blocks.pages + first};
+    return n == 0 ? 0 : space->be->ops->host_pool->reload(space->be, &args, err);
+}
+
 /* Transfers what the layer will read to its own pages, once all of the prompt's rows have entered
  * it. */
 static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *err) {
@@ -242,19 +301,37 @@ static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *
                                       err);
 }
 
-/* Saves the pages that the slice has filled in its layer, and fills the layer's own after its last
- * slice.  Slices begin with a page.  After the last slice of all, the whole prompt is there. */
+/* Copies what was found of the prompt to a layer's buffer, before the first slice enters the layer.
+ * The rows that the buffer had before have left their layer then. */
+static int fetch_prefix(const struct kv_sequence *kv, uint32_t layer, struct error *err) {
+    const struct kv_space *space = kv->space;
+    if (layer == space->n_layers || !kv_is_sparse(space, layer)) return 0;
+    return fetch_layer(kv, kv_host_layer_of(space, layer), buffer_of(kv, layer), 0,
+                       kv->n_found / PAGE_TOKENS, err);
+}
+
+/* Completes a layer after its last slice: fills its own pages. */
+static int complete_layer(const struct kv_sequence *kv, uint32_t layer, struct error *err) {
+    const int code = is_buffered(kv->space, layer) ? copy_own(kv, layer, err) : 0;
+    return code ? code : fetch_prefix(kv, layer + 1, err);
+}
+
+/* Saves the pages that the slice has filled in its layer.  Slices begin with a page, behind what was
+ * found of the prompt.  After the last slice of all, the whole prompt is there. */
 static int store_slice(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t layer = slice->layer, end = slice->first_row + slice->n_rows,
-                   first = slice->first_row / PAGE_TOKENS, n = end / PAGE_TOKENS - first;
+                   n_found = kv->n_found / PAGE_TOKENS,
+                   first = n_found + slice->first_row / PAGE_TOKENS,
+                   n = n_found + end / PAGE_TOKENS - first;
     const bool in_buffer = kv->plan.layer_major && is_buffered(space, layer);
     const uint32_t *list = in_buffer ? buffer_of(kv, layer) : kv->layers[layer].pages;
     int code = 0;
     if (layer + 1 == space->n_layers) kv->selection.n_written = first + n;
     if (kv_is_sparse(space, layer))
         code = store_layer(kv, kv_host_layer_of(space, layer), list + first, first, n, err);
-    return code || !in_buffer || end < slice->n_prompt_rows ? code : copy_own(kv, layer, err);
+    const bool is_last = kv->plan.layer_major && end == slice->n_prompt_rows;
+    return code || !is_last ? code : complete_layer(kv, layer, err);
 }
 
 /* Saves the pages that the step has filled, of every host layer, in the host pool. */
@@ -275,6 +352,62 @@ static int moved_submitted(struct kv_sequence *kv, const struct layer_slice *sli
         code = store_layer(kv, host_layer++, kv->layers[l].pages + at, first, n, err);
     s->n_written += n;
     return code;
+}
+
+/* Copies the sparse pages of the found block number i to the sequence's host block, which becomes its
+ * home. */
+static int make_home(struct kv_sequence *kv, uint32_t i, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const uint32_t *pages = prefix_cache_pages(space->cache, kv->blocks[i]);
+    uint32_t host_layer = 0;
+    int code = 0;
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
+        code = store_layer(kv, host_layer++, &pages[l], i, 1, err);
+    prefix_cache_give_home(space->cache, kv->blocks[i], kv->selection.blocks.pages[i]);
+    return code;
+}
+
+/* Copies n host blocks, the text's from `first` on, to the pages of all sparse layers, number `at` of
+ * their lists and those behind it. */
+static int fetch(const struct kv_sequence *kv, uint32_t first, uint32_t n, uint32_t at,
+                 struct error *err) {
+    const struct kv_space *space = kv->space;
+    uint32_t host_layer = 0;
+    int code = 0;
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
+        code = fetch_layer(kv, host_layer++, kv->layers[l].pages + at, first, n, err);
+    return code;
+}
+
+/* Fills the tail of a layer-major prompt all of which was found, but for its last token. */
+static int fetch_tail(const struct kv_sequence *kv, struct error *err) {
+    const uint32_t first = kv->selection.tail_from / PAGE_TOKENS;
+    if (kv->swap.is_matched || kv->n_tokens < kv_plan_together(&kv->plan)) return 0;
+    return fetch(kv, first, kv->n_blocks - first, selection_chosen_pages(&kv->plan), err);
+}
+
+/* Tells whether the sequence's pages of the found block number i are the block's own. */
+static bool is_in_place(const struct kv_sequence *kv, uint32_t i) {
+    const struct prefix_cache *cache = kv->space->cache;
+    const uint32_t layer = kv_next_sparse(kv->space, 0), *pages = kv->layers[layer].pages;
+    return !prefix_cache_sparse_dropped(cache, kv->blocks[i]) &&
+           prefix_cache_pages(cache, kv->blocks[i])[layer] == pages[i];
+}
+
+/* Makes homes that are lacking, and copies to the sequence's pages what is not there. */
+static int moved_resumed(struct kv_sequence *kv, struct error *err) {
+    uint32_t first = 0; /* of those that are not there */
+    int code = 0;
+    if (kv->selection.has_left) return fetch_tail(kv, err);
+    for (uint32_t i = 0; i < kv->n_blocks && !code; i++) {
+        const bool is_there = is_in_place(kv, i);
+        if (prefix_cache_home(kv->space->cache, kv->blocks[i]) == KV_NO_PAGE)
+            code = make_home(kv, i, err);
+        if (!is_there) continue;
+        if (!code) code = fetch(kv, first, i - first, first, err);
+        first = i + 1;
+    }
+    return code ? code : fetch(kv, first, kv->n_blocks - first, first, err);
 }
 
 /* Gives back what is no longer read once every step from before sparse layers left has
@@ -322,12 +455,14 @@ static void moved_release(struct kv_sequence *kv) {
     kv_list_trim(&kv->selection.scratch, kv->space, 0);
     kv->n_offloaded = 0;
     if (kv->swap.n_tokens > 0) return;
-    if (blocks->n > 0) page_pool_release(kv->space->blocks, blocks->pages, blocks->n);
-    blocks->n = 0;
+    for (uint32_t i = 0; i < blocks->n; i++)
+        if (blocks->pages[i] != KV_NO_PAGE)
+            page_pool_release(kv->space->blocks, &blocks->pages[i], 1);
+    blocks->n = kv->selection.n_block_holes = 0;
 }
 
 const struct kv_kind kv_kind_moved = {
-    .sharing = KV_SHARES_NOTHING,
+    .sharing = KV_SHARES_PROMPT,
     .grows = true,
     .moves = true,
     .most = moved_most,
@@ -336,6 +471,8 @@ const struct kv_kind kv_kind_moved = {
     .missing = moved_missing,
     .prepare = moved_prepare,
     .begin = moved_begin,
+    .matched = moved_matched,
+    .resumed = moved_resumed,
     .take = moved_take,
     .max_rows = moved_max_rows,
     .describe = moved_describe,
@@ -345,7 +482,8 @@ const struct kv_kind kv_kind_moved = {
     .release = moved_release,
 };
 
-const struct kv_kinds kv_kinds_moved = {
-    .of =
-        {[KV_PLAIN] = &kv_kind_full, [KV_WINDOWED] = &kv_kind_window, [KV_SPARSE] = &kv_kind_moved},
-    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_moved}};
+const struct kv_kinds kv_kinds_moved = {.of = {[KV_PLAIN] = &kv_kind_full,
+                                               [KV_WINDOWED] = &kv_kind_window,
+                                               [KV_SPARSE] = &kv_kind_moved,
+                                               [KV_BUDGETED] = &kv_kind_full},
+                                        .all = {&kv_kind_full, &kv_kind_window, &kv_kind_moved}};

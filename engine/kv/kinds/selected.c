@@ -90,8 +90,18 @@ const struct kv_kind kv_kind_selected = {
     .release = selection_drop,
 };
 
+/* Layers that keep a budget are described last, sparse ones among them. */
+static const struct kv_kinds divided = {
+    .of = {[KV_PLAIN] = &kv_kind_full,
+           [KV_WINDOWED] = &kv_kind_window,
+           [KV_SPARSE] = &kv_kind_selected,
+           [KV_BUDGETED] = &kv_kind_bounded},
+    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_selected, &kv_kind_bounded}};
+
 const struct kv_kinds kv_kinds_selected = {
     .of = {[KV_PLAIN] = &kv_kind_full,
            [KV_WINDOWED] = &kv_kind_window,
-           [KV_SPARSE] = &kv_kind_selected},
-    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_selected}};
+           [KV_SPARSE] = &kv_kind_selected,
+           [KV_BUDGETED] = &kv_kind_full},
+    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_selected},
+    .divided = &divided};

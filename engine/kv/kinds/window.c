@@ -40,11 +40,13 @@ static uint64_t window_most(const struct kv_space *space, const struct kv_plan *
 
 /* Leaves pages for another step beyond the stored rows, and at the text's beginning for a whole
  * window.  A layer-major prompt reaches these lists only at its end, so they are sized for all of
- * it at once. */
+ * it at once.  Where sparse layers have left the text a step has one row, however many tokens are to
+ * be computed again: a plan counts no more pages then. */
 static uint32_t window_length(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0,
-                   n_before = max_u32(kv->n_tokens, n_together);
-    const uint64_t end = (uint64_t)max_u32(n_before, kv->space->window) + kv->plan.step_rows;
+                   n_before = max_u32(kv->n_tokens, n_together),
+                   n_rows = kv->selection.has_left ? 1 : kv->plan.step_rows;
+    const uint64_t end = (uint64_t)max_u32(n_before, kv->space->window) + n_rows;
     return (uint32_t)kv_n_pages(min_u64(kv_n_listed(kv, n_tokens), end));
 }
 

@@ -8,5 +8,7 @@ struct http_exchange;
 struct server;
 
 void chat_completions(struct server *server, struct http_exchange *exchange);
+/* Handles the same route with /render: writes the ids of the prompt's tokens, which are not run. */
+void chat_render(struct server *server, struct http_exchange *exchange);
 
 #endif

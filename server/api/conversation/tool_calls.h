@@ -7,8 +7,8 @@
  * be a call and is none is answer.  A call is known when its end has come, or the text's.
  *
  * Thread: the owner's.  Memory: the split owns its calls. */
-#ifndef SERVER_API_CHAT_TOOL_CALLS_H
-#define SERVER_API_CHAT_TOOL_CALLS_H
+#ifndef SERVER_API_CONVERSATION_TOOL_CALLS_H
+#define SERVER_API_CONVERSATION_TOOL_CALLS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,6 +25,12 @@ struct tool_call {
 
 struct tool_split;
 
+/* How a call is written, around the name and the arguments, which are JSON. */
+struct tool_writing {
+    const char *open, *close; /* around all calls */
+    const char *before_name, *before_arguments, *behind, *between;
+};
+
 struct tool_format {
     const char *name;
     const char *sign;  /* what a template says that makes its model write this format */
@@ -34,6 +40,7 @@ struct tool_format {
     bool is_special; /* `begin` is a special token, which is no part of the text */
     /* Reads what stands between.  Returns false if it is no call: then none has been added. */
     bool (*read)(struct tool_split *split, const char *text, size_t n);
+    const struct tool_writing *writing; /* NULL: calls cannot be constrained */
 };
 
 /* Returns the first format whose sign the template has; NULL: none. */

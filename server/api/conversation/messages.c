@@ -1,5 +1,5 @@
 /* messages.c - see messages.h. */
-#include "server/api/chat/messages.h"
+#include "server/api/conversation/messages.h"
 
 #include <string.h>
 
@@ -104,15 +104,14 @@ static int refuse_call(const struct reading *r, size_t call, const char *rule) {
                          call, rule);
 }
 
-/* Parses the arguments of a call, JSON in a string. */
-static json_t *parse_arguments(const json_t *text) {
-    json_t *arguments = NULL;
+/* Parses the arguments of a call, JSON in a string; an empty one has none. */
+static int parse_arguments(json_t **out, const json_t *text) {
     struct json_span none;
-    if (json_string_length(text) == 0) return json_object();
-    if (json_guard_load(&arguments, json_string_value(text), json_string_length(text), NULL, &none,
-                        NULL))
-        return NULL;
-    return arguments;
+    if (json_string_length(text) > 0)
+        return json_guard_load(out, json_string_value(text), json_string_length(text), NULL, &none,
+                               NULL);
+    *out = json_object();
+    return *out ? 0 : ERR_NOMEM;
 }
 
 static int read_call(const struct reading *r, const json_t *call, size_t index, json_t *calls) {
@@ -123,8 +122,10 @@ static int read_call(const struct reading *r, const json_t *call, size_t index, 
     if (!json_is_string(name)) return refuse_call(r, index, ".function.name must be a string");
     if (is_given(id) && !json_is_string(id)) return refuse_call(r, index, ".id must be a string");
     json_t *parsed = json_is_object(arguments) ? json_incref((json_t *)arguments) : NULL;
+    int rc = 0;
     if (!is_given(arguments)) parsed = json_object();
-    else if (json_is_string(arguments)) parsed = parse_arguments(arguments);
+    else if (json_is_string(arguments)) rc = parse_arguments(&parsed, arguments);
+    if (rc == ERR_NOMEM || (!parsed && !is_given(arguments))) return no_memory(r->err);
     if (!parsed)
         return refuse_call(r, index, ".function.arguments must be a JSON object in a string");
     json_t *out = json_pack("{s:s, s:{s:O, s:o}}", "type", "function", "function", "name", name,

@@ -4,8 +4,8 @@
  * arguments of tool calls as objects, reasoning under the name reasoning_content.
  *
  * Thread: any.  Memory: results are new; they share strings with the body. */
-#ifndef SERVER_API_CHAT_MESSAGES_H
-#define SERVER_API_CHAT_MESSAGES_H
+#ifndef SERVER_API_CONVERSATION_MESSAGES_H
+#define SERVER_API_CONVERSATION_MESSAGES_H
 
 #include <stdbool.h>
 #include <jansson.h>

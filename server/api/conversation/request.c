@@ -1,5 +1,5 @@
 /* request.c - see request.h. */
-#include "server/api/chat/request.h"
+#include "server/api/conversation/request.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,10 +9,12 @@
 #include "engine/base/error.h"
 #include "engine/base/span.h"
 #include "engine/template/template.h"
-#include "server/api/chat/messages.h"
-#include "server/api/chat/reasoning.h"
-#include "server/api/chat/tool_calls.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "server/api/completion_request.h"
+#include "server/api/conversation/messages.h"
+#include "server/api/conversation/reasoning.h"
+#include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_constraint.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
@@ -21,8 +23,11 @@
 /* What the readers of a chat's own members find.  JSON is borrowed from the body. */
 struct chat_reading {
     const json_t *messages, *documents, *effort, *kwargs;
-    const json_t *tools; /* NULL: none may be called */
-    bool no_tools, one_call;
+    const json_t *tools;              /* NULL: none may be called */
+    const struct tool_format *format; /* of calls to them */
+    const char *named;                /* the tool that must be called; NULL: any */
+    bool no_tools, must_call, one_call;
+    bool begins_reasoning; /* the rendered prompt does */
     bool logprobs, no_generation_prompt, has_generation_prompt, continues, keeps_reasoning;
     int32_t top_logprobs;
 };
@@ -58,17 +63,10 @@ static int read_kwargs(struct request_reading *r, const struct request_field *fi
     return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
 }
 
-static int read_flag(struct request_reading *r, const struct request_field *field,
-                     const json_t *value, bool *out) {
-    if (!json_is_boolean(value)) return request_refuse(r, field, "must be true or false");
-    *out = json_is_true(value);
-    return 0;
-}
-
 static int read_generation_prompt(struct request_reading *r, const struct request_field *field,
                                   const json_t *value) {
     bool adds = true;
-    const int rc = read_flag(r, field, value, &adds);
+    const int rc = request_read_flag(r, field, value, &adds);
     own(r)->has_generation_prompt = adds;
     own(r)->no_generation_prompt = !adds;
     return rc;
@@ -76,20 +74,20 @@ static int read_generation_prompt(struct request_reading *r, const struct reques
 
 static int read_continue(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
-    return read_flag(r, field, value, &own(r)->continues);
+    return request_read_flag(r, field, value, &own(r)->continues);
 }
 
 static int read_reasoning(struct request_reading *r, const struct request_field *field,
                           const json_t *value) {
     bool separate = true;
-    const int rc = read_flag(r, field, value, &separate);
+    const int rc = request_read_flag(r, field, value, &separate);
     own(r)->keeps_reasoning = !separate;
     return rc;
 }
 
 static int read_logprobs(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
-    return read_flag(r, field, value, &own(r)->logprobs);
+    return request_read_flag(r, field, value, &own(r)->logprobs);
 }
 
 static int read_top_logprobs(struct request_reading *r, const struct request_field *field,
@@ -116,8 +114,9 @@ static int check_tool(struct request_reading *r, const json_t *tool, size_t i) {
         wrong = "function.name must be a string";
     else if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
         wrong = "function.parameters must be an object";
-    else if (json_is_true(json_object_get(function, "strict")))
-        wrong = "function.strict is not supported: calls are not constrained";
+    const json_t *strict = json_object_get(function, "strict");
+    if (!wrong && strict && !json_is_null(strict) && !json_is_boolean(strict))
+        wrong = "function.strict must be true or false";
     if (!wrong) return 0;
     return api_error_set(r->err, 400, NULL, "tools", "tools[%zu].%s", i, wrong);
 }
@@ -132,20 +131,28 @@ static int read_tools(struct request_reading *r, const struct request_field *fie
     return rc;
 }
 
-/* Reads whether tools may be called.  That one must be called would need constrained text. */
+/* Reads whether tools may be called, or one must be. */
 static int read_tool_choice(struct request_reading *r, const struct request_field *field,
                             const json_t *value) {
+    struct chat_reading *chat = own(r);
     const char *choice = json_string_value(value);
-    own(r)->no_tools = choice && strcmp(choice, "none") == 0;
-    if (own(r)->no_tools || (choice && strcmp(choice, "auto") == 0)) return 0;
-    return api_error_set(r->err, 400, "unsupported", field->name,
-                         "%s must be auto or none: calls cannot be forced here", field->name);
+    if (choice) {
+        chat->no_tools = strcmp(choice, "none") == 0;
+        chat->must_call = strcmp(choice, "required") == 0;
+        if (chat->no_tools || chat->must_call || strcmp(choice, "auto") == 0) return 0;
+        return request_refuse(r, field, "must be none, auto, required, or name a function");
+    }
+    const char *type = json_string_value(json_object_get(value, "type"));
+    chat->named = json_string_value(json_object_get(json_object_get(value, "function"), "name"));
+    chat->must_call = true;
+    if (type && strcmp(type, "function") == 0 && chat->named) return 0;
+    return request_refuse(r, field, "must be none, auto, required, or name a function");
 }
 
 static int read_parallel(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
     bool parallel = true;
-    const int rc = read_flag(r, field, value, &parallel);
+    const int rc = request_read_flag(r, field, value, &parallel);
     own(r)->one_call = !parallel;
     return rc;
 }
@@ -162,31 +169,44 @@ static int read_modalities(struct request_reading *r, const struct request_field
 /* max_completion_tokens comes after max_tokens, its older name, so it wins when a client sends
  * both. */
 static const struct request_field fields[] = {
-    {"messages", read_messages, 0, 0, 0},
-    {"max_tokens", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX},
-    {"max_completion_tokens", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX},
-    {"logprobs", read_logprobs, 0, 0, 0},
-    {"top_logprobs", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP},
-    {"add_generation_prompt", read_generation_prompt, 0, 0, 0},
-    {"continue_final_message", read_continue, 0, 0, 0},
-    {"chat_template_kwargs", read_kwargs, 0, 0, 0},
-    {"documents", read_documents, 0, 0, 0},
-    {"reasoning_effort", read_effort, 0, 0, 0},
-    {"separate_reasoning", read_reasoning, 0, 0, 0},
-    {"modalities", read_modalities, 0, 0, 0},
-    {"tools", read_tools, 0, 0, 0},
-    {"tool_choice", read_tool_choice, 0, 0, 0},
-    {"parallel_tool_calls", read_parallel, 0, 0, 0},
-    {"functions", read_empty_array, 0, 0, 0},
-    {"function_call", request_read_refused, 0, 0, 0},
-    {"chat_template", request_read_refused, 0, 0, 0},
-    {"audio", request_read_refused, 0, 0, 0},
-    {"web_search_options", request_read_refused, 0, 0, 0},
-    {"best_of", request_read_refused, 0, 0, 0},
-    {"echo", request_read_refused, 0, 0, 0},
+    {"messages", "object[]", read_messages, 0, 0, 0,
+     "The conversation: role and content of each message."},
+    {"max_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
+     "The older name of max_completion_tokens."},
+    {"max_completion_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
+     "Most tokens of an answer."},
+    {"logprobs", "boolean", read_logprobs, 0, 0, 0, "Log-probabilities of each token."},
+    {"top_logprobs", "integer", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
+     "And of so many best ones."},
+    {"add_generation_prompt", "boolean", read_generation_prompt, 0, 0, 0,
+     "The prompt ends where the assistant's message begins."},
+    {"continue_final_message", "boolean", read_continue, 0, 0, 0,
+     "The answer continues the last message."},
+    {"chat_template_kwargs", "object", read_kwargs, 0, 0, 0, "Further variables of the template."},
+    {"documents", "object[]", read_documents, 0, 0, 0, "For templates that know documents."},
+    {"reasoning_effort", "string", read_effort, 0, 0, 0,
+     "Given to the template; none also turns its thinking off."},
+    {"separate_reasoning", "boolean", read_reasoning, 0, 0, 0,
+     "Reasoning is a member of its own, not text."},
+    {"modalities", "string[]", read_modalities, 0, 0, 0, "Only text."},
+    {"tools", "object[]", read_tools, 0, 0, 0, "Functions that the model may call."},
+    {"tool_choice", "string|object", read_tool_choice, 0, 0, 0,
+     "Whether the model may call them: auto or none."},
+    {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
+    {"functions", "array", read_empty_array, 0, 0, 0, "Only an empty one: use tools."},
+    {"function_call", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"chat_template", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"audio", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"web_search_options", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"best_of", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"echo", "refused", request_read_refused, 0, 0, 0, "Not supported."},
 };
 
 #undef AT
+
+static const struct request_table own_table = REQUEST_TABLE(fields);
+const struct request_table *const chat_tables[] = {&request_common, &request_openai, &own_table,
+                                                   NULL};
 
 /* Checks and settles what involves more than one of a chat's own members. */
 static int settle(struct request_reading *r) {
@@ -201,10 +221,72 @@ static int settle(struct request_reading *r) {
         return api_error_set(r->err, 400, NULL, "top_logprobs", "top_logprobs needs logprobs");
     q->params.n_logprobs = chat->logprobs ? chat->top_logprobs : -1;
     if (chat->no_tools) chat->tools = NULL;
-    if (!chat->tools || tool_format_of(r->limits->chat->tool_text)) return 0;
+    if (chat->must_call && !chat->tools)
+        return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice needs tools");
+    if (chat->tools) chat->format = tool_format_of(r->limits->chat->tool_text);
+    if (!chat->tools || chat->format) return 0;
     return api_error_set(r->err, 400, "unsupported", "tools",
                          "tools: the model's chat template writes no format of calls that is "
                          "known here");
+}
+
+/* ---- what the answer may be ---- */
+
+/* Makes answers begin with the special token that the model's calls begin with. */
+static int set_prefix(struct request_reading *r, const struct tool_format *format) {
+    const struct tokenizer *tokenizer = r->limits->tokenizer;
+    struct sampling_params *params = &r->request->params;
+    for (uint32_t i = 0; tokenizer && i < r->limits->n_vocab; i++) {
+        size_t n = 0;
+        const char *bytes = tokenizer_token_bytes(tokenizer, i, &n);
+        if (!bytes || n != strlen(format->begin) || memcmp(bytes, format->begin, n) != 0) continue;
+        params->has_prefix = true;
+        params->prefix = i;
+        return 0;
+    }
+    return api_error_set(r->err, 400, "unsupported", "tool_choice",
+                         "tool_choice: the model has no token %s", format->begin);
+}
+
+/* Constrains the answer to the calls that are asked for.  What response_format says is for answers
+ * that are text. */
+static int constrain_calls(struct request_reading *r, const struct tool_demand *demand) {
+    const char *param = demand->must_call ? "tool_choice" : "tools";
+    json_t *format = NULL;
+    if (!demand->must_call && r->request->structured.param)
+        return api_error_set(r->err, 400, "unsupported", r->request->structured.param,
+                             "%s is not supported beside strict tools that may be called",
+                             r->request->structured.param);
+    int rc = tool_constraint_make(&format, demand, r->err);
+    if (!rc) rc = structured_set_format(r->request, param, format, r->err);
+    return rc || !demand->format->is_special ? rc : set_prefix(r, demand->format);
+}
+
+/* Lets the model think before a constrained answer. */
+static int allow_reasoning(struct request_reading *r, bool begun) {
+    struct completion_request *q = r->request;
+    const char *param = q->structured.param;
+    if (q->params.has_prefix) {
+        if (!begun) return 0;
+        return api_error_set(r->err, 400, "unsupported", param,
+                             "%s is not supported where the prompt begins reasoning", param);
+    }
+    json_t *format = structured_format(&q->structured);
+    if (format) format = tool_constraint_after_reasoning(format, begun);
+    return structured_set_format(q, param, format, r->err);
+}
+
+static int constrain(struct request_reading *r, const struct chat_template *model) {
+    const struct chat_reading *chat = own(r);
+    const bool begun = chat->begins_reasoning;
+    const struct tool_demand demand = {.tools = chat->tools,
+                                       .named = chat->named,
+                                       .must_call = chat->must_call,
+                                       .one_call = chat->one_call || chat->named,
+                                       .format = chat->format};
+    int rc = chat->tools && tool_demand_constrains(&demand) ? constrain_calls(r, &demand) : 0;
+    if (rc || !r->request->structured.param || !(begun || model->marks_reasoning)) return rc;
+    return allow_reasoning(r, begun);
 }
 
 /* ---- the prompt ---- */
@@ -292,16 +374,34 @@ static int make_prompt(struct request_reading *r, const struct chat_template *mo
     return rc;
 }
 
+/* Reads the members of a chat and renders its prompt into *text. */
 static int read_chat(struct request_reading *r, const json_t *root,
                      const struct chat_template *model, struct template_text *text) {
-    int rc = request_read_shared(r, root);
-    if (!rc) rc = request_read_fields(r, fields, sizeof(fields) / sizeof(*fields), root);
+    int rc = request_read_tables(r, chat_tables, root);
     if (!rc) rc = settle(r);
-    return rc ? rc : make_prompt(r, model, text);
+    if (!rc) rc = make_prompt(r, model, text);
+    if (rc) return rc;
+    own(r)->begins_reasoning = reasoning_is_begun(text->bytes, text->n_bytes);
+    return constrain(r, model);
 }
 
-int chat_request_parse(struct completion_request *out, struct chat_request *chat, const char *body,
-                       size_t length, const struct request_limits *limits, struct api_error *err) {
+/* Translates a body, and reads what comes of it. */
+static int read_translated(struct request_reading *r, const json_t *root,
+                           const struct chat_dialect *dialect, struct template_text *text) {
+    struct chat_reading *const reading = r->own;
+    json_t *members = json_object();
+    int rc = members ? 0 : no_memory(r->err);
+    r->own = dialect->own;
+    if (!rc) rc = dialect->translate(r, root, members);
+    r->own = reading;
+    if (!rc) rc = read_chat(r, members, r->limits->chat, text);
+    json_decref(members);
+    return rc;
+}
+
+int chat_request_parse(struct completion_request *out, struct chat_request *chat,
+                       const struct chat_dialect *dialect, const char *body, size_t length,
+                       const struct request_limits *limits, struct api_error *err) {
     const struct chat_template *model = limits->chat;
     struct completion_request request = completion_request_defaults(limits);
     struct chat_reading reading = {0};
@@ -320,7 +420,7 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
         return rc;
     }
     request.max_tokens = limits->max_model_len;
-    rc = read_chat(&r, root, model, &text);
+    rc = dialect ? read_translated(&r, root, dialect, &text) : read_chat(&r, root, model, &text);
     json_decref(root);
     if (!rc) rc = prompt_list_take_rendered(&request.prompts, &text, err);
     if (!rc) rc = completion_request_check(&r);
@@ -330,10 +430,9 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
         return rc;
     }
     chat->splits_reasoning = model->marks_reasoning && !reading.keeps_reasoning;
-    chat->tools = reading.tools ? tool_format_of(model->tool_text) : NULL;
+    chat->tools = reading.format;
     chat->max_calls = reading.one_call ? 1 : TOOL_MAX_CALLS;
-    chat->begins_reasoning =
-        reasoning_is_begun(request.prompts.items[0].text, request.prompts.items[0].length);
+    chat->begins_reasoning = reading.begins_reasoning;
     *out = request;
     return 0;
 }

@@ -1,5 +1,5 @@
 /* reasoning.c - see reasoning.h. */
-#include "server/api/chat/reasoning.h"
+#include "server/api/conversation/reasoning.h"
 
 #include <string.h>
 

@@ -7,8 +7,8 @@
  * behind a mark belong to neither part.
  *
  * Thread: the owner's.  Memory: none but the caller's buffers. */
-#ifndef SERVER_API_CHAT_REASONING_H
-#define SERVER_API_CHAT_REASONING_H
+#ifndef SERVER_API_CONVERSATION_REASONING_H
+#define SERVER_API_CONVERSATION_REASONING_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* tool_calls.c - see tool_calls.h. */
 #define _GNU_SOURCE /* memmem */
-#include "server/api/chat/tool_calls.h"
+#include "server/api/conversation/tool_calls.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -303,14 +303,22 @@ static bool read_glm(struct tool_split *split, const char *text, size_t n) {
     return call && read_elements(call, behind(all, name.at + name.n), &marks);
 }
 
-/* The more telling signs come first. */
+static const struct tool_writing hermes = {
+    "", "", "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n"};
+static const struct tool_writing array = {
+    "[", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "};
+static const struct tool_writing llama = {
+    "", "", "{\"name\": \"", "\", \"parameters\": ", "}", "; "};
+
+/* The more telling signs come first.  Formats with an element for each argument cannot be constrained:
+ * a string there may look like a number. */
 static const struct tool_format formats[] = {
-    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", 0, false, read_glm},
-    {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", 0, false, read_functions},
-    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", 0, false, read_json},
-    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, 0, true, read_mistral},
-    {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", 0, true, read_array},
-    {"llama-3", "\"parameters\": dictionary", "", NULL, '{', false, read_llama},
+    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", 0, false, read_glm, NULL},
+    {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", 0, false, read_functions, NULL},
+    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", 0, false, read_json, &hermes},
+    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, 0, true, read_mistral, &array},
+    {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", 0, true, read_array, &array},
+    {"llama-3", "\"parameters\": dictionary", "", NULL, '{', false, read_llama, &llama},
 };
 
 const struct tool_format *tool_format_of(const char *template_source) {

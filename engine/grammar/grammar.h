@@ -1,0 +1,79 @@
+/* grammar.h - texts that an answer may be: a grammar is compiled once, and says at each token which
+ * ones may follow.
+ *
+ *   vocabulary (a tokenizer's) ─┐
+ *   schema, regex, … ───────────┴► grammar ─► matcher of one sequence ─► mask of the next token
+ *
+ * The work is done by a library (xgrammar, Apache-2.0), of which this is all that is known outside
+ * of xgrammar.cc.  A build without it has absent.c, in which nothing can be compiled.
+ *
+ * Thread: vocabularies and grammars are immutable, and may be used on any thread at once; a matcher
+ * belongs to one thread at a time.  Memory: grammars are counted; what clients make of them is
+ * bounded by grammar_cache.h. */
+#ifndef ENGINE_GRAMMAR_GRAMMAR_H
+#define ENGINE_GRAMMAR_GRAMMAR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct error;
+struct grammar; /* opaque, as all here */
+struct grammar_matcher;
+struct grammar_vocab;
+struct tokenizer;
+
+enum grammar_kind {
+    GRAMMAR_JSON,        /* any JSON object; the text is not read */
+    GRAMMAR_JSON_SCHEMA, /* JSON that a schema allows (engine/grammar/schema.h) */
+    GRAMMAR_REGEX,       /* a text that the whole expression matches */
+    GRAMMAR_EBNF,        /* GBNF, rules NAME ::= …; the first is root */
+    GRAMMAR_TAGS         /* xgrammar's structural tags, in JSON: pieces of the others */
+};
+
+/* Tells whether this build can compile grammars. */
+bool grammar_is_available(void);
+
+/* Prepares a tokenizer's tokens.  n_vocab: of the model, which may have more.  eos [n_eos] end a text;
+ * without one there is nothing to tell the end by (ERR_UNSUPPORTED). */
+int grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *tokenizer,
+                         uint32_t n_vocab, const uint32_t *eos, uint32_t n_eos, struct error *err);
+void grammar_vocab_destroy(struct grammar_vocab *vocab); /* NULL is allowed */
+
+/* Compiles a text of n bytes, which is ERR_INVALID if it is wrong, or asks for what the library would
+ * leave out.  May take seconds. */
+int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enum grammar_kind kind,
+                    const char *text, size_t n, struct error *err);
+struct grammar *grammar_ref(struct grammar *grammar); /* NULL is allowed, as below */
+void grammar_unref(struct grammar *grammar);
+size_t grammar_bytes(const struct grammar *grammar);
+
+/* ---- one sequence ---- */
+
+static inline uint32_t grammar_mask_words(uint32_t n_vocab) {
+    return (n_vocab + 31) / 32;
+}
+
+/* Holds a reference to the grammar.  ERR_NOMEM. */
+int grammar_matcher_create(struct grammar_matcher **out, struct grammar *grammar);
+void grammar_matcher_destroy(struct grammar_matcher *matcher); /* NULL is allowed */
+/* Takes the next token.  ERR_INVALID if it may not follow; ERR_NOMEM. */
+int grammar_matcher_accept(struct grammar_matcher *matcher, uint32_t token);
+/* Tells whether an end token has been taken: nothing may follow. */
+bool grammar_matcher_is_over(const struct grammar_matcher *matcher);
+/* Writes a bit for each token that may follow, [grammar_mask_words(n_vocab)], the first in bit 0.
+ * Not after the end.  ERR_NOMEM. */
+int grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask);
+/* Copies the text that must follow in any case, as far as it fits; returns its bytes.  Not after the
+ * end. */
+size_t grammar_matcher_forced(struct grammar_matcher *matcher, char *text, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

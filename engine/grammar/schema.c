@@ -1,0 +1,575 @@
+/* schema.c - see schema.h.
+ *
+ * A schema's keywords say what it is: a reference, a value, a list of values, a choice of schemas, or
+ * one of some types.  The library reads the first of these that it finds and nothing else, so they may
+ * not stand beside each other.
+ *
+ * Thread: any.  Memory: see schema.h. */
+#include "engine/grammar/schema.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+
+enum { PATH_BYTES = 256, N_TYPES = 7 };
+
+struct place {
+    const struct place *parent;
+    const char *name; /* a keyword or member, borrowed */
+    unsigned depth;
+};
+
+struct reading {
+    const json_t *root;
+    const json_t **seen; /* [n_seen]: what has been read as a schema */
+    const json_t **refs; /* [n_refs]: schemas that refer to others */
+    unsigned n_seen, n_refs, n_nodes;
+    struct error *err;
+};
+
+/* ---- refusing ---- */
+
+/* Writes #/a/b, or its end. */
+static void write_place(char *out, const struct place *at) {
+    char rest[PATH_BYTES] = "";
+    for (; at->parent; at = at->parent) {
+        char longer[PATH_BYTES];
+        if ((size_t)snprintf(longer, sizeof(longer), "/%.64s%s", at->name, rest) >= sizeof(longer))
+            break;
+        memcpy(rest, longer, sizeof(rest));
+    }
+    snprintf(out, PATH_BYTES, "%s%.250s", at->parent ? "…" : "#", rest);
+}
+
+static int refuse(struct reading *r, const struct place *at, const char *keyword, const char *why) {
+    char place[PATH_BYTES];
+    write_place(place, at);
+    return error_set(r->err, ERR_INVALID, "%s: %.64s %s", place, keyword, why);
+}
+
+static int no_memory(struct reading *r) {
+    return error_set(r->err, ERR_NOMEM, "no memory for the schema");
+}
+
+/* ---- keywords ---- */
+
+enum group {
+    ANNOTATION, /* says nothing about the value */
+    SHAPE,      /* excludes the others of the group, and types */
+    TYPE,
+    OF_STRING,
+    OF_NUMBER,
+    OF_ARRAY,
+    OF_OBJECT,
+    NEVER /* is not supported */
+};
+
+static const struct keyword {
+    const char *name;
+    enum group group;
+} keywords[] = {
+    {"title", ANNOTATION},
+    {"description", ANNOTATION},
+    {"default", ANNOTATION},
+    {"example", ANNOTATION},
+    {"examples", ANNOTATION},
+    {"deprecated", ANNOTATION},
+    {"readOnly", ANNOTATION},
+    {"writeOnly", ANNOTATION},
+    {"discriminator", ANNOTATION}, /* OpenAPI: which of oneOf it is follows from the value */
+    {"$schema", ANNOTATION},
+    {"$comment", ANNOTATION},
+    {"$id", ANNOTATION},
+    {"$defs", ANNOTATION},
+    {"definitions", ANNOTATION},
+    {"$ref", SHAPE},
+    {"const", SHAPE},
+    {"enum", SHAPE},
+    {"anyOf", SHAPE},
+    {"oneOf", SHAPE},
+    {"allOf", SHAPE},
+    {"type", TYPE},
+    {"minLength", OF_STRING},
+    {"maxLength", OF_STRING},
+    {"pattern", OF_STRING},
+    {"format", OF_STRING},
+    {"minimum", OF_NUMBER},
+    {"maximum", OF_NUMBER},
+    {"exclusiveMinimum", OF_NUMBER},
+    {"exclusiveMaximum", OF_NUMBER},
+    {"multipleOf", OF_NUMBER},
+    {"items", OF_ARRAY},
+    {"prefixItems", OF_ARRAY},
+    {"minItems", OF_ARRAY},
+    {"maxItems", OF_ARRAY},
+    {"uniqueItems", OF_ARRAY},
+    {"properties", OF_OBJECT},
+    {"required", OF_OBJECT},
+    {"additionalProperties", OF_OBJECT},
+    {"patternProperties", OF_OBJECT},
+    {"propertyNames", OF_OBJECT},
+    {"minProperties", OF_OBJECT},
+    {"maxProperties", OF_OBJECT},
+};
+
+/* Returns the keyword's group; NEVER if it has none. */
+static enum group group_of(const char *name) {
+    if (strncmp(name, "x-", 2) == 0) return ANNOTATION;
+    for (size_t i = 0; i < sizeof(keywords) / sizeof(*keywords); i++)
+        if (strcmp(keywords[i].name, name) == 0) return keywords[i].group;
+    return NEVER;
+}
+
+static const struct type {
+    const char *name;
+    enum group group; /* of its keywords; ANNOTATION: it has none */
+} types[N_TYPES] = {{"null", ANNOTATION},  {"boolean", ANNOTATION}, {"string", OF_STRING},
+                    {"number", OF_NUMBER}, {"integer", OF_NUMBER},  {"array", OF_ARRAY},
+                    {"object", OF_OBJECT}};
+
+static const struct type *type_of(const json_t *name) {
+    for (int i = 0; i < N_TYPES && json_is_string(name); i++)
+        if (strcmp(types[i].name, json_string_value(name)) == 0) return &types[i];
+    return NULL;
+}
+
+/* Tells whether `type`, a name or a list of names, has a type with this group's keywords. */
+static bool has_group(const json_t *type, enum group group) {
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        const struct type *one = type_of(json_array_get(type, i));
+        if (one && one->group == group) return true;
+    }
+    const struct type *only = type_of(type);
+    return only && only->group == group;
+}
+
+/* Tells whether the type allows a value. */
+static bool allows(const json_t *type, const json_t *value) {
+    if (!type) return true;
+    if (json_is_array(type)) {
+        for (size_t i = 0; i < json_array_size(type); i++)
+            if (allows(json_array_get(type, i), value)) return true;
+        return false;
+    }
+    static const char *const names[] = {
+        [JSON_OBJECT] = "object",   [JSON_ARRAY] = "array", [JSON_STRING] = "string",
+        [JSON_INTEGER] = "integer", [JSON_REAL] = "number", [JSON_TRUE] = "boolean",
+        [JSON_FALSE] = "boolean",   [JSON_NULL] = "null"};
+    const char *name = json_string_value(type);
+    return strcmp(name, names[json_typeof(value)]) == 0 ||
+           (json_is_integer(value) && strcmp(name, "number") == 0);
+}
+
+/* ---- parts ---- */
+
+static int read_schema(struct reading *r, json_t *schema, const struct place *at);
+
+static struct place inside(const struct place *at, const char *name) {
+    return (struct place){at, name, at->depth + 1};
+}
+
+static int read_member(struct reading *r, json_t *schema, const char *keyword,
+                       const struct place *at) {
+    const struct place place = inside(at, keyword);
+    json_t *value = json_object_get(schema, keyword);
+    return value ? read_schema(r, value, &place) : 0;
+}
+
+/* Reads an object's values as schemas. */
+static int read_map(struct reading *r, json_t *schema, const char *keyword,
+                    const struct place *at) {
+    const struct place outer = inside(at, keyword);
+    json_t *map = json_object_get(schema, keyword), *value;
+    const char *name;
+    int rc = 0;
+    if (!map) return 0;
+    if (!json_is_object(map)) return refuse(r, at, keyword, "must be an object");
+    json_object_foreach(map, name, value) {
+        const struct place place = inside(&outer, name);
+        if ((rc = read_schema(r, value, &place))) break;
+    }
+    return rc;
+}
+
+static int read_list(struct reading *r, json_t *schema, const char *keyword,
+                     const struct place *at) {
+    json_t *list = json_object_get(schema, keyword);
+    if (!list) return 0;
+    if (!json_is_array(list) || json_array_size(list) == 0)
+        return refuse(r, at, keyword, "must be an array that is not empty");
+    int rc = 0;
+    for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
+        char index[32];
+        snprintf(index, sizeof(index), "%zu", i);
+        const struct place outer = inside(at, keyword), place = inside(&outer, index);
+        rc = read_schema(r, json_array_get(list, i), &place);
+    }
+    return rc;
+}
+
+/* Checks counts, which become repetitions. */
+static int check_counts(struct reading *r, const json_t *schema, const struct place *at) {
+    static const char *const counts[] = {"minLength", "maxLength",     "minItems",
+                                         "maxItems",  "minProperties", "maxProperties"};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+        const json_t *value = json_object_get(schema, counts[i]);
+        if (!value) continue;
+        const json_int_t n = json_integer_value(value);
+        if (!json_is_integer(value) || n < 0 || n > SCHEMA_MAX_COUNT)
+            return refuse(r, at, counts[i], "must be an integer between 0 and 4096");
+    }
+    return 0;
+}
+
+/* The characters up to U+FFFF, in ranges that begin with one byte of UTF-8 or with all that follow: of
+ * others the library makes surrogates, too, which are no text, so that each of their bytes would count
+ * as a character. */
+#define ANY_CHARACTER                                                                              \
+    "([ "                                                                                          \
+    "-~]|[\\u00a0-\\u07ff]|[\\u0800-\\u0fff]|[\\u1000-\\ucfff]|[\\ud000-\\ud7ff]|[\\ue000-"        \
+    "\\uffff])"
+
+/* Says a string's length by a pattern: the library's own way takes long, and lets control characters
+ * through. */
+static int pattern_of_length(struct reading *r, json_t *schema, const struct place *at) {
+    const json_t *least = json_object_get(schema, "minLength"),
+                 *most = json_object_get(schema, "maxLength");
+    const json_int_t n_least = json_integer_value(least), n_most = json_integer_value(most);
+    char pattern[192];
+    if (n_least > SCHEMA_MAX_LENGTH || (most && n_most > SCHEMA_MAX_LENGTH))
+        return refuse(r, at, most && n_most > SCHEMA_MAX_LENGTH ? "maxLength" : "minLength",
+                      "above 128 is not supported");
+    if (most && n_least > n_most) return refuse(r, at, "minLength", "is more than maxLength");
+    int n = snprintf(pattern, sizeof(pattern), "^" ANY_CHARACTER "{%d,", (int)n_least);
+    if (most) n += snprintf(pattern + n, sizeof(pattern) - (size_t)n, "%d", (int)n_most);
+    snprintf(pattern + n, sizeof(pattern) - (size_t)n, "}$");
+    json_object_del(schema, "minLength");
+    json_object_del(schema, "maxLength");
+    return json_object_set_new(schema, "pattern", json_string(pattern)) ? no_memory(r) : 0;
+}
+
+static int read_string(struct reading *r, json_t *schema, const struct place *at) {
+    /* Those that the library has; of others it would take any string. */
+    static const char *const formats[] = {"email",    "date", "time",          "date-time",
+                                          "duration", "ipv4", "ipv6",          "hostname",
+                                          "uuid",     "uri",  "uri-reference", "uri-template"};
+    const json_t *format = json_object_get(schema, "format"),
+                 *pattern = json_object_get(schema, "pattern");
+    const bool has_length =
+        json_object_get(schema, "minLength") || json_object_get(schema, "maxLength");
+    if (!format && !pattern && has_length) return pattern_of_length(r, schema, at);
+    if (pattern && !json_is_string(pattern)) return refuse(r, at, "pattern", "must be a string");
+    if (pattern && has_length)
+        return refuse(r, at, "pattern", "is not supported beside minLength or maxLength");
+    if (!format) return 0;
+    if (pattern || has_length)
+        return refuse(r, at, "format", "is not supported beside pattern or a length");
+    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats) && json_is_string(format); i++)
+        if (strcmp(formats[i], json_string_value(format)) == 0) return 0;
+    char what[96];
+    snprintf(what, sizeof(what), "format %.64s",
+             json_is_string(format) ? json_string_value(format) : "of another type");
+    return refuse(r, at, what, "is not supported");
+}
+
+static int read_number(struct reading *r, json_t *schema, const struct place *at) {
+    if (json_object_get(schema, "multipleOf") &&
+        has_group(json_object_get(schema, "type"), OF_NUMBER)) {
+        const json_t *type = json_object_get(schema, "type");
+        json_t *number = json_string("number");
+        const bool is_number = json_equal(type, number);
+        bool lists = false;
+        for (size_t i = 0; i < json_array_size(type); i++)
+            lists |= json_equal(json_array_get(type, i), number);
+        json_decref(number);
+        if (is_number || lists)
+            return refuse(r, at, "multipleOf", "is supported for integers only");
+    }
+    return 0;
+}
+
+static int read_array(struct reading *r, json_t *schema, const struct place *at) {
+    json_t *unique = json_object_get(schema, "uniqueItems"),
+           *items = json_object_get(schema, "items");
+    if (unique && !json_is_false(unique)) return refuse(r, at, "uniqueItems", "is not supported");
+    json_object_del(schema, "uniqueItems");
+    int rc = read_list(r, schema, "prefixItems", at);
+    if (!rc && !json_is_false(items)) rc = read_member(r, schema, "items", at);
+    if (rc || items) return rc;
+    /* Behind described items no others need to come, unless they are counted. */
+    const size_t n_described = json_array_size(json_object_get(schema, "prefixItems"));
+    const json_int_t least = json_integer_value(json_object_get(schema, "minItems"));
+    const bool ends = n_described > 0 && least <= (json_int_t)n_described;
+    return json_object_set_new(schema, "items", json_boolean(!ends)) ? no_memory(r) : 0;
+}
+
+/* ---- objects ---- */
+
+/* Tells whether the object's keys are those of `properties` and no others. */
+static bool is_closed(const json_t *schema) {
+    return json_is_false(json_object_get(schema, "additionalProperties"));
+}
+
+/* Gives required members that have no schema of their own that of additional ones. */
+static int name_required(struct reading *r, json_t *schema, const struct place *at) {
+    const json_t *required = json_object_get(schema, "required");
+    json_t *other = json_object_get(schema, "additionalProperties");
+    if (!required) return 0;
+    if (!json_is_array(required)) return refuse(r, at, "required", "must be an array");
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        const char *name = json_string_value(json_array_get(required, i));
+        json_t *properties = json_object_get(schema, "properties");
+        if (!name) return refuse(r, at, "required", "must be an array of strings");
+        if (json_object_get(properties, name)) continue;
+        if (is_closed(schema))
+            return refuse(r, at, "required", "names a property that is not allowed");
+        if (json_object_get(schema, "patternProperties"))
+            return refuse(r, at, "required",
+                          "is not supported beside patternProperties, but for properties");
+        if (!properties && json_object_set_new(schema, "properties", json_object()))
+            return no_memory(r);
+        json_t *value = other ? json_deep_copy(other) : json_true();
+        if (json_object_set_new(json_object_get(schema, "properties"), name, value))
+            return no_memory(r);
+    }
+    return 0;
+}
+
+/* Refuses keys that could come twice, or be those of properties, where that counts: then a parser sees
+ * another object than the grammar did. */
+static int check_keys(struct reading *r, const json_t *schema, const struct place *at) {
+    const bool has_patterns = json_object_get(schema, "patternProperties"),
+               has_names = json_object_get(schema, "propertyNames"),
+               has_properties = json_object_get(schema, "properties");
+    if (has_patterns && (has_names || has_properties))
+        return refuse(r, at, "patternProperties",
+                      "is not supported beside properties or propertyNames");
+    if (has_names && has_properties)
+        return refuse(r, at, "propertyNames", "is not supported beside properties");
+    if (json_object_size(json_object_get(schema, "patternProperties")) > 1)
+        return refuse(r, at, "patternProperties", "is supported with one pattern only");
+    const json_t *other = json_object_get(schema, "additionalProperties");
+    if (has_patterns && other && !json_is_false(other))
+        return refuse(r, at, "additionalProperties", "must be false beside patternProperties");
+    if (!has_properties && json_integer_value(json_object_get(schema, "minProperties")) > 1)
+        return refuse(r, at, "minProperties", "above 1 is supported beside properties only");
+    return 0;
+}
+
+/* Lets the object have its properties alone, if it has any. */
+static int close_object(struct reading *r, json_t *schema) {
+    const bool has_own =
+        json_object_get(schema, "properties") || json_object_get(schema, "patternProperties");
+    if (!has_own && json_object_get(schema, "additionalProperties")) return 0;
+    return json_object_set_new(schema, "additionalProperties", json_boolean(!has_own))
+               ? no_memory(r)
+               : 0;
+}
+
+static int read_object(struct reading *r, json_t *schema, const struct place *at) {
+    int rc = name_required(r, schema, at);
+    if (!rc) rc = check_keys(r, schema, at);
+    if (!rc) rc = read_map(r, schema, "properties", at);
+    if (!rc) rc = read_map(r, schema, "patternProperties", at);
+    if (!rc && !is_closed(schema)) rc = read_member(r, schema, "additionalProperties", at);
+    if (!rc && json_object_get(schema, "propertyNames")) {
+        if (!json_is_object(json_object_get(schema, "propertyNames")))
+            return refuse(r, at, "propertyNames", "must be an object");
+        rc = read_member(r, schema, "propertyNames", at);
+    }
+    return rc ? rc : close_object(r, schema);
+}
+
+/* ---- schemas ---- */
+
+/* Checks `type`; where it is missing, adds the types whose keywords the schema has. */
+static int settle_type(struct reading *r, json_t *schema, const struct place *at) {
+    const json_t *type = json_object_get(schema, "type");
+    for (size_t i = 0; i < json_array_size(type); i++)
+        if (!type_of(json_array_get(type, i))) return refuse(r, at, "type", "has an unknown name");
+    if (type && !type_of(type) && json_array_size(type) == 0)
+        return refuse(r, at, "type", "must be the name of a type, or an array of names");
+    if (type) return 0;
+    json_t *names = json_array();
+    bool failed = !names;
+    for (enum group group = OF_STRING; group <= OF_OBJECT; group++) {
+        const char *name;
+        json_t *value;
+        bool has = false;
+        json_object_foreach(schema, name, value) has |= group_of(name) == group;
+        for (int i = 0; i < N_TYPES && has; i++)
+            if (types[i].group == group && strcmp(types[i].name, "integer") != 0)
+                failed |= json_array_append_new(names, json_string(types[i].name)) < 0;
+    }
+    if (!failed && json_array_size(names) == 1)
+        failed |= json_object_set(schema, "type", json_array_get(names, 0)) < 0;
+    else if (!failed && json_array_size(names) > 1)
+        failed |= json_object_set(schema, "type", names) < 0;
+    json_decref(names);
+    return failed ? no_memory(r) : 0;
+}
+
+/* Drops keywords of types that the value does not have: JSON Schema gives them no meaning. */
+static void drop_others(json_t *schema) {
+    const json_t *type = json_object_get(schema, "type");
+    for (size_t i = 0; i < sizeof(keywords) / sizeof(*keywords); i++)
+        if (keywords[i].group >= OF_STRING && !has_group(type, keywords[i].group))
+            json_object_del(schema, keywords[i].name);
+}
+
+static int read_typed(struct reading *r, json_t *schema, const struct place *at) {
+    int rc = settle_type(r, schema, at);
+    if (rc || !json_object_get(schema, "type")) return rc;
+    drop_others(schema);
+    const json_t *type = json_object_get(schema, "type");
+    rc = check_counts(r, schema, at);
+    if (!rc && has_group(type, OF_STRING)) rc = read_string(r, schema, at);
+    if (!rc && has_group(type, OF_NUMBER)) rc = read_number(r, schema, at);
+    if (!rc && has_group(type, OF_ARRAY)) rc = read_array(r, schema, at);
+    return rc || !has_group(type, OF_OBJECT) ? rc : read_object(r, schema, at);
+}
+
+/* Reads const or enum: drops values that `type` does not allow, and then `type`. */
+static int read_values(struct reading *r, json_t *schema, const struct place *at) {
+    const json_t *type = json_object_get(schema, "type"), *value = json_object_get(schema, "const");
+    json_t *values = json_object_get(schema, "enum");
+    int rc = type ? settle_type(r, schema, at) : 0;
+    if (rc) return rc;
+    if (value && !allows(type, value)) return refuse(r, at, "const", "is not of the type");
+    if (!value && !json_is_array(values)) return refuse(r, at, "enum", "must be an array");
+    for (size_t i = json_array_size(values); i-- > 0;)
+        if (!allows(type, json_array_get(values, i))) json_array_remove(values, i);
+    if (!value && json_array_size(values) == 0)
+        return refuse(r, at, "enum", "has no value of the type");
+    r->n_nodes += (unsigned)json_array_size(values);
+    json_object_del(schema, "type");
+    return 0;
+}
+
+static int read_ref(struct reading *r, const json_t *schema, const struct place *at) {
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    if (!ref || (strcmp(ref, "#") != 0 && strncmp(ref, "#/", 2) != 0) || strpbrk(ref, "~%"))
+        return refuse(r, at, "$ref",
+                      "must be # or begin with #/, and have no escapes: other documents are not "
+                      "read");
+    r->refs[r->n_refs++] = schema;
+    return 0;
+}
+
+/* Returns the schema's keyword that says what it is; NULL: its type does.  *n: how many there are. */
+static const char *shape_of(const json_t *schema, unsigned *n) {
+    const char *shape = NULL;
+    *n = 0;
+    for (size_t i = 0; i < sizeof(keywords) / sizeof(*keywords); i++) {
+        if (keywords[i].group != SHAPE || !json_object_get(schema, keywords[i].name)) continue;
+        if (!shape) shape = keywords[i].name;
+        ++*n;
+    }
+    return shape;
+}
+
+/* Refuses keywords that the library would leave out beside the one that says what the schema is. */
+static int check_beside(struct reading *r, json_t *schema, const char *shape,
+                        const struct place *at) {
+    const bool is_value = shape && (strcmp(shape, "const") == 0 || strcmp(shape, "enum") == 0);
+    const char *name;
+    json_t *value;
+    json_object_foreach(schema, name, value) {
+        const enum group group = group_of(name);
+        if (group == NEVER) return refuse(r, at, name, "is not supported");
+        if (!shape || group == ANNOTATION || strcmp(name, shape) == 0) continue;
+        if (is_value && group == TYPE) continue;
+        char why[96];
+        snprintf(why, sizeof(why), "is not supported beside %s", shape);
+        return refuse(r, at, name, why);
+    }
+    return 0;
+}
+
+static int read_shape(struct reading *r, json_t *schema, const char *shape,
+                      const struct place *at) {
+    if (strcmp(shape, "$ref") == 0) return read_ref(r, schema, at);
+    if (strcmp(shape, "const") == 0 || strcmp(shape, "enum") == 0)
+        return read_values(r, schema, at);
+    if (strcmp(shape, "allOf") == 0 && json_array_size(json_object_get(schema, shape)) > 1)
+        return refuse(r, at, shape, "is supported with one schema only");
+    return read_list(r, schema, shape, at);
+}
+
+static int read_schema(struct reading *r, json_t *schema, const struct place *at) {
+    unsigned n_shapes;
+    if (json_is_true(schema)) return 0;
+    if (json_is_false(schema)) return refuse(r, at, "false", "allows no value");
+    if (!json_is_object(schema)) return refuse(r, at, "this", "must be an object or true");
+    if (at->depth > SCHEMA_MAX_DEPTH) return refuse(r, at, "this", "is nested too deeply");
+    if (++r->n_nodes > SCHEMA_MAX_NODES || r->n_seen >= SCHEMA_MAX_NODES)
+        return refuse(r, at, "this", "is too much: a schema may have 4096 parts");
+    r->seen[r->n_seen++] = schema;
+    if (at->parent && json_object_get(schema, "$id"))
+        return refuse(r, at, "$id", "is supported at the root only");
+    const char *shape = shape_of(schema, &n_shapes);
+    int rc = check_beside(r, schema, shape, at);
+    if (!rc) rc = read_map(r, schema, "$defs", at);
+    if (!rc) rc = read_map(r, schema, "definitions", at);
+    if (rc) return rc;
+    return shape ? read_shape(r, schema, shape, at) : read_typed(r, schema, at);
+}
+
+/* ---- references ---- */
+
+/* Returns what a schema refers to; NULL: there is nothing. */
+static const json_t *target_of(const struct reading *r, const json_t *schema) {
+    const char *ref = json_string_value(json_object_get(schema, "$ref")) + 1;
+    const json_t *at = r->root;
+    while (at && *ref == '/') {
+        char name[PATH_BYTES];
+        const size_t n = strcspn(++ref, "/");
+        if (n == 0 || n >= sizeof(name)) return NULL;
+        memcpy(name, ref, n);
+        name[n] = 0;
+        at = json_object_get(at, name);
+        ref += n;
+    }
+    return at;
+}
+
+static bool is_seen(const struct reading *r, const json_t *schema) {
+    for (unsigned i = 0; i < r->n_seen; i++)
+        if (r->seen[i] == schema) return true;
+    return json_is_true(schema);
+}
+
+/* Checks that references lead to schemas that have been read, and not only to each other. */
+static int check_refs(struct reading *r) {
+    const struct place root = {0};
+    for (unsigned i = 0; i < r->n_refs; i++) {
+        const json_t *target = target_of(r, r->refs[i]);
+        const char *ref = json_string_value(json_object_get(r->refs[i], "$ref"));
+        char what[96];
+        snprintf(what, sizeof(what), "$ref %.64s", ref);
+        if (!target || !is_seen(r, target)) return refuse(r, &root, what, "refers to no schema");
+        for (unsigned n = 0; target && json_object_get(target, "$ref"); n++) {
+            if (n > r->n_refs) return refuse(r, &root, what, "refers to itself alone");
+            target = target_of(r, target);
+        }
+    }
+    return 0;
+}
+
+int schema_prepare(json_t **out, const json_t *schema, struct error *err) {
+    const struct place root = {0};
+    json_t *copy = json_deep_copy(schema);
+    struct reading r = {.root = copy, .err = err};
+    r.seen = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.seen));
+    r.refs = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.refs));
+    int rc = copy && r.seen && r.refs ? read_schema(&r, copy, &root) : no_memory(&r);
+    if (!rc) rc = check_refs(&r);
+    free(r.seen);
+    free(r.refs);
+    if (rc) json_decref(copy);
+    else *out = copy;
+    return rc;
+}

@@ -1,0 +1,54 @@
+/* offer.c - see offer.h.
+ *
+ * Thread: engine.  Memory: see offer.h. */
+#include "engine/kv/offer.h"
+
+#include "engine/device/pages.h"
+#include "engine/kv/disk/disk.h"
+#include "engine/kv/host_copy.h"
+#include "engine/kv/kv_space.h"
+
+struct disk_key kv_block_key(uint64_t salt, const struct disk_id *parent, const uint32_t *tokens) {
+    struct disk_key key = {
+        .kind = DISK_BLOCK, .n_tokens = PAGE_TOKENS, .words = {salt}, .tokens = tokens};
+    if (!parent) return key;
+    key.n_before = parent->n_tokens;
+    key.parent = parent->name;
+    return key;
+}
+
+/* Tells whether the item may be copied now.  Host blocks whose copy the device has not made yet are
+ * not read: waiting would stop the engine. */
+static bool can_copy(const struct kv_space *space, const struct kv_offer *offer) {
+    if (offer->key->words[0] & KV_SALT_PRIVATE) return false;
+    return offer->pages || kv_disk_is_past(space->disk, offer->stored_at);
+}
+
+enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *offer) {
+    bool is_full = false;
+    if (!can_copy(space, offer)) return OFFER_NEEDLESS;
+    struct disk_job *job = kv_disk_begin_write(space->disk, offer->key, offer->id, offer->notes,
+                                               offer->n_pages, &is_full);
+    if (!job && is_full && offer->is_last) kv_disk_count_dropped(space->disk);
+    if (!job) return is_full ? OFFER_NO_ROOM : OFFER_NEEDLESS;
+    int code = 0;
+    if (offer->pages)
+        code = kv_pages_download(space, offer->pages, offer->n_pages, job->pages, NULL);
+    else kv_blocks_read(space, offer->blocks, offer->n_pages, job->pages);
+    kv_disk_end_write(space->disk, job, code != 0);
+    return OFFER_TAKEN;
+}
+
+enum kv_save_result kv_save_one(const struct kv_space *space, const struct kv_offer *offer,
+                                struct kv_saving *saving) {
+    const uint64_t bytes = disk_format_payload(offer->key->n_tokens) +
+                           offer->n_pages * (uint64_t)space->memory->page_bytes;
+    if (bytes > saving->bytes) return SAVE_ENOUGH;
+    saving->bytes -= bytes;
+    switch (kv_offer(space, offer)) {
+    case OFFER_TAKEN: return --saving->n_items == 0 ? SAVE_LATER : SAVE_ON;
+    case OFFER_NO_ROOM: return SAVE_LATER;
+    case OFFER_NEEDLESS: break;
+    }
+    return SAVE_ON;
+}

@@ -1,0 +1,406 @@
+/* read_ahead.c - see read_ahead.h.
+ *
+ * A reading names the text's blocks from the first one on and asks for those that the cache lacks,
+ * WINDOW of them at a time.  Blocks are inserted in order, as many as have arrived.  For that moment
+ * the reading uses the whole chain, and stops using it from its end, as a sequence does: children
+ * stay older than their parents (prefix_cache.h).
+ *
+ * Thread: engine.  Memory: see read_ahead.h. */
+#include "engine/kv/read_ahead.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/device/pages.h"
+#include "engine/kv/disk/disk.h"
+#include "engine/kv/host_copy.h"
+#include "engine/kv/kv_sequence.h"
+#include "engine/kv/offer.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/kv/sequence_prefix.h"
+#include "engine/kv/sequence_state.h"
+#include "engine/kv/state_cache.h"
+
+/* Files of one reading that are on their way; how often a sequence begins anew because blocks that it
+ * had found were evicted; and how long it waits for the next file. */
+enum { WINDOW = 64, MAX_BEGINNINGS = 4 };
+static const double patience_s = 5;
+
+struct kv_reading {
+    struct kv_sequence *kv;
+    const uint32_t *tokens; /* of the sequence */
+    uint64_t serial;        /* owner of its jobs: addresses may come again */
+    double since_s;         /* when something arrived last */
+    uint64_t n_pages;       /* that the sequence will need */
+    struct disk_job *arrived[WINDOW];
+    bool is_over; /* the rest is to be computed, */
+    bool is_lost; /* because blocks before it have been evicted */
+    /* Of a state: */
+    bool is_state;
+    struct kv_state_key key;
+    struct disk_key file;
+    /* Of blocks: */
+    uint32_t n_asked, n_taken, n_end; /* blocks; those before n_taken are in the cache (or a state
+                                         of as many whole ones) */
+    uint32_t window_from;             /* the first whose window pages are needed */
+    struct disk_id *ids;              /* [n_end] */
+    uint32_t *blocks;                 /* [n_end], while the chain is used: the cache's, */
+    uint32_t *needs;                  /* and which of their pages: prefix_cache_use() */
+    uint32_t *pages;                  /* [n_layers]: of a new block, in the order of its file */
+    struct page_list *lists;          /* [n_layers]: the same, as lists of one page */
+};
+
+/* ---- what the disk has ---- */
+
+static void destroy(struct kv_reading *r) {
+    if (!r) return;
+    for (int i = 0; i < WINDOW; i++)
+        if (r->arrived[i]) kv_disk_free(r->kv->space->disk, r->arrived[i]);
+    free(r->ids);
+    free(r->blocks);
+    free(r->needs);
+    free(r->pages);
+    free(r->lists);
+    free(r);
+}
+
+static struct kv_reading *create(struct kv_sequence *kv, const uint32_t *tokens) {
+    struct kv_reading *r = calloc(1, sizeof(*r));
+    if (!r) return NULL;
+    r->kv = kv;
+    r->tokens = tokens;
+    return r;
+}
+
+/* Tells whether the disk has a state that is longer than the caches'. */
+static bool find_state(struct kv_reading *r, uint32_t n_max) {
+    const struct kv_sequence *kv = r->kv;
+    uint32_t n_most;
+    if (!sequence_state_key(kv, n_max, &r->key, &n_most)) return false;
+    const struct kv_state *state = sequence_state_find(kv, r->tokens, n_max);
+    r->is_state = true;
+    r->file = kv_state_disk_key(&r->key, r->tokens, 0);
+    return kv_disk_find_state(kv->space->disk, &r->file, r->tokens, state ? state->n_tokens : 0,
+                              n_most);
+}
+
+static const uint32_t *tokens_of(const struct kv_reading *r, uint32_t block) {
+    return r->tokens + (size_t)block * PAGE_TOKENS;
+}
+
+static struct disk_key key_of(const struct kv_reading *r, uint32_t block) {
+    return kv_block_key(r->kv->salt, block > 0 ? &r->ids[block - 1] : NULL, tokens_of(r, block));
+}
+
+/* Tells whether the disk has blocks that follow the cache's. */
+static bool find_blocks(struct kv_reading *r, uint32_t n_max) {
+    const struct kv_sequence *kv = r->kv;
+    struct kv_disk *disk = kv->space->disk;
+    const uint32_t n = min_u32(n_max / PAGE_TOKENS, kv->n_hashes);
+    if (n == 0) return false;
+    const uint32_t n_found =
+        sequence_prefix_find(kv, r->tokens, n_max, NULL).n_tokens / PAGE_TOKENS;
+    r->ids = calloc(n, sizeof(*r->ids));
+    for (r->n_end = 0; r->ids && r->n_end < n; r->n_end++) {
+        const struct disk_key key = key_of(r, r->n_end);
+        r->ids[r->n_end] = kv_disk_id(disk, &key);
+        if (r->n_end >= n_found && !kv_disk_can_read(disk, &r->ids[r->n_end])) break;
+    }
+    r->n_asked = r->n_taken = n_found;
+    r->window_from = kv_window_n_behind(kv->space, r->n_end * PAGE_TOKENS);
+    return r->n_end > n_found;
+}
+
+static int make_lists(struct kv_reading *r) {
+    const uint32_t n_layers = r->kv->space->n_layers;
+    r->blocks = calloc(r->n_end, sizeof(*r->blocks));
+    r->needs = calloc(r->n_end, sizeof(*r->needs));
+    r->pages = calloc(n_layers, sizeof(*r->pages));
+    r->lists = calloc(n_layers, sizeof(*r->lists));
+    return r->blocks && r->needs && r->pages && r->lists ? 0 : ERR_NOMEM;
+}
+
+/* Finds out what the disk has; the sequence then wants it, or is done. */
+static void ask(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    struct kv_reading *r = create(kv, tokens);
+    kv->ahead = KV_AHEAD_DONE;
+    kv->n_ahead = kv_n_matchable(kv, tokens, n_max);
+    if (!r) return;
+    if (find_state(r, n_max) || (!r->is_state && find_blocks(r, n_max) && make_lists(r) == 0)) {
+        kv->ahead = KV_AHEAD_WANTS;
+        kv->reading = r;
+    } else destroy(r);
+}
+
+/* ---- reading ---- */
+
+static void ask_for_blocks(struct kv_reading *r) {
+    struct kv_disk *disk = r->kv->space->disk;
+    for (; r->n_asked < min_u32(r->n_end, r->n_taken + WINDOW); r->n_asked++) {
+        const struct disk_key key = key_of(r, r->n_asked);
+        if (kv_disk_read(disk, &key, &r->ids[r->n_asked], r->serial)) continue;
+        /* There is no room now, or the file has been evicted: nothing of it would arrive. */
+        if (r->n_asked == r->n_taken && !kv_disk_can_read(disk, &r->ids[r->n_asked]))
+            r->is_over = true;
+        return;
+    }
+}
+
+static void ask_for_state(struct kv_reading *r) {
+    struct kv_disk *disk = r->kv->space->disk;
+    const struct disk_id id = kv_disk_id(disk, &r->file);
+    if (r->n_asked == 0 && kv_disk_read(disk, &r->file, &id, r->serial)) r->n_asked = 1;
+}
+
+static void ask_further(struct kv_reading *r) {
+    if (r->is_state) ask_for_state(r);
+    else ask_for_blocks(r);
+}
+
+/* Tells whether n_pages are to be had beside those that the other readings are for: they would evict
+ * each other's blocks. */
+static bool fits_beside(const struct kv_readings *readings, const struct kv_space *space,
+                        uint64_t n_pages) {
+    for (uint32_t i = 0; i < readings->n; i++) n_pages += readings->all[i]->n_pages;
+    return n_pages <= kv_n_available(space);
+}
+
+static bool begin(struct kv_sequence *kv, uint32_t n_tokens) {
+    struct kv_readings *readings = kv->space->readings;
+    if (!kv_fits(kv, n_tokens)) return false; /* it would have to wait in any case */
+    const struct kv_amount missing = kv_missing(kv, n_tokens);
+    if (readings->n == READINGS_MAX || !fits_beside(readings, kv->space, missing.pages))
+        return true;
+    kv->reading->n_pages = missing.pages;
+    kv->ahead = KV_AHEAD_READS;
+    kv->n_beginnings++;
+    kv->reading->serial = ++readings->serial;
+    kv->reading->since_s = clock_seconds();
+    readings->all[readings->n++] = kv->reading;
+    ask_further(kv->reading);
+    return true;
+}
+
+/* Tells whether what the sequence found when it asked may be gone from the caches by now. */
+static bool is_outdated(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    if (kv->ahead == KV_AHEAD_WANTS) return kv->space->readings->n < READINGS_MAX;
+    return kv->ahead == KV_AHEAD_DONE && kv->n_beginnings < MAX_BEGINNINGS &&
+           kv_n_matchable(kv, tokens, n_max) < kv->n_ahead;
+}
+
+bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
+                   uint32_t n_tokens) {
+    if (!kv->space->disk || kv->saved || kv->swap.n_tokens > 0 || n_max == 0) return false;
+    if (is_outdated(kv, tokens, n_max)) kv_forget_reading(kv);
+    if (kv->ahead == KV_AHEAD_UNASKED) ask(kv, tokens, n_max);
+    if (kv->ahead == KV_AHEAD_WANTS) return begin(kv, n_tokens);
+    return kv->ahead == KV_AHEAD_READS;
+}
+
+void kv_forget_reading(struct kv_sequence *kv) {
+    struct kv_readings *readings = kv->space->readings;
+    for (uint32_t i = 0; kv->reading && i < readings->n; i++)
+        if (readings->all[i] == kv->reading) readings->all[i] = readings->all[--readings->n];
+    destroy(kv->reading);
+    kv->reading = NULL;
+    kv->ahead = KV_AHEAD_UNASKED;
+}
+
+/* ---- blocks that have arrived ---- */
+
+static uint32_t needs_of(bool with_sparse, bool with_window) {
+    return (with_sparse ? PREFIX_SPARSE : 0) | (with_window ? PREFIX_WINDOW : 0);
+}
+
+/* Uses a block of the chain with the pages that it has, but for window pages before those that are
+ * needed. */
+static void use(struct kv_reading *r, uint32_t i, uint32_t block) {
+    struct prefix_cache *cache = r->kv->space->cache;
+    const bool has_window = !prefix_cache_window_dropped(cache, block);
+    r->blocks[i] = block;
+    r->needs[i] =
+        needs_of(!prefix_cache_sparse_dropped(cache, block), i >= r->window_from && has_window);
+    prefix_cache_use(cache, block, r->needs[i]);
+}
+
+static void unuse(struct kv_reading *r, uint32_t n) {
+    while (n-- > 0) prefix_cache_unuse(r->kv->space->cache, r->blocks[n], r->needs[n]);
+}
+
+/* Takes pages for a block, in the order of its file and as lists; ERR_FULL. */
+static int take_pages(struct kv_reading *r, uint32_t needs, uint32_t *n_taken) {
+    const struct kv_space *space = r->kv->space;
+    const uint32_t has = needs | 1u << KV_PLAIN;
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < space->n_layers; l++) n += has >> kv_usual_role_of(space, l) & 1;
+    if (kv_make_free(space, n)) return ERR_FULL;
+    page_pool_take_sure(space->pool, r->pages, n);
+    *n_taken = n;
+    n = 0;
+    for (unsigned i = 0; i < KV_N_PLACED; i++)
+        for (uint32_t l = 0; l < space->n_layers; l++)
+            if (has >> kv_place_order[i] & 1 && kv_usual_role_of(space, l) == kv_place_order[i])
+                r->lists[l] = (struct page_list){.pages = &r->pages[n++], .n = 1, .capacity = 1};
+    return 0;
+}
+
+/* Uses the blocks before n_taken.  Those in the host pool come back, because a block with pages
+ * must have a parent with pages.  ERR_NOT_FOUND: one has been evicted; ERR_FULL, ERR_DEVICE. */
+static int use_chain(struct kv_reading *r, uint32_t *n_used, struct error *err) {
+    const struct kv_sequence *kv = r->kv;
+    struct prefix_cache *cache = kv->space->cache;
+    uint32_t block = PREFIX_NONE, n;
+    int code = 0;
+    for (uint32_t i = 0; i < r->n_taken && !code; i++) {
+        block = prefix_cache_find(cache, block, kv->salt, kv->hashes[i], tokens_of(r, i));
+        if (block == PREFIX_NONE) return ERR_NOT_FOUND;
+        use(r, i, block);
+        *n_used = i + 1;
+        if (!prefix_cache_is_stored(cache, block)) continue;
+        if (take_pages(r, r->needs[i], &n)) return ERR_FULL;
+        code = prefix_cache_bring_back(cache, block, r->lists, 0, r->needs[i], err);
+        page_pool_release(kv->space->pool, r->pages, n);
+    }
+    return code;
+}
+
+/* Inserts the next block, whose file has arrived whole; it is used from then on.  ERR_FULL,
+ * ERR_DEVICE. */
+static int insert(struct kv_reading *r, struct disk_job *job, struct error *err) {
+    const struct kv_sequence *kv = r->kv;
+    const struct kv_space *space = kv->space;
+    const uint32_t i = r->n_taken, parent = i > 0 ? r->blocks[i - 1] : PREFIX_NONE;
+    const bool with_window = i >= r->window_from && job->head.n_pages == space->n_layers;
+    const uint32_t needs = needs_of(true, with_window);
+    uint32_t n;
+    int code = take_pages(r, needs, &n);
+    if (code) return code;
+    if (n > job->head.n_pages) code = ERR_FULL; /* no block has so few */
+    else code = kv_pages_upload(space, r->pages, n, job->pages, err);
+    if (!code) {
+        const uint32_t block = prefix_cache_insert(space->cache, parent, kv->salt, kv->hashes[i],
+                                                   tokens_of(r, i), r->lists, 0, needs, KV_NO_PAGE);
+        if (block == PREFIX_NONE) code = ERR_FULL;
+        r->blocks[i] = block;
+        r->needs[i] = needs;
+    }
+    page_pool_release(space->pool, r->pages, n);
+    return code;
+}
+
+static struct disk_job *take_arrived(struct kv_reading *r, uint32_t block) {
+    struct disk_job *job = r->arrived[block % WINDOW];
+    r->arrived[block % WINDOW] = NULL;
+    return job;
+}
+
+/* Inserts the blocks that have arrived, in order.  ERR_DEVICE. */
+static int take_blocks(struct kv_reading *r, struct error *err) {
+    struct kv_disk *disk = r->kv->space->disk;
+    uint32_t n_used = 0;
+    if (!r->arrived[r->n_taken % WINDOW]) return 0;
+    int code = use_chain(r, &n_used, err);
+    r->is_lost = code == ERR_NOT_FOUND;
+    while (!code && r->n_taken < r->n_end && r->arrived[r->n_taken % WINDOW]) {
+        struct disk_job *job = take_arrived(r, r->n_taken);
+        code = job->failed ? ERR_NOT_FOUND : insert(r, job, err);
+        kv_disk_free(disk, job);
+        if (!code) n_used = ++r->n_taken;
+    }
+    unuse(r, n_used);
+    r->since_s = clock_seconds();
+    r->is_over |= code != 0 || r->n_taken == r->n_end;
+    return code == ERR_DEVICE ? code : 0;
+}
+
+/* ---- a state that has arrived ---- */
+
+/* Fills an empty state with the file's pages.  ERR_FULL, ERR_DEVICE. */
+static int fill_state(const struct kv_space *space, struct kv_state *state,
+                      const struct disk_job *job, struct error *err) {
+    const uint32_t n = job->head.n_pages / space->n_layers;
+    const size_t layer_bytes = n * space->memory->page_bytes;
+    int code = kv_make_free(space, job->head.n_pages);
+    for (uint32_t l = 0; l < space->n_layers && !code; l++) {
+        page_pool_take_sure(space->pool, state->layers[l].pages, n);
+        state->layers[l].n = n;
+        code = kv_pages_upload(space, state->layers[l].pages, n, job->pages + l * layer_bytes, err);
+    }
+    state->n_pages = job->head.n_pages;
+    state->turn = job->head.notes[STATE_TURN];
+    state->ends_at = job->head.notes[STATE_ENDS_AT];
+    state->id = job->id;
+    state->is_sound = true;
+    return code;
+}
+
+static int insert_state(struct kv_reading *r, const struct disk_job *job, struct error *err) {
+    const struct kv_space *space = r->kv->space;
+    const uint32_t n_pages = job->head.n_pages;
+    if (n_pages == 0 || n_pages % space->n_layers != 0 || n_pages > kv_n_available(space)) return 0;
+    struct kv_state *state = kv_state_create(space, &r->key, r->tokens, job->head.key.n_tokens,
+                                             n_pages / space->n_layers, true);
+    if (!state) return 0;
+    const int code = fill_state(space, state, job, err);
+    if (code) kv_state_destroy(space, state);
+    else state_cache_insert(space->states, state);
+    return code;
+}
+
+static int take_state(struct kv_reading *r, struct error *err) {
+    struct disk_job *job = take_arrived(r, 0);
+    if (!job) return 0;
+    const int code = job->failed ? 0 : insert_state(r, job, err);
+    if (!job->failed) r->n_taken = job->head.key.n_tokens / PAGE_TOKENS;
+    kv_disk_free(r->kv->space->disk, job);
+    r->is_over = true;
+    return code == ERR_DEVICE ? code : 0;
+}
+
+/* ---- all readings ---- */
+
+static void sort_in(const struct kv_space *space, struct disk_job *job) {
+    const struct kv_readings *readings = space->readings;
+    for (uint32_t i = 0; i < readings->n; i++) {
+        struct kv_reading *r = readings->all[i];
+        if (r->serial != job->owner) continue;
+        const uint32_t block = r->is_state ? 0 : job->head.key.n_before / PAGE_TOKENS;
+        assert(!r->arrived[block % WINDOW]);
+        r->arrived[block % WINDOW] = job;
+        return;
+    }
+    kv_disk_free(space->disk, job); /* its reading has been forgotten */
+}
+
+/* Ends a reading: what is in the cache will be found there.  On disk, parents become newer than
+ * their children. */
+static void end(struct kv_reading *r) {
+    struct kv_sequence *kv = r->kv;
+    const bool again = r->is_lost && kv->n_beginnings < MAX_BEGINNINGS;
+    kv->n_ahead = r->n_taken * PAGE_TOKENS;
+    for (uint32_t i = r->n_taken; !r->is_state && i-- > 0;)
+        kv_disk_touch(kv->space->disk, &r->ids[i]);
+    kv_forget_reading(kv);
+    if (!again) kv->ahead = KV_AHEAD_DONE;
+}
+
+int kv_readings_advance(const struct kv_space *space, struct error *err) {
+    struct kv_readings *readings = space->readings;
+    if (!space->disk || readings->n == 0) return 0;
+    for (struct disk_job *job = kv_disk_take_done(space->disk), *next; job; job = next) {
+        next = job->next;
+        sort_in(space, job);
+    }
+    int code = 0;
+    for (uint32_t i = readings->n; i-- > 0 && !code;) {
+        struct kv_reading *r = readings->all[i];
+        code = r->is_state ? take_state(r, err) : take_blocks(r, err);
+        if (!r->is_over) ask_further(r);
+        if (r->is_over || clock_seconds() > r->since_s + patience_s) end(r);
+    }
+    return code;
+}

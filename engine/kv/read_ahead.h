@@ -1,0 +1,50 @@
+/* read_ahead.h - brings what the tier on disk has of a waiting sequence's prompt into the caches.
+ *
+ *   waiting sequence ──kv_read_ahead()──► reading: jobs of the tier, in the order of the text
+ *                                              │ they come back in any order
+ *   blocks with pages, or a state  ◄───────────┘ kv_readings_advance()
+ *
+ * A sequence that waits asks once what the disk has beyond the caches.  If that is something, it is
+ * held back while others run.  What arrives becomes an unused block of the prefix cache, or a
+ * cached state, and the sequence then finds it there like any other.  So nothing is pinned: what is
+ * evicted before the sequence starts, or does not arrive in time, is computed.
+ *
+ * At most READINGS_MAX sequences read at a time.  None begins to read while the pages that they all
+ * need are not to be had.
+ *
+ * Thread: engine.  Memory: a reading is one allocation; files are bounded by disk/disk.h. */
+#ifndef ENGINE_KV_READ_AHEAD_H
+#define ENGINE_KV_READ_AHEAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+struct kv_reading;
+struct kv_sequence;
+struct kv_space;
+
+enum { READINGS_MAX = 4 };
+
+/* How far a sequence has come with what the disk has of it. */
+enum kv_ahead { KV_AHEAD_UNASKED, KV_AHEAD_WANTS, KV_AHEAD_READS, KV_AHEAD_DONE };
+
+/* All that are reading; zeroed: none. */
+struct kv_readings {
+    struct kv_reading *all[READINGS_MAX];
+    uint32_t n;
+    uint64_t serial; /* of the newest; they count from 1 */
+};
+
+/* Asks the disk for the text's first n_max tokens if that has not been done, and returns true while
+ * the sequence is to be held back.  n_tokens: of its text, for which it will need pages.  The tokens
+ * must stay where they are until it has started. */
+bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
+                   uint32_t n_tokens);
+/* Forgets what the sequence is reading, and lets it ask again. */
+void kv_forget_reading(struct kv_sequence *kv);
+
+/* Takes what has arrived, for all sequences.  ERR_DEVICE. */
+int kv_readings_advance(const struct kv_space *space, struct error *err);
+
+#endif

@@ -1,0 +1,52 @@
+/* model_digest.c - see model_digest.h. */
+#include "engine/model/model_digest.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/digest.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/model/checkpoint.h"
+#include "engine/model/model.h"
+
+enum { MAX_CONFIG_BYTES = 16 << 20 };
+
+static int absorb_config_file(struct digest *digest, const char *dir, struct error *err) {
+    char path[PATH_MAX], *text;
+    size_t size;
+    snprintf(path, sizeof(path), "%s/config.json", dir);
+    const int code = file_read(&text, &size, path, MAX_CONFIG_BYTES, err);
+    if (code) return code;
+    digest_absorb_bytes(digest, text, size);
+    free(text);
+    return 0;
+}
+
+/* Absorbs n elements, or that there are none. */
+static void absorb_array(struct digest *digest, const void *elements, size_t n, size_t size) {
+    digest_absorb_bytes(digest, elements ? elements : "", elements ? n * size : 0);
+}
+
+/* Absorbs what the configuration says only together with the settings. */
+static void absorb_config(struct digest *digest, const struct model_config *c) {
+    const float scales[] = {c->attn_scale, c->rope_scale, c->embed_scale, c->norm_eps};
+    digest_absorb_bytes(digest, scales, sizeof(scales));
+    digest_absorb(digest, c->head_source);
+    absorb_array(digest, c->inv_freq, c->n_freqs, sizeof(*c->inv_freq));
+    absorb_array(digest, c->local_freq, c->n_freqs, sizeof(*c->local_freq));
+    absorb_array(digest, c->slopes, c->n_heads, sizeof(*c->slopes));
+    absorb_array(digest, c->windows, c->n_layers, sizeof(*c->windows));
+}
+
+int model_digest(struct digest *digest, const struct model *model, const char *dir,
+                 struct error *err) {
+    const int code = absorb_config_file(digest, dir, err);
+    if (code) return code;
+    absorb_config(digest, &model->config);
+    digest_absorb(digest, model->checkpoint != NULL); /* random weights are the same every time */
+    if (!model->checkpoint) return 0;
+    checkpoint_digest(model->checkpoint, digest);
+    return checkpoint_check(model->checkpoint, err);
+}

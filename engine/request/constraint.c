@@ -1,0 +1,148 @@
+/* constraint.c - see constraint.h.
+ *
+ * A client's grammar may be ambiguous in a way that costs more with each token.  So the time that the
+ * matcher takes for one token is bounded; the processor's time, because a busy machine is not the
+ * grammar's fault.  A call cannot be interrupted, but its cost grows slowly from token to token.
+ *
+ * Thread: engine (init: any).  Memory: see constraint.h. */
+#include "engine/request/constraint.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/error.h"
+#include "engine/grammar/grammar.h"
+#include "engine/request/request.h"
+#include "engine/tokenizer/tokenizer.h"
+
+#define MAX_TOKEN_SECONDS 0.1
+
+static double thread_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Forces the token that comes before what the grammar says. */
+static int force_prefix(struct constraint *c, uint32_t token) {
+    c->forced = malloc(sizeof(*c->forced));
+    if (!c->forced) return ERR_NOMEM;
+    c->forced[0] = token;
+    c->n_forced = 1;
+    return 0;
+}
+
+int constraint_init(struct constraint *c, const struct sampling_params *params,
+                    const struct tokenizer *tokenizer, uint32_t n_vocab) {
+    *c = (struct constraint){.tokenizer = tokenizer, .n_vocab = n_vocab};
+    if (!params->grammar) return 0;
+    c->mask = calloc(grammar_mask_words(n_vocab), sizeof(*c->mask));
+    int code = c->mask ? grammar_matcher_create(&c->matcher, params->grammar) : ERR_NOMEM;
+    if (!code && params->has_prefix) code = force_prefix(c, params->prefix);
+    if (code) constraint_fini(c);
+    return code;
+}
+
+void constraint_fini(struct constraint *c) {
+    grammar_matcher_destroy(c->matcher);
+    free(c->mask);
+    free(c->forced);
+    *c = (struct constraint){0};
+}
+
+/* Notes a failure, or that the matcher has taken too long since `began`. */
+static void note(struct constraint *c, int code, double began) {
+    if (!code && thread_seconds() - began > MAX_TOKEN_SECONDS) code = ERR_FULL;
+    if (!c->failed) c->failed = code;
+}
+
+static void accept(struct constraint *c, uint32_t token) {
+    const double began = thread_seconds();
+    note(c, grammar_matcher_accept(c->matcher, token), began);
+    c->is_over = !c->failed && grammar_matcher_is_over(c->matcher);
+}
+
+void constraint_take(struct constraint *c, uint32_t token) {
+    if (!c->matcher || c->failed) return;
+    if (constraint_n_forced(c) == 0) accept(c, token);
+    else if (c->forced[c->first_forced++] != token) c->failed = ERR_INVALID;
+}
+
+/* Lets the matcher take as many of the tokens as it does. */
+static uint32_t take_all(struct constraint *c, const uint32_t *tokens, size_t n) {
+    uint32_t n_taken = 0;
+    while (n_taken < n && !grammar_matcher_accept(c->matcher, tokens[n_taken])) n_taken++;
+    return n_taken;
+}
+
+void constraint_force(struct constraint *c) {
+    char text[CONSTRAINT_MAX_FORCED_BYTES];
+    struct token_list tokens = {0};
+    if (!c->matcher || !c->tokenizer || c->failed || c->is_over || constraint_n_forced(c) > 0)
+        return;
+    const double began = thread_seconds();
+    const size_t n = grammar_matcher_forced(c->matcher, text, sizeof(text));
+    free(c->forced);
+    c->forced = NULL;
+    c->first_forced = c->n_forced = 0;
+    /* A text that is cut inside a character is none, and is sampled. */
+    if (n > 1 && !tokenizer_encode(c->tokenizer, text, n, false, 0, &tokens, NULL) &&
+        tokens.n > 1) {
+        c->n_forced = take_all(c, tokens.ids, tokens.n - 1);
+        c->forced = tokens.ids;
+    } else {
+        free(tokens.ids);
+    }
+    note(c, 0, began);
+}
+
+static void set_only(struct constraint *c, uint32_t token) {
+    memset(c->mask, 0, grammar_mask_words(c->n_vocab) * sizeof(*c->mask));
+    c->mask[token / 32] |= 1u << token % 32;
+}
+
+static bool has_any(const struct constraint *c) {
+    for (uint32_t i = 0; i < grammar_mask_words(c->n_vocab); i++)
+        if (c->mask[i]) return true;
+    return false;
+}
+
+static bool is_banned(uint32_t token, const uint32_t *banned, uint32_t n_banned) {
+    for (uint32_t i = 0; i < n_banned; i++)
+        if (banned[i] == token) return true;
+    return false;
+}
+
+/* Tells whether a token may come that is not banned.  Where others may, it is soon found. */
+static bool has_other(const struct constraint *c, const uint32_t *banned, uint32_t n_banned) {
+    for (uint32_t i = 0; i < grammar_mask_words(c->n_vocab); i++)
+        for (uint32_t word = c->mask[i]; word; word &= word - 1)
+            if (!is_banned(32 * i + (uint32_t)__builtin_ctz(word), banned, n_banned)) return true;
+    return false;
+}
+
+const uint32_t *constraint_mask(struct constraint *c, const uint32_t *banned, uint32_t n_banned,
+                                bool *ban) {
+    *ban = n_banned > 0;
+    if (!c->matcher || c->failed || c->is_over) return NULL;
+    if (constraint_n_forced(c) > 0) {
+        set_only(c, c->forced[c->first_forced]);
+        return c->mask;
+    }
+    const double began = thread_seconds();
+    note(c, grammar_matcher_mask(c->matcher, c->mask), began);
+    if (!c->failed && !has_any(c)) c->failed = ERR_NOT_FOUND;
+    if (c->failed) return NULL;
+    if (n_banned > 0) *ban = has_other(c, banned, n_banned);
+    return c->mask;
+}
+
+const char *constraint_failure(const struct constraint *c) {
+    switch (c->failed) {
+    case ERR_FULL: return "the grammar takes too long to find the next token";
+    case ERR_NOT_FOUND: return "the grammar has no next token that the model knows";
+    case ERR_NOMEM: return "no memory for the grammar's state";
+    default: return "a token is not of the grammar";
+    }
+}

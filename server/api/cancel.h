@@ -1,0 +1,12 @@
+/* cancel.h - POST /v1/requests/{id}/cancel: ends a request with what it has generated.
+ *
+ * Thread: loop.  Memory: none. */
+#ifndef SERVER_API_CANCEL_H
+#define SERVER_API_CANCEL_H
+
+struct http_exchange;
+struct server;
+
+void cancel_handle(struct server *server, struct http_exchange *exchange);
+
+#endif

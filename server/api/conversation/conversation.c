@@ -1,0 +1,124 @@
+/* conversation.c - see conversation.h. */
+#include "server/api/conversation/conversation.h"
+
+#include <stdlib.h>
+
+#include "engine/engine.h"
+#include "server/json/api_error.h"
+
+static enum reasoning_place first_place(const struct chat_request *request) {
+    if (!request->splits_reasoning) return REASONING_BEHIND;
+    return request->begins_reasoning ? REASONING_INSIDE : REASONING_BEFORE;
+}
+
+void conversation_run(struct job *job, completion_reader read) {
+    struct conversation *chat = (struct conversation *)job;
+    completion_run(job, read);
+    if (job->rc) return;
+    chat->answers = calloc(chat->c.n_choices, sizeof(*chat->answers));
+    if (!chat->answers) {
+        job->rc = api_error_set(&job->err, 500, NULL, NULL, "no memory for the answers");
+        return;
+    }
+    for (uint32_t i = 0; i < chat->c.n_choices; i++) {
+        chat->answers[i].split.place = first_place(&chat->request);
+        chat->answers[i].tools.format = chat->request.tools;
+        chat->answers[i].tools.max_calls = chat->request.max_calls;
+    }
+}
+
+void conversation_fini(struct completion *c) {
+    struct conversation *chat = conversation_of(c);
+    for (uint32_t i = 0; chat->answers && i < c->n_choices; i++) {
+        buffer_fini(&chat->answers[i].reasoning);
+        buffer_fini(&chat->answers[i].content);
+        buffer_fini(&chat->answers[i].said);
+        tool_split_fini(&chat->answers[i].tools);
+    }
+    free(chat->answers);
+}
+
+/* ---- loop ---- */
+
+/* Finds the calls in what is no reasoning. */
+static void add_said(const struct completion *c, struct answer *answer,
+                     const struct engine_event *event) {
+    for (uint32_t i = 0; i < event->n_tokens && answer->tools.format; i++) {
+        const uint32_t token = event->tokens[i].token;
+        size_t n = 0;
+        const char *bytes = tokenizer_token_bytes(c->format.tokenizer, token, &n);
+        if (tokenizer_is_special(c->format.tokenizer, token))
+            tool_split_special(&answer->tools, bytes, n);
+    }
+    tool_split_add(&answer->tools, answer->said.data, answer->said.length, &answer->content);
+    if (event->kind == EVENT_FINISH) tool_split_end(&answer->tools, &answer->content);
+    answer->content.failed |= answer->said.failed || answer->tools.failed;
+    buffer_clear(&answer->said);
+}
+
+/* Splits the event's text.  A token counts as reasoning if its text begins or ends inside. */
+void conversation_added(struct completion *c, struct choice *choice,
+                        const struct engine_event *event) {
+    struct answer *answer = answer_of(c, choice);
+    struct reasoning_split *split = &answer->split;
+    if (event->kind == EVENT_PROMPT) return;
+    const bool was_inside = split->place == REASONING_INSIDE;
+    reasoning_add(split, event->text, event->text_length, &answer->reasoning, &answer->said);
+    if (event->kind == EVENT_FINISH) reasoning_end(split, &answer->reasoning, &answer->said);
+    add_said(c, answer, event);
+    if (was_inside || split->place == REASONING_INSIDE)
+        conversation_of(c)->n_reasoning += event->n_tokens;
+}
+
+/* ---- log-probabilities ---- */
+
+static void write_bytes(struct buffer *out, const char *bytes, size_t n) {
+    buffer_puts(out, ",\"bytes\":[");
+    for (size_t i = 0; i < n; i++) buffer_printf(out, i ? ",%u" : "%u", (unsigned char)bytes[i]);
+    buffer_puts(out, "]");
+}
+
+/* Writes "token":…,"logprob":…,"bytes":[…]. */
+static void write_scored(struct buffer *out, const struct tokenizer *tokenizer, uint32_t token,
+                         float logprob) {
+    size_t n = 0;
+    const char *bytes = tokenizer_token_bytes(tokenizer, token, &n);
+    buffer_puts(out, "\"token\":");
+    choice_write_token(out, tokenizer, token);
+    buffer_puts(out, ",\"logprob\":");
+    buffer_json_double(out, logprob);
+    write_bytes(out, bytes, bytes ? n : 0);
+}
+
+void conversation_add_logprobs(struct choice *choice, const struct choice_format *format,
+                               const struct token_info *info, bool skip) {
+    struct buffer *out = &choice->tokens;
+    (void)skip;
+    if (out->length) buffer_puts(out, ",");
+    buffer_puts(out, "{");
+    write_scored(out, format->tokenizer, info->token, info->logprob);
+    buffer_puts(out, ",\"top_logprobs\":[");
+    for (uint32_t i = 0; i < info->n_top; i++) {
+        buffer_puts(out, i ? ",{" : "{");
+        write_scored(out, format->tokenizer, info->top[i].token, info->top[i].logprob);
+        buffer_puts(out, "}");
+    }
+    buffer_puts(out, "]}");
+}
+
+/* ---- answers ---- */
+
+bool answer_has_news(const struct answer *answer) {
+    return answer->content.length > 0 || answer->reasoning.length > 0 ||
+           answer->n_calls_sent < answer->tools.n_calls;
+}
+
+void answer_clear(struct answer *answer) {
+    buffer_clear(&answer->content);
+    buffer_clear(&answer->reasoning);
+}
+
+void answer_write_string(struct buffer *out, const struct buffer *text) {
+    buffer_json_string(out, text->data ? text->data : "", text->length);
+    out->failed |= text->failed;
+}

@@ -1,0 +1,48 @@
+/* request.h - what a chat asks for, whatever its shape: a completion whose prompt the model's
+ * template renders.
+ *
+ * The one shape that is read here is that of POST /v1/chat/completions.  A body of another API is
+ * translated into it: an API reads what it has of sampling by its own table, and makes the members
+ * that a chat has besides.
+ *
+ * Thread: any one.  Memory: the completion request owns the rendered prompt. */
+#ifndef SERVER_API_CONVERSATION_REQUEST_H
+#define SERVER_API_CONVERSATION_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <jansson.h>
+
+struct api_error;
+struct completion_request;
+struct request_limits;
+struct request_reading;
+struct request_table;
+struct tool_format;
+
+/* The members of a body of POST /v1/chat/completions; NULL ends the list. */
+extern const struct request_table *const chat_tables[];
+
+/* What a chat asks for beside its completion. */
+struct chat_request {
+    bool splits_reasoning;           /* the answer's reasoning is a member of its own */
+    bool begins_reasoning;           /* the prompt ends inside reasoning */
+    const struct tool_format *tools; /* how the answer calls tools; NULL: it has none */
+    uint32_t max_calls;
+};
+
+struct chat_dialect {
+    /* Reads the members of a body, which r->own is for, and adds those of a chat to `members`.  These
+     * may share values with the body. */
+    int (*translate)(struct request_reading *r, const json_t *root, json_t *members);
+    void *own;
+};
+
+/* Reads and checks a body, and renders its prompt.  dialect NULL: the body is a chat's.  On failure
+ * neither struct holds anything to free and err names the cause. */
+int chat_request_parse(struct completion_request *out, struct chat_request *chat,
+                       const struct chat_dialect *dialect, const char *body, size_t length,
+                       const struct request_limits *limits, struct api_error *err);
+
+#endif

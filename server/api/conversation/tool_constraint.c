@@ -1,0 +1,159 @@
+/* tool_constraint.c - see tool_constraint.h. */
+#include "server/api/conversation/tool_constraint.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/grammar/schema.h"
+#include "server/api/conversation/tool_calls.h"
+#include "server/json/api_error.h"
+
+enum { MAX_NAME = 64, MAX_MARK = 128 };
+
+static const json_t *function_of(const struct tool_demand *d, size_t i) {
+    return json_object_get(json_array_get(d->tools, i), "function");
+}
+
+static const char *name_of(const struct tool_demand *d, size_t i) {
+    return json_string_value(json_object_get(function_of(d, i), "name"));
+}
+
+static bool is_strict(const struct tool_demand *d, size_t i) {
+    return json_is_true(json_object_get(function_of(d, i), "strict"));
+}
+
+bool tool_demand_constrains(const struct tool_demand *d) {
+    bool constrains = d->must_call;
+    for (size_t i = 0; i < json_array_size(d->tools); i++) constrains |= is_strict(d, i);
+    return constrains;
+}
+
+static int no_memory(struct api_error *err) {
+    api_error_set(err, 500, NULL, NULL, "no memory for the tools");
+    return ERR_NOMEM;
+}
+
+/* Makes the schema of a tool's arguments: its own, or any object. */
+static int make_schema(json_t **out, const struct tool_demand *d, size_t i, struct api_error *err) {
+    const json_t *parameters = json_object_get(function_of(d, i), "parameters");
+    const bool is_free = !json_is_object(parameters) || json_object_size(parameters) == 0 ||
+                         (!d->must_call && !is_strict(d, i));
+    struct error why = {0};
+    json_t *any = is_free ? json_pack("{s:s}", "type", "object") : NULL;
+    const int rc = schema_prepare(out, any ? any : parameters, &why);
+    json_decref(any);
+    if (rc == ERR_NOMEM) return no_memory(err);
+    if (rc)
+        return api_error_set(err, 400, NULL, "tools", "tools[%zu].function.parameters: %s", i,
+                             why.text);
+    const char *type = json_string_value(json_object_get(*out, "type"));
+    if (type && strcmp(type, "object") == 0) return 0;
+    json_decref(*out);
+    return api_error_set(err, 400, NULL, "tools",
+                         "tools[%zu].function.parameters: type must be object", i);
+}
+
+/* Checks a name that is written as it is: other characters could end the JSON that it stands in. */
+static int check_name(const struct tool_demand *d, size_t i, struct api_error *err) {
+    const char *name = name_of(d, i);
+    bool is_fit = *name && strlen(name) <= MAX_NAME;
+    for (const char *at = name; *at; at++)
+        is_fit = is_fit && (isalnum((unsigned char)*at) || strchr("_-.", *at));
+    return is_fit
+               ? 0
+               : api_error_set(err, 400, NULL, "tools",
+                               "tools[%zu].function.name must have 1 to 64 letters, digits, _, - "
+                               "or ., where calls are constrained",
+                               i);
+}
+
+/* Makes the tag of a tool's calls. */
+static int make_call(json_t **out, const struct tool_demand *d, size_t i, struct api_error *err) {
+    const struct tool_writing *w = d->format->writing;
+    char begin[MAX_MARK + MAX_NAME];
+    json_t *schema;
+    int rc = check_name(d, i, err);
+    if (!rc) rc = make_schema(&schema, d, i, err);
+    if (rc) return rc;
+    snprintf(begin, sizeof(begin), "%s%s%s", w->before_name, name_of(d, i), w->before_arguments);
+    *out = json_pack("{s:s, s:s, s:{s:s, s:o}, s:s}", "type", "tag", "begin", begin, "content",
+                     "type", "json_schema", "json_schema", schema, "end", w->behind);
+    return *out ? 0 : no_memory(err);
+}
+
+/* Makes the tags of all tools that may be called. */
+static int make_calls(json_t **out, const struct tool_demand *d, struct api_error *err) {
+    json_t *tags = json_array();
+    int rc = tags ? 0 : no_memory(err);
+    for (size_t i = 0; i < json_array_size(d->tools) && !rc; i++) {
+        json_t *tag = NULL;
+        if (d->named && strcmp(d->named, name_of(d, i)) != 0) continue;
+        rc = make_call(&tag, d, i, err);
+        if (!rc && json_array_append_new(tags, tag)) rc = no_memory(err);
+    }
+    if (!rc && json_array_size(tags) == 0)
+        rc = api_error_set(err, 400, NULL, "tool_choice", "tool_choice: there is no tool '%.64s'",
+                           d->named);
+    if (rc) json_decref(tags);
+    else *out = tags;
+    return rc;
+}
+
+/* Makes one call or several of them. */
+static json_t *make_list(const struct tool_demand *d, json_t *tags) {
+    const struct tool_writing *w = d->format->writing;
+    json_t *list =
+        json_pack("{s:s, s:o, s:s, s:b, s:b}", "type", "tags_with_separator", "tags", tags,
+                  "separator", w->between, "at_least_one", true, "stop_after_first", d->one_call);
+    if (!list || !*w->open) return list;
+    return json_pack("{s:s, s:[{s:s, s:s}, o, {s:s, s:s}]}", "type", "sequence", "elements", "type",
+                     "const_string", "value", w->open, list, "type", "const_string", "value",
+                     w->close);
+}
+
+/* Makes an answer that may be text, and calls where a call begins. */
+static int make_free(json_t **out, const struct tool_demand *d, json_t *tags,
+                     struct api_error *err) {
+    if (d->format->is_special) {
+        json_decref(tags);
+        return api_error_set(err, 400, "unsupported", "tools",
+                             "function.strict needs tool_choice required or a named tool with this "
+                             "model: its calls begin with a special token");
+    }
+    if (*d->format->begin)
+        *out = json_pack("{s:s, s:[s], s:o, s:b}", "type", "triggered_tags", "triggers",
+                         d->format->begin, "tags", tags, "stop_after_first", d->one_call);
+    else
+        *out = json_pack("{s:s, s:[o, {s:s, s:s}]}", "type", "or", "elements", make_list(d, tags),
+                         "type", "regex", "pattern", "([^{\\s][\\s\\S]*)?");
+    return *out ? 0 : no_memory(err);
+}
+
+int tool_constraint_make(json_t **out, const struct tool_demand *d, struct api_error *err) {
+    json_t *tags = NULL;
+    if (!d->format->writing)
+        return api_error_set(err, 400, "unsupported", d->must_call ? "tool_choice" : "tools",
+                             "calls in the model's format, %s, cannot be constrained",
+                             d->format->name);
+    const int rc = make_calls(&tags, d, err);
+    if (rc) return rc;
+    if (!d->must_call) return make_free(out, d, tags, err);
+    *out = make_list(d, tags);
+    return *out ? 0 : no_memory(err);
+}
+
+json_t *tool_constraint_after_reasoning(json_t *format, bool begun) {
+    json_t *thought =
+        json_pack("{s:s, s:[{s:s, s:s, s:{s:s}, s:s}, {s:s, s:s}]}", "type", "sequence", "elements",
+                  "type", "tag", "begin", begun ? "" : "<think>", "content", "type", "any_text",
+                  "end", "</think>", "type", "regex", "pattern", "\\n{0,2}");
+    if (thought && !begun)
+        thought = json_pack("{s:s, s:o}", "type", "optional", "content", thought);
+    if (thought && format)
+        return json_pack("{s:s, s:[o, o]}", "type", "sequence", "elements", thought, format);
+    json_decref(thought);
+    json_decref(format);
+    return NULL;
+}

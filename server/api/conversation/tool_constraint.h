@@ -1,0 +1,34 @@
+/* tool_constraint.h - which answers a chat may have whose tools must be called, or called by their
+ * schemas.
+ *
+ * Thread: any one.  Memory: the result is the caller's. */
+#ifndef SERVER_API_CONVERSATION_TOOL_CONSTRAINT_H
+#define SERVER_API_CONVERSATION_TOOL_CONSTRAINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <jansson.h>
+
+struct api_error;
+struct tool_format;
+
+struct tool_demand {
+    const json_t *tools; /* checked: each has type function and a name */
+    const char *named;   /* the one that must be called; NULL: any */
+    bool must_call;      /* else text may come instead, and tools that are not strict are free */
+    bool one_call;
+    const struct tool_format *format; /* of the model's calls */
+};
+
+/* Tells whether calls must be constrained: one must be made, or a tool is strict. */
+bool tool_demand_constrains(const struct tool_demand *demand);
+
+/* Writes a structural tag's format (engine/grammar/grammar.h) of all allowed answers, behind the
+ * format's special token if it has one. */
+int tool_constraint_make(json_t **out, const struct tool_demand *demand, struct api_error *err);
+
+/* Puts reasoning before a format, which it takes ownership of: it must come if the prompt has begun it,
+ * and may otherwise.  NULL: there is no memory. */
+json_t *tool_constraint_after_reasoning(json_t *format, bool begun);
+
+#endif

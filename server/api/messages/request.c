@@ -1,0 +1,259 @@
+/* request.c - see request.h. */
+#include "server/api/messages/request.h"
+
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "server/api/completion_request.h"
+#include "server/api/conversation/request.h"
+#include "server/api/messages/blocks.h"
+#include "server/api/request_fields.h"
+#include "server/json/api_error.h"
+
+/* What the readers of the API's own members find.  JSON is borrowed from the body. */
+struct messages_reading {
+    const json_t *messages, *system, *tools, *choice, *thinking, *output;
+    bool counts, has_max_tokens;
+};
+
+static struct messages_reading *own(struct request_reading *r) {
+    return r->own;
+}
+
+static int no_memory(struct api_error *err) {
+    api_error_set(err, 500, NULL, NULL, "no memory for the messages");
+    return ERR_NOMEM;
+}
+
+/* ---- members ---- */
+
+static int read_messages(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    own(r)->messages = value;
+    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array of messages");
+}
+
+static int read_system(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    (void)field;
+    own(r)->system = value; /* read with the messages */
+    return 0;
+}
+
+/* Reads the most tokens of an answer.  An answer also ends where the context does, which is no
+ * error in this API. */
+static int read_max_tokens(struct request_reading *r, const struct request_field *field,
+                           const json_t *value) {
+    own(r)->has_max_tokens = true;
+    return request_read_u32(r, field, value);
+}
+
+static int read_stops(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    if (!json_is_array(value)) return request_refuse(r, field, "must be an array of strings");
+    return request_read_stop(r, field, value);
+}
+
+static int read_tools(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    own(r)->tools = value;
+    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
+}
+
+static int read_choice(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    own(r)->choice = value;
+    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
+}
+
+static int read_thinking(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    own(r)->thinking = value;
+    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
+}
+
+static int read_output(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    own(r)->output = value;
+    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
+}
+
+static int read_no_servers(struct request_reading *r, const struct request_field *field,
+                           const json_t *value) {
+    if (json_is_array(value) && json_array_size(value) == 0) return 0;
+    return request_read_refused(r, field, value);
+}
+
+static const struct request_field fields[] = {
+    {"messages", "object[]", read_messages, 0, 0, 0,
+     "The conversation: role and content of each message."},
+    {"max_tokens", "integer", read_max_tokens, offsetof(struct completion_request, max_tokens), 0,
+     INT32_MAX, "Most tokens of an answer; required."},
+    {"system", "string|object[]", read_system, 0, 0, 0, "What stands before the conversation."},
+    {"stop_sequences", "string[]", read_stops, 0, 0, 0, "Up to 16 strings that end the text."},
+    {"tools", "object[]", read_tools, 0, 0, 0, "Functions that the model may call."},
+    {"tool_choice", "object", read_choice, 0, 0, 0,
+     "Whether the model may call them: the type auto or none."},
+    {"thinking", "object", read_thinking, 0, 0, 0,
+     "Whether the model thinks first: the type enabled, adaptive or disabled."},
+    {"output_config", "object", read_output, 0, 0, 0, "The effort, and the format of the text."},
+    {"metadata", "object", request_read_ignored, 0, 0, 0, "Ignored."},
+    {"service_tier", "string", request_read_ignored, 0, 0, 0, "Ignored."},
+    {"cache_control", "object", request_read_ignored, 0, 0, 0,
+     "Ignored: prefixes are cached in any case."},
+    {"context_management", "object", request_read_ignored, 0, 0, 0, "Ignored."},
+    {"container", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"mcp_servers", "array", read_no_servers, 0, 0, 0, "Only an empty one."},
+};
+
+static const struct request_table own_table = REQUEST_TABLE(fields);
+const struct request_table *const messages_tables[] = {&request_common, &own_table, NULL};
+
+/* ---- translation ---- */
+
+static int refuse_tool(struct request_reading *r, size_t i, const char *rule) {
+    return api_error_set(r->err, 400, NULL, "tools", "tools[%zu].%s", i, rule);
+}
+
+static json_t *object_or_null(const json_t *value) {
+    return json_is_object(value) ? (json_t *)value : NULL;
+}
+
+/* Translates a tool that the client runs.  Tools of Anthropic's own service have a type. */
+static int add_tool(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
+    const json_t *type = json_object_get(tool, "type"), *name = json_object_get(tool, "name"),
+                 *about = json_object_get(tool, "description"),
+                 *schema = json_object_get(tool, "input_schema"),
+                 *strict = json_object_get(tool, "strict");
+    const char *of = json_string_value(type);
+    if (!json_is_object(tool))
+        return api_error_set(r->err, 400, NULL, "tools", "tools[%zu] must be an object", i);
+    if (type && !json_is_null(type) && !of) return refuse_tool(r, i, "type must be a string");
+    if (of && strcmp(of, "custom") != 0)
+        return api_error_set(r->err, 400, "unsupported", "tools",
+                             "tools[%zu].type: '%.100s' is not supported, only tools with a name "
+                             "and an input_schema",
+                             i, of);
+    if (!json_is_string(name)) return refuse_tool(r, i, "name must be a string");
+    if (about && !json_is_null(about) && !json_is_string(about))
+        return refuse_tool(r, i, "description must be a string");
+    if (!object_or_null(schema)) return refuse_tool(r, i, "input_schema must be an object");
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return refuse_tool(r, i, "strict must be true or false");
+    json_t *function = json_pack("{s:O, s:O*, s:O, s:O*}", "name", name, "description",
+                                 json_is_string(about) ? about : NULL, "parameters", schema,
+                                 "strict", json_is_true(strict) ? strict : NULL);
+    json_t *made =
+        function ? json_pack("{s:s, s:o}", "type", "function", "function", function) : NULL;
+    return !made || json_array_append_new(tools, made) ? no_memory(r->err) : 0;
+}
+
+static int translate_tools(struct request_reading *r, json_t *members) {
+    const json_t *from = own(r)->tools;
+    json_t *tools = json_array();
+    int rc = json_object_set_new(members, "tools", tools) ? no_memory(r->err) : 0;
+    for (size_t i = 0; i < json_array_size(from) && !rc; i++)
+        rc = add_tool(r, tools, json_array_get(from, i), i);
+    return rc;
+}
+
+/* Translates the choice.  The words `any` and `tool` are OpenAI's `required` and a named function. */
+static int translate_choice(struct request_reading *r, json_t *members) {
+    const json_t *choice = own(r)->choice, *name = json_object_get(choice, "name"),
+                 *one = json_object_get(choice, "disable_parallel_tool_use");
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    json_t *made = NULL;
+    if (one && !json_is_null(one) && !json_is_boolean(one))
+        return api_error_set(r->err, 400, NULL, "tool_choice",
+                             "tool_choice.disable_parallel_tool_use must be true or false");
+    if (type && strcmp(type, "tool") == 0) {
+        if (!json_is_string(name))
+            return api_error_set(r->err, 400, NULL, "tool_choice",
+                                 "tool_choice.name must be a string");
+        made = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
+    } else if (type && strcmp(type, "any") == 0) {
+        made = json_string("required");
+    } else if (type && (strcmp(type, "auto") == 0 || strcmp(type, "none") == 0)) {
+        made = json_string(type);
+    } else {
+        return api_error_set(r->err, 400, NULL, "tool_choice",
+                             "tool_choice.type must be auto, any, tool or none");
+    }
+    if (json_object_set_new(members, "tool_choice", made)) return no_memory(r->err);
+    if (!json_is_true(one)) return 0;
+    return json_object_set_new(members, "parallel_tool_calls", json_false()) ? no_memory(r->err)
+                                                                             : 0;
+}
+
+/* Translates whether the model thinks, which its template decides.  A budget cannot be held. */
+static int translate_thinking(struct request_reading *r, json_t *members) {
+    const json_t *budget = json_object_get(own(r)->thinking, "budget_tokens");
+    const char *type = json_string_value(json_object_get(own(r)->thinking, "type"));
+    const bool off = type && strcmp(type, "disabled") == 0;
+    if (!type || (!off && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0))
+        return api_error_set(r->err, 400, NULL, "thinking",
+                             "thinking.type must be enabled, adaptive or disabled");
+    if (budget && !json_is_null(budget) && !json_is_integer(budget))
+        return api_error_set(r->err, 400, NULL, "thinking",
+                             "thinking.budget_tokens must be an integer");
+    json_t *variables = json_pack("{s:b}", "enable_thinking", !off);
+    return json_object_set_new(members, "chat_template_kwargs", variables) ? no_memory(r->err) : 0;
+}
+
+static int translate_format(struct request_reading *r, const json_t *format, json_t *members) {
+    const char *type = json_string_value(json_object_get(format, "type"));
+    const json_t *schema = json_object_get(format, "schema");
+    if (!type || strcmp(type, "json_schema") != 0 || !json_is_object(schema))
+        return api_error_set(r->err, 400, NULL, "output_config",
+                             "output_config.format must have the type json_schema and a schema");
+    json_t *made = json_pack("{s:s, s:{s:s, s:O, s:b}}", "type", "json_schema", "json_schema",
+                             "name", "output", "schema", schema, "strict", 1);
+    return json_object_set_new(members, "response_format", made) ? no_memory(r->err) : 0;
+}
+
+static int translate_output(struct request_reading *r, json_t *members) {
+    const json_t *effort = json_object_get(own(r)->output, "effort"),
+                 *format = json_object_get(own(r)->output, "format");
+    if (effort && !json_is_null(effort)) {
+        if (!json_is_string(effort))
+            return api_error_set(r->err, 400, NULL, "output_config",
+                                 "output_config.effort must be a string");
+        if (json_object_set(members, "reasoning_effort", (json_t *)effort))
+            return no_memory(r->err);
+    }
+    return format && !json_is_null(format) ? translate_format(r, format, members) : 0;
+}
+
+static int translate_messages(struct request_reading *r, json_t *members) {
+    json_t *messages = json_array();
+    bool continues = false;
+    if (json_object_set_new(members, "messages", messages)) return no_memory(r->err);
+    int rc = own(r)->system ? blocks_read_system(messages, own(r)->system, r->err) : 0;
+    if (!rc) rc = blocks_read_messages(messages, own(r)->messages, &continues, r->err);
+    if (rc || !continues) return rc;
+    return json_object_set_new(members, "continue_final_message", json_true()) ? no_memory(r->err)
+                                                                               : 0;
+}
+
+static int translate(struct request_reading *r, const json_t *root, json_t *members) {
+    int rc = request_read_tables(r, messages_tables, root);
+    if (rc) return rc;
+    if (!own(r)->messages)
+        return api_error_set(r->err, 400, NULL, "messages", "messages is required");
+    if (!own(r)->has_max_tokens && !own(r)->counts)
+        return api_error_set(r->err, 400, NULL, "max_tokens", "max_tokens is required");
+    if (!rc) rc = translate_messages(r, members);
+    if (!rc && own(r)->tools) rc = translate_tools(r, members);
+    if (!rc && own(r)->choice) rc = translate_choice(r, members);
+    if (!rc && own(r)->thinking) rc = translate_thinking(r, members);
+    if (!rc && own(r)->output) rc = translate_output(r, members);
+    return rc;
+}
+
+int messages_request_parse(struct completion_request *out, struct chat_request *chat, bool counts,
+                           const char *body, size_t length, const struct request_limits *limits,
+                           struct api_error *err) {
+    struct messages_reading reading = {.counts = counts};
+    const struct chat_dialect dialect = {.translate = translate, .own = &reading};
+    return chat_request_parse(out, chat, &dialect, body, length, limits, err);
+}

@@ -1,0 +1,410 @@
+/* request.c - see request.h. */
+#include "server/api/responses/request.h"
+
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "server/api/completion_request.h"
+#include "server/api/conversation/request.h"
+#include "server/api/request_fields.h"
+#include "server/api/responses/items.h"
+#include "server/json/api_error.h"
+
+/* A longer member of the request is not repeated in its answer. */
+enum { ECHO_MAX_BYTES = 256 << 10 };
+
+/* What the readers of the API's own members find.  JSON is borrowed from the body. */
+struct responses_reading {
+    struct responses_echo *echo;
+    const json_t *input, *instructions, *tools, *choice, *text, *reasoning, *parallel;
+    json_int_t top_logprobs;
+    bool logprobs;
+};
+
+static struct responses_reading *own(struct request_reading *r) {
+    return r->own;
+}
+
+static int no_memory(struct api_error *err) {
+    api_error_set(err, 500, NULL, NULL, "no memory for the request");
+    return ERR_NOMEM;
+}
+
+static bool is_word(const json_t *value, const char *word) {
+    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
+}
+
+static bool is_given(const json_t *value) {
+    return value && !json_is_null(value);
+}
+
+/* ---- members ---- */
+
+static int read_input(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    (void)field;
+    own(r)->input = value; /* read item by item */
+    return 0;
+}
+
+static int read_instructions(struct request_reading *r, const struct request_field *field,
+                             const json_t *value) {
+    own(r)->instructions = value;
+    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+}
+
+static int read_tools(struct request_reading *r, const struct request_field *field,
+                      const json_t *value) {
+    own(r)->tools = value;
+    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
+}
+
+static int read_choice(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    own(r)->choice = value;
+    if (json_is_string(value) || json_is_object(value)) return 0;
+    return request_refuse(r, field, "must be a string or an object");
+}
+
+static int read_parallel(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    bool parallel = true;
+    own(r)->parallel = value;
+    return request_read_flag(r, field, value, &parallel);
+}
+
+static int read_text(struct request_reading *r, const struct request_field *field,
+                     const json_t *value) {
+    own(r)->text = value;
+    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
+}
+
+static int read_reasoning(struct request_reading *r, const struct request_field *field,
+                          const json_t *value) {
+    own(r)->reasoning = value;
+    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
+}
+
+/* Reads what the answer is to include.  Most of it is about tools of OpenAI's own service. */
+static int read_include(struct request_reading *r, const struct request_field *field,
+                        const json_t *value) {
+    if (!json_is_array(value)) return request_refuse(r, field, "must be an array of strings");
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *what = json_array_get(value, i);
+        if (!json_is_string(what)) return request_refuse(r, field, "must be an array of strings");
+        own(r)->logprobs |= is_word(what, "message.output_text.logprobs");
+    }
+    return 0;
+}
+
+static int read_top_logprobs(struct request_reading *r, const struct request_field *field,
+                             const json_t *value) {
+    const int rc = request_read_i32(r, field, value); /* checks it */
+    if (!rc) own(r)->top_logprobs = json_integer_value(value);
+    return rc;
+}
+
+static int read_previous(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    if (json_is_false(value)) return 0;
+    return api_error_set(r->err, 400, "unsupported", field->name,
+                         "%s is not supported, because no response is stored: send the items of "
+                         "the conversation in input",
+                         field->name);
+}
+
+static int read_truncation(struct request_reading *r, const struct request_field *field,
+                           const json_t *value) {
+    if (is_word(value, "disabled")) return 0;
+    if (!is_word(value, "auto")) return request_refuse(r, field, "must be disabled");
+    return api_error_set(r->err, 400, "unsupported", field->name,
+                         "truncation must be disabled: no item is left out of the prompt");
+}
+
+static int read_ignored_flag(struct request_reading *r, const struct request_field *field,
+                             const json_t *value) {
+    bool ignored = false;
+    return request_read_flag(r, field, value, &ignored);
+}
+
+static int read_ignored_count(struct request_reading *r, const struct request_field *field,
+                              const json_t *value) {
+    return json_is_integer(value) ? 0 : request_refuse(r, field, "must be an integer");
+}
+
+static int read_empty_array(struct request_reading *r, const struct request_field *field,
+                            const json_t *value) {
+    if (json_is_array(value) && json_array_size(value) == 0) return 0;
+    return request_read_refused(r, field, value);
+}
+
+#define AT(member) offsetof(struct completion_request, member)
+
+static const struct request_field fields[] = {
+    {"input", "string|object[]", read_input, 0, 0, 0,
+     "The conversation: a text of the user, or items."},
+    {"instructions", "string", read_instructions, 0, 0, 0,
+     "A message of the system before the conversation."},
+    {"max_output_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
+     "Most tokens of an answer."},
+    {"tools", "object[]", read_tools, 0, 0, 0,
+     "Functions that the model may call, and custom tools, which take a text."},
+    {"tool_choice", "string|object", read_choice, 0, 0, 0,
+     "Whether the model may call them: auto or none."},
+    {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
+    {"text", "object", read_text, 0, 0, 0, "The format of the text; verbosity is ignored."},
+    {"reasoning", "object", read_reasoning, 0, 0, 0,
+     "The effort, which is given to the template; summary is ignored."},
+    {"include", "string[]", read_include, 0, 0, 0,
+     "message.output_text.logprobs; the rest is ignored."},
+    {"top_logprobs", "integer", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
+     "Log-probabilities of each token, and of so many best ones."},
+    {"previous_response_id", "refused", read_previous, 0, 0, 0,
+     "Not supported: no response is stored."},
+    {"conversation", "refused", read_previous, 0, 0, 0, "Not supported: no response is stored."},
+    {"background", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"prompt", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"truncation", "string", read_truncation, 0, 0, 0, "Only disabled."},
+    {"context_management", "array", read_empty_array, 0, 0, 0, "Only an empty one."},
+    {"store", "boolean", read_ignored_flag, 0, 0, 0, "Ignored: nothing is stored."},
+    {"max_tool_calls", "integer", read_ignored_count, 0, 0, 0, "Ignored: no tool runs here."},
+    {"metadata", "object", request_read_ignored, 0, 0, 0, "Repeated in the answer."},
+    {"stream_options", "object", request_read_ignored, 0, 0, 0, "Ignored."},
+    {"user", "string", request_read_ignored, 0, 0, 0, "Ignored."},
+    {"safety_identifier", "string", request_read_ignored, 0, 0, 0, "Ignored."},
+    {"prompt_cache_key", "string", request_read_ignored, 0, 0, 0,
+     "Ignored: prefixes are cached in any case."},
+    {"prompt_cache_retention", "string", request_read_ignored, 0, 0, 0, "Ignored."},
+    {"service_tier", "string", request_read_ignored, 0, 0, 0, "Ignored."},
+};
+
+#undef AT
+
+static const struct request_table own_table = REQUEST_TABLE(fields);
+const struct request_table *const responses_tables[] = {&request_common, &own_table, NULL};
+
+/* ---- tools ---- */
+
+static int refuse_tool(struct request_reading *r, size_t i, const char *rule) {
+    return api_error_set(r->err, 400, NULL, "tools", "tools[%zu].%s", i, rule);
+}
+
+static int add_function(struct request_reading *r, json_t *tools, json_t *function) {
+    json_t *made =
+        function ? json_pack("{s:s, s:o}", "type", "function", "function", function) : NULL;
+    return !made || json_array_append_new(tools, made) ? no_memory(r->err) : 0;
+}
+
+static int read_function(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
+    const json_t *name = json_object_get(tool, "name"),
+                 *about = json_object_get(tool, "description"),
+                 *parameters = json_object_get(tool, "parameters"),
+                 *strict = json_object_get(tool, "strict");
+    if (!json_is_string(name)) return refuse_tool(r, i, "name must be a string");
+    if (is_given(about) && !json_is_string(about))
+        return refuse_tool(r, i, "description must be a string");
+    if (is_given(parameters) && !json_is_object(parameters))
+        return refuse_tool(r, i, "parameters must be an object");
+    if (is_given(strict) && !json_is_boolean(strict))
+        return refuse_tool(r, i, "strict must be true or false");
+    return add_function(r, tools,
+                        json_pack("{s:O, s:O*, s:O*, s:O*}", "name", name, "description",
+                                  is_given(about) ? about : NULL, "parameters",
+                                  is_given(parameters) ? parameters : NULL, "strict",
+                                  json_is_true(strict) ? strict : NULL));
+}
+
+/* Reads a tool that takes free text as a function of one string. */
+static int read_custom(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
+    const json_t *name = json_object_get(tool, "name"),
+                 *about = json_object_get(tool, "description"),
+                 *format = json_object_get(tool, "format");
+    struct buffer *custom = &own(r)->echo->custom;
+    if (!json_is_string(name)) return refuse_tool(r, i, "name must be a string");
+    if (is_given(about) && !json_is_string(about))
+        return refuse_tool(r, i, "description must be a string");
+    if (is_given(format) && !is_word(json_object_get(format, "type"), "text"))
+        return refuse_tool(r, i, "format.type must be text: grammars are not supported here");
+    buffer_append(custom, json_string_value(name), strlen(json_string_value(name)) + 1);
+    if (custom->failed) return no_memory(r->err);
+    return add_function(
+        r, tools,
+        json_pack("{s:O, s:O*, s:{s:s, s:{s:{s:s}}, s:[s]}}", "name", name, "description",
+                  is_given(about) ? about : NULL, "parameters", "type", "object", "properties",
+                  "input", "type", "string", "required", "input"));
+}
+
+/* Skips a tool that OpenAI's own service runs.  The model is not told of it, so it cannot ask for
+ * it. */
+static int skip_tool(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
+    (void)r, (void)tools, (void)tool, (void)i;
+    return 0;
+}
+
+static int add_tool(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
+    static const struct {
+        const char *type;
+        int (*read)(struct request_reading *r, json_t *tools, const json_t *tool, size_t i);
+    } kinds[] = {{"function", read_function},    {"custom", read_custom},
+                 {"web_search", skip_tool},      {"web_search_preview", skip_tool},
+                 {"file_search", skip_tool},     {"code_interpreter", skip_tool},
+                 {"image_generation", skip_tool}};
+    const json_t *type = json_object_get(tool, "type");
+    if (!json_is_object(tool))
+        return api_error_set(r->err, 400, NULL, "tools", "tools[%zu] must be an object", i);
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++)
+        if (is_word(type, kinds[k].type)) return kinds[k].read(r, tools, tool, i);
+    return api_error_set(r->err, 400, "unsupported", "tools",
+                         "tools[%zu].type: '%.100s' is not supported, only function and custom", i,
+                         json_is_string(type) ? json_string_value(type) : "");
+}
+
+static int translate_tools(struct request_reading *r, json_t *members) {
+    const json_t *from = own(r)->tools;
+    json_t *tools = json_array();
+    int rc = json_object_set_new(members, "tools", tools) ? no_memory(r->err) : 0;
+    for (size_t i = 0; i < json_array_size(from) && !rc; i++)
+        rc = add_tool(r, tools, json_array_get(from, i), i);
+    return rc;
+}
+
+static int translate_choice(struct request_reading *r, json_t *members) {
+    json_t *choice = (json_t *)own(r)->choice;
+    const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
+    if (json_is_string(choice))
+        return json_object_set(members, "tool_choice", choice) ? no_memory(r->err) : 0;
+    if (!is_word(type, "function") && !is_word(type, "custom"))
+        return api_error_set(r->err, 400, "unsupported", "tool_choice",
+                             "tool_choice.type must be function or custom");
+    if (!json_is_string(name))
+        return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice.name must be a string");
+    json_t *made = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
+    return json_object_set_new(members, "tool_choice", made) ? no_memory(r->err) : 0;
+}
+
+/* ---- the rest ---- */
+
+/* Translates the format of the text, whose members a chat has one level deeper. */
+static int translate_text(struct request_reading *r, json_t *members) {
+    const json_t *format = json_object_get(own(r)->text, "format"),
+                 *type = json_object_get(format, "type");
+    if (!is_given(format)) return 0;
+    if (!json_is_string(type))
+        return api_error_set(r->err, 400, NULL, "text", "text.format.type must be a string");
+    json_t *made = json_pack("{s:O}", "type", type);
+    if (made && is_word(type, "json_schema")) {
+        json_t *schema = json_copy((json_t *)format);
+        if (!schema || json_object_del(schema, "type") ||
+            json_object_set_new(made, "json_schema", schema)) {
+            json_decref(made);
+            made = NULL;
+        }
+    }
+    return json_object_set_new(members, "response_format", made) ? no_memory(r->err) : 0;
+}
+
+static int translate_reasoning(struct request_reading *r, json_t *members) {
+    const json_t *effort = json_object_get(own(r)->reasoning, "effort");
+    if (!is_given(effort)) return 0;
+    if (!json_is_string(effort))
+        return api_error_set(r->err, 400, NULL, "reasoning", "reasoning.effort must be a string");
+    return json_object_set(members, "reasoning_effort", (json_t *)effort) ? no_memory(r->err) : 0;
+}
+
+static int translate_input(struct request_reading *r, json_t *members) {
+    json_t *messages = json_array();
+    const json_t *instructions = own(r)->instructions;
+    if (json_object_set_new(members, "messages", messages)) return no_memory(r->err);
+    if (instructions) {
+        json_t *system = json_pack("{s:s, s:O}", "role", "system", "content", instructions);
+        if (!system || json_array_append_new(messages, system)) return no_memory(r->err);
+    }
+    return items_read(messages, own(r)->input, r->err);
+}
+
+static int translate_flags(struct request_reading *r, json_t *members) {
+    const struct responses_reading *q = own(r);
+    bool failed = false;
+    if (q->parallel)
+        failed |= json_object_set(members, "parallel_tool_calls", (json_t *)q->parallel) < 0;
+    if (q->logprobs || q->top_logprobs > 0) {
+        failed |= json_object_set_new(members, "logprobs", json_true()) < 0;
+        failed |= json_object_set_new(members, "top_logprobs", json_integer(q->top_logprobs)) < 0;
+    }
+    return failed ? no_memory(r->err) : 0;
+}
+
+/* ---- the echo ---- */
+
+static int append_text(const char *text, size_t n, void *out) {
+    buffer_append(out, text, n);
+    return 0;
+}
+
+/* Writes ,"name":value.  Values that are missing, or too long to repeat, are given as `otherwise`. */
+static void echo(struct buffer *out, const json_t *root, const char *name, const char *otherwise) {
+    const json_t *value = json_object_get(root, name);
+    buffer_printf(out, ",\"%s\":", name);
+    const size_t n = out->length;
+    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(12);
+    if (is_given(value) && json_dump_callback(value, append_text, out, flags)) out->failed = true;
+    if (out->length > n && out->length - n <= ECHO_MAX_BYTES) return;
+    if (out->failed) return;
+    out->length = n;
+    buffer_puts(out, otherwise);
+}
+
+static int make_echo(struct request_reading *r, const json_t *root) {
+    struct buffer *out = &own(r)->echo->members;
+    echo(out, root, "instructions", "null");
+    echo(out, root, "max_output_tokens", "null");
+    echo(out, root, "metadata", "{}");
+    echo(out, root, "parallel_tool_calls", "true");
+    echo(out, root, "reasoning", "{\"effort\":null,\"summary\":null}");
+    echo(out, root, "temperature", "1");
+    echo(out, root, "text", "{\"format\":{\"type\":\"text\"}}");
+    echo(out, root, "tool_choice", "\"auto\"");
+    echo(out, root, "tools", "[]");
+    echo(out, root, "top_logprobs", "0");
+    echo(out, root, "top_p", "1");
+    echo(out, root, "user", "null");
+    return out->failed ? no_memory(r->err) : 0;
+}
+
+void responses_echo_fini(struct responses_echo *echo) {
+    buffer_fini(&echo->members);
+    buffer_fini(&echo->custom);
+}
+
+bool responses_is_custom(const struct responses_echo *echo, const struct buffer *name) {
+    const char *at = echo->custom.data, *end = at ? at + echo->custom.length : at;
+    for (; at < end; at += strlen(at) + 1)
+        if (strlen(at) == name->length && memcmp(at, name->data, name->length) == 0) return true;
+    return false;
+}
+
+static int translate(struct request_reading *r, const json_t *root, json_t *members) {
+    int rc = request_read_tables(r, responses_tables, root);
+    r->request->repeats = true;
+    if (!rc && !own(r)->input) rc = api_error_set(r->err, 400, NULL, "input", "input is required");
+    if (!rc) rc = translate_input(r, members);
+    if (!rc && own(r)->tools) rc = translate_tools(r, members);
+    if (!rc && own(r)->choice) rc = translate_choice(r, members);
+    if (!rc && own(r)->text) rc = translate_text(r, members);
+    if (!rc && own(r)->reasoning) rc = translate_reasoning(r, members);
+    if (!rc) rc = translate_flags(r, members);
+    return rc ? rc : make_echo(r, root);
+}
+
+int responses_request_parse(struct completion_request *out, struct chat_request *chat,
+                            struct responses_echo *echo, const char *body, size_t length,
+                            const struct request_limits *limits, struct api_error *err) {
+    struct responses_reading reading = {.echo = echo};
+    const struct chat_dialect dialect = {.translate = translate, .own = &reading};
+    const int rc = chat_request_parse(out, chat, &dialect, body, length, limits, err);
+    if (rc) {
+        responses_echo_fini(echo);
+        *echo = (struct responses_echo){0};
+    }
+    return rc;
+}

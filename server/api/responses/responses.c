@@ -1,0 +1,411 @@
+/* responses.c - see responses.h.
+ *
+ * An answer is a list of items, of which one is open at a time.  Events say what happens to them, and
+ * items that are complete are kept, because the last event repeats them all:
+ *
+ *   created  in_progress  ( item added  part added  delta…  part done  item done )…  completed
+ *
+ * An answer that is not streamed is made in the same way, and its events are dropped. */
+#include "server/api/responses/responses.h"
+
+#include <string.h>
+
+#include "server/api/conversation/conversation.h"
+#include "server/api/responses/request.h"
+#include "server/api/server.h"
+#include "server/json/json_guard.h"
+
+enum item { ITEM_NONE, ITEM_REASONING, ITEM_MESSAGE };
+
+struct responses {
+    struct conversation chat; /* first: see conversation.h */
+    struct responses_echo echo;
+    enum item open;
+    struct buffer text, logprobs; /* of the open item */
+    struct buffer items;          /* complete ones, JSON with commas between them */
+    uint32_t n_items;             /* begun */
+    uint32_t n_events;
+};
+
+static struct responses *responses_of(struct completion *c) {
+    return (struct responses *)c;
+}
+
+/* ---- errors ---- */
+
+void responses_write_error(const struct api_error *err, struct buffer *out) {
+    static const char *const names[][2] = {{"messages", "input"},
+                                           {"response_format", "text"},
+                                           {"reasoning_effort", "reasoning"},
+                                           {"max_tokens", "max_output_tokens"}};
+    struct api_error named = *err;
+    for (size_t i = 0; named.param && i < sizeof(names) / sizeof(*names); i++)
+        if (strcmp(named.param, names[i][0]) == 0) named.param = names[i][1];
+    if (named.code && strcmp(named.code, "context_length_exceeded") == 0 && named.param &&
+        strcmp(named.param, "prompt") == 0)
+        named.param = "input";
+    api_error_write(&named, out);
+}
+
+/* ---- pool thread ---- */
+
+static int read_body(struct completion *c) {
+    return responses_request_parse(&c->request, &conversation_of(c)->request,
+                                   &responses_of(c)->echo, c->job.body, c->job.length,
+                                   &c->job.server->limits, &c->job.err);
+}
+
+static void run(struct job *job) {
+    conversation_run(job, read_body);
+}
+
+static void fini(struct completion *c) {
+    struct responses *r = responses_of(c);
+    conversation_fini(c);
+    responses_echo_fini(&r->echo);
+    buffer_fini(&r->text);
+    buffer_fini(&r->logprobs);
+    buffer_fini(&r->items);
+}
+
+/* ---- the response ---- */
+
+static void write_usage(struct completion *c) {
+    const uint32_t n_output = completion_n_generated(c);
+    buffer_printf(&c->out,
+                  "\"usage\":{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u,"
+                  "\"cache_write_tokens\":0},\"output_tokens\":%u,\"output_tokens_details\":{"
+                  "\"reasoning_tokens\":%u},\"total_tokens\":%u",
+                  c->n_prompt, c->n_cached, n_output, conversation_of(c)->n_reasoning,
+                  c->n_prompt + n_output);
+    completion_write_accounts(c);
+    buffer_puts(&c->out, "}");
+}
+
+/* Writes the response as it is now.  err: why it failed, or NULL. */
+static void write_response(struct completion *c, const char *status, const struct api_error *err) {
+    struct responses *r = responses_of(c);
+    const bool ended = c->n_live == 0 && !err;
+    buffer_printf(&c->out,
+                  "{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":%lld,"
+                  "\"status\":\"%s\",\"model\":",
+                  c->request_id, (long long)c->created, status);
+    buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
+    buffer_puts(&c->out, ",\"error\":");
+    if (err) {
+        buffer_puts(&c->out, "{\"code\":");
+        const char *code = err->code ? err->code : "server_error";
+        buffer_json_string(&c->out, code, strlen(code));
+        buffer_puts(&c->out, ",\"message\":");
+        buffer_json_string(&c->out, err->message, strlen(err->message));
+        buffer_puts(&c->out, "}");
+    } else {
+        buffer_puts(&c->out, "null");
+    }
+    buffer_printf(
+        &c->out, ",\"incomplete_details\":%s,\"output\":[",
+        strcmp(status, "incomplete") == 0 ? "{\"reason\":\"max_output_tokens\"}" : "null");
+    buffer_append(&c->out, r->items.data, r->items.length);
+    buffer_puts(&c->out, "],\"previous_response_id\":null,\"store\":false,\"background\":false,"
+                         "\"truncation\":\"disabled\"");
+    buffer_append(&c->out, r->echo.members.data, r->echo.members.length);
+    buffer_puts(&c->out, ",");
+    if (ended) write_usage(c);
+    else buffer_puts(&c->out, "\"usage\":null");
+    buffer_puts(&c->out, "}");
+    c->out.failed |= r->items.failed;
+}
+
+/* ---- events ---- */
+
+static void begin_event(struct completion *c, const char *type) {
+    buffer_printf(&c->out,
+                  "event: response.%s\ndata: {\"type\":\"response.%s\","
+                  "\"sequence_number\":%u",
+                  type, type, responses_of(c)->n_events++);
+}
+
+static void end_event(struct completion *c) {
+    buffer_puts(&c->out, "}\n\n");
+}
+
+static void write_item_id(struct buffer *out, const struct completion *c, const char *prefix,
+                          uint32_t item) {
+    buffer_printf(out, "\"%s_%s_%u\"", prefix, c->request_id, item);
+}
+
+static const char *prefix_of(enum item item) {
+    return item == ITEM_REASONING ? "rs" : "msg";
+}
+
+/* Begins an event about a part of the item that was begun last. */
+static void begin_item_event(struct completion *c, const char *type, const char *prefix,
+                             bool has_part) {
+    begin_event(c, type);
+    buffer_printf(&c->out, ",\"output_index\":%u,\"item_id\":", responses_of(c)->n_items - 1);
+    write_item_id(&c->out, c, prefix, responses_of(c)->n_items - 1);
+    if (has_part) buffer_puts(&c->out, ",\"content_index\":0");
+}
+
+static void write_item_event(struct completion *c, const char *type, const struct buffer *item) {
+    begin_event(c, type);
+    buffer_printf(&c->out, ",\"output_index\":%u,\"item\":", responses_of(c)->n_items - 1);
+    buffer_append(&c->out, item->data, item->length);
+    end_event(c);
+}
+
+/* ---- items of text ---- */
+
+static void write_list(struct buffer *out, const struct buffer *list) {
+    buffer_puts(out, "[");
+    buffer_append(out, list->data, list->length);
+    buffer_puts(out, "]");
+    out->failed |= list->failed;
+}
+
+/* Writes a part with the text and log-probabilities. */
+static void write_part(struct buffer *out, enum item item, const struct buffer *text,
+                       const struct buffer *logprobs) {
+    buffer_puts(out, item == ITEM_REASONING ? "{\"type\":\"reasoning_text\",\"text\":"
+                                            : "{\"type\":\"output_text\",\"text\":");
+    answer_write_string(out, text);
+    if (item == ITEM_MESSAGE) {
+        buffer_puts(out, ",\"annotations\":[],\"logprobs\":");
+        write_list(out, logprobs);
+    }
+    buffer_puts(out, "}");
+}
+
+static void write_part_event(struct completion *c, const char *type, enum item item,
+                             const struct buffer *text, const struct buffer *logprobs) {
+    begin_item_event(c, type, prefix_of(item), true);
+    buffer_puts(&c->out, ",\"part\":");
+    write_part(&c->out, item, text, logprobs);
+    end_event(c);
+}
+
+/* Writes the open item; is_done: with its text. */
+static void write_item(struct completion *c, struct buffer *out, bool is_done) {
+    struct responses *r = responses_of(c);
+    const bool reasons = r->open == ITEM_REASONING;
+    buffer_puts(out, "{\"id\":");
+    write_item_id(out, c, prefix_of(r->open), r->n_items - 1);
+    buffer_printf(out, ",%s,\"status\":\"%s\",\"content\":[",
+                  reasons ? "\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":null"
+                          : "\"type\":\"message\",\"role\":\"assistant\"",
+                  is_done ? "completed" : "in_progress");
+    if (is_done) write_part(out, r->open, &r->text, &r->logprobs);
+    buffer_puts(out, "]}");
+}
+
+/* Takes a complete item; it is freed. */
+static void keep_item(struct completion *c, struct buffer *item) {
+    struct responses *r = responses_of(c);
+    write_item_event(c, "output_item.done", item);
+    if (r->items.length > 0) buffer_puts(&r->items, ",");
+    buffer_append(&r->items, item->data, item->length);
+    r->items.failed |= item->failed;
+    buffer_fini(item);
+}
+
+static void open_item(struct completion *c, enum item item) {
+    static const struct buffer none = {0};
+    struct responses *r = responses_of(c);
+    struct buffer added = {0};
+    r->open = item;
+    r->n_items++;
+    buffer_clear(&r->text);
+    buffer_clear(&r->logprobs);
+    write_item(c, &added, false);
+    write_item_event(c, "output_item.added", &added);
+    c->out.failed |= added.failed;
+    buffer_fini(&added);
+    write_part_event(c, "content_part.added", item, &none, &none);
+}
+
+/* Ends the open item, if there is one. */
+static void close_item(struct completion *c) {
+    struct responses *r = responses_of(c);
+    const bool reasons = r->open == ITEM_REASONING;
+    struct buffer done = {0};
+    if (r->open == ITEM_NONE) return;
+    begin_item_event(c, reasons ? "reasoning_text.done" : "output_text.done", prefix_of(r->open),
+                     true);
+    buffer_puts(&c->out, ",\"text\":");
+    answer_write_string(&c->out, &r->text);
+    if (!reasons) {
+        buffer_puts(&c->out, ",\"logprobs\":");
+        write_list(&c->out, &r->logprobs);
+    }
+    end_event(c);
+    write_part_event(c, "content_part.done", r->open, &r->text, &r->logprobs);
+    write_item(c, &done, true);
+    keep_item(c, &done);
+    r->open = ITEM_NONE;
+}
+
+/* Adds text to an item of its kind, which is begun unless it is open. */
+static void add_text(struct completion *c, enum item item, const struct buffer *text,
+                     const struct buffer *logprobs) {
+    struct responses *r = responses_of(c);
+    c->out.failed |= text->failed;
+    if (text->length == 0) return;
+    if (r->open != item) {
+        close_item(c);
+        open_item(c, item);
+    }
+    buffer_append(&r->text, text->data, text->length);
+    begin_item_event(c, item == ITEM_REASONING ? "reasoning_text.delta" : "output_text.delta",
+                     prefix_of(item), true);
+    buffer_puts(&c->out, ",\"delta\":");
+    answer_write_string(&c->out, text);
+    if (item == ITEM_MESSAGE) {
+        buffer_puts(&c->out, ",\"logprobs\":");
+        write_list(&c->out, logprobs);
+        if (r->logprobs.length > 0 && logprobs->length > 0) buffer_puts(&r->logprobs, ",");
+        buffer_append(&r->logprobs, logprobs->data, logprobs->length);
+    }
+    end_event(c);
+}
+
+/* ---- items of calls ---- */
+
+/* Writes the input of a custom tool: the one member of its arguments. */
+static void write_custom_input(struct buffer *out, const struct buffer *arguments) {
+    struct json_span none;
+    json_t *root = NULL;
+    const json_t *input = NULL;
+    if (arguments->length > 0 &&
+        !json_guard_load(&root, arguments->data, arguments->length, NULL, &none, NULL))
+        input = json_object_get(root, "input");
+    if (json_is_string(input))
+        buffer_json_string(out, json_string_value(input), json_string_length(input));
+    else answer_write_string(out, arguments);
+    json_decref(root);
+}
+
+/* Writes what a call hands over, which is empty while the item is only begun. */
+static void write_input(struct buffer *out, const struct tool_call *call, bool is_custom) {
+    if (is_custom) write_custom_input(out, &call->arguments);
+    else answer_write_string(out, &call->arguments);
+}
+
+static void write_call(struct completion *c, struct buffer *out, uint32_t i, bool is_custom,
+                       bool is_done) {
+    const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
+    buffer_puts(out, "{\"id\":");
+    write_item_id(out, c, is_custom ? "ctc" : "fc", responses_of(c)->n_items - 1);
+    buffer_printf(out, ",\"type\":\"%s\",\"status\":\"%s\",\"call_id\":\"call_%.32s_%u\",\"name\":",
+                  is_custom ? "custom_tool_call" : "function_call",
+                  is_done ? "completed" : "in_progress", c->request_id, i);
+    answer_write_string(out, &call->name);
+    buffer_printf(out, ",\"%s\":", is_custom ? "input" : "arguments");
+    if (is_done) write_input(out, call, is_custom);
+    else buffer_puts(out, "\"\"");
+    buffer_puts(out, "}");
+}
+
+static void write_input_event(struct completion *c, uint32_t i, bool is_custom, bool is_done) {
+    const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
+    const char *types[2][2] = {{"function_call_arguments.delta", "function_call_arguments.done"},
+                               {"custom_tool_call_input.delta", "custom_tool_call_input.done"}};
+    begin_item_event(c, types[is_custom][is_done], is_custom ? "ctc" : "fc", false);
+    buffer_printf(&c->out, ",\"%s\":", !is_done ? "delta" : is_custom ? "input" : "arguments");
+    write_input(&c->out, call, is_custom);
+    if (is_done && !is_custom) {
+        buffer_puts(&c->out, ",\"name\":");
+        answer_write_string(&c->out, &call->name);
+    }
+    end_event(c);
+}
+
+static void add_call(struct completion *c, uint32_t i) {
+    struct responses *r = responses_of(c);
+    const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
+    const bool is_custom = responses_is_custom(&r->echo, &call->name);
+    struct buffer item = {0};
+    close_item(c);
+    r->n_items++;
+    write_call(c, &item, i, is_custom, false);
+    write_item_event(c, "output_item.added", &item);
+    write_input_event(c, i, is_custom, false);
+    write_input_event(c, i, is_custom, true);
+    buffer_clear(&item);
+    write_call(c, &item, i, is_custom, true);
+    keep_item(c, &item);
+}
+
+/* ---- answers ---- */
+
+static void write_events(struct completion *c, struct choice *choice) {
+    struct answer *answer = answer_of(c, choice);
+    add_text(c, ITEM_REASONING, &answer->reasoning, &choice->tokens);
+    add_text(c, ITEM_MESSAGE, &answer->content, &choice->tokens);
+    for (; answer->n_calls_sent < answer->tools.n_calls; answer->n_calls_sent++)
+        add_call(c, answer->n_calls_sent);
+    answer_clear(answer);
+}
+
+static void write_progress(struct completion *c, const struct choice *choice,
+                           const struct engine_event *event) {
+    (void)choice;
+    begin_event(c, "prompt_progress");
+    completion_write_progress(c, event);
+    end_event(c);
+}
+
+static void write_lifecycle(struct completion *c, const char *type, const char *status,
+                            const struct api_error *err) {
+    begin_event(c, type);
+    buffer_puts(&c->out, ",\"response\":");
+    write_response(c, status, err);
+    end_event(c);
+}
+
+static void write_begin(struct completion *c) {
+    write_lifecycle(c, "created", "in_progress", NULL);
+    write_lifecycle(c, "in_progress", "in_progress", NULL);
+}
+
+static const char *final_status(const struct completion *c) {
+    if (c->choices[0].reason == FINISH_CANCELLED) return "cancelled";
+    return c->choices[0].reason == FINISH_LENGTH ? "incomplete" : "completed";
+}
+
+static void write_end(struct completion *c) {
+    close_item(c);
+    const char *status = final_status(c);
+    write_lifecycle(c, strcmp(status, "completed") == 0 ? "completed" : "incomplete", status, NULL);
+}
+
+static void write_failure(struct completion *c, const struct api_error *err) {
+    write_lifecycle(c, "failed", "failed", err);
+}
+
+static void write_answer(struct completion *c) {
+    write_events(c, &c->choices[0]);
+    close_item(c);
+    if (c->out.failed) return;
+    buffer_clear(&c->out);
+    write_response(c, final_status(c), NULL);
+}
+
+void responses_create(struct server *server, struct http_exchange *exchange) {
+    static const struct completion_api api = {
+        .path = "/v1/responses",
+        .id_prefix = "resp_",
+        .size = sizeof(struct responses),
+        .run = run,
+        .fini = fini,
+        .write_error = responses_write_error,
+        .write_answer = write_answer,
+        .write_begin = write_begin,
+        .write_events = write_events,
+        .write_progress = write_progress,
+        .write_end = write_end,
+        .write_failure = write_failure,
+        .add_logprobs = conversation_add_logprobs,
+        .added = conversation_added,
+    };
+    completion_start(server, exchange, &api);
+}

@@ -1,0 +1,68 @@
+/* structured.h - what a request says of the form of its answer: response_format, structured_outputs,
+ * and the older guided_* members.
+ *
+ *   body ─► request_structured: one text that describes all answers ─► compiled: sampling_params.grammar
+ *
+ * An API may wrap the text before it is compiled, as chats do with reasoning.
+ *
+ * Thread: any one.  Memory: the request owns the text. */
+#ifndef SERVER_API_STRUCTURED_H
+#define SERVER_API_STRUCTURED_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <jansson.h>
+
+#include "engine/grammar/grammar.h"
+
+struct api_error;
+struct completion_request;
+struct grammar_cache;
+struct request_field;
+struct request_reading;
+
+enum {
+    STRUCTURED_MAX_SCHEMA_BYTES = 128 << 10,
+    STRUCTURED_MAX_GRAMMAR_BYTES = 64 << 10,
+    STRUCTURED_MAX_REGEX_BYTES = 4096,
+    STRUCTURED_MAX_CHOICES = 1024,
+};
+
+/* Zero-initialise. */
+struct request_structured {
+    const char *param; /* the member it comes from, a constant; NULL: answers are free */
+    enum grammar_kind kind;
+    char *text; /* owned, [n_text], NUL-terminated */
+    size_t n_text;
+};
+
+void request_structured_fini(struct request_structured *structured);
+
+/* ---- readers of members (request_fields.h) ---- */
+
+int structured_read_response_format(struct request_reading *r, const struct request_field *field,
+                                    const json_t *value);
+int structured_read_outputs(struct request_reading *r, const struct request_field *field,
+                            const json_t *value);
+/* Reads one of the older members: guided_json, guided_regex, guided_choice, guided_grammar. */
+int structured_read_guided(struct request_reading *r, const struct request_field *field,
+                           const json_t *value);
+
+/* ---- grammars as values, for what an API makes of them ---- */
+
+/* Replaces the request's text by a structural tag's format, which it takes ownership of. */
+int structured_set_format(struct completion_request *request, const char *param, json_t *format,
+                          struct api_error *err);
+/* Returns the request's text as a format, or NULL: there is no memory. */
+json_t *structured_format(const struct request_structured *structured);
+
+/* ---- compiling ---- */
+
+/* Looks the text up.  *found: there is nothing left to compile.  A server without grammars refuses. */
+int structured_find(struct completion_request *request, struct grammar_cache *cache, bool *found,
+                    struct api_error *err);
+/* Compiles the text, which may take seconds. */
+int structured_compile(struct completion_request *request, struct grammar_cache *cache,
+                       struct api_error *err);
+
+#endif

@@ -1,0 +1,212 @@
+/* test_constraints.c - the whole engine with grammars, with the default model on the CPU.
+ *
+ * An answer must be one that the grammar allows, and the same one whatever else runs, whether the
+ * device runs ahead, and wherever the sequence was suspended.  What grammars allow is tested elsewhere
+ * (tests/grammar/), against another validator. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/base/error.h"
+#include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/engine.h"
+#include "engine/grammar/grammar_cache.h"
+#include "engine/model/model.h"
+#include "tests/engine/answers.h"
+#include "tests/engine/late_backend.h"
+
+enum { N_RECIPES = 12, MAX_TOKENS = 60 };
+
+static const char *const schema =
+    "{\"type\":\"object\",\"properties\":{\"first_name\":{\"type\":\"string\",\"pattern\":\"^[a-z]{"
+    "1,8}$\"},"
+    "\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":99},\"is_member\":{\"type\":"
+    "\"boolean\"}},"
+    "\"required\":[\"first_name\",\"age\",\"is_member\"],\"additionalProperties\":false}";
+static const char *const forced =
+    "All of this text is forced by the grammar, from here to its end!";
+
+static const char *model_dir;
+static struct backend *backend;
+
+static struct engine *start(uint32_t n_blocks) {
+    struct engine *engine;
+    struct error err = {0};
+    struct model_config model;
+    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
+    const struct kv_pool pool = {
+        .dtype = DTYPE_F32, .n_kv_heads = model.n_kv_heads, .head_dim = model.head_dim};
+    const struct engine_config config = {
+        .model_dir = model_dir,
+        .backend = backend,
+        .max_num_seqs = 16,
+        .max_model_len = n_blocks * PAGE_TOKENS,
+        .max_batched_tokens = 64,
+        .max_queued = 1024,
+        .kv_dtype = DTYPE_F32,
+        .kv_cache_bytes = (uint64_t)n_blocks * model.n_layers * kv_page_bytes(&pool)};
+    model_config_fini(&model);
+    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
+    return engine;
+}
+
+static struct grammar *compile(struct engine *engine, enum grammar_kind kind, const char *text) {
+    struct grammar *grammar = NULL;
+    struct error err = {0};
+    if (grammar_cache_get(engine_info(engine)->grammars, &grammar, kind, text, strlen(text), &err))
+        fail_msg("%s", err.text);
+    return grammar;
+}
+
+/* Makes requests with a schema, with a forced text, and without a grammar. */
+static void make_recipes(struct engine *engine, struct recipe *recipes, int32_t n_logprobs) {
+    srand(7);
+    for (uint32_t i = 0; i < N_RECIPES; i++) {
+        struct recipe *r = &recipes[i];
+        *r = (struct recipe){.n_prompt = 1 + (uint32_t)rand() % 60, .params = sampling_defaults()};
+        for (uint32_t k = 0; k < r->n_prompt; k++) r->prompt[k] = (uint32_t)rand() % 8000;
+        r->params.max_tokens = MAX_TOKENS;
+        r->params.has_seed = true;
+        r->params.seed = i;
+        r->params.n_logprobs = n_logprobs;
+        r->params.sampler.presence_penalty = i % 4 == 1 ? 0.5f : 0;
+        if (i % 3 == 0) r->params.grammar = compile(engine, GRAMMAR_JSON_SCHEMA, schema);
+        if (i % 3 == 1) r->params.grammar = compile(engine, GRAMMAR_REGEX, forced);
+    }
+}
+
+static void forget_recipes(struct recipe *recipes) {
+    for (uint32_t i = 0; i < N_RECIPES; i++) grammar_unref(recipes[i].params.grammar);
+}
+
+static void check_form(const struct answer *answer, uint32_t i) {
+    if (i % 3 == 2) return;
+    assert_int_equal(answer->last.reason, FINISH_STOP);
+    if (i % 3 == 1) {
+        assert_string_equal(answer->text, forced);
+        return;
+    }
+    json_t *value = json_loads(answer->text, 0, NULL);
+    assert_non_null(value);
+    assert_int_equal(json_object_size(value), 3);
+    assert_true(json_integer_value(json_object_get(value, "age")) <= 99);
+    assert_true(json_is_boolean(json_object_get(value, "is_member")));
+    json_decref(value);
+}
+
+/* Answers all at once, and returns how many tokens were generated and in how many steps. */
+static struct engine_stats answer_all(uint32_t n_blocks, int32_t n_logprobs,
+                                      struct answer *answers) {
+    struct engine *engine = start(n_blocks);
+    struct recipe *recipes = calloc(N_RECIPES, sizeof(*recipes));
+    struct engine_stats stats;
+    make_recipes(engine, recipes, n_logprobs);
+    for (uint32_t i = 0; i < N_RECIPES; i++) recipe_submit(engine, &recipes[i], &answers[i]);
+    answers_wait(engine, answers, N_RECIPES);
+    engine_stats(engine, &stats);
+    for (uint32_t i = 0; i < N_RECIPES; i++) check_form(&answers[i], i);
+    forget_recipes(recipes);
+    free(recipes);
+    engine_destroy(engine);
+    return stats;
+}
+
+static void compare(const struct answer *a, struct answer *b) {
+    for (uint32_t i = 0; i < N_RECIPES; i++) {
+        assert_string_equal(a[i].text, b[i].text);
+        assert_int_equal(a[i].last.n_generated, b[i].last.n_generated);
+        if (a[i].n_tokens > 0) answers_assert_same(&a[i], &b[i]);
+        answer_forget(&b[i]);
+    }
+}
+
+static void forget(struct answer *answers) {
+    for (uint32_t i = 0; i < N_RECIPES; i++) answer_forget(&answers[i]);
+}
+
+static void answers_do_not_depend_on_what_runs_or_runs_ahead(void **state) {
+    (void)state;
+    struct answer plain[N_RECIPES] = {0}, late[N_RECIPES] = {0};
+    uint64_t n_suspended = 0;
+    answer_all(64, 0, plain);
+    for (uint32_t n_blocks = 3; n_blocks < 8; n_blocks++) {
+        struct answer tight[N_RECIPES] = {0};
+        n_suspended += answer_all(n_blocks, 0, tight).n_preempted;
+        compare(plain, tight);
+    }
+    assert_true(n_suspended > 0);
+    late_backend_begin(backend);
+    answer_all(64, 0, late);
+    assert_true(late_backend_end() > 0);
+    compare(plain, late);
+    forget(plain);
+}
+
+/* Answers one request with forced text; returns its steps. */
+static uint64_t count_steps(int32_t n_logprobs, uint32_t *n_generated) {
+    struct engine *engine = start(64);
+    struct recipe *recipes = calloc(N_RECIPES, sizeof(*recipes));
+    struct engine_stats stats;
+    make_recipes(engine, recipes, n_logprobs);
+    struct answer answer = answers_one(engine, &recipes[1]);
+    engine_stats(engine, &stats);
+    check_form(&answer, 1);
+    *n_generated = answer.last.n_generated;
+    answer_forget(&answer);
+    forget_recipes(recipes);
+    free(recipes);
+    engine_destroy(engine);
+    return stats.n_steps;
+}
+
+static void forced_text_is_computed_together(void **state) {
+    (void)state;
+    uint32_t n_scored, n_forced, n_late;
+    const uint64_t one_by_one = count_steps(0, &n_scored), together = count_steps(-1, &n_forced);
+    assert_true(one_by_one >= n_scored && 2 * together < n_forced);
+    late_backend_begin(backend);
+    assert_true(2 * count_steps(-1, &n_late) < n_forced);
+    late_backend_end();
+    assert_int_equal(n_late, n_forced);
+}
+
+static void forced_text_does_not_depend_on_what_runs(void **state) {
+    (void)state;
+    struct answer plain[N_RECIPES] = {0}, late[N_RECIPES] = {0}, tight[N_RECIPES] = {0};
+    answer_all(64, -1, plain);
+    answer_all(6, -1, tight);
+    compare(plain, tight);
+    late_backend_begin(backend);
+    answer_all(64, -1, late);
+    late_backend_end();
+    compare(plain, late);
+    forget(plain);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_do_not_depend_on_what_runs_or_runs_ahead),
+        cmocka_unit_test(forced_text_is_computed_together),
+        cmocka_unit_test(forced_text_does_not_depend_on_what_runs),
+    };
+    struct cpu_config config = {.n_threads = 2};
+    struct error err = {0};
+    if (!grammar_is_available()) return 77; /* Meson's number for a test that was skipped */
+    if (argc < 2 || cpu_backend_create(&backend, &config, &err)) {
+        fprintf(stderr, "usage: test_constraints MODEL_DIR %s\n", err.text);
+        return 1;
+    }
+    model_dir = argv[1];
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    backend->ops->destroy(backend);
+    return n_failed;
+}

@@ -1,0 +1,218 @@
+/* test_grammar.c - schemas before the library sees them, and the cache of compiled grammars. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
+#include "engine/grammar/grammar_cache.h"
+#include "engine/grammar/schema.h"
+#include "engine/tokenizer/tokenizer.h"
+
+static const char *model_dir;
+
+static json_t *parse(const char *text) {
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    if (!value) fail_msg("no JSON: %s", text);
+    return value;
+}
+
+/* What a schema becomes; and what is refused, with what the text must say. */
+static const struct {
+    const char *schema, *becomes, *refusal;
+} cases[] = {
+    {"true", "true", NULL},
+    {"{}", "{}", NULL},
+    {"{\"minimum\":3}", "{\"minimum\":3,\"type\":\"number\"}", NULL},
+    {"{\"type\":\"integer\",\"maxLength\":3}", "{\"type\":\"integer\"}", NULL},
+    {"{\"type\":\"string\",\"enum\":[1,\"a\"]}", "{\"enum\":[\"a\"]}", NULL},
+    {"{\"type\":\"object\"}", "{\"type\":\"object\",\"additionalProperties\":true}", NULL},
+    {"{\"required\":[\"a\"]}",
+     "{\"type\":\"object\",\"required\":[\"a\"],\"properties\":{\"a\":true},"
+     "\"additionalProperties\":false}",
+     NULL},
+    {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"additionalProperties\":true}",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"additionalProperties\":false}",
+     NULL},
+    {"{\"type\":\"array\",\"uniqueItems\":false}", "{\"type\":\"array\",\"items\":true}", NULL},
+    {"{\"prefixItems\":[true]}", "{\"type\":\"array\",\"prefixItems\":[true],\"items\":false}",
+     NULL},
+    {"{\"description\":\"x\",\"x-y\":1,\"title\":\"t\"}",
+     "{\"description\":\"x\",\"x-y\":1,\"title\":\"t\"}", NULL},
+    {"false", NULL, "#: false allows no value"},
+    {"3", NULL, "must be an object"},
+    {"{\"not\":{}}", NULL, "#: not is not supported"},
+    {"{\"properties\":{\"a\":{\"items\":{\"contains\":1}}}}", NULL,
+     "#/properties/a/items: contains"},
+    {"{\"properties\":{\"a\":{\"items\":[]}}}", NULL,
+     "#/properties/a/items: this must be an object"},
+    {"{\"$ref\":\"#/definitions/a\"}", NULL, "refers to no schema"},
+    {"{\"$ref\":\"#\"}", NULL, "refers to itself alone"},
+    {"{\"default\":{\"not\":1},\"properties\":{\"a\":{\"$ref\":\"#/default\"}}}", NULL,
+     "refers to no schema"},
+    {"{\"$ref\":\"other.json\"}", NULL, "$ref must be #"},
+    {"{\"anyOf\":[{}],\"type\":\"string\"}", NULL, "type is not supported beside anyOf"},
+    {"{\"allOf\":[{},{}]}", NULL, "allOf is supported with one schema only"},
+    {"{\"type\":\"words\"}", NULL, "type must be"},
+    {"{\"type\":[\"null\",3]}", NULL, "type has an unknown name"},
+    {"{\"type\":\"string\",\"maxLength\":129}", NULL, "maxLength above 128"},
+    {"{\"type\":\"string\",\"minLength\":-1}", NULL, "minLength must be an integer"},
+    {"{\"type\":\"string\",\"pattern\":\"a\",\"minLength\":1}", NULL,
+     "pattern is not supported beside"},
+    {"{\"type\":\"string\",\"format\":\"regex\"}", NULL, "format regex is not supported"},
+    {"{\"type\":\"number\",\"multipleOf\":2}", NULL, "multipleOf is supported for integers"},
+    {"{\"type\":\"array\",\"maxItems\":1e9}", NULL, "maxItems must be an integer"},
+    {"{\"patternProperties\":{\"a\":true},\"properties\":{}}", NULL,
+     "patternProperties is not supported"},
+    {"{\"minProperties\":2}", NULL, "minProperties above 1"},
+    {"{\"required\":[\"a\"],\"additionalProperties\":false}", NULL, "required names a property"},
+    {"{\"enum\":[]}", NULL, "enum has no value"},
+    {"{\"const\":1,\"type\":\"string\"}", NULL, "const is not of the type"},
+};
+
+static void schemas_are_completed_or_refused_by_name(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct error err = {0};
+        json_t *schema = parse(cases[i].schema), *out = NULL;
+        const int code = schema_prepare(&out, schema, &err);
+        if (cases[i].becomes) {
+            if (code) fail_msg("%s: %s", cases[i].schema, err.text);
+            json_t *wanted = parse(cases[i].becomes);
+            if (!json_equal(out, wanted)) fail_msg("%s became something else", cases[i].schema);
+            json_decref(wanted);
+            json_decref(out);
+        } else {
+            if (!code) fail_msg("%s is not refused", cases[i].schema);
+            assert_int_equal(code, ERR_INVALID);
+            if (!strstr(err.text, cases[i].refusal)) fail_msg("%s: %s", cases[i].schema, err.text);
+        }
+        json_decref(schema);
+    }
+}
+
+static void deep_and_wide_schemas_are_refused(void **state) {
+    (void)state;
+    struct error err = {0};
+    json_t *deep = json_true(), *wide = json_object(), *all = json_object(), *out = NULL;
+    for (int i = 0; i < SCHEMA_MAX_DEPTH + 2; i++)
+        deep = json_pack("{s:s, s:o}", "type", "array", "items", deep);
+    assert_int_equal(schema_prepare(&out, deep, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "nested too deeply"));
+    for (int i = 0; i < SCHEMA_MAX_NODES; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "p%d", i);
+        json_object_set_new(all, name, json_object());
+    }
+    json_object_set_new(wide, "properties", all);
+    assert_int_equal(schema_prepare(&out, wide, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "too much"));
+    json_decref(deep);
+    json_decref(wide);
+}
+
+static struct grammar *get(struct grammar_cache *cache, const char *regex) {
+    struct grammar *grammar = NULL;
+    struct error err = {0};
+    if (grammar_cache_get(cache, &grammar, GRAMMAR_REGEX, regex, strlen(regex), &err))
+        fail_msg("%s: %s", regex, err.text);
+    return grammar;
+}
+
+static struct grammar_cache *make_cache(struct tokenizer *tokenizer, size_t max_bytes) {
+    struct grammar_cache *cache;
+    struct grammar_vocab *vocab;
+    struct error err = {0};
+    const uint32_t eos = 8190;
+    assert_int_equal(
+        grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer), &eos, 1, &err), 0);
+    assert_int_equal(grammar_cache_create(&cache, vocab, max_bytes), 0);
+    return cache;
+}
+
+static void the_cache_keeps_what_was_used_last(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct error err = {0};
+    if (!grammar_is_available()) skip();
+    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
+    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+    struct grammar *first = get(cache, "[a-z]+"), *again = get(cache, "[a-z]+");
+    assert_ptr_equal(first, again);
+    assert_null(grammar_cache_find(cache, GRAMMAR_EBNF, "[a-z]+", 6)); /* another kind */
+    for (int i = 0; i < 300; i++) {
+        char regex[32];
+        snprintf(regex, sizeof(regex), "a{%d}", i + 1);
+        grammar_unref(get(cache, regex));
+        grammar_unref(get(cache, "[a-z]+"));
+    }
+    assert_int_equal(grammar_cache_n_kept(cache), 256);
+    struct grammar *kept = grammar_cache_find(cache, GRAMMAR_REGEX, "[a-z]+", 6);
+    assert_ptr_equal(kept, first);
+    assert_null(grammar_cache_find(cache, GRAMMAR_REGEX, "a{1}", 4));
+    grammar_unref(kept);
+    grammar_cache_destroy(cache); /* a sequence may still use a grammar */
+    struct grammar_matcher *matcher;
+    uint32_t *mask = calloc(grammar_mask_words(tokenizer_n_vocab(tokenizer)), sizeof(*mask));
+    assert_int_equal(grammar_matcher_create(&matcher, first), 0);
+    assert_int_equal(grammar_matcher_mask(matcher, mask), 0);
+    grammar_matcher_destroy(matcher);
+    free(mask);
+    grammar_unref(first);
+    grammar_unref(again);
+    cache = make_cache(tokenizer, 16);
+    struct grammar *none = NULL;
+    assert_int_equal(grammar_cache_get(cache, &none, GRAMMAR_REGEX, "a", 1, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "takes more than"));
+    grammar_cache_destroy(cache);
+    tokenizer_destroy(tokenizer);
+}
+
+/* Each token is tried by a matcher of its own: the mask must say what that says. */
+static void masks_say_what_is_accepted(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct error err = {0};
+    if (!grammar_is_available()) skip();
+    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
+    const uint32_t n_vocab = tokenizer_n_vocab(tokenizer);
+    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+    struct grammar *grammar = get(cache, "(th|[a-m]*) [0-9]{2}");
+    struct grammar_matcher *matcher;
+    uint32_t *mask = calloc(grammar_mask_words(n_vocab), sizeof(*mask)), n_allowed = 0;
+    assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
+    assert_int_equal(grammar_matcher_mask(matcher, mask), 0);
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        struct grammar_matcher *own;
+        assert_int_equal(grammar_matcher_create(&own, grammar), 0);
+        const bool is_allowed = mask[i / 32] >> i % 32 & 1;
+        assert_int_equal(grammar_matcher_accept(own, i) == 0, is_allowed);
+        n_allowed += is_allowed;
+        grammar_matcher_destroy(own);
+    }
+    assert_true(n_allowed > 10 && n_allowed < n_vocab / 2);
+    grammar_matcher_destroy(matcher);
+    free(mask);
+    grammar_unref(grammar);
+    grammar_cache_destroy(cache);
+    tokenizer_destroy(tokenizer);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(schemas_are_completed_or_refused_by_name),
+        cmocka_unit_test(deep_and_wide_schemas_are_refused),
+        cmocka_unit_test(the_cache_keeps_what_was_used_last),
+        cmocka_unit_test(masks_say_what_is_accepted),
+    };
+    if (argc < 2) return 1;
+    model_dir = argv[1];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

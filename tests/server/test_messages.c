@@ -1,0 +1,344 @@
+/* test_messages.c - POST /v1/messages on an engine without a model: what a body's blocks become in
+ * the prompt, and answers, streams and errors in Anthropic's shape. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/template/template.h"
+#include "server/api/conversation/request.h"
+#include "server/api/messages/request.h"
+#include "server/settings/chat_template.h"
+#include "tests/server/api_rig.h"
+#include "tests/server/fake_engine.h"
+
+/* Shows what a message has. */
+static const char source[] =
+    "{% for m in messages %}[{{ m.role }}"
+    "{% if m.reasoning_content %} thinks {{ m.reasoning_content }}{% endif %}"
+    "{% if m.tool_call_id %} {{ m.tool_call_id }}{% endif %}: {{ m.content }}"
+    "{% for c in m.tool_calls %} {{ c.id }}={{ c.function.name }}({{ c.function.arguments | tojson "
+    "}})"
+    "{% endfor %}]{% endfor %}"
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+    "{% if enable_thinking is defined %} thinking={{ enable_thinking }}{% endif %}"
+    "{% if reasoning_effort %} effort={{ reasoning_effort }}{% endif %}"
+    "{% if add_generation_prompt %}>{% endif %}{# <tool_call> <think> </think> #}";
+
+static struct chat_template chat;
+
+static int set_up(void **state) {
+    chat = (struct chat_template){
+        .own = json_object(), .tool_text = strdup(source), .marks_reasoning = true};
+    assert_int_equal(template_compile(&chat.plain, source, strlen(source), NULL, NULL), 0);
+    rig_set_up(state);
+    struct request_limits *limits = &((struct rig *)*state)->server.limits;
+    limits->chat = &chat;
+    limits->max_model_len = limits->trained_context = 512;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    const int rc = rig_tear_down(state);
+    chat_template_fini(&chat);
+    return rc;
+}
+
+/* ---- the prompt ---- */
+
+static void check_prompt(struct rig *rig, const char *fields, const char *expected) {
+    char body[2048];
+    struct completion_request request;
+    struct chat_request read;
+    struct api_error err = {0};
+    snprintf(body, sizeof(body), "{\"max_tokens\":4,%s}", fields);
+    const int rc = messages_request_parse(&request, &read, false, body, strlen(body),
+                                          &rig->server.limits, &err);
+    if (rc) fail_msg("%s: %s", body, err.message);
+    assert_string_equal(request.prompts.items[0].text, expected);
+    completion_request_fini(&request);
+}
+
+static void text_is_the_content(void **state) {
+    check_prompt(*state, "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]", "[user: hi]>");
+    check_prompt(
+        *state,
+        "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\","
+        "\"cache_control\":{\"type\":\"ephemeral\"}},{\"type\":\"text\",\"text\":\"b\"}]}]",
+        "[user: a\nb]>");
+}
+
+static void the_system_is_the_first_message(void **state) {
+    check_prompt(*state, "\"system\":\"s\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]",
+                 "[system: s][user: hi]>");
+    check_prompt(*state,
+                 "\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=1\"},"
+                 "{\"type\":\"text\",\"text\":\"s\"},{\"type\":\"text\",\"text\":\"t\"}],"
+                 "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]",
+                 "[system: s\nt][user: hi]>");
+}
+
+static void calls_and_results_are_messages(void **state) {
+    check_prompt(
+        *state,
+        "\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":["
+        "{\"type\":\"thinking\",\"thinking\":\"h\",\"signature\":\"\"},"
+        "{\"type\":\"thinking\",\"thinking\":\"m\",\"signature\":\"\"},"
+        "{\"type\":\"text\",\"text\":\"so\"},"
+        "{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":{\"x\":[1]}},"
+        "{\"type\":\"tool_use\",\"id\":\"2\",\"name\":\"g\",\"input\":{}}]},"
+        "{\"role\":\"user\",\"content\":["
+        "{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"one\"},"
+        "{\"type\":\"tool_result\",\"tool_use_id\":\"2\",\"content\":["
+        "{\"type\":\"text\",\"text\":\"t\"},{\"type\":\"text\",\"text\":\"wo\"}]},"
+        "{\"type\":\"tool_result\",\"tool_use_id\":\"3\"},"
+        "{\"type\":\"text\",\"text\":\"next\"}]}]",
+        "[user: q][assistant thinks h\nm: so 1=f({\"x\": [1]}) 2=g({})]"
+        "[tool 1: one][tool 2: t\nwo][tool 3: ][user: next]>");
+}
+
+static void a_last_assistant_is_continued(void **state) {
+    struct chat_template *own = &chat;
+    template_destroy(own->plain);
+    static const char plain[] = "{% for m in messages %}{{ m.content }}|{% endfor %}";
+    assert_int_equal(template_compile(&own->plain, plain, strlen(plain), NULL, NULL), 0);
+    check_prompt(*state,
+                 "\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+                 "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"It is\"}]}]",
+                 "q|It is");
+}
+
+static void tools_are_functions(void **state) {
+    check_prompt(*state,
+                 "\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"tools\":[{\"name\":\"f\","
+                 "\"description\":\"d\",\"input_schema\":{\"type\":\"object\"},"
+                 "\"cache_control\":{\"type\":\"ephemeral\"}}],\"tool_choice\":{\"type\":\"auto\"}",
+                 "[user: q]{\"type\": \"function\", \"function\": {\"name\": \"f\", "
+                 "\"description\": \"d\", \"parameters\": {\"type\": \"object\"}}}>");
+    check_prompt(*state,
+                 "\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"tools\":[{\"name\":\"f\","
+                 "\"input_schema\":{}}],\"tool_choice\":{\"type\":\"none\"}",
+                 "[user: q]>");
+}
+
+static void thinking_is_the_templates_matter(void **state) {
+    check_prompt(*state,
+                 "\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],"
+                 "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}",
+                 "[user: q] thinking=True>");
+    check_prompt(*state,
+                 "\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],"
+                 "\"thinking\":{\"type\":\"disabled\"},\"output_config\":{\"effort\":\"low\"}",
+                 "[user: q] thinking=False effort=low>");
+}
+
+/* ---- answers ---- */
+
+#define HEAD "{\"max_tokens\":90,\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]"
+#define TOOLS ",\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}]"
+
+static json_t *ask(struct rig *rig, const char *text, const char *body, unsigned status) {
+    fake_engine_answer(rig->server.engine, text);
+    return rig_ask(rig, "/v1/messages", body, status);
+}
+
+static void check_answer(json_t *answer, const char *content, const char *reason) {
+    assert_json(json_object_get(answer, "content"), content);
+    assert_string_equal(json_string_value(json_object_get(answer, "stop_reason")), reason);
+    assert_string_equal(json_string_value(json_object_get(answer, "id")), "msg_the-id");
+    assert_string_equal(json_string_value(json_object_get(answer, "type")), "message");
+    json_decref(answer);
+}
+
+static void an_answer_has_blocks(void **state) {
+    check_answer(ask(*state, "hi", HEAD "}", 200),
+                 "[{\"type\":\"text\",\"text\":\"hi\",\"citations\":null}]", "end_turn");
+    check_answer(ask(*state, "", HEAD "}", 200), "[]", "end_turn");
+    check_answer(ask(*state,
+                     "<think>h</think>so<tool_call>{\"name\":\"f\",\"arguments\":{\"x\": 1}}"
+                     "</tool_call>",
+                     HEAD TOOLS "}", 200),
+                 "[{\"type\":\"thinking\",\"thinking\":\"h\",\"signature\":\"\"},"
+                 "{\"type\":\"text\",\"text\":\"so\",\"citations\":null},"
+                 "{\"type\":\"tool_use\",\"id\":\"toolu_the-id_0\",\"name\":\"f\","
+                 "\"input\":{\"x\":1}}]",
+                 "tool_use");
+}
+
+static void the_reason_names_why_it_ended(void **state) {
+    json_t *a = ask(*state, NULL,
+                    "{\"max_tokens\":3,\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}", 200);
+    assert_string_equal(json_string_value(json_object_get(a, "stop_reason")), "max_tokens");
+    json_decref(a);
+    a = ask(*state, NULL,
+            "{\"max_tokens\":9999,\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}", 200);
+    assert_string_equal(json_string_value(json_object_get(a, "stop_reason")),
+                        "model_context_window_exceeded");
+    json_decref(a);
+}
+
+static void usage_tells_input_from_cache(void **state) {
+    json_t *a = ask(*state, "hi", HEAD "}", 200);
+    const json_t *usage = json_object_get(a, "usage");
+    assert_int_equal(json_integer_value(json_object_get(usage, "input_tokens")) +
+                         json_integer_value(json_object_get(usage, "cache_read_input_tokens")),
+                     (json_int_t)strlen("[user: q]>"));
+    assert_int_equal(json_integer_value(json_object_get(usage, "output_tokens")), 2);
+    assert_true(json_is_object(json_object_get(usage, "kv")));
+    json_decref(a);
+}
+
+/* Collects the names of the events, and each must be the type of its data. */
+static void names_of(const char *stream, char *names) {
+    *names = 0;
+    for (const char *at = stream; (at = strstr(at, "event: ")); at++) {
+        char name[64];
+        assert_int_equal(sscanf(at, "event: %63[a-z_]", name), 1);
+        const char *data = strstr(at, "\ndata: "), *end = strstr(at, "\n\n");
+        json_t *event = json_loadb(data + 7, (size_t)(end - data) - 7, 0, NULL);
+        assert_string_equal(json_string_value(json_object_get(event, "type")), name);
+        json_decref(event);
+        strcat(strcat(names, name), " ");
+    }
+}
+
+static void a_stream_has_one_open_block(void **state) {
+    struct rig *rig = *state;
+    char names[4096];
+    fake_engine_answer(rig->server.engine,
+                       "<think>h</think>s<tool_call>{\"name\":\"f\"}</tool_call>");
+    struct http_exchange exchange = rig_post("/v1/messages", HEAD TOOLS ",\"stream\":true}");
+    rig_begin(rig, &exchange);
+    assert_non_null(strstr(exchange.out.data, "message_start")); /* before any token */
+    rig_finish(rig);
+    assert_true(exchange.completed);
+    names_of(exchange.out.data, names);
+    assert_string_equal(names, "message_start ping "
+                               "content_block_start content_block_delta content_block_stop "
+                               "content_block_start content_block_delta content_block_stop "
+                               "content_block_start content_block_delta content_block_stop "
+                               "message_delta message_stop ");
+    assert_non_null(strstr(exchange.out.data,
+                           "\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":"
+                           "\"toolu_the-id_0\",\"name\":\"f\",\"input\":{}}"));
+    assert_non_null(strstr(exchange.out.data, "\"delta\":{\"type\":\"input_json_delta\","
+                                              "\"partial_json\":\"{}\"}"));
+    assert_non_null(strstr(exchange.out.data, "\"stop_reason\":\"tool_use\""));
+    fake_http_fini(&exchange);
+}
+
+static void a_failed_stream_ends_with_an_error(void **state) {
+    struct rig *rig = *state;
+    char names[1024];
+    fake_engine_fail_after(rig->server.engine, 1);
+    struct http_exchange exchange = rig_post("/v1/messages", HEAD ",\"stream\":true}");
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
+    names_of(exchange.out.data, names);
+    assert_string_equal(names, "message_start ping content_block_start content_block_delta error ");
+    fake_http_fini(&exchange);
+}
+
+static void tokens_are_counted(void **state) {
+    json_t *a = rig_ask(*state, "/v1/messages/count_tokens",
+                        "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}", 200);
+    assert_json(a, "{\"input_tokens\":10}");
+    json_decref(a);
+}
+
+/* ---- errors ---- */
+
+static void check_refusal(struct rig *rig, const char *body, const char *message) {
+    json_t *a = rig_ask(rig, "/v1/messages", body, 400);
+    const json_t *error = json_object_get(a, "error");
+    assert_string_equal(json_string_value(json_object_get(a, "type")), "error");
+    assert_string_equal(json_string_value(json_object_get(error, "type")), "invalid_request_error");
+    const char *given = json_string_value(json_object_get(error, "message"));
+    if (!strstr(given, message)) fail_msg("%s: %s", body, given);
+    json_decref(a);
+}
+
+#define CONTENT(blocks)                                                                            \
+    "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[" blocks "]}]}"
+#define WITH(fields) HEAD "," fields "}"
+
+static void what_is_wrong_is_named(void **state) {
+    static const struct {
+        const char *body, *message;
+    } cases[] = {
+        {"{}", "messages is required"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "max_tokens is required"},
+        {"{\"max_tokens\":1,\"messages\":[]}", "messages must be"},
+        {"{\"max_tokens\":1,\"messages\":[3]}", "messages[0] must be an object"},
+        {"{\"max_tokens\":1,\"messages\":[{\"role\":\"x\"}]}", "messages[0].role must be"},
+        {"{\"max_tokens\":1,\"messages\":[{\"role\":\"user\"}]}", "messages[0].content must be"},
+        {CONTENT(""), "messages[0].content must not be empty"},
+        {CONTENT("{\"type\":\"image\"}"), "messages[0].content[0]: blocks of the type 'image'"},
+        {CONTENT("{\"type\":\"tool_use\"}"), "'tool_use' are not supported here"},
+        {CONTENT("{\"type\":\"text\"}"), "messages[0].content[0].text must be a string"},
+        {CONTENT("{\"type\":\"tool_result\"}"), "messages[0].content[0].tool_use_id must be"},
+        {CONTENT("{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":["
+                 "{\"type\":\"document\"}]}"),
+         "messages[0].content[0].content[0]: blocks of the type 'document'"},
+        {WITH("\"system\":3"), "system must be"},
+        {WITH("\"stop_sequences\":\"x\""), "stop_sequences must be"},
+        {WITH("\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"w\"}]"),
+         "tools[0].type: 'web_search_20250305' is not supported"},
+        {WITH("\"tools\":[{\"name\":\"f\"}]"), "tools[0].input_schema must be an object"},
+        {WITH("\"tool_choice\":{\"type\":\"x\"}"), "tool_choice.type must be"},
+        {WITH("\"tool_choice\":{\"type\":\"tool\"}"), "tool_choice.name must be"},
+        {WITH("\"thinking\":{\"type\":\"x\"}"), "thinking.type must be"},
+        {WITH("\"output_config\":{\"format\":{}}"), "output_config.format must have"},
+        {WITH("\"container\":\"x\""), "container is not supported"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        check_refusal(*state, cases[i].body, cases[i].message);
+}
+
+static void either_header_carries_the_key(void **state) {
+    struct rig *rig = *state;
+    rig->server.api_key = "secret";
+    struct http_exchange without = rig_post("/v1/messages", HEAD "}");
+    rig_begin(rig, &without);
+    assert_int_equal(without.status, 401);
+    assert_non_null(strstr(without.out.data, "authentication_error"));
+    fake_http_fini(&without);
+    struct http_exchange with = rig_post("/v1/messages", HEAD "}");
+    with.api_key = "secret";
+    rig_begin(rig, &with);
+    rig_finish(rig);
+    assert_int_equal(with.status, 200);
+    fake_http_fini(&with);
+    struct http_exchange wrong = rig_post("/v1/messages", HEAD "}");
+    wrong.api_key = "secretive";
+    rig_begin(rig, &wrong);
+    assert_int_equal(wrong.status, 401);
+    fake_http_fini(&wrong);
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(text_is_the_content),
+        TEST(the_system_is_the_first_message),
+        TEST(calls_and_results_are_messages),
+        TEST(a_last_assistant_is_continued),
+        TEST(tools_are_functions),
+        TEST(thinking_is_the_templates_matter),
+        TEST(an_answer_has_blocks),
+        TEST(the_reason_names_why_it_ended),
+        TEST(usage_tells_input_from_cache),
+        TEST(a_stream_has_one_open_block),
+        TEST(a_failed_stream_ends_with_an_error),
+        TEST(tokens_are_counted),
+        TEST(what_is_wrong_is_named),
+        TEST(either_header_carries_the_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,306 @@
+/* test_responses.c - POST /v1/responses on an engine without a model: what items become in the prompt,
+ * and answers, events in their order, and errors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/template/template.h"
+#include "server/api/conversation/request.h"
+#include "server/api/responses/request.h"
+#include "server/settings/chat_template.h"
+#include "tests/server/api_rig.h"
+#include "tests/server/fake_engine.h"
+
+/* Shows what a message has. */
+static const char source[] =
+    "{% for m in messages %}[{{ m.role }}"
+    "{% if m.reasoning_content %} thinks {{ m.reasoning_content }}{% endif %}"
+    "{% if m.tool_call_id %} {{ m.tool_call_id }}{% endif %}: {{ m.content }}"
+    "{% for c in m.tool_calls %} {{ c.id }}={{ c.function.name }}({{ c.function.arguments | tojson "
+    "}})"
+    "{% endfor %}]{% endfor %}"
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+    "{% if enable_thinking is defined %} thinking={{ enable_thinking }}{% endif %}"
+    "{% if reasoning_effort %} effort={{ reasoning_effort }}{% endif %}"
+    "{% if add_generation_prompt %}>{% endif %}{# <tool_call> <think> </think> #}";
+
+static struct chat_template chat;
+
+static int set_up(void **state) {
+    chat = (struct chat_template){
+        .own = json_object(), .tool_text = strdup(source), .marks_reasoning = true};
+    assert_int_equal(template_compile(&chat.plain, source, strlen(source), NULL, NULL), 0);
+    rig_set_up(state);
+    struct request_limits *limits = &((struct rig *)*state)->server.limits;
+    limits->chat = &chat;
+    limits->max_model_len = limits->trained_context = 512;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    const int rc = rig_tear_down(state);
+    chat_template_fini(&chat);
+    return rc;
+}
+
+/* ---- the prompt ---- */
+
+static void check_prompt(struct rig *rig, const char *fields, const char *expected) {
+    char body[2048];
+    struct completion_request request;
+    struct chat_request read;
+    struct responses_echo echo = {0};
+    struct api_error err = {0};
+    snprintf(body, sizeof(body), "{%s}", fields);
+    const int rc = responses_request_parse(&request, &read, &echo, body, strlen(body),
+                                           &rig->server.limits, &err);
+    if (rc) fail_msg("%s: %s", body, err.message);
+    assert_string_equal(request.prompts.items[0].text, expected);
+    completion_request_fini(&request);
+    responses_echo_fini(&echo);
+}
+
+static void a_string_is_the_users(void **state) {
+    check_prompt(*state, "\"input\":\"hi\"", "[user: hi]>");
+    check_prompt(*state, "\"input\":\"hi\",\"instructions\":\"s\"", "[system: s][user: hi]>");
+}
+
+static void messages_have_parts(void **state) {
+    check_prompt(*state,
+                 "\"input\":[{\"role\":\"developer\",\"content\":\"d\"},{\"type\":\"message\","
+                 "\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},"
+                 "{\"type\":\"input_text\",\"text\":\"b\"}]}]",
+                 "[system: d][user: a\nb]>");
+}
+
+static void an_assistants_items_are_one_message(void **state) {
+    check_prompt(
+        *state,
+        "\"input\":[{\"role\":\"user\",\"content\":\"q\"},"
+        "{\"type\":\"reasoning\",\"id\":\"r\",\"summary\":[],"
+        "\"content\":[{\"type\":\"reasoning_text\",\"text\":\"h\"}]},"
+        "{\"type\":\"message\",\"role\":\"assistant\","
+        "\"content\":[{\"type\":\"output_text\",\"text\":\"so\"}]},"
+        "{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}"
+        "\"},"
+        "{\"type\":\"custom_tool_call\",\"call_id\":\"2\",\"name\":\"g\",\"input\":\"free\"},"
+        "{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"one\"},"
+        "{\"type\":\"custom_tool_call_output\",\"call_id\":\"2\",\"output\":[{\"type\":"
+        "\"input_text\",\"text\":\"two\"}]},"
+        "{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"a\"},"
+        "{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"b\"}]",
+        "[user: q][assistant thinks h: so 1=f({\"x\": 1}) 2=g({\"input\": \"free\"})]"
+        "[tool 1: one][tool 2: two][assistant: a][assistant: b]>");
+}
+
+static void reasoning_may_be_a_summary_or_unreadable(void **state) {
+    check_prompt(
+        *state,
+        "\"input\":[{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"x\"},"
+        "{\"role\":\"assistant\",\"content\":\"a\"},"
+        "{\"type\":\"reasoning\",\"summary\":[{\"type\":\"summary_text\",\"text\":\"s\"}]},"
+        "{\"role\":\"assistant\",\"content\":\"b\"}]",
+        "[assistant: a][assistant thinks s: b]>");
+}
+
+static void tools_are_functions(void **state) {
+    check_prompt(*state,
+                 "\"input\":\"q\",\"tools\":[{\"type\":\"function\",\"name\":\"f\","
+                 "\"parameters\":{\"type\":\"object\"},\"strict\":null},{\"type\":\"web_search\"}]",
+                 "[user: q]{\"type\": \"function\", \"function\": {\"name\": \"f\", "
+                 "\"parameters\": {\"type\": \"object\"}}}>");
+    check_prompt(*state, "\"input\":\"q\",\"reasoning\":{\"effort\":\"low\"}",
+                 "[user: q] effort=low>");
+}
+
+/* ---- answers ---- */
+
+#define TOOLS                                                                                      \
+    ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"custom\",\"name\":\"g\"}]"
+#define TEXT_ITEM(id, text)                                                                        \
+    "{\"id\":\"msg_the-id_" id "\",\"type\":\"message\",\"role\":\"assistant\",\"status\":"        \
+    "\"completed\",\"content\":[{\"type\":\"output_text\",\"text\":\"" text                        \
+    "\",\"annotations\":[],\"logprobs\":[]}]}"
+
+static json_t *ask(struct rig *rig, const char *text, const char *body, unsigned status) {
+    fake_engine_answer(rig->server.engine, text);
+    return rig_ask(rig, "/v1/responses", body, status);
+}
+
+static void check_answer(json_t *answer, const char *output, const char *status) {
+    assert_json(json_object_get(answer, "output"), output);
+    assert_string_equal(json_string_value(json_object_get(answer, "status")), status);
+    assert_string_equal(json_string_value(json_object_get(answer, "id")), "resp_the-id");
+    json_decref(answer);
+}
+
+static void an_answer_has_items(void **state) {
+    check_answer(ask(*state, "hi", "{\"input\":\"q\"}", 200), "[" TEXT_ITEM("0", "hi") "]",
+                 "completed");
+    check_answer(ask(*state, "", "{\"input\":\"q\"}", 200), "[]", "completed");
+    check_answer(ask(*state, NULL, "{\"input\":\"q\",\"max_output_tokens\":2}", 200),
+                 "[" TEXT_ITEM("0", "ab") "]", "incomplete");
+    check_answer(
+        ask(*state,
+            "<think>h</think>so<tool_call>{\"name\":\"f\",\"arguments\":{\"x\": 1}}</tool_call>"
+            "<tool_call>{\"name\":\"g\",\"arguments\":{\"input\": \"free\"}}</tool_call>",
+            "{\"input\":\"q\"" TOOLS "}", 200),
+        "[{\"id\":\"rs_the-id_0\",\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":null,"
+        "\"status\":\"completed\",\"content\":[{\"type\":\"reasoning_text\",\"text\":\"h\"}]}"
+        "," TEXT_ITEM(
+            "1",
+            "so") ","
+                  "{\"id\":\"fc_the-id_2\",\"type\":\"function_call\",\"status\":\"completed\","
+                  "\"call_id\":\"call_the-id_0\",\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"},"
+                  "{\"id\":\"ctc_the-id_3\",\"type\":\"custom_tool_call\",\"status\":\"completed\","
+                  "\"call_id\":\"call_the-id_1\",\"name\":\"g\",\"input\":\"free\"}]",
+        "completed");
+}
+
+static void an_answer_repeats_its_request(void **state) {
+    json_t *a = ask(*state, "hi",
+                    "{\"input\":\"q\",\"instructions\":\"s\",\"temperature\":0.5,"
+                    "\"metadata\":{\"a\":\"b\"},\"store\":true}",
+                    200);
+    assert_json(json_object_get(a, "instructions"), "\"s\"");
+    assert_json(json_object_get(a, "temperature"), "0.5");
+    assert_json(json_object_get(a, "metadata"), "{\"a\":\"b\"}");
+    assert_json(json_object_get(a, "store"), "false");
+    assert_json(json_object_get(a, "tool_choice"), "\"auto\"");
+    json_decref(a);
+}
+
+/* ---- streams ---- */
+
+/* Collects the names of the events, whose numbers must go up by one. */
+static json_t *events_of(const char *stream, char *names) {
+    json_t *last = NULL;
+    int n = 0;
+    *names = 0;
+    for (const char *at = stream; (at = strstr(at, "event: response.")); at++, n++) {
+        char name[64];
+        assert_int_equal(sscanf(at, "event: response.%63[a-z_.]", name), 1);
+        const char *data = strstr(at, "\ndata: "), *end = strstr(at, "\n\n");
+        json_decref(last);
+        last = json_loadb(data + 7, (size_t)(end - data) - 7, 0, NULL);
+        assert_string_equal(json_string_value(json_object_get(last, "type")) + 9, name);
+        assert_int_equal(json_integer_value(json_object_get(last, "sequence_number")), n);
+        strcat(strcat(names, name), " ");
+    }
+    return last;
+}
+
+static void events_come_in_order(void **state) {
+    struct rig *rig = *state;
+    char names[4096];
+    fake_engine_answer(rig->server.engine,
+                       "<think>h</think>s<tool_call>{\"name\":\"f\"}</tool_call>");
+    struct http_exchange exchange =
+        rig_post("/v1/responses", "{\"input\":\"q\",\"stream\":true" TOOLS "}");
+    rig_begin(rig, &exchange);
+    assert_non_null(strstr(exchange.out.data, "response.in_progress")); /* before any token */
+    rig_finish(rig);
+    json_t *last = events_of(exchange.out.data, names);
+    assert_string_equal(names, "created in_progress "
+                               "output_item.added content_part.added reasoning_text.delta "
+                               "reasoning_text.done content_part.done output_item.done "
+                               "output_item.added content_part.added output_text.delta "
+                               "output_text.done content_part.done output_item.done "
+                               "output_item.added function_call_arguments.delta "
+                               "function_call_arguments.done output_item.done completed ");
+    const json_t *response = json_object_get(last, "response");
+    assert_int_equal(json_array_size(json_object_get(response, "output")), 3);
+    assert_true(json_is_object(json_object_get(response, "usage")));
+    json_decref(last);
+    fake_http_fini(&exchange);
+}
+
+static void logprobs_come_with_the_text(void **state) {
+    json_t *a = ask(*state, "hi", "{\"input\":\"q\",\"top_logprobs\":1}", 200);
+    const json_t *part = json_array_get(
+        json_object_get(json_array_get(json_object_get(a, "output"), 0), "content"), 0);
+    assert_int_equal(json_array_size(json_object_get(part, "logprobs")), 2);
+    json_decref(a);
+}
+
+static void a_failed_stream_says_so(void **state) {
+    struct rig *rig = *state;
+    char names[1024];
+    fake_engine_fail_after(rig->server.engine, 1);
+    struct http_exchange exchange = rig_post("/v1/responses", "{\"input\":\"q\",\"stream\":true}");
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
+    json_t *last = events_of(exchange.out.data, names);
+    assert_non_null(strstr(names, "output_text.delta failed "));
+    assert_json(json_object_get(json_object_get(last, "response"), "status"), "\"failed\"");
+    json_decref(last);
+    fake_http_fini(&exchange);
+}
+
+/* ---- errors ---- */
+
+static void what_is_wrong_is_named(void **state) {
+    static const struct {
+        const char *body, *param, *message;
+    } cases[] = {
+        {"{}", "input", "input is required"},
+        {"{\"input\":[]}", "input", "input must be"},
+        {"{\"input\":[3]}", "input", "input[0] must be an object"},
+        {"{\"input\":[{\"role\":\"x\",\"content\":\"\"}]}", "input", "input[0].role must be"},
+        {"{\"input\":[{\"role\":\"user\"}]}", "input", "input[0].content must be"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input",
+         "input[0].content[0]: parts of the type 'input_image'"},
+        {"{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input", "nothing is stored"},
+        {"{\"input\":[{\"type\":\"computer_call\"}]}", "input",
+         "'computer_call' are not supported"},
+        {"{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\","
+         "\"arguments\":\"[]\"}]}",
+         "input", "input[0].arguments must be a JSON object"},
+        {"{\"input\":[{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"{}\"}]}", "input",
+         "input[0].call_id must be"},
+        {"{\"input\":\"q\",\"previous_response_id\":\"x\"}", "previous_response_id", "is stored"},
+        {"{\"input\":\"q\",\"truncation\":\"auto\"}", "truncation", "must be disabled"},
+        {"{\"input\":\"q\",\"background\":true}", "background", "not supported"},
+        {"{\"input\":\"q\",\"tools\":[{\"type\":\"mcp\"}]}", "tools", "'mcp' is not supported"},
+        {"{\"input\":\"q\",\"tools\":[{\"type\":\"custom\",\"name\":\"g\",\"format\":{\"type\":"
+         "\"grammar\"}}]}",
+         "tools", "grammars"},
+        {"{\"input\":\"q\",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "must be function"},
+        {"{\"input\":\"q\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text", ""},
+        {"{\"input\":\"q\",\"max_output_tokens\":-1}", "max_output_tokens", "must be between"},
+        {"{\"input\":\"q\",\"max_output_tokens\":100000}", "max_output_tokens", "context"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        json_t *a = rig_ask(*state, "/v1/responses", cases[i].body, 400);
+        const json_t *error = json_object_get(a, "error");
+        const char *message = json_string_value(json_object_get(error, "message"));
+        if (!strstr(message, cases[i].message)) fail_msg("%s: %s", cases[i].body, message);
+        assert_string_equal(json_string_value(json_object_get(error, "param")), cases[i].param);
+        json_decref(a);
+    }
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_string_is_the_users),
+        TEST(messages_have_parts),
+        TEST(an_assistants_items_are_one_message),
+        TEST(reasoning_may_be_a_summary_or_unreadable),
+        TEST(tools_are_functions),
+        TEST(an_answer_has_items),
+        TEST(an_answer_repeats_its_request),
+        TEST(events_come_in_order),
+        TEST(logprobs_come_with_the_text),
+        TEST(a_failed_stream_says_so),
+        TEST(what_is_wrong_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
