@@ -107,6 +107,16 @@ def measure(server, texts, args, fields):
     return numpy.array([nll for nll, _ in found]), sum(told) / len(told) if told else None
 
 
+def compare(nll, baseline):
+    """Perplexity, how far it is from the baseline's, and the 95 % interval of that over windows
+    (Student's t), as text."""
+    apart = nll - baseline
+    half = T_95[len(nll)] * apart.std(ddof=1) / math.sqrt(len(nll))
+    base = math.exp(baseline.mean())
+    changes = [base * math.expm1(apart.mean() + x) for x in (0, -half, half)]
+    return [f"{math.exp(nll.mean()):.3f}", *(f"{x:+.3f}" for x in changes)]
+
+
 def main():
     args = parse_arguments()
     server = Server(args)
@@ -121,11 +131,7 @@ def main():
             is_void = share is not None and share < effects.LEAST_BEHIND
             status = VOID if is_void and not args.allow_void else status
             baseline = nll if baseline is None else baseline
-            apart = nll - baseline
-            half = T_95[args.windows] * apart.std(ddof=1) / math.sqrt(args.windows)
-            base = math.exp(baseline.mean())
-            changes = [base * math.expm1(apart.mean() + x) for x in (0, -half, half)]
-            numbers = [f"{math.exp(nll.mean()):.3f}", *(f"{x:+.3f}" for x in changes)]
+            numbers = compare(nll, baseline)
             out.writerow([length, name, args.windows * args.tokens,
                           *(["VOID"] * len(numbers) if is_void else numbers),
                           "" if share is None else f"{share:.2f}"])

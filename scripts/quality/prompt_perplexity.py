@@ -18,13 +18,12 @@ density that the server reports.  A configuration that asks for sparse and whose
 """
 import argparse
 import csv
-import math
 import pathlib
 import sys
 
 import numpy
 
-from continuation_perplexity import T_95, configuration, windows
+from continuation_perplexity import T_95, compare, configuration, windows
 from evaluation import effects
 from streaming_perplexity import BOOKS, VOID, Server
 
@@ -81,11 +80,7 @@ def main():
                        and density > args.most_density)
             status = VOID if is_void and not args.allow_void else status
             baseline = nll if baseline is None else baseline
-            apart = nll - baseline
-            half = T_95[args.windows] * apart.std(ddof=1) / math.sqrt(args.windows)
-            base = math.exp(baseline.mean())
-            changes = [base * math.expm1(apart.mean() + x) for x in (0, -half, half)]
-            numbers = [f"{math.exp(nll.mean()):.3f}", *(f"{x:+.3f}" for x in changes)]
+            numbers = compare(nll, baseline)
             out.writerow([length, name, args.windows * n_counted,
                           *(["VOID"] * len(numbers) if is_void else numbers), f"{density:.3f}"])
             sys.stdout.flush()

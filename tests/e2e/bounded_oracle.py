@@ -167,12 +167,15 @@ class Head:
 
 
 class Text:
-    """One sequence.  budget None: it keeps everything."""
+    """One sequence.  budget None: it keeps everything.  layers: those that have the budget, while
+    the others keep everything; None: all."""
 
-    def __init__(self, model, budget=None):
+    def __init__(self, model, budget=None, layers=None):
         self.model, self.budget = model, budget
+        self.layers = range(model.n_layers) if layers is None else layers
         self.n = 0
-        self.heads = [[Head(model, i, head, budget) for head in range(model.n_kv_heads)]
+        self.heads = [[Head(model, i, head, budget if i in self.layers else None)
+                       for head in range(model.n_kv_heads)]
                       for i in range(model.n_layers)]
 
     def prompt(self, tokens):
@@ -209,7 +212,8 @@ class Text:
         return m.logits(x)
 
     def all_heads(self):
-        return [head for layer in self.heads for head in layer]
+        """Of the layers that have the budget."""
+        return [head for i in self.layers for head in self.heads[i]]
 
     @property
     def n_kept(self):

@@ -8,7 +8,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
-from server import MODEL, Server
+from server import MODEL, PATIENCE, Server
 from tiny_model import write_tiny_model
 
 
@@ -17,6 +17,17 @@ def server(tmp_path_factory):
     """The default model with default settings.  Tests that share it must leave it idle."""
     with Server(tmp_path_factory.mktemp("server")) as shared:
         yield shared
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    """The official client of that server."""
+    import openai
+
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE
+    ) as one:
+        yield one
 
 
 @pytest.fixture

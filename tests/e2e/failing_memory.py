@@ -69,6 +69,29 @@ LONG_PROMPT = WORDS * 8
 BAD = completion(prompt="x").replace(b'"prompt"', b'{prompt"')
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
+SHORT = {"max_tokens": 3, "ignore_eos": True}
+TOOL = {"name": "look", "parameters": {"type": "object"}}
+TURNS = [{"role": "user", "content": [{"type": "text", "text": WORDS}, {"type": "text", "text": "x"}]},
+         {"role": "assistant", "tool_calls": [
+             {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+         {"role": "tool", "tool_call_id": "1", "content": "blue"}]
+BLOCKS = [{"role": "user", "content": [{"type": "text", "text": WORDS}]},
+          {"role": "assistant", "content": [
+              {"type": "thinking", "thinking": "a", "signature": ""},
+              {"type": "thinking", "thinking": "b", "signature": ""},
+              {"type": "text", "text": "c"},
+              {"type": "tool_use", "id": "1", "name": "look", "input": {"at": "it"}}]},
+          {"role": "user", "content": [
+              {"type": "tool_result", "tool_use_id": "1",
+               "content": [{"type": "text", "text": "blue"}]}]}]
+ITEMS = [{"role": "user", "content": [{"type": "input_text", "text": WORDS}]},
+         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "a"}]},
+         {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
+         {"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"},
+         {"type": "custom_tool_call", "call_id": "2", "name": "write", "input": "x"},
+         {"type": "function_call_output", "call_id": "1", "output": "blue"},
+         {"type": "custom_tool_call_output", "call_id": "2", "output": "done"}]
+
 # What is sent, and which status a server with memory gives.
 KINDS = {
     "whole": (completion(prompt=WORDS), 200),
@@ -90,6 +113,25 @@ KINDS = {
     "sparse": (completion(prompt=LONG_PROMPT, prefill={"mode": "sparse"}), 200),
     "tokenize": (other("POST", "/tokenize", {"prompt": WORDS, "return_token_strs": True}), 200),
     "detokenize": (other("POST", "/detokenize", {"tokens": list(range(10, 40))}), 200),
+    "chat": (other("POST", "/v1/chat/completions", {
+        "messages": TURNS, "tools": [{"type": "function", "function": TOOL}], **SHORT}), 200),
+    "messages": (other("POST", "/v1/messages", {
+        "messages": BLOCKS, "system": [{"type": "text", "text": WORDS}],
+        "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto"}, "thinking": {"type": "disabled"}, **SHORT}), 200),
+    "messages_streamed": (other("POST", "/v1/messages", {
+        "messages": BLOCKS, "stream": True, "return_progress": True, **SHORT}), 200),
+    "messages_bad": (other("POST", "/v1/messages", {"messages": BLOCKS[:1]}), 400),
+    "count_tokens": (other("POST", "/v1/messages/count_tokens", {"messages": BLOCKS}), 200),
+    "responses": (other("POST", "/v1/responses", {
+        "input": ITEMS, "instructions": WORDS, "max_output_tokens": 3, "ignore_eos": True,
+        "tools": [{"type": "function", "name": "look"}, {"type": "custom", "name": "write"}],
+        "top_logprobs": 2, "metadata": {"a": "b"}}), 200),
+    "responses_streamed": (other("POST", "/v1/responses", {
+        "input": ITEMS, "max_output_tokens": 3, "ignore_eos": True, "stream": True}), 200),
+    "render": (other("POST", "/v1/completions/render", {"prompt": [WORDS, WORDS]}), 200),
+    "cancel": (other("POST", "/v1/requests/nothing/cancel"), 404),
+    "openapi": (other("GET", "/openapi.json"), 200),
     "models": (other("GET", "/v1/models"), 200),
     "metrics": (other("GET", "/metrics"), 200),
     "bad_json": (BAD, 400),
@@ -280,14 +322,19 @@ def judge(reply, expected, failed):
         judge_stream(body, failed)
     elif b"application/json" in head:
         answer = json.loads(body)
-        if (status >= 400) != ("error" in answer):
+        if (status >= 400) != (isinstance(answer, dict) and bool(answer.get("error"))):
             raise Fault(f"status {status} with {body[:400]}")
 
 
 def judge_stream(body, failed):
-    events = [e[6:] for e in body.decode().split("\n\n") if e.startswith("data: ")]
+    events = [line[6:] for line in body.decode().split("\n") if line.startswith("data: ")]
     last = events[-1] if events else ""
-    if last == "[DONE]" or (failed and "error" in json.loads(last or "{}")):
+    if last == "[DONE]":
+        return
+    event = json.loads(last or "{}")
+    if event.get("type") in ("message_stop", "response.completed", "response.incomplete"):
+        return
+    if failed and ("error" in event or event.get("type") == "response.failed"):
         return
     raise Fault(f"a stream ends with {last[:200]!r}")
 

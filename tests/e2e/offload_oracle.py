@@ -31,9 +31,19 @@ class Selection:
     sink: int = 4
     selector: str = "last"
 
+    @property
+    def window(self):
+        return math.inf if self.selector == "accumulated" else WINDOW
+
     def weight(self, age):
         """Of the scores that a query gives which is so many tokens older than the newest one."""
-        return {"last": float(age == 0), "uniform": 1, "exponential": 2.0 ** -age}[self.selector]
+        return {"last": float(age == 0), "uniform": 1, "exponential": 2.0 ** -age,
+                "accumulated": 1}[self.selector]
+
+    def n_scored(self, query):
+        """How many tokens a query gives scores to: all that it sees, or whole pages of these."""
+        seen = query + 1
+        return seen // PAGE * PAGE if self.selector == "accumulated" else seen
 
     def group_of(self, layer):
         """The filter that a sparse layer follows; None: the layer sees everything."""
@@ -103,21 +113,28 @@ class Text:
 
     def _worth(self, group, n, newest):
         """Of n tokens, by the queries that the selector looks at."""
-        scores = self.scores[group]
-        return sum(self.selection.weight(age) * scores[newest - age][:n]
-                   for age in range(WINDOW) if newest - age in scores)
+        worth = numpy.zeros(n)
+        for query, scores in self.scores[group].items():
+            if 0 <= newest - query < self.selection.window:
+                own = scores[:min(n, self.selection.n_scored(query))]
+                worth[:len(own)] += self.selection.weight(newest - query) * own
+        return worth
 
     def _rows(self, tokens, step):
         m = self.model
         at = self.n + numpy.arange(len(tokens))
         x = m.embed(tokens, at)
         for i in range(m.n_layers):
-            q, k, v = m.qkv(i, x)
-            self.keys[i].append(m.rotate(i, k.transpose(1, 0, 2), at).transpose(1, 0, 2))
-            self.values[i].append(v)
-            read = self._attend(i, m.rotate(i, q.transpose(1, 0, 2), at), at, step)
+            read = self._read(i, *m.qkv(i, x), at, step)
             x = m.finish_layer(i, x, read.transpose(1, 0, 2).reshape(len(x), -1))
         return m.logits(x)
+
+    def _read(self, layer, q, k, v, at, step):
+        """q, k, v [rows, heads, dim], of the tokens `at`; what they read, [heads, rows, dim]."""
+        rotate = self.model.rotate
+        self.keys[layer].append(rotate(layer, k.transpose(1, 0, 2), at).transpose(1, 0, 2))
+        self.values[layer].append(v)
+        return self._attend(layer, rotate(layer, q.transpose(1, 0, 2), at), at, step)
 
     def _attend(self, layer, q, at, step):
         """q [heads, rows, dim], of the tokens `at`; what they read, [heads, rows, dim]."""
@@ -131,7 +148,8 @@ class Text:
             s += m.bias(slice(None), at, seen).reshape(s.shape)
         p = softmax(numpy.where(m.is_hidden(layer, at, seen), -numpy.inf, s), m.sinks(layer))
         if layer in self.groups:
-            self.scores[layer].update(zip(at[-WINDOW:], p.max(axis=(0, 1))[-WINDOW:]))
+            first = max(0, len(at) - int(min(self.selection.window, len(at))))
+            self.scores[layer].update(zip(at[first:], p.max(axis=(0, 1))[first:]))
         if step and layer in self.groups:
             step.choose(layer, self._worth(layer, step.n_candidates, at[-1]))
         return (p @ v).reshape(q.shape)

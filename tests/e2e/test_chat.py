@@ -2,7 +2,6 @@
 refusals by name."""
 import json
 
-import openai
 import pytest
 
 from server import PATIENCE, sse_events
@@ -14,14 +13,6 @@ SPECIAL = ("<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>",
 HELLO = [{"role": "user", "content": "Hello there"}]
 GREEDY = {"messages": HELLO, "max_tokens": 8, "temperature": 0}
 PATH = "/v1/chat/completions"
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE
-    ) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +181,8 @@ BAD = [
     ("effort", {"reasoning_effort": 3}, "reasoning_effort"),
     ("a template", {"chat_template": CHATML}, "chat_template"),
     ("audio", {"modalities": ["text", "audio"]}, "modalities"),
-    ("a schema", {"response_format": {"type": "json_object"}}, "response_format"),
+    ("a format", {"response_format": {"type": "structural_tag"}}, "response_format"),
+    ("a tool that is not there", {"tool_choice": "required"}, "tool_choice"),
     ("temperature", {"temperature": 3}, "temperature"),
 ]
 
@@ -231,6 +223,18 @@ def test_a_template_that_cannot_be_compiled_ends_the_start(serve, tmp_path):
     assert server.process.wait(30 * PATIENCE) != 0
     assert "template.jinja" in server.log and "line 2, column" in server.log
     server.stop = lambda: 0
+
+
+def test_the_default_model_is_told_of_tools(server, tokenizer):
+    """It has not learned to call any, but its template says how."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    messages = [{"role": "system", "content": "Be brief."}, *HELLO]
+    text = tokenizer.decode(prompt_ids(server, messages=messages, tools=[tool]),
+                            skip_special_tokens=False)
+    assert text.startswith("<|begin_of_text|><|im_start|>system\nBe brief.\n\nYou may call")
+    assert json.dumps(tool) in text and text.count("<|im_start|>") == 3
+    assert prompt_ids(server, messages=messages, tools=[tool], tool_choice="none") == (
+        prompt_ids(server, messages=messages))
 
 
 def test_a_model_without_a_template(serve, tiny_model, tmp_path):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from server import BINARY
+from server import BINARY, MODEL
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests/template"
@@ -18,7 +18,7 @@ import generate  # noqa: E402
 from compare import outcome  # noqa: E402
 from jinja_oracle import Oracle, Renderer, parts  # noqa: E402
 
-OWN = sorted((TESTS / "templates").glob("*.jinja"))
+OWN = [*sorted((TESTS / "templates").glob("*.jinja")), MODEL / "chat_template.jinja"]
 # A character that no template has, and that no change of case makes.
 FOREIGN = "\ue000"
 

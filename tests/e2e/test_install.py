@@ -9,7 +9,7 @@ import pytest
 from server import BINARY, MODEL, PATIENCE, ROOT
 
 SERVED = {"LICENSE.md", "MODEL_CARD.md", "config.json", "generation_config.json",
-          "model.safetensors", "tokenizer.json"}
+          "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
 
 
 @pytest.fixture(scope="module")

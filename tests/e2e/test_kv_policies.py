@@ -27,8 +27,13 @@ MOVED = {"type": "offload", "sink": 4, "selected": 64, "tail": 64, "offload": Tr
 NOT_MOVED = {**MOVED, "offload": False}
 SELECTING = [MOVED, NOT_MOVED]
 N_FILTERS = len(json.loads((ROOT / "config/filters" / f"{MODEL.name}.json").read_text())["filters"])
-every_policy = pytest.mark.parametrize("policy", [FULL, *BOUNDED, *SELECTING],
-                                       ids=["full", *BOUNDED_NAMES, "offload", "on_device"])
+LAYERS = [{"first": 3, "last": 5, "kv_policy": HEAVY}, {"first": 10, "last": 11, "kv_policy": HEAVY}]
+DIVIDED = [{**FULL, "layers": LAYERS}, {**NOT_MOVED, "layers": LAYERS}]
+DIVIDED = DIVIDED if DEVICE == "cpu" else []  # elsewhere refused by name: test_parts.py
+every_policy = pytest.mark.parametrize(
+    "policy", [FULL, *BOUNDED, *SELECTING, *DIVIDED],
+    ids=["full", *BOUNDED_NAMES, "offload", "on_device",
+         *["divided", "divided_on_device"][:len(DIVIDED)]])
 every_bounded_policy = pytest.mark.parametrize("policy", BOUNDED, ids=BOUNDED_NAMES)
 STORE = ("--kv-offload-size", "256M")
 
@@ -49,6 +54,19 @@ def server(tmp_path_factory):
         yield shared
 
 
+def budget_of(policy):
+    """The policy of the layers that have a budget, or None."""
+    if policy["type"] in ("streaming", "heavy_hitter"):
+        return policy
+    return policy["layers"][0]["kv_policy"] if "layers" in policy else None
+
+
+def with_budget(policy, budget):
+    if "layers" not in policy:
+        return budget
+    return {**policy, "layers": [{**each, "kv_policy": budget} for each in policy["layers"]]}
+
+
 def kv_of(answer):
     return answer["usage"]["kv"]
 
@@ -63,16 +81,17 @@ def assert_kv(kv, policy, n_text, n_sequences=1):
     assert kv["policy"] == policy["type"]
     # The last token that was generated never got into the cache.
     assert kv["resident_tokens"] + kv["evicted_tokens"] == n_sequences * (n_text - 1)
-    if policy["type"] not in ("streaming", "heavy_hitter"):
+    budget = budget_of(policy)
+    if not budget:
         assert kv["budget_tokens"] is None and kv["evicted_tokens"] == 0
     else:
         assert kv["budget_tokens"] == n_sequences * CAPACITY
         assert kv["resident_tokens"] == n_sequences * min(CAPACITY, n_text - 1)
-    if policy["type"] == "heavy_hitter":
+    if budget and budget["type"] == "heavy_hitter":
         assert 0 < kv["retained_attention"] <= 1
     else:
         assert kv["retained_attention"] is None
-    if policy in SELECTING:
+    if policy["type"] == "offload":
         assert kv["selected_tokens"] > 0 and kv["selected_tokens"] % (N_FILTERS * 64) == 0
         assert 0 < kv["hit_rate"] < 1 and kv["bytes_fetched_per_token"] > 0
         assert (kv["offloaded_tokens"] > 0) == policy["offload"]
@@ -89,13 +108,15 @@ def test_sparse_prompts(server, policy):
     prompt = prompt_of(900)  # heads that see more than 70 % of a shorter one are dense
     sparse = {"prefill": {"mode": "sparse", "pattern": {"type": "a_shape", "sink": 16,
                                                         "recent": 32}}}
-    if policy in BOUNDED and policy != POOLED:
+    budget = budget_of(policy)
+    if budget and policy != POOLED:
         refused = server.post("/v1/completions", {"prompt": prompt, "kv_policy": policy, **sparse})
         assert refused.status == 400 and refused.error["param"] == "prefill"
-        policy = {name: value for name, value in policy.items() if name != "chunk"}
-        policy |= {"prompt": "whole", "positions": "text"}
-        if "score" in policy:
-            policy["score"] = "window"
+        budget = {name: value for name, value in budget.items() if name != "chunk"}
+        budget |= {"prompt": "whole", "positions": "text"}
+        if budget["type"] == "heavy_hitter":
+            budget["score"] = "window"
+        policy = with_budget(policy, budget)
     answer = server.complete(prompt, kv_policy=policy, cache_salt=f"sparse {policy}", **sparse,
                              **LONG)
     assert answer["usage"]["prefill"]["density"] < 0.95
@@ -152,17 +173,18 @@ def test_echo_and_logprobs(server, policy):
     assert kv_of(again)["policy"] == policy["type"]
     # The first chunk sees all that full does; behind it a budget shows.
     _, full = echo(server, FULL, PROMPT, max_tokens=0)
-    n_exact = policy.get("chunk", 300)
+    chunk = (budget_of(policy) or {}).get("chunk")
+    n_exact = chunk or 300
     assert scores[1:n_exact] == pytest.approx(full[1:n_exact], abs=SAME_TOKEN)
-    if "chunk" in policy:
+    if chunk:
         assert max(abs(a - b) for a, b in zip(scores[64:300], full[64:])) > 2 * SAME_TOKEN
 
 
 @every_policy
 def test_prefix_cache(server, policy):
     """Bounded requests share no blocks, whoever was there before, but states of their own kind
-    (test_states.py); those whose tokens are moved share nothing."""
-    shares = policy in (FULL, NOT_MOVED)
+    (test_states.py); those of which only some layers have a budget share nothing."""
+    shares = policy in (FULL, MOVED, NOT_MOVED)
 
     def ask(salt, policy_now):
         return server.complete(PROMPT, kv_policy=policy_now, cache_salt=salt + json.dumps(policy),
@@ -363,7 +385,7 @@ class TestATightPool:
 # ---- the table itself ----
 
 HEADER = ("| together with | full | streaming | heavy_hitter | offload, moved | offload, not moved "
-          "| tested by |")
+          "| some layers: full or offload, others a budget | tested by |")
 
 
 def test_the_docs_say_what_is_tested():

@@ -131,6 +131,54 @@ def test_a_fraction_is_of_the_prompt(server):
     assert kv["selected_tokens"] == 47 * N_FILTERS * 192
 
 
+# ---- prefixes ----
+
+
+def n_cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("first", [MOVED, NOT_MOVED, {"type": "full"}],
+                         ids=["moved", "not_moved", "full"])
+@pytest.mark.parametrize("then", [MOVED, NOT_MOVED, {"type": "full"}],
+                         ids=["moved", "not_moved", "full"])
+def test_the_next_turn_finds_the_prompt(server, first, then):
+    """Wherever it lies.  Only of `full` is the answer found, too."""
+    salt = json.dumps([first, then])
+    asked = {"logprobs": 1, "return_token_ids": True, **LONG}
+    before = server.complete(PROMPT, kv_policy=first, cache_salt=salt, **asked)
+    ids = PROMPT + before["choices"][0]["token_ids"] + [407, 408]
+    found = server.complete(ids, kv_policy=then, cache_salt=salt, **asked)
+    alone = server.complete(ids, kv_policy=then, cache_salt=salt + "alone", **asked)
+    assert n_cached(alone) == 0
+    assert n_cached(found) == (1216 if first["type"] == "full" else 1152)
+    if DEVICE == "cpu":
+        assert text_of(found) == text_of(alone)
+        assert scores_of(found) == scores_of(alone)
+    assert_idle(server)
+
+
+def test_those_who_ask_at_once_share_a_context(server):
+    with contextlib.ExitStack() as stack:
+        for i in range(4):
+            connection = stack.enter_context(streaming(server, MOVED, PROMPT + [400 + i],
+                                                       cache_salt="shared"))
+            read_events(connection, 20)
+        used = used_bytes(server)
+    # The context once, and a few blocks for what each of them has generated.
+    assert 18 * BLOCK_BYTES <= used < 2 * 18 * BLOCK_BYTES
+    assert_idle(server)
+    again = server.complete(PROMPT + [405], kv_policy=MOVED, cache_salt="shared", max_tokens=1)
+    assert n_cached(again) == 1152
+
+
+def test_what_loses_bits_is_not_shared(serve, settings):
+    lossy = serve(*settings, "--kv-offload-size", N_BLOCKS * BLOCK_BYTES, "--kv-offload-dtype",
+                  "fp8")
+    for policy, expected in ((MOVED, 0), (MOVED, 0), (NOT_MOVED, 0), (NOT_MOVED, 1152)):
+        assert n_cached(lossy.complete(PROMPT, kv_policy=policy, max_tokens=2)) == expected
+
+
 # ---- memory ----
 
 

@@ -187,7 +187,7 @@ def test_a_thousand_steps(regime):
 
 
 @pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
-@pytest.mark.parametrize("selector", ["uniform", "exponential"])
+@pytest.mark.parametrize("selector", ["uniform", "exponential", "accumulated"])
 def test_windows_of_queries(regime, selector):
     """Also where the prompt's last chunk is one row, and where most of the window is generated."""
     server, model, filters = regime
@@ -199,12 +199,13 @@ def test_windows_of_queries(regime, selector):
 
 
 @pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
-def test_a_window_of_a_prompt_in_the_prefix_cache(regime):
-    """The prompt's last rows are computed again if they are among the last queries."""
+@pytest.mark.parametrize("selector,n_found", [("uniform", 6 * PAGE), ("accumulated", 0)])
+def test_a_window_of_a_prompt_in_the_prefix_cache(regime, selector, n_found):
+    """The prompt's last rows are computed again if they are among the queries that count."""
     server, model, filters = regime
-    selection = Selection(*filters, selected=64, tail=64, selector="uniform")
-    prompt = random_tokens(7 * PAGE + 2, 21)
-    for n_cached in (0, 6 * PAGE):
+    selection = Selection(*filters, selected=64, tail=64, selector=selector)
+    prompt = random_tokens(7 * PAGE + 2, selector)
+    for n_cached in (0, n_found):
         choice, usage = ask(server, prompt, selection, False, 40, echo=False)
         assert usage["prompt_tokens_details"]["cached_tokens"] == n_cached
         text, ids, values, errors = (Text(model, selection), choice["token_ids"],
@@ -255,6 +256,17 @@ def scarce_server(model, directory, n_blocks):
         yield server, oracle, filters
 
 
+@pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
+def test_scores_of_all_queries_need_a_dense_prompt(regime):
+    server, _, _ = regime
+    body = {"prompt": random_tokens(600, 1), "max_tokens": 4,
+            "kv_policy": {"type": "offload", "selected": 64, "tail": 64, "selector": "accumulated"},
+            "prefill": {"mode": "sparse", "pattern": {"type": "a_shape", "sink": 64, "recent": 128}}}
+    reply = server.post("/v1/completions", body)
+    assert reply.status == 400 and reply.json()["error"]["param"] == "prefill"
+    assert "another kv_policy.selector" in reply.json()["error"]["message"]
+
+
 @pytest.fixture(scope="module")
 def scarce(model, tmp_path_factory):
     with scarce_server(model, tmp_path_factory.mktemp("scarce"), 13) as regime:
@@ -262,11 +274,12 @@ def scarce(model, tmp_path_factory):
 
 
 @pytest.mark.skipif(not HAS_WINDOWS, reason="the device selects by the newest query only")
-def test_a_window_behind_a_prompt_that_goes_layer_by_layer(model, tmp_path):
+@pytest.mark.parametrize("selector", ["exponential", "accumulated"])
+def test_a_window_behind_a_prompt_that_goes_layer_by_layer(model, tmp_path, selector):
     """Its last queries come in slices, but for the last one, which is the first to select."""
     with scarce_server(model, tmp_path, 15) as (server, oracle, filters):
         for n in (15 * PAGE + 1, 16 * PAGE - 3):
-            selection = Selection(*filters, selected=64, tail=64, sink=3, selector="exponential")
+            selection = Selection(*filters, selected=64, tail=64, sink=3, selector=selector)
             prompt, errors = random_tokens(n, n), Errors()
             choice, usage = ask(server, prompt, selection, True, 60, echo=False, prefill="dense")
             text = read_generated(choice, oracle, prompt, selection, errors)

@@ -12,14 +12,6 @@ NEW = {"model": "", "prompt": TALE, "max_tokens": 8, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE
-    ) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
 def parameters(client):
     return {**NEW, "model": client.models.list().data[0].id}
 

@@ -2,14 +2,19 @@
 one left.  To the bit it is compared in tests/engine/test_states.c; here, that all this holds for
 what clients see, in company, and that nothing stays behind."""
 import concurrent.futures
+import itertools
 import json
+import os
 import random
+import threading
 
 import pytest
 
 from composition import prompt_of, text_of
 from raw import RawConnection
 from server import DEVICE, INVARIANT
+
+LONG = bool(os.environ.get("QUIRE_TEST_LONG"))  # with what takes many minutes, too
 
 STREAMING = {"type": "streaming", "sink": 4, "recent": 60, "chunk": 64}
 HEAVY = {"type": "heavy_hitter", "sink": 4, "recent": 40, "heavy": 60, "chunk": 96}
@@ -131,7 +136,7 @@ class Conversation:
         might leave a state that is one token longer than the turn's."""
         with RawConnection(self.server) as connection:
             connection.send_completion(prompt=self.prompt, stream=True, max_tokens=5000,
-                                       ignore_eos=True, kv_policy=self.policy,
+                                       ignore_eos=True, kv_policy=self.policy, priority=1,
                                        cache_salt=self.salt, temperature=1, seed=1000)
             connection.read_head()
             for _ in range(5):
@@ -141,7 +146,7 @@ class Conversation:
         n_tokens, n_new = self.rng.randrange(8, 40), self.rng.randrange(1, 60)
         if self.rng.random() < 0.4:
             self.leave()
-        asked = {"max_tokens": n_tokens, "temperature": 1, "seed": number}
+        asked = {"max_tokens": n_tokens, "temperature": 1, "seed": number, "priority": 1}
         if self.rng.random() < 0.5:
             answer = ask(self.server, self.prompt, self.policy, self.salt, **asked)
             ids, found = ids_of(answer), cached(answer)
@@ -169,6 +174,46 @@ def test_conversations_at_once_equal_each_alone(serve):
         assert [ids for ids, _ in one] == [ids for ids, _ in other]
         assert all(found > 0 for _, found in other[1:])
     server.wait_idle()
+
+
+@exact
+@pytest.mark.parametrize("n,n_turns,pool", [(8, 3, "10500K"), *[(64, 20, "24M")] * LONG])
+def test_preempted_conversations_at_once_equal_each_alone(serve, n, n_turns, pool):
+    """In a pool of 13 or 30 blocks, beside full requests that matter more and take most of it.  Where a
+    state has given way, its text is read again in other chunks: from there on answers may differ."""
+    alone_server = serve(*INVARIANT)
+    alone = [Conversation(alone_server, i, f"alone {i}").run(n_turns) for i in range(n)]
+    server = serve(*INVARIANT, "--max-num-seqs", 16, "--kv-cache-memory", pool,
+                   "--max-model-len", 512, "--kv-offload-size", "1G")
+    total = server.metrics()["quire_kv_pages_total"]
+    done = threading.Event()
+
+    def disturb(number):
+        for i in itertools.count():
+            if done.wait(0.2):
+                return
+            server.complete(prompt_of(150, seed=1000 * number + i), max_tokens=300,
+                            ignore_eos=True, kv_policy={"type": "full"})
+
+    with concurrent.futures.ThreadPoolExecutor(n + 2) as threads:
+        beside = [threads.submit(disturb, number) for number in range(2)]
+        together = list(threads.map(lambda i: Conversation(server, i, f"at once {i}").run(n_turns),
+                                    range(n)))
+        done.set()
+        for each in beside:
+            each.result()
+    n_same = 0
+    for one, other in zip(alone, together):
+        for number, ((ids, found), (other_ids, other_found)) in enumerate(zip(one, other)):
+            if number > 0 and other_found != found:
+                break
+            assert other_ids == ids
+            n_same += 1
+    server.wait_idle()
+    m = server.metrics()
+    print(f"{n_same} of {n * n_turns} turns compared, {m['quire_preemptions_total']} preemptions")
+    assert n_same > 0.8 * n * n_turns and m["quire_preemptions_total"] > 0
+    assert m["quire_kv_pages_free"] + m["quire_kv_pages_cached"] == total
 
 
 @exact

@@ -1,0 +1,231 @@
+"""Constrained answers of a real process: response_format, structured_outputs, tools that must be called.
+Models are the default one and a random one, which has no wish to comply."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from server import BINARY, MODEL, ROOT
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+PERSON = {"type": "object", "properties": {
+    "name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}},
+    "required": ["name", "age", "tags"]}
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+HERMES = TEMPLATE + "{% if tools %}<tool_call>{% endif %}"
+LLAMA = TEMPLATE + "{% if tools %}{\"name\": \"\", \"parameters\": dictionary}{% endif %}"
+
+
+def complete(server, status=200, **fields):
+    reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 200, "seed": 1, **fields})
+    assert reply.status == status, reply.body
+    return json.loads(reply.body)
+
+
+def texts(server, **fields):
+    choices = complete(server, **fields)["choices"]
+    return [choice["text"] for choice in choices if choice["finish_reason"] == "stop"]
+
+
+def is_person(text):
+    value = json.loads(text)
+    return (list(value) == ["name", "age", "tags"] and len(value["name"]) <= 12
+            and 0 <= value["age"] <= 120 and len(value["tags"]) <= 3 and set(value["tags"]) <= {"a", "b"})
+
+
+@pytest.fixture(scope="module")
+def grammars(server):
+    """The server, if it can constrain answers."""
+    error = json.loads(server.post(COMPLETIONS, {
+        "prompt": "x", "max_tokens": 1, "guided_regex": "a"}).body).get("error")
+    if error and "without xgrammar" in error["message"]:
+        pytest.skip("built without xgrammar")
+    return server
+
+
+def test_without_the_library_it_is_refused(server):
+    reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 1, "guided_regex": "a"})
+    if reply.status == 400:
+        error = json.loads(reply.body)["error"]
+        assert error["param"] == "guided_regex" and error["code"] == "unsupported"
+    else:
+        assert reply.status == 200
+
+
+WAYS = [
+    ("regex", {"structured_outputs": {"regex": "[0-9]{3}-(ab|c)"}},
+     lambda text: re.fullmatch("[0-9]{3}-(ab|c)", text)),
+    ("choice", {"structured_outputs": {"choice": ["Paris", "a \"b\""]}},
+     lambda text: text in ("Paris", "a \"b\"")),
+    ("grammar", {"structured_outputs": {"grammar": 'root ::= "(" [a-z]{1,3} ")"'}},
+     lambda text: re.fullmatch(r"\([a-z]{1,3}\)", text)),
+    ("json", {"structured_outputs": {"json": PERSON}}, is_person),
+    ("json as text", {"guided_json": json.dumps(PERSON)}, is_person),
+    ("older choice", {"guided_choice": ["yes", "no"]}, lambda text: text in ("yes", "no")),
+    ("a schema", {"response_format": {"type": "json_schema", "json_schema": {
+        "name": "person", "strict": True, "schema": PERSON}}}, is_person),
+]
+
+
+@pytest.mark.parametrize("fields,holds", [pytest.param(*row[1:], id=row[0]) for row in WAYS])
+@pytest.mark.parametrize("sampling", [
+    {"temperature": 0}, {"temperature": 2, "n": 4}, {"temperature": 1, "n": 2, "best_of": 4},
+    {"temperature": 1, "top_p": 0.5, "top_k": 5, "presence_penalty": 1, "repetition_penalty": 1.3},
+    {"temperature": 1, "logprobs": 3}, {"temperature": 1, "logit_bias": {"3": 100, "40": -100}},
+    {"temperature": 1, "min_tokens": 3}, {"temperature": 0, "ignore_eos": True},
+    {"temperature": 1, "kv_policy": {"type": "streaming", "sink": 4, "recent": 60}},
+    {"temperature": 1, "prompt": ["x", "Once upon a time"], "stop_token_ids": [5]}],
+    ids=lambda fields: "-".join(fields))
+def test_answers_are_of_the_form(grammars, fields, holds, sampling):
+    finished = texts(grammars, **fields, **sampling)
+    assert finished
+    for text in finished:
+        assert holds(text), text
+
+
+def test_texts_of_generated_schemas_are_valid():
+    """A short form of tests/grammar/check_schemas.py."""
+    pytest.importorskip("jsonschema")
+    walk = pathlib.Path(BINARY).parent / "tests" / "grammar" / "walk_grammar"
+    if not walk.exists():
+        pytest.skip("built without xgrammar, or without tests")
+    script = ROOT / "tests" / "grammar" / "check_schemas.py"
+    done = subprocess.run([sys.executable, script, walk, MODEL, "--schemas", "150", "--texts", "2"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and " 0 refused" in done.stdout, done.stdout + done.stderr
+
+
+def test_json_objects(grammars):
+    finished = texts(grammars, response_format={"type": "json_object"}, temperature=1, n=8, max_tokens=400)
+    for text in finished:
+        assert isinstance(json.loads(text), dict)
+
+
+def test_a_random_model_complies(grammars, serve, tiny_model):
+    server = serve(model=tiny_model)
+    finished = texts(server, guided_json=PERSON, temperature=1, n=16, max_tokens=300)
+    assert len(finished) > 8
+    for text in finished:
+        assert is_person(text), text
+
+
+def test_a_stop_string_still_ends_the_text(grammars):
+    choice = complete(grammars, guided_json=PERSON, temperature=0, stop=["age"])["choices"][0]
+    assert choice["finish_reason"] == "stop" and choice["text"].startswith('{"name": ')
+    assert "age" not in choice["text"]
+
+
+def test_forced_text_is_counted_and_streamed(grammars):
+    fields = {"structured_outputs": {"regex": "This text is forced from its beginning to its end!"}}
+    whole = complete(grammars, **fields)
+    text = whole["choices"][0]["text"]
+    assert text == "This text is forced from its beginning to its end!"
+    scored = complete(grammars, logprobs=1, **fields)
+    assert scored["choices"][0]["text"] == text
+    ids = complete(grammars, return_token_ids=True, **fields)["choices"][0]["token_ids"]
+    assert whole["usage"]["completion_tokens"] == len(ids)
+    short = complete(grammars, max_tokens=3, **fields)["choices"][0]
+    assert short["finish_reason"] == "length" and text.startswith(short["text"])
+    assert complete(grammars, max_tokens=3, **fields)["usage"]["completion_tokens"] == 3
+
+
+def test_seeds_repeat(grammars):
+    fields = {"guided_json": PERSON, "temperature": 1.5, "n": 3}
+    assert complete(grammars, **fields)["choices"] == complete(grammars, **fields)["choices"]
+
+
+@pytest.mark.parametrize("schema,named", [
+    ({"type": "array", "uniqueItems": True}, "uniqueItems"), ({"not": {}}, "not"),
+    ({"type": "object", "properties": {"a": {"if": {}}}}, "#/properties/a: if"),
+    ({"type": "string", "format": "idn-email"}, "idn-email"), ({"type": "number", "multipleOf": 2}, "multipleOf"),
+    ({"allOf": [{}, {}]}, "allOf"), ({"$ref": "#/$defs/a"}, "$ref"), ({"type": "string", "pattern": "(?=a)"}, "Lookahead"),
+    ({"$ref": "#"}, "$ref"), ({"type": "string", "maxLength": 1000}, "maxLength"), ({"madeUp": 1}, "madeUp"),
+    ({"oneOf": [{"type": "string"}, {"type": "string"}]}, "oneOf")])
+def test_what_is_not_supported_is_named(grammars, schema, named):
+    error = complete(grammars, 400, guided_json=schema)["error"]
+    assert error["param"] == "guided_json" and named.split(" ")[-1] in error["message"], error
+
+
+HOSTILE = [{"regex": "(" * 2000 + "a" + ")" * 2000}, {"regex": "((a{100}){100}){100}"}, {"regex": "a{1,100000}"},
+           {"regex": "[[["}, {"regex": "\\"}, {"grammar": "root ::= root"}, {"grammar": "root ::= root root | \"\""},
+           {"grammar": "root ::= a"}, {"grammar": "\x01"}, {"regex": "(a*)*b"}, {"grammar": "root ::= \"a\"{1,99999999}"}]
+
+
+@pytest.mark.parametrize("fields", HOSTILE, ids=lambda f: str(f)[:40])
+def test_hostile_grammars_end_with_an_answer_or_a_refusal(grammars, fields):
+    reply = grammars.post(COMPLETIONS, {"prompt": "x", "max_tokens": 40, "structured_outputs": fields})
+    assert reply.status in (200, 400, 500)
+    assert complete(grammars, max_tokens=1)["choices"]
+
+
+TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {
+    "type": "object", "properties": {"word": {"type": "string", "maxLength": 9}, "n": {"type": "integer", "maximum": 5}},
+    "required": ["word"]}}}, {"type": "function", "function": {"name": "stop"}}]
+
+
+def chat(server, status=200, **fields):
+    reply = server.post(CHAT, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 300, "seed": 1, **fields})
+    assert reply.status == status, reply.body
+    return json.loads(reply.body)
+
+
+def is_call(call):
+    arguments = json.loads(call["function"]["arguments"])
+    if call["function"]["name"] == "stop":
+        return isinstance(arguments, dict)
+    return (call["function"]["name"] == "find" and len(arguments["word"]) <= 9
+            and arguments.get("n", 0) <= 5 and set(arguments) <= {"word", "n"})
+
+
+@pytest.mark.parametrize("template", [HERMES, LLAMA], ids=["hermes", "llama"])
+def test_calls_that_must_come(grammars, serve, tiny_model, tmp_path, template):
+    file = tmp_path / "template.jinja"
+    file.write_text(template)
+    server = serve("--chat-template", str(file), model=tiny_model)
+    named = {"type": "function", "function": {"name": "find"}}
+    for choice, parallel in ((named, True), ("required", False), ("required", True)):
+        answer = chat(server, tools=TOOLS, tool_choice=choice, parallel_tool_calls=parallel, temperature=1, n=4)
+        for one in answer["choices"]:
+            if one["finish_reason"] == "length":
+                continue
+            calls = one["message"]["tool_calls"]
+            assert calls and all(map(is_call, calls)) and one["message"]["content"] is None, one
+            assert len(calls) == 1 or (parallel and choice != named)
+            if choice == named:
+                assert calls[0]["function"]["name"] == "find"
+    assert chat(server, 400, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "g"}})
+    strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
+    for one in chat(server, tools=strict, temperature=1, n=2, max_tokens=20)["choices"]:
+        assert all(map(is_call, one["message"].get("tool_calls", [])))
+    bad = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}}]
+    assert "not is not supported" in chat(server, 400, tools=bad)["error"]["message"]
+
+
+def test_messages_and_responses_are_constrained_too(server, grammars):
+    """Anthropic's and OpenAI's other shape come to the same request; the model would call nothing."""
+    schema = {**TOOLS[0]["function"]["parameters"], "additionalProperties": False}
+    answer = server.post("/v1/messages", {
+        "messages": [{"role": "user", "content": "x"}], "max_tokens": 200, "temperature": 1,
+        "tools": [{"name": "find", "input_schema": schema}],
+        "tool_choice": {"type": "tool", "name": "find"}})
+    assert answer.status == 200, answer.body
+    (call,) = json.loads(answer.body)["content"]
+    assert call["type"] == "tool_use" and call["name"] == "find"
+    assert len(call["input"]["word"]) <= 9 and set(call["input"]) <= {"word", "n"}
+    answer = server.post("/v1/responses", {
+        "input": "x", "store": False, "max_output_tokens": 200, "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "tools": [{"type": "function", "name": "find", "parameters": schema}]})
+    assert answer.status == 200, answer.body
+    (call,) = json.loads(answer.body)["output"]
+    assert call["type"] == "function_call" and len(json.loads(call["arguments"])["word"]) <= 9
+    answer = server.post("/v1/responses", {
+        "input": "x", "store": False, "max_output_tokens": 200,
+        "text": {"format": {"type": "json_schema", "name": "word", "schema": schema}}})
+    assert answer.status == 200, answer.body
+    (item,) = json.loads(answer.body)["output"]
+    assert len(json.loads(item["content"][0]["text"])["word"]) <= 9
