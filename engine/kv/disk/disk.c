@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -26,7 +27,7 @@ static const double pause_s = 1;
 
 enum { N_THREADS = 4, MAX_LENGTHS = 4096 };
 /* Memory of files that were read is kept for the next ones: fresh pages cost as much as reading. */
-enum { N_SPARES = 16, MAX_SPARE_BYTES = 16 << 20 };
+enum { N_SPARES = 16, MAX_SPARE_BYTES = 16 << 20, HUGE_PAGE = 2 << 20 };
 
 struct spare {
     char *bytes; /* NULL: none */
@@ -169,8 +170,10 @@ static int take_memory(struct kv_disk *disk, struct disk_job *job) {
     }
     pthread_mutex_unlock(&disk->lock);
     if (job->file) return 0;
-    job->capacity = round_up(job->size, DISK_ALIGN);
-    job->file = aligned_alloc(DISK_ALIGN, job->capacity);
+    const size_t align = job->size < HUGE_PAGE ? DISK_ALIGN : HUGE_PAGE;
+    job->capacity = round_up(job->size, align);
+    job->file = aligned_alloc(align, job->capacity);
+    if (job->file && align == HUGE_PAGE) madvise(job->file, job->capacity, MADV_HUGEPAGE);
     return job->file ? 0 : ERR_NOMEM;
 }
 
