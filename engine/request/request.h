@@ -34,6 +34,8 @@ struct sampling_params {
     int32_t n_prompt_logprobs; /* -1: none; else per prompt token */
 };
 
+enum { REQUEST_MAX_TENANTS = 65 }; /* 64 API keys, and requests without one */
+
 struct engine_request {
     uint32_t *prompt; /* owned, [n_prompt], n_prompt >= 1 */
     uint32_t n_prompt;
@@ -43,9 +45,12 @@ struct engine_request {
     struct prefill_choice prefill;
     /* Sequences share cached prefixes only within one salt; 0: the common one. */
     uint64_t cache_salt;
-    int32_t priority; /* lower runs first; ties by arrival */
-    bool progress;    /* events tell how much of the prompt has been computed */
-    void *user;       /* returned with every event */
+    int32_t priority; /* lower runs first; ties by fair share, then by arrival */
+    /* Among equals tenants get tokens in proportion to their weights (fair_share.h). */
+    uint32_t tenant; /* < REQUEST_MAX_TENANTS */
+    uint32_t weight; /* 0 counts as 1 */
+    bool progress;   /* events tell how much of the prompt has been computed */
+    void *user;      /* returned with every event */
 };
 
 struct sampling_params sampling_defaults(void);

@@ -22,6 +22,7 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/swap.h"
+#include "engine/schedule/fair_share.h"
 #include "engine/schedule/prefill_queue.h"
 #include "engine/schedule/sequence.h"
 
@@ -30,6 +31,7 @@ struct scheduler {
     uint32_t max_rows, max_seqs;
     double (*now_s)(void);
     struct prefill_queue prefill_queue;
+    struct fair_share fair_share;
     struct sequence *first_waiting, *last_waiting;
     struct sequence **running; /* [n_running], by rank */
     uint32_t n_waiting, n_running;
@@ -86,7 +88,8 @@ void scheduler_destroy(struct scheduler *s) {
 }
 
 static bool ranks_before(const struct sequence *a, const struct sequence *b) {
-    return a->priority != b->priority ? a->priority < b->priority : a->id < b->id;
+    if (a->priority != b->priority) return a->priority < b->priority;
+    return a->share_tag != b->share_tag ? a->share_tag < b->share_tag : a->id < b->id;
 }
 
 /* Inserts by rank.  Walks from the closer side: new sequences belong near the end, preempted ones
@@ -137,6 +140,7 @@ static void retire(struct scheduler *s, struct sequence *seq) {
     prefill_queue_end(&s->prefill_queue, seq);
     seq->over = true;
     if (seq->n_inflight > 0) return;
+    fair_share_end(&s->fair_share, seq->tenant, sequence_n_generated(seq));
     sequence_keep(seq);
     sequence_destroy(seq);
 }
@@ -151,6 +155,8 @@ static void end(struct scheduler *s, struct sequence *seq, enum finish_reason re
 }
 
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
+    seq->share_tag = fair_share_enter(&s->fair_share, seq->tenant, seq->weight, seq->n_prompt,
+                                      seq->params.max_tokens);
     if (kv_prepare(&seq->kv, seq->tokens))
         end(s, seq, FINISH_ERROR, ERR_NOMEM, "no memory for the request's page lists", events);
     else waiting_insert(s, seq);
@@ -328,6 +334,7 @@ static void start_running(struct scheduler *s, struct sequence *seq,
                           struct prefill_budget *budget) {
     waiting_remove(s, seq);
     if (!seq->admitted) {
+        fair_share_admit(&s->fair_share, seq->share_tag);
         seq->n_cached = seq->kv.n_tokens;
         s->stats.prompt_tokens += seq->n_prompt;
         s->stats.cached_tokens += seq->n_cached;

@@ -5,7 +5,8 @@
  *                    ▲                     │
  *                    └──── preempt ────────┘   suspended: frees its pages, keeps its tokens
  *
- * Both lists are in order of rank: lower priority number first, then arrival.  A step has one row
+ * Both lists are in order of rank: lower priority number first, then fair share between tenants
+ * (fair_share.h), then arrival.  A step has one row
  * for every running sequence that generates, and fills up with prefill chunks in order of rank.  A
  * prompt's pages are taken when its sequence is admitted.  Pages for generated tokens are taken as
  * they are needed, or all at admission: kv_grows() says which.  When pages run out, the sequence of

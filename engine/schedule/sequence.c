@@ -54,6 +54,8 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->shared = shared;
     seq->id = id;
     seq->priority = request->priority;
+    seq->tenant = request->tenant;
+    seq->weight = request->weight;
     seq->progress = request->progress;
     seq->user = request->user;
     seq->params = request->params;

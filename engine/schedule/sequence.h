@@ -48,6 +48,8 @@ struct sequence {
     const struct sequence_shared *shared;
     uint64_t id;
     int32_t priority;
+    uint32_t tenant, weight;
+    double share_tag; /* fair_share.h; set by the scheduler */
     void *user;
     struct sampling_params params; /* owned */
     uint32_t *tokens;              /* owned */

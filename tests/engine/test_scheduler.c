@@ -78,6 +78,8 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
                                                      (uint32_t)rand() % most);
             client_fill_prompt(&r);
             r.priority = rand() % 4 - 2;
+            r.tenant = i % 3;
+            r.weight = i % 4;
             r.cache_salt = (uint64_t)(rand() % 2);
             r.kv = random_choice(mixed);
             r.priority += r.kv.type;
@@ -280,6 +282,65 @@ static void lower_priority_numbers_run_first(void **state) {
     assert_false(clients[0].finished);
     while (!clients[0].finished) assert_true(fixture_step(&f, 0));
     assert_false(clients[1].finished);
+    fixture_run(&f);
+    fixture_fini(&f);
+}
+
+/* Runs one request at a time until n have finished; returns how many of them are clients
+ * [first, end). */
+static uint32_t run_until(struct fixture *f, const struct client *clients, uint32_t n_clients,
+                          uint32_t n, uint32_t first, uint32_t end) {
+    for (uint32_t n_finished = 0, n_among;;) {
+        n_finished = n_among = 0;
+        for (uint32_t i = 0; i < n_clients; i++) {
+            n_finished += clients[i].finished;
+            n_among += clients[i].finished && i >= first && i < end;
+        }
+        if (n_finished >= n) return n_among;
+        assert_true(fixture_step(f, 0));
+    }
+}
+
+/* Twelve requests of one tenant come first, and six of another.  All cost the same. */
+static void check_shares(uint32_t weight, uint32_t n_first, uint32_t n_of_other) {
+    enum { N_FLOOD = 12, N_OTHER = 6, N = N_FLOOD + N_OTHER };
+    struct fixture f;
+    struct client clients[N] = {0};
+    fixture_init(&f, 40, 64, 1);
+    for (uint32_t i = 0; i < N; i++) {
+        struct engine_request r = client_request(&clients[i], 10, 4);
+        r.params.ignore_eos = true;
+        r.tenant = i >= N_FLOOD;
+        r.weight = r.tenant ? weight : 1;
+        fixture_submit(&f, &r, i + 1);
+    }
+    assert_int_equal(run_until(&f, clients, N, n_first, N_FLOOD, N), n_of_other);
+    fixture_run(&f);
+    fixture_fini(&f);
+}
+
+static void tenants_share_by_weight_not_by_number(void **state) {
+    (void)state;
+    check_shares(0, 8, 4); /* 0 counts as 1 */
+    check_shares(1, 8, 4);
+    check_shares(3, 8, 6);
+}
+
+/* What a tenant did not use while it was idle is not saved up. */
+static void an_idle_tenant_saves_nothing_up(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client clients[16] = {0};
+    fixture_init(&f, 40, 64, 1);
+    for (uint32_t i = 0; i < 16; i++) {
+        struct engine_request r = client_request(&clients[i], 10, 4);
+        r.params.ignore_eos = true;
+        r.tenant = i >= 12;
+        if (i == 12) run_until(&f, clients, 16, 6, 0, 16);
+        fixture_submit(&f, &r, i + 1);
+    }
+    const uint32_t n_other = run_until(&f, clients, 16, 10, 12, 16);
+    assert_in_range(n_other, 1, 2);
     fixture_run(&f);
     fixture_fini(&f);
 }
@@ -506,6 +567,8 @@ int main(void) {
         cmocka_unit_test(a_conversation_goes_on_from_cached_answers),
         cmocka_unit_test(prompt_scores_cover_the_prompt_whatever_is_cached),
         cmocka_unit_test(lower_priority_numbers_run_first),
+        cmocka_unit_test(tenants_share_by_weight_not_by_number),
+        cmocka_unit_test(an_idle_tenant_saves_nothing_up),
         cmocka_unit_test(fewer_neighbours_are_reason_enough_to_try_again),
         cmocka_unit_test(prompts_of_a_step_share_their_slots),
         cmocka_unit_test(cancelling_frees_pages_in_every_phase),
