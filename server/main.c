@@ -16,7 +16,7 @@
 #include "engine/cpu/cpu.h"
 #include "server/bench/bench.h"
 #include "server/serve.h"
-#include "server/settings/api_key.h"
+#include "server/settings/api_keys.h"
 #include "server/settings/build_info.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
@@ -97,7 +97,7 @@ static int run_serve(int argc, char **argv) {
     char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    if (api_key_settle(&options, &err)) {
+    if (api_keys_settle(&options, &err)) {
         options_fini(&options);
         return refuse_usage(&err);
     }

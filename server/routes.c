@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "server/api/auth.h"
+#include "server/api/browsers.h"
 #include "server/api/cancel.h"
 #include "server/api/chat/chat.h"
 #include "server/api/conversation/request.h"
@@ -151,27 +152,39 @@ static bool method_fits(const struct route *route, const char *method) {
            (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
 }
 
+/* Refuses a method that the route does not have. */
+static int check_method(const struct route *route, struct http_exchange *exchange,
+                        struct api_error *err) {
+    const char *method = http_method(exchange);
+    if (method_fits(route, method)) return 0;
+    http_set_header(exchange, "Allow",
+                    strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method);
+    return api_error_set(err, 405, "method_not_allowed", NULL, "%.32s is not allowed on %.200s",
+                         method, http_path(exchange));
+}
+
+static int check(const struct server *server, const struct route *route,
+                 struct http_exchange *exchange, struct api_error *err) {
+    const bool is_open = route && route->open;
+    const int rc = is_open ? 0 : auth_check(server->keys, exchange, err);
+    if (rc) return rc;
+    if (route) return check_method(route, exchange, err);
+    return api_error_set(err, 404, "not_found", NULL, "%.200s does not exist", http_path(exchange));
+}
+
 bool routes_admit(struct http_exchange *exchange, void *ctx) {
     struct server *server = ctx;
-    const char *method = http_method(exchange), *path = http_path(exchange);
-    const struct route *route = find_route(path);
-    const api_error_writer write_error = route ? route->write_error : NULL;
+    const struct route *route = find_route(http_path(exchange));
     struct api_error err;
-    if ((!route || !route->open) && auth_check(server->api_key, exchange, &err)) {
-        reply_error_as(server, exchange, &err, write_error);
-    } else if (!route) {
-        api_error_set(&err, 404, "not_found", NULL, "%.200s does not exist", path);
-        reply_error_as(server, exchange, &err, write_error);
-    } else if (!method_fits(route, method)) {
-        api_error_set(&err, 405, "method_not_allowed", NULL, "%.32s is not allowed on %.200s",
-                      method, path);
-        http_set_header(exchange, "Allow",
-                        strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method);
-        reply_error_as(server, exchange, &err, write_error);
-    } else {
-        return true;
+    int rc = browsers_check(&server->browsers, exchange, &err);
+    if (!rc && browsers_is_preflight(&server->browsers, exchange)) {
+        struct buffer nothing = {0};
+        reply_text(server, exchange, 204, NULL, &nothing);
+        return false;
     }
-    return false;
+    if (!rc) rc = check(server, route, exchange, &err);
+    if (rc) reply_error_as(server, exchange, &err, route ? route->write_error : NULL);
+    return !rc;
 }
 
 void routes_handle(struct http_exchange *exchange, void *ctx) {

@@ -27,8 +27,8 @@ struct route {
     const char *about;                         /* what the answer is */
 };
 
-/* Decides on path, method and API key before a body is read, so a client without the key cannot
- * make the server hold 64 MB.  This and routes_handle() are the transport's callbacks; ctx is the
+/* Decides on host, origin, path, method and API key before a body is read, so a client without the
+ * key cannot make the server hold 64 MB.  This and routes_handle() are the transport's callbacks; ctx is the
  * struct server. */
 bool routes_admit(struct http_exchange *exchange, void *ctx);
 void routes_handle(struct http_exchange *exchange, void *ctx);

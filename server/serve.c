@@ -19,7 +19,7 @@
 #include "server/http/http.h"
 #include "server/loop_memory.h"
 #include "server/routes.h"
-#include "server/settings/api_key.h"
+#include "server/settings/api_keys.h"
 #include "server/settings/chat_template.h"
 #include "server/settings/engine_setup.h"
 #include "server/settings/log.h"
@@ -269,7 +269,8 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     if (!s->model_name) return error_set(err, ERR_NOMEM, "no memory for the name of the model");
     server->info = engine_info(server->engine);
     server->model_name = s->model_name;
-    server->api_key = s->options->api_key;
+    server->keys = &s->options->keys;
+    server->deadline_s = s->options->request_deadline;
     server->created = (int64_t)time(NULL);
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
     server->limits = (struct request_limits){
@@ -316,7 +317,12 @@ static int start_http(struct serve *s, struct error *err) {
         .refused = request_refused,
         .ctx = &s->server,
     };
-    return http_create(&s->server.http, &s->loop, &config, err);
+    const int rc = http_create(&s->server.http, &s->loop, &config, err);
+    if (rc) return rc;
+    s->server.browsers = (struct browser_rules){.origins = o->allowed_origins,
+                                                .hosts = o->allowed_hosts,
+                                                .is_loopback = http_is_loopback(s->server.http)};
+    return 0;
 }
 
 static void init_handles(struct serve *s) {
@@ -372,7 +378,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
         log_offload(&s);
         log_chat(&s);
         start_handles(&s);
-        api_key_warn(options, http_is_loopback(s.server.http));
+        api_keys_warn(options, http_is_loopback(s.server.http));
         log_event(LOG_INFO, "listening on http://%s:%u", options->host, http_port(s.server.http));
     }
     /* Returns when every handle is closed and no job is left. */

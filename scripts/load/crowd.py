@@ -22,7 +22,7 @@ import threading
 import time
 import urllib.request
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: quire\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 BODY_MIB = 32
 SLACK_MIB = 64  # libmicrohttpd's buffers, and the allocator
 
@@ -49,7 +49,7 @@ def stream(port, max_tokens, failures):
 
 def is_served(port):
     with connect(port, "127.0.0.1") as client:
-        client.sendall(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
+        client.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         try:
             return b" 200 " in client.recv(64)
         except OSError:

@@ -8,6 +8,7 @@
 
 #include "server/http/http.h"
 #include "server/json/api_error.h"
+#include "server/settings/api_keys.h"
 
 /* Compares in a time that depends only on the length of what the client sent.  A client therefore
  * cannot find the key letter by letter. */
@@ -27,12 +28,30 @@ static const char *bearer_of(const struct http_exchange *exchange) {
     return header + sizeof(scheme) - 1 + strspn(header + sizeof(scheme) - 1, " ");
 }
 
-int auth_check(const char *key, const struct http_exchange *exchange, struct api_error *err) {
-    if (!key) return 0;
-    const char *bearer = bearer_of(exchange), *given = http_header(exchange, "x-api-key");
-    const bool same_bearer = bearer && same_secret(key, bearer);
-    if (same_bearer || (given && same_secret(key, given))) return 0;
-    return api_error_set(err, 401, "invalid_api_key", NULL,
-                         bearer || given ? "the API key is wrong"
-                                         : "send the API key as `Authorization: Bearer KEY`");
+/* Compares with every key, so that the time does not tell which one it is. */
+static const struct api_key *find(const struct api_keys *keys, const char *given) {
+    const struct api_key *found = NULL;
+    for (uint32_t i = 0; given && i < keys->n; i++)
+        if (same_secret(keys->all[i].key, given)) found = &keys->all[i];
+    return found;
+}
+
+const struct api_key *auth_find(const struct api_keys *keys, const struct http_exchange *exchange) {
+    if (!keys) return NULL;
+    const struct api_key *by_bearer = find(keys, bearer_of(exchange)),
+                         *by_header = find(keys, http_header(exchange, "x-api-key"));
+    return by_bearer ? by_bearer : by_header;
+}
+
+int auth_check(const struct api_keys *keys, const struct http_exchange *exchange,
+               struct api_error *err) {
+    if (!keys || keys->n == 0 || auth_find(keys, exchange)) return 0;
+    const bool gave = bearer_of(exchange) || http_header(exchange, "x-api-key");
+    return api_error_set(
+        err, 401, "invalid_api_key", NULL,
+        gave ? "the API key is wrong" : "send the API key as `Authorization: Bearer KEY`");
+}
+
+uint32_t auth_tenant(const struct api_keys *keys, const struct api_key *key) {
+    return key ? (uint32_t)(key - keys->all) + 1 : 0;
 }

@@ -1,14 +1,25 @@
-/* auth.h - checks that a request carries the API key.
+/* auth.h - checks that a request carries an API key, and tells which.
  *
  * Thread: any.  Memory: none. */
 #ifndef SERVER_API_AUTH_H
 #define SERVER_API_AUTH_H
 
+#include <stdint.h>
+
 struct api_error;
+struct api_key;
+struct api_keys;
 struct http_exchange;
 
-/* Refuses with 401 a request that carries the key neither in its header Authorization nor in
- * x-api-key, where clients of Anthropic's API have it.  key: NULL lets every request pass. */
-int auth_check(const char *key, const struct http_exchange *exchange, struct api_error *err);
+/* Returns the key that the request carries in its header Authorization, or in x-api-key, where
+ * clients of Anthropic's API have it.  NULL: none of them. */
+const struct api_key *auth_find(const struct api_keys *keys, const struct http_exchange *exchange);
+
+/* Refuses a request without a key with 401.  keys: NULL or empty lets every request pass. */
+int auth_check(const struct api_keys *keys, const struct http_exchange *exchange,
+               struct api_error *err);
+
+/* Returns the tenant of a key's requests: 0 without a key, else its number from 1 on. */
+uint32_t auth_tenant(const struct api_keys *keys, const struct api_key *key);
 
 #endif

@@ -18,6 +18,7 @@
 #include "server/api/prefill_account.h"
 #include "server/json/buffer.h"
 
+struct api_key;
 struct completion;
 struct engine_request;
 struct http_exchange;
@@ -55,6 +56,7 @@ struct completion {
     struct job job; /* first: see job.h */
     const struct completion_api *api;
     struct completion *next, **link; /* in server->completions */
+    const struct api_key *key;       /* of the client; NULL: none is needed */
     bool accepted;                   /* by the engine */
     bool cancelled;                  /* by a client, in a request of its own */
     struct completion_request request;

@@ -9,11 +9,13 @@
 #include "engine/base/error.h"
 #include "engine/engine.h"
 #include "engine/grammar/grammar.h"
+#include "server/api/auth.h"
 #include "server/api/completion.h"
 #include "server/api/fanout.h"
 #include "server/api/reply.h"
 #include "server/api/server.h"
 #include "server/http/http.h"
+#include "server/settings/api_keys.h"
 #include "server/settings/log.h"
 
 static void completion_free(struct completion *c) {
@@ -220,11 +222,17 @@ static void send_whole(struct completion *c) {
 
 /* ---- loop: events ---- */
 
+static struct rate_limit *rate_of(const struct completion *c) {
+    struct server *server = c->job.server;
+    return &server->rates[auth_tenant(server->keys, c->key)];
+}
+
 static void take_ending(struct completion *c, struct choice *choice,
                         const struct engine_event *event) {
     assert(!choice->finished && c->n_live > 0);
     choice->finished = true;
     c->n_live--;
+    rate_limit_take(rate_of(c), event->n_generated);
     if (choice == &c->choices[choice->prompt_index * c->request.best_of]) {
         c->n_cached += event->n_cached;
         prefill_account_add_reused(&c->prefill, &event->prefill);
@@ -319,16 +327,27 @@ static int refuse_submission(struct completion *c, const struct error *why) {
     return api_error_from(&c->job.err, why, why->param ? why->param : "prompt");
 }
 
+/* Tells the engine on whose behalf the sequences run. */
+static void attribute(struct completion *c) {
+    const uint32_t tenant = auth_tenant(c->job.server->keys, c->key);
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        c->submission[i].tenant = tenant;
+        c->submission[i].weight = c->key ? c->key->weight : 1;
+    }
+}
+
 /* Submits the sequences to the engine, all or none. */
 static int submit(struct completion *c) {
     struct server *server = c->job.server;
     struct error why = {0};
     if (server->stopped) return refuse_stopping(&c->job.err);
+    attribute(c);
     uint64_t *ids = calloc(c->n_choices, sizeof(*ids));
     int rc = ids ? 0 : error_set(&why, ERR_NOMEM, "no memory for %u sequences", c->n_choices);
     if (!rc) rc = engine_submit(server->engine, c->submission, c->n_choices, ids, &why);
     if (!rc) {
         for (uint32_t i = 0; i < c->n_choices; i++) c->choices[i].engine_id = ids[i];
+        rate_limit_take(rate_of(c), c->n_prompt);
         free(c->submission); /* the engine owns what it held */
         c->submission = NULL;
     }
@@ -356,11 +375,24 @@ static void job_done(struct job *job) {
     begin_answer(c);
 }
 
+/* Refuses a request whose key has used up its tokens of this minute. */
+static int check_rate(struct server *server, const struct api_key *key, struct api_error *err) {
+    if (!key) return 0;
+    const uint32_t wait = rate_limit_wait(&server->rates[auth_tenant(server->keys, key)],
+                                          key->tokens_per_minute, uv_now(server->loop));
+    if (wait == 0) return 0;
+    api_error_set(err, 429, "rate_limit_exceeded", NULL,
+                  "this API key may use %llu tokens a minute: try again in %u s",
+                  (unsigned long long)key->tokens_per_minute, wait);
+    err->retry_s = wait;
+    return ERR_INVALID;
+}
+
 void completion_start(struct server *server, struct http_exchange *exchange,
                       const struct completion_api *api) {
-    if (server->draining) {
-        struct api_error err;
-        refuse_stopping(&err);
+    const struct api_key *key = auth_find(server->keys, exchange);
+    struct api_error err;
+    if (server->draining ? refuse_stopping(&err) : check_rate(server, key, &err)) {
         reply_error_as(server, exchange, &err, api->write_error);
         return;
     }
@@ -368,6 +400,7 @@ void completion_start(struct server *server, struct http_exchange *exchange,
                                                           api->size, api->run, job_done);
     if (!c) return;
     c->api = api;
+    c->key = key;
     strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
     c->created = (int64_t)time(NULL);
     c->started_ns = uv_hrtime();
@@ -377,14 +410,32 @@ void completion_start(struct server *server, struct http_exchange *exchange,
     server->completions = c;
 }
 
+static void ping(struct completion *c, uint64_t now_ms) {
+    if (now_ms - c->written_ms < COMPLETIONS_SILENCE_MS) return;
+    const char *text = c->api->ping ? c->api->ping : ": ping\n\n";
+    http_stream_write(c->job.exchange, text, strlen(text));
+    c->written_ms = now_ms;
+}
+
+static bool is_late(const struct completion *c) {
+    const uint64_t limit = c->job.server->deadline_s;
+    return limit > 0 && seconds_since_start(c) > (double)limit;
+}
+
+static void fail_late(struct completion *c) {
+    struct api_error err;
+    api_error_set(&err, 504, "deadline_exceeded", NULL,
+                  "the request was not finished within %llu s (--request-deadline)",
+                  (unsigned long long)c->job.server->deadline_s);
+    fail(c, &err);
+}
+
 void completions_tick(struct server *server) {
-    const uint64_t now = uv_now(server->loop);
+    const uint64_t now_ms = uv_now(server->loop);
     for (struct completion *c = server->completions; c; c = c->next) {
-        if (!c->accepted || !c->job.exchange || !c->request.stream) continue;
-        if (now - c->written_ms < COMPLETIONS_SILENCE_MS) continue;
-        const char *ping = c->api->ping ? c->api->ping : ": ping\n\n";
-        http_stream_write(c->job.exchange, ping, strlen(ping));
-        c->written_ms = now;
+        if (!c->accepted || !c->job.exchange) continue;
+        if (is_late(c)) fail_late(c);
+        else if (c->request.stream) ping(c, now_ms);
     }
 }
 

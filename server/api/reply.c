@@ -1,6 +1,7 @@
 /* reply.c - see reply.h. */
 #include "server/api/reply.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "server/api/server.h"
@@ -54,7 +55,11 @@ void reply_error_as(struct server *server, struct http_exchange *exchange,
                     const struct api_error *err, api_error_writer write) {
     struct buffer body = {0};
     (write ? write : api_error_write)(err, &body);
-    if (err->status == 429) http_set_header(exchange, "Retry-After", "1");
+    if (err->status == 429) {
+        char seconds[16];
+        snprintf(seconds, sizeof(seconds), "%u", err->retry_s ? err->retry_s : 1);
+        http_set_header(exchange, "Retry-After", seconds);
+    }
     if (err->status == 401) http_set_header(exchange, "WWW-Authenticate", "Bearer");
     reply_json(server, exchange, err->status, &body);
 }

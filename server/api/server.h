@@ -9,10 +9,13 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "server/api/browsers.h"
 #include "server/api/completion_request.h"
 #include "server/api/counters.h"
 #include "server/api/job.h"
+#include "server/api/rate_limit.h"
 
+struct api_keys;
 struct completion;
 struct engine;
 struct engine_info;
@@ -23,10 +26,14 @@ struct server {
     struct http *http;
     struct engine *engine;
     const struct engine_info *info;
-    const char *model_name, *api_key; /* api_key NULL: no key is needed */
-    int64_t created;                  /* Unix time the model was loaded */
-    bool draining;                    /* new completions are refused */
-    bool stopped;                     /* the engine accepts no more requests */
+    const char *model_name;
+    const struct api_keys *keys; /* NULL, or none of them: no key is needed */
+    struct browser_rules browsers;
+    struct rate_limit rates[REQUEST_MAX_TENANTS];
+    uint64_t deadline_s; /* that a completion may take; 0: any time */
+    int64_t created;     /* Unix time the model was loaded */
+    bool draining;       /* new completions are refused */
+    bool stopped;        /* the engine accepts no more requests */
     struct request_limits limits;
     struct counters counters;
     struct job_lanes jobs;

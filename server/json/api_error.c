@@ -12,6 +12,7 @@ int api_error_set(struct api_error *err, unsigned status, const char *code, cons
                   const char *format, ...) {
     err->status = status;
     err->code = code;
+    err->retry_s = 0;
     err->param = param;
     va_list args;
     va_start(args, format);

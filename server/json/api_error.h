@@ -4,6 +4,8 @@
 #ifndef SERVER_JSON_API_ERROR_H
 #define SERVER_JSON_API_ERROR_H
 
+#include <stdint.h>
+
 struct buffer;
 struct error;
 
@@ -11,6 +13,7 @@ struct api_error {
     unsigned status;
     const char *param; /* NULL: none */
     const char *code;  /* NULL: none */
+    uint32_t retry_s;  /* seconds after which to try again; 0: as the status has it */
     char message[768];
 };
 

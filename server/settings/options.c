@@ -44,7 +44,18 @@ static const struct option entries[] = {
     {"api-key",
      STRING(api_key, NULL, "API key that every route but /health, /live and /ready requires")},
     {"api-key-file", STRING(api_key_file, NULL, "file with the API key; excludes --api-key")},
+    {"api-keys", STRING(api_keys, NULL,
+                        "JSON list of further API keys, each with a name, a weight and a limit of "
+                        "tokens")},
+    {"api-keys-file", STRING(api_keys_file, NULL, "file with that list; excludes --api-keys")},
     {"require-api-key", BOOL(require_api_key, "false", "refuse to start without an API key")},
+    {"allowed-origins",
+     STRING(allowed_origins, NULL,
+            "origins of web pages that may use the server, separated by commas; *: any [its own]")},
+    {"allowed-hosts",
+     STRING(allowed_hosts, NULL,
+            "names in the header Host that are answered beside localhost and addresses, separated "
+            "by commas; *: any [none on a loopback address, elsewhere any]")},
     {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
                              "most tokens of prompt and answer together; 0: the model's context")},
     {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "most sequences that run at once")},
@@ -124,6 +135,9 @@ static const struct option entries[] = {
     {"stall-timeout",
      NUMBER(stall_timeout, 1, 86400, "30",
             "seconds after which a client that reads nothing of its stream is dropped")},
+    {"request-deadline",
+     NUMBER(request_deadline, 0, 86400, "0",
+            "seconds after which a completion that is not finished ends with 504; 0: never")},
     {"shutdown-timeout", NUMBER(shutdown_timeout, 0, 86400, "30",
                                 "seconds in which running requests may finish after SIGTERM")},
     {"log-level", CHOICE(log_level, level_words, "info", "least important level that is logged")},
@@ -291,7 +305,7 @@ static int apply_flag(const struct option_table *table, void *options, int argc,
 }
 
 static int apply_flags(struct options *options, int argc, char **argv, struct error *err) {
-    const char *key_before = options->api_key;
+    const char *key_before = options->api_key, *keys_before = options->api_keys;
     bool has_model = false;
     for (int i = 0; i < argc; i++) {
         int rc = 0;
@@ -309,7 +323,7 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
         if (rc) return rc;
     }
     /* Setting a value copies it before the old copy is freed, so a changed pointer means a flag. */
-    options->api_key_in_arguments = options->api_key != key_before;
+    options->keys_in_arguments = options->api_key != key_before || options->api_keys != keys_before;
     return 0;
 }
 
@@ -421,6 +435,7 @@ void options_free(const struct option_table *table, void *target) {
 
 void options_fini(struct options *options) {
     options_free(&settings, options);
+    api_keys_fini(&options->keys);
     *options = (struct options){0};
 }
 

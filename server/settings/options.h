@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "server/settings/api_keys.h"
 #include "server/settings/kv_rules.h"
 
 struct error;
@@ -30,7 +31,9 @@ enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 /* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
 struct options {
     char *model, *host, *served_model_name, *config; /* NULL: not given */
-    char *api_key, *api_key_file;
+    char *api_key, *api_key_file, *api_keys, *api_keys_file;
+    struct api_keys keys; /* from these four: api_keys_settle() */
+    char *allowed_origins, *allowed_hosts;
     char *kv_policy, *allowed_kv_policies;
     struct kv_rules kv_rules; /* parsed from these two */
     char *kv_disk_path;       /* NULL: no tier on disk */
@@ -41,13 +44,13 @@ struct options {
     uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
     uint64_t prefill; /* enum prefill_mode */
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
-    uint64_t load_format, log_level, shutdown_timeout, request_timeout;
+    uint64_t load_format, log_level, shutdown_timeout, request_timeout, request_deadline;
     uint64_t keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_buffered_body, max_connections;
     double gpu_memory_utilization;
     bool enable_prefix_caching, batch_invariant, require_api_key;
-    bool api_key_in_arguments; /* --api-key was given as a flag */
-    bool help;                 /* --help was given */
+    bool keys_in_arguments; /* --api-key or --api-keys was given as a flag */
+    bool help;              /* --help was given */
 };
 
 enum option_kind {

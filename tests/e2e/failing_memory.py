@@ -58,7 +58,7 @@ def completion(**parameters):
 
 def other(method, path, body=None):
     data = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nHost: quire\r\nConnection: close\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     if body is not None:
         head += f"Content-Length: {len(data)}\r\n"
     return head.encode() + b"\r\n" + data

@@ -113,7 +113,7 @@ class RawConnection:
 
 def completion_request(keep_alive=True, **parameters):
     body = json.dumps({"temperature": 0, **parameters}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: quire\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     if not keep_alive:
         head += "Connection: close\r\n"
     return head.encode() + b"Content-Type: application/json\r\n\r\n" + body

@@ -1,5 +1,6 @@
 """Where the key comes from, and what is said of it: files of every kind, the list of processes,
 open addresses."""
+import json
 import os
 import socket
 import subprocess
@@ -8,7 +9,7 @@ import pytest
 
 from server import BINARY, PATIENCE, WRAPPER
 
-SHOWS = "--api-key shows in the list of processes"
+SHOWS = "API keys among the arguments show in the list of processes"
 OPEN = "no API key is required on "
 
 
@@ -100,3 +101,61 @@ def test_a_server_that_must_have_a_key_does_not_start_without(serve, tiny_model)
     assert "--require-api-key" in said and "--api-key-file" in said
     server = serve("--require-api-key", model=tiny_model, env={"QUIRE_API_KEY": "sesame"})
     assert server.get("/version").status == 401
+
+
+LIST = {"keys": [{"name": "a-team", "key": "sesame", "weight": 2},
+                 {"name": "b", "key": "poppy", "tokens-per-minute": 30}]}
+
+
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_there_may_be_several_keys(serve, tmp_path, tiny_model, source):
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(LIST))
+    server = (serve("--api-keys-file", path, model=tiny_model, env={"QUIRE_API_KEY": "onion"})
+              if source == "file" else
+              serve(model=tiny_model, env={"QUIRE_API_KEYS": json.dumps(LIST),
+                                           "QUIRE_API_KEY": "onion"}))
+    for key in ("sesame", "poppy", "onion"):
+        assert server.get("/version", headers={"Authorization": f"Bearer {key}"}).status == 200
+        assert server.get("/version", headers={"x-api-key": key}).status == 200
+        assert key not in server.log
+    for key in ("sesam", "sesamepoppy", "a-team", ""):
+        assert server.get("/version", headers={"Authorization": f"Bearer {key}"}).status == 401
+
+
+def test_a_key_has_its_tokens_of_a_minute(serve, tmp_path, tiny_model):
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(LIST))
+    server = serve("--api-keys-file", path, model=tiny_model)
+
+    def ask(key):
+        return server.post("/v1/completions", {"prompt": "a", "max_tokens": 40, "ignore_eos": True},
+                           headers={"Authorization": f"Bearer {key}"})
+    assert ask("poppy").status == 200
+    refused = ask("poppy")
+    assert refused.status == 429 and b"30 tokens a minute" in refused.body
+    assert 20 <= int(refused.headers["Retry-After"]) <= 60
+    assert [ask("sesame").status for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.parametrize("content,why", [
+    ("", "no JSON"),
+    ("sesame", "no JSON"),
+    ("[]", "must be"),
+    ('{"keys": []}', "must be"),
+    ('{"keys": [{"key": "sesame"}]}', "name"),
+    ('{"keys": [{"name": "a b", "key": "sesame"}]}', "a name has"),
+    ('{"keys": [{"name": "a", "key": ""}]}', "empty"),
+    ('{"keys": [{"name": "a", "key": "se\\nsame"}]}', "control character"),
+    ('{"keys": [{"name": "a", "key": "sesame", "wait": 1}]}', "wait"),
+    ('{"keys": [{"name": "a", "key": "sesame", "weight": 0}]}', "weight is"),
+    ('{"keys": [{"name": "a", "key": "sesame"}, {"name": "b", "key": "sesame"}]}', "the same"),
+    ('{"keys": [{"name": "a", "key": "sesame"}, {"name": "a", "key": "b"}]}', "the same"),
+    (json.dumps({"keys": [{"name": f"k{i}", "key": f"sesame{i}"} for i in range(65)]}), "more than"),
+    ("x" * 300_000, "longer than"),
+])
+def test_what_is_no_list_of_keys_is_refused(tmp_path, tiny_model, content, why):
+    path = tmp_path / "keys.json"
+    path.write_text(content)
+    said = run_serve(tiny_model, "--api-keys-file", path)
+    assert why in said and "sesame" not in said, said

@@ -23,7 +23,7 @@ async def streamed(server, body):
     """The text of one streamed completion by raw socket, each event checked: order and identity."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     payload = json.dumps(body).encode()
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: quire\r\nConnection: close\r\n"
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                  b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
                  % (len(payload), payload))
     head = await reader.readuntil(b"\r\n\r\n")

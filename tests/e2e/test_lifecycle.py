@@ -75,7 +75,7 @@ def test_while_draining_new_work_is_refused(serve):
     server = serve("--shutdown-timeout", "60")
     with RawConnection(server) as running, RawConnection(server) as waiting:
         # An open connection may still ask.
-        waiting.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
+        waiting.send(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         waiting.read_reply()
         running.send_completion(stream=True, max_tokens=20000, **LONG)
         running.read_head()

@@ -46,7 +46,7 @@ def ask_live(server, n_requests):
     with RawConnection(server) as connection:
         for _ in range(n_requests):
             begun = time.monotonic()
-            connection.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
+            connection.send(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             status, _, _ = connection.read_reply()
             assert status == 200
             longest = max(longest, time.monotonic() - begun)
@@ -131,7 +131,7 @@ def logged(server, request_id):
 def test_a_path_cannot_forge_the_log(server, target, path):
     request_id = f"forge-{zlib.crc32(target.encode())}"
     with RawConnection(server) as connection:
-        connection.send(f"GET {target} HTTP/1.1\r\nHost: quire\r\nX-Request-Id: {request_id}\r\n"
+        connection.send(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {request_id}\r\n"
                         "\r\n".encode())
         status, _, _ = connection.read_reply()
         assert status == 404
@@ -151,7 +151,7 @@ def test_raw_bytes_do_not_reach_the_log(server, head):
     """Whatever the transport makes of them."""
     request_id = f"raw-{zlib.crc32(head)}"
     with RawConnection(server) as connection:
-        connection.send(head + f"Host: quire\r\nX-Request-Id: {request_id}\r\n"
+        connection.send(head + f"Host: localhost\r\nX-Request-Id: {request_id}\r\n"
                         "Connection: close\r\n\r\n".encode())
         connection.read_to_close()
     server.get("/version", headers={"x-request-id": f"behind-{request_id}"})

@@ -14,7 +14,7 @@ TEXT_BYTES = (1 << 19) if SLOW else (2 << 20)
 
 def tokenize_request(text):
     body = b'{"prompt": "' + text + b'"}'
-    head = f"POST /tokenize HTTP/1.1\r\nHost: quire\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

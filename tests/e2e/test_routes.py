@@ -159,7 +159,7 @@ class TestApiKey:
 
     def test_nobody_sends_a_body_without_it(self, guarded):
         with RawConnection(guarded) as connection:
-            connection.send(b"POST /v1/completions HTTP/1.1\r\nHost: quire\r\n"
+            connection.send(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                             b"Content-Length: 60000000\r\n\r\n{")
             status, headers, body = connection.read_reply()
             assert status == 401 and headers["x-request-id"]

@@ -10,7 +10,7 @@ from raw import RawConnection, completion_request
 from server import PATIENCE, SLOW, Server
 
 BODY = b'{"prompt":"a","max_tokens":1}'
-POST = b"POST /v1/completions HTTP/1.1\r\nHost: quire\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def assert_still_answers(server):
@@ -153,8 +153,8 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
     (POST + b": b\r\n\r\n", (400,)),
     (CHUNKED + b"1d\n" + BODY + b"\r\n0\r\n\r\n", (400,)),
     (CHUNKED + b"1d\r\n" + BODY + b"\n0\r\n\r\n", (400,)),
-    (b"GET /live?" + b"a=b&" * 450 + b" HTTP/1.1\r\nHost: quire\r\n\r\n", (414,)),
-    (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nHost: quire\r\n\r\n", (414,)),
+    (b"GET /live?" + b"a=b&" * 450 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", (414,)),
+    (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", (414,)),
     (POST + b"A: b\r\n" * 2000 + b"\r\n", (431,)),
     (b"nonsense\r\n\r\n", (400,)),
 ], ids=["nul", "nul-length", "nul-coding", "cr", "fold", "nameless", "chunk-lf", "chunk-end-lf",
@@ -177,7 +177,7 @@ def test_refusals_are_ours(server, request_bytes, statuses):
 
 def test_expecting_a_bodiless_request_keeps_the_next(server):
     with RawConnection(server) as connection:
-        connection.send(b"GET /live HTTP/1.1\r\nHost: quire\r\nExpect: 100-continue\r\n\r\n"
+        connection.send(b"GET /live HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n\r\n"
                         + completion_request(prompt="a", max_tokens=1))
         status, _ = connection.read_head()
         if status == 100:
@@ -238,7 +238,7 @@ class TestHangingUp:
             (crowd[-1].send_last if i % 2 else crowd[-1].send)(POST)
             if i % 16 == 0:
                 with RawConnection(server) as other:
-                    other.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
+                    other.send(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
                     assert other.read_head()[0] == 200
         for stream in streams:
             status, _, body = stream.read_reply()
@@ -372,7 +372,7 @@ def test_connections_beyond_the_descriptors_do_not_hang(serve, tiny_model, limit
     connections = [RawConnection(server, timeout=10) for _ in range(300)]
     for i, connection in enumerate(connections):
         try:
-            connection.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
+            connection.send(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             status = connection.read_head()[0]
         except (ConnectionResetError, BrokenPipeError):
             status = 503  # closed behind an answer that the reset overtook

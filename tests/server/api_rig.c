@@ -15,6 +15,11 @@
 #include "server/settings/log.h"
 #include "tests/server/fake_engine.h"
 
+static struct api_key some_keys[] = {
+    {.name = (char[]){"a"}, .key = (char[]){"secret"}, .weight = 1},
+    {.name = (char[]){"b"}, .key = (char[]){"other"}, .weight = 3, .tokens_per_minute = 20}};
+const struct api_keys rig_keys = {.all = some_keys, .n = 2};
+
 int rig_set_up(void **state) {
     static const struct layer_group group = {0, 2, 4};
     struct rig *rig = calloc(1, sizeof(*rig));

@@ -8,12 +8,16 @@
 #include <uv.h>
 
 #include "server/api/server.h"
+#include "server/settings/api_keys.h"
 #include "tests/server/fake_http.h"
 
 struct rig {
     uv_loop_t loop;
     struct server server;
 };
+
+/* "secret" (a), and "other" (b), which may use 20 tokens a minute and has weight 3. */
+extern const struct api_keys rig_keys;
 
 int rig_set_up(void **state);
 int rig_tear_down(void **state);

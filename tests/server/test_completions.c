@@ -559,7 +559,7 @@ static void metrics_count_by_pattern(void **state) {
 
 static void the_key_is_asked_for(void **state) {
     struct rig *rig = *state;
-    rig->server.api_key = "secret";
+    rig->server.keys = &rig_keys;
     static const char *const wrong[] = {NULL,           "",
                                         "Bearer",       "Bearer ",
                                         "Bearer secre", "Bearer secret2",
@@ -572,6 +572,50 @@ static void the_key_is_asked_for(void **state) {
     }
     assert_int_equal(status_of(rig, "GET", "/v1/models", "Bearer secret"), 200);
     assert_int_equal(status_of(rig, "GET", "/v1/models", "bearer secret"), 200);
+    assert_int_equal(status_of(rig, "GET", "/v1/models", "Bearer other"), 200);
+}
+
+/* Asks for ten tokens behind ten; returns the status. */
+static unsigned ask_with(struct rig *rig, const char *key, struct buffer *headers) {
+    struct http_exchange exchange =
+        rig_post("/v1/completions", "{\"prompt\":\"0123456789\",\"max_tokens\":10}");
+    exchange.authorization = key;
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
+    assert_true(exchange.completed);
+    const unsigned status = exchange.status;
+    if (exchange.headers.length > 0) buffer_puts(headers, exchange.headers.data);
+    fake_http_fini(&exchange);
+    return status;
+}
+
+static void a_key_has_its_tokens_of_a_minute(void **state) {
+    struct rig *rig = *state;
+    struct buffer headers = {0};
+    rig->server.keys = &rig_keys;
+    assert_int_equal(ask_with(rig, "Bearer other", &headers), 200);
+    assert_int_equal(ask_with(rig, "Bearer other", &headers), 429);
+    assert_non_null(strstr(headers.data, "Retry-After: "));
+    assert_int_equal(ask_with(rig, "Bearer secret", &headers), 200);
+    assert_int_equal(ask_with(rig, "Bearer secret", &headers), 200);
+    buffer_fini(&headers);
+}
+
+static void a_bucket_fills_with_time(void **state) {
+    (void)state;
+    struct rate_limit rate = {0};
+    assert_int_equal(rate_limit_wait(&rate, 60, 1000), 0);
+    rate_limit_take(&rate, 59);
+    assert_int_equal(rate_limit_wait(&rate, 60, 1000), 0); /* one is left */
+    rate_limit_take(&rate, 11);
+    assert_int_equal(rate_limit_wait(&rate, 60, 1000), 12);
+    assert_int_equal(rate_limit_wait(&rate, 60, 6000), 7);
+    assert_int_equal(rate_limit_wait(&rate, 60, 12001), 0);
+    assert_int_equal(rate_limit_wait(&rate, 60, 1000000), 0);
+    rate_limit_take(&rate, 60); /* a minute is all that is saved up */
+    assert_in_range(rate_limit_wait(&rate, 60, 1000000), 1, 2);
+    rate_limit_take(&rate, 1000000);
+    assert_int_equal(rate_limit_wait(&rate, 0, 1000000), 0); /* no limit */
 }
 
 static void readiness_ends_with_draining(void **state) {
@@ -655,6 +699,8 @@ int main(void) {
         TEST(metrics_tell_of_what_leaves),
         TEST(metrics_count_by_pattern),
         TEST(the_key_is_asked_for),
+        TEST(a_key_has_its_tokens_of_a_minute),
+        TEST(a_bucket_fills_with_time),
         TEST(readiness_ends_with_draining),
         TEST(texts_become_tokens_and_back),
     };

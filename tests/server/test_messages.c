@@ -302,7 +302,7 @@ static void what_is_wrong_is_named(void **state) {
 
 static void either_header_carries_the_key(void **state) {
     struct rig *rig = *state;
-    rig->server.api_key = "secret";
+    rig->server.keys = &rig_keys;
     struct http_exchange without = rig_post("/v1/messages", HEAD "}");
     rig_begin(rig, &without);
     assert_int_equal(without.status, 401);

@@ -57,11 +57,11 @@ static void flags_are_read_in_every_form(void **state) {
     assert_int_equal(o.kv_offload_dtype, OFFLOAD_DTYPE_FP8);
     assert_false(o.enable_prefix_caching);
     assert_string_equal(o.api_key, "-k");
-    assert_true(o.api_key_in_arguments);
+    assert_true(o.keys_in_arguments);
     options_fini(&o);
     assert_int_equal(load(&o, ARGS("--host", "--api-key"), ARGS("QUIRE_API_KEY=k"), NULL), 0);
     assert_string_equal(o.api_key, "k");
-    assert_false(o.api_key_in_arguments);
+    assert_false(o.keys_in_arguments);
     options_fini(&o);
     assert_int_equal(load(&o, ARGS("--no-enable-prefix-caching"), ARGS(), NULL), 0);
     assert_false(o.enable_prefix_caching);
