@@ -35,20 +35,22 @@ static uint64_t raise_limit(struct rlimit limit, uint64_t needed) {
     return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before;
 }
 
-int descriptors_for_connections(uint32_t *out, uint64_t wanted, struct error *err) {
+int descriptors_for_connections(uint32_t *out, uint64_t wanted, uint32_t n_each,
+                                struct error *err) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return error_set(err, ERR_IO, "cannot read how many files the process may open");
     /* One more is for accepting a client that is then refused. */
     const uint64_t fixed = count_open(limit.rlim_cur) + SERVER_DESCRIPTORS + 1;
-    const uint64_t n_files = raise_limit(limit, fixed + OTHER_DESCRIPTORS + wanted);
-    if (n_files <= fixed)
+    const uint64_t n_files = raise_limit(limit, fixed + OTHER_DESCRIPTORS + n_each * wanted);
+    if (n_files < fixed + n_each)
         return error_set(err, ERR_INVALID,
                          "the process may open %llu files, but needs %llu to serve one connection: "
                          "raise `ulimit -n`",
-                         (unsigned long long)n_files, (unsigned long long)fixed + 1);
+                         (unsigned long long)n_files, (unsigned long long)fixed + n_each);
     const uint64_t left = n_files - fixed;
-    const uint64_t n = left > 2 * OTHER_DESCRIPTORS ? left - OTHER_DESCRIPTORS : (left + 1) / 2;
+    const uint64_t most = left > 2 * OTHER_DESCRIPTORS ? left - OTHER_DESCRIPTORS : (left + 1) / 2;
+    const uint64_t n = max_u64(most / n_each, 1);
     *out = (uint32_t)min_u64(n, wanted);
     if (n < wanted)
         log_event(LOG_WARN,

@@ -47,7 +47,7 @@ struct serve {
     uv_work_t first_work; /* starts the pool's threads */
     uv_async_t wake;
     uv_timer_t tick;
-    uv_signal_t terminate, interrupt;
+    uv_signal_t terminate, interrupt, hangup;
     uint32_t max_connections;
     uint64_t deadline_ms;
     uint64_t n_disk_failures, disk_logged_ms; /* that were logged; when the next line may come */
@@ -76,6 +76,7 @@ static void transport_closed(void *ctx) {
     uv_close((uv_handle_t *)&s->tick, NULL);
     uv_close((uv_handle_t *)&s->terminate, NULL);
     uv_close((uv_handle_t *)&s->interrupt, NULL);
+    uv_close((uv_handle_t *)&s->hangup, NULL);
 }
 
 /* Joins the engine thread, then takes the final event of every sequence.  So each client still
@@ -144,6 +145,20 @@ static void on_signal(uv_signal_t *handle, int number) {
         log_event(LOG_WARN, "signal %d again: stopping at once", number);
         engine_skip_saving(s->server.engine);
         close_all(s);
+    }
+}
+
+/* Reads again what may change while the server runs: the files for TLS. */
+static void on_hangup(uv_signal_t *handle, int number) {
+    struct serve *s = handle->data;
+    struct error err;
+    if (!s->options->ssl_certfile || s->closing) {
+        log_event(LOG_INFO, "signal %d: there is nothing to read again", number);
+    } else if (http_reload_certificate(s->server.http, &err)) {
+        log_event(LOG_ERROR, "signal %d: the former certificate stays in use: %.400s", number,
+                  err.text);
+    } else {
+        log_event(LOG_INFO, "signal %d: read %s again", number, s->options->ssl_certfile);
     }
 }
 
@@ -305,6 +320,8 @@ static int start_http(struct serve *s, struct error *err) {
     const struct http_config config = {
         .host = o->host,
         .port = (uint16_t)o->port,
+        .certificate_file = o->ssl_certfile,
+        .key_file = o->ssl_keyfile,
         .max_body_bytes = o->max_body_size,
         .max_buffered_bytes = o->max_buffered_body,
         .max_connections = s->max_connections,
@@ -330,17 +347,25 @@ static void init_handles(struct serve *s) {
     uv_timer_init(&s->loop, &s->tick);
     uv_signal_init(&s->loop, &s->terminate);
     uv_signal_init(&s->loop, &s->interrupt);
-    s->wake.data = s->tick.data = s->terminate.data = s->interrupt.data = s;
+    uv_signal_init(&s->loop, &s->hangup);
+    s->wake.data = s->tick.data = s->terminate.data = s->interrupt.data = s->hangup.data = s;
 }
 
 static void start_handles(struct serve *s) {
     uv_timer_start(&s->tick, on_tick, COMPLETIONS_TICK_MS, COMPLETIONS_TICK_MS);
     uv_signal_start(&s->terminate, on_signal, SIGTERM);
     uv_signal_start(&s->interrupt, on_signal, SIGINT);
+    uv_signal_start(&s->hangup, on_hangup, SIGHUP);
+}
+
+/* Counts the descriptors of a connection: with TLS its socket and a pair (tls.h). */
+static uint32_t descriptors_per_connection(const struct options *options) {
+    return options->ssl_certfile ? 3 : 1;
 }
 
 static int open_loop(struct serve *s, struct error *err) {
-    const int rc = loop_memory_reserve(s->max_connections + OTHER_DESCRIPTORS, err);
+    const int rc = loop_memory_reserve(
+        s->max_connections * descriptors_per_connection(s->options) + OTHER_DESCRIPTORS, err);
     if (rc) return rc;
     const int status = uv_loop_init(&s->loop);
     if (!status) return 0;
@@ -359,7 +384,8 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     s.server.loop = &s.loop;
     signal(SIGPIPE, SIG_IGN);
     err->code = 0;
-    int rc = descriptors_for_connections(&s.max_connections, options->max_connections, err);
+    int rc = descriptors_for_connections(&s.max_connections, options->max_connections,
+                                         descriptors_per_connection(options), err);
     if (!rc) rc = open_loop(&s, err);
     if (rc) return rc;
     init_handles(&s);
@@ -379,7 +405,8 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
         log_chat(&s);
         start_handles(&s);
         api_keys_warn(options, http_is_loopback(s.server.http));
-        log_event(LOG_INFO, "listening on http://%s:%u", options->host, http_port(s.server.http));
+        log_event(LOG_INFO, "listening on %s://%s:%u", options->ssl_certfile ? "https" : "http",
+                  options->host, http_port(s.server.http));
     }
     /* Returns when every handle is closed and no job is left. */
     uv_run(&s.loop, UV_RUN_DEFAULT);

@@ -32,7 +32,7 @@ ROOMS = {
                "engine/request engine/kv engine/schedule", ""),
     "engine/tune": ("engine engine/base engine/device engine/model engine/sparsity", "jansson"),
     "server/json": ("engine/base", "jansson"),
-    "server/http": ("engine/base", "uv microhttpd"),
+    "server/http": ("engine/base", "uv microhttpd gnutls"),
     "server/settings": ("engine engine/base engine/template engine/device engine/model engine/request "
                         "engine/sparsity server/json", "uv jansson"),
     "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "
@@ -51,7 +51,7 @@ ROOMS = {
 }
 
 LIBRARIES = [
-    (r"uv(/|\.h$)", "uv"), (r"microhttpd\.h$", "microhttpd"), (r"jansson\.h$", "jansson"),
+    (r"uv(/|\.h$)", "uv"), (r"microhttpd\.h$", "microhttpd"), (r"gnutls/", "gnutls"), (r"jansson\.h$", "jansson"),
     (r"pcre2\.h$", "pcre2"), (r"utf8proc\.h$", "utf8proc"), (r"cmocka\.h$", "cmocka"),
     (r"(xgrammar|dlpack)/", "xgrammar"),
     (r"(cuda|cublas|cooperative_groups|mma\.h$|nvtx|cutlass/|cute/)", "cuda"),

@@ -31,6 +31,7 @@
 
 #include "engine/base/error.h"
 #include "server/http/http_internal.h"
+#include "server/http/tls.h"
 
 enum {
     ACCEPTS_PER_EVENT = 64,
@@ -168,7 +169,9 @@ static void listen_readable(uv_poll_t *poll, int status, int events) {
         const int fd = accept4(http->listen_fd, (struct sockaddr *)&address, &size,
                                SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
-            connection_accepted(http, fd, (const struct sockaddr *)&address, size);
+            const int plain = http->tls ? tls_accept(http->tls, fd) : fd;
+            if (plain >= 0)
+                connection_accepted(http, plain, (const struct sockaddr *)&address, size);
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -299,6 +302,9 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
                          config->max_buffered_bytes, config->max_body_bytes);
         goto fail;
     }
+    if (config->certificate_file)
+        code = tls_create(&http->tls, config->certificate_file, config->key_file, err);
+    if (code) goto fail;
     code = open_listener(config, &http->listen_fd, &http->port, err);
     if (code) goto fail;
     http->daemon = start_daemon(http);
@@ -317,8 +323,13 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
     return 0;
 
 fail:
+    tls_destroy(http->tls);
     free(http);
     return code;
+}
+
+int http_reload_certificate(struct http *http, struct error *err) {
+    return http->tls ? tls_reload(http->tls, err) : 0;
 }
 
 uint16_t http_port(const struct http *http) {
@@ -354,6 +365,7 @@ void http_handle_closed(struct http *http) {
     if (--http->n_handles || !http->closed) return;
     void (*done)(void *) = http->done;
     void *ctx = http->done_ctx;
+    tls_destroy(http->tls);
     free(http->by_fd);
     free(http);
     if (done) done(ctx);

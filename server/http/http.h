@@ -28,9 +28,10 @@ typedef void (*http_refused)(void *ctx, const char *request_id, unsigned status,
 
 struct http_config {
     const char *host;
-    uint16_t port;             /* 0: any free one, see http_port() */
-    size_t max_body_bytes;     /* a longer body is answered 413 */
-    size_t max_buffered_bytes; /* of all bodies in memory; more is answered 503 */
+    uint16_t port;                           /* 0: any free one, see http_port() */
+    const char *certificate_file, *key_file; /* PEM, for TLS; both NULL: plain HTTP */
+    size_t max_body_bytes;                   /* a longer body is answered 413 */
+    size_t max_buffered_bytes;               /* of all bodies in memory; more is answered 503 */
     uint32_t max_connections;
     uint32_t request_timeout_ms; /* to receive one whole request; then 408 or close */
     uint32_t idle_timeout_ms;    /* for keep-alive connections without a request */
@@ -48,6 +49,9 @@ struct http_config {
 int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config,
                 struct error *err);
 uint16_t http_port(const struct http *http);
+/* Reads the files for TLS again; connections from now on use them.  On failure the former ones stay
+ * in use. */
+int http_reload_certificate(struct http *http, struct error *err);
 bool http_is_loopback(const struct http *http); /* only this machine reaches it */
 void http_stop_accepting(struct http *http);
 uint32_t http_n_open(const struct http *http);   /* exchanges whose answer is not complete */

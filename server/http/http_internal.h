@@ -7,6 +7,7 @@
  *   stream.c    the bytes of a streamed answer, on their way to a reader
  *   watch.c     one connection: its deadlines, and its socket while libmicrohttpd does not look
  *   peers.c     the addresses that clients come from: what each may hold
+ *   tls.c       a thread in front, where connections are encrypted
  *   refuse.c    answers written around libmicrohttpd, and closing so that they arrive
  *
  * A connection lives from accept to close and carries one exchange after another:
@@ -118,6 +119,7 @@ struct http {
     uv_loop_t *loop;
     struct http_config config;
     struct MHD_Daemon *daemon;
+    struct tls *tls;      /* NULL: plain HTTP */
     uv_prepare_t prepare; /* runs the daemon before the loop blocks */
     uv_timer_t timeout;   /* MHD_get_timeout */
     uv_timer_t tick;      /* deadlines */

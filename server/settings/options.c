@@ -39,6 +39,10 @@ static const struct option entries[] = {
     {"config", STRING(config, NULL, "JSON file with settings; its keys are these names")},
     {"host", STRING(host, "127.0.0.1", "address to listen on")},
     {"port", NUMBER(port, 0, 65535, "8000", "port to listen on; 0: any free one")},
+    {"ssl-certfile",
+     STRING(ssl_certfile, NULL,
+            "PEM file with the certificate and its chain: TLS, with --ssl-keyfile")},
+    {"ssl-keyfile", STRING(ssl_keyfile, NULL, "PEM file with the certificate's key")},
     {"served-model-name",
      STRING(served_model_name, NULL, "name of the model in the API [the directory's]")},
     {"api-key",
@@ -414,6 +418,8 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
         if (!rc) rc = apply_flags(&options, argc, argv, err);
         free(path);
     }
+    if (!rc && !options.ssl_certfile != !options.ssl_keyfile)
+        rc = error_set(err, ERR_INVALID, "--ssl-certfile and --ssl-keyfile need each other");
     if (!rc)
         rc = kv_rules_read(&options.kv_rules, options.kv_policy, options.allowed_kv_policies, err);
     if (rc) {

@@ -33,6 +33,7 @@ struct options {
     char *model, *host, *served_model_name, *config; /* NULL: not given */
     char *api_key, *api_key_file, *api_keys, *api_keys_file;
     struct api_keys keys; /* from these four: api_keys_settle() */
+    char *ssl_certfile, *ssl_keyfile;
     char *allowed_origins, *allowed_hosts;
     char *kv_policy, *allowed_kv_policies;
     struct kv_rules kv_rules; /* parsed from these two */

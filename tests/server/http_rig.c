@@ -346,7 +346,7 @@ void client_send_last(struct client *client, const char *text) {
 
 void client_get(struct client *client, const char *path) {
     char text[128];
-    snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path);
+    snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
     client_send(client, text);
 }
 

@@ -94,10 +94,11 @@ static void stop_server(struct running *r) {
 
 static void send_completion(struct client *client, const char *body) {
     char text[512];
-    snprintf(text, sizeof(text),
-             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-             "Content-Length: %zu\r\n\r\n%s",
-             strlen(body), body);
+    snprintf(
+        text, sizeof(text),
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: %zu\r\n\r\n%s",
+        strlen(body), body);
     client_send(client, text);
 }
 
