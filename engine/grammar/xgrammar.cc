@@ -6,10 +6,17 @@
  * client asks for is never ignored.  Its two functions for messages are defined here, and keep the
  * last message of a thread while that compiles.
  *
+ * A mask that took long is kept with the grammar, under a key of the matcher's state.  Within a string
+ * the same state comes again with each token, and with each sequence of the grammar.  The key is
+ * GetStateKey() of packagefiles/xgrammar-state-key.patch.
+ *
  * Thread: see grammar.h.  Memory: see grammar.h. */
 #include "engine/grammar/grammar.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -34,6 +41,9 @@ thread_local std::string *warning;
  * space for ever, and there is nowhere only one way. */
 constexpr bool FREE_SPACE = false;
 
+/* Masks that are found faster are found again.  Which ones are kept changes no answer. */
+constexpr std::chrono::microseconds WORTH_KEEPING(10);
+
 } // namespace
 
 namespace xgrammar {
@@ -53,15 +63,70 @@ struct grammar_vocab {
     uint32_t n_vocab;
 };
 
+namespace {
+
+using state_key = std::vector<int32_t>;
+
+struct kept_mask {
+    size_t hash;
+    state_key key;
+    std::vector<uint32_t> mask;
+};
+
+/* Masks that took long, the oldest of which gives way to a new one.  Any thread may use it. */
+class mask_store {
+  public:
+    static constexpr size_t MAX_MASKS = 64;
+
+    bool find(const state_key &key, uint32_t *mask);
+    void keep(const state_key &key, const uint32_t *mask, size_t n_words);
+
+  private:
+    std::mutex lock;
+    std::vector<kept_mask> kept;
+    size_t next = 0;
+};
+
+size_t hash_of(const state_key &key) {
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a, by words */
+    for (const int32_t word : key) hash = (hash ^ static_cast<uint32_t>(word)) * 0x100000001b3;
+    return hash;
+}
+
+bool mask_store::find(const state_key &key, uint32_t *mask) {
+    const size_t hash = hash_of(key);
+    const std::lock_guard<std::mutex> held(lock);
+    for (const kept_mask &one : kept) {
+        if (one.hash != hash || one.key != key) continue;
+        std::copy(one.mask.begin(), one.mask.end(), mask);
+        return true;
+    }
+    return false;
+}
+
+void mask_store::keep(const state_key &key, const uint32_t *mask, size_t n_words) {
+    kept_mask made{hash_of(key), key, std::vector<uint32_t>(mask, mask + n_words)};
+    const std::lock_guard<std::mutex> held(lock);
+    if (kept.size() < MAX_MASKS) kept.push_back(std::move(made));
+    else kept[next++ % MAX_MASKS] = std::move(made);
+}
+
+} // namespace
+
 struct grammar {
     xgrammar::CompiledGrammar compiled;
     uint32_t n_vocab;
     std::atomic<unsigned> n_refs;
+    mask_store masks;
+
+    grammar(const xgrammar::CompiledGrammar &from, uint32_t n)
+        : compiled(from), n_vocab(n), n_refs(1) {}
 };
 
 struct grammar_matcher {
     xgrammar::GrammarMatcher matcher;
     grammar *owner;
+    state_key key; /* of the state that a mask is asked of */
 };
 
 /* Calls work(), which may throw, and returns what it returns. */
@@ -135,7 +200,7 @@ int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enu
         xgrammar::GrammarCompiler compiler(vocab->info, 1, false);
         xgrammar::CompiledGrammar compiled = compile(compiler, kind, std::string(text, n));
         if (!left_out.empty()) return error_set(err, ERR_INVALID, "%s", left_out.c_str());
-        *out = new grammar{compiled, vocab->n_vocab, {1}};
+        *out = new grammar(compiled, vocab->n_vocab);
         return 0;
     });
 }
@@ -150,12 +215,13 @@ void grammar_unref(struct grammar *grammar) {
 }
 
 size_t grammar_bytes(const struct grammar *grammar) {
-    return grammar->compiled.MemorySizeBytes();
+    const size_t mask_bytes = grammar_mask_words(grammar->n_vocab) * sizeof(uint32_t);
+    return grammar->compiled.MemorySizeBytes() + mask_store::MAX_MASKS * mask_bytes;
 }
 
 int grammar_matcher_create(struct grammar_matcher **out, struct grammar *grammar) {
     return guarded(nullptr, [&] {
-        *out = new grammar_matcher{xgrammar::GrammarMatcher(grammar->compiled), nullptr};
+        *out = new grammar_matcher{xgrammar::GrammarMatcher(grammar->compiled), nullptr, {}};
         (*out)->owner = grammar_ref(grammar);
         return 0;
     });
@@ -178,18 +244,29 @@ bool grammar_matcher_is_over(const struct grammar_matcher *matcher) {
     return matcher->matcher.IsTerminated();
 }
 
+/* Finds by the library which tokens may follow. */
+static void fill_mask(xgrammar::GrammarMatcher &matcher, uint32_t *mask, uint32_t n_words) {
+    int64_t shape = n_words;
+    DLTensor tensor = {};
+    tensor.data = mask;
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = {kDLInt, 32, 1};
+    tensor.shape = &shape;
+    if (!matcher.FillNextTokenBitmask(&tensor)) std::fill_n(mask, n_words, UINT32_MAX);
+}
+
 int grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask) {
-    const uint32_t n_vocab = matcher->owner->n_vocab, n_words = grammar_mask_words(n_vocab);
+    using clock = std::chrono::steady_clock;
+    const uint32_t n_words = grammar_mask_words(matcher->owner->n_vocab);
     return guarded(nullptr, [&] {
-        int64_t shape = n_words;
-        DLTensor tensor = {};
-        tensor.data = mask;
-        tensor.device = {kDLCPU, 0};
-        tensor.ndim = 1;
-        tensor.dtype = {kDLInt, 32, 1};
-        tensor.shape = &shape;
-        if (!matcher->matcher.FillNextTokenBitmask(&tensor))
-            for (uint32_t i = 0; i < n_words; i++) mask[i] = UINT32_MAX;
+        mask_store &masks = matcher->owner->masks;
+        const bool has_key = matcher->matcher.GetStateKey(&matcher->key);
+        if (has_key && masks.find(matcher->key, mask)) return 0;
+        const clock::time_point began = clock::now();
+        fill_mask(matcher->matcher, mask, n_words);
+        if (has_key && clock::now() - began > WORTH_KEEPING)
+            masks.keep(matcher->key, mask, n_words);
         return 0;
     });
 }

@@ -205,12 +205,101 @@ static void masks_say_what_is_accepted(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
+/* Compiles the text once more, replays the tokens, and writes the mask that no other one had a part in. */
+static void fresh_mask(struct tokenizer *tokenizer, enum grammar_kind kind, const char *text,
+                       const uint32_t *tokens, int n, uint32_t *mask) {
+    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+    struct grammar *grammar;
+    struct grammar_matcher *matcher;
+    struct error err = {0};
+    assert_int_equal(grammar_cache_get(cache, &grammar, kind, text, strlen(text), &err), 0);
+    assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
+    for (int i = 0; i < n; i++) assert_int_equal(grammar_matcher_accept(matcher, tokens[i]), 0);
+    assert_int_equal(grammar_matcher_mask(matcher, mask), 0);
+    grammar_matcher_destroy(matcher);
+    grammar_unref(grammar);
+    grammar_cache_destroy(cache);
+}
+
+static uint32_t next_allowed(const uint32_t *mask, uint32_t n_vocab) {
+    uint32_t i = (uint32_t)rand() % n_vocab;
+    for (uint32_t left = n_vocab; left > 0 && !(mask[i / 32] >> i % 32 & 1); left--)
+        i = (i + 1) % n_vocab;
+    return i;
+}
+
+/* Returns an allowed token, a short one as a rule: so a walk sees more of a grammar. */
+static uint32_t any_allowed(struct tokenizer *tokenizer, const uint32_t *mask, uint32_t n_vocab) {
+    uint32_t best = 0;
+    size_t n_best = SIZE_MAX;
+    for (int tries = 0; tries < 5; tries++) {
+        size_t n = 0;
+        const uint32_t token = next_allowed(mask, n_vocab);
+        tokenizer_token_bytes(tokenizer, token, &n);
+        if (n < n_best) {
+            best = token;
+            n_best = n;
+        }
+    }
+    return best;
+}
+
+/* Walks at random through one grammar, whose kept masks must be those of a grammar that has kept none.  A
+ * mask is kept if it took 10 us: most of these take longer at 8,192 tokens. */
+static void kept_masks_are_right(void **state) {
+    enum { N_WALKS = 12, N_STEPS = 24 };
+    static const struct {
+        enum grammar_kind kind;
+        const char *text;
+    } grammars[] = {
+        {GRAMMAR_REGEX, "[a-z]+( [a-z]+)*"},
+        {GRAMMAR_EBNF, "root ::= \"(\" list \")\" | \"[\" list \"]\" | \"<\" list \">\"\nlist ::= "
+                       "item (\",\" item)*\nitem ::= root | word | word{3,5}\nword ::= [a-z] x? | "
+                       "x+ x\nx ::= \"'\" [a-z]* \"'\"\n"},
+        {GRAMMAR_JSON, ""},
+    };
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct error err = {0};
+    if (!grammar_is_available()) skip();
+    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
+    const uint32_t n_vocab = tokenizer_n_vocab(tokenizer), n_words = grammar_mask_words(n_vocab);
+    uint32_t *mask = calloc(n_words, sizeof(*mask)), *fresh = calloc(n_words, sizeof(*mask));
+    srand(5);
+    for (size_t g = 0; g < sizeof(grammars) / sizeof(*grammars); g++) {
+        struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+        struct grammar *grammar;
+        const char *text = grammars[g].text;
+        assert_int_equal(
+            grammar_cache_get(cache, &grammar, grammars[g].kind, text, strlen(text), &err), 0);
+        for (int walk = 0; walk < N_WALKS; walk++) {
+            struct grammar_matcher *matcher;
+            uint32_t tokens[N_STEPS];
+            assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
+            for (int i = 0; i < N_STEPS && !grammar_matcher_is_over(matcher); i++) {
+                assert_int_equal(grammar_matcher_mask(matcher, mask), 0);
+                fresh_mask(tokenizer, grammars[g].kind, text, tokens, i, fresh);
+                assert_memory_equal(mask, fresh, n_words * sizeof(*mask));
+                tokens[i] = any_allowed(tokenizer, mask, n_vocab);
+                assert_int_equal(grammar_matcher_accept(matcher, tokens[i]), 0);
+            }
+            grammar_matcher_destroy(matcher);
+        }
+        grammar_unref(grammar);
+        grammar_cache_destroy(cache);
+    }
+    free(mask);
+    free(fresh);
+    tokenizer_destroy(tokenizer);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schemas_are_completed_or_refused_by_name),
         cmocka_unit_test(deep_and_wide_schemas_are_refused),
         cmocka_unit_test(the_cache_keeps_what_was_used_last),
         cmocka_unit_test(masks_say_what_is_accepted),
+        cmocka_unit_test(kept_masks_are_right),
     };
     if (argc < 2) return 1;
     model_dir = argv[1];
