@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/api/salt.h"
 #include "server/http/http.h"
 #include "server/json/api_error.h"
 #include "server/settings/api_keys.h"
@@ -54,4 +55,10 @@ int auth_check(const struct api_keys *keys, const struct http_exchange *exchange
 
 uint32_t auth_tenant(const struct api_keys *keys, const struct api_key *key) {
     return key ? (uint32_t)(key - keys->all) + 1 : 0;
+}
+
+uint64_t auth_client(const struct salt_key *salt, const struct http_exchange *exchange) {
+    const char *key = bearer_of(exchange);
+    if (!key) key = http_header(exchange, "x-api-key");
+    return key ? salt_hash(salt, key, strlen(key)) : 0;
 }

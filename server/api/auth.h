@@ -10,6 +10,7 @@ struct api_error;
 struct api_key;
 struct api_keys;
 struct http_exchange;
+struct salt_key;
 
 /* Returns the key that the request carries in its header Authorization, or in x-api-key, where
  * clients of Anthropic's API have it.  NULL: none of them. */
@@ -21,5 +22,9 @@ int auth_check(const struct api_keys *keys, const struct http_exchange *exchange
 
 /* Returns the tenant of a key's requests: 0 without a key, else its number from 1 on. */
 uint32_t auth_tenant(const struct api_keys *keys, const struct api_key *key);
+
+/* Hashes the key that a request carries, whether one is asked for or not; 0: it carries none.  Requests
+ * of one client can be told from those of others by it. */
+uint64_t auth_client(const struct salt_key *salt, const struct http_exchange *exchange);
 
 #endif

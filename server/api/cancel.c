@@ -5,9 +5,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "server/api/auth.h"
 #include "server/api/completion.h"
 #include "server/api/completions.h"
 #include "server/api/reply.h"
+#include "server/api/server.h"
 #include "server/http/http.h"
 
 /* An id with the prefix that answers give it. */
@@ -34,7 +36,8 @@ void cancel_handle(struct server *server, struct http_exchange *exchange) {
         reply_error(server, exchange, &err);
         return;
     }
-    const uint32_t n = completions_cancel(server, id);
+    const uint32_t n =
+        completions_cancel(server, id, auth_client(&server->limits.salt_key, exchange));
     if (n == 0) {
         api_error_set(&err, 404, "request_not_found", NULL, "no request has the id '%.200s'", id);
         reply_error(server, exchange, &err);

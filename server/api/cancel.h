@@ -1,5 +1,7 @@
 /* cancel.h - POST /v1/requests/{id}/cancel: ends a request with what it has generated.
  *
+ * Only a client with the request's key can: ids that clients choose may be guessed.
+ *
  * Thread: loop.  Memory: none. */
 #ifndef SERVER_API_CANCEL_H
 #define SERVER_API_CANCEL_H

@@ -65,6 +65,7 @@ struct completion {
     struct choice *choices;            /* [n_choices], prompts * best_of */
     uint32_t n_choices, n_live;
     char request_id[REQUEST_ID_MAX + 1];
+    uint64_t client; /* that may cancel it: see auth_client() */
     int64_t created;
     uint64_t started_ns, written_ms;
     bool seen_first;

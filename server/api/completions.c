@@ -402,6 +402,7 @@ void completion_start(struct server *server, struct http_exchange *exchange,
     c->api = api;
     c->key = key;
     strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
+    c->client = auth_client(&server->limits.salt_key, exchange);
     c->created = (int64_t)time(NULL);
     c->started_ns = uv_hrtime();
     c->next = server->completions;
@@ -450,10 +451,10 @@ static bool has_id(const struct completion *c, const char *id) {
     return strncmp(id, c->api->id_prefix, n) == 0 && strcmp(id + n, c->request_id) == 0;
 }
 
-uint32_t completions_cancel(struct server *server, const char *id) {
+uint32_t completions_cancel(struct server *server, const char *id, uint64_t client) {
     uint32_t n = 0;
     for (struct completion *c = server->completions; c; c = c->next) {
-        if (!c->job.exchange || !has_id(c, id)) continue;
+        if (!c->job.exchange || c->client != client || !has_id(c, id)) continue;
         c->cancelled = true;
         if (c->accepted) cancel_live(c);
         n++;

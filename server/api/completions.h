@@ -25,9 +25,9 @@ void completions_take_events(struct server *server);
 enum { COMPLETIONS_TICK_MS = 200, COMPLETIONS_SILENCE_MS = 700 };
 void completions_tick(struct server *server);
 
-/* Ends the requests of this id with what they have generated so far.  id: that of their header, or of
- * their answer.  Returns how many there are. */
-uint32_t completions_cancel(struct server *server, const char *id);
+/* Ends the client's requests of this id with what they have generated so far.  id: that of their
+ * header, or of their answer.  client: see auth_client().  Returns how many there are. */
+uint32_t completions_cancel(struct server *server, const char *id, uint64_t client);
 /* Cancels all running sequences.  Their clients get an error; their final events still come. */
 void completions_cancel_all(struct server *server);
 

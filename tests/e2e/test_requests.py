@@ -1,6 +1,7 @@
 """What is asked about requests: their prompts without running them, how far a prompt is, and their
 end before they are done."""
 import json
+import re
 import threading
 
 import pytest
@@ -128,6 +129,35 @@ def test_cancelled_streams_end(server, path, body, end):
     if "chat" in path:
         assert sse_events(replies[0].body)[-1] == "[DONE]"
     server.wait_idle()
+
+
+@pytest.mark.parametrize("theirs", [{}, {"Authorization": "Bearer other"}, {"x-api-key": "other"},
+                                    {"Authorization": "Bearer mine", "x-api-key": "other"}],
+                         ids=["none", "bearer", "x-api-key", "both"])
+def test_only_its_client_cancels_a_request(server, theirs):
+    """The bearer's key counts where there are two.  The server asks for no key, and still tells them apart."""
+    mine = {"x-api-key": "mine"}
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(server.post(
+        "/v1/completions", {"prompt": "Once", **LASTING}, headers={"X-Request-Id": "known", **mine})))
+    thread.start()
+    server.wait_running(1)
+    path = "/v1/requests/known/cancel"
+    allowed = theirs.get("Authorization") == "Bearer mine"
+    assert server.request("POST", path, headers=theirs).status == (200 if allowed else 404)
+    if not allowed:
+        assert server.request("POST", path, headers=mine).status == 200
+    thread.join()
+    assert replies[0].json()["choices"][0]["finish_reason"] == "abort"
+    server.wait_idle()
+
+
+def test_ids_made_by_the_server_cannot_be_guessed(server):
+    ids = [server.get("/v1/models").headers["X-Request-Id"] for _ in range(64)]
+    bits = [int(one, 16) for one in ids]
+    assert all(re.fullmatch("[0-9a-f]{32}", one) for one in ids) and len(set(ids)) == 64
+    for bit in range(128):
+        assert 8 < sum(one >> bit & 1 for one in bits) < 56
 
 
 def test_what_cannot_be_cancelled(server):
