@@ -138,11 +138,14 @@ const uint32_t *constraint_mask(struct constraint *c, const uint32_t *banned, ui
     return c->mask;
 }
 
-const char *constraint_failure(const struct constraint *c) {
+int constraint_failure(const struct constraint *c, struct error *err) {
     switch (c->failed) {
-    case ERR_FULL: return "the grammar takes too long to find the next token";
-    case ERR_NOT_FOUND: return "the grammar has no next token that the model knows";
-    case ERR_NOMEM: return "no memory for the grammar's state";
-    default: return "a token is not of the grammar";
+    case ERR_FULL:
+        return error_set(err, ERR_UNSUPPORTED, "the grammar takes too long to find the next token");
+    case ERR_NOT_FOUND:
+        return error_set(err, ERR_UNSUPPORTED,
+                         "the grammar has no next token that the model knows");
+    case ERR_NOMEM: return error_set(err, ERR_NOMEM, "no memory for the grammar's state");
+    default: return error_set(err, c->failed, "a token is not of the grammar");
     }
 }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct error;
 struct grammar_matcher;
 struct sampling_params;
 struct tokenizer;
@@ -55,7 +56,7 @@ static inline uint32_t constraint_next_forced(const struct constraint *c) {
  * may. */
 const uint32_t *constraint_mask(struct constraint *c, const uint32_t *banned, uint32_t n_banned,
                                 bool *ban);
-/* Says why it has failed. */
-const char *constraint_failure(const struct constraint *c);
+/* Writes why it has failed, and returns the code: ERR_UNSUPPORTED where the grammar is at fault. */
+int constraint_failure(const struct constraint *c, struct error *err);
 
 #endif

@@ -319,8 +319,9 @@ static bool accept_draw(struct sequence *seq, const struct sample_result *result
     int code = seq->params.max_tokens > 0 ? take_token(seq, result, &v) : 0;
     if (!code && !v.ends) code = jump_ahead(seq, &v);
     if (code) return fail_no_memory(seq, events);
+    struct error why;
     if (seq->constraint.failed)
-        return fail(seq, seq->constraint.failed, constraint_failure(&seq->constraint), events);
+        return fail(seq, constraint_failure(&seq->constraint, &why), why.text, events);
     struct engine_event *event;
     if (output_take(&seq->output, v.ends, &event)) return fail_no_memory(seq, events);
     if (!event) return false;

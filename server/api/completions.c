@@ -248,9 +248,12 @@ static void take_ending(struct completion *c, struct choice *choice,
         refuse_stopping(&err);
     } else {
         const struct error why = {.code = event->error_code};
-        log_event(LOG_ERROR, "request id=%s failed: %s", c->request_id, event->error_text);
-        api_error_from(&err, &why, NULL);
-        if (err.status < 500) err.status = 500; /* the request had passed its checks */
+        /* The request had passed its checks, all but what its grammar leads to. */
+        const bool by_grammar = event->error_code == ERR_UNSUPPORTED;
+        log_event(by_grammar ? LOG_INFO : LOG_ERROR, "request id=%s failed: %s", c->request_id,
+                  event->error_text);
+        api_error_from(&err, &why, c->request.structured.param);
+        if (err.status < 500 && !by_grammar) err.status = 500;
         strncpy(err.message, event->error_text, sizeof(err.message) - 1);
         err.message[sizeof(err.message) - 1] = 0;
     }
