@@ -76,8 +76,9 @@ struct engine {
     struct mailbox commands, events;
     bool has_commands, has_events; /* the mailboxes exist: destroy accepts half-built engines */
     atomic_uint_least64_t next_id, n_submitted;
-    atomic_uint n_live;         /* submitted, without a final event: bounds the queue */
-    atomic_bool healthy, saves; /* saves: to the tier on disk, at the end */
+    atomic_uint n_live;          /* submitted, without a final event: bounds the queue */
+    _Atomic double step_began_s; /* of clock_seconds(); 0: no step runs */
+    atomic_bool healthy, saves;  /* saves: to the tier on disk, at the end */
     pthread_mutex_t stats_lock;
     struct engine_stats stats;
     struct error failure; /* under stats_lock, too; code 0: none */
@@ -668,7 +669,9 @@ static void *run_engine(void *arg) {
     struct engine *e = arg;
     struct event_list events = {0};
     while (!obey(e, await_commands(e), &events)) {
+        atomic_store(&e->step_began_s, clock_seconds());
         run_step(e, &events);
+        atomic_store(&e->step_began_s, 0);
         publish(e, &events);
     }
     obey(e, mailbox_close(&e->commands), &events);
@@ -785,6 +788,11 @@ void engine_stats(struct engine *e, struct engine_stats *out) {
 
 bool engine_healthy(struct engine *e) {
     return atomic_load(&e->healthy);
+}
+
+double engine_step_seconds(struct engine *e) {
+    const double began_s = atomic_load(&e->step_began_s);
+    return began_s > 0 ? clock_seconds() - began_s : 0;
 }
 
 int engine_failure(struct engine *e, struct error *out) {

@@ -132,6 +132,8 @@ struct engine_event *engine_take_events(struct engine *engine);
 
 void engine_stats(struct engine *engine, struct engine_stats *out);
 bool engine_healthy(struct engine *engine); /* false after a sticky backend error */
+/* Returns the seconds that the step at hand has taken so far; 0 while no step runs. */
+double engine_step_seconds(struct engine *engine);
 /* Returns the code of the sticky backend error and copies it to *out; 0 while there is none. */
 int engine_failure(struct engine *engine, struct error *out);
 

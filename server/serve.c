@@ -286,6 +286,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     server->model_name = s->model_name;
     server->keys = &s->options->keys;
     server->deadline_s = s->options->request_deadline;
+    server->step_timeout_s = s->options->step_timeout;
     server->created = (int64_t)time(NULL);
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
     server->limits = (struct request_limits){

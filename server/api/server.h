@@ -30,10 +30,11 @@ struct server {
     const struct api_keys *keys; /* NULL, or none of them: no key is needed */
     struct browser_rules browsers;
     struct rate_limit rates[REQUEST_MAX_TENANTS];
-    uint64_t deadline_s; /* that a completion may take; 0: any time */
-    int64_t created;     /* Unix time the model was loaded */
-    bool draining;       /* new completions are refused */
-    bool stopped;        /* the engine accepts no more requests */
+    uint64_t deadline_s;     /* that a completion may take; 0: any time */
+    uint64_t step_timeout_s; /* after which a step is stuck; 0: never */
+    int64_t created;         /* Unix time the model was loaded */
+    bool draining;           /* new completions are refused */
+    bool stopped;            /* the engine accepts no more requests */
     struct request_limits limits;
     struct counters counters;
     struct job_lanes jobs;

@@ -22,16 +22,25 @@ static void reply_unavailable(struct server *server, struct http_exchange *excha
     reply_error(server, exchange, &err);
 }
 
+/* Tells whether a step has taken longer than --step-timeout: a hung device never ends it. */
+static bool is_stuck(struct server *server) {
+    const double limit = (double)server->step_timeout_s;
+    return limit > 0 && engine_step_seconds(server->engine) > limit;
+}
+
+/* Refuses where only a new process helps.  A failed engine ends the process by itself, and a
+ * draining server is alive. */
 void health_live(struct server *server, struct http_exchange *exchange) {
-    reply_ok(server, exchange);
+    if (is_stuck(server))
+        reply_unavailable(server, exchange, "engine_stuck",
+                          "a step has taken longer than --step-timeout");
+    else reply_ok(server, exchange);
 }
 
 void health_health(struct server *server, struct http_exchange *exchange) {
-    if (engine_healthy(server->engine)) {
-        reply_ok(server, exchange);
-    } else {
+    if (!engine_healthy(server->engine))
         reply_unavailable(server, exchange, "engine_failed", "the engine has failed");
-    }
+    else health_live(server, exchange);
 }
 
 void health_ready(struct server *server, struct http_exchange *exchange) {

@@ -45,7 +45,8 @@ struct options {
     uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
     uint64_t prefill; /* enum prefill_mode */
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
-    uint64_t load_format, log_level, shutdown_timeout, request_timeout, request_deadline;
+    uint64_t load_format, log_level, shutdown_timeout, request_timeout, request_deadline,
+        step_timeout;
     uint64_t keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_buffered_body, max_connections;
     double gpu_memory_utilization;

@@ -384,6 +384,11 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                             .attention_s = 2.5}};
 }
 
+double engine_step_seconds(struct engine *engine) {
+    (void)engine;
+    return 0;
+}
+
 bool engine_healthy(struct engine *engine) {
     return engine->healthy;
 }

@@ -26,10 +26,11 @@
 static const char *model_dir;
 
 /* The CPU's table with one entry replaced. */
-static atomic_bool broken;
+static atomic_bool broken, hung;
 static int (*real_collect)(struct backend *be, uint32_t n_newer, struct error *err);
 
 static int failing_collect(struct backend *be, uint32_t n_newer, struct error *err) {
+    while (atomic_load(&hung)) poll(NULL, 0, 2);
     if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "pulled the plug");
     return real_collect(be, n_newer, err);
 }
@@ -71,10 +72,10 @@ static bool accepts(uint16_t port) {
 }
 
 static void start_server(struct running *r, uint16_t port) {
-    char text[8], *argv[] = {"--port", text, "--max-model-len", "9999"};
+    char text[8], *argv[] = {"--port", text, "--max-model-len", "9999", "--step-timeout", "1"};
     char *no_variables[] = {NULL};
     snprintf(text, sizeof(text), "%u", port);
-    assert_int_equal(options_load(&r->options, 4, argv, no_variables, &r->err), 0);
+    assert_int_equal(options_load(&r->options, 6, argv, no_variables, &r->err), 0);
     assert_int_equal(cpu_backend_create(&r->backend, &(struct cpu_config){0}, &r->err), 0);
     r->ops = *r->backend->ops;
     real_collect = r->ops.collect;
@@ -123,7 +124,24 @@ static void expect(struct client *client, unsigned status, const char *text) {
     answer_fini(&answer);
 }
 
-static void a_failed_device_is_told_to_everyone_and_ends_the_server(void **state) {
+/* Asks until the answer has this status. */
+static void wait_for_status(const struct rig *rig, const char *path, unsigned status,
+                            const char *text) {
+    struct answer answer = {0};
+    for (int i = 0; i < 5000 && answer.status != status; i++, poll(NULL, 0, 2)) {
+        struct client client;
+        client_open(&client, rig);
+        client_get(&client, path);
+        answer_fini(&answer);
+        client_read(&client, &answer, true);
+        client_close(&client);
+    }
+    assert_int_equal(answer.status, status);
+    assert_non_null(strstr(answer.body, text));
+    answer_fini(&answer);
+}
+
+static void a_hung_or_failed_device_is_told_to_everyone(void **state) {
     struct running running = {0};
     struct client stream, whole;
     const uint16_t port = free_port();
@@ -138,6 +156,11 @@ static void a_failed_device_is_told_to_everyone_and_ends_the_server(void **state
     /* It waits behind the stream, so it is the first thing asked after the failure. */
     client_get(&stream, "/health");
     wait_for_token(&stream);
+    atomic_store(&hung, true);
+    wait_for_status(&rig, "/live", 503, "engine_stuck");
+    wait_for_status(&rig, "/ready", 503, "engine_stuck");
+    atomic_store(&hung, false);
+    wait_for_status(&rig, "/live", 200, "ok");
     atomic_store(&broken, true);
     expect(&stream, 200, "pulled the plug");
     expect(&stream, 503, "the engine has failed");
@@ -152,7 +175,7 @@ static void a_failed_device_is_told_to_everyone_and_ends_the_server(void **state
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_failed_device_is_told_to_everyone_and_ends_the_server),
+        cmocka_unit_test(a_hung_or_failed_device_is_told_to_everyone),
     };
     if (argc < 2) return 1;
     log_set_level(LOG_ERROR);
