@@ -45,6 +45,7 @@
 #include "engine/schedule/request_plan.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/sequence.h"
+#include "engine/schedule/stats_board.h"
 #include "engine/tokenizer/tokenizer.h"
 
 /* While there are no requests, what is cached is saved to the tier on disk after a pause, bit by
@@ -79,9 +80,9 @@ struct engine {
     atomic_uint n_live;          /* submitted, without a final event: bounds the queue */
     _Atomic double step_began_s; /* of clock_seconds(); 0: no step runs */
     atomic_bool healthy, saves;  /* saves: to the tier on disk, at the end */
-    pthread_mutex_t stats_lock;
-    struct engine_stats stats;
-    struct error failure; /* under stats_lock, too; code 0: none */
+    struct stats_board stats;
+    pthread_mutex_t failure_lock;
+    struct error failure; /* under its lock; code 0: none */
     /* [n_places()]: one command for each live request, so that no cancel is lost for lack of
      * memory. */
     struct engine_command *cancels;
@@ -466,6 +467,12 @@ static struct kv_limits kv_limits(const struct engine *e) {
         .has_host_pool = e->store.base != NULL};
 }
 
+static void publish_stats(struct engine *e) {
+    struct engine_stats stats;
+    scheduler_stats(e->scheduler, &stats);
+    stats_board_write(&e->stats, &stats);
+}
+
 static void *run_engine(void *arg);
 
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err) {
@@ -473,7 +480,8 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     if (!e) return error_set(err, ERR_NOMEM, "no memory for the engine");
     e->config = *config;
     e->stop.kind = COMMAND_STOP;
-    pthread_mutex_init(&e->stats_lock, NULL);
+    stats_board_init(&e->stats);
+    pthread_mutex_init(&e->failure_lock, NULL);
     pthread_mutex_init(&e->spare_lock, NULL);
     atomic_init(&e->next_id, 1);
     atomic_init(&e->healthy, true);
@@ -496,7 +504,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     if ((code = describe_prefill(e, err))) goto fail;
     e->admission =
         (struct admission){.model = e->info.model, .shared = &e->shared, .kv = kv_limits(e)};
-    scheduler_stats(e->scheduler, &e->stats);
+    publish_stats(e);
     if (pthread_create(&e->thread, NULL, run_engine, e)) {
         code = error_set(err, ERR_NOMEM, "cannot start the engine thread");
         goto fail;
@@ -522,11 +530,7 @@ static void publish(struct engine *e, struct event_list *events) {
     uint32_t n_final = 0;
     for (const struct engine_event *event = events->first; event; event = event->next)
         n_final += event->kind == EVENT_FINISH;
-    struct engine_stats stats;
-    scheduler_stats(e->scheduler, &stats);
-    pthread_mutex_lock(&e->stats_lock);
-    e->stats = stats;
-    pthread_mutex_unlock(&e->stats_lock);
+    publish_stats(e);
     atomic_fetch_sub(&e->n_live, n_final);
     if (!events->first) return;
     bool was_empty;
@@ -557,9 +561,9 @@ static bool obey(struct engine *e, struct engine_command *command, struct event_
 }
 
 static void device_failed(struct engine *e, const struct error *err, struct event_list *events) {
-    pthread_mutex_lock(&e->stats_lock);
+    pthread_mutex_lock(&e->failure_lock);
     if (!e->failure.code) error_set(&e->failure, ERR_DEVICE, "%s", err->text); /* the cause */
-    pthread_mutex_unlock(&e->stats_lock);
+    pthread_mutex_unlock(&e->failure_lock);
     atomic_store(&e->healthy, false);
     scheduler_end_all(e->scheduler, FINISH_ERROR, ERR_DEVICE, err->text, events);
 }
@@ -776,11 +780,9 @@ struct engine_event *engine_take_events(struct engine *e) {
 }
 
 void engine_stats(struct engine *e, struct engine_stats *out) {
-    pthread_mutex_lock(&e->stats_lock);
-    *out = e->stats;
-    pthread_mutex_unlock(&e->stats_lock);
+    stats_board_read(&e->stats, out);
     /* Requests that the engine thread has not taken from the queue yet are waiting, too. */
-    uint32_t n_live = atomic_load(&e->n_live);
+    const uint32_t n_live = atomic_load(&e->n_live);
     out->n_waiting = n_live > out->n_running ? n_live - out->n_running : 0;
     out->n_submitted = atomic_load(&e->n_submitted);
     if (e->disk.tier) kv_disk_stats(e->disk.tier, &out->disk);
@@ -796,9 +798,9 @@ double engine_step_seconds(struct engine *e) {
 }
 
 int engine_failure(struct engine *e, struct error *out) {
-    pthread_mutex_lock(&e->stats_lock);
+    pthread_mutex_lock(&e->failure_lock);
     *out = e->failure;
-    pthread_mutex_unlock(&e->stats_lock);
+    pthread_mutex_unlock(&e->failure_lock);
     return out->code;
 }
 
@@ -844,7 +846,8 @@ void engine_destroy(struct engine *e) {
     grammar_cache_destroy(e->info.grammars);
     tokenizer_destroy(e->tokenizer);
     pthread_mutex_destroy(&e->spare_lock);
-    pthread_mutex_destroy(&e->stats_lock);
+    pthread_mutex_destroy(&e->failure_lock);
+    stats_board_fini(&e->stats);
     free(e->cancels);
     free(e);
 }

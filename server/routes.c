@@ -102,6 +102,7 @@ static const struct route routes[] = {
      .about = "Special tokens and the size of the vocabulary."},
     {.path = "/metrics",
      .method = "GET",
+     .scraped = true,
      .handle = health_metrics,
      .content = "text/plain",
      .about = "Metrics for Prometheus."},
@@ -152,6 +153,16 @@ static bool method_fits(const struct route *route, const char *method) {
            (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
 }
 
+const char *routes_name(const char *path) {
+    const struct route *route = find_route(path);
+    if (!route) return NULL;
+    return route->shown ? route->shown : route->path;
+}
+
+static bool is_open(const struct server *server, const struct route *route) {
+    return route && (route->open || (route->scraped && server->open_metrics));
+}
+
 /* Refuses a method that the route does not have. */
 static int check_method(const struct route *route, struct http_exchange *exchange,
                         struct api_error *err) {
@@ -165,8 +176,7 @@ static int check_method(const struct route *route, struct http_exchange *exchang
 
 static int check(const struct server *server, const struct route *route,
                  struct http_exchange *exchange, struct api_error *err) {
-    const bool is_open = route && route->open;
-    const int rc = is_open ? 0 : auth_check(server->keys, exchange, err);
+    const int rc = is_open(server, route) ? 0 : auth_check(server->keys, exchange, err);
     if (rc) return rc;
     if (route) return check_method(route, exchange, err);
     return api_error_set(err, 404, "not_found", NULL, "%.200s does not exist", http_path(exchange));

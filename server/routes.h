@@ -19,6 +19,7 @@ struct route {
     bool prefix;               /* matches every path that begins with it */
     const char *shown;         /* the path with its {id}; NULL: it has none */
     bool open;                 /* needs no key */
+    bool scraped;              /* nor, where the server has open_metrics */
     void (*handle)(struct server *server, struct http_exchange *exchange);
     api_error_writer write_error;              /* NULL: OpenAI's shape */
     const struct request_table *const *tables; /* of the body, which is JSON; NULL: there is none */
@@ -31,6 +32,8 @@ struct route {
  * key cannot make the server hold 64 MB.  This and routes_handle() are the transport's callbacks; ctx is the
  * struct server. */
 bool routes_admit(struct http_exchange *exchange, void *ctx);
+/* Returns the path of the route that answers, as it is written for people; NULL: there is none. */
+const char *routes_name(const char *path);
 void routes_handle(struct http_exchange *exchange, void *ctx);
 
 #endif

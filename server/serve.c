@@ -122,6 +122,13 @@ static void log_disk(struct serve *s) {
     s->disk_logged_ms = now + DISK_LOG_MS;
 }
 
+static void log_throughput(struct serve *s) {
+    struct engine_stats stats;
+    engine_stats(s->server.engine, &stats);
+    if (throughput_tick(&s->server.throughput, &stats, uv_now(&s->loop)))
+        throughput_log(&s->server.throughput, &stats);
+}
+
 static void on_tick(uv_timer_t *timer) {
     struct serve *s = timer->data;
     if (s->closing) return;
@@ -132,6 +139,7 @@ static void on_tick(uv_timer_t *timer) {
         begin_drain(s);
     }
     log_disk(s);
+    log_throughput(s);
     if (s->server.draining) drain_further(s);
 }
 
@@ -164,6 +172,16 @@ static void on_hangup(uv_signal_t *handle, int number) {
 
 /* ---- the beginning ---- */
 
+static void describe_cache(struct cache_setting *out, const struct engine_config *config) {
+    static const char *const names[] = {[DTYPE_F32] = "float32",
+                                        [DTYPE_F16] = "float16",
+                                        [DTYPE_BF16] = "bfloat16",
+                                        [DTYPE_FP8] = "fp8"};
+    *out = (struct cache_setting){.dtype = names[config->kv_dtype],
+                                  .has_prefixes = config->prefix_caching,
+                                  .device_share = config->device_share};
+}
+
 static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
                         struct error *err) {
     struct engine_config config = engine_setup_config(s->options, model_dir, backend);
@@ -173,6 +191,7 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     if (rc) return rc;
     prefill_setup_configure(&s->prefill, s->options, &config);
     offload_setup_configure(&s->offload, s->options, &config);
+    describe_cache(&s->server.cache, &config);
     config.bounded_caches = kv_rules_allow(&s->options->kv_rules, KV_BOUNDED);
     config.only_bounded = !kv_rules_allow_whole_texts(&s->options->kv_rules);
     config.wake = engine_wake;
@@ -287,6 +306,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     server->keys = &s->options->keys;
     server->deadline_s = s->options->request_deadline;
     server->step_timeout_s = s->options->step_timeout;
+    server->route_of = routes_name;
     server->created = (int64_t)time(NULL);
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
     server->limits = (struct request_limits){
@@ -312,7 +332,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
 /* Logs and counts a request that the transport refused before it reached a route. */
 static void request_refused(void *ctx, const char *request_id, unsigned status, const char *why) {
     struct server *server = ctx;
-    counters_count_answer(&server->counters, status);
+    counters_count_answer(&server->counters, NULL, "", status, -1);
     log_event(LOG_INFO, "request id=%s refused: %s status=%u", request_id, why, status);
 }
 
@@ -340,6 +360,9 @@ static int start_http(struct serve *s, struct error *err) {
     s->server.browsers = (struct browser_rules){.origins = o->allowed_origins,
                                                 .hosts = o->allowed_hosts,
                                                 .is_loopback = http_is_loopback(s->server.http)};
+    s->server.open_metrics =
+        o->metrics_key == METRICS_KEY_OPEN ||
+        (o->metrics_key == METRICS_KEY_AUTO && http_is_loopback(s->server.http));
     return 0;
 }
 

@@ -47,10 +47,11 @@ struct engine_request {
     uint64_t cache_salt;
     int32_t priority; /* lower runs first; ties by fair share, then by arrival */
     /* Among equals tenants get tokens in proportion to their weights (fair_share.h). */
-    uint32_t tenant; /* < REQUEST_MAX_TENANTS */
-    uint32_t weight; /* 0 counts as 1 */
-    bool progress;   /* events tell how much of the prompt has been computed */
-    void *user;      /* returned with every event */
+    uint32_t tenant;  /* < REQUEST_MAX_TENANTS */
+    uint32_t weight;  /* 0 counts as 1 */
+    bool progress;    /* events tell how much of the prompt has been computed */
+    double arrived_s; /* of clock_seconds(), for times that metrics tell; 0: when it is submitted */
+    void *user;       /* returned with every event */
 };
 
 struct sampling_params sampling_defaults(void);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
@@ -110,6 +111,7 @@ static void waiting_insert(struct scheduler *s, struct sequence *seq) {
     if (next) next->prev = seq;
     else s->last_waiting = seq;
     s->n_waiting++;
+    s->stats.n_suspended += seq->admitted;
 }
 
 static void waiting_remove(struct scheduler *s, struct sequence *seq) {
@@ -120,6 +122,7 @@ static void waiting_remove(struct scheduler *s, struct sequence *seq) {
     seq->prev = seq->next = NULL;
     if (s->blocked == seq) s->blocked = NULL;
     s->n_waiting--;
+    s->stats.n_suspended -= seq->admitted;
 }
 
 static void running_insert(struct scheduler *s, struct sequence *seq) {
@@ -145,16 +148,22 @@ static void retire(struct scheduler *s, struct sequence *seq) {
     sequence_destroy(seq);
 }
 
+static void count_failure(struct scheduler *s, int code) {
+    s->stats.n_failed++;
+    s->stats.n_not_numbers += code == ERR_NUMERIC;
+}
+
 /* Ends a sequence that has been removed from both lists. */
 static void end(struct scheduler *s, struct sequence *seq, enum finish_reason reason, int code,
                 const char *text, struct event_list *events) {
     sequence_end(seq, reason, code, text, events);
     if (reason == FINISH_CANCELLED) s->stats.n_cancelled++;
-    else s->stats.n_failed++;
+    else count_failure(s, code);
     retire(s, seq);
 }
 
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
+    timing_queue(&seq->timing, s->now_s());
     seq->share_tag = fair_share_enter(&s->fair_share, seq->tenant, seq->weight, seq->n_prompt,
                                       seq->params.max_tokens);
     if (kv_prepare(&seq->kv, seq->tokens))
@@ -329,16 +338,25 @@ static int start_kv(struct scheduler *s, struct sequence *seq, bool *reads, stru
     return code;
 }
 
+/* Counts a sequence that runs for the first time. */
+static void count_admission(struct scheduler *s, struct sequence *seq) {
+    struct engine_policy_stats *policy = &s->stats.policies[seq->kv.plan.type];
+    const bool has_cache = s->space->cache || s->space->states;
+    fair_share_admit(&s->fair_share, seq->share_tag);
+    seq->timing.started_s = s->now_s();
+    seq->n_cached = seq->kv.n_tokens;
+    if (has_cache && sequence_n_reusable(seq) > 0) s->stats.queried_tokens += seq->n_prompt;
+    s->stats.prompt_tokens += seq->n_prompt;
+    s->stats.cached_tokens += seq->n_cached;
+    policy->prompt_tokens += seq->n_prompt;
+    policy->cached_tokens += seq->n_cached;
+}
+
 /* Moves the sequence from waiting to running, with its first rows. */
 static void start_running(struct scheduler *s, struct sequence *seq,
                           struct prefill_budget *budget) {
     waiting_remove(s, seq);
-    if (!seq->admitted) {
-        fair_share_admit(&s->fair_share, seq->share_tag);
-        seq->n_cached = seq->kv.n_tokens;
-        s->stats.prompt_tokens += seq->n_prompt;
-        s->stats.cached_tokens += seq->n_cached;
-    }
+    if (!seq->admitted) count_admission(s, seq);
     seq->admitted = true;
     seq->n_done = seq->kv.n_tokens;
     s->stats.n_sparse += prefill_queue_begin(&s->prefill_queue, seq, budget);
@@ -348,13 +366,18 @@ static void start_running(struct scheduler *s, struct sequence *seq,
 static void admit(struct scheduler *s, struct prefill_budget *budget, struct event_list *events) {
     struct sequence *next;
     struct error err;
+    s->stats.n_deferred = 0;
     for (struct sequence *seq = s->first_waiting;
          seq && prefill_queue_has_budget(budget) && s->n_running < s->max_seqs; seq = next) {
         next = seq->next;
-        if (is_held_back(s, seq) || prefill_queue_is_owned(&s->prefill_queue, seq)) continue;
-        bool reads;
-        int code = start_kv(s, seq, &reads, &err);
-        if (reads) continue;
+        bool reads = false;
+        const bool is_behind =
+            is_held_back(s, seq) || prefill_queue_is_owned(&s->prefill_queue, seq);
+        const int code = is_behind ? ERR_FULL : start_kv(s, seq, &reads, &err);
+        if (is_behind || reads) {
+            s->stats.n_deferred++;
+            continue;
+        }
         /* No sequence of lower rank overtakes one that waits for pages, so long requests do not
          * starve. */
         if (code == ERR_FULL && (s->n_running > 0 || s->n_inflight > 0)) return;
@@ -424,6 +447,26 @@ static uint32_t n_processed(const struct batch *batch, const struct batch_entry 
     return entry->n_stored + (uint32_t)(done / n_entered);
 }
 
+static void count_tokens(struct scheduler *s, struct sequence *seq, uint32_t n_new) {
+    if (n_new == 0) return;
+    s->stats.generated_tokens += n_new;
+    s->stats.policies[seq->kv.plan.type].generated_tokens += n_new;
+    timing_token(&seq->timing, &s->stats, s->now_s());
+}
+
+/* Counts a sequence that has ended with a step's results. */
+static void count_ending(struct scheduler *s, const struct sequence *seq,
+                         const struct engine_event *final) {
+    if (final->reason == FINISH_ERROR) {
+        count_failure(s, final->error_code);
+        return;
+    }
+    s->stats.n_finished++;
+    s->stats.n_finished_by_length += final->reason == FINISH_LENGTH;
+    s->stats.policies[seq->kv.plan.type].n_finished++;
+    timing_finish(&seq->timing, &s->stats, seq->n_prompt, sequence_n_generated(seq), s->now_s());
+}
+
 /* Takes the results of the batch's sequence `at`; returns true if it has had its final event. */
 static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_t at,
                          struct event_list *events) {
@@ -437,12 +480,18 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
         sequence_report(seq, n_processed(batch, entry), events);
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);
-    s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;
+    count_tokens(s, seq, sequence_n_generated(seq) - n_generated);
     add_counts(s, seq, &before);
-    if (!over) return false;
-    if (events->last->reason == FINISH_ERROR) s->stats.n_failed++;
-    else s->stats.n_finished++;
-    return true;
+    if (over) count_ending(s, seq, events->last);
+    return over;
+}
+
+/* Returns how many rows the batch has completed: those of a layer-major prompt with its last
+ * slice. */
+static uint32_t n_completed(const struct batch *batch) {
+    if (batch->kind != STEP_TIME_SLICE) return batch->step.n_rows;
+    const struct batch_entry *entry = &batch->entries[0];
+    return entry->n_stored - min_u32(entry->n_stored, entry->seq->n_done);
 }
 
 void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
@@ -454,6 +503,8 @@ void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
         sparse_totals_add(&batch->sparse->visited, &batch->visited);
         sparse_totals_add(&s->stats.sparse, &batch->visited);
     }
+    const uint32_t n_tokens = n_completed(batch);
+    if (n_tokens > 0) engine_stats_observe(&s->stats, ENGINE_STEP_TOKENS, n_tokens);
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         const struct batch_entry *entry = &batch->entries[i];
         if (entry->seq->over)
@@ -490,6 +541,7 @@ static void count_host_pool(const struct scheduler *s, struct engine_stats *out)
 
 static void add_levels(const struct sequence *seq, struct engine_stats *out) {
     const struct kv_usage usage = sequence_usage(seq);
+    out->policies[seq->kv.plan.type].n_running++;
     for (unsigned i = 0; i < KV_N_NUMBERS; i++)
         if (kv_numbers[i].adding == KV_ADD_LEVEL)
             out->kv[i][seq->kv.plan.type] += (uint64_t)usage.values[i];
@@ -499,6 +551,7 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     *out = s->stats;
     out->n_running = s->n_running;
     out->n_waiting = s->n_waiting;
+    out->n_deferred = min_u32(s->stats.n_deferred, s->n_waiting);
     out->pages_free = page_pool_n_free(s->space->pool);
     out->pages_total = page_pool_n_pages(s->space->pool);
     count_host_pool(s, out);

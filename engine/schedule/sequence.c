@@ -57,6 +57,7 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->tenant = request->tenant;
     seq->weight = request->weight;
     seq->progress = request->progress;
+    seq->timing.arrived_s = request->arrived_s;
     seq->user = request->user;
     seq->params = request->params;
     seq->tokens = request->prompt;

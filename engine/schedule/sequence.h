@@ -29,6 +29,7 @@
 #include "engine/request/request.h"
 #include "engine/request/sampling.h"
 #include "engine/schedule/request_plan.h"
+#include "engine/schedule/timing.h"
 
 /* Borrowed by every sequence of an engine. */
 struct sequence_shared {
@@ -73,6 +74,7 @@ struct sequence {
     bool over;           /* has had its final event */
     bool failed;         /* which was an error */
     bool progress;       /* events tell how much of the prompt has been computed */
+    struct timing timing;
     struct sampling_state sampling;
     struct constraint constraint;
     struct output output;

@@ -37,7 +37,7 @@ ROOMS = {
                         "engine/sparsity server/json", "uv jansson"),
     "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "
                    "server/http server/settings", "uv jansson"),
-    "server/ops": ("engine engine/base engine/model engine/tokenizer server/json server/http "
+    "server/ops": ("engine engine/base engine/device engine/model engine/tokenizer server/json server/http "
                    "server/settings server/api", "jansson"),
     "server/bench": ("engine engine/base engine/device engine/model engine/request server/json "
                      "server/settings", ""),

@@ -9,7 +9,8 @@ BUILD_PACKAGES=(build-essential ca-certificates meson ninja-build pkg-config lib
 RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 libstdc++6)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
 # and run the evaluation, which needs the second line.
-TEST_PACKAGES=(python3 python3-venv)
+# promtool, of the package prometheus, judges /metrics, the rules and the dashboard.
+TEST_PACKAGES=(python3 python3-venv prometheus)
 PYTHON_PACKAGES=(jinja2 jsonschema openai pytest pytest-xdist tokenizers
     aiohttp matplotlib numpy tqdm)
 

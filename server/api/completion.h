@@ -68,8 +68,8 @@ struct completion {
     uint64_t client; /* that may cancel it: see auth_client() */
     int64_t created;
     uint64_t started_ns, written_ms;
-    bool seen_first;
     uint32_t n_prompt, n_cached; /* tokens */
+    uint32_t n_longest;          /* tokens generated for the longest choice that has ended */
     struct kv_account kv;        /* of the sequences that have ended; so is prefill */
     struct prefill_account prefill;
     struct buffer out;

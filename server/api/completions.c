@@ -63,6 +63,7 @@ static int make_choices(struct completion *c) {
     for (uint32_t i = 0; i < c->n_choices; i++) {
         choice_init(&c->choices[i], c, &c->request.prompts.items[i / best_of], i / best_of);
         c->submission[i].user = &c->choices[i];
+        c->submission[i].arrived_s = 1e-9 * (double)c->started_ns; /* both clocks are monotonic */
     }
     return 0;
 }
@@ -130,7 +131,7 @@ static double seconds_since_start(const struct completion *c) {
 /* Logs and counts an answer that ends here; the exchange is not used any more. */
 static void note_end(struct completion *c, unsigned status) {
     const double seconds = seconds_since_start(c);
-    if (status == 200) counters_observe(&c->job.server->counters.whole, seconds);
+    if (status == 200) histogram_add(&c->job.server->counters.whole, &histogram_request_s, seconds);
     reply_note(c->job.server, c->request_id, "POST", c->api->path, status, seconds);
     c->job.exchange = NULL;
 }
@@ -237,6 +238,7 @@ static void take_ending(struct completion *c, struct choice *choice,
         c->n_cached += event->n_cached;
         prefill_account_add_reused(&c->prefill, &event->prefill);
     }
+    if (event->n_generated > c->n_longest) c->n_longest = event->n_generated;
     kv_account_add(&c->kv, event);
     prefill_account_add(&c->prefill, &event->prefill);
     counters_count_prompt(&c->job.server->counters, event->prefill.mode);
@@ -274,15 +276,12 @@ static void take_event(struct choice *choice, const struct engine_event *event) 
         send_progress(c, choice, event);
         return;
     }
-    if (!c->seen_first) {
-        c->seen_first = true;
-        counters_observe(&c->job.server->counters.first_token, seconds_since_start(c));
-    }
     if (event->kind == EVENT_FINISH) take_ending(c, choice, event);
     if (c->job.exchange) choice_add(choice, &c->format, event);
     if (c->job.exchange && c->api->added) c->api->added(c, choice, event);
     if (c->job.exchange && c->request.stream) stream_choice(c, choice);
     if (c->n_live > 0) return;
+    histogram_add(&c->job.server->counters.longest, &histogram_tokens, c->n_longest);
     if (c->job.exchange && c->request.stream) {
         end_stream(c);
     } else if (c->job.exchange) {
@@ -339,6 +338,12 @@ static void attribute(struct completion *c) {
     }
 }
 
+static void count_accepted(struct completion *c) {
+    struct counters *counters = &c->job.server->counters;
+    histogram_add(&counters->n_choices, &histogram_choices, c->request.n);
+    histogram_add(&counters->max_tokens, &histogram_tokens, c->request.max_tokens);
+}
+
 /* Submits the sequences to the engine, all or none. */
 static int submit(struct completion *c) {
     struct server *server = c->job.server;
@@ -355,6 +360,8 @@ static int submit(struct completion *c) {
         c->submission = NULL;
     }
     free(ids);
+    if (!rc) count_accepted(c);
+    if (rc == ERR_FULL) server->counters.n_queue_full++;
     return rc ? refuse_submission(c, &why) : 0;
 }
 

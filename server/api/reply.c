@@ -17,7 +17,8 @@ void reply_note(struct server *server, const char *request_id, const char *metho
     char quoted_method[METHOD_BYTES], quoted_path[PATH_BYTES];
     log_quote(quoted_method, sizeof(quoted_method), method);
     log_quote(quoted_path, sizeof(quoted_path), path);
-    counters_count_answer(&server->counters, status);
+    counters_count_answer(&server->counters, server->route_of ? server->route_of(path) : NULL,
+                          method, status, seconds);
     if (seconds < 0) {
         log_event(LOG_INFO, "request id=%s method=%s path=%s status=%u", request_id, quoted_method,
                   quoted_path, status);

@@ -14,12 +14,20 @@
 #include "server/api/counters.h"
 #include "server/api/job.h"
 #include "server/api/rate_limit.h"
+#include "server/api/throughput.h"
 
 struct api_keys;
 struct completion;
 struct engine;
 struct engine_info;
 struct http;
+
+/* What metrics tell of the KV cache's settings. */
+struct cache_setting {
+    const char *dtype; /* NULL: not known */
+    bool has_prefixes;
+    double device_share;
+};
 
 struct server {
     uv_loop_t *loop;
@@ -33,8 +41,14 @@ struct server {
     uint64_t deadline_s;     /* that a completion may take; 0: any time */
     uint64_t step_timeout_s; /* after which a step is stuck; 0: never */
     int64_t created;         /* Unix time the model was loaded */
-    bool draining;           /* new completions are refused */
-    bool stopped;            /* the engine accepts no more requests */
+    bool open_metrics;       /* /metrics needs no key, either */
+    /* Returns the route that answers the path, a constant; NULL: none does.  Itself NULL: answers are
+     * not counted by route. */
+    const char *(*route_of)(const char *path);
+    struct cache_setting cache;
+    struct throughput throughput;
+    bool draining; /* new completions are refused */
+    bool stopped;  /* the engine accepts no more requests */
     struct request_limits limits;
     struct counters counters;
     struct job_lanes jobs;

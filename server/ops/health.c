@@ -70,6 +70,6 @@ void health_metrics(struct server *server, struct http_exchange *exchange) {
     struct engine_stats stats;
     struct buffer body = {0};
     engine_stats(server->engine, &stats);
-    metrics_write(&server->counters, &stats, &server->limits.kv.offload, &body);
+    metrics_write(server, &stats, &body);
     reply_text(server, exchange, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }

@@ -1,197 +1,511 @@
-/* metrics.c - see metrics.h. */
+/* metrics.c - see metrics.h.
+ *
+ * Every metric is one row below, with all of its names. */
 #include "server/ops/metrics.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
+#include "engine/device/pages.h"
 #include "engine/engine.h"
-#include "server/api/counters.h"
+#include "server/api/server.h"
 #include "server/json/buffer.h"
+#include "server/ops/metrics_text.h"
 #include "server/settings/kv_policy.h"
 #include "server/settings/log.h"
 #include "server/settings/offload_rules.h"
 #include "server/settings/prefill_rules.h"
 
-static void write_histogram(struct buffer *out, const char *name, const char *help,
-                            const struct histogram *h) {
-    buffer_printf(out, "# HELP %s %s\n# TYPE %s histogram\n", name, help, name);
-    uint64_t n = 0;
-    for (size_t i = 0; i < COUNTERS_N_BUCKETS; i++) {
-        n += h->buckets[i];
-        buffer_printf(out, "%s_bucket{le=\"%g\"} %" PRIu64 "\n", name, counters_bounds[i], n);
-    }
-    buffer_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.6f\n%s_count %" PRIu64 "\n",
-                  name, h->n, name, h->sum, name, h->n);
+#define GAUGE METRIC_GAUGE
+#define COUNTER METRIC_COUNTER
+#define COUNT(array) (sizeof(array) / sizeof(*(array)))
+
+static void write_queue(const struct metrics_text *text, const struct engine_stats *stats) {
+    const struct metric_value values[] = {
+        {{"quire_requests_running",
+          {"vllm:num_requests_running"},
+          GAUGE,
+          "Sequences that are running."},
+         stats->n_running},
+        {{"quire_requests_waiting",
+          {"vllm:num_requests_waiting"},
+          GAUGE,
+          "Sequences that are waiting."},
+         stats->n_waiting},
+        {{"quire_requests_suspended",
+          {"vllm:num_requests_swapped"},
+          GAUGE,
+          "Waiting sequences that have run before and were preempted."},
+         stats->n_suspended},
+    };
+    const uint32_t n_deferred =
+        stats->n_deferred < stats->n_waiting ? stats->n_deferred : stats->n_waiting;
+    const struct metric by_reason = {
+        "quire_requests_waiting_by_reason",
+        {"vllm:num_requests_waiting_by_reason"},
+        GAUGE,
+        "Sequences that are waiting for space (capacity), or for a shared prefix, the disk or "
+        "another sparse prompt (deferred)."};
+    const struct metric_point reasons[] = {{"capacity", stats->n_waiting - n_deferred},
+                                           {"deferred", n_deferred}};
+    metrics_text_values(text, values, COUNT(values));
+    metrics_text_points(text, &by_reason, "reason", reasons, COUNT(reasons));
 }
 
-static void write_answers(struct buffer *out, const struct counters *counters) {
-    buffer_puts(out, "# HELP quire_http_answers_total Answers by class of status; gone: the client "
-                     "disconnected first.\n# TYPE quire_http_answers_total counter\n");
-    for (unsigned i = 0; i < 6; i++) {
-        if (i == 1) continue;
-        if (i == 0) {
-            buffer_printf(out, "quire_http_answers_total{status=\"gone\"} %" PRIu64 "\n",
-                          counters->by_class[0]);
-        } else {
-            buffer_printf(out, "quire_http_answers_total{status=\"%uxx\"} %" PRIu64 "\n", i,
-                          counters->by_class[i]);
-        }
-    }
+static void write_pages(const struct metrics_text *text, const struct engine_stats *stats) {
+    const struct metric_value values[] = {
+        {{"quire_kv_use",
+          {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
+          GAUGE,
+          "Share of the KV pool's pages that sequences use, 0 to 1."},
+         engine_stats_kv_use(stats)},
+        {{"quire_kv_pages_total", {NULL}, GAUGE, "Pages of the KV pool."}, stats->pages_total},
+        {{"quire_kv_pages_free", {NULL}, GAUGE, "Free pages of the KV pool."}, stats->pages_free},
+        {{"quire_kv_pages_cached",
+          {NULL},
+          GAUGE,
+          "Pages of the KV pool that only cached prefixes and states use."},
+         stats->pages_cached},
+    };
+    metrics_text_values(text, values, COUNT(values));
 }
 
-static void write_number_by_policy(struct buffer *out, const char *name,
-                                   const uint64_t values[KV_MAX_POLICIES]) {
-    for (unsigned i = 0; i < kv_policies_count(); i++)
-        buffer_printf(out, "%s{policy=\"%s\"} %" PRIu64 "\n", name, kv_type_name(i), values[i]);
+static void write_endings(const struct metrics_text *text, const struct engine_stats *stats,
+                          uint64_t n_queue_full) {
+    const struct metric_value values[] = {
+        {{"quire_requests_submitted_total", {NULL}, COUNTER, "Sequences accepted."},
+         (double)stats->n_submitted},
+        {{"quire_requests_finished_total", {NULL}, COUNTER, "Sequences that finished."},
+         (double)stats->n_finished},
+        {{"quire_requests_cancelled_total",
+          {NULL},
+          COUNTER,
+          "Sequences that were cancelled, for example because the client disconnected."},
+         (double)stats->n_cancelled},
+        {{"quire_requests_failed_total", {NULL}, COUNTER, "Sequences that failed."},
+         (double)stats->n_failed},
+        {{"quire_requests_not_numbers_total",
+          {"vllm:corrupted_requests_total"},
+          COUNTER,
+          "Sequences that failed because the model's output was not a number."},
+         (double)stats->n_not_numbers},
+        {{"quire_preemptions_total",
+          {"vllm:num_preemptions_total"},
+          COUNTER,
+          "Preemptions of sequences because pages ran short."},
+         (double)stats->n_preempted},
+    };
+    const struct metric success = {
+        NULL, {"vllm:request_success_total"}, COUNTER, "Sequences that ended, by reason."};
+    const struct metric_point reasons[] = {
+        {"stop", (double)(stats->n_finished - stats->n_finished_by_length)},
+        {"length", (double)stats->n_finished_by_length},
+        {"abort", (double)stats->n_cancelled},
+        {"error", (double)stats->n_failed}};
+    const struct metric refused = {"quire_requests_refused_total",
+                                   {"vllm:admission_rejections_total"},
+                                   COUNTER,
+                                   "Requests that were refused, by the limit that they met."};
+    const struct metric_point limits[] = {{"max_num_queued_reqs", (double)n_queue_full}};
+    metrics_text_values(text, values, COUNT(values));
+    metrics_text_points(text, &success, "finished_reason", reasons, COUNT(reasons));
+    metrics_text_points(text, &refused, "reason", limits, COUNT(limits));
+}
+
+static void write_tokens(const struct metrics_text *text, const struct engine_stats *stats,
+                         const struct throughput *throughput) {
+    const double n_queried = (double)stats->queried_tokens, n_hit = (double)stats->cached_tokens;
+    const struct metric_value values[] = {
+        {{"quire_prompt_tokens_total",
+          {"vllm:prompt_tokens_total"},
+          COUNTER,
+          "Prompt tokens of sequences that began to run."},
+         (double)stats->prompt_tokens},
+        {{"quire_queried_tokens_total",
+          {"vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"},
+          COUNTER,
+          "Prompt tokens that were looked for in cached prefixes and states."},
+         n_queried},
+        {{"quire_cached_tokens_total",
+          {"vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total",
+           "vllm:gpu_prefix_cache_hits_total"},
+          COUNTER,
+          "Prompt tokens found in cached prefixes and states."},
+         n_hit},
+        {{NULL,
+          {"vllm:gpu_prefix_cache_hit_rate"},
+          GAUGE,
+          "Share of the prompt tokens looked for that were found, since the start."},
+         n_queried > 0 ? n_hit / n_queried : 0},
+        {{"quire_generated_tokens_total",
+          {"vllm:generation_tokens_total"},
+          COUNTER,
+          "Tokens generated."},
+         (double)stats->generated_tokens},
+        {{"quire_steps_total", {NULL}, COUNTER, "Steps that the model computed."},
+         (double)stats->n_steps},
+        {{"quire_prompt_tokens_per_second",
+          {"vllm:avg_prompt_throughput_toks_per_s"},
+          GAUGE,
+          "Prompt tokens computed per second, over the last ten seconds that are complete."},
+         throughput->prompt_per_s},
+        {{"quire_generated_tokens_per_second",
+          {"vllm:avg_generation_throughput_toks_per_s"},
+          GAUGE,
+          "Tokens generated per second, over the last ten seconds that are complete."},
+         throughput->generated_per_s},
+    };
+    const struct metric by_source = {NULL,
+                                     {"vllm:prompt_tokens_by_source_total"},
+                                     COUNTER,
+                                     "Prompt tokens by where they came from."};
+    const struct metric_point sources[] = {{"local_compute", (double)stats->prompt_tokens - n_hit},
+                                           {"local_cache_hit", n_hit}};
+    metrics_text_values(text, values, COUNT(values));
+    metrics_text_points(text, &by_source, "source", sources, COUNT(sources));
+}
+
+static void write_by_policy(const struct metrics_text *text, const struct metric *metric,
+                            const double values[KV_MAX_POLICIES]) {
+    struct metric_point points[KV_MAX_POLICIES];
+    const unsigned n = kv_policies_count();
+    for (unsigned i = 0; i < n; i++) points[i] = (struct metric_point){kv_type_name(i), values[i]};
+    metrics_text_points(text, metric, "policy", points, n);
+}
+
+static void write_policies(const struct metrics_text *text, const struct engine_stats *stats) {
+    static const struct metric metrics[] = {
+        {"quire_policy_requests_running", {NULL}, GAUGE, "Sequences that are running, by policy."},
+        {"quire_policy_requests_finished_total",
+         {NULL},
+         COUNTER,
+         "Sequences that finished, by policy."},
+        {"quire_policy_prompt_tokens_total",
+         {NULL},
+         COUNTER,
+         "Prompt tokens of sequences that began to run, by policy."},
+        {"quire_policy_cached_tokens_total",
+         {NULL},
+         COUNTER,
+         "Prompt tokens found in cached prefixes and states, by policy."},
+        {"quire_policy_generated_tokens_total", {NULL}, COUNTER, "Tokens generated, by policy."},
+    };
+    double values[COUNT(metrics)][KV_MAX_POLICIES];
+    for (unsigned i = 0; i < KV_MAX_POLICIES; i++) {
+        const struct engine_policy_stats *policy = &stats->policies[i];
+        values[0][i] = policy->n_running;
+        values[1][i] = (double)policy->n_finished;
+        values[2][i] = (double)policy->prompt_tokens;
+        values[3][i] = (double)policy->cached_tokens;
+        values[4][i] = (double)policy->generated_tokens;
+    }
+    for (size_t i = 0; i < COUNT(metrics); i++) write_by_policy(text, &metrics[i], values[i]);
 }
 
 /* Writes the numbers of KV caches that have a metric: those by policy, or those for all. */
-static void write_numbers(struct buffer *out, const struct engine_stats *stats, bool by_policy) {
+static void write_kv_numbers(const struct metrics_text *text, const struct engine_stats *stats) {
     for (unsigned i = 0; i < KV_N_NUMBERS; i++) {
         const struct kv_number_info *number = &kv_numbers[i];
-        const char *name = number->metric;
-        if (!name || number->by_policy != by_policy) continue;
-        buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, number->help, name,
-                      number->adding == KV_ADD_LEVEL ? "gauge" : "counter");
-        if (by_policy) write_number_by_policy(out, name, stats->kv[i]);
-        else buffer_printf(out, "%s %" PRIu64 "\n", name, engine_stats_kv(stats, i));
+        if (!number->metric) continue;
+        const struct metric metric = {
+            number->metric, {NULL}, number->adding == KV_ADD_LEVEL ? GAUGE : COUNTER, number->help};
+        double values[KV_MAX_POLICIES];
+        for (unsigned k = 0; k < KV_MAX_POLICIES; k++) values[k] = (double)stats->kv[i][k];
+        const struct metric_value sum = {metric, (double)engine_stats_kv(stats, i)};
+        if (number->by_policy) write_by_policy(text, &metric, values);
+        else metrics_text_values(text, &sum, 1);
     }
 }
 
-static void write_by_pattern(struct buffer *out, const char *name, const char *help,
+static void write_memory(const struct metrics_text *text, const struct engine_stats *stats,
+                         const struct engine_info *info, const struct offload_rules *offload) {
+    const uint64_t fetched_bytes =
+        offload_rules_copied_bytes(offload, engine_stats_kv(stats, KV_FETCHED_COPIES),
+                                   engine_stats_kv(stats, KV_MOVED_COPIES));
+    const struct metric_value values[] = {
+        {{"quire_weights_bytes",
+          {"vllm:model_weights_memory_bytes"},
+          GAUGE,
+          "Bytes of the model's weights."},
+         (double)info->weight_bytes},
+        {{"quire_kv_fetched_bytes_total",
+          {NULL},
+          COUNTER,
+          "Bytes of the keys and values of fetched tokens."},
+         (double)fetched_bytes},
+        {{"quire_kv_store_bytes", {NULL}, GAUGE, "Bytes of the host pool."},
+         (double)offload->host_pool_bytes},
+        {{"quire_kv_store_used_bytes", {NULL}, GAUGE, "Bytes of the host pool that are in use."},
+         (double)stats->host_pool_used_bytes},
+        {{"quire_kv_pages_stored",
+          {NULL},
+          GAUGE,
+          "Pages of the host pool that only cached prefixes and states use."},
+         stats->pages_stored},
+        {{"quire_kv_pages_swapped_out_total",
+          {NULL},
+          COUNTER,
+          "Pages that were copied to the host pool."},
+         (double)stats->n_swapped_out},
+        {{"quire_kv_pages_swapped_in_total",
+          {NULL},
+          COUNTER,
+          "Pages that were copied back from the host pool."},
+         (double)stats->n_swapped_in},
+        {{"quire_log_dropped_lines_total",
+          {NULL},
+          COUNTER,
+          "Log lines that were dropped because stderr was blocked or failed."},
+         (double)log_n_lost()},
+    };
+    metrics_text_values(text, values, COUNT(values));
+}
+
+static void write_disk(const struct metrics_text *text, const struct kv_disk_stats *disk) {
+    const struct metric_value values[] = {
+        {{"quire_kv_disk_items", {NULL}, GAUGE, "Cached blocks and states on disk."},
+         (double)disk->n_items},
+        {{"quire_kv_disk_bytes", {NULL}, GAUGE, "Bytes of their files."}, (double)disk->bytes},
+        {{"quire_kv_disk_max_bytes", {NULL}, GAUGE, "Most bytes that their files may have."},
+         (double)disk->max_bytes},
+        {{"quire_kv_disk_written_total", {NULL}, COUNTER, "Blocks and states written to disk."},
+         (double)disk->n_written},
+        {{"quire_kv_disk_written_bytes_total", {NULL}, COUNTER, "Bytes of these."},
+         (double)disk->written_bytes},
+        {{"quire_kv_disk_hits_total",
+          {NULL},
+          COUNTER,
+          "Blocks and states read from disk for requests."},
+         (double)disk->n_read},
+        {{"quire_kv_disk_read_bytes_total", {NULL}, COUNTER, "Bytes of these."},
+         (double)disk->read_bytes},
+        {{"quire_kv_disk_dropped_total",
+          {NULL},
+          COUNTER,
+          "Blocks and states that were evicted but not written, because the disk was behind."},
+         (double)disk->n_dropped},
+        {{"quire_kv_disk_evicted_total",
+          {NULL},
+          COUNTER,
+          "Files removed for newer ones, the least recently used first."},
+         (double)disk->n_evicted},
+        {{"quire_kv_disk_refused_total",
+          {NULL},
+          COUNTER,
+          "Files removed because they were damaged or not what their name said."},
+         (double)disk->n_refused},
+        {{"quire_kv_disk_failed_total",
+          {NULL},
+          COUNTER,
+          "Reads and writes that the system refused."},
+         (double)disk->n_failed},
+    };
+    metrics_text_values(text, values, COUNT(values));
+}
+
+static void write_by_pattern(const struct metrics_text *text, const struct metric *metric,
                              const double values[PATTERN_N_KINDS]) {
-    buffer_printf(out, "# HELP %s %s\n# TYPE %s counter\n", name, help, name);
+    struct metric_point points[PATTERN_N_KINDS];
     for (unsigned i = 0; i < PATTERN_N_KINDS; i++)
-        buffer_printf(out, "%s{pattern=\"%s\"} %.0f\n", name,
-                      prefill_pattern_name((enum attn_pattern_kind)i), values[i]);
+        points[i] =
+            (struct metric_point){prefill_pattern_name((enum attn_pattern_kind)i), values[i]};
+    metrics_text_points(text, metric, "pattern", points, PATTERN_N_KINDS);
 }
 
-static void write_seconds(struct buffer *out, const char *name, const char *help, double value) {
-    buffer_printf(out, "# HELP %s %s\n# TYPE %s counter\n%s %.6f\n", name, help, name, name, value);
-}
-
-static void write_prefill(struct buffer *out, const struct counters *counters,
+static void write_prefill(const struct metrics_text *text, const struct counters *counters,
                           const struct sparse_totals *sparse) {
-    buffer_printf(out,
-                  "# HELP quire_prefill_prompts_total Sequences that ended, by how their prompt "
-                  "was computed.\n# TYPE quire_prefill_prompts_total counter\n"
-                  "quire_prefill_prompts_total{mode=\"dense\"} %" PRIu64 "\n"
-                  "quire_prefill_prompts_total{mode=\"sparse\"} %" PRIu64 "\n",
-                  counters->dense_prompts, counters->sparse_prompts);
-    write_by_pattern(out, "quire_sparse_visited_pairs_total",
-                     "Pairs of query row and key that sparse prompts visited, by pattern.",
-                     sparse->visited);
-    write_by_pattern(
-        out, "quire_sparse_causal_pairs_total",
-        "Pairs of query row and key that dense prompts would have visited, by pattern.",
-        sparse->causal);
-    buffer_printf(out,
-                  "# HELP quire_sparse_dense_heads_total Heads of a layer that visited every key "
-                  "because their index was too dense.\n# TYPE quire_sparse_dense_heads_total "
-                  "counter\nquire_sparse_dense_heads_total %" PRIu64 "\n",
-                  sparse->n_dense);
-    write_seconds(out, "quire_sparse_index_seconds_total",
-                  "Device time that indices of sparse prompts took.", sparse->index_s);
-    write_seconds(out, "quire_sparse_attention_seconds_total",
-                  "Device time that attention of sparse prompts took.", sparse->attention_s);
+    static const struct metric prompts = {
+        "quire_prefill_prompts_total",
+        {NULL},
+        COUNTER,
+        "Sequences that ended, by how their prompt was computed."};
+    static const struct metric visited = {
+        "quire_sparse_visited_pairs_total",
+        {NULL},
+        COUNTER,
+        "Pairs of query row and key that sparse prompts visited, by pattern."};
+    static const struct metric causal = {
+        "quire_sparse_causal_pairs_total",
+        {NULL},
+        COUNTER,
+        "Pairs of query row and key that dense prompts would have visited, by pattern."};
+    const struct metric_point modes[] = {{"dense", (double)counters->dense_prompts},
+                                         {"sparse", (double)counters->sparse_prompts}};
+    const struct metric_value values[] = {
+        {{"quire_sparse_dense_heads_total",
+          {NULL},
+          COUNTER,
+          "Heads of a layer that visited every key because their index was too dense."},
+         (double)sparse->n_dense},
+        {{"quire_sparse_index_seconds_total",
+          {NULL},
+          COUNTER,
+          "Device time that indices of sparse prompts took."},
+         sparse->index_s},
+        {{"quire_sparse_attention_seconds_total",
+          {NULL},
+          COUNTER,
+          "Device time that attention of sparse prompts took."},
+         sparse->attention_s},
+    };
+    metrics_text_points(text, &prompts, "mode", modes, COUNT(modes));
+    write_by_pattern(text, &visited, sparse->visited);
+    write_by_pattern(text, &causal, sparse->causal);
+    metrics_text_values(text, values, COUNT(values));
 }
 
-struct sample {
-    const char *name, *type, *help;
-    uint64_t value;
+/* The classes of status, by the first digit; 0: the client disconnected first; 1 is never sent. */
+static const char *const classes[COUNTERS_N_CLASSES] = {"gone", NULL, "2xx", "3xx", "4xx", "5xx"};
+
+static void write_answers(const struct metrics_text *text, const struct counters *counters) {
+    static const struct metric answers = {
+        "quire_http_answers_total",
+        {NULL},
+        COUNTER,
+        "Answers by class of status; gone: the client disconnected first."};
+    struct metric_point points[COUNTERS_N_CLASSES];
+    size_t n = 0;
+    for (unsigned i = 0; i < COUNTERS_N_CLASSES; i++)
+        if (classes[i])
+            points[n++] = (struct metric_point){classes[i], (double)counters->by_class[i]};
+    metrics_text_points(text, &answers, "status", points, n);
+}
+
+/* Writes what servers made with FastAPI count. */
+static void write_handlers(const struct metrics_text *text, const struct counters *counters) {
+    char labels[256];
+    metrics_text_head(text, "http_requests_total", "counter",
+                      "Requests by method, class of status and route.");
+    for (uint32_t i = 0; i < counters->n_handlers; i++) {
+        const struct handler_counters *one = &counters->handlers[i];
+        for (unsigned class = 0; class < COUNTERS_N_CLASSES; class ++) {
+            if (one->by_class[class] == 0) continue;
+            snprintf(labels, sizeof(labels), "method=\"%s\",status=\"%s\",handler=\"%s\"",
+                     one->method, classes[class] ? classes[class] : "1xx", one->handler);
+            metrics_text_sample(text, "http_requests_total", labels, (double)one->by_class[class]);
+        }
+    }
+    metrics_text_head(text, "http_request_duration_seconds", "histogram",
+                      "Seconds from the request to the end of its answer, by route; of routes that "
+                      "generate.");
+    for (uint32_t i = 0; i < counters->n_handlers; i++) {
+        const struct handler_counters *one = &counters->handlers[i];
+        if (one->seconds.n == 0) continue;
+        snprintf(labels, sizeof(labels), "method=\"%s\",handler=\"%s\"", one->method, one->handler);
+        metrics_text_buckets(text, "http_request_duration_seconds", labels, &histogram_request_s,
+                             &one->seconds);
+    }
+}
+
+/* The engine's histograms. */
+static const struct metric histograms[ENGINE_N_HISTOGRAMS] = {
+    [ENGINE_FIRST_TOKEN_S] = {"quire_time_to_first_token_seconds",
+                              {"vllm:time_to_first_token_seconds"},
+                              GAUGE,
+                              "Seconds from the request to the sequence's first token."},
+    [ENGINE_BETWEEN_TOKENS_S] = {"quire_inter_token_seconds",
+                                 {"vllm:inter_token_latency_seconds"},
+                                 GAUGE,
+                                 "Seconds between two tokens of a sequence."},
+    [ENGINE_PER_TOKEN_S] = {"quire_time_per_output_token_seconds",
+                            {"vllm:request_time_per_output_token_seconds",
+                             "vllm:time_per_output_token_seconds"},
+                            GAUGE,
+                            "Mean seconds for a token behind the first, of each sequence that "
+                            "finished."},
+    [ENGINE_WHOLE_S] = {"quire_request_seconds",
+                        {"vllm:e2e_request_latency_seconds"},
+                        GAUGE,
+                        "Seconds from the request to the end of the sequence."},
+    [ENGINE_QUEUED_S] = {"quire_request_queue_seconds",
+                         {"vllm:request_queue_time_seconds"},
+                         GAUGE,
+                         "Seconds that a sequence waited until it first ran."},
+    [ENGINE_RUNNING_S] = {"quire_request_inference_seconds",
+                          {"vllm:request_inference_time_seconds"},
+                          GAUGE,
+                          "Seconds from the first run of a sequence to its end."},
+    [ENGINE_PREFILL_S] = {"quire_request_prefill_seconds",
+                          {"vllm:request_prefill_time_seconds"},
+                          GAUGE,
+                          "Seconds from the first run of a sequence to its first token."},
+    [ENGINE_DECODE_S] = {"quire_request_decode_seconds",
+                         {"vllm:request_decode_time_seconds"},
+                         GAUGE,
+                         "Seconds from the first token of a sequence to its end."},
+    [ENGINE_PROMPT_TOKENS] = {"quire_request_prompt_tokens",
+                              {"vllm:request_prompt_tokens"},
+                              GAUGE,
+                              "Prompt tokens of each sequence that finished."},
+    [ENGINE_GENERATED_TOKENS] = {"quire_request_generated_tokens",
+                                 {"vllm:request_generation_tokens"},
+                                 GAUGE,
+                                 "Tokens that each sequence generated that finished."},
+    [ENGINE_STEP_TOKENS] = {"quire_step_tokens",
+                            {"vllm:iteration_tokens_total"},
+                            GAUGE,
+                            "Tokens that each step of the model computed."},
 };
 
-static void write_samples(struct buffer *out, const struct sample *samples, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,
-                      samples[i].help, samples[i].name, samples[i].type, samples[i].name,
-                      samples[i].value);
-    }
+static void write_histograms(const struct metrics_text *text, const struct engine_stats *stats,
+                             const struct counters *counters) {
+    static const struct metric whole = {"quire_completion_seconds",
+                                        {NULL},
+                                        GAUGE,
+                                        "Seconds from the request to the end of its answer."};
+    static const struct metric choices = {"quire_request_choices",
+                                          {"vllm:request_params_n"},
+                                          GAUGE,
+                                          "Choices for each prompt, of each request."};
+    static const struct metric most = {"quire_request_max_tokens",
+                                       {"vllm:request_params_max_tokens"},
+                                       GAUGE,
+                                       "Most tokens that each request asked for."};
+    static const struct metric longest = {"quire_request_longest_tokens",
+                                          {"vllm:request_max_num_generation_tokens"},
+                                          GAUGE,
+                                          "Tokens of the longest choice of each request."};
+    for (unsigned i = 0; i < ENGINE_N_HISTOGRAMS; i++)
+        metrics_text_histogram(text, &histograms[i], engine_histogram_bounds[i],
+                               &stats->histograms[i]);
+    metrics_text_histogram(text, &whole, &histogram_request_s, &counters->whole);
+    metrics_text_histogram(text, &choices, &histogram_choices, &counters->n_choices);
+    metrics_text_histogram(text, &most, &histogram_tokens, &counters->max_tokens);
+    metrics_text_histogram(text, &longest, &histogram_tokens, &counters->longest);
 }
 
-static void write_requests(struct buffer *out, const struct engine_stats *stats) {
-    const struct sample samples[] = {
-        {"quire_requests_running", "gauge", "Sequences that are running.", stats->n_running},
-        {"quire_requests_waiting", "gauge", "Sequences that are waiting.", stats->n_waiting},
-        {"quire_kv_pages_total", "gauge", "Pages of the KV pool.", stats->pages_total},
-        {"quire_kv_pages_free", "gauge", "Free pages of the KV pool.", stats->pages_free},
-        {"quire_kv_pages_cached", "gauge",
-         "Pages of the KV pool that only cached prefixes and states use.", stats->pages_cached},
-        {"quire_requests_submitted_total", "counter", "Sequences accepted.", stats->n_submitted},
-        {"quire_requests_finished_total", "counter", "Sequences that finished.", stats->n_finished},
-        {"quire_requests_cancelled_total", "counter",
-         "Sequences that were cancelled, for example because the client disconnected.",
-         stats->n_cancelled},
-        {"quire_requests_failed_total", "counter", "Sequences that failed.", stats->n_failed},
-        {"quire_preemptions_total", "counter", "Preemptions of sequences because pages ran short.",
-         stats->n_preempted},
-        {"quire_prompt_tokens_total", "counter", "Prompt tokens of accepted sequences.",
-         stats->prompt_tokens},
-        {"quire_cached_tokens_total", "counter",
-         "Prompt tokens found in cached prefixes and states.", stats->cached_tokens},
-        {"quire_generated_tokens_total", "counter", "Tokens generated.", stats->generated_tokens},
-        {"quire_steps_total", "counter", "Steps that the model computed.", stats->n_steps},
-    };
-    write_samples(out, samples, sizeof(samples) / sizeof(*samples));
+/* Writes the cache as vLLM describes it: in blocks, each a page in every layer. */
+static void write_cache_config(const struct metrics_text *text, const struct server *server) {
+    const struct engine_info *info = server->info;
+    const struct cache_setting *cache = &server->cache;
+    static const char name[] = "vllm:cache_config_info";
+    char labels[256];
+    snprintf(labels, sizeof(labels),
+             "block_size=\"%u\",num_gpu_blocks=\"%" PRIu64 "\",num_cpu_blocks=\"%" PRIu64
+             "\",cache_dtype=\"%s\",enable_prefix_caching=\"%s\",gpu_memory_utilization=\"%g\"",
+             (unsigned)PAGE_TOKENS, info->kv_tokens / PAGE_TOKENS,
+             info->host_pool_tokens / PAGE_TOKENS, cache->dtype ? cache->dtype : "auto",
+             cache->has_prefixes ? "True" : "False", cache->device_share);
+    metrics_text_head(text, name, "gauge",
+                      "The KV cache: its size in blocks of all layers, and its settings.");
+    metrics_text_sample(text, name, labels, 1);
 }
 
-static void write_memory(struct buffer *out, const struct engine_stats *stats,
-                         const struct offload_rules *offload) {
-    const struct sample samples[] = {
-        {"quire_kv_fetched_bytes_total", "counter",
-         "Bytes of the keys and values of fetched tokens.",
-         offload_rules_copied_bytes(offload, engine_stats_kv(stats, KV_FETCHED_COPIES),
-                                    engine_stats_kv(stats, KV_MOVED_COPIES))},
-        {"quire_kv_store_bytes", "gauge", "Bytes of the host pool.", offload->host_pool_bytes},
-        {"quire_kv_store_used_bytes", "gauge", "Bytes of the host pool that are in use.",
-         stats->host_pool_used_bytes},
-        {"quire_kv_pages_stored", "gauge",
-         "Pages of the host pool that only cached prefixes and states use.", stats->pages_stored},
-        {"quire_kv_pages_swapped_out_total", "counter", "Pages that were copied to the host pool.",
-         stats->n_swapped_out},
-        {"quire_kv_pages_swapped_in_total", "counter",
-         "Pages that were copied back from the host pool.", stats->n_swapped_in},
-        {"quire_log_dropped_lines_total", "counter",
-         "Log lines that were dropped because stderr was blocked or failed.", log_n_lost()},
-    };
-    write_samples(out, samples, sizeof(samples) / sizeof(*samples));
-}
-
-static void write_disk(struct buffer *out, const struct kv_disk_stats *disk) {
-    const struct sample samples[] = {
-        {"quire_kv_disk_items", "gauge", "Cached blocks and states on disk.", disk->n_items},
-        {"quire_kv_disk_bytes", "gauge", "Bytes of their files.", disk->bytes},
-        {"quire_kv_disk_max_bytes", "gauge", "Most bytes that their files may have.",
-         disk->max_bytes},
-        {"quire_kv_disk_written_total", "counter", "Blocks and states written to disk.",
-         disk->n_written},
-        {"quire_kv_disk_written_bytes_total", "counter", "Bytes of these.", disk->written_bytes},
-        {"quire_kv_disk_hits_total", "counter", "Blocks and states read from disk for requests.",
-         disk->n_read},
-        {"quire_kv_disk_read_bytes_total", "counter", "Bytes of these.", disk->read_bytes},
-        {"quire_kv_disk_dropped_total", "counter",
-         "Blocks and states that were evicted but not written, because the disk was behind.",
-         disk->n_dropped},
-        {"quire_kv_disk_evicted_total", "counter",
-         "Files removed for newer ones, the least recently used first.", disk->n_evicted},
-        {"quire_kv_disk_refused_total", "counter",
-         "Files removed because they were damaged or not what their name said.", disk->n_refused},
-        {"quire_kv_disk_failed_total", "counter", "Reads and writes that the system refused.",
-         disk->n_failed},
-    };
-    write_samples(out, samples, sizeof(samples) / sizeof(*samples));
-}
-
-void metrics_write(const struct counters *counters, const struct engine_stats *stats,
-                   const struct offload_rules *offload, struct buffer *out) {
-    write_requests(out, stats);
-    write_numbers(out, stats, false);
-    write_memory(out, stats, offload);
-    if (stats->disk.max_bytes > 0) write_disk(out, &stats->disk);
-    write_numbers(out, stats, true);
-    write_prefill(out, counters, &stats->sparse);
-    write_answers(out, counters);
-    write_histogram(out, "quire_time_to_first_token_seconds",
-                    "Seconds from the request to its first event.", &counters->first_token);
-    write_histogram(out, "quire_completion_seconds",
-                    "Seconds from the request to the end of its answer.", &counters->whole);
+void metrics_write(const struct server *server, const struct engine_stats *stats,
+                   struct buffer *out) {
+    const struct metrics_text text = {out, server->model_name};
+    const struct counters *counters = &server->counters;
+    write_queue(&text, stats);
+    write_pages(&text, stats);
+    write_endings(&text, stats, counters->n_queue_full);
+    write_tokens(&text, stats, &server->throughput);
+    write_policies(&text, stats);
+    write_kv_numbers(&text, stats);
+    write_memory(&text, stats, server->info, &server->limits.kv.offload);
+    if (stats->disk.max_bytes > 0) write_disk(&text, &stats->disk);
+    write_prefill(&text, counters, &stats->sparse);
+    write_answers(&text, counters);
+    write_handlers(&text, counters);
+    write_histograms(&text, stats, counters);
+    write_cache_config(&text, server);
 }

@@ -1,15 +1,17 @@
 /* metrics.h - counters of the server and the engine as Prometheus text.
  *
+ * What vLLM has, too, is written under both names: ours, and vLLM's with its labels model_name and
+ * engine, so that routers and dashboards made for it read it.
+ *
  * Thread: loop.  Memory: the buffer's. */
 #ifndef SERVER_OPS_METRICS_H
 #define SERVER_OPS_METRICS_H
 
 struct buffer;
-struct counters;
 struct engine_stats;
-struct offload_rules;
+struct server;
 
-void metrics_write(const struct counters *counters, const struct engine_stats *stats,
-                   const struct offload_rules *offload, struct buffer *out);
+void metrics_write(const struct server *server, const struct engine_stats *stats,
+                   struct buffer *out);
 
 #endif

@@ -16,6 +16,7 @@ static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
 static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
 static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", NULL};
+static const char *const metrics_key_words[] = {"auto", "open", "required", NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
@@ -60,6 +61,9 @@ static const struct option entries[] = {
      STRING(allowed_hosts, NULL,
             "names in the header Host that are answered beside localhost and addresses, separated "
             "by commas; *: any [none on a loopback address, elsewhere any]")},
+    {"metrics-key", CHOICE(metrics_key, metrics_key_words, "auto",
+                           "whether /metrics requires the API key; auto: not on a loopback "
+                           "address")},
     {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
                              "most tokens of prompt and answer together; 0: the model's context")},
     {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "most sequences that run at once")},

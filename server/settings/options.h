@@ -26,6 +26,7 @@ enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16,
 enum offload_dtype_choice { OFFLOAD_DTYPE_AUTO, OFFLOAD_DTYPE_FP8 };
 enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
+enum metrics_key_choice { METRICS_KEY_AUTO, METRICS_KEY_OPEN, METRICS_KEY_REQUIRED };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 
 /* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
@@ -49,6 +50,7 @@ struct options {
         step_timeout;
     uint64_t keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_buffered_body, max_connections;
+    uint64_t metrics_key;
     double gpu_memory_utilization;
     bool enable_prefix_caching, batch_invariant, require_api_key;
     bool keys_in_arguments; /* --api-key or --api-keys was given as a flag */

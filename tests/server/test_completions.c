@@ -549,8 +549,8 @@ static void metrics_count_by_pattern(void **state) {
         "quire_sparse_visited_pairs_total{pattern=\"a_shape\"} 2\n",
         "quire_sparse_causal_pairs_total{pattern=\"block_sparse\"} 8000000000\n",
         "quire_sparse_dense_heads_total 9\n",
-        "quire_sparse_index_seconds_total 1.500000\n",
-        "quire_sparse_attention_seconds_total 2.500000\n",
+        "quire_sparse_index_seconds_total 1.5\n",
+        "quire_sparse_attention_seconds_total 2.5\n",
     };
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++)
         assert_non_null(strstr(exchange.out.data, samples[i]));

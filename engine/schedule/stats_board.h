@@ -1,0 +1,31 @@
+/* stats_board.h - the newest statistics of the engine thread, for readers that must not delay it.
+ *
+ *   writer ──► back ──exchange──► middle ──exchange──► front ──► readers, one at a time
+ *
+ * There are three copies.  The writer fills its own and swaps it with the middle one;
+ * a reader swaps the middle one with its own if that is newer.  So the writer takes no lock.
+ *
+ * Thread: one writes, any reads.  Memory: embedded. */
+#ifndef ENGINE_SCHEDULE_STATS_BOARD_H
+#define ENGINE_SCHEDULE_STATS_BOARD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/schedule/stats.h"
+
+struct stats_board {
+    struct engine_stats copies[3];
+    atomic_uint middle;        /* index, and STATS_FRESH while no reader has taken it */
+    unsigned back, front;      /* the writer's; the readers', under their lock */
+    pthread_mutex_t read_lock; /* among readers */
+};
+
+/* Makes the statistics zero, before any thread uses the board. */
+void stats_board_init(struct stats_board *board);
+void stats_board_fini(struct stats_board *board);
+
+void stats_board_write(struct stats_board *board, const struct engine_stats *stats);
+void stats_board_read(struct stats_board *board, struct engine_stats *out);
+
+#endif
