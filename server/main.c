@@ -102,6 +102,7 @@ static int run_serve(int argc, char **argv) {
         return refuse_usage(&err);
     }
     log_set_level((enum log_level)options.log_level);
+    log_set_format((enum log_format)options.log_format);
     int rc = log_start(&err);
     if (!rc) rc = model_dir_choose(model_dir, options.model, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);

@@ -17,7 +17,7 @@ static void begin_window(struct throughput *t, const struct engine_stats *stats,
 }
 
 bool throughput_tick(struct throughput *t, const struct engine_stats *stats, uint64_t now_ms) {
-    if (t->begun_ms == 0) begin_window(t, stats, now_ms);
+    if (t->begun_ms == 0) t->begun_ms = now_ms; /* the first window counts from zero */
     if (now_ms - t->begun_ms < THROUGHPUT_WINDOW_MS) return false;
     const double seconds = 1e-3 * (double)(now_ms - t->begun_ms);
     const uint64_t n_prompt = stats->prompt_tokens - t->prompt_tokens,

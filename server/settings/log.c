@@ -23,9 +23,12 @@
 #include <unistd.h>
 
 #include "engine/base/error.h"
+#include "server/settings/log_json.h"
 
-enum { LINE_BYTES = 1024 };
+/* Of a line as text, and of any line. */
+enum { TEXT_BYTES = 1024, LINE_BYTES = 4 * TEXT_BYTES };
 static_assert(LINE_BYTES <= PIPE_BUF && 2 * LINE_BYTES <= LOG_RING_BYTES / 2, "lines fit");
+enum { HEAD_BYTES = 48 };
 
 enum writer_state {
     WRITER_NONE, /* the thread that logs a line writes it */
@@ -38,6 +41,7 @@ enum writer_state {
 /* This is global because every module would otherwise need a pointer just for the log. */
 static struct {
     _Atomic(enum log_level) threshold;
+    _Atomic(enum log_format) format;
     atomic_uint_least64_t n_lost;
     pthread_t thread;
     pthread_mutex_t lock; /* guards all that follows */
@@ -52,34 +56,48 @@ void log_set_level(enum log_level level) {
     atomic_store(&shared.threshold, level);
 }
 
+void log_set_format(enum log_format format) {
+    atomic_store(&shared.format, format);
+}
+
 uint64_t log_n_lost(void) {
     return atomic_load(&shared.n_lost);
 }
 
 /* ---- lines ---- */
 
-static size_t write_head(char *line, enum log_level level) {
-    static const char *const names[] = {"error", "warn ", "info ", "debug"};
+static void write_time(char out[HEAD_BYTES]) {
     struct timespec now;
     struct tm utc;
     char date[32];
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &utc);
-    return (size_t)snprintf(line, LINE_BYTES, "%s.%03ldZ %s ", date, now.tv_nsec / 1000000,
-                            names[level]);
+    snprintf(out, HEAD_BYTES, "%s.%03ldZ", date, now.tv_nsec / 1000000);
+}
+
+/* Writes a line with this text, which has at most TEXT_BYTES - HEAD_BYTES bytes; returns its length
+ * with the line end. */
+static size_t write_line(char line[LINE_BYTES], enum log_level level, const char *text) {
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    char time[HEAD_BYTES];
+    write_time(time);
+    size_t length;
+    if (atomic_load(&shared.format) == LOG_JSON)
+        length = log_json_write(line, LINE_BYTES - 1, time, names[level], text);
+    else length = (size_t)snprintf(line, LINE_BYTES - 1, "%s %-5s %s", time, names[level], text);
+    line[length] = '\n';
+    return length + 1;
 }
 
 /* Formats a line and returns its length with the line end. */
-static size_t format_line(char *line, enum log_level level, const char *format, va_list args) {
-    const size_t head = write_head(line, level);
-    const int written = vsnprintf(line + head, LINE_BYTES - head - 1, format, args);
-    size_t length = head + (written > 0 ? (size_t)written : 0);
-    if (length > LINE_BYTES - 2) length = LINE_BYTES - 2; /* vsnprintf cut it */
-    for (size_t i = head; i < length; i++)
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F) line[i] = '?';
-    line[length] = '\n';
-    return length + 1;
+static size_t format_line(char line[LINE_BYTES], enum log_level level, const char *format,
+                          va_list args) {
+    char text[TEXT_BYTES - HEAD_BYTES] = "";
+    vsnprintf(text, sizeof(text), format, args);
+    for (char *at = text; *at; at++)
+        if ((unsigned char)*at < 0x20 || *at == 0x7F) *at = '?';
+    return write_line(line, level, text);
 }
 
 /* Writes lines to stderr.  A log that cannot be written is no reason to stop serving, so refused
@@ -124,12 +142,10 @@ static size_t ring_take(char *out, size_t size) {
 
 /* Stores a line that tells how many lines are missing here; the ring must have space for it. */
 static void note_gap(void) {
-    char line[LINE_BYTES];
-    const size_t head = write_head(line, LOG_WARN);
-    const int n =
-        snprintf(line + head, LINE_BYTES - head,
-                 "log: %" PRIu64 " lines dropped: stderr was blocked\n", shared.n_dropped);
-    ring_put(line, head + (size_t)n);
+    char line[LINE_BYTES], text[96];
+    snprintf(text, sizeof(text), "log: %" PRIu64 " lines dropped: stderr was blocked",
+             shared.n_dropped);
+    ring_put(line, write_line(line, LOG_WARN, text));
     shared.n_dropped = 0;
 }
 

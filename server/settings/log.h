@@ -9,7 +9,7 @@
  *   log_event ──► ring, LOG_RING_BYTES ──► writer thread ──► stderr
  *                   └► full: dropped, until half of the ring is free; then a line says how many
  *
- * Thread: any, once log_set_level() has been called at start; log_start() and log_stop() are
+ * Thread: any, once level and format have been set at start; log_start() and log_stop() are
  * main's.  Memory: the ring, fixed. */
 #ifndef SERVER_SETTINGS_LOG_H
 #define SERVER_SETTINGS_LOG_H
@@ -20,6 +20,7 @@
 struct error;
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+enum log_format { LOG_TEXT, LOG_JSON }; /* JSON: log_json.h */
 
 /* The ring holds about 2,500 requests.  log_stop() waits at most LOG_FLUSH_MS for a reader. */
 enum { LOG_RING_BYTES = 256 * 1024, LOG_FLUSH_MS = 2000 };
@@ -30,6 +31,7 @@ int log_start(struct error *err);
 void log_stop(void);
 
 void log_set_level(enum log_level level);
+void log_set_format(enum log_format format);
 void log_event(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Returns how many lines were lost: dropped from the ring, or refused by stderr. */

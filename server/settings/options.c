@@ -17,6 +17,7 @@ static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
 static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", NULL};
 static const char *const metrics_key_words[] = {"auto", "open", "required", NULL};
+static const char *const format_words[] = {"text", "json", NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
@@ -152,6 +153,8 @@ static const struct option entries[] = {
     {"shutdown-timeout", NUMBER(shutdown_timeout, 0, 86400, "30",
                                 "seconds in which running requests may finish after SIGTERM")},
     {"log-level", CHOICE(log_level, level_words, "info", "least important level that is logged")},
+    {"log-format", CHOICE(log_format, format_words, "text",
+                          "how log lines are written; json: an object on each line")},
 };
 
 #undef AT

@@ -50,7 +50,7 @@ struct options {
         step_timeout;
     uint64_t keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_buffered_body, max_connections;
-    uint64_t metrics_key;
+    uint64_t metrics_key, log_format;
     double gpu_memory_utilization;
     bool enable_prefix_caching, batch_invariant, require_api_key;
     bool keys_in_arguments; /* --api-key or --api-keys was given as a flag */

@@ -1,6 +1,7 @@
 """The log: what nobody reads stops nobody, what is lost is counted, and what clients send cannot
 forge it."""
 import fcntl
+import json
 import os
 import re
 import threading
@@ -161,3 +162,39 @@ def test_raw_bytes_do_not_reach_the_log(server, head):
     for line in raw.decode().splitlines():
         if f"id={request_id} " in line:
             assert len(re.findall(r'(?:^| )status=', re.sub(r'"(\\.|[^"\\])*"', "", line))) == 1
+
+
+def test_json_lines(tmp_path, tiny_model):
+    """Each line is an object, and what a client sends is a value in it."""
+    with Server(tmp_path, "--log-format", "json", model=tiny_model) as server:
+        server.get("/no%20where%22", headers={"X-Request-Id": "42"})
+        server.wait_logged('"id":"42"')
+    lines = [json.loads(line) for line in server.log.splitlines()]
+    assert len(lines) > 5
+    for line in lines:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+        assert line["level"] in ("error", "warn", "info", "debug")
+        assert "message" in line or "event" in line
+    (asked,) = [line for line in lines if line.get("id") == "42"]
+    assert {k: v for k, v in asked.items() if k not in ("time", "level")} == {
+        "event": "request", "id": "42", "method": "GET", "path": '/no where"', "status": 404}
+
+
+def test_a_line_of_throughput_when_there_was_work(tmp_path, tiny_model):
+    """One window with work has a line whose numbers are those of the work; one without has none."""
+    with Server(tmp_path, model=tiny_model) as server:
+        prompt = [3 + i % 50 for i in range(150)]
+        for _ in range(2):
+            server.complete(prompt, max_tokens=20, ignore_eos=True)
+        server.wait_logged("throughput ", seconds=15)
+        time.sleep(11)
+        lines = [line for line in server.log.splitlines() if " throughput " in line]
+        m = server.metrics()
+    assert len(lines) == 1, lines
+    told = dict(pair.split("=") for pair in lines[0].split(" throughput ")[1].split())
+    # 300 tokens of prompts, two blocks of 64 of them found in the cache, in about ten seconds.
+    assert 172 / 11 < float(told["prompt_tokens_per_s"]) < 172 / 9.5
+    assert 40 / 11 < float(told["generated_tokens_per_s"]) < 40 / 9.5
+    assert told["hit_rate"] == f"{128 / 300:.3f}"
+    assert (told["running"], told["waiting"], told["kv_use"]) == ("0", "0", "0.000")
+    assert m["quire_generated_tokens_per_second"] == 0
