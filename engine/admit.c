@@ -89,6 +89,16 @@ static int check_prefill(const struct admission *a, const struct engine_request 
     return 0;
 }
 
+/* Checks that it can be told what is kept.  Where a backend runs ahead, the step behind the last one
+ * may already have evicted or selected, so what the device holds is not what the answer saw. */
+static int check_kept(const struct admission *a, const struct engine_request *r,
+                      const struct request_plan *plan, struct error *err) {
+    if (!r->kept || !a->runs_ahead || kv_plan_sees_all(&plan->kv)) return 0;
+    return error_set(err, ERR_INVALID,
+                     "the device %s cannot tell which tokens a budget or a selection has kept",
+                     a->kv.device);
+}
+
 static int check_prompt(const struct admission *a, const struct engine_request *r,
                         struct error *err) {
     const uint32_t n_vocab = a->model->n_vocab;
@@ -113,6 +123,8 @@ int admit(const struct admission *a, const struct engine_request *r, struct requ
     if (rc) return error_about(err, kept_by(r), rc);
     rc = check_prefill(a, r, plan, err);
     if (rc) return error_about(err, rc == ERR_TOO_LONG ? "prompt" : "prefill", rc);
+    rc = check_kept(a, r, plan, err);
+    if (rc) return error_about(err, "return_kept_positions", rc);
     rc = check_prompt(a, r, err);
     if (rc) return error_about(err, "prompt", rc);
     return sampling_check(&r->params, a->model->n_vocab, err);

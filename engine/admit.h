@@ -7,6 +7,8 @@
 #ifndef ENGINE_ADMIT_H
 #define ENGINE_ADMIT_H
 
+#include <stdbool.h>
+
 #include "engine/kv/plan.h"
 
 struct attn_pattern;
@@ -21,6 +23,7 @@ struct admission {
     const struct model_config *model;
     const struct sequence_shared *shared;
     struct kv_limits kv;
+    bool runs_ahead; /* as in struct backend */
 };
 
 /* Checks the request and writes its plan.  ERR_INVALID or ERR_TOO_LONG: err says what is wrong, and

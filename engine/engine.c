@@ -502,8 +502,10 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows};
     if ((code = describe_prefill(e, err))) goto fail;
-    e->admission =
-        (struct admission){.model = e->info.model, .shared = &e->shared, .kv = kv_limits(e)};
+    e->admission = (struct admission){.model = e->info.model,
+                                      .shared = &e->shared,
+                                      .kv = kv_limits(e),
+                                      .runs_ahead = config->backend->runs_ahead};
     publish_stats(e);
     if (pthread_create(&e->thread, NULL, run_engine, e)) {
         code = error_set(err, ERR_NOMEM, "cannot start the engine thread");

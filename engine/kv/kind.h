@@ -21,6 +21,7 @@
 #include "engine/kv/kv_space.h"
 
 struct error;
+struct kv_kept;
 struct kv_plan;
 struct kv_sequence;
 struct layer_slice;
@@ -83,6 +84,10 @@ struct kv_kind {
     /* Returns how many of the first n_tokens tokens are still there once they are stored; NULL:
      * all. */
     uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
+    /* Notes which of the first n_tokens tokens the layer would still show the next row; these are
+     * stored, and no step is in flight.  NULL: all that the layer's window leaves.  ERR_DEVICE. */
+    int (*add_kept)(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
+                    struct kv_kept *kept, struct error *err);
     /* Prepares for losing all pages; no step is in flight. */
     void (*suspended)(struct kv_sequence *kv);
     /* Gives back all that it holds beside the lists. */

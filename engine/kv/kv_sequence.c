@@ -11,12 +11,14 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/evict.h"
+#include "engine/device/pages.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/saved.h"
 #include "engine/kv/sequence_prefix.h"
 #include "engine/kv/sequence_state.h"
 #include "engine/kv/state_cache.h"
+#include "engine/request/kept.h"
 
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt) {
@@ -148,6 +150,26 @@ struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens) {
     usage.values[KV_EVICTED_TOKENS] = (double)n_tokens - n_resident;
     usage.values[KV_OFFLOADED_TOKENS] = kv->n_offloaded;
     return usage;
+}
+
+/* Returns how many of n_tokens tokens the next row sees in a layer that keeps them. */
+static uint32_t n_seen(const struct kv_space *space, uint32_t layer, uint32_t n_tokens) {
+    if (!layer_has_window(space->windows, layer)) return n_tokens;
+    return min_u32(n_tokens, space->windows[layer] - 1);
+}
+
+int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept *kept,
+                 struct error *err) {
+    const struct kv_space *space = kv->space;
+    const uint32_t n_heads = space->memory->n_kv_heads;
+    int code = 0;
+    kv_kept_begin(kept, n_tokens, n_heads * space->n_layers);
+    for (uint32_t l = 0; l < space->n_layers && !code; l++) {
+        const struct kv_kind *kind = kv->plan.kinds->of[kv_role_of(space, &kv->plan, l)];
+        if (kind->add_kept) code = kind->add_kept(kv, l, n_tokens, kept, err);
+        else kv_kept_add(kept, n_tokens - n_seen(space, l, n_tokens), n_tokens, n_heads);
+    }
+    return code;
 }
 
 uint64_t kv_n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {

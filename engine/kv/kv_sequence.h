@@ -39,6 +39,7 @@
 
 struct error;
 struct evict_total;
+struct kv_kept;
 struct kv_saved;
 struct kv_state;
 struct layer_slice;
@@ -147,6 +148,10 @@ uint32_t kv_n_host_blocks(const struct kv_sequence *kv);
 /* Reports what the cache has held, evicted and fetched of the first n_tokens tokens, which are
  * stored. */
 struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens);
+/* Fills *kept, which has space for them, with the share of the first n_tokens tokens that are still
+ * there: all that is stored, with no step in flight unless kv_plan_sees_all().  ERR_DEVICE. */
+int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept *kept,
+                 struct error *err);
 
 /* ---- its life ---- */
 

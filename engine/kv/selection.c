@@ -4,11 +4,13 @@
 #include <assert.h>
 
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
+#include "engine/request/kept.h"
 
 uint32_t selection_chosen_pages(const struct kv_plan *plan) {
     return plan->n_selected / PAGE_TOKENS;
@@ -98,6 +100,43 @@ void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *page
     const struct kv_select *select = &kv->selection.select;
     const uint32_t at = select->n_selected + kv->n_tokens - select->n_candidates;
     kv->views[layer] = (struct kv_view){pages, at + 1, at};
+}
+
+/* Notes the tokens that a page of the state names: those of n slots. */
+static int add_chosen(const struct kv_space *space, uint32_t page, uint32_t n, struct kv_kept *kept,
+                      struct error *err) {
+    const struct kv_pool *memory = space->memory;
+    const char *from = (char *)memory->base + page * memory->page_bytes;
+    uint32_t tokens[PAGE_TOKENS];
+    int code = 0;
+    for (uint32_t at = 0; at < n && !code; at += PAGE_TOKENS) { /* n is a multiple of it */
+        code = space->be->ops->download(space->be, tokens, from + at * sizeof(*tokens),
+                                        sizeof(tokens), err);
+        for (uint32_t i = 0; i < PAGE_TOKENS && !code; i++)
+            kv_kept_add(kept, tokens[i], tokens[i] + 1, memory->n_kv_heads);
+    }
+    return code;
+}
+
+/* Returns the group that has the sparse layer. */
+static uint32_t group_of(const struct kv_space *space, uint32_t layer) {
+    uint32_t g = 0;
+    while (!group_has(&space->groups[g], space->windows, layer)) g++;
+    return g;
+}
+
+int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
+                       struct kv_kept *kept, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const struct kv_select *select = &kv->selection.select;
+    const uint32_t n_pages = slot_pages(space, &kv->plan), each = kv_state_slots(space->memory);
+    int code = 0;
+    kv_kept_add(kept, select->n_candidates, n_tokens, space->memory->n_kv_heads);
+    if (select->n_candidates == 0) return 0;
+    const uint32_t *pages = select->state_pages + (size_t)group_of(space, layer) * n_pages;
+    for (uint32_t p = 0; p < n_pages && !code; p++)
+        code = add_chosen(space, pages[p], min_u32(each, select->n_selected - p * each), kept, err);
+    return code;
 }
 
 void selection_drop(struct kv_sequence *kv) {

@@ -14,6 +14,8 @@
 
 #include "engine/device/step.h"
 
+struct error;
+struct kv_kept;
 struct kv_plan;
 struct kv_sequence;
 struct kv_space;
@@ -46,6 +48,11 @@ void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *page
 /* Describes which rows of any step of n_rows rows are observed, if the plan selects by more than the
  * newest query.  The rows may be those of a slice, and of the slices before it. */
 void selection_observe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
+
+/* Notes what a sparse layer's newest step saw of the first n_tokens tokens, all that is stored: the
+ * chosen tokens and the tail.  If none has selected, that is all of them.  ERR_DEVICE. */
+int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
+                       struct kv_kept *kept, struct error *err);
 
 /* Gives the held pages back and forgets what was chosen. */
 void selection_drop(struct kv_sequence *kv);

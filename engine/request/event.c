@@ -25,6 +25,7 @@ struct engine_event *event_create(enum event_kind kind, size_t text_length, uint
 }
 
 void engine_event_free(struct engine_event *event) {
+    free(event->kept);
     free(event);
 }
 

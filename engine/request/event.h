@@ -1,6 +1,7 @@
 /* event.h - events of a request: its text, its tokens, its end.
  *
  * An event is one block of memory: the struct, its tokens, their top log-probabilities, its text.
+ * Only `kept` is a block of its own.
  *
  * Thread: any.  Memory: event_create allocates; engine_event_free frees. */
 #ifndef ENGINE_REQUEST_EVENT_H
@@ -13,6 +14,8 @@
 #include "engine/device/sample.h"
 #include "engine/request/prefill_choice.h"
 #include "engine/request/usage.h"
+
+struct kv_kept;
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
 
@@ -50,6 +53,8 @@ struct engine_event {
     uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
     struct kv_usage kv;
     struct prefill_usage prefill;
+    /* Owned: what is kept, of a request that asked for it and has ended by itself; else NULL. */
+    struct kv_kept *kept;
     int error_code; /* FINISH_ERROR */
     char error_text[256];
 };

@@ -52,6 +52,7 @@ struct engine_request {
     bool progress;    /* events tell how much of the prompt has been computed */
     double arrived_s; /* of clock_seconds(), for times that metrics tell; 0: when it is submitted */
     void *user;       /* returned with every event */
+    bool kept;        /* the final event tells which tokens the KV cache still has */
 };
 
 struct sampling_params sampling_defaults(void);

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/request/event.h"
+#include "engine/request/kept.h"
 
 static int init_prompt_event(struct sequence *seq) {
     if (seq->params.n_prompt_logprobs < 0) return 0;
@@ -29,6 +30,7 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     const struct sequence_shared *shared = seq->shared;
     seq->ending = event_create(EVENT_FINISH, 0, 0, 0, NULL);
     if (!seq->ending) return ERR_NOMEM;
+    if (request->kept && !(seq->kept = kv_kept_create(plan->kv.n_most))) return ERR_NOMEM;
     seq->prefill = plan->prefill;
     const uint64_t salt =
         prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt & ~KV_SALT_PRIVATE,
@@ -87,6 +89,7 @@ void sequence_destroy(struct sequence *seq) {
     output_fini(&seq->output);
     if (seq->prompt_event) engine_event_free(seq->prompt_event);
     if (seq->ending) engine_event_free(seq->ending);
+    free(seq->kept);
     sampling_fini(&seq->params);
     free(seq->tokens);
     free(seq);
@@ -314,6 +317,16 @@ static int jump_ahead(struct sequence *seq, struct verdict *v) {
     return code;
 }
 
+/* Gives the final event what the request wants to know of its cache.  ERR_DEVICE. */
+static int fill_kept(struct sequence *seq, struct engine_event *event, struct error *err) {
+    if (!seq->kept) return 0;
+    const int code = kv_list_kept(&seq->kv, seq->n_done, seq->kept, err);
+    if (code) return code;
+    event->kept = seq->kept;
+    seq->kept = NULL;
+    return 0;
+}
+
 static bool accept_draw(struct sequence *seq, const struct sample_result *result,
                         struct event_list *events) {
     struct verdict v = {.ends = true, .reason = FINISH_LENGTH};
@@ -327,6 +340,11 @@ static bool accept_draw(struct sequence *seq, const struct sample_result *result
     if (output_take(&seq->output, v.ends, &event)) return fail_no_memory(seq, events);
     if (!event) return false;
     if (v.ends) {
+        struct error err;
+        if (fill_kept(seq, event, &err)) {
+            engine_event_free(event);
+            return fail(seq, err.code, err.text, events);
+        }
         fill_final(seq, event);
         event->reason = v.reason;
         event->stopped_by_string = v.by_string;

@@ -43,6 +43,7 @@ struct sequence_shared {
 };
 
 struct event_list;
+struct kv_kept;
 
 struct sequence {
     struct sequence *prev, *next; /* in the waiting list */
@@ -82,6 +83,7 @@ struct sequence {
     struct engine_event *prompt_event;
     struct token_logprob *prompt_tops;
     uint32_t n_scored;           /* prompt tokens whose log-probability is known */
+    struct kv_kept *kept;        /* for the final event; NULL: not asked for */
     struct engine_event *ending; /* the final event, should there be no memory for a better one */
 };
 

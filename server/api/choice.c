@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/request/kept.h"
 #include "server/api/prompts.h"
 
 void choice_init(struct choice *choice, struct completion *completion, const struct prompt *prompt,
@@ -19,6 +20,7 @@ void choice_init(struct choice *choice, struct completion *completion, const str
 void choice_fini(struct choice *choice) {
     buffer_fini(&choice->text);
     buffer_fini(&choice->ids);
+    buffer_fini(&choice->kept);
     buffer_fini(&choice->tokens);
     buffer_fini(&choice->token_logprobs);
     buffer_fini(&choice->top_logprobs);
@@ -141,6 +143,23 @@ static void add_prompt(struct choice *choice, const struct choice_format *format
     choice->detokenizer = (struct detokenizer){.begun = true};
 }
 
+/* Adds [first, last, share] for each run of tokens that equally many heads keep. */
+static void add_kept(struct choice *choice, const struct kv_kept *kept) {
+    struct buffer *out = &choice->kept;
+    buffer_printf(out, "{\"n_tokens\":%u,\"stride\":%u,\"ranges\":[", kept->n_tokens, kept->stride);
+    const char *comma = "";
+    for (uint32_t first = 0, i = 0; first < kept->n_counts; first = i) {
+        const double share = kv_kept_share(kept, first);
+        for (i = first + 1; i < kept->n_counts && kv_kept_share(kept, i) == share;) i++;
+        if (share == 0) continue;
+        const uint64_t end = (uint64_t)i * kept->stride;
+        buffer_printf(out, "%s[%u,%u,%.4g]", comma, first * kept->stride,
+                      (uint32_t)(end < kept->n_tokens ? end : kept->n_tokens) - 1, share);
+        comma = ",";
+    }
+    buffer_puts(out, "]}");
+}
+
 void choice_add(struct choice *choice, const struct choice_format *format,
                 const struct engine_event *event) {
     add_prompt(choice, format, event);
@@ -156,6 +175,7 @@ void choice_add(struct choice *choice, const struct choice_format *format,
         buffer_printf(&choice->ids, "%u", info->token);
     }
     if (event->kind != EVENT_FINISH) return;
+    if (event->kept) add_kept(choice, event->kept);
     choice->finished = true;
     choice->reason = event->reason;
     choice->n_tokens = event->n_generated;
@@ -205,6 +225,14 @@ void choice_write_ids(struct choice *choice, struct buffer *out) {
     write_list(out, "token_ids", &choice->ids);
 }
 
+void choice_write_kept(const struct choice *choice, struct buffer *out) {
+    if (!choice->finished) return;
+    buffer_puts(out, ",\"kept_positions\":");
+    if (choice->kept.length) buffer_append(out, choice->kept.data, choice->kept.length);
+    else buffer_puts(out, "null");
+    out->failed |= choice->kept.failed;
+}
+
 void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index,
                   char *const *stops, struct buffer *out) {
     buffer_printf(out, "{\"index\":%u,\"text\":", index);
@@ -225,6 +253,7 @@ void choice_write(struct choice *choice, const struct choice_format *format, uin
     }
     choice_write_reason(choice, NULL, stops, out);
     if (format->token_ids) choice_write_ids(choice, out);
+    if (format->kept) choice_write_kept(choice, out);
     buffer_puts(out, "}");
 }
 

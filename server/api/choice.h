@@ -31,7 +31,7 @@ typedef void (*choice_token_writer)(struct choice *choice, const struct choice_f
 struct choice_format {
     const struct tokenizer *tokenizer;
     choice_token_writer add_logprobs; /* the API's */
-    bool echo, logprobs, token_ids, skip_special;
+    bool echo, logprobs, token_ids, kept, skip_special;
 };
 
 struct choice {
@@ -48,7 +48,7 @@ struct choice {
 
     /* The output since the last choice_clear(); the lists are JSON without their brackets, and what
      * is in the last four is up to the API. */
-    struct buffer text, ids;
+    struct buffer text, ids, kept;
     struct buffer tokens, token_logprobs, top_logprobs, text_offsets;
 
     struct detokenizer detokenizer; /* follows the tokens to know their offsets */
@@ -79,6 +79,8 @@ void choice_write_reason(const struct choice *choice, const char *finish, char *
                          struct buffer *out);
 /* Writes ,"prompt_token_ids":[…] with the choice's first ids, and ,"token_ids":[…]. */
 void choice_write_ids(struct choice *choice, struct buffer *out);
+/* Writes ,"kept_positions":{…} once the choice has ended, null if the engine has not told. */
+void choice_write_kept(const struct choice *choice, struct buffer *out);
 double choice_mean_logprob(const struct choice *choice);
 
 #endif

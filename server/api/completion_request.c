@@ -77,6 +77,11 @@ int completion_request_check(struct request_reading *r) {
         return api_error_set(err, 400, NULL, "return_progress",
                              "return_progress is only allowed with stream");
     }
+    if (q->return_kept && q->prompts.n * q->best_of > 1) {
+        return api_error_set(
+            err, 400, NULL, "return_kept_positions",
+            "return_kept_positions is only allowed with one prompt and one choice");
+    }
     if ((uint64_t)q->prompts.n * q->best_of > r->limits->max_sequences) {
         const char *param = r->has_best_of ? "best_of" : q->n > 1 ? "n" : "prompt";
         return api_error_set(

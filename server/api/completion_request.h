@@ -64,7 +64,7 @@ struct completion_request {
     uint32_t n, best_of;
     uint32_t max_tokens; /* without has_max_tokens a default, cut to what the context leaves */
     bool has_max_tokens;
-    bool return_progress;
+    bool return_progress, return_kept;
     bool stream, include_usage, continuous_usage, echo, add_special, return_token_ids;
     bool repeats;        /* the last event of a stream has the whole answer */
     uint64_t cache_salt; /* 0: none */

@@ -108,6 +108,7 @@ void completion_run(struct job *job, completion_reader read) {
                                        .echo = c->request.echo,
                                        .logprobs = c->request.params.n_logprobs >= 0,
                                        .token_ids = c->request.return_token_ids,
+                                       .kept = c->request.return_kept,
                                        .skip_special = c->request.params.skip_special};
     job->rc = completion_request_tokenize(&c->request, tokenizer, limits, &job->err);
     if (!job->rc && c->request.echo) job->rc = decode_prompts(c);

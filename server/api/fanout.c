@@ -59,6 +59,7 @@ static int fill(struct engine_request *out, const struct completion_request *req
     out->cache_salt = request->cache_salt;
     out->priority = request->priority;
     out->progress = request->return_progress;
+    out->kept = request->return_kept;
     if (!is_whole(params, &request->params) || !out->prompt) return ERR_NOMEM;
 
     params->max_tokens = most_tokens(request, out->n_prompt, limits);

@@ -338,6 +338,8 @@ static const struct request_field openai[] = {
     {"stop", "string|string[]", request_read_stop, 0, 0, 0, "Up to 16 strings that end the text."},
     {"return_token_ids", "boolean", request_read_bool, AT(return_token_ids), 0, 0,
      "Choices have prompt_token_ids and token_ids."},
+    {"return_kept_positions", "boolean", request_read_bool, AT(return_kept), 0, 0,
+     "The choice tells which tokens the KV cache still has at its end."},
     {"user", "string", request_read_ignored, 0, 0, 0, "Ignored."},
     {"response_format", "object", structured_read_response_format, 0, 0, 0,
      "text, json_object or json_schema."},

@@ -110,6 +110,8 @@ KINDS = {
                                                                "recent": 64}), 200),
     "offload": (completion(prompt=LONG_PROMPT, kv_policy={"type": "offload", "selected": 64,
                                                           "tail": 64}), 200),
+    "kept": (completion(prompt=LONG_PROMPT, return_kept_positions=True,
+                        kv_policy={"type": "heavy_hitter", "heavy": 64, "recent": 64}, **STREAM), 200),
     "sparse": (completion(prompt=LONG_PROMPT, prefill={"mode": "sparse"}), 200),
     "tokenize": (other("POST", "/tokenize", {"prompt": WORDS, "return_token_strs": True}), 200),
     "detokenize": (other("POST", "/detokenize", {"tokens": list(range(10, 40))}), 200),

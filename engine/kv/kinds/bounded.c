@@ -34,10 +34,13 @@
 #include <string.h>
 
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/pages.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
+#include "engine/request/kept.h"
 
 /* Tells whether the layer keeps the budget: all layers do, or those of plan.budgeted. */
 static bool is_own(const struct kv_sequence *kv, uint32_t layer) {
@@ -173,12 +176,55 @@ static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
         if (is_own(kv, l)) kv_list_trim(&kv->layers[l], kv->space, bounded_length(kv, n_tokens));
 }
 
-/* Counts slot `capacity`, too, once a token has been evicted in place. */
+/* Tells whether one slot of each KV head is free: from then on tokens are evicted in place. */
+static bool is_full(const struct kv_sequence *kv) {
+    return kv->n_tokens >= kv->plan.n_prompt && kv->n_tokens > kv->plan.budget.capacity;
+}
+
+/* Returns how many slots are in use between two steps, the free one among them. */
+static uint32_t n_slots_in_use(const struct kv_sequence *kv) {
+    return is_full(kv) ? kv->plan.budget.capacity + 1 : bounded_n_resident(kv, kv->n_tokens);
+}
+
 static uint32_t bounded_state_pages(const struct kv_sequence *kv) {
-    const uint32_t n_slots = bounded_n_resident(kv, kv->n_tokens),
-                   capacity = kv->plan.budget.capacity;
-    const bool is_full = kv->n_tokens >= kv->plan.n_prompt && kv->n_tokens > capacity;
-    return (uint32_t)kv_n_pages(is_full ? capacity + 1 : n_slots);
+    return (uint32_t)kv_n_pages(n_slots_in_use(kv));
+}
+
+/* Notes the positions of a page's slots, of which the first is number `first`. */
+static void add_slots(const struct kv_page_state *state, uint32_t first, uint32_t n_slots,
+                      uint32_t free_slot, struct kv_kept *kept) {
+    for (uint32_t i = 0; i < PAGE_TOKENS && first + i < n_slots; i++)
+        if (first + i != free_slot)
+            kv_kept_add(kept, state->position[i], state->position[i] + 1, 1);
+}
+
+static int add_head(const struct kv_sequence *kv, uint32_t layer, uint32_t kv_head,
+                    struct kv_kept *kept, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const struct kv_pool *memory = space->memory;
+    const uint32_t n_slots = n_slots_in_use(kv);
+    uint32_t free_slot = KV_FREE_SLOT; /* none */
+    int code = 0;
+    for (uint32_t p = 0; p < kv_n_pages(n_slots) && !code; p++) {
+        const char *page = (char *)memory->base + kv->layers[layer].pages[p] * memory->page_bytes;
+        struct kv_page_state state;
+        code = space->be->ops->download(space->be, &state, page + kv_state_offset(memory, kv_head),
+                                        sizeof(state), err);
+        if (code) break;
+        if (p == 0 && is_full(kv)) free_slot = state.free_slot;
+        add_slots(&state, p * PAGE_TOKENS, n_slots, free_slot, kept);
+    }
+    return code;
+}
+
+static int bounded_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
+                            struct kv_kept *kept, struct error *err) {
+    assert(n_tokens == kv->n_tokens);
+    (void)n_tokens;
+    int code = 0;
+    for (uint32_t h = 0; h < kv->space->memory->n_kv_heads && !code; h++)
+        code = add_head(kv, layer, h, kept, err);
+    return code;
 }
 
 /* Returns where the chunk ends, or 0 at the beginning of one.  Where only a chunk's last rows count
@@ -201,6 +247,7 @@ const struct kv_kind kv_kind_bounded = {
     .describe = bounded_describe,
     .done = bounded_done,
     .n_resident = bounded_n_resident,
+    .add_kept = bounded_add_kept,
     .suspended = release_buffers,
     .release = release_buffers,
     .state_pages = bounded_state_pages,

@@ -478,6 +478,7 @@ const struct kv_kind kv_kind_moved = {
     .describe = moved_describe,
     .submitted = moved_submitted,
     .done = moved_done,
+    .add_kept = selection_add_kept,
     .suspended = moved_suspended,
     .release = moved_release,
 };

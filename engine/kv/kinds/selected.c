@@ -87,6 +87,7 @@ const struct kv_kind kv_kind_selected = {
     .prepare = selected_prepare,
     .take = selected_take,
     .describe = selected_describe,
+    .add_kept = selection_add_kept,
     .release = selection_drop,
 };
 

@@ -89,6 +89,7 @@ static void write_choice(struct completion *c, struct choice *choice) {
     write_logprobs(c, choice);
     write_reason(c, choice);
     if (c->format.token_ids) choice_write_ids(choice, out);
+    if (c->format.kept) choice_write_kept(choice, out);
     buffer_puts(out, "}");
 }
 
@@ -149,6 +150,7 @@ static void write_events(struct completion *c, struct choice *choice) {
     write_logprobs(c, choice);
     write_reason(c, choice);
     if (c->format.token_ids) choice_write_ids(choice, &c->out);
+    if (c->format.kept) choice_write_kept(choice, &c->out);
     end_chunk(c);
     answer_clear(answer);
 }
