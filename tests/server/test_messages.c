@@ -168,6 +168,12 @@ static void an_answer_has_blocks(void **state) {
                  "{\"type\":\"tool_use\",\"id\":\"toolu_the-id_0\",\"name\":\"f\","
                  "\"input\":{\"x\":1}}]",
                  "tool_use");
+    check_answer(ask(*state, /* what the limit has cut is text, behind the calls before it */
+                     "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call><tool_call>{\"na",
+                     HEAD TOOLS "}", 200),
+                 "[{\"type\":\"tool_use\",\"id\":\"toolu_the-id_0\",\"name\":\"f\",\"input\":{}},"
+                 "{\"type\":\"text\",\"text\":\"<tool_call>{\\\"na\",\"citations\":null}]",
+                 "tool_use");
 }
 
 static void the_reason_names_why_it_ended(void **state) {

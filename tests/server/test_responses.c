@@ -163,21 +163,6 @@ static void an_answer_has_items(void **state) {
         "completed");
 }
 
-static void an_answer_repeats_its_request(void **state) {
-    json_t *a = ask(*state, "hi",
-                    "{\"input\":\"q\",\"instructions\":\"s\",\"temperature\":0.5,"
-                    "\"metadata\":{\"a\":\"b\"},\"store\":true}",
-                    200);
-    assert_json(json_object_get(a, "instructions"), "\"s\"");
-    assert_json(json_object_get(a, "temperature"), "0.5");
-    assert_json(json_object_get(a, "metadata"), "{\"a\":\"b\"}");
-    assert_json(json_object_get(a, "store"), "false");
-    assert_json(json_object_get(a, "tool_choice"), "\"auto\"");
-    json_decref(a);
-}
-
-/* ---- streams ---- */
-
 /* Collects the names of the events, whose numbers must go up by one. */
 static json_t *events_of(const char *stream, char *names) {
     json_t *last = NULL;
@@ -195,6 +180,54 @@ static json_t *events_of(const char *stream, char *names) {
     }
     return last;
 }
+
+/* A call that the limit has cut is text, which comes behind the whole calls before it. */
+static void a_cut_call_is_text_in_its_place(void **state) {
+    static const char said[] = "so<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>then"
+                               "<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"na";
+    static const char *const bodies[] = {"{\"input\":\"q\"" TOOLS "}",
+                                         "{\"input\":\"q\",\"stream\":true" TOOLS "}"};
+    struct rig *rig = *state;
+    check_answer(
+        ask(rig, said, bodies[0], 200),
+        "[" TEXT_ITEM(
+            "0",
+            "so") ",{\"id\":\"fc_the-id_1\",\"type\":\"function_call\","
+                  "\"status\":\"completed\",\"call_id\":\"call_the-id_0\",\"name\":\"f\","
+                  "\"arguments\":\"{}\"}," TEXT_ITEM(
+                      "2",
+                      "then") ",{\"id\":\"fc_the-id_3\","
+                              "\"type\":\"function_call\",\"status\":\"completed\",\"call_id\":"
+                              "\"call_the-id_1\",\"name\":\"f\",\"arguments\":\"{}\"}," TEXT_ITEM(
+                                  "4", "<tool_call>{\\\"na") "]",
+        "completed");
+    char names[4096];
+    fake_engine_answer(rig->server.engine, said);
+    struct http_exchange exchange = rig_post("/v1/responses", bodies[1]);
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
+    json_t *last = events_of(exchange.out.data, names), *whole = ask(rig, said, bodies[0], 200);
+    assert_true(json_equal(json_object_get(json_object_get(last, "response"), "output"),
+                           json_object_get(whole, "output")));
+    json_decref(whole);
+    json_decref(last);
+    fake_http_fini(&exchange);
+}
+
+static void an_answer_repeats_its_request(void **state) {
+    json_t *a = ask(*state, "hi",
+                    "{\"input\":\"q\",\"instructions\":\"s\",\"temperature\":0.5,"
+                    "\"metadata\":{\"a\":\"b\"},\"store\":true}",
+                    200);
+    assert_json(json_object_get(a, "instructions"), "\"s\"");
+    assert_json(json_object_get(a, "temperature"), "0.5");
+    assert_json(json_object_get(a, "metadata"), "{\"a\":\"b\"}");
+    assert_json(json_object_get(a, "store"), "false");
+    assert_json(json_object_get(a, "tool_choice"), "\"auto\"");
+    json_decref(a);
+}
+
+/* ---- streams ---- */
 
 static void events_come_in_order(void **state) {
     struct rig *rig = *state;
@@ -296,6 +329,7 @@ int main(void) {
         TEST(reasoning_may_be_a_summary_or_unreadable),
         TEST(tools_are_functions),
         TEST(an_answer_has_items),
+        TEST(a_cut_call_is_text_in_its_place),
         TEST(an_answer_repeats_its_request),
         TEST(events_come_in_order),
         TEST(logprobs_come_with_the_text),

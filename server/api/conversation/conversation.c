@@ -113,6 +113,16 @@ bool answer_has_news(const struct answer *answer) {
            answer->n_calls_sent < answer->tools.n_calls;
 }
 
+struct buffer answer_next_text(const struct answer *answer, size_t *begin) {
+    const size_t from = *begin, end = answer->n_calls_sent < answer->tools.n_calls
+                                          ? answer->tools.calls[answer->n_calls_sent].at
+                                          : answer->content.length;
+    *begin = end;
+    return (struct buffer){.data = end > from ? answer->content.data + from : NULL,
+                           .length = end - from,
+                           .failed = answer->content.failed};
+}
+
 void answer_clear(struct answer *answer) {
     buffer_clear(&answer->content);
     buffer_clear(&answer->reasoning);

@@ -337,11 +337,13 @@ void tool_split_fini(struct tool_split *split) {
 
 /* Reads the calls in the first n held bytes.  Calls beyond those that are wanted are read and
  * dropped. */
-static bool read_held(struct tool_split *split, size_t n) {
+static bool read_held(struct tool_split *split, size_t n, const struct buffer *answer) {
     const uint32_t n_before = split->n_calls;
     const bool is_call = split->format->read(split, split->held.data ? split->held.data : "", n);
-    for (uint32_t i = n_before; i < split->n_calls; i++)
+    for (uint32_t i = n_before; i < split->n_calls; i++) {
+        split->calls[i].at = answer->length;
         split->failed |= split->calls[i].name.failed || split->calls[i].arguments.failed;
+    }
     drop_calls(split, !is_call                            ? n_before
                       : split->n_calls < split->max_calls ? split->n_calls
                                                           : split->max_calls);
@@ -411,7 +413,7 @@ static bool look_for_end(struct tool_split *split, struct buffer *answer) {
         return false;
     }
     const size_t n = (size_t)(at - held.at);
-    const bool is_call = read_held(split, n);
+    const bool is_call = read_held(split, n, answer);
     if (is_call) drop_held(split, n + strlen(mark));
     else if (++split->n_misses < MAX_MISSES) split->n_seen = n + 1;
     else give_up(split, answer);
@@ -456,7 +458,7 @@ void tool_split_add(struct tool_split *split, const char *text, size_t n, struct
 /* Reads what is held as calls, or gives it back with the mark before it. */
 void tool_split_end(struct tool_split *split, struct buffer *answer) {
     if (!split->format || split->failed || !split->held.data) return;
-    if (split->is_inside && read_held(split, split->held.length)) {
+    if (split->is_inside && read_held(split, split->held.length, answer)) {
         buffer_clear(&split->held);
         return;
     }

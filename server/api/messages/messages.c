@@ -111,37 +111,44 @@ static void write_call(struct completion *c, uint32_t i) {
     buffer_puts(&c->out, ",\"input\":");
 }
 
+/* Writes a whole block, with a comma before it unless it is the first. */
+static void write_text_block(struct completion *c, enum block block, const struct buffer *text) {
+    const bool thinks = block == BLOCK_THINKING;
+    c->out.failed |= text->failed;
+    if (text->length == 0) return;
+    buffer_puts(&c->out, messages_of(c)->n_blocks++ ? "," : "");
+    buffer_puts(&c->out,
+                thinks ? "{\"type\":\"thinking\",\"thinking\":" : "{\"type\":\"text\",\"text\":");
+    answer_write_string(&c->out, text);
+    buffer_puts(&c->out, thinks ? ",\"signature\":\"\"}" : ",\"citations\":null}");
+}
+
+static void write_whole_call(struct completion *c, uint32_t i) {
+    const struct buffer *arguments = &answer_of(c, &c->choices[0])->tools.calls[i].arguments;
+    buffer_puts(&c->out, messages_of(c)->n_blocks++ ? "," : "");
+    write_call(c, i);
+    buffer_append(&c->out, arguments->data, arguments->length);
+    buffer_puts(&c->out, "}");
+    c->out.failed |= arguments->failed;
+}
+
 static void write_answer(struct completion *c) {
     struct answer *answer = answer_of(c, &c->choices[0]);
-    struct buffer *out = &c->out;
-    const char *comma = "";
+    size_t begin = 0;
     write_head(c);
-    if (answer->reasoning.length > 0) {
-        buffer_puts(out, "{\"type\":\"thinking\",\"thinking\":");
-        answer_write_string(out, &answer->reasoning);
-        buffer_puts(out, ",\"signature\":\"\"}");
-        comma = ",";
+    write_text_block(c, BLOCK_THINKING, &answer->reasoning);
+    struct buffer text = answer_next_text(answer, &begin);
+    write_text_block(c, BLOCK_TEXT, &text);
+    while (answer->n_calls_sent < answer->tools.n_calls) {
+        write_whole_call(c, answer->n_calls_sent++);
+        text = answer_next_text(answer, &begin);
+        write_text_block(c, BLOCK_TEXT, &text);
     }
-    if (answer->content.length > 0) {
-        buffer_printf(out, "%s{\"type\":\"text\",\"text\":", comma);
-        answer_write_string(out, &answer->content);
-        buffer_puts(out, ",\"citations\":null}");
-        comma = ",";
-    }
-    for (uint32_t i = 0; i < answer->tools.n_calls; i++, comma = ",") {
-        const struct buffer *arguments = &answer->tools.calls[i].arguments;
-        buffer_puts(out, comma);
-        write_call(c, i);
-        buffer_append(out, arguments->data, arguments->length);
-        buffer_puts(out, "}");
-        out->failed |= arguments->failed;
-    }
-    out->failed |= answer->content.failed || answer->reasoning.failed;
-    buffer_puts(out, "],");
+    buffer_puts(&c->out, "],");
     write_reason(c);
-    buffer_puts(out, ",");
+    buffer_puts(&c->out, ",");
     write_usage(c);
-    buffer_puts(out, "}");
+    buffer_puts(&c->out, "}");
 }
 
 /* ---- streams ---- */
@@ -214,10 +221,15 @@ static void write_call_block(struct completion *c, uint32_t i) {
 
 static void write_events(struct completion *c, struct choice *choice) {
     struct answer *answer = answer_of(c, choice);
+    size_t begin = 0;
+    struct buffer text = answer_next_text(answer, &begin);
     write_text(c, BLOCK_THINKING, &answer->reasoning);
-    write_text(c, BLOCK_TEXT, &answer->content);
-    for (; answer->n_calls_sent < answer->tools.n_calls; answer->n_calls_sent++)
-        write_call_block(c, answer->n_calls_sent);
+    write_text(c, BLOCK_TEXT, &text);
+    while (answer->n_calls_sent < answer->tools.n_calls) {
+        write_call_block(c, answer->n_calls_sent++);
+        text = answer_next_text(answer, &begin);
+        write_text(c, BLOCK_TEXT, &text);
+    }
     answer_clear(answer);
 }
 

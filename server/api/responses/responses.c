@@ -338,11 +338,18 @@ static void add_call(struct completion *c, uint32_t i) {
 /* ---- answers ---- */
 
 static void write_events(struct completion *c, struct choice *choice) {
+    static const struct buffer none = {0};
     struct answer *answer = answer_of(c, choice);
-    add_text(c, ITEM_REASONING, &answer->reasoning, &choice->tokens);
-    add_text(c, ITEM_MESSAGE, &answer->content, &choice->tokens);
-    for (; answer->n_calls_sent < answer->tools.n_calls; answer->n_calls_sent++)
-        add_call(c, answer->n_calls_sent);
+    const struct buffer *logprobs = &choice->tokens; /* of the first text: they are not split */
+    size_t begin = 0;
+    add_text(c, ITEM_REASONING, &answer->reasoning, logprobs);
+    for (bool more = true; more;) {
+        const struct buffer text = answer_next_text(answer, &begin);
+        add_text(c, ITEM_MESSAGE, &text, logprobs);
+        if (text.length > 0) logprobs = &none;
+        more = answer->n_calls_sent < answer->tools.n_calls;
+        if (more) add_call(c, answer->n_calls_sent++);
+    }
     answer_clear(answer);
 }
 
