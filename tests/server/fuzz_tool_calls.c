@@ -16,8 +16,13 @@ static void require(int truth) {
     if (!truth) abort();
 }
 
-static const char *const signs[] = {"<tool_call>", "[TOOL_CALLS]", "<|tool_call|>",
-                                    "<function=",  "<arg_key>",    "\"parameters\": dictionary"};
+static const char *const signs[] = {"<tool_call>",
+                                    "[TOOL_CALLS]",
+                                    "<|tool_call|>",
+                                    "<function=",
+                                    "<arg_key>",
+                                    "\"parameters\": dictionary",
+                                    "请使用 Json 格式表示调用的参数"};
 
 struct parts {
     struct buffer reasoning, said, answer;
@@ -63,7 +68,7 @@ static void check_calls(const struct tool_split *tools) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 2) return 0;
-    const struct tool_format *format = tool_format_of(signs[data[0] % 6]);
+    const struct tool_format *format = tool_format_of(signs[data[0] % 7]);
     const char *text = (const char *)data + 2;
     struct parts whole, cut;
     split(&whole, format, text, size - 2, size);

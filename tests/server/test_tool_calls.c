@@ -117,13 +117,27 @@ static void put_array(struct buffer *out, const struct calls *calls) {
     buffer_puts(out, "]");
 }
 
+/* The marks between are special tokens, which a text may show or not. */
 static void put_named(struct buffer *out, const struct calls *calls) {
-    buffer_printf(out, "%s[ARGS]", calls->names[0]);
-    put_json(out, calls->arguments[0]);
+    const bool shows_marks = random_below(2);
+    for (uint32_t i = 0; i < calls->n; i++) {
+        buffer_printf(out, "%s%s", calls->names[i], shows_marks ? "[ARGS]" : "");
+        put_json(out, calls->arguments[i]);
+    }
 }
 
 static void put_llama(struct buffer *out, const struct calls *calls) {
-    put_object(out, calls, 0, "parameters");
+    for (uint32_t i = 0; i < calls->n; i++) {
+        buffer_puts(out, i ? "; " : "");
+        put_object(out, calls, i, "parameters");
+    }
+}
+
+static void put_lines(struct buffer *out, const struct calls *calls) {
+    for (uint32_t i = 0; i < calls->n; i++) {
+        buffer_printf(out, "%s%s\n", i ? "\n" : "", calls->names[i]);
+        put_json(out, calls->arguments[i]);
+    }
 }
 
 /* Strings stand bare, as the templates write them. */
@@ -173,9 +187,11 @@ struct way {
 static const struct way ways[] = {
     {"x<tool_call>x", "hermes", MAX_CALLS, true, NULL, false, put_hermes},
     {"[TOOL_CALLS]", "mistral", MAX_CALLS, true, "[TOOL_CALLS]", false, put_array},
-    {"[TOOL_CALLS]", "mistral", 1, true, "[TOOL_CALLS]", false, put_named},
+    {"[TOOL_CALLS]", "mistral", MAX_CALLS, true, "[TOOL_CALLS]", false, put_named},
     {"<|tool_call|>", "phi-4", MAX_CALLS, true, "<|tool_call|>", false, put_array},
-    {"{\"name\": x, \"parameters\": dictionary", "llama-3", 1, false, NULL, false, put_llama},
+    {"{\"name\": x, \"parameters\": dictionary", "llama-3", MAX_CALLS, false, NULL, false,
+     put_llama},
+    {"请使用 Json 格式表示调用的参数", "glm-4", MAX_CALLS, false, NULL, false, put_lines},
     {"<tool_call><function=x", "qwen3-coder", MAX_CALLS, true, NULL, true, put_functions},
     {"<tool_call><arg_key>", "glm-4.5", MAX_CALLS, true, NULL, true, put_glm},
 };
@@ -280,6 +296,11 @@ static void other_text_is_the_answer(void **state) {
         "{\"name\": \"f\", \"parameters\": 5}",
         "{not JSON}",
         "  x",
+        "name",
+        "name\n",
+        "name\nx",
+        "name\n{\"x\"",
+        "name\n{} and more words",
         "",
         "<tool_call>{\"name\": \"f\", \"arguments\": {}}",
     };

@@ -171,19 +171,52 @@ static bool read_object(struct tool_split *split, struct piece text) {
     return is_call;
 }
 
-/* Reads objects with `between` characters and white space between them, all of the text. */
-static bool read_objects(struct tool_split *split, struct piece text, const char *between) {
-    for (text = trimmed(text); text.n > 0;) {
-        const struct piece value = value_of(text);
-        size_t n = value.n;
-        if (*between == ';') { /* an object ends with its brace */
-            const char *end = find(text, "};");
-            n = end ? (size_t)(end + 1 - text.at) : text.n;
+/* Returns the object that the piece begins with, whose braces match; n 0: there is none. */
+static struct piece object_of(struct piece p) {
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < p.n; i++) {
+        const char c = p.at[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            else in_string = c != '"';
+            continue;
         }
-        if (!read_object(split, trimmed((struct piece){text.at, n}))) return false;
-        text = skip_space(behind(text, text.at + n));
-        if (text.n > 0 && text.at[0] != *between) return false;
+        in_string = c == '"';
+        if (c == '{') depth++;
+        if (c == '}') depth--;
+        if (depth == 0) return (struct piece){p.at, c == '}' ? i + 1 : 0};
+    }
+    return (struct piece){p.at, 0};
+}
+
+/* Reads objects with `between` and white space between them, all of the text. */
+static bool read_objects(struct tool_split *split, struct piece text, char between) {
+    for (text = trimmed(text); text.n > 0;) {
+        const struct piece object = object_of(text);
+        if (!read_object(split, object)) return false;
+        text = skip_space(behind(text, text.at + object.n));
+        if (text.n > 0 && text.at[0] != between) return false;
         if (text.n > 0) text = skip_space(behind(text, text.at + 1));
+    }
+    return true;
+}
+
+/* Reads calls that are a name each, `mark` where the tokenizer shows it, and an object. */
+static bool read_named(struct tool_split *split, struct piece text, const char *mark) {
+    for (text = trimmed(text); text.n > 0;) {
+        const char *brace = find(text, "{");
+        struct piece name = {text.at, brace ? (size_t)(brace - text.at) : 0};
+        const char *at = find(name, mark);
+        if (at) name.n = (size_t)(at - name.at);
+        if (!is_name(trimmed(name))) return false;
+        const struct piece object = object_of(behind(text, brace));
+        json_t *parsed = object.n > 0 ? parse_object(object) : NULL;
+        struct tool_call *call = parsed ? add_call(split, trimmed(name)) : NULL;
+        json_decref(parsed);
+        if (!call) return false;
+        buffer_append(&call->arguments, object.at, object.n);
+        text = skip_space(behind(text, object.at + object.n));
     }
     return true;
 }
@@ -196,30 +229,42 @@ static bool read_json(struct tool_split *split, const char *text, size_t n) {
 
 /* Reads calls of Llama 3.1 and 3.2: {"name": …, "parameters": …}, with semicolons between. */
 static bool read_llama(struct tool_split *split, const char *text, size_t n) {
-    const struct piece all = trimmed((struct piece){text, n});
-    return read_object(split, all) || read_objects(split, all, ";");
+    return read_objects(split, (struct piece){text, n}, ';');
+}
+
+static enum tool_beginning look_for_object(const char *text, size_t n) {
+    const struct piece p = skip_space((struct piece){text, n});
+    if (p.n == 0) return TOOL_MAY_BEGIN;
+    return p.at[0] == '{' ? TOOL_BEGINS : TOOL_BEGINS_NOT;
 }
 
 static bool read_array(struct tool_split *split, const char *text, size_t n) {
     struct piece all = trimmed((struct piece){text, n});
     if (all.n < 2 || all.at[0] != '[' || all.at[all.n - 1] != ']') return false;
-    return read_objects(split, (struct piece){all.at + 1, all.n - 2}, ",");
+    return read_objects(split, (struct piece){all.at + 1, all.n - 2}, ',');
 }
 
-/* Reads calls of Mistral: an array of objects; since version 11 of its tokenizer NAME[ARGS]{…}. */
+/* Reads calls of Mistral: an array of objects; since version 11 of its tokenizer NAME[ARGS]{…}, one
+ * after the other.  The marks are special tokens: they do not stand in the text as a rule. */
 static bool read_mistral(struct tool_split *split, const char *text, size_t n) {
-    struct piece all = trimmed((struct piece){text, n});
-    const char *at = find(all, "[ARGS]");
-    if (begins(all, "[") && !begins(all, "[ARGS]")) return read_array(split, text, n);
-    if (!at) at = find(all, "{");
-    if (!at) return false;
-    const struct piece name = trimmed((struct piece){all.at, (size_t)(at - all.at)}),
-                       arguments = trimmed(behind(all, at + (*at == '[' ? strlen("[ARGS]") : 0)));
-    json_t *parsed = is_name(name) ? parse_object(arguments) : NULL;
-    struct tool_call *call = parsed ? add_call(split, name) : NULL;
-    json_decref(parsed);
-    if (call) buffer_append(&call->arguments, arguments.at, arguments.n);
-    return call != NULL;
+    const struct piece all = trimmed((struct piece){text, n});
+    return begins(all, "[") ? read_array(split, text, n) : read_named(split, all, "[ARGS]");
+}
+
+/* Reads calls of GLM-4: a name, and on the next line its arguments. */
+static bool read_lines(struct tool_split *split, const char *text, size_t n) {
+    return read_named(split, (struct piece){text, n}, "\n");
+}
+
+/* Other answers of GLM-4 begin with a line end. */
+static enum tool_beginning look_for_lines(const char *text, size_t n) {
+    const char *line_end = memchr(text, '\n', n);
+    const struct piece name = {text, line_end ? (size_t)(line_end - text) : n};
+    if (n == 0) return TOOL_MAY_BEGIN;
+    if (!is_name(name)) return TOOL_BEGINS_NOT;
+    const size_t at = name.n + 1;
+    if (!line_end || at == n) return TOOL_MAY_BEGIN;
+    return text[at] == '{' ? TOOL_BEGINS : TOOL_BEGINS_NOT;
 }
 
 /* Appends a value that is written without quotes: JSON if it is some, else a string. */
@@ -304,21 +349,24 @@ static bool read_glm(struct tool_split *split, const char *text, size_t n) {
 }
 
 static const struct tool_writing hermes = {
-    "", "", "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n"};
-static const struct tool_writing array = {
-    "[", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "};
+    "", "", "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n", NULL};
+static const struct tool_writing array = {"[",  "]", "{\"name\": \"", "\", \"arguments\": ", "}",
+                                          ", ", NULL};
 static const struct tool_writing llama = {
-    "", "", "{\"name\": \"", "\", \"parameters\": ", "}", "; "};
+    "", "", "{\"name\": \"", "\", \"parameters\": ", "}", "; ", "([^{\\s][\\s\\S]*)?"};
+static const struct tool_writing lines = {"", "", "", "\n", "", "\n", "(\\n[\\s\\S]*)?"};
 
-/* The more telling signs come first.  Formats with an element for each argument cannot be constrained:
- * a string there may look like a number. */
+/* The more telling signs come first; that of GLM-4 says "write the arguments as JSON".  Formats with an
+ * element for each argument cannot be constrained: a string there may look like a number. */
 static const struct tool_format formats[] = {
-    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", 0, false, read_glm, NULL},
-    {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", 0, false, read_functions, NULL},
-    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", 0, false, read_json, &hermes},
-    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, 0, true, read_mistral, &array},
-    {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", 0, true, read_array, &array},
-    {"llama-3", "\"parameters\": dictionary", "", NULL, '{', false, read_llama, &llama},
+    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", NULL, false, read_glm, NULL},
+    {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", NULL, false, read_functions, NULL},
+    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", NULL, false, read_json, &hermes},
+    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, NULL, true, read_mistral, &array},
+    {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", NULL, true, read_array, &array},
+    {"llama-3", "\"parameters\": dictionary", "", NULL, look_for_object, false, read_llama, &llama},
+    {"glm-4", "请使用 Json 格式表示调用的参数", "", NULL, look_for_lines, false, read_lines,
+     &lines},
 };
 
 const struct tool_format *tool_format_of(const char *template_source) {
@@ -423,12 +471,11 @@ static bool look_for_end(struct tool_split *split, struct buffer *answer) {
     return true;
 }
 
-/* Decides by the first character whether the text is calls. */
+/* Decides by the first characters whether the text is calls. */
 static void look_at_first(struct tool_split *split) {
-    const struct piece text = trimmed((struct piece){split->held.data, split->held.length});
-    if (text.n == 0) return;
-    split->is_inside = text.at[0] == split->format->opens;
-    split->is_answer = !split->is_inside;
+    const enum tool_beginning is = split->format->look(split->held.data, split->held.length);
+    split->is_inside = is == TOOL_BEGINS;
+    split->is_answer = is == TOOL_BEGINS_NOT;
 }
 
 void tool_split_special(struct tool_split *split, const char *token, size_t n) {

@@ -30,14 +30,18 @@ struct tool_split;
 struct tool_writing {
     const char *open, *close; /* around all calls */
     const char *before_name, *before_arguments, *behind, *between;
+    const char *text; /* an expression of what no call begins; NULL: a mark begins calls */
 };
+
+/* What the first characters of a text say. */
+enum tool_beginning { TOOL_BEGINS, TOOL_BEGINS_NOT, TOOL_MAY_BEGIN };
 
 struct tool_format {
     const char *name;
     const char *sign;  /* what a template says that makes its model write this format */
-    const char *begin; /* stands before calls; "": they begin the text, with `opens` */
+    const char *begin; /* stands before calls; "": they begin the text, as `look` says */
     const char *end;   /* stands behind them; NULL: the text's end */
-    char opens;
+    enum tool_beginning (*look)(const char *text, size_t n);
     bool is_special; /* `begin` is a special token, which is no part of the text */
     /* Reads what stands between.  Returns false if it is no call: then none has been added. */
     bool (*read)(struct tool_split *split, const char *text, size_t n);

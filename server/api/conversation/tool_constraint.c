@@ -127,7 +127,7 @@ static int make_free(json_t **out, const struct tool_demand *d, json_t *tags,
                          d->format->begin, "tags", tags, "stop_after_first", d->one_call);
     else
         *out = json_pack("{s:s, s:[o, {s:s, s:s}]}", "type", "or", "elements", make_list(d, tags),
-                         "type", "regex", "pattern", "([^{\\s][\\s\\S]*)?");
+                         "type", "regex", "pattern", d->format->writing->text);
     return *out ? 0 : no_memory(err);
 }
 
