@@ -18,6 +18,7 @@ PERSON = {"type": "object", "properties": {
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 HERMES = TEMPLATE + "{% if tools %}<tool_call>{% endif %}"
 LLAMA = TEMPLATE + "{% if tools %}{\"name\": \"\", \"parameters\": dictionary}{% endif %}"
+GLM4 = TEMPLATE + "{% if tools %}请使用 Json 格式表示调用的参数{% endif %}"
 
 
 def complete(server, status=200, **fields):
@@ -199,7 +200,7 @@ def is_call(call):
             and arguments.get("n", 0) <= 5 and set(arguments) <= {"word", "n"})
 
 
-@pytest.mark.parametrize("template", [HERMES, LLAMA], ids=["hermes", "llama"])
+@pytest.mark.parametrize("template", [HERMES, LLAMA, GLM4], ids=["hermes", "llama", "glm4"])
 def test_calls_that_must_come(grammars, serve, tiny_model, tmp_path, template):
     file = tmp_path / "template.jinja"
     file.write_text(template)

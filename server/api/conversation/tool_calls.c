@@ -171,8 +171,8 @@ static bool read_object(struct tool_split *split, struct piece text) {
     return is_call;
 }
 
-/* Returns the object that the piece begins with, whose braces match; n 0: there is none. */
-static struct piece object_of(struct piece p) {
+/* Returns the object or list that the piece begins with, whose braces match; n 0: there is none. */
+static struct piece braced_of(struct piece p) {
     size_t depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < p.n; i++) {
@@ -183,9 +183,9 @@ static struct piece object_of(struct piece p) {
             continue;
         }
         in_string = c == '"';
-        if (c == '{') depth++;
-        if (c == '}') depth--;
-        if (depth == 0) return (struct piece){p.at, c == '}' ? i + 1 : 0};
+        if (c == '{' || c == '[') depth++;
+        if (i > 0 && (c == '}' || c == ']')) depth--;
+        if (depth == 0) return (struct piece){p.at, i > 0 ? i + 1 : 0};
     }
     return (struct piece){p.at, 0};
 }
@@ -193,7 +193,7 @@ static struct piece object_of(struct piece p) {
 /* Reads objects with `between` and white space between them, all of the text. */
 static bool read_objects(struct tool_split *split, struct piece text, char between) {
     for (text = trimmed(text); text.n > 0;) {
-        const struct piece object = object_of(text);
+        const struct piece object = braced_of(text);
         if (!read_object(split, object)) return false;
         text = skip_space(behind(text, text.at + object.n));
         if (text.n > 0 && text.at[0] != between) return false;
@@ -210,7 +210,7 @@ static bool read_named(struct tool_split *split, struct piece text, const char *
         const char *at = find(name, mark);
         if (at) name.n = (size_t)(at - name.at);
         if (!is_name(trimmed(name))) return false;
-        const struct piece object = object_of(behind(text, brace));
+        const struct piece object = braced_of(behind(text, brace));
         json_t *parsed = object.n > 0 ? parse_object(object) : NULL;
         struct tool_call *call = parsed ? add_call(split, trimmed(name)) : NULL;
         json_decref(parsed);
@@ -267,22 +267,35 @@ static enum tool_beginning look_for_lines(const char *text, size_t n) {
     return text[at] == '{' ? TOOL_BEGINS : TOOL_BEGINS_NOT;
 }
 
-/* Appends a value that is written without quotes: JSON if it is some, else a string. */
-static void append_value(struct buffer *out, struct piece text) {
+/* Tells what a name of Python's is in JSON: templates that print a value as it is make its models
+ * write them.  NULL: it is none. */
+static const char *json_of_python(struct piece text) {
+    static const char *const names[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
+    for (size_t i = 0; i < 3; i++)
+        if (text.n == strlen(names[i][0]) && begins(text, names[i][0])) return names[i][1];
+    return NULL;
+}
+
+static bool is_json(struct piece text) {
     json_t *value = NULL;
     struct buffer list = {0};
     struct json_span none;
     buffer_puts(&list, "{\"v\":");
     buffer_append(&list, text.at, text.n);
     buffer_puts(&list, "}");
-    const bool is_json = !list.failed && text.n > 0 &&
-                         !json_guard_load(&value, list.data, list.length, NULL, &none, NULL) &&
-                         json_object_size(value) == 1;
-    if (is_json) buffer_append(out, text.at, text.n);
-    else buffer_json_string(out, text.at, text.n);
-    out->failed |= list.failed;
+    const bool is = !list.failed && text.n > 0 &&
+                    !json_guard_load(&value, list.data, list.length, NULL, &none, NULL) &&
+                    json_object_size(value) == 1;
     json_decref(value);
     buffer_fini(&list);
+    return is;
+}
+
+/* Appends a value that is written without quotes: JSON if it is some, else a string. */
+static void append_value(struct buffer *out, struct piece text) {
+    if (json_of_python(text)) buffer_puts(out, json_of_python(text));
+    else if (is_json(text)) buffer_append(out, text.at, text.n);
+    else buffer_json_string(out, text.at, text.n);
 }
 
 /* The marks of a format that writes one element for each argument. */
@@ -297,6 +310,15 @@ static struct piece without_line_ends(struct piece p) {
     return p;
 }
 
+/* Returns where a value ends: at the mark, which may also stand in strings of an object or list. */
+static const char *find_end(struct piece value, const char *mark) {
+    const struct piece text = skip_space(value), whole = braced_of(text);
+    const struct piece rest = skip_space(behind(text, text.at + whole.n));
+    const char *first = find(value, mark);
+    const bool goes_on = first && whole.n > 0 && begins(rest, mark) && rest.at > first;
+    return goes_on && is_json(whole) ? rest.at : first;
+}
+
 static bool read_elements(struct tool_call *call, struct piece text, const struct elements *marks) {
     buffer_puts(&call->arguments, "{");
     for (const char *at; (at = find(text, marks->key_begin));) {
@@ -308,7 +330,7 @@ static bool read_elements(struct tool_call *call, struct piece text, const struc
         const char *begin = *marks->value_begin ? find(value, marks->value_begin) : value.at;
         if (!begin) return false;
         value = behind(value, begin + strlen(marks->value_begin));
-        end = find(value, marks->value_end);
+        end = find_end(value, marks->value_end);
         if (!end) return false;
         text = behind(value, end + strlen(marks->value_end));
         value.n = (size_t)(end - value.at);
