@@ -22,7 +22,9 @@
 #include "server/openapi.h"
 #include "server/ops/health.h"
 #include "server/ops/models.h"
+#include "server/ops/state.h"
 #include "server/ops/tokenize.h"
+#include "server/ui/ui.h"
 
 static void openapi_handle(struct server *server, struct http_exchange *exchange);
 
@@ -106,6 +108,10 @@ static const struct route routes[] = {
      .handle = health_metrics,
      .content = "text/plain",
      .about = "Metrics for Prometheus."},
+    {.path = "/state",
+     .method = "GET",
+     .handle = state_handle,
+     .about = "What the engine does now."},
     {.path = "/version",
      .method = "GET",
      .handle = health_version,
@@ -114,6 +120,12 @@ static const struct route routes[] = {
      .method = "GET",
      .handle = openapi_handle,
      .about = "This description."},
+    {.path = "/",
+     .method = "GET",
+     .open = true,
+     .handle = ui_handle,
+     .content = "text/html",
+     .about = "A page to try the server with."},
     {.path = "/health",
      .method = "GET",
      .open = true,

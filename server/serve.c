@@ -308,6 +308,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     server->step_timeout_s = s->options->step_timeout;
     server->route_of = routes_name;
     server->created = (int64_t)time(NULL);
+    server->has_ui = s->options->ui;
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
     server->limits = (struct request_limits){
         .model_name = s->model_name,

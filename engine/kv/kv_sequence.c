@@ -142,6 +142,15 @@ uint32_t kv_n_host_blocks(const struct kv_sequence *kv) {
     return kv->selection.blocks.n;
 }
 
+uint32_t kv_n_used(const struct kv_sequence *kv) {
+    uint32_t n = kv->selection.held.n + kv->selection.scratch.n + kv->buffers.n;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        const bool has_holes = kv->n_expired > 0 && kv_list_is_windowed(kv, l);
+        n += kv->layers[l].n - (has_holes ? min_u32(kv->n_expired, kv->layers[l].n) : 0);
+    }
+    return n;
+}
+
 struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens) {
     const uint32_t n_resident = kv_n_resident(kv, n_tokens);
     struct kv_usage usage = kv->counted;

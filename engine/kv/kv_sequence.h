@@ -145,6 +145,9 @@ struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
 /* Returns how many host blocks hold its tokens. */
 uint32_t kv_n_host_blocks(const struct kv_sequence *kv);
 
+/* Returns how many pages of the pool it uses, shared ones among them. */
+uint32_t kv_n_used(const struct kv_sequence *kv);
+
 /* Reports what the cache has held, evicted and fetched of the first n_tokens tokens, which are
  * stored. */
 struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens);

@@ -547,6 +547,20 @@ static void add_levels(const struct sequence *seq, struct engine_stats *out) {
             out->kv[i][seq->kv.plan.type] += (uint64_t)usage.values[i];
 }
 
+/* Counts the pages of a running sequence by its policy, and describes it if there is space. */
+static void add_running(const struct sequence *seq, struct engine_stats *out) {
+    const uint32_t n_pages = kv_n_used(&seq->kv);
+    out->policies[seq->kv.plan.type].n_pages += n_pages;
+    if (out->n_shown == STATS_MAX_SHOWN) return;
+    out->shown[out->n_shown++] =
+        (struct running_sequence){.type = seq->kv.plan.type,
+                                  .n_prompt = seq->n_prompt,
+                                  .n_processed = min_u32(seq->n_done, seq->n_prompt),
+                                  .n_generated = sequence_n_generated(seq),
+                                  .n_pages = n_pages,
+                                  .was_sparse = seq->was_sparse};
+}
+
 void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     *out = s->stats;
     out->n_running = s->n_running;
@@ -555,6 +569,9 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     out->pages_free = page_pool_n_free(s->space->pool);
     out->pages_total = page_pool_n_pages(s->space->pool);
     count_host_pool(s, out);
-    for (uint32_t i = 0; i < s->n_running; i++) add_levels(s->running[i], out);
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        add_levels(s->running[i], out);
+        add_running(s->running[i], out);
+    }
     out->pages_cached = kv_n_idle(s->space);
 }

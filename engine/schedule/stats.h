@@ -4,6 +4,7 @@
 #ifndef ENGINE_SCHEDULE_STATS_H
 #define ENGINE_SCHEDULE_STATS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/base/histogram.h"
@@ -34,8 +35,21 @@ extern const struct histogram_bounds *const engine_histogram_bounds[ENGINE_N_HIS
 
 /* Of the sequences of one policy; tokens are counted as in the sums over all policies. */
 struct engine_policy_stats {
-    uint32_t n_running;
+    uint32_t n_running, n_pages; /* now; a page that several share counts for each */
     uint64_t n_finished, prompt_tokens, cached_tokens, generated_tokens;
+};
+
+/* Running sequences that are told of one by one: the first ones by rank. */
+enum { STATS_MAX_SHOWN = 32 };
+
+/* A sequence that runs now, for people to look at. */
+struct running_sequence {
+    uint32_t type;        /* kv_choice.type */
+    uint32_t n_prompt;    /* tokens; */
+    uint32_t n_processed; /* of these, computed or found; a layer-major prompt's with its end */
+    uint32_t n_generated;
+    uint32_t n_pages; /* in the pool, those that it shares among them */
+    bool was_sparse;  /* some of its prompt was computed sparsely */
 };
 
 struct engine_stats {
@@ -54,6 +68,8 @@ struct engine_stats {
     uint64_t kv[KV_N_NUMBERS][KV_MAX_POLICIES];
     struct engine_policy_stats policies[KV_MAX_POLICIES]; /* by kv_choice.type */
     struct histogram histograms[ENGINE_N_HISTOGRAMS];
+    struct running_sequence shown[STATS_MAX_SHOWN];
+    uint32_t n_shown;
     uint64_t host_pool_used_bytes; /* of engine_info.host_pool_bytes, but for cached blocks */
     uint32_t pages_stored;         /* pages that the prefix cache keeps in the host pool */
     uint64_t n_swapped_out, n_swapped_in; /* pages swapped to the host pool, and back */

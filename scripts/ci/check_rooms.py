@@ -39,12 +39,13 @@ ROOMS = {
                    "server/http server/settings", "uv jansson"),
     "server/ops": ("engine engine/base engine/device engine/model engine/tokenizer server/json server/http "
                    "server/settings server/api", "jansson"),
+    "server/ui": ("engine engine/base server/json server/http server/api", ""),
     "server/bench": ("engine engine/base engine/device engine/model engine/request server/json "
                      "server/settings", ""),
     "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
                     "server/json server/settings server/bench", ""),
     "server": ("engine engine/base engine/model engine/tokenizer server/json server/http "
-               "server/settings server/api server/ops server/bench server/tune", "uv"),
+               "server/settings server/api server/ops server/ui server/bench server/tune", "uv"),
     # The only file that knows which devices there are.
     "server/main.c": ("engine/base engine/cpu cuda server server/settings server/bench "
                       "server/tune", "uv"),

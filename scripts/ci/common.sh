@@ -14,6 +14,9 @@ TEST_PACKAGES=(python3 python3-venv prometheus)
 PYTHON_PACKAGES=(jinja2 jsonschema openai pytest pytest-xdist tokenizers
     aiohttp matplotlib numpy tqdm)
 
+# The tests of the page at / drive a headless browser.
+UI_PACKAGES=(chromium fonts-dejavu-core)
+
 say() {
     printf '\n== %s\n' "$*" >&2
 }

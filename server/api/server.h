@@ -47,6 +47,7 @@ struct server {
     const char *(*route_of)(const char *path);
     struct cache_setting cache;
     struct throughput throughput;
+    bool has_ui;   /* there is a page at / */
     bool draining; /* new completions are refused */
     bool stopped;  /* the engine accepts no more requests */
     struct request_limits limits;

@@ -1,0 +1,24 @@
+"""Fixtures: a server that the tests of the page share, and a browser."""
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+
+from browser import CHROMIUM, Browser  # noqa: E402
+from server import Server  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The default model with default settings."""
+    with Server(tmp_path_factory.mktemp("server")) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    assert CHROMIUM, "these tests need Debian's chromium"
+    with Browser(tmp_path_factory.mktemp("browser")) as one:
+        yield one
