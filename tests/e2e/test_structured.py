@@ -38,23 +38,61 @@ def is_person(text):
             and 0 <= value["age"] <= 120 and len(value["tags"]) <= 3 and set(value["tags"]) <= {"a", "b"})
 
 
+def has_library(server):
+    reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 1, "guided_regex": "a"})
+    assert reply.status == 200 or "without xgrammar" in reply.error["message"], reply.body
+    return reply.status == 200
+
+
 @pytest.fixture(scope="module")
 def grammars(server):
     """The server, if it can constrain answers."""
-    error = json.loads(server.post(COMPLETIONS, {
-        "prompt": "x", "max_tokens": 1, "guided_regex": "a"}).body).get("error")
-    if error and "without xgrammar" in error["message"]:
+    if not has_library(server):
         pytest.skip("built without xgrammar")
     return server
 
 
-def test_without_the_library_it_is_refused(server):
-    reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 1, "guided_regex": "a"})
-    if reply.status == 400:
-        error = json.loads(reply.body)["error"]
-        assert error["param"] == "guided_regex" and error["code"] == "unsupported"
-    else:
-        assert reply.status == 200
+MESSAGES = [{"role": "user", "content": "x"}]
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+CHAT_TOOL, STRICT = ({"type": "function", "function": {**FUNCTION, **more}} for more in ({}, {"strict": True}))
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}
+CHAT_BODY = {"messages": MESSAGES, "max_tokens": 1}
+NEEDING = [
+    *((COMPLETIONS, {"prompt": "x", "max_tokens": 1, name: value}, name) for name, value in (
+        ("guided_regex", "a"), ("guided_choice", ["a"]), ("guided_json", {}), ("guided_grammar", "root ::= \"a\""),
+        ("structured_outputs", {"regex": "a"}), ("structured_outputs", {"choice": ["a"]}),
+        ("structured_outputs", {"json": {}}), ("structured_outputs", {"grammar": "root ::= \"a\""}),
+        ("response_format", {"type": "json_object"}), ("response_format", SCHEMA))),
+    *((CHAT, {**CHAT_BODY, **body}, name) for name, body in (
+        ("guided_regex", {"guided_regex": "a"}), ("response_format", {"response_format": SCHEMA}),
+        ("tool_choice", {"tools": [CHAT_TOOL], "tool_choice": "required"}),
+        ("tool_choice", {"tools": [CHAT_TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+        ("tools", {"tools": [STRICT]}))),
+    *(("/v1/messages", {**CHAT_BODY, "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": one},
+       None) for one in ({"type": "any"}, {"type": "tool", "name": "f"})),
+    ("/v1/responses", {"input": "x", "max_output_tokens": 16, "text": {"format": {"type": "json_schema", "name": "s", "schema": {}}}}, "text"),
+    ("/v1/responses", {"input": "x", "max_output_tokens": 16, "tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"},
+     "tool_choice"),
+]
+
+
+@pytest.mark.parametrize("path,body,param", NEEDING, ids=[f"{row[0][4:]}-{row[2]}" for row in NEEDING])
+def test_without_the_library_it_is_refused(server, path, body, param):
+    """Each route, in a build with -Dgrammar=disabled; another one takes the same bodies."""
+    reply = server.post(path, body)
+    if has_library(server):
+        assert reply.status == 200, reply.body
+        return
+    assert reply.status == 400 and "without xgrammar" in reply.error["message"], reply.body
+    if path != "/v1/messages":
+        assert reply.error["param"] == param and reply.error["code"] == "unsupported", reply.body
+
+
+def test_what_needs_no_library_works_without(server):
+    for path, body in ((COMPLETIONS, {"prompt": "x", "max_tokens": 1, "response_format": {"type": "text"}}),
+                       (CHAT, {**CHAT_BODY, "tools": [CHAT_TOOL], "tool_choice": "auto"}),
+                       (CHAT, {**CHAT_BODY, "tools": [CHAT_TOOL], "tool_choice": "none"})):
+        assert server.post(path, body).status == 200
 
 
 WAYS = [

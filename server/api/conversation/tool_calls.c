@@ -256,7 +256,7 @@ static bool read_lines(struct tool_split *split, const char *text, size_t n) {
     return read_named(split, (struct piece){text, n}, "\n");
 }
 
-/* Other answers of GLM-4 begin with a line end. */
+/* Tells calls of GLM-4 from its other answers, which begin with a line end. */
 static enum tool_beginning look_for_lines(const char *text, size_t n) {
     const char *line_end = memchr(text, '\n', n);
     const struct piece name = {text, line_end ? (size_t)(line_end - text) : n};
