@@ -9,7 +9,7 @@
 FROM nvidia/cuda:13.0.2-devel-ubuntu24.04 AS build-cuda
 RUN apt-get update && apt-get install -y --no-install-recommends \
         build-essential ca-certificates meson ninja-build pkg-config \
-        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
+        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY LICENSE meson.build meson_options.txt ./
@@ -21,7 +21,7 @@ COPY server server
 COPY cuda cuda
 # cuBLASLt is loaded by name when a GPU is used, and is all that is needed of the toolkit.  An
 # installed binary looks for it in ../lib, seen from its own directory.
-RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=enabled -Dgrammar=enabled \
+RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=enabled -Dgrammar=enabled -Dkv_events=enabled \
     && meson install -C build \
     && mkdir /opt/quire/lib && cp -L /usr/local/cuda/lib64/libcublasLt.so.13 /opt/quire/lib/
 
@@ -29,7 +29,7 @@ RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=enabled -Dgram
 # to nothing.
 FROM nvidia/cuda:13.0.2-base-ubuntu24.04 AS cuda
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        libmicrohttpd12t64 libgnutls30t64 libuv1t64 libjansson4 libpcre2-8-0 libutf8proc3 libstdc++6 \
+        libmicrohttpd12t64 libgnutls30t64 libuv1t64 libjansson4 libpcre2-8-0 libutf8proc3 libstdc++6 libzmq5 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --no-create-home --shell /usr/sbin/nologin quire
 COPY --from=build-cuda /opt/quire /opt/quire
@@ -46,7 +46,7 @@ ENTRYPOINT ["quire", "serve"]
 FROM debian:12 AS build
 RUN apt-get update && apt-get install -y --no-install-recommends \
         build-essential ca-certificates meson ninja-build pkg-config \
-        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
+        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY LICENSE meson.build meson_options.txt ./
@@ -56,13 +56,13 @@ COPY config config
 COPY engine engine
 COPY server server
 COPY cuda cuda
-RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=disabled -Dgrammar=enabled \
+RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=disabled -Dgrammar=enabled -Dkv_events=enabled \
     && meson install -C build
 
 # Only the shared libraries that the binary names, and what is installed.
 FROM debian:12-slim AS cpu
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 libstdc++6 \
+        libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 libstdc++6 libzmq5 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --no-create-home --shell /usr/sbin/nologin quire
 COPY --from=build /opt/quire /opt/quire

@@ -36,6 +36,7 @@
 #include "engine/engine_disk.h"
 #include "engine/grammar/grammar_cache.h"
 #include "engine/kv/disk/disk.h"
+#include "engine/kv/kv_feed.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
@@ -125,6 +126,8 @@ static struct engine_command *take_spare(struct engine *e) {
 static int check_config(const struct engine_config *c, struct error *err) {
     if (c->disk_path && !c->prefix_caching)
         return error_set(err, ERR_INVALID, "--kv-disk-path needs --enable-prefix-caching");
+    if (c->kv_feed && !c->prefix_caching)
+        return error_set(err, ERR_INVALID, "--kv-events needs --enable-prefix-caching");
     if (c->max_num_seqs == 0)
         return error_set(err, ERR_INVALID, "--max-num-seqs must be at least 1");
     /* Every running sequence must get its row in every step. */
@@ -398,6 +401,7 @@ static int create_memory(struct engine *e, struct error *err) {
     if (!code) code = create_pages(e, err);
     if (code) return code;
     e->space.n_layers = n_layers;
+    e->space.feed = c->kv_feed;
     e->space.windows = e->model->config.windows;
     e->space.window = gives_back(e) ? e->model->config.window : 0;
     e->space.be = c->backend;
@@ -788,6 +792,9 @@ void engine_stats(struct engine *e, struct engine_stats *out) {
     out->n_waiting = n_live > out->n_running ? n_live - out->n_running : 0;
     out->n_submitted = atomic_load(&e->n_submitted);
     if (e->disk.tier) kv_disk_stats(e->disk.tier, &out->disk);
+    if (!e->config.kv_feed) return;
+    out->n_kv_events = kv_feed_n_put(e->config.kv_feed);
+    out->n_kv_feed_broken = kv_feed_n_broken(e->config.kv_feed);
 }
 
 bool engine_healthy(struct engine *e) {

@@ -26,6 +26,7 @@ struct backend;
 struct engine;
 struct error;
 struct grammar_cache;
+struct kv_feed;
 struct layer_group;
 struct model_config;
 struct tokenizer;
@@ -76,6 +77,9 @@ struct engine_config {
      * bytes of its files; NULL: there is none.  It needs prefix_caching. */
     const char *disk_path;
     uint64_t disk_bytes;
+    /* Is told of the prefix cache's blocks (kv/kv_feed.h); borrowed until engine_destroy().  NULL:
+     * there is no feed.  It needs prefix_caching. */
+    struct kv_feed *kv_feed;
     const char *version, *build; /* of the program: another may compute other bits; or NULL */
     bool random_weights;         /* made up, for measurements: the model's config.json is enough */
     bool tokens_only;            /* no tokenizer is loaded, and events have tokens but no text */

@@ -17,6 +17,7 @@
 #include "server/api/server.h"
 #include "server/descriptors.h"
 #include "server/http/http.h"
+#include "server/kv_events/publisher.h"
 #include "server/loop_memory.h"
 #include "server/routes.h"
 #include "server/settings/api_keys.h"
@@ -53,7 +54,8 @@ struct serve {
     uint64_t n_disk_failures, disk_logged_ms; /* that were logged; when the next line may come */
     bool cancelled, closing;
     struct error *failure; /* the caller's; code 0: none */
-    char *model_name;
+    char *model_name, *topic;
+    struct kv_publisher *publisher; /* NULL: --kv-events is not given */
     struct prefill_setup prefill;
     struct offload_setup offload;
     struct chat_template chat;
@@ -182,6 +184,35 @@ static void describe_cache(struct cache_setting *out, const struct engine_config
                                   .device_share = config->device_share};
 }
 
+static int name_model(struct serve *s, const char *model_dir, struct error *err) {
+    char path[PATH_MAX];
+    const char *name = s->options->served_model_name;
+    if (!name) {
+        const char *slash = strrchr(realpath(model_dir, path) ? path : model_dir, '/');
+        name = slash ? slash + 1 : model_dir;
+    }
+    s->model_name = strdup(name);
+    return s->model_name ? 0 : error_set(err, ERR_NOMEM, "no memory for the name of the model");
+}
+
+/* Starts publishing what is cached, before the model is loaded: an endpoint that cannot be bound
+ * ends the server at once. */
+static int start_kv_events(struct serve *s, struct error *err) {
+    const struct options *o = s->options;
+    if (!o->kv_events && o->kv_events_replay)
+        return error_set(err, ERR_INVALID, "--kv-events-replay needs --kv-events");
+    if (!o->kv_events) return 0;
+    const size_t size = strlen(o->host) + strlen(s->model_name) + 8;
+    s->topic = o->kv_events_topic ? strdup(o->kv_events_topic) : malloc(size);
+    if (!s->topic) return error_set(err, ERR_NOMEM, "no memory for --kv-events");
+    if (!o->kv_events_topic) snprintf(s->topic, size, "kv@%s@%s", o->host, s->model_name);
+    const struct kv_publisher_config config = {
+        .endpoint = o->kv_events, .replay_endpoint = o->kv_events_replay, .topic = s->topic};
+    const int rc = kv_publisher_start(&s->publisher, &config, err);
+    if (!rc) log_event(LOG_INFO, "KV events: %s, topic %s", o->kv_events, s->topic);
+    return rc;
+}
+
 static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
                         struct error *err) {
     struct engine_config config = engine_setup_config(s->options, model_dir, backend);
@@ -192,6 +223,7 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     prefill_setup_configure(&s->prefill, s->options, &config);
     offload_setup_configure(&s->offload, s->options, &config);
     describe_cache(&s->server.cache, &config);
+    config.kv_feed = s->publisher ? kv_publisher_feed(s->publisher) : NULL;
     config.bounded_caches = kv_rules_allow(&s->options->kv_rules, KV_BOUNDED);
     config.only_bounded = !kv_rules_allow_whole_texts(&s->options->kv_rules);
     config.wake = engine_wake;
@@ -291,16 +323,8 @@ static void log_chat(const struct serve *s) {
     else log_event(LOG_INFO, "chat template: none: /v1/chat/completions is refused");
 }
 
-static int describe_server(struct serve *s, const char *model_dir, struct error *err) {
+static int describe_server(struct serve *s, struct error *err) {
     struct server *server = &s->server;
-    char path[PATH_MAX];
-    const char *name = s->options->served_model_name;
-    if (!name) {
-        const char *slash = strrchr(realpath(model_dir, path) ? path : model_dir, '/');
-        name = slash ? slash + 1 : model_dir;
-    }
-    s->model_name = strdup(name);
-    if (!s->model_name) return error_set(err, ERR_NOMEM, "no memory for the name of the model");
     server->info = engine_info(server->engine);
     server->model_name = s->model_name;
     server->keys = &s->options->keys;
@@ -416,8 +440,10 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     init_handles(&s);
     rc = job_make_threads(&s.loop, &s.first_work, err);
     if (!rc) rc = chat_template_load(&s.chat, options->chat_template, model_dir, err);
+    if (!rc) rc = name_model(&s, model_dir, err);
+    if (!rc) rc = start_kv_events(&s, err);
     if (!rc) rc = start_engine(&s, model_dir, backend, err);
-    if (!rc) rc = describe_server(&s, model_dir, err);
+    if (!rc) rc = describe_server(&s, err);
     if (!rc) rc = start_http(&s, err);
     if (rc) {
         transport_closed(&s);
@@ -437,6 +463,8 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     uv_run(&s.loop, UV_RUN_DEFAULT);
     if (s.server.engine) completions_take_events(&s.server);
     engine_destroy(s.server.engine);
+    kv_publisher_stop(s.publisher);
+    free(s.topic);
     close_loop(&s);
     prefill_setup_fini(&s.prefill);
     offload_setup_fini(&s.offload);

@@ -12,6 +12,7 @@
 struct backend;
 struct host_pool;
 struct kv_disk;
+struct kv_feed;
 struct kv_plan;
 struct kv_pool;
 struct kv_readings;
@@ -51,6 +52,7 @@ struct kv_space {
     struct kv_swaps *swaps;           /* swapped data of waiting sequences; NULL: none */
     struct kv_disk *disk;             /* the tier below (disk/disk.h); NULL: none */
     struct kv_readings *readings;     /* what is being read from it; NULL: none */
+    struct kv_feed *feed;             /* is told of the cache's blocks; NULL: there is none */
     const struct layer_group *groups; /* host [n_groups]: the layers that are sparse where a */
     uint32_t n_groups;                /* sequence selects */
     /* A token's keys and values have different bits when another kernel computes them, so each is

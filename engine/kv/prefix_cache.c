@@ -35,6 +35,7 @@
 #include "engine/device/pages.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/host_copy.h"
+#include "engine/kv/kv_feed.h"
 #include "engine/kv/kv_space.h"
 #include "engine/kv/offer.h"
 #include "engine/kv/page_pool.h"
@@ -51,6 +52,8 @@ struct block {
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
     bool dropped[KV_N_ROLES];
     bool is_stored;
+    uint8_t told; /* enum kv_place, to the feed in this epoch of it */
+    uint32_t told_epoch;
     uint64_t stored_at; /* kv_disk_moment() of its copy to the host pool */
 };
 
@@ -307,6 +310,53 @@ static void settle(struct prefix_cache *cache, uint32_t block) {
     else if (n_needing == b->n_users) release_home(cache, b);
 }
 
+/* ---- the feed ---- */
+
+/* Tells whether the block has its tokens of sparse layers, in pages or at home. */
+static bool has_sparse(const struct block *b) {
+    return !b->dropped[KV_SPARSE] || b->home != KV_NO_PAGE;
+}
+
+/* Returns where the feed's reader believes the block to be. */
+static enum kv_place told_place(const struct prefix_cache *cache, uint32_t block) {
+    const struct block *b = &cache->blocks[block];
+    return b->told_epoch == kv_feed_epoch(cache->space->feed) ? (enum kv_place)b->told : KV_NOWHERE;
+}
+
+static bool put_event(struct prefix_cache *cache, uint32_t block, bool is_stored,
+                      enum kv_place place) {
+    const struct block *b = &cache->blocks[block];
+    struct kv_feed_event event = {.is_stored = is_stored,
+                                  .has_parent = b->parent != PREFIX_NONE,
+                                  .place = place,
+                                  .hash = b->hash};
+    if (event.has_parent) event.parent = cache->blocks[b->parent].hash;
+    memcpy(event.tokens, block_tokens(cache, block), sizeof(event.tokens));
+    return kv_feed_put(cache->space->feed, &event);
+}
+
+/* Tells the feed that the block is at this place now.  The reader hears of the new one first, so it
+ * never believes that a block that moves is gone. */
+static void tell_place(struct prefix_cache *cache, uint32_t block, enum kv_place place) {
+    struct block *b = &cache->blocks[block];
+    const enum kv_place before = told_place(cache, block);
+    if (place == before) return;
+    if (place != KV_NOWHERE && !put_event(cache, block, true, place)) return;
+    if (before != KV_NOWHERE && !put_event(cache, block, false, before)) return;
+    b->told = (uint8_t)place;
+    b->told_epoch = kv_feed_epoch(cache->space->feed);
+}
+
+/* Tells the feed where the block is, if it is for all and its parent has been told. */
+static void tell(struct prefix_cache *cache, uint32_t block) {
+    if (!cache->space->feed) return;
+    const struct block *b = &cache->blocks[block];
+    const bool is_known = b->parent == PREFIX_NONE || told_place(cache, b->parent) != KV_NOWHERE;
+    enum kv_place place = b->is_stored ? KV_ON_HOST : KV_ON_DEVICE;
+    if (b->salt != 0 || !has_sparse(b) || !is_known) place = KV_NOWHERE;
+    tell_place(cache, block, place);
+}
+
 static void count_needs(struct block *b, uint32_t needs, int sign) {
     for (unsigned role = 0; role < KV_N_ROLES; role++)
         if (needs & 1u << role) b->n_needing[role] += (uint32_t)sign;
@@ -319,6 +369,7 @@ void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs
     b->n_users++;
     count_needs(b, needs, 1);
     list_append(cache, block);
+    tell(cache, block);
 }
 
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block) {
@@ -373,6 +424,7 @@ static void release_places(struct prefix_cache *cache, uint32_t block) {
 static void drop(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
     assert(b->n_users == 0 && b->n_children == 0);
+    if (cache->space->feed) tell_place(cache, block, KV_NOWHERE);
     list_remove(cache, b);
     uint32_t *link = &cache->buckets[b->hash & cache->bucket_mask];
     while (*link != block) link = &cache->blocks[*link].next;
@@ -484,11 +536,6 @@ static int move_in(const struct prefix_cache *cache, uint32_t block, const bool 
     return code;
 }
 
-/* Tells whether the block has its tokens of sparse layers, in pages or at home. */
-static bool has_sparse(const struct block *b) {
-    return !b->dropped[KV_SPARSE] || b->home != KV_NO_PAGE;
-}
-
 /* Moves an idle block to the host pool, or drops it if there is no space.  A block that has
  * children there always finds space, at least theirs, or they have been dropped.  A failed copy is
  * no reason to drop the block: a device that fails does not read it again. */
@@ -509,6 +556,7 @@ static void store_or_drop(struct prefix_cache *cache, uint32_t block) {
     b->is_stored = true;
     b->stored_at = space->disk ? kv_disk_moment(space->disk) : 0;
     list_append(cache, block);
+    tell(cache, block);
 }
 
 bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block) {
@@ -528,6 +576,7 @@ static void hold_again(struct prefix_cache *cache, uint32_t block, const struct 
         else b->dropped[role] = true;
     }
     list_append(cache, block);
+    tell(cache, block);
 }
 
 int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
@@ -561,6 +610,7 @@ void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
     if (cache->blocks[block].dropped[KV_SPARSE])
         hold_dropped(cache, block, KV_SPARSE, layers, index);
     settle(cache, block);
+    tell(cache, block);
 }
 
 void prefix_cache_give_home(struct prefix_cache *cache, uint32_t block, uint32_t home) {
@@ -571,6 +621,7 @@ void prefix_cache_give_home(struct prefix_cache *cache, uint32_t block, uint32_t
         b->home = home;
     }
     settle(cache, block);
+    tell(cache, block);
 }
 
 static uint64_t oldest_of(const struct prefix_cache *cache, const struct block_list *list) {
@@ -611,7 +662,9 @@ static void drop_home(struct prefix_cache *cache, struct block *b) {
 void prefix_cache_drop_homes(struct prefix_cache *cache, uint64_t n_blocks) {
     for (uint32_t i = cache->idle.oldest; cache->n_homes > 0; i = cache->blocks[i].newer) {
         if (page_pool_n_free(cache->space->blocks) >= n_blocks) return;
-        if (cache->blocks[i].home != KV_NO_PAGE) drop_home(cache, &cache->blocks[i]);
+        if (cache->blocks[i].home == KV_NO_PAGE) continue;
+        drop_home(cache, &cache->blocks[i]);
+        tell(cache, i);
     }
 }
 
@@ -661,6 +714,7 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
     prefix_cache_use(cache, block, needs);
     if (home != KV_NO_PAGE) prefix_cache_give_home(cache, block, home);
     settle(cache, block);
+    tell(cache, block);
     return block;
 }
 

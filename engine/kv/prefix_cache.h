@@ -41,6 +41,9 @@
  * With a tier on disk (disk/disk.h) a block that leaves the host pool, or the device where there is
  * none, is offered to it, unless what it has for sparse layers is at home only.
  *
+ * A feed (kv_feed.h) is told where blocks without a salt are that a sequence with the usual policy
+ * could use: on the device or in the host pool.  A block is told only while its parent is.
+ *
  * Thread: engine.  Memory: allocates at create, never afterwards; the cache holds one reference to
  * each page. */
 #ifndef ENGINE_KV_PREFIX_CACHE_H

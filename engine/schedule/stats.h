@@ -76,7 +76,8 @@ struct engine_stats {
     /* Prompts that began to be computed sparsely, and what their steps visited, by pattern. */
     uint64_t n_sparse;
     struct sparse_totals sparse;
-    struct kv_disk_stats disk; /* all zero: there is none */
+    struct kv_disk_stats disk;              /* all zero: there is none */
+    uint64_t n_kv_events, n_kv_feed_broken; /* of the feed of cached blocks (kv_feed.h) */
 };
 
 /* Returns a number over all policies. */

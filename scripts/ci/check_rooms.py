@@ -40,12 +40,13 @@ ROOMS = {
     "server/ops": ("engine engine/base engine/device engine/model engine/tokenizer server/json server/http "
                    "server/settings server/api", "jansson"),
     "server/ui": ("engine engine/base server/json server/http server/api", ""),
+    "server/kv_events": ("engine/base engine/device engine/kv", "zmq"),
     "server/bench": ("engine engine/base engine/device engine/model engine/request server/json "
                      "server/settings", ""),
     "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
                     "server/json server/settings server/bench", ""),
     "server": ("engine engine/base engine/model engine/tokenizer server/json server/http "
-               "server/settings server/api server/ops server/ui server/bench server/tune", "uv"),
+               "server/settings server/api server/ops server/kv_events server/ui server/bench server/tune", "uv"),
     # The only file that knows which devices there are.
     "server/main.c": ("engine/base engine/cpu cuda server server/settings server/bench "
                       "server/tune", "uv"),
@@ -54,7 +55,7 @@ ROOMS = {
 LIBRARIES = [
     (r"uv(/|\.h$)", "uv"), (r"microhttpd\.h$", "microhttpd"), (r"gnutls/", "gnutls"), (r"jansson\.h$", "jansson"),
     (r"pcre2\.h$", "pcre2"), (r"utf8proc\.h$", "utf8proc"), (r"cmocka\.h$", "cmocka"),
-    (r"(xgrammar|dlpack)/", "xgrammar"),
+    (r"(xgrammar|dlpack)/", "xgrammar"), (r"zmq\.h$", "zmq"),
     (r"(cuda|cublas|cooperative_groups|mma\.h$|nvtx|cutlass/|cute/)", "cuda"),
     (r"(cblas|openblas)", "blas"),
 ]

@@ -4,14 +4,14 @@
 # `cd` to the repository root, never run.
 
 BUILD_PACKAGES=(build-essential ca-certificates meson ninja-build pkg-config libmicrohttpd-dev libuv1-dev
-    libgnutls28-dev libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev)
+    libgnutls28-dev libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev libzmq3-dev)
 # What the binary needs when it runs.  The packages are those of Debian 12.
-RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 libstdc++6)
+RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 libstdc++6 libzmq5)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
 # and run the evaluation, which needs the second line.
 # promtool, of the package prometheus, judges /metrics, the rules and the dashboard.
 TEST_PACKAGES=(python3 python3-venv prometheus)
-PYTHON_PACKAGES=(jinja2 jsonschema openai pytest pytest-xdist tokenizers
+PYTHON_PACKAGES=(jinja2 jsonschema msgpack openai pytest pytest-xdist pyzmq tokenizers
     aiohttp matplotlib numpy tqdm)
 
 # The tests of the page at / drive a headless browser.

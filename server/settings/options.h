@@ -37,8 +37,9 @@ struct options {
     char *ssl_certfile, *ssl_keyfile;
     char *allowed_origins, *allowed_hosts;
     char *kv_policy, *allowed_kv_policies;
-    struct kv_rules kv_rules; /* parsed from these two */
-    char *kv_disk_path;       /* NULL: no tier on disk */
+    struct kv_rules kv_rules;                             /* parsed from these two */
+    char *kv_events, *kv_events_replay, *kv_events_topic; /* NULL: not given */
+    char *kv_disk_path;                                   /* NULL: no tier on disk */
     char *filters_file, *pattern_file, *chat_template;
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
