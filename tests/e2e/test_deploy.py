@@ -1,0 +1,134 @@
+"""The manifests of config/deploy: they parse, and every flag, port, path and metric that they name is the
+program's."""
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from server import BINARY, ROOT, free_port
+
+DEPLOY = ROOT / "config" / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+PORT = 8000
+
+
+def documents(path):
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def of_kind(kind):
+    found = [one for path in sorted(KUBERNETES.glob("*.yaml")) for one in documents(path)
+             if one["kind"] == kind]
+    assert len(found) == 1, kind
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def container():
+    return of_kind("Deployment")["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.fixture(scope="module")
+def paths(server):
+    return json.loads(server.get("/openapi.json").body)["paths"]
+
+
+def flags():
+    text = subprocess.run([BINARY, "serve", "--help"], capture_output=True, text=True, check=True)
+    return set(re.findall(r"^  (--[a-z-]+)", text.stdout, re.M))
+
+
+def test_kubernetes_has_every_manifest():
+    assert {one["kind"] for path in KUBERNETES.glob("*.yaml") for one in documents(path)} == {
+        "Deployment", "Service", "InferencePool", "HTTPRoute", "ScaledObject"}
+
+
+def test_probes_ask_routes_that_need_no_key(container, paths):
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = container[probe]["httpGet"]
+        assert asked["path"] in paths and asked["port"] == "http"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/live"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+
+
+def test_one_port_everywhere(container):
+    assert container["ports"] == [{"name": "http", "containerPort": PORT}]
+    assert of_kind("Service")["spec"]["ports"][0]["targetPort"] == "http"
+    assert of_kind("InferencePool")["spec"]["targetPorts"] == [{"number": PORT}]
+    template = of_kind("Deployment")["spec"]["template"]["metadata"]
+    assert template["annotations"]["prometheus.io/port"] == str(PORT)
+    assert template["labels"]["model.aibrix.ai/port"] == str(PORT)
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert f"EXPOSE {PORT}" in dockerfile and f"QUIRE_PORT={PORT}" in dockerfile
+    scraped, = documents(ROOT / "config/monitoring/prometheus.yml")[0]["scrape_configs"]
+    assert scraped["static_configs"][0]["targets"] == [f"replica-a:{PORT}", f"replica-b:{PORT}"]
+    assert re.findall(r"server (\S+)", (DEPLOY / "nginx.conf").read_text())[:2] == [
+        f"replica-a:{PORT}", f"replica-b:{PORT}"]
+
+
+def test_everything_selects_the_same_pods():
+    labels = {"app": "quire"}
+    template = of_kind("Deployment")["spec"]["template"]["metadata"]
+    assert labels.items() <= template["labels"].items()
+    assert of_kind("Deployment")["spec"]["selector"]["matchLabels"] == labels
+    assert of_kind("Service")["spec"]["selector"] == labels
+    assert of_kind("InferencePool")["spec"]["selector"]["matchLabels"] == labels
+    assert of_kind("ScaledObject")["spec"]["scaleTargetRef"]["name"] == "quire"
+
+
+def test_flags_are_the_programs(container):
+    named = {word for word in container["args"] if word.startswith("--")}
+    for path in [*DEPLOY.rglob("*.*"), ROOT / "config/monitoring/prometheus.yml"]:
+        if path.is_file():
+            named |= set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)+", path.read_text()))
+    assert named and named <= flags(), named - flags()
+
+
+def test_the_grace_periods_are_longer_than_the_servers(container):
+    given = container["args"][container["args"].index("--shutdown-timeout") + 1]
+    before = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    seconds = of_kind("Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert seconds >= int(given) + before + 8 + 5  # 8: saving the cache
+    unit = (DEPLOY / "quire.service").read_text()
+    assert int(re.search(r"^TimeoutStopSec=(\d+)", unit, re.M)[1]) >= 30 + 8 + 5
+    compose, = documents(DEPLOY / "compose.yaml")
+    assert compose["x-replica"]["stop_grace_period"] == "45s"
+
+
+def test_compose_mounts_files_that_exist():
+    compose, = documents(DEPLOY / "compose.yaml")
+    for name, service in compose["services"].items():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in compose["volumes"] or (DEPLOY / source).exists(), (name, source)
+    build = compose["x-replica"]["build"]
+    assert (DEPLOY / build["context"] / "Dockerfile").exists()
+    assert f"AS {build['target']}" in (ROOT / "Dockerfile").read_text()
+    for given in compose["configs"].values():
+        assert yaml.safe_load(given["content"])["apiVersion"] == 1
+
+
+def test_systemd_accepts_the_unit(tmp_path):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    unit = (DEPLOY / "quire.service").read_text()
+    copy = tmp_path / "quire.service"
+    copy.write_text(unit.replace("/opt/quire/bin/quire", BINARY))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", copy], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0 and "quire.service" not in done.stderr, done.stderr
+
+
+def test_nginx_accepts_its_configuration(tmp_path):
+    if not shutil.which("nginx"):
+        pytest.skip("nginx is not installed")
+    text = (DEPLOY / "nginx.conf").read_text()
+    text = re.sub(r"replica-[ab]:\d+", f"127.0.0.1:{free_port()}", text, count=1)
+    text = re.sub(r"replica-[ab]:\d+", f"127.0.0.1:{free_port()}", text, count=1)
+    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/pid;\n{text}")
+    done = subprocess.run(["nginx", "-t", "-p", tmp_path, "-e", tmp_path / "error.log",
+                           "-c", tmp_path / "nginx.conf"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "[warn]" not in done.stderr, done.stderr
