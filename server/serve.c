@@ -19,6 +19,7 @@
 #include "server/http/http.h"
 #include "server/kv_events/publisher.h"
 #include "server/loop_memory.h"
+#include "server/otlp/exporter.h"
 #include "server/routes.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/chat_template.h"
@@ -442,6 +443,8 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (!rc) rc = chat_template_load(&s.chat, options->chat_template, model_dir, err);
     if (!rc) rc = name_model(&s, model_dir, err);
     if (!rc) rc = start_kv_events(&s, err);
+    if (!rc && options->otlp_endpoint)
+        rc = otlp_start(&s.server.otlp, options->otlp_endpoint, "quire", err);
     if (!rc) rc = start_engine(&s, model_dir, backend, err);
     if (!rc) rc = describe_server(&s, err);
     if (!rc) rc = start_http(&s, err);
@@ -464,6 +467,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (s.server.engine) completions_take_events(&s.server);
     engine_destroy(s.server.engine);
     kv_publisher_stop(s.publisher);
+    otlp_stop(s.server.otlp);
     free(s.topic);
     close_loop(&s);
     prefill_setup_fini(&s.prefill);

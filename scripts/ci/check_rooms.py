@@ -35,18 +35,19 @@ ROOMS = {
     "server/http": ("engine/base", "uv microhttpd gnutls"),
     "server/settings": ("engine engine/base engine/template engine/device engine/model engine/request "
                         "engine/sparsity server/json", "uv jansson"),
+    "server/otlp": ("engine/base server/json", ""),
     "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "
-                   "server/http server/settings", "uv jansson"),
+                   "server/http server/settings server/otlp", "uv jansson"),
     "server/ops": ("engine engine/base engine/device engine/model engine/tokenizer server/json server/http "
-                   "server/settings server/api", "jansson"),
-    "server/ui": ("engine engine/base server/json server/http server/api", ""),
+                   "server/settings server/api server/otlp", "jansson"),
+    "server/ui": ("engine engine/base server/json server/http server/api server/otlp", ""),
     "server/kv_events": ("engine/base engine/device engine/kv", "zmq"),
     "server/bench": ("engine engine/base engine/device engine/model engine/request server/json "
                      "server/settings", ""),
     "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
                     "server/json server/settings server/bench", ""),
     "server": ("engine engine/base engine/model engine/tokenizer server/json server/http "
-               "server/settings server/api server/ops server/kv_events server/ui server/bench server/tune", "uv"),
+               "server/settings server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv"),
     # The only file that knows which devices there are.
     "server/main.c": ("engine/base engine/cpu cuda server server/settings server/bench "
                       "server/tune", "uv"),

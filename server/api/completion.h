@@ -17,6 +17,7 @@
 #include "server/api/kv_account.h"
 #include "server/api/prefill_account.h"
 #include "server/json/buffer.h"
+#include "server/otlp/trace_context.h"
 
 struct api_key;
 struct completion;
@@ -67,6 +68,9 @@ struct completion {
     char request_id[REQUEST_ID_MAX + 1];
     uint64_t client; /* that may cancel it: see auth_client() */
     int64_t created;
+    struct trace_context trace; /* with an exporter; started_unix_ns: for its times */
+    uint64_t started_unix_ns;
+    unsigned status; /* of the answer that has ended; 0: the client has left */
     uint64_t started_ns, written_ms;
     uint32_t n_prompt, n_cached; /* tokens */
     uint32_t n_longest;          /* tokens generated for the longest choice that has ended */

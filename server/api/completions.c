@@ -14,11 +14,13 @@
 #include "server/api/fanout.h"
 #include "server/api/reply.h"
 #include "server/api/server.h"
+#include "server/api/trace.h"
 #include "server/http/http.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/log.h"
 
 static void completion_free(struct completion *c) {
+    trace_end(c);
     if (c->link) {
         *c->link = c->next;
         if (c->next) c->next->link = c->link;
@@ -133,6 +135,7 @@ static double seconds_since_start(const struct completion *c) {
 static void note_end(struct completion *c, unsigned status) {
     const double seconds = seconds_since_start(c);
     if (status == 200) histogram_add(&c->job.server->counters.whole, &histogram_request_s, seconds);
+    c->status = status;
     reply_note(c->job.server, c->request_id, "POST", c->api->path, status, seconds);
     c->job.exchange = NULL;
 }
@@ -153,6 +156,7 @@ static void write_failure(struct completion *c, const struct api_error *err) {
 static void fail(struct completion *c, const struct api_error *err) {
     struct http_exchange *exchange = c->job.exchange;
     cancel_live(c);
+    c->status = err->status;
     if (!c->request.stream) {
         c->job.exchange = NULL;
         reply_error_as(c->job.server, exchange, err, c->api->write_error);
@@ -233,6 +237,8 @@ static void take_ending(struct completion *c, struct choice *choice,
                         const struct engine_event *event) {
     assert(!choice->finished && c->n_live > 0);
     choice->finished = true;
+    choice->reason = event->reason; /* and the tokens: known though the client has left */
+    choice->n_tokens = event->n_generated;
     c->n_live--;
     rate_limit_take(rate_of(c), event->n_generated);
     if (choice == &c->choices[choice->prompt_index * c->request.best_of]) {
@@ -373,6 +379,7 @@ static void job_done(struct job *job) {
     if (job->exchange && !job->rc) job->rc = submit(c);
     if (!job->exchange || job->rc) {
         if (job->exchange) {
+            c->status = job->err.status;
             reply_error_as(server, job->exchange, &job->err, c->api->write_error);
         } else {
             note_end(c, 0);
@@ -416,6 +423,7 @@ void completion_start(struct server *server, struct http_exchange *exchange,
     c->client = auth_client(&server->limits.salt_key, exchange);
     c->created = (int64_t)time(NULL);
     c->started_ns = uv_hrtime();
+    trace_begin(c, exchange);
     c->next = server->completions;
     c->link = &server->completions;
     if (c->next) c->next->link = &c->next;

@@ -21,6 +21,7 @@ struct completion;
 struct engine;
 struct engine_info;
 struct http;
+struct otlp;
 
 /* What metrics tell of the KV cache's settings. */
 struct cache_setting {
@@ -47,9 +48,10 @@ struct server {
     const char *(*route_of)(const char *path);
     struct cache_setting cache;
     struct throughput throughput;
-    bool has_ui;   /* there is a page at / */
-    bool draining; /* new completions are refused */
-    bool stopped;  /* the engine accepts no more requests */
+    struct otlp *otlp; /* takes spans of completions; NULL: there is none */
+    bool has_ui;       /* there is a page at / */
+    bool draining;     /* new completions are refused */
+    bool stopped;      /* the engine accepts no more requests */
     struct request_limits limits;
     struct counters counters;
     struct job_lanes jobs;

@@ -11,6 +11,7 @@
 #include "server/api/server.h"
 #include "server/json/buffer.h"
 #include "server/ops/metrics_text.h"
+#include "server/otlp/exporter.h"
 #include "server/settings/kv_policy.h"
 #include "server/settings/log.h"
 #include "server/settings/offload_rules.h"
@@ -218,7 +219,8 @@ static void write_kv_numbers(const struct metrics_text *text, const struct engin
 }
 
 static void write_memory(const struct metrics_text *text, const struct engine_stats *stats,
-                         const struct engine_info *info, const struct offload_rules *offload) {
+                         const struct engine_info *info, const struct offload_rules *offload,
+                         uint64_t n_spans_lost) {
     const uint64_t fetched_bytes =
         offload_rules_copied_bytes(offload, engine_stats_kv(stats, KV_FETCHED_COPIES),
                                    engine_stats_kv(stats, KV_MOVED_COPIES));
@@ -263,6 +265,11 @@ static void write_memory(const struct metrics_text *text, const struct engine_st
           "How often events were lost because their thread was behind; readers were told to forget "
           "all blocks."},
          (double)stats->n_kv_feed_broken},
+        {{"quire_spans_lost_total",
+          {NULL},
+          COUNTER,
+          "Spans of --otlp-endpoint that were dropped or that the collector did not take."},
+         (double)n_spans_lost},
         {{"quire_log_dropped_lines_total",
           {NULL},
           COUNTER,
@@ -512,7 +519,8 @@ void metrics_write(const struct server *server, const struct engine_stats *stats
     write_tokens(&text, stats, &server->throughput);
     write_policies(&text, stats);
     write_kv_numbers(&text, stats);
-    write_memory(&text, stats, server->info, &server->limits.kv.offload);
+    write_memory(&text, stats, server->info, &server->limits.kv.offload,
+                 server->otlp ? otlp_n_lost(server->otlp) : 0);
     if (stats->disk.max_bytes > 0) write_disk(&text, &stats->disk);
     write_prefill(&text, counters, &stats->sparse);
     write_answers(&text, counters);
