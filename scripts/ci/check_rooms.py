@@ -40,7 +40,7 @@ ROOMS = {
                    "server/http server/settings server/otlp", "uv jansson"),
     "server/ops": ("engine engine/base engine/device engine/model engine/tokenizer server/json server/http "
                    "server/settings server/api server/otlp", "jansson"),
-    "server/ui": ("engine engine/base server/json server/http server/api server/otlp", ""),
+    "server/ui": ("engine engine/base server/json server/http server/api", ""),
     "server/kv_events": ("engine/base engine/device engine/kv", "zmq"),
     "server/bench": ("engine engine/base engine/device engine/model engine/request server/json "
                      "server/settings", ""),
