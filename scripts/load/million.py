@@ -20,7 +20,7 @@ import sys
 import time
 import urllib.parse
 
-from loadtest import Client, percentiles
+from load_client import Client, percentiles
 
 POLL_SECONDS = 0.25
 SHOWN_METRICS = ("quire_kv_pages_total", "quire_kv_pages_free", "quire_kv_store_bytes",

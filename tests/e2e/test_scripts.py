@@ -30,6 +30,54 @@ def test_the_load_test_writes_one_object_to_stdout_if_asked(server, tmp_path):
     assert "whole request" in done.stderr
 
 
+def load_object(server, directory, *arguments):
+    done = run(directory, sys.executable, ROOT / "scripts/load/loadtest.py", "--url", server.url,
+               "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_an_open_loop_sends_at_its_rate_whatever_the_server_does(server, tmp_path):
+    """Eight requests at four a second: about two seconds, with all eight counted from when they were due."""
+    result = load_object(server, tmp_path, "--rate", 4, "--requests", 8, "--prompt-tokens", 4,
+                         "--max-tokens", 2, "--seed", 3)
+    assert result["loop"] == "open" and result["offered_requests_per_s"] == 4
+    assert result["requests"] == 8 and result["seconds"] > 0.8
+    assert result["first_token_ms"]["max"] <= result["whole_request_ms"]["max"]
+
+
+def test_goodput_counts_what_is_within_its_limits(server, tmp_path):
+    few = ("--clients", 2, "--requests", 4, "--prompt-tokens", 8, "--max-tokens", 4)
+    none = load_object(server, tmp_path, *few, "--goodput-ttft", 0.001)["goodput"]
+    every = load_object(server, tmp_path, *few, "--goodput-ttft", 1e9, "--goodput-itl", 1e9)["goodput"]
+    slow = load_object(server, tmp_path, *few, "--goodput-itl", 0.0001)["goodput"]
+    assert (none["share"], every["share"], slow["share"]) == (0, 1, 0)
+
+
+def test_a_conversation_finds_its_earlier_turns_cached(server, tmp_path):
+    arguments = ("--mix", "conversation", "--turns", 3, "--clients", 1, "--requests", 3, "--api")
+    for api in ("chat", "completions"):
+        result = load_object(server, tmp_path, *arguments, api, "--seed", 11)
+        assert result["requests"] == 3 and 0.1 < result["cached_share"] < 1
+
+
+def test_the_mixes_have_the_lengths_that_they_say(server, tmp_path):
+    result = load_object(server, tmp_path, "--mix", "sharegpt", "--clients", 4, "--requests", 8)
+    per_request = result["prompt_tokens_per_s"] / result["requests_per_s"]
+    assert 20 < per_request < 1000 and result["prompt_tokens"] is None
+    result = load_object(server, tmp_path, "--mix", "long", "--prompt-tokens", 800, "--requests", 4,
+                         "--max-tokens", 2, "--clients", 2)
+    assert 100 <= result["prompt_tokens_per_s"] / result["requests_per_s"] <= 810
+    done = run(tmp_path, ROOT / "scripts/load/loadtest.py", "--mix", "sharegpt", "--max-tokens", 4)
+    assert done.returncode == 2 and "lengths of its own" in done.stderr
+
+
+def test_the_load_test_draws(server, tmp_path):
+    load_object(server, tmp_path, "--clients", 2, "--requests", 4, "--max-tokens", 4, "--prompt-tokens",
+                8, "--png", tmp_path / "load.png")
+    assert (tmp_path / "load.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
 def test_the_evaluation_finds_its_python_from_anywhere(tmp_path):
     """Paths among the arguments are the caller's."""
     done = run(tmp_path, ROOT / "scripts/quality/eval", "--report-only", "--out", "nothing-here")

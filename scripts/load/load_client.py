@@ -1,0 +1,169 @@
+"""One client of a load test: a keep-alive connection on which it sends a completion or a chat, reads the
+stream, and notes when each piece of the answer came.  Needs nothing but Python."""
+import asyncio
+import json
+import math
+import sys
+import time
+import urllib.parse
+
+
+class Sample:
+    """One request as its client saw it.  Times are those of time.monotonic(), in seconds."""
+
+    def __init__(self, due=None):
+        self.due = due  # when it should have been sent; what follows counts from here
+        self.arrivals = []  # of each event with text
+        self.ended = None
+        self.n_tokens = self.n_prompt = self.n_cached = 0
+        self.text = ""
+        self.error = None
+
+    @property
+    def first(self):
+        return self.arrivals[0] - self.due if self.arrivals else None
+
+    @property
+    def gaps(self):
+        return [later - earlier for earlier, later in zip(self.arrivals, self.arrivals[1:])]
+
+    @property
+    def per_token(self):
+        """Seconds for each token behind the first: the mean of the request."""
+        if self.n_tokens < 2 or not self.arrivals:
+            return None
+        return (self.arrivals[-1] - self.arrivals[0]) / (self.n_tokens - 1)
+
+    @property
+    def total(self):
+        return self.ended - self.due if self.ended else None
+
+    def note(self, event):
+        """Takes one event of the stream."""
+        usage = event.get("usage")
+        if usage:
+            self.n_tokens = usage["completion_tokens"]
+            self.n_prompt = usage["prompt_tokens"]
+            self.n_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        for choice in event["choices"][:1]:
+            delta = choice.get("delta") or {}
+            text = choice.get("text") or delta.get("content") or delta.get("reasoning_content")
+            if text:
+                self.text += text
+                self.arrivals.append(time.monotonic())
+
+
+class Progress:
+    """A bar on stderr, redrawn at most ten times a second and only on a terminal."""
+
+    WIDTH = 40
+
+    def __init__(self, n_total):
+        self.n_total, self.n_done, self.n_tokens = n_total, 0, 0
+        self.begun = time.monotonic()
+        self.drawn = 0.0
+
+    def advance(self, sample):
+        self.n_done += 1
+        self.n_tokens += sample.n_tokens
+        now = time.monotonic()
+        if sys.stderr.isatty() and (now - self.drawn > 0.1 or self.n_done == self.n_total):
+            self.drawn = now
+            filled = self.WIDTH * self.n_done // self.n_total
+            rate = self.n_tokens / max(now - self.begun, 1e-9)
+            bar = "#" * filled + "." * (self.WIDTH - filled)
+            end = "\n" if self.n_done == self.n_total else ""
+            print(f"\r[{bar}] {self.n_done}/{self.n_total}  {rate:.0f} tokens/s ", end=end,
+                  file=sys.stderr, flush=True)
+
+
+class Client:
+    """One keep-alive connection; opened on first use and again after a failure.  options has url,
+    api_key and timeout."""
+
+    def __init__(self, options):
+        self.options = options
+        self.reader = self.writer = None
+
+    async def open(self):
+        url = urllib.parse.urlsplit(self.options.url)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        self.reader, self.writer = await asyncio.open_connection(url.hostname, port,
+                                                                 ssl=url.scheme == "https" or None)
+
+    def close(self):
+        if self.writer:
+            self.writer.close()
+        self.reader = self.writer = None
+
+    async def run(self, body, path="/v1/completions", due=None):
+        """Sends the body, which is bytes of JSON that ask for a stream, and returns its sample."""
+        sample = Sample(due or time.monotonic())
+        try:
+            await asyncio.wait_for(self.exchange(body, path, sample), self.options.timeout)
+        except (OSError, ValueError, EOFError, asyncio.TimeoutError,
+                asyncio.LimitOverrunError) as error:
+            sample.error = f"{type(error).__name__}: {error}"
+            self.close()
+        return sample
+
+    async def exchange(self, body, path, sample):
+        if not self.writer:
+            await self.open()
+        url = urllib.parse.urlsplit(self.options.url)
+        key = f"Authorization: Bearer {self.options.api_key}\r\n" if self.options.api_key else ""
+        self.writer.write(f"POST {url.path.rstrip('/')}{path} HTTP/1.1\r\n"
+                          f"Host: {url.netloc}\r\n{key}Content-Type: application/json\r\n"
+                          f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        status = int(head.split(" ", 2)[1])
+        if status != 200:
+            text = (await self.read_plain_body(head)).decode(errors="replace")
+            raise ValueError(f"HTTP {status}: {text[:300]}")
+        async for event in self.events(head):
+            if "error" in event:
+                raise ValueError(f"error event: {event['error']}")
+            sample.note(event)
+        sample.ended = time.monotonic()
+        if "connection: close" in head:
+            self.close()
+
+    async def read_plain_body(self, head):
+        for line in head.split("\r\n"):
+            if line.startswith("content-length:"):
+                return await self.reader.readexactly(int(line.split(":")[1]))
+        return b""
+
+    async def events(self, head):
+        """The JSON events of a chunked event stream, read to its last chunk so that the connection
+        can be used again.  A stream without its end is an error."""
+        if "transfer-encoding: chunked" not in head:
+            raise ValueError("the answer is not a chunked stream")
+        pending, done = b"", False
+        while size := int((await self.reader.readuntil(b"\r\n")).split(b";")[0], 16):
+            pending += await self.reader.readexactly(size)
+            await self.reader.readexactly(2)
+            *blocks, pending = pending.split(b"\n\n")
+            for block in blocks:
+                if block == b"data: [DONE]":
+                    done = True
+                elif block.startswith(b"data: "):
+                    yield json.loads(block[6:])
+        await self.reader.readexactly(2)
+        if not done:
+            raise EOFError("the stream ends without [DONE]")
+
+
+def rank(ordered, percent):
+    """The nearest-rank percentile of values in order."""
+    return ordered[max(0, math.ceil(percent * len(ordered) / 100) - 1)]
+
+
+def percentiles(values):
+    """Nearest-rank percentiles in milliseconds; None for an empty sample."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    names = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
+    return {"mean": round(1000 * sum(ordered) / len(ordered), 3),
+            **{name: round(1000 * rank(ordered, percent), 3) for name, percent in names.items()}}
