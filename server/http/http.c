@@ -230,8 +230,17 @@ fail:
 
 /* ---- beginning and end ---- */
 
+/* Without it, newer versions of libmicrohttpd put a connection that is added into a list for another
+ * thread, and report it after MHD_add_connection has returned.  All calls are made by one thread. */
+#if MHD_VERSION >= 0x00097707
+enum { ONE_THREAD = MHD_USE_NO_THREAD_SAFETY };
+#else
+enum { ONE_THREAD = 0 };
+#endif
+
 static struct MHD_Daemon *start_daemon(struct http *http) {
-    const unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET;
+    const unsigned flags =
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | ONE_THREAD;
     return MHD_start_daemon(flags, 0, NULL, NULL, exchange_access, http,             /* */
                             MHD_OPTION_URI_LOG_CALLBACK, exchange_started, http,     /* */
                             MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, http,   /* */
