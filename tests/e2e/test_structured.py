@@ -70,9 +70,9 @@ NEEDING = [
         ("tools", {"tools": [STRICT]}))),
     *(("/v1/messages", {**CHAT_BODY, "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": one},
        None) for one in ({"type": "any"}, {"type": "tool", "name": "f"})),
-    ("/v1/responses", {"input": "x", "max_output_tokens": 16, "text": {"format": {"type": "json_schema", "name": "s", "schema": {}}}}, "text"),
-    ("/v1/responses", {"input": "x", "max_output_tokens": 16, "tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"},
-     "tool_choice"),
+    *(("/v1/responses", {"input": "x", "max_output_tokens": 16, **body}, name) for name, body in (
+        ("text", {"text": {"format": {"type": "json_schema", "name": "s", "schema": {}}}}),
+        ("tool_choice", {"tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"}))),
 ]
 
 
