@@ -9,8 +9,8 @@
                    words with the lengths of sharegpt
 
 The lengths of sharegpt are two distributions, not the data set: what can be read anywhere gives the same
-load anywhere.  Prompts are random token ids, so their lengths are exact.  Chats and conversations are
-words, about a token each; the server's own counts are what is reported."""
+load anywhere.  Prompts are random token ids, so their lengths are exact.  Chats and conversations,
+and --words, are words, about a token each; the server's own counts are what is reported."""
 import json
 import math
 import random
@@ -68,7 +68,8 @@ class Job:
 
     def prompt(self, n):
         """The members of a body that hold the prompt, with n tokens or words more than was said."""
-        if self.options.mix != "conversation" and self.options.api == "completions":
+        wordy = self.options.words or self.options.mix == "conversation"
+        if not wordy and self.options.api == "completions":
             return {"prompt": self.ids(n)}
         self.said.append(self.words(n))
         if self.options.api == "completions":

@@ -115,6 +115,8 @@ def parse_arguments():
                         help="goodput counts answers with a first token within this")
     parser.add_argument("--goodput-itl", type=float, metavar="MS",
                         help="and with this much, or less, for each further token on average")
+    parser.add_argument("--words", action="store_true",
+                        help="prompts of words, for servers that take no token ids")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--vocabulary", type=int, default=8000,
                         help="prompt ids are below this (default %(default)s)")

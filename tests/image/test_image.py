@@ -155,7 +155,7 @@ def test_flags_reach_the_server(container):
     models = json.loads(container.ask("/v1/models"))["data"]
     assert [model["id"] for model in models] == ["image-test"]
     status, text = container.inside("quire", "version")
-    assert status == 0 and "commit check_image" in text and "/opt/quire/share/quire/models" in text
+    assert status == 0 and "commit 000000000000" in text and "/opt/quire/share/quire/models" in text
 
 
 def test_a_completion_and_a_chat(container):
