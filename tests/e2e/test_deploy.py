@@ -36,6 +36,11 @@ def paths(server):
     return json.loads(server.get("/openapi.json").body)["paths"]
 
 
+@pytest.fixture(scope="module")
+def metrics(server):
+    return set(re.findall(r"^# TYPE (\S+)", server.get("/metrics").body.decode(), re.M))
+
+
 def flags():
     text = subprocess.run([BINARY, "serve", "--help"], capture_output=True, text=True, check=True)
     return set(re.findall(r"^  (--[a-z-]+)", text.stdout, re.M))
@@ -96,6 +101,12 @@ def test_the_grace_periods_are_longer_than_the_servers(container):
     assert int(re.search(r"^TimeoutStopSec=(\d+)", unit, re.M)[1]) >= 30 + 8 + 5
     compose, = documents(DEPLOY / "compose.yaml")
     assert compose["x-replica"]["stop_grace_period"] == "45s"
+
+
+def test_autoscaling_reads_metrics_that_the_server_has(metrics):
+    queries = [trigger["metadata"]["query"] for trigger in of_kind("ScaledObject")["spec"]["triggers"]]
+    named = {name for query in queries for name in re.findall(r"[a-z_]+:[a-z_]+", query)}
+    assert len(named) == 2 and named <= metrics, named - metrics
 
 
 def test_compose_mounts_files_that_exist():
