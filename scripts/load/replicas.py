@@ -166,8 +166,12 @@ class Fleet:
     def __exit__(self, *_):
         for one in (self.router, *self.replicas):
             if one.process and one.process.poll() is None:
-                one.process.kill()
-                one.process.wait()
+                one.process.terminate()  # first: nginx's workers outlive a master that is killed
+                try:
+                    one.process.wait(5)
+                except subprocess.TimeoutExpired:
+                    one.process.kill()
+                    one.process.wait()
 
     def client(self):
         return Client(types.SimpleNamespace(url=f"http://127.0.0.1:{self.router.port}", api_key=None,
