@@ -227,7 +227,17 @@ static void check_reader(struct http_conn *conn, uint64_t now_ms) {
         conn_kill(conn, true);
 }
 
+/* Makes libmicrohttpd look at a connection that has ended, by entering it into its epoll set anew.  It
+ * closes a connection in two steps, and between them waits for an event.  A shut socket of TCP has
+ * one more, but a socket pair whose other end is gone (tls.c) has none. */
+static void nudge(struct http_conn *conn) {
+    MHD_suspend_connection(conn->mhd);
+    MHD_resume_connection(conn->mhd);
+    http_kick(conn->http);
+}
+
 void conn_check(struct http_conn *conn, uint64_t now_ms) {
+    if (conn->killed && !conn->exchange && conn->mhd) nudge(conn);
     if (conn->killed) return;
     if (!conn->exchange) {
         if (now_ms >= conn->deadline_ms) conn_kill(conn, false);

@@ -2,6 +2,7 @@
 import http.client
 import json
 import os
+import pathlib
 import signal
 import socket
 import ssl
@@ -55,6 +56,11 @@ class TlsServer(Server):
     def open(self):
         return self.context.wrap_socket(socket.create_connection(("127.0.0.1", self.port)),
                                         server_hostname="localhost")
+
+    def files(self):
+        """What its descriptors are."""
+        folder = pathlib.Path(f"/proc/{self.process.pid}/fd")
+        return sorted(os.readlink(path) for path in folder.iterdir() if path.is_symlink())
 
     def n_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -169,7 +175,8 @@ def test_clients_that_leave_leave_nothing_behind(tls):
             client.close()
     deadline = time.monotonic() + 20 * PATIENCE
     while tls.n_files() > before or tls.pages_in_use() > 0:
-        assert time.monotonic() < deadline, (tls.n_files(), before, tls.pages_in_use())
+        assert time.monotonic() < deadline, (
+            before, tls.files(), tls.pages_in_use())
         time.sleep(0.05)
 
 
