@@ -1,5 +1,5 @@
 """Two replicas behind nginx, as config/deploy/nginx.conf has it.  scripts/load/replicas.py says what the
-trials are; tests/compatibility has sglang-router."""
+trials are, and tries sglang-router, too."""
 import json
 import shutil
 import subprocess
