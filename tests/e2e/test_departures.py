@@ -1,0 +1,19 @@
+"""Clients that leave in every phase of a request leave nothing behind: a short form of
+scripts/load/departures.py."""
+import pytest
+
+from departures import CELLS, Departures
+from server import DEVICE, SLOW
+
+
+@pytest.fixture(scope="module")
+def departures(tmp_path_factory):
+    trial = Departures(tmp_path_factory.mktemp("departures"))
+    yield trial
+    assert set(trial.close()) == {0}
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS
+                                  if DEVICE == "cpu" or not cell.startswith("layers")])
+def test_a_client_that_leaves_leaves_nothing_behind(departures, cell):
+    departures.run(cell, 1 if SLOW else 2)
