@@ -316,6 +316,8 @@ def main():
             begun = time.monotonic()
             result = asyncio.run(TRIALS[name](fleet, options))
             good = good and result["holds"]
+            if not result["holds"]:
+                print(fleet.router.log.read_text()[-4000:], file=sys.stderr)
             print(json.dumps({"trial": name, "router": options.router, "replicas": options.replicas,
                               **result, "seconds": round(time.monotonic() - begun, 1)}), flush=True)
     return 0 if good else 1
