@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <gnutls/gnutls.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +27,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
+#include "engine/base/thread.h"
 
 enum {
     RECORD = 16384, /* a record's largest payload */
@@ -368,17 +368,6 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* Starts the thread with every signal blocked: signals are the main loop's, and a SIGPIPE becomes
- * EPIPE. */
-static int start_thread(struct tls *tls) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failure = pthread_create(&tls->thread, NULL, run, tls);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failure ? ERR_NOMEM : 0;
-}
-
 static int open_set(struct tls *tls) {
     struct epoll_event event = {.events = EPOLLIN};
     tls->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -409,7 +398,7 @@ int tls_create(struct tls **out, const char *certificate_file, const char *key_f
     tls->epoll = tls->wake = -1;
     pthread_mutex_init(&tls->lock, NULL);
     int rc = load_identity(&tls->identity, tls, err);
-    if (!rc && (open_set(tls) || start_thread(tls)))
+    if (!rc && (open_set(tls) || thread_start(&tls->thread, run, tls)))
         rc = error_set(err, ERR_NOMEM, "the TLS thread cannot be started");
     if (rc) dismantle(tls);
     else *out = tls;

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include <zmq.h>
 
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 #include "engine/kv/kv_feed.h"
 #include "server/kv_events/event_batch.h"
 #include "server/kv_events/msgpack.h"
@@ -174,19 +174,17 @@ static int open_sockets(struct kv_publisher *p, struct error *err) {
 /* Starts the threads, ZeroMQ's too, with every signal blocked: signals are the loop's. */
 int kv_publisher_start(struct kv_publisher **out, const struct kv_publisher_config *config,
                        struct error *err) {
-    sigset_t all, before;
     struct kv_publisher *p = calloc(1, sizeof(*p));
     if (!p) return error_set(err, ERR_NOMEM, "no memory for --kv-events");
     p->config = *config;
     p->is_cleared = true;
     int rc = kv_feed_create(&p->feed, err);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const sigset_t former = signals_block();
     if (!rc) rc = open_sockets(p, err);
     p->started = !rc && pthread_create(&p->thread, NULL, run, p) == 0;
     if (!rc && !p->started)
         rc = error_set(err, ERR_NOMEM, "cannot start the thread of --kv-events");
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    signals_restore(former);
     if (rc) kv_publisher_stop(p);
     else *out = p;
     return rc;

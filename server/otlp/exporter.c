@@ -3,7 +3,6 @@
 
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
+#include "engine/base/thread.h"
 #include "server/json/buffer.h"
 
 /* How long spans are gathered for one post, and how long a collector may take for anything. */
@@ -185,13 +185,8 @@ static int read_endpoint(struct otlp *otlp, const char *endpoint, struct error *
     return 0;
 }
 
-/* Starts the thread with every signal blocked: signals are the loop's. */
 static int start_thread(struct otlp *otlp, struct error *err) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    otlp->started = pthread_create(&otlp->thread, NULL, run, otlp) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    otlp->started = thread_start(&otlp->thread, run, otlp) == 0;
     if (otlp->started) return 0;
     return error_set(err, ERR_NOMEM, "cannot start the thread of --otlp-endpoint");
 }

@@ -13,7 +13,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -22,7 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 #include "server/settings/log_json.h"
 
 /* Of a line as text, and of any line. */
@@ -203,17 +204,6 @@ static void *run_writer(void *unused) {
     return unused;
 }
 
-/* Starts the writer with every signal blocked: signals are the loop's, and a SIGPIPE becomes
- * EPIPE. */
-static int start_thread(void) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failure = pthread_create(&shared.thread, NULL, run_writer, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failure;
-}
-
 int log_start(struct error *err) {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -221,24 +211,15 @@ int log_start(struct error *err) {
     pthread_cond_init(&shared.changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     shared.state = WRITER_RUNNING;
-    if (start_thread() == 0) return 0;
+    if (thread_start(&shared.thread, run_writer, NULL) == 0) return 0;
     shared.state = WRITER_NONE;
     return error_set(err, ERR_NOMEM, "cannot start the log thread");
-}
-
-static struct timespec in_ms(long ms) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000;
-    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
-    return t;
 }
 
 /* Ends the writer.  A blocked write cannot be cancelled, so its thread is not waited for: it ends
  * with the process. */
 void log_stop(void) {
-    const struct timespec deadline = in_ms(LOG_FLUSH_MS);
+    const struct timespec deadline = clock_at(clock_seconds() + LOG_FLUSH_MS / 1e3);
     pthread_mutex_lock(&shared.lock);
     if (shared.state != WRITER_RUNNING) {
         pthread_mutex_unlock(&shared.lock);
