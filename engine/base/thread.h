@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-/* Blocks every signal in this thread, and so in those that it starts, also through a library.  Returns
+/* Keeps every signal from this thread, and from those that it starts, also through a library.  Returns
  * the former mask. */
 sigset_t signals_block(void);
 void signals_restore(sigset_t former);

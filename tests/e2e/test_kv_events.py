@@ -26,6 +26,7 @@ class Router:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.SUB)
         self.socket.setsockopt(zmq.SUBSCRIBE, topic)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.blocks = {}  # hash: (parent, tokens, media)
         self.numbers, self.topics, self.kinds = [], set(), []
@@ -35,6 +36,12 @@ class Router:
 
     def __exit__(self, *_):
         self.context.destroy(linger=0)
+
+    def await_server(self):
+        """Waits until the server knows of the subscription, which follows the handshake at once."""
+        assert self.monitor.poll(10_000 * PATIENCE), "no connection"
+        self.monitor.recv_multipart()
+        time.sleep(0.2 * PATIENCE)
 
     def take(self, number, payload):
         written, events, rank = msgpack.unpackb(payload)
@@ -112,6 +119,7 @@ def pair(built, tmp_path):
                  f"tcp://127.0.0.1:{ports[1]}", "--max-model-len", 2048, "--max-num-seqs", 4,
                  "--kv-cache-memory", "39M"]
     with Router(ports[0]) as router, Server(tmp_path, *arguments) as server:
+        router.await_server()
         ask(server, [1, 2, 3])
         # Whoever subscribes late has missed the beginning: the replay tells it.
         replay(router, ports[1])
@@ -220,6 +228,7 @@ def test_blocks_move_to_the_host_pool_and_back(built, tmp_path):
     with Server(tmp_path, "--kv-events", f"tcp://127.0.0.1:{port}", "--kv-events-topic", "kv@x@y",
                 "--max-model-len", 2048, "--max-num-seqs", 4, "--kv-cache-memory", "39M",
                 "--kv-offload-size", "256M") as server, Router(port, b"kv@x@") as router:
+        router.await_server()
         for i in range(50):  # until the subscription has arrived
             ask(server, prompt_of(i, 70))
             router.drain(0.05)
