@@ -98,6 +98,35 @@ int request_read_ignored(struct request_reading *r, const struct request_field *
     return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
 }
 
+static void keep(struct request_reading *r, const struct request_field *field,
+                 const json_t *value) {
+    *(const json_t **)((char *)r->own + field->offset) = value;
+}
+
+int request_keep_object(struct request_reading *r, const struct request_field *field,
+                        const json_t *value) {
+    keep(r, field, value);
+    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
+}
+
+int request_keep_array(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    keep(r, field, value);
+    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
+}
+
+int request_keep_string(struct request_reading *r, const struct request_field *field,
+                        const json_t *value) {
+    keep(r, field, value);
+    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+}
+
+int request_read_empty_array(struct request_reading *r, const struct request_field *field,
+                             const json_t *value) {
+    if (json_is_array(value) && json_array_size(value) == 0) return 0;
+    return request_read_refused(r, field, value);
+}
+
 int request_read_max_tokens(struct request_reading *r, const struct request_field *field,
                             const json_t *value) {
     r->request->has_max_tokens = true;

@@ -34,7 +34,7 @@ struct request_field {
     const char *type;
     /* Returns 0, or negative with r->err filled. */
     int (*read)(struct request_reading *r, const struct request_field *field, const json_t *value);
-    size_t offset;     /* of the target in struct completion_request */
+    size_t offset;     /* of the target in struct completion_request; request_keep_*(): in r->own */
     double low, high;  /* of numbers; both are allowed */
     const char *about; /* a sentence */
 };
@@ -81,6 +81,16 @@ int request_read_stop(struct request_reading *r, const struct request_field *fie
 /* Checks the type of a member that changes nothing: an object, else a string. */
 int request_read_ignored(struct request_reading *r, const struct request_field *field,
                          const json_t *value);
+/* Keeps the value, borrowed from the body, in a const json_t * of r->own.  So do the next two. */
+int request_keep_object(struct request_reading *r, const struct request_field *field,
+                        const json_t *value);
+int request_keep_array(struct request_reading *r, const struct request_field *field,
+                       const json_t *value);
+int request_keep_string(struct request_reading *r, const struct request_field *field,
+                        const json_t *value);
+/* Refuses an array that asks for something; an empty one does not. */
+int request_read_empty_array(struct request_reading *r, const struct request_field *field,
+                             const json_t *value);
 /* Refuses members that ask for something quire cannot do; false asks for nothing. */
 int request_read_refused(struct request_reading *r, const struct request_field *field,
                          const json_t *value);

@@ -45,24 +45,6 @@ static int read_messages(struct request_reading *r, const struct request_field *
     return 0;
 }
 
-static int read_documents(struct request_reading *r, const struct request_field *field,
-                          const json_t *value) {
-    own(r)->documents = value;
-    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
-}
-
-static int read_effort(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    own(r)->effort = value;
-    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
-}
-
-static int read_kwargs(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    own(r)->kwargs = value;
-    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
-}
-
 static int read_generation_prompt(struct request_reading *r, const struct request_field *field,
                                   const json_t *value) {
     bool adds = true;
@@ -95,13 +77,6 @@ static int read_top_logprobs(struct request_reading *r, const struct request_fie
     const int rc = request_read_i32(r, field, value); /* checks it */
     if (!rc) own(r)->top_logprobs = (int32_t)json_integer_value(value);
     return rc;
-}
-
-/* Reads members that ask for something only when they are not empty. */
-static int read_empty_array(struct request_reading *r, const struct request_field *field,
-                            const json_t *value) {
-    if (json_is_array(value) && json_array_size(value) == 0) return 0;
-    return request_read_refused(r, field, value);
 }
 
 static int check_tool(struct request_reading *r, const json_t *tool, size_t i) {
@@ -182,9 +157,11 @@ static const struct request_field fields[] = {
      "The prompt ends where the assistant's message begins."},
     {"continue_final_message", "boolean", read_continue, 0, 0, 0,
      "The answer continues the last message."},
-    {"chat_template_kwargs", "object", read_kwargs, 0, 0, 0, "Further variables of the template."},
-    {"documents", "object[]", read_documents, 0, 0, 0, "For templates that know documents."},
-    {"reasoning_effort", "string", read_effort, 0, 0, 0,
+    {"chat_template_kwargs", "object", request_keep_object, offsetof(struct chat_reading, kwargs),
+     0, 0, "Further variables of the template."},
+    {"documents", "object[]", request_keep_array, offsetof(struct chat_reading, documents), 0, 0,
+     "For templates that know documents."},
+    {"reasoning_effort", "string", request_keep_string, offsetof(struct chat_reading, effort), 0, 0,
      "Given to the template; none also turns its thinking off."},
     {"separate_reasoning", "boolean", read_reasoning, 0, 0, 0,
      "Reasoning is a member of its own, not text."},
@@ -193,7 +170,7 @@ static const struct request_field fields[] = {
     {"tool_choice", "string|object", read_tool_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
-    {"functions", "array", read_empty_array, 0, 0, 0, "Only an empty one: use tools."},
+    {"functions", "array", request_read_empty_array, 0, 0, 0, "Only an empty one: use tools."},
     {"function_call", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"chat_template", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"audio", "refused", request_read_refused, 0, 0, 0, "Not supported."},

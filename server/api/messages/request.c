@@ -54,36 +54,6 @@ static int read_stops(struct request_reading *r, const struct request_field *fie
     return request_read_stop(r, field, value);
 }
 
-static int read_tools(struct request_reading *r, const struct request_field *field,
-                      const json_t *value) {
-    own(r)->tools = value;
-    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
-}
-
-static int read_choice(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    own(r)->choice = value;
-    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
-}
-
-static int read_thinking(struct request_reading *r, const struct request_field *field,
-                         const json_t *value) {
-    own(r)->thinking = value;
-    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
-}
-
-static int read_output(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    own(r)->output = value;
-    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
-}
-
-static int read_no_servers(struct request_reading *r, const struct request_field *field,
-                           const json_t *value) {
-    if (json_is_array(value) && json_array_size(value) == 0) return 0;
-    return request_read_refused(r, field, value);
-}
-
 static const struct request_field fields[] = {
     {"messages", "object[]", read_messages, 0, 0, 0,
      "The conversation: role and content of each message."},
@@ -91,19 +61,21 @@ static const struct request_field fields[] = {
      INT32_MAX, "Most tokens of an answer; required."},
     {"system", "string|object[]", read_system, 0, 0, 0, "What stands before the conversation."},
     {"stop_sequences", "string[]", read_stops, 0, 0, 0, "Up to 16 strings that end the text."},
-    {"tools", "object[]", read_tools, 0, 0, 0, "Functions that the model may call."},
-    {"tool_choice", "object", read_choice, 0, 0, 0,
+    {"tools", "object[]", request_keep_array, offsetof(struct messages_reading, tools), 0, 0,
+     "Functions that the model may call."},
+    {"tool_choice", "object", request_keep_object, offsetof(struct messages_reading, choice), 0, 0,
      "Whether the model may call them: the type auto or none."},
-    {"thinking", "object", read_thinking, 0, 0, 0,
+    {"thinking", "object", request_keep_object, offsetof(struct messages_reading, thinking), 0, 0,
      "Whether the model thinks first: the type enabled, adaptive or disabled."},
-    {"output_config", "object", read_output, 0, 0, 0, "The effort, and the format of the text."},
+    {"output_config", "object", request_keep_object, offsetof(struct messages_reading, output), 0,
+     0, "The effort, and the format of the text."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Ignored."},
     {"service_tier", "string", request_read_ignored, 0, 0, 0, "Ignored."},
     {"cache_control", "object", request_read_ignored, 0, 0, 0,
      "Ignored: prefixes are cached in any case."},
     {"context_management", "object", request_read_ignored, 0, 0, 0, "Ignored."},
     {"container", "refused", request_read_refused, 0, 0, 0, "Not supported."},
-    {"mcp_servers", "array", read_no_servers, 0, 0, 0, "Only an empty one."},
+    {"mcp_servers", "array", request_read_empty_array, 0, 0, 0, "Only an empty one."},
 };
 
 static const struct request_table own_table = REQUEST_TABLE(fields);

@@ -47,18 +47,6 @@ static int read_input(struct request_reading *r, const struct request_field *fie
     return 0;
 }
 
-static int read_instructions(struct request_reading *r, const struct request_field *field,
-                             const json_t *value) {
-    own(r)->instructions = value;
-    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
-}
-
-static int read_tools(struct request_reading *r, const struct request_field *field,
-                      const json_t *value) {
-    own(r)->tools = value;
-    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
-}
-
 static int read_choice(struct request_reading *r, const struct request_field *field,
                        const json_t *value) {
     own(r)->choice = value;
@@ -71,18 +59,6 @@ static int read_parallel(struct request_reading *r, const struct request_field *
     bool parallel = true;
     own(r)->parallel = value;
     return request_read_flag(r, field, value, &parallel);
-}
-
-static int read_text(struct request_reading *r, const struct request_field *field,
-                     const json_t *value) {
-    own(r)->text = value;
-    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
-}
-
-static int read_reasoning(struct request_reading *r, const struct request_field *field,
-                          const json_t *value) {
-    own(r)->reasoning = value;
-    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
 }
 
 /* Reads what the answer is to include.  Most of it is about tools of OpenAI's own service. */
@@ -132,29 +108,25 @@ static int read_ignored_count(struct request_reading *r, const struct request_fi
     return json_is_integer(value) ? 0 : request_refuse(r, field, "must be an integer");
 }
 
-static int read_empty_array(struct request_reading *r, const struct request_field *field,
-                            const json_t *value) {
-    if (json_is_array(value) && json_array_size(value) == 0) return 0;
-    return request_read_refused(r, field, value);
-}
-
 #define AT(member) offsetof(struct completion_request, member)
 
 static const struct request_field fields[] = {
     {"input", "string|object[]", read_input, 0, 0, 0,
      "The conversation: a text of the user, or items."},
-    {"instructions", "string", read_instructions, 0, 0, 0,
+    {"instructions", "string", request_keep_string,
+     offsetof(struct responses_reading, instructions), 0, 0,
      "A message of the system before the conversation."},
     {"max_output_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
      "Most tokens of an answer."},
-    {"tools", "object[]", read_tools, 0, 0, 0,
+    {"tools", "object[]", request_keep_array, offsetof(struct responses_reading, tools), 0, 0,
      "Functions that the model may call, and custom tools, which take a text."},
     {"tool_choice", "string|object", read_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
-    {"text", "object", read_text, 0, 0, 0, "The format of the text; verbosity is ignored."},
-    {"reasoning", "object", read_reasoning, 0, 0, 0,
-     "The effort, which is given to the template; summary is ignored."},
+    {"text", "object", request_keep_object, offsetof(struct responses_reading, text), 0, 0,
+     "The format of the text; verbosity is ignored."},
+    {"reasoning", "object", request_keep_object, offsetof(struct responses_reading, reasoning), 0,
+     0, "The effort, which is given to the template; summary is ignored."},
     {"include", "string[]", read_include, 0, 0, 0,
      "message.output_text.logprobs; the rest is ignored."},
     {"top_logprobs", "integer", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
@@ -165,7 +137,7 @@ static const struct request_field fields[] = {
     {"background", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"prompt", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"truncation", "string", read_truncation, 0, 0, 0, "Only disabled."},
-    {"context_management", "array", read_empty_array, 0, 0, 0, "Only an empty one."},
+    {"context_management", "array", request_read_empty_array, 0, 0, 0, "Only an empty one."},
     {"store", "boolean", read_ignored_flag, 0, 0, 0, "Ignored: nothing is stored."},
     {"max_tool_calls", "integer", read_ignored_count, 0, 0, 0, "Ignored: no tool runs here."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Repeated in the answer."},
