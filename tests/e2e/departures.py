@@ -11,11 +11,14 @@ import time
 from contextlib import ExitStack
 
 from raw import RawConnection, completion_request
-from server import PATIENCE, Server
+from server import DEVICE, PATIENCE, Server
 
-OPTIONS = ("--no-enable-prefix-caching", "--max-num-seqs", 4, "--max-num-batched-tokens", 256)
+# A GPU reads a prompt too fast for a client to leave meanwhile: it gets smaller chunks there.
+OPTIONS = ("--no-enable-prefix-caching", "--max-num-seqs", 4,
+           "--max-num-batched-tokens", {"cpu": 256, "cuda": 16}[DEVICE])
 ROOMY = (*OPTIONS, "--kv-cache-memory", "128M", "--kv-offload-size", "128M", "--max-model-len", 4096)
-TIGHT = (*OPTIONS, "--kv-cache-memory", "16M", "--kv-offload-size", "64M", "--max-model-len", 1280)
+TIGHT = (*OPTIONS, "--kv-cache-memory", {"cpu": "16M", "cuda": "8M"}[DEVICE],
+         "--kv-offload-size", "64M", "--max-model-len", 1280)
 VOCABULARY = 8000
 
 

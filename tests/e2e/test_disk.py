@@ -12,7 +12,7 @@ import time
 import pytest
 
 from composition import prompt_of, text_of
-from server import BINARY, DEVICE, Server
+from server import BINARY, DEVICE, INVARIANT, Server
 
 SMALL = ("--kv-cache-memory", {"cpu": "24M", "cuda": "12M"}[DEVICE], "--max-model-len", 1024)
 HEAVY = {"type": "heavy_hitter", "sink": 4, "recent": 40, "heavy": 60, "chunk": 96}
@@ -126,10 +126,10 @@ def test_salts_stay_apart_and_mean_the_same(start):
 
 def test_many_at_once_find_their_prefixes(start):
     """More than read at a time, and more than there are pages for."""
-    server = start()
+    server = start(*INVARIANT)
     first = [ask(server, prompt) for prompt in PROMPTS]
     server.stop()
-    server = start()
+    server = start(*INVARIANT)
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         again = list(threads.map(lambda prompt: ask(server, prompt), PROMPTS * 3))
     assert [said(a)[0] for a in again] == [said(a)[0] for a in first] * 3
@@ -206,7 +206,8 @@ def test_the_size_is_kept(start, tmp_path):
 def test_kills_at_any_moment_change_no_answer(start, tmp_path):
     """While prefixes and states are evicted, written and read: few fit the memory."""
     rng = random.Random(7)
-    few = ("--kv-cache-memory", {"cpu": "12M", "cuda": "6M"}[DEVICE], "--max-model-len", 640)
+    few = ("--kv-cache-memory", {"cpu": "12M", "cuda": "6M"}[DEVICE], "--max-model-len", 640,
+           *INVARIANT)
     reference = start(*few)
     asked = [(prompt, {"max_tokens": 3, **({"kv_policy": HEAVY} if i % 3 == 0 else {})})
              for i, prompt in enumerate(PROMPTS)]

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from server import DEVICE
+
 HELLO = [{"role": "user", "content": "Hello there"}]
 BODY = {"messages": HELLO, "max_tokens": 8, "temperature": 0}
 PATH = "/v1/messages"
@@ -109,8 +111,9 @@ def test_the_key_in_either_header(serve):
             assert reply.json()["error"]["type"] == "authentication_error"
 
 
-def test_a_silent_stream_gets_pings(server):
-    """A prompt that takes a while."""
+def test_a_silent_stream_gets_pings(serve):
+    """A prompt that takes a while: in small chunks on a GPU also."""
+    server = serve("--max-num-batched-tokens", {"cpu": 256, "cuda": 16}[DEVICE], "--max-num-seqs", 8)
     messages = [{"role": "user", "content": "one two three four " * 2500}]
     body = server.post(PATH, {**BODY, "messages": messages, "stream": True,
                               "cache_salt": "pings"}).body
