@@ -4,7 +4,7 @@
  *   engine_submit      ──► command queue ──► schedule, step, sample
  *   engine_take_events ◄── event queue   ◄── text, log-probabilities, one final event
  *
- * Thread: engine_create, engine_stop and engine_destroy from one thread; submit, cancel,
+ * Thread: engine_create, engine_stop and engine_destroy from one thread at a time; submit, cancel,
  * take_events and stats from any.
  * Memory: the engine owns a request's arrays from a successful submit on.  The caller that takes
  * events owns them and frees each (event.h).  Every submitted request gets exactly one final
@@ -83,8 +83,9 @@ struct engine_config {
     const char *version, *build; /* of the program: another may compute other bits; or NULL */
     bool random_weights;         /* made up, for measurements: the model's config.json is enough */
     bool tokens_only;            /* no tokenizer is loaded, and events have tokens but no text */
-    /* Called by engine_create() while the weights go to the backend, from 0 to total; or NULL. */
-    void (*load_progress)(void *ctx, uint64_t done, uint64_t total);
+    /* Called by engine_create() while the weights go to the backend, from 0 to total; or NULL.  Where
+     * it returns false, engine_create() ends with ERR_STOPPED. */
+    bool (*load_progress)(void *ctx, uint64_t done, uint64_t total);
     void *load_ctx;
     /* Called on the engine thread when the event queue turns non-empty (uv_async_send). */
     void (*wake)(void *ctx);

@@ -104,40 +104,48 @@ static const struct route routes[] = {
      .about = "Special tokens and the size of the vocabulary."},
     {.path = "/metrics",
      .method = "GET",
+     .early = true,
      .scraped = true,
      .handle = health_metrics,
      .content = "text/plain",
      .about = "Metrics for Prometheus."},
     {.path = "/state",
      .method = "GET",
+     .early = true,
      .handle = state_handle,
      .about = "What the engine does now."},
     {.path = "/version",
      .method = "GET",
+     .early = true,
      .handle = health_version,
      .about = "The version, the commit and the backends."},
     {.path = "/openapi.json",
      .method = "GET",
+     .early = true,
      .handle = openapi_handle,
      .about = "This description."},
     {.path = "/",
      .method = "GET",
+     .early = true,
      .open = true,
      .handle = ui_handle,
      .content = "text/html",
      .about = "A page to try the server with."},
     {.path = "/health",
      .method = "GET",
+     .early = true,
      .open = true,
      .handle = health_health,
      .about = "The engine works."},
     {.path = "/live",
      .method = "GET",
+     .early = true,
      .open = true,
      .handle = health_live,
      .about = "The process answers."},
     {.path = "/ready",
      .method = "GET",
+     .early = true,
      .open = true,
      .handle = health_ready,
      .about = "The server takes requests."},
@@ -188,10 +196,13 @@ static int check_method(const struct route *route, struct http_exchange *exchang
 
 static int check(const struct server *server, const struct route *route,
                  struct http_exchange *exchange, struct api_error *err) {
-    const int rc = is_open(server, route) ? 0 : auth_check(server->keys, exchange, err);
-    if (rc) return rc;
-    if (route) return check_method(route, exchange, err);
-    return api_error_set(err, 404, "not_found", NULL, "%.200s does not exist", http_path(exchange));
+    int rc = is_open(server, route) ? 0 : auth_check(server->keys, exchange, err);
+    if (!rc && !route)
+        rc = api_error_set(err, 404, "not_found", NULL, "%.200s does not exist",
+                           http_path(exchange));
+    if (!rc) rc = check_method(route, exchange, err);
+    if (!rc && !server->engine && !route->early) rc = health_refuse_loading(err);
+    return rc;
 }
 
 bool routes_admit(struct http_exchange *exchange, void *ctx) {

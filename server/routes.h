@@ -20,6 +20,7 @@ struct route {
     const char *shown;         /* the path with its {id}; NULL: it has none */
     bool open;                 /* needs no key */
     bool scraped;              /* nor, where the server has open_metrics */
+    bool early;                /* answers while the model is being loaded, too */
     void (*handle)(struct server *server, struct http_exchange *exchange);
     api_error_writer write_error;              /* NULL: OpenAI's shape */
     const struct request_table *const *tables; /* of the body, which is JSON; NULL: there is none */

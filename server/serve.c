@@ -19,15 +19,12 @@
 #include "server/http/http.h"
 #include "server/kv_events/publisher.h"
 #include "server/loop_memory.h"
+#include "server/model_load.h"
 #include "server/otlp/exporter.h"
 #include "server/routes.h"
 #include "server/settings/api_keys.h"
-#include "server/settings/chat_template.h"
-#include "server/settings/engine_setup.h"
 #include "server/settings/log.h"
-#include "server/settings/offload_setup.h"
 #include "server/settings/options.h"
-#include "server/settings/prefill_setup.h"
 
 /* How long clients may take to fetch the final error after all is cancelled, and how often draining
  * is checked. */
@@ -57,9 +54,7 @@ struct serve {
     struct error *failure; /* the caller's; code 0: none */
     char *model_name, *topic;
     struct kv_publisher *publisher; /* NULL: --kv-events is not given */
-    struct prefill_setup prefill;
-    struct offload_setup offload;
-    struct chat_template chat;
+    struct model_load load;
 };
 
 static void engine_wake(void *ctx) {
@@ -88,13 +83,16 @@ static void close_all(struct serve *s) {
     if (s->closing) return;
     s->closing = true;
     s->server.stopped = true;
-    engine_stop(s->server.engine);
-    completions_take_events(&s->server);
+    if (s->server.engine) {
+        engine_stop(s->server.engine);
+        completions_take_events(&s->server);
+    }
     http_close(s->server.http, transport_closed, s);
 }
 
 static void begin_drain(struct serve *s) {
     s->server.draining = true;
+    model_load_stop(&s->load);
     s->deadline_ms = uv_now(&s->loop) + 1000 * s->options->shutdown_timeout;
     http_stop_accepting(s->server.http);
     uv_timer_set_repeat(&s->tick, DRAIN_TICK_MS);
@@ -132,31 +130,37 @@ static void log_throughput(struct serve *s) {
         throughput_log(&s->server.throughput, &stats);
 }
 
-static void on_tick(uv_timer_t *timer) {
-    struct serve *s = timer->data;
-    if (s->closing) return;
-    completions_tick(&s->server);
+static void watch_engine(struct serve *s) {
     struct error why;
+    completions_tick(&s->server);
     if (!s->server.draining && engine_failure(s->server.engine, &why)) {
         error_set(s->failure, ERR_DEVICE, "the engine has failed: %.400s", why.text);
         begin_drain(s);
     }
     log_disk(s);
     log_throughput(s);
+}
+
+static void on_tick(uv_timer_t *timer) {
+    struct serve *s = timer->data;
+    if (s->closing) return;
+    if (s->server.engine) watch_engine(s);
     if (s->server.draining) drain_further(s);
 }
 
 static void on_signal(uv_signal_t *handle, int number) {
     struct serve *s = handle->data;
-    if (!s->server.draining) {
+    if (s->server.draining) {
+        log_event(LOG_WARN, "signal %d again: stopping at once", number);
+        if (s->server.engine) engine_skip_saving(s->server.engine);
+        close_all(s);
+        return;
+    }
+    if (s->server.engine)
         log_event(LOG_INFO, "signal %d: running requests may finish within %" PRIu64 " s", number,
                   s->options->shutdown_timeout);
-        begin_drain(s);
-    } else {
-        log_event(LOG_WARN, "signal %d again: stopping at once", number);
-        engine_skip_saving(s->server.engine);
-        close_all(s);
-    }
+    else log_event(LOG_INFO, "signal %d: the model is not loaded any further", number);
+    begin_drain(s);
 }
 
 /* Reads again what may change while the server runs: the files for TLS. */
@@ -174,16 +178,6 @@ static void on_hangup(uv_signal_t *handle, int number) {
 }
 
 /* ---- the beginning ---- */
-
-static void describe_cache(struct cache_setting *out, const struct engine_config *config) {
-    static const char *const names[] = {[DTYPE_F32] = "float32",
-                                        [DTYPE_F16] = "float16",
-                                        [DTYPE_BF16] = "bfloat16",
-                                        [DTYPE_FP8] = "fp8"};
-    *out = (struct cache_setting){.dtype = names[config->kv_dtype],
-                                  .has_prefixes = config->prefix_caching,
-                                  .device_share = config->device_share};
-}
 
 static int name_model(struct serve *s, const char *model_dir, struct error *err) {
     char path[PATH_MAX];
@@ -214,39 +208,22 @@ static int start_kv_events(struct serve *s, struct error *err) {
     return rc;
 }
 
-static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
-                        struct error *err) {
-    struct engine_config config = engine_setup_config(s->options, model_dir, backend);
-    int rc = prefill_setup_load(&s->prefill, s->options, &config, err);
-    if (rc) return rc;
-    rc = offload_setup_load(&s->offload, s->options, &config, err);
-    if (rc) return rc;
-    prefill_setup_configure(&s->prefill, s->options, &config);
-    offload_setup_configure(&s->offload, s->options, &config);
-    describe_cache(&s->server.cache, &config);
-    config.kv_feed = s->publisher ? kv_publisher_feed(s->publisher) : NULL;
-    config.bounded_caches = kv_rules_allow(&s->options->kv_rules, KV_BOUNDED);
-    config.only_bounded = !kv_rules_allow_whole_texts(&s->options->kv_rules);
-    config.wake = engine_wake;
-    config.wake_ctx = &s->wake;
-    return engine_setup_create(&s->server.engine, &config, err);
-}
-
 /* Describes the source of the least length that is sparse under auto, for the log. */
 static const char *break_even_source(const struct serve *s) {
     if (s->options->min_sparse_tokens) return "--min-sparse-tokens";
-    return s->prefill.measured_on
+    return s->load.prefill.measured_on
                ? "measured on this backend"
                : "the default: the pattern file has no measurement on this backend";
 }
 
 static void log_prefill(const struct serve *s) {
     const struct prefill_rules *rules = &s->server.limits.prefill;
+    const struct prefill_setup *setup = &s->load.prefill;
     if (!rules->sparse) {
         log_event(LOG_INFO, "prefill: dense: %s", rules->why_dense);
-    } else if (s->prefill.path) {
+    } else if (setup->path) {
         log_event(LOG_INFO, "prefill: %s, patterns of %s, sparse from %u tokens on under auto (%s)",
-                  prefill_mode_name(rules->initial), s->prefill.path, rules->min_sparse_tokens,
+                  prefill_mode_name(rules->initial), setup->path, rules->min_sparse_tokens,
                   break_even_source(s));
     } else {
         log_event(LOG_INFO, "prefill: %s, dense under auto: no pattern file for this model",
@@ -263,7 +240,8 @@ static void log_offload(const struct serve *s) {
         return;
     }
     log_event(LOG_INFO, "offload: filter layers of %s, host pool of %" PRIu64 " tokens%s",
-              s->offload.path, info->host_pool_tokens, rules->host_pool_fp8 ? ", in 8 bits" : "");
+              s->load.offload.path, info->host_pool_tokens,
+              rules->host_pool_fp8 ? ", in 8 bits" : "");
 }
 
 static void log_disk_plan(const struct serve *s) {
@@ -291,7 +269,7 @@ static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
     /* Without a pattern file auto is dense, but a request for sparse gets the default patterns. */
-    const bool only_if_asked = !s->prefill.path && s->options->prefill == PREFILL_AUTO &&
+    const bool only_if_asked = !s->load.prefill.path && s->options->prefill == PREFILL_AUTO &&
                                !(info->selections && info->host_pool_bytes > 0);
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
     if (info->device_bytes)
@@ -320,20 +298,28 @@ static void log_plan(const struct serve *s) {
 }
 
 static void log_chat(const struct serve *s) {
-    if (s->chat.plain) log_event(LOG_INFO, "chat template: %s", s->chat.source);
+    const struct chat_template *chat = &s->load.chat;
+    if (chat->plain) log_event(LOG_INFO, "chat template: %s", chat->source);
     else log_event(LOG_INFO, "chat template: none: /v1/chat/completions is refused");
 }
 
-static int describe_server(struct serve *s, struct error *err) {
+/* Tells the routes what is known before the model is. */
+static void describe_server(struct serve *s) {
     struct server *server = &s->server;
-    server->info = engine_info(server->engine);
+    server->loop = &s->loop;
     server->model_name = s->model_name;
     server->keys = &s->options->keys;
     server->deadline_s = s->options->request_deadline;
     server->step_timeout_s = s->options->step_timeout;
     server->route_of = routes_name;
-    server->created = (int64_t)time(NULL);
     server->has_ui = s->options->ui;
+}
+
+static int describe_model(struct serve *s, struct error *err) {
+    struct server *server = &s->server;
+    server->info = engine_info(server->engine);
+    server->cache = s->load.cache;
+    server->created = (int64_t)time(NULL);
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
     server->limits = (struct request_limits){
         .model_name = s->model_name,
@@ -347,11 +333,11 @@ static int describe_server(struct serve *s, struct error *err) {
         .long_rows = server->info->long_rows,
         .kv = s->options->kv_rules,
         .tokenizer = server->info->tokenizer,
-        .chat = &s->chat};
+        .chat = &s->load.chat};
     memcpy(server->limits.salt_key.words, server->info->salt_key, sizeof(server->info->salt_key));
-    offload_setup_rules(&server->limits.kv.offload, &s->offload, s->options);
-    const int rc =
-        prefill_setup_rules(&server->limits.prefill, &s->prefill, s->options, server->info, err);
+    offload_setup_rules(&server->limits.kv.offload, &s->load.offload, s->options);
+    const int rc = prefill_setup_rules(&server->limits.prefill, &s->load.prefill, s->options,
+                                       server->info, err);
     return rc ? rc : kv_rules_settle(&server->limits.kv, server->info, err);
 }
 
@@ -428,10 +414,54 @@ static void close_loop(struct serve *s) {
     loop_memory_release();
 }
 
+static const char *scheme(const struct serve *s) {
+    return s->options->ssl_certfile ? "https" : "http";
+}
+
+static void log_model(const struct serve *s) {
+    log_head(s);
+    log_plan(s);
+    log_disk_plan(s);
+    log_prefill(s);
+    log_offload(s);
+    log_chat(s);
+    log_event(LOG_INFO, "ready: listening on %s://%s:%u", scheme(s), s->options->host,
+              http_port(s->server.http));
+}
+
+/* Serves the model that was loaded.  A server that has been told to end meanwhile only ends. */
+static void model_loaded(void *ctx) {
+    struct serve *s = ctx;
+    if (s->server.draining || s->closing) return;
+    if (!s->load.engine) {
+        *s->failure = s->load.err;
+        close_all(s);
+        return;
+    }
+    s->server.engine = s->load.engine;
+    if (describe_model(s, s->failure)) close_all(s);
+    else log_model(s);
+}
+
+/* Loads the model while the transport answers. */
+static void begin_load(struct serve *s, const char *model_dir, struct backend *backend) {
+    s->load.options = s->options;
+    s->load.model_dir = model_dir;
+    s->load.backend = backend;
+    s->load.kv_feed = s->publisher ? kv_publisher_feed(s->publisher) : NULL;
+    s->load.wake = engine_wake;
+    s->load.wake_ctx = &s->wake;
+    s->load.done = model_loaded;
+    s->load.done_ctx = s;
+    log_event(LOG_INFO,
+              "loading the model; %s://%s:%u answers /live, /ready and /metrics meanwhile",
+              scheme(s), s->options->host, http_port(s->server.http));
+    model_load_begin(&s->load, &s->loop);
+}
+
 int serve_run(const struct options *options, const char *model_dir, struct backend *backend,
               struct error *err) {
     struct serve s = {.options = options, .failure = err};
-    s.server.loop = &s.loop;
     signal(SIGPIPE, SIG_IGN);
     err->code = 0;
     int rc = descriptors_for_connections(&s.max_connections, options->max_connections,
@@ -440,39 +470,27 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (rc) return rc;
     init_handles(&s);
     rc = job_make_threads(&s.loop, &s.first_work, err);
-    if (!rc) rc = chat_template_load(&s.chat, options->chat_template, model_dir, err);
     if (!rc) rc = name_model(&s, model_dir, err);
     if (!rc) rc = start_kv_events(&s, err);
     if (!rc && options->otlp_endpoint)
         rc = otlp_start(&s.server.otlp, options->otlp_endpoint, "quire", err);
-    if (!rc) rc = start_engine(&s, model_dir, backend, err);
-    if (!rc) rc = describe_server(&s, err);
+    if (!rc) describe_server(&s);
     if (!rc) rc = start_http(&s, err);
     if (rc) {
         transport_closed(&s);
     } else {
-        log_head(&s);
-        log_plan(&s);
-        log_disk_plan(&s);
-        log_prefill(&s);
-        log_offload(&s);
-        log_chat(&s);
-        start_handles(&s);
         api_keys_warn(options, http_is_loopback(s.server.http));
-        log_event(LOG_INFO, "listening on %s://%s:%u", options->ssl_certfile ? "https" : "http",
-                  options->host, http_port(s.server.http));
+        start_handles(&s);
+        begin_load(&s, model_dir, backend);
     }
     /* Returns when every handle is closed and no job is left. */
     uv_run(&s.loop, UV_RUN_DEFAULT);
     if (s.server.engine) completions_take_events(&s.server);
-    engine_destroy(s.server.engine);
+    model_load_fini(&s.load);
     kv_publisher_stop(s.publisher);
     otlp_stop(s.server.otlp);
     free(s.topic);
     close_loop(&s);
-    prefill_setup_fini(&s.prefill);
-    offload_setup_fini(&s.offload);
-    chat_template_fini(&s.chat);
     free(s.model_name);
     return err->code;
 }

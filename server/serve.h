@@ -1,5 +1,7 @@
 /* serve.h - `quire serve`: engine, transport and routes on one loop, from start to a clean end.
  *
+ *   loading  ──► /live and /metrics answer, /ready and what needs the model are refused
+ *   loaded   ──► ready
  *   signal 1 ──► drain: no new connections, no new completions, running ones may finish
  *   timeout  ──► cancel what is left            signal 2 ──► close all at once
  *   nothing left ──► join the engine thread, close the transport, close the handles

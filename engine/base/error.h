@@ -18,6 +18,7 @@ enum {
     ERR_DEVICE = -7,      /* the backend failed; sticky */
     ERR_TOO_LONG = -8,    /* prompt or context longer than the model allows */
     ERR_NUMERIC = -9,     /* a result is not a number: fails one request, not the backend */
+    ERR_STOPPED = -10,    /* the caller wanted no more of it */
 };
 
 struct error {

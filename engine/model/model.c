@@ -84,8 +84,11 @@ static int measure_weight(struct loader *l, const struct weight_rule *rule, cons
     return rc;
 }
 
-static void tell(const struct loader *l) {
-    if (l->source->progress) l->source->progress(l->source->ctx, l->model->weight_bytes, l->total);
+static int tell(const struct loader *l) {
+    const struct model_source *source = l->source;
+    if (!source->progress || source->progress(source->ctx, l->model->weight_bytes, l->total))
+        return 0;
+    return error_set(l->err, ERR_STOPPED, "the loading of the weights was stopped");
 }
 
 /* Allocates memory for a copy of a weight, which the model owns.  NULL: no memory. */
@@ -182,8 +185,7 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
     *out = host;
     out->data = data;
     model->weight_bytes += file_bytes;
-    tell(l);
-    return 0;
+    return tell(l);
 }
 
 static int visit_rules(struct loader *l, weight_visitor visit, const struct weight_rules *rules,
@@ -234,9 +236,8 @@ static int load_weights(struct loader *l) {
     struct model *model = l->model;
     int rc = choose_head(l);
     if (!rc) rc = visit_weights(l, measure_weight);
-    if (rc) return rc;
-    tell(l);
-    rc = visit_weights(l, move_weight);
+    if (!rc) rc = tell(l);
+    if (!rc) rc = visit_weights(l, move_weight);
     if (rc) return rc;
     if (model->config.tied_head) model->head = model->embedding;
     model->config.weight_dtype = model->embedding.dtype;

@@ -103,8 +103,9 @@ struct model {
 struct model_source {
     bool random;      /* only config.json is read (random_weights.h) */
     uint32_t context; /* as in model_config_load() */
-    /* Gets the bytes that the backend has, and all; called at the start and after each weight. */
-    void (*progress)(void *ctx, uint64_t done, uint64_t total);
+    /* Gets the bytes that the backend has, and all; called at the start and after each weight.
+     * Returns true, or false to end the loading with ERR_STOPPED. */
+    bool (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *ctx;
 };
 

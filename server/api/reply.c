@@ -56,7 +56,7 @@ void reply_error_as(struct server *server, struct http_exchange *exchange,
                     const struct api_error *err, api_error_writer write) {
     struct buffer body = {0};
     (write ? write : api_error_write)(err, &body);
-    if (err->status == 429) {
+    if (err->status == 429 || err->retry_s) {
         char seconds[16];
         snprintf(seconds, sizeof(seconds), "%u", err->retry_s ? err->retry_s : 1);
         http_set_header(exchange, "Retry-After", seconds);

@@ -33,7 +33,7 @@ struct cache_setting {
 struct server {
     uv_loop_t *loop;
     struct http *http;
-    struct engine *engine;
+    struct engine *engine; /* NULL: the model is being loaded; so is info */
     const struct engine_info *info;
     const char *model_name;
     const struct api_keys *keys; /* NULL, or none of them: no key is needed */

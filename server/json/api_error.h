@@ -13,7 +13,7 @@ struct api_error {
     unsigned status;
     const char *param; /* NULL: none */
     const char *code;  /* NULL: none */
-    uint32_t retry_s;  /* seconds after which to try again; 0: as the status has it */
+    uint32_t retry_s; /* seconds after which to try again (Retry-After); 0: 1 with 429, else none */
     char message[768];
 };
 

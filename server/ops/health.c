@@ -1,6 +1,7 @@
 /* health.c - see health.h. */
 #include "server/ops/health.h"
 
+#include "engine/base/error.h"
 #include "engine/engine.h"
 #include "server/api/reply.h"
 #include "server/api/server.h"
@@ -9,10 +10,20 @@
 #include "server/ops/metrics.h"
 #include "server/settings/build_info.h"
 
+/* A large model takes minutes; a client that waits must not ask much oftener than this. */
+enum { LOADING_RETRY_S = 2 };
+
 static void reply_ok(struct server *server, struct http_exchange *exchange) {
     struct buffer body = {0};
     buffer_puts(&body, "{\"status\":\"ok\"}");
     reply_json(server, exchange, 200, &body);
+}
+
+int health_refuse_loading(struct api_error *err) {
+    api_error_set(err, 503, "loading", NULL, "the model is being loaded: try again in %d s",
+                  LOADING_RETRY_S);
+    err->retry_s = LOADING_RETRY_S;
+    return ERR_INVALID;
 }
 
 static void reply_unavailable(struct server *server, struct http_exchange *exchange,
@@ -31,16 +42,22 @@ static bool is_stuck(struct server *server) {
 /* Refuses where only a new process helps.  A failed engine ends the process by itself, and a
  * draining server is alive. */
 void health_live(struct server *server, struct http_exchange *exchange) {
-    if (is_stuck(server))
+    if (server->engine && is_stuck(server))
         reply_unavailable(server, exchange, "engine_stuck",
                           "a step has taken longer than --step-timeout");
     else reply_ok(server, exchange);
 }
 
 void health_health(struct server *server, struct http_exchange *exchange) {
-    if (!engine_healthy(server->engine))
+    struct api_error err;
+    if (!server->engine) {
+        health_refuse_loading(&err);
+        reply_error(server, exchange, &err);
+    } else if (!engine_healthy(server->engine)) {
         reply_unavailable(server, exchange, "engine_failed", "the engine has failed");
-    else health_live(server, exchange);
+    } else {
+        health_live(server, exchange);
+    }
 }
 
 void health_ready(struct server *server, struct http_exchange *exchange) {
@@ -69,7 +86,7 @@ void health_version(struct server *server, struct http_exchange *exchange) {
 void health_metrics(struct server *server, struct http_exchange *exchange) {
     struct engine_stats stats;
     struct buffer body = {0};
-    engine_stats(server->engine, &stats);
-    metrics_write(server, &stats, &body);
+    if (server->engine) engine_stats(server->engine, &stats);
+    metrics_write(server, server->engine ? &stats : NULL, &body);
     reply_text(server, exchange, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }

@@ -219,8 +219,7 @@ static void write_kv_numbers(const struct metrics_text *text, const struct engin
 }
 
 static void write_memory(const struct metrics_text *text, const struct engine_stats *stats,
-                         const struct engine_info *info, const struct offload_rules *offload,
-                         uint64_t n_spans_lost) {
+                         const struct engine_info *info, const struct offload_rules *offload) {
     const uint64_t fetched_bytes =
         offload_rules_copied_bytes(offload, engine_stats_kv(stats, KV_FETCHED_COPIES),
                                    engine_stats_kv(stats, KV_MOVED_COPIES));
@@ -265,16 +264,6 @@ static void write_memory(const struct metrics_text *text, const struct engine_st
           "How often events were lost because their thread was behind; readers were told to forget "
           "all blocks."},
          (double)stats->n_kv_feed_broken},
-        {{"quire_spans_lost_total",
-          {NULL},
-          COUNTER,
-          "Spans of --otlp-endpoint that were dropped or that the collector did not take."},
-         (double)n_spans_lost},
-        {{"quire_log_dropped_lines_total",
-          {NULL},
-          COUNTER,
-          "Log lines that were dropped because stderr was blocked or failed."},
-         (double)log_n_lost()},
     };
     metrics_text_values(text, values, COUNT(values));
 }
@@ -415,6 +404,31 @@ static void write_handlers(const struct metrics_text *text, const struct counter
     }
 }
 
+/* Writes what is known of the process before it has an engine. */
+static void write_process(const struct metrics_text *text, const struct server *server) {
+    const uint64_t n_spans_lost = server->otlp ? otlp_n_lost(server->otlp) : 0;
+    const struct metric_value values[] = {
+        {{"quire_ready",
+          {NULL},
+          GAUGE,
+          "1: the server takes requests; 0: its model is being loaded, or it shuts down."},
+         server->engine && !server->draining},
+        {{"quire_spans_lost_total",
+          {NULL},
+          COUNTER,
+          "Spans of --otlp-endpoint that were dropped or that the collector did not take."},
+         (double)n_spans_lost},
+        {{"quire_log_dropped_lines_total",
+          {NULL},
+          COUNTER,
+          "Log lines that were dropped because stderr was blocked or failed."},
+         (double)log_n_lost()},
+    };
+    metrics_text_values(text, values, COUNT(values));
+    write_answers(text, &server->counters);
+    write_handlers(text, &server->counters);
+}
+
 /* The engine's histograms. */
 static const struct metric histograms[ENGINE_N_HISTOGRAMS] = {
     [ENGINE_FIRST_TOKEN_S] = {"quire_time_to_first_token_seconds",
@@ -513,18 +527,17 @@ void metrics_write(const struct server *server, const struct engine_stats *stats
                    struct buffer *out) {
     const struct metrics_text text = {out, server->model_name};
     const struct counters *counters = &server->counters;
+    write_process(&text, server);
+    if (!stats) return;
     write_queue(&text, stats);
     write_pages(&text, stats);
     write_endings(&text, stats, counters->n_queue_full);
     write_tokens(&text, stats, &server->throughput);
     write_policies(&text, stats);
     write_kv_numbers(&text, stats);
-    write_memory(&text, stats, server->info, &server->limits.kv.offload,
-                 server->otlp ? otlp_n_lost(server->otlp) : 0);
+    write_memory(&text, stats, server->info, &server->limits.kv.offload);
     if (stats->disk.max_bytes > 0) write_disk(&text, &stats->disk);
     write_prefill(&text, counters, &stats->sparse);
-    write_answers(&text, counters);
-    write_handlers(&text, counters);
     write_histograms(&text, stats, counters);
     write_cache_config(&text, server);
 }

@@ -11,6 +11,7 @@ struct buffer;
 struct engine_stats;
 struct server;
 
+/* Writes the metrics of the process, and of the engine; stats NULL: there is no engine yet. */
 void metrics_write(const struct server *server, const struct engine_stats *stats,
                    struct buffer *out);
 

@@ -13,8 +13,9 @@
 #include "server/settings/kv_policy.h"
 
 static const char *condition(const struct server *server) {
-    if (!engine_healthy(server->engine)) return "failed";
-    return server->draining ? "draining" : "ready";
+    if (server->engine && !engine_healthy(server->engine)) return "failed";
+    if (server->draining) return "draining";
+    return server->engine ? "ready" : "loading";
 }
 
 static void write_requests(const struct engine_stats *stats, struct buffer *out) {
@@ -68,19 +69,23 @@ static void write_times(const char *name, const struct histogram *times, struct 
                   times->sum);
 }
 
-void state_handle(struct server *server, struct http_exchange *exchange) {
+static void write_engine(struct server *server, struct buffer *out) {
     struct engine_stats stats;
-    struct buffer body = {0};
     engine_stats(server->engine, &stats);
+    write_requests(&stats, out);
+    write_memory(server->info, &stats, out);
+    write_policies(&stats, out);
+    write_sequences(&stats, out);
+    write_times("first_token", &stats.histograms[ENGINE_FIRST_TOKEN_S], out);
+    write_times("completion", &stats.histograms[ENGINE_WHOLE_S], out);
+}
+
+void state_handle(struct server *server, struct http_exchange *exchange) {
+    struct buffer body = {0};
     buffer_puts(&body, "{\"model\":");
     buffer_json_string(&body, server->model_name, strlen(server->model_name));
     buffer_printf(&body, ",\"state\":\"%s\",\"time_s\":%.3f", condition(server), clock_seconds());
-    write_requests(&stats, &body);
-    write_memory(server->info, &stats, &body);
-    write_policies(&stats, &body);
-    write_sequences(&stats, &body);
-    write_times("first_token", &stats.histograms[ENGINE_FIRST_TOKEN_S], &body);
-    write_times("completion", &stats.histograms[ENGINE_WHOLE_S], &body);
+    if (server->engine) write_engine(server, &body);
     buffer_puts(&body, "}");
     http_set_header(exchange, "Cache-Control", "no-store");
     reply_json(server, exchange, 200, &body);

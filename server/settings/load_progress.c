@@ -9,7 +9,7 @@
 static const uint64_t SECOND_NS = 1000 * 1000 * 1000, MAPPED_NS = 2 * 1000 * 1000;
 static const double GIB = 1 << 30;
 
-void load_progress_tell(void *ctx, uint64_t done, uint64_t total) {
+bool load_progress_tell(void *ctx, uint64_t done, uint64_t total) {
     struct load_progress *progress = ctx;
     const uint64_t now = clock_ns();
     if (done == 0) progress->begun_ns = progress->told_ns = now;
@@ -24,4 +24,5 @@ void load_progress_tell(void *ctx, uint64_t done, uint64_t total) {
         log_event(LOG_INFO, "weights: %.1f of %.1f GiB (%.0f %%), %.1f GB/s", (double)done / GIB,
                   (double)total / GIB, 100 * (double)done / (double)total, (double)done / took_ns);
     }
+    return !progress->stops || !atomic_load(progress->stops);
 }

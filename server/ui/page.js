@@ -571,9 +571,9 @@ function showCondition(text, name) {
 async function poll() {
   try {
     const state = await askJson('/state', null, AbortSignal.timeout(5000));
-    showState(state);
+    if (state.requests) showState(state);
     showCondition(state.state, state.state === 'ready' ? 'ready' : 'bad');
-    if (!model) await loadModel();
+    if (!model && state.requests) await loadModel();
   } catch (error) {
     before = null;
     showCondition(error.status === 401 ? 'needs the API key' : error.status ? error.message : 'no answer', 'bad');

@@ -150,13 +150,15 @@ static float bf16_at(const struct weight *w, size_t i) {
 
 struct told {
     uint64_t n, last, total;
+    uint64_t stop_at; /* the call that ends the loading; 0: none does */
 };
 
-static void listen(void *ctx, uint64_t done, uint64_t total) {
+static bool listen(void *ctx, uint64_t done, uint64_t total) {
     struct told *told = ctx;
     assert_true(told->n++ == 0 ? done == 0 : done > told->last);
     told->last = done;
     told->total = total;
+    return told->n != told->stop_at;
 }
 
 static void makes_weights_up_from_a_config_alone(void **state) {
@@ -186,6 +188,20 @@ static void makes_weights_up_from_a_config_alone(void **state) {
     assert_int_equal(told.last, told.total);
     assert_int_equal(told.total, model->weight_bytes);
     model_destroy(model, f->be);
+}
+
+static void ends_where_it_is_stopped(void **state) {
+    const struct fixture *f = *state;
+    struct error err = {0};
+    struct model *model = NULL;
+    link_model(f, SHARDED);
+    for (uint64_t stop_at = 1; stop_at <= 3; stop_at++) {
+        struct told told = {.stop_at = stop_at};
+        const struct model_source source = {.progress = listen, .ctx = &told};
+        assert_int_equal(model_load(&model, f->dir, &source, f->be, &err), ERR_STOPPED);
+        assert_null(model);
+        assert_int_equal(told.n, stop_at);
+    }
 }
 
 /* As a backend with memory of its own does: every tensor comes back once it is copied. */
@@ -355,9 +371,10 @@ static void copy_in(const struct fixture *f, const char *name, char *path) {
 }
 
 /* When the first byte is about to be loaded, all but the first page goes. */
-static void cut_short(void *ctx, uint64_t done, uint64_t total) {
+static bool cut_short(void *ctx, uint64_t done, uint64_t total) {
     (void)total;
     if (done == 0) assert_int_equal(truncate(ctx, 4096), 0);
+    return true;
 }
 
 /* This family's queries and keys are reordered, hence read, while they are loaded. */
@@ -394,6 +411,7 @@ int main(void) {
         cmocka_unit_test(loads_shards_and_biases),
         cmocka_unit_test(a_device_without_sinks_refuses_them),
         cmocka_unit_test(makes_weights_up_from_a_config_alone),
+        cmocka_unit_test(ends_where_it_is_stopped),
         cmocka_unit_test(memory_that_comes_back_is_used_again),
         cmocka_unit_test(refuses_an_index_that_leaves_its_directory),
         cmocka_unit_test(refuses_an_index_of_things_that_are_not_there),

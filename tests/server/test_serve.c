@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -25,14 +26,26 @@
 
 static const char *model_dir;
 
-/* The CPU's table with one entry replaced. */
-static atomic_bool broken, hung;
+/* The CPU's table with two entries replaced.  held: weights stay on their way; broken: what is asked
+ * next fails. */
+static atomic_bool broken, hung, held;
+static atomic_uint n_uploads;
 static int (*real_collect)(struct backend *be, uint32_t n_newer, struct error *err);
+static int (*real_weight_upload)(struct backend *be, const void *host, size_t bytes,
+                                 const void **out, struct error *err);
 
 static int failing_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     while (atomic_load(&hung)) poll(NULL, 0, 2);
     if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "pulled the plug");
     return real_collect(be, n_newer, err);
+}
+
+static int holding_weight_upload(struct backend *be, const void *host, size_t bytes,
+                                 const void **out, struct error *err) {
+    atomic_fetch_add(&n_uploads, 1);
+    while (atomic_load(&held)) poll(NULL, 0, 2);
+    if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "no such device");
+    return real_weight_upload(be, host, bytes, out, err);
 }
 
 struct running {
@@ -71,6 +84,7 @@ static bool accepts(uint16_t port) {
     return rc == 0;
 }
 
+/* Starts a server and returns once it listens; its model may not be loaded yet. */
 static void start_server(struct running *r, uint16_t port) {
     char text[8], *argv[] = {"--port", text, "--max-model-len", "9999", "--step-timeout", "1"};
     char *no_variables[] = {NULL};
@@ -79,7 +93,9 @@ static void start_server(struct running *r, uint16_t port) {
     assert_int_equal(cpu_backend_create(&r->backend, &(struct cpu_config){0}, &r->err), 0);
     r->ops = *r->backend->ops;
     real_collect = r->ops.collect;
+    real_weight_upload = r->ops.weight_upload;
     r->ops.collect = failing_collect;
+    r->ops.weight_upload = holding_weight_upload;
     r->backend->ops = &r->ops;
     assert_int_equal(pthread_create(&r->thread, NULL, run_server, r), 0);
     for (int i = 0; i < 5000; i++, poll(NULL, 0, 2))
@@ -147,7 +163,9 @@ static void a_hung_or_failed_device_is_told_to_everyone(void **state) {
     const uint16_t port = free_port();
     const struct rig rig = {.config.port = port};
     (void)state;
+    atomic_store(&broken, false);
     start_server(&running, port);
+    wait_for_status(&rig, "/ready", 200, "ok");
     client_open(&stream, &rig);
     client_open(&whole, &rig);
     send_completion(&whole, "{\"prompt\":\"a\",\"max_tokens\":9000,\"ignore_eos\":true}");
@@ -173,8 +191,102 @@ static void a_hung_or_failed_device_is_told_to_everyone(void **state) {
     assert_false(accepts(port));
 }
 
+static void start_held(struct running *running, struct rig *rig) {
+    atomic_store(&broken, false);
+    atomic_store(&held, true);
+    atomic_store(&n_uploads, 0);
+    rig->config.port = free_port();
+    start_server(running, rig->config.port);
+}
+
+static void get(const struct rig *rig, const char *path, struct answer *answer) {
+    struct client client;
+    client_open(&client, rig);
+    client_get(&client, path);
+    client_read(&client, answer, true);
+    client_close(&client);
+}
+
+static void expect_get(const struct rig *rig, const char *path, unsigned status, const char *text) {
+    struct answer answer;
+    get(rig, path, &answer);
+    assert_int_equal(answer.status, status);
+    if (!strstr(answer.body, text)) fail_msg("%s: no '%s' in: %s", path, text, answer.body);
+    answer_fini(&answer);
+}
+
+static void what_needs_no_model_answers_while_it_is_loaded(void **state) {
+    struct running running = {0};
+    struct rig rig = {0};
+    struct answer answer;
+    struct client client;
+    (void)state;
+    start_held(&running, &rig);
+    expect_get(&rig, "/live", 200, "ok");
+    expect_get(&rig, "/ready", 503, "\"code\":\"loading\"");
+    expect_get(&rig, "/health", 503, "\"code\":\"loading\"");
+    expect_get(&rig, "/state", 200, "\"state\":\"loading\"");
+    expect_get(&rig, "/version", 200, "backends");
+    expect_get(&rig, "/openapi.json", 200, "/v1/completions");
+    expect_get(&rig, "/", 200, "<!doctype html>");
+    expect_get(&rig, "/metrics", 200, "\nquire_ready 0\n");
+    get(&rig, "/metrics", &answer);
+    assert_null(strstr(answer.body, "vllm:")); /* nothing that looks like an idle engine */
+    answer_fini(&answer);
+    expect_get(&rig, "/v1/models", 503, "the model is being loaded");
+    expect_get(&rig, "/no/such/path", 404, "not_found");
+    client_open(&client, &rig);
+    send_completion(&client, "{\"prompt\":\"a\"}");
+    client_read(&client, &answer, true);
+    assert_int_equal(answer.status, 503);
+    assert_non_null(strstr(answer.head, "Retry-After: 2\r\n"));
+    answer_fini(&answer);
+    atomic_store(&held, false);
+    wait_for_status(&rig, "/ready", 200, "ok");
+    expect_get(&rig, "/metrics", 200, "\nquire_ready 1\n");
+    client_close(&client);
+    client_open(&client, &rig);
+    send_completion(&client, "{\"prompt\":\"a\",\"max_tokens\":1}");
+    expect(&client, 200, "choices");
+    client_close(&client);
+    kill(getpid(), SIGTERM);
+    stop_server(&running);
+    assert_int_equal(running.rc, 0);
+}
+
+static void a_signal_ends_the_loading(void **state) {
+    struct running running = {0};
+    struct rig rig = {0};
+    (void)state;
+    start_held(&running, &rig);
+    while (atomic_load(&n_uploads) == 0) poll(NULL, 0, 2);
+    kill(getpid(), SIGTERM);
+    while (accepts(rig.config.port)) poll(NULL, 0, 2);
+    atomic_store(&held, false);
+    stop_server(&running);
+    assert_int_equal(running.rc, 0);
+    assert_int_equal(atomic_load(&n_uploads), 1); /* of many weights */
+}
+
+static void a_model_that_cannot_be_loaded_ends_the_server(void **state) {
+    struct running running = {0};
+    struct rig rig = {0};
+    (void)state;
+    start_held(&running, &rig);
+    expect_get(&rig, "/live", 200, "ok");
+    atomic_store(&broken, true);
+    atomic_store(&held, false);
+    stop_server(&running);
+    assert_int_equal(running.rc, ERR_DEVICE);
+    assert_string_equal(running.err.text, "no such device");
+    assert_false(accepts(rig.config.port));
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_needs_no_model_answers_while_it_is_loaded),
+        cmocka_unit_test(a_signal_ends_the_loading),
+        cmocka_unit_test(a_model_that_cannot_be_loaded_ends_the_server),
         cmocka_unit_test(a_hung_or_failed_device_is_told_to_everyone),
     };
     if (argc < 2) return 1;
