@@ -55,6 +55,7 @@ struct serve {
     char *model_name, *topic;
     struct kv_publisher *publisher; /* NULL: --kv-events is not given */
     struct model_load load;
+    struct api_keys keys; /* that were read last, unless they are the options' */
 };
 
 static void engine_wake(void *ctx) {
@@ -163,18 +164,45 @@ static void on_signal(uv_signal_t *handle, int number) {
     begin_drain(s);
 }
 
-/* Reads again what may change while the server runs: the files for TLS. */
-static void on_hangup(uv_signal_t *handle, int number) {
-    struct serve *s = handle->data;
+static void renew_certificate(struct serve *s, int number) {
     struct error err;
-    if (!s->options->ssl_certfile || s->closing) {
-        log_event(LOG_INFO, "signal %d: there is nothing to read again", number);
-    } else if (http_reload_certificate(s->server.http, &err)) {
+    if (http_reload_certificate(s->server.http, &err)) {
         log_event(LOG_ERROR, "signal %d: the former certificate stays in use: %.400s", number,
                   err.text);
     } else {
         log_event(LOG_INFO, "signal %d: read %s again", number, s->options->ssl_certfile);
     }
+}
+
+/* Replaces the API keys, all at once.  Requests that run go on, also those of a key that has gone. */
+static void renew_keys(struct serve *s, int number) {
+    struct server *server = &s->server;
+    struct api_keys fresh = {0};
+    struct error err;
+    if (api_keys_renew(&fresh, server->keys, s->options, &err)) {
+        log_event(LOG_ERROR, "signal %d: the former API keys stay in use: %.400s", number,
+                  err.text);
+        return;
+    }
+    for (uint32_t i = 0; i < fresh.n; i++)
+        if (!api_keys_have_tenant(server->keys, fresh.all[i].tenant))
+            server->rates[fresh.all[i].tenant] = (struct rate_limit){0};
+    api_keys_fini(&s->keys);
+    s->keys = fresh;
+    server->keys = &s->keys;
+    log_event(LOG_INFO, "signal %d: read the API keys again: there are %" PRIu32, number, fresh.n);
+}
+
+/* Reads again what may change while the server runs. */
+static void on_hangup(uv_signal_t *handle, int number) {
+    struct serve *s = handle->data;
+    const bool has_certificate = s->options->ssl_certfile,
+               has_keys = api_keys_can_change(s->options);
+    if (s->closing) return;
+    if (has_certificate) renew_certificate(s, number);
+    if (has_keys) renew_keys(s, number);
+    if (!has_certificate && !has_keys)
+        log_event(LOG_INFO, "signal %d: there is nothing to read again", number);
 }
 
 /* ---- the beginning ---- */
@@ -491,6 +519,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     otlp_stop(s.server.otlp);
     free(s.topic);
     close_loop(&s);
+    api_keys_fini(&s.keys);
     free(s.model_name);
     return err->code;
 }

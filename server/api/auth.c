@@ -53,10 +53,6 @@ int auth_check(const struct api_keys *keys, const struct http_exchange *exchange
         gave ? "the API key is wrong" : "send the API key as `Authorization: Bearer KEY`");
 }
 
-uint32_t auth_tenant(const struct api_keys *keys, const struct api_key *key) {
-    return key ? (uint32_t)(key - keys->all) + 1 : 0;
-}
-
 uint64_t auth_client(const struct salt_key *salt, const struct http_exchange *exchange) {
     const char *key = bearer_of(exchange);
     if (!key) key = http_header(exchange, "x-api-key");

@@ -20,9 +20,6 @@ const struct api_key *auth_find(const struct api_keys *keys, const struct http_e
 int auth_check(const struct api_keys *keys, const struct http_exchange *exchange,
                struct api_error *err);
 
-/* Returns the tenant of a key's requests: 0 without a key, else its number from 1 on. */
-uint32_t auth_tenant(const struct api_keys *keys, const struct api_key *key);
-
 /* Hashes the key that a request carries, whether one is asked for or not; 0: it carries none.  Requests
  * of one client can be told from those of others by it. */
 uint64_t auth_client(const struct salt_key *salt, const struct http_exchange *exchange);

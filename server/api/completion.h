@@ -57,7 +57,7 @@ struct completion {
     struct job job; /* first: see job.h */
     const struct completion_api *api;
     struct completion *next, **link; /* in server->completions */
-    const struct api_key *key;       /* of the client; NULL: none is needed */
+    uint32_t tenant, weight;         /* of the client's API key; 0 and 1: it needs none */
     bool accepted;                   /* by the engine */
     bool cancelled;                  /* by a client, in a request of its own */
     struct completion_request request;

@@ -229,8 +229,7 @@ static void send_whole(struct completion *c) {
 /* ---- loop: events ---- */
 
 static struct rate_limit *rate_of(const struct completion *c) {
-    struct server *server = c->job.server;
-    return &server->rates[auth_tenant(server->keys, c->key)];
+    return &c->job.server->rates[c->tenant];
 }
 
 static void take_ending(struct completion *c, struct choice *choice,
@@ -338,10 +337,9 @@ static int refuse_submission(struct completion *c, const struct error *why) {
 
 /* Tells the engine on whose behalf the sequences run. */
 static void attribute(struct completion *c) {
-    const uint32_t tenant = auth_tenant(c->job.server->keys, c->key);
     for (uint32_t i = 0; i < c->n_choices; i++) {
-        c->submission[i].tenant = tenant;
-        c->submission[i].weight = c->key ? c->key->weight : 1;
+        c->submission[i].tenant = c->tenant;
+        c->submission[i].weight = c->weight;
     }
 }
 
@@ -396,8 +394,8 @@ static void job_done(struct job *job) {
 /* Refuses a request whose key has used up its tokens of this minute. */
 static int check_rate(struct server *server, const struct api_key *key, struct api_error *err) {
     if (!key) return 0;
-    const uint32_t wait = rate_limit_wait(&server->rates[auth_tenant(server->keys, key)],
-                                          key->tokens_per_minute, uv_now(server->loop));
+    const uint32_t wait =
+        rate_limit_wait(&server->rates[key->tenant], key->tokens_per_minute, uv_now(server->loop));
     if (wait == 0) return 0;
     api_error_set(err, 429, "rate_limit_exceeded", NULL,
                   "this API key may use %llu tokens a minute: try again in %u s",
@@ -418,7 +416,8 @@ void completion_start(struct server *server, struct http_exchange *exchange,
                                                           api->size, api->run, job_done);
     if (!c) return;
     c->api = api;
-    c->key = key;
+    c->tenant = key ? key->tenant : 0;
+    c->weight = key ? key->weight : 1;
     strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
     c->client = auth_client(&server->limits.salt_key, exchange);
     c->created = (int64_t)time(NULL);

@@ -86,17 +86,10 @@ static int check_key(const char *key, size_t n, const char *from, struct error *
     return 0;
 }
 
-static int read_key(char **out, const char *path, struct error *err) {
-    char text[API_KEY_MAX + 3], from[256]; /* a line end, and one byte to detect a longer key */
-    size_t n;
-    int rc = read_file("--api-key-file", path, text, sizeof(text), &n, err);
-    if (rc) return rc;
-    n = without_line_end(text, n);
-    snprintf(from, sizeof(from), "--api-key-file %.200s", path);
-    rc = check_key(text, n, from, err);
-    if (rc) return rc;
-    *out = strndup(text, n);
-    return *out ? 0 : error_set(err, ERR_NOMEM, "no memory for the API key");
+static const struct api_key *with_name(const struct api_keys *keys, const char *name) {
+    for (uint32_t i = 0; i < keys->n; i++)
+        if (strcmp(keys->all[i].name, name) == 0) return &keys->all[i];
+    return NULL;
 }
 
 static bool same_as_another(const struct api_keys *keys, const struct api_key *added) {
@@ -119,6 +112,7 @@ static int add(struct api_keys *keys, const struct api_key *key, const char *fro
     struct api_key copy = *key;
     copy.name = all ? strdup(key->name) : NULL;
     copy.key = copy.name ? strdup(key->key) : NULL;
+    copy.tenant = keys->n + 1;
     if (!copy.key) {
         free(copy.name);
         return error_set(err, ERR_NOMEM, "no memory for the API keys");
@@ -211,36 +205,91 @@ static int read_list_file(struct api_keys *keys, const char *path, struct error 
 
 /* ---- all of them ---- */
 
-/* Settles the one key of --api-key or --api-key-file. */
-static int settle_single(struct options *options, struct error *err) {
-    const char *path = options->api_key_file;
-    if (path && options->api_key)
-        return error_set(err, ERR_INVALID, "--api-key and --api-key-file exclude each other");
-    int rc = 0;
-    if (path) rc = read_key(&options->api_key, path, err);
-    else if (options->api_key)
-        rc = check_key(options->api_key, strlen(options->api_key), "--api-key", err);
-    if (rc || !options->api_key) return rc;
+/* A line end may follow the key of a file, and one byte tells of a longer key. */
+enum { KEY_FILE_BYTES = API_KEY_MAX + 3 };
+
+static int add_single(struct api_keys *keys, char *key, size_t n, const char *from,
+                      struct error *err) {
     char name[] = "default";
-    const struct api_key only = {.name = name, .key = options->api_key, .weight = 1};
-    return add(&options->keys, &only, "--api-key", err);
+    const struct api_key only = {.name = name, .key = key, .weight = 1};
+    const int rc = check_key(key, n, from, err);
+    return rc ? rc : add(keys, &only, from, err);
 }
 
-static int settle_list(struct options *options, struct error *err) {
+static int read_key_file(struct api_keys *keys, const char *path, struct error *err) {
+    char text[KEY_FILE_BYTES + 1], from[256];
+    size_t n;
+    const int rc = read_file("--api-key-file", path, text, KEY_FILE_BYTES, &n, err);
+    if (rc) return rc;
+    n = without_line_end(text, n);
+    text[n] = 0;
+    snprintf(from, sizeof(from), "--api-key-file %.200s", path);
+    return add_single(keys, text, n, from, err);
+}
+
+/* Reads the one key of --api-key or --api-key-file. */
+static int read_single(struct api_keys *keys, const struct options *options, struct error *err) {
+    char *key = options->api_key;
+    if (key && options->api_key_file)
+        return error_set(err, ERR_INVALID, "--api-key and --api-key-file exclude each other");
+    if (options->api_key_file) return read_key_file(keys, options->api_key_file, err);
+    return key ? add_single(keys, key, strlen(key), "--api-key", err) : 0;
+}
+
+static int read_all(struct api_keys *keys, const struct options *options, struct error *err) {
     const char *list = options->api_keys, *path = options->api_keys_file;
+    const int rc = read_single(keys, options, err);
+    if (rc) return rc;
     if (list && path)
         return error_set(err, ERR_INVALID, "--api-keys and --api-keys-file exclude each other");
-    if (list) return read_list(&options->keys, list, strlen(list), "--api-keys", err);
-    return path ? read_list_file(&options->keys, path, err) : 0;
+    if (list) return read_list(keys, list, strlen(list), "--api-keys", err);
+    return path ? read_list_file(keys, path, err) : 0;
 }
 
 int api_keys_settle(struct options *options, struct error *err) {
-    int rc = settle_single(options, err);
-    if (!rc) rc = settle_list(options, err);
+    const int rc = read_all(&options->keys, options, err);
     if (rc || options->keys.n > 0 || !options->require_api_key) return rc;
     return error_set(err, ERR_INVALID,
                      "--require-api-key: there is no key; give --api-key-file, --api-keys-file or "
                      "the environment variable QUIRE_API_KEY");
+}
+
+bool api_keys_can_change(const struct options *options) {
+    return options->api_key_file || options->api_keys_file;
+}
+
+bool api_keys_have_tenant(const struct api_keys *keys, uint32_t tenant) {
+    for (uint32_t i = 0; i < keys->n; i++)
+        if (keys->all[i].tenant == tenant) return true;
+    return false;
+}
+
+/* Returns a tenant that no key of either list has, or else one that only a former key has. */
+static uint32_t free_tenant(const struct api_keys *keys, const struct api_keys *former) {
+    uint32_t found = 0;
+    for (uint32_t tenant = API_KEYS_MAX; tenant > 0; tenant--) {
+        if (api_keys_have_tenant(keys, tenant)) continue;
+        if (!api_keys_have_tenant(former, tenant)) found = tenant;
+        else if (found == 0) found = tenant;
+    }
+    return found;
+}
+
+static void choose_tenants(struct api_keys *keys, const struct api_keys *former) {
+    for (uint32_t i = 0; i < keys->n; i++) {
+        const struct api_key *same = with_name(former, keys->all[i].name);
+        keys->all[i].tenant = same ? same->tenant : 0;
+    }
+    for (uint32_t i = 0; i < keys->n; i++)
+        if (keys->all[i].tenant == 0) keys->all[i].tenant = free_tenant(keys, former);
+}
+
+int api_keys_renew(struct api_keys *out, const struct api_keys *former,
+                   const struct options *options, struct error *err) {
+    const int rc = read_all(out, options, err);
+    if (rc) api_keys_fini(out);
+    else choose_tenants(out, former);
+    return rc;
 }
 
 void api_keys_fini(struct api_keys *keys) {

@@ -1,6 +1,7 @@
 /* api_keys.h - reads and checks the keys of `quire serve`, and warns of what is unsafe about them.
  *
- * Thread: main, at start; read-only afterwards.  Memory: the options own the keys. */
+ * Thread: main.  Memory: the options own the keys of the start, and the caller those that are read
+ * later. */
 #ifndef SERVER_SETTINGS_API_KEYS_H
 #define SERVER_SETTINGS_API_KEYS_H
 
@@ -24,6 +25,7 @@ struct api_key {
     char *key;
     uint32_t weight;            /* of its requests, among others' (fair_share.h) */
     uint64_t tokens_per_minute; /* prompt and generated; 0: any number */
+    uint32_t tenant;            /* 1 to API_KEYS_MAX, as long as its name is in the list */
 };
 
 struct api_keys {
@@ -39,6 +41,14 @@ struct api_keys {
  * Checks them, and --require-api-key.  ERR_INVALID names the option; no error shows any part of a
  * key. */
 int api_keys_settle(struct options *options, struct error *err);
+
+/* Tells whether there is a file that could have changed. */
+bool api_keys_can_change(const struct options *options);
+/* Reads the files again into *out, which is zeroed.  A name that the former list has keeps its tenant,
+ * and another gets one that no former name has, while there are any.  On failure *out is empty. */
+int api_keys_renew(struct api_keys *out, const struct api_keys *former,
+                   const struct options *options, struct error *err);
+bool api_keys_have_tenant(const struct api_keys *keys, uint32_t tenant);
 void api_keys_fini(struct api_keys *keys);
 
 /* Warns when other users could read a key, and when there is none although other machines can reach

@@ -2,8 +2,11 @@
 open addresses."""
 import json
 import os
+import signal
 import socket
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -136,6 +139,71 @@ def test_a_key_has_its_tokens_of_a_minute(serve, tmp_path, tiny_model):
     assert refused.status == 429 and b"30 tokens a minute" in refused.body
     assert 20 <= int(refused.headers["Retry-After"]) <= 60
     assert [ask("sesame").status for _ in range(2)] == [200, 200]
+
+
+def test_keys_can_be_replaced_while_the_server_runs(serve, tmp_path, tiny_model):
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(LIST))
+    server = serve("--api-keys-file", path, model=tiny_model)
+
+    def ask(key, n=40):
+        return server.post("/v1/completions", {"prompt": "a", "max_tokens": n, "ignore_eos": True},
+                           headers={"Authorization": f"Bearer {key}"}).status
+
+    def replace(text, said):
+        path.write_text(text)
+        server.terminate(signal.SIGHUP)
+        server.wait_logged(said)
+
+    assert [ask("poppy"), ask("poppy"), ask("sesame")] == [200, 429, 200]
+    for n, text in enumerate(("{", '{"keys": []}', '{"keys": [{"name": "x", "key": "onion"}, 1]}')):
+        replace(text, "the former API keys stay in use: --api-keys-file")
+        deadline = time.monotonic() + 5 * PATIENCE
+        while server.log.count("stay in use") <= n:
+            assert time.monotonic() < deadline
+        assert [ask("sesame"), ask("onion")] == [200, 401]
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(ask, "sesame", 3000)
+        server.wait_for("quire_requests_running", 1)
+        new = [{"name": "x", "key": "onion", "tokens-per-minute": 30},
+               {"name": "y", "key": "lily", "tokens-per-minute": 30},
+               {"name": "b", "key": "poppies", "tokens-per-minute": 30}]
+        replace(json.dumps({"keys": new}), "read the API keys again: there are 3")
+        assert [ask("sesame"), ask("poppy")] == [401, 401]
+        assert running.result() == 200
+    # A name keeps what its key has used; others begin with what a minute allows.
+    assert [ask("poppies"), ask("onion"), ask("lily"), ask("lily")] == [429, 200, 200, 429]
+    for key in ("sesame", "poppy", "onion", "lily"):
+        assert key not in server.log
+
+
+def test_a_single_key_can_be_replaced(serve, tmp_path, tiny_model):
+    path = tmp_path / "key"
+    path.write_text("sesame")
+    server = serve("--api-key-file", path, model=tiny_model, env={"QUIRE_API_KEYS": json.dumps(
+        {"keys": [{"name": "fixed", "key": "poppy"}]})})
+
+    def statuses(*keys):
+        return [server.get("/version", headers={"x-api-key": key}).status for key in keys]
+
+    path.write_text("two\nlines")
+    server.terminate(signal.SIGHUP)
+    server.wait_logged("the former API keys stay in use: --api-key-file")
+    assert statuses("sesame", "poppy", "onion") == [200, 200, 401]
+    for key in ("onion", "lily"):
+        path.write_text(key)
+        server.terminate(signal.SIGHUP)
+        deadline = time.monotonic() + 5 * PATIENCE
+        while statuses(key) != [200]:
+            assert time.monotonic() < deadline
+        assert statuses("sesame", "poppy") == [401, 200]
+
+
+def test_without_files_there_is_nothing_to_read_again(serve, tiny_model):
+    server = serve(model=tiny_model, env={"QUIRE_API_KEY": "sesame"})
+    server.terminate(signal.SIGHUP)
+    server.wait_logged("there is nothing to read again")
+    assert server.get("/version").status == 401
 
 
 @pytest.mark.parametrize("content,why", [

@@ -16,8 +16,12 @@
 #include "tests/server/fake_engine.h"
 
 static struct api_key some_keys[] = {
-    {.name = (char[]){"a"}, .key = (char[]){"secret"}, .weight = 1},
-    {.name = (char[]){"b"}, .key = (char[]){"other"}, .weight = 3, .tokens_per_minute = 20}};
+    {.name = (char[]){"a"}, .key = (char[]){"secret"}, .weight = 1, .tenant = 1},
+    {.name = (char[]){"b"},
+     .key = (char[]){"other"},
+     .weight = 3,
+     .tokens_per_minute = 20,
+     .tenant = 2}};
 const struct api_keys rig_keys = {.all = some_keys, .n = 2};
 
 int rig_set_up(void **state) {
