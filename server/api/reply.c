@@ -12,32 +12,38 @@
 /* Limits for what the client chose in a log line. */
 enum { METHOD_BYTES = 32, PATH_BYTES = 256 };
 
-void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
-                unsigned status, double seconds) {
+static void note(struct server *server, enum log_level level, const char *request_id,
+                 const char *method, const char *path, unsigned status, double seconds) {
     char quoted_method[METHOD_BYTES], quoted_path[PATH_BYTES];
     log_quote(quoted_method, sizeof(quoted_method), method);
     log_quote(quoted_path, sizeof(quoted_path), path);
     counters_count_answer(&server->counters, server->route_of ? server->route_of(path) : NULL,
                           method, status, seconds);
     if (seconds < 0) {
-        log_event(LOG_INFO, "request id=%s method=%s path=%s status=%u", request_id, quoted_method,
+        log_event(level, "request id=%s method=%s path=%s status=%u", request_id, quoted_method,
                   quoted_path, status);
     } else {
-        log_event(LOG_INFO, "request id=%s method=%s path=%s status=%u ms=%.0f", request_id,
+        log_event(level, "request id=%s method=%s path=%s status=%u ms=%.0f", request_id,
                   quoted_method, quoted_path, status, 1e3 * seconds);
     }
 }
 
-void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
-                const char *content_type, struct buffer *body) {
+void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
+                unsigned status, double seconds) {
+    note(server, LOG_INFO, request_id, method, path, status, seconds);
+}
+
+static void reply(struct server *server, struct http_exchange *exchange, enum log_level level,
+                  unsigned status, const char *content_type, struct buffer *body) {
     static const char no_memory[] = REPLY_NO_MEMORY;
     if (body->failed) {
         buffer_fini(body);
         status = 500;
+        level = LOG_INFO;
         content_type = "application/json";
     }
-    reply_note(server, http_request_id(exchange), http_method(exchange), http_path(exchange),
-               status, -1);
+    note(server, level, http_request_id(exchange), http_method(exchange), http_path(exchange),
+         status, -1);
     if (body->data) {
         http_reply(exchange, status, content_type, body->data, body->length);
     } else {
@@ -45,6 +51,15 @@ void reply_text(struct server *server, struct http_exchange *exchange, unsigned 
                    status == 500 ? strlen(no_memory) : 0);
     }
     buffer_fini(body);
+}
+
+void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
+                const char *content_type, struct buffer *body) {
+    reply(server, exchange, LOG_INFO, status, content_type, body);
+}
+
+void reply_polled(struct server *server, struct http_exchange *exchange, struct buffer *body) {
+    reply(server, exchange, LOG_DEBUG, 200, "application/json", body);
 }
 
 void reply_json(struct server *server, struct http_exchange *exchange, unsigned status,

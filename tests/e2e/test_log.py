@@ -113,6 +113,16 @@ def test_a_log_that_cannot_be_written_stops_nobody(tmp_path, tiny_model):
     assert server.stop() == 0
 
 
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_what_the_page_polls_does_not_fill_the_log(serve, tiny_model, level):
+    server = serve("--log-level", level, model=tiny_model)
+    for _ in range(3):
+        assert server.get("/state").status == 200
+    server.get("/version", headers={"x-request-id": "afterwards"})
+    server.wait_logged("id=afterwards ")
+    assert server.log.count("path=/state status=200") == (3 if level == "debug" else 0)
+
+
 def logged(server, request_id):
     server.wait_logged(f"id={request_id} ")
     found = [line for line in server.log.splitlines() if f"id={request_id} " in line]
