@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "server/bench/bench.h"
+#include "server/health_command.h"
 #include "server/serve.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/build_info.h"
@@ -196,6 +197,17 @@ static int run_tokenize(int argc, char **argv) {
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 
+static int run_health(int argc, char **argv) {
+    struct options options;
+    struct error err = {0};
+    int status;
+    if (load_options(&options, argc, argv, &status)) return status;
+    const int rc = health_command(&options, &err);
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    options_fini(&options);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
 static int run_version(int argc, char **argv) {
     char model_dir[PATH_MAX];
     struct error err = {0};
@@ -224,6 +236,8 @@ static const struct subcommand commands[] = {
      run_tune},
     {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input",
      run_tokenize},
+    {"health", "health [options]          ask the server of these settings whether it works",
+     run_health},
     {"version", "version                   print version, commit, backends and the default model",
      run_version},
     {"help", "help                      print this", run_help},
