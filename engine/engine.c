@@ -695,14 +695,22 @@ static void *run_engine(void *arg) {
 
 /* ---- any thread ---- */
 
+static int check_places(const struct engine *e, uint32_t n_live, uint32_t n_more,
+                        struct error *err) {
+    if ((uint64_t)n_live + n_more <= n_places(e)) return 0;
+    return error_set(err, ERR_FULL, "the queue is full: %u requests are running or waiting",
+                     n_live);
+}
+
+int engine_check_room(struct engine *e, struct error *err) {
+    return check_places(e, atomic_load(&e->n_live), 1, err);
+}
+
 /* Claims places in the queue for n requests, all or none. */
 static int claim_places(struct engine *e, uint32_t n, struct error *err) {
-    const uint64_t room = n_places(e);
     unsigned live = atomic_load(&e->n_live);
     do {
-        if ((uint64_t)live + n > room)
-            return error_set(err, ERR_FULL, "the queue is full: %u requests are running or waiting",
-                             live);
+        if (check_places(e, live, n, err)) return ERR_FULL;
     } while (!atomic_compare_exchange_weak(&e->n_live, &live, live + n));
     return 0;
 }

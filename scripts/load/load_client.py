@@ -18,6 +18,7 @@ class Sample:
         self.n_tokens = self.n_prompt = self.n_cached = 0
         self.text = ""
         self.error = None
+        self.refused = None  # seconds from sending the request to the answer 429
 
     @property
     def first(self):
@@ -112,6 +113,7 @@ class Client:
             await self.open()
         url = urllib.parse.urlsplit(self.options.url)
         key = f"Authorization: Bearer {self.options.api_key}\r\n" if self.options.api_key else ""
+        sent = time.monotonic()
         self.writer.write(f"POST {url.path.rstrip('/')}{path} HTTP/1.1\r\n"
                           f"Host: {url.netloc}\r\n{key}Content-Type: application/json\r\n"
                           f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -119,14 +121,19 @@ class Client:
         status = int(head.split(" ", 2)[1])
         if status != 200:
             text = (await self.read_plain_body(head)).decode(errors="replace")
-            raise ValueError(f"HTTP {status}: {text[:300]}")
+            sample.error = f"HTTP {status}: {text[:300]}"
+            sample.refused = time.monotonic() - sent if status == 429 else None
+        else:
+            await self.read_stream(head, sample)
+        if "connection: close" in head:
+            self.close()
+
+    async def read_stream(self, head, sample):
         async for event in self.events(head):
             if "error" in event:
                 raise ValueError(f"error event: {event['error']}")
             sample.note(event)
         sample.ended = time.monotonic()
-        if "connection: close" in head:
-            self.close()
 
     async def read_plain_body(self, head):
         for line in head.split("\r\n"):

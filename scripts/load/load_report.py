@@ -32,6 +32,9 @@ def summarise(options, samples, seconds, late):
     }
     if options.rate:
         result |= {"offered_requests_per_s": options.rate, "latest_send_ms": round(1000 * late, 3)}
+    refused = [sample.refused for sample in samples if sample.refused is not None]
+    if refused:
+        result["refused"] = {"requests": len(refused), "ms": percentiles(refused)}
     if options.goodput_ttft or options.goodput_itl:
         n_met = sum(meets(options, sample) for sample in good)
         result["goodput"] = {
@@ -55,6 +58,11 @@ def print_table(result, out):
     if result["loop"] == "open":
         print(f"offered: {result['offered_requests_per_s']} requests/s; sent at most "
               f"{result['latest_send_ms']:.1f} ms late", file=out)
+    if "refused" in result:
+        times = result["refused"]["ms"]
+        print(f"refused with 429: {result['refused']['requests']} requests; the answer took "
+              f"{times['p50']:.2f} ms (median), {times['p99']:.2f} (99th percentile), "
+              f"{times['max']:.2f} (most)", file=out)
     if "goodput" in result:
         goodput = result["goodput"]
         limits = [f"{name} {goodput[key]:g} ms" for name, key in

@@ -404,11 +404,26 @@ static int check_rate(struct server *server, const struct api_key *key, struct a
     return ERR_INVALID;
 }
 
+/* Refuses a request that could not wait, before its body is read: in an overload only the work for
+ * those that are accepted is worth its time. */
+static int check_room(struct server *server, struct api_error *err) {
+    struct error why = {0};
+    if (!engine_check_room(server->engine, &why)) return 0;
+    server->counters.n_queue_full++;
+    return api_error_from(err, &why, NULL);
+}
+
+static int check_start(struct server *server, const struct api_key *key, struct api_error *err) {
+    if (server->draining) return refuse_stopping(err);
+    const int rc = check_rate(server, key, err);
+    return rc ? rc : check_room(server, err);
+}
+
 void completion_start(struct server *server, struct http_exchange *exchange,
                       const struct completion_api *api) {
     const struct api_key *key = auth_find(server->keys, exchange);
     struct api_error err;
-    if (server->draining ? refuse_stopping(&err) : check_rate(server, key, &err)) {
+    if (check_start(server, key, &err)) {
         reply_error_as(server, exchange, &err, api->write_error);
         return;
     }

@@ -54,6 +54,33 @@ def test_goodput_counts_what_is_within_its_limits(server, tmp_path):
     assert (none["share"], every["share"], slow["share"]) == (0, 1, 0)
 
 
+def test_refusals_are_counted_and_timed(serve, tmp_path):
+    """One runs and one waits; the other six clients are refused at once, and not counted as good."""
+    server = serve("--max-num-seqs", 1, "--max-num-queued-reqs", 1)
+    done = run(tmp_path, sys.executable, ROOT / "scripts/load/loadtest.py", "--url", server.url, "--json",
+               "--clients", 8, "--requests", 8, "--prompt-tokens", 8, "--max-tokens", 200,
+               "--goodput-ttft", 1e9)
+    assert done.returncode == 1 and "HTTP 429" in done.stderr
+    result = json.loads(done.stdout)
+    assert result["refused"]["requests"] == result["failed"] == 6
+    assert 0 < result["refused"]["ms"]["p50"] <= result["refused"]["ms"]["max"]
+    assert result["goodput"]["share"] == 0.25
+
+
+def test_an_overload_says_what_is_left(serve, tmp_path):
+    server = serve("--max-num-seqs", 2, "--max-num-queued-reqs", 2)
+    arguments = ("--url", server.url, "--clients", 4, "--runs", 1, "--seconds", 2,
+                 "--capacity-requests", 8, "--prompt-tokens", 8, "--max-tokens", 32)
+    done = run(tmp_path, ROOT / "scripts/load/overload.py", *arguments, "--least", 0, "--within", 1e9)
+    head, line, median = (text.split(",") for text in done.stdout.splitlines())
+    values = dict(zip(head[1:], map(float, line[1:]), strict=True))
+    assert done.returncode == 0 and median[1:] == line[1:], done.stdout + done.stderr
+    assert values["refused"] > 0 == values["failed"]
+    assert values["offered_per_s"] > 5 * values["goodput_per_s"] > 0
+    done = run(tmp_path, ROOT / "scripts/load/overload.py", *arguments, "--within", 0)
+    assert done.returncode == 1
+
+
 def test_a_conversation_finds_its_earlier_turns_cached(server, tmp_path):
     arguments = ("--mix", "conversation", "--turns", 3, "--clients", 1, "--requests", 3, "--api")
     for api in ("chat", "completions"):

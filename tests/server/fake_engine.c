@@ -22,6 +22,7 @@ struct sequence {
 };
 
 struct engine {
+    bool is_full;
     struct engine_info info;
     struct model_config model;
     void (*wake)(void *);
@@ -317,6 +318,14 @@ uint32_t fake_engine_step(struct engine *engine) {
         free(s);
     }
     return engine->n_live;
+}
+
+void fake_engine_fill(struct engine *engine, bool is_full) {
+    engine->is_full = is_full;
+}
+
+int engine_check_room(struct engine *engine, struct error *err) {
+    return engine->is_full ? error_set(err, ERR_FULL, "the fake engine is full") : 0;
 }
 
 int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,

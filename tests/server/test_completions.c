@@ -372,6 +372,21 @@ static void the_engines_refusals_become_statuses(void **state) {
     assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
 }
 
+static void a_full_queue_refuses_before_the_body_is_read(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = post("{\"prompt\":");
+    fake_engine_fill(rig->server.engine, true);
+    rig_begin(rig, &exchange);
+    assert_int_equal(exchange.status, 429);
+    assert_string_equal(exchange.headers.data, "Retry-After: 1\n");
+    assert_int_equal(rig->server.counters.n_queue_full, 1);
+    fake_http_fini(&exchange);
+    assert_error(ask(rig, "{\"prompt\":\"x\"}", 429), "queue_full");
+    fake_engine_fill(rig->server.engine, false);
+    json_decref(ask(rig, "{\"prompt\":", 400));
+    assert_int_equal(rig->server.counters.n_queue_full, 2);
+}
+
 /* The engine knows what suits the pool and the model; the API, what the budget is called. */
 static void a_refused_budget_is_called_by_its_name(void **state) {
     struct rig *rig = *state;
@@ -687,6 +702,7 @@ int main(void) {
         TEST(a_failure_midway_is_an_error_event),
         TEST(a_silent_stream_gets_comments),
         TEST(the_engines_refusals_become_statuses),
+        TEST(a_full_queue_refuses_before_the_body_is_read),
         TEST(a_refused_budget_is_called_by_its_name),
         TEST(a_failed_sequence_fails_the_answer),
         TEST(leaving_cancels_every_sequence),
