@@ -198,6 +198,15 @@ def context_of(url):
         return json.loads(connection.getresponse().read())["data"][0]["max_model_len"]
 
 
+def is_ready(port):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        try:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+
+
 @contextlib.contextmanager
 def own_server(binary, arguments):
     with socket.socket() as probe:
@@ -206,14 +215,10 @@ def own_server(binary, arguments):
     process = subprocess.Popen([binary, "serve", "--batch-invariant=true", *arguments,
                                 "--port", str(port), "--log-level", "warn"])
     try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                if process.poll() is not None:
-                    sys.exit(f"{binary} ended with {process.returncode}")
-                time.sleep(0.05)
+        while not is_ready(port):
+            if process.poll() is not None:
+                sys.exit(f"{binary} ended with {process.returncode}")
+            time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.send_signal(signal.SIGTERM)

@@ -42,7 +42,8 @@ def wait_ready(port, process, seconds=120):
             if connection.getresponse().status == 200:
                 return
         except OSError:
-            time.sleep(0.02)
+            pass
+        time.sleep(0.02)
     sys.exit("stalled_log: the server is not ready")
 
 
