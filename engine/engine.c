@@ -702,8 +702,8 @@ static int check_places(const struct engine *e, uint32_t n_live, uint32_t n_more
                      n_live);
 }
 
-int engine_check_room(struct engine *e, struct error *err) {
-    return check_places(e, atomic_load(&e->n_live), 1, err);
+int engine_check_room(struct engine *e, uint32_t n_requests, struct error *err) {
+    return check_places(e, atomic_load(&e->n_live), n_requests, err);
 }
 
 /* Claims places in the queue for n requests, all or none. */

@@ -119,9 +119,9 @@ struct engine_info {
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err);
 const struct engine_info *engine_info(const struct engine *engine);
 
-/* Returns ERR_FULL while the queue has no place for any request, so that none need be prepared in
- * vain; else 0.  A place may be gone by the time of engine_submit(). */
-int engine_check_room(struct engine *engine, struct error *err);
+/* Returns ERR_FULL while the queue has no place for so many requests, so that none need be prepared in
+ * vain; else 0.  No place is taken by it. */
+int engine_check_room(struct engine *engine, uint32_t n_requests, struct error *err);
 
 /* Submits n_requests requests, all or none.  On success takes ownership of the arrays and writes
  * ids[i]; on failure the caller keeps ownership.

@@ -373,6 +373,7 @@ static int submit(struct completion *c) {
 static void job_done(struct job *job) {
     struct completion *c = (struct completion *)job;
     struct server *server = job->server;
+    server->n_preparing--;
     if (job->exchange && !job->rc && c->cancelled) job->rc = refuse_cancelled(&job->err);
     if (job->exchange && !job->rc) job->rc = submit(c);
     if (!job->exchange || job->rc) {
@@ -405,10 +406,10 @@ static int check_rate(struct server *server, const struct api_key *key, struct a
 }
 
 /* Refuses a request that could not wait, before its body is read: in an overload only the work for
- * those that are accepted is worth its time. */
+ * those that are accepted is worth its time.  Those that are being prepared have a place each. */
 static int check_room(struct server *server, struct api_error *err) {
     struct error why = {0};
-    if (!engine_check_room(server->engine, &why)) return 0;
+    if (!engine_check_room(server->engine, server->n_preparing + 1, &why)) return 0;
     server->counters.n_queue_full++;
     return api_error_from(err, &why, NULL);
 }
@@ -430,6 +431,7 @@ void completion_start(struct server *server, struct http_exchange *exchange,
     struct completion *c = (struct completion *)job_start(server, exchange, JOB_COMPLETION,
                                                           api->size, api->run, job_done);
     if (!c) return;
+    server->n_preparing++;
     c->api = api;
     c->tenant = key ? key->tenant : 0;
     c->weight = key ? key->weight : 1;

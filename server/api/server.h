@@ -56,6 +56,7 @@ struct server {
     struct counters counters;
     struct job_lanes jobs;
     struct completion *completions; /* accepted by the engine and not yet finished */
+    uint32_t n_preparing;           /* completions that have not come to the engine yet */
 };
 
 #endif

@@ -22,7 +22,7 @@ struct sequence {
 };
 
 struct engine {
-    bool is_full;
+    uint32_t n_most;
     struct engine_info info;
     struct model_config model;
     void (*wake)(void *);
@@ -170,6 +170,7 @@ void sampling_fini(struct sampling_params *params) {
 struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx) {
     struct engine *engine = calloc(1, sizeof(*engine));
     if (!engine) abort();
+    engine->n_most = UINT32_MAX;
     engine->model.n_vocab = FAKE_N_VOCAB;
     engine->model.max_position = FAKE_MAX_LEN;
     engine->info = (struct engine_info){.max_model_len = FAKE_MAX_LEN,
@@ -320,12 +321,13 @@ uint32_t fake_engine_step(struct engine *engine) {
     return engine->n_live;
 }
 
-void fake_engine_fill(struct engine *engine, bool is_full) {
-    engine->is_full = is_full;
+void fake_engine_leave_room(struct engine *engine, uint32_t n) {
+    engine->n_most = engine->n_live + n;
 }
 
-int engine_check_room(struct engine *engine, struct error *err) {
-    return engine->is_full ? error_set(err, ERR_FULL, "the fake engine is full") : 0;
+int engine_check_room(struct engine *engine, uint32_t n_requests, struct error *err) {
+    if (engine->n_live + n_requests <= engine->n_most) return 0;
+    return error_set(err, ERR_FULL, "the fake engine is full");
 }
 
 int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,

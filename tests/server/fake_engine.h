@@ -31,7 +31,7 @@ uint32_t fake_engine_step(struct engine *engine);
 
 /* Makes the next submits fail, about that parameter; code 0: no more. */
 void fake_engine_refuse(struct engine *engine, int code, const char *param);
-void fake_engine_fill(struct engine *engine, bool is_full); /* there is no room for requests */
+void fake_engine_leave_room(struct engine *engine, uint32_t n); /* for n requests more */
 /* Makes sequences answer with this ASCII text, a byte a token; NULL: with letters. */
 void fake_engine_answer(struct engine *engine, const char *text);
 void fake_engine_fail_after(struct engine *engine, uint32_t n); /* sequences fail after n tokens */

@@ -375,16 +375,31 @@ static void the_engines_refusals_become_statuses(void **state) {
 static void a_full_queue_refuses_before_the_body_is_read(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchange = post("{\"prompt\":");
-    fake_engine_fill(rig->server.engine, true);
+    fake_engine_leave_room(rig->server.engine, 0);
     rig_begin(rig, &exchange);
     assert_int_equal(exchange.status, 429);
     assert_string_equal(exchange.headers.data, "Retry-After: 1\n");
     assert_int_equal(rig->server.counters.n_queue_full, 1);
     fake_http_fini(&exchange);
     assert_error(ask(rig, "{\"prompt\":\"x\"}", 429), "queue_full");
-    fake_engine_fill(rig->server.engine, false);
+    fake_engine_leave_room(rig->server.engine, 1);
     json_decref(ask(rig, "{\"prompt\":", 400));
     assert_int_equal(rig->server.counters.n_queue_full, 2);
+}
+
+static void a_request_that_is_being_prepared_has_its_place(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange first = post("{\"prompt\":\"x\",\"max_tokens\":1}"), second = first;
+    fake_engine_leave_room(rig->server.engine, 1);
+    routes_handle(&first, &rig->server);
+    routes_handle(&second, &rig->server);
+    assert_int_equal(second.status, 429); /* at once */
+    uv_run(&rig->loop, UV_RUN_DEFAULT);
+    rig_finish(rig);
+    assert_int_equal(first.status, 200);
+    fake_http_fini(&first);
+    fake_http_fini(&second);
+    json_decref(ask(rig, "{\"prompt\":\"x\"}", 200)); /* and is given back */
 }
 
 /* The engine knows what suits the pool and the model; the API, what the budget is called. */
@@ -703,6 +718,7 @@ int main(void) {
         TEST(a_silent_stream_gets_comments),
         TEST(the_engines_refusals_become_statuses),
         TEST(a_full_queue_refuses_before_the_body_is_read),
+        TEST(a_request_that_is_being_prepared_has_its_place),
         TEST(a_refused_budget_is_called_by_its_name),
         TEST(a_failed_sequence_fails_the_answer),
         TEST(leaving_cancels_every_sequence),
