@@ -64,6 +64,8 @@ def loadtest(options, seed, *arguments):
 def measure_capacity(options, seed):
     result = loadtest(options, seed, "--clients", options.clients,
                       "--requests", options.capacity_requests)
+    if result["goodput"]["requests_per_s"] == 0:
+        sys.exit("overload: no answer of the closed loop is within --ttft and --itl")
     return result["goodput"]["requests_per_s"]
 
 

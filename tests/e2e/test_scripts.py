@@ -79,6 +79,8 @@ def test_an_overload_says_what_is_left(serve, tmp_path):
     assert values["offered_per_s"] > 5 * values["goodput_per_s"] > 0
     done = run(tmp_path, ROOT / "scripts/load/overload.py", *arguments, "--within", 0)
     assert done.returncode == 1
+    done = run(tmp_path, ROOT / "scripts/load/overload.py", *arguments, "--ttft", 1e-3)
+    assert done.returncode == 1 and "--ttft" in done.stderr
 
 
 def test_a_conversation_finds_its_earlier_turns_cached(server, tmp_path):
