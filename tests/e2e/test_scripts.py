@@ -3,7 +3,7 @@ import json
 import subprocess
 import sys
 
-from server import PATIENCE, ROOT
+from server import BINARY, PATIENCE, ROOT, Server
 
 
 def run(directory, *command):
@@ -113,3 +113,45 @@ def test_the_evaluation_finds_its_python_from_anywhere(tmp_path):
     assert done.returncode in (1, 2), done.stderr
     assert "no Python module" not in done.stderr and "Traceback" not in done.stderr
     assert run(tmp_path, ROOT / "scripts/quality/eval", "--help").stdout.startswith("usage: eval.py")
+
+
+def constrained(directory, *arguments):
+    return run(directory, sys.executable, ROOT / "scripts/load/constrained.py", "--binary", BINARY,
+               "--streams", 3, "--max-tokens", 12, "--rounds", 1, *arguments)
+
+
+def test_constrained_streams_are_compared_with_free_ones(tmp_path):
+    done = constrained(tmp_path)
+    assert done.returncode == 0, done.stderr
+    head, *rows = [line.split(",") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["expression", "strings", "records", "new-states"]
+    for row in rows:
+        figures = dict(zip(head, row, strict=True))
+        assert (figures["streams"], figures["tokens"], figures["rounds"]) == ("3", "12", "1")
+        free, held = float(figures["free_tokens_per_s"]), float(figures["constrained_tokens_per_s"])
+        assert abs(held / free - float(figures["ratio"])) < 0.01
+
+
+def test_constrained_streams_below_their_floor_are_a_failure(server, tmp_path):
+    done = constrained(tmp_path, "--url", server.url, "--form", "records", "--floor", 1000)
+    assert done.returncode == 1 and "below 1000.0: records" in done.stderr
+    done = constrained(tmp_path, "--url", server.url, "--form", "new-states", "--floor", 1000)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_model_to_measure_has_as_many_tokens_as_it_is_asked(tmp_path):
+    """The grown vocabulary has no holes and no merge of what it lacks, and answers are of its tokens."""
+    folder = tmp_path / "grown"
+    done = run(tmp_path, sys.executable, ROOT / "scripts/fixtures/make_bench_model.py", folder, "--dim",
+               64, "--layers", 1, "--heads", 2, "--kv-heads", 1, "--ffn", 64, "--vocab", 20000,
+               "--config-only", "--large-tokenizer")
+    assert done.returncode == 0, done.stderr
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    assert sorted([*vocab.values(), *(token["id"] for token in tokenizer["added_tokens"])]) == \
+        list(range(20000))
+    assert all(left + right in vocab for left, right in tokenizer["model"]["merges"])
+    with Server(tmp_path, "--load-format", "dummy", model=folder) as grown:
+        answer = grown.post("/v1/completions", {
+            "prompt": "a", "max_tokens": 64, "seed": 1, "return_token_ids": True}).json()["choices"][0]
+    assert len({id for id in answer["token_ids"] if 8192 <= id < 20000}) > 10
