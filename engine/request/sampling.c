@@ -80,7 +80,9 @@ int sampling_state_init(struct sampling_state *state, const struct sampling_para
     state->seed = params->has_seed ? params->seed : rng_fresh_seed();
     state->counting =
         s->repetition_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0;
-    uint32_t n = params->n_stop_tokens + (params->ignore_eos ? 0 : n_eos);
+    /* A grammar's text ends with an end token, ignored or not. */
+    const bool can_end = params->grammar || !params->ignore_eos;
+    const uint32_t n = params->n_stop_tokens + (can_end ? n_eos : 0);
     if (params->min_tokens == 0 || n == 0) return 0;
     state->banned = malloc(n * sizeof(*state->banned));
     if (!state->banned) return ERR_NOMEM;

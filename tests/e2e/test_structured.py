@@ -126,6 +126,16 @@ def test_answers_are_of_the_form(grammars, fields, holds, sampling):
         assert holds(text), text
 
 
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_min_tokens_delays_the_end_of_a_form(grammars, ignore_eos):
+    """The end may follow each digit.  With logit_bias no other token is as likely."""
+    fields = {"guided_regex": "[0-9]+", "ignore_eos": ignore_eos, "temperature": 1, "n": 4,
+              "logit_bias": {"8188": 100, "8190": 100}, "return_token_ids": True}
+    for n in (0, 12):
+        choices = complete(grammars, min_tokens=n, **fields)["choices"]
+        assert [len(choice["token_ids"]) for choice in choices] == [max(2, n + 1)] * 4
+
+
 def test_texts_of_generated_schemas_are_valid():
     """A short form of tests/grammar/check_schemas.py."""
     pytest.importorskip("jsonschema")
