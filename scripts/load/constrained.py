@@ -18,7 +18,8 @@ compiled before it is measured.  The forms:
     strings      a JSON array of strings
     records      a JSON array of objects with strings, an integer and an array; partly forced text
     new-states   words of at most three letters, counted: no state comes twice, so no mask is found
-                 again.  It is the case in which the figures must be bad, and no floor is asked of it.
+                 again.  It is the case in which the figures are bad where masks take longer than a
+                 step, as with large vocabularies on a GPU; no floor is asked of it.
 
 Prints CSV: form, streams, tokens of an answer, rounds, median tokens per second of free and of
 constrained streams, median ratio of a round's two, the lowest and highest, and the processor time of
