@@ -39,7 +39,9 @@ int constraint_init(struct constraint *c, const struct sampling_params *params,
     if (!params->grammar) return 0;
     c->mask = calloc(grammar_mask_words(n_vocab), sizeof(*c->mask));
     int code = c->mask ? grammar_matcher_create(&c->matcher, params->grammar) : ERR_NOMEM;
-    if (!code && params->has_prefix) code = force_prefix(c, params->prefix);
+    c->waits = params->has_prefix && params->is_free_before;
+    c->awaited = params->prefix;
+    if (!code && params->has_prefix && !c->waits) code = force_prefix(c, params->prefix);
     if (code) constraint_fini(c);
     return code;
 }
@@ -65,7 +67,8 @@ static void accept(struct constraint *c, uint32_t token) {
 
 void constraint_take(struct constraint *c, uint32_t token) {
     if (!c->matcher || c->failed) return;
-    if (constraint_n_forced(c) == 0) accept(c, token);
+    if (c->waits) c->waits = token != c->awaited;
+    else if (constraint_n_forced(c) == 0) accept(c, token);
     else if (c->forced[c->first_forced++] != token) c->failed = ERR_INVALID;
 }
 
@@ -79,7 +82,8 @@ static uint32_t take_all(struct constraint *c, const uint32_t *tokens, size_t n)
 void constraint_force(struct constraint *c) {
     char text[CONSTRAINT_MAX_FORCED_BYTES];
     struct token_list tokens = {0};
-    if (!c->matcher || !c->tokenizer || c->failed || c->is_over || constraint_n_forced(c) > 0)
+    if (!c->matcher || !c->tokenizer || c->failed || c->is_over || c->waits ||
+        constraint_n_forced(c) > 0)
         return;
     const double began = thread_seconds();
     const size_t n = grammar_matcher_forced(c->matcher, text, sizeof(text));
@@ -125,7 +129,7 @@ static bool has_other(const struct constraint *c, const uint32_t *banned, uint32
 const uint32_t *constraint_mask(struct constraint *c, const uint32_t *banned, uint32_t n_banned,
                                 bool *ban) {
     *ban = n_banned > 0;
-    if (!c->matcher || c->failed || c->is_over) return NULL;
+    if (!c->matcher || c->failed || c->is_over || c->waits) return NULL;
     if (constraint_n_forced(c) > 0) {
         set_only(c, c->forced[c->first_forced]);
         return c->mask;

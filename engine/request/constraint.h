@@ -26,6 +26,9 @@ struct constraint {
     const struct tokenizer *tokenizer;
     uint32_t n_vocab;
     uint32_t *mask; /* grammar_mask_words(n_vocab) */
+    bool
+        waits; /* everything is allowed until the token `awaited`, behind which the grammar begins */
+    uint32_t awaited;
     /* [n_forced]: they come next, and the matcher has taken them already. */
     uint32_t *forced;
     uint32_t first_forced, n_forced;

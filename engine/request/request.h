@@ -17,6 +17,7 @@ struct grammar;
 struct sampling_params {
     struct grammar *grammar; /* which texts are allowed, counted (grammar.h); NULL: all */
     bool has_prefix;         /* with a grammar: `prefix` comes before all that it says */
+    bool is_free_before;     /* and any text before the prefix, or instead of it */
     uint32_t prefix;         /* a token, which may be special */
     struct sampler sampler;  /* temperature 1, every other one off */
     struct logit_bias *bias; /* owned */

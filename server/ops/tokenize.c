@@ -167,6 +167,7 @@ static int tokenize_chat(struct tokenize_job *t, bool strings) {
     rc = completion_request_encode(&request, t->job.server->info->tokenizer, limits, &t->job.err);
     if (!rc) write_tokens(t, &request.prompts.items[0].tokens, strings);
     completion_request_fini(&request);
+    chat_request_fini(&chat);
     return rc;
 }
 

@@ -1,14 +1,18 @@
 """Constrained answers of a real process: response_format, structured_outputs, tools that must be called.
 Models are the default one and a random one, which has no wish to comply."""
+import importlib.util
 import json
+import os
 import pathlib
+import random
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-from server import BINARY, MODEL, ROOT, sse_events
+from server import BINARY, MODEL, ROOT, SLOW, sse_events
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PERSON = {"type": "object", "properties": {
@@ -19,6 +23,15 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 HERMES = TEMPLATE + "{% if tools %}<tool_call>{% endif %}"
 LLAMA = TEMPLATE + "{% if tools %}{\"name\": \"\", \"parameters\": dictionary}{% endif %}"
 GLM4 = TEMPLATE + "{% if tools %}请使用 Json 格式表示调用的参数{% endif %}"
+CODER = TEMPLATE + "{% if tools %}<function=f>{% endif %}"
+GLM45 = TEMPLATE + "{% if tools %}<arg_key>{% endif %}"
+MISTRAL = TEMPLATE + "{% if tools %}{{ '[TOOL_CALLS]' }}{% endif %}"
+PHI4 = TEMPLATE + "{% if tools %}{{ '<|tool_call|>' }}{% endif %}"
+CALL_TOKENS = {MISTRAL: "[TOOL_CALLS]", PHI4: "<|tool_call|>"}
+CALL_TOKEN_ID = 8191  # that of <|pad|>, which it takes the place of
+N_TOOLS = 500 if os.environ.get("QUIRE_TEST_LONG") else 20 if SLOW else 40  # of each format
+FORMATS = {"hermes": HERMES, "llama": LLAMA, "glm4": GLM4, "qwen3-coder": CODER, "glm4.5": GLM45,
+           "mistral": MISTRAL, "phi4": PHI4}
 
 
 def complete(server, status=200, **fields):
@@ -248,11 +261,20 @@ def is_call(call):
             and arguments.get("n", 0) <= 5 and set(arguments) <= {"word", "n"})
 
 
-@pytest.mark.parametrize("template", [HERMES, LLAMA, GLM4], ids=["hermes", "llama", "glm4"])
+def serve_format(serve, tiny_model, tmp_path, template):
+    """A random model with the template, and with the special token that its calls begin with."""
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    (model / "chat_template.jinja").write_text(template)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        text = (model / name).read_text()
+        (model / name).write_text(text.replace("<|pad|>", CALL_TOKENS.get(template, "<|pad|>")))
+    return serve(model=model)
+
+
+@pytest.mark.parametrize("template", FORMATS.values(), ids=FORMATS)
 def test_calls_that_must_come(grammars, serve, tiny_model, tmp_path, template):
-    file = tmp_path / "template.jinja"
-    file.write_text(template)
-    server = serve("--chat-template", str(file), model=tiny_model)
+    server = serve_format(serve, tiny_model, tmp_path, template)
     named = {"type": "function", "function": {"name": "find"}}
     for choice, parallel in ((named, True), ("required", False), ("required", True)):
         answer = chat(server, tools=TOOLS, tool_choice=choice, parallel_tool_calls=parallel, temperature=1, n=4)
@@ -270,6 +292,110 @@ def test_calls_that_must_come(grammars, serve, tiny_model, tmp_path, template):
         assert all(map(is_call, one["message"].get("tool_calls", [])))
     bad = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}}]
     assert "not is not supported" in chat(server, 400, tools=bad)["error"]["message"]
+
+
+def make_tool(rng, name, maker):
+    """A strict tool whose arguments have random schemas, which the default one of a definition may be."""
+    properties = {key: maker.make(rng, 2) for key in rng.sample(maker.WORDS[:6], rng.randrange(4))}
+    schema = {"type": "object", "properties": properties}
+    if properties:
+        schema["required"] = rng.sample(list(properties), rng.randrange(len(properties) + 1))
+    if rng.random() < 0.3:
+        schema["$defs"] = {"shade": {"enum": ["light", "dark", "<none>", 3]},
+                           "list": {"type": "array", "items": {"$ref": "#/$defs/shade"}, "maxItems": 2}}
+        properties["shades"] = {"$ref": "#/$defs/list"}
+    if not properties and rng.random() < 0.7:
+        schema = {"type": "object", "additionalProperties": maker.make(rng, 1)}
+    return {"type": "function", "function": {"name": name, "strict": True, "parameters": schema}}
+
+
+def check_calls(choice, tools):
+    """Checks a choice's calls by an independent validator; returns how many there are."""
+    jsonschema = pytest.importorskip("jsonschema")
+    calls = choice["message"].get("tool_calls") or []
+    for call in calls:
+        (tool,) = [tool for tool in tools if tool["function"]["name"] == call["function"]["name"]]
+        jsonschema.validate(json.loads(call["function"]["arguments"]), tool["function"]["parameters"],
+                            jsonschema.Draft202012Validator)
+    return len(calls)
+
+
+@pytest.fixture(scope="module")
+def maker():
+    """Makes random schemas."""
+    pytest.importorskip("jsonschema")
+    path = ROOT / "tests" / "grammar" / "check_schemas.py"
+    spec = importlib.util.spec_from_file_location("check_schemas", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("template", FORMATS.values(), ids=FORMATS)
+def test_calls_of_generated_tools_are_valid(grammars, serve, tiny_model, tmp_path, maker, template):
+    """A random model has no wish to comply.  Answers that are cut are the beginning of one."""
+    server = serve_format(serve, tiny_model, tmp_path, template)
+    rng = random.Random(7)
+    n_calls = n_finished = 0
+    for i in range(N_TOOLS // 2):
+        tools = [make_tool(rng, name, maker) for name in ("f", "get_it")]
+        answer = chat(server, tools=tools, tool_choice="required", temperature=1, n=4, seed=i,
+                      parallel_tool_calls=bool(i % 2), max_tokens=600)
+        for choice in answer["choices"]:
+            if choice["finish_reason"] == "length":
+                continue
+            n_finished += 1
+            n = check_calls(choice, tools)
+            assert n > 0 and (n == 1 or i % 2), (tools, choice)
+            assert choice["message"]["content"] is None, (tools, choice)
+            n_calls += n
+    assert n_finished > N_TOOLS // 3 and n_calls > n_finished
+
+
+@pytest.mark.parametrize("template", FORMATS.values(), ids=FORMATS)
+def test_strict_tools_that_may_be_called(grammars, serve, tiny_model, tmp_path, maker, template):
+    """The answer may be text.  Where a call begins with a token, text is as free as without tools."""
+    server = serve_format(serve, tiny_model, tmp_path, template)
+    rng = random.Random(3)
+    bias = {str(CALL_TOKEN_ID): 4} if template in CALL_TOKENS else {}
+    n_calls = n_texts = 0
+    for i in range(N_TOOLS // 4):
+        tools = [make_tool(rng, name, maker) for name in ("f", "get_it")]
+        answer = chat(server, tools=tools, temperature=1, n=4, seed=i, max_tokens=300, logit_bias=bias)
+        for choice in answer["choices"]:
+            if choice["finish_reason"] != "length":
+                n_calls += check_calls(choice, tools)
+            n_texts += bool(choice["message"]["content"])
+    assert n_texts > 0 and (n_calls > 0 or not bias)
+
+
+@pytest.mark.parametrize("template", [CODER, GLM45], ids=["qwen3-coder", "glm4.5"])
+def test_arguments_without_quotes_are_of_their_types(grammars, serve, tiny_model, tmp_path, template):
+    """Forced values that look like others: the schema says what they are."""
+    server = serve_format(serve, tiny_model, tmp_path, template)
+    values = {"number_text": "12", "null_text": "null", "spaced": "  x ", "object_text": '{"a": 1}', "number": 12,
+              "marked": "a</parameter></arg_value>\n<tool_call>", "nothing": None, "quoted": '"x"', "list": ["<", "12"]}
+    properties = {key: {"const": value} for key, value in values.items()}
+    properties["lettered"] = {"type": "string", "pattern": "^</(arg_value|parameter)>$"}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": properties, "required": list(properties)}}}
+    (choice,) = chat(server, tools=[tool], tool_choice="required", parallel_tool_calls=False, max_tokens=900)["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments.pop("lettered") in ("</arg_value>", "</parameter>")
+    assert arguments == values
+
+
+@pytest.mark.parametrize("schema,named", [
+    ({"type": "object", "minProperties": 1}, "minProperties"),
+    ({"type": "object", "properties": {"a>b": {}}}, "a>b"),
+    ({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {}}}, "#/properties/b"),
+    ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "$ref #")])
+def test_what_elements_cannot_say_is_named(grammars, serve, tiny_model, tmp_path, schema, named):
+    server = serve_format(serve, tiny_model, tmp_path, CODER)
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    error = chat(server, 400, tools=[tool], tool_choice="required")["error"]
+    assert error["param"] == "tools" and named in error["message"], error
 
 
 def test_messages_and_responses_are_constrained_too(server, grammars):

@@ -81,8 +81,9 @@ def split(folder):
     """split(template, parts): what the program answers."""
     with subprocess.Popen([folder / "server/split_lines"], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE) as program:
-        def ask(template, parts):
-            program.stdin.write(json.dumps({"template": template, "parts": parts}).encode() + b"\n")
+        def ask(template, parts, tools=()):
+            program.stdin.write(json.dumps({"template": template, "parts": parts,
+                                            "tools": tools}).encode() + b"\n")
             program.stdin.flush()
             return json.loads(program.stdout.readline())
 
@@ -150,3 +151,37 @@ def test_answers_without_calls_stay_as_they_are(renderer, split, path):
         said = without_end(whole[len(prompt if whole.startswith(prompt) else prompt.rstrip()):])
         found = split(source, [said])
         assert (found["answer"], found["calls"]) == (said, []), found
+
+
+def schema_of(value):
+    """What a tool's author would say of the value; a mark in a string is told apart by no schema."""
+    if isinstance(value, str):
+        return {"type": "string"}
+    return {"type": ["number", "boolean", "null", "array", "object"]}
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_strings_that_look_like_others_are_told_by_the_schema(renderer, split, name):
+    source = (ROOT / f"tests/template/calls/{name}.jinja").read_text()
+    rng = random.Random(name)
+    n_lookalikes = 0
+    for number in range(N_ANSWERS):
+        calls = some_calls(rng, False)
+        for i, call in enumerate(calls):
+            function = call["function"]
+            function["name"] += str(i)
+            for key, value in function["arguments"].items():
+                if isinstance(value, str):
+                    value = rng.choice([value, "12", "null", "[1]", '"x"', " a\n", "\n", "", '{"a": 1}'])
+                    function["arguments"][key] = re.sub("</(arg_value|parameter|tool_call)>", "", value)
+                    n_lookalikes += is_json(value)
+        tools = [{"type": "function", "function": {"name": call["function"]["name"], "parameters": {
+            "type": "object", "properties": {key: schema_of(value) for key, value
+                                             in call["function"]["arguments"].items()}}}} for call in calls]
+        asked = [{"role": "user", "content": "q"}]
+        prompt = rendered(renderer, source, asked, add_generation_prompt=True)
+        whole = rendered(renderer, source, [*asked, {"role": "assistant", "content": "", "tool_calls": calls}])
+        found = split(source, [without_end(whole[len(prompt):])], tools)
+        assert [(call["name"], json.loads(call["arguments"])) for call in found["calls"]] == [
+            (call["function"]["name"], call["function"]["arguments"]) for call in calls], (number, whole)
+    assert n_lookalikes > 100

@@ -8,7 +8,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static int read_body(struct completion_request *out, const char *body, size_t length,
                      const struct request_limits *limits, struct api_error *err) {
     struct chat_request chat;
-    return messages_request_parse(out, &chat, false, body, length, limits, err);
+    const int rc = messages_request_parse(out, &chat, false, body, length, limits, err);
+    if (!rc) chat_request_fini(&chat);
+    return rc;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -12,6 +12,7 @@ static int read_body(struct completion_request *out, const char *body, size_t le
     struct responses_echo echo = {0};
     const int rc = responses_request_parse(out, &chat, &echo, body, length, limits, err);
     responses_echo_fini(&echo);
+    if (!rc) chat_request_fini(&chat);
     return rc;
 }
 

@@ -1,7 +1,8 @@
 /* fuzz_tool_calls.c - whatever a model writes, in whatever pieces: every call has a name and legal
  * arguments, and the pieces make no difference.
  *
- * The first byte chooses the format, the second the size of the pieces. */
+ * The first byte chooses the format and whether a schema is known, the second the size of the
+ * pieces. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_strings.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -29,10 +31,21 @@ struct parts {
     struct tool_split tools;
 };
 
-static void split(struct parts *parts, const struct tool_format *format, const char *text, size_t n,
-                  size_t piece) {
+/* Makes what is known of a tool with an argument of each kind. */
+static json_t *make_strings(void) {
+    static const char tools[] =
+        "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"type\":"
+        "\"string\"},\"b\":{\"type\":\"string\",\"pattern\":\"x\"},\"c\":{}}}}}]";
+    json_t *list = json_loads(tools, 0, NULL), *strings = tool_strings_create(list);
+    json_decref(list);
+    return strings;
+}
+
+static void split(struct parts *parts, const struct tool_format *format, const json_t *strings,
+                  const char *text, size_t n, size_t piece) {
     struct reasoning_split reasoning = {0};
-    *parts = (struct parts){.tools = {.format = format, .max_calls = TOOL_MAX_CALLS}};
+    *parts = (struct parts){
+        .tools = {.format = format, .strings = strings, .max_calls = TOOL_MAX_CALLS}};
     if (format->is_special) tool_split_special(&parts->tools, format->begin, strlen(format->begin));
     for (size_t i = 0; i < n; i += piece) {
         reasoning_add(&reasoning, text + i, n - i < piece ? n - i : piece, &parts->reasoning,
@@ -71,8 +84,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const struct tool_format *format = tool_format_of(signs[data[0] % 7]);
     const char *text = (const char *)data + 2;
     struct parts whole, cut;
-    split(&whole, format, text, size - 2, size);
-    split(&cut, format, text, size - 2, 1 + data[1] % 32);
+    json_t *strings = data[0] / 7 % 2 ? make_strings() : NULL;
+    split(&whole, format, strings, text, size - 2, size);
+    split(&cut, format, strings, text, size - 2, 1 + data[1] % 32);
     check_calls(&whole.tools);
     require_equal(&whole.reasoning, &cut.reasoning);
     require_equal(&whole.answer, &cut.answer);
@@ -83,5 +97,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     free_parts(&whole);
     free_parts(&cut);
+    json_decref(strings);
     return 0;
 }

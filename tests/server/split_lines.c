@@ -1,11 +1,11 @@
 /* split_lines.c - splits answers into text and calls for tests in other languages, in pieces of every
  * size.
  *
- *   {"template": "...", "parts": ["text", {"special": "[TOOL_CALLS]"}, "text"]}
+ *   {"template": "...", "parts": ["text", {"special": "[TOOL_CALLS]"}, "text"], "tools": [...]}
  *   {"format": "mistral", "answer": "...", "calls": [{"name": "f", "arguments": "{...}"}]}
  *   {"error": "..."}
  *
- * Each line of stdin is an answer, each line of stdout its result.  A text of n bytes is given in pieces
+ * Each line of stdin is an answer, each line of stdout its result.  `tools` may be missing.  A text of n bytes is given in pieces
  * of 1 byte, of 2, up to n; results that differ are an error.
  *
  * Thread: main.  Memory: one answer at a time. */
@@ -15,6 +15,7 @@
 #include <jansson.h>
 
 #include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_strings.h"
 
 static void add_text(struct tool_split *split, const json_t *text, size_t piece,
                      struct buffer *answer) {
@@ -37,8 +38,9 @@ static json_t *result_of(const struct tool_split *split, const struct buffer *an
                      answer->data ? answer->data : "", (int)answer->length, "calls", calls);
 }
 
-static json_t *split_once(const struct tool_format *format, const json_t *parts, size_t piece) {
-    struct tool_split split = {.format = format, .max_calls = TOOL_MAX_CALLS};
+static json_t *split_once(const struct tool_format *format, const json_t *strings,
+                          const json_t *parts, size_t piece) {
+    struct tool_split split = {.format = format, .strings = strings, .max_calls = TOOL_MAX_CALLS};
     struct buffer answer = {0};
     size_t i;
     json_t *part;
@@ -55,7 +57,7 @@ static json_t *split_once(const struct tool_format *format, const json_t *parts,
     return result;
 }
 
-static json_t *split_all(const json_t *request) {
+static json_t *split_all(const json_t *request, const json_t *strings) {
     const char *source = json_string_value(json_object_get(request, "template"));
     const struct tool_format *format = source ? tool_format_of(source) : NULL;
     const json_t *parts = json_object_get(request, "parts");
@@ -65,9 +67,9 @@ static json_t *split_all(const json_t *request) {
     json_array_foreach((json_t *)parts, i, part) {
         if (json_string_length(part) > n) n = json_string_length(part);
     }
-    json_t *first = split_once(format, parts, 1);
+    json_t *first = split_once(format, strings, parts, 1);
     for (size_t piece = 2; piece <= n; piece++) {
-        json_t *other = split_once(format, parts, piece);
+        json_t *other = split_once(format, strings, parts, piece);
         const bool same = json_equal(first, other);
         json_decref(other);
         if (same) continue;
@@ -82,11 +84,14 @@ int main(void) {
     char *line = NULL;
     size_t capacity = 0;
     while (getline(&line, &capacity, stdin) > 0) {
-        json_t *request = json_loads(line, 0, NULL), *out = split_all(request);
+        json_t *request = json_loads(line, 0, NULL);
+        json_t *strings = tool_strings_create(json_object_get(request, "tools"));
+        json_t *out = split_all(request, strings);
         json_dumpf(out, stdout, JSON_COMPACT);
         putchar('\n');
         fflush(stdout);
         json_decref(out);
+        json_decref(strings);
         json_decref(request);
     }
     free(line);

@@ -62,6 +62,7 @@ static void check_prompt(struct rig *rig, const char *fields, const char *expect
     if (rc) fail_msg("%s: %s", body, err.message);
     assert_string_equal(request.prompts.items[0].text, expected);
     completion_request_fini(&request);
+    chat_request_fini(&read);
 }
 
 static void text_is_the_content(void **state) {

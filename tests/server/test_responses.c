@@ -63,6 +63,7 @@ static void check_prompt(struct rig *rig, const char *fields, const char *expect
     if (rc) fail_msg("%s: %s", body, err.message);
     assert_string_equal(request.prompts.items[0].text, expected);
     completion_request_fini(&request);
+    chat_request_fini(&read);
     responses_echo_fini(&echo);
 }
 

@@ -16,6 +16,7 @@
 #include "engine/base/json_arena.h"
 #include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_strings.h"
 
 enum { N_ROUNDS = 500, MAX_CALLS = 4 };
 
@@ -354,6 +355,85 @@ static void only_so_many_calls_count(void **state) {
     tool_split_fini(&split);
 }
 
+static void special_tokens_may_be_shown(void **state) {
+    static const char *const marks[] = {"[TOOL_CALLS]", "<|tool_call|>"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct buffer answer = {0};
+        struct tool_split split = {.format = tool_format_of(marks[i]), .max_calls = 1};
+        tool_split_special(&split, marks[i], strlen(marks[i]));
+        tool_split_add(&split, marks[i], strlen(marks[i]), &answer);
+        tool_split_add(&split, "[{\"name\":\"f\"}]", 14, &answer);
+        tool_split_end(&split, &answer);
+        assert_int_equal(split.n_calls, 1);
+        assert_null(answer.data);
+        tool_split_fini(&split);
+    }
+}
+
+/* ---- arguments without quotes ---- */
+
+static const char typed_tools[] =
+    "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{"
+    "\"text\":{\"type\":\"string\"},\"word\":{\"enum\":[\"1\",\"x\"]},"
+    "\"code\":{\"type\":\"string\",\"pattern\":\"x\"},\"number\":{\"type\":\"number\"},"
+    "\"maybe\":{\"type\":[\"string\",\"null\"]}},"
+    "\"additionalProperties\":{\"type\":\"string\"}}}}]";
+
+/* Reads a call of one argument in both formats that write it bare. */
+static void check_typed(const json_t *strings, const char *key, const char *value,
+                        const char *expected) {
+    static const char *const signs[] = {"<function=", "<arg_key>"};
+    for (int i = 0; i < 2; i++) {
+        struct tool_split split = {
+            .format = tool_format_of(signs[i]), .strings = strings, .max_calls = 1};
+        struct buffer text = {0}, answer = {0};
+        char arguments[256];
+        if (i == 0)
+            buffer_printf(&text,
+                          "<tool_call>\n<function=f>\n<parameter=%s>\n%s\n</parameter>\n"
+                          "</function>\n</tool_call>",
+                          key, value);
+        else
+            buffer_printf(&text,
+                          "<tool_call>f\n<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n"
+                          "</tool_call>",
+                          key, value);
+        tool_split_add(&split, text.data, text.length, &answer);
+        tool_split_end(&split, &answer);
+        snprintf(arguments, sizeof(arguments), "{\"%s\":%s}", key, expected);
+        assert_int_equal(split.n_calls, 1);
+        assert_string_equal(split.calls[0].arguments.data, arguments);
+        tool_split_fini(&split);
+        buffer_fini(&text);
+        buffer_fini(&answer);
+    }
+}
+
+static void schemas_tell_strings_from_others(void **state) {
+    (void)state;
+    json_t *tools = json_loads(typed_tools, 0, NULL), *strings = tool_strings_create(tools);
+    check_typed(strings, "text", "12", "\"12\"");
+    check_typed(strings, "text", "\"a\"", "\"\\\"a\\\"\"");
+    check_typed(strings, "text", "None", "\"None\"");
+    check_typed(strings, "text", "", "\"\"");
+    check_typed(strings, "word", "1", "\"1\"");
+    check_typed(strings, "code", "12", "\"12\"");
+    check_typed(strings, "code", "\"</arg_value></parameter>\"", "\"</arg_value></parameter>\"");
+    check_typed(strings, "number", "12", "12");
+    check_typed(strings, "number", "-1e99999", "-1e99999");
+    check_typed(strings, "number", "123456789012345678901234567890",
+                "123456789012345678901234567890");
+    check_typed(strings, "number", "01", "\"01\"");
+    check_typed(strings, "number", "1.", "\"1.\"");
+    check_typed(strings, "maybe", "null", "null");
+    check_typed(strings, "maybe", "\"null\"", "\"null\"");
+    check_typed(strings, "other", "12", "\"12\"");
+    check_typed(NULL, "text", "12", "12");
+    json_decref(strings);
+    json_decref(tools);
+}
+
 /* ---- reasoning ---- */
 
 static void check_reasoning(enum reasoning_place first, const char *text, const char *reasoning,
@@ -403,6 +483,8 @@ int main(void) {
         cmocka_unit_test(other_text_is_the_answer),
         cmocka_unit_test(endless_ends_are_text),
         cmocka_unit_test(only_so_many_calls_count),
+        cmocka_unit_test(special_tokens_may_be_shown),
+        cmocka_unit_test(schemas_tell_strings_from_others),
         cmocka_unit_test(reasoning_is_split_off),
         cmocka_unit_test(a_prompt_may_begin_reasoning),
     };

@@ -193,7 +193,9 @@ void chat_completions(struct server *server, struct http_exchange *exchange) {
 static int read_rendered(struct completion_request *out, const char *body, size_t length,
                          const struct request_limits *limits, struct api_error *err) {
     struct chat_request chat;
-    return chat_request_parse(out, &chat, NULL, body, length, limits, err);
+    const int rc = chat_request_parse(out, &chat, NULL, body, length, limits, err);
+    if (!rc) chat_request_fini(&chat);
+    return rc;
 }
 
 static void write_rendered(const struct prompt_list *prompts, struct buffer *out) {

@@ -23,6 +23,7 @@ void conversation_run(struct job *job, completion_reader read) {
     for (uint32_t i = 0; i < chat->c.n_choices; i++) {
         chat->answers[i].split.place = first_place(&chat->request);
         chat->answers[i].tools.format = chat->request.tools;
+        chat->answers[i].tools.strings = chat->request.strings;
         chat->answers[i].tools.max_calls = chat->request.max_calls;
     }
 }
@@ -36,6 +37,7 @@ void conversation_fini(struct completion *c) {
         tool_split_fini(&chat->answers[i].tools);
     }
     free(chat->answers);
+    chat_request_fini(&chat->request);
 }
 
 /* ---- loop ---- */

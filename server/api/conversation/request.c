@@ -15,6 +15,7 @@
 #include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_constraint.h"
+#include "server/api/conversation/tool_strings.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
@@ -25,7 +26,8 @@ struct chat_reading {
     const json_t *messages, *documents, *effort, *kwargs;
     const json_t *tools;              /* NULL: none may be called */
     const struct tool_format *format; /* of calls to them */
-    const char *named;                /* the tool that must be called; NULL: any */
+    json_t *strings;   /* among their arguments, owned; NULL: the format tells them */
+    const char *named; /* the tool that must be called; NULL: any */
     bool no_tools, must_call, one_call;
     bool begins_reasoning; /* the rendered prompt does */
     bool logprobs, no_generation_prompt, has_generation_prompt, continues, keeps_reasoning;
@@ -34,6 +36,11 @@ struct chat_reading {
 
 static struct chat_reading *own(struct request_reading *r) {
     return r->own;
+}
+
+static int no_memory(struct api_error *err) {
+    api_error_set(err, 500, NULL, NULL, "no memory for the chat");
+    return ERR_NOMEM;
 }
 
 /* ---- members ---- */
@@ -209,8 +216,9 @@ static int settle(struct request_reading *r) {
 
 /* ---- what the answer may be ---- */
 
-/* Makes answers begin with the special token that the model's calls begin with. */
-static int set_prefix(struct request_reading *r, const struct tool_format *format) {
+/* Makes answers begin with the special token that the model's calls begin with.  is_free: text may come
+ * before it, or instead of it. */
+static int set_prefix(struct request_reading *r, const struct tool_format *format, bool is_free) {
     const struct tokenizer *tokenizer = r->limits->tokenizer;
     struct sampling_params *params = &r->request->params;
     for (uint32_t i = 0; tokenizer && i < r->limits->n_vocab; i++) {
@@ -218,11 +226,13 @@ static int set_prefix(struct request_reading *r, const struct tool_format *forma
         const char *bytes = tokenizer_token_bytes(tokenizer, i, &n);
         if (!bytes || n != strlen(format->begin) || memcmp(bytes, format->begin, n) != 0) continue;
         params->has_prefix = true;
+        params->is_free_before = is_free;
         params->prefix = i;
         return 0;
     }
-    return api_error_set(r->err, 400, "unsupported", "tool_choice",
-                         "tool_choice: the model has no token %s", format->begin);
+    const char *param = is_free ? "tools" : "tool_choice";
+    return api_error_set(r->err, 400, "unsupported", param, "%s: the model has no token %s", param,
+                         format->begin);
 }
 
 /* Constrains the answer to the calls that are asked for.  What response_format says is for answers
@@ -236,7 +246,8 @@ static int constrain_calls(struct request_reading *r, const struct tool_demand *
                              r->request->structured.param);
     int rc = tool_constraint_make(&format, demand, r->err);
     if (!rc) rc = structured_set_format(r->request, param, format, r->err);
-    return rc || !demand->format->is_special ? rc : set_prefix(r, demand->format);
+    return rc || !demand->format->is_special ? rc
+                                             : set_prefix(r, demand->format, !demand->must_call);
 }
 
 /* Lets the model think before a constrained answer. */
@@ -244,13 +255,20 @@ static int allow_reasoning(struct request_reading *r, bool begun) {
     struct completion_request *q = r->request;
     const char *param = q->structured.param;
     if (q->params.has_prefix) {
-        if (!begun) return 0;
+        if (!begun || q->params.is_free_before) return 0;
         return api_error_set(r->err, 400, "unsupported", param,
                              "%s is not supported where the prompt begins reasoning", param);
     }
     json_t *format = structured_format(&q->structured);
     if (format) format = tool_constraint_after_reasoning(format, begun);
     return structured_set_format(q, param, format, r->err);
+}
+
+/* Notes which arguments are strings, where the format does not tell. */
+static int note_strings(struct chat_reading *chat, struct api_error *err) {
+    if (!chat->format || !chat->format->elements) return 0;
+    chat->strings = tool_strings_create(chat->tools);
+    return chat->strings ? 0 : no_memory(err);
 }
 
 static int constrain(struct request_reading *r, const struct chat_template *model) {
@@ -260,18 +278,14 @@ static int constrain(struct request_reading *r, const struct chat_template *mode
                                        .named = chat->named,
                                        .must_call = chat->must_call,
                                        .one_call = chat->one_call || chat->named,
-                                       .format = chat->format};
+                                       .format = chat->format,
+                                       .strings = chat->strings};
     int rc = chat->tools && tool_demand_constrains(&demand) ? constrain_calls(r, &demand) : 0;
     if (rc || !r->request->structured.param || !(begun || model->marks_reasoning)) return rc;
     return allow_reasoning(r, begun);
 }
 
 /* ---- the prompt ---- */
-
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the chat");
-    return ERR_NOMEM;
-}
 
 static bool is_text(const json_t *value, const char *text) {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
@@ -359,7 +373,8 @@ static int read_chat(struct request_reading *r, const json_t *root,
     if (!rc) rc = make_prompt(r, model, text);
     if (rc) return rc;
     own(r)->begins_reasoning = reasoning_is_begun(text->bytes, text->n_bytes);
-    return constrain(r, model);
+    rc = note_strings(own(r), r->err);
+    return rc ? rc : constrain(r, model);
 }
 
 /* Translates a body, and reads what comes of it. */
@@ -404,12 +419,19 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
     if (rc) {
         template_text_fini(&text);
         completion_request_fini(&request);
+        json_decref(reading.strings);
         return rc;
     }
     chat->splits_reasoning = model->marks_reasoning && !reading.keeps_reasoning;
     chat->tools = reading.format;
+    chat->strings = reading.strings;
     chat->max_calls = reading.one_call ? 1 : TOOL_MAX_CALLS;
     chat->begins_reasoning = reading.begins_reasoning;
     *out = request;
     return 0;
+}
+
+void chat_request_fini(struct chat_request *chat) {
+    json_decref(chat->strings);
+    chat->strings = NULL;
 }

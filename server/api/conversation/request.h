@@ -29,6 +29,7 @@ struct chat_request {
     bool splits_reasoning;           /* the answer's reasoning is a member of its own */
     bool begins_reasoning;           /* the prompt ends inside reasoning */
     const struct tool_format *tools; /* how the answer calls tools; NULL: it has none */
+    json_t *strings; /* of the tools (tool_strings.h), owned; NULL: none need be told */
     uint32_t max_calls;
 };
 
@@ -38,6 +39,8 @@ struct chat_dialect {
     int (*translate)(struct request_reading *r, const json_t *root, json_t *members);
     void *own;
 };
+
+void chat_request_fini(struct chat_request *chat);
 
 /* Reads and checks a body, and renders its prompt.  dialect NULL: the body is a chat's.  On failure
  * neither struct holds anything to free and err names the cause. */

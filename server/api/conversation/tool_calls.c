@@ -7,6 +7,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "server/api/conversation/tool_strings.h"
 #include "server/json/json_guard.h"
 
 /* How many ends in one call may turn out to be part of an argument.  Each costs a look at all that
@@ -126,11 +127,58 @@ static struct piece member_of(struct piece object, const char *name) {
     return (struct piece){0};
 }
 
-/* Parses a text, whose root must be an object; NULL: it is none. */
+static size_t count_digits(struct piece p) {
+    size_t n = 0;
+    while (n < p.n && p.at[n] >= '0' && p.at[n] <= '9') n++;
+    return n;
+}
+
+/* Returns the bytes of the number that the piece begins with; 0: there is none. */
+static size_t number_length(struct piece p) {
+    struct piece rest = begins(p, "-") ? behind(p, p.at + 1) : p;
+    size_t n = begins(rest, "0") ? 1 : count_digits(rest);
+    if (n == 0) return 0;
+    rest = behind(rest, rest.at + n);
+    if (begins(rest, ".")) {
+        n = count_digits(behind(rest, rest.at + 1));
+        if (n > 0) rest = behind(rest, rest.at + 1 + n);
+    }
+    if (begins(rest, "e") || begins(rest, "E")) {
+        struct piece exponent = behind(rest, rest.at + 1);
+        if (begins(exponent, "-") || begins(exponent, "+"))
+            exponent = behind(exponent, exponent.at + 1);
+        n = count_digits(exponent);
+        if (n > 0) rest = behind(exponent, exponent.at + n);
+    }
+    return (size_t)(rest.at - p.at);
+}
+
+/* Writes 0 in place of every number: the parser refuses large ones, which JSON allows. */
+static void clear_numbers(char *text, size_t n) {
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        const struct piece rest = {text + i, n - i};
+        const size_t length = in_string ? 0 : number_length(rest);
+        if (in_string && text[i] == '\\') i++;
+        else if (text[i] == '"') in_string = !in_string;
+        if (length == 0) continue;
+        memset(text + i, ' ', length);
+        text[i] = '0';
+        i += length - 1;
+    }
+}
+
+/* Parses a text, whose root must be an object; NULL: it is none.  Its numbers are not told. */
 static json_t *parse_object(struct piece text) {
     struct json_span none;
     json_t *root = NULL;
-    return json_guard_load(&root, text.at, text.n, NULL, &none, NULL) ? NULL : root;
+    char *copy = malloc(text.n + 1);
+    if (!copy) return NULL;
+    memcpy(copy, text.at, text.n);
+    clear_numbers(copy, text.n);
+    const int rc = json_guard_load(&root, copy, text.n, NULL, &none, NULL);
+    free(copy);
+    return rc ? NULL : root;
 }
 
 /* Adds arguments that are JSON in a string, as some models write them. */
@@ -279,29 +327,34 @@ static const char *json_of_python(struct piece text) {
 static bool is_json(struct piece text) {
     json_t *value = NULL;
     struct buffer list = {0};
-    struct json_span none;
     buffer_puts(&list, "{\"v\":");
     buffer_append(&list, text.at, text.n);
     buffer_puts(&list, "}");
-    const bool is = !list.failed && text.n > 0 &&
-                    !json_guard_load(&value, list.data, list.length, NULL, &none, NULL) &&
-                    json_object_size(value) == 1;
+    if (!list.failed && text.n > 0) value = parse_object((struct piece){list.data, list.length});
+    const bool is = json_object_size(value) == 1;
     json_decref(value);
     buffer_fini(&list);
     return is;
 }
 
-/* Appends a value that is written without quotes: JSON if it is some, else a string. */
-static void append_value(struct buffer *out, struct piece text) {
-    if (json_of_python(text)) buffer_puts(out, json_of_python(text));
-    else if (is_json(text)) buffer_append(out, text.at, text.n);
-    else buffer_json_string(out, text.at, text.n);
+/* Returns the JSON string that the piece begins with; n 0: there is none. */
+static struct piece quoted_of(struct piece p) {
+    for (size_t i = 1; i < p.n && p.at[0] == '"'; i++) {
+        if (p.at[i] == '\\') i++;
+        else if (p.at[i] == '"') return (struct piece){p.at, i + 1};
+    }
+    return (struct piece){p.at, 0};
 }
 
-/* The marks of a format that writes one element for each argument. */
-struct elements {
-    const char *key_begin, *key_end, *value_begin, *value_end;
-};
+/* Appends a value that is written without quotes: JSON if it is some and may be, else a string. */
+static void append_value(struct buffer *out, struct piece text, enum tool_string is) {
+    const struct piece value = trimmed(text);
+    const bool is_quoted = value.n > 0 && quoted_of(value).n == value.n && is_json(value);
+    const bool may_be_json = is == TOOL_STRING_NONE || (is == TOOL_STRING_QUOTED && is_quoted);
+    if (is == TOOL_STRING_NONE && json_of_python(text)) buffer_puts(out, json_of_python(text));
+    else if (may_be_json && is_json(text)) buffer_append(out, text.at, text.n);
+    else buffer_json_string(out, text.at, text.n);
+}
 
 /* Removes the one line end that templates put at either side of a value. */
 static struct piece without_line_ends(struct piece p) {
@@ -310,36 +363,50 @@ static struct piece without_line_ends(struct piece p) {
     return p;
 }
 
-/* Returns where a value ends: at the mark, which may also stand in strings of an object or list. */
+/* Returns where a value ends: at the mark, which may also stand in strings of JSON. */
 static const char *find_end(struct piece value, const char *mark) {
-    const struct piece text = skip_space(value), whole = braced_of(text);
+    const struct piece text = skip_space(value),
+                       whole = begins(text, "\"") ? quoted_of(text) : braced_of(text);
     const struct piece rest = skip_space(behind(text, text.at + whole.n));
     const char *first = find(value, mark);
     const bool goes_on = first && whole.n > 0 && begins(rest, mark) && rest.at > first;
     return goes_on && is_json(whole) ? rest.at : first;
 }
 
-static bool read_elements(struct tool_call *call, struct piece text, const struct elements *marks) {
+/* Reads the element that the text begins with, behind its first mark, and cuts it off the text. */
+static bool read_element(struct tool_split *split, struct tool_call *call, struct piece *text) {
+    const struct tool_elements *marks = split->format->elements;
+    struct piece key = *text;
+    const char *end = find(key, marks->key_end);
+    if (!end) return false;
+    struct piece value = behind(key, end + strlen(marks->key_end));
+    key.n = (size_t)(end - key.at);
+    key = trimmed(key);
+    if (key.n > 0 && memchr(key.at, 0, key.n))
+        return false; /* no parser of JSON takes such a name */
+    const enum tool_string is = tool_strings_find(split->strings, call->name.data, key.at, key.n);
+    const char *begin = *marks->value_begin ? find(value, marks->value_begin) : value.at;
+    if (!begin) return false;
+    value = behind(value, begin + strlen(marks->value_begin));
+    end =
+        is == TOOL_STRING_BARE ? find(value, marks->value_end) : find_end(value, marks->value_end);
+    if (!end) return false;
+    *text = behind(value, end + strlen(marks->value_end));
+    value.n = (size_t)(end - value.at);
+    if (call->arguments.length > 1) buffer_puts(&call->arguments, ",");
+    buffer_json_string(&call->arguments, key.at, key.n);
+    buffer_puts(&call->arguments, ":");
+    append_value(&call->arguments, marks->on_lines ? without_line_ends(value) : value, is);
+    return true;
+}
+
+static bool read_elements(struct tool_split *split, struct tool_call *call, struct piece text) {
+    const char *mark = split->format->elements->key_begin;
+    if (call->name.failed) return false;
     buffer_puts(&call->arguments, "{");
-    for (const char *at; (at = find(text, marks->key_begin));) {
-        struct piece key = behind(text, at + strlen(marks->key_begin));
-        const char *end = find(key, marks->key_end);
-        if (!end) return false;
-        struct piece value = behind(key, end + strlen(marks->key_end));
-        key.n = (size_t)(end - key.at);
-        const char *begin = *marks->value_begin ? find(value, marks->value_begin) : value.at;
-        if (!begin) return false;
-        value = behind(value, begin + strlen(marks->value_begin));
-        end = find_end(value, marks->value_end);
-        if (!end) return false;
-        text = behind(value, end + strlen(marks->value_end));
-        value.n = (size_t)(end - value.at);
-        if (call->arguments.length > 1) buffer_puts(&call->arguments, ",");
-        key = trimmed(key);
-        if (memchr(key.at, 0, key.n)) return false; /* no parser of JSON takes such a name */
-        buffer_json_string(&call->arguments, key.at, key.n);
-        buffer_puts(&call->arguments, ":");
-        append_value(&call->arguments, without_line_ends(value));
+    for (const char *at; (at = find(text, mark));) {
+        text = behind(text, at + strlen(mark));
+        if (!read_element(split, call, &text)) return false;
     }
     buffer_puts(&call->arguments, "}");
     return true;
@@ -347,7 +414,6 @@ static bool read_elements(struct tool_call *call, struct piece text, const struc
 
 /* Reads a call of Qwen3-Coder: <function=NAME><parameter=KEY>VALUE</parameter>…</function>. */
 static bool read_functions(struct tool_split *split, const char *text, size_t n) {
-    static const struct elements marks = {"<parameter=", ">", "", "</parameter>"};
     const struct piece all = trimmed((struct piece){text, n});
     if (!begins(all, "<function=")) return false;
     struct piece name = behind(all, all.at + strlen("<function="));
@@ -356,18 +422,17 @@ static bool read_functions(struct tool_split *split, const char *text, size_t n)
     const struct piece rest = behind(all, end + 1);
     name.n = (size_t)(end - name.at);
     struct tool_call *call = is_name(trimmed(name)) ? add_call(split, trimmed(name)) : NULL;
-    return call && read_elements(call, rest, &marks);
+    return call && read_elements(split, call, rest);
 }
 
 /* Reads a call of GLM-4.5: NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each argument. */
 static bool read_glm(struct tool_split *split, const char *text, size_t n) {
-    static const struct elements marks = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
     const struct piece all = trimmed((struct piece){text, n});
     const char *end = find(all, "<arg_key>");
     struct piece name = {all.at, end ? (size_t)(end - all.at) : all.n};
     name = trimmed(name);
     struct tool_call *call = is_name(name) ? add_call(split, name) : NULL;
-    return call && read_elements(call, behind(all, name.at + name.n), &marks);
+    return call && read_elements(split, call, behind(all, name.at + name.n));
 }
 
 static const struct tool_writing hermes = {
@@ -378,17 +443,28 @@ static const struct tool_writing llama = {
     "", "", "{\"name\": \"", "\", \"parameters\": ", "}", "; ", "([^{\\s][\\s\\S]*)?"};
 static const struct tool_writing lines = {"", "", "", "\n", "", "\n", "(\\n[\\s\\S]*)?"};
 
-/* The more telling signs come first; that of GLM-4 says "write the arguments as JSON".  Formats with an
- * element for each argument cannot be constrained: a string there may look like a number. */
+static const struct tool_writing functions = {
+    "", "", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n", NULL};
+static const struct tool_writing glm = {"", "", "<tool_call>", "\n", "</tool_call>", "\n", NULL};
+
+static const struct tool_elements parameters = {"<parameter=", ">", "", "</parameter>", true};
+static const struct tool_elements arguments = {"<arg_key>", "</arg_key>", "<arg_value>",
+                                               "</arg_value>", false};
+
+/* The more telling signs come first; that of GLM-4 says "write the arguments as JSON". */
 static const struct tool_format formats[] = {
-    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", NULL, false, read_glm, NULL},
-    {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", NULL, false, read_functions, NULL},
-    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", NULL, false, read_json, &hermes},
-    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, NULL, true, read_mistral, &array},
-    {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", NULL, true, read_array, &array},
-    {"llama-3", "\"parameters\": dictionary", "", NULL, look_for_object, false, read_llama, &llama},
-    {"glm-4", "请使用 Json 格式表示调用的参数", "", NULL, look_for_lines, false, read_lines,
-     &lines},
+    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", NULL, false, read_glm, &glm,
+     &arguments},
+    {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", NULL, false, read_functions,
+     &functions, &parameters},
+    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", NULL, false, read_json, &hermes, NULL},
+    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, NULL, true, read_mistral, &array, NULL},
+    {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", NULL, true, read_array, &array,
+     NULL},
+    {"llama-3", "\"parameters\": dictionary", "", NULL, look_for_object, false, read_llama, &llama,
+     NULL},
+    {"glm-4", "请使用 Json 格式表示调用的参数", "", NULL, look_for_lines, false, read_lines, &lines,
+     NULL},
 };
 
 const struct tool_format *tool_format_of(const char *template_source) {
@@ -409,7 +485,11 @@ void tool_split_fini(struct tool_split *split) {
  * dropped. */
 static bool read_held(struct tool_split *split, size_t n, const struct buffer *answer) {
     const uint32_t n_before = split->n_calls;
-    const bool is_call = split->format->read(split, split->held.data ? split->held.data : "", n);
+    struct piece text = {split->held.data ? split->held.data : "", n};
+    /* A client that wants special tokens in the text gets this one, too. */
+    if (split->format->is_special && begins(text, split->format->begin))
+        text = behind(text, text.at + strlen(split->format->begin));
+    const bool is_call = split->format->read(split, text.at, text.n);
     for (uint32_t i = n_before; i < split->n_calls; i++) {
         split->calls[i].at = answer->length;
         split->failed |= split->calls[i].name.failed || split->calls[i].arguments.failed;

@@ -13,7 +13,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <jansson.h>
 
+#include "server/api/conversation/tool_elements.h"
 #include "server/json/buffer.h"
 
 enum { TOOL_MAX_CALLS = 128 }; /* of one answer; further ones are text */
@@ -26,7 +28,7 @@ struct tool_call {
 
 struct tool_split;
 
-/* How a call is written, around the name and the arguments, which are JSON. */
+/* How a call is written, around the name and the arguments. */
 struct tool_writing {
     const char *open, *close; /* around all calls */
     const char *before_name, *before_arguments, *behind, *between;
@@ -45,7 +47,8 @@ struct tool_format {
     bool is_special; /* `begin` is a special token, which is no part of the text */
     /* Reads what stands between.  Returns false if it is no call: then none has been added. */
     bool (*read)(struct tool_split *split, const char *text, size_t n);
-    const struct tool_writing *writing; /* NULL: calls cannot be constrained */
+    const struct tool_writing *writing;
+    const struct tool_elements *elements; /* of arguments; NULL: these are a JSON object */
 };
 
 /* Returns the first format whose sign the template has; NULL: none. */
@@ -54,6 +57,7 @@ const struct tool_format *tool_format_of(const char *template_source);
 /* Zero-initialise but for the format; NULL: all text is answer. */
 struct tool_split {
     const struct tool_format *format;
+    const json_t *strings; /* of the tools (tool_strings.h), borrowed; NULL: nothing is known */
     uint32_t max_calls;
     bool is_inside;     /* behind `begin` */
     bool is_answer;     /* no call can come any more */

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/grammar/schema.h"
 #include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tool_elements.h"
 #include "server/json/api_error.h"
 
 enum { MAX_NAME = 64, MAX_MARK = 128 };
@@ -69,17 +70,38 @@ static int check_name(const struct tool_demand *d, size_t i, struct api_error *e
                                i);
 }
 
+/* Makes what a tool's arguments are, in the format's own way. */
+static int make_arguments(json_t **out, const struct tool_demand *d, size_t i,
+                          struct api_error *err) {
+    const struct tool_format *format = d->format;
+    struct error why = {0};
+    json_t *schema;
+    int rc = make_schema(&schema, d, i, err);
+    if (rc) return rc;
+    if (format->elements) {
+        rc = tool_elements_make(out, format->elements, schema, d->strings, name_of(d, i),
+                                format->end, &why);
+        json_decref(schema);
+        if (!rc) return 0;
+        if (rc == ERR_NOMEM) return no_memory(err);
+        return api_error_set(err, 400, NULL, "tools", "tools[%zu].function.parameters: %s", i,
+                             why.text);
+    }
+    *out = json_pack("{s:s, s:o}", "type", "json_schema", "json_schema", schema);
+    return *out ? 0 : no_memory(err);
+}
+
 /* Makes the tag of a tool's calls. */
 static int make_call(json_t **out, const struct tool_demand *d, size_t i, struct api_error *err) {
     const struct tool_writing *w = d->format->writing;
     char begin[MAX_MARK + MAX_NAME];
-    json_t *schema;
+    json_t *arguments;
     int rc = check_name(d, i, err);
-    if (!rc) rc = make_schema(&schema, d, i, err);
+    if (!rc) rc = make_arguments(&arguments, d, i, err);
     if (rc) return rc;
     snprintf(begin, sizeof(begin), "%s%s%s", w->before_name, name_of(d, i), w->before_arguments);
-    *out = json_pack("{s:s, s:s, s:{s:s, s:o}, s:s}", "type", "tag", "begin", begin, "content",
-                     "type", "json_schema", "json_schema", schema, "end", w->behind);
+    *out = json_pack("{s:s, s:s, s:o, s:s}", "type", "tag", "begin", begin, "content", arguments,
+                     "end", w->behind);
     return *out ? 0 : no_memory(err);
 }
 
@@ -113,16 +135,12 @@ static json_t *make_list(const struct tool_demand *d, json_t *tags) {
                      w->close);
 }
 
-/* Makes an answer that may be text, and calls where a call begins. */
+/* Makes an answer that may be text, and calls where a call begins.  Behind a special token come calls
+ * alone. */
 static int make_free(json_t **out, const struct tool_demand *d, json_t *tags,
                      struct api_error *err) {
-    if (d->format->is_special) {
-        json_decref(tags);
-        return api_error_set(err, 400, "unsupported", "tools",
-                             "function.strict needs tool_choice required or a named tool with this "
-                             "model: its calls begin with a special token");
-    }
-    if (*d->format->begin)
+    if (d->format->is_special) *out = make_list(d, tags);
+    else if (*d->format->begin)
         *out = json_pack("{s:s, s:[s], s:o, s:b}", "type", "triggered_tags", "triggers",
                          d->format->begin, "tags", tags, "stop_after_first", d->one_call);
     else
@@ -133,10 +151,6 @@ static int make_free(json_t **out, const struct tool_demand *d, json_t *tags,
 
 int tool_constraint_make(json_t **out, const struct tool_demand *d, struct api_error *err) {
     json_t *tags = NULL;
-    if (!d->format->writing)
-        return api_error_set(err, 400, "unsupported", d->must_call ? "tool_choice" : "tools",
-                             "calls in the model's format, %s, cannot be constrained",
-                             d->format->name);
     const int rc = make_calls(&tags, d, err);
     if (rc) return rc;
     if (!d->must_call) return make_free(out, d, tags, err);

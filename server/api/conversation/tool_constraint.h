@@ -18,6 +18,7 @@ struct tool_demand {
     bool must_call;      /* else text may come instead, and tools that are not strict are free */
     bool one_call;
     const struct tool_format *format; /* of the model's calls */
+    const json_t *strings;            /* of the tools (tool_strings.h) */
 };
 
 /* Tells whether calls must be constrained: one must be made, or a tool is strict. */

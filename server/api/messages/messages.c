@@ -282,7 +282,9 @@ void messages_create(struct server *server, struct http_exchange *exchange) {
 static int read_counted(struct completion_request *out, const char *body, size_t length,
                         const struct request_limits *limits, struct api_error *err) {
     struct chat_request chat;
-    return messages_request_parse(out, &chat, true, body, length, limits, err);
+    const int rc = messages_request_parse(out, &chat, true, body, length, limits, err);
+    if (!rc) chat_request_fini(&chat);
+    return rc;
 }
 
 static void write_count(const struct prompt_list *prompts, struct buffer *out) {
