@@ -3,6 +3,7 @@
  *
  * The first byte chooses the format and whether a schema is known, the second the size of the
  * pieces. */
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,12 +71,67 @@ static void require_equal(const struct buffer *a, const struct buffer *b) {
     require(a->length == b->length && (a->length == 0 || !memcmp(a->data, b->data, a->length)));
 }
 
+/* ---- what JSON is: jansson refuses large numbers, and escapes that are no character ---- */
+
+static const char *skip(const char *at, const char *set) {
+    return at + strspn(at, set);
+}
+
+static const char *skip_number(const char *at) {
+    static const char digits[] = "0123456789";
+    at += *at == '-';
+    const char *end = *at == '0' ? at + 1 : skip(at, digits);
+    require(end > at);
+    if (*end == '.') {
+        require(end[1] >= '0' && end[1] <= '9');
+        end = skip(end + 1, digits);
+    }
+    if (*end != 'e' && *end != 'E') return end;
+    end += 1 + (end[1] == '-' || end[1] == '+');
+    require(*end >= '0' && *end <= '9');
+    return skip(end, digits);
+}
+
+static const char *skip_string(const char *at) {
+    require(*at++ == '"');
+    for (; *at != '"'; at++) {
+        require((unsigned char)*at >= 0x20);
+        if (*at != '\\') continue;
+        at++;
+        require(*at && strchr("\"\\/bfnrtu", *at));
+        if (*at != 'u') continue;
+        require(strspn(at + 1, "0123456789abcdefABCDEF") >= 4);
+        at += 4;
+    }
+    return at + 1;
+}
+
+static const char *skip_value(const char *at) {
+    static const char space[] = " \t\r\n", *const words[] = {"true", "false", "null"};
+    at = skip(at, space);
+    for (int i = 0; i < 3; i++)
+        if (strncmp(at, words[i], strlen(words[i])) == 0) return skip(at + strlen(words[i]), space);
+    if (*at == '"') return skip(skip_string(at), space);
+    if (*at != '{' && *at != '[') return skip(skip_number(at), space);
+    const char end = *at == '{' ? '}' : ']';
+    at = skip(at + 1, space);
+    for (bool first = true; *at != end; first = false) {
+        if (!first) require(*at++ == ',');
+        at = skip(at, space);
+        if (end == '}') {
+            at = skip(skip_string(at), space);
+            require(*at++ == ':');
+        }
+        at = skip_value(at);
+    }
+    return skip(at + 1, space);
+}
+
 static void check_calls(const struct tool_split *tools) {
     for (uint32_t i = 0; i < tools->n_calls; i++) {
         const struct buffer *arguments = &tools->calls[i].arguments;
-        json_t *parsed = json_loadb(arguments->data, arguments->length, JSON_ALLOW_NUL, NULL);
-        require(json_is_object(parsed));
-        json_decref(parsed);
+        require(arguments->length > 0 && arguments->data[0] == '{');
+        require(skip_value(arguments->data) == arguments->data + arguments->length);
     }
 }
 

@@ -355,6 +355,46 @@ static void only_so_many_calls_count(void **state) {
     tool_split_fini(&split);
 }
 
+/* Arguments are copied as they are written, and not by what a parser makes of them. */
+static void all_that_json_allows_is_read(void **state) {
+    static const char *const texts[] = {
+        "{\"a\": -6e6155577, \"b\": 123456789012345678901234567890}",
+        "{\"a\": \"\\udedd\", \"\\ud83d\\ude00\\ud83d\": \"\\uD83D\"}",
+        "{\"\\u0000\": \"\\u0000\"}", "{\"a\": 1, \"a\": 2}", "{\"a\": \"\\\\ud83d\"}"};
+    static const char *const wrong[] = {"{\"a\": 01}", "{\"a\": 1.}",      "{\"a\": 1 2}",
+                                        "{\"a\": 1e}", "{\"\\ud8g0\": 1}", "{\"a\": -}"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts) + sizeof(wrong) / sizeof(*wrong); i++) {
+        const bool is_wrong = i >= sizeof(texts) / sizeof(*texts);
+        const char *arguments = is_wrong ? wrong[i - sizeof(texts) / sizeof(*texts)] : texts[i];
+        struct buffer text = {0}, answer = {0};
+        struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
+        buffer_printf(&text, "<tool_call>{\"name\": \"f\", \"arguments\": %s}</tool_call>",
+                      arguments);
+        tool_split_add(&split, text.data, text.length, &answer);
+        tool_split_end(&split, &answer);
+        assert_int_equal(split.n_calls, is_wrong ? 0 : 1);
+        if (!is_wrong) assert_string_equal(split.calls[0].arguments.data, arguments);
+        tool_split_fini(&split);
+        buffer_fini(&text);
+        buffer_fini(&answer);
+    }
+}
+
+static void of_two_arguments_none_is_taken_for_the_other(void **state) {
+    static const char text[] =
+        "<tool_call>{\"name\":\"f\",\"arguments\":1,\"arguments\":{}}</tool_call>";
+    (void)state;
+    struct buffer answer = {0};
+    struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
+    tool_split_add(&split, text, strlen(text), &answer);
+    tool_split_end(&split, &answer);
+    assert_int_equal(split.n_calls, 0);
+    assert_string_equal(answer.data, text);
+    tool_split_fini(&split);
+    buffer_fini(&answer);
+}
+
 static void special_tokens_may_be_shown(void **state) {
     static const char *const marks[] = {"[TOOL_CALLS]", "<|tool_call|>"};
     (void)state;
@@ -483,6 +523,8 @@ int main(void) {
         cmocka_unit_test(other_text_is_the_answer),
         cmocka_unit_test(endless_ends_are_text),
         cmocka_unit_test(only_so_many_calls_count),
+        cmocka_unit_test(all_that_json_allows_is_read),
+        cmocka_unit_test(of_two_arguments_none_is_taken_for_the_other),
         cmocka_unit_test(special_tokens_may_be_shown),
         cmocka_unit_test(schemas_tell_strings_from_others),
         cmocka_unit_test(reasoning_is_split_off),

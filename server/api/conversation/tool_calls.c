@@ -7,6 +7,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/base/json_arena.h"
 #include "server/api/conversation/tool_strings.h"
 #include "server/json/json_guard.h"
 
@@ -153,13 +154,33 @@ static size_t number_length(struct piece p) {
     return (size_t)(rest.at - p.at);
 }
 
-/* Writes 0 in place of every number: the parser refuses large ones, which JSON allows. */
-static void clear_numbers(char *text, size_t n) {
+/* Returns the code unit of an escape like \u00fc that the piece begins with; -1: there is none. */
+static long code_of(struct piece p) {
+    char digits[5] = "";
+    if (p.n < 6 || !begins(p, "\\u")) return -1;
+    memcpy(digits, p.at + 2, 4);
+    for (int i = 0; i < 4; i++)
+        if (!isxdigit((unsigned char)digits[i])) return -1;
+    return strtol(digits, NULL, 16);
+}
+
+/* Writes a space in place of an escape of NUL, or of half a surrogate pair.  Returns its bytes. */
+static size_t clear_escape(char *text, size_t n) {
+    const long code = code_of((struct piece){text, n}),
+               next = n > 6 ? code_of((struct piece){text + 6, n - 6}) : -1;
+    if (code >= 0xd800 && code < 0xdc00 && next >= 0xdc00 && next < 0xe000) return 12;
+    if (code == 0 || (code >= 0xd800 && code < 0xe000)) memcpy(text + 2, "0020", 4);
+    return code < 0 ? 2 : 6;
+}
+
+/* Replaces what the parser refuses though JSON allows it: numbers, which may be large, all by 0;
+ * and escapes that are no character. */
+static void clear_extremes(char *text, size_t n) {
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
         const struct piece rest = {text + i, n - i};
         const size_t length = in_string ? 0 : number_length(rest);
-        if (in_string && text[i] == '\\') i++;
+        if (in_string && text[i] == '\\') i += clear_escape(text + i, n - i) - 1;
         else if (text[i] == '"') in_string = !in_string;
         if (length == 0) continue;
         memset(text + i, ' ', length);
@@ -168,17 +189,23 @@ static void clear_numbers(char *text, size_t n) {
     }
 }
 
-/* Parses a text, whose root must be an object; NULL: it is none.  Its numbers are not told. */
+/* Parses a text, whose root must be an object; NULL: it is none.  Its numbers are not told, and of
+ * members with one name the last counts. */
 static json_t *parse_object(struct piece text) {
     struct json_span none;
+    json_error_t why;
     json_t *root = NULL;
     char *copy = malloc(text.n + 1);
     if (!copy) return NULL;
     memcpy(copy, text.at, text.n);
-    clear_numbers(copy, text.n);
-    const int rc = json_guard_load(&root, copy, text.n, NULL, &none, NULL);
+    clear_extremes(copy, text.n);
+    int rc = json_guard_scan(copy, text.n, NULL, &none, NULL);
+    if (!rc) rc = json_arena_load(&root, copy, text.n, JSON_ALLOW_NUL, &why);
     free(copy);
-    return rc ? NULL : root;
+    if (rc) return NULL;
+    if (json_is_object(root)) return root;
+    json_decref(root);
+    return NULL;
 }
 
 /* Adds arguments that are JSON in a string, as some models write them. */
@@ -209,7 +236,8 @@ static bool read_object(struct tool_split *split, struct piece text) {
         is_call = add_string_arguments(call, arguments);
     } else if (is_call && arguments) {
         const struct piece value = member_of(text, member);
-        is_call = value.at != NULL;
+        is_call = value.at &&
+                  begins(value, "{"); /* not so if there are two, of which this is no object */
         buffer_append(&call->arguments, value.at ? value.at : "", value.n);
     } else if (is_call) {
         buffer_puts(&call->arguments, "{}");
