@@ -24,6 +24,7 @@ http {{
         listen 127.0.0.1:{port};
         location / {{
             proxy_pass http://quire; proxy_http_version 1.1; proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
             proxy_read_timeout 600s;
         }}
     }}
