@@ -31,6 +31,7 @@
 
 #include "engine/base/error.h"
 #include "server/http/http_internal.h"
+#include "server/http/loop_poll.h"
 #include "server/http/tls.h"
 
 enum {
@@ -189,8 +190,7 @@ static void tick(uv_timer_t *timer) {
     for (struct http_conn *conn = http->conns; conn; conn = conn->next) conn_check(conn, now_ms);
     linger_check(http, now_ms);
     if (http->listen_paused && http->listen_fd >= 0) {
-        http->listen_paused = false;
-        uv_poll_start(&http->listen, UV_READABLE, listen_readable);
+        http->listen_paused = loop_poll_start(&http->listen, UV_READABLE, listen_readable) != 0;
     }
 }
 
@@ -286,8 +286,8 @@ static int open_handles(struct http *http) {
                                uv_poll_init(loop, &http->listen, http->listen_fd));
     }
     if (!status) status = uv_prepare_start(&http->prepare, before_poll);
-    if (!status) status = uv_poll_start(&http->epoll, UV_READABLE, epoll_ready);
-    if (!status) status = uv_poll_start(&http->listen, UV_READABLE, listen_readable);
+    if (!status) status = loop_poll_start(&http->epoll, UV_READABLE, epoll_ready);
+    if (!status) status = loop_poll_start(&http->listen, UV_READABLE, listen_readable);
     if (!status) status = uv_timer_start(&http->tick, tick, interval, interval);
     return status;
 }

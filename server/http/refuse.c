@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "server/http/http_internal.h"
+#include "server/http/loop_poll.h"
 
 struct http_linger {
     struct http *http;
@@ -97,7 +98,7 @@ void linger_start(struct http *http, int fd) {
     http->lingering = linger;
     http->n_lingering++;
     http->n_handles++;
-    if (uv_poll_start(&linger->poll, UV_READABLE, linger_readable) != 0) linger_end(linger);
+    if (loop_poll_start(&linger->poll, UV_READABLE, linger_readable) != 0) linger_end(linger);
     return;
 
 cut:

@@ -35,6 +35,7 @@
 #include <unistd.h>
 
 #include "server/http/http_internal.h"
+#include "server/http/loop_poll.h"
 #include "server/http/tcp_progress.h"
 
 enum {
@@ -135,7 +136,8 @@ void conn_watch(struct http_conn *conn) {
     /* A half-closed connection would report its end for ever.  Errors, including a reset, are
      * always reported, whatever events are requested. */
     const int events = conn->half_closed ? UV_PRIORITIZED : UV_DISCONNECT;
-    if (uv_poll_start(&conn->watch, events, disconnected) == 0) conn->watching = true;
+    /* Not watched, a client that leaves is only noticed when it is sent something. */
+    conn->watching = loop_poll_start(&conn->watch, events, disconnected) == 0;
 }
 
 void conn_unwatch(struct http_conn *conn) {

@@ -60,8 +60,12 @@ void wire_detach(struct http_conn *conn) {
     conn->http->by_fd[conn->fd] = NULL;
 }
 
+/* Receives again where a signal came first: libmicrohttpd would wait for an event. */
 static ssize_t receive(const struct http_conn *conn, void *buffer, size_t length, int flags) {
-    return recvfrom(conn->fd, buffer, length, flags, NULL, NULL);
+    ssize_t n;
+    do n = recvfrom(conn->fd, buffer, length, flags, NULL, NULL);
+    while (n < 0 && errno == EINTR);
+    return n;
 }
 
 bool wire_has_more(const struct http_conn *conn) {
