@@ -4,18 +4,33 @@
     build/quire serve models/quire-22m --kv-offload-size 2G --enable-prefix-caching false
     scripts/load/soak.py --minutes 60 --long-clients 10 --short-clients 6
 
+Or, at a part of what the server can do, and with every policy:
+
+    head -c 4096 /dev/zero > live; LD_PRELOAD=build/tests/e2e/live_bytes.so LIVE_BYTES=live \
+        build/quire serve models/quire-22m --kv-offload-size 1G --enable-prefix-caching false
+    scripts/load/soak.py --minutes 30 --load 0.5 --pid PID --heap live
+
 Needs nothing but Python.  The long clients ask for texts under kv_policy offload, the short ones
 for ordinary ones, again and again; every third disconnects in the middle, at a random moment.
 Before and after the load, once nothing runs, /metrics is read: free pages, and bytes of the host
 pool that are in use.  They must be equal, and with --pid the server's memory may grow by --slack at
 most.  Prints a line a minute.  Exits 1 if something is not as it was, or if a request failed
 although its client stayed.
+
+With --load, eight clients in a closed loop first tell for --warm seconds how many requests a second
+the server answers.  Then that share of them comes at random times, of the kinds of MIX in turn;
+one of eight clients disconnects.  The load pauses --points times.  Then what is alive on the heap
+(--heap, the page of live_bytes.so) is read, and a straight line is fitted to its bytes over the
+number of requests; its slope may be --slope bytes at most.  --leak N keeps N bytes more for each
+request in the figures: the case in which it must be bad.
 """
 import argparse
 import asyncio
 import collections
+import os
 import pathlib
 import random
+import struct
 import sys
 import time
 
@@ -23,6 +38,12 @@ from million import Stream, body_of, random_tokens, read_metrics
 
 EXACT = ("quire_kv_pages_free", "quire_kv_store_used_bytes")
 PAGE_BYTES = 4096
+MIX = ({}, {"kv_policy": {"type": "streaming", "sink": 4, "recent": 124}}, {"n": 2},
+       {"kv_policy": {"type": "heavy_hitter", "heavy": 64, "recent": 64}},
+       {"kv_policy": {"type": "offload", "selected": 64, "tail": 64}},
+       {"prefill": {"mode": "sparse"}}, {"temperature": 1, "top_p": 0.9, "stop": ["q", "xyz"]},
+       {"prefill": {"mode": "sparse"}, "kv_policy": {"type": "streaming", "sink": 4, "recent": 124,
+                                                     "prompt": "whole", "positions": "text"}})
 
 
 def resident_bytes(options):
@@ -44,7 +65,10 @@ async def idle_state(options):
 async def ask(options, rng, body):
     """What became of one request."""
     stream = Stream(options)
-    patience = rng.expovariate(1 / options.patience) if rng.random() < 1 / 3 else options.timeout
+    leaves = getattr(options, "leaves", None)
+    if leaves is None:
+        leaves = rng.random() < 1 / 3
+    patience = rng.expovariate(1 / options.patience) if leaves else options.timeout
     try:
         await asyncio.wait_for(stream.ask(body), patience)
         return "finished"
@@ -96,6 +120,99 @@ async def run(options):
     return counts, before, await idle_state(options)
 
 
+# ---- a share of what the server can do ----
+
+
+async def mixed(options, rng, number, counts):
+    """One request of the mix."""
+    parameters = MIX[number % len(MIX)]
+    stays = argparse.Namespace(**{**vars(options), "leaves": number % 8 == 7})
+    body = body_of(random_tokens(rng, options, rng.randrange(1, options.mixed_prompt)),
+                   rng.randrange(1, options.mixed_tokens), **parameters)
+    counts["mixed", await ask(stays, rng, body)] += 1
+
+
+async def capacity(options, counts):
+    """Requests a second in a closed loop."""
+    begin, numbers, rng = time.monotonic(), iter(range(1 << 60)), random.Random(options.seed)
+
+    async def one():
+        while time.monotonic() < begin + options.warm:
+            await mixed(options, rng, next(numbers), counts)
+    await asyncio.gather(*(one() for _ in range(8)))
+    return sum(counts.values()) / (time.monotonic() - begin)
+
+
+async def offered(options, rng, rate, seconds, counts):
+    """Requests at random times; returns when all have ended."""
+    due, end, tasks = time.monotonic(), time.monotonic() + seconds, set()
+    while (due := due + rng.expovariate(rate)) < end:
+        await asyncio.sleep(max(0, due - time.monotonic()))
+        task = asyncio.create_task(mixed(options, rng, rng.randrange(1 << 30), counts))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    await asyncio.gather(*tasks)
+
+
+async def held(options, n_requests):
+    """What an idle server holds."""
+    await idle_state(options)
+    metrics = await read_metrics(options)
+    await asyncio.sleep(2)  # connections end a moment after their answers
+    pages = [metrics[f"quire_kv_pages_{what}"] for what in ("total", "free", "cached")]
+    heap = struct.unpack("<qq", pathlib.Path(options.heap).read_bytes()[:16]) if options.heap else (0, 0)
+    descriptors = len(os.listdir(f"/proc/{options.pid}/fd")) if options.pid else 0
+    return {"requests": n_requests, "heap bytes": heap[0] + options.leak * n_requests,
+            "heap blocks": heap[1], "resident bytes": resident_bytes(options),
+            "descriptors": descriptors, "pages in use": pages[0] - pages[1] - pages[2],
+            "host pool bytes": metrics.get("quire_kv_store_used_bytes", 0)}
+
+
+def slope(points, what):
+    """Of the straight line through the points over requests, and its standard error."""
+    n = len(points)
+    xs, ys = [p["requests"] for p in points], [p[what] for p in points]
+    mean_x, mean_y = sum(xs) / n, sum(ys) / n
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    b = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys)) / spread
+    rest = sum((y - mean_y - b * (x - mean_x)) ** 2 for x, y in zip(xs, ys))
+    return b, (rest / (n - 2) / spread) ** 0.5
+
+
+async def run_share(options):
+    counts = collections.Counter()
+    rate = options.load * await capacity(options, counts)
+    print(f"# {rate / options.load:.2f} requests/s in a closed loop; now {rate:.2f}", flush=True)
+    rng = random.Random(options.seed + 1)
+    await offered(options, rng, rate, options.warm, counts)
+    counts.clear()
+    points = [await held(options, 0)]
+    print(",".join(points[0]))
+    print(*(f"{value:.0f}" for value in points[0].values()), sep=",", flush=True)
+    for _ in range(options.points):
+        await offered(options, rng, rate, 60 * options.minutes / options.points, counts)
+        points.append(await held(options, sum(counts.values())))
+        print(*(f"{value:.0f}" for value in points[-1].values()), sep=",", flush=True)
+    return counts, points
+
+
+def judge_share(options, counts, points):
+    wrong = [f"{n} requests {what}" for (_, what), n in counts.items()
+             if what in ("failed", "too late")]
+    for what in ("descriptors", "pages in use", "host pool bytes"):
+        if points[-1][what] != points[0][what]:
+            wrong.append(f"{what}: {points[0][what]:.0f} before, {points[-1][what]:.0f} after")
+    b, error = slope(points, "heap bytes")
+    print(f"heap: {b:.4f} bytes a request (standard error {error:.4f}), "
+          f"{points[-1]['heap bytes'] - points[0]['heap bytes']:.0f} in all")
+    if options.heap and b > options.slope:
+        wrong.append(f"the heap grows by {b:.3f} bytes a request")
+    grown = points[-1]["resident bytes"] - points[0]["resident bytes"]
+    if grown > options.slack * 2**20:
+        wrong.append(f"the server holds {grown / 2**20:.0f} MiB more")
+    return wrong
+
+
 def judge(options, counts, before, after):
     """What is not as it was."""
     wrong = [f"{name} was {before[name]:.0f} and is {after[name]:.0f}"
@@ -129,6 +246,14 @@ def parse_arguments():
     parser.add_argument("--pid", type=int, help="process id of the server, to read its memory")
     parser.add_argument("--slack", type=float, default=32,
                         help="most MiB by which its memory may grow")
+    parser.add_argument("--load", type=float, help="share of what the server can do")
+    parser.add_argument("--heap", help="the page that live_bytes.so writes")
+    parser.add_argument("--slope", type=float, default=0.1,
+                        help="most bytes of the heap a request may leave")
+    parser.add_argument("--leak", type=float, default=0)
+    parser.add_argument("--points", type=int, default=6)
+    parser.add_argument("--mixed-prompt", type=int, default=600, help="most tokens")
+    parser.add_argument("--mixed-tokens", type=int, default=32, help="most tokens")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=600, help="seconds for a request")
     return parser.parse_args()
@@ -136,6 +261,12 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
+    if options.load:
+        counts, points = asyncio.run(run_share(options))
+        print(", ".join(f"{what} {n}" for (_, what), n in sorted(counts.items())))
+        wrong = judge_share(options, counts, points)
+        print("\n".join(wrong) or "everything is as it was")
+        sys.exit(bool(wrong))
     counts, before, after = asyncio.run(run(options))
     for kind, what in sorted(counts):
         print(f"{kind} {what}: {counts[kind, what]}")
