@@ -9,6 +9,7 @@ import pathlib
 import re
 import socket
 import struct
+import subprocess
 import time
 
 from raw import completion_request
@@ -49,6 +50,12 @@ class Control:
     @property
     def environment(self):
         return {"LD_PRELOAD": str(LIBRARY), "FAILING_MEMORY": str(self.path)}
+
+    prefix = ()  # of the server's command
+
+    def judge_silent(self, status, log):
+        """What a start that ends without a sentence of ours means."""
+        raise Fault(f"ended with {status}: {log[-600:]}")
 
 
 def completion(**parameters):
@@ -151,15 +158,17 @@ class Fault(Exception):
 class Failing:
     """A server under failing_memory.c, asked one request at a time."""
 
-    def __init__(self, directory, *settings):
-        self.control = Control(directory)
+    def __init__(self, directory, *settings, control=Control, server=Server, **rest):
+        self.control = control(directory)
         self.directory, self.settings = directory, (*SETTINGS, *settings)
+        self.make_server, self.rest = server, rest
         self.server = None
         self.n_runs = self.n_failed = 0
         self.start()
 
     def start(self):
-        self.server = Server(self.directory, *self.settings, env=self.control.environment)
+        self.server = self.make_server(self.directory, *self.settings, prefix=self.control.prefix,
+                                       env=self.control.environment, **self.rest)
         self.server.complete(WORDS, max_tokens=2)
         self.server.complete(LONG_PROMPT, max_tokens=2, prefill={"mode": "sparse"})
         self.answer = self.greedy_answer()
@@ -365,21 +374,46 @@ def merged(merge):
 
 
 def start_once(directory, model, first, n=1):
-    """A start in which the allocation `first`, or n from there on, fails: it ends with a sentence,
-    or serves all the same.  Returns how many failed."""
+    """A start in which the allocation `first`, or n from there on, fails.  Returns how many did."""
     control = Control(directory)
     control.arm(first, n)
-    server = Server(directory, *SETTINGS, model=model, env=control.environment, wait=False)
+    return judge_start(control, directory, model, SETTINGS)
+
+
+def has_begun(server):
+    """The log says so; or it does not work, and the server answers."""
+    if "listening on http" in server.log:
+        return True
+    try:
+        return server.get("/ready", timeout=1).status == 200
+    except OSError:
+        return False
+
+
+def complete_or_end(server):
+    try:
+        server.complete(WORDS, max_tokens=1)
+    except OSError as why:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(1)
+        raise Fault(f"ended with {server.process.poll()}, {why}: {server.log[-600:]}") from None
+
+
+def judge_start(control, directory, model, settings, make_server=Server):
+    """A start under an armed control ends with a sentence, or serves all the same.  Returns how much
+    failed."""
+    server = make_server(directory, *settings, model=model, env=control.environment,
+                         prefix=control.prefix, wait=False)
     try:
         deadline = time.monotonic() + 30 * PATIENCE
-        while server.process.poll() is None and "listening on" not in server.log:
+        while server.process.poll() is None and not has_begun(server):
             if time.monotonic() > deadline:
                 raise Fault("neither an end nor a beginning")
             time.sleep(0.002)
         control.disarm()
         failed = control[FAILED]
         if server.process.poll() is None:
-            server.complete(WORDS, max_tokens=1)
+            complete_or_end(server)
             status = server.stop()
             if status != 0:
                 raise Fault(f"served, and ended with {status}: {server.log[-600:]}")
@@ -387,7 +421,7 @@ def start_once(directory, model, first, n=1):
         status = server.process.returncode
         last = server.log.strip().splitlines()[-1:] or [""]
         if status not in (1, 2) or not (" error " in last[0] or last[0].startswith("quire: ")):
-            raise Fault(f"ended with {status}: {server.log[-600:]}")
+            control.judge_silent(status, server.log)
         return failed
     finally:
         with contextlib.suppress(ProcessLookupError):
