@@ -8,7 +8,8 @@
  *   first     fail from this one on, the first is 1
  *   n         how many fail in a row
  *   failed    how many have
- *   armed     0: everything passes and nothing is counted
+ *   armed     0: everything passes and nothing is counted; 2: a call that would fail kills the
+ *             program instead (SIGKILL), and is not performed
  *   variant   which of a call's errors, modulo their number
  *   listener  set here: the descriptor below
  *   name      set here: the call that failed last, and how
@@ -51,6 +52,7 @@
 #include <unistd.h>
 
 enum { NAME_BYTES = 64, MOST_ERRORS = 4, STATUS_FAILED = 125 };
+enum { ARMED_TO_KILL = 2 };
 
 struct control {
     _Atomic uint64_t count, first, n, failed, armed, variant, listener;
@@ -199,6 +201,7 @@ static int decide(struct control *control, const struct seccomp_notif *call) {
     if (k < first || k - first >= atomic_load(&control->n)) return 0;
     snprintf(control->name, NAME_BYTES, "%s %s", row->name, strerrorname_np(error));
     atomic_fetch_add(&control->failed, 1);
+    if (atomic_load(&control->armed) == ARMED_TO_KILL) kill((pid_t)call->pid, SIGKILL);
     return error;
 }
 

@@ -21,6 +21,7 @@ from tls_server import TlsServer
 
 PROGRAM = failing_memory.LIBRARY.with_name("failing_calls")
 VARIANT, NAME_AT, NAME_BYTES = 5, 56, 64  # as failing_calls.c has them
+LIVE_BYTES = PROGRAM.with_name("live_bytes.so")
 N_VARIANTS = 3
 LOADER_FAILED = 127
 N_QUIET = 3  # attempts in which it did not come to the call, before a sweep ends
@@ -35,12 +36,27 @@ class LibraryEnds(Fault):
     the loader (ld.so), which does not check its own memory before main();
     libuv, which aborts without its pipe for signals, one of its pool's threads (quire tries four
     threads before), or the two descriptors of the loop itself;
-    glibc, which aborts where the stack of a thread that has ended cannot be unmapped."""
+    glibc, which aborts where the stack of a thread that has ended cannot be unmapped;
+    libzmq, which names the line of its source and aborts."""
 
 
 class Control(failing_memory.Control):
-    environment = {}
+    """The page of failing_calls.c; behind it, in a file of its own, that of live_bytes.c."""
+
     n_before_main = 0  # calls up to there, at most
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.live_path = self.path.with_name("live_bytes")
+        self.live_path.write_bytes(bytes(4096))
+
+    @property
+    def environment(self):
+        return {"LD_PRELOAD": str(LIVE_BYTES), "LIVE_BYTES": str(self.live_path)}
+
+    def n_blocks(self):
+        """How many blocks of memory the server holds."""
+        return struct.unpack("<qq", self.live_path.read_bytes()[:16])[1]
 
     @property
     def prefix(self):
@@ -66,8 +82,9 @@ class Control(failing_memory.Control):
         super().judge_silent(status, log)
 
     def is_abort_of_library(self, fault, calls):
-        return str(fault).startswith(f"ended with -{signal.SIGABRT}") and \
-            self.name.split(" ")[0] in calls
+        is_abort = re.match(rf"(ended|died) with -{signal.SIGABRT}\b", str(fault))
+        return is_abort and (self.name.split(" ")[0] in calls or
+                             re.search(r"\(src/\w+\.cpp:\d+\)\s*$", str(fault)))
 
 
 def is_usable(directory):
@@ -120,13 +137,32 @@ def exchange(port, request, leave=False, context=None):
 
 
 class Requests(failing_memory.Failing):
-    """One request of a kind."""
+    """One request of a kind.  Not one block of memory may be left behind."""
 
     def __init__(self, directory, kind, *settings, **rest):
         self.kind = kind
         super().__init__(directory, *settings, control=Control, **rest)
         request, self.status = failing_memory.KINDS[kind]
         self.right = self.status and said(exchange(self.server.port, request, context=self.context))
+
+    def start(self):
+        self.blocks = None
+        super().start()
+        self.check_baseline()
+        self.blocks = self.settled_blocks()
+
+    def settled_blocks(self):
+        """Those that are alive with no connection left."""
+        time.sleep(0.2)
+        return self.control.n_blocks()
+
+    def check_baseline(self):
+        super().check_baseline()
+        deadline = time.monotonic() + 10 * PATIENCE
+        while self.blocks and self.control.n_blocks() > self.blocks:
+            if time.monotonic() > deadline:
+                raise Fault(f"{self.control.n_blocks()} blocks of memory and not {self.blocks}")
+            time.sleep(0.005)
 
     @property
     def context(self):
@@ -199,8 +235,8 @@ class Disk:
                              "--max-model-len", 512, "--kv-disk-path", self.directory / "cache",
                              model=self.model, prefix=self.control.prefix)
 
-    def ask(self, i):
-        request = failing_memory.completion(prompt=self.PROMPTS[i], max_tokens=4,
+    def ask(self, i, salt="none"):
+        request = failing_memory.completion(prompt=self.PROMPTS[i], max_tokens=4, cache_salt=salt,
                                             return_token_ids=True)
         reply = exchange(self.server.port, request)
         return said(reply)
@@ -244,6 +280,28 @@ class Disk:
             raise Fault("nothing was found on the disk")
         if self.server.stop() != 0:
             raise Fault(f"did not end well: {self.server.log[-600:]}")
+
+
+class KilledDisk(Disk):
+    """The same, and the k-th call kills the server.  The next one removes what is unfinished, finds
+    sound files only, and is the one to be killed after it."""
+
+    def attempt(self, k, variant):
+        salt = f"{k}.{variant}"
+        self.control.arm_call(k, variant)
+        self.control[failing_memory.ARMED] = 2
+        for i in (0, 1, 2):
+            self.ask(i, salt)
+        self.control.disarm()
+        self.replace()
+        failed = self.control[failing_memory.FAILED]
+        if list((self.directory / "cache").glob("*/*.tmp")):
+            raise Fault("an unfinished file is left")
+        if [self.ask(i, salt) for i in (0, 1, 2)] != self.right[:3]:
+            raise Fault("another answer")
+        if self.server.metrics()["quire_kv_disk_refused_total"]:
+            raise Fault("a file was refused")
+        return failed
 
 
 class Start:
@@ -349,6 +407,7 @@ def phases(model):
     made = {"start": lambda directory: Start(directory, model),
             "full_start": lambda directory: FullStart(directory, model),
             "disk": lambda directory: Disk(directory, model),
+            "killed_disk": lambda directory: KilledDisk(directory, model),
             "end": lambda directory: Shutdown(directory, model)}
     for kind in failing_memory.KINDS:
         made[kind] = lambda directory, kind=kind: Requests(directory, kind)

@@ -76,7 +76,7 @@ LONG_PROMPT = WORDS * 8
 BAD = completion(prompt="x").replace(b'"prompt"', b'{prompt"')
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
-SHORT = {"max_tokens": 3, "ignore_eos": True}
+SHORT = {"max_tokens": 3, "ignore_eos": True, "temperature": 0}
 TOOL = {"name": "look", "parameters": {"type": "object"}}
 TURNS = [{"role": "user", "content": [{"type": "text", "text": WORDS}, {"type": "text", "text": "x"}]},
          {"role": "assistant", "tool_calls": [
@@ -133,11 +133,11 @@ KINDS = {
     "messages_bad": (other("POST", "/v1/messages", {"messages": BLOCKS[:1]}), 400),
     "count_tokens": (other("POST", "/v1/messages/count_tokens", {"messages": BLOCKS}), 200),
     "responses": (other("POST", "/v1/responses", {
-        "input": ITEMS, "instructions": WORDS, "max_output_tokens": 3, "ignore_eos": True,
+        "input": ITEMS, "instructions": WORDS, "max_output_tokens": 3, "ignore_eos": True, "temperature": 0,
         "tools": [{"type": "function", "name": "look"}, {"type": "custom", "name": "write"}],
         "top_logprobs": 2, "metadata": {"a": "b"}}), 200),
     "responses_streamed": (other("POST", "/v1/responses", {
-        "input": ITEMS, "max_output_tokens": 3, "ignore_eos": True, "stream": True}), 200),
+        "input": ITEMS, "max_output_tokens": 3, "ignore_eos": True, "temperature": 0, "stream": True}), 200),
     "render": (other("POST", "/v1/completions/render", {"prompt": [WORDS, WORDS]}), 200),
     "cancel": (other("POST", "/v1/requests/nothing/cancel"), 404),
     "openapi": (other("GET", "/openapi.json"), 200),

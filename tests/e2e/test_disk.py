@@ -7,16 +7,14 @@ import random
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
 from composition import prompt_of, text_of
+from disk_kills import HEAVY, PROMPTS, Kills
 from server import BINARY, DEVICE, INVARIANT, Server
 
 SMALL = ("--kv-cache-memory", {"cpu": "24M", "cuda": "12M"}[DEVICE], "--max-model-len", 1024)
-HEAVY = {"type": "heavy_hitter", "sink": 4, "recent": 40, "heavy": 60, "chunk": 96}
-PROMPTS = [prompt_of(300 + 40 * seed, seed=seed) for seed in range(8)]
 N_KILLS = int(os.environ.get("QUIRE_TEST_DISK_KILLS", 8))
 
 
@@ -203,39 +201,11 @@ def test_the_size_is_kept(start, tmp_path):
     assert cached(ask(start("--kv-disk-size", "8M"), PROMPTS[-1])) > 0
 
 
-def test_kills_at_any_moment_change_no_answer(start, tmp_path):
-    """While prefixes and states are evicted, written and read: few fit the memory."""
-    rng = random.Random(7)
-    few = ("--kv-cache-memory", {"cpu": "12M", "cuda": "6M"}[DEVICE], "--max-model-len", 640,
-           *INVARIANT)
-    reference = start(*few)
-    asked = [(prompt, {"max_tokens": 3, **({"kv_policy": HEAVY} if i % 3 == 0 else {})})
-             for i, prompt in enumerate(PROMPTS)]
-    expected = [said(ask(reference, prompt, cache_salt="reference", **more))
-                for prompt, more in asked]
-    reference.stop()
+def test_kills_at_any_moment_change_no_answer(tmp_path):
+    trial = Kills(tmp_path)
     for _ in range(N_KILLS):
-        server = start(*few)
-        moment = time.monotonic() + rng.uniform(0, 3)
-        with concurrent.futures.ThreadPoolExecutor(4) as threads:
-            def one(i):
-                try:
-                    return i, ask(server, asked[i][0], **asked[i][1])
-                except (OSError, AssertionError, ValueError):
-                    return i, None  # the server has been killed
-            answers = [threads.submit(one, rng.randrange(len(asked))) for _ in range(12)]
-            time.sleep(max(0, moment - time.monotonic()))
-            server.terminate(signal.SIGKILL)
-            server.process.wait()
-        for i, answer in (future.result() for future in answers):
-            if answer:
-                assert said(answer) == expected[i]
-    server = start(*few)
-    assert not list((tmp_path / "cache").glob("*/*.tmp"))
-    last = [ask(server, prompt, **more) for prompt, more in asked]
-    assert [said(answer) for answer in last] == expected
-    assert sum(cached(answer) for answer in last) > 0
-    assert server.metrics()["quire_kv_disk_refused_total"] == 0
+        trial.kill_once()
+    assert trial.finish() > 0
 
 
 def test_help_says_where(start):

@@ -9,8 +9,8 @@ import failing_memory
 from server import DEVICE, SLOW, WRAPPER
 
 IS_LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
-# How far apart, of the 30 calls of a request, 60 of the disk's, 130 of an end and 450 of a start.
-STEPS = {"start": 11, "full_start": 41, "end": 11, "disk": 3}
+# How far apart, of the 30 calls of a request, 100 of the disk's, 130 of an end, 450 of a start.
+STEPS = {"start": 11, "full_start": 41, "end": 11, "disk": 3, "killed_disk": 9}
 REQUESTS = ("whole", "streamed", "choices", "tokenize", "bad_json", "left", "tls_streamed",
             "everything_whole")
 
