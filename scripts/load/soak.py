@@ -18,7 +18,8 @@ most.  Prints a line a minute.  Exits 1 if something is not as it was, or if a r
 although its client stayed.
 
 With --load, eight clients in a closed loop first tell for --warm seconds how many requests a second
-the server answers.  Then that share of them comes at random times, of the kinds of MIX in turn;
+the server answers.  A burst of the longest requests lets what grows to the largest step
+seen have its size.  Then that share of the rate comes at random times, of the kinds of MIX in turn;
 one of eight clients disconnects.  The load pauses --points times.  Then what is alive on the heap
 (--heap, the page of live_bytes.so) is read, and a straight line is fitted to its bytes over the
 number of requests; its slope may be --slope bytes at most.  --leak N keeps N bytes more for each
@@ -123,13 +124,22 @@ async def run(options):
 # ---- a share of what the server can do ----
 
 
-async def mixed(options, rng, number, counts):
+async def mixed(options, rng, number, counts, is_longest=False):
     """One request of the mix."""
     parameters = MIX[number % len(MIX)]
-    stays = argparse.Namespace(**{**vars(options), "leaves": number % 8 == 7})
-    body = body_of(random_tokens(rng, options, rng.randrange(1, options.mixed_prompt)),
-                   rng.randrange(1, options.mixed_tokens), **parameters)
+    stays = argparse.Namespace(**{**vars(options), "leaves": not is_longest and number % 8 == 7})
+    n, most = options.mixed_prompt, options.mixed_tokens
+    if not is_longest:
+        n, most = rng.randrange(1, n), rng.randrange(1, most)
+    body = body_of(random_tokens(rng, options, n), most, **parameters)
     counts["mixed", await ask(stays, rng, body)] += 1
+
+
+async def burst(options, counts):
+    """The longest requests of the mix, as many at once as the load may ever have: what grows to the
+    largest step seen, as the scratch of the CPU backend, has that size afterwards."""
+    rng = random.Random(options.seed)
+    await asyncio.gather(*(mixed(options, rng, i, counts, True) for i in range(options.burst)))
 
 
 async def capacity(options, counts):
@@ -184,6 +194,7 @@ async def run_share(options):
     rate = options.load * await capacity(options, counts)
     print(f"# {rate / options.load:.2f} requests/s in a closed loop; now {rate:.2f}", flush=True)
     rng = random.Random(options.seed + 1)
+    await burst(options, counts)
     await offered(options, rng, rate, options.warm, counts)
     counts.clear()
     points = [await held(options, 0)]
@@ -252,6 +263,7 @@ def parse_arguments():
                         help="most bytes of the heap a request may leave")
     parser.add_argument("--leak", type=float, default=0)
     parser.add_argument("--points", type=int, default=6)
+    parser.add_argument("--burst", type=int, default=64, help="requests at once, before it is measured")
     parser.add_argument("--mixed-prompt", type=int, default=600, help="most tokens")
     parser.add_argument("--mixed-tokens", type=int, default=32, help="most tokens")
     parser.add_argument("--seed", type=int, default=1)
