@@ -142,8 +142,9 @@ static bool is_empty(const struct passage *p) {
     return p->start == p->end;
 }
 
+/* Tells whether to try again when the socket is ready, as the set says again after a signal. */
 static bool would_block(ssize_t n) {
-    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
 }
 
 static bool would_block_tls(ssize_t n) {
@@ -179,8 +180,13 @@ static bool write_transport(struct session *s) {
     }
     const ssize_t n = send(s->plain.fd, in->data + in->start, in->end - in->start, MSG_NOSIGNAL);
     in->blocked = would_block(n);
-    if (n > 0) in->start += (size_t)n;
-    else if (!in->blocked) in->start = in->end; /* the transport is gone: `out` ends, too */
+    if (n > 0) {
+        in->start += (size_t)n;
+    } else if (!in->blocked) {
+        /* The transport is gone, or must not wait for what is lost here: `out` ends, too. */
+        in->start = in->end;
+        shutdown(s->plain.fd, SHUT_WR);
+    }
     return n > 0;
 }
 
