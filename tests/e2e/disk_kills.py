@@ -8,10 +8,11 @@ import signal
 import time
 
 from composition import prompt_of
-from server import DEVICE, Server
+from server import DEVICE, INVARIANT, Server
 from tiny_model import write_tiny_model
 
-FEW = ("--kv-cache-memory", "1M", "--max-model-len", 640, "--kv-disk-size", "16M")
+FEW = ("--kv-cache-memory", "1M", "--max-model-len", 640, "--kv-disk-size", "16M",
+       *INVARIANT)
 HEAVY = {"type": "heavy_hitter", "sink": 4, "recent": 40, "heavy": 60, "chunk": 96}
 PROMPTS = [prompt_of(300 + 40 * seed, seed=seed) for seed in range(8)]
 ASKED = [(prompt, {"max_tokens": 3, **({"kv_policy": HEAVY} if i % 3 == 0 else {})})
