@@ -116,10 +116,13 @@ def perplexity_table(results):
 def sinks_text(results):
     shares = ", ".join(f"{row['mean_behind_second_layer']:.2f} at {int(length):,} tokens"
                        for length, row in results["sinks"].items())
+    text = (f"Attention to the first four tokens, on average over the layers behind the second: "
+            f"{shares}.")
+    if "window" not in results:
+        return text
     found = results["window"]
     sinks = ", ".join(f"{n}: {value:.2f}" for n, value in found["sinks"].items())
-    return (f"Attention to the first four tokens, on average over the layers behind the second: "
-            f"{shares}.\n\nPerplexity of {found['tokens']:,} tokens of the books through a window "
+    return (f"{text}\n\nPerplexity of {found['tokens']:,} tokens of the books through a window "
             f"of {found['size']:,}, by the number of sinks kept: {sinks}; "
             f"{found['recomputed']:.2f} where the window is computed anew for every token.")
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
+import chat
 import checkpoint
 from network import Shape
 from tasks.sample import BOS, EOT, PAD, TURN_END
@@ -74,6 +75,7 @@ def export(checkpoint_path, tokenizer_dir, out):
     write_json(out / "generation_config.json", generation)
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer_dir / name, out / name)
+    (out / "chat_template.jinja").write_text(chat.TEMPLATE)  # for people; the same as in the config
 
 
 def main():

@@ -13,7 +13,7 @@ import json
 import pathlib
 import random
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import chat
 from tasks import families
@@ -59,7 +59,9 @@ def learn(texts, n_entries):
                                   max_token_length=LONGEST_ENTRY,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.add_special_tokens([mark for mark in SPECIAL if mark not in TOOL_MARKS])
+    # Servers take calls from the text of an answer, where special tokens are left out.
+    tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in TOOL_MARKS])
     bos = tokenizer.token_to_id(BOS)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, bos)])
@@ -70,16 +72,16 @@ def write(tokenizer, out):
     """tokenizer.json, tokenizer_config.json and special_tokens_map.json."""
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
-    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False,
-             "special": True}
-    added = {str(tokenizer.token_to_id(mark)): {"content": mark, **flags} for mark in SPECIAL}
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    added = {str(tokenizer.token_to_id(mark)):
+             {"content": mark, **flags, "special": mark not in TOOL_MARKS} for mark in SPECIAL}
     config = {"add_bos_token": True, "bos_token": BOS, "eos_token": TURN_END, "pad_token": PAD,
               "unk_token": None, "clean_up_tokenization_spaces": False,
               "model_max_length": CONTEXT, "tokenizer_class": "PreTrainedTokenizerFast",
               "chat_template": chat.TEMPLATE, "added_tokens_decoder": added}
     (out / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
     names = {"bos_token": BOS, "eos_token": TURN_END, "pad_token": PAD,
-             "additional_special_tokens": [EOT, TURN, *TOOL_MARKS]}
+             "additional_special_tokens": [EOT, TURN]}
     (out / "special_tokens_map.json").write_text(json.dumps(names, indent=1) + "\n")
 
 
