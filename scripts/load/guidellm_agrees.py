@@ -68,7 +68,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description="Compares loadtest.py with guidellm.")
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--guidellm", required=True, help="its program")
-    parser.add_argument("--tokenizer", default=ROOT / "models" / "quire-22m",
+    parser.add_argument("--tokenizer", default=ROOT / "models" / "quire-31m",
                         help="folder of the served model's tokenizer")
     parser.add_argument("--runs", type=int, default=5, help="of each (default %(default)s)")
     parser.add_argument("--clients", type=int, default=4)

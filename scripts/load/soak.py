@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sends mixed load for a long time, and checks that everything is as it was before.
 
-    build/quire serve models/quire-22m --kv-offload-size 2G --enable-prefix-caching false
+    build/quire serve models/quire-31m --kv-offload-size 2G --enable-prefix-caching false
     scripts/load/soak.py --minutes 60 --long-clients 10 --short-clients 6
 
 Or, at a part of what the server can do, and with every policy:

@@ -2,7 +2,7 @@
 """Measures what block-sparse heads lose by pooling the queries of a tile of 128 rows, where the
 paper (MInference, arXiv 2407.02490) pools those of 64.
 
-    scripts/quality/block_pooling.py [--model models/quire-22m] [--tokens 4096,8192,16384] [--prompts 3]
+    scripts/quality/block_pooling.py [--model models/quire-31m] [--tokens 4096,8192,16384] [--prompts 3]
 
 Recall is the share of a row's attention that lies on visited keys, as `quire tune` has it: the mean
 over a prompt's rows but its first quarter, or 2,500.  A tile visits its --pages best pages, its own
@@ -114,7 +114,7 @@ def numbers(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "quire-22m")
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "quire-31m")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--tokens", type=numbers, default=[4096, 8192, 16384])
     parser.add_argument("--prompts", type=int, default=3, help="prompts of each length")

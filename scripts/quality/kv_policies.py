@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What bounded KV caches cost at true budgets: the tables of models/quire-22m/eval/kv_policies.md.
+"""What bounded KV caches cost at true budgets: the tables of docs/benchmarks/quire-31m/kv_policies.md.
 
     scripts/quality/kv_policies.py --serve 'build/quire serve' --on 'one H100' --out /tmp/kv \\
-        --table models/quire-22m/eval/kv_policies.md
+        --table docs/benchmarks/quire-31m/kv_policies.md
     scripts/quality/kv_policies.py --url http://127.0.0.1:8000 --out /tmp/kv --parts budgets \\
         --row 'heavy_hitter sum text={"type": "heavy_hitter", "score": "sum", "positions": "text"}'
 

@@ -38,7 +38,7 @@ import urllib.request
 from evaluation import effects
 
 VOID = 4  # the exit status
-BOOKS = pathlib.Path(__file__).resolve().parents[2] / "models/quire-22m/eval/held_out.txt"
+BOOKS = pathlib.Path(__file__).resolve().parents[2] / "models/quire-31m/eval/held_out.txt"
 
 
 class Server:

@@ -11,7 +11,7 @@
 #include "engine/base/error.h"
 #include "server/settings/data_dir.h"
 
-static const char default_model[] = "models/quire-22m";
+static const char default_model[] = "models/quire-31m";
 
 /* Writes the path of the file that ships to path [PATH_MAX].  Returns whether it can be read. */
 static bool find(char *path, const char *kind, const char *model_dir) {

@@ -8,7 +8,7 @@
 struct error;
 
 /* Writes the model's directory to path [PATH_MAX]: `dir`, the setting, if that is not NULL; else
- * the default, which is Meson's option model_dir or models/quire-22m of the data directory. */
+ * the default, which is Meson's option model_dir or models/quire-31m of the data directory. */
 int model_dir_choose(char *path, const char *dir, struct error *err);
 /* Copies to *out the path of `file`, the setting, if that is not NULL; else of the file that ships,
  * or NULL where there is none.  The caller owns *out. */

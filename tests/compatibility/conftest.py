@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 from server import Server  # noqa: E402
 
-MODEL = "quire-22m"
+MODEL = "quire-31m"
 
 
 class KeyedServer(Server):

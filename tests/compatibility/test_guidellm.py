@@ -26,7 +26,7 @@ def test_a_benchmark_runs(server, tmp_path, route):
         [GUIDELLM, "run", "--disable-progress",
          "--backend", f"kind=openai_http,target={server.url},api_key=secret,model={MODEL},request_format={route}",
          "--profile", "kind=concurrent,streams=2", "--constraint", f"kind=max_requests,count={N_REQUESTS}",
-         "--tokenizer", f"kind=huggingface_auto,model={ROOT / 'models/quire-22m'}",
+         "--tokenizer", f"kind=huggingface_auto,model={ROOT / 'models/quire-31m'}",
          "--data", "kind=synthetic_text,prompt_tokens=64,output_tokens=16",
          "--output", f"kind=json,path={report}"],
         capture_output=True, text=True, check=False, timeout=300,

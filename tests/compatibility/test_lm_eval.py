@@ -35,7 +35,7 @@ metric_list: [{metric: acc}]
 def tasks(tmp_path_factory):
     """Passkeys in 1K tokens: what is to be generated, and which of two answers is likelier."""
     folder = tmp_path_factory.mktemp("tasks")
-    with open(ROOT / "models/quire-22m/eval/tasks.jsonl", encoding="utf-8") as file:
+    with open(ROOT / "models/quire-31m/eval/tasks.jsonl", encoding="utf-8") as file:
         items = [json.loads(line) for line in file]
     items = [item for item in items if item["task"] == "passkey"][:N_DOCS]
     end = "<|im_end|>\n<|im_start|>assistant\n"

@@ -24,7 +24,7 @@ N_DOCS, N_CHARS = 8, 300
 ROLL = """
 metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
 """
-WEIGHTS = {"pretrained": str(ROOT / "models/quire-22m"), "device": "cpu", "dtype": "float32",
+WEIGHTS = {"pretrained": str(ROOT / "models/quire-31m"), "device": "cpu", "dtype": "float32",
            "max_length": 4096, "add_bos_token": False}
 
 
@@ -33,7 +33,7 @@ def tasks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
     rng = random.Random(3)
     end = "<|im_end|>\n<|im_start|>assistant\n"
-    with open(ROOT / "models/quire-22m/eval/tasks.jsonl", encoding="utf-8") as file:
+    with open(ROOT / "models/quire-31m/eval/tasks.jsonl", encoding="utf-8") as file:
         items = [json.loads(line) for line in file]
     docs = folder / "docs.jsonl"
     with open(docs, "w", encoding="utf-8") as out:

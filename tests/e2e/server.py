@@ -14,7 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("QUIRE_TEST_BINARY", str(ROOT / "build" / "quire"))
 WRAPPER = shlex.split(os.environ.get("QUIRE_TEST_WRAPPER", ""))
-MODEL = ROOT / "models" / "quire-22m"
+MODEL = ROOT / "models" / "quire-31m"
 # Named, not left to --device auto: the same tests must mean the same on a machine with a GPU.
 DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "cpu")
 # Test files that run at the same time share the CPUs, and several servers the GPU, so each takes a

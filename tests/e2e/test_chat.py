@@ -226,15 +226,37 @@ def test_a_template_that_cannot_be_compiled_ends_the_start(serve, tmp_path):
 
 
 def test_the_default_model_is_told_of_tools(server, tokenizer):
-    """It has not learned to call any, but its template says how."""
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     messages = [{"role": "system", "content": "Be brief."}, *HELLO]
     text = tokenizer.decode(prompt_ids(server, messages=messages, tools=[tool]),
                             skip_special_tokens=False)
-    assert text.startswith("<|begin_of_text|><|im_start|>system\nBe brief.\n\nYou may call")
+    assert text.startswith("<|begin_of_text|><|im_start|>system\nBe brief.\n\nYou can call")
     assert json.dumps(tool) in text and text.count("<|im_start|>") == 3
     assert prompt_ids(server, messages=messages, tools=[tool], tool_choice="none") == (
         prompt_ids(server, messages=messages))
+
+
+def test_the_default_model_calls_a_tool(server):
+    """Of its own accord: nothing constrains the answer."""
+    weather = {"type": "function", "function": {
+        "name": "get_weather", "description": "The weather in a city", "parameters": {
+            "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+    question = {"role": "user", "content": "What is the weather in Lisbon?"}
+    choice = ask(server, messages=[question], tools=[weather], temperature=0,
+                  max_tokens=60)["choices"][0]
+    call = choice["message"]["tool_calls"][0]["function"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert call["name"] == "get_weather" and json.loads(call["arguments"]) == {"city": "Lisbon"}
+
+
+def test_the_default_model_answers_from_the_text(server):
+    text = "Peter is 34 years old. Clara lives in Oslo. Clara is a baker."
+    messages = [{"role": "user", "content": f"{text}\nWhere does Clara live?"}]
+    first = ask(server, messages=messages, temperature=0, max_tokens=20)["choices"][0]["message"]
+    assert "Oslo" in first["content"]
+    messages += [first, {"role": "user", "content": "How old is Peter?"}]
+    second = ask(server, messages=messages, temperature=0, max_tokens=20)["choices"][0]["message"]
+    assert "34" in second["content"]
 
 
 def test_a_model_without_a_template(serve, tiny_model, tmp_path):

@@ -41,7 +41,7 @@ def output(value):
 
 
 def turn(items, **fields):
-    return {"model": "quire-22m", "instructions": "You are a coding agent.", "input": items,
+    return {"model": "quire-31m", "instructions": "You are a coding agent.", "input": items,
             "tools": [SHELL, PLAN, {"type": "web_search"}], "tool_choice": "auto", "parallel_tool_calls": False,
             "reasoning": None, "store": False, "stream": True, "include": [],
             "prompt_cache_key": HEADERS["session_id"], "temperature": 0, **fields}  # the last is not Codex's

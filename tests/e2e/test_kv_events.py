@@ -154,7 +154,7 @@ def test_the_events_say_what_is_cached(pair):
     for tokens in prompts:
         ask(server, tokens)
     router.drain()
-    assert router.topics == {b"kv@127.0.0.1@quire-22m"}
+    assert router.topics == {b"kv@127.0.0.1@quire-31m"}
     for tokens in prompts:
         told = router.cached(tokens)
         assert told == ask(server, tokens) == (len(tokens) - 1) // BLOCK * BLOCK

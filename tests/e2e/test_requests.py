@@ -16,7 +16,7 @@ LONG = "one two three four five " * 500
 
 def test_render_gives_the_ids_that_run(server):
     prompts = ["Once upon a time", "The end"]
-    body = {"prompt": prompts, "max_tokens": 1, "return_token_ids": True, "model": "quire-22m"}
+    body = {"prompt": prompts, "max_tokens": 1, "return_token_ids": True, "model": "quire-31m"}
     ran = server.post("/v1/completions", body).json()["choices"]
     assert server.post("/v1/completions/render", body).json() == [
         {"token_ids": choice["prompt_token_ids"]} for choice in ran]

@@ -87,7 +87,7 @@ def test_a_span_of_each_completion(collector, tmp_path):
     assert b"tell-tale" not in b"".join(collector.bodies)
     first, second, chat, wrong, last = spans
     assert (first["traceId"], first["parentSpanId"]) == (TRACE, PARENT)
-    assert first["name"] == "text_completion quire-22m" and first["kind"] == 2
+    assert first["name"] == "text_completion quire-31m" and first["kind"] == 2
     for span in spans:
         start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
         assert began <= start <= end <= ended
@@ -96,7 +96,7 @@ def test_a_span_of_each_completion(collector, tmp_path):
     told = attributes(first)
     assert told == {
         "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "quire",
-        "gen_ai.request.model": "quire-22m", "gen_ai.response.model": "quire-22m",
+        "gen_ai.request.model": "quire-31m", "gen_ai.response.model": "quire-31m",
         "gen_ai.response.id": "cmpl-r1", "gen_ai.request.max_tokens": 5,
         "gen_ai.request.temperature": 0.5, "gen_ai.request.top_p": 0.25, "gen_ai.request.seed": 7,
         "gen_ai.usage.input_tokens": 150, "gen_ai.usage.output_tokens": 10,

@@ -13,7 +13,7 @@ CONFIG = {
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "hidden_act": "silu",
     "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
     "rope_scaling": None, "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
-    "torch_dtype": "bfloat16", "bos_token_id": 8187, "eos_token_id": 8190, "pad_token_id": 8191,
+    "torch_dtype": "bfloat16", "bos_token_id": 8183, "eos_token_id": 8186, "pad_token_id": 8187,
 }
 
 

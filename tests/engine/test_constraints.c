@@ -24,7 +24,7 @@
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 
-enum { N_RECIPES = 12, MAX_TOKENS = 60 };
+enum { N_RECIPES = 12, MAX_TOKENS = 72 };
 
 static const char *const schema =
     "{\"type\":\"object\",\"properties\":{\"first_name\":{\"type\":\"string\",\"pattern\":\"^[a-z]{"

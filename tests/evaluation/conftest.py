@@ -5,7 +5,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODEL = ROOT / "models/quire-22m"
+MODEL = ROOT / "models/quire-31m"
 
 sys.path[:0] = [str(ROOT / "scripts/quality"), str(ROOT / "tests/e2e")]
 

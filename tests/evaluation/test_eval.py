@@ -147,11 +147,11 @@ def test_quire_answers_as_its_model_can(tmp_path, quire):
 def test_the_perplexity_of_a_window_is_that_of_its_log_probabilities(tmp_path, quire, tokenizer):
     run_eval(tmp_path, "--url", quire.url, "--tasks", "perplexity", "--lengths", "2048",
              "--windows", "2")
-    text = (ROOT / "models/quire-22m/eval/held_out.txt").read_text(encoding="utf-8")
+    text = (ROOT / "models/quire-31m/eval/held_out.txt").read_text(encoding="utf-8")
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     for record in read_results(tmp_path, "perplexity"):
         first = record["first_token"]
-        window = [8187, *ids[first:first + 2047]]
+        window = [8183, *ids[first:first + 2047]]
         choice = quire.complete(window, max_tokens=0, echo=True, logprobs=0)["choices"][0]
         values = choice["logprobs"]["token_logprobs"][1:]
         assert record["tokens"] == [1023, 1024]

@@ -187,7 +187,7 @@ def test_perplexity_counts_every_token_but_the_first_once(tmp_path, tokenizer):
         prompts = {tuple(body["prompt"]) for body in server.bodies
                    if isinstance(body["prompt"], list)}
     ids = tokenizer.encode(text, add_special_tokens=False).ids
-    expected = [[8187, *ids[0:1999]], [8187, *ids[2000:3999]]]
+    expected = [[8183, *ids[0:1999]], [8183, *ids[2000:3999]]]
     assert prompts == {tuple(window) for window in expected}
     records = read_results(tmp_path, "perplexity")
     assert [r["first_token"] for r in records] == [0, 2000]

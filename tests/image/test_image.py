@@ -185,11 +185,11 @@ def test_the_health_check_tells_a_server_from_none(container):
 
 
 def test_a_model_of_the_volume_is_served_and_sigterm_ends_it(tmp_path):
-    one = Container(tmp_path, "/models/quire-22m", "--kv-cache-memory", "512M", models=MODELS)
+    one = Container(tmp_path, "/models/quire-31m", "--kv-cache-memory", "512M", models=MODELS)
     try:
         one.wait_ready()
-        assert "the model's files are in /models/quire-22m" in one.log
-        assert json.loads(one.ask("/v1/models"))["data"][0]["id"] == "quire-22m"
+        assert "the model's files are in /models/quire-31m" in one.log
+        assert json.loads(one.ask("/v1/models"))["data"][0]["id"] == "quire-31m"
     finally:
         status = one.stop()
     assert status == 0, one.log

@@ -129,8 +129,8 @@ static void a_test_of_the_build_folder_finds_the_source_tree(void **state) {
     (void)state;
     assert_int_equal(data_dir_find(found, NULL), 0);
     assert_string_equal(found, SOURCE_DIR);
-    assert_int_equal(model_file_choose(&file, NULL, "filters", "/no/such/quire-22m", NULL), 0);
-    assert_string_equal(file, SOURCE_DIR "/config/filters/quire-22m.json");
+    assert_int_equal(model_file_choose(&file, NULL, "filters", "/no/such/quire-31m", NULL), 0);
+    assert_string_equal(file, SOURCE_DIR "/config/filters/quire-31m.json");
     free(file);
     assert_int_equal(model_file_choose(&file, NULL, "filters", "/no/such/model", NULL), 0);
     assert_null(file);

@@ -13,7 +13,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "server/tune/tune_prompts.h"
 
-enum { N_TOKENS = 3000, BOS = 8187, LONGEST_ITEM = 250 };
+enum { N_TOKENS = 3000, BOS = 8183, LONGEST_ITEM = 250 };
 
 static struct tokenizer *tokenizer;
 

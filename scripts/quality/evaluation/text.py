@@ -6,7 +6,7 @@ import bisect
 import pathlib
 import re
 
-HELD_OUT = pathlib.Path(__file__).resolve().parents[3] / "models/quire-22m/eval/held_out.txt"
+HELD_OUT = pathlib.Path(__file__).resolve().parents[3] / "models/quire-31m/eval/held_out.txt"
 FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 # A sentence ends at its mark and the quotes that close with it, where another one begins.
 SENTENCE_END = re.compile(r"(?<!\bMr)(?<!\bMrs)(?<!\bDr)(?<!\bSt)"

@@ -4,7 +4,7 @@ import pathlib
 
 from .sample import Question, Sample
 
-SHIPPED = pathlib.Path(__file__).resolve().parents[4] / "models/quire-22m/eval/tasks.jsonl"
+SHIPPED = pathlib.Path(__file__).resolve().parents[4] / "models/quire-31m/eval/tasks.jsonl"
 USER_TURN = "<|im_start|>user\n"  # belongs to the template, which the file has applied already
 MAX_TOKENS = {"vt": 96, "multiquery": 96, "multivalue": 80, "cwe": 48}
 
