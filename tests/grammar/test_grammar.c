@@ -206,6 +206,54 @@ static void masks_say_what_is_accepted(void **state) {
 }
 
 /* Compiles the text once more, replays the tokens, and writes the mask that no other one had a part in. */
+/* Whether a grammar takes a text, token by token. */
+static bool accepts(struct tokenizer *tokenizer, struct grammar *grammar, const char *text) {
+    struct token_list ids = {0};
+    struct error err = {0};
+    struct grammar_matcher *matcher;
+    bool all = true;
+    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), false, UINT32_MAX, &ids, &err),
+                     0);
+    assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
+    for (size_t i = 0; i < ids.n && all; i++)
+        all = grammar_matcher_accept(matcher, ids.ids[i]) == 0;
+    grammar_matcher_destroy(matcher);
+    free(ids.ids);
+    return all;
+}
+
+static void white_space_is_that_of_unicode(void **state) {
+    (void)state;
+    static const char *const spaces[] = {" ",      "\u00a0", "\u1680", "\u2007", "\u2028",
+                                         "\u202f", "\u205f", "\u3000", "\ufeff"};
+    struct tokenizer *tokenizer;
+    struct grammar *grammars[4];
+    struct error err = {0};
+    if (!grammar_is_available()) skip();
+    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
+    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+    grammars[0] = get(cache, "a[^\\s]b");
+    grammars[1] = get(cache, "a\\Sb");
+    grammars[2] = get(cache, "a[\\s]b");
+    const char *const schema = "{\"type\":\"string\",\"pattern\":\"^a[^\\\\s]b$\"}";
+    if (grammar_cache_get(cache, &grammars[3], GRAMMAR_JSON_SCHEMA, schema, strlen(schema), &err))
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < sizeof(spaces) / sizeof(*spaces); i++) {
+        char text[16], quoted[20];
+        snprintf(text, sizeof(text), "a%sb", spaces[i]);
+        snprintf(quoted, sizeof(quoted), "\"%s\"", text);
+        assert_false(accepts(tokenizer, grammars[0], text));
+        assert_false(accepts(tokenizer, grammars[1], text));
+        assert_true(accepts(tokenizer, grammars[2], text));
+        assert_false(accepts(tokenizer, grammars[3], quoted));
+    }
+    assert_true(accepts(tokenizer, grammars[0], "a\u2060b")); /* joins words: no space */
+    assert_true(accepts(tokenizer, grammars[3], "\"a\u00e9b\""));
+    for (size_t i = 0; i < 4; i++) grammar_unref(grammars[i]);
+    grammar_cache_destroy(cache);
+    tokenizer_destroy(tokenizer);
+}
+
 static void fresh_mask(struct tokenizer *tokenizer, enum grammar_kind kind, const char *text,
                        const uint32_t *tokens, int n, uint32_t *mask) {
     struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
@@ -299,6 +347,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(deep_and_wide_schemas_are_refused),
         cmocka_unit_test(the_cache_keeps_what_was_used_last),
         cmocka_unit_test(masks_say_what_is_accepted),
+        cmocka_unit_test(white_space_is_that_of_unicode),
         cmocka_unit_test(kept_masks_are_right),
     };
     if (argc < 2) return 1;
