@@ -7,7 +7,7 @@
 Or, at a part of what the server can do, and with every policy:
 
     head -c 4096 /dev/zero > live; LD_PRELOAD=build/tests/e2e/live_bytes.so LIVE_BYTES=live \
-        build/quire serve models/quire-22m --kv-offload-size 1G --enable-prefix-caching false
+        build/quire serve models/quire-31m --kv-offload-size 1G --enable-prefix-caching false
     scripts/load/soak.py --minutes 30 --load 0.5 --pid PID --heap live
 
 Needs nothing but Python.  The long clients ask for texts under kv_policy offload, the short ones
@@ -18,7 +18,7 @@ most.  Prints a line a minute.  Exits 1 if something is not as it was, or if a r
 although its client stayed.
 
 With --load, eight clients in a closed loop first tell for --warm seconds how many requests a second
-the server answers.  A burst of the longest requests lets what grows to the largest step
+the server answers.  Bursts of the longest requests let what grows to the largest step
 seen have its size.  Then that share of the rate comes at random times, of the kinds of MIX in turn;
 one of eight clients disconnects.  The load pauses --points times.  Then what is alive on the heap
 (--heap, the page of live_bytes.so) is read, and a straight line is fitted to its bytes over the
@@ -136,10 +136,14 @@ async def mixed(options, rng, number, counts, is_longest=False):
 
 
 async def burst(options, counts):
-    """The longest requests of the mix, as many at once as the load may ever have: what grows to the
-    largest step seen, as the scratch of the CPU backend, has that size afterwards."""
-    rng = random.Random(options.seed)
-    await asyncio.gather(*(mixed(options, rng, i, counts, True) for i in range(options.burst)))
+    """The longest requests of the mix, as many at once as the load may ever have, and so many of each
+    kind alone: what grows to the largest step seen, as the scratch of the CPU backend, has that
+    size afterwards."""
+    rng, n_kinds = random.Random(options.seed), len(MIX)
+    bursts = [range(options.burst),
+              *(range(kind, kind + n_kinds * options.burst, n_kinds) for kind in range(n_kinds))]
+    for numbers in bursts:
+        await asyncio.gather(*(mixed(options, rng, i, counts, True) for i in numbers))
 
 
 async def capacity(options, counts):
