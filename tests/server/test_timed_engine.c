@@ -14,7 +14,7 @@
 #include "engine/model/model.h"
 #include "server/bench/timed_engine.h"
 
-enum { N_TOKENS = 600, N_SEQUENCES = 3, N_HEADS_IN_ALL = 12 * 6, N_VOCAB = 8000 };
+enum { N_TOKENS = 600, N_SEQUENCES = 3, N_HEADS_IN_ALL = 12 * 8, N_VOCAB = 8000 };
 
 struct rig {
     struct backend *be;

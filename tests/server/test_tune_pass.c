@@ -19,7 +19,7 @@
 #include "engine/model/model.h"
 #include "engine/tune/tune_pass.h"
 
-enum { N_TOKENS = 700, N_HEADS = 6, N_VOCAB = 8000, LAYER = 2, DEEP_LAYER = 7, N_SELECTED = 128 };
+enum { N_TOKENS = 700, N_HEADS = 8, N_VOCAB = 8000, LAYER = 2, DEEP_LAYER = 8, N_SELECTED = 128 };
 static const float NEVER_DENSE = 2;
 
 struct rig {
@@ -172,7 +172,7 @@ static void measurements_change_nothing_downstream(void **state) {
 
 /* ---- choices ---- */
 
-enum { DIM = 384, HEAD_DIM = 64, GROUP = 3, ROW = 690, N_CANDIDATES = 576 };
+enum { DIM = 512, HEAD_DIM = 64, GROUP = 4, ROW = 690, N_CANDIDATES = 576 };
 
 struct choice {
     float worth[N_CANDIDATES];
