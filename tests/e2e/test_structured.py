@@ -28,7 +28,7 @@ GLM45 = TEMPLATE + "{% if tools %}<arg_key>{% endif %}"
 MISTRAL = TEMPLATE + "{% if tools %}{{ '[TOOL_CALLS]' }}{% endif %}"
 PHI4 = TEMPLATE + "{% if tools %}{{ '<|tool_call|>' }}{% endif %}"
 CALL_TOKENS = {MISTRAL: "[TOOL_CALLS]", PHI4: "<|tool_call|>"}
-CALL_TOKEN_ID = 8191  # that of <|pad|>, which it takes the place of
+CALL_TOKEN_ID = 8187  # that of <|pad|>, which it takes the place of
 N_TOOLS = 500 if os.environ.get("QUIRE_TEST_LONG") else 20 if SLOW else 40  # of each format
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "glm4": GLM4, "qwen3-coder": CODER, "glm4.5": GLM45,
            "mistral": MISTRAL, "phi4": PHI4}
@@ -143,7 +143,7 @@ def test_answers_are_of_the_form(grammars, fields, holds, sampling):
 def test_min_tokens_delays_the_end_of_a_form(grammars, ignore_eos):
     """The end may follow each digit.  With logit_bias no other token is as likely."""
     fields = {"guided_regex": "[0-9]+", "ignore_eos": ignore_eos, "temperature": 1, "n": 4,
-              "logit_bias": {"8188": 100, "8190": 100}, "return_token_ids": True}
+              "logit_bias": {"8184": 100, "8186": 100}, "return_token_ids": True}
     for n in (0, 12):
         choices = complete(grammars, min_tokens=n, **fields)["choices"]
         assert [len(choice["token_ids"]) for choice in choices] == [max(2, n + 1)] * 4
