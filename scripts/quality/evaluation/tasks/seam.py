@@ -17,9 +17,9 @@ from ..text import haystack, names_of_things
 from .magic import PREAMBLE, question_of_one, statement
 
 N_DIGITS = 7
-# Words are whole, so up to MOST_MISSING digits more may come to lie before the seam than are meant
-# to; one at least stays behind it.
-MOST_BEFORE, MOST_MISSING = 4, 2
+# Words are whole, and a template's half is a guess, so up to MOST_MISSING digits and one more may come
+# to lie before the seam than are meant to; one at least stays behind it.
+MOST_BEFORE, MOST_MISSING = 3, 2
 WORDS_AFTER = 40
 TOKENS_PER_WORD = 1.35
 
