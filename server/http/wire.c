@@ -57,7 +57,8 @@ int wire_attach(struct http_conn *conn) {
 }
 
 void wire_detach(struct http_conn *conn) {
-    conn->http->by_fd[conn->fd] = NULL;
+    /* Without memory for the first of the table's entries there is none. */
+    if ((size_t)conn->fd < conn->http->n_fds) conn->http->by_fd[conn->fd] = NULL;
 }
 
 /* Receives again where a signal came first: libmicrohttpd would wait for an event. */
