@@ -72,7 +72,7 @@ static int check_refs(struct writing *w, const json_t *value, bool *has) {
 /* Adds definitions to a copy of an argument's schema. */
 static int add_definitions(struct writing *w, json_t *schema, const char *name) {
     json_t *definitions = json_object_get(w->schema, name);
-    bool has_refs;
+    bool has_refs = false;
     if (!definitions) return 0;
     const int rc = check_refs(w, definitions, &has_refs);
     if (rc) return rc;
