@@ -9,7 +9,8 @@
 #
 # DIR names the folder for everything (/tmp/training), SETTINGS the settings (quire-31m), PYTHON the
 # interpreter; PROBE=1 measures the speed at each row length first, for a second each.  A checkpoint
-# that is received as light.pt is gone on from.
+# that is received as light.pt is gone on from, at the progress RESUME_AT if that is set.  WORKERS
+# processes make rows (all cores but two).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=${DIR:-/tmp/training} settings=${SETTINGS:-quire-31m} python=${PYTHON:-python3}
@@ -40,7 +41,8 @@ work() { # what `start` runs in the background
     cd "$here"
     [ -f "$corpus/books.txt" ] || "$python" pack.py unpack --out "$corpus" "$dir/parts"
     if [ -n "${PROBE:-}" ]; then train "$settings" --probe "$PROBE"; fi
-    train "$settings" --seconds "$1" --until "${2:-1.0}"
+    train "$settings" --seconds "$1" --until "${2:-1.0}" ${RESUME_AT:+--resume-at "$RESUME_AT"} \
+        ${WORKERS:+--workers "$WORKERS"}
 }
 
 start() {
@@ -88,5 +90,5 @@ twins() {
 
 case ${1:-} in
 receive | start | watch | finish | twins | work) "$@" ;;
-*) sed -n '2,14p' "$0" >&2 && exit 2 ;;
+*) sed -n '2,15p' "$0" >&2 && exit 2 ;;
 esac

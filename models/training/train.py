@@ -106,6 +106,8 @@ class Trainer:
         found = self.find_checkpoint()
         if found:
             _, self.weights, self.place, state = checkpoint.load(found, device)
+            if options.resume_at is not None:
+                self.place["progress"] = options.resume_at
             self.say(f"goes on from {found.name}: {self.place}")
         else:
             self.weights = initial_weights(shape, self.plan.seed, device)
@@ -272,6 +274,9 @@ def parse_arguments():
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--seconds", type=float, help="time of this run, from its second step on")
     parser.add_argument("--until", type=float, default=1.0, help="progress at which this run ends")
+    parser.add_argument("--resume-at", type=float, metavar="PROGRESS",
+                        help="progress at which a checkpoint is taken up (its own): an earlier one"
+                             " trains a finished model on, with the rate high again")
     parser.add_argument("--workers", type=int, help="processes that make rows, for each device")
     parser.add_argument("--probe", type=float, metavar="SECONDS")
     options = parser.parse_args()

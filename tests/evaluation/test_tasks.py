@@ -24,7 +24,7 @@ PINNED = {
     "multivalue": "c0d4e4f429f31a5a",
     "multiquery": "13432f31631ea4d7",
     "vt": "09e9d3295db6cbcf",
-    "cwe": "86f621722dba004f",
+    "cwe": "531282afad9b0d50",
     "fwe": "15b7ac8ba4960057",
     "twostage": "78c417460f784ce7",
     "lines": "7be4dedbcbe3eabf",

@@ -22,7 +22,7 @@ def cwe(job):
     """k words often, the others as seldom as the list of words allows."""
     numbered = job.chance(0.8)
     n_words = min(MOST_WORDS, max(12, int((job.n_tokens - 110) / (6.1 if numbered else 1.8))))
-    k = job.choose(1, 3, 5, 10, 10, 10) if n_words > 80 else job.choose(1, 2)
+    k = job.choose(1, 3, 5, 5, 5, 10) if n_words > 80 else job.choose(1, 2)
     repeats = max(4, min(30, n_words // (2 * k)) if job.chance(0.5) else n_words // (4 * k))
     order = job.rng.sample(LISTS["words"], len(LISTS["words"]))
     common, others = order[:k], order[k:]

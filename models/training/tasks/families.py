@@ -7,18 +7,18 @@ from .job import Job
 from .sample import Loss
 
 FAMILIES = {  # name -> (function, weight)
-    "passkey": (magic.passkey, 3), "number": (magic.number, 3), "niah": (magic.niah, 4),
-    "multikey": (magic.multikey, 9), "multivalue": (magic.multivalue, 12),
-    "multiquery": (magic.multiquery, 7), "kv": (pairs.kv, 10), "lines": (pairs.lines, 7),
-    "table": (pairs.table, 3), "stream": (pairs.stream, 3), "people": (people.people, 9),
-    "vt": (variables.vt, 14), "cwe": (counting.cwe, 12), "fwe": (counting.fwe, 10),
-    "tally": (counting.tally, 2), "twostage": (twostage.twostage, 7),
-    "twolists": (twostage.twolists, 4), "sections": (reading.sections, 8),
-    "aliases": (reading.aliases, 8), "rooms": (reading.rooms, 8),
-    "snapshots": (reading.snapshots, 10), "extract": (writing.extract, 4),
-    "rewrite": (writing.rewrite, 3), "next_sentence": (writing.next_sentence, 4),
+    "passkey": (magic.passkey, 2), "number": (magic.number, 3), "niah": (magic.niah, 3),
+    "multikey": (magic.multikey, 8), "multivalue": (magic.multivalue, 22),
+    "multiquery": (magic.multiquery, 6), "kv": (pairs.kv, 10), "lines": (pairs.lines, 9),
+    "table": (pairs.table, 2), "stream": (pairs.stream, 2), "people": (people.people, 9),
+    "vt": (variables.vt, 20), "cwe": (counting.cwe, 16), "fwe": (counting.fwe, 10),
+    "tally": (counting.tally, 2), "twostage": (twostage.twostage, 5),
+    "twolists": (twostage.twolists, 3), "sections": (reading.sections, 9),
+    "aliases": (reading.aliases, 4), "rooms": (reading.rooms, 4),
+    "snapshots": (reading.snapshots, 5), "extract": (writing.extract, 3),
+    "rewrite": (writing.rewrite, 3), "next_sentence": (writing.next_sentence, 3),
     "repeat": (writing.repeat, 2), "first_words": (writing.first_words, 1),
-    "patterns": (patterns.patterns, 4), "long_turns": (conversation.long_turns, 2),
+    "patterns": (patterns.patterns, 3), "long_turns": (conversation.long_turns, 2),
 }
 CHATS = {"conversation": (conversation.conversation, 5),
          "continuation": (conversation.continuation, 1), "tools": (None, 3)}

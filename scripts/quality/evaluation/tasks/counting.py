@@ -21,15 +21,16 @@ def cwe(job):
     repeats = max(10, min(30, job.length // 102))
     order = job.rng("words").shuffle(LISTS["words"])
     common, others = order[:N_COMMON], order[N_COMMON:]
-    question = Question(
-        f"What are the {N_COMMON} most common words in the above list?", common,
-        "contains_fraction", 48,
-        f"The {N_COMMON} words that appear most often in the list are: {', '.join(common)}.")
 
     def build(n):
         words = common * repeats + [others[i % len(others)] for i in range(n)]
         words = job.rng("order").shuffle(words)
         text = " ".join(f"{i}. {word}" for i, word in enumerate(words, 1))
+        in_order = sorted(common, key=words.index)
+        question = Question(
+            f"What are the {N_COMMON} most common words in the above list?", common,
+            "contains_fraction", 48,
+            f"The {N_COMMON} words that appear most often in the list are: {', '.join(in_order)}.")
         return job.sample(f"{CWE_PREAMBLE}{text}\n", [question])
 
     return job.fill(build, tokens_per_unit=6)
