@@ -91,7 +91,9 @@ def check_same(answer, prompt, server, **parameters):
         return fresh
     fresh = ask(server, prompt + ids, 0, echo=True, **parameters)
     read = values_of(fresh["choices"][0])[len(prompt):]
-    errors = [values_error(*row, greedy=True) for row in zip(values_of(one), read, strict=True)]
+    is_greedy = parameters.get("temperature", 0) == 0
+    errors = [values_error(*row, greedy=is_greedy)
+              for row in zip(values_of(one), read, strict=True)]
     check_errors(errors, f"{len(prompt)} + {len(ids)} tokens")
     return fresh
 
