@@ -1,6 +1,7 @@
 /* access.c - see access.h. */
 #include "engine/template/access.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/error.h"
@@ -46,6 +47,25 @@ static struct value group_attribute(struct value v, const struct string *name) {
     return string_is(name, "list") ? v.list->items[1] : value_missing();
 }
 
+/* Returns V_MISSING: the value has no attributes here.  The render fails where Python's type has this
+ * one. */
+static struct value no_attribute(struct render *r, struct value v, const struct string *name) {
+    static const char *const names[N_VALUE_TYPES] = {
+        [V_RANGE] = " count index start step stop ",
+        [V_VIEW] = " isdisjoint mapping ",
+        [V_ITERATOR] = " close gi_running gi_suspended send throw ",
+        [V_MACRO] = " arguments caller catch_kwargs catch_varargs explicit_caller name ",
+        [V_JOINER] = " sep used ",
+    };
+    char word[24];
+    const int n = snprintf(word, sizeof(word), " %.*s ", (int)name->n, name->bytes);
+    if (v.type != V_FUNCTION &&
+        (!names[v.type] || n >= (int)sizeof(word) || !strstr(names[v.type], word)))
+        return value_missing();
+    return render_fail(r, ERR_UNSUPPORTED, "%.*s of a %s is not supported here", (int)name->n,
+                       name->bytes, value_type_name(v));
+}
+
 /* Returns an attribute that the value's type has, or V_MISSING. */
 static struct value find_attribute(struct render *r, struct value v, const struct string *name) {
     if (is_unsafe(v, name)) return value_undefined(name);
@@ -65,9 +85,7 @@ static struct value find_attribute(struct render *r, struct value v, const struc
     case V_BOOL:
     case V_INT:
     case V_FLOAT: return value_missing();
-    default:
-        return render_fail(r, ERR_UNSUPPORTED, "attributes of a %s are not supported here",
-                           value_type_name(v));
+    default: return no_attribute(r, v, name);
     }
 }
 

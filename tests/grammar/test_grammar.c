@@ -254,6 +254,43 @@ static void white_space_is_that_of_unicode(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
+/* Half of a surrogate pair alone is no character: parsers refuse what has it. */
+static void escapes_are_characters(void **state) {
+    (void)state;
+    static const char *const good[] = {"\\u0041", "\\ud7ff",         "\\uD834\\udd1e", "\\ue000",
+                                       "\\uFFFF", "\\uDBFF\\uDFFFx", "\\n\\\\ud800"};
+    static const char *const bad[] = {"\\ud800",        "\\uDBFFx",       "\\udc00",
+                                      "\\ud800\\ud800", "\\ud800\\u0041", "\\uD834\\n",
+                                      "\\ud834\\udd1"};
+    static const char *const schemas[] = {
+        "{\"type\":\"string\"}", "{\"type\":\"object\"}",
+        "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"null\"}}"};
+    static const char *const forms[] = {"\"%s\"", "{\"a\": [\"%s\"]}", "{\"%s\": null}"};
+    struct tokenizer *tokenizer;
+    struct error err = {0};
+    if (!grammar_is_available()) skip();
+    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
+    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+    for (size_t i = 0; i < sizeof(schemas) / sizeof(*schemas); i++) {
+        struct grammar *grammar;
+        char text[48];
+        if (grammar_cache_get(cache, &grammar, GRAMMAR_JSON_SCHEMA, schemas[i], strlen(schemas[i]),
+                              &err))
+            fail_msg("%s", err.text);
+        for (size_t n = 0; n < sizeof(good) / sizeof(*good); n++) {
+            snprintf(text, sizeof(text), forms[i], good[n]);
+            if (!accepts(tokenizer, grammar, text)) fail_msg("%s is refused", text);
+        }
+        for (size_t n = 0; n < sizeof(bad) / sizeof(*bad); n++) {
+            snprintf(text, sizeof(text), forms[i], bad[n]);
+            if (accepts(tokenizer, grammar, text)) fail_msg("%s is taken", text);
+        }
+        grammar_unref(grammar);
+    }
+    grammar_cache_destroy(cache);
+    tokenizer_destroy(tokenizer);
+}
+
 static void fresh_mask(struct tokenizer *tokenizer, enum grammar_kind kind, const char *text,
                        const uint32_t *tokens, int n, uint32_t *mask) {
     struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
@@ -348,6 +385,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_cache_keeps_what_was_used_last),
         cmocka_unit_test(masks_say_what_is_accepted),
         cmocka_unit_test(white_space_is_that_of_unicode),
+        cmocka_unit_test(escapes_are_characters),
         cmocka_unit_test(kept_masks_are_right),
     };
     if (argc < 2) return 1;

@@ -14,6 +14,17 @@ TOOLS = [
                                       "parameters": {"type": "object", "properties": {}}}},
 ]
 
+# Types of one name each, and an array: some templates write a tool's signature from them.
+PLAIN_TOOLS = [
+    {"type": "function", "function": {
+        "name": "add", "description": "Adds <b>é</b>", "parameters": {
+            "type": "object", "required": ["terms"], "properties": {
+                "terms": {"type": "array", "description": "All", "items": {"type": "number"}},
+                "unit": {"type": "string", "description": "Its unit"},
+                "options": {"type": "object", "description": "More",
+                            "additionalProperties": {"type": "string"}}}}}},
+]
+
 SYSTEM = {"role": "system", "content": " You are X.\n"}
 USER = {"role": "user", "content": "Hi <|im_end|> there & 日本 😀"}
 ASSISTANT = {"role": "assistant", "content": "<think>\nhmm\n</think>\n\nHello!\n"}
@@ -68,7 +79,7 @@ TRUSTED = {"bos_token": "<s>", "eos_token": "</s>"}
 
 def all_variables():
     """Every conversation with and without tools, a prompt for generation, and other variables."""
-    for messages, tools, prompt, more in itertools.product(CONVERSATIONS, (None, TOOLS),
-                                                           (False, True), MORE):
+    for messages, tools, prompt, more in itertools.product(
+            CONVERSATIONS, (None, TOOLS, PLAIN_TOOLS), (False, True), MORE):
         yield {"messages": messages, "tools": tools, "documents": None,
                "add_generation_prompt": prompt, **more}

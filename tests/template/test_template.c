@@ -99,6 +99,8 @@ static void marks_follow_every_byte(void **state) {
         {"{{ (s|e) ~ ('<'|e) }}", "ab c[&lt;]"},
         {"{% set ns = namespace(x='<') %}{% set ns.x = ns.x + s %}{{ ns.x }}", "[<]ab c"},
         {"{{ nothing }}{{ none }}{{ z }}", "[None]None"},
+        {"{{ (l[1]|items).x }}{{ (l[1]|items)['type'] }}{{ l[1].keys().x }}", ""},
+        {"{{ 'd' if (l|map('upper')).x is defined }}{{ range(3).x }}{{ s.upper.x }}", ""},
         {"{{ s|wordcount }}{{ s|length }}{{ s.find('c') }}", "243"},
     };
     (void)state;
@@ -165,6 +167,9 @@ static void failures_of_a_render_name_their_line(void **state) {
         {"\n\n{{ nope.x }}", "line 3: 'nope' is undefined, and has no 'x'", ERR_INVALID},
         {"{{ s + 1 }}", "line 1: '+' is not supported between str and int", ERR_INVALID},
         {"{{ s.zfill(3) }}", "line 1: zfill is not supported here", ERR_UNSUPPORTED},
+        {"{{ (l|select).send }}", "line 1: send of a generator is not supported here",
+         ERR_UNSUPPORTED},
+        {"{{ range(3).stop }}", "line 1: stop of a range is not supported here", ERR_UNSUPPORTED},
         {"{{ 9223372036854775807 + n }}", "line 1: an integer is beyond 64 bits", ERR_UNSUPPORTED},
         {"{{ l.append(1) }}", "line 1: 'append' is undefined, and cannot be called", ERR_INVALID},
         {"{{ range(100001) }}", "line 1: range() takes at most 100000 items", ERR_INVALID},
