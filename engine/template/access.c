@@ -1,7 +1,6 @@
 /* access.c - see access.h. */
 #include "engine/template/access.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/error.h"
@@ -24,15 +23,19 @@ static struct value bound(struct render *r, struct value self, const struct call
     return (struct value){.type = V_METHOD, .trusted = true, .method = method};
 }
 
+/* Tells whether a name is one of those before the NULL. */
+static bool is_among(const struct string *name, const char *const *names) {
+    for (; names && *names; names++)
+        if (string_is(name, *names)) return true;
+    return false;
+}
+
 /* Methods that the immutable sandbox hides: they would change the value. */
 static bool is_unsafe(struct value v, const struct string *name) {
     static const char *const of_lists[] = {"append", "clear",   "extend", "insert", "pop",
                                            "remove", "reverse", "sort",   NULL};
     static const char *const of_dicts[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
-    const char *const *names = v.type == V_LIST ? of_lists : v.type == V_DICT ? of_dicts : NULL;
-    for (; names && *names; names++)
-        if (string_is(name, *names)) return true;
-    return false;
+    return is_among(name, v.type == V_LIST ? of_lists : v.type == V_DICT ? of_dicts : NULL);
 }
 
 static struct value namespace_attribute(struct render *r, const struct dict *space,
@@ -50,18 +53,15 @@ static struct value group_attribute(struct value v, const struct string *name) {
 /* Returns V_MISSING: the value has no attributes here.  The render fails where Python's type has this
  * one. */
 static struct value no_attribute(struct render *r, struct value v, const struct string *name) {
-    static const char *const names[N_VALUE_TYPES] = {
-        [V_RANGE] = " count index start step stop ",
-        [V_VIEW] = " isdisjoint mapping ",
-        [V_ITERATOR] = " close gi_running gi_suspended send throw ",
-        [V_MACRO] = " arguments caller catch_kwargs catch_varargs explicit_caller name ",
-        [V_JOINER] = " sep used ",
+    static const char *const names[N_VALUE_TYPES][7] = {
+        [V_RANGE] = {"count", "index", "start", "step", "stop"},
+        [V_VIEW] = {"isdisjoint", "mapping"},
+        [V_ITERATOR] = {"close", "gi_running", "gi_suspended", "send", "throw"},
+        [V_MACRO] = {"arguments", "caller", "catch_kwargs", "catch_varargs", "explicit_caller",
+                     "name"},
+        [V_JOINER] = {"sep", "used"},
     };
-    char word[24];
-    const int n = snprintf(word, sizeof(word), " %.*s ", (int)name->n, name->bytes);
-    if (v.type != V_FUNCTION &&
-        (!names[v.type] || n >= (int)sizeof(word) || !strstr(names[v.type], word)))
-        return value_missing();
+    if (v.type != V_FUNCTION && !is_among(name, names[v.type])) return value_missing();
     return render_fail(r, ERR_UNSUPPORTED, "%.*s of a %s is not supported here", (int)name->n,
                        name->bytes, value_type_name(v));
 }
