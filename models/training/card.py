@@ -78,6 +78,17 @@ def table(head, rows):
     return "\n".join(lines + [f"| {' | '.join(map(str, row))} |" for row in rows])
 
 
+def merged(parts):
+    """The results of several runs of evaluate.py: answers of one task may be in several."""
+    results = {}
+    for part in parts:
+        for sort in ("answers", "values"):
+            for name, row in part.pop(sort, {}).items():
+                results.setdefault(sort, {}).setdefault(name, {}).update(row)
+        results |= part
+    return results
+
+
 def about(speaker, manifest):
     model, place = speaker.settings["model"], speaker.place
     books, documents = manifest["books"], manifest["documents"]
@@ -95,8 +106,8 @@ def about(speaker, manifest):
         ["made by", f"`models/training`, settings `{speaker.settings['name']}.json`"]])
 
 
-def answers_table(results, sort):
-    scores = {name.partition("/")[2]: row for name, row in results["answers"].items()
+def answers_table(counted, sort):
+    scores = {name.partition("/")[2]: row for name, row in counted.items()
               if name.startswith(sort)}
     lengths = sorted({int(length) for row in scores.values() for length in row})
     rows = []
@@ -147,21 +158,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--checkpoint", required=True, type=pathlib.Path)
     parser.add_argument("--corpus", required=True, type=pathlib.Path)
-    parser.add_argument("--results", required=True, type=pathlib.Path)
+    parser.add_argument("--results", required=True, nargs="+", type=pathlib.Path)
     parser.add_argument("--out", required=True, type=pathlib.Path)
     options = parser.parse_args()
     path = options.corpus / "tokenizer" / "tokenizer.json"
     speaker = Speaker(options.checkpoint, Tokenizer.from_file(str(path)))
     manifest = json.loads((options.corpus / "manifest.json").read_text())
-    results = json.loads(options.results.read_text())
+    results = merged([json.loads(path.read_text()) for path in options.results])
     held_out = json.loads((options.corpus / "held_out.json").read_text())
     titles = ", ".join(book["title"] for book in held_out)
     parts = [
         f"# {speaker.settings['name']}", about(speaker, manifest),
         "## Answers", "Share of answers that greedy decoding gives to the letter, by the length of "
         "the context in tokens; brackets hold how many were asked. Haystacks are held-out books.",
-        "The questions of `scripts/quality/eval`:", answers_table(results, "eval/"),
-        "Fresh exercises of every family:", answers_table(results, "family/"),
+        "The questions of `scripts/quality/eval`:",
+        answers_table(results["answers"], "eval/"),
+        "The same, by what its scores look for: each number of several counts by itself.",
+        answers_table(results["values"], "eval/"),
+        "Fresh exercises of every family:", answers_table(results["answers"], "family/"),
         "## Perplexity", f"Of the held-out books, never trained on: {titles}. Every length covers "
         f"the same {results['perplexity']['1024']['tokens']:,} tokens.",
         perplexity_table(results), "## Attention sinks", sinks_text(results),

@@ -5,7 +5,7 @@
 #   detached.sh start SECONDS [UNTIL]    unpacks and trains in the background
 #   detached.sh watch SECONDS            waits so long, or until the training ends, and says how it is
 #   detached.sh finish OUT               measures the checkpoint and puts into OUT what to keep
-#   detached.sh twins OUT                trains and measures the three twins, one after the other
+#   detached.sh twins OUT                trains and measures the three twins, all at once
 #
 # DIR names the folder for everything (/tmp/training), SETTINGS the settings (quire-31m), PYTHON the
 # interpreter; PROBE=1 measures the speed at each row length first, for a second each.  A checkpoint
@@ -14,14 +14,15 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=${DIR:-/tmp/training} settings=${SETTINGS:-quire-31m} python=${PYTHON:-python3}
-contexts=${CONTEXTS:-12}
+contexts=${CONTEXTS:-300}
 corpus=$dir/corpus run=$dir/runs/$settings
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
 
+n_devices() { nvidia-smi -L 2>/dev/null | wc -l || true; }
+
 train() { # settings, and options for train.py
-    local name=$1 devices
+    local name=$1 devices=${DEVICES:-$(n_devices)}
     shift
-    devices=$(nvidia-smi -L 2>/dev/null | wc -l || true)
     local -a command=("$python")
     if [ "$devices" -gt 1 ]; then
         command=("$python" -m torch.distributed.run --standalone --nproc-per-node "$devices")
@@ -60,11 +61,11 @@ watch() {
     if [ -f "$run/ended" ]; then echo "ended with status $(cat "$run/ended")"; fi
 }
 
-measure() { # settings, and options for evaluate.py
-    local name=$1
-    shift
+measure() { # settings, name of the results, and options for evaluate.py
+    local name=$1 results=$2
+    shift 2
     "$python" evaluate.py --checkpoint "$dir/runs/$name/checkpoint.pt" --corpus "$corpus" \
-        --out "$dir/runs/$name/results.json" "$@"
+        --out "$dir/runs/$name/$results.json" "$@"
 }
 
 finish() {
@@ -73,17 +74,33 @@ finish() {
     # Weights first: what is measured can be measured again, what is lost cannot.
     "$python" pack.py pack --plain --piece-mib 15 --part-mib 63 --out "$1" "$run/light.pt"
     cp "$run/log.csv" "$1/"
-    measure "$settings" --contexts "$contexts" || true
-    cp "$run/results.json" "$1/"
+    # The longest contexts take as long as all else: the first device's, and the last one's.
+    local -a asked=(--contexts "$contexts" --questions 1)
+    CUDA_VISIBLE_DEVICES=0 measure "$settings" long --parts answers --answer-lengths 32768 \
+        "${asked[@]}" &
+    CUDA_VISIBLE_DEVICES=$(($(n_devices) - 1)) measure "$settings" results \
+        --answer-lengths 1024 4096 16384 "${asked[@]}" || true
+    wait
+    cp "$run/results.json" "$run/long.json" "$1/"
+}
+
+twin() { # its name, a device
+    export CUDA_VISIBLE_DEVICES=$2 DEVICES=1
+    train "twin-$1" --workers "${WORKERS:-9}"
+    measure "twin-$1" results --window 1024 --lengths 1024 --parts perplexity sinks through_windows
 }
 
 twins() {
     cd "$here"
     mkdir -p "$1"
-    local twin
+    local twin device=0
     for twin in vanilla zero-sink learnable-sink; do
-        train "twin-$twin" >"$dir/twin-$twin.output" 2>&1
-        measure "twin-$twin" --window 1024 --lengths 1024 --parts perplexity sinks through_windows
+        (twin "$twin" "$device") >"$dir/twin-$twin.output" 2>&1 &
+        device=$(((device + 1) % $(n_devices)))
+    done
+    wait
+    for twin in vanilla zero-sink learnable-sink; do
+        tail -n 12 "$dir/twin-$twin.output"
         cp "$dir/runs/twin-$twin/results.json" "$1/twin-$twin.json"
     done
 }

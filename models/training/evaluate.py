@@ -5,9 +5,10 @@ perplexity through a window with 0, 1, 2 and 4 of them.
     python evaluate.py --checkpoint FILE --corpus DIR --out results.json [--contexts 40]
 
 An answer counts if it is the one that greedy decoding would give, to the letter: every token of it
-is the most likely one behind the right ones before it.  That is stricter than the scores of
-scripts/quality/eval, which asks a server and is what tables quote; this is the quick look after a
-training, on the same device, with nothing to install.
+is the most likely one behind the right ones before it.  "values" counts what the scores of
+scripts/quality/eval look for in the answer, each by itself, behind the right words before it: one
+of four numbers that is wrong costs a quarter.  The scores themselves come from a server, and are
+what tables quote; this is the look after a training, on the same device, with nothing to install.
 """
 import argparse
 import json
@@ -65,9 +66,11 @@ class Evaluation:
 
     # ------------------------------------------------------------------ answers
     def make_rows(self):
-        orders = questions.orders(self.lengths, self.options.contexts)
-        arguments = (self.options.corpus, self.options.tokenizer)
-        rows = {length: [] for length in self.lengths}
+        options = self.options
+        lengths = [n for n in options.answer_lengths or self.lengths if n in self.lengths]
+        orders = questions.orders(lengths, options.contexts, options.family_contexts)
+        arguments = (options.corpus, options.tokenizer, options.questions)
+        rows = {length: [] for length in lengths}
         with multiprocessing.get_context("spawn").Pool(
                 self.options.workers, questions.start_worker, arguments) as pool:
             for length, made in pool.imap_unordered(questions.ask, orders, chunksize=4):
@@ -76,24 +79,28 @@ class Evaluation:
 
     @torch.no_grad()
     def answers(self):
-        scores = {}
+        self.results |= {"answers": {}, "values": {}}
         for length, rows in self.make_rows().items():
             rows.sort(key=lambda row: row[0])
             for some in self.batches(rows, length):
-                hidden = self.hidden([ids for _, ids, _ in some], length)
-                for (name, ids, losses), one in zip(some, hidden):
-                    right, n = self.score(one, ids, losses)
-                    total = scores.setdefault(name, {}).setdefault(str(length), [0, 0])
-                    total[0], total[1] = total[0] + right, total[1] + n
-        self.results["answers"] = scores
+                hidden = self.hidden([row[1] for row in some], length)
+                for (name, ids, losses, values), one in zip(some, hidden):
+                    spans = questions.answers(losses)
+                    right = self.right(one, ids, spans + values)
+                    self.count("answers", name, length, right[:len(spans)])
+                    if values:
+                        self.count("values", name, length, right[len(spans):])
 
-    def score(self, hidden, ids, losses):
-        """(answers that are right, answers)."""
-        spans = questions.answers(losses)
+    def count(self, sort, name, length, right):
+        total = self.results[sort].setdefault(name, {}).setdefault(str(length), [0, 0])
+        total[0], total[1] = total[0] + sum(right), total[1] + len(right)
+
+    def right(self, hidden, ids, spans):
+        """Whether each span of tokens is what would be decoded greedily behind what is before."""
         places = np.concatenate([np.arange(a, z) for a, z in spans])
         best = self.network.logits(hidden[places - 1]).argmax(dim=-1).cpu().numpy()
         good = dict(zip(places.tolist(), best == ids[places]))
-        return sum(all(good[p] for p in range(a, z)) for a, z in spans), len(spans)
+        return [all(good[p] for p in range(a, z)) for a, z in spans]
 
     # ------------------------------------------------------------------ perplexity
     def encoded_books(self):
@@ -192,10 +199,11 @@ def print_summary(results):
         print(f"attention to the first {N_FIRST} at {length}: {share:.3f}")
     if "window" in results:
         print(f"window: {results['window']}")
-    for name, by_length in sorted(results.get("answers", {}).items()):
-        cells = [f"{length}: {100 * right / n:.1f} ({n})"
-                 for length, (right, n) in by_length.items()]
-        print(f"{name}: {', '.join(cells)}")
+    for sort in ("answers", "values"):
+        for name, by_length in sorted(results.get(sort, {}).items()):
+            cells = [f"{length}: {100 * right / n:.1f} ({n})"
+                     for length, (right, n) in by_length.items()]
+            print(f"{sort} {name}: {', '.join(cells)}")
 
 
 def main():
@@ -206,7 +214,10 @@ def main():
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--answer-lengths", nargs="+", type=int, help="of the answers (all)")
     parser.add_argument("--contexts", type=int, default=40, help="of each task and length")
+    parser.add_argument("--questions", type=int, default=2, help="of each context of a task")
+    parser.add_argument("--family-contexts", type=int, default=12, help="of each family and length")
     parser.add_argument("--book-characters", type=int, help="of each held-out book (all)")
     parser.add_argument("--window", type=int, default=2048)
     parser.add_argument("--window-tokens", type=int, default=420_000)

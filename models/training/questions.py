@@ -1,7 +1,9 @@
 """What a checkpoint is asked: rows with known answers, hidden in held-out books.
 
 Two sorts: the samples of scripts/quality/evaluation in the words that it uses, and fresh exercises
-of every family of tasks/.  A row is (name, ids, losses); its answers are the runs of Loss.ANSWER.
+of every family of tasks/.  A row is (name, ids, losses, values).  Its answers are the runs of
+Loss.ANSWER; values are the places in them, (start, end), that the evaluation's score looks for: one
+number of four, say.  Families have none.
 """
 import random
 
@@ -14,14 +16,14 @@ from tasks.library import HeldOut
 from tasks.sample import BOS, TURN_END, Loss, Sample
 
 SEED = 20260
-MOST_QUESTIONS = 2  # of a context, from the evaluation's tasks
 SHORT = 2048  # rows up to this are asked the chats, too
 
 
 class Asker:
     """Makes rows; one in each worker process."""
 
-    def __init__(self, corpus, tokenizer_path):
+    def __init__(self, corpus, tokenizer_path, n_questions):
+        self.n_questions = n_questions  # of a context, from the evaluation's tasks
         self.tokenizer = Tokenizer.from_file(str(tokenizer_path))
         self.held_out = HeldOut(corpus / "held_out.txt")
         self.books = Books((corpus / "held_out.txt").read_text().replace("\0", "\n\n"))
@@ -32,19 +34,31 @@ class Asker:
     def evaluation_rows(self, task, length, index):
         sample = generate(task, length, index, SEED, self.count, self.books)
         rows = []
-        for question in [q for q in sample.questions if q.expected][:MOST_QUESTIONS]:
-            prompt = CHATML.apply(sample.context + question.text)
-            row = Sample().add(BOS + prompt, Loss.PROMPT)
+        for question in sample.questions[:self.n_questions]:
+            prompt = BOS + CHATML.apply(sample.context + question.text)
+            row = Sample().add(prompt, Loss.PROMPT)
             row.add(question.expected + TURN_END, Loss.ANSWER)
             ids, losses = row.encode(self.tokenizer)
             if len(ids) <= length:
-                rows.append((f"eval/{task}", ids, losses))
+                values = self.places(prompt, question)
+                rows.append((f"eval/{task}", ids, losses, values))
         return rows
+
+    def places(self, prompt, question):
+        """Where the tokens of each reference are in the prompt with its expected answer."""
+        encoding = self.tokenizer.encode(prompt + question.expected, add_special_tokens=False)
+        starts, ends = np.array(encoding.offsets).T
+        found = []
+        for reference in question.references:
+            first = len(prompt) + question.expected.lower().index(reference.lower())
+            found.append((int(np.searchsorted(ends, first, side="right")),
+                          int(np.searchsorted(starts, first + len(reference)))))
+        return found
 
     def family_rows(self, name, length, index):
         rng = random.Random(f"{SEED}/{name}/{length}/{index}")
         sample = families.encoded(name, rng, length, self.held_out, self.tokenizer)
-        return [] if sample is None else [(f"family/{name}", *sample)]
+        return [] if sample is None else [(f"family/{name}", *sample, [])]
 
     def rows(self, order):
         sort, name, length, index = order
@@ -55,24 +69,23 @@ class Asker:
 ASKER = None  # of this worker process
 
 
-def start_worker(corpus, tokenizer_path):
+def start_worker(corpus, tokenizer_path, n_questions):
     global ASKER
-    ASKER = Asker(corpus, tokenizer_path)
+    ASKER = Asker(corpus, tokenizer_path, n_questions)
 
 
 def ask(order):
     return ASKER.rows(order)
 
 
-def orders(lengths, n_contexts):
+def orders(lengths, n_contexts, n_family_contexts):
     """Every (sort, name, length, index) to be asked."""
     found = []
     for length in lengths:
         names = [name for name in [*families.FAMILIES, *(families.CHATS if length <= SHORT else [])]
                  if families.SHORTEST.get(name, 0) <= length <= families.LONGEST.get(name, length)]
-        for index in range(n_contexts):
-            found += [("eval", task, length, index) for task in TASKS]
-            found += [("family", name, length, index) for name in names]
+        found += [("eval", task, length, i) for i in range(n_contexts) for task in TASKS]
+        found += [("family", name, length, i) for i in range(n_family_contexts) for name in names]
     return found
 
 

@@ -8,21 +8,23 @@ from .sample import Loss
 
 FAMILIES = {  # name -> (function, weight)
     "passkey": (magic.passkey, 2), "number": (magic.number, 3), "niah": (magic.niah, 3),
-    "multikey": (magic.multikey, 8), "multivalue": (magic.multivalue, 22),
-    "multiquery": (magic.multiquery, 6), "kv": (pairs.kv, 10), "lines": (pairs.lines, 9),
-    "table": (pairs.table, 2), "stream": (pairs.stream, 2), "people": (people.people, 9),
-    "vt": (variables.vt, 20), "cwe": (counting.cwe, 16), "fwe": (counting.fwe, 10),
-    "tally": (counting.tally, 2), "twostage": (twostage.twostage, 5),
-    "twolists": (twostage.twolists, 3), "sections": (reading.sections, 9),
-    "aliases": (reading.aliases, 4), "rooms": (reading.rooms, 4),
-    "snapshots": (reading.snapshots, 5), "extract": (writing.extract, 3),
+    "multikey": (magic.multikey, 9), "multivalue": (magic.multivalue, 22),
+    "multiquery": (magic.multiquery, 8), "kv": (pairs.kv, 10), "lines": (pairs.lines, 10),
+    "table": (pairs.table, 2), "stream": (pairs.stream, 2), "people": (people.people, 10),
+    "vt": (variables.vt, 20), "cwe": (counting.cwe, 14), "fwe": (counting.fwe, 8),
+    "tally": (counting.tally, 1), "twostage": (twostage.twostage, 6),
+    "twolists": (twostage.twolists, 3), "sections": (reading.sections, 10),
+    "aliases": (reading.aliases, 2), "rooms": (reading.rooms, 2),
+    "snapshots": (reading.snapshots, 3), "extract": (writing.extract, 3),
     "rewrite": (writing.rewrite, 3), "next_sentence": (writing.next_sentence, 3),
     "repeat": (writing.repeat, 2), "first_words": (writing.first_words, 1),
     "patterns": (patterns.patterns, 3), "long_turns": (conversation.long_turns, 2),
 }
 CHATS = {"conversation": (conversation.conversation, 5),
          "continuation": (conversation.continuation, 1), "tools": (None, 3)}
-LONGEST = {"repeat": 4096, "patterns": 4096, "tally": 16384}  # tokens
+LONGEST = {"repeat": 4096, "patterns": 4096, "tally": 4096, "cwe": 16384, "fwe": 16384,
+           "first_words": 8192, "aliases": 8192, "rooms": 8192, "snapshots": 8192,
+           "rewrite": 8192}  # tokens
 SHORTEST = {"cwe": 400, "fwe": 400, "multiquery": 300, "rooms": 200, "long_turns": 200}
 LONGEST_CHAT = 512
 LEAST_FILLED = 0.8  # of the row; the rest of a row is padding

@@ -8,6 +8,7 @@ from repository import FILLER, LISTS
 from .sample import Loss
 
 CHARACTERS_PER_TOKEN = 3.9  # of prose; other text is estimated by tokens_of()
+MOST_QUESTIONS = 160
 DIGITS = str.maketrans("", "", string.digits)
 
 
@@ -131,9 +132,10 @@ class Job:
         return len(text), " "
 
     def how_many(self, most, tokens_each=50):
-        """How many questions to ask: many teach more per token than one."""
-        most = max(1, min(most, int(self.n_tokens / 4 / tokens_each), 48))
-        return most if self.chance(0.3) else self.rng.randint(1, most)
+        """How many questions to ask: many teach more per token than one, above all behind a long
+        text, whose reading costs the same for one."""
+        most = max(1, min(most, int(self.n_tokens / 4 / tokens_each), MOST_QUESTIONS))
+        return most if self.chance(0.5) else self.rng.randint(1, most)
 
     def choose(self, *options):
         return self.rng.choice(options)

@@ -110,7 +110,8 @@ def enumeration(values):
 
 
 def multivalue(job):
-    n_keys = job.rng.randint(1, max(1, min(9, job.n_tokens // 300)))
+    few, many = (max(1, min(most, job.n_tokens // 300)) for most in (9, 48))
+    n_keys = job.rng.randint(1, few) if job.chance(0.4) else job.rng.randint(few, many)
     keys = job.keys(n_keys)
     owners = [key for key in keys for _ in range(job.choose(2, 3, 4, 4, 4))]
     job.rng.shuffle(owners)
@@ -135,7 +136,7 @@ def multiquery(job):
     n_keys = job.rng.randint(4, max(4, min(40, job.n_tokens // 94)))
     what, form, found = pairs(job, n_keys)
     turns = []
-    for _ in range(job.how_many(4, 150)):
+    for _ in range(job.how_many(40, 150)):
         asked = job.some(found, job.choose(2, 3, 4, 4, 4))
         keys = enumeration([key for key, _ in asked])
         turns.append((f"What are the special magic {what}s for {keys}?",

@@ -32,7 +32,7 @@ WHATS = ["number", "code", "register", "mark", "price", "weight"]
 def sections(job):
     """The last owner named before a sentence is whose it is."""
     sets, depends, asks, answers = job.rng.choice(OWNERS)
-    n = job.rng.randint(2, max(2, min(24, job.n_tokens // 150)))
+    n = job.rng.randint(2, max(2, min(40, job.n_tokens // 150)))
     whats = job.some(WHATS, job.rng.randint(1, 3))
     sentences, facts = [], []
     for owner in job.keys(n, "name" if n <= 20 else "person"):

@@ -20,7 +20,7 @@ def sum_question(job, values, what):
 
 
 def twostage(job):
-    n_asked = job.how_many(12, 75)
+    n_asked = job.how_many(48, 75)
     room = job.n_tokens - 60 - 72 * n_asked
     most = max(6, min(101, int((room - 60) / 9)))
     n = most if job.chance(0.5) else job.rng.randint(5, most)

@@ -20,12 +20,13 @@ def names_for(job):
         return prefix, lambda: job.letters(n, string.ascii_uppercase)
     if style == "numbered":
         return prefix, lambda: f"X{job.rng.randint(1, 999)}"
-    return prefix, lambda: f"var_{job.word_of('nouns')}"
+    return prefix, lambda: f"var_{job.word_of('adjectives')}_{job.word_of('nouns')}"
 
 
 def chains_of(job):
     """([[name, ...]], [value]): each chain's first variable has the value."""
-    n_chains = job.rng.randint(1, max(1, min(6, job.n_tokens // 250)))
+    few, many = (max(1, min(most, job.n_tokens // 250)) for most in (6, 30))
+    n_chains = job.rng.randint(1, few) if job.chance(0.4) else job.rng.randint(few, many)
     lengths = [job.choose(1, 2, 3, 4, 4, 4, 5, 6) for _ in range(n_chains)]
     prefix, draw = names_for(job)
     names = iter(job.distinct(sum(lengths), draw))
@@ -51,7 +52,7 @@ def assignments(job, prefix, chains, values):
 
 def question(job, chain, value):
     j = len(chain) - 1 if job.chance(0.7) else job.rng.randrange(len(chain))
-    kind = job.choose("steps", "steps", "steps", "value", "value", "all")
+    kind = job.choose("steps", "steps", "steps", "steps", "value", "all")
     if kind == "steps":
         steps = [f"{chain[i]} = {chain[i - 1]}" for i in range(j, 0, -1)]
         steps.append(f"{chain[0]} = {value}")
@@ -65,9 +66,8 @@ def question(job, chain, value):
 
 def vt(job):
     prefix, chains, values = chains_of(job)
-    turns = dict(question(job, chain, value) for chain, value in zip(chains, values)
-                 if len(chains) == 1 or job.chance(0.7))
-    turns = turns or dict([question(job, chains[0], values[0])])
+    asked = job.some(list(zip(chains, values)), job.how_many(len(chains), 80))
+    turns = dict(question(job, *one) for one in asked)
     context = job.weave(assignments(job, prefix, chains, values),
                         job.n_tokens - 60 - 70 * len(turns))
     return Exercise(job.rng.choice(INTROS), context, list(turns.items()))

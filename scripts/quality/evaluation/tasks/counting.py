@@ -44,7 +44,9 @@ def fwe(job):
                      lambda: "".join(rng.choice(LETTERS) for _ in range(6)))
     vocabulary = [DOTS] + coded
     asked = vocabulary[1:4]
-    question = Question(FWE_QUESTION, asked, "contains_fraction", 50)
+    question = Question(
+        FWE_QUESTION, asked, "contains_fraction", 50,
+        f"The three coded words that appear most often are {', '.join(asked[:2])} and {asked[2]}.")
 
     def build(n):
         words = [word for rank, word in enumerate(vocabulary, 1)
