@@ -315,7 +315,9 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
     *budget = prefill_queue_budget(&s->prefill_queue, s->running, s->n_running);
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
-        const uint32_t n_rows = prefill_queue_next_rows(&s->prefill_queue, budget, seq);
+        const uint32_t n_rows = sequence_awaits_jump(seq, s->n_running)
+                                    ? 0
+                                    : prefill_queue_next_rows(&s->prefill_queue, budget, seq);
         if (must_complete_first(s, seq, n_rows)) {
             forget_drafts(s, i);
             return false;

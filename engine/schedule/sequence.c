@@ -116,18 +116,17 @@ uint32_t sequence_n_reusable(const struct sequence *seq) {
     return seq->n_tokens - min_u32(seq->n_tokens, kv_plan_n_observed(&seq->kv.plan));
 }
 
-/* Tells whether more tokens are forced behind the in-flight one than rows are lost by waiting for it:
- * then they are computed together, once it has come. */
-static bool is_worth_a_step(const struct sequence *seq) {
-    enum { MIN_FORCED = 4 };
-    return constraint_n_forced(&seq->constraint) >= MIN_FORCED;
+bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running) {
+    enum { MIN_FORCED = 4, SEQS_PER_TOKEN = 8 };
+    return seq->n_sampled > 0 &&
+           constraint_n_forced(&seq->constraint) >= MIN_FORCED + n_running / SEQS_PER_TOKEN;
 }
 
 uint32_t sequence_n_left(const struct sequence *seq) {
     if (seq->n_drafts > 0) return 0; /* what comes next depends on which guesses are right */
     /* Nothing is computed after the last token, whatever its value. */
     if (seq->n_sampled > 0 && n_sampled_in_all(seq) >= seq->params.max_tokens) return 0;
-    if (seq->n_sampled > 0 && (is_worth_a_step(seq) || seq->may_draft)) return 0;
+    if (seq->n_sampled > 0 && seq->may_draft) return 0;
     return seq->n_tokens + seq->n_sampled - seq->kv.n_tokens;
 }
 

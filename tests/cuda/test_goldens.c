@@ -1,6 +1,9 @@
 /* test_goldens.c - the model that ships, on the device: the goldens' greedy tokens, chunked and
  * batched.
  *
+ * bf16 may decide a near tie otherwise.  So the goldens' tokens are fed, whatever the device takes,
+ * and where it takes another one both must say that the golden's is about as good.
+ *
  * argv[1]: the model's directory.  With --small, few tokens after the short prompts. */
 #include "tests/cuda/cuda_test.h"
 
@@ -19,6 +22,8 @@ static const char *model_dir;
 static bool small;
 
 /* bf16 activations move logits by about 1 % of the largest; the goldens are float64. */
+static const double LOGIT_BOUND = 0.02;
+
 static void expect_top(const struct golden_prompt *p, const float *logits) {
     double worst = 0;
     for (uint32_t i = 0; i < p->n_top; i++)
@@ -26,14 +31,24 @@ static void expect_top(const struct golden_prompt *p, const float *logits) {
     printf(
         "prompt of %u tokens: the best ten logits are off by at most %.4f (the largest is %.3f)\n",
         p->n_tokens, worst, p->top_logits[0]);
-    assert_true(worst <= 0.02 * fabs((double)p->top_logits[0]));
+    assert_true(worst <= LOGIT_BOUND * fabs((double)p->top_logits[0]));
 }
 
+/* The device's token must be the golden's, or both must say that the two are a near tie.  Each logit
+ * may be off, so a difference by twice as much. */
 static void expect_token(const struct golden_prompt *p, uint32_t i, uint32_t token,
-                         const char *how) {
-    if (token != p->greedy[i])
-        fail_msg("%s, prompt of %u tokens: greedy token %u is %u, not %u", how, p->n_tokens, i,
-                 token, p->greedy[i]);
+                         const float *logits, const char *how) {
+    const double best = logits[token], lacking = best - logits[p->greedy[i]],
+                 bound = 2 * LOGIT_BOUND * fabs(best);
+    char found[256];
+    if (token == p->greedy[i]) return;
+    snprintf(
+        found, sizeof(found),
+        "%s, prompt of %u tokens: greedy token %u is %u, not %u: by %.4f here, against %.4f in "
+        "the golden; up to %.4f is a near tie",
+        how, p->n_tokens, i, token, p->greedy[i], lacking, p->margins[i], bound);
+    if (!(lacking <= bound && p->margins[i] <= bound)) fail_msg("%s", found);
+    printf("%s\n", found);
 }
 
 static uint32_t count_greedy(const struct golden_prompt *p) {
@@ -47,6 +62,7 @@ static uint32_t open_runner(struct runner *r, struct goldens *goldens, uint32_t 
     must(cuda_backend_create(&be, &(struct cuda_config){0}, &err), &err);
     goldens_load(goldens, model_dir);
     assert_in_range(goldens->n_prompts, SMALL_PROMPTS, MAX_PROMPTS);
+    for (uint32_t i = 0; i < goldens->n_prompts; i++) assert_non_null(goldens->prompts[i].margins);
     runner_open_on(r, model_dir, 0, be, N_PAGES, DTYPE_BF16,
                    &(struct decoder_limits){.max_rows = chunk, .max_logit_rows = 16});
     return small ? SMALL_PROMPTS : goldens->n_prompts;
@@ -67,8 +83,8 @@ static void check_alone(uint32_t chunk) {
         uint32_t token = runner_feed(&r, &seq, p->tokens, p->n_tokens, chunk, logits);
         expect_top(p, logits);
         for (uint32_t t = 0; t < count_greedy(p); t++) {
-            expect_token(p, t, token, how);
-            token = runner_feed(&r, &seq, &token, 1, 1, NULL);
+            expect_token(p, t, token, logits, how);
+            token = runner_feed(&r, &seq, &p->greedy[t], 1, 1, logits);
         }
         runner_seq_fini(&r, &seq);
         free(logits);
@@ -87,6 +103,17 @@ static void prompts_match_in_small_chunks(void **state) {
     check_alone(48);
 }
 
+/* Takes in the prompts, each alone; writes the sampled tokens and their logits [n_vocab] each. */
+static void feed_prompts(struct runner *r, const struct goldens *goldens, uint32_t n,
+                         struct runner_seq *seqs, uint32_t *tokens, float *logits) {
+    for (uint32_t i = 0; i < n; i++) {
+        const struct golden_prompt *p = &goldens->prompts[i];
+        runner_seq_init(r, &seqs[i], p->n_tokens + p->n_greedy);
+        tokens[i] = runner_feed(r, &seqs[i], p->tokens, p->n_tokens, 512,
+                                logits + (size_t)i * r->model->config.n_vocab);
+    }
+}
+
 /* All prompts decode together. */
 static void prompts_match_in_a_batch(void **state) {
     (void)state;
@@ -98,19 +125,22 @@ static void prompts_match_in_a_batch(void **state) {
     struct sample_result results[MAX_PROMPTS];
     uint32_t tokens[MAX_PROMPTS];
     const uint32_t n = open_runner(&r, &goldens, 512);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct golden_prompt *p = &goldens.prompts[i];
-        runner_seq_init(&r, &seqs[i], p->n_tokens + p->n_greedy);
-        tokens[i] = runner_feed(&r, &seqs[i], p->tokens, p->n_tokens, 512, NULL);
-        rows[i] = (struct runner_rows){&seqs[i], &tokens[i], 1};
-        samples[i] = runner_greedy(i);
-    }
+    const size_t n_vocab = r.model->config.n_vocab;
+    float *logits = calloc(n * n_vocab, sizeof(*logits));
+    assert_non_null(logits);
+    feed_prompts(&r, &goldens, n, seqs, tokens, logits);
     for (uint32_t t = 0; t < count_greedy(&goldens.prompts[0]); t++) {
-        for (uint32_t i = 0; i < n; i++) expect_token(&goldens.prompts[i], t, tokens[i], "a batch");
-        runner_step(&r, rows, n, samples, n, results, NULL);
+        for (uint32_t i = 0; i < n; i++) {
+            const struct golden_prompt *p = &goldens.prompts[i];
+            expect_token(p, t, tokens[i], logits + i * n_vocab, "a batch");
+            rows[i] = (struct runner_rows){&seqs[i], &p->greedy[t], 1};
+            samples[i] = runner_greedy(i);
+        }
+        runner_step(&r, rows, n, samples, n, results, logits);
         for (uint32_t i = 0; i < n; i++) tokens[i] = results[i].token;
     }
     for (uint32_t i = 0; i < n; i++) runner_seq_fini(&r, &seqs[i]);
+    free(logits);
     runner_close(&r);
     goldens_fini(&goldens);
 }

@@ -1,5 +1,5 @@
 """Greedy tokens of the default model, through HTTP, equal those of an independent float64
-implementation."""
+implementation.  On CUDA another token may come where that implementation has a near tie, too."""
 import json
 
 import pytest
@@ -11,20 +11,57 @@ END_OF_TURN = {8186, 8184}
 # CUDA's activations are bf16, 8 bits each: a logit moves by about 1 % of the largest and by 2 % at
 # most (tests/cuda/test_goldens.c), the difference of two by twice that.
 BF16_DIFFERENCE = 0.04
-VERBATIM = {"skip_special_tokens": False, "ignore_eos": True, "max_tokens": 32}
+VERBATIM = {"skip_special_tokens": False, "ignore_eos": True, "max_tokens": 32,
+            "return_token_ids": True}
 
 
 def by_name(goldens):
     return pytest.mark.parametrize("golden", goldens, ids=[golden["name"] for golden in goldens])
 
 
+def check_near_tie(server, golden, at, token):
+    """The golden's token must be about as good as the one that came: for the golden itself, and for
+    the server, which reads it behind the golden's tokens."""
+    wanted, margin = golden["greedy32"][at], golden["greedy_margins"][at]
+    bound = BF16_DIFFERENCE * golden["top10_logits"][0]
+    read = server.complete(golden["tokens"] + golden["greedy32"][:at + 1], max_tokens=0, echo=True,
+                           logprobs=1)["choices"][0]["logprobs"]
+    lacking = max(read["top_logprobs"][-1].values()) - read["token_logprobs"][-1]
+    found = (f"{golden['name']}: greedy token {at} is {token}, not {wanted}, which lacks {lacking:.4f}"
+             f" here, and is ahead by {margin} in the golden; up to {bound:.4f} is a near tie")
+    print(found)
+    assert DEVICE == "cuda" and margin <= bound and lacking <= bound, found
+
+
+def check_tokens(server, golden, tokens, n_before=0):
+    """tokens: what came behind the first n_before of the golden's.  Behind a near tie, what follows
+    the golden's token is asked for."""
+    wanted = golden["greedy32"][n_before:]
+    assert len(tokens) == len(wanted)
+    if tokens == wanted:
+        return
+    n_equal = next(i for i, pair in enumerate(zip(tokens, wanted)) if pair[0] != pair[1])
+    check_near_tie(server, golden, n_before + n_equal, tokens[n_equal])
+    n_before += n_equal + 1
+    if n_before < len(golden["greedy32"]):
+        rest = {**VERBATIM, "max_tokens": len(golden["greedy32"]) - n_before}
+        answer = server.complete(golden["tokens"] + golden["greedy32"][:n_before], **rest)
+        check_tokens(server, golden, answer["choices"][0]["token_ids"], n_before)
+
+
+def check_answer(server, tokenizer, golden, text, tokens):
+    check_tokens(server, golden, tokens)
+    assert text == (golden["greedy_text"] if tokens == golden["greedy32"]
+                    else tokenizer.decode(tokens, skip_special_tokens=False))
+
+
 @by_name(GOLDENS)
 def test_tokens_of_a_token_prompt(server, tokenizer, golden):
     answer = server.complete(golden["tokens"], logprobs=1, **VERBATIM)
     choice = answer["choices"][0]
-    assert choice["text"] == golden["greedy_text"]
+    check_answer(server, tokenizer, golden, choice["text"], choice["token_ids"])
     expected = [
-        tokenizer.decode([token], skip_special_tokens=False) for token in golden["greedy32"]
+        tokenizer.decode([token], skip_special_tokens=False) for token in choice["token_ids"]
     ]
     assert choice["logprobs"]["tokens"] == expected
     assert choice["finish_reason"] == "length"
@@ -35,16 +72,19 @@ def test_tokens_of_a_token_prompt(server, tokenizer, golden):
 # The token prompts of the two left out were joined from pieces; their text has a shorter
 # tokenisation.
 @by_name([g for g in GOLDENS if g["name"] not in ("passkey-500", "kv-1000")])
-def test_text_prompt_is_tokenised_alike(server, golden):
+def test_text_prompt_is_tokenised_alike(server, tokenizer, golden):
     answer = server.complete(golden["prompt_text"], add_special_tokens=False, **VERBATIM)
+    choice = answer["choices"][0]
     assert answer["usage"]["prompt_tokens"] == len(golden["tokens"])
-    assert answer["choices"][0]["text"] == golden["greedy_text"]
+    check_answer(server, tokenizer, golden, choice["text"], choice["token_ids"])
 
 
 @by_name(GOLDENS)
-def test_streamed_pieces_join_to_the_same_text(server, golden):
-    chunks = server.stream(golden["tokens"], **VERBATIM)
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == golden["greedy_text"]
+def test_streamed_pieces_join_to_the_same_text(server, tokenizer, golden):
+    pieces = [chunk["choices"][0] for chunk in server.stream(golden["tokens"], **VERBATIM)]
+    text = "".join(piece["text"] for piece in pieces)
+    tokens = [token for piece in pieces for token in piece["token_ids"]]
+    check_answer(server, tokenizer, golden, text, tokens)
 
 
 @by_name([g for g in GOLDENS if END_OF_TURN & set(g["greedy32"])])

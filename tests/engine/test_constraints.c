@@ -192,11 +192,49 @@ static void forced_text_does_not_depend_on_what_runs(void **state) {
     forget(plain);
 }
 
+/* Answers the same request n_seqs times at once; returns the steps for each token of an answer. */
+static double steps_per_token(const char *regex, uint32_t n_seqs, struct answer *answers) {
+    struct engine *engine = start(64);
+    struct recipe recipe = {.prompt = {1, 2, 3}, .n_prompt = 3, .params = sampling_defaults()};
+    struct engine_stats stats;
+    recipe.params.max_tokens = 256;
+    recipe.params.has_seed = true;
+    recipe.params.grammar = compile(engine, GRAMMAR_REGEX, regex);
+    for (uint32_t i = 0; i < n_seqs; i++) recipe_submit(engine, &recipe, &answers[i]);
+    answers_wait(engine, answers, n_seqs);
+    engine_stats(engine, &stats);
+    grammar_unref(recipe.params.grammar);
+    engine_destroy(engine);
+    return (double)stats.n_steps / answers[0].last.n_generated;
+}
+
+/* Rows of several tokens make a step longer for each sequence in it. */
+static void many_sequences_compute_only_long_forced_text_together(void **state) {
+    (void)state;
+    enum { N_MANY = 16 };
+    static const char *const pieces = "([ab] is one of two letters;){6}";
+    struct answer one = {0}, many[N_MANY] = {0}, of_long[N_MANY] = {0};
+    late_backend_begin(backend);
+    const double alone = steps_per_token(pieces, 1, &one),
+                 among_many = steps_per_token(pieces, N_MANY, many),
+                 long_text = steps_per_token(forced, N_MANY, of_long);
+    late_backend_end();
+    assert_true(alone < 0.75 && among_many >= 1 && long_text < 0.75);
+    for (uint32_t i = 0; i < N_MANY; i++) {
+        assert_string_equal(many[i].text, one.text);
+        assert_string_equal(of_long[i].text, forced);
+        answer_forget(&many[i]);
+        answer_forget(&of_long[i]);
+    }
+    answer_forget(&one);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_do_not_depend_on_what_runs_or_runs_ahead),
         cmocka_unit_test(forced_text_is_computed_together),
         cmocka_unit_test(forced_text_does_not_depend_on_what_runs),
+        cmocka_unit_test(many_sequences_compute_only_long_forced_text_together),
     };
     struct cpu_config config = {.n_threads = 2};
     struct error err = {0};

@@ -205,8 +205,7 @@ static void masks_say_what_is_accepted(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
-/* Compiles the text once more, replays the tokens, and writes the mask that no other one had a part in. */
-/* Whether a grammar takes a text, token by token. */
+/* Tells whether a grammar takes a text, token by token. */
 static bool accepts(struct tokenizer *tokenizer, struct grammar *grammar, const char *text) {
     struct token_list ids = {0};
     struct error err = {0};
@@ -291,6 +290,8 @@ static void escapes_are_characters(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
+/* Compiles the text once more, replays the tokens, and writes the mask that no other one had a part
+ * in. */
 static void fresh_mask(struct tokenizer *tokenizer, enum grammar_kind kind, const char *text,
                        const uint32_t *tokens, int n, uint32_t *mask) {
     struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);

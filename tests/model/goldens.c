@@ -29,7 +29,8 @@ static float *read_floats(const json_t *list, float *out) {
 
 static void read_prompt(struct golden_prompt *out, const json_t *prompt) {
     const json_t *rows = json_object_get(prompt, "logits"),
-                 *top = json_object_get(prompt, "top10_logits");
+                 *top = json_object_get(prompt, "top10_logits"),
+                 *margins = json_object_get(prompt, "greedy_margins");
     const size_t n_vocab = json_array_size(json_array_get(rows, 0));
     out->tokens = read_counts(prompt, "tokens", &out->n_tokens);
     out->greedy = read_counts(prompt, json_object_get(prompt, "greedy") ? "greedy" : "greedy32",
@@ -43,6 +44,12 @@ static void read_prompt(struct golden_prompt *out, const json_t *prompt) {
     for (uint32_t i = 0; i < out->n_positions; i++)
         read_floats(json_array_get(rows, i), out->logits + i * n_vocab);
     read_floats(top, out->top_logits);
+    if (margins) {
+        assert_int_equal(json_array_size(margins), out->n_greedy);
+        out->margins = calloc(out->n_greedy, sizeof(float));
+        assert_non_null(out->margins);
+        read_floats(margins, out->margins);
+    }
     assert_in_range(out->n_greedy, 32, 64);
     assert_true(out->n_tokens > 0 && out->n_positions + out->n_top > 0);
 }
@@ -73,6 +80,7 @@ void goldens_fini(struct goldens *goldens) {
         free(p->top_ids);
         free(p->logits);
         free(p->top_logits);
+        free(p->margins);
     }
     free(goldens->prompts);
 }

@@ -11,6 +11,8 @@ struct golden_prompt {
     uint32_t n_tokens, n_greedy, n_positions, n_top;
     float *logits;     /* [n_positions, n_vocab]; tiny models */
     float *top_logits; /* [n_top], after the last token; the default model */
+    /* [n_greedy], how far a greedy token's logit is ahead of all others; NULL: not told. */
+    float *margins;
 };
 
 struct goldens {
