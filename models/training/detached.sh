@@ -3,8 +3,9 @@
 #
 #   detached.sh receive DIR              keeps parts (pack.py) that were copied to the machine
 #   detached.sh start SECONDS [UNTIL]    unpacks and trains in the background
-#   detached.sh watch SECONDS            waits so long, or until the training ends, and says how it is
-#   detached.sh finish OUT               measures the checkpoint and puts into OUT what to keep
+#   detached.sh watch SECONDS [OUT]      waits so long, or until the training ends, says how it is, and
+#                                        puts the newest weights into OUT: the machine may be gone soon
+#   detached.sh finish OUT               keeps the weights, measures them, and keeps the figures
 #   detached.sh twins OUT                trains and measures the three twins, all at once
 #
 # DIR names the folder for everything (/tmp/training), SETTINGS the settings (quire-31m), PYTHON the
@@ -59,6 +60,13 @@ watch() {
     while [ $SECONDS -lt $until ] && [ ! -f "$run/ended" ]; do sleep 2; done
     tail -n 25 "$run/output"
     if [ -f "$run/ended" ]; then echo "ended with status $(cat "$run/ended")"; fi
+    if [ $# -gt 1 ] && [ -f "$run/light.pt" ]; then keep "$2"; fi
+}
+
+keep() { # the weights, in pieces, and the log
+    mkdir -p "$1"
+    "$python" "$here/pack.py" pack --plain --piece-mib 15 --part-mib 63 --out "$1" "$run/light.pt"
+    cp "$run/log.csv" "$1/"
 }
 
 measure() { # settings, name of the results, and options for evaluate.py
@@ -70,10 +78,7 @@ measure() { # settings, name of the results, and options for evaluate.py
 
 finish() {
     cd "$here"
-    mkdir -p "$1"
-    # Weights first: what is measured can be measured again, what is lost cannot.
-    "$python" pack.py pack --plain --piece-mib 15 --part-mib 63 --out "$1" "$run/light.pt"
-    cp "$run/log.csv" "$1/"
+    keep "$1" # first: what is measured can be measured again, what is lost cannot
     # The longest contexts take as long as all else: the first device's, and the last one's.
     local -a asked=(--contexts "$contexts" --questions 1)
     CUDA_VISIBLE_DEVICES=0 measure "$settings" long --parts answers --answer-lengths 32768 \
