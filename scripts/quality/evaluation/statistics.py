@@ -39,9 +39,10 @@ import zlib
 
 import numpy
 
+from .wilson import Z, wilson
+
 RESAMPLES = 10_000
 SEED = 20_240_607
-Z = 1.959963984540054
 EFFECTIVE_AVERAGE = 85.0  # RULER's threshold for a length that a model really has
 
 # Student's t at 97.5 % for 1 to 9 degrees of freedom; from 10 on a series is exact to four digits.
@@ -77,14 +78,6 @@ def quantile_t(freedom):
         return T_TABLE[max(int(freedom), 1) - 1]
     return (Z + (Z**3 + Z) / 4 / freedom + (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96 / freedom**2
             + (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384 / freedom**3)
-
-
-def wilson(share, number):
-    """Wilson's interval for a share seen in `number` independent answers."""
-    square = Z * Z / number
-    centre = (share + square / 2) / (1 + square)
-    half = Z / (1 + square) * math.sqrt(share * (1 - share) / number + square / number / 4)
-    return centre - half, centre + half
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,0 +1,66 @@
+"""scripts/quality/long_chat.py against quire: what lies within the budget is found, what lies before it is
+not, and without states every round reads the whole text."""
+import csv
+import io
+import subprocess
+import sys
+
+import pytest
+
+from evaluation.stream import Stream
+from server import ROOT, Server
+
+BUDGET = 512  # tokens: 20 lines and what was said between them fit, 60 do not
+
+
+@pytest.fixture(scope="module")
+def quire(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("quire"), "--threads", "2") as server:
+        yield server
+
+
+def rows_of(quire, *arguments, expect=0):
+    """{(configuration, tokens, distance): row}, and what follows the table."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/quality/long_chat.py"), "--url", quire.url, "--bucket",
+         "1500", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == expect, done.stderr
+    lines = done.stdout.splitlines()
+    table = csv.DictReader(io.StringIO("\n".join(line for line in lines if line[0] != "#")))
+    return ({(row["config"], row["tokens"], int(row["distance"])): row for row in table},
+            [line for line in lines if line[0] == "#"])
+
+
+def test_answers_end_where_the_budget_ends(quire):
+    rows, said = rows_of(quire, "--tokens", 4500, "--distances", "20,60", "--configs",
+                         f"full,streaming/{BUDGET},window/{BUDGET}")
+    for config, n_far in (("full", 1), (f"streaming/{BUDGET}", 0), (f"window/{BUDGET}", 0)):
+        near, far = rows[config, "all", 20], rows[config, "all", 60]
+        assert int(near["rounds"]) >= 8 and float(near["percent"]) > 80
+        assert float(far["percent"]) > 80 if n_far else far["right"] == "0"
+        assert float(far["low"]) <= float(far["percent"]) <= float(far["high"])
+    assert rows[f"streaming/{BUDGET}", "all", 20]["missed"] == "0"
+    assert int(rows[f"streaming/{BUDGET}", "all", 20]["read"]) < BUDGET
+    assert int(rows[f"window/{BUDGET}", "all", 20]["read"]) == BUDGET
+    assert len(said) == 1 and f"window/{BUDGET}" in said[0]
+
+
+def test_without_states_every_round_reads_the_whole_text(quire):
+    rows, _ = rows_of(quire, "--tokens", 4500, "--distances", 20, "--configs", f"streaming/{BUDGET}",
+                      "--without")
+    first, last = (rows[f"streaming/{BUDGET}", tokens, 20] for tokens in ("0-1499", "3000-4499"))
+    assert int(first["read"]) < 1500 and int(last["read"]) > 3000 and int(last["missed"]) > 3000
+
+
+def test_a_line_of_the_same_round_is_no_question(quire):
+    rows_of(quire, "--step", 20, "--distances", 20, expect=2)
+
+
+def test_questions_take_turns_with_their_distances():
+    stream, lines = Stream(1, 0, step=5, distances=(8, 30)), []
+    for turn in range(6):
+        text, question = stream.turn()
+        new = [line for line in text.split("\n") if line.startswith("line ")]
+        lines += new
+        assert len(new) == (30 if turn == 0 else 5)
+        assert f"<{question.references[0]}>" in lines[-30 if turn % 2 else -8]
