@@ -27,6 +27,15 @@ static void parse_whole_block(struct parser *p, struct nodes *body, const char *
     parser_next(p);
 }
 
+/* Reads what stands behind `else`.  A recursive loop is a function, as a macro is: its `else` cannot
+ * leave the loop around it. */
+static void parse_otherwise(struct parser *p, struct for_node *loop) {
+    const uint32_t breakable = p->breakable;
+    if (loop->is_recursive) p->breakable = 0;
+    parse_whole_block(p, &loop->otherwise, "endfor");
+    p->breakable = breakable;
+}
+
 static struct node *parse_for(struct parser *p) {
     struct node *node = node_new(p, N_FOR, p->token.line);
     struct for_node *loop = parser_take(p, sizeof(*loop));
@@ -47,7 +56,7 @@ static struct node *parse_for(struct parser *p) {
     p->breakable--;
     p->mentions = mentions.outer;
     if (loop->is_recursive || mentions.read[SPECIAL_LOOP]) loop->loop_slot = 0;
-    if (parser_skip_name(p, "else")) parse_whole_block(p, &loop->otherwise, "endfor");
+    if (parser_skip_name(p, "else")) parse_otherwise(p, loop);
     else parser_next(p);
     p->n_loops--;
     node_child(p, node, loop->iter);

@@ -53,7 +53,8 @@ def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=Fa
 
 
 def environment(now=None):
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+    # Unoptimised: where it folds constants, (none)[1:] is undefined, and else it is an error.
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, optimized=False,
                                          extensions=[Generation, loopcontrols])
     made.filters["tojson"] = tojson
     made.globals["raise_exception"] = raise_exception

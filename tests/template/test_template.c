@@ -140,6 +140,8 @@ static void syntax_errors_name_line_and_column(void **state) {
         {"\n{% include 'x' %}", "line 2, column 4: the tag `include` is not supported",
          ERR_UNSUPPORTED},
         {"{% nope %}", "line 1, column 4: there is no tag `nope`, or it is none here", ERR_INVALID},
+        {"{% for a in l %}{% for b in l recursive %}{% else %}{% break %}{% endfor %}{% endfor %}",
+         "line 1, column 56: `break` is outside of a for loop", ERR_INVALID},
         {"{% set 1 = 2 %}", "line 1, column 8: this cannot be assigned to", ERR_INVALID},
         {"{{ 99999999999999999999 }}", "line 1, column 4: this integer is beyond 64 bits",
          ERR_UNSUPPORTED},
