@@ -1,5 +1,5 @@
-"""scripts/quality/long_chat.py against quire: what lies within the budget is found, what lies before it is
-not, and without states every round reads the whole text."""
+"""scripts/quality/long_chat.py against quire: what lies within the budget is found, nothing farther
+back is; and without states every round reads the whole text."""
 import csv
 import io
 import subprocess
@@ -46,9 +46,9 @@ def test_answers_end_where_the_budget_ends(quire):
 
 
 def test_without_states_every_round_reads_the_whole_text(quire):
-    rows, _ = rows_of(quire, "--tokens", 4500, "--distances", 20, "--configs", f"streaming/{BUDGET}",
-                      "--without")
-    first, last = (rows[f"streaming/{BUDGET}", tokens, 20] for tokens in ("0-1499", "3000-4499"))
+    config = f"streaming/{BUDGET}"
+    rows, _ = rows_of(quire, "--tokens", 4500, "--distances", 20, "--configs", config, "--without")
+    first, last = (rows[config, tokens, 20] for tokens in ("0-1499", "3000-4499"))
     assert int(first["read"]) < 1500 and int(last["read"]) > 3000 and int(last["missed"]) > 3000
 
 
