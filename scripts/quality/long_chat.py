@@ -2,10 +2,11 @@
 """StreamEval as a conversation of requests: every round sends the whole text so far, new lines, and
 a question about a line some way back; the answer stays in the text.
 
-    scripts/quality/long_chat.py --serve 'build/quire serve' --tokens 120000 --distances 20,60,120 \\
-        --configs full,streaming/1024,streaming/2048,window/1024,window/2048
-    scripts/quality/long_chat.py --url http://127.0.0.1:8000 --tokens 1000000 --step 40 \\
-        --distances 60 --configs streaming/2048 --bucket 100000
+    scripts/quality/long_chat.py --serve 'build/quire serve' --tokens 120000 \\
+        --distances 20,80,160 --configs full,streaming/1024,streaming/2048
+    scripts/quality/long_chat.py --url http://127.0.0.1:8000 --tokens 1000000 --step 80 \\
+        --distances 100 --configs streaming/2048 --bucket 100000
+    scripts/quality/long_chat.py --url ... --tokens 16000 --configs streaming/2048,window/2048
 
     full           everything is kept, until the text has the model's context
     streaming/N    the 4 first and the N - 4 newest tokens are kept; the server goes on from the
@@ -30,6 +31,7 @@ import argparse
 import contextlib
 import http.client
 import json
+import os
 import statistics
 import sys
 import time
@@ -44,8 +46,7 @@ from evaluation.templates import CHATML
 from evaluation.wilson import wilson
 
 SINKS = 4
-# `full` shares whole blocks of the prefix cache, and not those that its last rounds have half filled.
-BLOCK_TOKENS = 64
+BLOCK_TOKENS = 64  # `full` finds whole blocks of the prefix cache, and not a last one in part
 
 
 @dataclass
@@ -82,10 +83,18 @@ def read_config(text):
 
 
 class Server:
-    def __init__(self, url, timeout):
+    def __init__(self, url, timeout, cpu_of):
         url = urllib.parse.urlsplit(url.rstrip("/").removesuffix("/v1"))
-        self._path = url.path
+        self._path, self._cpu_of = url.path, cpu_of
         self._connection = http.client.HTTPConnection(url.hostname, url.port, timeout=timeout)
+
+    def clock(self):
+        """Seconds: of the clock, or of the server's CPU time."""
+        if not self._cpu_of:
+            return time.monotonic()
+        with open(f"/proc/{self._cpu_of}/stat", encoding="utf-8") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def post(self, path, body):
         self._connection.request("POST", self._path + path, body,
@@ -105,7 +114,7 @@ class Server:
         """(text, usage, seconds to the first token).  prompt: ids in decimal, as JSON has them."""
         text, usage, first = "", None, None
         body = json.dumps(fields)[:-1].encode() + b', "prompt": [' + prompt + b"]}"
-        begin = time.monotonic()
+        begin = self.clock()
         answer = self.post("/v1/completions", body)
         for line in answer:
             if not line.startswith(b"data: {"):
@@ -113,7 +122,7 @@ class Server:
             event = json.loads(line[6:])
             if "error" in event:
                 sys.exit(f"error event: {event['error']}")
-            first = first or time.monotonic() - begin
+            first = self.clock() - begin if first is None else first
             text += "".join(choice["text"] for choice in event["choices"])
             usage = event.get("usage") or usage
         return text, usage, first
@@ -177,10 +186,10 @@ def report(config, tokens, rounds):
         by_distance[one.distance].append(one)
     for distance, group in sorted(by_distance.items()):
         n, n_right = len(group), sum(one.is_right for one in group)
-        low, high = wilson(n_right / n, n)
+        low, high = (100 * min(max(end, 0.0), 1.0) for end in wilson(n_right / n, n))
         ms = [1000 * one.ttft_s for one in group]
         print(f"{config.name},{tokens},{distance},{n},{n_right},{100 * n_right / n:.1f},"
-              f"{100 * low:.1f},{100 * high:.1f},{statistics.median(ms):.1f},{max(ms):.1f},"
+              f"{low:.1f},{high:.1f},{statistics.median(ms):.1f},{max(ms):.1f},"
               f"{statistics.median(one.n_read for one in group):.0f},"
               f"{max(one.n_missed for one in group)}", flush=True)
 
@@ -244,10 +253,12 @@ def read_arguments():
     add("--bucket", type=int, default=20000, help="tokens of a row (%(default)s)")
     add("--seed", type=int, default=1)
     add("--without", action="store_true", help="rounds find nothing of what was there")
+    add("--cpu-of", type=int, metavar="PID",
+        help="measure CPU time of the server with this process id: others use the machine, too")
     add("--timeout", type=float, default=3600, help="seconds for a request (%(default)s)")
     options = parser.parse_args()
     if min(options.distances) <= options.step:
-        parser.error("--distances must be above --step: a nearer line is in the question's own round")
+        parser.error("--distances must be above --step: a nearer line is of the same round")
     return options
 
 
@@ -255,7 +266,7 @@ def main():
     options = read_arguments()
     with contextlib.ExitStack() as stack:
         url = options.url or stack.enter_context(served(options.serve))
-        server = Server(url, options.timeout)
+        server = Server(url, options.timeout, options.cpu_of)
         print("config,tokens,distance,rounds,right,percent,low,high,ttft_ms,longest_ms,read,missed")
         found = {config.name: measure(server, config, options) for config in options.configs}
     compare(found)

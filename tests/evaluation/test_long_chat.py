@@ -1,5 +1,5 @@
-"""scripts/quality/long_chat.py against quire: what lies within the budget is found, what lies before it is
-not, and without states every round reads the whole text."""
+"""scripts/quality/long_chat.py against quire: what lies within the budget is found, nothing farther
+back is; and without states every round reads the whole text."""
 import csv
 import io
 import subprocess
@@ -23,7 +23,7 @@ def rows_of(quire, *arguments, expect=0):
     """{(configuration, tokens, distance): row}, and what follows the table."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/quality/long_chat.py"), "--url", quire.url, "--bucket",
-         "1500", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
+         "1000", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == expect, done.stderr
     lines = done.stdout.splitlines()
     table = csv.DictReader(io.StringIO("\n".join(line for line in lines if line[0] != "#")))
@@ -32,11 +32,11 @@ def rows_of(quire, *arguments, expect=0):
 
 
 def test_answers_end_where_the_budget_ends(quire):
-    rows, said = rows_of(quire, "--tokens", 4500, "--distances", "20,60", "--configs",
+    rows, said = rows_of(quire, "--tokens", 3400, "--distances", "20,60", "--configs",
                          f"full,streaming/{BUDGET},window/{BUDGET}")
     for config, n_far in (("full", 1), (f"streaming/{BUDGET}", 0), (f"window/{BUDGET}", 0)):
         near, far = rows[config, "all", 20], rows[config, "all", 60]
-        assert int(near["rounds"]) >= 8 and float(near["percent"]) > 80
+        assert int(near["rounds"]) >= 5 and float(near["percent"]) > 80
         assert float(far["percent"]) > 80 if n_far else far["right"] == "0"
         assert float(far["low"]) <= float(far["percent"]) <= float(far["high"])
     assert rows[f"streaming/{BUDGET}", "all", 20]["missed"] == "0"
@@ -46,10 +46,10 @@ def test_answers_end_where_the_budget_ends(quire):
 
 
 def test_without_states_every_round_reads_the_whole_text(quire):
-    rows, _ = rows_of(quire, "--tokens", 4500, "--distances", 20, "--configs", f"streaming/{BUDGET}",
-                      "--without")
-    first, last = (rows[f"streaming/{BUDGET}", tokens, 20] for tokens in ("0-1499", "3000-4499"))
-    assert int(first["read"]) < 1500 and int(last["read"]) > 3000 and int(last["missed"]) > 3000
+    config = f"streaming/{BUDGET}"
+    rows, _ = rows_of(quire, "--tokens", 3000, "--distances", 20, "--configs", config, "--without")
+    first, last = (rows[config, tokens, 20] for tokens in ("0-999", "2000-2999"))
+    assert int(first["read"]) < 1000 and int(last["read"]) > 2000 and int(last["missed"]) > 2000
 
 
 def test_a_line_of_the_same_round_is_no_question(quire):

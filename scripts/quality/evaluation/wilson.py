@@ -1,4 +1,4 @@
-"""Wilson's score interval, which needs nothing but Python: see statistics.py for where it is from."""
+"""Wilson's score interval, which needs nothing but Python.  statistics.py says where it is from."""
 import math
 
 Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
