@@ -28,6 +28,8 @@ def outcome(expected, why, answer):
         return "unsupported"
     if expected is None and "object at 0x" in why:
         return "unsupported"  # it depends on an address
+    if expected is not None and "has no slices" in answer.get("error", ""):
+        return "folded"  # jinja2 makes (none)[1:] undefined among constants, and elsewhere an error
     return "equal" if expected is not None and expected == answer.get("text") else "differs"
 
 

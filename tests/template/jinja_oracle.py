@@ -53,8 +53,7 @@ def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=Fa
 
 
 def environment(now=None):
-    # Unoptimised: where it folds constants, (none)[1:] is undefined, and else it is an error.
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, optimized=False,
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                          extensions=[Generation, loopcontrols])
     made.filters["tojson"] = tojson
     made.globals["raise_exception"] = raise_exception
