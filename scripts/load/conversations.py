@@ -376,8 +376,11 @@ class Trial:
         rng, n = random.Random(f"{self.options.seed} beside"), self.options.beside
 
         def one(prompt):
-            self.server.complete(prompt, max_tokens=250, ignore_eos=True, priority=-1,
-                                 kv_policy={"type": "full"}, cache_salt="beside")
+            reply = self.server.post("/v1/completions", {
+                "prompt": prompt, "max_tokens": 250, "ignore_eos": True, "temperature": 0,
+                "priority": -1, "kv_policy": {"type": "full"}, "cache_salt": "beside"}, timeout=900)
+            if reply.status != 200:
+                self.faults.append(f"beside: status {reply.status}: {reply.body[:300]}")
         with concurrent.futures.ThreadPoolExecutor(max(1, n)) as threads:
             while not done.wait(self.options.pause):
                 list(threads.map(one, [[rng.randrange(300, self.options.vocabulary)
