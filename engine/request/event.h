@@ -45,13 +45,14 @@ struct engine_event {
     size_t text_length;
     struct token_info *tokens;
     uint32_t n_tokens;
+    uint32_t n_prompt, n_cached; /* tokens; cached = found in the prefix cache */
     uint32_t n_processed; /* EVENT_PROGRESS: of the n_prompt tokens, with the n_cached */
-    /* EVENT_FINISH, but for n_prompt and n_cached */
+    /* EVENT_FINISH: */
     enum finish_reason reason;
     bool stopped_by_string; /* FINISH_STOP because of stop[stop_index] */
     bool stopped_by_token;  /* FINISH_STOP because of one of its stop_tokens (stop_token) */
     uint32_t stop_index, stop_token;
-    uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
+    uint32_t n_generated; /* tokens */
     struct kv_usage kv;
     struct prefill_usage prefill;
     struct speculation_usage speculation;

@@ -220,9 +220,7 @@ struct kv_usage sequence_usage(const struct sequence *seq) {
 
 static void fill_final(const struct sequence *seq, struct engine_event *event) {
     event->kind = EVENT_FINISH;
-    event->n_prompt = seq->n_prompt;
     event->n_generated = sequence_n_generated(seq);
-    event->n_cached = seq->n_cached;
     event->kv = sequence_usage(seq);
     event->speculation = seq->speculation;
     event->prefill = prefill_usage(&seq->prefill, seq->was_sparse, &seq->visited, seq->n_cached);
@@ -232,14 +230,14 @@ static void emit(const struct sequence *seq, struct engine_event *event,
                  struct event_list *events) {
     event->request_id = seq->id;
     event->user = seq->user;
+    event->n_prompt = seq->n_prompt;
+    event->n_cached = seq->n_cached;
     event_list_append(events, event);
 }
 
 void sequence_report(const struct sequence *seq, uint32_t n_processed, struct event_list *events) {
     struct engine_event *event = seq->progress ? event_create(EVENT_PROGRESS, 0, 0, 0, NULL) : NULL;
     if (!event) return;
-    event->n_prompt = seq->n_prompt;
-    event->n_cached = seq->n_cached;
     event->n_processed = n_processed;
     emit(seq, event, events);
 }

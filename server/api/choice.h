@@ -41,6 +41,7 @@ struct choice {
     uint64_t engine_id;
     bool echoed;      /* the prompt has been added, if the request asks for echo */
     bool prompt_sent; /* the prompt's ids have been written, if the request asks for them */
+    bool found_counted; /* what the cache had of its prompt */
     bool finished;
     enum finish_reason reason;
     int32_t stop_string; /* index of the stop string that ended it, or -1 */

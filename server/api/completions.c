@@ -232,6 +232,19 @@ static struct rate_limit *rate_of(const struct completion *c) {
     return &c->job.server->rates[c->tenant];
 }
 
+static bool is_first_of_prompt(const struct choice *choice) {
+    const struct completion *c = choice->completion;
+    return choice == &c->choices[choice->prompt_index * c->request.best_of];
+}
+
+/* Counts what the cache had of the choice's prompt with its first event, so that usage in the middle
+ * of a stream knows it, too. */
+static void count_found(struct choice *choice, const struct engine_event *event) {
+    if (choice->found_counted || !is_first_of_prompt(choice)) return;
+    choice->found_counted = true;
+    choice->completion->n_cached += event->n_cached;
+}
+
 static void take_ending(struct completion *c, struct choice *choice,
                         const struct engine_event *event) {
     assert(!choice->finished && c->n_live > 0);
@@ -240,10 +253,7 @@ static void take_ending(struct completion *c, struct choice *choice,
     choice->n_tokens = event->n_generated;
     c->n_live--;
     rate_limit_take(rate_of(c), event->n_generated);
-    if (choice == &c->choices[choice->prompt_index * c->request.best_of]) {
-        c->n_cached += event->n_cached;
-        prefill_account_add_reused(&c->prefill, &event->prefill);
-    }
+    if (is_first_of_prompt(choice)) prefill_account_add_reused(&c->prefill, &event->prefill);
     if (event->n_generated > c->n_longest) c->n_longest = event->n_generated;
     kv_account_add(&c->kv, event);
     prefill_account_add(&c->prefill, &event->prefill);
@@ -279,6 +289,7 @@ static void send_progress(struct completion *c, const struct choice *choice,
 
 static void take_event(struct choice *choice, const struct engine_event *event) {
     struct completion *c = choice->completion;
+    count_found(choice, event);
     if (event->kind == EVENT_PROGRESS) {
         send_progress(c, choice, event);
         return;

@@ -71,6 +71,18 @@ def test_continuous_usage(server):
     )
 
 
+def test_continuous_usage_knows_from_the_first_event_on_what_was_cached(server):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for n in (1, 2):
+        prompt = [400 + i for i in range(200 + 64 * n)]
+        server.complete([prompt, prompt[::-1]], max_tokens=1)
+        chunks = server.stream([prompt, prompt[::-1]], max_tokens=4, n=n, temperature=1,
+                               stream_options=options)
+        found = [c["usage"]["prompt_tokens_details"]["cached_tokens"] for c in chunks]
+        one = (len(prompt) - 1) // 64 * 64
+        assert found[0] in (one, 2 * one) and set(found[-2:]) == {2 * one}
+
+
 def test_many_choices_interleave_and_each_finishes_once(server):
     chunks = chunks_of(stream_body(server, n=3, temperature=1.0, seed=4))
     texts, finished = [""] * 3, [0] * 3
