@@ -123,18 +123,31 @@ const struct callable *filter_find(const char *name, size_t n) {
     return found;
 }
 
+static struct value no_filter(struct render *r, struct value self, const struct value *argv,
+                              const struct args *args) {
+    (void)self, (void)argv, (void)args;
+    return render_invalid(r, "there is no filter of this name");
+}
+
+static struct value no_test(struct render *r, struct value self, const struct value *argv,
+                            const struct args *args) {
+    (void)self, (void)argv, (void)args;
+    return render_invalid(r, "there is no test of this name");
+}
+
+const struct callable NO_FILTER = {.name = "", .call = no_filter},
+                      NO_TEST = {.name = "", .call = no_test};
+
 struct value filter_call(struct render *r, struct value name, struct value self,
                          const struct args *args) {
     const struct callable *filter =
         name.type == V_STRING ? filter_find(name.string->bytes, name.string->n) : NULL;
-    if (filter) return callable_call(r, filter, self, args);
-    return render_invalid(r, "there is no filter of this name");
+    return callable_call(r, filter ? filter : &NO_FILTER, self, args);
 }
 
 struct value test_call(struct render *r, struct value name, struct value self,
                        const struct args *args) {
     const struct callable *test =
         name.type == V_STRING ? callable_find(TESTS, name.string->bytes, name.string->n) : NULL;
-    if (test) return callable_call(r, test, self, args);
-    return render_invalid(r, "there is no test of this name");
+    return callable_call(r, test ? test : &NO_TEST, self, args);
 }

@@ -61,6 +61,7 @@ const struct string *arg_string(struct render *r, const char *name, struct value
 extern const struct callable FILTERS_OF_TEXT[], FILTERS_OF_LISTS[], FILTERS_OF_NUMBERS[];
 extern const struct callable FILTERS_NOT_HERE[];
 extern const struct callable TESTS[], FUNCTIONS[];
+extern const struct callable NO_FILTER, NO_TEST; /* fail the render */
 extern const struct callable METHODS_OF_STRINGS[], METHODS_OF_DICTS[], METHODS_OF_LISTS[];
 
 const struct callable *filter_find(const char *name, size_t n);

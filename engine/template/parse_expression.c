@@ -357,7 +357,8 @@ static struct node *parse_postfix(struct parser *p, struct node *node) {
     return p->rc ? NULL : node;
 }
 
-/* Reads the name of a filter or a test and finds it. */
+/* Reads the name of a filter or a test and finds it.  In a branch of an `if` one may be missing, as in
+ * jinja2: published templates ask there for what only some programs have, and do not come there. */
 static const struct callable *parse_callable(struct parser *p, bool is_filter) {
     const struct token at = p->token;
     const char *const what = is_filter ? "filter" : "test";
@@ -369,6 +370,7 @@ static const struct callable *parse_callable(struct parser *p, bool is_filter) {
     }
     const struct callable *found =
         is_filter ? filter_find(name->bytes, name->n) : callable_find(TESTS, name->bytes, name->n);
+    if (!found && p->in_branch) return is_filter ? &NO_FILTER : &NO_TEST;
     if (!found)
         parser_fail(p, &at, ERR_INVALID, "there is no %s `%.*s`", what, (int)at.n, at.bytes);
     else if (!found->call)

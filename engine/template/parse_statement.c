@@ -12,18 +12,22 @@ static void parse_body(struct parser *p, struct nodes *body, const char *const *
 
 /* Reads the end of a tag that opens a block, and the block up to one of the names, which stays the
  * current token.  Python's colon may stand in front of the end. */
-static void parse_block(struct parser *p, struct nodes *body, const char *const *ends) {
+static void parse_block(struct parser *p, struct nodes *body, const char *const *ends,
+                        bool is_branch) {
     const struct token at = p->token;
+    const bool in_branch = p->in_branch;
     parser_skip_operator(p, ":");
     parser_expect_block_end(p);
+    p->in_branch = is_branch;
     parse_body(p, body, ends);
+    p->in_branch = in_branch;
     if (parser_at(p, T_END))
         parser_fail(p, &at, ERR_INVALID, "this block has no `{%% %s %%}`", ends[0]);
 }
 
 /* Reads a block of one end, and the end's name. */
 static void parse_whole_block(struct parser *p, struct nodes *body, const char *end) {
-    parse_block(p, body, (const char *const[]){end, NULL});
+    parse_block(p, body, (const char *const[]){end, NULL}, false);
     parser_next(p);
 }
 
@@ -52,7 +56,7 @@ static struct node *parse_for(struct parser *p) {
     struct mentions mentions = {.outer = p->mentions};
     p->mentions = &mentions;
     p->breakable++;
-    parse_block(p, &loop->body, (const char *const[]){"endfor", "else", NULL});
+    parse_block(p, &loop->body, (const char *const[]){"endfor", "else", NULL}, false);
     p->breakable--;
     p->mentions = mentions.outer;
     if (loop->is_recursive || mentions.read[SPECIAL_LOOP]) loop->loop_slot = 0;
@@ -82,25 +86,28 @@ static void add_branch(struct parser *p, struct node *node, struct branch branch
 }
 
 static struct node *parse_if(struct parser *p) {
-    static const char *const ends[] = {"endif", "elif", "else", NULL};
+    static const char *const ends[] = {"endif", "elif", "else", NULL}, *const last[] = {"endif",
+                                                                                        NULL};
     struct node *node = node_new(p, N_IF, p->token.line);
+    const bool in_branch = p->in_branch;
     bool goes_on = true;
     while (goes_on && !p->rc) {
         struct branch branch = {0};
         parser_next(p);
+        p->in_branch = true;
         branch.condition = parse_tuple(p, false, NULL, false);
-        parse_block(p, &branch.body, ends);
+        p->in_branch = in_branch;
+        parse_block(p, &branch.body, ends, true);
         if (p->rc) return NULL;
         add_branch(p, node, branch);
         goes_on = parser_at_name(p, "elif");
     }
     if (parser_skip_name(p, "else")) {
         struct branch branch = {0};
-        parse_whole_block(p, &branch.body, "endif");
+        parse_block(p, &branch.body, last, true);
         if (!p->rc) add_branch(p, node, branch);
-    } else {
-        parser_next(p);
     }
+    parser_next(p);
     return p->rc ? NULL : node;
 }
 

@@ -32,6 +32,7 @@ struct parser {
     struct mentions *mentions;
     uint32_t n_loops;   /* around: `loop` may not be assigned */
     uint32_t breakable; /* of them that break and continue may leave */
+    bool in_branch;     /* of an `if`, and of no block in it: filters may be missing */
 };
 
 int parser_init(struct parser *p, struct arena *arena, const char *source, size_t n,

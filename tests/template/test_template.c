@@ -102,6 +102,8 @@ static void marks_follow_every_byte(void **state) {
         {"{{ (l[1]|items).x }}{{ (l[1]|items)['type'] }}{{ l[1].keys().x }}", ""},
         {"{{ 'd' if (l|map('upper')).x is defined }}{{ range(3).x }}{{ s.upper.x }}", ""},
         {"{{ s|wordcount }}{{ s|length }}{{ s.find('c') }}", "243"},
+        {"{% if not s %}{{ s|nope(1) }}{% elif not s and n is nope %}{% else %}{{ n }}{% endif %}",
+         "12"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
@@ -135,6 +137,8 @@ static void syntax_errors_name_line_and_column(void **state) {
         {"{{ x", "line 1, column 5: expected `}}`, but the template ends", ERR_INVALID},
         {"{{ x|nope }}", "line 1, column 6: there is no filter `nope`", ERR_INVALID},
         {"{{ x is nope }}", "line 1, column 9: there is no test `nope`", ERR_INVALID},
+        {"{% if x %}{% for a in l %}{{ a|nope }}{% endfor %}{% endif %}",
+         "line 1, column 32: there is no filter `nope`", ERR_INVALID},
         {"{{ x|pprint }}", "line 1, column 6: the filter `pprint` is not supported",
          ERR_UNSUPPORTED},
         {"\n{% include 'x' %}", "line 2, column 4: the tag `include` is not supported",
@@ -167,6 +171,9 @@ static void failures_of_a_render_name_their_line(void **state) {
     } cases[] = {
         {"{{ raise_exception('roles must ' ~ s) }}", "roles must ab c", ERR_INVALID},
         {"\n\n{{ nope.x }}", "line 3: 'nope' is undefined, and has no 'x'", ERR_INVALID},
+        {"{% if s %}{{ s|nope }}{% endif %}", "line 1: there is no filter of this name",
+         ERR_INVALID},
+        {"{% if s is nope %}{% endif %}", "line 1: there is no test of this name", ERR_INVALID},
         {"{{ s + 1 }}", "line 1: '+' is not supported between str and int", ERR_INVALID},
         {"{{ s.zfill(3) }}", "line 1: zfill is not supported here", ERR_UNSUPPORTED},
         {"{{ (l|select).send }}", "line 1: send of a generator is not supported here",
