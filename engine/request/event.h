@@ -46,7 +46,7 @@ struct engine_event {
     struct token_info *tokens;
     uint32_t n_tokens;
     uint32_t n_prompt, n_cached; /* tokens; cached = found in the prefix cache */
-    uint32_t n_processed; /* EVENT_PROGRESS: of the n_prompt tokens, with the n_cached */
+    uint32_t n_processed;        /* EVENT_PROGRESS: of the n_prompt tokens, with the n_cached */
     /* EVENT_FINISH: */
     enum finish_reason reason;
     bool stopped_by_string; /* FINISH_STOP because of stop[stop_index] */

@@ -39,8 +39,8 @@ struct choice {
     const struct prompt *prompt;
     uint32_t prompt_index;
     uint64_t engine_id;
-    bool echoed;      /* the prompt has been added, if the request asks for echo */
-    bool prompt_sent; /* the prompt's ids have been written, if the request asks for them */
+    bool echoed;        /* the prompt has been added, if the request asks for echo */
+    bool prompt_sent;   /* the prompt's ids have been written, if the request asks for them */
     bool found_counted; /* what the cache had of its prompt */
     bool finished;
     enum finish_reason reason;
