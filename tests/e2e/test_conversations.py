@@ -1,5 +1,5 @@
 """Conversations at once equal each alone, with clients that leave, too few pages, and states that are
-lost: a short form of scripts/load/conversations.py."""
+lost: a short form of scripts/load/many_conversations.py."""
 import sys
 
 import pytest
@@ -7,7 +7,7 @@ import pytest
 from server import DEVICE, ROOT, SLOW
 
 sys.path.insert(0, str(ROOT / "scripts/load"))
-import conversations  # noqa: E402  the script that is also run by hand, with more of them
+import many_conversations  # noqa: E402  the script that is also run by hand, with more of them
 
 pytestmark = pytest.mark.skipif(DEVICE != "cpu" or SLOW,
                                 reason="compares texts in other company, several times")
@@ -18,10 +18,10 @@ POLICIES = 11
 
 
 def trial_of(server, n, *arguments):
-    options = conversations.read_options(
+    options = many_conversations.read_options(
         ["--conversations", str(n), "--new", "40", "--answer", "4", "12", "--beside", "2", "--long",
          "0.05", *arguments])
-    trial = conversations.Trial(server, options)
+    trial = many_conversations.Trial(server, options)
     faults = trial.run()
     trial.report()
     return trial, faults

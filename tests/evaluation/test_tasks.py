@@ -25,7 +25,7 @@ PINNED = {
     "multiquery": "13432f31631ea4d7",
     "vt": "09e9d3295db6cbcf",
     "cwe": "531282afad9b0d50",
-    "fwe": "15b7ac8ba4960057",
+    "fwe": "f717c7666d6d22a3",
     "twostage": "78c417460f784ce7",
     "lines": "7be4dedbcbe3eabf",
     "people": "56f322b9790f3f60",

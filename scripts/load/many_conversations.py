@@ -2,7 +2,7 @@
 """Holds many conversations at once, under mixed KV policies and with clients that leave, and compares
 every answer bit for bit with the same one given alone.
 
-    scripts/load/conversations.py --beside 20 -- --kv-cache-memory 40M --max-model-len 3072 \\
+    scripts/load/many_conversations.py --beside 20 -- --kv-cache-memory 40M --max-model-len 3072 \\
         --max-num-seqs 32 --threads 1 --kv-offload-size 1G
 
 Starts `quire serve` on the CPU itself; what follows -- goes to it.  A pool as small as that one makes
