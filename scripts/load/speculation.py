@@ -27,13 +27,13 @@ import argparse
 import concurrent.futures
 import http.client
 import json
-import os
 import pathlib
 import random
 import statistics
 import sys
-import time
 import urllib.parse
+
+from server_clock import seconds
 
 HELD_OUT = pathlib.Path(__file__).resolve().parents[2] / "models/quire-31m/eval/held_out.txt"
 CHARS_PER_TOKEN = 3.6
@@ -64,15 +64,6 @@ CASES = {"record": (record_of, {"temperature": 0}), "book": (book_of, {"temperat
          "free": (book_of, {"temperature": 0.7}), "noise": (noise_of, {"temperature": 1})}
 
 
-def clock(options):
-    """Seconds: of the clock, or of the server's CPU time."""
-    if not options.cpu_of:
-        return time.monotonic()
-    with open(f"/proc/{options.cpu_of}/stat", encoding="utf-8") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class Answer:
     """One stream: its token ids, the rate of those behind the first, and the usage."""
 
@@ -94,20 +85,20 @@ class Answer:
             for choice in event["choices"]:
                 self.ids += choice["token_ids"]
                 if begin is None and self.ids:
-                    begin, n_first = clock(options), len(self.ids)
+                    begin, n_first = seconds(options.cpu_of), len(self.ids)
             self.usage = event["usage"] or None
-        self.rate = (len(self.ids) - n_first) / max(clock(options) - begin, 1e-9)
+        self.rate = (len(self.ids) - n_first) / max(seconds(options.cpu_of) - begin, 1e-9)
         connection.close()
 
 
 def ask_all(options, prompts, **parameters):
     """An answer for each prompt, asked at once, and the rate of their tokens."""
-    begin = clock(options)
+    begin = seconds(options.cpu_of)
     with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
         answers = list(threads.map(lambda prompt: Answer(options, prompt, **parameters), prompts))
     if len(prompts) == 1:
         return answers, answers[0].rate
-    return answers, sum(len(one.ids) for one in answers) / max(clock(options) - begin, 1e-9)
+    return answers, sum(len(one.ids) for one in answers) / max(seconds(options.cpu_of) - begin, 1e-9)
 
 
 def measure(options, name, n_tokens):

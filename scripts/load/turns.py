@@ -21,12 +21,12 @@ milliseconds.  Exits 1 if a turn found less than all that was there.
 import argparse
 import http.client
 import json
-import os
 import random
 import statistics
 import sys
-import time
 import urllib.parse
+
+from server_clock import seconds
 
 SINKS = 4
 
@@ -39,15 +39,6 @@ def policy_of(name, budget):
             "score": "mean", "positions": "cache"}
 
 
-def clock(options):
-    """Seconds: of the clock, or of the server's CPU time."""
-    if not options.cpu_of:
-        return time.monotonic()
-    with open(f"/proc/{options.cpu_of}/stat", encoding="utf-8") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def ask(options, prompt, salt, n_tokens=1, **parameters):
     """Seconds to the first token, the tokens, and how many of the prompt's were cached."""
     url = urllib.parse.urlsplit(options.url)
@@ -55,7 +46,7 @@ def ask(options, prompt, salt, n_tokens=1, **parameters):
     body = {"prompt": prompt, "max_tokens": n_tokens, "stream": True, "ignore_eos": True,
             "return_token_ids": True, "temperature": 0, "cache_salt": salt,
             "stream_options": {"include_usage": True}, "kv_policy": options.policy, **parameters}
-    begin, first, tokens, usage = clock(options), None, [], None
+    begin, first, tokens, usage = seconds(options.cpu_of), None, [], None
     connection.request("POST", "/v1/completions", json.dumps(body),
                        {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -67,11 +58,11 @@ def ask(options, prompt, salt, n_tokens=1, **parameters):
         event = json.loads(line[6:])
         for choice in event["choices"]:
             if choice["token_ids"] and first is None:
-                first = clock(options) - begin
+                first = seconds(options.cpu_of) - begin
             tokens += choice["token_ids"]
         usage = event.get("usage") or usage
     connection.close()
-    return first, tokens, usage["prompt_tokens_details"]["cached_tokens"], clock(options) - begin
+    return first, tokens, usage["prompt_tokens_details"]["cached_tokens"], seconds(options.cpu_of) - begin
 
 
 def report(what, n_tokens, n_cached, seconds):

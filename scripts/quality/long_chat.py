@@ -31,7 +31,7 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
+import pathlib
 import statistics
 import sys
 import time
@@ -44,6 +44,9 @@ from evaluation.serving import NotServing, served
 from evaluation.stream import N_NAMES, STEP, Stream
 from evaluation.templates import CHATML
 from evaluation.wilson import wilson
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "load"))
+from server_clock import seconds  # noqa: E402  (the path comes first)
 
 SINKS = 4
 BLOCK_TOKENS = 64  # `full` finds whole blocks of the prefix cache, and not a last one in part
@@ -89,12 +92,7 @@ class Server:
         self._connection = http.client.HTTPConnection(url.hostname, url.port, timeout=timeout)
 
     def clock(self):
-        """Seconds: of the clock, or of the server's CPU time."""
-        if not self._cpu_of:
-            return time.monotonic()
-        with open(f"/proc/{self._cpu_of}/stat", encoding="utf-8") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return seconds(self._cpu_of)
 
     def post(self, path, body):
         self._connection.request("POST", self._path + path, body,
