@@ -98,10 +98,11 @@ twin() { # its name, a device
 twins() {
     cd "$here"
     mkdir -p "$1"
-    local twin device=0
+    local twin device=0 devices
+    devices=$(n_devices)
     for twin in vanilla zero-sink learnable-sink; do
         (twin "$twin" "$device") >"$dir/twin-$twin.output" 2>&1 &
-        device=$(((device + 1) % $(n_devices)))
+        device=$(((device + 1) % (devices > 0 ? devices : 1)))
     done
     wait
     for twin in vanilla zero-sink learnable-sink; do

@@ -15,29 +15,33 @@ from tokenizers import Tokenizer
 import chat
 import checkpoint
 from network import Shape
+from optimizer import parts_of
 from tasks.sample import BOS, EOT, PAD, TURN_END
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
+LAYER = {  # our matrix or norm -> what it is to LlamaForCausalLM, by rows
+    "attention_norm": ["input_layernorm"],
+    "qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "out": ["self_attn.o_proj"], "mlp_norm": ["post_attention_layernorm"],
+    "gate_up": ["mlp.gate_proj", "mlp.up_proj"], "down": ["mlp.down_proj"]}
+
+
+def names_of(shape):
+    """Our name of each weight -> the names of its parts, in the order of their rows."""
+    names = {"embedding": ["model.embed_tokens.weight"], "norm": ["model.norm.weight"]}
+    for i in range(shape.layers):
+        names |= {f"{i}.{ours}": [f"model.layers.{i}.{part}.weight" for part in parts]
+                  for ours, parts in LAYER.items()}
+    return names
+
+
 def tensors(weights, shape):
     """The weights under the names of LlamaForCausalLM, in bf16."""
-    named = {"model.embed_tokens.weight": weights["embedding"],
-             "model.norm.weight": weights["norm"]}
-    for i in range(shape.layers):
-        layer = f"model.layers.{i}."
-        sizes = [shape.n_query, shape.n_key, shape.n_key]
-        q, k, v = weights[f"{i}.qkv"].split(sizes)
-        gate, up = weights[f"{i}.gate_up"].chunk(2)
-        named |= {layer + "input_layernorm.weight": weights[f"{i}.attention_norm"],
-                  layer + "post_attention_layernorm.weight": weights[f"{i}.mlp_norm"],
-                  layer + "self_attn.q_proj.weight": q, layer + "self_attn.k_proj.weight": k,
-                  layer + "self_attn.v_proj.weight": v,
-                  layer + "self_attn.o_proj.weight": weights[f"{i}.out"],
-                  layer + "mlp.gate_proj.weight": gate, layer + "mlp.up_proj.weight": up,
-                  layer + "mlp.down_proj.weight": weights[f"{i}.down"]}
-    return {name: tensor.detach().to(torch.bfloat16).contiguous().cpu()
-            for name, tensor in named.items()}
+    return {name: weights[ours][first:end].detach().to(torch.bfloat16).contiguous().cpu()
+            for ours, names in names_of(shape).items()
+            for name, (first, end) in zip(names, parts_of(ours, weights[ours], shape))}
 
 
 def configs(shape, tokenizer):

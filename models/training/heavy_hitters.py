@@ -22,11 +22,11 @@ import pathlib
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 import checkpoint
 from network import Network
-from repository import CHATML, Books, generate
+from questions import Asker, tokens_between
+from repository import CHATML, generate
 from tasks.sample import BOS
 
 SEED = 20261
@@ -61,25 +61,12 @@ def prompt_of(sample, question, asks_first):
     return BOS + CHATML.apply(sample.context + question.text)
 
 
-def places(encoding, text, needle):
-    """The tokens of the last place where the needle stands."""
-    first = text.rindex(needle)
-    starts, ends = np.array(encoding.offsets).T
-    return np.arange(np.searchsorted(ends, first, side="right"),
-                     np.searchsorted(starts, first + len(needle)))
-
-
 class Ranks:
     def __init__(self, options):
         shape, _, weights, _ = checkpoint.load_for_evaluation(options.checkpoint, torch.device("cpu"))
         self.network = Network(weights, shape, torch.float32, compiled=False)
         path = options.corpus / "tokenizer" / "tokenizer.json"
-        self.tokenizer = Tokenizer.from_file(str(path))
-        self.books = Books((options.corpus / "held_out.txt").read_text().replace("\0", "\n\n"))
-        self.length = options.length
-
-    def count(self, text):
-        return 1 + len(self.tokenizer.encode(CHATML.apply(text), add_special_tokens=False).ids)
+        self.asker, self.length = Asker(options.corpus, path, n_questions=1), options.length
 
     @torch.no_grad()
     def received(self, ids):
@@ -90,11 +77,13 @@ class Ranks:
 
     def one(self, task, index, asks_first):
         """(name, kept, received) of three sorts of tokens."""
-        sample = generate(task, self.length, index, SEED, self.count, self.books)
+        asker = self.asker
+        sample = generate(task, self.length, index, SEED, asker.count, asker.books)
         question = sample.questions[0]
         text = prompt_of(sample, question, asks_first)
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        evidence = places(encoding, text, question.references[0])
+        encoding = asker.tokenizer.encode(text, add_special_tokens=False)
+        value = question.references[0]
+        evidence = np.arange(*tokens_between(encoding, text.rindex(value), len(value)))
         sums = self.received(encoding.ids)
         n = sums.shape[1]
         old = np.arange(4, n - int(TENTH * n))  # neither sinks nor the newest tenth

@@ -19,6 +19,13 @@ SEED = 20260
 SHORT = 2048  # rows up to this are asked the chats, too
 
 
+def tokens_between(encoding, first, n_characters):
+    """(start, end) of the tokens that have some of these characters of the text."""
+    starts, ends = np.array(encoding.offsets).T
+    return (int(np.searchsorted(ends, first, side="right")),
+            int(np.searchsorted(starts, first + n_characters)))
+
+
 class Asker:
     """Makes rows; one in each worker process."""
 
@@ -47,13 +54,9 @@ class Asker:
     def places(self, prompt, question):
         """Where the tokens of each reference are in the prompt with its expected answer."""
         encoding = self.tokenizer.encode(prompt + question.expected, add_special_tokens=False)
-        starts, ends = np.array(encoding.offsets).T
-        found = []
-        for reference in question.references:
-            first = len(prompt) + question.expected.lower().index(reference.lower())
-            found.append((int(np.searchsorted(ends, first, side="right")),
-                          int(np.searchsorted(starts, first + len(reference)))))
-        return found
+        answer = question.expected.lower()
+        return [tokens_between(encoding, len(prompt) + answer.index(reference.lower()), len(reference))
+                for reference in question.references]
 
     def family_rows(self, name, length, index):
         rng = random.Random(f"{SEED}/{name}/{length}/{index}")

@@ -13,27 +13,15 @@ import torch
 from safetensors.torch import load_file
 
 import checkpoint
+from export import names_of
 from network import Shape
 from plan import Plan
 
 
 def weights_of(tensors, shape):
     """The opposite of export.tensors()."""
-    def joined(layer, *names):
-        return torch.cat([tensors[f"{layer}{name}.weight"] for name in names])
-
-    weights = {"embedding": tensors["model.embed_tokens.weight"],
-               "norm": tensors["model.norm.weight"]}
-    for i in range(shape.layers):
-        layer = f"model.layers.{i}."
-        weights |= {
-            f"{i}.attention_norm": tensors[layer + "input_layernorm.weight"],
-            f"{i}.qkv": joined(layer, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            f"{i}.out": tensors[layer + "self_attn.o_proj.weight"],
-            f"{i}.mlp_norm": tensors[layer + "post_attention_layernorm.weight"],
-            f"{i}.gate_up": joined(layer, "mlp.gate_proj", "mlp.up_proj"),
-            f"{i}.down": tensors[layer + "mlp.down_proj.weight"]}
-    return weights
+    return {ours: torch.cat([tensors[name] for name in names])
+            for ours, names in names_of(shape).items()}
 
 
 def main():
