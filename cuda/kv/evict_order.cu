@@ -54,8 +54,8 @@ static __device__ __forceinline__ void close_free_slot(const struct kv_pool &kv,
     first->free_slot = capacity;
 }
 
-/* Where the thread that follows the cycles is.  Slots before `start` have the tokens that belong
- * there; so has every slot that was listed, as soon as the moves are made. */
+/* Tells how far the thread that follows the cycles has come.  Slots before `start` have the tokens
+ * that belong there; so has every slot that was listed, as soon as the moves are made. */
 struct walk {
     uint32_t start;
     uint32_t at; /* the slot that was listed last, if the cycle of `start` is not closed */
