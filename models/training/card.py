@@ -133,9 +133,14 @@ def sinks_text(results):
         return text
     found = results["window"]
     sinks = ", ".join(f"{n}: {value:.2f}" for n, value in found["sinks"].items())
-    return (f"{text}\n\nPerplexity of {found['tokens']:,} tokens of the books through a window "
-            f"of {found['size']:,}, by the number of sinks kept: {sinks}; "
-            f"{found['recomputed']:.2f} where the window is computed anew for every token.")
+    text = (f"{text}\n\nPerplexity of {found['tokens']:,} tokens of the books through a window of "
+            f"{found['size']:,}, by the number of sinks kept: {sinks}.")
+    spread = found.get("spread")
+    if not spread:
+        return text
+    return (f"{text} Of {spread['positions']:,} tokens spread over them, with four sinks: "
+            f"{spread['streamed']:.2f}; {spread['recomputed']:.2f} where the window is computed "
+            f"anew for each.")
 
 
 def chats_text(speaker):

@@ -36,6 +36,10 @@ N_FIRST = 4
 SINKS = (0, 1, 2, 4)
 
 
+def perplexity(losses):
+    return math.exp(losses.mean())
+
+
 class Evaluation:
     def __init__(self, options):
         self.options = options
@@ -173,12 +177,15 @@ class Evaluation:
         ids = torch.from_numpy(text[:self.options.window_tokens].astype(np.int64)).to(self.device)
         bos = self.bos if self.begins else None
         rows_at_once = max(1, TOKENS_AT_ONCE[self.device.type] // size)
-        anew = window.recomputed(self.network, ids, size, self.options.window_positions,
-                                 rows_at_once, bos)
+        losses = {n: window.streamed(self.network, ids, size, n) for n in SINKS}
+        positions = window.spread(ids, size, self.options.window_positions)
+        anew = window.recomputed(self.network, ids, size, positions, rows_at_once, bos)
+        there = losses[N_FIRST][positions - size]
         self.results["window"] = {
-            "size": size, "tokens": len(ids), "recomputed": math.exp(anew),
-            "sinks": {str(n): math.exp(window.streamed(self.network, ids, size, n))
-                      for n in SINKS}}
+            "size": size, "tokens": len(ids),
+            "sinks": {str(n): perplexity(some) for n, some in losses.items()},
+            "spread": {"positions": len(positions), "streamed": perplexity(there),
+                       "recomputed": perplexity(anew)}}
 
     def run(self):
         for part in self.options.parts:

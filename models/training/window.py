@@ -61,24 +61,28 @@ class Window:
 
 @torch.no_grad()
 def streamed(network, ids, size, n_sinks):
-    """Mean loss of the tokens that come when the window is full."""
+    """The losses of the tokens that come when the window is full, behind positions size, ..."""
     hidden = network.hidden(ids[None, :-1], Window(network.shape, size, n_sinks))
     losses = [F.cross_entropy(network.logits(part).float(), targets, reduction="none")
               for part, targets in zip(hidden[size:].split(8192), ids[size + 1:].split(8192))]
-    return float(torch.cat(losses).mean())
+    return torch.cat(losses)
+
+
+def spread(ids, size, n_positions):
+    """Positions spread over the text behind its first window."""
+    step = max(1, (len(ids) - size - 1) // n_positions)
+    return torch.arange(size, len(ids) - 1, step)[:n_positions]
 
 
 @torch.no_grad()
-def recomputed(network, ids, size, n_positions, rows_at_once, bos=None):
-    """Mean loss of tokens spread over the text, each behind a window that is computed anew."""
-    step = max(1, (len(ids) - size - 1) // n_positions)
-    ends = torch.arange(size, len(ids) - 1, step)[:n_positions]
+def recomputed(network, ids, size, positions, rows_at_once, bos=None):
+    """The losses of the tokens behind these positions, each with a window that is computed anew."""
     losses = []
-    for some in ends.split(rows_at_once):
+    for some in positions.split(rows_at_once):
         rows = torch.stack([ids[end - size + 1:end + 1] for end in some])
         if bos is not None:
             rows[:, 0] = bos
         last = network.hidden(rows).view(len(some), size, -1)[:, -1]
         logits = network.logits(last).float()
         losses.append(F.cross_entropy(logits, ids[some + 1], reduction="none"))
-    return float(torch.cat(losses).mean())
+    return torch.cat(losses)
