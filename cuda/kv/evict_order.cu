@@ -3,39 +3,49 @@
  *
  *   slots   0 1 2 3 4      a token belongs into the slot of its rank, and what is in the free slot
  *   ranks   0 3 1 . 2      behind all of them
- *   moves   1 3 4 2 1      a cycle of ranks: what is in each slot belongs into the next one
+ *   cycle   1 3 4 2        what is in each of its slots belongs into the next one
  *
- * One thread follows the cycles and lists the next moves.  Then every thread makes them for words
- * of its own, and carries the last one over to the next moves.  No word is another thread's, so the
- * loads of all listed moves are under way at once.
+ * One thread follows the cycles and lists them.  Moving every token of a cycle of n slots one slot
+ * on is the same as mirroring it twice, and a mirror swaps pairs that have nothing to do with each
+ * other:
+ *
+ *   list    a b c d        slot i of the list with slot n - 1 - i
+ *           d c b a        then slot i with slot n - i, all but the first
+ *           d a b c
+ *
+ * So each warp has pairs of its own, and all their loads are under way at once.  A cycle longer
+ * than the list goes in parts: each begins with the cycle's first slot, which holds what the last
+ * part has moved out.
  *
  * Grid:   one block per (KV head, layer, sequence); sequences that are not reordered end at once.
- * Shared: the listed moves, and the words that are carried: 4.2 KB.
- * Bound:  latency, of one rank for each token and of one row for each list of moves.
+ * Shared: the list, 8 KB, and the ranks of all slots, up to 36 KB; more ranks stay where they are.
+ * Bound:  memory: all tokens are read and written twice; before that, one rank after the other.
  * Oracle: engine/cpu/, bit-exact. */
 #include "cuda/kv/evict.cuh"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 
 enum {
-    BLOCK = 160, /* the words of a token with a head dimension of 128 in 16 bits, and its state */
-    MOVES = 16,
-    MOST_WORDS = 1024 + 4, /* a key and a value in f32, head dimension 512; what else a slot has */
-};
-
-struct plan {
-    struct {
-        uint32_t slot;
-        bool begins; /* a cycle: nothing is carried to this slot */
-    } moves[MOVES];
-    uint32_t n_moves;
-    uint32_t carried[MOST_WORDS];
+    BLOCK = 512,
+    LISTED = 1024,
+    MOST_SHARED_RANKS = 9 * 1024,
 };
 
 struct item {
     const int32_t *pages;
-    uint32_t kv_head;
+    uint32_t kv_head, capacity;
+    uint32_t *ranks; /* shared [capacity + 1], or NULL */
 };
+
+/* Parts of cycles, one behind the other. */
+struct list {
+    uint32_t slot[LISTED];
+    uint16_t first[LISTED];   /* where this slot's part begins */
+    uint16_t n_slots[LISTED]; /* of the part that begins here */
+    uint32_t n;
+};
+
+/* ---- cycles ---- */
 
 static __device__ __forceinline__ struct kv_page_state *state_of(const struct kv_pool &kv,
                                                                  const struct item &item,
@@ -43,139 +53,165 @@ static __device__ __forceinline__ struct kv_page_state *state_of(const struct kv
     return page_state(kv, item.pages[slot / PAGE_TOKENS], item.kv_head);
 }
 
-/* ---- which moves ---- */
+static __device__ __forceinline__ uint32_t *stored_rank(const struct kv_pool &kv,
+                                                        const struct item &item, uint32_t slot) {
+    return &state_of(kv, item, slot)->rank[slot % PAGE_TOKENS];
+}
+
+static __device__ __forceinline__ uint32_t *rank_of(const struct kv_pool &kv,
+                                                    const struct item &item, uint32_t slot) {
+    return item.ranks ? item.ranks + slot : stored_rank(kv, item, slot);
+}
 
 /* Makes the free slot the last one: what it holds is a token behind all others. */
-static __device__ __forceinline__ void close_free_slot(const struct kv_pool &kv,
-                                                       const struct item &item, uint32_t capacity) {
+static __device__ __forceinline__ void read_ranks(const struct kv_pool &kv,
+                                                  const struct item &item) {
+    if (item.ranks)
+        for (uint32_t slot = threadIdx.x; slot <= item.capacity; slot += BLOCK)
+            item.ranks[slot] = *stored_rank(kv, item, slot);
+    __syncthreads(); /* the ranks are there */
+    if (threadIdx.x > 0) return;
     struct kv_page_state *first = state_of(kv, item, 0);
-    const uint32_t slot = first->free_slot;
-    state_of(kv, item, slot)->rank[slot % PAGE_TOKENS] = capacity;
-    first->free_slot = capacity;
+    *rank_of(kv, item, first->free_slot) = item.capacity;
+    first->free_slot = item.capacity;
+}
+
+static __device__ __forceinline__ void write_ranks(const struct kv_pool &kv,
+                                                   const struct item &item) {
+    for (uint32_t slot = threadIdx.x; slot < item.capacity; slot += BLOCK)
+        *stored_rank(kv, item, slot) = slot;
 }
 
 /* Tells how far the thread that follows the cycles has come.  Slots before `start` have the tokens
- * that belong there; so has every slot that was listed, as soon as the moves are made. */
+ * that belong there; so has every slot that was listed, as soon as the lists so far are moved. */
 struct walk {
     uint32_t start;
-    uint32_t at; /* the slot that was listed last, if the cycle of `start` is not closed */
-    bool is_open;
+    uint32_t next; /* the slot where what is in the slot listed last belongs */
+    bool is_open;  /* the cycle of `start` goes on at `next` */
 };
 
-/* Lists up to MOVES moves.  A slot's rank becomes its own when what it held has been sent on. */
-static __device__ __forceinline__ uint32_t list_moves(const struct kv_pool &kv,
-                                                      const struct item &item, uint32_t capacity,
-                                                      struct walk *walk, struct plan *plan) {
-    uint32_t n = 0;
-    while (n < MOVES) {
-        if (!walk->is_open) {
-            while (walk->start < capacity &&
-                   state_of(kv, item, walk->start)->rank[walk->start % PAGE_TOKENS] == walk->start)
-                walk->start++;
-            if (walk->start == capacity) break;
-            walk->at = walk->start;
-            walk->is_open = true;
-            plan->moves[n++] = {walk->at, true};
-            continue;
-        }
-        uint32_t *rank = &state_of(kv, item, walk->at)->rank[walk->at % PAGE_TOKENS];
-        const uint32_t next = *rank;
-        *rank = walk->at;
-        walk->at = next;
-        walk->is_open = next != walk->start;
-        plan->moves[n++] = {next, false};
-    }
-    return n;
+/* Finds the next cycle; says whether there is one. */
+static __device__ __forceinline__ bool find_cycle(const struct kv_pool &kv, const struct item &item,
+                                                  struct walk *walk) {
+    if (walk->is_open) return true;
+    while (walk->start < item.capacity && *rank_of(kv, item, walk->start) == walk->start)
+        walk->start++;
+    if (walk->start == item.capacity) return false;
+    uint32_t *rank = rank_of(kv, item, walk->start);
+    walk->next = *rank;
+    *rank = walk->start;
+    return true;
 }
 
-/* ---- moving words ---- */
-
-/* Moves one word of all tokens that are listed.  at(slot) is its place.  Takes the word that is
- * carried, and returns the next one. */
-template <typename T, typename Place>
-static __device__ __forceinline__ T move_word(const struct plan &plan, T carried, Place at) {
-    const uint32_t n = plan.n_moves;
-    T held[MOVES];
-#pragma unroll
-    for (uint32_t i = 0; i < MOVES; i++)
-        if (i < n) held[i] = *at(plan.moves[i].slot);
-#pragma unroll
-    for (uint32_t i = 0; i < MOVES; i++) {
-        if (i >= n) break;
-        if (!plan.moves[i].begins) *at(plan.moves[i].slot) = carried;
-        carried = held[i];
+/* Lists the slots of a cycle, or as many as there is room for.  A slot's rank becomes its own when
+ * it is listed. */
+static __device__ __forceinline__ void list_cycle(const struct kv_pool &kv, const struct item &item,
+                                                  struct walk *walk, struct list *list) {
+    const uint32_t first = list->n;
+    uint32_t n = first, slot = walk->start;
+    for (;;) {
+        list->slot[n] = slot;
+        list->first[n++] = first;
+        slot = walk->next;
+        walk->is_open = slot != walk->start;
+        if (!walk->is_open || n == LISTED) break;
+        uint32_t *rank = rank_of(kv, item, slot);
+        walk->next = *rank;
+        *rank = slot;
     }
-    return carried;
+    list->n_slots[first] = n - first;
+    list->n = n;
 }
 
-/* Moves word `word` of a token, of type T: those of its key and its value come first, then its
- * position and its score, then the scales of DTYPE_FP8. */
+/* A part of one slot would move nothing, so the last place of the list stays empty. */
+static __device__ __forceinline__ void list_cycles(const struct kv_pool &kv,
+                                                   const struct item &item, struct walk *walk,
+                                                   struct list *list) {
+    list->n = 0;
+    while (list->n + 2 <= LISTED && find_cycle(kv, item, walk)) list_cycle(kv, item, walk, list);
+}
+
+/* ---- swapping tokens ---- */
+
+template <typename T> static __device__ __forceinline__ void swap_words(T *a, T *b) {
+    const T word = *a;
+    *a = *b;
+    *b = word;
+}
+
+/* Swaps what two slots hold, with a warp: keys and values as words of type T, then the rest. */
 template <typename T>
-static __device__ __forceinline__ void move_nth_word(const struct kv_pool &kv,
-                                                     const struct item &item, struct plan &plan,
-                                                     uint32_t word) {
+static __device__ __forceinline__ void swap_tokens(const struct kv_pool &kv,
+                                                   const struct item &item, uint32_t a,
+                                                   uint32_t b) {
+    const uint32_t lane = threadIdx.x % 32, at_a = a % PAGE_TOKENS, at_b = b % PAGE_TOKENS;
+    const int32_t page_a = item.pages[a / PAGE_TOKENS], page_b = item.pages[b / PAGE_TOKENS];
     const uint32_t per_row = kv.head_dim * element_bytes(kv.dtype) / sizeof(T);
-    uint32_t &carried = plan.carried[word];
-    const auto row_of = [&](uint32_t is_v, uint32_t slot) {
-        return (is_v * kv.n_kv_heads + item.kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
+    const auto row_of = [&](uint32_t is_v, uint32_t at) {
+        return (is_v * kv.n_kv_heads + item.kv_head) * PAGE_TOKENS + at;
     };
-    const auto page_of = [&](uint32_t slot) { return item.pages[slot / PAGE_TOKENS]; };
-    if (word < 2 * per_row) {
-        carried = move_word(plan, (T)carried, [&](uint32_t slot) {
-            uint8_t *page = static_cast<uint8_t *>(kv.base) + (size_t)page_of(slot) * kv.page_bytes;
-            return reinterpret_cast<T *>(page) + (size_t)row_of(word / per_row, slot) * per_row +
-                   word % per_row;
-        });
-    } else if (word == 2 * per_row) {
-        carried = move_word(plan, carried, [&](uint32_t slot) {
-            return &state_of(kv, item, slot)->position[slot % PAGE_TOKENS];
-        });
-    } else if (word == 2 * per_row + 1) {
-        carried = __float_as_uint(move_word(plan, __uint_as_float(carried), [&](uint32_t slot) {
-            return &state_of(kv, item, slot)->score[slot % PAGE_TOKENS];
-        }));
-    } else {
-        const uint32_t is_v = word - (2 * per_row + 2);
-        carried = move_word(plan, (uint8_t)carried, [&](uint32_t slot) {
-            return row_scale(kv, page_of(slot), row_of(is_v, slot));
-        });
+    const auto words_of = [&](int32_t page) {
+        return reinterpret_cast<T *>(static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes);
+    };
+    for (uint32_t i = lane; i < 2 * per_row; i += 32) {
+        const uint32_t is_v = i / per_row, word = i % per_row;
+        swap_words(words_of(page_a) + (size_t)row_of(is_v, at_a) * per_row + word,
+                   words_of(page_b) + (size_t)row_of(is_v, at_b) * per_row + word);
+    }
+    struct kv_page_state *state_a = page_state(kv, page_a, item.kv_head),
+                         *state_b = page_state(kv, page_b, item.kv_head);
+    if (lane == 0) swap_words(&state_a->position[at_a], &state_b->position[at_b]);
+    if (lane == 1) swap_words(&state_a->score[at_a], &state_b->score[at_b]);
+    if (kv.dtype == DTYPE_FP8 && lane >= 2 && lane < 4)
+        swap_words(row_scale(kv, page_a, row_of(lane - 2, at_a)),
+                   row_scale(kv, page_b, row_of(lane - 2, at_b)));
+}
+
+/* Mirrors the listed parts: slot i of n with slot last - i, where last is n - 1 or n. */
+template <typename T>
+static __device__ __forceinline__ void mirror(const struct kv_pool &kv, const struct item &item,
+                                              const struct list &list, bool all_but_first) {
+    for (uint32_t at = threadIdx.x / 32; at < list.n; at += BLOCK / 32) {
+        const uint32_t first = list.first[at], i = at - first;
+        if (all_but_first && i == 0) continue;
+        const uint32_t other = list.n_slots[first] - (all_but_first ? 0 : 1) - i;
+        if (i < other) swap_tokens<T>(kv, item, list.slot[at], list.slot[first + other]);
     }
 }
 
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK)
     evict_order_kernel(const struct device_step *step, const struct kv_pool kv) {
-    __shared__ struct plan plan;
+    __shared__ uint32_t shared_ranks[MOST_SHARED_RANKS];
+    __shared__ struct list list;
     const struct device_step &s = *step;
     const uint32_t layer = blockIdx.y, seq = blockIdx.z;
     let_next_start();
     wait_for_previous();
     const struct device_budget *budget = budget_of(s, seq);
     if (!budget || !budget->reorders) return;
-    const struct item item = {pages_of(s, layer, seq), blockIdx.x};
-    const uint32_t n_words = 2 * (kv.head_dim * element_bytes(kv.dtype) / (uint32_t)sizeof(T)) + 2 +
-                             (kv.dtype == DTYPE_FP8 ? 2 : 0);
+    const struct item item = {pages_of(s, layer, seq), blockIdx.x, budget->capacity,
+                              budget->capacity < MOST_SHARED_RANKS ? shared_ranks : nullptr};
     struct walk walk = {};
-    if (threadIdx.x == 0) close_free_slot(kv, item, budget->capacity);
+    read_ranks(kv, item);
     for (;;) {
-        if (threadIdx.x == 0) plan.n_moves = list_moves(kv, item, budget->capacity, &walk, &plan);
-        __syncthreads(); /* the moves are listed */
-        if (plan.n_moves == 0) break;
-        for (uint32_t word = threadIdx.x; word < n_words; word += BLOCK)
-            move_nth_word<T>(kv, item, plan, word);
+        if (threadIdx.x == 0) list_cycles(kv, item, &walk, &list);
+        __syncthreads(); /* the cycles are listed */
+        if (list.n == 0) break;
+        mirror<T>(kv, item, list, false);
+        __syncthreads(); /* each part is backwards */
+        mirror<T>(kv, item, list, true);
         __syncthreads(); /* the list may be written anew */
     }
+    write_ranks(kv, item);
 }
 
 cudaError_t launch_evict_order(const struct device_step *step, const struct kv_pool *kv,
                                uint32_t n_layers, uint32_t n_seqs, struct launch launch) {
     if (n_seqs == 0) return cudaSuccess;
     const dim3 grid(kv->n_kv_heads, n_layers, n_seqs);
-    const uint32_t row_bytes = kv->head_dim * element_bytes(kv->dtype);
-    const bool by_words = row_bytes % sizeof(uint32_t) == 0;
-    if (2 * (row_bytes / (by_words ? sizeof(uint32_t) : 1)) + 4 > MOST_WORDS)
-        return cudaErrorInvalidValue;
+    const bool by_16_bytes = kv->head_dim * element_bytes(kv->dtype) % sizeof(uint4) == 0;
     return launch_kernel(launch,
-                         by_words ? evict_order_kernel<uint32_t> : evict_order_kernel<uint8_t>,
+                         by_16_bytes ? evict_order_kernel<uint4> : evict_order_kernel<uint8_t>,
                          grid, BLOCK, 0, step, *kv);
 }
