@@ -1,10 +1,11 @@
 """POST /v1/chat/completions: the official client, the rendered prompt, what a message cannot do,
 refusals by name."""
 import json
+import re
 
 import pytest
 
-from server import PATIENCE, sse_events
+from server import PATIENCE, ROOT, sse_events
 
 CHATML = ("{{ bos_token }}{% for message in messages %}<|im_start|>{{ message.role }}\n"
           "{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -249,14 +250,19 @@ def test_the_default_model_calls_a_tool(server):
     assert call["name"] == "get_weather" and json.loads(call["arguments"]) == {"city": "Lisbon"}
 
 
-def test_the_default_model_answers_from_the_text(server):
-    text = "Peter is 34 years old. Clara lives in Oslo. Clara is a baker."
-    messages = [{"role": "user", "content": f"{text}\nWhere does Clara live?"}]
-    first = ask(server, messages=messages, temperature=0, max_tokens=20)["choices"][0]["message"]
-    assert "Oslo" in first["content"]
-    messages += [first, {"role": "user", "content": "How old is Peter?"}]
-    second = ask(server, messages=messages, temperature=0, max_tokens=20)["choices"][0]["message"]
-    assert "34" in second["content"]
+def test_the_default_model_answers_as_the_readme_says(server):
+    """Rows that begin with `and then:` go on with the conversation of the row above."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("to the letter")[2]
+    text = re.search(r"^> (.*)$", section, re.MULTILINE)[1]
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", section.partition("\n\nAsked")[0], re.MULTILINE)[2:]
+    assert len(rows) >= 5
+    for question, expected in rows:
+        if question.startswith("and then: "):
+            messages += [answer, {"role": "user", "content": question.partition(": ")[2]}]
+        else:
+            messages = [{"role": "user", "content": f"{text}\n{question}"}]
+        answer = ask(server, messages=messages, max_tokens=60)["choices"][0]["message"]
+        assert answer["content"] == expected
 
 
 def test_a_model_without_a_template(serve, tiny_model, tmp_path):
