@@ -12,6 +12,9 @@ as those of a turn, or none before their own.  Last, asks --choices choices of o
 one.  --without asks each turn under a cache_salt of its own, so that nothing is found: the case in
 which the figures must be bad.
 
+Answers go back as parts of prompts, so the tokenizer must have all ids of the model's vocabulary
+(make_bench_model.py --large-tokenizer).
+
 On a machine that others use, too, --cpu-of PID measures the CPU time of the server with this process
 id in place of the time that passes; it counts in hundredths of a second.
 
