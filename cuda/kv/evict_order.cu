@@ -123,7 +123,7 @@ static __device__ __forceinline__ void list_cycle(const struct kv_pool &kv, cons
     list->n = n;
 }
 
-/* A part of one slot would move nothing, so the last place of the list stays empty. */
+/* Lists cycles as long as there is room for two slots: a part of one would move nothing. */
 static __device__ __forceinline__ void list_cycles(const struct kv_pool &kv,
                                                    const struct item &item, struct walk *walk,
                                                    struct list *list) {
