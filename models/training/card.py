@@ -79,12 +79,15 @@ def table(head, rows):
 
 
 def merged(parts):
-    """The results of several runs of evaluate.py: answers of one task may be in several."""
+    """The results of several runs of evaluate.py, which must have asked different contexts."""
     results = {}
     for part in parts:
         for sort in ("answers", "values"):
             for name, row in part.pop(sort, {}).items():
-                results.setdefault(sort, {}).setdefault(name, {}).update(row)
+                counted = results.setdefault(sort, {}).setdefault(name, {})
+                for length, (right, n) in row.items():
+                    before = counted.get(length, (0, 0))
+                    counted[length] = before[0] + right, before[1] + n
         results |= part
     return results
 

@@ -6,6 +6,7 @@
 #   detached.sh watch SECONDS [OUT]      waits so long, or until the training ends, says how it is, and
 #                                        puts the newest weights into OUT: the machine may be gone soon
 #   detached.sh finish OUT               keeps the weights, measures them, and keeps the figures
+#   detached.sh answers OUT LENGTH [N]   asks N contexts (300) of each task, all devices some of them
 #   detached.sh twins OUT                trains and measures the three twins, all at once
 #
 # DIR names the folder for everything (/tmp/training), SETTINGS the settings (quire-31m), PYTHON the
@@ -39,9 +40,13 @@ receive() {
     du -sm "$dir/parts"
 }
 
+unpack() {
+    [ -f "$corpus/books.txt" ] || "$python" pack.py unpack --out "$corpus" "$dir/parts"
+}
+
 work() { # what `start` runs in the background
     cd "$here"
-    [ -f "$corpus/books.txt" ] || "$python" pack.py unpack --out "$corpus" "$dir/parts"
+    unpack
     if [ -n "${PROBE:-}" ]; then train "$settings" --probe "$PROBE"; fi
     train "$settings" --seconds "$1" --until "${2:-1.0}" ${RESUME_AT:+--resume-at "$RESUME_AT"} \
         ${WORKERS:+--workers "$WORKERS"}
@@ -70,9 +75,10 @@ keep() { # the weights, in pieces, and the log
 }
 
 measure() { # settings, name of the results, and options for evaluate.py
-    local name=$1 results=$2
+    local name=$1 results=$2 checkpoint=$dir/runs/$1/checkpoint.pt
     shift 2
-    "$python" evaluate.py --checkpoint "$dir/runs/$name/checkpoint.pt" --corpus "$corpus" \
+    [ -f "$checkpoint" ] || checkpoint=$dir/runs/$name/light.pt
+    "$python" evaluate.py --checkpoint "$checkpoint" --corpus "$corpus" \
         --out "$dir/runs/$name/$results.json" "$@"
 }
 
@@ -89,6 +95,23 @@ finish() {
     cp "$run/results.json" "$run/long.json" "$1/"
 }
 
+answers() { # OUT, the length, how many contexts
+    cd "$here"
+    mkdir -p "$1"
+    local -a asked=(--parts answers --answer-lengths "$2" --questions 1 --family-contexts 0)
+    local devices share device
+    devices=$(n_devices)
+    devices=$((devices > 0 ? devices : 1))
+    share=$(((${3:-$contexts} + devices - 1) / devices))
+    unpack
+    for ((device = 0; device < devices; device++)); do
+        CUDA_VISIBLE_DEVICES=$device measure "$settings" "answers-$2-$device" "${asked[@]}" \
+            --first-context $((device * share)) --contexts "$share" &
+    done
+    wait
+    cp "$run/answers-$2"-*.json "$1/"
+}
+
 twin() { # its name, a device
     export CUDA_VISIBLE_DEVICES=$2 DEVICES=1
     train "twin-$1" --workers "${WORKERS:-9}"
@@ -98,6 +121,7 @@ twin() { # its name, a device
 twins() {
     cd "$here"
     mkdir -p "$1"
+    unpack
     local twin device=0 devices
     devices=$(n_devices)
     for twin in vanilla zero-sink learnable-sink; do
@@ -112,6 +136,6 @@ twins() {
 }
 
 case ${1:-} in
-receive | start | watch | finish | twins | work) "$@" ;;
-*) sed -n '2,15p' "$0" >&2 && exit 2 ;;
+receive | start | watch | finish | answers | twins | work) "$@" ;;
+*) sed -n '2,16p' "$0" >&2 && exit 2 ;;
 esac

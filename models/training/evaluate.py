@@ -72,7 +72,8 @@ class Evaluation:
     def make_rows(self):
         options = self.options
         lengths = [n for n in options.answer_lengths or self.lengths if n in self.lengths]
-        orders = questions.orders(lengths, options.contexts, options.family_contexts)
+        contexts = range(options.first_context, options.first_context + options.contexts)
+        orders = questions.orders(lengths, contexts, options.family_contexts)
         arguments = (options.corpus, options.tokenizer, options.questions)
         rows = {length: [] for length in lengths}
         with multiprocessing.get_context("spawn").Pool(
@@ -223,6 +224,8 @@ def main():
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--answer-lengths", nargs="+", type=int, help="of the answers (all)")
     parser.add_argument("--contexts", type=int, default=40, help="of each task and length")
+    parser.add_argument("--first-context", type=int, default=0,
+                        help="that several devices may each ask some of them")
     parser.add_argument("--questions", type=int, default=2, help="of each context of a task")
     parser.add_argument("--family-contexts", type=int, default=12, help="of each family and length")
     parser.add_argument("--book-characters", type=int, help="of each held-out book (all)")

@@ -81,13 +81,13 @@ def ask(order):
     return ASKER.rows(order)
 
 
-def orders(lengths, n_contexts, n_family_contexts):
-    """Every (sort, name, length, index) to be asked."""
+def orders(lengths, contexts, n_family_contexts):
+    """Every (sort, name, length, index) to be asked; contexts: the indices of the tasks'."""
     found = []
     for length in lengths:
         names = [name for name in [*families.FAMILIES, *(families.CHATS if length <= SHORT else [])]
                  if families.SHORTEST.get(name, 0) <= length <= families.LONGEST.get(name, length)]
-        found += [("eval", task, length, i) for i in range(n_contexts) for task in TASKS]
+        found += [("eval", task, length, i) for i in contexts for task in TASKS]
         found += [("family", name, length, i) for i in range(n_family_contexts) for name in names]
     return found
 
