@@ -113,10 +113,10 @@ static void density_is_known_without_attention(void **state) {
     open_rig(&rig, 256);
     enter(&rig, 0);
     for (uint32_t h = 0; h < N_HEADS; h++)
-        heads[h] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, 30, 100 + 20 * h};
+        heads[h] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, 10, 20 + 10 * h};
     assert_int_equal(tune_pass_density(rig.pass, heads, density, &err), 0);
     for (uint32_t h = 0; h < N_HEADS; h++) {
-        const struct seen seen = look(&rig, PATTERN_VERTICAL_SLASH, 30, 100 + 20 * h);
+        const struct seen seen = look(&rig, PATTERN_VERTICAL_SLASH, 10, 20 + 10 * h);
         assert_true(density[h] == seen.density[h] && density[h] < 1);
     }
     close_rig(&rig);
