@@ -63,7 +63,8 @@ static __device__ __forceinline__ uint32_t *rank_of(const struct kv_pool &kv,
     return item.ranks ? item.ranks + slot : stored_rank(kv, item, slot);
 }
 
-/* Makes the free slot the last one: what it holds is a token behind all others. */
+/* Reads the ranks into shared memory if they fit.  Then makes the free slot the last one: what it
+ * holds is a token behind all others. */
 static __device__ __forceinline__ void read_ranks(const struct kv_pool &kv,
                                                   const struct item &item) {
     if (item.ranks)

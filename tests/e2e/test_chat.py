@@ -250,6 +250,16 @@ def test_the_default_model_calls_a_tool(server):
     assert call["name"] == "get_weather" and json.loads(call["arguments"]) == {"city": "Lisbon"}
 
 
+def test_the_default_model_answers_from_the_text(server):
+    text = "Peter is 34 years old. Clara lives in Oslo. Clara is a baker."
+    messages = [{"role": "user", "content": f"{text}\nWhere does Clara live?"}]
+    first = ask(server, messages=messages, temperature=0, max_tokens=20)["choices"][0]["message"]
+    assert "Oslo" in first["content"]
+    messages += [first, {"role": "user", "content": "How old is Peter?"}]
+    second = ask(server, messages=messages, temperature=0, max_tokens=20)["choices"][0]["message"]
+    assert "34" in second["content"]
+
+
 def test_the_default_model_answers_as_the_readme_says(server):
     """Rows that begin with `and then:` go on with the conversation of the row above."""
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("to the letter")[2]
