@@ -10,6 +10,7 @@
 
 #include "cuda/host/numa.h"
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/pages.h"
@@ -78,13 +79,13 @@ static int cuda_download(struct backend *be, void *host, const void *from, size_
 static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                            const uint32_t *to, uint32_t n, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    char *base = kv->base;
+    struct page_copies copies;
     int rc = host_pool_await(cuda, err);
-    for (uint32_t i = 0; i < n && !rc; i++) {
-        const cudaError_t code =
-            cudaMemcpyAsync(base + to[i] * kv->page_bytes, base + from[i] * kv->page_bytes,
-                            kv->page_bytes, cudaMemcpyDeviceToDevice, cuda->stream);
-        rc = cuda_check(cuda, code, "copying pages", err);
+    for (uint32_t at = 0; at < n && !rc; at += copies.n) {
+        copies.n = min_u32(n - at, MOST_PAGE_COPIES);
+        memcpy(copies.from, from + at, copies.n * sizeof(*from));
+        memcpy(copies.to, to + at, copies.n * sizeof(*to));
+        rc = cuda_check(cuda, launch_copy_pages(kv, &copies, launch_of(cuda)), "copying pages", err);
     }
     return rc;
 }

@@ -33,6 +33,12 @@ struct launch {
     bool overlap;
 };
 
+/* Pages to be copied, as a kernel's parameter: 4 KB are the most that any device takes. */
+enum { MOST_PAGE_COPIES = 500 };
+struct page_copies {
+    uint32_t n, from[MOST_PAGE_COPIES], to[MOST_PAGE_COPIES];
+};
+
 /* A sequence's budget and its rows in the step, as kernels read them (kv_budget, step_seq). */
 struct device_budget {
     uint32_t capacity; /* 0: the sequence has no budget */
@@ -292,6 +298,9 @@ cudaError_t launch_activate(const struct activate_params *p, struct launch launc
 cudaError_t launch_angles(const struct angles_params *p, struct launch launch);
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch);
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);
+/* Copies pages; none of them may be in both lists. */
+cudaError_t launch_copy_pages(const struct kv_pool *kv, const struct page_copies *copies,
+                              struct launch launch);
 /* Launches an eviction kernel for the sequences with a budget: of n_rows rows that decode, or of
  * n_seqs sequences that do not and hold at most max_slots slots each. */
 cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows,

@@ -194,6 +194,7 @@ struct backend_ops {
     int (*upload)(struct backend *be, void *to, const void *host, size_t bytes, struct error *err);
     int (*download)(struct backend *be, void *host, const void *from, size_t bytes,
                     struct error *err);
+    /* Copies pages from[n] to to[n]; none may be in both. */
     int (*copy_pages)(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                       const uint32_t *to, uint32_t n, struct error *err);
 
