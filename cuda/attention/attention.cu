@@ -7,8 +7,8 @@
  *                    dense tiles may be split instead (prefill/split.h)
  *   shapes that neither kernel has (tiny models, f32 pages): attn_simple
  *
- * If pages have 8 bits, attn_prefill reads 16-bit copies of them (kv/dequant.c); the other kernels
- * read the pages themselves.
+ * attn_prefill reads 16-bit copies of pages that have 8 bits, and of keys that are rotated by their
+ * ranks (kv/prompt_copies.c); the other kernels read the pages themselves.
  *
  * The step's memory block holds, after its header:
  *
@@ -55,10 +55,10 @@ struct attention {
     uint64_t max_slots;
     struct attn_plan_budget room;
 
-    /* The present step's items: dense ones, then n_sparse of a sparse prompt, then n_rotated whose
-     * keys are rotated when they are read.  The split plan replaces the dense ones if it has any
-     * items. */
-    uint32_t n_items, n_sparse, n_rotated;
+    /* The present step's items: dense ones, then n_sparse of a sparse prompt, then n_ranked whose
+     * keys come from elsewhere, or are rotated when they are read.  The split plan replaces the
+     * dense ones if it has any items. */
+    uint32_t n_items, n_sparse, n_ranked;
     const struct attn_prefill_item *items;
 
     struct attn_split_shape split_shape;
@@ -103,7 +103,7 @@ static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct e
 static int shape_splits(struct cuda_backend *cuda, struct attention *a, struct error *err) {
     if (cuda->batch_invariant || !a->prefill_fits) return 0;
     struct kv_pool kv = a->kv;
-    if (kv.dtype == DTYPE_FP8) kv.dtype = DTYPE_BF16; /* kv/dequant.c */
+    if (kv.dtype == DTYPE_FP8) kv.dtype = DTYPE_BF16; /* kv/prompt_copies.c */
     return cuda_check(cuda, attn_split_shape_of(kv, a->n_heads, &a->split_shape),
                       "prefill attention", err);
 }
@@ -293,8 +293,9 @@ static void plan_decode(const struct attention *a, const struct step *step,
     }
 }
 
-static bool is_rotated(const struct step *step, uint32_t seq) {
-    return step->seqs[seq].budget && step->seqs[seq].budget->cache_positions;
+/* Says whether the sequence's items are launched apart: it is ranked, and not all prompts are. */
+static bool is_apart(const struct cuda_backend *cuda, uint32_t seq) {
+    return step_seq_is_ranked(&cuda->host_step->seqs[seq]) && !cuda->prompt_copies.only_ranked;
 }
 
 static bool is_sparse(const struct step *step, const struct attn_prefill_item &item) {
@@ -306,18 +307,21 @@ static bool is_sparse(const struct step *step, const struct attn_prefill_item &i
 
 /* Returns the first of a prompt's rows in the step from which on rows see everything in all layers,
  * with keys as they are stored; n_rows if there are none. */
-static uint32_t first_dense_row(const struct step *step, uint32_t i) {
-    const struct step_seq *seq = &step->seqs[i];
-    if (is_rotated(step, i)) return seq->n_rows;
+static uint32_t first_dense_row(const struct cuda_backend *cuda, uint32_t i) {
+    const struct step_seq *seq = &cuda->host_step->seqs[i];
+    if (is_apart(cuda, i)) return seq->n_rows;
     if (!seq->sparse) return 0;
     const uint32_t begin = seq->layers[0].n_slots - seq->n_rows - seq->sparse->first_slot,
                    first = begin / SPARSE_TILE, dense = sparse_first_dense_tile(seq->sparse);
     return dense > first ? std::min((dense - first) * SPARSE_TILE, seq->n_rows) : 0;
 }
 
-/* Returns the window of the layers that see most: 0 if some have no window, else the largest. */
-static uint32_t widest_window(const struct step *step) {
+/* Returns the window of the layers that see most: 0 if some have no window, else the largest.
+ * Ranked prompts see all of their slots. */
+static uint32_t widest_window(const struct cuda_backend *cuda) {
+    const struct step *step = cuda->host_step;
     uint32_t most = 0;
+    if (cuda->prompt_copies.only_ranked) return 0;
     for (uint32_t l = 0; l < step->n_layers; l++) {
         const uint32_t window = step_window(step, l);
         if (window == 0) return 0;
@@ -326,48 +330,51 @@ static uint32_t widest_window(const struct step *step) {
     return most;
 }
 
-/* Makes the split plan of the rows that are neither sparse nor have rotated keys. */
-static void plan_splits(struct attention *a, const struct step *step,
-                        const struct step_arrays *arrays) {
+/* Makes the split plan of the rows that are neither sparse nor launched apart. */
+static void plan_splits(const struct cuda_backend *cuda, const struct step_arrays *arrays) {
+    struct attention *a = cuda->attention;
+    const struct step *step = cuda->host_step;
     struct attn_split_plan *plan = &a->split;
     const size_t at = (size_t)attn_prefill_max_items(step->n_rows - step->n_decode,
                                                      step->n_seqs - step->n_decode) *
                       ITEM_WORDS;
     plan->items = reinterpret_cast<struct attn_split_item *>(arrays->items + at);
     a->split_items = reinterpret_cast<const struct attn_split_item *>(arrays->device_items + at);
-    const uint32_t window = widest_window(step);
+    const uint32_t window = widest_window(cuda);
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
-        const struct attn_split_rows rows = {i, first_dense_row(step, i), step->seqs[i].n_rows,
+        const struct attn_split_rows rows = {i, first_dense_row(cuda, i), step->seqs[i].n_rows,
                                              step->seqs[i].layers[0].n_slots, window};
         attn_split_add(plan, &a->split_shape, &rows);
     }
     attn_split_cut(plan, &a->split_shape);
 }
 
-static void plan_prefill(struct attention *a, const struct device_step *step,
-                         const struct step *host_step, const struct step_arrays *arrays) {
+static void plan_prefill(const struct cuda_backend *cuda, const struct step_arrays *arrays) {
+    struct attention *a = cuda->attention;
+    const struct device_step *step = &cuda->step;
     struct attn_prefill_item *items = reinterpret_cast<struct attn_prefill_item *>(arrays->items);
     a->items = reinterpret_cast<const struct attn_prefill_item *>(arrays->device_items);
-    a->n_items = a->n_sparse = a->n_rotated = 0;
+    a->n_items = a->n_sparse = a->n_ranked = 0;
     attn_split_begin(&a->split);
     if (!a->prefill_fits || step->n_seqs == step->n_decode) return;
     a->n_items = attn_prefill_plan(reinterpret_cast<const uint32_t *>(arrays->seq_rows),
                                    reinterpret_cast<const uint32_t *>(arrays->n_slots),
                                    step->n_decode, step->n_seqs, items);
-    auto *rotated = std::partition(items, items + a->n_items, [=](const auto &item) {
-        return !is_rotated(host_step, (uint32_t)item.seq);
+    auto *ranked = std::partition(items, items + a->n_items, [=](const auto &item) {
+        return !is_apart(cuda, (uint32_t)item.seq);
     });
     const auto *sparse = std::partition(
-        items, rotated, [=](const auto &item) { return !is_sparse(host_step, item); });
-    a->n_rotated = (uint32_t)(items + a->n_items - rotated);
-    a->n_sparse = (uint32_t)(rotated - sparse);
-    if (max_splits(a) > 0) plan_splits(a, host_step, arrays);
+        items, ranked, [=](const auto &item) { return !is_sparse(cuda->host_step, item); });
+    a->n_ranked = (uint32_t)(items + a->n_items - ranked);
+    a->n_sparse = (uint32_t)(ranked - sparse);
+    if (max_splits(a) > 0) plan_splits(cuda, arrays);
 }
 
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
     if (!cuda->attention) return;
+    prompt_copies_plan(cuda, cuda->attention->kv.dtype);
     plan_decode(cuda->attention, cuda->host_step, arrays, plans);
-    plan_prefill(cuda->attention, &cuda->step, cuda->host_step, arrays);
+    plan_prefill(cuda, arrays);
 }
 
 /* ---- the operations ---- */
@@ -511,21 +518,23 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     const size_t first = (size_t)args->layer * step->n_seqs;
     const struct attention *a = cuda->attention;
     const bool indexed = sparse_seq_of(cuda->host_step, args->layer) >= 0;
-    const uint32_t rotated = a->n_items - a->n_rotated, n_whole = rotated - a->n_sparse,
-                   sparse = indexed ? n_whole : rotated;
-    const bool split = a->split.n_items > 0;
+    const uint32_t ranked = a->n_items - a->n_ranked, n_whole = ranked - a->n_sparse,
+                   sparse = indexed ? n_whole : ranked;
+    const bool split = a->split.n_items > 0, only_ranked = cuda->prompt_copies.only_ranked;
     if (!a->prefill_fits || !aligned(args))
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode, launch_of(cuda),
                              err);
-    struct dequant_view dequantised = {};
-    int rc = dequant_open(cuda, args->kv, args->layer, &dequantised, err);
+    struct prompt_view view = {};
+    const struct key_rotations rotations = key_rotations_of(cuda, args);
+    int rc = prompt_copies_open(cuda, args->kv, args->layer, &rotations, &view, err);
     if (rc) return rc;
+    const struct prompt_pages &first_pages = only_ranked ? view.ranked : view.stored;
     struct attn_prefill_params p = {};
     p.q = args->q;
     p.q_stride = args->q_stride;
     p.out = args->out;
-    p.kv = dequantised.kv;
-    p.page_table = dequantised.table;
+    p.kv = first_pages.kv;
+    p.page_table = first_pages.table;
     p.table_at = step->table_at + first;
     p.first_row = step->first_row;
     p.n_rows = step->seq_rows;
@@ -533,14 +542,17 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     p.n_total_rows = step->n_rows;
     p.n_heads = args->n_heads;
     p.scale = score_scale_of(args->scale, args->softcap);
-    p.window = window_of(cuda, args);
+    p.window = only_ranked ? 0 : window_of(cuda, args);
     p.lse = lse_of(cuda, args);
-    p.rotations = key_rotations_of(cuda, args);
+    p.rotations = rotations;
     if (split) rc = launch_splits(cuda, p, err);
     if (!rc) rc = launch_items(cuda, p, split ? n_whole : 0, sparse, nullptr, err);
-    if (!rc) rc = launch_items(cuda, p, sparse, rotated, &cuda->sparse.view, err);
-    p.rotated = true;
-    return rc ? rc : launch_items(cuda, p, rotated, a->n_items, nullptr, err);
+    if (!rc) rc = launch_items(cuda, p, sparse, ranked, &cuda->sparse.view, err);
+    p.kv = view.ranked.kv;
+    p.page_table = view.ranked.table;
+    p.rotated = !view.is_rotated;
+    p.window = 0;
+    return rc ? rc : launch_items(cuda, p, ranked, a->n_items, nullptr, err);
 }
 
 /* Fails if the layer has no index: the step's sparse sequence then cannot be attended, whatever its

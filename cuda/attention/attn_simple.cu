@@ -45,7 +45,7 @@ static __device__ float dot_rotated_key(const struct kv_pool &kv, const float *q
     float dot = 0.0f;
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < kv.head_dim)
-            dot += q[i] * rotated_element(kv, key, lane + 32 * i, rotations, rank);
+            dot += q[i] * rotated_element(kv.base, kv.dtype, key, lane + 32 * i, rotations, rank);
     return warp_sum(dot);
 }
 

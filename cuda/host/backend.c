@@ -37,7 +37,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
     int rc = select_reserve(cuda, limits, err); /* first: step_reserve() needs its select.shape */
     if (!rc) rc = step_reserve(cuda, limits, err);
     if (!rc) rc = angles_reserve(cuda, limits, err);
-    if (!rc) rc = dequant_reserve(cuda, limits, err);
+    if (!rc) rc = prompt_copies_reserve(cuda, limits, err);
     if (!rc) rc = sparse_memory_reserve(cuda, limits, err);
     return rc ? rc : sample_reserve(cuda, limits, err);
 }
@@ -85,7 +85,8 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
         copies.n = min_u32(n - at, MOST_PAGE_COPIES);
         memcpy(copies.from, from + at, copies.n * sizeof(*from));
         memcpy(copies.to, to + at, copies.n * sizeof(*to));
-        rc = cuda_check(cuda, launch_copy_pages(kv, &copies, launch_of(cuda)), "copying pages", err);
+        rc =
+            cuda_check(cuda, launch_copy_pages(kv, &copies, launch_of(cuda)), "copying pages", err);
     }
     return rc;
 }
@@ -100,7 +101,7 @@ static void cuda_destroy(struct backend *be) {
     graphs_close(cuda);
     attention_close(cuda);
     sparse_memory_free(cuda);
-    dequant_close(cuda);
+    prompt_copies_close(cuda);
     linear_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);

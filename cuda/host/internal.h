@@ -34,6 +34,7 @@ struct select_ops;
 struct sparse_ops;
 struct step;
 struct step_limits;
+struct step_seq;
 
 #ifdef __cplusplus
 extern "C" {
@@ -100,12 +101,17 @@ struct sparse_memory {
     uint32_t layer;
 };
 
-/* bf16 copies of the pages that prompts have in a layer of an 8-bit pool: kv/dequant.c. */
-struct dequant_pages {
+/* 16-bit copies of the pages that prompts have in a layer: kv/prompt_copies.c.  Ranked sequences
+ * have keys that are stored before RoPE, and are rotated by their ranks. */
+struct prompt_copies {
     void *pages; /* device */
     size_t bytes;
     int32_t *numbers; /* device [numbers_bytes / 4]: 0, 1, ... */
     size_t numbers_bytes;
+    uint32_t n_reserved; /* pages; 0: none were reserved, and the copies grow */
+    enum { COPY_UNKNOWN, COPY_NONE, COPY_RANKED, COPY_ALL } of; /* the present step's prompts */
+    bool only_ranked; /* there are copies, and all of the step's prompts are ranked */
+    bool is_rotated;  /* the copies' keys are */
     bool valid;       /* the copies are of the present step, */
     uint32_t layer;   /* of this layer as it is now, */
     const void *base; /* and of this pool */
@@ -180,7 +186,7 @@ struct cuda_backend {
     struct mirror step_block;
     cudaEvent_t step_copied; /* after it the step block's pinned half may be written again */
     struct device_step step; /* the present step; its pointers are device memory */
-    /* The same on the device; behind it lies one that names dequantised pages. */
+    /* The same on the device; behind it lies one that names the copies of prompts' pages. */
     const struct device_step *device_step;
     const struct step *host_step; /* what was packed; borrowed while the step runs */
     uint32_t launch_rows;         /* rows that operations launch: step.n_rows, or run_graph()'s */
@@ -190,7 +196,7 @@ struct cuda_backend {
     size_t lse_bytes, scores_bytes;
     struct attention *attention; /* attention's state for the pool attended last; NULL: none yet */
     struct sparse_memory sparse;
-    struct dequant_pages dequantised;
+    struct prompt_copies prompt_copies;
     struct select_memory select;
     struct host_pool_copies store;
     struct rotary rotary[MAX_ROPES];
@@ -292,16 +298,27 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
 void attention_close(struct cuda_backend *cuda); /* allowed when nothing is open */
 
-/* kv/dequant.c.  The pages that kernels read for a layer's prompts: the pool's own, or, where it
- * has 8 bits, dequantised copies of them as they are now. */
-struct dequant_view {
+/* kv/prompt_copies.c.  The pages that kernels read for a layer's prompts: the pool's own, or copies
+ * of them as they are now. */
+struct prompt_pages {
     struct kv_pool kv;
     const struct device_step *step; /* names the pages, */
     const int32_t *table;           /* as does this, the layer's block table */
 };
-int dequant_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
-                 struct dequant_view *out, struct error *err);
-void dequant_close(struct cuda_backend *cuda);
+struct prompt_view {
+    struct prompt_pages stored; /* of prompts whose keys are as attention wants them */
+    struct prompt_pages ranked; /* of the others, */
+    bool is_rotated;            /* whose keys are rotated there */
+};
+/* Says whether keys are stored before RoPE, and rotated by their ranks. */
+bool step_seq_is_ranked(const struct step_seq *seq);
+/* Decides which of the present step's prompts are copied. */
+void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype);
+/* rotations: of ranked prompts' keys; NULL: these are not read. */
+int prompt_copies_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
+                       const struct key_rotations *rotations, struct prompt_view *out,
+                       struct error *err);
+void prompt_copies_close(struct cuda_backend *cuda);
 
 /* Returns the first tile, of those that are indexed together, in which all heads are dense
  * (sparse.c). */
@@ -366,7 +383,8 @@ extern const struct sparse_ops cuda_sparse_ops;
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
-int dequant_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int prompt_copies_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
+                          struct error *err);
 int select_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                           struct error *err);

@@ -201,6 +201,12 @@ struct attn_simple_params {
     struct sparse_view sparse;
 };
 
+/* A pool of prompts' pages, and the step that names them. */
+struct prompt_keys {
+    struct kv_pool kv;
+    const struct device_step *step;
+};
+
 /* Eviction from a bounded cache: evict_decode.cu, evict_scores.cu, evict_chunk.cu; also
  * evict_order.cu. */
 struct evict_params {
@@ -212,19 +218,20 @@ struct evict_params {
     struct score_scale scale;
     struct attn_stats attn_stats; /* of the same layer's attention */
     struct key_rotations rotations;
-    /* Where launch_evict_scores() reads keys: the same pool, or dequantised copies
-     * (kv/dequant.c). */
-    struct kv_pool keys;
-    const struct device_step *keys_step;
+    /* Where launch_evict_scores() and launch_evict_chunk() read keys: of prompts whose keys are
+     * stored after RoPE, and of the others (kv/prompt_copies.c). */
+    struct prompt_keys stored, ranked;
+    bool is_rotated; /* the others' keys, where they are read */
 };
 
-/* bf16 copies (exact) of the pages that the step's prompts have in a layer of an 8-bit pool, with
- * their states.  A prompt's copies lie one after the other, and so do the prompts, in the step's
- * order. */
-struct dequant_params {
+/* Copies of the pages that prompts have in a layer: all of them, or only those with keys that are
+ * stored before RoPE.  A prompt's copies lie one after the other, and so do the prompts. */
+struct prompt_copies_params {
     const struct device_step *step;
-    struct kv_pool from, to; /* to: the copies, [pages of the layer's prompts] */
-    uint32_t layer, window;  /* window: the layer's; 0: none */
+    struct kv_pool from, to;   /* to: the copies */
+    uint32_t layer, window;    /* window: the layer's; 0: none */
+    bool ranked_only, rotates; /* rotates: keys that are stored before RoPE */
+    struct key_rotations rotations;
 };
 
 struct gate_mul_params {
@@ -314,10 +321,10 @@ cudaError_t launch_evict_order(const struct device_step *step, const struct kv_p
 /* Computes totals [n_seqs]. */
 cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_pool *kv,
                                 struct evict_total *totals, uint32_t n_seqs, struct launch launch);
-/* Dequantises the pages of the n_seqs sequences behind those that decode, at most max_pages
- * each. */
-cudaError_t launch_dequant(const struct dequant_params *p, uint32_t n_seqs, uint32_t max_pages,
-                           struct launch launch);
+/* Copies pages of the n_seqs sequences behind those that decode, at most max_pages each.  Rows that
+ * are no multiple of eight elements are only dequantised. */
+cudaError_t launch_prompt_copies(const struct prompt_copies_params *p, uint32_t n_seqs,
+                                 uint32_t max_pages, struct launch launch);
 cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch);

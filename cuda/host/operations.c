@@ -157,7 +157,7 @@ static int make_angles(struct cuda_backend *cuda, struct rotary *rotary,
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct rotary *rotary = &cuda->rotary[args->rope];
-    cuda->dequantised.valid = false;
+    cuda->prompt_copies.valid = false;
     if (!rotary->angles_valid) {
         int rc = make_angles(cuda, rotary, args, err);
         if (rc) return rc;

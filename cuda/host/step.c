@@ -1,13 +1,13 @@
 /* step.c - sends the description of a step to the device: one pinned block, one copy.
  *
  *   struct device_step             pointers to the arrays below, always at the same address
- *   struct device_step             the same, but it names the pages that kv/dequant.c copies
+ *   struct device_step             the same, but it names the copies of kv/prompt_copies.c
  *   attention's plans              attention.cu: their places are fixed, too
  *   tokens positions row_seq       [n_rows] each
  *   first_row seq_rows             [n_seqs] each
  *   n_slots append_slot table_at   [n_layers][n_seqs] each
- *   table                          [n_layers][layer_pages]: a layer's lists, one after the other,
- *                                  those of prompts first
+ *   table                          [n_layers][layer_pages]: a layer's lists, one after the other:
+ *                                  ranked prompts' (kv/prompt_copies.c), other prompts', the rest
  *   items                          [item_words], attn_prefill's work: attention.cu
  *   budgets                        [n_seqs] struct device_budget, if some sequence has one
  *   selections                     if some sequence has one: select_pack.h
@@ -84,6 +84,29 @@ static void pack_rows(struct mirror *block, const struct step *step, struct devi
             row_seq[step->seqs[i].first_row + j] = (int32_t)i;
 }
 
+/* Where a layer's lists of pages go. */
+struct lists {
+    const struct step *step;
+    uint32_t layer;
+    int32_t *table, *table_at;
+};
+
+enum which { ALL, ONLY_RANKED, ONLY_OTHERS };
+
+/* Packs lists of sequences [first, end) from place `at` of the table on; returns where they end. */
+static size_t pack_lists(const struct lists *to, uint32_t first, uint32_t end, enum which which,
+                         size_t at) {
+    for (uint32_t i = first; i < end; i++) {
+        const struct step_seq *seq = &to->step->seqs[i];
+        if (which != ALL && step_seq_is_ranked(seq) != (which == ONLY_RANKED)) continue;
+        const size_t n = count_pages(to->step, i, to->layer);
+        to->table_at[i] = (int32_t)at;
+        memcpy(to->table + at, seq->layers[to->layer].pages, n * sizeof(int32_t));
+        at += n;
+    }
+    return at;
+}
+
 static struct step_arrays pack_seqs(struct mirror *block, const struct step *step,
                                     const struct step_shape *shape, struct device_step *out) {
     int32_t *first_row = take(block, shape->n_seqs, &out->first_row);
@@ -97,17 +120,16 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
         seq_rows[i] = (int32_t)step->seqs[i].n_rows;
     }
     for (uint32_t l = 0; l < step->n_layers; l++) {
-        size_t at = 0;
-        for (uint32_t j = 0; j < step->n_seqs; j++) {
-            const uint32_t i = (step->n_decode + j) % step->n_seqs;
+        for (uint32_t i = 0; i < step->n_seqs; i++) {
             const struct kv_view *view = &step->seqs[i].layers[l];
-            const size_t n = count_pages(step, i, l), k = (size_t)l * step->n_seqs + i;
-            n_slots[k] = (int32_t)view->n_slots;
-            append_slot[k] = (int32_t)view->append_slot;
-            table_at[k] = (int32_t)at;
-            memcpy(table + l * shape->layer_pages + at, view->pages, n * sizeof(int32_t));
-            at += n;
+            n_slots[(size_t)l * step->n_seqs + i] = (int32_t)view->n_slots;
+            append_slot[(size_t)l * step->n_seqs + i] = (int32_t)view->append_slot;
         }
+        const struct lists lists = {step, l, table + l * shape->layer_pages,
+                                    table_at + (size_t)l * step->n_seqs};
+        size_t at = pack_lists(&lists, step->n_decode, step->n_seqs, ONLY_RANKED, 0);
+        at = pack_lists(&lists, step->n_decode, step->n_seqs, ONLY_OTHERS, at);
+        pack_lists(&lists, 0, step->n_decode, ALL, at);
     }
     struct step_arrays arrays = {.n_slots = n_slots, .table_at = table_at, .seq_rows = seq_rows};
     arrays.items = take(block, shape->item_words, &arrays.device_items);
@@ -165,11 +187,11 @@ static void pack_selects(struct cuda_backend *cuda, const struct step_shape *sha
     cuda->step.select_lists = device + (size_t)step->n_decode * SELECT_WORDS;
 }
 
-/* Packs the two headers.  kv/dequant.c numbers its copies in order, so the second header's table is
+/* Packs the two headers.  kv/prompt_copies.c numbers its copies in order, so the second header's table is
  * the same in every layer. */
 static void pack_headers(struct cuda_backend *cuda, const struct device_step *step) {
     struct device_step headers[2] = {*step, *step};
-    headers[1].table = cuda->dequantised.numbers;
+    headers[1].table = cuda->prompt_copies.numbers;
     headers[1].layer_pages = 0;
     memcpy(cuda->step_block.host, headers, sizeof(headers));
 }
@@ -236,7 +258,8 @@ int cuda_step_begin(struct backend *be, const struct step *step, struct error *e
     if (rc) return rc;
     cuda->host_step = step;
     cuda->launch_rows = step->n_rows;
-    cuda->dequantised.valid = false;
+    cuda->prompt_copies.valid = false;
+    cuda->prompt_copies.of = COPY_UNKNOWN;
     for (int i = 0; i < MAX_ROPES; i++) cuda->rotary[i].angles_valid = false;
     return step_send(cuda, err);
 }

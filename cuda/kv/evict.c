@@ -84,7 +84,7 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct step *step = cuda->host_step;
     struct evict_params params = evict_params(cuda, args);
-    struct dequant_view dequantised;
+    struct prompt_view view;
     uint32_t max_slots = 0;
     bool compress = false;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
@@ -95,10 +95,12 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
         if (seq->budget->score != KV_SCORE_NONE && n_slots > max_slots) max_slots = n_slots;
     }
     if (max_slots > 0) {
-        const int rc = dequant_open(cuda, args->kv, args->layer, &dequantised, err);
+        const int rc =
+            prompt_copies_open(cuda, args->kv, args->layer, &params.rotations, &view, err);
         if (rc) return rc;
-        params.keys = dequantised.kv;
-        params.keys_step = dequantised.step;
+        params.stored = (struct prompt_keys){view.stored.kv, view.stored.step};
+        params.ranked = (struct prompt_keys){view.ranked.kv, view.ranked.step};
+        params.is_rotated = view.is_rotated;
     }
     return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk", err);
 }

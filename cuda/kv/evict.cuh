@@ -59,6 +59,14 @@ static __device__ __forceinline__ const int32_t *pages_of(const struct device_st
            step.table_at[(size_t)layer * step.n_seqs + seq];
 }
 
+/* Returns where a prompt's keys are read; *rotates: they must be rotated there. */
+static __device__ __forceinline__ const struct prompt_keys &keys_of(const struct evict_params &p,
+                                                                    const struct device_budget &b,
+                                                                    bool *rotates) {
+    *rotates = b.cache_positions && !p.is_rotated;
+    return b.cache_positions ? p.ranked : p.stored;
+}
+
 /* ---- eviction order ---- */
 
 /* Says whether the token may be evicted: it is neither a sink nor recent.  n_text tokens of the
@@ -112,15 +120,16 @@ static __device__ __forceinline__ float2 angle_of(const struct key_rotations &t,
 }
 
 /* Returns element d, rotated, of the key that begins at element `key`. */
-static __device__ __forceinline__ float rotated_element(const struct kv_pool &kv, size_t key,
-                                                        uint32_t d, const struct key_rotations &t,
+static __device__ __forceinline__ float rotated_element(const void *data, enum dtype dtype,
+                                                        size_t key, uint32_t d,
+                                                        const struct key_rotations &t,
                                                         uint32_t rank) {
-    const float x = load_dtype(kv.base, key + d, kv.dtype);
+    const float x = load_dtype(data, key + d, dtype);
     const uint32_t n = t.n_freqs;
     if (d >= 2 * n) return x;
     const float2 angle = angle_of(t, d < n ? d : d - n, rank);
-    if (d < n) return x * angle.x - load_dtype(kv.base, key + d + n, kv.dtype) * angle.y;
-    return x * angle.x + load_dtype(kv.base, key + d - n, kv.dtype) * angle.y;
+    if (d < n) return x * angle.x - load_dtype(data, key + d + n, dtype) * angle.y;
+    return x * angle.x + load_dtype(data, key + d - n, dtype) * angle.y;
 }
 
 template <typename T> static __device__ __forceinline__ float2 unpack_pair(uint32_t pair) {

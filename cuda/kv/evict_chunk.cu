@@ -14,7 +14,7 @@
  * The list takes the place of the sequence's scores (struct attn_stats): n_slots words per KV head.
  *
  * Grid:   select: one block per (KV head, sequence).  move: a block per (KV head, keys or values,
- *         64 bytes of a row) and sequence.
+ *         32 bytes of a row) and sequence.
  * Bound:  memory, the retained rows read and written.       Oracle: engine/cpu/. */
 #include "cuda/kv/evict.cuh"
 #include "engine/device/dtype.h"
@@ -23,7 +23,7 @@
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32, BINS = 256 };
 enum { LANE_DIMS = 8 }; /* elements of a key in a lane; launch_evict_scores checks head_dim */
-enum { MOVE_BLOCK = 256, MOVE_UNITS = 4, MOVE_DEPTH = 4 };
+enum { MOVE_BLOCK = 256, MOVE_UNITS = 2, MOVE_DEPTH = 8 };
 enum { MOVE_ROWS = MOVE_BLOCK / MOVE_UNITS, MOVE_BATCH = MOVE_ROWS * MOVE_DEPTH };
 
 struct item {
@@ -124,6 +124,8 @@ static __device__ __forceinline__ void find_bin(struct plan *plan, uint32_t k) {
 static __device__ uint32_t find_threshold(const struct evict_params &p, const struct item &item,
                                           struct plan *plan, uint32_t *n_equal) {
     uint32_t prefix = 0, mask = 0, k = item.n_slots - item.budget->capacity;
+    *n_equal = k;
+    if (item.budget->score == KV_SCORE_NONE) return 0; /* all orders are 0 */
     for (int shift = 24; shift >= 0; shift -= 8) {
         if (threadIdx.x < BINS) plan->bins[threadIdx.x] = 0;
         __syncthreads();
@@ -195,10 +197,12 @@ static __device__ bool is_listed(const struct item &item, uint32_t slot) {
  * group, with a whole warp.  In prompts a slot's number is its rank. */
 static __device__ float last_share(const struct evict_params &p, const struct item &item,
                                    const int32_t *key_pages, uint32_t slot) {
+    bool rotates;
+    const struct kv_pool &kv = keys_of(p, *item.budget, &rotates).kv;
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
                    group = p.n_heads / p.kv.n_kv_heads;
     const size_t key =
-        (size_t)key_pages[slot / PAGE_TOKENS] * (p.keys.page_bytes / element_bytes(p.keys.dtype)) +
+        (size_t)key_pages[slot / PAGE_TOKENS] * (kv.page_bytes / element_bytes(kv.dtype)) +
         (item.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + item.last_row * p.q_stride +
                              (size_t)item.kv_head * group * dim;
@@ -209,8 +213,8 @@ static __device__ float last_share(const struct evict_params &p, const struct it
     for (uint32_t i = 0; i < LANE_DIMS; i++) {
         const uint32_t d = lane + 32 * i;
         if (d >= dim) continue;
-        k[i] = item.budget->cache_positions ? rotated_element(p.keys, key, d, p.rotations, slot)
-                                            : load_dtype(p.keys.base, key + d, p.keys.dtype);
+        k[i] = rotates ? rotated_element(kv.base, kv.dtype, key, d, p.rotations, slot)
+                       : load_dtype(kv.base, key + d, kv.dtype);
     }
     for (uint32_t head = 0; head < group; head++) {
         float dot = 0.0f;
@@ -227,7 +231,8 @@ static __device__ float last_share(const struct evict_params &p, const struct it
 static __device__ void lose_unlisted(const struct evict_params &p, const struct item &item,
                                      uint32_t seq, struct plan *plan) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int32_t *key_pages = pages_of(*p.keys_step, p.layer, seq);
+    bool rotates;
+    const int32_t *key_pages = pages_of(*keys_of(p, *item.budget, &rotates).step, p.layer, seq);
     struct kv_page_state *first = page_state(p.kv, item.pages[0], item.kv_head);
     float given = 0.0f, term = 0.0f;
     for (uint32_t slot = warp; slot < item.n_slots; slot += N_WARPS) {

@@ -28,7 +28,8 @@ enum { LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
 struct work {
     const struct device_budget *budget;
     struct kv_page_state *state;
-    int32_t page;          /* the page's number in p.keys */
+    const char *keys;      /* the page's */
+    bool rotates;          /* its keys must be rotated */
     int n_valid;           /* slots of the page that are in use */
     int first_row, n_rows; /* the sequence's rows in the step's matrices */
     int first_token;       /* the first row that counts and sees a slot of the page */
@@ -42,7 +43,9 @@ static __device__ __forceinline__ bool work_of(const struct evict_params &p, str
     w->budget = budget_of(s, seq);
     const int n_slots = s.n_slots[(size_t)p.layer * s.n_seqs + seq];
     if (!w->budget || w->budget->score == KV_SCORE_NONE || base >= n_slots) return false;
-    w->page = pages_of(*p.keys_step, p.layer, seq)[blockIdx.x];
+    const struct prompt_keys &keys = keys_of(p, *w->budget, &w->rotates);
+    w->keys = static_cast<const char *>(keys.kv.base) +
+              (size_t)pages_of(*keys.step, p.layer, seq)[blockIdx.x] * keys.kv.page_bytes;
     w->state = page_state(p.kv, pages_of(s, p.layer, seq)[blockIdx.x], blockIdx.y);
     w->n_valid = min(n_slots - base, (int)PAGE_TOKENS);
     w->first_row = s.first_row[seq];
@@ -79,9 +82,7 @@ template <typename T, int D> struct scores_plan {
 template <typename T, int D>
 static __device__ __forceinline__ void load_keys(T *to, const struct evict_params &p,
                                                  const struct work &w) {
-    const T *from = reinterpret_cast<const T *>(static_cast<const char *>(p.keys.base) +
-                                                (size_t)w.page * p.keys.page_bytes) +
-                    (size_t)blockIdx.y * PAGE_TOKENS * D;
+    const T *from = reinterpret_cast<const T *>(w.keys) + (size_t)blockIdx.y * PAGE_TOKENS * D;
     for (int i = threadIdx.x; i < PAGE_TOKENS * (D / 8); i += THREADS) {
         const int slot = i / (D / 8), col = i % (D / 8) * 8;
         copy_async(to + slot * scores_plan<T, D>::STRIDE + col, from + slot * D + col,
@@ -197,7 +198,7 @@ static __global__ void __launch_bounds__(THREADS) evict_scores_kernel(const stru
     const int end = w.n_rows * group;
     int first = w.first_token * group;
     load_keys<T, D>(plan.k, p, w);
-    if (w.budget->cache_positions) {
+    if (w.rotates) {
         copy_async_wait_all();
         __syncthreads();
         rotate_page<T>(plan.k, plan.STRIDE, w.n_valid, p.rotations, w.state);
@@ -243,16 +244,16 @@ static __global__ void __launch_bounds__(THREADS)
     let_next_start();
     wait_for_previous();
     if (!work_of(p, &w)) return;
-    const size_t page = (size_t)w.page * (p.keys.page_bytes / element_bytes(p.keys.dtype));
+    const enum dtype dtype = p.stored.kv.dtype;
     for (int slot = threadIdx.x / 32; slot < w.n_valid; slot += WARPS) {
-        const size_t at = page + (kv_head * PAGE_TOKENS + slot) * (size_t)dim;
+        const size_t at = (kv_head * PAGE_TOKENS + slot) * (size_t)dim;
         float key[LANE_DIMS] = {};
         for (uint32_t i = 0; i < LANE_DIMS; i++) {
-            if (lane + 32 * i >= dim) continue;
-            key[i] =
-                w.budget->cache_positions
-                    ? rotated_element(p.keys, at, lane + 32 * i, p.rotations, w.state->rank[slot])
-                    : load_dtype(p.keys.base, at + lane + 32 * i, p.keys.dtype);
+            const uint32_t d = lane + 32 * i;
+            if (d >= dim) continue;
+            key[i] = w.rotates
+                         ? rotated_element(w.keys, dtype, at, d, p.rotations, w.state->rank[slot])
+                         : load_dtype(w.keys, at + d, dtype);
         }
         struct column column = column_of(w, slot);
         for (int token = max(w.first_token, w.first_seer + slot); token < w.n_rows; token++) {
@@ -295,8 +296,8 @@ static cudaError_t launch_dim(const struct evict_params &p, dim3 grid, struct la
 static bool has_shape(const struct evict_params &p) {
     const bool dim = p.kv.head_dim == 64 || p.kv.head_dim == 80 || p.kv.head_dim == 96 ||
                      p.kv.head_dim == 128 || p.kv.head_dim == 256;
-    return dim && p.keys.dtype != DTYPE_F32 && (uintptr_t)p.q % 16 == 0 && p.q_stride % 8 == 0 &&
-           rotates_in_vectors(p.rotations.n_freqs);
+    return dim && p.stored.kv.dtype != DTYPE_F32 && (uintptr_t)p.q % 16 == 0 &&
+           p.q_stride % 8 == 0 && rotates_in_vectors(p.rotations.n_freqs);
 }
 
 cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, uint32_t max_slots,
@@ -306,6 +307,6 @@ cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, u
     if (p->kv.head_dim > MAX_DIM) return cudaErrorInvalidValue;
     if (!has_shape(*p))
         return launch_kernel(launch, evict_scores_simple_kernel, grid, THREADS, 0, *p);
-    return p->keys.dtype == DTYPE_F16 ? launch_dim<__half>(*p, grid, launch)
-                                      : launch_dim<__nv_bfloat16>(*p, grid, launch);
+    return p->stored.kv.dtype == DTYPE_F16 ? launch_dim<__half>(*p, grid, launch)
+                                           : launch_dim<__nv_bfloat16>(*p, grid, launch);
 }

@@ -459,8 +459,15 @@ static void make_pools(struct rig *r, enum dtype dtype) {
                 r->texts[i].pages[l][p] = (uint32_t)((uint64_t)next++ * 7 % N_PAGES);
 }
 
+/* Texts whose keys are rotated by their ranks. */
+enum ranked { EVEN, ODD, ALL };
+
+static bool is_ranked(enum ranked ranked, uint32_t text) {
+    return ranked == ALL || (ranked == ODD) == text % 2;
+}
+
 /* The last text has no budget. */
-static void make_texts(struct rig *r, bool cache_positions) {
+static void make_texts(struct rig *r, enum ranked ranked) {
     static const uint32_t prompts[N_TEXTS] = {1, 60, 96, 250, 97, 310, 200, 300, 290, 150},
                           capacities[N_TEXTS] = {40, 64, 63, 100, 90, 130, 65, 120, 90, 0},
                           sinks[N_TEXTS] = {4, 0, 4, 1, 4, 4, 4, 0, 4, 0},
@@ -476,7 +483,6 @@ static void make_texts(struct rig *r, bool cache_positions) {
         r->texts[i].n_prompt = prompts[i];
         r->texts[i].bounded = capacities[i] > 0;
         r->texts[i].chunk = kernels[i] ? prompts[i] : CHUNK;
-        /* Every other text: both kinds of positions are in one step. */
         r->texts[i].budget = (struct kv_budget){.capacity = capacities[i],
                                                 .n_sink = sinks[i],
                                                 .n_recent = recents[i],
@@ -485,17 +491,17 @@ static void make_texts(struct rig *r, bool cache_positions) {
                                                 .window = windows[i],
                                                 .pooling = poolings[i],
                                                 .kernel = kernels[i],
-                                                .cache_positions = cache_positions ^ (i % 2)};
+                                                .cache_positions = is_ranked(ranked, i)};
     }
 }
 
-static struct rig *new_rig(const uint32_t *shape, enum dtype dtype, bool cache_positions) {
+static struct rig *new_rig(const uint32_t *shape, enum dtype dtype, enum ranked ranked) {
     struct rig *r = calloc(1, sizeof(*r));
     assert_non_null(r);
     r->n_heads = shape[0], r->n_kv = shape[1], r->dim = shape[2], r->n_freqs = shape[3];
     for (uint32_t i = 0; i < r->n_freqs; i++) r->inv_freq[i] = pow(10000, -(double)i / r->n_freqs);
     make_pools(r, dtype);
-    make_texts(r, cache_positions);
+    make_texts(r, ranked);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         r->gpu_qkv[l] = gpu_poison((size_t)MOST_ROWS * width_of(r), DTYPE_BF16);
         r->gpu_out[l] = gpu_poison((size_t)MOST_ROWS * r->n_heads * r->dim, DTYPE_BF16);
@@ -514,9 +520,9 @@ static void free_rig(struct rig *r) {
     free(r);
 }
 
-static void check_shape(const uint32_t *shape, enum dtype dtype, bool cache_positions,
+static void check_shape(const uint32_t *shape, enum dtype dtype, enum ranked ranked,
                         float softcap) {
-    struct rig *r = new_rig(shape, dtype, cache_positions);
+    struct rig *r = new_rig(shape, dtype, ranked);
     r->softcap = softcap;
     for (uint32_t i = 0; i < (small ? FEW_STEPS : N_STEPS); i++) {
         make_step(r);
@@ -541,19 +547,19 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 static void bf16_pages_equal_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_shape(shapes[i], DTYPE_BF16, i % 2, i % 4 == 0 ? 4 : 0);
+        check_shape(shapes[i], DTYPE_BF16, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0);
 }
 
 static void f16_pages_equal_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES : 2)
-        check_shape(shapes[i], DTYPE_F16, true, i % 4 == 0 ? 4 : 0);
+        check_shape(shapes[i], DTYPE_F16, i % 4 ? EVEN : ALL, i % 4 == 0 ? 4 : 0);
 }
 
 static void f32_pages_equal_the_cpu(void **state) {
     (void)state;
-    if (!small) check_shape(shapes[0], DTYPE_F32, false, 0);
-    check_shape(shapes[N_SHAPES - 1], DTYPE_F32, true, 4);
+    if (!small) check_shape(shapes[0], DTYPE_F32, ODD, 0);
+    check_shape(shapes[N_SHAPES - 1], DTYPE_F32, EVEN, 4);
 }
 
 /* The third and the eighth turn pairs that are no multiple of what decode turns at a time; the last
@@ -561,7 +567,51 @@ static void f32_pages_equal_the_cpu(void **state) {
 static void fp8_pages_equal_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_shape(shapes[i], DTYPE_FP8, i % 2, i % 4 == 0 ? 4 : 0);
+        check_shape(shapes[i], DTYPE_FP8, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0);
+}
+
+/* Opens another backend in place of the shared one, which is returned. */
+static struct backend *open_another(const struct cuda_config *config) {
+    struct backend *shared = gpu;
+    struct error err = {0};
+    must(cuda_backend_create(&gpu, config, &err), &err);
+    return shared;
+}
+
+static void close_another(struct backend *shared) {
+    gpu->ops->destroy(gpu);
+    gpu = shared;
+}
+
+/* Keys are rotated in copies of their pages wherever there is room for these, and otherwise by
+ * each block that reads them. */
+static void copies_that_do_not_fit_are_not_needed(void **state) {
+    (void)state;
+    const struct step_limits few = {.max_rows = 64,
+                                    .max_seqs = 1,
+                                    .max_seq_pages = 1,
+                                    .max_slots = 64,
+                                    .kv_dtype = DTYPE_BF16,
+                                    .tracked = true,
+                                    .max_logit_rows = 1,
+                                    .n_layers = N_LAYERS,
+                                    .n_heads = 32,
+                                    .n_kv_heads = 8,
+                                    .head_dim = 128,
+                                    .n_freqs = 64,
+                                    .n_vocab = 100};
+    struct backend *shared = open_another(&(struct cuda_config){0});
+    struct error err = {0};
+    must(gpu->ops->reserve(gpu, &few, &err), &err);
+    check_shape(shapes[1], DTYPE_BF16, ALL, 0);
+    close_another(shared);
+}
+
+static void batch_invariant_backends_make_no_copies(void **state) {
+    (void)state;
+    struct backend *shared = open_another(&(struct cuda_config){.batch_invariant = true});
+    check_shape(shapes[1], DTYPE_BF16, ALL, 0);
+    close_another(shared);
 }
 
 int main(int argc, char **argv) {
@@ -571,6 +621,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(f16_pages_equal_the_cpu),
         cmocka_unit_test(f32_pages_equal_the_cpu),
         cmocka_unit_test(fp8_pages_equal_the_cpu),
+        cmocka_unit_test(copies_that_do_not_fit_are_not_needed),
+        cmocka_unit_test(batch_invariant_backends_make_no_copies),
     };
     const int status = open_backends();
     if (status) return status;

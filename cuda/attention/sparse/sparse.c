@@ -148,7 +148,7 @@ static int find_seq(const struct step *step, uint32_t *seq, struct error *err) {
 
 static int prepare(struct cuda_backend *cuda, const struct sparse_index_args *args,
                    struct sparse_build *b, struct args *room, struct error *err) {
-    struct dequant_view dequantised;
+    struct prompt_view view;
     const struct step_seq *seq = &cuda->host_step->seqs[b->seq];
     const struct attn_sparse *sparse = seq->sparse;
     struct sparse_shape shape;
@@ -158,7 +158,7 @@ static int prepare(struct cuda_backend *cuda, const struct sparse_index_args *ar
         rc = device_reserve(cuda, &cuda->sparse.memory, &cuda->sparse.bytes,
                             sparse_lay_out(b, &shape, NULL), err);
     if (!rc) rc = send_patterns(cuda, args, sparse, room, err);
-    if (!rc) rc = dequant_open(cuda, args->kv, args->layer, &dequantised, err);
+    if (!rc) rc = prompt_copies_open(cuda, args->kv, args->layer, NULL, &view, err);
     if (rc) return rc;
     b->patterns = (const struct attn_pattern *)room->device;
     if (args->density) b->density = (float *)(b->patterns + args->n_heads);
@@ -166,8 +166,8 @@ static int prepare(struct cuda_backend *cuda, const struct sparse_index_args *ar
     b->view.first_slot = sparse->first_slot;
     b->view.first_dense_tile = sparse_first_dense_tile(sparse);
     b->account = cuda->sparse.account;
-    b->kv = dequantised.kv;
-    b->step = dequantised.step;
+    b->kv = view.stored.kv;
+    b->step = view.stored.step;
     b->dense_above = sparse->dense_above;
     b->synthetic = sparse->synthetic;
     return 0;
