@@ -43,15 +43,16 @@ def policy_of(name, budget):
 
 
 def ask(options, prompt, salt, n_tokens=1, **parameters):
-    """Seconds to the first token, the tokens, and how many of the prompt's were cached."""
+    """Seconds to the first token, the tokens if return_token_ids is true, how many of the prompt's were
+    cached, and seconds to the end."""
     url = urllib.parse.urlsplit(options.url)
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=3600)
     body = {"prompt": prompt, "max_tokens": n_tokens, "stream": True, "ignore_eos": True,
-            "return_token_ids": True, "temperature": 0, "cache_salt": salt,
+            "temperature": 0, "cache_salt": salt,
             "stream_options": {"include_usage": True}, "kv_policy": options.policy, **parameters}
+    text = json.dumps(body)
     begin, first, tokens, usage = seconds(options.cpu_of), None, [], None
-    connection.request("POST", "/v1/completions", json.dumps(body),
-                       {"Content-Type": "application/json"})
+    connection.request("POST", "/v1/completions", text, {"Content-Type": "application/json"})
     answer = connection.getresponse()
     if answer.status != 200:
         sys.exit(f"{answer.status}: {answer.read().decode(errors='replace')}")
@@ -59,10 +60,10 @@ def ask(options, prompt, salt, n_tokens=1, **parameters):
         if not line.startswith(b"data: {"):
             continue
         event = json.loads(line[6:])
+        if event["choices"] and first is None:
+            first = seconds(options.cpu_of) - begin
         for choice in event["choices"]:
-            if choice["token_ids"] and first is None:
-                first = seconds(options.cpu_of) - begin
-            tokens += choice["token_ids"]
+            tokens += choice.get("token_ids", [])
         usage = event.get("usage") or usage
     connection.close()
     return first, tokens, usage["prompt_tokens_details"]["cached_tokens"], seconds(options.cpu_of) - begin
@@ -82,7 +83,7 @@ def random_tokens(rng, options, n):
 def measure_turns(options, rng):
     prompt = random_tokens(rng, options, options.tokens)
     salt = f"turns {rng.random()}"
-    first, answer, n_cached, _ = ask(options, prompt, salt, options.answer)
+    first, answer, n_cached, _ = ask(options, prompt, salt, options.answer, return_token_ids=True)
     report("first turn", len(prompt), n_cached, [first])
     before = prompt + answer
     expected = 0 if options.without else len(before) - 1

@@ -22,8 +22,18 @@ struct guard {
     size_t bulk_start;
 };
 
+/* Returns how many bytes at the beginning are ASCII, in whole words. */
+static size_t count_ascii(const char *text, size_t length) {
+    size_t n = 0;
+    for (uint64_t word; n + sizeof(word) <= length; n += sizeof(word)) {
+        memcpy(&word, text + n, sizeof(word));
+        if (word & UINT64_C(0x8080808080808080)) break;
+    }
+    return n;
+}
+
 static int check_utf8(const char *text, size_t length, struct error *err) {
-    for (size_t i = 0; i < length;) {
+    for (size_t i = count_ascii(text, length); i < length; i += count_ascii(text + i, length - i)) {
         const size_t n = utf8_character(text + i, length - i);
         if (n == 0) return error_set(err, ERR_INVALID, "the body is not valid UTF-8 (byte %zu)", i);
         i += n;
@@ -131,12 +141,23 @@ static int scan_character(struct guard *g, struct error *err) {
     return rc;
 }
 
+/* Moves past numbers of the bulk member, of which nothing is counted. */
+static void skip_numbers(struct guard *g) {
+    for (; g->at < g->length; g->at++) {
+        const char c = g->text[g->at];
+        if ((c < '0' || c > '9') && c != ',' && c != ' ') return;
+    }
+}
+
 int json_guard_scan(const char *text, size_t length, const char *bulk_key, struct json_span *bulk,
                     struct error *err) {
     struct guard g = {.text = text, .length = length, .bulk_key = bulk_key, .bulk = bulk};
     *bulk = (struct json_span){0};
     int rc = check_utf8(text, length, err);
-    while (!rc && g.at < length) rc = scan_character(&g, err);
+    while (!rc && g.at < length) {
+        rc = scan_character(&g, err);
+        if (g.in_bulk) skip_numbers(&g);
+    }
     if (rc) return rc;
     if (g.depth) return error_set(err, ERR_INVALID, "invalid JSON: the body ends inside a value");
     return 0;
