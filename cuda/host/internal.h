@@ -314,7 +314,8 @@ struct prompt_view {
 bool step_seq_is_ranked(const struct step_seq *seq);
 /* Decides which of the present step's prompts are copied. */
 void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype);
-/* rotations: of ranked prompts' keys; NULL: these are not read. */
+/* Makes the copies, unless they are there.  rotations: of ranked prompts' keys; NULL: these are not
+ * read. */
 int prompt_copies_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
                        const struct key_rotations *rotations, struct prompt_view *out,
                        struct error *err);

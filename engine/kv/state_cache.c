@@ -79,7 +79,7 @@ struct disk_key kv_state_disk_key(const struct kv_state_key *key, const uint32_t
     return out;
 }
 
-/* The end is compared first: states of one conversation, or of one long context, differ there. */
+/* Compares the end first: states of one conversation, or of one long context, differ there. */
 static bool begins_with(const uint32_t *tokens, const struct kv_state *state) {
     const uint32_t n_first = state->n_tokens - min_u32(state->n_tokens, 32);
     return memcmp(tokens + n_first, state->tokens + n_first,
