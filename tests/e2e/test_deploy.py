@@ -1,6 +1,7 @@
 """The manifests of config/deploy: those who read them accept them, and every flag, port, path and metric that
 they name is the program's."""
 import copy
+import ipaddress
 import json
 import re
 import subprocess
@@ -133,6 +134,16 @@ def test_compose_mounts_files_that_exist():
     assert f"AS {build['target']}" in (ROOT / "Dockerfile").read_text()
     for given in compose["configs"].values():
         assert yaml.safe_load(given["content"])["apiVersion"] == 1
+
+
+def test_replicas_keep_their_addresses_in_compose():
+    """nginx would go on asking the former ones."""
+    compose, = documents(DEPLOY / "compose.yaml")
+    pool, = compose["networks"]["default"]["ipam"]["config"]
+    names = re.findall(r"server ([\w-]+):", (DEPLOY / "nginx.conf").read_text())[:2]
+    addresses = {compose["services"][name]["networks"]["default"]["ipv4_address"] for name in names}
+    assert len(addresses) == len(names) == 2
+    assert all(ipaddress.ip_address(one) in ipaddress.ip_network(pool["subnet"]) for one in addresses)
 
 
 def test_systemd_accepts_the_unit(tmp_path):
