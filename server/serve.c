@@ -236,6 +236,16 @@ static int start_kv_events(struct serve *s, struct error *err) {
     return rc;
 }
 
+/* Starts posting spans, before the model is loaded: an endpoint that is none ends the server at once. */
+static int start_traces(struct serve *s, struct error *err) {
+    const struct options *o = s->options;
+    const struct otlp_settings settings = {
+        .endpoint = o->otlp_endpoint, .ca_file = o->otlp_ca_file, .service = "quire"};
+    if (o->otlp_endpoint) return otlp_start(&s->server.otlp, &settings, err);
+    if (o->otlp_ca_file) return error_set(err, ERR_INVALID, "--otlp-ca-file needs --otlp-endpoint");
+    return 0;
+}
+
 /* Describes the source of the least length that is sparse under auto, for the log. */
 static const char *break_even_source(const struct serve *s) {
     if (s->options->min_sparse_tokens) return "--min-sparse-tokens";
@@ -511,8 +521,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     rc = job_make_threads(&s.loop, &s.first_work, err);
     if (!rc) rc = name_model(&s, model_dir, err);
     if (!rc) rc = start_kv_events(&s, err);
-    if (!rc && options->otlp_endpoint)
-        rc = otlp_start(&s.server.otlp, options->otlp_endpoint, "quire", err);
+    if (!rc) rc = start_traces(&s, err);
     if (!rc) describe_server(&s);
     if (!rc) rc = start_http(&s, err);
     if (rc) {

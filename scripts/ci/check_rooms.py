@@ -36,7 +36,7 @@ ROOMS = {
     "server/http": ("engine/base", "uv microhttpd gnutls"),
     "server/settings": ("engine engine/base engine/template engine/device engine/model engine/request "
                         "engine/sparsity server/json", "uv jansson"),
-    "server/otlp": ("engine/base server/json", ""),
+    "server/otlp": ("engine/base server/json server/http server/settings", ""),
     "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "
                    "server/http server/settings server/otlp", "uv jansson"),
     "server/ops": ("engine engine/base engine/device engine/model engine/tokenizer server/json server/http "

@@ -8,10 +8,10 @@ BUILD_PACKAGES=(build-essential ca-certificates meson ninja-build pkg-config lib
 # What the binary needs when it runs.  The packages are those of Debian 12.
 RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 libstdc++6 libzmq5)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
-# put nginx in front, and run the evaluation, which needs the second line.  promtool, of the package
-# prometheus, judges /metrics, the rules and the dashboard.
-TEST_PACKAGES=(python3 python3-venv nginx-light prometheus)
-PYTHON_PACKAGES=(jinja2 jsonschema msgpack openai pytest pytest-xdist pyzmq tokenizers
+# put nginx in front, and run the evaluation, which needs the second line.  Prometheus and its promtool
+# judge /metrics, the rules and the dashboard; systemd-analyze and kubernetes-validate the manifests.
+TEST_PACKAGES=(python3 python3-venv nginx-light prometheus systemd)
+PYTHON_PACKAGES=(jinja2 jsonschema kubernetes-validate msgpack openai pytest pytest-xdist pyzmq tokenizers
     aiohttp matplotlib numpy pyyaml tqdm)
 
 # The tests of the page at / drive a headless browser.

@@ -208,13 +208,17 @@ async def ask_all(fleet, bodies, n_clients):
 
 
 async def try_prefixes(fleet, options):
-    """Each beginning is asked once, as its first user would, and then by many in any order."""
+    """Each beginning is asked once, as its first user would, and then by many in any order.
+
+    The first users are as many at a time as there are replicas: sglang-router gives what it does not know
+    to the least busy replica, so fewer users would leave replicas without any beginning."""
     rng = random.Random(options.seed)
     beginnings = [words(rng, 650) for _ in range(8 * options.replicas)]
     first = [body(f"{one} {words(rng, 10)}", 4) for one in beginnings]
     rest = [body(f"{one} {words(rng, 10)}", 4) for one in beginnings for _ in range(options.each)]
     rng.shuffle(rest)
-    samples = await ask_all(fleet, first, 2) + await ask_all(fleet, rest, 2 * options.replicas)
+    samples = await ask_all(fleet, first, options.replicas)
+    samples += await ask_all(fleet, rest, 2 * options.replicas)
     n_prompt = sum(sample.n_prompt for sample in samples)
     n_cached = sum(sample.n_cached for sample in samples)
     lost = failed(samples, 4)

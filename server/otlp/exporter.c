@@ -1,26 +1,28 @@
 /* exporter.c - a thread with one connection for each post, which may block: see exporter.h. */
 #include "server/otlp/exporter.h"
 
-#include <netdb.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
 #include "engine/base/thread.h"
+#include "server/http/http_client.h"
 #include "server/json/buffer.h"
+#include "server/settings/log.h"
 
-/* How long spans are gathered for one post, and how long a collector may take for anything. */
-static const double gather_s = 1;
-enum { TIMEOUT_S = 1, HOST_BYTES = 256, PORT_BYTES = 8, PATH_BYTES = 256, REPLY_BYTES = 64 };
+/* How long spans are gathered for one post, and how often lost ones are logged. */
+static const double gather_s = 1, log_s = 60;
+/* TIMEOUT_S: what a collector may take for each step of a post. */
+enum { TIMEOUT_S = 1, DEFAULT_PORT = 4318 };
+enum { HOST_BYTES = 256, AUTHORITY_BYTES = HOST_BYTES + 8, PATH_BYTES = 256 };
 
 struct span {
     struct span *next;
@@ -30,7 +32,10 @@ struct span {
 
 struct otlp {
     const char *service;
-    char host[HOST_BYTES], port[PORT_BYTES], path[PATH_BYTES];
+    char host[HOST_BYTES], authority[AUTHORITY_BYTES], path[PATH_BYTES];
+    uint16_t port;
+    struct http_client_trust *trust; /* NULL: without TLS */
+    double log_again_s;              /* the exporter thread's, of clock_seconds() */
     struct mailbox spans;
     atomic_uint n_queued;
     atomic_uint_least64_t n_lost;
@@ -41,59 +46,20 @@ struct otlp {
 
 /* ---- the thread ---- */
 
-static int connect_to(const struct otlp *otlp) {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    const struct timeval limit = {.tv_sec = TIMEOUT_S};
-    struct addrinfo *found = NULL;
-    int fd = -1;
-    if (getaddrinfo(otlp->host, otlp->port, &hints, &found)) return -1;
-    for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next) {
-        fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
-        if (fd < 0) continue;
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)); /* connect() heeds it */
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-        if (connect(fd, at->ai_addr, at->ai_addrlen) == 0) break;
-        close(fd);
-        fd = -1;
-    }
-    freeaddrinfo(found);
-    return fd;
-}
-
-static bool send_all(int fd, const char *data, size_t n) {
-    while (n > 0) {
-        const ssize_t sent = send(fd, data, n, MSG_NOSIGNAL);
-        if (sent <= 0) return false;
-        data += sent;
-        n -= (size_t)sent;
-    }
-    return true;
-}
-
-/* Tells whether the collector's answer begins with a status 2xx. */
-static bool is_accepted(int fd) {
-    char reply[REPLY_BYTES] = "";
-    size_t n = 0;
-    while (n < sizeof("HTTP/1.1 200") - 1) {
-        const ssize_t got = recv(fd, reply + n, sizeof(reply) - 1 - n, 0);
-        if (got <= 0) return false;
-        n += (size_t)got;
-    }
-    return strncmp(reply, "HTTP/1.", 7) == 0 && reply[8] == ' ' && reply[9] == '2';
-}
-
-static bool post(const struct otlp *otlp, const struct buffer *body) {
-    struct buffer head = {0};
-    buffer_printf(&head,
-                  "POST %s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n"
-                  "Content-Length: %zu\r\nConnection: close\r\n\r\n",
-                  otlp->path, otlp->host, otlp->port, body->length);
-    const int fd = head.failed || body->failed ? -1 : connect_to(otlp);
-    const bool accepted = fd >= 0 && send_all(fd, head.data, head.length) &&
-                          send_all(fd, body->data, body->length) && is_accepted(fd);
-    if (fd >= 0) close(fd);
-    buffer_fini(&head);
-    return accepted;
+static int post(const struct otlp *otlp, const struct buffer *body, struct error *err) {
+    const struct http_client_request request = {.host = otlp->host,
+                                                .port = otlp->port,
+                                                .trust = otlp->trust,
+                                                .wait_s = TIMEOUT_S,
+                                                .authority = otlp->authority,
+                                                .path = otlp->path,
+                                                .body = body->data,
+                                                .n_body = body->length};
+    unsigned status;
+    if (body->failed) return error_set(err, ERR_NOMEM, "no memory for a post");
+    const int rc = http_client_ask(&status, &request, err);
+    if (rc || (status >= 200 && status < 300)) return rc;
+    return error_set(err, ERR_IO, "%s answers with %u", otlp->authority, status);
 }
 
 static void write_body(const struct otlp *otlp, const struct span *spans, struct buffer *out) {
@@ -108,11 +74,21 @@ static void write_body(const struct otlp *otlp, const struct span *spans, struct
     buffer_puts(out, "]}]}]}");
 }
 
+static void count_lost(struct otlp *otlp, unsigned n, const struct error *why) {
+    const uint64_t n_lost = atomic_fetch_add(&otlp->n_lost, n) + n;
+    const double now_s = clock_seconds();
+    if (now_s < otlp->log_again_s) return;
+    log_event(LOG_WARN, "--otlp-endpoint: %.400s (%" PRIu64 " spans lost so far)", why->text,
+              n_lost);
+    otlp->log_again_s = now_s + log_s;
+}
+
 static void export(struct otlp *otlp, struct span *spans) {
     struct buffer body = {0};
+    struct error why = {0};
     unsigned n = 0;
     write_body(otlp, spans, &body);
-    const bool accepted = post(otlp, &body);
+    const bool accepted = post(otlp, &body, &why) == 0;
     buffer_fini(&body);
     for (struct span *next; spans; spans = next, n++) {
         next = spans->next;
@@ -120,7 +96,7 @@ static void export(struct otlp *otlp, struct span *spans) {
         free(spans);
     }
     atomic_fetch_sub(&otlp->n_queued, n);
-    if (!accepted) atomic_fetch_add(&otlp->n_lost, n);
+    if (!accepted) count_lost(otlp, n, &why);
 }
 
 static void *run(void *arg) {
@@ -158,31 +134,56 @@ uint64_t otlp_n_lost(const struct otlp *otlp) {
 
 static int refuse(const char *endpoint, struct error *err) {
     return error_set(err, ERR_INVALID,
-                     "--otlp-endpoint: '%.200s' is not http://HOST:PORT, such as "
-                     "http://localhost:4318",
+                     "--otlp-endpoint: '%.200s' is neither http://HOST:PORT nor https://HOST:PORT, "
+                     "such as http://localhost:4318",
                      endpoint);
 }
 
-/* Reads http://HOST[:PORT][/PATH]; an address of version 6 stands in brackets. */
-static int read_endpoint(struct otlp *otlp, const char *endpoint, struct error *err) {
-    static const char scheme[] = "http://";
-    if (strncmp(endpoint, scheme, sizeof(scheme) - 1) != 0) return refuse(endpoint, err);
-    const char *host = endpoint + sizeof(scheme) - 1;
+static bool begins_with(const char *text, const char *start) {
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+/* Reads a port with its colon, if there is one.  Returns what follows, or NULL. */
+static const char *read_port(uint16_t *port, const char *text) {
+    *port = DEFAULT_PORT;
+    if (*text != ':') return text;
+    const size_t n = strspn(++text, "0123456789");
+    const long value = strtol(text, NULL, 10);
+    if (n == 0 || n > 5 || value < 1 || value > UINT16_MAX) return NULL;
+    *port = (uint16_t)value;
+    return text + n;
+}
+
+/* Reads SCHEME://HOST[:PORT][/PATH]; an address of version 6 stands in brackets. */
+static int read_endpoint(struct otlp *otlp, bool *with_tls, const char *endpoint,
+                         struct error *err) {
+    *with_tls = begins_with(endpoint, "https://");
+    if (!*with_tls && !begins_with(endpoint, "http://")) return refuse(endpoint, err);
+    const char *host = strstr(endpoint, "//") + 2;
     const bool is_v6 = host[0] == '[';
     if (is_v6) host++;
     const size_t n_host = strcspn(host, is_v6 ? "]" : ":/");
-    const char *rest = host + n_host + (is_v6 && host[n_host]);
-    const char *port = *rest == ':' ? rest + 1 : "4318";
-    const size_t n_port = strspn(port, "0123456789");
-    if (*rest == ':') rest = port + n_port;
-    const bool has_path = rest[0] == '/' && rest[1];
-    if (n_host == 0 || n_host >= HOST_BYTES || n_port == 0 || n_port >= PORT_BYTES ||
-        (*rest && *rest != '/') || strlen(rest) >= PATH_BYTES || strpbrk(endpoint, " \r\n\t"))
+    if (is_v6 && !host[n_host]) return refuse(endpoint, err);
+    const char *rest = read_port(&otlp->port, host + n_host + is_v6);
+    if (!rest || n_host == 0 || n_host >= HOST_BYTES || (*rest && *rest != '/') ||
+        strlen(rest) >= PATH_BYTES || strpbrk(endpoint, " \r\n\t"))
         return refuse(endpoint, err);
     memcpy(otlp->host, host, n_host);
-    memcpy(otlp->port, port, n_port);
-    snprintf(otlp->path, PATH_BYTES, "%s", has_path ? rest : "/v1/traces");
+    snprintf(otlp->authority, AUTHORITY_BYTES, is_v6 ? "[%s]:%u" : "%s:%u", otlp->host, otlp->port);
+    snprintf(otlp->path, PATH_BYTES, "%s", rest[0] && rest[1] ? rest : "/v1/traces");
     return 0;
+}
+
+/* Reads which collectors are trusted. */
+static int read_trust(struct otlp *otlp, bool with_tls, const char *ca_file, struct error *err) {
+    struct error why;
+    if (!with_tls && !ca_file) return 0;
+    if (!with_tls)
+        return error_set(err, ERR_INVALID, "--otlp-ca-file needs an --otlp-endpoint of https://");
+    const int rc = http_client_trust_create(&otlp->trust, ca_file, &why);
+    if (!rc) return 0;
+    return error_set(err, rc, "%s: %.300s", ca_file ? "--otlp-ca-file" : "--otlp-endpoint",
+                     why.text);
 }
 
 static int start_thread(struct otlp *otlp, struct error *err) {
@@ -191,11 +192,13 @@ static int start_thread(struct otlp *otlp, struct error *err) {
     return error_set(err, ERR_NOMEM, "cannot start the thread of --otlp-endpoint");
 }
 
-int otlp_start(struct otlp **out, const char *endpoint, const char *service, struct error *err) {
+int otlp_start(struct otlp **out, const struct otlp_settings *settings, struct error *err) {
     struct otlp *otlp = calloc(1, sizeof(*otlp));
+    bool with_tls;
     if (!otlp) return error_set(err, ERR_NOMEM, "no memory for --otlp-endpoint");
-    otlp->service = service;
-    int rc = read_endpoint(otlp, endpoint, err);
+    otlp->service = settings->service;
+    int rc = read_endpoint(otlp, &with_tls, settings->endpoint, err);
+    if (!rc) rc = read_trust(otlp, with_tls, settings->ca_file, err);
     otlp->has_box = !rc && mailbox_init(&otlp->spans) == 0;
     if (!rc && !otlp->has_box) rc = error_set(err, ERR_NOMEM, "no memory for --otlp-endpoint");
     if (!rc) rc = start_thread(otlp, err);
@@ -212,5 +215,6 @@ void otlp_stop(struct otlp *otlp) {
         pthread_join(otlp->thread, NULL);
     }
     if (otlp->has_box) mailbox_fini(&otlp->spans);
+    http_client_trust_destroy(otlp->trust);
     free(otlp);
 }

@@ -169,6 +169,10 @@ static const struct option entries[] = {
     {"otlp-endpoint",
      STRING(otlp_endpoint, NULL,
             "collector that gets a span of each completion, such as http://localhost:4318")},
+    {"otlp-ca-file",
+     STRING(otlp_ca_file, NULL,
+            "PEM file with the authorities that an https:// collector's certificate must be of "
+            "[the system's]")},
     {"log-level", CHOICE(log_level, level_words, "info", "least important level that is logged")},
     {"log-format", CHOICE(log_format, format_words, "text",
                           "how log lines are written; json: an object on each line")},

@@ -38,7 +38,7 @@ struct options {
     char *allowed_origins, *allowed_hosts;
     char *kv_policy, *allowed_kv_policies;
     struct kv_rules kv_rules;                             /* parsed from these two */
-    char *otlp_endpoint;                                  /* NULL: no traces */
+    char *otlp_endpoint, *otlp_ca_file;                   /* NULL: no traces; the system's store */
     char *kv_events, *kv_events_replay, *kv_events_topic; /* NULL: not given */
     char *kv_disk_path;                                   /* NULL: no tier on disk */
     char *filters_file, *pattern_file, *chat_template;

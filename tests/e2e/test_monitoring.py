@@ -1,12 +1,15 @@
-"""config/monitoring: promtool accepts the rules and tries them, and every query of rules and dashboard
-asks for metrics and labels that a server really has."""
+"""config/monitoring: promtool accepts the rules and tries them, every query of rules and dashboard asks for
+metrics and labels that a server really has, and Prometheus itself answers them when it watches two."""
+import http.client
 import json
 import re
 import subprocess
+import time
+import urllib.parse
 
 import pytest
 
-from server import ROOT, Server
+from server import DEVICE, PATIENCE, ROOT, Server, free_port
 
 FOLDER = ROOT / "config" / "monitoring"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
@@ -137,3 +140,103 @@ def test_the_dashboard_is_whole():
             apart = (a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
                      or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"])
             assert apart, (a, b)
+
+
+class Prometheus:
+    """Prometheus with prometheus.yml and its rules, which watches these servers; only its times are shorter."""
+
+    def __init__(self, folder, servers):
+        self.port = free_port()
+        config = (FOLDER / "prometheus.yml").read_text()
+        for line, faster in ((r"scrape_interval: 5s", "scrape_interval: 250ms"),
+                             (r"evaluation_interval: 15s", "evaluation_interval: 250ms"),
+                             ('"replica-a:8000", "replica-b:8000"',
+                              ", ".join(f'"127.0.0.1:{server.port}"' for server in servers))):
+            assert config.count(line) == 1
+            config = config.replace(line, faster)
+        (folder / "prometheus.yml").write_text(config)
+        (folder / "rules.yml").write_text((FOLDER / "rules.yml").read_text())
+        self.log = folder / "prometheus.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                ["prometheus", f"--config.file={folder}/prometheus.yml",
+                 f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{self.port}"],
+                stdout=log, stderr=log)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(30 * PATIENCE)
+
+    def ask(self, path, **arguments):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10 * PATIENCE)
+        try:
+            connection.request("GET", f"/api/v1/{path}?{urllib.parse.urlencode(arguments)}")
+            answer = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def series(self, query):
+        return self.ask("query", query=query)["result"]
+
+    def wait(self, holds, what):
+        deadline = time.monotonic() + 20 * PATIENCE
+        while True:
+            assert self.process.poll() is None and time.monotonic() < deadline, (
+                what, self.log.read_text()[-4000:])
+            try:
+                if holds():
+                    return
+            except (OSError, json.JSONDecodeError):
+                pass  # it does not listen yet, or only says that it is not ready
+            time.sleep(0.05)
+
+
+def everything(server):
+    """Requests of every kind that the dashboard has a panel for."""
+    for _ in range(2):
+        server.complete([300 + i for i in range(1200)], max_tokens=8, ignore_eos=True,
+                        kv_policy={"type": "offload", "selected": 128, "tail": 64})
+        server.complete([900 + i for i in range(400)], max_tokens=8, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """Prometheus when it has seen requests of every kind on two servers, and evaluated its rules since."""
+    folder = tmp_path_factory.mktemp("watched")
+    settings = "--kv-offload-size", "64M", "--prefill", "sparse"
+    with Server(folder, *settings) as one, Server(folder, *settings) as other, \
+            Prometheus(folder, (one, other)) as prometheus:
+        prometheus.wait(lambda: len(prometheus.series("quire_ready == 1")) == 2, "both are seen")
+        everything(one)
+        everything(other)
+        prometheus.wait(lambda: len(prometheus.series("quire:generated_tokens:rate5m > 0")) == 2,
+                        "the rules are evaluated")
+        yield prometheus
+
+
+def test_prometheus_reaches_every_target(watched):
+    targets = watched.ask("targets")["activeTargets"]
+    assert [(t["health"], t["lastError"], t["scrapePool"]) for t in targets] == 2 * [("up", "", "quire")]
+
+
+def test_prometheus_evaluates_every_rule(watched):
+    found = [rule for group in watched.ask("rules")["groups"] for rule in group["rules"]]
+    assert sorted(rule["name"] for rule in found) == sorted(name for name, _ in rules())
+    assert {(rule["health"], rule.get("lastError", "")) for rule in found} == {("ok", "")}
+    assert [rule["name"] for rule in found if rule.get("state", "inactive") != "inactive"] == []
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="the answers are the same")
+@pytest.mark.parametrize("where, query", dashboard_queries() + [
+    (name, name) for name, _ in rules() if name.startswith("quire:")])
+def test_prometheus_has_series_for_each_query(watched, where, query):
+    query = query.replace("$__rate_interval", "1m").replace("$instance", ".*")
+    assert "$" not in query
+    result = watched.series(query)
+    assert result, (where, query)
+    assert all(one["value"][1] != "NaN" for one in result), (where, result)

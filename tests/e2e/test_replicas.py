@@ -1,7 +1,6 @@
 """Two replicas behind nginx, as config/deploy/nginx.conf has it.  scripts/load/replicas.py says what the
 trials are, and tries sglang-router, too."""
 import json
-import shutil
 import subprocess
 import sys
 
@@ -10,7 +9,6 @@ import pytest
 from server import BINARY, DEVICE, PATIENCE, ROOT, SLOW
 
 
-@pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
 @pytest.mark.skipif(SLOW or DEVICE != "cpu", reason="it tries nginx, and takes its time")
 def test_a_killed_replica_and_a_rolling_restart():
     done = subprocess.run(

@@ -1,0 +1,222 @@
+/* http_client.c - see http_client.h. */
+#include "server/http/http_client.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+
+enum { HEAD_BYTES = 1024, LINE_BYTES = 256, PORT_BYTES = 8 };
+
+struct http_client_trust {
+    gnutls_certificate_credentials_t credentials;
+    bool checks; /* the server's certificate */
+};
+
+/* A connection; with TLS gnutls is not NULL. */
+struct link {
+    const struct http_client_request *request;
+    int fd;
+    gnutls_session_t gnutls;
+};
+
+static int refuse(const struct http_client_request *request, const char *why, struct error *err) {
+    return error_set(err, ERR_IO, "%.200s port %u: %.200s", request->host, request->port, why);
+}
+
+/* ---- trust ---- */
+
+int http_client_trust_create_any(struct http_client_trust **out, struct error *err) {
+    struct http_client_trust *trust = calloc(1, sizeof(*trust));
+    if (!trust || gnutls_certificate_allocate_credentials(&trust->credentials) < 0) {
+        free(trust);
+        return error_set(err, ERR_NOMEM, "no memory for TLS");
+    }
+    *out = trust;
+    return 0;
+}
+
+int http_client_trust_create(struct http_client_trust **out, const char *ca_file,
+                             struct error *err) {
+    struct http_client_trust *trust;
+    int rc = http_client_trust_create_any(&trust, err);
+    if (rc) return rc;
+    trust->checks = true;
+    /* Both return how many they have read. */
+    const int n = ca_file ? gnutls_certificate_set_x509_trust_file(trust->credentials, ca_file,
+                                                                   GNUTLS_X509_FMT_PEM)
+                          : gnutls_certificate_set_x509_system_trust(trust->credentials);
+    const char *why = n < 0 ? gnutls_strerror(n) : "it has no certificate";
+    if (n > 0) {
+        *out = trust;
+        return 0;
+    }
+    http_client_trust_destroy(trust);
+    if (ca_file) return error_set(err, ERR_INVALID, "%.200s: %s", ca_file, why);
+    return error_set(err, ERR_INVALID, "the system's store of certificates: %s", why);
+}
+
+void http_client_trust_destroy(struct http_client_trust *trust) {
+    if (!trust) return;
+    gnutls_certificate_free_credentials(trust->credentials);
+    free(trust);
+}
+
+/* ---- a connection ---- */
+
+static int connect_to(const struct addrinfo *address, unsigned wait_s) {
+    const struct timeval wait = {.tv_sec = wait_s};
+    const int fd =
+        socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol);
+    if (fd < 0) return -1;
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)) == 0 &&
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)) == 0 &&
+        connect(fd, address->ai_addr, address->ai_addrlen) == 0)
+        return fd;
+    const int why = errno == EINPROGRESS ? ETIMEDOUT : errno; /* what SO_SNDTIMEO makes of it */
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+static int open_socket(struct link *link, struct error *err) {
+    const struct http_client_request *request = link->request;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *addresses = NULL;
+    char port[PORT_BYTES];
+    snprintf(port, sizeof(port), "%" PRIu16, request->port);
+    const int status = getaddrinfo(request->host, port, &hints, &addresses);
+    if (status) return refuse(request, gai_strerror(status), err);
+    for (const struct addrinfo *one = addresses; one && link->fd < 0; one = one->ai_next)
+        link->fd = connect_to(one, request->wait_s);
+    const int why = errno;
+    freeaddrinfo(addresses);
+    return link->fd < 0 ? refuse(request, strerror(why), err) : 0;
+}
+
+/* Tells GnuTLS which name or address the certificate must be for.  The handshake says the name, too;
+ * it has no place for an address. */
+static int expect_host(struct link *link) {
+    const char *host = link->request->host;
+    unsigned char address[sizeof(struct in6_addr)];
+    const bool is_address =
+        inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+    gnutls_session_set_verify_cert(link->gnutls, host, 0);
+    return is_address ? 0
+                      : gnutls_server_name_set(link->gnutls, GNUTLS_NAME_DNS, host, strlen(host));
+}
+
+/* Says what is wrong with the server's certificate. */
+static int refuse_certificate(struct link *link, struct error *err) {
+    gnutls_datum_t said = {0};
+    const unsigned status = gnutls_session_get_verify_cert_status(link->gnutls);
+    if (gnutls_certificate_verification_status_print(status, GNUTLS_CRT_X509, &said, 0) < 0)
+        return refuse(link->request, "its certificate is not trusted", err);
+    char *text = (char *)said.data;
+    for (size_t n = strlen(text); n > 0 && text[n - 1] == ' '; n--) text[n - 1] = 0;
+    refuse(link->request, text, err);
+    gnutls_free(text);
+    return ERR_IO;
+}
+
+static int begin_tls(struct link *link, struct error *err) {
+    const struct http_client_trust *trust = link->request->trust;
+    int status = gnutls_init(&link->gnutls, GNUTLS_CLIENT | GNUTLS_NO_SIGNAL);
+    if (status >= 0) status = gnutls_set_default_priority(link->gnutls);
+    if (status >= 0)
+        status = gnutls_credentials_set(link->gnutls, GNUTLS_CRD_CERTIFICATE, trust->credentials);
+    if (status >= 0 && trust->checks) status = expect_host(link);
+    if (status < 0) return refuse(link->request, gnutls_strerror(status), err);
+    gnutls_transport_set_int(link->gnutls, link->fd);
+    gnutls_handshake_set_timeout(link->gnutls, 1000 * link->request->wait_s);
+    do status = gnutls_handshake(link->gnutls);
+    while (status < 0 && !gnutls_error_is_fatal(status));
+    if (status == GNUTLS_E_CERTIFICATE_VERIFICATION_ERROR) return refuse_certificate(link, err);
+    return status < 0 ? refuse(link->request, gnutls_strerror(status), err) : 0;
+}
+
+static void link_close(struct link *link) {
+    if (link->gnutls) gnutls_deinit(link->gnutls);
+    if (link->fd >= 0) close(link->fd);
+}
+
+static bool link_send(struct link *link, const char *data, size_t n) {
+    while (n > 0) {
+        const ssize_t sent = link->gnutls ? gnutls_record_send(link->gnutls, data, n)
+                                          : send(link->fd, data, n, MSG_NOSIGNAL);
+        if (sent <= 0) return false;
+        data += sent;
+        n -= (size_t)sent;
+    }
+    return true;
+}
+
+/* Returns 0 at the end, and a negative number when nothing comes in time. */
+static ssize_t link_read(struct link *link, char *data, size_t n) {
+    if (!link->gnutls) return recv(link->fd, data, n, 0);
+    /* GnuTLS says "again" also after records of its own, such as a session's ticket. */
+    const double until_s = clock_seconds() + link->request->wait_s;
+    ssize_t got;
+    do got = gnutls_record_recv(link->gnutls, data, n);
+    while (got < 0 && !gnutls_error_is_fatal((int)got) && clock_seconds() < until_s);
+    return got;
+}
+
+/* Reads up to the first line end, or as much as comes. */
+static void link_read_line(struct link *link, char line[LINE_BYTES]) {
+    size_t n = 0;
+    for (ssize_t more = 1; more > 0 && n + 1 < LINE_BYTES && !memchr(line, '\n', n);) {
+        more = link_read(link, line + n, LINE_BYTES - 1 - n);
+        if (more > 0) n += (size_t)more;
+    }
+    line[n] = 0;
+}
+
+/* ---- a request ---- */
+
+/* Returns the length of the request's head, or 0 when it is too long. */
+static size_t write_head(char head[HEAD_BYTES], const struct http_client_request *request) {
+    char length[96] = "";
+    if (request->body)
+        snprintf(length, sizeof(length),
+                 "Content-Type: application/json\r\nContent-Length: %zu\r\n", request->n_body);
+    const int n =
+        snprintf(head, HEAD_BYTES, "%s %s HTTP/1.1\r\nHost: %s\r\n%sConnection: close\r\n\r\n",
+                 request->body ? "POST" : "GET", request->path, request->authority, length);
+    return n < HEAD_BYTES ? (size_t)n : 0;
+}
+
+static int exchange(unsigned *status, struct link *link, struct error *err) {
+    const struct http_client_request *request = link->request;
+    char head[HEAD_BYTES], line[LINE_BYTES];
+    const size_t n_head = write_head(head, request);
+    if (!n_head) return refuse(request, "its name and path are too long", err);
+    if (!link_send(link, head, n_head) ||
+        (request->body && !link_send(link, request->body, request->n_body)))
+        return refuse(request, "it takes no request", err);
+    link_read_line(link, line);
+    if (sscanf(line, "HTTP/1.%*1[01] %3u", status) == 1) return 0;
+    return refuse(request, line[0] ? "what answers does not speak HTTP" : "no answer", err);
+}
+
+int http_client_ask(unsigned *status, const struct http_client_request *request,
+                    struct error *err) {
+    struct link link = {.request = request, .fd = -1};
+    int rc = open_socket(&link, err);
+    if (!rc && request->trust) rc = begin_tls(&link, err);
+    if (!rc) rc = exchange(status, &link, err);
+    link_close(&link);
+    return rc;
+}
