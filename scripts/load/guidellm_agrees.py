@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Measures a running server with loadtest.py and with guidellm in turn, and compares their medians.
+"""Measures a running server with loadtest.py and with guidellm in turn, and compares each pair of runs.
 
     python3 -m venv VENV && VENV/bin/pip install guidellm
     scripts/load/guidellm_agrees.py --url http://127.0.0.1:8000 --guidellm VENV/bin/guidellm
 
-Both keep --clients requests going, with prompts of --prompt-tokens and answers of --max-tokens.  The runs
-alternate, so that a machine that gets slower is slower for both; the first of each is not counted.  The
-rate of tokens is taken from guidellm's records of requests: all tokens over the time from the first start
-to the last end, as loadtest.py does.  Prints CSV; exits 1 when a median differs by more than --within."""
+Both keep --clients requests going, with prompts of --prompt-tokens and answers of --max-tokens.  The two
+runs of a pair follow each other, and take turns in being first, so that a machine that gets slower is
+slower for both; the first pair is not counted.  The rate of tokens is taken from guidellm's records of
+requests: all tokens over the time from the first start to the last end, as loadtest.py does.  Prints CSV:
+medians of both, the median of the pairs' differences with its quartiles, and the spread of each program's
+runs.  Exits 1 when such a median is more than --within."""
 import argparse
 import json
 import os
@@ -70,7 +72,7 @@ def parse_arguments():
     parser.add_argument("--guidellm", required=True, help="its program")
     parser.add_argument("--tokenizer", default=ROOT / "models" / "quire-31m",
                         help="folder of the served model's tokenizer")
-    parser.add_argument("--runs", type=int, default=5, help="of each (default %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="of each, at least 2 (default %(default)s)")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--prompt-tokens", type=int, default=128)
@@ -81,21 +83,35 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def measure_pairs(options):
+    """[(loadtest's figures, guidellm's)]"""
+    pairs = []
+    for run in range(options.runs + 1):
+        first, second = with_loadtest, with_guidellm
+        if run % 2:
+            first, second = second, first
+        figures = {program: program(options, 1000 + run) for program in (first, second)}
+        pairs.append((figures[with_loadtest], figures[with_guidellm]))
+    return pairs[1:]
+
+
+def spread(values):
+    return 100 * (max(values) - min(values)) / statistics.median(values)
+
+
 def main():
     options = parse_arguments()
-    ours, theirs = [], []
-    for run in range(options.runs + 1):
-        ours.append(with_loadtest(options, 1000 + run))
-        theirs.append(with_guidellm(options, 2000 + run))
+    pairs = measure_pairs(options)
     good = True
-    print("figure,loadtest,guidellm,difference_percent,spread_loadtest_percent,spread_guidellm_percent")
-    for name in ours[0]:
-        values = [[run[name] for run in runs[1:]] for runs in (ours, theirs)]
-        mine, other = map(statistics.median, values)
-        spreads = [100 * (max(some) - min(some)) / statistics.median(some) for some in values]
-        good = good and abs(mine / other - 1) <= options.within
-        print(f"{name},{mine:.2f},{other:.2f},{100 * (mine / other - 1):.2f},"
-              f"{spreads[0]:.1f},{spreads[1]:.1f}")
+    print("figure,loadtest,guidellm,difference_percent,lower_quartile,upper_quartile,"
+          "spread_loadtest_percent,spread_guidellm_percent")
+    for name in pairs[0][0]:
+        ours, theirs = ([pair[i][name] for pair in pairs] for i in (0, 1))
+        differences = [100 * (mine / other - 1) for mine, other in zip(ours, theirs)]
+        low, median, high = statistics.quantiles(differences, n=4)
+        good = good and abs(median) <= 100 * options.within
+        print(f"{name},{statistics.median(ours):.2f},{statistics.median(theirs):.2f},{median:.2f},"
+              f"{low:.2f},{high:.2f},{spread(ours):.1f},{spread(theirs):.1f}")
     return 0 if good else 1
 
 
