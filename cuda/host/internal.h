@@ -298,13 +298,7 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
 void attention_close(struct cuda_backend *cuda); /* allowed when nothing is open */
 
-/* kv/prompt_copies.c.  The pages that kernels read for a layer's prompts: the pool's own, or copies
- * of them as they are now. */
-struct prompt_pages {
-    struct kv_pool kv;
-    const struct device_step *step; /* names the pages, */
-    const int32_t *table;           /* as does this, the layer's block table */
-};
+/* kv/prompt_copies.c.  A layer's prompts as they are now. */
 struct prompt_view {
     struct prompt_pages stored; /* of prompts whose keys are as attention wants them */
     struct prompt_pages ranked; /* of the others, */

@@ -201,10 +201,12 @@ struct attn_simple_params {
     struct sparse_view sparse;
 };
 
-/* A pool of prompts' pages, and the step that names them. */
-struct prompt_keys {
+/* The pages that kernels read for a layer's prompts: the pool's own, or copies of them
+ * (kv/prompt_copies.c). */
+struct prompt_pages {
     struct kv_pool kv;
-    const struct device_step *step;
+    const struct device_step *step; /* names the pages, */
+    const int32_t *table;           /* as does this, the layer's block table */
 };
 
 /* Eviction from a bounded cache: evict_decode.cu, evict_scores.cu, evict_chunk.cu; also
@@ -218,10 +220,10 @@ struct evict_params {
     struct score_scale scale;
     struct attn_stats attn_stats; /* of the same layer's attention */
     struct key_rotations rotations;
-    /* Where launch_evict_scores() and launch_evict_chunk() read keys: of prompts whose keys are
-     * stored after RoPE, and of the others (kv/prompt_copies.c). */
-    struct prompt_keys stored, ranked;
-    bool is_rotated; /* the others' keys, where they are read */
+    /* The keys that launch_evict_scores() and launch_evict_chunk() read: those of prompts that
+     * store them after RoPE, and the others'. */
+    struct prompt_pages stored, ranked;
+    bool is_rotated; /* the others' keys, in these pages */
 };
 
 /* Copies of the pages that prompts have in a layer: all of them, or only those with keys that are

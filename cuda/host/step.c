@@ -84,7 +84,7 @@ static void pack_rows(struct mirror *block, const struct step *step, struct devi
             row_seq[step->seqs[i].first_row + j] = (int32_t)i;
 }
 
-/* Where a layer's lists of pages go. */
+/* A layer's lists of pages, and the arrays that take them. */
 struct lists {
     const struct step *step;
     uint32_t layer;

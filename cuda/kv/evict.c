@@ -98,8 +98,8 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
         const int rc =
             prompt_copies_open(cuda, args->kv, args->layer, &params.rotations, &view, err);
         if (rc) return rc;
-        params.stored = (struct prompt_keys){view.stored.kv, view.stored.step};
-        params.ranked = (struct prompt_keys){view.ranked.kv, view.ranked.step};
+        params.stored = view.stored;
+        params.ranked = view.ranked;
         params.is_rotated = view.is_rotated;
     }
     return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk", err);

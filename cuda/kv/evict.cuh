@@ -59,12 +59,16 @@ static __device__ __forceinline__ const int32_t *pages_of(const struct device_st
            step.table_at[(size_t)layer * step.n_seqs + seq];
 }
 
-/* Returns where a prompt's keys are read; *rotates: they must be rotated there. */
-static __device__ __forceinline__ const struct prompt_keys &keys_of(const struct evict_params &p,
-                                                                    const struct device_budget &b,
-                                                                    bool *rotates) {
-    *rotates = b.cache_positions && !p.is_rotated;
+/* Returns the pages from which a prompt's keys are read. */
+static __device__ __forceinline__ const struct prompt_pages &keys_of(
+    const struct evict_params &p, const struct device_budget &b) {
     return b.cache_positions ? p.ranked : p.stored;
+}
+
+/* Says whether keys must be rotated when they are read from there. */
+static __device__ __forceinline__ bool must_rotate(const struct evict_params &p,
+                                                   const struct device_budget &b) {
+    return b.cache_positions && !p.is_rotated;
 }
 
 /* ---- eviction order ---- */

@@ -197,8 +197,8 @@ static __device__ bool is_listed(const struct item &item, uint32_t slot) {
  * group, with a whole warp.  In prompts a slot's number is its rank. */
 static __device__ float last_share(const struct evict_params &p, const struct item &item,
                                    const int32_t *key_pages, uint32_t slot) {
-    bool rotates;
-    const struct kv_pool &kv = keys_of(p, *item.budget, &rotates).kv;
+    const struct kv_pool &kv = keys_of(p, *item.budget).kv;
+    const bool rotates = must_rotate(p, *item.budget);
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
                    group = p.n_heads / p.kv.n_kv_heads;
     const size_t key =
@@ -231,8 +231,7 @@ static __device__ float last_share(const struct evict_params &p, const struct it
 static __device__ void lose_unlisted(const struct evict_params &p, const struct item &item,
                                      uint32_t seq, struct plan *plan) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    bool rotates;
-    const int32_t *key_pages = pages_of(*keys_of(p, *item.budget, &rotates).step, p.layer, seq);
+    const int32_t *key_pages = pages_of(*keys_of(p, *item.budget).step, p.layer, seq);
     struct kv_page_state *first = page_state(p.kv, item.pages[0], item.kv_head);
     float given = 0.0f, term = 0.0f;
     for (uint32_t slot = warp; slot < item.n_slots; slot += N_WARPS) {

@@ -43,7 +43,8 @@ static __device__ __forceinline__ bool work_of(const struct evict_params &p, str
     w->budget = budget_of(s, seq);
     const int n_slots = s.n_slots[(size_t)p.layer * s.n_seqs + seq];
     if (!w->budget || w->budget->score == KV_SCORE_NONE || base >= n_slots) return false;
-    const struct prompt_keys &keys = keys_of(p, *w->budget, &w->rotates);
+    const struct prompt_pages &keys = keys_of(p, *w->budget);
+    w->rotates = must_rotate(p, *w->budget);
     w->keys = static_cast<const char *>(keys.kv.base) +
               (size_t)pages_of(*keys.step, p.layer, seq)[blockIdx.x] * keys.kv.page_bytes;
     w->state = page_state(p.kv, pages_of(s, p.layer, seq)[blockIdx.x], blockIdx.y);
