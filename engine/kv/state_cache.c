@@ -94,7 +94,10 @@ uint64_t state_cache_hash(const struct state_cache *cache, const struct kv_state
     siphash_init(&hash, cache->key);
     for (size_t i = 0; i < sizeof(words.words) / sizeof(*words.words); i++)
         siphash_absorb(&hash, words.words[i]);
-    for (uint32_t i = 0; i < n_tokens; i++) siphash_absorb(&hash, tokens[i]);
+    siphash_absorb(&hash, n_tokens);
+    for (uint32_t i = 0; i + 1 < n_tokens; i += 2)
+        siphash_absorb(&hash, tokens[i] | (uint64_t)tokens[i + 1] << 32);
+    if (n_tokens % 2) siphash_absorb(&hash, tokens[n_tokens - 1]);
     return siphash_end(&hash) | 1;
 }
 

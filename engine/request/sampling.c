@@ -123,19 +123,32 @@ static int grow_table(struct sampling_state *state) {
     return 0;
 }
 
-int sampling_state_count(struct sampling_state *state, uint32_t token, bool generated) {
-    if (!state->counting) return 0;
-    if (!state->slots || state->n_counts == (state->slot_mask + 1) / 2) {
-        int code = grow_table(state);
-        if (code) return code;
-    }
+/* Returns the token's count, a new one if it has none; NULL: no memory. */
+static struct token_count *count_of(struct sampling_state *state, uint32_t token) {
+    if ((!state->slots || state->n_counts == (state->slot_mask + 1) / 2) && grow_table(state))
+        return NULL;
     uint32_t *index = &state->slots[find_slot(state, token)];
     if (*index == UINT32_MAX) {
         *index = state->n_counts++;
         state->counts[*index] = (struct token_count){.token = token};
     }
-    if (generated) state->counts[*index].n_output++;
-    else state->counts[*index].in_prompt = true;
+    return &state->counts[*index];
+}
+
+int sampling_state_count_prompt(struct sampling_state *state, const uint32_t *tokens, uint32_t n) {
+    for (uint32_t i = 0; i < n && state->counting; i++) {
+        struct token_count *count = count_of(state, tokens[i]);
+        if (!count) return ERR_NOMEM;
+        count->in_prompt = true;
+    }
+    return 0;
+}
+
+int sampling_state_count(struct sampling_state *state, uint32_t token) {
+    if (!state->counting) return 0;
+    struct token_count *count = count_of(state, token);
+    if (!count) return ERR_NOMEM;
+    count->n_output++;
     return 0;
 }
 

@@ -29,8 +29,9 @@ int sampling_state_init(struct sampling_state *state, const struct sampling_para
                         const uint32_t *eos, uint32_t n_eos);
 void sampling_state_fini(struct sampling_state *state);
 
-/* Counts a token of the prompt, or a generated one, for the penalties.  ERR_NOMEM. */
-int sampling_state_count(struct sampling_state *state, uint32_t token, bool generated);
+/* Counts the tokens of the prompt, or a generated one, for the penalties.  ERR_NOMEM. */
+int sampling_state_count_prompt(struct sampling_state *state, const uint32_t *tokens, uint32_t n);
+int sampling_state_count(struct sampling_state *state, uint32_t token);
 
 /* Returns the row that samples generated token number n_generated (from 0). */
 struct sample_row sampling_row(const struct sampling_state *state, uint32_t logit_row,

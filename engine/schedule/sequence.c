@@ -45,8 +45,7 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     if (code) return code;
     code = output_init(&seq->output, shared->tokenizer, &seq->params);
     if (code) return code;
-    for (uint32_t i = 0; i < seq->n_prompt && !code; i++)
-        code = sampling_state_count(&seq->sampling, seq->tokens[i], false);
+    code = sampling_state_count_prompt(&seq->sampling, seq->tokens, seq->n_prompt);
     return code ? code : init_prompt_event(seq);
 }
 
@@ -301,7 +300,7 @@ static int append_token(struct sequence *seq, uint32_t token) {
     constraint_take(&seq->constraint, token);
     if (grow_tokens(seq, seq->n_tokens + 1)) return ERR_NOMEM;
     seq->tokens[seq->n_tokens++] = token;
-    return sampling_state_count(&seq->sampling, token, true);
+    return sampling_state_count(&seq->sampling, token);
 }
 
 /* Appends the sampled token to tokens, counts and output, and judges it.  ERR_NOMEM. */

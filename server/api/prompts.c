@@ -6,6 +6,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/base/digits.h"
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/template/template.h"
@@ -80,9 +81,12 @@ int prompt_list_take_rendered(struct prompt_list *list, struct template_text *te
     return 0;
 }
 
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
 static char peek(struct prompt_reader *r) {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
-        r->at++;
+    while (r->at < r->end && is_space(*r->at)) r->at++;
     return r->at < r->end ? *r->at : 0;
 }
 
@@ -102,44 +106,63 @@ static int next_element(struct prompt_reader *r) {
     return c == ',';
 }
 
+static int grow_tokens(struct prompt_reader *r, struct token_list *tokens) {
+    const size_t capacity = tokens->capacity ? 2 * tokens->capacity : 64;
+    uint32_t *ids = realloc(tokens->ids, capacity * sizeof(*ids));
+    if (!ids) return no_memory(r->err);
+    tokens->ids = ids;
+    tokens->capacity = capacity;
+    return 0;
+}
+
 static int append_token(struct prompt_reader *r, struct token_list *tokens, uint32_t id) {
     if (++r->n_tokens > PROMPTS_MAX_TOKENS) {
         return api_error_set(r->err, 400, NULL, r->param, "%s holds more than %d token ids",
                              r->param, PROMPTS_MAX_TOKENS);
     }
-    if (tokens->n == tokens->capacity) {
-        const size_t capacity = tokens->capacity ? 2 * tokens->capacity : 64;
-        uint32_t *ids = realloc(tokens->ids, capacity * sizeof(*ids));
-        if (!ids) return no_memory(r->err);
-        tokens->ids = ids;
-        tokens->capacity = capacity;
-    }
+    if (tokens->n == tokens->capacity && grow_tokens(r, tokens)) return ERR_NOMEM;
     tokens->ids[tokens->n++] = id;
     return 0;
 }
 
-/* Reads one JSON integer in [0, n_vocab).  `1.0`, `1e3` and `01` are not integers here. */
+static int refuse_token(struct prompt_reader *r, const char *start) {
+    return api_error_set(r->err, 400, NULL, r->param,
+                         "%s: token id %.*s is out of range, the vocabulary has %u tokens",
+                         r->param, (int)(r->at - start > 24 ? 24 : r->at - start), start,
+                         r->n_vocab);
+}
+
+/* Reads one JSON integer in [0, n_vocab).  `1.0`, `1e3` and `01` are not integers here.  The array
+ * is balanced, so its last bracket ends the digits of the last number. */
 static int read_token(struct prompt_reader *r, struct token_list *tokens) {
     peek(r);
-    const char *start = r->at;
-    const bool negative = r->at < r->end && *r->at == '-';
-    if (negative) r->at++;
-    const char *digits = r->at;
+    const char *start = r->at, *at = start;
+    const bool negative = *at == '-';
+    if (negative) at++;
+    const char *digits = at;
     uint64_t id = 0;
-    for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++) {
-        if (id < UINT32_MAX) id = id * 10 + (uint64_t)(*r->at - '0');
-    }
-    const bool leading_zero = r->at - digits > 1 && *digits == '0';
-    const char after = r->at < r->end ? *r->at : 0;
-    if (r->at == digits || leading_zero || after == '.' || after == 'e' || after == 'E')
-        return malformed(r);
-    if ((negative && id > 0) || id >= r->n_vocab) {
-        return api_error_set(r->err, 400, NULL, r->param,
-                             "%s: token id %.*s is out of range, the vocabulary has %u tokens",
-                             r->param, (int)(r->at - start > 24 ? 24 : r->at - start), start,
-                             r->n_vocab);
-    }
+    for (; (uint8_t)(*at - '0') <= 9; at++)
+        if (id < UINT32_MAX) id = id * 10 + (uint64_t)(*at - '0');
+    const bool leading_zero = at - digits > 1 && *digits == '0';
+    r->at = at;
+    if (at == digits || leading_zero || *at == '.' || *at == 'e' || *at == 'E') return malformed(r);
+    if ((negative && id > 0) || id >= r->n_vocab) return refuse_token(r, start);
     return append_token(r, tokens, (uint32_t)id);
+}
+
+/* Reads `digits, digits, …` as far as that goes, eight bytes at a time, and stops before an element
+ * that read_token() must judge.  A comma is not the array's last byte. */
+static int read_plain_tokens(struct prompt_reader *r, struct token_list *tokens) {
+    const char *at = r->at;
+    uint32_t id;
+    int rc = 0;
+    for (unsigned n; !rc && (n = digits_read(at, r->end, &id)) > 0;) {
+        if (at[n] != ',' || (n > 1 && *at == '0') || id >= r->n_vocab) break;
+        rc = append_token(r, tokens, id);
+        at += n + (at[n + 1] == ' ' ? 2 : 1);
+    }
+    r->at = at;
+    return rc;
 }
 
 /* Reads the elements of an array whose opening bracket has been read. */
@@ -148,7 +171,8 @@ static int read_tokens(struct prompt_reader *r, struct token_list *tokens) {
         return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);
     int rc;
     do {
-        rc = read_token(r, tokens);
+        rc = read_plain_tokens(r, tokens);
+        if (!rc) rc = read_token(r, tokens);
         if (!rc) rc = next_element(r);
     } while (rc == 1);
     return rc;

@@ -152,6 +152,26 @@ static void prompts_come_in_four_kinds(void **state) {
     completion_request_fini(&q);
 }
 
+/* Long lists are read by blocks, whatever stands between their numbers. */
+static void a_long_list_may_be_spaced_in_any_way(void **state) {
+    (void)state;
+    static const char *const between[] = {",", ", ", " ,", ",  ", ",\n", "\t,\r\n ", ",\n\n\n    "};
+    enum { N = 500 };
+    for (size_t way = 0; way < sizeof(between) / sizeof(*between); way++) {
+        static char body[N * 16 + 64];
+        char *at = body + snprintf(body, sizeof(body), "{\"prompt\":[0");
+        for (int i = 1; i < N; i++) at += sprintf(at, "%s%d", between[way], i * 7 % FAKE_N_VOCAB);
+        strcpy(at, "]}");
+        struct completion_request q;
+        struct api_error err;
+        assert_int_equal(parse(body, &q, &err), 0);
+        assert_int_equal(q.prompts.items[0].tokens.n, N);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(q.prompts.items[0].tokens.ids[i], i * 7 % FAKE_N_VOCAB);
+        completion_request_fini(&q);
+    }
+}
+
 struct bad {
     const char *members, *param;
     unsigned status;
@@ -280,6 +300,33 @@ static void bad_members_are_refused_by_name(void **state) {
         snprintf(body, sizeof(body), "{\"prompt\":\"hi\",%s}", bad_members[i].members);
         check_bad(body, bad_members[i].param, bad_members[i].status);
     }
+}
+
+static void a_bad_number_is_refused_anywhere_in_a_long_list(void **state) {
+    (void)state;
+    static const char *const numbers[] = {"257",
+                                          "01",
+                                          "1.0",
+                                          "1e1",
+                                          "-1",
+                                          "99999999",
+                                          "+1",
+                                          "1 2",
+                                          "0x1",
+                                          "",
+                                          "[2]",
+                                          "1:",
+                                          "99999999999999999999999999"};
+    enum { N = 40 };
+    for (size_t k = 0; k < sizeof(numbers) / sizeof(*numbers); k++)
+        for (int place = 0; place < N; place++) {
+            char body[N * 8 + 64];
+            char *at = body + snprintf(body, sizeof(body), "{\"prompt\":[");
+            for (int i = 0; i < N; i++)
+                at += sprintf(at, "%s%s", i ? "," : "", i == place ? numbers[k] : "65");
+            strcpy(at, "]}");
+            check_bad(body, "prompt", 400);
+        }
 }
 
 static void bad_prompts_are_refused(void **state) {
@@ -594,6 +641,8 @@ int main(void) {
         cmocka_unit_test(values_land_where_they_belong),
         cmocka_unit_test(streaming_options_are_read),
         cmocka_unit_test(prompts_come_in_four_kinds),
+        cmocka_unit_test(a_long_list_may_be_spaced_in_any_way),
+        cmocka_unit_test(a_bad_number_is_refused_anywhere_in_a_long_list),
         cmocka_unit_test(bad_members_are_refused_by_name),
         cmocka_unit_test(bad_prompts_are_refused),
         cmocka_unit_test(sequences_are_bounded),
