@@ -151,15 +151,19 @@ static int read_token(struct prompt_reader *r, struct token_list *tokens) {
 }
 
 /* Reads `digits, digits, …` as far as that goes, eight bytes at a time, and stops before an element
- * that read_token() must judge.  A comma is not the array's last byte. */
+ * that read_token() must judge.  What stands between the first two numbers is expected between all:
+ * so the place of the next number depends on the digits alone.  A comma is not the array's last
+ * byte. */
 static int read_plain_tokens(struct prompt_reader *r, struct token_list *tokens) {
     const char *at = r->at;
+    size_t gap = 0;
     uint32_t id;
     int rc = 0;
-    for (unsigned n; !rc && (n = digits_read(at, r->end, &id)) > 0;) {
+    for (unsigned n; !rc && (n = digits_read(at, r->end, &id)) > 0; at += n + gap) {
         if (at[n] != ',' || (n > 1 && *at == '0') || id >= r->n_vocab) break;
+        if (gap == 0) gap = at[n + 1] == ' ' ? 2 : 1;
+        if (gap == 2 && at[n + 1] != ' ') break;
         rc = append_token(r, tokens, id);
-        at += n + (at[n + 1] == ' ' ? 2 : 1);
     }
     r->at = at;
     return rc;
