@@ -47,7 +47,7 @@ struct device_budget {
     float decay;
     uint32_t window, pooling, kernel; /* pooling: enum kv_pooling */
     uint32_t cache_positions;
-    uint32_t n_before, score_row, begins_chunk, reorders, compress;
+    uint32_t n_before, score_row, begins_chunk, compress;
     int32_t scores_at; /* its first slot in each KV head's scores; -1: it needs none */
 };
 
@@ -209,8 +209,7 @@ struct prompt_pages {
     const int32_t *table;           /* as does this, the layer's block table */
 };
 
-/* Eviction from a bounded cache: evict_decode.cu, evict_scores.cu, evict_chunk.cu; also
- * evict_order.cu. */
+/* Eviction from a bounded cache: evict_decode.cu, evict_scores.cu, evict_chunk.cu. */
 struct evict_params {
     const struct device_step *step;
     const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
@@ -224,6 +223,13 @@ struct evict_params {
      * store them after RoPE, and the others'. */
     struct prompt_pages stored, ranked;
     bool is_rotated; /* the others' keys, in these pages */
+};
+
+/* Full bounded caches, one in each layer: evict_order.cu. */
+struct order_params {
+    struct kv_pool kv;
+    const int32_t *table; /* [n_layers][layer_pages] */
+    uint32_t layer_pages, n_layers, capacity;
 };
 
 /* Copies of the pages that prompts have in a layer: all of them, or only those with keys that are
@@ -317,9 +323,7 @@ cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows,
 cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, uint32_t max_slots,
                                 struct launch launch);
 cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs, struct launch launch);
-/* Orders the tokens of the sequences that the step reorders, in all layers. */
-cudaError_t launch_evict_order(const struct device_step *step, const struct kv_pool *kv,
-                               uint32_t n_layers, uint32_t n_seqs, struct launch launch);
+cudaError_t launch_evict_order(const struct order_params *p, struct launch launch);
 /* Computes totals [n_seqs]. */
 cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_pool *kv,
                                 struct evict_total *totals, uint32_t n_seqs, struct launch launch);

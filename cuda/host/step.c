@@ -167,7 +167,6 @@ static int32_t pack_budgets(struct mirror *block, const struct step *step,
                                        .n_before = seq->n_before,
                                        .score_row = seq->score_row,
                                        .begins_chunk = seq->begins_chunk,
-                                       .reorders = seq->reorders,
                                        .compress = seq->compress,
                                        .scores_at = -1};
         if (!needs_scores(step, i)) continue;

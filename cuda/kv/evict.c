@@ -11,6 +11,8 @@
  * Memory: reserved for the largest step; without reserve(), grown to the largest seen. */
 #include "cuda/host/internal.h"
 
+#include <string.h>
+
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
@@ -105,13 +107,24 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
     return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk", err);
 }
 
-static int evict_order(struct backend *be, const struct kv_pool *kv, struct error *err) {
+/* Sends the lists in the args of the step that began last. */
+static int evict_order(struct backend *be, const struct kv_pool *kv, const struct kv_view *layers,
+                       uint32_t n_layers, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    if (!cuda->step.budgets) return 0;
-    return cuda_check(cuda,
-                      launch_evict_order(cuda->device_step, kv, cuda->step.n_layers,
-                                         cuda->step.n_seqs, launch_of(cuda)),
-                      "evict_order", err);
+    const size_t n_pages = kv_n_pages(layers[0].n_slots), bytes = n_pages * sizeof(int32_t);
+    struct args room;
+    int rc = host_pool_await(cuda, err);
+    if (!rc) rc = args_take(cuda, n_layers * bytes, &room, err);
+    if (rc) return rc;
+    for (uint32_t l = 0; l < n_layers; l++) memcpy(room.host + l * bytes, layers[l].pages, bytes);
+    rc = args_send(cuda, &room, room.device, n_layers * bytes, err);
+    if (rc) return rc;
+    const struct order_params params = {.kv = *kv,
+                                        .table = (const int32_t *)room.device,
+                                        .layer_pages = (uint32_t)n_pages,
+                                        .n_layers = n_layers,
+                                        .capacity = layers[0].n_slots - 1};
+    return cuda_check(cuda, launch_evict_order(&params, launch_of(cuda)), "evict_order", err);
 }
 
 static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,

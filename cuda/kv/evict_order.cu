@@ -17,7 +17,7 @@
  * than the list goes in parts: each begins with the cycle's first slot, which holds what the last
  * part has moved out.
  *
- * Grid:   one block per (KV head, layer, sequence); sequences that are not reordered end at once.
+ * Grid:   one block per (KV head, layer).
  * Shared: the list, 8 KB, and the ranks of all slots, up to 36 KB; more ranks stay where they are.
  * Bound:  memory: all tokens are read and written twice; before that, one rank after the other.
  * Oracle: engine/cpu/, bit-exact. */
@@ -181,18 +181,14 @@ static __device__ __forceinline__ void mirror(const struct kv_pool &kv, const st
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK)
-    evict_order_kernel(const struct device_step *step, const struct kv_pool kv) {
+static __global__ void __launch_bounds__(BLOCK) evict_order_kernel(const struct order_params p) {
     __shared__ uint32_t shared_ranks[MOST_SHARED_RANKS];
     __shared__ struct list list;
-    const struct device_step &s = *step;
-    const uint32_t layer = blockIdx.y, seq = blockIdx.z;
+    const struct kv_pool &kv = p.kv;
+    const struct item item = {p.table + (size_t)blockIdx.y * p.layer_pages, blockIdx.x, p.capacity,
+                              p.capacity < MOST_SHARED_RANKS ? shared_ranks : nullptr};
     let_next_start();
     wait_for_previous();
-    const struct device_budget *budget = budget_of(s, seq);
-    if (!budget || !budget->reorders) return;
-    const struct item item = {pages_of(s, layer, seq), blockIdx.x, budget->capacity,
-                              budget->capacity < MOST_SHARED_RANKS ? shared_ranks : nullptr};
     struct walk walk = {};
     read_ranks(kv, item);
     for (;;) {
@@ -207,12 +203,11 @@ static __global__ void __launch_bounds__(BLOCK)
     write_ranks(kv, item);
 }
 
-cudaError_t launch_evict_order(const struct device_step *step, const struct kv_pool *kv,
-                               uint32_t n_layers, uint32_t n_seqs, struct launch launch) {
-    if (n_seqs == 0) return cudaSuccess;
-    const dim3 grid(kv->n_kv_heads, n_layers, n_seqs);
-    const bool by_16_bytes = kv->head_dim * element_bytes(kv->dtype) % sizeof(uint4) == 0;
+cudaError_t launch_evict_order(const struct order_params *p, struct launch launch) {
+    if (p->n_layers == 0) return cudaSuccess;
+    const dim3 grid(p->kv.n_kv_heads, p->n_layers);
+    const bool by_16_bytes = p->kv.head_dim * element_bytes(p->kv.dtype) % sizeof(uint4) == 0;
     return launch_kernel(launch,
                          by_16_bytes ? evict_order_kernel<uint4> : evict_order_kernel<uint8_t>,
-                         grid, BLOCK, 0, step, *kv);
+                         grid, BLOCK, 0, *p);
 }

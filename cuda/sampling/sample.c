@@ -152,7 +152,7 @@ int cuda_sample(struct backend *be, const struct sample_args *args, struct error
 }
 
 /* Reserves args for the lists of any one row, or for all rows' lists where they are short, and all
- * rows' masks. */
+ * rows' masks; also for the pages of a bounded cache that is put in order (kv/evict.c). */
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     if (limits->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, ERR_UNSUPPORTED, "cuda: a vocabulary of %u tokens, more than %d",
@@ -165,7 +165,8 @@ int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
     size_t bytes = limits->max_logit_rows * short_row;
     if (bytes < row_bytes(&longest, n_vocab)) bytes = row_bytes(&longest, n_vocab);
     if (limits->tracked)
-        bytes += limits->max_seqs * sizeof(struct evict_total) + EVICT_TOTALS_ALIGN;
+        bytes += limits->max_seqs * sizeof(struct evict_total) + EVICT_TOTALS_ALIGN +
+                 (size_t)limits->n_layers * limits->max_seq_pages * sizeof(int32_t);
     int rc = inflight_reserve(cuda, bytes + GATHER_ROW_BYTES * limits->max_logit_rows, err);
     if (!rc) rc = sampled_reserve(cuda, limits->max_rows, err);
     if (rc) return rc;

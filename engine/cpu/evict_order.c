@@ -6,7 +6,7 @@
  *   sources 0 2 4 1        where each slot's token comes from
  *
  * Keys, then values, then states are gathered in scratch memory and copied back.  Every task has a
- * KV head of a sequence's layer to itself. */
+ * KV head of a layer to itself. */
 #include "engine/cpu/evict_order.h"
 
 #include <string.h>
@@ -22,6 +22,7 @@
 struct order_job {
     struct cpu_backend *cpu;
     const struct kv_pool *kv;
+    const struct kv_view *layers;
 };
 
 struct order_head {
@@ -121,40 +122,30 @@ static void order_head(const struct order_head *h) {
 
 static void order_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct order_job *job = ctx;
-    const struct step *step = job->cpu->step;
-    const uint32_t n_kv = job->kv->n_kv_heads;
-    const uint32_t layer = task / n_kv % step->n_layers;
-    const struct step_seq *seq = &step->seqs[task / n_kv / step->n_layers];
-    if (!step_budget(seq, layer) || !seq->reorders) return;
-    const uint32_t capacity = seq->budget->capacity;
+    const struct kv_view *layer = &job->layers[task / job->kv->n_kv_heads];
+    const uint32_t capacity = layer->n_slots - 1;
     char *scratch = scratch_of(job->cpu, worker);
     const struct order_head h = {.kv = job->kv,
-                                 .pages = seq->layers[layer].pages,
-                                 .kv_head = task % n_kv,
+                                 .pages = layer->pages,
+                                 .kv_head = task % job->kv->n_kv_heads,
                                  .capacity = capacity,
                                  .sources = (uint32_t *)scratch,
                                  .gathered = scratch + capacity * sizeof(uint32_t)};
     order_head(&h);
 }
 
-/* Returns the bytes of scratch memory that a sequence needs: a source for each slot, and its keys in
+/* Returns the bytes of scratch memory that a head needs: a source for each slot, and its keys in
  * whole pages, which are the most that is gathered at a time. */
-static size_t scratch_bytes(const struct kv_pool *kv, const struct step_seq *seq) {
-    if (!seq->budget || !seq->reorders) return 0;
+static size_t scratch_bytes(const struct kv_pool *kv, uint32_t capacity) {
     const size_t element = max_u32((uint32_t)(kv->head_dim * dtype_size(kv->dtype)), 4);
-    return seq->budget->capacity * sizeof(uint32_t) +
-           round_up(seq->budget->capacity, PAGE_TOKENS) * element;
+    return capacity * sizeof(uint32_t) + round_up(capacity, PAGE_TOKENS) * element;
 }
 
-int cpu_evict_order(struct backend *be, const struct kv_pool *kv, struct error *err) {
-    struct order_job job = {(struct cpu_backend *)be, kv};
-    const struct step *step = job.cpu->step;
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < step->n_seqs; i++)
-        bytes = max_u64(bytes, scratch_bytes(kv, &step->seqs[i]));
-    if (bytes == 0) return 0;
-    const int rc = scratch_reserve(job.cpu, bytes, err);
+int cpu_evict_order(struct backend *be, const struct kv_pool *kv, const struct kv_view *layers,
+                    uint32_t n_layers, struct error *err) {
+    struct order_job job = {(struct cpu_backend *)be, kv, layers};
+    const int rc = scratch_reserve(job.cpu, scratch_bytes(kv, layers[0].n_slots - 1), err);
     if (rc < 0) return rc;
-    pool_run(job.cpu->pool, order_task, &job, step->n_seqs * step->n_layers * kv->n_kv_heads);
+    pool_run(job.cpu->pool, order_task, &job, n_layers * kv->n_kv_heads);
     return 0;
 }

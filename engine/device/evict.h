@@ -16,9 +16,9 @@
  * the order of the text.  Each head's state of its tokens (struct kv_page_state) is in their pages,
  * after keys and values.
  *
- * A chunk may also follow generated tokens: the next turn of a conversation.  Then the free slot is
- * closed before its first row is appended (step_seq.reorders): order() moves the kept tokens to the
- * first `capacity` slots, in the order of the text, as after a chunk.
+ * A chunk may also follow generated tokens: the next turn of a conversation.  Before that, order()
+ * closes the free slot: it moves the kept tokens to the first `capacity` slots, in the order of the
+ * text, as after a chunk.
  *
  *   before   A  S  U  . … T
  *   after    A  S  T  … U .                ranks are slots again; the next row's slot is `capacity`
@@ -34,6 +34,7 @@ struct attn_args;
 struct backend;
 struct error;
 struct kv_pool;
+struct kv_view;
 
 /* The least share of the newest query's attention that kept tokens are taken to get, since lost
  * attention is divided by it. */
@@ -89,9 +90,11 @@ struct evict_ops {
      * of a layer, with the same arguments. */
     int (*decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*chunk)(struct backend *be, const struct attn_args *args, struct error *err);
-    /* Orders the tokens of the sequences that the step reorders, in all layers; called right after
-     * step_begin(), and only if there are any. */
-    int (*order)(struct backend *be, const struct kv_pool *kv, struct error *err);
+    /* Orders the tokens of a full cache, which has n_slots = capacity + 1 in each of its layers
+     * (host [n_layers]).  The lists may change as soon as this returns.  Called between steps; no
+     * step in flight has rows of the sequence. */
+    int (*order)(struct backend *be, const struct kv_pool *kv, const struct kv_view *layers,
+                 uint32_t n_layers, struct error *err);
     /* Fills totals, host [step.n_seqs], for the sequences with a budget; called after the last
      * layer, and valid after collect() or sync(). */
     int (*totals)(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,

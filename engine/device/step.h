@@ -32,7 +32,8 @@ struct kv_view {
     const uint32_t *pages; /* host, in slot order: slot s is in pages[s / PAGE_TOKENS] */
     uint32_t n_slots;      /* slots in use once this step's rows have been appended */
     uint32_t append_slot;  /* slot of the sequence's first row; the next rows follow.  For a full
-                              bounded cache KV_FREE_SLOT, with one row and n_slots = capacity + 1 */
+                              bounded cache KV_FREE_SLOT, with one row and n_slots = capacity + 1.
+                              A prompt's first row follows tokens that are in order (evict.h) */
 };
 
 struct step_seq {
@@ -48,8 +49,6 @@ struct step_seq {
     bool begins_chunk;  /* prompts: the first row begins a chunk.  With KV_SCORE_WINDOW, scores from
                            earlier chunks are reset before this step's rows count */
     uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
-    bool reorders;      /* prompts: the kept tokens, `capacity` of them, are put in the order of the
-                           text before the rows are appended */
     bool compress;      /* prompts: the last row ends a chunk.  After this step the first
                            min(n_slots, capacity) slots hold the kept tokens */
     /* NULL: attention is dense.  At most one sequence of a step has this.  It computes a prompt, and

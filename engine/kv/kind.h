@@ -100,6 +100,9 @@ struct kv_kind {
 
     /* Returns how many of each list's first pages hold what the sequence keeps between two steps. */
     uint32_t (*state_pages)(const struct kv_sequence *kv);
+    /* Puts what these pages hold as a prompt finds it that goes on from there, when the sequence has
+     * ended; NULL: it is like that.  ERR_DEVICE. */
+    int (*settle)(struct kv_sequence *kv, struct error *err);
     /* Returns a number that two sequences of one key must agree on, if the one is to go on from the
      * state that the other had after n_tokens tokens, the last `turn` of which began its chunks. */
     uint32_t (*ends_at)(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens);

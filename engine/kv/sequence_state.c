@@ -210,7 +210,10 @@ static bool is_worth_keeping(const struct kv_sequence *kv, uint32_t n_known) {
 bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     struct kv_state *state = kv->ending;
     if (!is_worth_keeping(kv, n_tokens)) return false;
-    const uint32_t n = kind_of(kv)->state_pages(kv);
+    const struct kv_kind *kind = kind_of(kv);
+    /* A device that fails will say so in the next step, too. */
+    if (kind->settle && kind->settle(kv, NULL)) return false;
+    const uint32_t n = kind->state_pages(kv);
     kv_lists_trim(kv, n);
     state->tokens = tokens;
     state->n_tokens = state->turn = kv->n_tokens;

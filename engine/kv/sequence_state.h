@@ -11,10 +11,11 @@
  * The state before the prompt's last token serves those that have the same prompt: the last token
  * is computed anew, for its logits.  So that there is such a moment, the prompt's last row is a step
  * of its own, and the pages are copied before it.  It is as it would be in any prompt that begins
- * like this one.  The state at the end is the sequence's own pages.  A sequence that goes on
+ * like this one.  The state at the end is the sequence's own pages, which are put in order for the
+ * next prompt at once, so that it does not wait for that (kv_kind.settle).  A sequence that goes on
  * from it does so as if its new tokens had been appended to that very sequence: a new turn
- * (kv_sequence.turn).  In a
- * batch-invariant space there is none, because what a text gives must not depend on its history.
+ * (kv_sequence.turn).  In a batch-invariant space there is none, because what a text gives must not
+ * depend on its history.
  *
  * Thread: engine.  Memory: prepare makes what is needed; nothing is allocated afterwards. */
 #ifndef ENGINE_KV_SEQUENCE_STATE_H

@@ -688,21 +688,11 @@ static const struct step_seq *sparse_of(const struct step *step) {
     return NULL;
 }
 
-/* Puts caches into the order of the text where a chunk follows generated tokens. */
-static int run_order(struct decoder *d, const struct step *step, struct error *err) {
-    for (uint32_t i = 0; i < step->n_seqs; i++)
-        if (step->seqs[i].budget && step->seqs[i].reorders)
-            return d->be->ops->evict->order(d->be, d->kv, err);
-    return 0;
-}
-
 /* Runs the step as far as it does not depend on how its rows are sampled. */
 static int run_rows(struct decoder *d, const struct step *step, const struct sample_row *samples,
                     uint32_t n_samples, struct error *err) {
     d->has_logits = is_plain_decode(d, step, samples, n_samples);
-    if (d->has_logits) return run_plain_decode(d, n_samples, err);
-    const int rc = run_order(d, step, err);
-    return rc ? rc : run_layers(d, step->n_rows, err);
+    return d->has_logits ? run_plain_decode(d, n_samples, err) : run_layers(d, step->n_rows, err);
 }
 
 /* Begins a step, if the backend and the pages have what its sequences need. */

@@ -185,7 +185,6 @@ static struct step_seq describe(struct part *p, uint32_t first_row) {
                            .n_before = r->n_done};
     if (!is_prompt(r)) return seq;
     seq.begins_chunk = (r->n_done - r->turn) % r->plan.chunk == 0;
-    seq.reorders = r->n_done == r->turn && r->turn > r->plan.budget.capacity;
     seq.compress = r->n_done + p->n_rows == chunk_end(r);
     seq.score_row = score_row_of(r, p->n_rows);
     return seq;
@@ -257,6 +256,16 @@ static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer
     free(out);
 }
 
+/* Closes the free slot before a turn that follows generated tokens. */
+static void order_before_turn(const struct run *r, const struct kv_pool *kv) {
+    const uint32_t capacity = r->plan.budget.capacity;
+    struct kv_view views[N_LAYERS];
+    if (!is_prompt(r) || r->n_done != r->turn || r->turn <= capacity) return;
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        views[layer] = (struct kv_view){r->pages[layer], capacity + 1, capacity};
+    assert_int_equal(r->be->ops->evict->order(r->be, kv, views, N_LAYERS, NULL), 0);
+}
+
 /* The parts share one pool (the first run's); those that decode come first. */
 static void run_step(struct part *parts, uint32_t n_parts) {
     enum { MOST_PARTS = 4, MOST_ROWS = 2048 };
@@ -269,6 +278,7 @@ static void run_step(struct part *parts, uint32_t n_parts) {
     for (uint32_t i = 0; i < n_parts; i++) {
         const struct run *r = parts[i].run;
         const bool ranks = r->plan.budget.cache_positions;
+        order_before_turn(r, &parts[0].run->kv);
         seqs[i] = describe(&parts[i], step.n_rows);
         step.n_decode += !is_prompt(r);
         for (uint32_t row = 0; row < parts[i].n_rows; row++)
@@ -276,7 +286,6 @@ static void run_step(struct part *parts, uint32_t n_parts) {
     }
     assert_true(step.n_rows <= MOST_ROWS);
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
-    assert_int_equal(be->ops->evict->order(be, &parts[0].run->kv, NULL), 0);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         run_layer(parts, n_parts, layer, step.n_rows);
     assert_int_equal(be->ops->evict->totals(be, &parts[0].run->kv, totals, NULL), 0);

@@ -73,11 +73,22 @@ static uint32_t chunk_end(const struct text *t) {
     return min_u32(t->turn + ((t->n_done - t->turn) / t->chunk + 1) * t->chunk, t->n_prompt);
 }
 
+/* Closes the free slots of a full cache, on both sides. */
+static void order(struct rig *r, struct text *t) {
+    struct error err = {0};
+    const uint32_t capacity = t->budget.capacity;
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        t->views[l] = (struct kv_view){t->pages[l], capacity + 1, capacity};
+    must(cpu->ops->evict->order(cpu, &r->cpu_kv, t->views, N_LAYERS, &err), &err);
+    must(gpu->ops->evict->order(gpu, &r->gpu_kv, t->views, N_LAYERS, &err), &err);
+}
+
 /* A bounded text that has generated some tokens may begin a turn: a prompt behind them. */
-static void begin_turn(struct text *t) {
+static void begin_turn(struct rig *r, struct text *t) {
     if (!t->bounded || is_prompt(t) || t->n_done < t->n_prompt + 8 || random_below(12) > 0) return;
     t->turn = t->n_done;
     t->n_prompt = t->n_done + 1 + random_below(60);
+    if (t->turn > t->budget.capacity) order(r, t);
 }
 
 static struct step_seq describe(struct text *t, uint32_t first_row) {
@@ -93,7 +104,6 @@ static struct step_seq describe(struct text *t, uint32_t first_row) {
     if (!is_prompt(t)) return seq;
     const uint32_t end = chunk_end(t);
     seq.begins_chunk = (t->n_done - t->turn) % t->chunk == 0;
-    seq.reorders = t->bounded && t->n_done == t->turn && t->turn > t->budget.capacity;
     seq.compress = t->n_done + t->n_rows == end;
     if (t->budget.window > 0 && end > t->n_done + t->budget.window)
         seq.score_row = min_u32(end - t->budget.window - t->n_done, t->n_rows);
@@ -112,7 +122,7 @@ static void add_to_step(struct rig *r, uint32_t i) {
 
 static void make_step(struct rig *r) {
     r->step = (struct step){.n_layers = N_LAYERS, .positions = r->positions, .seqs = r->seqs};
-    for (uint32_t i = 0; i < N_TEXTS; i++) begin_turn(&r->texts[i]);
+    for (uint32_t i = 0; i < N_TEXTS; i++) begin_turn(r, &r->texts[i]);
     for (uint32_t i = 0; i < N_TEXTS; i++)
         if (!is_prompt(&r->texts[i])) add_to_step(r, i);
     r->step.n_decode = r->step.n_seqs;
@@ -195,12 +205,10 @@ static void run_step(struct rig *r) {
     const size_t n_out = (size_t)r->step.n_rows * r->n_heads * r->dim;
     float *out = random_floats(n_out);
     must(cpu->ops->step_begin(cpu, &r->step, &err), &err);
-    must(cpu->ops->evict->order(cpu, &r->cpu_kv, &err), &err);
     must(run_layers(cpu, r, true, &err), &err);
     must(cpu->ops->evict->totals(cpu, &r->cpu_kv, expected, &err), &err);
     must(cpu->ops->sync(cpu, &err), &err);
     must(gpu->ops->step_begin(gpu, &r->step, &err), &err);
-    must(gpu->ops->evict->order(gpu, &r->gpu_kv, &err), &err);
     if (r->step.n_decode == r->step.n_seqs)
         must(gpu->ops->run_graph(gpu, RECORDED_ROWS, recorded_body, r, &err), &err);
     else must(run_layers(gpu, r, true, &err), &err);

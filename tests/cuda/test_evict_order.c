@@ -1,9 +1,9 @@
 /* test_evict_order.c - the order of bounded caches of up to 20,000 tokens, bit for bit against its
  * definition: every token is moved to the slot of its rank, and nothing else changes.
  *
- * Pages are random bytes but for ranks and free slots, so a byte from a wrong place shows.  One
- * step has two sequences that decode, which must stay as they are, and a prompt for each capacity.
- * The KV heads of its layers have ranks of different kinds. */
+ * Pages are random bytes but for ranks and free slots, so a byte from a wrong place shows.  Two
+ * sequences are not ordered, and must stay as they are.  The KV heads of a sequence's layers have
+ * ranks of different kinds. */
 #include "tests/cuda/cuda_test.h"
 
 #include "engine/base/sizes.h"
@@ -17,10 +17,10 @@ enum kind { IN_ORDER, GAP, ROTATED, PAIRED, SHUFFLED, ONE_CYCLE, N_KINDS };
 enum { N_LAYERS = 2, N_KV_HEADS = N_KINDS / N_LAYERS };
 
 /* The kernel lists 1,024 slots at a time and keeps up to 9,216 ranks in shared memory. */
-static const uint32_t capacities[] = {130, 1025, /* these two decode */
+static const uint32_t capacities[] = {130, 1025, /* these two stay */
                                       1,   63,   64, 1023, 1024, 1025, 2048, 9215, 9216, 20000};
-enum { N_DECODE = 2, N_SEQS = sizeof(capacities) / sizeof(capacities[0]) };
-enum { FIRST_ORDERED = N_DECODE * N_KINDS, N_HEADS = N_SEQS * N_KINDS };
+enum { N_LEFT_ALONE = 2, N_SEQS = sizeof(capacities) / sizeof(capacities[0]) };
+enum { FIRST_ORDERED = N_LEFT_ALONE * N_KINDS, N_HEADS = N_SEQS * N_KINDS };
 
 static bool small;
 
@@ -28,9 +28,7 @@ struct rig {
     struct kv_pool kv;
     char *host, *expected; /* the pool's bytes: before and after, and as they should be after */
     uint32_t *pages;       /* [kv.n_pages] */
-    struct kv_budget budgets[N_SEQS];
     struct kv_view views[N_SEQS][N_LAYERS];
-    struct step_seq seqs[N_SEQS];
 };
 
 /* ---- ranks ---- */
@@ -126,7 +124,7 @@ static void order_head(const struct head *h, char *to, char *from) {
     state_of(h, to, 0)->free_slot = h->capacity;
 }
 
-/* ---- a step ---- */
+/* ---- sequences ---- */
 
 static size_t pool_bytes(const struct rig *r) {
     return r->kv.n_pages * r->kv.page_bytes;
@@ -147,26 +145,11 @@ static void make_pool(struct rig *r, enum dtype dtype, uint32_t head_dim) {
     shuffle(r->pages, r->kv.n_pages, false);
 }
 
-/* Describes the sequences.  The first has no budget and the second generates, but both have tokens
- * that could be ordered by mistake. */
-static void make_seqs(struct rig *r) {
+static void make_views(struct rig *r) {
     const uint32_t *pages = r->pages;
-    for (uint32_t i = 0; i < N_SEQS; i++) {
-        const uint32_t capacity = capacities[i];
-        r->budgets[i] =
-            (struct kv_budget){.capacity = capacity, .n_recent = 1, .score = KV_SCORE_SUM};
-        for (uint32_t l = 0; l < N_LAYERS; l++, pages += kv_n_pages(capacity + 1))
-            r->views[i][l] =
-                (struct kv_view){pages, capacity + 1, i == 1 ? KV_FREE_SLOT : capacity};
-        r->seqs[i] = (struct step_seq){.first_row = i,
-                                       .n_rows = 1,
-                                       .layers = r->views[i],
-                                       .budget = i == 0 ? NULL : &r->budgets[i],
-                                       .n_before = 2 * capacity,
-                                       .begins_chunk = i >= N_DECODE,
-                                       .reorders = i >= N_DECODE,
-                                       .compress = i >= N_DECODE};
-    }
+    for (uint32_t i = 0; i < N_SEQS; i++)
+        for (uint32_t l = 0; l < N_LAYERS; l++, pages += kv_n_pages(capacities[i] + 1))
+            r->views[i][l] = (struct kv_view){pages, capacities[i] + 1, capacities[i]};
 }
 
 static void make_ranks_and_expectation(struct rig *r) {
@@ -183,14 +166,9 @@ static void make_ranks_and_expectation(struct rig *r) {
 
 static void run_order(struct rig *r) {
     struct error err = {0};
-    const struct step step = {.n_rows = N_SEQS,
-                              .n_seqs = N_SEQS,
-                              .n_decode = N_DECODE,
-                              .n_layers = N_LAYERS,
-                              .seqs = r->seqs};
     must(gpu->ops->upload(gpu, r->kv.base, r->host, pool_bytes(r), &err), &err);
-    must(gpu->ops->step_begin(gpu, &step, &err), &err);
-    must(gpu->ops->evict->order(gpu, &r->kv, &err), &err);
+    for (uint32_t i = N_LEFT_ALONE; i < N_SEQS; i++)
+        must(gpu->ops->evict->order(gpu, &r->kv, r->views[i], N_LAYERS, &err), &err);
     must(gpu->ops->download(gpu, r->host, r->kv.base, pool_bytes(r), &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
 }
@@ -216,7 +194,7 @@ static void compare_pages(const struct rig *r, uint32_t seq, uint32_t layer) {
 static void check_shape(enum dtype dtype, uint32_t head_dim) {
     struct rig r = {0};
     make_pool(&r, dtype, head_dim);
-    make_seqs(&r);
+    make_views(&r);
     make_ranks_and_expectation(&r);
     run_order(&r);
     accept_free_slots(&r);

@@ -104,18 +104,28 @@ static struct sample_result step(struct living *l, struct step_seq seq, const ui
     return result;
 }
 
+/* Puts what generated tokens have left into the order of the text. */
+static void order(const struct living *l) {
+    const uint32_t n_layers = l->model->config.n_layers, capacity = l->budget.capacity;
+    struct kv_view views[LIVING_MAX_LAYERS];
+    struct error err = {0};
+    for (uint32_t i = 0; i < n_layers; i++)
+        views[i] = (struct kv_view){l->pages[i], capacity + 1, capacity};
+    check(l->be->ops->evict->order(l->be, &l->kv, views, n_layers, &err), &err);
+}
+
 /* Reads the prompt from the text's end on, in chunks that begin there. */
 static struct sample_result read_prompt(struct living *l, const uint32_t *prompt, uint32_t n_prompt,
                                         struct sample_row *row) {
     const uint32_t turn = l->n_tokens, chunk = l->choice.whole ? n_prompt : l->choice.chunk;
     struct sample_result result = {0};
+    if (turn > l->budget.capacity) order(l);
     while (l->n_tokens < n_prompt) {
         const uint32_t at = (l->n_tokens - turn) % chunk,
                        end = min_u32(n_prompt, l->n_tokens - at + chunk), left = end - l->n_tokens,
                        n = 1 + (uint32_t)rand() % min_u32(left, MAX_ROWS);
         const bool is_last = l->n_tokens + n == n_prompt;
         struct step_seq seq = {.n_rows = n, .begins_chunk = at == 0, .compress = n == left};
-        seq.reorders = l->n_tokens == turn && turn > l->budget.capacity;
         if (l->budget.window > 0 && left > l->budget.window)
             seq.score_row = min_u32(left - l->budget.window, n);
         row->logit_row = n - 1;

@@ -64,6 +64,43 @@ static int fake_copy_pages(struct backend *be, const struct kv_pool *kv, const u
     return 0;
 }
 
+struct kept {
+    uint32_t position, cell, slot;
+};
+
+static int by_position(const void *a, const void *b) {
+    const struct kept *left = a, *right = b;
+    return (left->position > right->position) - (left->position < right->position);
+}
+
+static void order_layer(struct page *pages, const struct kv_view *layer) {
+    static struct kept kept[1024];
+    struct page *first = &pages[layer->pages[0]];
+    uint32_t n = 0;
+    for (uint32_t slot = 0; slot < layer->n_slots; slot++) {
+        const struct page *page = &pages[layer->pages[slot / PAGE_TOKENS]];
+        if (slot != first->free_slot)
+            kept[n++] = (struct kept){page->positions[slot % PAGE_TOKENS],
+                                      page->cells[slot % PAGE_TOKENS], slot};
+    }
+    assert_int_equal(n, layer->n_slots - 1);
+    qsort(kept, n, sizeof(*kept), by_position);
+    for (uint32_t i = 0; i < n; i++) {
+        struct page *page = &pages[layer->pages[i / PAGE_TOKENS]];
+        page->positions[i % PAGE_TOKENS] = kept[i].position;
+        page->cells[i % PAGE_TOKENS] = kept[i].cell;
+    }
+    first->free_slot = n;
+}
+
+/* The first `capacity` slots, and no free one, in the order of the text. */
+static int fake_order(struct backend *be, const struct kv_pool *kv, const struct kv_view *layers,
+                      uint32_t n_layers, struct error *err) {
+    (void)be, (void)err;
+    for (uint32_t l = 0; l < n_layers; l++) order_layer(kv->base, &layers[l]);
+    return 0;
+}
+
 static int fake_sync(struct backend *be, struct error *err) {
     (void)be, (void)err;
     fake_store_finish();
@@ -72,10 +109,12 @@ static int fake_sync(struct backend *be, struct error *err) {
 
 static const struct host_pool_ops fake_host_pool = {.offload = fake_offload_pages,
                                                     .reload = fake_reload_pages};
+static const struct evict_ops fake_evict = {.order = fake_order};
 static const struct backend_ops fake_ops = {.download = fake_download,
                                             .upload = fake_upload,
                                             .copy_pages = fake_copy_pages,
                                             .host_pool = &fake_host_pool,
+                                            .evict = &fake_evict,
                                             .sync = fake_sync};
 static struct backend fake_backend = {.ops = &fake_ops};
 
@@ -255,15 +294,6 @@ static void run_full(struct fixture *f, const struct step_seq *seq, const struct
     }
 }
 
-struct kept {
-    uint32_t position, cell, slot;
-};
-
-static int by_position(const void *a, const void *b) {
-    const struct kept *left = a, *right = b;
-    return (left->position > right->position) - (left->position < right->position);
-}
-
 /* Which of n tokens, in order of the text, goes first. */
 static uint32_t victim(const struct kept *kept, const struct kv_budget *budget) {
     uint32_t at = 0;
@@ -297,30 +327,11 @@ static uint32_t append(struct fixture *f, const struct step_seq *seq, const stru
     return view->n_slots;
 }
 
-/* The first `capacity` slots, and no free one, in the order of the text. */
-static void reorder(struct fixture *f, const struct step_seq *seq, const struct kv_view *view) {
-    static struct kept kept[1024];
-    struct page *first = &f->memory[view->pages[0]];
-    const uint32_t capacity = seq->budget->capacity;
-    uint32_t n = 0;
-    for (uint32_t slot = 0; slot <= capacity; slot++) {
-        const struct page *page = &f->memory[view->pages[slot / PAGE_TOKENS]];
-        if (slot != first->free_slot)
-            kept[n++] = (struct kept){page->positions[slot % PAGE_TOKENS],
-                                      page->cells[slot % PAGE_TOKENS], slot};
-    }
-    assert_int_equal(n, capacity);
-    qsort(kept, n, sizeof(*kept), by_position);
-    for (uint32_t i = 0; i < n; i++) put(f, view, (struct kept){kept[i].position, kept[i].cell, i});
-    first->free_slot = capacity;
-}
-
 static void run_bounded(struct fixture *f, const struct step_seq *seq, const struct row_set *rows) {
     static struct kept kept[1024];
     const struct kv_view *view = &seq->layers[rows->layer];
     const struct kv_budget *budget = seq->budget;
     struct page *state = &f->memory[view->pages[0]];
-    if (seq->reorders) reorder(f, seq, view);
     uint32_t n = append(f, seq, rows, kept), hash = 7;
     if (seq->n_before == 0) state->free_slot = budget->capacity;
     for (uint32_t i = 0; i < n; i++) {

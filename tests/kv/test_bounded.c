@@ -14,11 +14,14 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/kv/state_cache.h"
 
 enum { N_LAYERS = 3, N_PAGES = 100 * N_LAYERS, CONTEXT = 2000 };
 
@@ -153,6 +156,87 @@ static void steps_and_pages_over_a_life(void **state) {
                 live(choice, prompts[p], 1 + (uint32_t)rand() % 700, 90);
             }
 }
+
+/* ---- what the sequence leaves ---- */
+
+static struct {
+    uint32_t n_orders;
+    bool fails;
+} device;
+
+static int fake_order(struct backend *be, const struct kv_pool *kv, const struct kv_view *layers,
+                      uint32_t n_layers, struct error *err) {
+    (void)be, (void)kv;
+    assert_int_equal(n_layers, N_LAYERS);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        assert_int_equal(layers[l].n_slots, 101);
+        assert_non_null(layers[l].pages);
+    }
+    device.n_orders++;
+    return device.fails ? error_set(err, ERR_DEVICE, "the cable is loose") : 0;
+}
+
+static const struct evict_ops fake_evict = {.order = fake_order};
+static const struct backend_ops fake_ops = {.evict = &fake_evict};
+static struct backend fake_backend = {.ops = &fake_ops};
+
+/* Runs a text with a budget of 100 tokens, lets go of it, and says whether its state was kept. */
+static bool leave(uint32_t n_prompt, uint32_t n_generated) {
+    static uint32_t prompt[CONTEXT];
+    const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = 100, .chunk = 64};
+    const uint32_t n_tokens = n_prompt + n_generated;
+    const struct kv_plan plan = kv_plan_make(&choice, n_prompt, n_generated + 1);
+    struct life life = {.space = {.be = &fake_backend, .n_layers = N_LAYERS},
+                        .choice = choice,
+                        .n_prompt = n_prompt,
+                        .capacity = 100};
+    uint32_t *tokens = calloc(n_tokens, sizeof(*tokens));
+    assert_non_null(tokens);
+    assert_int_equal(page_pool_create(&life.space.pool, N_PAGES, NULL), 0);
+    assert_int_equal(prefix_cache_create(&life.space.cache, &life.space, NULL), 0);
+    assert_int_equal(state_cache_create(&life.space.states, &life.space, NULL), 0);
+    assert_int_equal(kv_sequence_init(&life.kv, &life.space, &plan, 0), 0);
+    assert_int_equal(kv_prepare(&life.kv, prompt), 0);
+    assert_int_equal(kv_match(&life.kv, prompt, n_prompt), 0);
+    assert_int_equal(kv_reserve(&life.kv, n_prompt), 0);
+    while (life.kv.n_tokens < n_prompt) run_piece(&life, n_prompt);
+    for (uint32_t i = 0; i < n_generated; i++) run_generated(&life);
+    kv_vouch(&life.kv, n_tokens);
+    device.n_orders = 0;
+    const bool is_kept = kv_keep(&life.kv, tokens, n_tokens);
+    if (!is_kept) free(tokens);
+    kv_sequence_fini(&life.kv);
+    assert_int_equal(state_cache_n_idle_pages(life.space.states), is_kept ? pages(101) : 0);
+    state_cache_destroy(life.space.states);
+    prefix_cache_destroy(life.space.cache);
+    assert_int_equal(page_pool_n_free(life.space.pool), N_PAGES);
+    page_pool_destroy(life.space.pool);
+    return is_kept;
+}
+
+/* Only what tokens were evicted from in place is out of order. */
+static void a_full_cache_is_put_in_order_when_its_sequence_ends(void **state) {
+    (void)state;
+    const struct {
+        uint32_t n_prompt, n_generated, n_orders;
+    } lives[] = {{90, 10, 0}, {90, 11, 1}, {90, 300, 1}, {101, 0, 0},
+                 {101, 1, 1}, {120, 0, 0}, {120, 1, 1},  {120, 200, 1}};
+    for (size_t i = 0; i < sizeof(lives) / sizeof(*lives); i++) {
+        assert_true(leave(lives[i].n_prompt, lives[i].n_generated));
+        assert_int_equal(device.n_orders, lives[i].n_orders);
+    }
+}
+
+static void what_could_not_be_put_in_order_is_not_kept(void **state) {
+    (void)state;
+    device.fails = true;
+    assert_false(leave(120, 20));
+    assert_int_equal(device.n_orders, 1);
+    assert_true(leave(120, 0));
+    device.fails = false;
+}
+
+/* ---- choices ---- */
 
 static int check_in(uint32_t window, struct kv_choice choice, uint32_t n_prompt,
                     uint32_t max_tokens) {
@@ -299,6 +383,8 @@ static void pooling_is_of_windows_that_are_kept(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_and_pages_over_a_life),
+        cmocka_unit_test(a_full_cache_is_put_in_order_when_its_sequence_ends),
+        cmocka_unit_test(what_could_not_be_put_in_order_is_not_kept),
         cmocka_unit_test(budgets_fit_the_window),
         cmocka_unit_test(impossible_choices_are_refused),
         cmocka_unit_test(positions_in_the_cache_bound_the_budget),

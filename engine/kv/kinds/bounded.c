@@ -26,8 +26,8 @@
  * Evictions cannot be repeated without computing everything again.  So a suspended sequence's pages
  * are saved (saved.h).  No pages are shared, because what is kept of a prefix depends on what
  * follows it.  But a sequence may go on from the state of another (state_cache.h).  After generated
- * tokens that begins a turn: the next chunk begins there, and the device first closes the free slots
- * (step_seq.reorders).
+ * tokens that begins a turn: the next chunk begins there.  It finds the tokens in the order of the
+ * text, because the device has closed the free slots when the other sequence ended.
  *
  * Thread: see kind.h.  Memory: none. */
 #include <assert.h>
@@ -35,6 +35,7 @@
 
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
+#include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
@@ -157,7 +158,6 @@ static void bounded_describe(struct kv_sequence *kv, uint32_t n_rows, struct ste
     if (in_prompt) {
         const uint32_t chunk = chunk_end(plan, kv->turn, kv->n_tokens);
         seq->begins_chunk = in_chunk(plan, kv->turn, kv->n_tokens) == 0;
-        seq->reorders = kv->n_tokens == kv->turn && kv->turn > plan->budget.capacity;
         seq->score_row = score_row(kv, n_rows, chunk);
         seq->compress = end == chunk;
     }
@@ -188,6 +188,16 @@ static uint32_t n_slots_in_use(const struct kv_sequence *kv) {
 
 static uint32_t bounded_state_pages(const struct kv_sequence *kv) {
     return (uint32_t)kv_n_pages(n_slots_in_use(kv));
+}
+
+/* Closes the free slots.  Nothing has been evicted in place if no token was generated. */
+static int bounded_settle(struct kv_sequence *kv, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const uint32_t capacity = kv->plan.budget.capacity;
+    if (!is_full(kv) || kv->n_tokens == kv->plan.n_prompt) return 0;
+    for (uint32_t l = 0; l < space->n_layers; l++)
+        kv->views[l] = (struct kv_view){kv->layers[l].pages, capacity + 1, capacity};
+    return space->be->ops->evict->order(space->be, space->memory, kv->views, space->n_layers, err);
 }
 
 /* Notes the positions of a page's slots, of which the first is number `first`. */
@@ -251,6 +261,7 @@ const struct kv_kind kv_kind_bounded = {
     .suspended = release_buffers,
     .release = release_buffers,
     .state_pages = bounded_state_pages,
+    .settle = bounded_settle,
     .ends_at = bounded_ends_at,
 };
 
