@@ -16,6 +16,9 @@
 #include "engine/kv/state_cache.h"
 #include "engine/kv/swap.h"
 
+/* Pages that one operation copies: as many as a kernel's parameters can name on a GPU. */
+enum { COPIED_TOGETHER = 500 };
+
 /* Returns the sequence's kind if its states are cached, or NULL.  All layers are then of it.  A
  * layer-major prompt is read from its beginning, and has no moment before its last token. */
 static const struct kv_kind *kind_of(const struct kv_sequence *kv) {
@@ -100,14 +103,21 @@ void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t 
     forget_if_short(kv);
 }
 
-static int copy_from_pages(struct kv_sequence *kv, const struct kv_state *state,
-                           struct error *err) {
-    const struct kv_space *space = kv->space;
+/* Copies the first n pages of every layer's list.  Pages of many layers go into one operation, because
+ * each takes a GPU some microseconds beside the bytes. */
+static int copy_lists(const struct kv_space *space, const struct page_list *from,
+                      const struct page_list *to, uint32_t n, struct error *err) {
+    uint32_t sources[COPIED_TOGETHER], targets[COPIED_TOGETHER], n_listed = 0;
     int code = 0;
-    for (uint32_t l = 0; l < space->n_layers && !code; l++) {
-        assert(state->layers[l].n <= kv->layers[l].n);
-        code = space->be->ops->copy_pages(space->be, space->memory, state->layers[l].pages,
-                                          kv->layers[l].pages, state->layers[l].n, err);
+    for (uint64_t i = 0, n_all = (uint64_t)n * space->n_layers; i < n_all && !code; i++) {
+        const uint64_t layer = i / n, at = i % n;
+        assert(n <= from[layer].n && n <= to[layer].n);
+        sources[n_listed] = from[layer].pages[at];
+        targets[n_listed++] = to[layer].pages[at];
+        if (n_listed < COPIED_TOGETHER && i + 1 < n_all) continue;
+        code =
+            space->be->ops->copy_pages(space->be, space->memory, sources, targets, n_listed, err);
+        n_listed = 0;
     }
     return code;
 }
@@ -127,8 +137,9 @@ static int copy_from_blocks(struct kv_sequence *kv, const struct kv_state *state
 
 int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
     const struct kv_state *state = kv->matched;
-    const int code =
-        state->is_stored ? copy_from_blocks(kv, state, err) : copy_from_pages(kv, state, err);
+    const int code = state->is_stored ? copy_from_blocks(kv, state, err)
+                                      : copy_lists(kv->space, state->layers, kv->layers,
+                                                   state->layers[0].n, err);
     sequence_state_unmatch(kv);
     forget_if_short(kv);
     return code;
@@ -177,10 +188,7 @@ int sequence_state_submitted(struct kv_sequence *kv, struct error *err) {
     }
     state->turn = kv->turn;
     state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, kv->n_tokens);
-    int code = 0;
-    for (uint32_t l = 0; l < space->n_layers && !code; l++)
-        code = space->be->ops->copy_pages(space->be, space->memory, kv->layers[l].pages,
-                                          state->layers[l].pages, n, err);
+    const int code = copy_lists(space, kv->layers, state->layers, n, err);
     state->owner = &kv->coming;
     state_cache_insert(space->states, state);
     return code;

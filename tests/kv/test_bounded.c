@@ -176,8 +176,17 @@ static int fake_order(struct backend *be, const struct kv_pool *kv, const struct
     return device.fails ? error_set(err, ERR_DEVICE, "the cable is loose") : 0;
 }
 
+static uint32_t source_of[2000]; /* by page */
+
+static int fake_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
+                           const uint32_t *to, uint32_t n, struct error *err) {
+    (void)be, (void)kv, (void)err;
+    for (uint32_t i = 0; i < n; i++) source_of[to[i]] = from[i];
+    return 0;
+}
+
 static const struct evict_ops fake_evict = {.order = fake_order};
-static const struct backend_ops fake_ops = {.evict = &fake_evict};
+static const struct backend_ops fake_ops = {.evict = &fake_evict, .copy_pages = fake_copy_pages};
 static struct backend fake_backend = {.ops = &fake_ops};
 
 /* Runs a text with a budget of 100 tokens, lets go of it, and says whether its state was kept. */
@@ -234,6 +243,58 @@ static void what_could_not_be_put_in_order_is_not_kept(void **state) {
     assert_int_equal(device.n_orders, 1);
     assert_true(leave(120, 0));
     device.fails = false;
+}
+
+static void check_copies(const struct page_list *from, const struct page_list *to, uint32_t n) {
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        for (uint32_t i = 0; i < n; i++)
+            assert_int_equal(source_of[to[l].pages[i]], from[l].pages[i]);
+}
+
+/* One operation does not copy all of these pages.  Both states are copied: before the prompt's last
+ * token from its sequence, and at the end to the next one. */
+static void states_are_copied_page_by_page(void **state) {
+    (void)state;
+    enum { N_KEPT = 200 * PAGE_TOKENS, N_PROMPT = N_KEPT + 600 };
+    static uint32_t prompt[N_PROMPT + 10];
+    const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = N_KEPT, .chunk = 512};
+    const struct kv_plan plan = kv_plan_make(&choice, N_PROMPT, 1),
+                         next = kv_plan_make(&choice, N_PROMPT + 10, 1);
+    struct kv_space space = {.be = &fake_backend, .n_layers = N_LAYERS};
+    struct kv_sequence a, b;
+    struct page_list left[N_LAYERS];
+    struct step_seq seq;
+    struct error err = {0};
+    uint32_t *tokens = calloc(N_PROMPT, sizeof(*tokens));
+    assert_non_null(tokens);
+    assert_int_equal(page_pool_create(&space.pool, 2000, NULL), 0);
+    assert_int_equal(prefix_cache_create(&space.cache, &space, NULL), 0);
+    assert_int_equal(state_cache_create(&space.states, &space, NULL), 0);
+    assert_int_equal(kv_sequence_init(&a, &space, &plan, 0), 0);
+    assert_int_equal(kv_prepare(&a, prompt), 0);
+    assert_int_equal(kv_start(&a, prompt, N_PROMPT, N_PROMPT, NULL, &err), 0);
+    while (a.n_tokens < N_PROMPT) {
+        const uint32_t n = kv_max_rows(&a);
+        kv_view(&a, n, &seq);
+        kv_commit(&a, n);
+        assert_int_equal(kv_submitted(&a, NULL, &err), 0);
+    }
+    assert_true(a.coming && a.coming->n_pages > 3 * 200);
+    check_copies(a.layers, a.coming->layers, a.coming->layers[0].n);
+    kv_vouch(&a, N_PROMPT);
+    for (uint32_t l = 0; l < N_LAYERS; l++) left[l] = a.layers[l]; /* they become the state's */
+    assert_true(kv_keep(&a, tokens, N_PROMPT));
+    assert_int_equal(kv_sequence_init(&b, &space, &next, 0), 0);
+    assert_int_equal(kv_prepare(&b, prompt), 0);
+    assert_int_equal(kv_start(&b, prompt, N_PROMPT + 10, N_PROMPT + 10, NULL, &err), 0);
+    assert_int_equal(b.n_found, N_PROMPT);
+    check_copies(left, b.layers, 200);
+    kv_sequence_fini(&a);
+    kv_sequence_fini(&b);
+    state_cache_destroy(space.states);
+    prefix_cache_destroy(space.cache);
+    assert_int_equal(page_pool_n_free(space.pool), 2000);
+    page_pool_destroy(space.pool);
 }
 
 /* ---- choices ---- */
@@ -385,6 +446,7 @@ int main(void) {
         cmocka_unit_test(steps_and_pages_over_a_life),
         cmocka_unit_test(a_full_cache_is_put_in_order_when_its_sequence_ends),
         cmocka_unit_test(what_could_not_be_put_in_order_is_not_kept),
+        cmocka_unit_test(states_are_copied_page_by_page),
         cmocka_unit_test(budgets_fit_the_window),
         cmocka_unit_test(impossible_choices_are_refused),
         cmocka_unit_test(positions_in_the_cache_bound_the_budget),
