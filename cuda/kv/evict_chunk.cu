@@ -124,8 +124,6 @@ static __device__ __forceinline__ void find_bin(struct plan *plan, uint32_t k) {
 static __device__ uint32_t find_threshold(const struct evict_params &p, const struct item &item,
                                           struct plan *plan, uint32_t *n_equal) {
     uint32_t prefix = 0, mask = 0, k = item.n_slots - item.budget->capacity;
-    *n_equal = k;
-    if (item.budget->score == KV_SCORE_NONE) return 0; /* all orders are 0 */
     for (int shift = 24; shift >= 0; shift -= 8) {
         if (threadIdx.x < BINS) plan->bins[threadIdx.x] = 0;
         __syncthreads();
@@ -179,6 +177,24 @@ static __device__ void list_kept(const struct evict_params &p, const struct item
         n_listed += n_new;
         if (stays) item.list[to] = slot;
     }
+}
+
+/* Does the same without scores: the oldest tokens behind the sinks are evicted. */
+static __device__ void list_newest(const struct item &item) {
+    const uint32_t n_sink = item.budget->n_sink, n_evicted = item.n_slots - item.budget->capacity;
+    for (uint32_t to = threadIdx.x; to < item.budget->capacity; to += BLOCK)
+        item.list[to] = to < n_sink ? to : to + n_evicted;
+}
+
+static __device__ void list_retained(const struct evict_params &p, const struct item &item,
+                                     struct plan *plan) {
+    if (item.budget->score == KV_SCORE_NONE) {
+        list_newest(item);
+        return;
+    }
+    uint32_t n_equal;
+    const uint32_t threshold = find_threshold(p, item, plan, &n_equal);
+    list_kept(p, item, plan, threshold, n_equal);
 }
 
 /* ---- attention lost to evictions ---- */
@@ -290,9 +306,7 @@ static __global__ void __launch_bounds__(BLOCK) evict_select_kernel(const struct
     wait_for_previous();
     const uint32_t seq = p.step->n_decode + blockIdx.y;
     if (!item_of(p, blockIdx.x, seq, &item)) return;
-    uint32_t n_equal;
-    const uint32_t threshold = find_threshold(p, item, &plan, &n_equal);
-    list_kept(p, item, &plan, threshold, n_equal);
+    list_retained(p, item, &plan);
     __syncthreads(); /* the list is there, and the states are read */
     if (item.budget->score != KV_SCORE_NONE) lose_unlisted(p, item, seq, &plan);
     __syncthreads();
