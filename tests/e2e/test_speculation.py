@@ -6,11 +6,13 @@ not: there a text may turn where two tokens are equally likely, so only lengths 
 import concurrent.futures
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 from composition import prompt_of, text_of
-from server import DEVICE, SLOW, Server
+from server import DEVICE, ROOT, SLOW, Server
 
 LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
 N_ANSWERS = 900 if LONG else 20 if SLOW else 60
@@ -63,6 +65,25 @@ def test_answers_are_those_without_it(server, temperature):
         n_rejected += spent["drafted"] - spent["accepted"]
     assert n_accepted > 0 and n_rejected > 0  # both kinds of row were there
     server.wait_idle()
+
+
+def check_exact(server, *arguments):
+    command = [sys.executable, ROOT / "scripts/load/speculation_exact.py",
+               "--url", f"http://127.0.0.1:{server.port}", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
+def test_greedy_answers_of_many_kinds(server):
+    """A short form of scripts/load/speculation_exact.py."""
+    done = check_exact(server, "--requests", 10 if SLOW else 40, "--samples", 0,
+                       "--tolerance", 0 if DEVICE == "cpu" else 0.1)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_samples_have_the_distribution_that_they_have_without_it(server):
+    """The same script's test, which must also tell another temperature apart."""
+    done = check_exact(server, "--requests", 0, "--samples", 160, "--prompts", 1, "--control", 1.8)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_log_probabilities_and_stops_are_those_without_it(server):
