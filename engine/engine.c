@@ -478,6 +478,14 @@ static void publish_stats(struct engine *e) {
     stats_board_write(&e->stats, &stats);
 }
 
+/* Makes the store of recent answers, unless no request may find even another one's prefix. */
+static int create_recent_answers(struct engine *e, struct error *err) {
+    e->info.speculation_excluded = speculation_excluded(&e->space);
+    if (e->info.speculation_excluded || !e->config.prefix_caching) return 0;
+    if (recent_answers_create(&e->shared.recent, RECENT_TOKENS) == 0) return 0;
+    return error_set(err, ERR_NOMEM, "no memory for recent answers");
+}
+
 static void *run_engine(void *arg);
 
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err) {
@@ -507,7 +515,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows};
     if ((code = describe_prefill(e, err))) goto fail;
-    e->info.speculation_excluded = speculation_excluded(&e->space);
+    if ((code = create_recent_answers(e, err))) goto fail;
     e->admission = (struct admission){.model = e->info.model,
                                       .shared = &e->shared,
                                       .kv = kv_limits(e),
@@ -859,6 +867,7 @@ void engine_destroy(struct engine *e) {
     prefix_cache_destroy(e->space.cache);
     page_pool_destroy(e->space.pool);
     page_pool_destroy(e->space.blocks);
+    recent_answers_destroy(e->shared.recent);
     if (e->store.base) e->config.backend->ops->host_pool->free(e->config.backend, e->store.base);
     if (e->kv.base) e->config.backend->ops->free(e->config.backend, e->kv.base);
     model_destroy(e->model, e->config.backend);

@@ -48,6 +48,9 @@ struct engine_request {
     struct speculation_choice speculation;
     /* Sequences share cached prefixes only within one salt; 0: the common one. */
     uint64_t cache_salt;
+    /* Names the client by its key; 0: it has none.  Answers of one are found by no other one
+     * (recent_answers.h). */
+    uint64_t client;
     int32_t priority; /* lower runs first; ties by fair share, then by arrival */
     /* Among equals tenants get tokens in proportion to their weights (fair_share.h). */
     uint32_t tenant;  /* < REQUEST_MAX_TENANTS */

@@ -25,6 +25,8 @@ struct speculation_usage {
     uint64_t n_drafts;   /* steps with guesses */
     uint64_t n_drafted;  /* guessed tokens */
     uint64_t n_accepted; /* of these, those that are in the answer */
+    /* Of both, those that were found in recent answers. */
+    uint64_t n_recent_drafted, n_recent_accepted;
 };
 
 static inline void speculation_usage_add(struct speculation_usage *sum,
@@ -33,6 +35,17 @@ static inline void speculation_usage_add(struct speculation_usage *sum,
     sum->n_drafts += one->n_drafts;
     sum->n_drafted += one->n_drafted;
     sum->n_accepted += one->n_accepted;
+    sum->n_recent_drafted += one->n_recent_drafted;
+    sum->n_recent_accepted += one->n_recent_accepted;
+}
+
+static inline void speculation_usage_subtract(struct speculation_usage *from,
+                                              const struct speculation_usage *one) {
+    from->n_drafts -= one->n_drafts;
+    from->n_drafted -= one->n_drafted;
+    from->n_accepted -= one->n_accepted;
+    from->n_recent_drafted -= one->n_recent_drafted;
+    from->n_recent_accepted -= one->n_recent_accepted;
 }
 
 #endif

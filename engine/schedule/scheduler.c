@@ -490,10 +490,8 @@ static void count_tokens(struct scheduler *s, struct sequence *seq, uint32_t n_n
 /* Counts what came of the sequence's guesses since `before`. */
 static void count_speculation(struct scheduler *s, const struct sequence *seq,
                               const struct speculation_usage *before) {
-    struct speculation_usage *sum = &s->stats.speculation;
-    sum->n_drafts += seq->speculation.n_drafts - before->n_drafts;
-    sum->n_drafted += seq->speculation.n_drafted - before->n_drafted;
-    sum->n_accepted += seq->speculation.n_accepted - before->n_accepted;
+    speculation_usage_add(&s->stats.speculation, &seq->speculation);
+    speculation_usage_subtract(&s->stats.speculation, before);
 }
 
 /* Counts a sequence that has ended with a step's results. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
 #include "engine/request/event.h"
 #include "engine/request/kept.h"
@@ -25,6 +26,16 @@ static int init_prompt_event(struct sequence *seq) {
     return 0;
 }
 
+/* Returns whose recent answers may guess the request's: those of the same salt and the same client. */
+static uint64_t answers_scope(const struct sequence_shared *shared,
+                              const struct engine_request *request) {
+    struct siphash hash;
+    siphash_init(&hash, shared->prefill.key);
+    siphash_absorb(&hash, request->cache_salt);
+    siphash_absorb(&hash, request->client);
+    return siphash_end(&hash);
+}
+
 static int init_parts(struct sequence *seq, const struct engine_request *request,
                       const struct request_plan *plan) {
     const struct sequence_shared *shared = seq->shared;
@@ -33,7 +44,9 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     if (request->kept && !(seq->kept = kv_kept_create(plan->kv.n_most))) return ERR_NOMEM;
     seq->prefill = plan->prefill;
     seq->speculates = seq->speculation.is_on = plan->speculates;
-    if (seq->speculates && drafter_init(&seq->drafter, plan->kv.n_most)) return ERR_NOMEM;
+    if (seq->speculates && drafter_init(&seq->drafter, plan->kv.n_most, shared->recent,
+                                        answers_scope(shared, request)))
+        return ERR_NOMEM;
     const uint64_t salt =
         prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt & ~KV_SALT_PRIVATE,
                      shared->space->batch_invariant ? seq->id : 0);
@@ -358,8 +371,12 @@ static int fill_kept(struct sequence *seq, struct engine_event *event, struct er
 /* Notes what came of the step's guesses, and whether there is something to guess from behind the
  * newest token. */
 static void learn_drafts(struct sequence *seq, uint32_t n_taken, uint32_t n_accepted) {
-    const struct speculation_usage one = {
-        .n_drafts = seq->n_drafts > 0, .n_drafted = seq->n_drafts, .n_accepted = n_accepted};
+    const bool is_recent = seq->n_drafts > 0 && seq->drafter.copied_recent;
+    const struct speculation_usage one = {.n_drafts = seq->n_drafts > 0,
+                                          .n_drafted = seq->n_drafts,
+                                          .n_accepted = n_accepted,
+                                          .n_recent_drafted = is_recent ? seq->n_drafts : 0,
+                                          .n_recent_accepted = is_recent ? n_accepted : 0};
     speculation_usage_add(&seq->speculation, &one);
     drafter_learn(&seq->drafter, n_taken, seq->n_drafts, n_accepted);
     seq->n_drafts = 0;
@@ -384,6 +401,13 @@ static int take_tokens(struct sequence *seq, const struct sample_result *results
     return 0;
 }
 
+/* Leaves the answer to later requests of its scope, to guess from. */
+static void leave_answer(const struct sequence *seq) {
+    if (seq->speculates && seq->shared->recent)
+        recent_answers_add(seq->shared->recent, seq->drafter.scope, seq->tokens + seq->n_prompt,
+                           sequence_n_generated(seq));
+}
+
 static bool accept_draws(struct sequence *seq, const struct sample_result *results, uint32_t n,
                          struct event_list *events) {
     struct verdict v = {.ends = true, .reason = FINISH_LENGTH};
@@ -403,6 +427,7 @@ static bool accept_draws(struct sequence *seq, const struct sample_result *resul
             return fail(seq, err.code, err.text, events);
         }
         fill_final(seq, event);
+        leave_answer(seq);
         event->reason = v.reason;
         event->stopped_by_string = v.by_string;
         event->stopped_by_token = v.by_token;

@@ -48,8 +48,9 @@ struct sequence_shared {
     const uint32_t *eos; /* [n_eos] */
     uint32_t n_eos, n_vocab;
     struct prefill_support prefill;
-    uint32_t max_rows;      /* of a step */
-    uint32_t max_long_rows; /* of a layer-major prompt */
+    uint32_t max_rows;             /* of a step */
+    uint32_t max_long_rows;        /* of a layer-major prompt */
+    struct recent_answers *recent; /* NULL: no request sees what another one was answered */
 };
 
 struct event_list;

@@ -1,8 +1,10 @@
-/* drafter.h - guesses one sequence's next tokens from its own text: speculation without a model.
+/* drafter.h - guesses one sequence's next tokens from its own text and from recent answers:
+ * speculation without a model.
  *
- * The guesses are what followed the longest earlier occurrence of the text's end (suffix_index.h);
- * draft_length.h says how many there may be.  So an answer that quotes its prompt, or itself, is
- * guessed, and any other is left alone.  (Prompt lookup decoding, Saxena 2023; SuffixDecoding,
+ * The guesses are what followed the longest earlier occurrence of the text's end, in the text
+ * (suffix_index.h) or, where that one is longer, in a recent answer (recent_answers.h);
+ * draft_length.h says how many there may be.  So an answer that quotes its prompt, itself or another
+ * answer is guessed, and any other is left alone.  (Prompt lookup decoding, Saxena 2023; SuffixDecoding,
  * Oliaro et al. 2024.)
  *
  * Guesses change no answer.  A step computes the sequence's last token and its n guesses as n + 1
@@ -16,7 +18,8 @@
  * without guesses, and where rows have the same bits in company, with one seed they are the same
  * tokens.
  *
- * Thread: engine (init: any).  Memory: that of the index, 8 to 16 bytes a token of the text. */
+ * Thread: engine (init: any).  Memory: that of the index, 8 to 16 bytes a token of the text; recent
+ * answers are borrowed. */
 #ifndef ENGINE_SPECULATE_DRAFTER_H
 #define ENGINE_SPECULATE_DRAFTER_H
 
@@ -24,6 +27,7 @@
 #include <stdint.h>
 
 #include "engine/speculate/draft_length.h"
+#include "engine/speculate/recent_answers.h"
 #include "engine/speculate/suffix_index.h"
 
 /* Tokens that one call of drafter_read() indexes, so that no step waits for a long prompt. */
@@ -32,11 +36,17 @@ enum { DRAFTER_READ_MOST = 16384 };
 struct drafter {
     struct suffix_index index;
     struct draft_length length;
-    uint32_t copied_from, copied_at; /* the last guesses: where they were found, and put */
+    const struct recent_answers *recent; /* or NULL */
+    uint64_t scope;                      /* of the answers among them that may be seen */
+    /* The last guesses: where they were found, and put.  copied_at 0: there were none. */
+    uint32_t copied_from, copied_at;
+    bool copied_recent; /* from an answer */
 };
 
-/* Makes a drafter of a text of up to n_most tokens.  ERR_NOMEM; a failed init needs no fini. */
-int drafter_init(struct drafter *drafter, uint32_t n_most);
+/* Makes a drafter of a text of up to n_most tokens, which sees the recent answers of one scope; NULL:
+ * it sees none.  ERR_NOMEM; a failed init needs no fini. */
+int drafter_init(struct drafter *drafter, uint32_t n_most, const struct recent_answers *recent,
+                 uint64_t scope);
 void drafter_fini(struct drafter *drafter); /* a zeroed struct is allowed */
 
 /* Reads on in the text, which has n_tokens tokens. */

@@ -12,6 +12,12 @@ prompt's time is no part of it.
     book        a part of the held-out books twice; the second time it stops in the middle
     free        the same, answered at temperature 0.7: the answer leaves the text at once, and quotes nothing
     noise       random tokens, answered at temperature 1, where a small model soon repeats itself
+    once_more   what "free" asks, with the same seed, once more: the text quotes nothing, but the first answer is there
+    asked       numbers hidden in a book's text, asked for together, where an earlier text has had
+                the same ones at other places, and the question other words
+
+Before the last two, the first request is asked with speculation, so that its answer is a recent one.  Each case
+of a run has a cache_salt of its own, so that it knows no other answers but its own ones.
 
 With --streams each case is asked by that many clients at once, each with a prompt of its own, and the rate
 is that of all their tokens, from the first request to the last answer.
@@ -25,6 +31,7 @@ lowest and highest pair.  Exits 1 if a greedy answer differs, or a ratio is belo
 """
 import argparse
 import concurrent.futures
+import dataclasses
 import http.client
 import json
 import pathlib
@@ -60,8 +67,39 @@ def noise_of(n_tokens, seed):
     return [rng.randrange(300, 7300) for _ in range(n_tokens)]
 
 
-CASES = {"record": (record_of, {"temperature": 0}), "book": (book_of, {"temperature": 0}),
-         "free": (book_of, {"temperature": 0.7}), "noise": (noise_of, {"temperature": 1})}
+CITIES = ("Dakar", "Melbourne", "Portland", "Lahore", "Lisbon", "Nairobi", "Oslo", "Quito")
+NUMBERS = "The special magic number for {} is {}."
+QUESTIONS = ("What are the special magic numbers for {}?", "What are all the special magic numbers for {}, please?")
+
+
+def asked_of(n_tokens, seed, place=0):
+    """place: which of two texts it is; the numbers are the same."""
+    rng = random.Random(seed)
+    numbers = [(city, rng.randrange(10**6, 10**7)) for city in rng.sample(CITIES, 4)]
+    text = HELD_OUT.read_text(encoding="utf-8")
+    n_chars = int(n_tokens * CHARS_PER_TOKEN) - 600
+    rng = random.Random(f"{seed} {place}")
+    begin = rng.randrange(len(text) - n_chars)
+    lines = text[begin:begin + n_chars].split("\n\n")
+    for city, number in rng.sample(numbers, len(numbers)):
+        lines.insert(rng.randrange(len(lines)), NUMBERS.format(city, number))
+    cities = ", ".join(city for city, _ in numbers[:-1]) + " and " + numbers[-1][0]
+    return ("<|im_start|>user\nSome special magic numbers are hidden within the following text. Make sure to memorize "
+            "it. I will quiz you about the numbers afterwards.\n\n" + "\n\n".join(lines) + "\n" +
+            QUESTIONS[place].format(cities) + "<|im_end|>\n<|im_start|>assistant\n")
+
+
+@dataclasses.dataclass
+class Case:
+    make: callable  # makes a prompt of so many tokens, by a seed
+    temperature: float
+    first: callable = None  # makes a prompt that is asked before
+    n_answer: int = 10**9  # tokens of the answer, if it ends
+
+
+CASES = {"record": Case(record_of, 0), "book": Case(book_of, 0), "free": Case(book_of, 0.7),
+         "noise": Case(noise_of, 1), "once_more": Case(book_of, 0.7, first=book_of),
+         "asked": Case(lambda n, seed: asked_of(n, seed, 1), 0, first=asked_of, n_answer=44)}
 
 
 class Answer:
@@ -103,16 +141,20 @@ def ask_all(options, prompts, **parameters):
 
 def measure(options, name, n_tokens):
     """A row of the table; whether all is as it should be."""
-    make, parameters = CASES[name]
+    case = CASES[name]
+    n_answer = min(options.answer, case.n_answer)
+    parameters = {"temperature": case.temperature, "cache_salt": f"{options.salt} {name} {n_tokens}"}
     pairs, drafted, accepted, n, same = [], 0, 0, 0, True
     for i in range(options.repeats):
-        prompts = [make(n_tokens, options.seed + i * options.streams + k)
-                   for k in range(options.streams)]
+        seeds = [options.seed + i * options.streams + k for k in range(options.streams)]
+        prompts = [case.make(n_tokens, seed) for seed in seeds]
+        for seed in seeds if case.first else ():
+            Answer(options, case.first(n_tokens, seed), max_tokens=n_answer, speculation="suffix", **parameters)
         for prompt in prompts:
             Answer(options, prompt, max_tokens=1, **parameters)
         one, rates = {}, {}
         for mode in ("off", "suffix") if i % 2 == 0 else ("suffix", "off"):
-            one[mode], rates[mode] = ask_all(options, prompts, max_tokens=options.answer,
+            one[mode], rates[mode] = ask_all(options, prompts, max_tokens=n_answer,
                                              speculation=mode, **parameters)
         pairs.append((rates["off"], rates["suffix"]))
         for before, after in zip(one["off"], one["suffix"]):
@@ -142,6 +184,7 @@ def main():
     parser.add_argument("--cpu-of", type=int)
     parser.add_argument("--least", type=float, default=0, help="the lowest median ratio that will do")
     options = parser.parse_args()
+    options.salt = f"speculation {random.SystemRandom().getrandbits(64)}"
     print("case,prompt,answer,guessed,accepted,off,suffix,ratio,lowest,highest,answers")
     good = [measure(options, name, n) for n in options.tokens for name in options.cases]
     sys.exit(0 if all(good) else 1)

@@ -352,6 +352,7 @@ static void attribute(struct completion *c) {
     for (uint32_t i = 0; i < c->n_choices; i++) {
         c->submission[i].tenant = c->tenant;
         c->submission[i].weight = c->weight;
+        c->submission[i].client = c->client;
     }
 }
 

@@ -379,6 +379,16 @@ static void write_speculation(const struct metrics_text *text,
           COUNTER,
           "Guessed tokens that are in answers."},
          (double)speculation->n_accepted},
+        {{"quire_speculation_recent_drafted_tokens_total",
+          {NULL},
+          COUNTER,
+          "Guessed tokens that were found in recent answers of other requests."},
+         (double)speculation->n_recent_drafted},
+        {{"quire_speculation_recent_accepted_tokens_total",
+          {NULL},
+          COUNTER,
+          "Of these, those that are in answers."},
+         (double)speculation->n_recent_accepted},
     };
     metrics_text_values(text, values, COUNT(values));
 }

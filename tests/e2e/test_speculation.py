@@ -75,14 +75,14 @@ def check_exact(server, *arguments):
 
 def test_greedy_answers_of_many_kinds(server):
     """A short form of scripts/load/speculation_exact.py."""
-    done = check_exact(server, "--requests", 10 if SLOW else 40, "--samples", 0,
+    done = check_exact(server, "--requests", 10 if SLOW else 30, "--samples", 0,
                        "--tolerance", 0 if DEVICE == "cpu" else 0.1)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_samples_have_the_distribution_that_they_have_without_it(server):
     """The same script's test, which must also tell another temperature apart."""
-    done = check_exact(server, "--requests", 0, "--samples", 160, "--prompts", 1, "--control", 1.8)
+    done = check_exact(server, "--requests", 0, "--samples", 120, "--prompts", 1, "--control", 1.8)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -129,6 +129,39 @@ def test_it_is_counted(server):
     assert after[2] - before[2] == sum(one["accepted"] for one in spent)
     assert 0 < after[0] - before[0] <= after[1] - before[1]
     assert ask(server, quoting(200), "off")["usage"]["speculation"] is None
+
+
+def recent(server):
+    metrics = server.metrics()
+    return [metrics[f"quire_speculation_recent_{name}_tokens_total"] for name in ("drafted", "accepted")]
+
+
+def test_a_recent_answer_is_found_by_its_salt_and_client_alone(server):
+    """A sampled answer that quotes nothing is asked for again, with its seed."""
+    def one(salt, key, speculation="suffix"):
+        before = recent(server)
+        reply = server.post("/v1/completions", {
+            "prompt": prompt_of(100, 5), "temperature": 1.2, "seed": 3, "max_tokens": 60, "ignore_eos": True,
+            "return_token_ids": True, "speculation": speculation, **({"cache_salt": salt} if salt else {})},
+            headers={"Authorization": f"Bearer {key}"} if key else {})
+        assert reply.status == 200, reply.body
+        answers.append(reply.json())
+        return [now - then for now, then in zip(recent(server), before)]
+
+    answers = []
+    for salt, key in (("mine", None), ("mine", "k"), ("yours", None), ("yours", "k"), ("mine", "l")):
+        assert one(salt, key, "off") == [0, 0]
+        assert one(salt, key) == [0, 0], (salt, key)
+        drafted, accepted = one(salt, key)
+        assert drafted >= accepted > (20 if DEVICE == "cpu" else 4), (salt, key)
+    assert DEVICE != "cpu" or len({tuple(ids_of(answer)) for answer in answers}) == 1
+
+
+def test_without_prefix_caching_no_answer_is_kept(serve):
+    server = serve("--no-enable-prefix-caching")
+    for _ in range(2):
+        ask(server, prompt_of(100, 5), temperature=1.2, seed=3)
+    assert recent(server) == [0, 0]
 
 
 def test_streams_have_all_tokens(server):

@@ -157,6 +157,7 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
                                                      .n_heads_in_all = N_LAYERS,
                                                      .min_sparse_tokens = UINT32_MAX},
                                          .max_long_rows = config.max_long_rows};
+    assert_int_equal(recent_answers_create(&f->shared.recent, N_RECENT_TOKENS), 0);
     config.space = &f->space;
     config.now_s = fake_now_s;
     if (config.row_work <= 0) config.row_work = 1;
@@ -197,6 +198,7 @@ void fixture_fini(struct fixture *f) {
     prefix_cache_destroy(f->space.cache);
     page_pool_destroy(f->space.pool);
     page_pool_destroy(f->space.blocks);
+    recent_answers_destroy(f->shared.recent);
     fake_store_finish();
     free(f->store.base);
     for (uint32_t i = 0; i < f->n_inflight; i++) inflight_fini(&f->inflight[i]);

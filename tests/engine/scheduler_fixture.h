@@ -47,6 +47,7 @@ struct sample_result;
 struct select_total;
 
 enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20, MAX_TEXT = 1200 };
+enum { N_RECENT_TOKENS = 1 << 12 }; /* so few that random loads overwrite them */
 
 extern bool run_ahead; /* which of the two runs this is */
 extern bool repeats;   /* most of what is drawn goes on with the alphabet, and can be guessed */

@@ -34,6 +34,7 @@ static struct engine_request random_request(struct client *c, bool mixed) {
     client_fill_prompt(&r);
     r.priority = rand() % 3;
     r.cache_salt = (uint64_t)(rand() % 2);
+    r.client = (uint64_t)(rand() % 2);
     r.params.n_prompt_logprobs = rand() % 10 == 0 ? 0 : -1;
     r.params.sampler.presence_penalty = rand() % 10 == 0;
     r.params.min_tokens = rand() % 4 == 0 ? (uint32_t)rand() % 50 : 0;
@@ -60,10 +61,14 @@ static void check_sums(const struct engine_stats *stats, const struct client *cl
         assert_true(one->n_accepted <= one->n_drafted && one->n_drafts <= one->n_drafted);
         assert_true(one->is_on || one->n_drafts == 0);
         assert_true(one->n_accepted <= clients[i].last.n_generated);
+        assert_true(one->n_recent_drafted <= one->n_drafted);
+        assert_true(one->n_recent_accepted <= one->n_recent_drafted);
     }
     assert_true(stats->speculation.n_drafts == sum.n_drafts);
     assert_true(stats->speculation.n_drafted == sum.n_drafted);
     assert_true(stats->speculation.n_accepted == sum.n_accepted);
+    assert_true(stats->speculation.n_recent_drafted == sum.n_recent_drafted);
+    assert_true(stats->speculation.n_recent_accepted == sum.n_recent_accepted);
 }
 
 static struct engine_stats random_load(struct load load, unsigned seed) {
@@ -106,6 +111,7 @@ static void random_requests_give_what_they_give_alone(void **state) {
         const struct engine_stats stats = random_load(loads[i], i + 1);
         const struct speculation_usage *s = &stats.speculation;
         assert_true(s->n_accepted > 0 && s->n_accepted < s->n_drafted);
+        assert_true(s->n_recent_accepted > 0 && s->n_recent_accepted < s->n_recent_drafted);
         if (loads[i].n_pages < 30 && loads[i].max_seqs > 1) assert_true(stats.n_preempted > 0);
         if (loads[i].n_blocks) assert_true(stats.n_swapped_in > 0);
     }
@@ -187,12 +193,67 @@ static void guesses_take_no_row_from_other_sequences(void **state) {
     fixture_fini(&f);
 }
 
+/* A request and its answer, and a second one with the same answer.  Its own text has nothing to guess
+ * from: it is shorter than the alphabet. */
+struct two_requests {
+    const char *what;
+    uint64_t salts[2], clients[2];
+    bool is_off[2], cancels, has_none;
+    bool finds; /* the second one guesses from the first one's answer */
+};
+
+static struct client ask_again(struct fixture *f, const struct two_requests *two, int which) {
+    struct client c = {0};
+    struct engine_request r = alphabet_request(&c, 3, which == 0 ? 200 : 20);
+    r.params.ignore_eos = true;
+    r.cache_salt = two->salts[which];
+    r.client = two->clients[which];
+    if (two->is_off[which]) r.speculation.mode = SPECULATION_OFF;
+    fixture_submit(f, &r, (uint64_t)which + 1);
+    for (uint32_t n = 1; which == 0 && two->cancels && n < 40; n++) fixture_step(f, n);
+    if (which == 0 && two->cancels) fixture_cancel_one(f, &c, 1, 1);
+    fixture_run(f);
+    client_check(&c);
+    return c;
+}
+
+static void a_recent_answer_is_found_where_it_may_be(void **state) {
+    (void)state;
+    static const struct two_requests all[] = {
+        {"nothing apart", .finds = true},
+        {"one salt and client", .salts = {5, 5}, .clients = {6, 6}, .finds = true},
+        {"another salt", .salts = {5, 6}},
+        {"a salt behind none", .salts = {0, 6}},
+        {"none behind a salt", .salts = {6, 0}},
+        {"another client", .salts = {5, 5}, .clients = {6, 7}},
+        {"a client as the salt was", .salts = {5, 6}, .clients = {6, 5}},
+        {"the first one off", .is_off = {true, false}},
+        {"the second one off", .is_off = {false, true}},
+        {"the first one cancelled", .cancels = true},
+        {"no store", .has_none = true},
+    };
+    for (unsigned i = 0; i < sizeof(all) / sizeof(*all); i++) {
+        struct fixture f;
+        print_message("%s\n", all[i].what);
+        fixture_init(&f, 60, 64, 4);
+        struct recent_answers *recent = f.shared.recent;
+        if (all[i].has_none) f.shared.recent = NULL;
+        const struct client first = ask_again(&f, &all[i], 0), second = ask_again(&f, &all[i], 1);
+        assert_true(first.last.speculation.n_recent_drafted == 0);
+        assert_true((second.last.speculation.n_recent_accepted > 4) == all[i].finds);
+        assert_true((second.last.speculation.n_recent_drafted > 0) == all[i].finds);
+        f.shared.recent = recent;
+        fixture_fini(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_that_repeats_itself_takes_fewer_steps),
         cmocka_unit_test(no_row_is_computed_behind_the_last_token),
         cmocka_unit_test(what_is_computed_behind_a_wrong_guess_fails_nothing),
         cmocka_unit_test(guesses_take_no_row_from_other_sequences),
+        cmocka_unit_test(a_recent_answer_is_found_where_it_may_be),
         cmocka_unit_test(random_requests_give_what_they_give_alone),
     };
     repeats = true;

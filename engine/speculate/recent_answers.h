@@ -1,0 +1,57 @@
+/* recent_answers.h - the newest answers of an engine, and what followed a text's end in them.
+ *
+ *   slots   … │ the cat sat on the mat │END│ once upon a time │END│ oldest answers, overwritten next …
+ *                        ▲ at                                  ▲ n_written
+ *   heads   [hash of a scope and RECENT_MIN tokens] ─► the newest position behind such tokens
+ *   earlier [of each slot]                          ─► the one before it with the same hash: a chain
+ *
+ * A position counts the tokens ever written, modulo 2^32; its slot holds the token that follows
+ * there.  The slot before the next one to be written is always an END, and no token is one: so a
+ * match never reaches from the newest answer into what is left of the oldest.
+ *
+ * An answer is found only by the scope that it was added in, a number that clients cannot choose:
+ * whose prefixes a request does not share, its guesses do not show either.  The scope is part of the
+ * hash, too, so answers of another one are not even visited, but for chance.
+ *
+ * Matches are longer than those of a text with itself (suffix_index.h): what others say is like what
+ * this text says less often than its own words are.
+ *
+ * Thread: engine (create: any).  Memory: recent_answers_bytes(), taken by create and never grown; the
+ * system backs it with pages as answers come. */
+#ifndef ENGINE_SPECULATE_RECENT_ANSWERS_H
+#define ENGINE_SPECULATE_RECENT_ANSWERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/speculate/suffix_index.h"
+
+enum {
+    RECENT_MIN = 8,            /* tokens of the shortest match */
+    RECENT_MAX_VISITED = 16,   /* positions of a chain that one search looks at */
+    RECENT_TOKENS = 1 << 18,   /* of an engine: 5 MiB */
+    RECENT_ANSWER_MOST = 16384 /* newest tokens of one answer: no step waits for a long one */
+};
+
+struct recent_answers; /* opaque: the fields live in recent_answers.c */
+
+/* Makes a store of n_tokens tokens, a power of 2 above 2 * RECENT_MIN.  ERR_NOMEM. */
+int recent_answers_create(struct recent_answers **out, uint32_t n_tokens);
+void recent_answers_destroy(struct recent_answers *recent); /* NULL is allowed */
+size_t recent_answers_bytes(uint32_t n_tokens);
+
+/* Adds an answer, and forgets the oldest ones for it.  One that is too short to be found is left
+ * out, and of one that is too long the newest tokens are kept. */
+void recent_answers_add(struct recent_answers *recent, uint64_t scope, const uint32_t *tokens,
+                        uint32_t n_tokens);
+/* Returns the longest match of the text's end in an answer of the scope, of up to SUFFIX_MAX tokens.
+ * Of equally long ones it is the one at *hint, if that is one of them, else the newest.  NULL: there
+ * is no hint. */
+struct suffix_match recent_answers_find(const struct recent_answers *recent, uint64_t scope,
+                                        const uint32_t *tokens, uint32_t n_tokens,
+                                        const uint32_t *hint);
+/* Copies up to n_most tokens that follow the position in its answer, and returns their number. */
+uint32_t recent_answers_copy(const struct recent_answers *recent, uint32_t position,
+                             uint32_t *tokens, uint32_t n_most);
+
+#endif
