@@ -8,6 +8,7 @@
 #ifndef ENGINE_BASE_SIPHASH_H
 #define ENGINE_BASE_SIPHASH_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct siphash {
@@ -16,6 +17,8 @@ struct siphash {
 
 void siphash_init(struct siphash *hash, const uint64_t key[2]);
 void siphash_absorb(struct siphash *hash, uint64_t word);
+/* Absorbs n numbers, two in a word; an odd one has a word of its own. */
+void siphash_absorb_tokens(struct siphash *hash, const uint32_t *tokens, size_t n);
 uint64_t siphash_end(struct siphash *hash); /* no word may be absorbed afterwards */
 
 #endif

@@ -170,8 +170,7 @@ uint64_t prefix_cache_hash(const struct prefix_cache *cache, uint64_t chain,
     struct siphash hash;
     siphash_init(&hash, cache->key);
     siphash_absorb(&hash, chain);
-    for (int i = 0; i < PAGE_TOKENS; i += 2)
-        siphash_absorb(&hash, tokens[i] | (uint64_t)tokens[i + 1] << 32);
+    siphash_absorb_tokens(&hash, tokens, PAGE_TOKENS);
     return siphash_end(&hash);
 }
 

@@ -95,9 +95,7 @@ uint64_t state_cache_hash(const struct state_cache *cache, const struct kv_state
     for (size_t i = 0; i < sizeof(words.words) / sizeof(*words.words); i++)
         siphash_absorb(&hash, words.words[i]);
     siphash_absorb(&hash, n_tokens);
-    for (uint32_t i = 0; i + 1 < n_tokens; i += 2)
-        siphash_absorb(&hash, tokens[i] | (uint64_t)tokens[i + 1] << 32);
-    if (n_tokens % 2) siphash_absorb(&hash, tokens[n_tokens - 1]);
+    siphash_absorb_tokens(&hash, tokens, n_tokens);
     return siphash_end(&hash) | 1;
 }
 
@@ -281,8 +279,8 @@ struct kv_state *state_cache_find(const struct state_cache *cache, const struct 
         for (struct kv_state *state = lists[i]->newest; state; state = state->older) {
             if (!state->is_sound || state->n_tokens > n_max) continue;
             if (best && state->n_tokens <= best->n_tokens) continue;
-            if (!same_key(key, &state->key) || !begins_with(tokens, state)) continue;
-            if (suits(ctx, state)) best = state;
+            if (!same_key(key, &state->key) || !suits(ctx, state)) continue;
+            if (begins_with(tokens, state)) best = state;
         }
     return best;
 }

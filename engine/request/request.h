@@ -41,6 +41,8 @@ enum { REQUEST_MAX_TENANTS = 65 }; /* 64 API keys, and requests without one */
 struct engine_request {
     uint32_t *prompt; /* owned, [n_prompt], n_prompt >= 1 */
     uint32_t n_prompt;
+    uint32_t
+        n_spare; /* tokens that prompt has space for behind n_prompt: the answer's first ones */
     struct sampling_params params;
     struct kv_choice kv;
     struct kv_part kv_part;

@@ -77,7 +77,8 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->user = request->user;
     seq->params = request->params;
     seq->tokens = request->prompt;
-    seq->n_prompt = seq->n_tokens = seq->token_capacity = request->n_prompt;
+    seq->n_prompt = seq->n_tokens = request->n_prompt;
+    seq->token_capacity = request->n_prompt + request->n_spare;
     if (seq->params.max_tokens > KV_MAX_TEXT - seq->n_prompt)
         seq->params.max_tokens = KV_MAX_TEXT - seq->n_prompt;
     int code = init_parts(seq, request, plan);

@@ -9,9 +9,19 @@
 #include "engine/grammar/grammar.h"
 #include "server/api/completion_request.h"
 
+enum { SPARE_TOKENS = 64 };
+
 static void *copy(const void *from, size_t size) {
     void *to = size ? malloc(size) : NULL;
     if (to) memcpy(to, from, size);
+    return to;
+}
+
+/* Copies the tokens, with space behind them.  Without it the answer's first token would have the
+ * whole text copied once more before the client sees it. */
+static uint32_t *copy_prompt(const struct token_list *tokens) {
+    uint32_t *to = malloc((tokens->n + SPARE_TOKENS) * sizeof(*to));
+    if (to) memcpy(to, tokens->ids, tokens->n * sizeof(*to));
     return to;
 }
 
@@ -50,8 +60,9 @@ static int fill(struct engine_request *out, const struct completion_request *req
                 const struct prompt *prompt, uint32_t choice, const struct request_limits *limits) {
     struct sampling_params *params = &out->params;
     *params = copy_params(&request->params);
-    out->prompt = copy(prompt->tokens.ids, prompt->tokens.n * sizeof(*prompt->tokens.ids));
     out->n_prompt = (uint32_t)prompt->tokens.n;
+    out->n_spare = SPARE_TOKENS;
+    out->prompt = copy_prompt(&prompt->tokens);
     out->kv = kv_policy_resolve(&request->kv, out->n_prompt);
     out->kv_part = kv_policy_resolve_part(&request->kv, out->n_prompt);
     out->prefill = prefill_rules_resolve(&limits->prefill, &request->prefill,

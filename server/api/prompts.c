@@ -150,23 +150,26 @@ static int read_token(struct prompt_reader *r, struct token_list *tokens) {
     return append_token(r, tokens, (uint32_t)id);
 }
 
-/* Reads `digits, digits, …` as far as that goes, eight bytes at a time, and stops before an element
- * that read_token() must judge.  What stands between the first two numbers is expected between all:
- * so the place of the next number depends on the digits alone.  A comma is not the array's last
- * byte. */
-static int read_plain_tokens(struct prompt_reader *r, struct token_list *tokens) {
+/* Reads `digits, digits, …` as far as that goes and tokens has space, eight bytes at a time, and
+ * stops before an element that read_token() must judge or append.  What stands between the first two
+ * numbers is expected between all: so the place of the next number depends on the digits alone.  A
+ * comma is not the array's last byte. */
+static void read_plain_tokens(struct prompt_reader *r, struct token_list *tokens) {
+    peek(r);
     const char *at = r->at;
-    size_t gap = 0;
+    const size_t left = PROMPTS_MAX_TOKENS - r->n_tokens, space = tokens->capacity - tokens->n;
+    const size_t most = left < space ? left : space;
+    size_t gap = 0, n_read = 0;
     uint32_t id;
-    int rc = 0;
-    for (unsigned n; !rc && (n = digits_read(at, r->end, &id)) > 0; at += n + gap) {
+    for (unsigned n; n_read < most && (n = digits_read(at, r->end, &id)) > 0; at += n + gap) {
         if (at[n] != ',' || (n > 1 && *at == '0') || id >= r->n_vocab) break;
         if (gap == 0) gap = at[n + 1] == ' ' ? 2 : 1;
         if (gap == 2 && at[n + 1] != ' ') break;
-        rc = append_token(r, tokens, id);
+        tokens->ids[tokens->n + n_read++] = id;
     }
     r->at = at;
-    return rc;
+    r->n_tokens += n_read;
+    tokens->n += n_read;
 }
 
 /* Reads the elements of an array whose opening bracket has been read. */
@@ -175,8 +178,8 @@ static int read_tokens(struct prompt_reader *r, struct token_list *tokens) {
         return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);
     int rc;
     do {
-        rc = read_plain_tokens(r, tokens);
-        if (!rc) rc = read_token(r, tokens);
+        read_plain_tokens(r, tokens);
+        rc = read_token(r, tokens);
         if (!rc) rc = next_element(r);
     } while (rc == 1);
     return rc;
