@@ -4,6 +4,7 @@
 #ifndef ENGINE_BASE_DIGITS_H
 #define ENGINE_BASE_DIGITS_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
