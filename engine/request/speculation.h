@@ -25,7 +25,7 @@ struct speculation_usage {
     uint64_t n_drafts;   /* steps with guesses */
     uint64_t n_drafted;  /* guessed tokens */
     uint64_t n_accepted; /* of these, those that are in the answer */
-    /* Of both, those that were found in recent answers. */
+    /* How many of n_drafted and n_accepted were found in recent answers. */
     uint64_t n_recent_drafted, n_recent_accepted;
 };
 

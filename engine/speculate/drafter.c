@@ -20,7 +20,7 @@ void drafter_read(struct drafter *drafter, const uint32_t *tokens, uint32_t n_to
     suffix_index_extend(&drafter->index, tokens, n_tokens, DRAFTER_READ_MOST);
 }
 
-/* Where the text's end has been before: in the text, or in a recent answer. */
+/* A place where the text's end has been before, in the text or in a recent answer. */
 struct source {
     struct suffix_match match;
     bool is_recent;
