@@ -92,6 +92,15 @@ static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorM
         : "memory");
 }
 
+/* Starts copying bytes that lie in a row, a multiple of 16, to shared memory. */
+static __device__ __forceinline__ void bulk_load(shared_at to, const void *from, uint32_t bytes,
+                                                 shared_at bar, uint64_t policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(to.address),
+                 "l"(from), "r"(bytes), "r"(bar.address), "l"(policy)
+                 : "memory");
+}
+
 /* Prefetches to L2; does nothing below 9.0. */
 static __device__ __forceinline__ void prefetch_l2(const void *from, int bytes) {
 #if __CUDA_ARCH__ >= 900

@@ -226,6 +226,7 @@ int cuda_backend_create(struct backend **out, const struct cuda_config *config, 
                                   .runs_ahead = true};
     cuda->device = (int)config->device;
     cuda->overlap = properties.major == 9; /* others run the code for 8.0, which does not wait */
+    cuda->n_multiprocessors = (uint32_t)properties.multiProcessorCount;
     cuda->batch_invariant = config->batch_invariant;
     cuda->n_copiers = config->n_copiers      ? config->n_copiers
                       : n_cpus > MAX_COPIERS ? MAX_COPIERS

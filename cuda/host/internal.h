@@ -173,9 +173,10 @@ struct cuda_backend {
     int device;
     int node;             /* the NUMA node whose memory the host pool prefers, or NUMA_ANY */
     bool overlap;         /* compute capability 9.0: kernels.h */
+    bool streams;         /* launch_stream() runs here */
     bool failed;          /* sticky: the device no longer works */
     bool batch_invariant; /* cuda.h: no choice may depend on the number of rows in a step */
-    uint32_t n_copiers;
+    uint32_t n_multiprocessors, n_copiers;
     cudaStream_t stream;
 
     struct inflight_step inflight[N_INFLIGHT]; /* step number i uses place i % N_INFLIGHT */
@@ -224,7 +225,7 @@ struct cuda_backend {
 #define CUDA_BACKEND(be) ((struct cuda_backend *)(be))
 
 static inline struct launch launch_of(const struct cuda_backend *cuda) {
-    const struct launch launch = {cuda->stream, cuda->overlap};
+    const struct launch launch = {cuda->stream, cuda->overlap, cuda->n_multiprocessors};
     return launch;
 }
 

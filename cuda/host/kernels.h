@@ -31,6 +31,7 @@ extern "C" {
 struct launch {
     cudaStream_t stream;
     bool overlap;
+    uint32_t n_multiprocessors; /* of the device; only launch_stream() asks */
 };
 
 /* Pages to be copied, as a kernel's parameter: 4 KB are the most that any device takes. */
@@ -338,6 +339,10 @@ cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launc
  * SKINNY_MAX_ROWS rows. */
 enum { SKINNY_MAX_ROWS = 16 };
 cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch);
+/* Says whether this device runs launch_stream(), and makes it ready. */
+bool open_stream(void);
+/* Computes what launch_skinny() does, the same bits, at more of the memory's rate. */
+cudaError_t launch_stream(const struct skinny_params *p, struct launch launch);
 /* Computes any number of rows, under launch_skinny()'s other conditions.  A row's bits depend on
  * nothing but the row and the weights. */
 cudaError_t launch_linear_invariant(const struct skinny_params *p, struct launch launch);

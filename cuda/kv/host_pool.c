@@ -157,7 +157,7 @@ static int open_copies(struct cuda_backend *cuda, uint32_t n_pages, struct error
 static cudaError_t copy_pages(struct host_pool_copies *s, const struct offload_args *args) {
     struct offload_params params = {
         .kv = *args->kv, .store = *args->store, .host_layer = args->host_layer};
-    const struct launch launch = {s->stream, false};
+    const struct launch launch = {.stream = s->stream, .overlap = false};
     cudaError_t code = cudaSuccess;
     for (uint32_t i = 0; i < args->n && code == cudaSuccess; i++) {
         s->pages[args->pages[i] / 32] |= 1u << args->pages[i] % 32;
@@ -188,7 +188,7 @@ static int reload(struct backend *be, const struct offload_args *args, struct er
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct offload_params params = {
         .kv = *args->kv, .store = *args->store, .host_layer = args->host_layer};
-    const struct launch launch = {cuda->stream, false};
+    const struct launch launch = {.stream = cuda->stream, .overlap = false};
     const int rc = host_pool_await(cuda, err);
     if (rc) return rc;
     cudaError_t code = cudaSuccess;

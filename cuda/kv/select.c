@@ -257,7 +257,7 @@ static cudaError_t fetch_blocks(struct cuda_backend *cuda, const struct select_a
         if (!group_has(group, windows_of(cuda), l)) continue;
         params.first_layer = l;
         params.first_host_layer = args->first_host_layer + n;
-        code = launch_fetch(&params, 1, (struct launch){s->fetcher, false});
+        code = launch_fetch(&params, 1, (struct launch){.stream = s->fetcher, .overlap = false});
         if (code == cudaSuccess) code = cudaEventRecord(s->fetched[n++], s->fetcher);
     }
     return code;
@@ -266,7 +266,7 @@ static cudaError_t fetch_blocks(struct cuda_backend *cuda, const struct select_a
 static cudaError_t select_on_fetcher(struct cuda_backend *cuda, const struct select_args *args,
                                      uint32_t n_rows) {
     struct select_memory *s = &cuda->select;
-    const struct launch launch = {s->fetcher, cuda->overlap};
+    const struct launch launch = {.stream = s->fetcher, .overlap = cuda->overlap};
     cudaError_t code = cudaEventRecord(s->attended, cuda->stream);
     if (code == cudaSuccess) code = cudaStreamWaitEvent(s->fetcher, s->attended, 0);
     if (code == cudaSuccess) code = choose(cuda, args, n_rows, launch);

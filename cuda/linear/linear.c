@@ -1,7 +1,8 @@
 /* linear.c - chooses how a product is computed.
  *
  *   rows   <= 16   one launch of our own kernel for all parts, norm and gate included: reading the
- *                  weights is the whole cost
+ *                  weights is the whole cost.  linear_stream.cu on compute capability 9.0,
+ *                  linear_kernels.cu elsewhere
  *   rows    > 16   cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           f16 and f32 weights, odd widths: any shape, slowly
  *
@@ -37,6 +38,7 @@ static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const ch
 }
 
 int linear_open(struct cuda_backend *cuda, struct error *err) {
+    cuda->streams = open_stream();
     cuda->matmuls = calloc(MATMUL_CACHE, sizeof(*cuda->matmuls));
     if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
     int rc = blas_open(&cuda->blas, err);
@@ -322,6 +324,10 @@ static int run_parts(struct cuda_backend *cuda, const struct linear_args *args,
     return rc;
 }
 
+static product_launcher few_rows(const struct cuda_backend *cuda) {
+    return cuda->streams ? launch_stream : launch_skinny;
+}
+
 int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct linear_args plain = *args;
@@ -335,7 +341,7 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
     }
     if (cuda->batch_invariant) return run_parts(cuda, &plain, launch_linear_invariant, err);
     return args->n_rows > SKINNY_MAX_ROWS ? linear_many_rows(cuda, &plain, err)
-                                          : run_parts(cuda, &plain, launch_skinny, err);
+                                          : run_parts(cuda, &plain, few_rows(cuda), err);
 }
 
 /* Computes a gated product of few rows in one launch. */
@@ -346,7 +352,7 @@ static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, 
     params.kind = kind;
     params.parts[0].y = out;
     params.parts[0].y_stride = params.parts[0].n_out;
-    return cuda_check(cuda, launch_skinny(&params, launch_of(cuda)), "gated", err);
+    return cuda_check(cuda, few_rows(cuda)(&params, launch_of(cuda)), "gated", err);
 }
 
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err) {

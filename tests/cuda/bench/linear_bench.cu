@@ -1,10 +1,11 @@
-/* linear_bench.cu - times the kernel for few rows over the Llama-3-8B products, beside a plain read
+/* linear_bench.cu - times the kernels for few rows over the Llama-3-8B products, beside a plain read
  * of the same bytes.
  *
  *   CSV: variant, shape, rows, overlap, us (median), TB/s of weights, fraction of the read
  *
  *   bare     products alone
  *   fused    norm and SiLU inside the products
+ *   stream   the same by launch_stream(), whose results must be the same bits
  *   apart    norm and SiLU in kernels of their own
  *
  * Weights are random and rotate through 1 GB, many times the second-level cache.  Launches are
@@ -13,6 +14,7 @@
  * Thread: main.  Memory: 16 GB of the device. */
 #include "cuda/elementwise/elementwise.cu"
 #include "cuda/linear/linear_kernels.cu"
+#include "cuda/linear/linear_stream.cu"
 #include "engine/device/dtype.h"
 #include "tests/cuda/bench/bench.cuh"
 
@@ -49,6 +51,7 @@ struct arena {
     bf16 *weights, *x, *norm_weight, *normed;
     void *y;
     size_t n_weights; /* elements */
+    uint32_t n_multiprocessors;
 };
 
 static size_t count_weights(const struct shape *s) {
@@ -97,13 +100,23 @@ static cudaError_t run_bare(const struct shape *, const struct arena *, struct s
     return launch_skinny(p, launch);
 }
 
-static cudaError_t run_fused(const struct shape *s, const struct arena *arena,
-                             struct skinny_params *p, struct launch launch) {
+static void fuse(const struct shape *s, const struct arena *arena, struct skinny_params *p) {
     p->norm_weight = s->norm ? arena->norm_weight : nullptr;
     p->eps = 1e-5f;
     p->gated = s->gated;
     if (s->gated) p->parts[0].y_stride = p->parts[0].n_out;
+}
+
+static cudaError_t run_fused(const struct shape *s, const struct arena *arena,
+                             struct skinny_params *p, struct launch launch) {
+    fuse(s, arena, p);
     return launch_skinny(p, launch);
+}
+
+static cudaError_t run_stream(const struct shape *s, const struct arena *arena,
+                              struct skinny_params *p, struct launch launch) {
+    fuse(s, arena, p);
+    return launch_stream(p, launch);
 }
 
 static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
@@ -132,7 +145,9 @@ static void bench_shape(const struct shape *s, const struct arena *arena, cudaSt
                    [&] {
                        for (size_t i = 0; i < n_sets; i++) {
                            struct skinny_params p = params_of(s, arena, i * n, n_rows);
-                           check(run(s, arena, &p, (struct launch){stream, overlap}), s->name);
+                           check(run(s, arena, &p,
+                                     (struct launch){stream, overlap, arena->n_multiprocessors}),
+                                 s->name);
                        }
                    }) /
         (double)n_sets;
@@ -149,13 +164,34 @@ static void bench_model(const struct arena *arena, cudaStream_t stream, uint32_t
             for (const struct shape &s : shapes) {
                 if ((layer == 32) != s.y_f32) continue;
                 struct skinny_params p = params_of(&s, arena, at, n_rows);
-                check(run(&s, arena, &p, (struct launch){stream, overlap}), s.name);
+                check(
+                    run(&s, arena, &p, (struct launch){stream, overlap, arena->n_multiprocessors}),
+                    s.name);
                 at += count_weights(&s);
             }
         total = at;
     });
     const double rate = 2.0 * (double)total / us * 1e-6;
     printf("%s,model,%u,%d,%.2f,%.3f,%.3f\n", name, n_rows, overlap, us, rate, rate / read);
+}
+
+/* Exits if launch_stream() does not write the bits of launch_skinny(). */
+static void compare(const struct shape *s, const struct arena *arena, cudaStream_t stream,
+                    uint32_t n_rows) {
+    const size_t n_words = (size_t)16 * 128256;
+    std::vector<uint32_t> results[2];
+    for (const launcher run : {run_fused, run_stream}) {
+        std::vector<uint32_t> *to = &results[run == run_stream];
+        to->resize(n_words);
+        check(cudaMemsetAsync(arena->y, 0, n_words * 4, stream), "memory");
+        struct skinny_params p = params_of(s, arena, 0, n_rows);
+        check(run(s, arena, &p, (struct launch){stream, true, arena->n_multiprocessors}), s->name);
+        check(cudaStreamSynchronize(stream), s->name);
+        check(cudaMemcpy(to->data(), arena->y, n_words * 4, cudaMemcpyDeviceToHost), "results");
+    }
+    if (results[0] == results[1]) return;
+    fprintf(stderr, "%s, %u rows: launch_stream() and launch_skinny() differ\n", s->name, n_rows);
+    exit(1);
 }
 
 struct variant {
@@ -165,7 +201,7 @@ struct variant {
 
 int main() {
     static const struct variant variants[] = {
-        {"bare", run_bare}, {"fused", run_fused}, {"apart", run_apart}};
+        {"bare", run_bare}, {"fused", run_fused}, {"stream", run_stream}, {"apart", run_apart}};
     struct arena arena = {};
     cudaStream_t stream;
     int n_devices = 0;
@@ -173,6 +209,9 @@ int main() {
         printf("SKIPPED, NOTHING WAS MEASURED: there is no CUDA device\n");
         return 77;
     }
+    struct cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, 0), "the device");
+    arena.n_multiprocessors = (uint32_t)properties.multiProcessorCount;
     arena.n_weights = (size_t)7600 << 20;
     check(cudaStreamCreate(&stream), "stream");
     check(cudaMalloc(&arena.weights, arena.n_weights * sizeof(bf16)), "memory for weights");
@@ -184,6 +223,12 @@ int main() {
     fill_kernel<<<64, 256, 0, stream>>>(arena.x, 16 * 14336, 1.0f);
     fill_kernel<<<64, 256, 0, stream>>>(arena.norm_weight, 4096, 1.0f);
     check(cudaMemsetAsync(arena.y, 0, 16 * 128256 * sizeof(float), stream), "memory");
+    if (!open_stream()) {
+        fprintf(stderr, "this device does not run launch_stream()\n");
+        return 1;
+    }
+    for (uint32_t n_rows : {1u, 3u, 8u, 11u, 16u})
+        for (const struct shape &s : shapes) compare(&s, &arena, stream, n_rows);
     const double read = bench_read(&arena, stream);
     printf("variant,shape,rows,overlap,us,TB/s,of read (%.3f TB/s)\n", read);
     for (const struct variant &v : variants) {
