@@ -41,19 +41,19 @@ void buffer_append(struct buffer *buffer, const void *data, size_t length) {
     buffer->data[buffer->length] = 0;
 }
 
-void buffer_puts(struct buffer *buffer, const char *text) {
-    buffer_append(buffer, text, strlen(text));
-}
-
+/* Formats into what is free, which mostly suffices, and otherwise again once it does. */
 void buffer_printf(struct buffer *buffer, const char *format, ...) {
-    va_list args;
+    va_list args, again;
     va_start(args, format);
-    va_list again;
     va_copy(again, args);
-    const int length = vsnprintf(NULL, 0, format, args);
-    if (length >= 0 && buffer_reserve(buffer, (size_t)length)) {
-        vsnprintf(buffer->data + buffer->length, (size_t)length + 1, format, again);
-        buffer->length += (size_t)length;
+    const size_t room = buffer->capacity - buffer->length;
+    const int n = vsnprintf(room ? buffer->data + buffer->length : NULL, room, format, args);
+    const size_t length = n > 0 ? (size_t)n : 0;
+    if (!buffer_reserve(buffer, length)) {
+        if (room) buffer->data[buffer->length] = 0;
+    } else {
+        if (length >= room) vsnprintf(buffer->data + buffer->length, length + 1, format, again);
+        buffer->length += length;
     }
     va_end(again);
     va_end(args);

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 /* Zero-initialise.  data is NUL-terminated whenever it is not NULL. */
 struct buffer {
@@ -21,7 +22,10 @@ struct buffer {
 void buffer_fini(struct buffer *buffer);
 void buffer_clear(struct buffer *buffer); /* keeps the memory */
 void buffer_append(struct buffer *buffer, const void *data, size_t length);
-void buffer_puts(struct buffer *buffer, const char *text);
+/* Appends a string.  This is inline, so that the compiler counts the bytes of a literal. */
+static inline void buffer_puts(struct buffer *buffer, const char *text) {
+    buffer_append(buffer, text, strlen(text));
+}
 void buffer_printf(struct buffer *buffer, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
