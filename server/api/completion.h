@@ -77,6 +77,7 @@ struct completion {
     struct kv_account kv;        /* of the sequences that have ended; so is prefill */
     struct prefill_account prefill;
     struct speculation_usage speculation; /* as well */
+    struct buffer head;                   /* what completion_write_head() repeats */
     struct buffer out;
 };
 
@@ -90,6 +91,10 @@ void completion_start(struct server *server, struct http_exchange *exchange,
 
 /* Reads the job's body, tokenises its prompts and makes the engine's requests.  Thread: pool. */
 void completion_run(struct job *job, completion_reader read);
+
+/* Writes what each of OpenAI's objects of the completion begins with, up to "choices":[.  It is made
+ * once, as the completion has objects of one name. */
+void completion_write_head(struct completion *c, const char *object);
 
 /* Writes ,"prompt_progress":{…}: the prompt's tokens, those found in the cache, those computed or
  * found, and the milliseconds since the request came. */

@@ -30,6 +30,7 @@ static void completion_free(struct completion *c) {
     for (uint32_t i = 0; c->choices && i < c->n_choices; i++) choice_fini(&c->choices[i]);
     free(c->choices);
     completion_request_fini(&c->request);
+    buffer_fini(&c->head);
     buffer_fini(&c->out);
     job_free(&c->job);
 }
@@ -120,6 +121,19 @@ void completion_run(struct job *job, completion_reader read) {
 }
 
 /* ---- loop: answers ---- */
+
+void completion_write_head(struct completion *c, const char *object) {
+    struct buffer *head = &c->head;
+    const char *model = c->job.server->model_name;
+    if (head->length == 0) {
+        buffer_printf(head, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":",
+                      c->api->id_prefix, c->request_id, object, (long long)c->created);
+        buffer_json_string(head, model, strlen(model));
+        buffer_puts(head, ",\"choices\":[");
+    }
+    buffer_append(&c->out, head->data, head->length);
+    c->out.failed |= head->failed;
+}
 
 uint32_t completion_n_generated(const struct completion *c) {
     uint32_t n = 0;

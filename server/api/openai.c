@@ -18,11 +18,7 @@ static void run(struct job *job) {
 }
 
 static void write_head(struct completion *c) {
-    buffer_printf(&c->out,
-                  "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":",
-                  c->request_id, (long long)c->created);
-    buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
-    buffer_puts(&c->out, ",\"choices\":[");
+    completion_write_head(c, "text_completion");
 }
 
 static void write_events(struct completion *c, struct choice *choice) {

@@ -20,11 +20,8 @@ static void run(struct job *job) {
 
 /* ---- loop ---- */
 
-static void write_head(struct completion *c, const char *object) {
-    buffer_printf(&c->out, "{\"id\":\"chatcmpl-%s\",\"object\":\"%s\",\"created\":%lld,\"model\":",
-                  c->request_id, object, (long long)c->created);
-    buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
-    buffer_puts(&c->out, ",\"choices\":[");
+static void write_head(struct completion *c) {
+    completion_write_head(c, c->request.stream ? "chat.completion.chunk" : "chat.completion");
 }
 
 static void write_logprobs(struct completion *c, const struct choice *choice) {
@@ -94,7 +91,7 @@ static void write_choice(struct completion *c, struct choice *choice) {
 }
 
 static void write_answer(struct completion *c) {
-    write_head(c, "chat.completion");
+    write_head(c);
     for (uint32_t i = 0; i < c->n_choices; i++) {
         if (i) buffer_puts(&c->out, ",");
         write_choice(c, &c->choices[i]);
@@ -108,7 +105,7 @@ static void write_answer(struct completion *c) {
 
 static void begin_chunk(struct completion *c, const struct choice *choice) {
     buffer_puts(&c->out, "data: ");
-    write_head(c, "chat.completion.chunk");
+    write_head(c);
     buffer_printf(&c->out, "{\"index\":%u,\"delta\":{", (uint32_t)(choice - c->choices));
 }
 
@@ -167,7 +164,7 @@ static void write_progress(struct completion *c, const struct choice *choice,
 static void write_end(struct completion *c) {
     if (c->request.include_usage) {
         buffer_puts(&c->out, "data: ");
-        write_head(c, "chat.completion.chunk");
+        write_head(c);
         buffer_puts(&c->out, "],");
         completion_write_usage(c, conversation_of(c)->n_reasoning);
         buffer_puts(&c->out, "}\n\n");
