@@ -604,32 +604,33 @@ static int step_submitted(struct engine *e, struct batch *batch, struct error *e
     return batch_submitted(batch, err);
 }
 
-/* Submits a step in which grammars say what may be sampled.  That is found while the device computes
- * the step's rows: it needs the last step's results. */
-static int submit_masked(struct engine *e, struct batch *batch, struct event_list *events,
-                         struct error *err) {
+/* Submits a step in which grammars or penalties read the tokens before those that are sampled.  They
+ * read the last step's results while the device computes this one's rows. */
+static int submit_in_parts(struct engine *e, struct batch *batch, struct event_list *events,
+                           struct error *err) {
     int code = decoder_submit_rows(e->decoder, &batch->step, batch->samples, batch->n_samples, err);
     if (!code) code = step_submitted(e, batch, err);
     if (code) return code;
     if (scheduler_n_inflight(e->scheduler) > 1) take_results(e, events);
     if (!atomic_load(&e->healthy)) return ERR_DEVICE; /* every sequence has ended */
-    batch_mask(batch);
+    batch_complete_samples(batch);
     return decoder_submit_samples(e->decoder, batch->samples, batch->n_samples, batch->results,
                                   batch->totals, err);
 }
 
 /* Submits a slice of a long prompt, all of whose tokens are known. */
 static int submit_slice(struct engine *e, struct batch *batch, struct error *err) {
-    if (batch->masked) batch_mask(batch);
+    if (batch->reads_tokens) batch_complete_samples(batch);
     return decoder_submit_slice(e->decoder, &batch->step, &batch->slice, batch->samples,
                                 batch->n_samples, batch->results, batch->totals, err);
 }
 
 static int submit_batch(struct engine *e, struct batch *batch, struct event_list *events,
                         struct error *err) {
-    const bool is_slice = batch->kind == STEP_TIME_SLICE, in_parts = batch->masked && !is_slice;
+    const bool is_slice = batch->kind == STEP_TIME_SLICE,
+               in_parts = batch->reads_tokens && !is_slice;
     int code = is_slice   ? submit_slice(e, batch, err)
-               : in_parts ? submit_masked(e, batch, events, err)
+               : in_parts ? submit_in_parts(e, batch, events, err)
                           : decoder_submit(e->decoder, &batch->step, batch->samples,
                                            batch->n_samples, batch->results, batch->totals, err);
     if (!code && batch->selects) code = decoder_submit_selected(e->decoder, batch->selected, err);

@@ -83,7 +83,7 @@ static void add(struct batch *batch, struct sequence *seq) {
     batch->entries[step->n_seqs++] =
         (struct batch_entry){seq, batch->n_samples, n_samples, begin + seq->n_rows};
     batch->n_samples += n_samples;
-    batch->masked |= n_samples > 0 && seq->constraint.matcher;
+    batch->reads_tokens |= n_samples > 0 && sequence_reads_tokens(seq);
     batch->n_drafting += seq->n_drafts > 0;
     step->n_rows += seq->n_rows;
     step->n_layers = seq->kv.space->n_layers;
@@ -104,7 +104,7 @@ static void begin(struct batch *batch, enum step_time_kind kind) {
         (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
     batch->n_samples = batch->n_drafting = 0;
     batch->kind = kind;
-    batch->selects = batch->masked = false;
+    batch->selects = batch->reads_tokens = false;
     batch->sparse = NULL;
     batch->visited = (struct sparse_totals){0};
 }
@@ -132,7 +132,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;
     if (batch->slice.layer == seq->kv.space->n_layers)
         batch->n_samples = sequence_sample_rows(seq, first, n_rows, 0, batch->samples);
-    batch->masked = batch->n_samples > 0 && seq->constraint.matcher;
+    batch->reads_tokens = batch->n_samples > 0 && sequence_reads_tokens(seq);
     batch->entries[0] =
         (struct batch_entry){.seq = seq, .n_samples = batch->n_samples, .n_stored = stored};
     batch->step.n_seqs = 1;
@@ -146,13 +146,12 @@ const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at) 
     return batch->step.seqs[at].budget && is_whole ? &batch->totals[at] : NULL;
 }
 
-void batch_mask(struct batch *batch) {
+void batch_complete_samples(struct batch *batch) {
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         const struct batch_entry *entry = &batch->entries[i];
-        /* Of a sequence that has ended, what is sampled is dropped. */
-        if (batch_samples(batch, entry) && !entry->seq->over)
-            sequence_mask_row(entry->seq,
-                              &batch->samples[entry->first_sample + entry->n_samples - 1]);
+        if (batch_samples(batch, entry))
+            sequence_complete_row(entry->seq,
+                                  &batch->samples[entry->first_sample + entry->n_samples - 1]);
     }
 }
 

@@ -30,7 +30,8 @@ struct batch {
     struct evict_total *totals;    /* [step.n_seqs]: batch_evicted() says which are valid */
     struct select_total *selected; /* [step.n_decode], valid for sequences that select */
     bool selects;                  /* some sequence does */
-    bool masked; /* some sequence has a grammar: batch_mask() completes the samples */
+    /* What some sequence samples depends on the tokens before it: batch_complete_samples() is due. */
+    bool reads_tokens;
     uint32_t n_samples;
     uint32_t n_drafting;      /* sequences with rows of guesses */
     enum step_time_kind kind; /* STEP_TIME_SLICE: `slice` is valid */
@@ -59,9 +60,9 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
  * may then submit copies of the pages that it fills (kv_submitted()).  ERR_DEVICE. */
 int batch_submitted(const struct batch *batch, struct error *err);
 
-/* Completes the samples of sequences with a grammar, once the tokens of all steps before this one
- * are known. */
-void batch_mask(struct batch *batch);
+/* Completes the samples of sequences with a grammar or a penalty, once the tokens of all steps before
+ * this one are known. */
+void batch_complete_samples(struct batch *batch);
 
 /* Returns what the batch's sequence `at` has evicted so far, once the batch has run.  NULL: it has no
  * budget, or there are more slices to come. */

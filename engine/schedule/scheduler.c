@@ -278,7 +278,8 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
 /* Tells whether the in-flight step must be finished before the sequence can have its rows. */
 static bool must_complete_first(const struct scheduler *s, const struct sequence *seq,
                                 uint32_t n_rows) {
-    return s->n_inflight > 0 && n_rows > 0 && !sequence_can_plan(seq, n_rows);
+    return s->n_inflight > 0 && n_rows > 0 &&
+           !kv_fits(&seq->kv, (uint64_t)seq->kv.n_tokens + n_rows);
 }
 
 /* Returns how many guesses of running[at] there is space for beside the row that it has been given.  For

@@ -174,16 +174,6 @@ uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running)
     return n;
 }
 
-/* Tells whether the in-flight token must be known before the sequence's next row can be described,
- * because a penalty counts it. */
-static bool awaits_sample(const struct sequence *seq) {
-    return seq->n_sampled > 0 && seq->sampling.counting && sequence_n_left(seq) > 0;
-}
-
-bool sequence_can_plan(const struct sequence *seq, uint32_t n_rows) {
-    return !awaits_sample(seq) && kv_fits(&seq->kv, (uint64_t)seq->kv.n_tokens + n_rows);
-}
-
 bool sequence_worth_waiting(const struct sequence *seq, const struct sequence *other) {
     return sequence_n_reusable(seq) > 0 && kv_worth_waiting(&seq->kv, &other->kv);
 }
@@ -221,8 +211,15 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uin
     return n;
 }
 
-void sequence_mask_row(struct sequence *seq, struct sample_row *row) {
+bool sequence_reads_tokens(const struct sequence *seq) {
+    return seq->constraint.matcher || seq->sampling.counting;
+}
+
+void sequence_complete_row(struct sequence *seq, struct sample_row *row) {
     bool ban;
+    row->counts = seq->sampling.counts; /* the table may have moved */
+    row->n_counts = seq->sampling.n_counts;
+    if (seq->over) return; /* what is sampled is dropped */
     row->allowed = constraint_mask(&seq->constraint, row->banned, row->n_banned, &ban);
     if (!ban) row->n_banned = 0;
 }

@@ -129,9 +129,6 @@ uint32_t sequence_n_left(const struct sequence *seq);
  * shape reached 0.95 of the free rate where every third step was such a one, and 0.98 where none was:
  * a tenth of a step. */
 bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
-/* Tells whether n_rows more rows can be planned while a step is in flight: pages for them are
- * available, and no penalty must count the in-flight token first. */
-bool sequence_can_plan(const struct sequence *seq, uint32_t n_rows);
 /* Guesses up to `most` tokens if the sequence speculates and the row that it has been given is a
  * generated token's, and reserves pages for them.  Returns their number: that many rows more.
  * n_running: the sequences that share the step. */
@@ -154,9 +151,12 @@ struct kv_usage sequence_usage(const struct sequence *seq);
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
                               uint32_t first_row, struct sample_row *rows);
 
-/* Completes a drawn row with the tokens that may come.  To be called when all tokens before it are
- * known, and before it is sampled. */
-void sequence_mask_row(struct sequence *seq, struct sample_row *row);
+/* Tells whether what the sequence's rows sample depends on the tokens before them: a grammar reads
+ * them, or a penalty counts them. */
+bool sequence_reads_tokens(const struct sequence *seq);
+/* Completes a drawn row with the tokens that may come, and the counts of those before it.  To be
+ * called when all of these are known, and before the row is sampled. */
+void sequence_complete_row(struct sequence *seq, struct sample_row *row);
 
 /* Takes the results of those rows, once their step has stored the sequence's first n_stored tokens.
  * Appends the sequence's events; returns true if one of them is the final event. */

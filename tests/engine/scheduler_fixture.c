@@ -451,13 +451,14 @@ static void run_slice(struct fixture *f, struct batch *batch) {
     }
 }
 
-/* The fake model: runs a step over f->memory. */
-static void run_step(struct fixture *f, struct batch *batch) {
+/* A step's tokens, and the hashes of all that each row sees. */
+struct ran_rows {
+    uint32_t *tokens, *hashes;
+};
+
+/* The fake model: runs a step's rows over f->memory. */
+static struct ran_rows run_rows(struct fixture *f, struct batch *batch) {
     const struct step *step = &batch->step;
-    if (batch->kind == STEP_TIME_SLICE) {
-        run_slice(f, batch);
-        return;
-    }
     uint32_t *hashes = calloc(step->n_rows, sizeof(*hashes));
     uint32_t *tokens = calloc(step->n_rows, sizeof(*tokens));
     assert_true(step->n_rows <= f->max_rows && step->n_seqs <= f->max_seqs);
@@ -485,6 +486,11 @@ static void run_step(struct fixture *f, struct batch *batch) {
         row += seq->n_rows;
     }
     run_totals(batch);
+    return (struct ran_rows){tokens, hashes};
+}
+
+static void run_samples(struct batch *batch, const struct ran_rows *ran) {
+    const uint32_t *tokens = ran->tokens, *hashes = ran->hashes;
     for (uint32_t i = 0; i < batch->n_samples; i++) {
         const struct sample_row *row = &batch->samples[i];
         struct sample_result *r = &batch->results[i];
@@ -497,8 +503,23 @@ static void run_step(struct fixture *f, struct batch *batch) {
         r->logprob = -(float)(hashes[row->logit_row] % 1000);
         r->invalid = tokens[row->logit_row] == POISON;
     }
-    free(tokens);
-    free(hashes);
+}
+
+/* Runs a step; as the engine does, in two parts where samples read the tokens before them. */
+static void run_step(struct fixture *f, struct batch *batch) {
+    struct error err;
+    if (batch->kind == STEP_TIME_SLICE) {
+        run_slice(f, batch);
+        assert_int_equal(batch_submitted(batch, &err), 0);
+        return;
+    }
+    const struct ran_rows ran = run_rows(f, batch);
+    assert_int_equal(batch_submitted(batch, &err), 0);
+    if (batch->reads_tokens && f->n_inflight > 0) fixture_complete_step(f);
+    if (batch->reads_tokens) batch_complete_samples(batch);
+    run_samples(batch, &ran);
+    free(ran.tokens);
+    free(ran.hashes);
 }
 
 static void watch(struct page_list *list, const uint32_t *pages, uint32_t n) {
@@ -529,10 +550,9 @@ static void check_watched(const struct page_list *list, const struct page_pool *
 /* Runs the step, but keeps the results back. */
 void fixture_submit_step(struct fixture *f, struct batch *batch) {
     const size_t bytes = batch->n_samples * sizeof(*batch->results);
-    struct inflight_step *inflight_step = &f->inflight[f->n_inflight++];
-    struct error err;
+    struct inflight_step submitted = {.batch = batch, .results = malloc(bytes + 1)},
+                         *inflight_step = &submitted;
     fake_store_finish();
-    *inflight_step = (struct inflight_step){.batch = batch, .results = malloc(bytes + 1)};
     for (uint32_t s = 0; s < batch->step.n_seqs; s++)
         watch_seq(f, inflight_step, &batch->step.seqs[s]);
     run_step(f, batch);
@@ -550,7 +570,7 @@ void fixture_submit_step(struct fixture *f, struct batch *batch) {
     memcpy(inflight_step->selected, batch->selected,
            batch->step.n_seqs * sizeof(*inflight_step->selected));
     memset(batch->selected, 0xee, batch->step.n_seqs * sizeof(*batch->selected));
-    assert_int_equal(batch_submitted(batch, &err), 0);
+    f->inflight[f->n_inflight++] = submitted;
 }
 
 void fixture_complete_step(struct fixture *f) {

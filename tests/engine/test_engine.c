@@ -327,6 +327,34 @@ static void answers_do_not_depend_on_running_ahead(void **state) {
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
+/* Every row of a penalised request begins with a token that the step before samples. */
+static void penalties_count_tokens_of_the_step_in_flight(void **state) {
+    (void)state;
+    enum { N = 8, N_TOKENS = 40 };
+    static struct recipe recipes[N];
+    static struct answer alone[N], ahead[N];
+    srand(29);
+    for (int i = 0; i < N; i++) {
+        recipes[i] = random_recipe();
+        recipes[i].params.sampler.frequency_penalty = 0.1f * (float)(i + 1);
+        recipes[i].params.ignore_eos = true;
+        recipes[i].params.max_tokens = N_TOKENS;
+    }
+    answer_alone(recipes, alone, N);
+    late_backend_begin(backend);
+    struct engine *engine = start(100, true);
+    for (int i = 0; i < N; i++) recipe_submit(engine, &recipes[i], &ahead[i]);
+    answers_wait(engine, ahead, N);
+    answers_leave_no_page(engine);
+    engine_destroy(engine);
+    assert_int_equal(late_backend_end(), N * (N_TOKENS - 1));
+    for (int i = 0; i < N; i++) {
+        answers_assert_same(&alone[i], &ahead[i]);
+        answer_forget(&alone[i]);
+        answer_forget(&ahead[i]);
+    }
+}
+
 /* With steps in flight, too. */
 static void stopping_ends_everything_once(void **state) {
     (void)state;
@@ -532,6 +560,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(answers_do_not_depend_on_company_or_cache),
         cmocka_unit_test(answers_do_not_depend_on_preemption),
         cmocka_unit_test(answers_do_not_depend_on_running_ahead),
+        cmocka_unit_test(penalties_count_tokens_of_the_step_in_flight),
     };
     struct cpu_config config = {.n_threads = 2};
     struct error err = {0};
