@@ -3,7 +3,7 @@ import json
 import subprocess
 import sys
 
-from server import BINARY, PATIENCE, ROOT, Server
+from server import BINARY, DEVICE, PATIENCE, ROOT, Server, free_port
 
 
 def run(directory, *command):
@@ -137,6 +137,28 @@ def test_constrained_streams_below_their_floor_are_a_failure(server, tmp_path):
     assert done.returncode == 1 and "below 1000.0: records" in done.stderr
     done = constrained(tmp_path, "--url", server.url, "--form", "new-states", "--floor", 1000)
     assert done.returncode == 0, done.stderr
+
+
+def streams(directory, *arguments):
+    """Measures four streams, and returns the rows of the table as dictionaries."""
+    done = run(directory, sys.executable, ROOT / "scripts/load/streams.py", "--quire", BINARY, "--port",
+               free_port(), "--no-bench", "--streams", 4, "--processes", 2, "--prompt-tokens", 8,
+               "--max-tokens", 4000, "--seconds", 0.5, *arguments, "--", "--device", DEVICE)
+    head, *rows = done.stdout.splitlines()
+    return done, [dict(zip(head.split(","), row.split(","))) for row in rows]
+
+
+def test_streams_are_measured_while_all_of_them_run(tmp_path):
+    done, rows = streams(tmp_path, "--request", json.dumps({"return_token_ids": True}))
+    assert done.returncode == 0, done.stderr
+    assert [row["api"] for row in rows] == ["completions", "chat"]
+    assert all(float(row["tokens_per_s"]) > 0 < float(row["loop_us_per_token"]) for row in rows)
+
+
+def test_a_measurement_of_refused_streams_is_none(tmp_path):
+    done, rows = streams(tmp_path, "--request", json.dumps({"top_p": 7}))
+    assert done.returncode == 1 and rows == []
+    assert "a request was refused" in done.stderr and "top_p" in done.stderr
 
 
 def test_a_model_to_measure_has_as_many_tokens_as_it_is_asked(tmp_path):

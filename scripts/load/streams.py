@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Measures what it costs a server to send its tokens: the rate of many streams over HTTP beside that of the
+same batch without HTTP (quire bench), and the CPU time that the loop thread takes for each token.
+
+    scripts/load/streams.py 8b --load-format dummy --prompt-tokens 512 --max-tokens 640
+    scripts/load/streams.py --api chat --no-bench --max-tokens 2000 --seconds 5 -- --device cpu
+
+Starts `quire serve` with the model and what follows --, and asks for --streams answers to random prompts.  The
+measurement begins when every stream has begun.  It ends before the first stream does, or after --seconds.  So all
+of them generate all the time, as in the rows "decode" of quire bench.  The server counts the tokens.  The clients
+are --processes processes that read what has come and count events: they parse nothing, and each reads tens of
+thousands of events a second.  A token without text has no event: a model whose vocabulary is larger than its
+tokenizer's (make_bench_model.py without --large-tokenizer) needs --request '{"return_token_ids": true}'.
+
+Needs nothing but Python, on Linux.  Prints CSV.  Exits 1 if more than --max-loss of the rate is lost, and if the
+clients have read fewer events than nine tenths of the tokens."""
+import argparse
+import json
+import multiprocessing
+import pathlib
+import random
+import re
+import select
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+WORDS = ("river", "tree", "house", "dog", "water", "little", "red", "bird")
+
+
+def body_of(options, api, number):
+    """The body of a request, whose prompt has --prompt-tokens ids, or as many words."""
+    rng = random.Random(number)
+    body = {"max_tokens": options.max_tokens, "stream": True, "ignore_eos": True, "temperature": 0,
+            **options.request}
+    if api == "completions":
+        return body | {"prompt": [rng.randrange(8000) for _ in range(options.prompt_tokens)]}
+    text = " ".join(rng.choice(WORDS) for _ in range(options.prompt_tokens))
+    return body | {"messages": [{"role": "user", "content": text}]}
+
+
+class Stream:
+    """One connection, and what is known of its answer."""
+
+    def __init__(self, port, path, body):
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.sendall(head.encode() + data)
+        self.last = b""  # byte that was read
+
+    def read(self):
+        """Reads what has come.  Returns the number of events, and whether the stream is over."""
+        data = self.socket.recv(1 << 16)
+        if not self.last and not data.startswith(b"HTTP/1.1 200"):
+            sys.exit(f"a request was refused: {data[:400]}")
+        n = data.count(b"\n\n") + (self.last == b"\n" and data.startswith(b"\n"))
+        self.last = data[-1:]
+        return n, not data or b"data: [DONE]" in data
+
+
+class Counts:
+    """What one client process has seen; only it writes them."""
+
+    def __init__(self):
+        self.n_events, self.n_begun, self.n_over = (multiprocessing.Value("Q", 0, lock=False)
+                                                    for _ in range(3))
+
+
+def read_streams(options, api, numbers, counts):
+    """The work of one client process: a stream for each of the numbers."""
+    streams, poll, begun = {}, select.epoll(), set()
+    for number in numbers:
+        stream = Stream(options.port, PATHS[api], body_of(options, api, number))
+        streams[stream.socket.fileno()] = stream
+        poll.register(stream.socket, select.EPOLLIN)
+    while streams:
+        for descriptor, _ in poll.poll():
+            n_events, is_over = streams[descriptor].read()
+            counts.n_events.value += n_events
+            if n_events:
+                begun.add(descriptor)
+                counts.n_begun.value = len(begun)
+            if is_over:
+                counts.n_over.value += 1
+                poll.unregister(descriptor)
+                del streams[descriptor]
+
+
+class Clients:
+    def __init__(self, options, api):
+        self.counts = [Counts() for _ in range(options.processes)]
+        self.processes = [
+            multiprocessing.Process(target=read_streams, daemon=True, args=(
+                options, api, range(i, options.streams, options.processes), counts))
+            for i, counts in enumerate(self.counts)]
+        for process in self.processes:
+            process.start()
+
+    def total(self, name):
+        return sum(getattr(counts, name).value for counts in self.counts)
+
+    def stop(self):
+        for process in self.processes:
+            process.terminate()
+            process.join()
+
+
+class Server:
+    def __init__(self, options):
+        self.port = options.port
+        command = [options.quire, "serve", *options.serve, "--port", str(options.port)]
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        while self.process.poll() is None:
+            try:
+                self.get("/ready")
+                return
+            except OSError:
+                time.sleep(0.2)
+        sys.exit("the server did not start")
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+            return answer.read().decode()
+
+    def n_tokens(self):
+        found = re.findall(r"^vllm:generation_tokens_total\S* (\S+)$", self.get("/metrics"), re.M)
+        return sum(map(float, found))
+
+    def loop_seconds(self):
+        """The CPU time of the loop, which is the process's first thread."""
+        path = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat")
+        return 1e-9 * int(path.read_text(encoding="utf-8").split()[0])
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def measure(options, server, api):
+    """Runs the streams once.  Returns what they did in all, as seconds, tokens, events and CPU seconds
+    of the loop."""
+    clients = Clients(options, api)
+
+    def sample():
+        return time.monotonic(), server.n_tokens(), clients.total("n_events"), server.loop_seconds()
+
+    try:
+        while clients.total("n_begun") < options.streams:
+            time.sleep(0.01)
+            if not all(process.is_alive() for process in clients.processes):
+                sys.exit("a client has ended before all streams had begun: more --max-tokens?")
+        begin = end = sample()
+        while end[0] - begin[0] < options.seconds:
+            time.sleep(0.25)
+            latest = sample()
+            if clients.total("n_over") > 0:
+                break
+            end = latest
+    finally:
+        clients.stop()
+    if end is begin:
+        sys.exit("the streams were over too soon: they need more --max-tokens")
+    return [later - earlier for earlier, later in zip(begin, end)]
+
+
+def bench(options):
+    """Returns the rate of the same batch without HTTP."""
+    command = [options.quire, "bench", *options.serve, "--prompts", str(options.prompt_tokens), "--batches",
+               str(options.streams), "--generate", str(options.max_tokens), "--runs", "3",
+               "--max-resident", "0"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          check=True)
+    rows = [line.split(",") for line in done.stdout.splitlines() if line.startswith("decode,")]
+    if not rows:
+        sys.exit(f"quire bench has measured nothing: {done.stdout}")
+    return float(rows[0][3])
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description="Compares the rate of many streams over HTTP with the engine's own.",
+        epilog="Options of quire serve come last, behind --.")
+    parser.add_argument("model", nargs="?", help="model directory (default: the default model)")
+    parser.add_argument("--quire", default="build/quire", help="the program (default %(default)s)")
+    parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
+    parser.add_argument("--port", type=int, default=8481)
+    parser.add_argument("--streams", type=int, default=256, help="(default %(default)s)")
+    parser.add_argument("--processes", type=int, default=4, help="of clients (default %(default)s)")
+    parser.add_argument("--api", choices=tuple(PATHS), action="append", help="(default: both)")
+    parser.add_argument("--request", type=json.loads, default={}, metavar="JSON",
+                        help="members that each request has besides, an object")
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="(default %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=512, help="of each (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, help="at most (default %(default)s)")
+    parser.add_argument("--no-bench", action="store_true", help="measure over HTTP only")
+    parser.add_argument("--max-loss", type=float, default=0.03,
+                        help="of the rate, as a share (default %(default)s)")
+    own = sys.argv[1:sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    options = parser.parse_args(own)
+    options.serve = [*([options.model] if options.model else []), "--load-format",
+                     options.load_format, "--max-num-seqs", str(options.streams),
+                     *sys.argv[len(own) + 2:]]
+    return options
+
+
+def main():
+    options = parse_arguments()
+    engine = None if options.no_bench else bench(options)
+    print("api,streams,seconds,tokens_per_s,of_engine,events_per_s,loop_us_per_token,loop_share")
+    if engine:
+        print(f"none,{options.streams},,{engine:.0f},1,,,", flush=True)
+    server, rc = Server(options), 0
+    try:
+        for api in options.api or PATHS:
+            seconds, n_tokens, n_events, loop_s = measure(options, server, api)
+            share = n_tokens / seconds / engine if engine else None
+            print(f"{api},{options.streams},{seconds:.2f},{n_tokens / seconds:.0f},"
+                  f"{f'{share:.3f}' if share else ''},{n_events / seconds:.0f},"
+                  f"{1e6 * loop_s / n_tokens:.2f},{loop_s / seconds:.3f}", flush=True)
+            if n_events < 0.9 * n_tokens:
+                print(f"{api}: tokens have no events: see the head of this file", file=sys.stderr)
+            if n_events < 0.9 * n_tokens or (share and share < 1 - options.max_loss):
+                rc = 1
+    finally:
+        server.stop()
+    return rc
+
+
+if __name__ == "__main__":
+    sys.exit(main())
