@@ -210,7 +210,8 @@ struct prompt_pages {
     const int32_t *table;           /* as does this, the layer's block table */
 };
 
-/* Eviction from a bounded cache: evict_decode.cu, evict_scores.cu, evict_chunk.cu. */
+/* Scores of bounded caches, and eviction by these: evict_decode.cu, evict_scores.cu,
+ * evict_chunk.cu. */
 struct evict_params {
     const struct device_step *step;
     const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
@@ -220,10 +221,22 @@ struct evict_params {
     struct score_scale scale;
     struct attn_stats attn_stats; /* of the same layer's attention */
     struct key_rotations rotations;
-    /* The keys that launch_evict_scores() and launch_evict_chunk() read: those of prompts that
+    /* The keys that launch_evict_scores() and launch_evict_select() read: those of prompts that
      * store them after RoPE, and the others'. */
     struct prompt_pages stored, ranked;
     bool is_rotated; /* the others' keys, in these pages */
+};
+
+/* Bounded caches in n_layers layers from first_layer on: evict_move.cu, evict_oldest.cu. */
+struct evict_layers {
+    const struct device_step *step;
+    struct kv_pool kv;
+    uint32_t first_layer, n_layers;
+    /* Which of them move: those with scores, whose lists of launch_evict_select() are in
+     * attn_stats, or the others.  group: query heads of a KV head. */
+    bool has_scores;
+    uint32_t group;
+    struct attn_stats attn_stats;
 };
 
 /* Full bounded caches, one in each layer: evict_order.cu. */
@@ -318,12 +331,17 @@ cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch
 cudaError_t launch_copy_pages(const struct kv_pool *kv, const struct page_copies *copies,
                               struct launch launch);
 /* Launches an eviction kernel for the sequences with a budget: of n_rows rows that decode, or of
- * n_seqs sequences that do not and hold at most max_slots slots each. */
+ * n_seqs sequences that do not and hold at most max_slots slots each.  With struct evict_params
+ * only for budgets with scores, and launch_evict_oldest() only for those without. */
 cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows,
                                 struct launch launch);
 cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, uint32_t max_slots,
                                 struct launch launch);
-cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs, struct launch launch);
+cudaError_t launch_evict_select(const struct evict_params *p, uint32_t n_seqs,
+                                struct launch launch);
+cudaError_t launch_evict_move(const struct evict_layers *p, uint32_t n_seqs, struct launch launch);
+cudaError_t launch_evict_oldest(const struct evict_layers *p, uint32_t n_rows,
+                                struct launch launch);
 cudaError_t launch_evict_order(const struct order_params *p, struct launch launch);
 /* Computes totals [n_seqs]. */
 cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_pool *kv,

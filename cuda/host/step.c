@@ -136,12 +136,6 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
     return arrays;
 }
 
-/* Says whether the sequence needs space among the scores.  A prompt always does: chunk() keeps
- * its list there. */
-static bool needs_scores(const struct step *step, uint32_t seq) {
-    return seq >= step->n_decode || step->seqs[seq].budget->score != KV_SCORE_NONE;
-}
-
 /* Packs the budgets and returns how many slots of scores they take. */
 static int32_t pack_budgets(struct mirror *block, const struct step *step,
                             struct device_step *out) {
@@ -169,7 +163,7 @@ static int32_t pack_budgets(struct mirror *block, const struct step *step,
                                        .begins_chunk = seq->begins_chunk,
                                        .compress = seq->compress,
                                        .scores_at = -1};
-        if (!needs_scores(step, i)) continue;
+        if (!kv_has_scores(budget)) continue;
         to[i].scores_at = at;
         at += (int32_t)seq->layers[0].n_slots;
     }

@@ -2,11 +2,13 @@
  *
  *   attn_decode, attn_prefill   log-sum-exp of every row; raw scores of the rows that decode
  *   decode                      one kernel: updates scores, evicts a token, renumbers ranks
- *   chunk                       updates scores; after a chunk, compacts the retained tokens
+ *   chunk                       updates scores; after a chunk, chooses tokens and moves them
+ *   oldest                      both without scores, in many layers: there a launch a layer would
+ *                               take longer than the work
  *   order                       one kernel: puts the tokens of a full cache in the text's order
  *
- * All sequences with a budget share one block of scores, in the order of the step (step.c).  A
- * prompt's part of it holds the list of its retained slots.
+ * All sequences whose budget has scores share one block of these, in the order of the step
+ * (step.c).  A prompt's part of it holds the list of its retained slots.
  *
  * Memory: reserved for the largest step; without reserve(), grown to the largest seen. */
 #include "cuda/host/internal.h"
@@ -14,6 +16,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
@@ -62,24 +65,42 @@ static struct evict_params evict_params(const struct cuda_backend *cuda,
                                  .rotations = key_rotations_of(cuda, args)};
 }
 
-/* Launches the kernels of chunk().  max_slots is the most slots of a prompt that has scores; 0:
- * none has. */
-static cudaError_t launch_prefill(const struct cuda_backend *cuda,
-                                  const struct evict_params *params, uint32_t max_slots,
-                                  bool compress) {
+static struct evict_layers evict_layers(const struct cuda_backend *cuda, const struct kv_pool *kv,
+                                        uint32_t first_layer, uint32_t n_layers) {
+    return (struct evict_layers){
+        .step = cuda->device_step, .kv = *kv, .first_layer = first_layer, .n_layers = n_layers};
+}
+
+/* Tells whether a chunk ends with this step, and leaves more than the budget. */
+static bool ends_above_budget(const struct step_seq *seq, uint32_t layer) {
+    return seq->compress && seq->layers[layer].n_slots > seq->budget->capacity;
+}
+
+/* Launches the kernels of chunk().  max_slots is the most slots of a prompt that has scores. */
+static cudaError_t launch_chunk(const struct cuda_backend *cuda, const struct evict_params *params,
+                                uint32_t max_slots, bool compress) {
     const uint32_t n_seqs = cuda->host_step->n_seqs - cuda->host_step->n_decode;
-    cudaError_t code = cudaSuccess;
-    if (max_slots > 0) code = launch_evict_scores(params, n_seqs, max_slots, launch_of(cuda));
-    if (code == cudaSuccess && compress) code = launch_evict_chunk(params, n_seqs, launch_of(cuda));
+    struct evict_layers moves = evict_layers(cuda, &params->kv, params->layer, 1);
+    moves.has_scores = true;
+    moves.group = params->n_heads / params->kv.n_kv_heads;
+    moves.attn_stats = params->attn_stats;
+    cudaError_t code = launch_evict_scores(params, n_seqs, max_slots, launch_of(cuda));
+    if (code == cudaSuccess && compress)
+        code = launch_evict_select(params, n_seqs, launch_of(cuda));
+    if (code == cudaSuccess && compress) code = launch_evict_move(&moves, n_seqs, launch_of(cuda));
     return code;
+}
+
+/* Returns how many rows decode, or as many as a graph is for. */
+static uint32_t decode_rows(const struct cuda_backend *cuda) {
+    return cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
 }
 
 static int evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const uint32_t n_rows = cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
     const struct evict_params params = evict_params(cuda, args);
-    return cuda_check(cuda, launch_evict_decode(&params, n_rows, launch_of(cuda)), "evict_decode",
-                      err);
+    return cuda_check(cuda, launch_evict_decode(&params, decode_rows(cuda), launch_of(cuda)),
+                      "evict_decode", err);
 }
 
 static int evict_chunk(struct backend *be, const struct attn_args *args, struct error *err) {
@@ -91,20 +112,35 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
     bool compress = false;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
-        if (!seq->budget) continue;
-        const uint32_t n_slots = seq->layers[args->layer].n_slots;
-        compress |= seq->compress && n_slots > seq->budget->capacity;
-        if (seq->budget->score != KV_SCORE_NONE && n_slots > max_slots) max_slots = n_slots;
+        if (!seq->budget || !kv_has_scores(seq->budget)) continue;
+        compress |= ends_above_budget(seq, args->layer);
+        max_slots = max_u32(max_slots, seq->layers[args->layer].n_slots);
     }
-    if (max_slots > 0) {
-        const int rc =
-            prompt_copies_open(cuda, args->kv, args->layer, &params.rotations, &view, err);
-        if (rc) return rc;
-        params.stored = view.stored;
-        params.ranked = view.ranked;
-        params.is_rotated = view.is_rotated;
+    if (max_slots == 0) return 0;
+    const int rc = prompt_copies_open(cuda, args->kv, args->layer, &params.rotations, &view, err);
+    if (rc) return rc;
+    params.stored = view.stored;
+    params.ranked = view.ranked;
+    params.is_rotated = view.is_rotated;
+    return cuda_check(cuda, launch_chunk(cuda, &params, max_slots, compress), "evict_chunk", err);
+}
+
+/* Launches no moves unless some prompt has any, which the host knows; graphs have no prompts. */
+static int evict_oldest(struct backend *be, const struct kv_pool *kv, uint32_t first_layer,
+                        uint32_t n_layers, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct step *step = cuda->host_step;
+    const struct evict_layers params = evict_layers(cuda, kv, first_layer, n_layers);
+    bool compress = false;
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        if (!seq->budget || kv_has_scores(seq->budget)) continue;
+        for (uint32_t l = 0; l < n_layers; l++) compress |= ends_above_budget(seq, first_layer + l);
     }
-    return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk", err);
+    cudaError_t code = launch_evict_oldest(&params, decode_rows(cuda), launch_of(cuda));
+    if (code == cudaSuccess && compress)
+        code = launch_evict_move(&params, step->n_seqs - step->n_decode, launch_of(cuda));
+    return cuda_check(cuda, code, "evict_oldest", err);
 }
 
 /* Sends the lists in the args of the step that began last. */
@@ -145,6 +181,7 @@ static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evi
 const struct evict_ops cuda_evict_ops = {
     .decode = evict_decode,
     .chunk = evict_chunk,
+    .oldest = evict_oldest,
     .order = evict_order,
     .totals = evict_totals,
 };

@@ -52,6 +52,15 @@ static __device__ __forceinline__ int32_t scores_place(const struct device_step 
     return step.budgets ? step.budgets[seq].scores_at : -1;
 }
 
+/* Returns a KV head's list of slots that stay after a chunk with scores, in the place of these.
+ * group: query heads of a KV head. */
+static __device__ __forceinline__ uint32_t *list_of(const struct attn_stats &stats,
+                                                    const struct device_budget &b, uint32_t kv_head,
+                                                    uint32_t group) {
+    return reinterpret_cast<uint32_t *>(
+        stats.scores + (kv_head * stats.score_stride + (size_t)b.scores_at) * group);
+}
+
 /* Returns the pages of a sequence in a layer. */
 static __device__ __forceinline__ const int32_t *pages_of(const struct device_step &step,
                                                           uint32_t layer, size_t seq) {
@@ -85,7 +94,6 @@ static __device__ __forceinline__ bool may_leave(const struct device_budget &b, 
 static __device__ __forceinline__ uint32_t leave_order(const struct device_budget &b,
                                                        uint32_t n_text, uint32_t position,
                                                        float score) {
-    if (b.score == KV_SCORE_NONE) return 0;
     const float value = b.score == KV_SCORE_MEAN ? score / (float)(n_text - position) : score;
     if (isnan(value)) return 0;
     const uint32_t bits = __float_as_uint(value + 0.0f); /* -0 becomes 0 */

@@ -1,21 +1,14 @@
-/* evict_chunk.cu - after a chunk of a prompt: compacts the retained tokens into the first
- * `capacity` slots, in place, in the order of the text.
+/* evict_chunk.cu - after a chunk of a prompt with scores: chooses the tokens that stay, and adds up
+ * what the chunk's last row gave to the others, whose keys are read again.
  *
- *   evict_select_kernel   lists the retained slots, ascending, and moves their states; adds up what
- *                         the chunk's last row gave to the evicted tokens; reads their keys again
- *   evict_move_kernel     moves keys and values by this list
- *
- *   slots  0 1 2 3 4 5 6 7        list  0 1 4 6        slots  0 1 4 6 . . . .
+ *   slots  0 1 2 3 4 5 6 7        list  0 1 4 6        evict_move.cu moves them by this list
  *          S   .   . .   R
  *
- * Slots are in the order of the text, so a slot's number breaks ties.  Rows only move to lower
- * slots: they are read in batches, ascending, and a batch is read before any of it is written.
+ * Slots are in the order of the text, so a slot's number breaks ties.  The list takes the place of
+ * the sequence's scores (struct attn_stats): n_slots words per KV head.
  *
- * The list takes the place of the sequence's scores (struct attn_stats): n_slots words per KV head.
- *
- * Grid:   select: one block per (KV head, sequence).  move: a block per (KV head, keys or values,
- *         32 bytes of a row) and sequence.
- * Bound:  memory, the retained rows read and written.       Oracle: engine/cpu/. */
+ * Grid:   one block per (KV head, sequence).
+ * Bound:  latency.       Oracle: engine/cpu/. */
 #include "cuda/kv/evict.cuh"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
@@ -23,8 +16,6 @@
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32, BINS = 256 };
 enum { LANE_DIMS = 8 }; /* elements of a key in a lane; launch_evict_scores checks head_dim */
-enum { MOVE_BLOCK = 256, MOVE_UNITS = 2, MOVE_DEPTH = 8 };
-enum { MOVE_ROWS = MOVE_BLOCK / MOVE_UNITS, MOVE_BATCH = MOVE_ROWS * MOVE_DEPTH };
 
 struct item {
     const struct device_budget *budget;
@@ -40,16 +31,14 @@ static __device__ __forceinline__ bool item_of(const struct evict_params &p, uin
     const struct device_step &s = *p.step;
     item->budget = budget_of(s, seq);
     if (!item->budget || !item->budget->compress) return false;
+    if (item->budget->score == KV_SCORE_NONE) return false;
     item->n_slots = (uint32_t)s.n_slots[(size_t)p.layer * s.n_seqs + seq];
     if (item->n_slots <= item->budget->capacity) return false;
     item->pages = pages_of(s, p.layer, seq);
     item->kv_head = kv_head;
     item->n_text = item->budget->n_before + (uint32_t)s.seq_rows[seq];
     item->last_row = (uint32_t)(s.first_row[seq] + s.seq_rows[seq]) - 1;
-    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
-    item->list = reinterpret_cast<uint32_t *>(
-        p.attn_stats.scores +
-        (kv_head * p.attn_stats.score_stride + (size_t)item->budget->scores_at) * group);
+    item->list = list_of(p.attn_stats, *item->budget, kv_head, p.n_heads / p.kv.n_kv_heads);
     return true;
 }
 
@@ -179,24 +168,6 @@ static __device__ void list_kept(const struct evict_params &p, const struct item
     }
 }
 
-/* Does the same without scores: the oldest tokens behind the sinks are evicted. */
-static __device__ void list_newest(const struct item &item) {
-    const uint32_t n_sink = item.budget->n_sink, n_evicted = item.n_slots - item.budget->capacity;
-    for (uint32_t to = threadIdx.x; to < item.budget->capacity; to += BLOCK)
-        item.list[to] = to < n_sink ? to : to + n_evicted;
-}
-
-static __device__ void list_retained(const struct evict_params &p, const struct item &item,
-                                     struct plan *plan) {
-    if (item.budget->score == KV_SCORE_NONE) {
-        list_newest(item);
-        return;
-    }
-    uint32_t n_equal;
-    const uint32_t threshold = find_threshold(p, item, plan, &n_equal);
-    list_kept(p, item, plan, threshold, n_equal);
-}
-
 /* ---- attention lost to evictions ---- */
 
 static __device__ bool is_listed(const struct item &item, uint32_t slot) {
@@ -274,102 +245,22 @@ static __device__ void lose_unlisted(const struct evict_params &p, const struct 
     if (threadIdx.x == 0) first->lost_at = item.n_text;
 }
 
-/* ---- moving the states ---- */
-
-/* Moves positions and scores as the list says; a slot's rank is its number again. */
-static __device__ void move_states(const struct evict_params &p, const struct item &item) {
-    for (uint32_t base = 0; base < item.budget->capacity; base += BLOCK) {
-        const uint32_t to = base + threadIdx.x;
-        const bool inside = to < item.budget->capacity;
-        uint32_t position = 0;
-        float score = 0.0f;
-        if (inside) {
-            const uint32_t from = item.list[to], at = from % PAGE_TOKENS;
-            const struct kv_page_state *state =
-                page_state(p.kv, item.pages[from / PAGE_TOKENS], item.kv_head);
-            position = state->position[at];
-            score = state->score[at];
-        }
-        __syncthreads();
-        if (!inside) continue;
-        struct kv_page_state *state = page_state(p.kv, item.pages[to / PAGE_TOKENS], item.kv_head);
-        state->position[to % PAGE_TOKENS] = position;
-        state->score[to % PAGE_TOKENS] = score;
-        state->rank[to % PAGE_TOKENS] = to;
-    }
-}
-
 static __global__ void __launch_bounds__(BLOCK) evict_select_kernel(const struct evict_params p) {
     __shared__ struct plan plan;
     struct item item;
+    uint32_t n_equal;
     let_next_start();
     wait_for_previous();
     const uint32_t seq = p.step->n_decode + blockIdx.y;
     if (!item_of(p, blockIdx.x, seq, &item)) return;
-    list_retained(p, item, &plan);
-    __syncthreads(); /* the list is there, and the states are read */
-    if (item.budget->score != KV_SCORE_NONE) lose_unlisted(p, item, seq, &plan);
-    __syncthreads();
-    move_states(p, item);
-    if (threadIdx.x > 0) return;
-    struct kv_page_state *first = page_state(p.kv, item.pages[0], item.kv_head);
-    first->free_slot = item.budget->capacity;
-    first->n_evictions++;
+    const uint32_t threshold = find_threshold(p, item, &plan, &n_equal);
+    list_kept(p, item, &plan, threshold, n_equal);
+    __syncthreads(); /* the list is there */
+    lose_unlisted(p, item, seq, &plan);
 }
 
-/* ---- keys and values ---- */
-
-/* Moves the rows of the listed slots.  T, a divisor of a row, is what a thread moves at a time;
- * rows begin `offset` bytes after the page's start. */
-template <typename T>
-static __global__ void __launch_bounds__(MOVE_BLOCK)
-    evict_move_kernel(const struct evict_params p, size_t offset, uint32_t row_units) {
-    struct item item;
-    const uint32_t kv_head = blockIdx.x / 2, is_v = blockIdx.x % 2;
-    const uint32_t unit = blockIdx.z * MOVE_UNITS + threadIdx.x % MOVE_UNITS,
-                   row = threadIdx.x / MOVE_UNITS;
-    let_next_start();
-    wait_for_previous();
-    if (!item_of(p, kv_head, p.step->n_decode + blockIdx.y, &item)) return;
-    const auto at = [&](uint32_t slot) {
-        char *page = static_cast<char *>(p.kv.base) +
-                     (size_t)item.pages[slot / PAGE_TOKENS] * p.kv.page_bytes + offset;
-        const uint32_t n = (is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
-        return reinterpret_cast<T *>(page) + (size_t)n * row_units + unit;
-    };
-    for (uint32_t base = 0; base < item.budget->capacity; base += MOVE_BATCH) {
-        T held[MOVE_DEPTH];
-        bool moves[MOVE_DEPTH];
-#pragma unroll
-        for (uint32_t i = 0; i < MOVE_DEPTH; i++) {
-            const uint32_t to = base + i * MOVE_ROWS + row;
-            moves[i] = to < item.budget->capacity && unit < row_units && item.list[to] != to;
-            if (moves[i]) held[i] = *at(item.list[to]);
-        }
-        __syncthreads();
-#pragma unroll
-        for (uint32_t i = 0; i < MOVE_DEPTH; i++)
-            if (moves[i]) *at(base + i * MOVE_ROWS + row) = held[i];
-    }
-}
-
-template <typename T>
-static cudaError_t launch_move(const struct evict_params &p, uint32_t n_seqs, size_t offset,
-                               uint32_t row_bytes, struct launch launch) {
-    const uint32_t row_units = row_bytes / sizeof(T);
-    const dim3 grid(2 * p.kv.n_kv_heads, n_seqs, (row_units + MOVE_UNITS - 1) / MOVE_UNITS);
-    return launch_kernel(launch, evict_move_kernel<T>, grid, MOVE_BLOCK, 0, p, offset, row_units);
-}
-
-cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs,
-                               struct launch launch) {
+cudaError_t launch_evict_select(const struct evict_params *p, uint32_t n_seqs,
+                                struct launch launch) {
     if (n_seqs == 0) return cudaSuccess;
-    const uint32_t row_bytes = p->kv.head_dim * element_bytes(p->kv.dtype);
-    cudaError_t status =
-        launch_kernel(launch, evict_select_kernel, dim3(p->kv.n_kv_heads, n_seqs), BLOCK, 0, *p);
-    if (status == cudaSuccess && p->kv.dtype == DTYPE_FP8) /* scales are rows of one byte */
-        status = launch_move<uint8_t>(*p, n_seqs, kv_elements_bytes(&p->kv), 1, launch);
-    if (status != cudaSuccess) return status;
-    return row_bytes % sizeof(uint4) == 0 ? launch_move<uint4>(*p, n_seqs, 0, row_bytes, launch)
-                                          : launch_move<uint16_t>(*p, n_seqs, 0, row_bytes, launch);
+    return launch_kernel(launch, evict_select_kernel, dim3(p->kv.n_kv_heads, n_seqs), BLOCK, 0, *p);
 }

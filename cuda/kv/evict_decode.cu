@@ -1,5 +1,6 @@
 /* evict_decode.cu - after a decode step's attention: adds to each cached token's score the
- * attention it received, and evicts one token from a full cache.
+ * attention it received, and evicts one token from a full cache.  Caches without scores are left to
+ * evict_oldest.cu.
  *
  *   scores   f32 [n_kv_heads][score_stride][group]   as attention wrote them
  *   lse      f32 [n_rows][n_heads], base 2           p = 2^(score * log2 e - lse)
@@ -32,7 +33,7 @@ struct leaver {
 struct item {
     const struct device_budget *budget;
     const int32_t *pages;
-    const float *scores, *lse; /* scores NULL: the policy has none */
+    const float *scores, *lse;
     uint32_t kv_head, group, n_slots, n_text;
 };
 
@@ -51,13 +52,10 @@ static __device__ __forceinline__ void visit_slot(const struct kv_pool &kv, cons
     const struct device_budget &b = *item.budget;
     struct kv_page_state *state = page_state(kv, item.pages[slot / PAGE_TOKENS], item.kv_head);
     const uint32_t at = slot % PAGE_TOKENS, position = state->position[at];
-    float received = 0.0f, score = 0.0f;
-    if (item.scores) {
-        received = attention_received(item, slot);
-        const float before = state->score[at];
-        score = b.score == KV_SCORE_DECAY ? fmaf(b.decay, before, received) : before + received;
-        state->score[at] = score;
-    }
+    const float received = attention_received(item, slot), before = state->score[at];
+    const float score =
+        b.score == KV_SCORE_DECAY ? fmaf(b.decay, before, received) : before + received;
+    state->score[at] = score;
     if (!may_leave(b, item.n_text, position)) return;
     const unsigned long long order =
         (unsigned long long)leave_order(b, item.n_text, position, score) << 32 | position;
@@ -111,15 +109,13 @@ static __global__ void __launch_bounds__(BLOCK) evict_decode_kernel(const struct
     if (row >= s.n_decode) return;
     struct item item;
     item.budget = budget_of(s, row);
-    if (!item.budget) return;
+    if (!item.budget || item.budget->score == KV_SCORE_NONE) return;
     item.group = p.n_heads / p.kv.n_kv_heads;
     item.pages = pages_of(s, p.layer, row);
     item.lse = p.attn_stats.lse + (size_t)row * p.n_heads + kv_head * item.group;
-    item.scores = nullptr;
-    if (item.budget->scores_at >= 0)
-        item.scores =
-            p.attn_stats.scores +
-            (kv_head * p.attn_stats.score_stride + (size_t)item.budget->scores_at) * item.group;
+    item.scores =
+        p.attn_stats.scores +
+        (kv_head * p.attn_stats.score_stride + (size_t)item.budget->scores_at) * item.group;
     item.kv_head = kv_head;
     item.n_slots = (uint32_t)s.n_slots[(size_t)p.layer * s.n_seqs + row];
     item.n_text = item.budget->n_before + 1;
@@ -131,7 +127,7 @@ static __global__ void __launch_bounds__(BLOCK) evict_decode_kernel(const struct
     const unsigned long long first = block_min(leaver.order, &plan);
     if (leaver.order == first && first != ~0ull) evict(p.kv, item, leaver, &plan);
     __syncthreads();
-    if (item.scores) lose_victim(p.kv, item, plan);
+    lose_victim(p.kv, item, plan);
     for (uint32_t slot = threadIdx.x; slot < item.n_slots; slot += BLOCK) {
         struct kv_page_state *state = page_state(p.kv, item.pages[slot / PAGE_TOKENS], kv_head);
         uint32_t *rank = &state->rank[slot % PAGE_TOKENS];

@@ -95,7 +95,7 @@ static int cpu_copy_pages(struct backend *be, const struct kv_pool *kv, const ui
 }
 
 static bool has_scores(const struct step_seq *seq) {
-    return seq->budget && seq->budget->score != KV_SCORE_NONE;
+    return seq->budget && kv_has_scores(seq->budget);
 }
 
 static uint32_t most_slots(const struct step *step, const struct step_seq *seq) {

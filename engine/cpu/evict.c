@@ -4,7 +4,10 @@
  *   decode    raw scores and (max, sum) from attention -> p -> score += p -> free the lowest slot
  *   chunk     q . k again, page by page                -> p -> score += p, row after row
  *             at a chunk's end q . k of the last row   -> p -> the attention lost by eviction
- *             the lowest are evicted, the others move to the front:
+ *   oldest    the same without scores: the oldest slot is freed; at a chunk's end the oldest tokens
+ *             are evicted
+ *
+ * At a chunk's end the tokens that stay move to the front:
  *
  *     slots before   A B C D E F G H         in the order of the text, before and after
  *     evicted          x   x x
@@ -49,14 +52,18 @@ struct evict_head {
     uint32_t n_text; /* tokens of the text, this step's included */
 };
 
-static struct evict_head head_of(const struct evict_job *job, uint32_t seq, uint32_t kv_head) {
-    const struct step_seq *s = &job->cpu->step->seqs[seq];
-    return (struct evict_head){.kv = job->args->kv,
-                               .view = &s->layers[job->args->layer],
-                               .budget = step_budget(s, job->args->layer),
-                               .seq = s,
+static struct evict_head layer_head_of(const struct kv_pool *kv, const struct step_seq *seq,
+                                       uint32_t layer, uint32_t kv_head) {
+    return (struct evict_head){.kv = kv,
+                               .view = &seq->layers[layer],
+                               .budget = step_budget(seq, layer),
+                               .seq = seq,
                                .kv_head = kv_head,
-                               .n_text = s->n_before + s->n_rows};
+                               .n_text = seq->n_before + seq->n_rows};
+}
+
+static struct evict_head head_of(const struct evict_job *job, uint32_t seq, uint32_t kv_head) {
+    return layer_head_of(job->args->kv, &job->cpu->step->seqs[seq], job->args->layer, kv_head);
 }
 
 static struct kv_page_state *state_at(const struct evict_head *h, uint32_t page) {
@@ -67,8 +74,9 @@ static uint32_t pages_of(const struct evict_head *h) {
     return (uint32_t)kv_n_pages(h->view->n_slots);
 }
 
+/* Tells whether the layer evicts tokens of the sequence by their scores. */
 static bool has_scores(const struct kv_budget *budget) {
-    return budget && budget->score != KV_SCORE_NONE;
+    return budget && kv_has_scores(budget);
 }
 
 static float decay_of(const struct kv_budget *budget) {
@@ -122,7 +130,6 @@ static void loss_note(const struct loss *loss, const struct evict_head *h) {
                  kept = left > KV_LEAST_KEPT ? left : KV_LEAST_KEPT;
     double fades[KV_LOST_TERMS];
     first->n_evictions++;
-    if (!has_scores(h->budget)) return;
     fades_after(fades, h->n_text - first->lost_at);
     first->lost_at = h->n_text;
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++)
@@ -211,12 +218,10 @@ static double sink_share(const struct evict_job *job, const struct evict_head *h
 static void lose_slot(const struct evict_job *job, uint32_t seq, const struct evict_head *h,
                       uint32_t slot) {
     const uint32_t at = slot % PAGE_TOKENS, page = slot / PAGE_TOKENS;
-    struct loss loss = {0};
-    if (has_scores(h->budget)) loss.sink = sink_share(job, h, job->cpu->step->seqs[seq].first_row);
-    if (has_scores(h->budget))
-        loss_add(
-            &loss, h, state_at(h, page)->position[at],
-            share_of(job, h, job->cpu->step->seqs[seq].first_row, raw_at(job, seq, h, page) + at));
+    const uint32_t row = job->cpu->step->seqs[seq].first_row;
+    struct loss loss = {.sink = sink_share(job, h, row)};
+    loss_add(&loss, h, state_at(h, page)->position[at],
+             share_of(job, h, row, raw_at(job, seq, h, page) + at));
     loss_note(&loss, h);
 }
 
@@ -234,8 +239,8 @@ static void evict_decode_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct evict_job *job = ctx;
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = task / n_kv;
     const struct evict_head h = head_of(job, seq, task % n_kv);
-    if (!h.budget) return;
-    if (has_scores(h.budget)) add_decode_scores(job, seq, &h);
+    if (!has_scores(h.budget)) return;
+    add_decode_scores(job, seq, &h);
     if (h.view->n_slots <= h.budget->capacity) return;
     const uint32_t slot = lowest_slot(&h);
     lose_slot(job, seq, &h, slot);
@@ -418,10 +423,9 @@ static void lose_slots(const struct evict_job *job, const struct step_seq *seq,
                        const struct score_work *w) {
     const uint32_t row = seq->first_row + seq->n_rows - 1;
     const struct tile t = prompt_tile(job, h, h->view->n_slots, 1);
-    struct loss loss = {0};
-    if (has_scores(h->budget)) loss.sink = sink_share(job, h, row);
-    if (has_scores(h->budget)) tile_load_queries(job->args, &t, row, w->q);
-    for (uint32_t page = 0; has_scores(h->budget) && page < pages_of(h); page++) {
+    struct loss loss = {.sink = sink_share(job, h, row)};
+    tile_load_queries(job->args, &t, row, w->q);
+    for (uint32_t page = 0; page < pages_of(h); page++) {
         const uint32_t n = slots_of_page(h->view->n_slots, page);
         tile_scores(&t, w->scores, w->q, page, w->workspace);
         for (uint32_t at = 0; at < n; at++)
@@ -443,14 +447,21 @@ static void move_token(const struct evict_head *h, uint32_t to, uint32_t from) {
     target->score[to_at] = source->score[from_at];
 }
 
+/* Keeps the token of slot `from` in slot `to`, which is free by then. */
+static void keep_token(const struct evict_head *h, uint32_t to, uint32_t from) {
+    if (to != from) move_token(h, to, from);
+    state_at(h, to / PAGE_TOKENS)->rank[to % PAGE_TOKENS] = to;
+}
+
 static void compress(const struct evict_head *h, const uint64_t *keys, uint64_t bound) {
     uint32_t to = 0;
-    for (uint32_t slot = 0; slot < h->view->n_slots; slot++) {
-        if (keys[slot] <= bound) continue;
-        if (to != slot) move_token(h, to, slot);
-        state_at(h, to / PAGE_TOKENS)->rank[to % PAGE_TOKENS] = to;
-        to++;
-    }
+    for (uint32_t slot = 0; slot < h->view->n_slots; slot++)
+        if (keys[slot] > bound) keep_token(h, to++, slot);
+}
+
+/* Tells whether a chunk ends with this step, and leaves more than the budget. */
+static bool ends_above_budget(const struct evict_head *h) {
+    return h->seq->compress && h->view->n_slots > h->budget->capacity;
 }
 
 static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -458,7 +469,7 @@ static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct step *step = job->cpu->step;
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = step->n_decode + task / n_kv;
     const struct evict_head h = head_of(job, seq, task % n_kv);
-    if (!h.budget || !step->seqs[seq].compress || h.view->n_slots <= h.budget->capacity) return;
+    if (!has_scores(h.budget) || !ends_above_budget(&h)) return;
     uint64_t *keys = scratch_of(job->cpu, worker);
     const struct score_work w =
         score_work_layout(keys + 2 * (size_t)h.view->n_slots, job->group, h.kv->head_dim);
@@ -473,7 +484,8 @@ static int run_compress(struct evict_job *job, struct error *err) {
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
         const uint32_t n = seq->layers[job->args->layer].n_slots;
-        if (step_budget(seq, job->args->layer) && seq->compress && n > n_slots) n_slots = n;
+        const bool is_scored = has_scores(step_budget(seq, job->args->layer));
+        if (is_scored && seq->compress && n > n_slots) n_slots = n;
     }
     if (n_slots == 0) return 0;
     int rc = scratch_reserve(
@@ -492,6 +504,44 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
     if (!job.cpu->bounded || step->n_seqs == step->n_decode) return 0;
     int rc = job.cpu->scores.wanted ? run_prefill_scores(&job, err) : 0;
     return rc < 0 ? rc : run_compress(&job, err);
+}
+
+/* --- Without scores: a task is a KV head of a sequence in one of the layers. --- */
+
+struct oldest_job {
+    const struct step *step;
+    const struct kv_pool *kv;
+    uint32_t first_layer, n_layers;
+};
+
+static void keep_newest(const struct evict_head *h) {
+    const struct kv_budget *budget = h->budget;
+    const uint32_t n_evicted = h->view->n_slots - budget->capacity;
+    for (uint32_t to = 0; to < budget->capacity; to++)
+        keep_token(h, to, to < budget->n_sink ? to : to + n_evicted);
+}
+
+static void oldest_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct oldest_job *job = ctx;
+    const uint32_t n_kv = job->kv->n_kv_heads, head = task / job->n_layers, seq = head / n_kv;
+    const struct evict_head h = layer_head_of(job->kv, &job->step->seqs[seq],
+                                              job->first_layer + task % job->n_layers, head % n_kv);
+    if (!h.budget || has_scores(h.budget) || h.view->n_slots <= h.budget->capacity) return;
+    if (seq >= job->step->n_decode && !h.seq->compress) return;
+    if (seq < job->step->n_decode) free_slot(&h, lowest_slot(&h));
+    else keep_newest(&h);
+    state_at(&h, 0)->n_evictions++;
+}
+
+static int evict_oldest(struct backend *be, const struct kv_pool *kv, uint32_t first_layer,
+                        uint32_t n_layers, struct error *err) {
+    (void)err;
+    const struct cpu_backend *cpu = (struct cpu_backend *)be;
+    struct oldest_job job = {cpu->step, kv, first_layer, n_layers};
+    if (cpu->bounded)
+        pool_run(cpu->pool, oldest_task, &job, cpu->step->n_seqs * n_layers * kv->n_kv_heads);
+    return 0;
 }
 
 /* --- Totals. --- */
@@ -530,6 +580,7 @@ const struct evict_ops cpu_evict_ops = {
     .by_layer = true,
     .decode = evict_decode,
     .chunk = evict_chunk,
+    .oldest = evict_oldest,
     .order = cpu_evict_order,
     .totals = evict_totals,
 };

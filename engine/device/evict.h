@@ -16,6 +16,9 @@
  * the order of the text.  Each head's state of its tokens (struct kv_page_state) is in their pages,
  * after keys and values.
  *
+ * Without scores the oldest tokens are evicted, the same ones from the same slots in every KV head
+ * of every layer.  Then oldest() does what decode() and chunk() do, for all layers at once.
+ *
  * A chunk may also follow generated tokens: the next turn of a conversation.  Before that, order()
  * closes the free slot: it moves the kept tokens to the first `capacity` slots, in the order of the
  * text, as after a chunk.
@@ -73,6 +76,11 @@ struct kv_budget {
     bool cache_positions;
 };
 
+/* Tells whether attention decides what is evicted; if not, it is the oldest tokens. */
+static inline bool kv_has_scores(const struct kv_budget *budget) {
+    return budget->score != KV_SCORE_NONE;
+}
+
 #define KV_FREE_SLOT UINT32_MAX /* as append_slot: each KV head's own free slot */
 
 /* The cost of one sequence's evictions so far, over its layers and KV heads. */
@@ -85,11 +93,16 @@ struct evict_total {
 /* NULL in backend_ops: no sequence can have a budget here, and no pool is `tracked`. */
 struct evict_ops {
     bool by_layer; /* some layers may have a budget while others have none (step_seq.budgeted) */
-    /* Updates the scores from the queries and the keys, then evicts tokens, for the sequences that
-     * have a budget: decode() for [0, n_decode), chunk() for the rest.  Called after the attention
-     * of a layer, with the same arguments. */
+    /* For the sequences whose budget has scores (kv_has_scores()): updates these from the queries
+     * and the keys, then evicts tokens.  decode() is for [0, n_decode), chunk() for the rest.
+     * Called after the attention of a layer, with the same arguments. */
     int (*decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*chunk)(struct backend *be, const struct attn_args *args, struct error *err);
+    /* For the sequences whose budget has no scores: evicts their oldest tokens in n_layers layers
+     * from first_layer on.  These do not depend on queries, so one call serves all layers of a
+     * step.  Called after the attention of the last of them. */
+    int (*oldest)(struct backend *be, const struct kv_pool *kv, uint32_t first_layer,
+                  uint32_t n_layers, struct error *err);
     /* Orders the tokens of a full cache, which has n_slots = capacity + 1 in each of its layers
      * (host [n_layers]).  The lists may change as soon as this returns.  Called between steps; no
      * step in flight has rows of the sequence. */

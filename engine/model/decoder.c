@@ -52,7 +52,14 @@ struct row_range {
 };
 
 /* What some sequence of a step adds to the operations of every step: a set of these bits. */
-enum { STEP_EVICTS = 1, STEP_SELECTS = 2, STEP_OBSERVES = 4, N_STEP_EXTRAS = 8 };
+enum {
+    STEP_EVICTS_LOWEST = 1, /* by scores, in each layer */
+    STEP_EVICTS_OLDEST = 2, /* in all layers at once */
+    STEP_EVICTS = STEP_EVICTS_LOWEST | STEP_EVICTS_OLDEST,
+    STEP_SELECTS = 4,
+    STEP_OBSERVES = 8,
+    N_STEP_EXTRAS = 16
+};
 
 /* A step's operations from tokens to logits, as run_graph() gets them. */
 struct decode_body {
@@ -418,7 +425,14 @@ static int run_attn_decode(struct decoder *d, struct attn_args attn, struct erro
     return rc || !attn.selects ? rc : run_select(d, &attn, index, err);
 }
 
-/* Computes a layer's attn from x, and evicts where sequences have budgets. */
+/* Evicts the oldest tokens of layers whose attention has been computed. */
+static int run_oldest(struct decoder *d, uint32_t first_layer, uint32_t n_layers,
+                      struct error *err) {
+    if (!(d->extras & STEP_EVICTS_OLDEST)) return 0;
+    return d->be->ops->evict->oldest(d->be, d->kv, first_layer, n_layers, err);
+}
+
+/* Computes a layer's attn from x, and evicts tokens by their scores where sequences have these. */
 static int run_attention(struct decoder *d, uint32_t layer, struct row_range rows,
                          struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
@@ -431,7 +445,7 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
     if ((rc = d->be->ops->attn_prefill(d->be, &attn, err))) return rc;
     if ((rc = run_observe(d, &attn, err))) return rc;
     if ((rc = run_choose(d, &attn, err))) return rc;
-    if (!(d->extras & STEP_EVICTS)) return 0;
+    if (!(d->extras & STEP_EVICTS_LOWEST)) return 0;
     if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
     return d->be->ops->evict->chunk(d->be, &attn, err);
 }
@@ -503,7 +517,7 @@ static int run_embed(struct decoder *d, void *x, struct error *err) {
     return d->be->ops->add_positions(d->be, &positions, err);
 }
 
-/* Runs all layers, the last one only as far as its attention. */
+/* Runs all layers, the last one only as far as its attention and its evictions. */
 static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
     const uint32_t n_layers = d->model->config.n_layers;
     const struct row_range rows = {d->x, d->qkv, n_rows};
@@ -512,7 +526,7 @@ static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
         rc = run_attention(d, layer, rows, err);
         if (!rc && layer + 1 < n_layers) rc = run_ffn(d, layer, d->attn, d->x, n_rows, err);
     }
-    return rc;
+    return rc ? rc : run_oldest(d, 0, n_layers, err);
 }
 
 static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uint32_t dim,
@@ -675,7 +689,8 @@ static int check_samples(const struct step *step, const struct sample_row *sampl
 static unsigned extras_of(const struct step *step) {
     unsigned extras = 0;
     for (uint32_t i = 0; i < step->n_seqs; i++) {
-        if (step->seqs[i].budget) extras |= STEP_EVICTS;
+        const struct kv_budget *budget = step->seqs[i].budget;
+        if (budget) extras |= kv_has_scores(budget) ? STEP_EVICTS_LOWEST : STEP_EVICTS_OLDEST;
         if (step->seqs[i].select) extras |= STEP_SELECTS;
         if (step->seqs[i].observed) extras |= STEP_OBSERVES;
     }
@@ -782,7 +797,8 @@ static int attend_slice(struct decoder *d, uint32_t layer, struct row_range rows
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
     int rc = d->be->ops->attn_prefill(d->be, &attn, err);
     if (!rc) rc = run_observe(d, &attn, err);
-    return rc || !(d->extras & STEP_EVICTS) ? rc : d->be->ops->evict->chunk(d->be, &attn, err);
+    if (!rc && d->extras & STEP_EVICTS_LOWEST) rc = d->be->ops->evict->chunk(d->be, &attn, err);
+    return rc ? rc : run_oldest(d, layer, 1, err);
 }
 
 /* Runs what the rows need before they enter the slice's layer: that of the layer before it. */

@@ -288,6 +288,7 @@ static void run_step(struct part *parts, uint32_t n_parts) {
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         run_layer(parts, n_parts, layer, step.n_rows);
+    assert_int_equal(be->ops->evict->oldest(be, &parts[0].run->kv, 0, N_LAYERS, NULL), 0);
     assert_int_equal(be->ops->evict->totals(be, &parts[0].run->kv, totals, NULL), 0);
     assert_int_equal(be->ops->sync(be, NULL), 0);
     for (uint32_t i = 0; i < n_parts; i++) {

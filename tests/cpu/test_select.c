@@ -653,6 +653,7 @@ static void run_step(struct run *runs, uint32_t n_runs, bool checked) {
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         run_layer(runs, n_runs, layer, step.n_rows, checked);
+    assert_int_equal(be->ops->evict->oldest(be, &runs[0].rig->kv, 0, N_LAYERS, NULL), 0);
     assert_int_equal(be->ops->select->totals(be, totals, NULL), 0);
     for (uint32_t i = 0; i < n_runs; i++) {
         runs[i].total = totals[i];

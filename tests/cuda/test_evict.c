@@ -156,6 +156,7 @@ static int run_layers(struct backend *be, struct rig *r, bool prompts, struct er
     const bool on_gpu = be == gpu;
     const struct kv_pool *kv = on_gpu ? &r->gpu_kv : &r->cpu_kv;
     const struct backend_ops *ops = be->ops;
+    const bool at_once = !prompts || r->step.n_rows % 2 == 0; /* graphs have one body */
     int rc = 0;
     for (uint32_t l = 0; l < N_LAYERS && !rc; l++) {
         void *qkv = on_gpu ? r->gpu_qkv[l] : r->qkv[l];
@@ -177,8 +178,9 @@ static int run_layers(struct backend *be, struct rig *r, bool prompts, struct er
         if (!rc && prompts) rc = ops->attn_prefill(be, &attn, err);
         if (!rc) rc = ops->evict->decode(be, &attn, err);
         if (!rc && prompts) rc = ops->evict->chunk(be, &attn, err);
+        if (!rc && !at_once) rc = ops->evict->oldest(be, kv, l, 1, err);
     }
-    return rc;
+    return rc || !at_once ? rc : ops->evict->oldest(be, kv, 0, N_LAYERS, err);
 }
 
 static int recorded_body(void *ctx, uint32_t n_rows, struct error *err) {
