@@ -18,12 +18,14 @@
 #include <sys/mman.h>
 
 #include "engine/base/error.h"
+#include "engine/base/populate.h"
 #include "server/http/http_internal.h"
 
 enum {
     HEAP_MIN = 4096,
     HEAP_MAX = 64 * 1024,
     GROW_MAX = 4 * 1024 * 1024, /* at once: unused capacity counts, too */
+    AHEAD_MAX = 1024 * 1024,    /* of a body that is given more than a part of what has arrived */
     PAGE = 4096,
 };
 
@@ -54,9 +56,11 @@ static void count(struct http_conn *conn, struct body *body, size_t capacity) {
     body->capacity = capacity;
 }
 
-/* Returns the body's next capacity when `needed` bytes no longer fit. */
+/* Returns the body's next capacity when `needed` bytes no longer fit.  One whose length is known gets
+ * up to four times what has arrived: few steps, but never much for a client that has sent little. */
 static size_t next_capacity(const struct body *body, size_t needed, uint64_t whole) {
-    size_t capacity = body->capacity < HEAP_MAX       ? 2 * body->capacity
+    size_t capacity = whole && needed < AHEAD_MAX / 4 ? 4 * needed
+                      : body->capacity < HEAP_MAX     ? 2 * body->capacity
                       : body->capacity / 4 < GROW_MAX ? body->capacity + body->capacity / 4
                                                       : body->capacity + GROW_MAX;
     if (whole && capacity > whole + 1) capacity = (size_t)whole + 1;
@@ -69,6 +73,8 @@ static char *move_to_pages(struct body *body, size_t capacity) {
                               : mmap(NULL, capacity, PROT_READ | PROT_WRITE,
                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return NULL;
+    const size_t n_before = body->mapped ? body->capacity : 0;
+    if (capacity - n_before <= AHEAD_MAX) populate(data + n_before, capacity - n_before);
     if (!body->mapped) {
         if (body->length) memcpy(data, body->data, body->length);
         free(body->data);
