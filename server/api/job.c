@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/error.h"
 #include "server/api/reply.h"
@@ -49,7 +48,7 @@ static void run_work(uv_work_t *work) {
 }
 
 static void finish(struct job *job) {
-    free(job->body);
+    http_free_body(&job->kept);
     job->body = NULL;
     job->done(job);
 }
@@ -88,6 +87,7 @@ static void after_work(uv_work_t *work, int status) {
 
 static void client_gone(void *user) {
     struct job *job = user;
+    if (!job->waiting) job->kept = http_keep_body(job->exchange);
     job->exchange = NULL;
     if (!job->waiting) return;
     lane_remove(lane_at(job), job);
@@ -96,23 +96,17 @@ static void client_gone(void *user) {
 
 struct job *job_start(struct server *server, struct http_exchange *exchange, enum job_kind kind,
                       size_t size, job_step run, job_step done) {
-    size_t length;
-    const char *body = http_body(exchange, &length);
     struct job *job = calloc(1, size);
-    if (job) job->body = malloc(length + 1);
-    if (!job || !job->body) {
+    if (!job) {
         struct api_error err;
         api_error_set(&err, 500, NULL, NULL, "no memory for the request");
-        free(job);
         reply_error(server, exchange, &err);
         return NULL;
     }
-    if (length) memcpy(job->body, body, length);
-    job->body[length] = 0;
-    job->length = length;
+    job->body = http_body(exchange, &job->length);
     job->server = server;
     job->exchange = exchange;
-    job->lane = lane_of(kind, length);
+    job->lane = lane_of(kind, job->length);
     job->run = run;
     job->done = done;
     job->work.data = job;
@@ -123,7 +117,7 @@ struct job *job_start(struct server *server, struct http_exchange *exchange, enu
 }
 
 void job_free(struct job *job) {
-    free(job->body);
+    http_free_body(&job->kept);
     free(job);
 }
 

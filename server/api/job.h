@@ -14,7 +14,8 @@
  * A completion may have a second step, which compiles the grammar that it must comply with.  That may
  * take seconds, so it is for the lane of long completions.
  *
- * The body is copied, because the exchange may end while the pool works.  done() always runs.  When
+ * The body is the exchange's.  The exchange may end while the pool works: then the job keeps the body
+ * until the work is done, which the pool's threads bound in number.  done() always runs.  When
  * job->exchange is NULL by then, the client has left and no answer is sent.  A client that leaves
  * while its job still waits ends the job at once, without run().
  *
@@ -28,10 +29,10 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "server/http/http.h"
 #include "server/json/api_error.h"
 
 struct error;
-struct http_exchange;
 struct job;
 struct server;
 
@@ -61,8 +62,9 @@ struct job {
     enum job_lane_name lane;
     struct job *next, *prev; /* in its lane */
     bool waiting;
-    char *body;
+    const char *body; /* until done() */
     size_t length;
+    struct http_kept_body kept; /* the body of an exchange that has ended; or zeros */
     job_step run, done;
     job_step then; /* run() may set it: what is to be run next, in LANE_LONG_COMPLETION */
     int rc;        /* negative: err says why */

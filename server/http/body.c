@@ -108,9 +108,20 @@ int body_append(struct http_conn *conn, struct body *body, const char *data, siz
     return 0;
 }
 
-void body_fini(struct http_conn *conn, struct body *body) {
-    if (body->mapped) munmap(body->data, body->capacity);
-    else free(body->data);
+struct http_kept_body body_keep(struct http_conn *conn, struct body *body) {
+    const struct http_kept_body kept = {body->data, body->capacity, body->mapped};
     count(conn, body, 0);
     *body = (struct body){0};
+    return kept;
+}
+
+void http_free_body(struct http_kept_body *body) {
+    if (body->mapped) munmap(body->data, body->capacity);
+    else free(body->data);
+    *body = (struct http_kept_body){0};
+}
+
+void body_fini(struct http_conn *conn, struct body *body) {
+    struct http_kept_body kept = body_keep(conn, body);
+    http_free_body(&kept);
 }

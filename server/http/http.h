@@ -21,6 +21,13 @@ struct error;
 struct http;
 struct http_exchange;
 
+/* A body that has outlived its exchange. */
+struct http_kept_body {
+    char *data;
+    size_t capacity;
+    bool mapped; /* in its own pages */
+};
+
 typedef void (*http_handler)(struct http_exchange *exchange, void *ctx);
 typedef bool (*http_admit)(struct http_exchange *exchange, void *ctx);
 typedef void (*http_gone)(void *user);
@@ -62,8 +69,12 @@ void http_close(struct http *http, void (*done)(void *), void *ctx);
 const char *http_method(const struct http_exchange *exchange);
 const char *http_path(const struct http_exchange *exchange); /* decoded, without query */
 const char *http_header(const struct http_exchange *exchange, const char *name); /* NULL: absent */
-/* Returns the body; a NUL follows it.  It is valid until completion. */
+/* Returns the body; a NUL follows it.  It is valid until completion, or as long as it is kept. */
 const char *http_body(const struct http_exchange *exchange, size_t *length);
+/* Lets the body outlive the exchange, which ends: called by on_gone.  It does not move, and counts no
+ * longer among the bodies that are bounded.  The caller owns it and must http_free_body() it. */
+struct http_kept_body http_keep_body(struct http_exchange *exchange);
+void http_free_body(struct http_kept_body *body); /* zeroed: allowed */
 /* Returns the client's X-Request-Id if it is valid, else a generated one. */
 const char *http_request_id(const struct http_exchange *exchange);
 

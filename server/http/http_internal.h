@@ -196,6 +196,8 @@ bool body_fits(const struct http_conn *conn, uint64_t length);
 int body_append(struct http_conn *conn, struct body *body, const char *data, size_t length,
                 uint64_t whole);
 void body_fini(struct http_conn *conn, struct body *body);
+/* Gives the body's memory to the caller; the body is empty afterwards. */
+struct http_kept_body body_keep(struct http_conn *conn, struct body *body);
 
 /* ---- stream.c ---- */
 void stream_queue_fini(struct stream_queue *queue);

@@ -16,7 +16,7 @@ struct http_exchange {
     struct buffer headers; /* "Name: value\n" */
     struct buffer out;
     unsigned status;
-    bool begun, completed, gone;
+    bool begun, completed, gone, kept;
     http_gone on_gone;
     void *user;
 };

@@ -32,6 +32,8 @@ struct job {
     uv_timer_t timer;
     struct rig *rig;
     struct http_exchange *exchange;
+    const char *body;
+    size_t length;
     unsigned left;
 };
 
@@ -45,6 +47,10 @@ static void job_end(struct job *job) {
 
 static void job_gone(void *user) {
     struct job *job = user;
+    /* A body that is kept has not moved. */
+    struct http_kept_body kept = http_keep_body(job->exchange);
+    if (job->length > 0) assert_ptr_equal(kept.data, job->body);
+    http_free_body(&kept);
     atomic_fetch_add(&job->rig->n_gone, 1);
     job_end(job);
 }
@@ -56,6 +62,7 @@ static struct job *job_start(struct rig *rig, struct http_exchange *exchange) {
     job->timer.data = job;
     job->rig = rig;
     job->exchange = exchange;
+    job->body = http_body(exchange, &job->length);
     http_on_gone(exchange, job_gone, job);
     return job;
 }
