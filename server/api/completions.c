@@ -55,6 +55,8 @@ static int decode_prompts(struct completion *c) {
 static int make_choices(struct completion *c) {
     struct error why = {0};
     const uint32_t best_of = c->request.best_of;
+    for (uint32_t i = 0; i < c->request.prompts.n; i++)
+        c->n_prompt += (uint32_t)c->request.prompts.items[i].tokens.n;
     c->n_choices = c->request.prompts.n * best_of;
     c->choices = calloc(c->n_choices, sizeof(*c->choices));
     if (!c->choices || fanout_create(&c->submission, &c->request, &c->job.server->limits, &why)) {
@@ -69,18 +71,6 @@ static int make_choices(struct completion *c) {
         c->submission[i].arrived_s = 1e-9 * (double)c->started_ns; /* both clocks are monotonic */
     }
     return 0;
-}
-
-/* Frees the prompts' tokens, of which the engine has its own copy, unless the client wants them
- * back. */
-static void drop_prompt_tokens(struct completion *c) {
-    for (uint32_t i = 0; i < c->request.prompts.n; i++) {
-        struct token_list *tokens = &c->request.prompts.items[i].tokens;
-        c->n_prompt += (uint32_t)tokens->n;
-        if (c->format.token_ids) continue;
-        free(tokens->ids);
-        *tokens = (struct token_list){0};
-    }
 }
 
 /* Compiles the grammar, and gives it to the engine's requests. */
@@ -116,7 +106,6 @@ void completion_run(struct job *job, completion_reader read) {
     job->rc = completion_request_tokenize(&c->request, tokenizer, limits, &job->err);
     if (!job->rc && c->request.echo) job->rc = decode_prompts(c);
     if (!job->rc) job->rc = make_choices(c);
-    if (!job->rc) drop_prompt_tokens(c);
     if (job->rc) job->then = NULL;
 }
 

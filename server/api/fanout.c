@@ -17,11 +17,13 @@ static void *copy(const void *from, size_t size) {
     return to;
 }
 
-/* Copies the tokens, with space behind them.  Without it the answer's first token would have the
- * whole text copied once more before the client sees it. */
-static uint32_t *copy_prompt(const struct token_list *tokens) {
-    uint32_t *to = malloc((tokens->n + SPARE_TOKENS) * sizeof(*to));
-    if (to) memcpy(to, tokens->ids, tokens->n * sizeof(*to));
+/* Returns the tokens' array, or a copy if it is still needed, with space behind the tokens.  Without
+ * it the answer's first token would have the whole text copied before the client sees it. */
+static uint32_t *give_prompt(struct token_list *tokens, bool is_needed) {
+    const size_t n_bytes = (tokens->n + SPARE_TOKENS) * sizeof(*tokens->ids);
+    uint32_t *to = is_needed ? malloc(n_bytes) : realloc(tokens->ids, n_bytes);
+    if (to && is_needed) memcpy(to, tokens->ids, tokens->n * sizeof(*to));
+    if (to && !is_needed) *tokens = (struct token_list){0};
     return to;
 }
 
@@ -57,12 +59,13 @@ static uint32_t most_tokens(const struct completion_request *request, uint32_t n
 }
 
 static int fill(struct engine_request *out, const struct completion_request *request,
-                const struct prompt *prompt, uint32_t choice, const struct request_limits *limits) {
+                struct prompt *prompt, uint32_t choice, const struct request_limits *limits) {
+    const bool is_last = choice + 1 == request->best_of;
     struct sampling_params *params = &out->params;
     *params = copy_params(&request->params);
     out->n_prompt = (uint32_t)prompt->tokens.n;
     out->n_spare = SPARE_TOKENS;
-    out->prompt = copy_prompt(&prompt->tokens);
+    out->prompt = give_prompt(&prompt->tokens, !is_last || request->return_token_ids);
     out->kv = kv_policy_resolve(&request->kv, out->n_prompt);
     out->kv_part = kv_policy_resolve_part(&request->kv, out->n_prompt);
     out->prefill = prefill_rules_resolve(&limits->prefill, &request->prefill,
@@ -82,13 +85,13 @@ static int fill(struct engine_request *out, const struct completion_request *req
     return 0;
 }
 
-int fanout_create(struct engine_request **out, const struct completion_request *request,
+int fanout_create(struct engine_request **out, struct completion_request *request,
                   const struct request_limits *limits, struct error *err) {
     const uint32_t n = request->prompts.n * request->best_of;
     struct engine_request *requests = calloc(n, sizeof(*requests));
     if (!requests) goto fail;
     for (uint32_t i = 0; i < n; i++) {
-        const struct prompt *prompt = &request->prompts.items[i / request->best_of];
+        struct prompt *prompt = &request->prompts.items[i / request->best_of];
         if (fill(&requests[i], request, prompt, i % request->best_of, limits)) goto fail;
     }
     *out = requests;

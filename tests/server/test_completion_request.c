@@ -499,6 +499,32 @@ static void sparse_prompts_that_cannot_be_are_refused_by_name(void **state) {
     }
 }
 
+/* The last choice takes the tokens of its prompt, unless they are returned. */
+static void tokens_are_handed_over(void **state) {
+    (void)state;
+    static const char *const members[] = {"", ",\"n\":3", ",\"return_token_ids\":true"};
+    for (int i = 0; i < 3; i++) {
+        struct completion_request q;
+        struct engine_request *requests = NULL;
+        struct api_error err;
+        struct error why = {0};
+        char body[128];
+        snprintf(body, sizeof(body), "{\"prompt\":[[1,2,3],[4]]%s}", members[i]);
+        assert_int_equal(parse(body, &q, &err), 0);
+        assert_int_equal(completion_request_tokenize(&q, NULL, &limits, &err), 0);
+        const uint32_t *given = q.prompts.items[0].tokens.ids;
+        assert_int_equal(fanout_create(&requests, &q, &limits, &why), 0);
+        assert_true((q.prompts.items[0].tokens.ids == given) == q.return_token_ids);
+        assert_true((q.prompts.items[0].tokens.n == 0) == !q.return_token_ids);
+        for (uint32_t k = 0; k < 2 * q.best_of; k++) {
+            assert_int_equal(requests[k].n_prompt, k < q.best_of ? 3 : 1);
+            assert_int_equal(requests[k].prompt[0], k < q.best_of ? 1 : 4);
+        }
+        fanout_destroy(requests, 2 * q.best_of);
+        completion_request_fini(&q);
+    }
+}
+
 static enum prefill_mode submitted_mode(const char *members) {
     struct request_limits eager = limits;
     struct completion_request q;
@@ -651,6 +677,7 @@ int main(void) {
         cmocka_unit_test(bounded_requests_are_as_large_as_their_budget),
         cmocka_unit_test(without_a_policy_the_servers_holds),
         cmocka_unit_test(sparse_prompts_that_cannot_be_are_refused_by_name),
+        cmocka_unit_test(tokens_are_handed_over),
         cmocka_unit_test(a_sparse_server_is_dense_where_it_must),
         cmocka_unit_test(max_tokens_ends_with_the_positions),
         cmocka_unit_test(positions_of_the_text_do_not_go_on),
