@@ -111,8 +111,10 @@ bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
     return missing_beside(kv, n_tokens).blocks > kv_spare_blocks(kv->space);
 }
 
-bool kv_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
-    return sequence_prefix_is_coming(kv, other) || sequence_state_is_coming(kv, other);
+bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
+                      const uint32_t *others) {
+    return sequence_prefix_is_coming(kv, other) ||
+           sequence_state_is_coming(kv, tokens, other, others);
 }
 
 bool kv_plan_takes_back(const struct kv_plan *plan) {
@@ -211,7 +213,7 @@ int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
         if ((*kind)->prepare) code = (*kind)->prepare(kv);
     if (!code) code = kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt));
     if (!code) code = sequence_prefix_prepare(kv, prompt);
-    return code ? code : sequence_state_prepare(kv, prompt);
+    return code ? code : sequence_state_prepare(kv);
 }
 
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
@@ -284,11 +286,12 @@ void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens) {
     kv->n_tokens = n_tokens;
 }
 
-int kv_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err) {
+int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct layer_slice *slice,
+                 struct error *err) {
     int code = 0;
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
         if ((*kind)->submitted) code = (*kind)->submitted(kv, slice, err);
-    return code || slice ? code : sequence_state_submitted(kv, err);
+    return code || slice ? code : sequence_state_submitted(kv, tokens, err);
 }
 
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {

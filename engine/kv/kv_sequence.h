@@ -95,7 +95,7 @@ struct kv_sequence {
     struct kv_usage counted; /* what steps have reported so far */
     struct kv_saved *saved;  /* NULL, or what its pages held */
     /* sequence_state.c: */
-    uint64_t name;            /* a hash of all that decides the prompt's last state; 0: none */
+    uint64_t name;            /* a hash of all that decides the prompt's last state; 0: unknown */
     struct kv_state *matched; /* from which the sequence is about to go on; or NULL */
     /* The sequence's own states, or NULL: before its prompt's last token, not published yet; and at
      * its end, empty until then. */
@@ -132,8 +132,9 @@ bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns how many of the first n_max tokens kv_match() would find. */
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`
- * needs next, or a state that it goes on from. */
-bool kv_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other);
+ * needs next, or a state that it goes on from.  tokens, others: their texts. */
+bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
+                      const uint32_t *others);
 /* Tells whether stored rows may be taken back: guesses that were wrong.  Thread: any. */
 bool kv_plan_takes_back(const struct kv_plan *plan);
 /* Returns how many rows the next step may have; under a budget no step crosses the end of a
@@ -184,8 +185,10 @@ void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
  * slots.  The plan allows it (kv_plan_takes_back()), and no step is in flight that has rows of it. */
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens);
 /* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold, if a
- * kind needs that.  The next one has not been submitted yet.  ERR_DEVICE. */
-int kv_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
+ * kind needs that.  The next one has not been submitted yet.  tokens: the sequence's text.
+ * ERR_DEVICE. */
+int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct layer_slice *slice,
+                 struct error *err);
 /* Lets others find what the first n_tokens tokens have left, as far as it may be shared: whole blocks,
  * or a state.  These tokens are stored and known to be sound. */
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);

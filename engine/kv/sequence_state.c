@@ -4,6 +4,7 @@
 #include "engine/kv/sequence_state.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
@@ -32,7 +33,7 @@ static uint64_t most_pages(const struct kv_sequence *kv, const struct kv_kind *k
     return kind->most(kv->space, &kv->plan, KV_PHASE_TEXT, kv->plan.n_most);
 }
 
-int sequence_state_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
+int sequence_state_prepare(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     const struct kv_kind *kind = kind_of(kv);
     const uint32_t n_prompt = kv->plan.n_prompt;
@@ -44,8 +45,7 @@ int sequence_state_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
         if (!kv->ending) return ERR_NOMEM;
     }
     if (n_prompt <= STATE_MIN_ROWS) return 0;
-    kv->name = state_cache_hash(space->states, &key, prompt, n_prompt);
-    kv->coming = kv_state_create(space, &key, prompt, n_prompt - 1, n_pages, true);
+    kv->coming = kv_state_create(space, &key, NULL, n_prompt - 1, n_pages, true);
     return kv->coming ? 0 : ERR_NOMEM;
 }
 
@@ -177,7 +177,7 @@ static bool take_pages(struct kv_sequence *kv, struct kv_state *state, uint32_t 
     return true;
 }
 
-int sequence_state_submitted(struct kv_sequence *kv, struct error *err) {
+int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err) {
     struct kv_state *state = kv->coming;
     const struct kv_space *space = kv->space;
     if (!state || state->is_cached || kv->n_tokens < state->n_tokens) return 0;
@@ -189,6 +189,7 @@ int sequence_state_submitted(struct kv_sequence *kv, struct error *err) {
     state->turn = kv->turn;
     state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, kv->n_tokens);
     const int code = copy_lists(space, kv->layers, state->layers, n, err);
+    kv_state_name(state, tokens);
     state->owner = &kv->coming;
     state_cache_insert(space->states, state);
     return code;
@@ -203,8 +204,21 @@ void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens) {
     kv->coming = NULL;
 }
 
-bool sequence_state_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other) {
-    return other->coming && kv->name != 0 && kv->name == other->name && kv->n_tokens == 0;
+static uint64_t name_of(struct kv_sequence *kv, const uint32_t *prompt) {
+    const struct kv_state_key key = kv_state_key(&kv->plan, kv->salt);
+    if (kv->name == 0)
+        kv->name = state_cache_hash(kv->space->states, &key, prompt, kv->plan.n_prompt);
+    return kv->name;
+}
+
+/* Hashes a prompt only if another one of its length ends like it. */
+bool sequence_state_is_coming(struct kv_sequence *kv, const uint32_t *tokens,
+                              struct kv_sequence *other, const uint32_t *others) {
+    const uint32_t n = kv->plan.n_prompt, n_first = n - min_u32(n, 32);
+    if (!other->coming || kv->n_tokens > 0 || other->plan.n_prompt != n || !kind_of(kv))
+        return false;
+    return memcmp(tokens + n_first, others + n_first, (n - n_first) * sizeof(*tokens)) == 0 &&
+           name_of(kv, tokens) == name_of(other, others);
 }
 
 /* ---- the state at the end ---- */

@@ -34,7 +34,7 @@ struct kv_state_key;
 enum { STATE_MIN_ROWS = 128 };
 
 /* Makes what the sequence's own states need.  ERR_NOMEM. */
-int sequence_state_prepare(struct kv_sequence *kv, const uint32_t *prompt);
+int sequence_state_prepare(struct kv_sequence *kv);
 /* Returns the key of states that the sequence may go on from, and the most tokens that one may have of
  * the text's first n_max; false: there are none. */
 bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_state_key *key,
@@ -55,12 +55,15 @@ void sequence_state_unmatch(struct kv_sequence *kv);
 /* Returns how many rows the sequence may have before it copies its state; UINT32_MAX: it does
  * not. */
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
-/* Copies the state that is due after a submitted step, if there are pages for it.  ERR_DEVICE. */
-int sequence_state_submitted(struct kv_sequence *kv, struct error *err);
+/* Copies the state that is due after a submitted step, if there are pages for it.  tokens: the
+ * sequence's text, which names the state; it is copied while the device computes.  ERR_DEVICE. */
+int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err);
 /* Publishes what the first n_tokens tokens, which are known to be sound, have left. */
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens);
-/* Tells whether `other` will soon publish a state that `kv`, which has not begun, goes on from. */
-bool sequence_state_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other);
+/* Tells whether `other` will soon publish a state that `kv`, which has not begun, goes on from.
+ * tokens, others: their texts. */
+bool sequence_state_is_coming(struct kv_sequence *kv, const uint32_t *tokens,
+                              struct kv_sequence *other, const uint32_t *others);
 /* Forgets what prepare made and what has not been published. */
 void sequence_state_release(struct kv_sequence *kv);
 

@@ -10,6 +10,7 @@
 #include <sys/random.h>
 
 #include "engine/base/error.h"
+#include "engine/base/populate.h"
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
 #include "engine/kv/disk/disk.h"
@@ -116,12 +117,18 @@ static int make_state(const struct kv_space *space, struct kv_state *state, cons
     if (!code && space->swaps)
         code =
             kv_list_grow(&state->blocks, (uint32_t)kv_blocks_for(space, n_pages * space->n_layers));
-    if (code || !tokens) return code;
-    state->tokens = malloc(n_tokens * sizeof(*tokens) + 1);
+    if (code || n_tokens == 0) return code;
+    state->tokens = malloc(n_tokens * sizeof(*tokens));
     if (!state->tokens) return ERR_NOMEM;
-    memcpy(state->tokens, tokens, n_tokens * sizeof(*tokens));
     state->n_tokens = n_tokens;
+    if (tokens) kv_state_name(state, tokens);
     return 0;
+}
+
+void kv_state_name(struct kv_state *state, const uint32_t *tokens) {
+    const size_t n_bytes = state->n_tokens * sizeof(*tokens);
+    populate(state->tokens, n_bytes);
+    memcpy(state->tokens, tokens, n_bytes);
 }
 
 struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_state_key *key,

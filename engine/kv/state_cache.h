@@ -72,10 +72,13 @@ struct disk_key kv_state_disk_key(const struct kv_state_key *key, const uint32_t
                                   uint32_t n_tokens);
 
 /* Makes an empty state for up to n_pages pages a layer.  tokens: its name, which is copied; NULL: it
- * gets one later.  with_lists: it has lists of its own.  Returns NULL if there is no memory. */
+ * has space for one of n_tokens, or n_tokens is 0 and it is given an array later.  with_lists: it has
+ * lists of its own.  Returns NULL if there is no memory. */
 struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_state_key *key,
                                  const uint32_t *tokens, uint32_t n_tokens, uint64_t n_pages,
                                  bool with_lists);
+/* Copies the name into the space for it. */
+void kv_state_name(struct kv_state *state, const uint32_t *tokens);
 /* Gives its pages and host blocks back and frees it; it must not be cached.  NULL is allowed. */
 void kv_state_destroy(const struct kv_space *space, struct kv_state *state);
 

@@ -158,8 +158,9 @@ void batch_complete_samples(struct batch *batch) {
 int batch_submitted(const struct batch *batch, struct error *err) {
     int code = 0;
     for (uint32_t i = 0; i < batch->step.n_seqs && !code; i++) {
-        struct kv_sequence *kv = &batch->entries[i].seq->kv;
-        code = kv_submitted(kv, batch->kind == STEP_TIME_SLICE ? &batch->slice : NULL, err);
+        struct sequence *seq = batch->entries[i].seq;
+        code = kv_submitted(&seq->kv, seq->tokens,
+                            batch->kind == STEP_TIME_SLICE ? &batch->slice : NULL, err);
     }
     return code;
 }

@@ -333,7 +333,7 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
 
 /* Tells whether a running sequence is computing a prompt whose next block this one needs, too, so
  * that waiting for it saves work. */
-static bool is_held_back(const struct scheduler *s, const struct sequence *seq) {
+static bool is_held_back(const struct scheduler *s, struct sequence *seq) {
     for (uint32_t i = 0; i < s->n_running; i++)
         if (sequence_worth_waiting(seq, s->running[i])) return true;
     return false;

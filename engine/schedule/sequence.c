@@ -174,8 +174,9 @@ uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running)
     return n;
 }
 
-bool sequence_worth_waiting(const struct sequence *seq, const struct sequence *other) {
-    return sequence_n_reusable(seq) > 0 && kv_worth_waiting(&seq->kv, &other->kv);
+bool sequence_worth_waiting(struct sequence *seq, struct sequence *other) {
+    return sequence_n_reusable(seq) > 0 &&
+           kv_worth_waiting(&seq->kv, seq->tokens, &other->kv, other->tokens);
 }
 
 /* Returns how many tokens the sequence needs pages for when it starts. */

@@ -135,7 +135,7 @@ bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
 uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running);
 /* Tells whether `other` is computing a prompt whose next block this one needs, too, so that waiting
  * for it saves work. */
-bool sequence_worth_waiting(const struct sequence *seq, const struct sequence *other);
+bool sequence_worth_waiting(struct sequence *seq, struct sequence *other);
 /* Tells whether the tier on disk is being read for the sequence, so that it is held back
  * (read_ahead.h). */
 bool sequence_reads_ahead(struct sequence *seq);

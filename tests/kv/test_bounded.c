@@ -277,7 +277,7 @@ static void states_are_copied_page_by_page(void **state) {
         const uint32_t n = kv_max_rows(&a);
         kv_view(&a, n, &seq);
         kv_commit(&a, n);
-        assert_int_equal(kv_submitted(&a, NULL, &err), 0);
+        assert_int_equal(kv_submitted(&a, prompt, NULL, &err), 0);
     }
     assert_true(a.coming && a.coming->n_pages > 3 * 200);
     check_copies(a.layers, a.coming->layers, a.coming->layers[0].n);

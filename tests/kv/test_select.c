@@ -470,7 +470,7 @@ static void run_slice(struct life *life, const struct layer_slice *slice) {
     }
     if (layer > 0) keep_scores(life, &seq, slice->first_row, end);
     if (layer + 1 == shape->n_layers && end == slice->n_prompt_rows) kv_commit(&life->kv, end);
-    assert_int_equal(kv_submitted(&life->kv, slice, NULL), 0);
+    assert_int_equal(kv_submitted(&life->kv, NULL, slice, NULL), 0);
 }
 
 /* All of the prompt but its last token, or so many slices of it.  True: it is done. */
@@ -511,7 +511,7 @@ static void step(struct life *life, uint32_t n_rows) {
         assert_int_equal(life->kv.n_offloaded, seq.select->n_candidates - life->n_selected);
     }
     kv_commit(&life->kv, n_rows);
-    assert_int_equal(kv_submitted(&life->kv, NULL, NULL), 0);
+    assert_int_equal(kv_submitted(&life->kv, NULL, NULL, NULL), 0);
     assert_int_equal(kv_n_resident(&life->kv, life->kv.n_tokens), life->kv.n_tokens);
 }
 

@@ -301,7 +301,7 @@ static void what_is_never_published_is_given_back(void **state) {
         begin_as(&f, &u, "abcdefghijkl", n_prompt, policies[i]);
         while (u.kv.n_tokens < n_blocks * PAGE_TOKENS) {
             assert_int_equal(launch(&f, &u, 32), 0);
-            assert_int_equal(kv_submitted(&u.kv, NULL, NULL), 0);
+            assert_int_equal(kv_submitted(&u.kv, NULL, NULL, NULL), 0);
             complete(&f, &u, u.kv.n_tokens, true);
             /* Those of the prompt are the cache's, which keeps them. */
             const uint32_t n_given = first_seen(&f, u.on_done), n_kept = min_u32(n_given, n_prompt),
