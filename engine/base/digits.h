@@ -1,9 +1,10 @@
-/* digits.h - reads a short decimal number without a branch for each digit.
+/* digits.h - reads short decimal numbers without a branch for each digit.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_BASE_DIGITS_H
 #define ENGINE_BASE_DIGITS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -28,5 +29,16 @@ static inline unsigned digits_read(const char *text, const char *end, uint32_t *
     *number = (uint32_t)((bytes * 10000 + (bytes >> 32)) & UINT64_C(0xffffffff)); /* 8 */
     return n;
 }
+
+enum { DIGITS_BLOCK = 64, DIGITS_BEFORE = 8 };
+
+/* Reads numbers below limit, as JSON writes them, from a list `digits, digits, …` or `digits,digits,…`
+ * that begins at *text and has at least one more byte than a block behind its last one that is read.
+ * Reads some at a time with vector instructions, and moves *text behind the last comma, and its space.
+ * Stops before numbers that it cannot read, which are not told apart from wrong ones.  Returns how
+ * many were read: 0 without such instructions.  Looks at DIGITS_BEFORE bytes before *text, too, and
+ * may write beyond what it returns, within space. */
+size_t digits_read_blocks(const char **text, const char *end, uint32_t limit, uint32_t *numbers,
+                          size_t space);
 
 #endif

@@ -9,12 +9,13 @@
 #include "engine/base/digits.h"
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/base/populate.h"
 #include "engine/template/template.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
 
 struct prompt_reader {
-    const char *at, *end;
+    const char *start, *at, *end;
     uint32_t n_vocab;
     size_t n_tokens; /* over all prompts */
     const char *param;
@@ -115,6 +116,32 @@ static int grow_tokens(struct prompt_reader *r, struct token_list *tokens) {
     return 0;
 }
 
+/* Returns how many elements the rest of the array has at most: its commas, and one.  Compilers turn
+ * the loop over a block into vector instructions. */
+static size_t most_elements(const struct prompt_reader *r) {
+    enum { BLOCK = 128 };
+    const char *at = r->at;
+    size_t n = 1;
+    for (; r->end - at >= BLOCK; at += BLOCK) {
+        uint8_t n_commas = 0;
+        for (size_t i = 0; i < BLOCK; i++) n_commas += at[i] == ',';
+        n += n_commas;
+    }
+    for (; at < r->end; at++) n += *at == ',';
+    return n;
+}
+
+/* Makes space for the only list of tokens, and for what the engine appends to it. */
+static int reserve_tokens(struct prompt_reader *r, struct token_list *tokens) {
+    enum { SPARE = 64 };
+    const size_t n = most_elements(r), most = n < PROMPTS_MAX_TOKENS ? n : PROMPTS_MAX_TOKENS;
+    tokens->ids = malloc((most + SPARE) * sizeof(*tokens->ids));
+    if (!tokens->ids) return no_memory(r->err);
+    tokens->capacity = most + SPARE;
+    populate(tokens->ids, most * sizeof(*tokens->ids));
+    return 0;
+}
+
 static int append_token(struct prompt_reader *r, struct token_list *tokens, uint32_t id) {
     if (++r->n_tokens > PROMPTS_MAX_TOKENS) {
         return api_error_set(r->err, 400, NULL, r->param, "%s holds more than %d token ids",
@@ -150,6 +177,17 @@ static int read_token(struct prompt_reader *r, struct token_list *tokens) {
     return append_token(r, tokens, (uint32_t)id);
 }
 
+/* Does the same as read_plain_tokens() for as many tokens as vector instructions can read. */
+static void read_blocks(struct prompt_reader *r, struct token_list *tokens) {
+    const size_t left = PROMPTS_MAX_TOKENS - r->n_tokens, space = tokens->capacity - tokens->n;
+    peek(r);
+    if (r->at - r->start < DIGITS_BEFORE) return;
+    const size_t n = digits_read_blocks(&r->at, r->end, r->n_vocab, tokens->ids + tokens->n,
+                                        left < space ? left : space);
+    r->n_tokens += n;
+    tokens->n += n;
+}
+
 /* Reads `digits, digits, …` as far as that goes and tokens has space, eight bytes at a time, and
  * stops before an element that read_token() must judge or append.  What stands between the first two
  * numbers is expected between all: so the place of the next number depends on the digits alone.  A
@@ -176,9 +214,13 @@ static void read_plain_tokens(struct prompt_reader *r, struct token_list *tokens
 static int read_tokens(struct prompt_reader *r, struct token_list *tokens) {
     if (peek(r) == ']')
         return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);
+    enum { N_FIRST = DIGITS_BEFORE / 2 }; /* so many tokens have that many bytes */
     int rc;
     do {
-        read_plain_tokens(r, tokens);
+        if (tokens->n >= N_FIRST) {
+            read_blocks(r, tokens);
+            read_plain_tokens(r, tokens);
+        }
         rc = read_token(r, tokens);
         if (!rc) rc = next_element(r);
     } while (rc == 1);
@@ -230,7 +272,8 @@ static int read_texts(struct prompt_reader *r, struct prompt_list *list) {
 
 int prompt_list_read(struct prompt_list *list, const struct json_span *array, uint32_t n_vocab,
                      const char *param, struct api_error *err) {
-    struct prompt_reader r = {.at = array->start + 1,
+    struct prompt_reader r = {.start = array->start,
+                              .at = array->start + 1,
                               .end = array->start + array->length,
                               .n_vocab = n_vocab,
                               .param = param,
@@ -242,6 +285,7 @@ int prompt_list_read(struct prompt_list *list, const struct json_span *array, ui
     default: {
         struct prompt *prompt = NULL;
         rc = add_prompt(list, &prompt, param, err);
+        if (!rc) rc = reserve_tokens(&r, &prompt->tokens);
         if (!rc) rc = read_tokens(&r, &prompt->tokens);
     }
     }

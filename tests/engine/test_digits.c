@@ -1,6 +1,7 @@
-/* test_digits.c - numbers of up to seven digits, and what is no such number. */
+/* test_digits.c - numbers of up to seven digits, lists of such, and what is no such number. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -53,11 +54,96 @@ static void too_few_bytes_are_left_alone(void **state) {
     assert_int_equal(read_all("1,2,3,4,", 8, &number), 1);
 }
 
+/* ---- lists ---- */
+
+enum { MAX_NUMBERS = 300, LIMIT = 131072 };
+
+static uint32_t random_below(uint64_t *seed, uint32_t n) {
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((*seed >> 33) % n);
+}
+
+/* Writes a list behind what may be looked at before it, and a byte that ends it. */
+static size_t write_list(char *text, uint64_t *seed, const char *between, uint32_t n) {
+    char *at = text + sprintf(text, "12345678");
+    for (uint32_t i = 0; i < n; i++)
+        at += sprintf(at, "%s%u", i ? between : "",
+                      random_below(seed, LIMIT) >> random_below(seed, 17));
+    return (size_t)(sprintf(at, "]") + at - text);
+}
+
+/* Reads what a list of `between` has at text; false: nothing that may be read. */
+static bool read_one(const char *text, const char *between, uint32_t limit, uint32_t *number,
+                     size_t *length) {
+    const size_t n = strspn(text, "0123456789");
+    *number = (uint32_t)strtoul(text, NULL, 10);
+    *length = n + strlen(between);
+    return n > 0 && n <= 8 && (n == 1 || *text != '0') && *number < limit &&
+           strncmp(text + n, between, strlen(between)) == 0;
+}
+
+/* Compares what is read of a copy of exactly these bytes with what is read one by one. */
+static size_t check_list(const char *text, size_t length, const char *between, uint32_t limit) {
+    uint32_t *numbers = malloc(MAX_NUMBERS * sizeof(*numbers));
+    char *copy = malloc(length + 1);
+    assert_true(numbers && copy);
+    memcpy(copy, text, length);
+    copy[length] = 0;
+    const char *at = copy + DIGITS_BEFORE;
+    const size_t n = digits_read_blocks(&at, copy + length, limit, numbers, MAX_NUMBERS);
+    const char *expected = copy + DIGITS_BEFORE;
+    for (size_t i = 0, n_bytes; i < n; i++, expected += n_bytes) {
+        uint32_t number;
+        assert_true(read_one(expected, between, limit, &number, &n_bytes));
+        assert_int_equal(numbers[i], number);
+    }
+    assert_ptr_equal(at, expected);
+    free(copy);
+    free(numbers);
+    return n;
+}
+
+static void blocks_of_a_list_are_read(void **state) {
+    (void)state;
+    static char text[MAX_NUMBERS * 8 + 16];
+    uint64_t seed = 7;
+    size_t n_read = 0;
+    for (int round = 0; round < 2000; round++) {
+        const char *between = round % 2 ? ", " : ",";
+        const uint32_t n = random_below(&seed, MAX_NUMBERS);
+        const size_t length = write_list(text, &seed, between, n);
+        n_read += check_list(text, length, between, LIMIT);
+        (void)check_list(text, length, between, 1 + random_below(&seed, LIMIT));
+    }
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("sse4.1")) assert_true(n_read > 2000 * MAX_NUMBERS / 3);
+#endif
+}
+
+static void no_byte_that_is_wrong_is_read(void **state) {
+    (void)state;
+    static const char wrong[] = ",, 0019-.e]\n\x80\xb0\xff";
+    static char text[MAX_NUMBERS * 8 + 16];
+    uint64_t seed = 11;
+    for (int round = 0; round < 50000; round++) {
+        const char *between = round % 2 ? ", " : ",";
+        const size_t length = write_list(text, &seed, between, 40);
+        for (int i = 0; i < 1 + round % 3; i++)
+            text[DIGITS_BEFORE + random_below(&seed, (uint32_t)length - DIGITS_BEFORE)] =
+                wrong[random_below(&seed, sizeof(wrong))];
+        /* The first two numbers tell what stands between all. */
+        const char *comma = memchr(text + DIGITS_BEFORE, ',', length - DIGITS_BEFORE);
+        (void)check_list(text, length, comma && comma[1] == ' ' ? ", " : ",", LIMIT);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_read_with_their_length),
         cmocka_unit_test(every_other_byte_ends_a_number),
         cmocka_unit_test(too_few_bytes_are_left_alone),
+        cmocka_unit_test(blocks_of_a_list_are_read),
+        cmocka_unit_test(no_byte_that_is_wrong_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
