@@ -15,6 +15,8 @@ CONFIG = {
     "rope_scaling": None, "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
     "torch_dtype": "bfloat16", "bos_token_id": 8183, "eos_token_id": 8186, "pad_token_id": 8187,
 }
+TOKENIZER_FILES = ("generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                   "special_tokens_map.json")
 
 
 def tensor_shapes(config):
@@ -36,19 +38,23 @@ def tensor_shapes(config):
     return shapes
 
 
-def write_tiny_model(directory, nan_token=None):
-    """nan_token: the embedding of this token is not a number, but its row of the head is."""
-    config = {**CONFIG, "tie_word_embeddings": nan_token is None}
+def write_checkpoint(directory, config, deviation, nan_token=None):
+    """deviation(name, shape): the standard deviation of a matrix's weights."""
     rng = random.Random(20)
     # A few hundred distinct values are random enough, and drawing indices by the byte is fast.
-    table = [struct.pack("<f", rng.gauss(0, 0.08))[2:] for _ in range(256)]
+    values = [rng.gauss(0, 1) for _ in range(256)]
     one = struct.pack("<f", 1.0)[2:]
     header, blobs, offset = {}, [], 0
     for name, shape in tensor_shapes(config).items():
         size = 1
         for extent in shape:
             size *= extent
-        blob = one * size if len(shape) == 1 else b"".join([table[i] for i in rng.randbytes(size)])
+        if len(shape) == 1:
+            blob = one * size
+        else:
+            scale = deviation(name, shape)
+            table = [struct.pack("<f", scale * value)[2:] for value in values]
+            blob = b"".join([table[i] for i in rng.randbytes(size)])
         if nan_token is not None and name == "model.embed_tokens.weight":
             row = 2 * shape[1]
             at = nan_token * row
@@ -63,7 +69,12 @@ def write_tiny_model(directory, nan_token=None):
         struct.pack("<Q", len(text)) + text + b"".join(blobs)
     )
     (directory / "config.json").write_text(json.dumps(config))
-    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json",
-                 "special_tokens_map.json"):
+    for name in TOKENIZER_FILES:
         shutil.copy(MODEL / name, directory / name)
     return directory
+
+
+def write_tiny_model(directory, nan_token=None):
+    """nan_token: the embedding of this token is not a number, but its row of the head is."""
+    config = {**CONFIG, "tie_word_embeddings": nan_token is None}
+    return write_checkpoint(directory, config, lambda name, shape: 0.08, nan_token)

@@ -1,4 +1,4 @@
-/* test_budgets.c - the whole engine with bounded KV caches, with the default model on the CPU.
+/* test_budgets.c - the whole engine with bounded KV caches, with a small model on the CPU.
  *
  * A budget that is never exhausted must give what the full cache gives; one that is must give the
  * same whatever else is running, however prompts are cut into steps, and wherever the sequence was

@@ -1,4 +1,4 @@
-/* test_constraints.c - the whole engine with grammars, with the default model on the CPU.
+/* test_constraints.c - the whole engine with grammars, with a small model on the CPU.
  *
  * An answer must be one that the grammar allows, and the same one whatever else runs, whether the
  * device runs ahead, and wherever the sequence was suspended.  What grammars allow is tested elsewhere

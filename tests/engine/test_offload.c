@@ -1,4 +1,4 @@
-/* test_offload.c - the whole engine with sequences that select, with the default model on the CPU.
+/* test_offload.c - the whole engine with sequences that select, with a small model on the CPU.
  *
  * Where the tokens lie that are not selected must change nothing, nor whatever else is running; a
  * selection of everything must give what the full cache gives.  That what is selected is the right

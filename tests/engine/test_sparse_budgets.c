@@ -1,4 +1,4 @@
-/* test_sparse_budgets.c - the whole engine with the default model on the CPU, and prompts that are
+/* test_sparse_budgets.c - the whole engine with a small model on the CPU, and prompts that are
  * read whole into a bounded KV cache: sparsely, or layer by layer because they do not fit.
  *
  * The order in which a prompt is computed changes no bit, nor does what runs beside it, and the
@@ -249,7 +249,7 @@ static void cancelling_leaves_no_page(void **state) {
         const struct recipe r = make_recipe(1500, 50, window(64, KV_POOLING_NONE), mixed);
         struct answer a = {0};
         const uint64_t id = recipe_submit(engine, &r, &a);
-        poll(NULL, 0, 80 * pause);
+        poll(NULL, 0, (4 << pause) - 4);
         engine_cancel(engine, id);
         answers_wait(engine, &a, 1);
         answers_leave_no_page(engine);

@@ -1,4 +1,4 @@
-/* test_sparse_prompts.c - the whole engine with the default model on the CPU and sparse prompts:
+/* test_sparse_prompts.c - the whole engine with a small model on the CPU and sparse prompts:
  * the order in which a prompt is computed changes no bit, nor does who runs beside it, and what was
  * visited is told. */
 #include <poll.h>
@@ -222,9 +222,9 @@ static void cancelling_a_sparse_prompt_leaves_no_page(void **state) {
     struct answer a = {0};
     srand(8);
     for (int phase = 0; phase < 12; phase++) {
-        const struct recipe r = sparse_recipe(1500, 200, NULL);
+        const struct recipe r = sparse_recipe(1500, 500, NULL);
         const uint64_t id = recipe_submit(engine, &r, &a);
-        poll(NULL, 0, phase * 8);
+        poll(NULL, 0, phase * 2);
         engine_cancel(engine, id);
         answers_wait(engine, &a, 1);
         assert_int_equal(a.last.reason, FINISH_CANCELLED);
@@ -320,10 +320,15 @@ static void without_reuse_blocks_are_given(void **state) {
 static void without_reuse_preemption_changes_no_bit(void **state) {
     (void)state;
     enum { N = 2 };
-    static const size_t block_bytes = 12 * 2 * 2 * 64 * 64 * sizeof(float); /* of the model */
     struct recipe recipes[N];
     struct answer alone[N];
     struct engine_config config = plain_config();
+    struct model_config model;
+    struct error err = {0};
+    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
+    const uint64_t block_bytes = (uint64_t)model.n_layers * 2 * model.n_kv_heads * model.head_dim *
+                                 PAGE_TOKENS * sizeof(float);
+    model_config_fini(&model);
     config.prefix_caching = true;
     config.max_model_len = 1100;
     config.kv_cache_bytes = 21 * block_bytes;

@@ -1,4 +1,4 @@
-/* test_states.c - conversations under bounded KV caches, with the default model on the CPU: a request
+/* test_states.c - conversations under bounded KV caches, with a small model on the CPU: a request
  * goes on from the state that an earlier one left.
  *
  * Every turn must be equal, to the bit, to that of a text that really lives on in its own pages
