@@ -8,7 +8,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
-from server import MODEL, PATIENCE, Server
+from server import DEVICE, MODEL, PATIENCE, Server
+from small_model import write_small_model
 from tiny_model import write_tiny_model
 
 
@@ -49,6 +50,19 @@ def serve(tmp_path):
 def tiny_model(tmp_path_factory):
     """A directory with a random model small enough for thousands of requests under a sanitizer."""
     return write_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory):
+    """In place of the default model, for tests that compare answers with one another: as many
+    layers and heads, pages of the same bytes, and its name, by which filters and patterns are
+    found, but a tenth of the work.  With QUIRE_TEST_LONG, and on a GPU, whose bounds are those of
+    the default model, it is that one."""
+    if DEVICE != "cpu" or os.environ.get("QUIRE_TEST_LONG"):
+        return MODEL
+    directory = tmp_path_factory.mktemp("small") / MODEL.name
+    directory.mkdir()
+    return write_small_model(directory, head_dim=64)
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,9 @@ def deviation(name, shape):
     return 0.5 if "embed_tokens" in name else 1.5 / shape[1] ** 0.5
 
 
-def write_small_model(directory):
-    return write_checkpoint(directory, SMALL, deviation)
+def write_small_model(directory, **shape):
+    """shape: in place of SMALL's sizes."""
+    return write_checkpoint(directory, {**SMALL, **shape}, deviation)
 
 
 if __name__ == "__main__":

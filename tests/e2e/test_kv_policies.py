@@ -48,9 +48,16 @@ LONG = {"max_tokens": 48, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """The default model, with memory to move tokens to.  Tests must leave it idle."""
-    with Server(tmp_path_factory.mktemp("policies"), *STORE) as shared:
+def server(tmp_path_factory, small_model):
+    """With memory to move tokens to.  Tests must leave it idle."""
+    with Server(tmp_path_factory.mktemp("policies"), *STORE, model=small_model) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The default model.  Tests must leave it idle."""
+    with Server(tmp_path_factory.mktemp("trained")) as shared:
         yield shared
 
 
@@ -208,9 +215,10 @@ def test_prefix_cache(server, policy):
 
 
 @every_policy
-def test_chunked_prefill(server, serve, policy):
+def test_chunked_prefill(server, serve, small_model, policy):
     """Steps of another size cut the prompt elsewhere, also in the middle of the policy's chunks."""
-    small = serve(*INVARIANT, *STORE, "--max-num-batched-tokens", 48, "--max-num-seqs", 8)
+    small = serve(*INVARIANT, *STORE, "--max-num-batched-tokens", 48, "--max-num-seqs", 8,
+                  model=small_model)
     expected, scores = echo(server, policy, PROMPT, **LONG)
     answer, small_scores = echo(small, policy, PROMPT, **LONG)
     n_other = sum(abs(a - b) > RANDOM_TOKEN for a, b in zip(small_scores[1:300], scores[1:300]))
@@ -221,11 +229,11 @@ def test_chunked_prefill(server, serve, policy):
 
 
 @every_policy
-def test_preemption(serve, policy):
+def test_preemption(serve, small_model, policy):
     """Some of the policy run; then full requests that matter more need all of a pool of 13
     blocks."""
     pool = {"cpu": "9728K", "cuda": "5016K"}[DEVICE]
-    small = serve(*STORE, "--kv-cache-memory", pool, "--max-model-len", 512)
+    small = serve(*STORE, "--kv-cache-memory", pool, "--max-model-len", 512, model=small_model)
     prompts = [prompt_of(200, seed=i) for i in range(8)]
 
     def ask(prompt):
@@ -340,8 +348,8 @@ class TestATightPool:
     SETTINGS = ("--kv-cache-memory", {"cpu": "9728K", "cuda": "5016K"}[DEVICE])
     PROMPT = prompt_of(600)
 
-    def test_max_tokens(self, serve):
-        small = serve(*STORE, *self.SETTINGS, "--max-model-len", 1600)
+    def test_max_tokens(self, serve, small_model):
+        small = serve(*STORE, *self.SETTINGS, "--max-model-len", 1600, model=small_model)
         for many in (20, 200, 900):
             tokens, logprobs = first_tokens(small, 20, prompt=self.PROMPT, kv_policy=MOVED,
                                             max_tokens=many)
@@ -350,12 +358,12 @@ class TestATightPool:
             assert tokens == few, many
             assert logprobs == pytest.approx(expected, abs=1e-6 if DEVICE == "cpu" else SAME_TOKEN)
 
-    def test_what_outgrows_it_is_computed_again_as_it_was(self, serve, server):
+    def test_what_outgrows_it_is_computed_again_as_it_was(self, serve, server, small_model):
         """The store has room for its tokens, and none for its pages.  Somebody who matters more
         makes it lose its place when it has outgrown the pool."""
         store = {"cpu": "10944K", "cuda": "5472K"}[DEVICE]
         small = serve("--kv-offload-size", store, *self.SETTINGS, "--max-model-len", 1216,
-                      "--enable-prefix-caching", "false")
+                      "--enable-prefix-caching", "false", model=small_model)
         asked = {"kv_policy": MOVED, "max_tokens": 500, "ignore_eos": True, "logprobs": 0,
                  "return_token_ids": True}
         expected = server.complete(self.PROMPT, **asked)["choices"][0]
@@ -452,12 +460,12 @@ TEXT = (MODEL / "eval" / "held_out.txt").read_text(encoding="utf-8")[:2400]
 
 @pytest.mark.parametrize("policy", [{"score": score} for score in SCORES],
                          ids=["sum", "mean", "decay", "window"])
-def test_retained_attention_falls_when_more_is_lost(server, policy):
+def test_retained_attention_falls_when_more_is_lost(trained, policy):
     """With every token that is generated, but for what the text itself moves; and with a smaller
     budget.  A trained model's attention: that of random weights does not fade."""
-    few, many = (retained(server, n, 256, **policy) for n in (50, 800))
+    few, many = (retained(trained, n, 256, **policy) for n in (50, 800))
     assert 0.1 < many < few - 0.02 < 0.95
-    by_budget = [retained(server, 100, capacity, **policy) for capacity in (64, 128, 256, 512)]
+    by_budget = [retained(trained, 100, capacity, **policy) for capacity in (64, 128, 256, 512)]
     assert all(b > a + 0.03 for a, b in zip(by_budget, by_budget[1:])), by_budget
 
 
