@@ -7,7 +7,9 @@ same batch without HTTP (quire bench), and the CPU time that the loop thread tak
 
 Starts `quire serve` with the model and what follows --, and asks for --streams answers to random prompts.  The
 measurement begins when every stream has begun.  It ends before the first stream does, or after --seconds.  So all
-of them generate all the time, as in the rows "decode" of quire bench.  The server counts the tokens.  The clients
+of them generate all the time, as in the rows "decode" of quire bench.  Before it, the same streams run for two
+seconds and are given up: a device's first steps of a size take longer.  quire bench comes last, once for each
+length that prompts have had: a chat's have more tokens than words.  The server counts the tokens.  The clients
 are --processes processes that read what has come and count events: they parse nothing, and each reads tens of
 thousands of events a second.  A token without text has no event: a model whose vocabulary is larger than its
 tokenizer's (make_bench_model.py without --large-tokenizer) needs --request '{"return_token_ids": true}'.
@@ -25,9 +27,11 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+EVENTS_OF_A_BEGINNING = 4  # the first ones may come before there are tokens
 WORDS = ("river", "tree", "house", "dog", "water", "little", "red", "bird")
 
 
@@ -51,14 +55,18 @@ class Stream:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.sendall(head.encode() + data)
         self.last = b""  # byte that was read
+        self.n_events = 0
 
     def read(self):
-        """Reads what has come.  Returns the number of events, and whether the stream is over."""
+        """Reads what has come.  Returns the number of events, and whether the stream is over.  Comments, which
+        a stream has while its prompt is computed, are no events."""
         data = self.socket.recv(1 << 16)
         if not self.last and not data.startswith(b"HTTP/1.1 200"):
             sys.exit(f"a request was refused: {data[:400]}")
         n = data.count(b"\n\n") + (self.last == b"\n" and data.startswith(b"\n"))
+        n -= data.count(b": ping\n\n")
         self.last = data[-1:]
+        self.n_events += n
         return n, not data or b"data: [DONE]" in data
 
 
@@ -81,7 +89,7 @@ def read_streams(options, api, numbers, counts):
         for descriptor, _ in poll.poll():
             n_events, is_over = streams[descriptor].read()
             counts.n_events.value += n_events
-            if n_events:
+            if streams[descriptor].n_events >= EVENTS_OF_A_BEGINNING:
                 begun.add(descriptor)
                 counts.n_begun.value = len(begun)
             if is_over:
@@ -126,9 +134,21 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return answer.read().decode()
 
+    def metric(self, name):
+        return sum(map(float, re.findall(rf"^{name}\S* (\S+)$", self.get("/metrics"), re.M)))
+
     def n_tokens(self):
-        found = re.findall(r"^vllm:generation_tokens_total\S* (\S+)$", self.get("/metrics"), re.M)
-        return sum(map(float, found))
+        return self.metric("vllm:generation_tokens_total")
+
+    def prompt_tokens(self, options, api):
+        body = {**body_of(options, api, 0), "max_tokens": 1, "stream": False}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{PATHS[api]}", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)["usage"]["prompt_tokens"]
+        except urllib.error.HTTPError as refusal:
+            sys.exit(f"a request was refused: {refusal.read()[:400]}")
 
     def loop_seconds(self):
         """The CPU time of the loop, which is the process's first thread."""
@@ -140,6 +160,24 @@ class Server:
         self.process.wait()
 
 
+def wait_until_all_have_begun(clients, options):
+    while clients.total("n_begun") < options.streams:
+        time.sleep(0.01)
+        if not all(process.is_alive() for process in clients.processes):
+            sys.exit("a client has ended before all streams had begun: more --max-tokens?")
+
+
+def warm_up(options, server, api):
+    clients = Clients(options, api)
+    try:
+        wait_until_all_have_begun(clients, options)
+        time.sleep(min(2, options.seconds))
+    finally:
+        clients.stop()
+    while server.metric("vllm:num_requests_running") > 0:
+        time.sleep(0.05)
+
+
 def measure(options, server, api):
     """Runs the streams once.  Returns what they did in all, as seconds, tokens, events and CPU seconds
     of the loop."""
@@ -149,10 +187,7 @@ def measure(options, server, api):
         return time.monotonic(), server.n_tokens(), clients.total("n_events"), server.loop_seconds()
 
     try:
-        while clients.total("n_begun") < options.streams:
-            time.sleep(0.01)
-            if not all(process.is_alive() for process in clients.processes):
-                sys.exit("a client has ended before all streams had begun: more --max-tokens?")
+        wait_until_all_have_begun(clients, options)
         begin = end = sample()
         while end[0] - begin[0] < options.seconds:
             time.sleep(0.25)
@@ -167,9 +202,9 @@ def measure(options, server, api):
     return [later - earlier for earlier, later in zip(begin, end)]
 
 
-def bench(options):
+def bench(options, n_prompt):
     """Returns the rate of the same batch without HTTP."""
-    command = [options.quire, "bench", *options.serve, "--prompts", str(options.prompt_tokens), "--batches",
+    command = [options.quire, "bench", *options.serve, "--prompts", str(n_prompt), "--batches",
                str(options.streams), "--generate", str(options.max_tokens), "--runs", "3",
                "--max-resident", "0"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -207,26 +242,34 @@ def parse_arguments():
     return options
 
 
-def main():
-    options = parse_arguments()
-    engine = None if options.no_bench else bench(options)
-    print("api,streams,seconds,tokens_per_s,of_engine,events_per_s,loop_us_per_token,loop_share")
-    if engine:
-        print(f"none,{options.streams},,{engine:.0f},1,,,", flush=True)
-    server, rc = Server(options), 0
+def run_streams(options):
+    """Returns for each API the tokens of a prompt and what measure() returns."""
+    server, results = Server(options), {}
     try:
         for api in options.api or PATHS:
-            seconds, n_tokens, n_events, loop_s = measure(options, server, api)
-            share = n_tokens / seconds / engine if engine else None
-            print(f"{api},{options.streams},{seconds:.2f},{n_tokens / seconds:.0f},"
-                  f"{f'{share:.3f}' if share else ''},{n_events / seconds:.0f},"
-                  f"{1e6 * loop_s / n_tokens:.2f},{loop_s / seconds:.3f}", flush=True)
-            if n_events < 0.9 * n_tokens:
-                print(f"{api}: tokens have no events: see the head of this file", file=sys.stderr)
-            if n_events < 0.9 * n_tokens or (share and share < 1 - options.max_loss):
-                rc = 1
+            n_prompt = server.prompt_tokens(options, api)
+            warm_up(options, server, api)
+            results[api] = n_prompt, measure(options, server, api)
     finally:
         server.stop()
+    return results
+
+
+def main():
+    options, rc = parse_arguments(), 0
+    print("api,streams,prompt_tokens,seconds,tokens_per_s,engine_tokens_per_s,of_engine,events_per_s,"
+          "loop_us_per_token,loop_share", flush=True)
+    results = run_streams(options)
+    for api, (n_prompt, (seconds, n_tokens, n_events, loop_s)) in results.items():
+        engine = None if options.no_bench else bench(options, n_prompt)
+        share = n_tokens / seconds / engine if engine else None
+        print(f"{api},{options.streams},{n_prompt},{seconds:.2f},{n_tokens / seconds:.0f},"
+              f"{f'{engine:.0f},{share:.3f}' if share else ','},{n_events / seconds:.0f},"
+              f"{1e6 * loop_s / n_tokens:.2f},{loop_s / seconds:.3f}", flush=True)
+        if n_events < 0.9 * n_tokens:
+            print(f"{api}: tokens have no events: see the head of this file", file=sys.stderr)
+        if n_events < 0.9 * n_tokens or (share and share < 1 - options.max_loss):
+            rc = 1
     return rc
 
 
