@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
 #include "engine/request/event.h"
 #include "engine/request/kept.h"
 
@@ -44,8 +45,9 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     if (request->kept && !(seq->kept = kv_kept_create(plan->kv.n_most))) return ERR_NOMEM;
     seq->prefill = plan->prefill;
     seq->speculates = seq->speculation.is_on = plan->speculates;
-    if (seq->speculates && drafter_init(&seq->drafter, plan->kv.n_most, shared->recent,
-                                        answers_scope(shared, request)))
+    if (seq->speculates &&
+        drafter_init(&seq->drafter, plan->kv.n_most, shared->recent, answers_scope(shared, request),
+                     shared->space->be->runs_ahead))
         return ERR_NOMEM;
     const uint64_t salt =
         prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt & ~KV_SALT_PRIVATE,

@@ -6,9 +6,9 @@
 #include "engine/base/sizes.h"
 
 int drafter_init(struct drafter *drafter, uint32_t n_most, const struct recent_answers *recent,
-                 uint64_t scope) {
+                 uint64_t scope, bool runs_ahead) {
     *drafter = (struct drafter){.recent = recent, .scope = scope};
-    draft_length_init(&drafter->length);
+    draft_length_init(&drafter->length, runs_ahead);
     return suffix_index_init(&drafter->index, n_most);
 }
 

@@ -44,9 +44,9 @@ struct drafter {
 };
 
 /* Makes a drafter of a text of up to n_most tokens, which sees the recent answers of one scope; NULL:
- * it sees none.  ERR_NOMEM; a failed init needs no fini. */
+ * it sees none.  runs_ahead: as the backend does.  ERR_NOMEM; a failed init needs no fini. */
 int drafter_init(struct drafter *drafter, uint32_t n_most, const struct recent_answers *recent,
-                 uint64_t scope);
+                 uint64_t scope, bool runs_ahead);
 void drafter_fini(struct drafter *drafter); /* a zeroed struct is allowed */
 
 /* Reads on in the text, which has n_tokens tokens. */
