@@ -4,16 +4,11 @@
  * Pages are random bytes but for the ranks of caches that decode, so a byte from a wrong place
  * shows.  Among the sequences of the step are some of which nothing may be evicted: not yet full,
  * in the middle of a chunk, with scores, without a budget. */
-#include "tests/cuda/cuda_test.h"
-
-#include "engine/base/sizes.h"
-#include "engine/device/evict.h"
-#include "engine/device/pages.h"
-#include "engine/device/step.h"
+#include "tests/cuda/pool_rig.h"
 
 enum { N_LAYERS = 3, N_KV_HEADS = 2 };
 
-/* What a sequence is, and whether oldest() must change it. */
+/* A sequence, and whether oldest() must change it. */
 struct plan {
     uint32_t capacity, n_sink, n_slots; /* capacity 0: no budget */
     bool decodes, ends_chunk, has_scores, changes;
@@ -42,9 +37,7 @@ enum { N_SEQS = sizeof(plans) / sizeof(plans[0]) };
 static bool small;
 
 struct rig {
-    struct kv_pool kv;
-    char *host, *expected; /* the pool's bytes: before and after, and as they should be after */
-    uint32_t *pages;       /* [kv.n_pages] */
+    struct pool_rig pool;
     struct kv_view views[N_SEQS][N_LAYERS];
     struct kv_budget budgets[N_SEQS];
     struct step_seq seqs[N_SEQS];
@@ -54,49 +47,21 @@ struct rig {
 /* ---- a KV head of a sequence's layer ---- */
 
 struct head {
-    const struct kv_pool *kv;
-    const struct kv_view *view;
+    struct pool_head at;
     const struct plan *plan;
-    uint32_t kv_head;
 };
 
-static char *page_of(const struct head *h, char *pool, uint32_t slot) {
-    return pool + h->view->pages[slot / PAGE_TOKENS] * h->kv->page_bytes;
-}
-
-static struct kv_page_state *state_of(const struct head *h, char *pool, uint32_t slot) {
-    return (void *)(page_of(h, pool, slot) + kv_state_offset(h->kv, h->kv_head));
-}
-
-/* Copies what a page holds of a slot, but for its rank: rows, their scales, entries of the state. */
-static void copy_token(const struct head *h, char *to_pool, uint32_t to, char *from_pool,
-                       uint32_t from) {
-    const size_t row = h->kv->head_dim * dtype_size(h->kv->dtype),
-                 scale = h->kv->dtype == DTYPE_FP8 ? 1 : 0, scales = kv_elements_bytes(h->kv),
-                 keys = (size_t)h->kv_head * PAGE_TOKENS,
-                 values = keys + (size_t)h->kv->n_kv_heads * PAGE_TOKENS,
-                 state = kv_state_offset(h->kv, h->kv_head);
-    const struct {
-        size_t offset, size;
-    } arrays[] = {{keys * row, row},
-                  {values * row, row},
-                  {scales + keys, scale},
-                  {scales + values, scale},
-                  {state + offsetof(struct kv_page_state, position), sizeof(uint32_t)},
-                  {state + offsetof(struct kv_page_state, score), sizeof(float)}};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
-        memcpy(page_of(h, to_pool, to) + arrays[i].offset + to % PAGE_TOKENS * arrays[i].size,
-               page_of(h, from_pool, from) + arrays[i].offset + from % PAGE_TOKENS * arrays[i].size,
-               arrays[i].size);
+static struct head head_of(const struct rig *r, uint32_t seq, uint32_t layer, uint32_t kv_head) {
+    return (struct head){{&r->pool.kv, r->views[seq][layer].pages, kv_head}, &plans[seq]};
 }
 
 /* Gives the slots of a cache ranks in a random order. */
 static void shuffle_ranks(const struct head *h, char *pool) {
     uint32_t *rank[4096];
-    assert_true(h->view->n_slots <= 4096);
-    for (uint32_t slot = 0; slot < h->view->n_slots; slot++) {
+    assert_true(h->plan->n_slots <= 4096);
+    for (uint32_t slot = 0; slot < h->plan->n_slots; slot++) {
         const uint32_t other = random_below(slot + 1);
-        rank[slot] = &state_of(h, pool, slot)->rank[slot % PAGE_TOKENS];
+        rank[slot] = head_rank(&h->at, pool, slot);
         *rank[slot] = *rank[other];
         *rank[other] = slot;
     }
@@ -106,58 +71,42 @@ static void shuffle_ranks(const struct head *h, char *pool) {
 
 /* The token of rank n_sink is evicted, and those behind it move up. */
 static void free_oldest(const struct head *h, char *to, char *from) {
-    for (uint32_t slot = 0; slot < h->view->n_slots; slot++) {
-        const uint32_t rank = state_of(h, from, slot)->rank[slot % PAGE_TOKENS];
-        if (rank == h->plan->n_sink) state_of(h, to, 0)->free_slot = slot;
-        if (rank > h->plan->n_sink) state_of(h, to, slot)->rank[slot % PAGE_TOKENS] = rank - 1;
+    for (uint32_t slot = 0; slot < h->plan->n_slots; slot++) {
+        const uint32_t rank = *head_rank(&h->at, from, slot);
+        if (rank == h->plan->n_sink) head_state(&h->at, to, 0)->free_slot = slot;
+        if (rank > h->plan->n_sink) *head_rank(&h->at, to, slot) = rank - 1;
     }
 }
 
 /* The sinks and the newest tokens are kept, in order. */
 static void keep_newest(const struct head *h, char *to, char *from) {
     uint32_t n = 0;
-    for (uint32_t slot = 0; slot < h->view->n_slots; slot++) {
-        const uint32_t n_newer = h->view->n_slots - slot - 1;
+    for (uint32_t slot = 0; slot < h->plan->n_slots; slot++) {
+        const uint32_t n_newer = h->plan->n_slots - slot - 1;
         if (slot >= h->plan->n_sink && n_newer >= h->plan->capacity - h->plan->n_sink) continue;
-        copy_token(h, to, n, from, slot);
-        state_of(h, to, n)->rank[n % PAGE_TOKENS] = n;
+        head_copy(&h->at, to, n, from, slot);
+        *head_rank(&h->at, to, n) = n;
         n++;
     }
     assert_int_equal(n, h->plan->capacity);
-    state_of(h, to, 0)->free_slot = n;
+    head_state(&h->at, to, 0)->free_slot = n;
 }
 
 static void expect_layer(struct rig *r, uint32_t seq, uint32_t layer) {
     for (uint32_t kv_head = 0; kv_head < N_KV_HEADS; kv_head++) {
-        const struct head h = {&r->kv, &r->views[seq][layer], &plans[seq], kv_head};
-        if (plans[seq].decodes) free_oldest(&h, r->expected, r->host);
-        else keep_newest(&h, r->expected, r->host);
-        state_of(&h, r->expected, 0)->n_evictions++;
+        const struct head h = head_of(r, seq, layer, kv_head);
+        if (plans[seq].decodes) free_oldest(&h, r->pool.expected, r->pool.host);
+        else keep_newest(&h, r->pool.expected, r->pool.host);
+        head_state(&h.at, r->pool.expected, 0)->n_evictions++;
     }
 }
 
 /* ---- sequences ---- */
 
-static size_t pool_bytes(const struct rig *r) {
-    return r->kv.n_pages * r->kv.page_bytes;
-}
-
-static void make_pool(struct rig *r, enum dtype dtype, uint32_t head_dim) {
-    r->kv = (struct kv_pool){
-        .dtype = dtype, .n_kv_heads = N_KV_HEADS, .head_dim = head_dim, .tracked = true};
-    for (uint32_t i = 0; i < N_SEQS; i++)
-        r->kv.n_pages += N_LAYERS * (uint32_t)kv_n_pages(plans[i].n_slots);
-    r->kv.page_bytes = kv_page_bytes(&r->kv);
-    r->kv.base = gpu_alloc(pool_bytes(r));
-    r->host = malloc(pool_bytes(r)), r->expected = malloc(pool_bytes(r));
-    r->pages = malloc(r->kv.n_pages * sizeof(*r->pages));
-    assert_true(r->host && r->expected && r->pages);
-    for (size_t i = 0; i < pool_bytes(r); i++) r->host[i] = (char)random_u32();
-    for (uint32_t i = 0; i < r->kv.n_pages; i++) {
-        const uint32_t other = random_below(i + 1);
-        r->pages[i] = r->pages[other];
-        r->pages[other] = i;
-    }
+static uint32_t count_pages(void) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_SEQS; i++) n += N_LAYERS * (uint32_t)kv_n_pages(plans[i].n_slots);
+    return n;
 }
 
 /* Every sequence has one row in the step, its newest token. */
@@ -179,13 +128,13 @@ static void describe(struct rig *r, uint32_t i, const uint32_t *pages) {
                                    .n_before = n_slots - 1,
                                    .compress = plan->ends_chunk};
     for (uint32_t k = 0; plan->decodes && k < N_LAYERS * N_KV_HEADS; k++) {
-        const struct head h = {&r->kv, &r->views[i][k / N_KV_HEADS], plan, k % N_KV_HEADS};
-        shuffle_ranks(&h, r->host);
+        const struct head h = head_of(r, i, k / N_KV_HEADS, k % N_KV_HEADS);
+        shuffle_ranks(&h, r->pool.host);
     }
 }
 
 static void make_step(struct rig *r) {
-    const uint32_t *pages = r->pages;
+    const uint32_t *pages = r->pool.pages;
     r->step =
         (struct step){.n_rows = N_SEQS, .n_seqs = N_SEQS, .n_layers = N_LAYERS, .seqs = r->seqs};
     for (uint32_t i = 0; i < N_SEQS; i++) {
@@ -197,37 +146,25 @@ static void make_step(struct rig *r) {
 
 static void evict(struct rig *r, uint32_t first_layer, uint32_t n_layers) {
     struct error err = {0};
-    memcpy(r->expected, r->host, pool_bytes(r));
+    memcpy(r->pool.expected, r->pool.host, rig_bytes(&r->pool));
     for (uint32_t i = 0; i < N_SEQS; i++)
         for (uint32_t l = 0; plans[i].changes && l < n_layers; l++)
             expect_layer(r, i, first_layer + l);
-    must(gpu->ops->upload(gpu, r->kv.base, r->host, pool_bytes(r), &err), &err);
+    rig_upload(&r->pool);
     must(gpu->ops->step_begin(gpu, &r->step, &err), &err);
-    must(gpu->ops->evict->oldest(gpu, &r->kv, first_layer, n_layers, &err), &err);
-    must(gpu->ops->download(gpu, r->host, r->kv.base, pool_bytes(r), &err), &err);
-    must(gpu->ops->sync(gpu, &err), &err);
-}
-
-static void compare_pages(const struct rig *r, uint32_t seq, uint32_t layer) {
-    for (uint32_t i = 0; i < kv_n_pages(plans[seq].n_slots); i++) {
-        const size_t at = r->views[seq][layer].pages[i] * r->kv.page_bytes;
-        for (size_t k = 0; k < r->kv.page_bytes; k++)
-            if (r->host[at + k] != r->expected[at + k])
-                fail_msg("dtype %d, dim %u, sequence %u, layer %u, page %u of the list: byte %zu",
-                         (int)r->kv.dtype, r->kv.head_dim, seq, layer, i, k);
-    }
+    must(gpu->ops->evict->oldest(gpu, &r->pool.kv, first_layer, n_layers, &err), &err);
+    rig_download(&r->pool);
 }
 
 static void check_shape(enum dtype dtype, uint32_t head_dim, uint32_t first_layer,
                         uint32_t n_layers) {
     struct rig r = {0};
-    make_pool(&r, dtype, head_dim);
+    rig_make(&r.pool, dtype, head_dim, N_KV_HEADS, count_pages());
     make_step(&r);
     evict(&r, first_layer, n_layers);
     for (uint32_t seq = 0; seq < N_SEQS; seq++)
-        for (uint32_t l = 0; l < N_LAYERS; l++) compare_pages(&r, seq, l);
-    free(r.host), free(r.expected), free(r.pages);
-    gpu_free(r.kv.base);
+        for (uint32_t l = 0; l < N_LAYERS; l++) rig_compare(&r.pool, &r.views[seq][l], seq, l);
+    rig_free(&r.pool);
 }
 
 /* Takes rows of whole 16 bytes, which are moved 16 at a time, and others, which are moved two at a

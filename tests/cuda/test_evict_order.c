@@ -4,13 +4,8 @@
  * Pages are random bytes but for ranks and free slots, so a byte from a wrong place shows.  Two
  * sequences are not ordered, and must stay as they are.  The KV heads of a sequence's layers have
  * ranks of different kinds. */
-#include "tests/cuda/cuda_test.h"
-
 #include "engine/base/sizes.h"
-#include "engine/device/dtype.h"
-#include "engine/device/evict.h"
-#include "engine/device/pages.h"
-#include "engine/device/step.h"
+#include "tests/cuda/pool_rig.h"
 
 enum kind { IN_ORDER, GAP, ROTATED, PAIRED, SHUFFLED, ONE_CYCLE, N_KINDS };
 /* The layers have as many KV heads as there are kinds, so every capacity has each kind. */
@@ -25,9 +20,7 @@ enum { FIRST_ORDERED = N_LEFT_ALONE * N_KINDS, N_HEADS = N_SEQS * N_KINDS };
 static bool small;
 
 struct rig {
-    struct kv_pool kv;
-    char *host, *expected; /* the pool's bytes: before and after, and as they should be after */
-    uint32_t *pages;       /* [kv.n_pages] */
+    struct pool_rig pool;
     struct kv_view views[N_SEQS][N_LAYERS];
 };
 
@@ -65,88 +58,43 @@ static uint32_t *make_ranks(enum kind kind, uint32_t n) {
 /* ---- a KV head of a sequence's layer ---- */
 
 struct head {
-    const struct kv_pool *kv;
-    const uint32_t *pages;
-    uint32_t kv_head, capacity;
+    struct pool_head at;
+    uint32_t capacity;
 };
 
 static struct head head_of(const struct rig *r, uint32_t i) {
     const uint32_t seq = i / N_KINDS, layer = i % N_KINDS / N_KV_HEADS;
-    return (struct head){&r->kv, r->views[seq][layer].pages, i % N_KV_HEADS, capacities[seq]};
-}
-
-static char *page_of(const struct head *h, char *pool, uint32_t slot) {
-    return pool + h->pages[slot / PAGE_TOKENS] * h->kv->page_bytes;
-}
-
-static struct kv_page_state *state_of(const struct head *h, char *pool, uint32_t slot) {
-    return (void *)(page_of(h, pool, slot) + kv_state_offset(h->kv, h->kv_head));
-}
-
-/* Copies all that a page holds of a slot: rows and their scales, then entries of the state. */
-static void copy_token(const struct head *h, char *to_pool, uint32_t to, char *from_pool,
-                       uint32_t from) {
-    const size_t row = h->kv->head_dim * dtype_size(h->kv->dtype),
-                 scale = h->kv->dtype == DTYPE_FP8 ? 1 : 0, scales = kv_elements_bytes(h->kv),
-                 keys = (size_t)h->kv_head * PAGE_TOKENS,
-                 values = keys + (size_t)h->kv->n_kv_heads * PAGE_TOKENS,
-                 state = kv_state_offset(h->kv, h->kv_head);
-    const struct {
-        size_t offset, size;
-    } arrays[] = {{keys * row, row},
-                  {values * row, row},
-                  {scales + keys, scale},
-                  {scales + values, scale},
-                  {state + offsetof(struct kv_page_state, position), sizeof(uint32_t)},
-                  {state + offsetof(struct kv_page_state, rank), sizeof(uint32_t)},
-                  {state + offsetof(struct kv_page_state, score), sizeof(float)}};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
-        memcpy(page_of(h, to_pool, to) + arrays[i].offset + to % PAGE_TOKENS * arrays[i].size,
-               page_of(h, from_pool, from) + arrays[i].offset + from % PAGE_TOKENS * arrays[i].size,
-               arrays[i].size);
+    return (struct head){{&r->pool.kv, r->views[seq][layer].pages, i % N_KV_HEADS},
+                         capacities[seq]};
 }
 
 /* Gives a rank to every slot but the free one, whose rank means nothing and stays random. */
 static void set_ranks(const struct head *h, char *pool, enum kind kind) {
     uint32_t *ranks = make_ranks(kind, h->capacity + 1);
     for (uint32_t slot = 0; slot <= h->capacity; slot++)
-        if (ranks[slot] == h->capacity) state_of(h, pool, 0)->free_slot = slot;
-        else state_of(h, pool, slot)->rank[slot % PAGE_TOKENS] = ranks[slot];
+        if (ranks[slot] == h->capacity) head_state(&h->at, pool, 0)->free_slot = slot;
+        else *head_rank(&h->at, pool, slot) = ranks[slot];
     free(ranks);
 }
 
 /* Copies each token to the slot of its rank.  The rank is copied, too, and is right there. */
 static void order_head(const struct head *h, char *to, char *from) {
-    const uint32_t free_slot = state_of(h, from, 0)->free_slot;
+    const uint32_t free_slot = head_state(&h->at, from, 0)->free_slot;
     for (uint32_t slot = 0; slot <= h->capacity; slot++)
-        if (slot != free_slot)
-            copy_token(h, to, state_of(h, from, slot)->rank[slot % PAGE_TOKENS], from, slot);
-    state_of(h, to, 0)->free_slot = h->capacity;
+        if (slot != free_slot) head_copy(&h->at, to, *head_rank(&h->at, from, slot), from, slot);
+    head_state(&h->at, to, 0)->free_slot = h->capacity;
 }
 
 /* ---- sequences ---- */
 
-static size_t pool_bytes(const struct rig *r) {
-    return r->kv.n_pages * r->kv.page_bytes;
-}
-
-static void make_pool(struct rig *r, enum dtype dtype, uint32_t head_dim) {
-    r->kv = (struct kv_pool){
-        .dtype = dtype, .n_kv_heads = N_KV_HEADS, .head_dim = head_dim, .tracked = true};
-    for (uint32_t i = 0; i < N_SEQS; i++)
-        r->kv.n_pages += N_LAYERS * (uint32_t)kv_n_pages(capacities[i] + 1);
-    r->kv.page_bytes = kv_page_bytes(&r->kv);
-    r->kv.base = gpu_alloc(pool_bytes(r));
-    r->host = malloc(pool_bytes(r)), r->expected = malloc(pool_bytes(r));
-    r->pages = malloc(r->kv.n_pages * sizeof(*r->pages));
-    assert_true(r->host && r->expected && r->pages);
-    for (size_t i = 0; i < pool_bytes(r); i++) r->host[i] = (char)random_u32();
-    for (uint32_t i = 0; i < r->kv.n_pages; i++) r->pages[i] = i;
-    shuffle(r->pages, r->kv.n_pages, false);
+static uint32_t count_pages(void) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_SEQS; i++) n += N_LAYERS * (uint32_t)kv_n_pages(capacities[i] + 1);
+    return n;
 }
 
 static void make_views(struct rig *r) {
-    const uint32_t *pages = r->pages;
+    const uint32_t *pages = r->pool.pages;
     for (uint32_t i = 0; i < N_SEQS; i++)
         for (uint32_t l = 0; l < N_LAYERS; l++, pages += kv_n_pages(capacities[i] + 1))
             r->views[i][l] = (struct kv_view){pages, capacities[i] + 1, capacities[i]};
@@ -155,53 +103,41 @@ static void make_views(struct rig *r) {
 static void make_ranks_and_expectation(struct rig *r) {
     for (uint32_t i = 0; i < N_HEADS; i++) {
         const struct head h = head_of(r, i);
-        set_ranks(&h, r->host, i % N_KINDS);
+        set_ranks(&h, r->pool.host, i % N_KINDS);
     }
-    memcpy(r->expected, r->host, pool_bytes(r));
+    memcpy(r->pool.expected, r->pool.host, rig_bytes(&r->pool));
     for (uint32_t i = FIRST_ORDERED; i < N_HEADS; i++) {
         const struct head h = head_of(r, i);
-        order_head(&h, r->expected, r->host);
+        order_head(&h, r->pool.expected, r->pool.host);
     }
 }
 
 static void run_order(struct rig *r) {
     struct error err = {0};
-    must(gpu->ops->upload(gpu, r->kv.base, r->host, pool_bytes(r), &err), &err);
+    rig_upload(&r->pool);
     for (uint32_t i = N_LEFT_ALONE; i < N_SEQS; i++)
-        must(gpu->ops->evict->order(gpu, &r->kv, r->views[i], N_LAYERS, &err), &err);
-    must(gpu->ops->download(gpu, r->host, r->kv.base, pool_bytes(r), &err), &err);
-    must(gpu->ops->sync(gpu, &err), &err);
+        must(gpu->ops->evict->order(gpu, &r->pool.kv, r->views[i], N_LAYERS, &err), &err);
+    rig_download(&r->pool);
 }
 
 /* Expects whatever the device has left in the free slots, which is undefined. */
 static void accept_free_slots(struct rig *r) {
     for (uint32_t i = FIRST_ORDERED; i < N_HEADS; i++) {
         const struct head h = head_of(r, i);
-        copy_token(&h, r->expected, h.capacity, r->host, h.capacity);
-    }
-}
-
-static void compare_pages(const struct rig *r, uint32_t seq, uint32_t layer) {
-    for (uint32_t i = 0; i < kv_n_pages(capacities[seq] + 1); i++) {
-        const size_t at = r->views[seq][layer].pages[i] * r->kv.page_bytes;
-        for (size_t k = 0; k < r->kv.page_bytes; k++)
-            if (r->host[at + k] != r->expected[at + k])
-                fail_msg("dtype %d, dim %u, capacity %u, layer %u, page %u of the list: byte %zu",
-                         (int)r->kv.dtype, r->kv.head_dim, capacities[seq], layer, i, k);
+        head_copy(&h.at, r->pool.expected, h.capacity, r->pool.host, h.capacity);
     }
 }
 
 static void check_shape(enum dtype dtype, uint32_t head_dim) {
     struct rig r = {0};
-    make_pool(&r, dtype, head_dim);
+    rig_make(&r.pool, dtype, head_dim, N_KV_HEADS, count_pages());
     make_views(&r);
     make_ranks_and_expectation(&r);
     run_order(&r);
     accept_free_slots(&r);
     for (uint32_t seq = 0; seq < N_SEQS; seq++)
-        for (uint32_t l = 0; l < N_LAYERS; l++) compare_pages(&r, seq, l);
-    free(r.host), free(r.expected), free(r.pages);
-    gpu_free(r.kv.base);
+        for (uint32_t l = 0; l < N_LAYERS; l++) rig_compare(&r.pool, &r.views[seq][l], seq, l);
+    rig_free(&r.pool);
 }
 
 /* Takes rows of whole 16 bytes, which are moved 16 at a time, and others, which are moved byte by
