@@ -37,7 +37,7 @@ template <int N_MMA> struct stream_memory {
     uint64_t full[N_STAGES], empty[N_STAGES];
 };
 
-/* Where the producer or a consumer is in the ring. */
+/* A position in the ring, of the producer or a consumer. */
 template <int N_STAGES> struct ring_place {
     uint32_t stage, parity;
     __device__ __forceinline__ void advance() {
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void produce(const struct skinny_params &p,
     }
 }
 
-/* What a warp multiplies its slice of a stage with. */
+/* The parts of x, and of the norm's weight, that belong to a warp's slice of a stage. */
 template <int N_MMA, bool NORM> struct x_slice {
     uint4 x[N_MMA], weight;
     __device__ __forceinline__ void load(const struct skinny_params &p, uint32_t lane, uint32_t k) {

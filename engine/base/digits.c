@@ -1,12 +1,14 @@
 /* digits.c - see digits.h. */
 #include "engine/base/digits.h"
 
+#include <stdbool.h>
+
 #ifdef __x86_64__
 #include <smmintrin.h>
 
 enum { WORD = 8, PER_ROUND = 4 };
 
-/* What the numbers of a block have shown; all of them must be right. */
+/* Findings about all numbers of a block, for are_right(). */
 struct findings {
     __m128i highest; /* bytes: of all digits */
     __m128i zeros;   /* bytes that are not 0: leading zeros */

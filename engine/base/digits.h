@@ -4,7 +4,6 @@
 #ifndef ENGINE_BASE_DIGITS_H
 #define ENGINE_BASE_DIGITS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

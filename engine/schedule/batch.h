@@ -30,7 +30,7 @@ struct batch {
     struct evict_total *totals;    /* [step.n_seqs]: batch_evicted() says which are valid */
     struct select_total *selected; /* [step.n_decode], valid for sequences that select */
     bool selects;                  /* some sequence does */
-    /* What some sequence samples depends on the tokens before it: batch_complete_samples() is due. */
+    /* Some row is sampled by what the tokens before it are: batch_complete_samples() is due. */
     bool reads_tokens;
     uint32_t n_samples;
     uint32_t n_drafting;      /* sequences with rows of guesses */

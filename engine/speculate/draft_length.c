@@ -8,8 +8,8 @@ enum { STEP = 64, PER_TOKEN = 1, CREDIT_FIRST = STEP, CREDIT_MAX = 4 * STEP };
 enum { PRICE_MAX = STEP, PRICE_EACH = STEP / 8 };
 enum { LIMIT_FIRST = 4, DOUBT_FIRST = 2, DOUBT_MAX = 16, DOUBT_LASTS = 64 };
 
-/* Where the first guess of a step costs whole steps, it has company, or one that is right would not pay
- * for the next. */
+/* The guesses for which there must be credit where a step's first one costs whole steps: a single right
+ * one would not pay for the next. */
 enum { AHEAD_LIMIT = 4 };
 
 void draft_length_init(struct draft_length *length, bool runs_ahead) {

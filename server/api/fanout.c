@@ -9,8 +9,6 @@
 #include "engine/grammar/grammar.h"
 #include "server/api/completion_request.h"
 
-enum { SPARE_TOKENS = 64 };
-
 static void *copy(const void *from, size_t size) {
     void *to = size ? malloc(size) : NULL;
     if (to) memcpy(to, from, size);
@@ -20,7 +18,7 @@ static void *copy(const void *from, size_t size) {
 /* Returns the tokens' array, or a copy if it is still needed, with space behind the tokens.  Without
  * it the answer's first token would have the whole text copied before the client sees it. */
 static uint32_t *give_prompt(struct token_list *tokens, bool is_needed) {
-    const size_t n_bytes = (tokens->n + SPARE_TOKENS) * sizeof(*tokens->ids);
+    const size_t n_bytes = (tokens->n + PROMPT_SPARE_TOKENS) * sizeof(*tokens->ids);
     uint32_t *to = is_needed ? malloc(n_bytes) : realloc(tokens->ids, n_bytes);
     if (to && is_needed) memcpy(to, tokens->ids, tokens->n * sizeof(*to));
     if (to && !is_needed) *tokens = (struct token_list){0};
@@ -64,7 +62,7 @@ static int fill(struct engine_request *out, const struct completion_request *req
     struct sampling_params *params = &out->params;
     *params = copy_params(&request->params);
     out->n_prompt = (uint32_t)prompt->tokens.n;
-    out->n_spare = SPARE_TOKENS;
+    out->n_spare = PROMPT_SPARE_TOKENS;
     out->prompt = give_prompt(&prompt->tokens, !is_last || request->return_token_ids);
     out->kv = kv_policy_resolve(&request->kv, out->n_prompt);
     out->kv_part = kv_policy_resolve_part(&request->kv, out->n_prompt);

@@ -133,11 +133,10 @@ static size_t most_elements(const struct prompt_reader *r) {
 
 /* Makes space for the only list of tokens, and for what the engine appends to it. */
 static int reserve_tokens(struct prompt_reader *r, struct token_list *tokens) {
-    enum { SPARE = 64 };
     const size_t n = most_elements(r), most = n < PROMPTS_MAX_TOKENS ? n : PROMPTS_MAX_TOKENS;
-    tokens->ids = malloc((most + SPARE) * sizeof(*tokens->ids));
+    tokens->ids = malloc((most + PROMPT_SPARE_TOKENS) * sizeof(*tokens->ids));
     if (!tokens->ids) return no_memory(r->err);
-    tokens->capacity = most + SPARE;
+    tokens->capacity = most + PROMPT_SPARE_TOKENS;
     populate(tokens->ids, most * sizeof(*tokens->ids));
     return 0;
 }

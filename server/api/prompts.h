@@ -20,6 +20,9 @@ struct template_text;
 
 enum { PROMPTS_MAX = 2048, PROMPTS_MAX_TOKENS = 4 * 1024 * 1024 };
 
+/* The places behind a prompt's tokens that its array has for the engine's first ones. */
+enum { PROMPT_SPARE_TOKENS = 64 };
+
 struct prompt {
     char *text; /* NULL: given as tokens */
     size_t length;
