@@ -598,10 +598,12 @@ static void take_results(struct engine *e, struct event_list *events) {
     if (e->disk.tier) kv_disk_completed(e->disk.tier, n_newer, false);
 }
 
-/* Submits what follows a step that has been submitted. */
+/* Submits what follows a step that has been submitted.  States are copied before its last
+ * evictions. */
 static int step_submitted(struct engine *e, struct batch *batch, struct error *err) {
     if (e->disk.tier) kv_disk_submitted(e->disk.tier);
-    return batch_submitted(batch, err);
+    const int code = batch_submitted(batch, err);
+    return code ? code : decoder_submit_evictions(e->decoder, err);
 }
 
 /* Submits a step in which grammars or penalties read the tokens before those that are sampled.  They

@@ -6,7 +6,8 @@
  *
  * A step is submitted while the one before it runs, so there are two in-flight steps, which
  * alternate.  Each has its own memory for small host arrays (`args`) and its own list of pending
- * results.  The tokens that a step samples also stay on the device, for the step after it
+ * results.  These are collected as soon as they have come: what a step leaves to be done behind
+ * them, such as copies of states, is waited for only with the step after it.  The tokens that a step samples also stay on the device, for the step after it
  * (STEP_SAMPLED).
  *
  * Memory: reserved for the largest step; without the reserve op, grown to the largest seen. */
@@ -25,12 +26,17 @@ static struct inflight_step *newest(struct cuda_backend *cuda) {
     return &cuda->inflight[cuda->n_steps % N_INFLIGHT];
 }
 
+static int create_event(struct cuda_backend *cuda, cudaEvent_t *event, struct error *err) {
+    return cuda_check(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "an event",
+                      err);
+}
+
 int inflight_open(struct cuda_backend *cuda, struct error *err) {
     int rc = sampled_reserve(cuda, FIRST_SAMPLED, err);
-    for (uint32_t i = 0; i < N_INFLIGHT && !rc; i++)
-        rc = cuda_check(cuda,
-                        cudaEventCreateWithFlags(&cuda->inflight[i].done, cudaEventDisableTiming),
-                        "an event", err);
+    for (uint32_t i = 0; i < N_INFLIGHT && !rc; i++) {
+        rc = create_event(cuda, &cuda->inflight[i].fetched, err);
+        if (!rc) rc = create_event(cuda, &cuda->inflight[i].done, err);
+    }
     return rc ? rc : inflight_reserve(cuda, FIRST_ARGS_BYTES, err);
 }
 
@@ -44,16 +50,21 @@ int inflight_reserve(struct cuda_backend *cuda, size_t args_bytes, struct error 
 void inflight_close(struct cuda_backend *cuda) {
     for (uint32_t i = 0; i < N_INFLIGHT; i++) {
         mirror_free(&cuda->inflight[i].args);
+        if (cuda->inflight[i].fetched) cudaEventDestroy(cuda->inflight[i].fetched);
         if (cuda->inflight[i].done) cudaEventDestroy(cuda->inflight[i].done);
     }
     cudaFree(cuda->sampled);
 }
 
-/* Delivers a completed step's results, which are in pinned memory. */
+/* Delivers a step's results, which have come to pinned memory. */
 static void hand_out(struct inflight_step *step) {
     for (uint32_t i = 0; i < step->n_pending; i++)
         memcpy(step->pending[i].to, step->pending[i].from, step->pending[i].bytes);
     step->n_pending = 0;
+}
+
+static void end(struct inflight_step *step) {
+    hand_out(step);
     step->args.used = 0;
     step->under_way = false;
 }
@@ -61,6 +72,13 @@ static void hand_out(struct inflight_step *step) {
 static int complete(struct cuda_backend *cuda, struct inflight_step *step, struct error *err) {
     if (!step->under_way) return 0;
     const int rc = cuda_check(cuda, cudaEventSynchronize(step->done), "running a step", err);
+    if (!rc) end(step);
+    return rc;
+}
+
+/* Waits for a step's results alone, which what was submitted behind them does not delay. */
+static int collect(struct cuda_backend *cuda, struct inflight_step *step, struct error *err) {
+    const int rc = cuda_check(cuda, cudaEventSynchronize(step->fetched), "running a step", err);
     if (!rc) hand_out(step);
     return rc;
 }
@@ -76,16 +94,18 @@ int inflight_begin(struct cuda_backend *cuda, struct error *err) {
 
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    if (n_newer == 0) return cuda_sync(be, err);
     if (n_newer >= N_INFLIGHT) return 0; /* a newer step has its place, so it has completed */
-    return complete(cuda, &cuda->inflight[(cuda->n_steps - 1) % N_INFLIGHT], err);
+    struct inflight_step *step = &cuda->inflight[(cuda->n_steps - n_newer) % N_INFLIGHT];
+    if (step->n_pending == 0) return n_newer == 0 ? cuda_sync(be, err) : complete(cuda, step, err);
+    const int rc = collect(cuda, step, err);
+    return rc || n_newer > 0 ? rc : host_pool_sync(cuda, err);
 }
 
 int cuda_sync(struct backend *be, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     int rc = cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "running a step", err);
     if (rc || (rc = host_pool_sync(cuda, err))) return rc;
-    for (uint32_t i = 0; i < N_INFLIGHT; i++) hand_out(&cuda->inflight[i]);
+    for (uint32_t i = 0; i < N_INFLIGHT; i++) end(&cuda->inflight[i]);
     return 0;
 }
 
@@ -119,13 +139,15 @@ int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size
 int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
                   struct error *err) {
     struct inflight_step *step = newest(cuda);
-    const int rc = cuda_check(
+    int rc = cuda_check(
         cuda,
         cudaMemcpyAsync(from->host, from->device, bytes, cudaMemcpyDeviceToHost, cuda->stream),
         "results from the device", err);
     if (rc) return rc;
     step->pending[step->n_pending++] = (struct pending_results){from->host, to, bytes};
     step->under_way = true; /* again, if a sync in the middle of the step has ended it */
+    rc = cuda_check(cuda, cudaEventRecord(step->fetched, cuda->stream), "an event", err);
+    if (rc) return rc;
     return step->n_pending < MAX_PENDING ? 0 : cuda_sync(&cuda->base, err);
 }
 

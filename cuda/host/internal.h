@@ -68,8 +68,9 @@ struct inflight_step {
     struct mirror args;
     struct pending_results pending[MAX_PENDING];
     uint32_t n_pending;
-    cudaEvent_t done; /* recorded when the next step begins */
-    bool under_way;   /* from its step's begin until its results are delivered */
+    cudaEvent_t fetched; /* recorded behind the copies of its results, the newest ones so far */
+    cudaEvent_t done;    /* recorded when the next step begins */
+    bool under_way;      /* from its step's begin until it is known to be done */
 };
 
 /* A product's shape, and cuBLASLt's choice for it. */

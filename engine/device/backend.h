@@ -221,9 +221,9 @@ struct backend_ops {
      * them, and no page is written for them. */
     int (*run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                      struct error *err);
-    /* Waits until all steps but the newest n_newer (counted by step_begin) have completed and their
-     * results are valid; results of newer steps may be, too.  Reports failures of the awaited
-     * steps, if no earlier call did. */
+    /* Waits until the results of all steps but the newest n_newer (counted by step_begin) are valid;
+     * those of newer steps may be, too.  What was submitted behind a step's last result may still
+     * run.  Reports failures of what was awaited, if no earlier call did. */
     int (*collect)(struct backend *be, uint32_t n_newer, struct error *err);
     /* Waits until all submitted operations have completed; reports failures like collect(). */
     int (*sync)(struct backend *be, struct error *err);

@@ -100,7 +100,8 @@ struct evict_ops {
     int (*chunk)(struct backend *be, const struct attn_args *args, struct error *err);
     /* For the sequences whose budget has no scores: evicts their oldest tokens in n_layers layers
      * from first_layer on.  These do not depend on queries, so one call serves all layers of a
-     * step.  Called after the attention of the last of them. */
+     * step.  Called after the attention of the last of them, or after all other operations of the
+     * step. */
     int (*oldest)(struct backend *be, const struct kv_pool *kv, uint32_t first_layer,
                   uint32_t n_layers, struct error *err);
     /* Orders the tokens of a full cache, which has n_slots = capacity + 1 in each of its layers
@@ -108,8 +109,8 @@ struct evict_ops {
      * step in flight has rows of the sequence. */
     int (*order)(struct backend *be, const struct kv_pool *kv, const struct kv_view *layers,
                  uint32_t n_layers, struct error *err);
-    /* Fills totals, host [step.n_seqs], for the sequences with a budget; called after the last
-     * layer, and valid after collect() or sync(). */
+    /* Fills totals, host [step.n_seqs], with what sequences with a budget have evicted by then;
+     * called after the last layer, and valid after collect() or sync(). */
     int (*totals)(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
                   struct error *err);
 };

@@ -98,8 +98,12 @@ struct kv_kind {
 
     /* ---- states, with KV_SHARES_STATES ---- */
 
-    /* Returns how many of each list's first pages hold what the sequence keeps between two steps. */
-    uint32_t (*state_pages)(const struct kv_sequence *kv);
+    /* Returns how many of each list's first pages hold what the sequence keeps of its first n_tokens
+     * tokens: all, or fewer where states are cut. */
+    uint32_t (*state_pages)(const struct kv_sequence *kv, uint32_t n_tokens);
+    /* Tells whether the rows of a step change nothing in the pages but their own slots until
+     * kv_submitted() has returned: a state before any of them can still be copied then. */
+    bool (*cuts_states)(const struct kv_sequence *kv);
     /* Puts what these pages hold as a prompt finds it that goes on from there, when the sequence has
      * ended; NULL: it is like that.  ERR_DEVICE. */
     int (*settle)(struct kv_sequence *kv, struct error *err);

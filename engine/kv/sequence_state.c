@@ -154,7 +154,15 @@ void sequence_state_unmatch(struct kv_sequence *kv) {
 
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv) {
     const struct kv_state *state = kv->coming;
-    return state && kv->n_tokens < state->n_tokens ? state->n_tokens - kv->n_tokens : UINT32_MAX;
+    if (!state || kv->n_tokens >= state->n_tokens || kind_of(kv)->cuts_states(kv))
+        return UINT32_MAX;
+    return state->n_tokens - kv->n_tokens;
+}
+
+/* Tells whether the state can be copied after the step whose tokens have been committed. */
+static bool is_due(const struct kv_sequence *kv, const struct kv_state *state) {
+    return kind_of(kv)->cuts_states(kv) ? kv->n_tokens > state->n_tokens
+                                        : kv->n_tokens == state->n_tokens;
 }
 
 static void forget_coming(struct kv_sequence *kv) {
@@ -180,14 +188,14 @@ static bool take_pages(struct kv_sequence *kv, struct kv_state *state, uint32_t 
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err) {
     struct kv_state *state = kv->coming;
     const struct kv_space *space = kv->space;
-    if (!state || state->is_cached || kv->n_tokens < state->n_tokens) return 0;
-    const uint32_t n = kind_of(kv)->state_pages(kv);
-    if (kv->n_tokens > state->n_tokens || !take_pages(kv, state, n)) {
+    if (!state || state->is_cached || !is_due(kv, state)) return 0;
+    const uint32_t n = kind_of(kv)->state_pages(kv, state->n_tokens);
+    if (!take_pages(kv, state, n)) {
         forget_coming(kv);
         return 0;
     }
     state->turn = kv->turn;
-    state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, kv->n_tokens);
+    state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, state->n_tokens);
     const int code = copy_lists(space, kv->layers, state->layers, n, err);
     kv_state_name(state, tokens);
     state->owner = &kv->coming;
@@ -235,7 +243,7 @@ bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     const struct kv_kind *kind = kind_of(kv);
     /* A device that fails will say so in the next step, too. */
     if (kind->settle && kind->settle(kv, NULL)) return false;
-    const uint32_t n = kind->state_pages(kv);
+    const uint32_t n = kind->state_pages(kv, kv->n_tokens);
     kv_lists_trim(kv, n);
     state->tokens = tokens;
     state->n_tokens = state->turn = kv->n_tokens;

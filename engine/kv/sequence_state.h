@@ -9,9 +9,11 @@
  * takes them over if there are too few for both.
  *
  * The state before the prompt's last token serves those that have the same prompt: the last token
- * is computed anew, for its logits.  So that there is such a moment, the prompt's last row is a step
- * of its own, and the pages are copied before it.  It is as it would be in any prompt that begins
- * like this one.  The state at the end is the sequence's own pages, which are put in order for the
+ * is computed anew, for its logits.  It is as it would be in any prompt that begins like this one.
+ * Without scores a row only adds a slot: the pages are copied behind the step that computes the last
+ * row, before it evicts, and nothing waits for that (kv_kind.cuts_states).  With scores each row
+ * changes those of all tokens.  The last row is then a step of its own, and the pages are copied
+ * before it.  The state at the end is the sequence's own pages, which are put in order for the
  * next prompt at once, so that it does not wait for that (kv_kind.settle).  A sequence that goes on
  * from it does so as if its new tokens had been appended to that very sequence: a new turn
  * (kv_sequence.turn).  In a batch-invariant space there is none, because what a text gives must not
@@ -55,8 +57,9 @@ void sequence_state_unmatch(struct kv_sequence *kv);
 /* Returns how many rows the sequence may have before it copies its state; UINT32_MAX: it does
  * not. */
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
-/* Copies the state that is due after a submitted step, if there are pages for it.  tokens: the
- * sequence's text, which names the state; it is copied while the device computes.  ERR_DEVICE. */
+/* Copies the state that is due after a submitted step and before its last evictions, if there are
+ * pages for it.  tokens: the sequence's text, which names the state; it is copied while the device
+ * computes.  ERR_DEVICE. */
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err);
 /* Publishes what the first n_tokens tokens, which are known to be sound, have left. */
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens);

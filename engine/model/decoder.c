@@ -83,6 +83,7 @@ struct decoder {
     unsigned extras;
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
     bool has_logits;               /* of the newest step: its rows left their logits, in order */
+    bool owes_evictions;           /* of the newest step: the oldest tokens are still there */
     uint32_t n_sampled;            /* sample rows of the newest step: STEP_SAMPLED may name these */
 };
 
@@ -517,7 +518,7 @@ static int run_embed(struct decoder *d, void *x, struct error *err) {
     return d->be->ops->add_positions(d->be, &positions, err);
 }
 
-/* Runs all layers, the last one only as far as its attention and its evictions. */
+/* Runs all layers, the last one only as far as its attention. */
 static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
     const uint32_t n_layers = d->model->config.n_layers;
     const struct row_range rows = {d->x, d->qkv, n_rows};
@@ -526,7 +527,7 @@ static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
         rc = run_attention(d, layer, rows, err);
         if (!rc && layer + 1 < n_layers) rc = run_ffn(d, layer, d->attn, d->x, n_rows, err);
     }
-    return rc ? rc : run_oldest(d, 0, n_layers, err);
+    return rc;
 }
 
 static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uint32_t dim,
@@ -635,8 +636,10 @@ static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
     const struct decode_body *decode = ctx;
     struct decoder *d = decode->decoder;
     assert(decode->extras == d->extras);
+    const uint32_t n_layers = d->model->config.n_layers;
     int rc = run_layers(d, n_rows, err);
-    if (!rc) rc = run_ffn(d, d->model->config.n_layers - 1, d->attn, d->x, n_rows, err);
+    if (!rc) rc = run_oldest(d, 0, n_layers, err);
+    if (!rc) rc = run_ffn(d, n_layers - 1, d->attn, d->x, n_rows, err);
     return rc ? rc : run_logits(d, d->x, n_rows, err);
 }
 
@@ -707,6 +710,7 @@ static const struct step_seq *sparse_of(const struct step *step) {
 static int run_rows(struct decoder *d, const struct step *step, const struct sample_row *samples,
                     uint32_t n_samples, struct error *err) {
     d->has_logits = is_plain_decode(d, step, samples, n_samples);
+    d->owes_evictions = !d->has_logits;
     return d->has_logits ? run_plain_decode(d, n_samples, err) : run_layers(d, step->n_rows, err);
 }
 
@@ -714,6 +718,7 @@ static int run_rows(struct decoder *d, const struct step *step, const struct sam
 static int begin(struct decoder *d, const struct step *step, uint32_t n_samples,
                  struct error *err) {
     d->n_sampled = n_samples;
+    d->owes_evictions = false;
     d->extras = extras_of(step);
     d->sparse = sparse_of(step);
     const struct sparse_ops *sparse = d->be->ops->sparse;
@@ -769,6 +774,12 @@ int decoder_submit(struct decoder *d, const struct step *step, const struct samp
                    struct error *err) {
     const int rc = decoder_submit_rows(d, step, samples, n_samples, err);
     return rc ? rc : submit_samples(d, samples, n_samples, results, totals, NULL, err);
+}
+
+int decoder_submit_evictions(struct decoder *d, struct error *err) {
+    const bool owes = d->owes_evictions;
+    d->owes_evictions = false;
+    return owes ? run_oldest(d, 0, d->model->config.n_layers, err) : 0;
 }
 
 /* ---- a long prompt ---- */
@@ -861,5 +872,6 @@ int decoder_step(struct decoder *decoder, const struct step *step, const struct 
                  float *logits_out, struct error *err) {
     int rc = decoder_submit_rows(decoder, step, samples, n_samples, err);
     if (!rc) rc = submit_samples(decoder, samples, n_samples, results, totals, logits_out, err);
+    if (!rc) rc = decoder_submit_evictions(decoder, err);
     return rc ? rc : decoder->be->ops->sync(decoder->be, err);
 }

@@ -76,6 +76,10 @@ int decoder_submit_rows(struct decoder *decoder, const struct step *step,
 int decoder_submit_samples(struct decoder *decoder, const struct sample_row *samples,
                            uint32_t n_samples, struct sample_result *results,
                            struct evict_total *totals, struct error *err);
+/* Submits what a submitted step still has to evict: the oldest tokens of caches without scores.
+ * Their results do not wait for it.  Until then a sequence has all the slots of the step, from which
+ * a state before it can be copied. */
+int decoder_submit_evictions(struct decoder *decoder, struct error *err);
 /* Submits a step of one sequence, whose rows are the slice's.  Slices come in order of their rows,
  * layer by layer.  Only those that leave the last layer may have samples, as in decoder_submit().
  * totals are those of the last slice of all. */
@@ -92,7 +96,7 @@ int decoder_submit_totals(struct decoder *decoder, struct sparse_totals *out, st
 /* Submits a read of the selections, after a submitted step: out[i] is that of sequence i if it
  * selects.  It is valid once the step has been collected. */
 int decoder_submit_selected(struct decoder *decoder, struct select_total *out, struct error *err);
-/* Waits until all submitted steps but the newest n_newer have completed. */
+/* Waits for the results of all submitted steps but the newest n_newer. */
 int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err);
 
 /* Submits the step and waits for it; totals may be NULL.  logits_out, if not NULL, is host f32

@@ -106,8 +106,8 @@ uint64_t kv_disk_moment(const struct kv_disk *disk);
 /* Tells whether all that was submitted at that moment has completed. */
 bool kv_disk_is_past(const struct kv_disk *disk, uint64_t moment);
 void kv_disk_submitted(struct kv_disk *disk); /* a step */
-/* Notes that all but the newest n_newer steps have completed; hands copies that wait for that to the
- * pool.  all: and everything else that was submitted (backend sync). */
+/* Notes that all but the newest n_newer steps have given their results; hands copies that wait for
+ * that to the pool.  all: and everything else that was submitted (backend sync). */
 void kv_disk_completed(struct kv_disk *disk, uint32_t n_newer, bool all);
 
 /* ---- reading ---- */

@@ -177,24 +177,29 @@ static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
 }
 
 /* Tells whether one slot of each KV head is free: from then on tokens are evicted in place. */
-static bool is_full(const struct kv_sequence *kv) {
-    return kv->n_tokens >= kv->plan.n_prompt && kv->n_tokens > kv->plan.budget.capacity;
+static bool is_full(const struct kv_sequence *kv, uint32_t n_tokens) {
+    return n_tokens >= kv->plan.n_prompt && n_tokens > kv->plan.budget.capacity;
 }
 
 /* Returns how many slots are in use between two steps, the free one among them. */
-static uint32_t n_slots_in_use(const struct kv_sequence *kv) {
-    return is_full(kv) ? kv->plan.budget.capacity + 1 : bounded_n_resident(kv, kv->n_tokens);
+static uint32_t n_slots_in_use(const struct kv_sequence *kv, uint32_t n_tokens) {
+    return is_full(kv, n_tokens) ? kv->plan.budget.capacity + 1 : bounded_n_resident(kv, n_tokens);
 }
 
-static uint32_t bounded_state_pages(const struct kv_sequence *kv) {
-    return (uint32_t)kv_n_pages(n_slots_in_use(kv));
+static uint32_t bounded_state_pages(const struct kv_sequence *kv, uint32_t n_tokens) {
+    return (uint32_t)kv_n_pages(n_slots_in_use(kv, n_tokens));
+}
+
+/* Tells whether a row only adds a slot until the step's end: it does without scores. */
+static bool bounded_cuts_states(const struct kv_sequence *kv) {
+    return !kv_has_scores(&kv->plan.budget);
 }
 
 /* Closes the free slots.  Nothing has been evicted in place if no token was generated. */
 static int bounded_settle(struct kv_sequence *kv, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t capacity = kv->plan.budget.capacity;
-    if (!is_full(kv) || kv->n_tokens == kv->plan.n_prompt) return 0;
+    if (!is_full(kv, kv->n_tokens) || kv->n_tokens == kv->plan.n_prompt) return 0;
     for (uint32_t l = 0; l < space->n_layers; l++)
         kv->views[l] = (struct kv_view){kv->layers[l].pages, capacity + 1, capacity};
     return space->be->ops->evict->order(space->be, space->memory, kv->views, space->n_layers, err);
@@ -212,7 +217,7 @@ static int add_head(const struct kv_sequence *kv, uint32_t layer, uint32_t kv_he
                     struct kv_kept *kept, struct error *err) {
     const struct kv_space *space = kv->space;
     const struct kv_pool *memory = space->memory;
-    const uint32_t n_slots = n_slots_in_use(kv);
+    const uint32_t n_slots = n_slots_in_use(kv, kv->n_tokens);
     uint32_t free_slot = KV_FREE_SLOT; /* none */
     int code = 0;
     for (uint32_t p = 0; p < kv_n_pages(n_slots) && !code; p++) {
@@ -221,7 +226,7 @@ static int add_head(const struct kv_sequence *kv, uint32_t layer, uint32_t kv_he
         code = space->be->ops->download(space->be, &state, page + kv_state_offset(memory, kv_head),
                                         sizeof(state), err);
         if (code) break;
-        if (p == 0 && is_full(kv)) free_slot = state.free_slot;
+        if (p == 0 && is_full(kv, kv->n_tokens)) free_slot = state.free_slot;
         add_slots(&state, p * PAGE_TOKENS, n_slots, free_slot, kept);
     }
     return code;
@@ -261,6 +266,7 @@ const struct kv_kind kv_kind_bounded = {
     .suspended = release_buffers,
     .release = release_buffers,
     .state_pages = bounded_state_pages,
+    .cuts_states = bounded_cuts_states,
     .settle = bounded_settle,
     .ends_at = bounded_ends_at,
 };
