@@ -5,6 +5,9 @@
  *
  * Thread: main.  Memory: everything is freed before the end. */
 #include <limits.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,12 +94,22 @@ static int load_options(struct options *options, int argc, char **argv, int *sta
     return -1;
 }
 
+/* Lets the heap keep some memory that long requests have used: the next one would wait for the system
+ * to clear as many pages again. */
+static void keep_heap_warm(void) {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 4 << 20);
+    mallopt(M_TRIM_THRESHOLD, 16 << 20);
+#endif
+}
+
 static int run_serve(int argc, char **argv) {
     struct options options;
     struct backend *backend = NULL;
     struct error err = {0};
     char model_dir[PATH_MAX];
     int status;
+    keep_heap_warm();
     if (load_options(&options, argc, argv, &status)) return status;
     if (api_keys_settle(&options, &err)) {
         options_fini(&options);

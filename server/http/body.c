@@ -2,7 +2,9 @@
  *
  * Small bodies lie on the heap.  Larger ones have their own pages, which move without copying when
  * they grow and return to the system at once.  The bound counts capacity: no page beyond it is ever
- * touched, so the process never holds more memory for bodies than it has counted.
+ * touched, so the process never holds more memory for bodies than it has counted, but for one spare:
+ * the pages of one body of SPARE_MAX bytes at most wait for the next, which then gets no new ones.
+ * The system takes as long to clear a body's pages as a client to send them.
  *
  *   all bodies            max_buffered_bytes
  *   those of one address  half of it, but always enough for one of max_body_bytes
@@ -26,6 +28,7 @@ enum {
     HEAP_MAX = 64 * 1024,
     GROW_MAX = 4 * 1024 * 1024, /* at once: unused capacity counts, too */
     AHEAD_MAX = 1024 * 1024,    /* of a body that is given more than a part of what has arrived */
+    SPARE_MAX = AHEAD_MAX,
     PAGE = 4096,
 };
 
@@ -83,6 +86,20 @@ static char *move_to_pages(struct body *body, size_t capacity) {
     return data;
 }
 
+/* Moves the body into the spare pages, if it is about to get pages of its own, and these suffice. */
+static bool move_to_spare(struct http_conn *conn, struct body *body, size_t capacity) {
+    struct body *spare = &conn->http->spare;
+    if (body->mapped || capacity <= HEAP_MAX || spare->capacity < capacity) return false;
+    if (!may_take(conn, spare->capacity - body->capacity)) return false;
+    if (body->length) memcpy(spare->data, body->data, body->length);
+    free(body->data);
+    body->data = spare->data;
+    body->mapped = true;
+    count(conn, body, spare->capacity);
+    *spare = (struct body){0};
+    return true;
+}
+
 static int reserve(struct http_conn *conn, struct body *body, size_t length, uint64_t whole) {
     const size_t needed = body->length + length + 1;
     if (needed <= body->capacity) return 0;
@@ -90,6 +107,7 @@ static int reserve(struct http_conn *conn, struct body *body, size_t length, uin
     /* Near the bound the body takes no more than it must. */
     if (!may_take(conn, capacity - body->capacity)) capacity = whole_pages(needed);
     if (!may_take(conn, capacity - body->capacity)) return ERR_FULL;
+    if (move_to_spare(conn, body, capacity)) return 0;
     char *data = body->mapped || capacity > HEAP_MAX ? move_to_pages(body, capacity)
                                                      : realloc(body->data, capacity);
     if (!data) return ERR_NOMEM;
@@ -123,5 +141,13 @@ void http_free_body(struct http_kept_body *body) {
 
 void body_fini(struct http_conn *conn, struct body *body) {
     struct http_kept_body kept = body_keep(conn, body);
-    http_free_body(&kept);
+    struct body *spare = &conn->http->spare;
+    if (kept.mapped && kept.capacity <= SPARE_MAX && !spare->mapped)
+        *spare = (struct body){.data = kept.data, .capacity = kept.capacity, .mapped = true};
+    else http_free_body(&kept);
+}
+
+void body_free_spare(struct http *http) {
+    if (http->spare.mapped) munmap(http->spare.data, http->spare.capacity);
+    http->spare = (struct body){0};
 }
