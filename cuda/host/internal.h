@@ -43,7 +43,7 @@ extern "C" {
 /* Attention's plans lie at fixed places behind the header: attention.cu. */
 enum { STEP_HEADER_BYTES = 256 };
 enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 64 };
-enum { MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512 };
+enum { MATMUL_CACHE = 2048, N_STAGING = 2, MAX_FREQS = 512 };
 
 /* The same bytes in pinned host memory and on the device; the first `used` of them are taken. */
 struct mirror {
