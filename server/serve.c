@@ -353,12 +353,17 @@ static void describe_server(struct serve *s) {
     server->has_ui = s->options->ui;
 }
 
-/* Sets what requests that do not say do; refuses where no request could. */
+/* Sets what requests that do not say do; refuses where no request could.  Left to itself it guesses
+ * where that pays: not on a backend that runs ahead, which must wait for a step before the next one
+ * can have guesses. */
 static int settle_speculation(struct serve *s, struct error *err) {
     struct server *server = &s->server;
     const char *excluded = server->info->speculation_excluded;
-    server->limits.speculation.mode = (enum speculation_mode)s->options->speculation;
-    if (s->options->speculation == SPECULATION_OFF || !excluded) return 0;
+    uint64_t choice = s->options->speculation;
+    if (choice == SPECULATE_AUTO)
+        choice = excluded || s->load.backend->runs_ahead ? SPECULATE_OFF : SPECULATE_SUFFIX;
+    server->limits.speculation.mode = (enum speculation_mode)choice;
+    if (choice == SPECULATE_OFF || !excluded) return 0;
     return error_set(err, ERR_INVALID, "--speculation suffix does not go with %s", excluded);
 }
 

@@ -14,7 +14,7 @@ static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bflo
 static const char *const offload_dtype_words[] = {"auto", "fp8", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
 static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
-static const char *const speculation_words[] = {"off", "suffix", NULL};
+static const char *const speculation_words[] = {"off", "suffix", "auto", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
 static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", NULL};
 static const char *const metrics_key_words[] = {"auto", "open", "required", NULL};
@@ -129,9 +129,9 @@ static const struct option entries[] = {
     {"max-itl", NUMBER(max_itl, 0, 60000, "0",
                        "longest step in milliseconds while a request generates; 0: any")},
     {"speculation",
-     CHOICE(speculation, speculation_words, "off",
+     CHOICE(speculation, speculation_words, "auto",
             "guess tokens of requests without a speculation; suffix: from what followed their "
-            "text's end before")},
+            "text's end before; auto: that on a CPU")},
     {"chat-template",
      STRING(chat_template, NULL,
             "Jinja file for /v1/chat/completions [chat_template.jinja of the model, or what its "

@@ -27,6 +27,8 @@ enum offload_dtype_choice { OFFLOAD_DTYPE_AUTO, OFFLOAD_DTYPE_FP8 };
 enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum metrics_key_choice { METRICS_KEY_AUTO, METRICS_KEY_OPEN, METRICS_KEY_REQUIRED };
+/* The first two are those of enum speculation_mode. */
+enum speculation_choices { SPECULATE_OFF, SPECULATE_SUFFIX, SPECULATE_AUTO };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 
 /* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
@@ -47,7 +49,7 @@ struct options {
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
     uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
     uint64_t prefill;     /* enum prefill_mode */
-    uint64_t speculation; /* enum speculation_mode */
+    uint64_t speculation; /* enum speculation_choices */
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
     uint64_t load_format, log_level, shutdown_timeout, request_timeout, request_deadline,
         step_timeout;

@@ -21,6 +21,9 @@ DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "cpu")
 # part; a test's own flag wins.
 N_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 N_THREADS = max(1, len(os.sched_getaffinity(0)) // N_WORKERS)
+# Tests count tokens and steps, and look at the answer while it comes: a token for each step, unless they
+# say otherwise.
+ONE_BY_ONE = {"QUIRE_SPECULATION": "off"}
 DEVICE_SETTINGS = {"cpu": {"QUIRE_DEVICE": "cpu", "QUIRE_THREADS": str(N_THREADS)},
                    "cuda": {"QUIRE_DEVICE": "cuda", "QUIRE_KV_CACHE_MEMORY": "1536M"}}[DEVICE]
 # For tests that compare an answer obtained alone with the same one in company: the CPU gives the
@@ -73,7 +76,7 @@ class Server:
         self.started = time.monotonic()
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                command, env={**clean, **DEVICE_SETTINGS, **(env or {})}, stdout=log,
+                command, env={**clean, **ONE_BY_ONE, **DEVICE_SETTINGS, **(env or {})}, stdout=log,
                 stderr=stderr or log)
         if wait:
             self.wait_ready()

@@ -252,6 +252,14 @@ def test_a_server_says_what_it_does_not_go_with(tmp_path, serve, settings, what)
     assert reply.status == 400 and what in reply.error["message"]
 
 
+@pytest.mark.parametrize("settings", [(), ("--batch-invariant", "true"), ("--kv-cache-dtype", "fp8")])
+def test_left_to_itself_it_guesses_where_that_pays(serve, settings):
+    """On a CPU, unless a setting excludes it."""
+    server = serve("--speculation", "auto", *settings)
+    usage = server.post("/v1/completions", {"prompt": quoting(400), "max_tokens": 8}).json()["usage"]
+    assert (usage["speculation"] is not None) == (DEVICE == "cpu" and not settings)
+
+
 POOL = ("--kv-cache-memory", {"cpu": "24M", "cuda": "12M"}[DEVICE], "--max-model-len", 1024)
 
 
