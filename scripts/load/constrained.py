@@ -94,8 +94,11 @@ def serving(options):
         model = make_model(options.shape, pathlib.Path(folder) / options.shape) if options.shape else []
         port = free_port()
         options.url = f"http://127.0.0.1:{port}"
+        # Constrained tokens are not guessed; free ones are not, either, unless told otherwise.
+        env = {"QUIRE_SPECULATION": "off", **os.environ}
         server = subprocess.Popen([options.binary, "serve", *model, "--port", str(port),
-                                   "--log-level", "warn", *options.serve], stdout=sys.stderr)
+                                   "--log-level", "warn", *options.serve], env=env,
+                                  stdout=sys.stderr)
         try:
             wait_ready(options.url, server, options.timeout)
             yield server

@@ -19,6 +19,7 @@ clients have read fewer events than nine tenths of the tokens."""
 import argparse
 import json
 import multiprocessing
+import os
 import pathlib
 import random
 import re
@@ -121,7 +122,9 @@ class Server:
     def __init__(self, options):
         self.port = options.port
         command = [options.quire, "serve", *options.serve, "--port", str(options.port)]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        # Like `quire bench`, unless told otherwise: a token for each step.
+        env = {"QUIRE_SPECULATION": "off", **os.environ}
+        self.process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
         while self.process.poll() is None:
             try:
                 self.get("/ready")
