@@ -50,7 +50,7 @@ def ask(options, prompt, salt, n_tokens=1, **parameters):
     body = {"prompt": prompt, "max_tokens": n_tokens, "stream": True, "ignore_eos": True,
             "temperature": 0, "cache_salt": salt,
             "stream_options": {"include_usage": True}, "kv_policy": options.policy, **parameters}
-    text = json.dumps(body)
+    text = json.dumps(body).encode()
     begin, first, tokens, usage = seconds(options.cpu_of), None, [], None
     connection.request("POST", "/v1/completions", text, {"Content-Type": "application/json"})
     answer = connection.getresponse()

@@ -21,8 +21,9 @@ enum { SMALL_PROMPTS = 4, SMALL_GREEDY = 4 };
 static const char *model_dir;
 static bool small;
 
-/* bf16 activations move logits by about 1 % of the largest; the goldens are float64. */
-static const double LOGIT_BOUND = 0.02;
+/* bf16 activations move the best logits by 0.06 to 0.24, however large these are (9 to 38); the
+ * goldens are float64. */
+static const double LOGIT_BOUND = 0.3;
 
 static void expect_top(const struct golden_prompt *p, const float *logits) {
     double worst = 0;
@@ -31,7 +32,7 @@ static void expect_top(const struct golden_prompt *p, const float *logits) {
     printf(
         "prompt of %u tokens: the best ten logits are off by at most %.4f (the largest is %.3f)\n",
         p->n_tokens, worst, p->top_logits[0]);
-    assert_true(worst <= LOGIT_BOUND * fabs((double)p->top_logits[0]));
+    assert_true(worst <= LOGIT_BOUND);
 }
 
 /* The device's token must be the golden's, or both must say that the two are a near tie.  Each logit
@@ -39,7 +40,7 @@ static void expect_top(const struct golden_prompt *p, const float *logits) {
 static void expect_token(const struct golden_prompt *p, uint32_t i, uint32_t token,
                          const float *logits, const char *how) {
     const double best = logits[token], lacking = best - logits[p->greedy[i]],
-                 bound = 2 * LOGIT_BOUND * fabs(best);
+                 bound = 2 * LOGIT_BOUND;
     char found[256];
     if (token == p->greedy[i]) return;
     snprintf(
