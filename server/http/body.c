@@ -139,15 +139,21 @@ void http_free_body(struct http_kept_body *body) {
     *body = (struct http_kept_body){0};
 }
 
-void body_fini(struct http_conn *conn, struct body *body) {
-    struct http_kept_body kept = body_keep(conn, body);
-    struct body *spare = &conn->http->spare;
-    if (kept.mapped && kept.capacity <= SPARE_MAX && !spare->mapped)
-        *spare = (struct body){.data = kept.data, .capacity = kept.capacity, .mapped = true};
-    else http_free_body(&kept);
-}
-
 void body_free_spare(struct http *http) {
     if (http->spare.mapped) munmap(http->spare.data, http->spare.capacity);
     http->spare = (struct body){0};
+}
+
+/* Keeps the pages as the spare ones if they are more. */
+static bool become_spare(struct http *http, const struct http_kept_body *kept) {
+    if (!kept->mapped || kept->capacity > SPARE_MAX || kept->capacity <= http->spare.capacity)
+        return false;
+    body_free_spare(http);
+    http->spare = (struct body){.data = kept->data, .capacity = kept->capacity, .mapped = true};
+    return true;
+}
+
+void body_fini(struct http_conn *conn, struct body *body) {
+    struct http_kept_body kept = body_keep(conn, body);
+    if (!become_spare(conn->http, &kept)) http_free_body(&kept);
 }

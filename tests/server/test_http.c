@@ -290,6 +290,40 @@ static void bodies_arrive_whole(void **state) {
     rig_stop(&rig);
 }
 
+/* The pages of one body wait for the next: it has none of the other's bytes, and they do not count. */
+static void bodies_follow_one_another_in_the_same_pages(void **state) {
+    enum { N_FIRST = 8000 };
+    static const size_t lengths[] = {100000, 700000, 65537, 699999, 1000000, 80000, 700000};
+    static char body[1000000];
+    struct rig rig;
+    struct client client;
+    struct answer answer;
+    (void)state;
+    rig_open(&rig);
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+        char head[128], expected[64];
+        uint32_t sum = 0;
+        for (size_t at = 0; at < lengths[i]; at++) {
+            body[at] = (char)(at * (7 + 2 * i) + at / 251);
+            sum = sum * 31 + (unsigned char)body[at];
+        }
+        snprintf(head, sizeof(head),
+                 "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n", lengths[i]);
+        snprintf(expected, sizeof(expected), "%zu %u 0", lengths[i], sum);
+        client_open(&client, &rig);
+        client_send(&client, head);
+        assert_true(client_send_bytes(&client, body, N_FIRST));
+        usleep(20000); /* these arrive alone, and move to the pages later */
+        assert_true(client_send_bytes(&client, body + N_FIRST, lengths[i] - N_FIRST));
+        client_read(&client, &answer, true);
+        assert_string_equal(answer.body, expected);
+        answer_fini(&answer);
+        client_close(&client);
+        assert_true(rig_wait(&rig.n_buffered, 0));
+    }
+    rig_stop(&rig);
+}
+
 /* Most clients send all of the body before they look for an answer, and give up when sending fails:
  * what is too much must be swallowed, not met with a reset. */
 static void send_too_much(const struct rig *rig, const char *head, bool chunked) {
@@ -676,6 +710,7 @@ int main(void) {
         cmocka_unit_test(heads_of_too_many_parts_are_refused),
         cmocka_unit_test(the_largest_legal_head_is_answered),
         cmocka_unit_test(bodies_arrive_whole),
+        cmocka_unit_test(bodies_follow_one_another_in_the_same_pages),
         cmocka_unit_test(bodies_over_the_limit_are_refused_early),
         cmocka_unit_test(expect_100_continue_is_answered_before_the_body),
         cmocka_unit_test(requests_that_do_not_arrive_in_time_end),
