@@ -6,6 +6,7 @@ Which keys a pattern visits is judged by its definition elsewhere (tests/cpu, te
 sparse must be what it is whatever is around it, and must never be quietly ignored or mixed with
 dense."""
 import concurrent.futures
+import contextlib
 import json
 import re
 import shutil
@@ -64,14 +65,28 @@ def pattern_file(tmp_path_factory):
     return write_patterns(tmp_path_factory.mktemp("patterns") / "narrow.json")
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory, pattern_file):
-    """A server for each way; tests must leave them idle."""
-    directory = tmp_path_factory.mktemp("prefill")
+@contextlib.contextmanager
+def a_server_for_each_way(directory, pattern_file, model):
     common = (*SETTINGS, "--pattern-file", pattern_file)
-    with Server(directory, *common) as whole, \
-            Server(directory, *common, *WAY_SETTINGS["in_chunks"]) as chunks:
+    with Server(directory, *common, model=model) as whole, \
+            Server(directory, *common, *WAY_SETTINGS["in_chunks"], model=model) as chunks:
         yield {"dense": whole, "by_layers": whole, "in_chunks": chunks, "filters": whole}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory, pattern_file, small_model):
+    """Tests must leave them idle."""
+    directory = tmp_path_factory.mktemp("prefill")
+    with a_server_for_each_way(directory, pattern_file, small_model) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, pattern_file):
+    """The same of the default model, whose texts grow less likely where it sees less."""
+    directory = tmp_path_factory.mktemp("trained")
+    with a_server_for_each_way(directory, pattern_file, MODEL) as servers:
+        yield servers
 
 
 class Way:
@@ -257,10 +272,10 @@ def test_prefix_cache(asked):
 
 
 @every_way
-def test_chunked_prefill(asked, serve, pattern_file):
+def test_chunked_prefill(asked, serve, small_model, pattern_file):
     """Steps of another size: layer by layer and dense compute the same; chunks are chunks."""
     other = serve(*INVARIANT, *SETTINGS, "--max-num-batched-tokens", 1024, "--pattern-file",
-                  pattern_file, *WAY_SETTINGS[asked.name])
+                  pattern_file, *WAY_SETTINGS[asked.name], model=small_model)
     if DEVICE == "cuda" and asked.name == "in_chunks":
         pytest.skip("under --batch-invariant nothing is sparse in chunks")
     expected = asked.complete(cache_salt="sizes", logprobs=0, **LONG)
@@ -277,11 +292,11 @@ def test_chunked_prefill(asked, serve, pattern_file):
 
 
 @every_way
-def test_preemption(serve, way, pattern_file):
+def test_preemption(serve, small_model, way, pattern_file):
     """Two fit a pool of 24 blocks until they have answered for a while."""
     pool = {"cpu": "19M", "cuda": "10M"}[DEVICE]
     small = serve(*SETTINGS, "--max-model-len", 1100, "--kv-cache-memory", pool, "--pattern-file",
-                  pattern_file, *WAY_SETTINGS[way])
+                  pattern_file, *WAY_SETTINGS[way], model=small_model)
     asked = Way(way, small)
 
     def ask(seed):
@@ -374,11 +389,11 @@ def test_others_go_on(asked):
 
 
 @every_way
-def test_batch_invariance(serve, way, pattern_file):
+def test_batch_invariance(serve, small_model, way, pattern_file):
     """The same bits in any company: layer by layer, and nothing sparse is shared; where that does
     not fit, dense."""
     invariant = serve(*SETTINGS, "--batch-invariant", "true", "--pattern-file", pattern_file,
-                      *WAY_SETTINGS[way])
+                      *WAY_SETTINGS[way], model=small_model)
     asked = Way(way, invariant)
     alone = asked.complete(logprobs=0, **LONG)
     assert_prefill(prefill_of(alone), "sparse" if way == "by_layers" else "dense")
@@ -465,7 +480,8 @@ def test_the_docs_say_what_is_tested():
 
 
 @every_sparse_way
-def test_patterns_that_see_everything_are_dense(asked):
+def test_patterns_that_see_everything_are_dense(way, trained):
+    asked = Way(way, trained[way])
     exact = asked.complete(prefill="dense", logprobs=0, **LONG)
     sparse = asked.complete(prefill={"mode": "sparse", "pattern": EVERYTHING}, logprobs=0, **LONG)
     assert_same_scores(sparse, exact)
@@ -482,10 +498,10 @@ def test_patterns_that_see_everything_are_dense(asked):
     assert difference > 2 * SAME_TOKEN
 
 
-def test_a_file_of_dense_heads_is_dense(serve, tmp_path):
+def test_a_file_of_dense_heads_is_dense(serve, small_model, tmp_path):
     heads = {str(head): ["dense", 0, 0, 1] for head in range(N_HEADS)}
     file = write_patterns(tmp_path / "dense.json", heads)
-    server = serve(*SETTINGS, "--pattern-file", file)
+    server = serve(*SETTINGS, "--pattern-file", file, model=small_model)
     exact = server.complete(PROMPT, prefill="dense", logprobs=0, **LONG)
     sparse = server.complete(PROMPT, prefill="sparse", logprobs=0, **LONG)
     assert_same_scores(sparse, exact)
