@@ -31,10 +31,10 @@ def said(answer):
 
 @pytest.mark.parametrize("settings", [("--allowed-kv-policies", "full"),
                                       ("--kv-offload-dtype", "fp8")], ids=["no_filters", "fp8"])
-def test_answers_of_those_that_lose_their_places(serve, settings):
+def test_answers_of_those_that_lose_their_places(serve, small_model, settings):
     """With filter layers the store's blocks are cut for something else, in 8 bits even: what is
     swapped is not."""
-    server = serve(*POOL, *settings, "--kv-offload-size", "256M")
+    server = serve(*POOL, *settings, "--kv-offload-size", "256M", model=small_model)
     answers = ask_all(server)
     metrics = server.metrics()
     assert metrics["quire_preemptions_total"] > 0
@@ -48,10 +48,11 @@ def test_answers_of_those_that_lose_their_places(serve, settings):
 
 @pytest.mark.parametrize("moves", [False, True], ids=["not_moved", "moved"])
 @pytest.mark.parametrize("dtype", ["auto", "fp8"])
-def test_selections_of_those_that_lose_their_places(serve, moves, dtype):
+def test_selections_of_those_that_lose_their_places(serve, small_model, moves, dtype):
     """What they had generated cannot be worked out again like a prompt.  Tokens that were moved
     have 8 bits, pages that wait have not."""
-    server = serve(*POOL, "--kv-offload-size", "256M", "--kv-offload-dtype", dtype)
+    server = serve(*POOL, "--kv-offload-size", "256M", "--kv-offload-dtype", dtype,
+                   model=small_model)
     policy = {"type": "offload", "selected": 64, "tail": 64, "offload": moves}
     # Those that move tokens have most pages when they start, unless they grow long.
     prompts = [prompt[:100] if moves else prompt for prompt in PROMPTS]
@@ -68,8 +69,9 @@ def test_selections_of_those_that_lose_their_places(serve, moves, dtype):
         assert [each["usage"] for each in alone] == [each["usage"] for each in answers[-4:]]
 
 
-def test_a_store_without_room_is_no_loss(serve):
-    server = serve(*POOL, "--allowed-kv-policies", "full", "--kv-offload-size", "1M")
+def test_a_store_without_room_is_no_loss(serve, small_model):
+    server = serve(*POOL, "--allowed-kv-policies", "full", "--kv-offload-size", "1M",
+                   model=small_model)
     answers = ask_all(server)
     metrics = server.metrics()
     assert metrics["quire_preemptions_total"] > 0 and metrics["quire_kv_store_bytes"] > 0
@@ -80,10 +82,10 @@ def test_a_store_without_room_is_no_loss(serve):
 
 @pytest.mark.parametrize("settings", [("--allowed-kv-policies", "full"),
                                       ("--kv-offload-dtype", "fp8")], ids=["no_filters", "fp8"])
-def test_prefixes_that_the_cache_has_evicted(serve, settings):
+def test_prefixes_that_the_cache_has_evicted(serve, small_model, settings):
     """Others need the pages; the next request with that beginning finds it all the same."""
     server = serve("--kv-cache-memory", {"cpu": "13M", "cuda": "7M"}[DEVICE], "--max-model-len",
-                   1000, *settings, "--kv-offload-size", "256M")
+                   1000, *settings, "--kv-offload-size", "256M", model=small_model)
     first = ask(server, PROMPTS[0])
     for prompt in PROMPTS[1:4]:
         ask(server, prompt)
