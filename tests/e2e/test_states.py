@@ -12,7 +12,7 @@ import pytest
 
 from composition import prompt_of, text_of
 from raw import RawConnection
-from server import DEVICE, INVARIANT
+from server import DEVICE, INVARIANT, Server
 
 LONG = bool(os.environ.get("QUIRE_TEST_LONG"))  # with what takes many minutes, too
 
@@ -26,6 +26,13 @@ every_policy = pytest.mark.parametrize("policy", POLICIES,
                                        ids=["streaming", "mean", "window", "whole"])
 # A GPU's sums are others for other sizes of step and in other company.
 exact = pytest.mark.skipif(DEVICE != "cpu", reason="compares texts in other company")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, small_model):
+    """Tests must leave it idle."""
+    with Server(tmp_path_factory.mktemp("states"), model=small_model) as shared:
+        yield shared
 
 
 def cached(answer):
@@ -113,8 +120,8 @@ def test_choices_copy_the_state_of_their_prompt(server, policy, how):
     server.wait_idle()
 
 
-def test_without_the_prefix_cache_nothing_is_kept(serve):
-    server = serve("--enable-prefix-caching", "false")
+def test_without_the_prefix_cache_nothing_is_kept(serve, small_model):
+    server = serve("--enable-prefix-caching", "false", model=small_model)
     for n in (1, 1, 2):
         assert cached(ask(server, prompt_of(300), HEAVY, "salt", n=n, max_tokens=5)) == 0
     m = server.metrics()
@@ -162,10 +169,10 @@ class Conversation:
 
 
 @exact
-def test_conversations_at_once_equal_each_alone(serve):
+def test_conversations_at_once_equal_each_alone(serve, small_model):
     """Eight of five turns, with clients that leave, which changes nothing: what they asked is found
     where they left it, or read again."""
-    server = serve(*INVARIANT, "--max-num-seqs", 16)
+    server = serve(*INVARIANT, "--max-num-seqs", 16, model=small_model)
     alone = [Conversation(server, i, f"alone {i}").run(5) for i in range(8)]
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         together = list(threads.map(lambda i: Conversation(server, i, f"together {i}").run(5),
@@ -178,13 +185,13 @@ def test_conversations_at_once_equal_each_alone(serve):
 
 @exact
 @pytest.mark.parametrize("n,n_turns,pool", [(8, 3, "10500K"), *[(64, 20, "24M")] * LONG])
-def test_preempted_conversations_at_once_equal_each_alone(serve, n, n_turns, pool):
+def test_preempted_conversations_at_once_equal_each_alone(serve, small_model, n, n_turns, pool):
     """In a pool of 13 or 30 blocks, beside full requests that matter more and take most of it.  Where a
     state has given way, its text is read again in other chunks: from there on answers may differ."""
-    alone_server = serve(*INVARIANT)
+    alone_server = serve(*INVARIANT, model=small_model)
     alone = [Conversation(alone_server, i, f"alone {i}").run(n_turns) for i in range(n)]
     server = serve(*INVARIANT, "--max-num-seqs", 16, "--kv-cache-memory", pool,
-                   "--max-model-len", 512, "--kv-offload-size", "1G")
+                   "--max-model-len", 512, "--kv-offload-size", "1G", model=small_model)
     total = server.metrics()["quire_kv_pages_total"]
     done = threading.Event()
 
@@ -217,9 +224,9 @@ def test_preempted_conversations_at_once_equal_each_alone(serve, n, n_turns, poo
 
 
 @exact
-def test_memory_is_as_it_was_when_states_have_given_way(serve):
+def test_memory_is_as_it_was_when_states_have_given_way(serve, small_model):
     """A pool of 13 blocks: states of many conversations, then requests that need all of it."""
-    server = serve("--kv-cache-memory", "10500K", "--max-model-len", 768)
+    server = serve("--kv-cache-memory", "10500K", "--max-model-len", 768, model=small_model)
     total = server.metrics()["quire_kv_pages_total"]
     assert server.metrics()["quire_kv_pages_free"] == total
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
@@ -236,8 +243,8 @@ def test_memory_is_as_it_was_when_states_have_given_way(serve):
 
 
 @exact
-def test_preempted_conversations_go_on_as_if_they_had_not_been(serve):
-    server = serve("--kv-cache-memory", "10500K", "--max-model-len", 512)
+def test_preempted_conversations_go_on_as_if_they_had_not_been(serve, small_model):
+    server = serve("--kv-cache-memory", "10500K", "--max-model-len", 512, model=small_model)
     prompt = prompt_of(300)
 
     def converse(salt, beside):
