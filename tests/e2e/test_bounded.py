@@ -7,6 +7,7 @@ scores nearer than NEAR_TIE may change places, and from there on the two keep di
 comparison ends there, and a test says how much it must have seen by then."""
 import concurrent.futures
 import dataclasses
+import os
 import random
 
 import pytest
@@ -21,7 +22,9 @@ from server import MODEL, SLOW, Server
 # f32 sums of a few thousand probabilities are right to 1e-6 of themselves.
 NEAR_TIE = 3e-6 if EXACT else -1
 CONTEXT = {"text": 16384, "cache": 320}  # trained; texts end within the one and outgrow the other
-N_GENERATED = 300 if SLOW else 2000
+LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
+N_GENERATED = 300 if SLOW else 2000 if LONG else 800
+N_GREEDY = 600 if LONG else 300
 ALL_SCORES = ("none", "sum", "mean", "decay", "window")
 # In bf16 other tokens leave, and after hundreds of steps the two caches have little in common:
 # of scores there only short answers are compared, below and in test_family_policies.py.
@@ -177,7 +180,7 @@ def test_prompts_that_are_read_whole(regime):
 def test_greedy_tokens_are_the_most_likely_ones(regime):
     server, model, cache_positions = regime
     rng = random.Random(6)
-    questions = [(random_tokens(100, i), random_budget(rng, score, cache_positions), 600)
+    questions = [(random_tokens(100, i), random_budget(rng, score, cache_positions), N_GREEDY)
                  for i, score in enumerate(LONG_SCORES)]
     check_answers(server, model, questions, at_least=0.7, temperature=0)
 
