@@ -10,7 +10,7 @@ import time
 import pytest
 
 from raw import RawConnection
-from server import PATIENCE, Server
+from server import DEVICE, PATIENCE, Server
 
 # What a router reads is written here by name, as its own documents do: the list in the server must
 # not be its own judge.
@@ -78,11 +78,15 @@ def read(text):
     return families
 
 
+N_LOADED = {"cpu": 1200, "cuda": 2000}[DEVICE]  # tokens: seconds in which to read the metrics
+
+
 @pytest.fixture(scope="module")
-def quire(tmp_path_factory):
+def quire(tmp_path_factory, small_model):
     with Server(tmp_path_factory.mktemp("metrics"), "--served-model-name", 'my "model"\\7',
                 "--max-num-seqs", 2, "--max-num-queued-reqs", 2,
-                "--max-model-len", 4096, "--kv-cache-memory", "128M") as server:
+                "--max-model-len", 4096, "--kv-cache-memory", "128M",
+                model=small_model) as server:
         server.complete("warm", max_tokens=2)
         yield server
 
@@ -225,7 +229,7 @@ def test_load_shows_and_goes(quire):
     """Two run and two wait; a fifth is refused; all of it is gone afterwards."""
     quire.wait_idle()
     before = scrape(quire)
-    body = {"prompt": [200 + i for i in range(150)], "max_tokens": 2000, "ignore_eos": True,
+    body = {"prompt": [200 + i for i in range(150)], "max_tokens": N_LOADED, "ignore_eos": True,
             "temperature": 0, "stream": True}
     streams = [threading.Thread(target=quire.post, args=("/v1/completions", {**body, "seed": i}))
                for i in range(4)]
