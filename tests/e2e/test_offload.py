@@ -46,10 +46,10 @@ def settings(filters):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, settings):
+def server(tmp_path_factory, settings, small_model):
     """Tests must leave it idle."""
     with Server(tmp_path_factory.mktemp("offload"), *settings, "--kv-offload-size",
-                N_BLOCKS * BLOCK_BYTES) as shared:
+                N_BLOCKS * BLOCK_BYTES, model=small_model) as shared:
         yield shared
 
 
@@ -172,9 +172,9 @@ def test_those_who_ask_at_once_share_a_context(server):
     assert n_cached(again) == 1152
 
 
-def test_what_loses_bits_is_not_shared(serve, settings):
+def test_what_loses_bits_is_not_shared(serve, small_model, settings):
     lossy = serve(*settings, "--kv-offload-size", N_BLOCKS * BLOCK_BYTES, "--kv-offload-dtype",
-                  "fp8")
+                  "fp8", model=small_model)
     for policy, expected in ((MOVED, 0), (MOVED, 0), (NOT_MOVED, 0), (NOT_MOVED, 1152)):
         assert n_cached(lossy.complete(PROMPT, kv_policy=policy, max_tokens=2)) == expected
 
@@ -256,21 +256,22 @@ def soak(server):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_soak_leaves_nothing_behind(serve, settings):
+def test_a_soak_leaves_nothing_behind(serve, small_model, settings):
     status, said = soak(serve(*settings, "--kv-offload-size", N_BLOCKS * BLOCK_BYTES,
-                              "--enable-prefix-caching", "false"))
+                              "--enable-prefix-caching", "false", model=small_model))
     assert status == 0 and "everything is as it was" in said, said
 
 
-def test_a_soak_tells_what_is_left(serve, settings):
+def test_a_soak_tells_what_is_left(serve, small_model, settings):
     """Prefixes stay in the cache."""
-    status, said = soak(serve(*settings, "--kv-offload-size", N_BLOCKS * BLOCK_BYTES))
+    status, said = soak(serve(*settings, "--kv-offload-size", N_BLOCKS * BLOCK_BYTES,
+                              model=small_model))
     assert status == 1 and "quire_kv_pages_free was" in said, said
 
 
-def test_who_finds_no_memory_waits(serve, settings):
+def test_who_finds_no_memory_waits(serve, small_model, settings):
     """Each needs up to 6 of 14 blocks."""
-    small = serve(*settings, "--kv-offload-size", 14 * BLOCK_BYTES + 1)
+    small = serve(*settings, "--kv-offload-size", 14 * BLOCK_BYTES + 1, model=small_model)
     policy = {**MOVED, "selected": 64}
     prompts = [prompt_of(350, seed=i) for i in range(6)]
 
