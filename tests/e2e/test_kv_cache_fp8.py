@@ -13,8 +13,8 @@ N_TOKENS = 24
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("fp8"), *STORE, *FP8) as shared:
+def server(tmp_path_factory, small_model):
+    with Server(tmp_path_factory.mktemp("fp8"), *STORE, *FP8, model=small_model) as shared:
         yield shared
 
 
@@ -73,8 +73,9 @@ def differences(exact, rough):
     return found
 
 
-def test_it_changes_little(server, serve):
-    found = differences(answers_of(serve("--threads", 2)), answers_of(server))
+def test_it_changes_little(serve):
+    """Answers of the default model: how much a random one's change means nothing."""
+    found = differences(answers_of(serve("--threads", 2)), answers_of(serve(*FP8)))
     assert len(found) > 200
     mean = sum(found) / len(found)
     assert 0.001 < mean < 0.1 and max(found) < 1.5, (DEVICE, mean, max(found))
