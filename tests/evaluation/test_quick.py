@@ -19,6 +19,9 @@ FAULTY = pathlib.Path(BINARY).parent / "tests" / "evaluation" / "faulty_quire"
 LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
 STATUS_RED = 3
 FAULT_FINDERS = "seam", "perplexity"
+# Without a fault the faulty quire is asked for what is compared to the last digit.  Its rows of seams are
+# sound with the fault that must not turn them red.
+SOUND_TASKS = FAULT_FINDERS if LONG else ("perplexity",)
 RED_ROW = re.compile(r"^- \*\*RED\*\* default: ([^:]+):", re.MULTILINE)
 # Each fault with a row that must be red, and those of the same questions' rows that must not be.
 FAULTS = {
@@ -49,9 +52,10 @@ class Run:
                 for r in records if r["kind"] in ("sample", "perplexity")}
 
 
-def quick_run(binary, all_tasks=False):
+def quick_run(binary, tasks=()):
+    """tasks: all of the preset's if none is named."""
     return ("--serve", f"{binary} serve --device cpu --threads 2", "--quick", "--floors", FLOORS,
-            *(() if all_tasks else ("--tasks", ",".join(FAULT_FINDERS))))
+            *(("--tasks", ",".join(tasks)) if tasks else ()))
 
 
 def asked_floors():
@@ -62,7 +66,7 @@ def asked_floors():
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """Of the quire under test."""
-    return Run(tmp_path_factory.mktemp("quick"), *quick_run(BINARY, LONG))
+    return Run(tmp_path_factory.mktemp("quick"), *quick_run(BINARY, () if LONG else FAULT_FINDERS))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +83,8 @@ def planted(tmp_path_factory):
 
     def run(fault):
         if fault not in runs:
-            runs[fault] = Run(tmp_path_factory.mktemp(fault), *quick_run(FAULTY), fault=fault)
+            tasks = SOUND_TASKS if fault == "none" else FAULT_FINDERS
+            runs[fault] = Run(tmp_path_factory.mktemp(fault), *quick_run(FAULTY, tasks), fault=fault)
         return runs[fault]
 
     return run
@@ -127,4 +132,5 @@ def test_without_a_fault_the_answers_are_those_of_quire(planted, quick):
     """What the faulty quires are judged by is their fault, not how it was planted."""
     answers = planted("none").answers()
     assert answers == {name: answer for name, answer in quick.answers().items()
-                       if name[0] in FAULT_FINDERS}
+                       if name[0] in SOUND_TASKS}
+    assert answers
