@@ -3,6 +3,7 @@ that moves pages: layers with a window keep what it needs and no more, the other
 sparse or dense as everywhere."""
 import concurrent.futures
 import json
+import os
 import random
 import threading
 
@@ -18,7 +19,7 @@ from test_families import N_VOCAB
 from test_offload_oracle import Errors, ask, check_usage, read_choice, read_generated
 
 CONTEXT, ROWS = 2048, 128
-N_GENERATED = 60 if SLOW else 250
+N_GENERATED = 60 if SLOW else 250 if os.environ.get("QUIRE_TEST_LONG") else 120
 # A checkpoint of tests/model/data, its layers ("w": with a window), filters, and how long others
 # wait.  Sparse are 3, 7 and 9; 4, 8 and 9; 2, 6 and 8.
 MODELS = {"gemma2": ("gemma2-gqa-bf16-head64", "wfwfwfwfwf", (1, 5), 1),
