@@ -409,18 +409,20 @@ static unsigned drip(const struct rig *rig, const char *start, const char *drip)
 }
 
 static void requests_that_do_not_arrive_in_time_end(void **state) {
-    char slow[401];
+    char slow[401], slow_line[401];
     struct rig rig;
     (void)state;
     memset(slow, 'x', sizeof(slow));
     slow[400] = '\0';
+    memcpy(slow_line, slow, sizeof(slow));
+    memcpy(slow_line, "GET /", 5); /* x alone would soon be too long for a method */
     rig_init(&rig);
     rig.config.request_timeout_ms = 600;
     rig.config.idle_timeout_ms = 500;
     rig_start(&rig);
     assert_int_equal(drip(&rig, "", ""), 0);
     assert_int_equal(drip(&rig, "GE", ""), 0);
-    assert_int_equal(drip(&rig, "", slow), 0);
+    assert_int_equal(drip(&rig, "", slow_line), 0);
     assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Le", ""), 408);
     assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nX: ", slow), 408);
     assert_int_equal(
