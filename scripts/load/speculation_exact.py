@@ -40,7 +40,6 @@ import urllib.parse
 from speculation import HELD_OUT, record_of
 
 RARE = 20  # a cell of the table has so many answers of both arms, or is one with others
-AT_ONCE = 4  # samples of a request: choice i of seed s has the seed s + i
 
 
 class Client:
@@ -267,9 +266,10 @@ def words_of(seed):
 def sample(client, options, prompt, first_seed, speculation, temperature):
     """Answers with their guesses, of as many seeds from the first one on."""
     answers, drafted, accepted = [], 0, 0
-    for seed in range(first_seed, first_seed + options.samples, AT_ONCE):
+    # Choice i of seed s has the seed s + i.
+    for seed in range(first_seed, first_seed + options.samples, options.choices):
         one = client.post("/v1/completions", {
-            "prompt": prompt, "max_tokens": options.length, "ignore_eos": True, "return_token_ids": True, "n": AT_ONCE,
+            "prompt": prompt, "max_tokens": options.length, "ignore_eos": True, "return_token_ids": True, "n": options.choices,
             "seed": seed, "temperature": temperature, "speculation": speculation, "cache_salt": options.salt})
         answers += [tuple(choice["token_ids"]) for choice in one["choices"]]
         spent = one["usage"]["speculation"] or {"drafted": 0, "accepted": 0}
@@ -310,7 +310,9 @@ def main():
     parser.add_argument("--length", type=int, default=5, help="tokens of each sample")
     parser.add_argument("--control", type=float, default=1.1, help="temperature of the control")
     parser.add_argument("--least-p", type=float, default=1e-3)
-    parser.add_argument("--streams", type=int, default=4, help="requests at once, of greedy ones")
+    parser.add_argument("--streams", type=int, default=4, help="requests at once, of greedy ones; a backend "
+                        "that runs ahead guesses nothing where three sequences run")
+    parser.add_argument("--choices", type=int, default=4, help="of a sampled request, which run at once")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     # Nothing of an earlier run serves this one.
