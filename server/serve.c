@@ -359,11 +359,11 @@ static void describe_server(struct serve *s) {
 static int settle_speculation(struct serve *s, struct error *err) {
     struct server *server = &s->server;
     const char *excluded = server->info->speculation_excluded;
-    uint64_t choice = s->options->speculation;
-    if (choice == SPECULATE_AUTO)
-        choice = excluded || s->load.backend->runs_ahead ? SPECULATE_OFF : SPECULATE_SUFFIX;
-    server->limits.speculation.mode = (enum speculation_mode)choice;
-    if (choice == SPECULATE_OFF || !excluded) return 0;
+    const bool pays = !excluded && !s->load.backend->runs_ahead,
+               guesses = s->options->speculation == SPECULATE_SUFFIX ||
+                         (s->options->speculation == SPECULATE_AUTO && pays);
+    server->limits.speculation.mode = guesses ? SPECULATION_SUFFIX : SPECULATION_OFF;
+    if (!guesses || !excluded) return 0;
     return error_set(err, ERR_INVALID, "--speculation suffix does not go with %s", excluded);
 }
 

@@ -7,8 +7,8 @@
  * A step is submitted while the one before it runs, so there are two in-flight steps, which
  * alternate.  Each has its own memory for small host arrays (`args`) and its own list of pending
  * results.  These are collected as soon as they have come: what a step leaves to be done behind
- * them, such as copies of states, is waited for only with the step after it.  The tokens that a step samples also stay on the device, for the step after it
- * (STEP_SAMPLED).
+ * them, such as copies of states, is waited for only with the step after it.  The tokens that a
+ * step samples also stay on the device, for the step after it (STEP_SAMPLED).
  *
  * Memory: reserved for the largest step; without the reserve op, grown to the largest seen. */
 #include "cuda/host/internal.h"

@@ -171,9 +171,9 @@ static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
  * takes 1.15 times as long for 1,152, and what cuBLASLt expects to suit 448 takes 1.4 times as long
  * as its choice for 512 (H100 and H200, the products of Llama-3-8B). */
 static uint32_t round_rows(uint32_t n) {
-    const uint32_t few = 384;
-    uint32_t step = n > few ? 128 : 8;
-    while (n <= few && n > 8 * step) step *= 2;
+    uint32_t step = 8;
+    if (n > 384) return (uint32_t)round_up(n, 128);
+    while (n > 8 * step) step *= 2;
     return (uint32_t)round_up(n, step);
 }
 

@@ -54,8 +54,8 @@ int sequence_state_resume(struct kv_sequence *kv, struct error *err);
 /* Gives the matched state back. */
 void sequence_state_unmatch(struct kv_sequence *kv);
 
-/* Returns how many rows the sequence may have before it copies its state; UINT32_MAX: it does
- * not. */
+/* Returns how many rows the sequence may have before it copies its state; UINT32_MAX: any
+ * number. */
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
 /* Copies the state that is due after a submitted step and before its last evictions, if there are
  * pages for it.  tokens: the sequence's text, which names the state; it is copied while the device

@@ -88,7 +88,7 @@ static char *move_to_pages(struct body *body, size_t capacity) {
 
 /* Moves the body into the spare pages, if it is about to get pages of its own, and these suffice. */
 static bool move_to_spare(struct http_conn *conn, struct body *body, size_t capacity) {
-    struct body *spare = &conn->http->spare;
+    struct http_kept_body *spare = &conn->http->spare;
     if (body->mapped || capacity <= HEAP_MAX || spare->capacity < capacity) return false;
     if (!may_take(conn, spare->capacity - body->capacity)) return false;
     if (body->length) memcpy(spare->data, body->data, body->length);
@@ -96,7 +96,7 @@ static bool move_to_spare(struct http_conn *conn, struct body *body, size_t capa
     body->data = spare->data;
     body->mapped = true;
     count(conn, body, spare->capacity);
-    *spare = (struct body){0};
+    *spare = (struct http_kept_body){0};
     return true;
 }
 
@@ -139,17 +139,12 @@ void http_free_body(struct http_kept_body *body) {
     *body = (struct http_kept_body){0};
 }
 
-void body_free_spare(struct http *http) {
-    if (http->spare.mapped) munmap(http->spare.data, http->spare.capacity);
-    http->spare = (struct body){0};
-}
-
 /* Keeps the pages as the spare ones if they are more. */
 static bool become_spare(struct http *http, const struct http_kept_body *kept) {
     if (!kept->mapped || kept->capacity > SPARE_MAX || kept->capacity <= http->spare.capacity)
         return false;
-    body_free_spare(http);
-    http->spare = (struct body){.data = kept->data, .capacity = kept->capacity, .mapped = true};
+    http_free_body(&http->spare);
+    http->spare = *kept;
     return true;
 }
 

@@ -376,7 +376,7 @@ void http_handle_closed(struct http *http) {
     void *ctx = http->done_ctx;
     tls_destroy(http->tls);
     free(http->by_fd);
-    body_free_spare(http);
+    http_free_body(&http->spare);
     free(http);
     if (done) done(ctx);
 }

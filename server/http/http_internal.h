@@ -133,8 +133,8 @@ struct http {
     struct http_conn **by_fd; /* [n_fds], by which wire.c finds a connection */
     size_t n_fds;
     struct http_peer *peers[HTTP_N_PEER_CHAINS];
-    size_t body_bytes; /* of all connections */
-    struct body spare; /* pages for the next body, or zeros: not counted */
+    size_t body_bytes;           /* of all connections */
+    struct http_kept_body spare; /* pages for the next body, or zeros: not counted */
     uint32_t n_conns, n_killed, n_open, n_lingering;
     uint32_t n_handles; /* uv handles not yet closed */
     bool run_needed;
@@ -197,7 +197,6 @@ bool body_fits(const struct http_conn *conn, uint64_t length);
 int body_append(struct http_conn *conn, struct body *body, const char *data, size_t length,
                 uint64_t whole);
 void body_fini(struct http_conn *conn, struct body *body);
-void body_free_spare(struct http *http);
 /* Gives the body's memory to the caller; the body is empty afterwards. */
 struct http_kept_body body_keep(struct http_conn *conn, struct body *body);
 

@@ -27,7 +27,6 @@ enum offload_dtype_choice { OFFLOAD_DTYPE_AUTO, OFFLOAD_DTYPE_FP8 };
 enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum metrics_key_choice { METRICS_KEY_AUTO, METRICS_KEY_OPEN, METRICS_KEY_REQUIRED };
-/* The first two are those of enum speculation_mode. */
 enum speculation_choices { SPECULATE_OFF, SPECULATE_SUFFIX, SPECULATE_AUTO };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 
