@@ -8,7 +8,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
-from server import DEVICE, MODEL, PATIENCE, Server
+from server import DEVICE, LONG, MODEL, PATIENCE, Server
 from small_model import write_small_model
 from tiny_model import write_tiny_model
 
@@ -58,7 +58,7 @@ def small_model(tmp_path_factory):
     layers and heads, pages of the same bytes, and its name, by which filters and patterns are
     found, but a tenth of the work.  With QUIRE_TEST_LONG, and on a GPU, whose bounds are those of
     the default model, it is that one."""
-    if DEVICE != "cpu" or os.environ.get("QUIRE_TEST_LONG"):
+    if DEVICE != "cpu" or LONG:
         return MODEL
     directory = tmp_path_factory.mktemp("small") / MODEL.name
     directory.mkdir()

@@ -32,6 +32,8 @@ INVARIANT = {"cpu": (), "cuda": ("--batch-invariant", "true")}[DEVICE]
 # Under a sanitizer or valgrind everything takes longer and holds more memory: sizes shrink,
 # deadlines grow, and the bounds on time and memory are not asked for.
 SLOW = bool(os.environ.get("QUIRE_TEST_SLOW"))
+# With what takes many minutes, too.
+LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
 PATIENCE = 20.0 if WRAPPER else 8.0 if SLOW else 1.0
 SANITIZER_EXIT = 86
 

@@ -7,7 +7,6 @@ scores nearer than NEAR_TIE may change places, and from there on the two keep di
 comparison ends there, and a test says how much it must have seen by then."""
 import concurrent.futures
 import dataclasses
-import os
 import random
 
 import pytest
@@ -17,12 +16,11 @@ from oracle_model import Model
 from precision import (BF16_RANDOM, EXACT, KEPT, N_TOP, PRECISE, check_chosen, check_errors,
                        row_error, values_of)
 from random_model import write_random_model
-from server import MODEL, SLOW, Server
+from server import LONG, MODEL, SLOW, Server
 
 # f32 sums of a few thousand probabilities are right to 1e-6 of themselves.
 NEAR_TIE = 3e-6 if EXACT else -1
 CONTEXT = {"text": 16384, "cache": 320}  # trained; texts end within the one and outgrow the other
-LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
 N_GENERATED = 300 if SLOW else 2000 if LONG else 800
 N_GREEDY = 600 if LONG else 300
 ALL_SCORES = ("none", "sum", "mean", "decay", "window")

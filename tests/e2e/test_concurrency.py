@@ -2,17 +2,16 @@
 back."""
 import asyncio
 import json
-import os
 import random
 import time
 
 import pytest
 
 from raw import RawConnection
-from server import INVARIANT, PATIENCE, SLOW, sse_events
+from server import INVARIANT, LONG, PATIENCE, SLOW, sse_events
 
 N_CLIENTS = 32 if SLOW else 256
-MAX_PINGS = 10**9 if os.environ.get("QUIRE_TEST_LONG") else 6  # that are waited for
+MAX_PINGS = 10**9 if LONG else 6  # that are waited for
 WORDS = ("the a old sea wind house king road letter night horse voice garden stone winter child "
          "fire").split()
 

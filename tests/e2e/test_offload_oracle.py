@@ -7,7 +7,6 @@ circles as greedy text does."""
 import concurrent.futures
 import contextlib
 import json
-import os
 import random
 
 import numpy
@@ -19,10 +18,10 @@ from oracle_model import Model, softmax
 from precision import (BF16_DEEP, ELEMENT_BYTES, EXACT, N_TOP, PRECISE, SELECTED,
                        check_chosen, check_errors, row_error, values_of)
 from random_model import write_random_model
-from server import DEVICE, SLOW, Server
+from server import DEVICE, LONG, SLOW, Server
 
 CONTEXT, N_LAYERS = 8192, 8
-N_GENERATED = 150 if SLOW else 1000 if os.environ.get("QUIRE_TEST_LONG") else 400
+N_GENERATED = 150 if SLOW else 1000 if LONG else 400
 FILTERS = {"two": ((1, 4), 1), "three": ((0, 3, 5), 0), "late": ((6,), 0)}  # layers, wait
 HAS_WINDOWS = DEVICE == "cpu"  # selectors that look at more than the newest query
 SETTINGS = (*PRECISE, "--threads", 2, "--max-num-seqs", 16, "--kv-offload-size", "64M")

@@ -3,7 +3,6 @@ that moves pages: layers with a window keep what it needs and no more, the other
 sparse or dense as everywhere."""
 import concurrent.futures
 import json
-import os
 import random
 import threading
 
@@ -14,12 +13,12 @@ from deep_model import write_deep_model
 from offload_oracle import PAGE, Selection, Text, whole_pages
 from oracle_model import Model
 from precision import ELEMENT_BYTES, EXACT, N_TOP, PRECISE, row_error, values_of
-from server import PATIENCE, SLOW, Server
+from server import LONG, PATIENCE, SLOW, Server
 from test_families import N_VOCAB
 from test_offload_oracle import Errors, ask, check_usage, read_choice, read_generated
 
 CONTEXT, ROWS = 2048, 128
-N_GENERATED = 60 if SLOW else 250 if os.environ.get("QUIRE_TEST_LONG") else 120
+N_GENERATED = 60 if SLOW else 250 if LONG else 120
 # A checkpoint of tests/model/data, its layers ("w": with a window), filters, and how long others
 # wait.  Sparse are 3, 7 and 9; 4, 8 and 9; 2, 6 and 8.
 MODELS = {"gemma2": ("gemma2-gqa-bf16-head64", "wfwfwfwfwf", (1, 5), 1),

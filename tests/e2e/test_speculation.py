@@ -5,16 +5,14 @@ A CPU gives a row the same bits alone and in company, so answers are compared to
 not: there a text may turn where two tokens are equally likely, so only lengths and counts are compared."""
 import concurrent.futures
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
 from composition import prompt_of, text_of
-from server import DEVICE, ROOT, SLOW, Server
+from server import DEVICE, LONG, ROOT, SLOW, Server
 
-LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
 N_ANSWERS = 900 if LONG else 20 if SLOW else 60
 
 

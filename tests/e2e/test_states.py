@@ -4,7 +4,6 @@ what clients see, in company, and that nothing stays behind."""
 import concurrent.futures
 import itertools
 import json
-import os
 import random
 import threading
 
@@ -12,9 +11,7 @@ import pytest
 
 from composition import prompt_of, text_of
 from raw import RawConnection
-from server import DEVICE, INVARIANT, Server
-
-LONG = bool(os.environ.get("QUIRE_TEST_LONG"))  # with what takes many minutes, too
+from server import DEVICE, INVARIANT, LONG, Server
 
 STREAMING = {"type": "streaming", "sink": 4, "recent": 60, "chunk": 64}
 HEAVY = {"type": "heavy_hitter", "sink": 4, "recent": 40, "heavy": 60, "chunk": 96}

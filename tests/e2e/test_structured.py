@@ -2,7 +2,6 @@
 Models are the default one and a random one, which has no wish to comply."""
 import importlib.util
 import json
-import os
 import pathlib
 import random
 import re
@@ -12,7 +11,7 @@ import sys
 
 import pytest
 
-from server import BINARY, MODEL, ROOT, SLOW, sse_events
+from server import BINARY, LONG, MODEL, ROOT, SLOW, sse_events
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PERSON = {"type": "object", "properties": {
@@ -29,7 +28,7 @@ MISTRAL = TEMPLATE + "{% if tools %}{{ '[TOOL_CALLS]' }}{% endif %}"
 PHI4 = TEMPLATE + "{% if tools %}{{ '<|tool_call|>' }}{% endif %}"
 CALL_TOKENS = {MISTRAL: "[TOOL_CALLS]", PHI4: "<|tool_call|>"}
 CALL_TOKEN_ID = 8187  # that of <|pad|>, which it takes the place of
-N_TOOLS = 500 if os.environ.get("QUIRE_TEST_LONG") else 20 if SLOW else 40  # of each format
+N_TOOLS = 500 if LONG else 20 if SLOW else 40  # of each format
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "glm4": GLM4, "qwen3-coder": CODER, "glm4.5": GLM45,
            "mistral": MISTRAL, "phi4": PHI4}
 

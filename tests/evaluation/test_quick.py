@@ -12,11 +12,10 @@ import pytest
 
 from evaluation import report
 from evaluation.results import Results
-from server import BINARY, MODEL, ROOT
+from server import BINARY, LONG, MODEL, ROOT
 
 FLOORS = MODEL / "eval" / "floors.json"
 FAULTY = pathlib.Path(BINARY).parent / "tests" / "evaluation" / "faulty_quire"
-LONG = bool(os.environ.get("QUIRE_TEST_LONG"))
 STATUS_RED = 3
 FAULT_FINDERS = "seam", "perplexity"
 # Without a fault the faulty quire is asked for what is compared to the last digit.  Its rows of seams are
