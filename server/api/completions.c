@@ -444,8 +444,8 @@ void completion_start(struct server *server, struct http_exchange *exchange,
         reply_error_as(server, exchange, &err, api->write_error);
         return;
     }
-    struct completion *c = (struct completion *)job_start(server, exchange, JOB_COMPLETION,
-                                                          api->size, api->run, job_done);
+    struct completion *c = (struct completion *)job_create(server, exchange, JOB_COMPLETION,
+                                                           api->size, api->run, job_done);
     if (!c) return;
     server->n_preparing++;
     c->api = api;
@@ -460,6 +460,7 @@ void completion_start(struct server *server, struct http_exchange *exchange,
     c->link = &server->completions;
     if (c->next) c->next->link = &c->next;
     server->completions = c;
+    job_submit(&c->job); /* from now on the pool's thread reads what is set above */
 }
 
 static void ping(struct completion *c, uint64_t now_ms) {

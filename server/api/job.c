@@ -94,8 +94,8 @@ static void client_gone(void *user) {
     finish(job);
 }
 
-struct job *job_start(struct server *server, struct http_exchange *exchange, enum job_kind kind,
-                      size_t size, job_step run, job_step done) {
+struct job *job_create(struct server *server, struct http_exchange *exchange, enum job_kind kind,
+                       size_t size, job_step run, job_step done) {
     struct job *job = calloc(1, size);
     if (!job) {
         struct api_error err;
@@ -111,8 +111,18 @@ struct job *job_start(struct server *server, struct http_exchange *exchange, enu
     job->done = done;
     job->work.data = job;
     http_on_gone(exchange, client_gone, job);
+    return job;
+}
+
+void job_submit(struct job *job) {
     lane_append(lane_at(job), job);
     lane_advance(lane_at(job), lane_threads[job->lane]);
+}
+
+struct job *job_start(struct server *server, struct http_exchange *exchange, enum job_kind kind,
+                      size_t size, job_step run, job_step done) {
+    struct job *job = job_create(server, exchange, kind, size, run, done);
+    if (job) job_submit(job);
     return job;
 }
 

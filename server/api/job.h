@@ -71,9 +71,14 @@ struct job {
     struct api_error err;
 };
 
-/* Starts a job and returns it zero-filled, for the caller to fill in what done() needs (run() may
- * have begun).  size: of the struct that begins with the job.  Returns NULL without memory; the
+/* Makes a job and returns it zero-filled, for the caller to fill in what run() needs before
+ * job_submit().  size: of the struct that begins with the job.  Returns NULL without memory; the
  * exchange has been answered then. */
+struct job *job_create(struct server *server, struct http_exchange *exchange, enum job_kind kind,
+                       size_t size, job_step run, job_step done);
+void job_submit(struct job *job);
+/* Does both and returns the job, for the caller to fill in what done() needs (run() may have
+ * begun).  NULL as above. */
 struct job *job_start(struct server *server, struct http_exchange *exchange, enum job_kind kind,
                       size_t size, job_step run, job_step done);
 void job_free(struct job *job);
