@@ -1,6 +1,8 @@
 /* siphash.c - see siphash.h. */
 #include "engine/base/siphash.h"
 
+#include <string.h>
+
 static inline uint64_t rotate(uint64_t x, int n) {
     return x << n | x >> (64 - n);
 }
@@ -32,6 +34,20 @@ void siphash_absorb_tokens(struct siphash *hash, const uint32_t *tokens, size_t 
     struct siphash own = *hash; /* in registers: a long prompt has 100,000 */
     for (size_t i = 0; i + 1 < n; i += 2) absorb(own.v, tokens[i] | (uint64_t)tokens[i + 1] << 32);
     if (n % 2) absorb(own.v, tokens[n - 1]);
+    *hash = own;
+}
+
+void siphash_absorb_bytes(struct siphash *hash, const void *bytes, size_t n) {
+    struct siphash own = *hash; /* in registers, as above */
+    const unsigned char *p = bytes;
+    uint64_t word;
+    for (; n >= sizeof(word); p += sizeof(word), n -= sizeof(word)) {
+        memcpy(&word, p, sizeof(word));
+        absorb(own.v, word);
+    }
+    word = 0;
+    memcpy(&word, p, n);
+    if (n > 0) absorb(own.v, word);
     *hash = own;
 }
 

@@ -14,8 +14,7 @@ static int check_bound(const struct encoding *e, size_t n_more) {
     return error_set(e->err, ERR_TOO_LONG, "the text has more than %zu tokens", e->max_ids);
 }
 
-/* Extends the list by n ids that have been written behind its last. */
-static int extend(struct encoding *e, size_t n) {
+int encoding_extend(struct encoding *e, size_t n) {
     const int rc = check_bound(e, n);
     if (rc == 0) e->out->n += n;
     return rc;
@@ -24,7 +23,7 @@ static int extend(struct encoding *e, size_t n) {
 static int append(struct encoding *e, const uint32_t *ids, size_t n) {
     if (token_list_reserve(e->out, n)) return ERR_NOMEM;
     if (n > 0) memcpy(e->out->ids + e->out->n, ids, n * sizeof(*ids));
-    return extend(e, n);
+    return encoding_extend(e, n);
 }
 
 /* Refuses ids behind the first n_before that are special, but for the unknown token.  Added tokens
@@ -53,18 +52,28 @@ static int encode_word(struct encoding *e, const char *word, size_t n) {
     uint32_t *ids = e->out->ids + e->out->n;
     size_t n_ids = symbols_write(&tokenizer->symbols, word, n, ids);
     rc = bpe_merge(&tokenizer->bpe, &e->scratch, ids, &n_ids);
-    return rc ? rc : extend(e, n_ids);
+    return rc ? rc : encoding_extend(e, n_ids);
 }
 
-int encode_piece(struct encoding *e, const char *piece, size_t n) {
+/* Encodes the words of a piece.  The last one in a part of it may go on behind the part. */
+static int encode_words(struct encoding *e, size_t step, const char *piece, size_t n,
+                        enum extent extent, size_t *done) {
+    (void)step;
     const size_t n_before = e->out->n;
-    for (size_t i = 0; i < n;) {
+    size_t i = 0;
+    while (i < n && !(extent == EXTENT_FIRST && i > 0)) {
         const size_t length = symbols_cut(&e->tokenizer->symbols, piece + i, n - i);
+        if (extent == EXTENT_CERTAIN && i + length == n) break;
         const int rc = encode_word(e, piece + i, length);
         if (rc) return rc;
         i += length;
     }
+    *done = i;
     return e->trust ? check_untrusted(e, n_before) : 0;
+}
+
+int encode_piece(struct encoding *e, const char *piece, size_t n) {
+    return encode_chunks(e, e->tokenizer->pretokenizer.n_steps, piece, n, encode_words);
 }
 
 typedef int (*between_fn)(struct encoding *e, const char *text, size_t n);
@@ -134,20 +143,21 @@ static int encode(struct encoding *e, const char *text, size_t length, bool add_
 
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                      bool add_special, size_t max_ids, struct token_list *out, struct error *err) {
-    struct encoding e = {
-        .tokenizer = tokenizer, .out = out, .max_ids = max_ids, .at_start = true, .err = err};
-    return encode(&e, text, length, add_special);
+    const struct tokenizer_input input = {
+        .text = text, .length = length, .add_special = add_special};
+    return tokenizer_encode_input(tokenizer, &input, max_ids, out, err);
 }
 
-int tokenizer_encode_trusted(const struct tokenizer *tokenizer, const char *text, size_t length,
-                             const struct byte_span *trusted, size_t n_trusted, size_t max_ids,
-                             struct token_list *out, struct error *err) {
-    const struct trust trust = {trusted, n_trusted};
+int tokenizer_encode_input(const struct tokenizer *tokenizer, const struct tokenizer_input *input,
+                           size_t max_ids, struct token_list *out, struct error *err) {
+    const struct trust trust = {input->trusted, input->n_trusted};
     struct encoding e = {.tokenizer = tokenizer,
                          .out = out,
                          .max_ids = max_ids,
                          .at_start = true,
-                         .trust = &trust,
+                         .trust = input->is_trusted_in_part ? &trust : NULL,
+                         .cache = input->cache,
+                         .scope = input->scope,
                          .err = err};
-    return encode(&e, text, length, false);
+    return encode(&e, input->text, input->length, input->add_special);
 }

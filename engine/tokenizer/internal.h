@@ -5,7 +5,8 @@
  *                                             ids ◄─ windows.c, bpe.c ◄─ symbols.c ◄───┘
  *
  * load.c builds all of it from a tokenizer.json, with vocabulary.c for the tokens and their merges
- * and post_processor.c for the ids around a text.  encode.c drives it; detokenize.c turns ids back
+ * and post_processor.c for the ids around a text.  encode.c drives it, with chunks.c to look up text
+ * that was encoded before; detokenize.c turns ids back
  * into text, with what decoder.c made of each token.
  *
  * Thread: a loaded tokenizer never changes; what changes is in struct encoding, one a call.
@@ -22,6 +23,7 @@
 #include "engine/base/span.h"
 #include "engine/tokenizer/text.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/tokenizer_cache.h"
 
 struct error;
 
@@ -54,6 +56,7 @@ struct pattern {
     struct text literal;  /* the text to search for; if empty, code is used */
     pcre2_code *code;     /* the compiled pattern */
     pcre2_code *at_place; /* the same, tried at one place of the text only */
+    bool is_forward;      /* matches depend on nothing before them, and are not empty */
 };
 
 /* Parses a pattern of the file: {"String": ...} or {"Regex": ...}. */
@@ -87,6 +90,12 @@ struct match {
 };
 int match_next(struct matcher *matcher, const struct pattern *pattern, const char *text, size_t n,
                struct match *match, struct error *err);
+
+/* Does the same for a pattern that is forward, where more text may follow the n bytes: finds the
+ * next match if it is the next one whatever follows.  A match that needs many steps is not found,
+ * either. */
+void match_next_certain(struct matcher *matcher, const struct pattern *pattern, const char *text,
+                        size_t n, struct match *match);
 
 /* Parses the normalizer or the decoder Replace, by which every match in the text becomes
  * content. */
@@ -355,8 +364,10 @@ struct encoding {
     struct bpe_scratch scratch;
     struct token_list *out;
     size_t max_ids;
-    bool at_start;             /* the part being encoded begins the text */
-    const struct trust *trust; /* NULL: the whole text is trusted */
+    bool at_start;                 /* the part being encoded begins the text */
+    struct tokenizer_cache *cache; /* NULL: nothing is looked up */
+    uint64_t scope;                /* of what is looked up */
+    const struct trust *trust;     /* NULL: the whole text is trusted */
     struct error *err;
 };
 
@@ -365,6 +376,26 @@ int pretokenizer_run(struct encoding *encoding, const char *text, size_t n);
 
 /* Encodes a piece and appends its ids; in encode.c. */
 int encode_piece(struct encoding *encoding, const char *piece, size_t n);
+
+/* Extends the list by n ids that have been written behind its last; in encode.c. */
+int encoding_extend(struct encoding *encoding, size_t n);
+
+/* --- chunks.c: encoding chunk by chunk, with a cache ------------------------------------------ */
+
+/* How much of a text an encoder takes. */
+enum extent {
+    EXTENT_WHOLE,   /* all of it: the text ends here */
+    EXTENT_CERTAIN, /* the pieces that are the same whatever follows the text */
+    EXTENT_FIRST,   /* the first piece at least */
+};
+
+/* Encodes pieces from the text's beginning on and appends their ids.  *done: the bytes they have. */
+typedef int (*extent_fn)(struct encoding *encoding, size_t step, const char *text, size_t n,
+                         enum extent extent, size_t *done);
+/* Encodes a text that `step` of the pre-tokenizer gets; the step behind its last gets pieces.  An
+ * encoder that begins at any piece must make of the rest what it makes of it in the whole text. */
+int encode_chunks(struct encoding *encoding, size_t step, const char *text, size_t n,
+                  extent_fn encode);
 
 /* Grows the list so that n more ids fit; in token_list.c, like the one below.  ERR_NOMEM. */
 int token_list_reserve(struct token_list *list, size_t n);

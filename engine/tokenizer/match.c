@@ -170,6 +170,26 @@ int match_next(struct matcher *matcher, const struct pattern *pattern, const cha
     return 0;
 }
 
+void match_next_certain(struct matcher *matcher, const struct pattern *pattern, const char *text,
+                        size_t n, struct match *match) {
+    match->found = false;
+    if (match->next > n) return;
+    if (pattern->literal.n > 0) {
+        match_literal(&pattern->literal, text, n, match);
+        return;
+    }
+    pcre2_set_offset_limit(matcher->context, PCRE2_UNSET);
+    pcre2_set_match_limit(matcher->context, FEW_STEPS);
+    if (pcre2_match(pattern->code, (PCRE2_SPTR)text, n, match->next,
+                    PCRE2_NO_UTF_CHECK | PCRE2_PARTIAL_HARD, matcher->data, matcher->context) < 0)
+        return;
+    const PCRE2_SIZE *pair = pcre2_get_ovector_pointer(matcher->data);
+    if (pair[0] < match->next || pair[1] <= pair[0]) return;
+    match->begin = pair[0];
+    match->end = match->next = pair[1];
+    match->found = true;
+}
+
 int replace_parse(struct pattern **pattern, struct text *content, const json_t *component,
                   struct error *err) {
     int rc = member_append(content, component, "content", err);

@@ -44,39 +44,66 @@ static int hand_on(struct cutting *cut) {
     return run_step(cut->encoding, cut->step + 1, cut->text + cut->begin, cut->end - cut->begin);
 }
 
+/* Takes the next segment: the piece before it is handed on if this one does not join it, and so is
+ * this one's if no segment can. */
 static int take_segment(struct cutting *cut, const struct split *split, size_t begin, size_t end,
                         bool matched) {
+    const bool(*joins)[2] = JOINS[split->behavior];
+    int rc = 0;
     matched ^= split->invert;
-    if (cut->any && JOINS[split->behavior][cut->matched][matched]) {
-        cut->end = end;
-        cut->matched = matched;
-        return 0;
+    if (!cut->any || !joins[cut->matched][matched]) {
+        rc = hand_on(cut);
+        cut->begin = begin;
     }
-    const int rc = hand_on(cut);
-    cut->begin = begin;
     cut->end = end;
     cut->any = !(matched && split->behavior == SPLIT_REMOVED);
     cut->matched = matched;
+    if (rc || joins[matched][false] || joins[matched][true]) return rc;
+    rc = hand_on(cut);
+    cut->begin = end;
+    cut->any = false;
     return rc;
+}
+
+/* Takes the next match and the segments that it ends.  *found: there is one, so *taken is its end.
+ * The text behind the last one of a whole text is a segment, too. */
+static int take_match(struct cutting *cut, const struct split *split, struct match *match, size_t n,
+                      enum extent extent, size_t *taken) {
+    struct encoding *e = cut->encoding;
+    int rc = 0;
+    if (extent == EXTENT_CERTAIN)
+        match_next_certain(&e->matcher, split->pattern, cut->text, n, match);
+    else rc = match_next(&e->matcher, split->pattern, cut->text, n, match, e->err);
+    if (rc || (!match->found && extent == EXTENT_CERTAIN)) return rc;
+    const size_t until = match->found ? match->begin : n;
+    if (until > *taken) rc = take_segment(cut, split, *taken, until, false);
+    if (rc == 0 && match->found) rc = take_segment(cut, split, match->begin, match->end, true);
+    *taken = match->end;
+    return rc;
+}
+
+/* Hands on the pieces of a text, of which the last ones may be uncertain. */
+static int cut_text(struct encoding *encoding, size_t step, const char *text, size_t n,
+                    enum extent extent, size_t *done) {
+    const struct split *split = &encoding->tokenizer->pretokenizer.steps[step];
+    struct cutting cut = {.encoding = encoding, .step = step, .text = text};
+    struct match match = {0};
+    size_t taken = 0;
+    do {
+        const int rc = take_match(&cut, split, &match, n, extent, &taken);
+        if (rc) return rc;
+    } while (match.found && !(extent == EXTENT_FIRST && cut.begin > 0));
+    const bool is_whole = !match.found && extent != EXTENT_CERTAIN;
+    *done = is_whole ? n : cut.begin;
+    return is_whole ? hand_on(&cut) : 0;
 }
 
 static int split_text(struct encoding *encoding, size_t step, const char *text, size_t n) {
     const struct split *split = &encoding->tokenizer->pretokenizer.steps[step];
+    size_t done;
     if (!split->pattern) return run_step(encoding, step + 1, text, n);
-    struct cutting cut = {.encoding = encoding, .step = step, .text = text};
-    struct match match = {0};
-    size_t done = 0;
-    for (;;) {
-        int rc = match_next(&encoding->matcher, split->pattern, text, n, &match, encoding->err);
-        if (rc) return rc;
-        const size_t until = match.found ? match.begin : n;
-        if (until > done) rc = take_segment(&cut, split, done, until, false);
-        if (rc) return rc;
-        if (!match.found) return hand_on(&cut);
-        rc = take_segment(&cut, split, match.begin, match.end, true);
-        if (rc) return rc;
-        done = match.end;
-    }
+    if (!split->pattern->is_forward) return cut_text(encoding, step, text, n, EXTENT_WHOLE, &done);
+    return encode_chunks(encoding, step, text, n, cut_text);
 }
 
 /* Appends the text with its spaces as the step writes them, and with one in front if it is to begin

@@ -104,7 +104,9 @@ static bool sets_option_m(const char *pattern, size_t n, size_t i) {
     return memchr(letters, 'm', strspn(letters, "imsx-")) != NULL;
 }
 
-static int translate(struct text *out, const char *pattern, size_t n, struct error *err) {
+/* Translates a pattern.  *has_line_start tells whether it has a ^ outside a class. */
+static int translate(struct text *out, const char *pattern, size_t n, bool *has_line_start,
+                     struct error *err) {
     bool in_class = false;
     size_t class_begin = 0, open = SIZE_MAX;
     for (size_t i = 0; i < n;) {
@@ -126,6 +128,7 @@ static int translate(struct text *out, const char *pattern, size_t n, struct err
                 class_begin = i;
             }
             if (c == '{') open = i;
+            if (c == '^') *has_line_start = true;
             const char *misread = misread_interval(pattern, n, i, open);
             if (misread) return refuse_pattern(err, misread);
             if (sets_option_m(pattern, n, i)) return refuse_pattern(err, "the option m");
@@ -172,21 +175,32 @@ static int check_cost(const pcre2_code *code, const char *pattern, struct error 
     return 0;
 }
 
+/* Returns whether a match depends on nothing before it.  PCRE2 does not count ^ among what looks
+ * behind.  Whether a match may be empty depends on the match before it. */
+static bool is_forward(const pcre2_code *code, bool has_line_start) {
+    uint32_t n_behind = 0, empty = 0;
+    pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &n_behind);
+    pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &empty);
+    return !has_line_start && n_behind == 0 && !empty;
+}
+
 static int compile(struct pattern *out, const char *pattern, size_t n, struct error *err) {
     static const uint32_t one_place = PCRE2_USE_OFFSET_LIMIT | PCRE2_NO_START_OPTIMIZE;
     struct text text = {0};
+    bool has_line_start = false;
     if (n > MOST_PATTERN)
         return error_set(err, ERR_UNSUPPORTED,
                          "tokenizer.json: pattern '%.120s' has %zu bytes, more than the %d allowed",
                          pattern, n, MOST_PATTERN);
-    int rc = translate(&text, pattern, n, err);
+    int rc = translate(&text, pattern, n, &has_line_start, err);
     if (rc == 0) rc = compile_code(&out->code, &text, 0, pattern, err);
     if (rc == 0) rc = check_cost(out->code, pattern, err);
     if (rc == 0) rc = compile_code(&out->at_place, &text, one_place, pattern, err);
     free(text.data);
     if (rc) return rc;
+    out->is_forward = is_forward(out->code, has_line_start);
     /* Without the just-in-time compiler the same matches come from the interpreter, slower. */
-    pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE);
+    pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     pcre2_jit_compile(out->at_place, PCRE2_JIT_COMPLETE);
     return 0;
 }
@@ -201,6 +215,7 @@ int pattern_compile(struct pattern **out, const char *pattern, size_t n, bool li
         pattern_free(compiled);
         return rc;
     }
+    if (compiled->literal.n > 0) compiled->is_forward = true;
     *out = compiled;
     return 0;
 }

@@ -12,6 +12,7 @@
 struct byte_span;
 struct error;
 struct tokenizer;
+struct tokenizer_cache;
 
 /* Growable array of ids; zero-initialise, free(ids) when done. */
 struct token_list {
@@ -32,13 +33,25 @@ uint32_t tokenizer_n_vocab(const struct tokenizer *tokenizer); /* highest id + 1
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                      bool add_special, size_t max_ids, struct token_list *out, struct error *err);
 
-/* Does the same without the post-processor, but recognises special tokens inside the n_trusted spans
- * only: what lies elsewhere, or only in part inside, is text.  The spans are in order and disjoint.
- * ERR_INVALID, too, if a part of the text that is not trusted is a special token by itself, which
- * only a vocabulary that merges into one allows. */
-int tokenizer_encode_trusted(const struct tokenizer *tokenizer, const char *text, size_t length,
-                             const struct byte_span *trusted, size_t n_trusted, size_t max_ids,
-                             struct token_list *out, struct error *err);
+/* A text to encode, and how. */
+struct tokenizer_input {
+    const char *text;
+    size_t length;
+    bool add_special; /* as above */
+    /* Special tokens are recognised inside the n_trusted spans only: what lies elsewhere, or only in
+     * part inside, is text.  The spans are in order and disjoint. */
+    bool is_trusted_in_part;
+    const struct byte_span *trusted;
+    size_t n_trusted;
+    /* Text that was encoded in the same scope before is looked up, with the same ids
+     * (tokenizer_cache.h).  NULL: nothing is. */
+    struct tokenizer_cache *cache;
+    uint64_t scope;
+};
+/* Does the same as tokenizer_encode().  ERR_INVALID, too, if a part of the text that is not trusted is
+ * a special token by itself, which only a vocabulary that merges into one allows. */
+int tokenizer_encode_input(const struct tokenizer *tokenizer, const struct tokenizer_input *input,
+                           size_t max_ids, struct token_list *out, struct error *err);
 
 /* Returns the bytes that a token stands for (not necessarily UTF-8), borrowed.  Returns NULL for an
  * id that does not exist. */

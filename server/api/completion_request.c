@@ -154,18 +154,21 @@ static int refuse_total(struct api_error *err) {
 
 static int tokenize_text(struct completion_request *request, struct prompt *prompt,
                          const struct tokenizer *tokenizer, const struct request_limits *limits,
-                         struct api_error *err) {
+                         struct tokenizer_cache *cache, struct api_error *err) {
     /* Counting past the context tells the client by how much the prompt is too long.  The bound
      * keeps a hostile body from costing more memory than an honest one. */
     const bool bounded = completion_request_is_bounded(request);
     const size_t max_ids = bounded ? REQUEST_MAX_COPIED_TOKENS : 16 * (size_t)limits->max_model_len;
     struct error why = {0};
-    const int rc =
-        prompt->rendered
-            ? tokenizer_encode_trusted(tokenizer, prompt->text, prompt->length, prompt->trusted,
-                                       prompt->n_trusted, max_ids, &prompt->tokens, &why)
-            : tokenizer_encode(tokenizer, prompt->text, prompt->length, request->add_special,
-                               max_ids, &prompt->tokens, &why);
+    const struct tokenizer_input input = {.text = prompt->text,
+                                          .length = prompt->length,
+                                          .add_special = !prompt->rendered && request->add_special,
+                                          .is_trusted_in_part = prompt->rendered,
+                                          .trusted = prompt->trusted,
+                                          .n_trusted = prompt->n_trusted,
+                                          .cache = cache,
+                                          .scope = request->text_scope};
+    const int rc = tokenizer_encode_input(tokenizer, &input, max_ids, &prompt->tokens, &why);
     if (rc == ERR_TOO_LONG && bounded) return refuse_total(err);
     if (rc == ERR_TOO_LONG) {
         return api_error_set(
@@ -283,14 +286,15 @@ static int check_answer_size(const struct completion_request *q, struct api_erro
                          (unsigned long long)(whole >> 20), REQUEST_MAX_ANSWER >> 20);
 }
 
-/* Tokenises the text prompts; checks: each must fit the context. */
+/* Tokenises the text prompts; runs: each must fit the context, and texts are looked up. */
 static int tokenize(struct completion_request *request, const struct tokenizer *tokenizer,
-                    const struct request_limits *limits, bool checks, struct api_error *err) {
+                    const struct request_limits *limits, bool runs, struct api_error *err) {
+    struct tokenizer_cache *cache = runs ? limits->tokenizer_cache : NULL;
     size_t total = 0;
     for (uint32_t i = 0; i < request->prompts.n; i++) {
         struct prompt *prompt = &request->prompts.items[i];
-        int rc = prompt->text ? tokenize_text(request, prompt, tokenizer, limits, err) : 0;
-        if (!rc && checks) rc = check_length(request, prompt->tokens.n, limits, err);
+        int rc = prompt->text ? tokenize_text(request, prompt, tokenizer, limits, cache, err) : 0;
+        if (!rc && runs) rc = check_length(request, prompt->tokens.n, limits, err);
         if (rc) return rc;
         total += prompt->tokens.n;
         if (total * request->best_of > REQUEST_MAX_COPIED_TOKENS) return refuse_total(err);

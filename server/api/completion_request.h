@@ -53,7 +53,8 @@ struct request_limits {
     struct speculation_choice speculation; /* of requests that do not say */
     struct salt_key salt_key;
     const struct tokenizer *tokenizer;
-    const struct chat_template *chat; /* NULL or without a template: no chats */
+    struct tokenizer_cache *tokenizer_cache; /* NULL: none */
+    const struct chat_template *chat;        /* NULL or without a template: no chats */
 };
 
 struct completion_request {
@@ -70,6 +71,7 @@ struct completion_request {
     bool stream, include_usage, continuous_usage, echo, add_special, return_token_ids;
     bool repeats;        /* the last event of a stream has the whole answer */
     uint64_t cache_salt; /* 0: none */
+    uint64_t text_scope; /* of the tokenizer's cache; set by the caller before tokenising */
     int32_t priority;
 };
 
@@ -98,7 +100,7 @@ int completion_request_read(struct completion_request *out, json_t *root,
                             struct api_error *err);
 void completion_request_fini(struct completion_request *request);
 
-/* Tokenises the text prompts, to count or to show their tokens. */
+/* Tokenises the text prompts, to count or to show their tokens.  Looks nothing up. */
 int completion_request_encode(struct completion_request *request, const struct tokenizer *tokenizer,
                               const struct request_limits *limits, struct api_error *err);
 /* Tokenises the text prompts, to run them.  Each prompt must fit the context; in a bounded request, the tokens

@@ -103,6 +103,7 @@ void completion_run(struct job *job, completion_reader read) {
                                        .token_ids = c->request.return_token_ids,
                                        .kept = c->request.return_kept,
                                        .skip_special = c->request.params.skip_special};
+    c->request.text_scope = salt_scope(&limits->salt_key, c->request.cache_salt, c->client);
     job->rc = completion_request_tokenize(&c->request, tokenizer, limits, &job->err);
     if (!job->rc && c->request.echo) job->rc = decode_prompts(c);
     if (!job->rc) job->rc = make_choices(c);

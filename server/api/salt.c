@@ -3,6 +3,14 @@
 
 #include "engine/base/siphash.h"
 
+uint64_t salt_scope(const struct salt_key *key, uint64_t cache_salt, uint64_t client) {
+    struct siphash hash;
+    siphash_init(&hash, key->words);
+    siphash_absorb(&hash, cache_salt);
+    siphash_absorb(&hash, client);
+    return siphash_end(&hash);
+}
+
 uint64_t salt_hash(const struct salt_key *key, const char *text, size_t length) {
     struct siphash state;
     siphash_init(&state, key->words);

@@ -14,6 +14,8 @@ struct salt_key {
     uint64_t words[2];
 };
 
+/* Returns the scope of what only requests of the same salt and the same client share. */
+uint64_t salt_scope(const struct salt_key *key, uint64_t cache_salt, uint64_t client);
 uint64_t salt_hash(const struct salt_key *key, const char *text, size_t length); /* never 0 */
 
 #endif

@@ -12,6 +12,7 @@
 #include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/tokenizer_cache.h"
 
 struct sequence {
     struct sequence *next;
@@ -80,18 +81,25 @@ static bool is_trusted(const struct byte_span *spans, size_t n, size_t begin, si
 }
 
 /* Makes FAKE_BOS of "<s>" where that is trusted. */
-int tokenizer_encode_trusted(const struct tokenizer *tokenizer, const char *text, size_t length,
-                             const struct byte_span *trusted, size_t n_trusted, size_t max_ids,
-                             struct token_list *out, struct error *err) {
-    (void)tokenizer;
+int tokenizer_encode_input(const struct tokenizer *tokenizer, const struct tokenizer_input *input,
+                           size_t max_ids, struct token_list *out, struct error *err) {
+    const char *text = input->text;
+    const size_t length = input->length;
     int rc = 0;
+    if (!input->is_trusted_in_part)
+        return tokenizer_encode(tokenizer, text, length, input->add_special, max_ids, out, err);
     for (size_t i = 0; i < length && !rc; i++) {
         const bool special = length - i >= 3 && memcmp(text + i, "<s>", 3) == 0 &&
-                             is_trusted(trusted, n_trusted, i, i + 3);
+                             is_trusted(input->trusted, input->n_trusted, i, i + 3);
         rc = add_id(out, special ? FAKE_BOS : (unsigned char)text[i], max_ids, err);
         if (special) i += 2;
     }
     return rc;
+}
+
+struct tokenizer_cache_stats tokenizer_cache_stats(struct tokenizer_cache *cache) {
+    (void)cache;
+    return (struct tokenizer_cache_stats){0};
 }
 
 const char *tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id, size_t *length) {
