@@ -12,6 +12,7 @@
 #include "engine/base/sizes.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
+#include "engine/tokenizer/tokenizer_cache.h"
 #include "server/api/completions.h"
 #include "server/api/job.h"
 #include "server/api/server.h"
@@ -367,6 +368,14 @@ static int settle_speculation(struct serve *s, struct error *err) {
     return error_set(err, ERR_INVALID, "--speculation suffix does not go with %s", excluded);
 }
 
+/* Creates the tokenizer's cache.  Requests that share no prefixes share no texts, either. */
+static int create_tokenizer_cache(struct serve *s, struct error *err) {
+    struct tokenizer_cache_config config = {.max_bytes = s->options->tokenizer_cache_size};
+    if (config.max_bytes == 0 || !s->options->enable_prefix_caching) return 0;
+    memcpy(config.key, s->server.info->salt_key, sizeof(config.key));
+    return tokenizer_cache_create(&s->server.limits.tokenizer_cache, &config, err);
+}
+
 static int describe_model(struct serve *s, struct error *err) {
     struct server *server = &s->server;
     int rc;
@@ -390,6 +399,7 @@ static int describe_model(struct serve *s, struct error *err) {
     memcpy(server->limits.salt_key.words, server->info->salt_key, sizeof(server->info->salt_key));
     offload_setup_rules(&server->limits.kv.offload, &s->load.offload, s->options);
     if ((rc = settle_speculation(s, err))) return rc;
+    if ((rc = create_tokenizer_cache(s, err))) return rc;
     rc = prefill_setup_rules(&server->limits.prefill, &s->load.prefill, s->options, server->info,
                              err);
     return rc ? rc : kv_rules_settle(&server->limits.kv, server->info, err);
@@ -540,6 +550,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     uv_run(&s.loop, UV_RUN_DEFAULT);
     if (s.server.engine) completions_take_events(&s.server);
     model_load_fini(&s.load);
+    tokenizer_cache_destroy(s.server.limits.tokenizer_cache);
     kv_publisher_stop(s.publisher);
     otlp_stop(s.server.otlp);
     free(s.topic);

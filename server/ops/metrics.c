@@ -8,6 +8,7 @@
 
 #include "engine/device/pages.h"
 #include "engine/engine.h"
+#include "engine/tokenizer/tokenizer_cache.h"
 #include "server/api/server.h"
 #include "server/json/buffer.h"
 #include "server/ops/metrics_text.h"
@@ -393,6 +394,25 @@ static void write_speculation(const struct metrics_text *text,
     metrics_text_values(text, values, COUNT(values));
 }
 
+static void write_tokenizer_cache(const struct metrics_text *text,
+                                  const struct tokenizer_cache_stats *cache) {
+    const struct metric_value values[] = {
+        {{"quire_tokenizer_cache_hit_bytes_total",
+          {NULL},
+          COUNTER,
+          "Bytes of prompts that were found, with their tokens, in the tokenizer's cache."},
+         (double)cache->hit_bytes},
+        {{"quire_tokenizer_cache_missed_bytes_total",
+          {NULL},
+          COUNTER,
+          "Bytes of prompts that were looked up there and not found."},
+         (double)cache->missed_bytes},
+        {{"quire_tokenizer_cache_bytes", {NULL}, GAUGE, "Memory that the tokenizer's cache takes."},
+         (double)cache->bytes},
+    };
+    metrics_text_values(text, values, COUNT(values));
+}
+
 /* The classes of status, by the first digit; 0: the client disconnected first; 1 is never sent. */
 static const char *const classes[COUNTERS_N_CLASSES] = {"gone", NULL, "2xx", "3xx", "4xx", "5xx"};
 
@@ -571,6 +591,11 @@ void metrics_write(const struct server *server, const struct engine_stats *stats
     if (stats->disk.max_bytes > 0) write_disk(&text, &stats->disk);
     write_prefill(&text, counters, &stats->sparse);
     write_speculation(&text, &stats->speculation);
+    if (server->limits.tokenizer_cache) {
+        const struct tokenizer_cache_stats cache =
+            tokenizer_cache_stats(server->limits.tokenizer_cache);
+        write_tokenizer_cache(&text, &cache);
+    }
     write_histograms(&text, stats, counters);
     write_cache_config(&text, server);
 }

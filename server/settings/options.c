@@ -138,6 +138,10 @@ static const struct option entries[] = {
             "tokenizer_config.json has]")},
     {"enable-prefix-caching",
      BOOL(enable_prefix_caching, "true", "reuse cached prefixes of prompts")},
+    {"tokenizer-cache-size",
+     BYTES(tokenizer_cache_size, 0, UINT64_MAX, "64M",
+           "most bytes of the machine's memory for texts of earlier requests and their "
+           "tokens, with K, M or G; 0: none")},
     {"batch-invariant",
      BOOL(batch_invariant, "false",
           "a request's result has the same bits whatever runs beside it; slower")},

@@ -47,6 +47,7 @@ struct options {
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
     uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
+    uint64_t tokenizer_cache_size;
     uint64_t prefill;     /* enum prefill_mode */
     uint64_t speculation; /* enum speculation_choices */
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
