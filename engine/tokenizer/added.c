@@ -44,6 +44,7 @@ void added_index(struct added_set *set) {
     for (size_t byte = 0; byte < 256; byte++) {
         set->first[byte] = i;
         while (i < set->n && (unsigned char)set->tokens[i].pattern[0] == byte) i++;
+        set->begins[byte] = i > set->first[byte];
     }
     set->first[256] = i;
 }
@@ -101,7 +102,9 @@ void added_next(const struct added_set *set, const char *text, size_t n,
                 struct added_match *match) {
     match->id = NO_TOKEN;
     if (set->n == 0) return;
-    for (size_t at = match->next; at < n;) {
+    for (size_t at = match->next;;) {
+        while (at < n && !set->begins[(unsigned char)text[at]]) at++;
+        if (at == n) return;
         const struct added_token *token =
             longest_at(set, text + at, n - at, trusted_from(match, at, n));
         if (!token) {

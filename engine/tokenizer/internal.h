@@ -140,6 +140,7 @@ struct added_set {
     struct added_token *tokens;
     size_t n, capacity;
     size_t first[257]; /* tokens[first[b]] to tokens[first[b + 1]] begin with byte b */
+    bool begins[256];  /* whether there is one */
 };
 
 int added_add(struct added_set *set, const char *pattern, size_t n, const struct added_token *like);
