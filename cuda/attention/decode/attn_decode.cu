@@ -151,7 +151,8 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
         return cudaSuccess;
     const auto encode = tensor_map_encoder();
     if (!encode) return cudaErrorNotSupported;
-    /* Dimensions: 64 columns, row, column / 64, K or V, page.  A box is a unit, K and V. */
+    /* Dimensions: 64 columns, row, column / 64, K or V, page.  A box is a unit, K and V.  L2 is not
+     * asked for more than the lines of 128 bytes: with 256 an H200 reads a tenth slower. */
     const uint32_t n_columns = 64, n_blocks = p->head_dim / 64;
     const cuuint64_t row_bytes = p->head_dim * 2, n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
     const cuuint64_t sizes[5] = {n_columns, n_rows, n_blocks, 2, n_pages};
@@ -163,7 +164,7 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
     const CUresult result =
         encode(&p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     p->use_map = result == CUDA_SUCCESS;
     return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
 }
