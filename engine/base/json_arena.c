@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_strings.h"
 
 struct json_arena {
     size_t used, size; /* bytes after this struct */
@@ -162,21 +163,37 @@ size_t json_arena_bound(const char *text, size_t length) {
            n_keys * KEY_BYTES + copied + token_buffers(longest);
 }
 
-int json_arena_load(json_t **out, const char *text, size_t length, size_t flags,
-                    json_error_t *why) {
-    const size_t size = json_arena_bound(text, length);
+/* Parses a text, or what is left of it when strings are cut out, which are put back. */
+static int parse(json_t **out, const char *text, size_t length, const struct json_strings *cut,
+                 size_t flags, json_error_t *why) {
+    size_t size = json_arena_bound(text, length);
+    if (cut) size += cut->n_bytes + cut->n * (VALUE_BYTES + STRING_BYTES);
     struct json_arena *arena = malloc(sizeof(*arena) + size);
     if (!arena) return ERR_NOMEM;
     *arena = (struct json_arena){.size = size, .n_live = 1};
     assert(!current);
     current = arena;
     json_t *root = json_loadb(text, length, flags, why);
+    const int rc = root && cut ? json_strings_restore(cut, &root) : 0;
     current = NULL;
     if (!root) {
         free(arena); /* no object is left that refers to it */
         return ERR_INVALID;
     }
     let_go(arena);
-    *out = root;
-    return 0;
+    if (rc) json_decref(root);
+    else *out = root;
+    return rc;
+}
+
+int json_arena_load(json_t **out, const char *text, size_t length, size_t flags,
+                    json_error_t *why) {
+    struct json_strings cut;
+    if (json_strings_cut(&cut, text, length)) {
+        json_error_t unused;
+        const int rc = parse(out, cut.rest, cut.n_rest, &cut, flags, &unused);
+        json_strings_fini(&cut);
+        if (rc == 0) return 0;
+    }
+    return parse(out, text, length, NULL, flags, why);
 }
