@@ -115,7 +115,7 @@ def test_what_newer_models_send(agent):
 
 def test_a_call_is_an_item_that_it_can_run(agent):
     """Codex leaves the choice to the model; this one would never call."""
-    body = turn(FIRST, tool_choice="required", temperature=1, tools=[PLAN])
+    body = turn(FIRST, tool_choice="required", tools=[PLAN])
     body["tools"][0] = {**PLAN, "parameters": {"type": "object", "additionalProperties": False,
                                                "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}}
     reply = agent.post("/v1/responses", {**body, "stream": False})
