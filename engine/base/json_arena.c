@@ -105,9 +105,8 @@ __attribute__((constructor)) static void install(void) {
 
 /* Returns the byte after the string that begins at the quote. */
 static const char *skip_string(const char *at, const char *end) {
-    for (at++; at < end && *at != '"'; at++)
-        if (*at == '\\' && at + 1 < end) at++;
-    return at < end ? at + 1 : end;
+    const char *quote = json_string_end(at + 1, end);
+    return quote ? quote + 1 : end;
 }
 
 static bool is_space(char c) {

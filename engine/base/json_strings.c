@@ -17,9 +17,8 @@ enum {
 
 #define ESCAPED_MARK "\\u0001"
 
-/* Returns the quote that ends a string that begins at `at`, NULL if none does: the first with an even
- * number of backslashes before it. */
-static const char *string_end(const char *at, const char *end) {
+/* Finds the first quote with an even number of backslashes before it. */
+const char *json_string_end(const char *at, const char *end) {
     for (const char *quote = at; (quote = memchr(quote, '"', (size_t)(end - quote))); quote++) {
         const char *run = quote;
         while (run > at && run[-1] == '\\') run--;
@@ -60,7 +59,7 @@ bool json_strings_cut(struct json_strings *cut, const char *text, size_t length)
     const char *const end = text + length, *before = text;
     *cut = (struct json_strings){.text = text};
     for (const char *at = text; (at = memchr(at, '"', (size_t)(end - at)));) {
-        const char *string = at + 1, *quote = string_end(string, end);
+        const char *string = at + 1, *quote = json_string_end(string, end);
         const size_t n = quote ? (size_t)(quote - string) : 0, n_mark = sizeof(ESCAPED_MARK) - 1;
         if (!quote || (n >= n_mark && memcmp(string, ESCAPED_MARK, n_mark) == 0)) goto leave;
         at = quote + 1;

@@ -15,6 +15,9 @@
 #include <stddef.h>
 #include <jansson.h>
 
+/* Returns the quote that ends the string whose text begins at `at`, NULL if none does before `end`. */
+const char *json_string_end(const char *at, const char *end);
+
 struct json_strings {
     const char *text; /* borrowed: the whole text */
     char *rest;       /* the short one */

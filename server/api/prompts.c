@@ -9,6 +9,7 @@
 #include "engine/base/digits.h"
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/base/json_strings.h"
 #include "engine/base/populate.h"
 #include "engine/template/template.h"
 #include "server/json/api_error.h"
@@ -241,10 +242,9 @@ static int read_token_arrays(struct prompt_reader *r, struct prompt_list *list) 
 
 static int read_text(struct prompt_reader *r, struct prompt_list *list) {
     if (peek(r) != '"') return malformed(r);
-    const char *start = r->at++;
-    while (r->at < r->end && *r->at != '"') r->at += *r->at == '\\' ? 2 : 1;
-    if (r->at >= r->end) return malformed(r);
-    r->at++;
+    const char *start = r->at, *quote = json_string_end(start + 1, r->end);
+    if (!quote) return malformed(r);
+    r->at = quote + 1;
 
     json_error_t why = {0};
     json_t *text = NULL;

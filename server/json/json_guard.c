@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/base/json_strings.h"
 #include "server/json/buffer.h"
 
 struct guard {
@@ -62,12 +63,10 @@ static int check_utf8(const char *text, size_t length, struct error *err) {
 
 /* Moves past the string that starts at the current quote. */
 static int skip_string(struct guard *g, struct error *err) {
-    const size_t start = g->at++;
-    while (g->at < g->length && g->text[g->at] != '"') g->at += g->text[g->at] == '\\' ? 2 : 1;
-    if (g->at >= g->length)
-        return error_set(err, ERR_INVALID, "invalid JSON: a string does not end");
-    g->at++;
-    g->last_string = (struct json_span){g->text + start, g->at - start};
+    const char *start = g->text + g->at, *quote = json_string_end(start + 1, g->text + g->length);
+    if (!quote) return error_set(err, ERR_INVALID, "invalid JSON: a string does not end");
+    g->at = (size_t)(quote + 1 - g->text);
+    g->last_string = (struct json_span){start, (size_t)(quote + 1 - start)};
     return 0;
 }
 
