@@ -83,9 +83,9 @@ void json_strings_fini(struct json_strings *cut) {
 
 /* ---- decoding ---- */
 
-/* What the bytes of a string are like. */
+/* The least of a string's bytes, and the bits that any of them has. */
 struct survey {
-    uint8_t lowest, any; /* the least byte, and all of them together */
+    uint8_t lowest, any;
 };
 
 static void survey_bytes(struct survey *survey, const char *text, size_t n) {

@@ -35,19 +35,9 @@ static size_t chunk_length(const struct tokenizer_cache *cache, const char *text
     return length > 0 ? length : n;
 }
 
-/* Returns whether ids from n_before on are special, but for the unknown token.  Such text is not
- * inserted: a hit needs no check whether the text is trusted. */
-static bool has_special(const struct encoding *e, size_t n_before) {
-    const struct tokenizer *tokenizer = e->tokenizer;
-    for (size_t i = n_before; i < e->out->n; i++) {
-        const uint32_t id = e->out->ids[i];
-        if (tokenizer->tokens[id].special && id != tokenizer->symbols.unknown) return true;
-    }
-    return false;
-}
-
 /* Encodes a chunk that was not found, without looking up its parts, and inserts it.  One of which
- * little is certain would cost more memory than it saves time. */
+ * little is certain would cost more memory than it saves time.  One with a special token is not
+ * inserted: so a hit needs no check whether the text is trusted. */
 static int encode_missed(struct encoding *e, const struct tokenizer_cache_key *key,
                          extent_fn encode, size_t *done) {
     struct tokenizer_cache *cache = e->cache;
@@ -56,7 +46,8 @@ static int encode_missed(struct encoding *e, const struct tokenizer_cache_key *k
     const int rc =
         encode(e, key->step, key->bytes, key->n, key->ends ? EXTENT_WHOLE : EXTENT_CERTAIN, done);
     e->cache = cache;
-    if (rc || *done < key->n / 2 || *done == 0 || has_special(e, n_before)) return rc;
+    if (rc || *done < key->n / 2 || *done == 0 || encoding_find_special(e, n_before) != NO_TOKEN)
+        return rc;
     const struct tokenizer_cache_hit value = {.n_ids = e->out->n - n_before, .n_done = *done};
     tokenizer_cache_insert(cache, key, e->out->ids + n_before, &value);
     return 0;

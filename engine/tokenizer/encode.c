@@ -26,17 +26,21 @@ static int append(struct encoding *e, const uint32_t *ids, size_t n) {
     return encoding_extend(e, n);
 }
 
-/* Refuses ids behind the first n_before that are special, but for the unknown token.  Added tokens
- * have been taken out of the text before, so only a vocabulary with such merges comes to this. */
-static int check_untrusted(const struct encoding *e, size_t n_before) {
+uint32_t encoding_find_special(const struct encoding *e, size_t n_before) {
     const struct tokenizer *tokenizer = e->tokenizer;
     for (size_t i = n_before; i < e->out->n; i++) {
         const uint32_t id = e->out->ids[i];
-        if (tokenizer->tokens[id].special && id != tokenizer->symbols.unknown)
-            return error_set(e->err, ERR_INVALID, "the text must not hold the special token %u",
-                             id);
+        if (tokenizer->tokens[id].special && id != tokenizer->symbols.unknown) return id;
     }
-    return 0;
+    return NO_TOKEN;
+}
+
+/* Refuses special ids behind the first n_before.  Added tokens have been taken out of the text
+ * before, so only a vocabulary with such merges comes to this. */
+static int check_untrusted(const struct encoding *e, size_t n_before) {
+    const uint32_t id = encoding_find_special(e, n_before);
+    if (id == NO_TOKEN) return 0;
+    return error_set(e->err, ERR_INVALID, "the text must not hold the special token %u", id);
 }
 
 /* Encodes a piece, or a part of it between two cuts. */

@@ -380,6 +380,9 @@ int encode_piece(struct encoding *encoding, const char *piece, size_t n);
 
 /* Extends the list by n ids that have been written behind its last; in encode.c. */
 int encoding_extend(struct encoding *encoding, size_t n);
+/* Returns the first id behind the first n_before that is special, but for the unknown token; NO_TOKEN:
+ * there is none. */
+uint32_t encoding_find_special(const struct encoding *e, size_t n_before);
 
 /* --- chunks.c: encoding chunk by chunk, with a cache ------------------------------------------ */
 

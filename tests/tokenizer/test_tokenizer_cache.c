@@ -19,6 +19,7 @@
 #include "engine/base/json_arena.h"
 #include "engine/base/span.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/tokenizer/family_names.h"
 
 enum { MOST_TEXT = 2048, N_ROUNDS = 60, N_PATTERN_ROUNDS = 12, SMALL_CACHE = 24 << 10 };
 
@@ -84,7 +85,7 @@ struct sample {
     size_t n;
 };
 
-/* What texts are made of. */
+/* The pieces that texts are made of. */
 struct alphabet {
     const char *const *fragments;
     uint32_t n;
@@ -202,19 +203,12 @@ static void large_tokenizers_agree(void **unused) {
 
 static void families_agree(void **unused) {
     (void)unused;
-    static const char *const NAMES[] = {"llama-2", "llama-2-normalized",
-                                        "llama-3", "yi",
-                                        "mistral", "mistral-tekken",
-                                        "qwen",    "phi-3",
-                                        "glm-4",   "gemma",
-                                        "phrases", "unknown",
-                                        "partial"};
-    for (size_t i = 0; i < sizeof(NAMES) / sizeof(*NAMES); i++) {
+    for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++) {
         char path[512];
-        snprintf(path, sizeof(path), DATA_DIR "/families/%s.json", NAMES[i]);
+        snprintf(path, sizeof(path), DATA_DIR "/families/%s.json", FAMILIES[i]);
         json_t *root = load_json(path);
-        struct tokenizer *tokenizer = load(json_object_get(root, "tokenizer"), NAMES[i]);
-        assert_true(check_tokenizer(NAMES[i], tokenizer, &many, N_ROUNDS) > 0);
+        struct tokenizer *tokenizer = load(json_object_get(root, "tokenizer"), FAMILIES[i]);
+        assert_true(check_tokenizer(FAMILIES[i], tokenizer, &many, N_ROUNDS) > 0);
         tokenizer_destroy(tokenizer);
         json_decref(root);
     }

@@ -18,16 +18,9 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/tokenizer/family_names.h"
 
 enum { N_RANDOM = 1500, HASH_DIGITS = 6 };
-
-static const char *const FAMILIES[] = {"llama-2", "llama-2-normalized",
-                                       "llama-3", "yi",
-                                       "mistral", "mistral-tekken",
-                                       "qwen",    "phi-3",
-                                       "glm-4",   "gemma",
-                                       "phrases", "unknown",
-                                       "partial"};
 
 struct family {
     const char *name;
