@@ -4,112 +4,117 @@
 #include <stdbool.h>
 
 #ifdef __x86_64__
-#include <smmintrin.h>
+#include <immintrin.h>
 
-enum { WORD = 8, PER_ROUND = 4 };
+enum { PER_ROUND = 8, MOST_DIGITS = 8 };
 
-/* Findings about all numbers of a block, for are_right(). */
-struct findings {
-    __m128i highest; /* bytes: of all digits */
-    __m128i zeros;   /* bytes that are not 0: leading zeros */
-    __m128i most;    /* numbers */
-    uint8_t lengths; /* bits of all numbers of digits, less 1 */
+#define WITH_VECTORS __attribute__((target("avx2,bmi")))
+#define EACH_BYTE(value) ((value)*UINT64_C(0x0101010101010101))
+
+/* What the bytes of a block are: a bit for each, the lowest for the first. */
+struct byte_sets {
+    uint64_t digits, zeros, commas, spaces;
 };
 
-/* A number's digits are the last bytes of a word, and behind a mask of so many bytes.  The length of
- * what is no number may be anything: its lowest four bits find a mask, too. */
-static const uint64_t last_bytes[16] = {
-    0,
-    UINT64_C(0xff00000000000000),
-    UINT64_C(0xffff000000000000),
-    UINT64_C(0xffffff0000000000),
-    UINT64_C(0xffffffff00000000),
-    UINT64_C(0xffffffffff000000),
-    UINT64_C(0xffffffffffff0000),
-    UINT64_C(0xffffffffffffff00),
-    UINT64_MAX,
+/* The commas behind a round's numbers: their places in the block, a byte for each, the lowest for the
+ * first; and the last one as a bit. */
+struct commas {
+    uint64_t places, last;
 };
 
-#define WITH_VECTORS __attribute__((target("sse4.1,popcnt")))
+WITH_VECTORS static inline uint64_t bits_of(__m256i bytes) {
+    return (unsigned)_mm256_movemask_epi8(bytes);
+}
 
-/* Returns a bit for each byte of the block, the lowest for the first: whether it is c. */
-WITH_VECTORS static inline uint64_t find(const char *block, char c) {
-    uint64_t found = 0;
-    for (unsigned i = 0; i < DIGITS_BLOCK; i += 16) {
-        const __m128i bytes = _mm_loadu_si128((const __m128i *)(block + i));
-        const __m128i same = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(c));
-        found |= (uint64_t)(unsigned)_mm_movemask_epi8(same) << i;
+WITH_VECTORS static inline struct byte_sets classify(const char *block) {
+    struct byte_sets sets = {0};
+#pragma GCC unroll 2
+    for (unsigned i = 0; i < DIGITS_BLOCK; i += 32) {
+        const __m256i text = _mm256_loadu_si256((const __m256i *)(block + i)),
+                      values = _mm256_sub_epi8(text, _mm256_set1_epi8('0')),
+                      at_most_9 = _mm256_min_epu8(values, _mm256_set1_epi8(9));
+        sets.digits |= bits_of(_mm256_cmpeq_epi8(values, at_most_9)) << i;
+        sets.zeros |= bits_of(_mm256_cmpeq_epi8(values, _mm256_setzero_si256())) << i;
+        sets.commas |= bits_of(_mm256_cmpeq_epi8(text, _mm256_set1_epi8(','))) << i;
+        sets.spaces |= bits_of(_mm256_cmpeq_epi8(text, _mm256_set1_epi8(' '))) << i;
     }
-    return found;
+    return sets;
 }
 
-/* Returns the digits of two numbers, of n[0] and n[1] digits and before end[0] and end[1]. */
-WITH_VECTORS static inline __m128i two_words(const char *block, const uint8_t *end,
-                                             const uint8_t *n, struct findings *f) {
-    uint64_t words[2];
-    memcpy(&words[0], block + end[0] - WORD, WORD);
-    memcpy(&words[1], block + end[1] - WORD, WORD);
-    const __m128i text = _mm_set_epi64x((long long)words[1], (long long)words[0]);
-    const __m128i mask = _mm_set_epi64x((long long)last_bytes[n[1] > WORD ? 0 : n[1]],
-                                        (long long)last_bytes[n[0] > WORD ? 0 : n[0]]);
-    const __m128i digits = _mm_and_si128(_mm_sub_epi8(text, _mm_set1_epi8('0')), mask);
-    /* The first digit of each number that has more than one. */
-    const __m128i first = _mm_and_si128(_mm_andnot_si128(_mm_slli_epi64(mask, 8), mask),
-                                        _mm_set1_epi64x(INT64_C(0x00ffffffffffffff)));
-    f->highest = _mm_max_epu8(f->highest, digits);
-    f->zeros =
-        _mm_or_si128(f->zeros, _mm_and_si128(first, _mm_cmpeq_epi8(digits, _mm_setzero_si128())));
-    f->lengths |= (uint8_t)((n[0] - 1) | (n[1] - 1));
-    /* 2 digits in 16 bits each, then 4 in 32. */
-    return _mm_madd_epi16(_mm_maddubs_epi16(digits, _mm_set1_epi16(1 << 8 | 10)),
-                          _mm_set1_epi32(1 << 16 | 100));
-}
-
-WITH_VECTORS static inline bool are_right(const struct findings *f, uint32_t limit) {
-    const __m128i nine = _mm_set1_epi8(9), last = _mm_set1_epi32((int)(limit - 1));
-    const __m128i digits = _mm_cmpeq_epi8(_mm_max_epu8(f->highest, nine), nine),
-                  numbers = _mm_cmpeq_epi32(_mm_max_epu32(f->most, last), last);
-    return f->lengths < WORD && _mm_testz_si128(f->zeros, f->zeros) &&
-           _mm_movemask_epi8(_mm_and_si128(digits, numbers)) == 0xffff;
-}
-
-/* Reads the block's first n numbers, n a multiple of PER_ROUND, that end where ends[1], … say and begin
- * `gap` bytes behind ends[0], … */
-WITH_VECTORS static inline bool read_block(const char *block, const uint8_t *ends, unsigned n,
-                                           uint8_t gap, uint32_t limit, uint32_t *numbers) {
-    struct findings f = {0};
-    for (unsigned i = 0; i < n; i += PER_ROUND) {
-        uint8_t lengths[PER_ROUND];
-        for (unsigned k = 0; k < PER_ROUND; k++)
-            lengths[k] = (uint8_t)(ends[i + k + 1] - ends[i + k] - gap);
-        const __m128i one = two_words(block, ends + i + 1, lengths, &f),
-                      other = two_words(block, ends + i + 3, lengths + 2, &f);
-        const __m128i four =
-            _mm_madd_epi16(_mm_packus_epi32(one, other), _mm_set1_epi32(1 << 16 | 10000));
-        f.most = _mm_max_epu32(f.most, four);
-        _mm_storeu_si128((__m128i *)(numbers + i), four);
+/* Finds a round's commas; `last` is 0 if the block has fewer. */
+WITH_VECTORS static inline struct commas find_commas(uint64_t all) {
+    uint64_t places = 0, rest = all;
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < PER_ROUND; i++) {
+        all = rest;
+        places |= (_tzcnt_u64(rest) & 0x3f) << 8 * i;
+        rest = _blsr_u64(rest);
     }
-    return are_right(&f, limit);
+    return (struct commas){places, all ^ rest};
+}
+
+/* Tells whether nothing but numbers comes before the last comma, each behind a space or each behind
+ * none, and without leading zeros. */
+static inline bool is_list(const struct byte_sets *sets, uint64_t last, bool spaced) {
+    const uint64_t starts = sets->commas << 1 | 1, spaces = spaced ? starts : 0;
+    const uint64_t first_digits = starts << spaced, before_commas = sets->commas >> 1;
+    const uint64_t others = ~(sets->digits ^ (sets->commas | spaces)) | (spaces & ~sets->spaces);
+    const uint64_t wrong = first_digits & (~sets->digits | (sets->zeros & ~before_commas));
+    return ((others | wrong) & (last | (last - 1))) == 0;
+}
+
+/* Returns eight bytes from the place that byte i of `starts` names. */
+static inline long long word_at(const char *block, uint32_t starts, unsigned i) {
+    long long word;
+    memcpy(&word, block + (uint8_t)(starts >> 8 * i), sizeof(word));
+    return word;
+}
+
+WITH_VECTORS static inline __m256i four_words(const char *block, uint32_t starts) {
+    return _mm256_set_epi64x(word_at(block, starts, 3), word_at(block, starts, 2),
+                             word_at(block, starts, 1), word_at(block, starts, 0));
+}
+
+/* Returns, for each word, the number that its first four digits and that its last four are.  What
+ * follows the digits is shifted out, so that zeros come before them. */
+WITH_VECTORS static inline __m256i four_halves(__m256i words, uint32_t shifts) {
+    const __m256i shift = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128((int)shifts)),
+                  digits = _mm256_sllv_epi64(_mm256_sub_epi8(words, _mm256_set1_epi8('0')), shift),
+                  pairs = _mm256_maddubs_epi16(digits, _mm256_set1_epi16(1 << 8 | 10));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi32(1 << 16 | 100));
+}
+
+/* Reads a round of a list; false: a number has too many digits, or is too large. */
+WITH_VECTORS static inline bool read_round(const char *block, uint64_t commas, bool spaced,
+                                           uint32_t limit, uint32_t *numbers) {
+    /* No byte of these sums and differences reaches its neighbour: in a list each number begins before
+     * its comma. */
+    const uint64_t starts = (commas << 8) + EACH_BYTE(1u + spaced) - 1, lengths = commas - starts;
+    if ((lengths + EACH_BYTE(0x7f - MOST_DIGITS)) & EACH_BYTE(0x80)) return false;
+    const uint64_t shifts = EACH_BYTE(64) - 8 * lengths;
+    const __m256i low = four_halves(four_words(block, (uint32_t)starts), (uint32_t)shifts),
+                  high = four_halves(four_words(block, (uint32_t)(starts >> 32)),
+                                     (uint32_t)(shifts >> 32));
+    const __m256i mixed = _mm256_madd_epi16(_mm256_packus_epi32(low, high),
+                                            _mm256_set1_epi32(1 << 16 | 10000)),
+                  all = _mm256_permute4x64_epi64(mixed, 0xd8), /* packus takes halves in turn */
+        last = _mm256_set1_epi32((int)(limit - 1));
+    _mm256_storeu_si256((__m256i *)numbers, all);
+    return bits_of(_mm256_cmpeq_epi32(_mm256_max_epu32(all, last), last)) == UINT32_MAX;
 }
 
 WITH_VECTORS static size_t by_vectors(const char **text, const char *end, uint32_t limit,
                                       uint32_t *numbers, size_t space) {
     const char *at = *text;
     size_t n_read = 0;
-    uint8_t gap = 0;
-    while (end - at > DIGITS_BLOCK && space - n_read >= DIGITS_BLOCK) {
-        uint64_t commas = find(at, ',');
-        unsigned n = (unsigned)__builtin_popcountll(commas) / PER_ROUND * PER_ROUND;
-        if (n == 0) break;
-        if (gap == 0) gap = at[__builtin_ctzll(commas) + 1] == ' ' ? 2 : 1;
-        if (gap == 2 && ((commas << 1 & ~find(at, ' ')) || (commas >> 63 && at[64] != ' '))) break;
-        uint8_t ends[DIGITS_BLOCK + 1];
-        ends[0] = (uint8_t)-gap;
-        for (unsigned i = 1; i <= n; i++, commas &= commas - 1)
-            ends[i] = (uint8_t)__builtin_ctzll(commas);
-        if (!read_block(at, ends, n, gap, limit, numbers + n_read)) break;
-        n_read += n;
-        at += ends[n] + gap;
+    const bool spaced = at < end && *at == ' ';
+    while (end - at >= DIGITS_BLOCK + MOST_DIGITS && space - n_read >= PER_ROUND) {
+        const struct byte_sets sets = classify(at);
+        const struct commas commas = find_commas(sets.commas);
+        if (!commas.last || !is_list(&sets, commas.last, spaced)) break;
+        if (!read_round(at, commas.places, spaced, limit, numbers + n_read)) break;
+        n_read += PER_ROUND;
+        at += (commas.places >> 56) + 1;
     }
     *text = at;
     return n_read;
@@ -119,7 +124,7 @@ WITH_VECTORS static size_t by_vectors(const char **text, const char *end, uint32
 size_t digits_read_blocks(const char **text, const char *end, uint32_t limit, uint32_t *numbers,
                           size_t space) {
 #ifdef __x86_64__
-    if (limit > 0 && __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("popcnt"))
+    if (limit > 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi"))
         return by_vectors(text, end, limit, numbers, space);
 #endif
     (void)text, (void)end, (void)limit, (void)numbers, (void)space;

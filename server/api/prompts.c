@@ -10,13 +10,12 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/json_strings.h"
-#include "engine/base/populate.h"
 #include "engine/template/template.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
 
 struct prompt_reader {
-    const char *start, *at, *end;
+    const char *at, *end;
     uint32_t n_vocab;
     size_t n_tokens; /* over all prompts */
     const char *param;
@@ -117,29 +116,25 @@ static int grow_tokens(struct prompt_reader *r, struct token_list *tokens) {
     return 0;
 }
 
-/* Returns how many elements the rest of the array has at most: its commas, and one.  Compilers turn
- * the loop over a block into vector instructions. */
-static size_t most_elements(const struct prompt_reader *r) {
-    enum { BLOCK = 128 };
-    const char *at = r->at;
-    size_t n = 1;
-    for (; r->end - at >= BLOCK; at += BLOCK) {
-        uint8_t n_commas = 0;
-        for (size_t i = 0; i < BLOCK; i++) n_commas += at[i] == ',';
-        n += n_commas;
-    }
-    for (; at < r->end; at++) n += *at == ',';
-    return n;
-}
-
-/* Makes space for the only list of tokens, and for what the engine appends to it. */
+/* Makes space for the only list of tokens, each of which has at least a digit and a comma, and for
+ * what the engine appends to it. */
 static int reserve_tokens(struct prompt_reader *r, struct token_list *tokens) {
-    const size_t n = most_elements(r), most = n < PROMPTS_MAX_TOKENS ? n : PROMPTS_MAX_TOKENS;
+    const size_t n = (size_t)(r->end - r->at) / 2 + 1,
+                 most = n < PROMPTS_MAX_TOKENS ? n : PROMPTS_MAX_TOKENS;
     tokens->ids = malloc((most + PROMPT_SPARE_TOKENS) * sizeof(*tokens->ids));
     if (!tokens->ids) return no_memory(r->err);
     tokens->capacity = most + PROMPT_SPARE_TOKENS;
-    populate(tokens->ids, most * sizeof(*tokens->ids));
     return 0;
+}
+
+/* Gives space back that has not been touched. */
+static void trim_tokens(struct token_list *tokens) {
+    const size_t capacity = tokens->n + PROMPT_SPARE_TOKENS;
+    uint32_t *ids =
+        capacity < tokens->capacity ? realloc(tokens->ids, capacity * sizeof(*tokens->ids)) : NULL;
+    if (!ids) return;
+    tokens->ids = ids;
+    tokens->capacity = capacity;
 }
 
 static int append_token(struct prompt_reader *r, struct token_list *tokens, uint32_t id) {
@@ -180,8 +175,6 @@ static int read_token(struct prompt_reader *r, struct token_list *tokens) {
 /* Does the same as read_plain_tokens() for as many tokens as vector instructions can read. */
 static void read_blocks(struct prompt_reader *r, struct token_list *tokens) {
     const size_t left = PROMPTS_MAX_TOKENS - r->n_tokens, space = tokens->capacity - tokens->n;
-    peek(r);
-    if (r->at - r->start < DIGITS_BEFORE) return;
     const size_t n = digits_read_blocks(&r->at, r->end, r->n_vocab, tokens->ids + tokens->n,
                                         left < space ? left : space);
     r->n_tokens += n;
@@ -214,10 +207,9 @@ static void read_plain_tokens(struct prompt_reader *r, struct token_list *tokens
 static int read_tokens(struct prompt_reader *r, struct token_list *tokens) {
     if (peek(r) == ']')
         return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);
-    enum { N_FIRST = DIGITS_BEFORE / 2 }; /* so many tokens have that many bytes */
     int rc;
     do {
-        if (tokens->n >= N_FIRST) {
+        if (tokens->n > 0) { /* behind a comma */
             read_blocks(r, tokens);
             read_plain_tokens(r, tokens);
         }
@@ -271,8 +263,7 @@ static int read_texts(struct prompt_reader *r, struct prompt_list *list) {
 
 int prompt_list_read(struct prompt_list *list, const struct json_span *array, uint32_t n_vocab,
                      const char *param, struct api_error *err) {
-    struct prompt_reader r = {.start = array->start,
-                              .at = array->start + 1,
+    struct prompt_reader r = {.at = array->start + 1,
                               .end = array->start + array->length,
                               .n_vocab = n_vocab,
                               .param = param,
@@ -286,6 +277,7 @@ int prompt_list_read(struct prompt_list *list, const struct json_span *array, ui
         rc = add_prompt(list, &prompt, param, err);
         if (!rc) rc = reserve_tokens(&r, &prompt->tokens);
         if (!rc) rc = read_tokens(&r, &prompt->tokens);
+        if (!rc) trim_tokens(&prompt->tokens);
     }
     }
     if (rc) return rc;

@@ -21,14 +21,16 @@ struct guard {
     bool bulk_next;               /* the scan has just passed the bulk member's colon */
     bool in_bulk;
     size_t bulk_start;
+    size_t n_valid; /* bytes at the beginning that are known to be UTF-8 */
 };
 
-/* Bytes that are tested at once, by loops that compilers turn into vector instructions. */
-enum { BLOCK = 32 };
+/* Bytes that are tested at once, by loops that compilers turn into vector instructions.  What a loop
+ * has found costs about as much to look at as sixteen bytes, so a long block suits long runs. */
+enum { BLOCK = 32, LONG_BLOCK = 128 };
 
-static bool block_is_ascii(const char *text) {
+static inline bool is_ascii(const char *text, size_t length) {
     uint8_t any = 0;
-    for (size_t i = 0; i < BLOCK; i++) any |= (uint8_t)text[i];
+    for (size_t i = 0; i < length; i++) any |= (uint8_t)text[i];
     return any < 0x80;
 }
 
@@ -37,7 +39,7 @@ static bool block_is_ascii(const char *text) {
  * reductions, since one over both tests becomes a branch for each byte. */
 static bool block_is_numbers(const char *text) {
     uint8_t highest = 0, quotes = 0;
-    for (size_t i = 0; i < BLOCK; i++) {
+    for (size_t i = 0; i < LONG_BLOCK; i++) {
         const uint8_t place = (uint8_t)(text[i] - 1); /* NUL comes last */
         highest = place > highest ? place : highest;
         quotes |= text[i] == '"';
@@ -48,16 +50,22 @@ static bool block_is_numbers(const char *text) {
 /* Returns how many bytes at the beginning are ASCII, in whole blocks. */
 static size_t count_ascii(const char *text, size_t length) {
     size_t n = 0;
-    while (n + BLOCK <= length && block_is_ascii(text + n)) n += BLOCK;
+    while (n + BLOCK <= length && is_ascii(text + n, BLOCK)) {
+        n += BLOCK;
+        while (n + LONG_BLOCK <= length && is_ascii(text + n, LONG_BLOCK)) n += LONG_BLOCK;
+    }
     return n;
 }
 
-static int check_utf8(const char *text, size_t length, struct error *err) {
-    for (size_t i = count_ascii(text, length); i < length; i += count_ascii(text + i, length - i)) {
-        const size_t n = utf8_character(text + i, length - i);
+/* Checks the bytes up to `end` that have not been checked. */
+static int check_utf8(struct guard *g, size_t end, struct error *err) {
+    const char *text = g->text;
+    for (size_t i = g->n_valid; (i += count_ascii(text + i, end - i)) < end;) {
+        const size_t n = utf8_character(text + i, end - i);
         if (n == 0) return error_set(err, ERR_INVALID, "the body is not valid UTF-8 (byte %zu)", i);
         i += n;
     }
+    g->n_valid = end;
     return 0;
 }
 
@@ -159,20 +167,27 @@ static int scan_character(struct guard *g, struct error *err) {
     return rc;
 }
 
-/* Moves past numbers of the bulk member, of which nothing is counted. */
-static void skip_numbers(struct guard *g) {
-    while (g->at + BLOCK <= g->length && block_is_numbers(g->text + g->at)) g->at += BLOCK;
+/* Moves past numbers of the bulk member, of which nothing is counted, and whose bytes are ASCII. */
+static int skip_numbers(struct guard *g, struct error *err) {
+    const size_t first = g->at;
+    while (g->at + LONG_BLOCK <= g->length && block_is_numbers(g->text + g->at))
+        g->at += LONG_BLOCK;
+    if (g->at == first) return 0;
+    const int rc = check_utf8(g, first, err);
+    g->n_valid = g->at;
+    return rc;
 }
 
 int json_guard_scan(const char *text, size_t length, const char *bulk_key, struct json_span *bulk,
                     struct error *err) {
     struct guard g = {.text = text, .length = length, .bulk_key = bulk_key, .bulk = bulk};
     *bulk = (struct json_span){0};
-    int rc = check_utf8(text, length, err);
+    int rc = 0;
     while (!rc && g.at < length) {
         rc = scan_character(&g, err);
-        if (g.in_bulk) skip_numbers(&g);
+        if (!rc && g.in_bulk) rc = skip_numbers(&g, err);
     }
+    if (!rc) rc = check_utf8(&g, length, err);
     if (rc) return rc;
     if (g.depth) return error_set(err, ERR_INVALID, "invalid JSON: the body ends inside a value");
     return 0;
