@@ -359,7 +359,8 @@ int kv_suspend(struct kv_sequence *kv, struct error *err) {
         if ((*kind)->suspended) (*kind)->suspended(kv);
     const bool saves = is_unique(kv) && !kv->matched;
     if (kv->matched) sequence_state_unmatch(kv);
-    const int code = saves ? kv_save(kv, err) : kv_swap_out(kv, err);
+    int code = sequence_state_return(kv, err);
+    if (!code) code = saves ? kv_save(kv, err) : kv_swap_out(kv, err);
     if (saves) kv_give_back_saved(kv);
     else give_back(kv);
     return code;

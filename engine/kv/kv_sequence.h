@@ -97,6 +97,8 @@ struct kv_sequence {
     /* sequence_state.c: */
     uint64_t name;            /* a hash of all that decides the prompt's last state; 0: unknown */
     struct kv_state *matched; /* from which the sequence is about to go on; or NULL */
+    /* Whose pages it has, until its first step has been submitted; or NULL. */
+    struct kv_state *borrowed;
     /* The sequence's own states, or NULL: before its prompt's last token, not published yet; and at
      * its end, empty until then. */
     struct kv_state *coming, *ending;

@@ -9,6 +9,7 @@
 
 #include "engine/kv/kv_space.h"
 
+struct error;
 struct kv_sequence;
 
 /* Returns the larger of twice the capacity and `need`. */
@@ -17,6 +18,10 @@ uint32_t kv_grown(uint32_t capacity, uint32_t need);
 int kv_list_grow(struct page_list *list, uint32_t n_pages);
 /* Gives back all but the list's first n_pages pages.  Places without a page stay out of it. */
 void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages);
+/* Copies what the first n pages of every layer's list hold to those of the other lists; both are
+ * [space->n_layers].  ERR_DEVICE. */
+int kv_lists_copy(const struct kv_space *space, const struct page_list *from,
+                  const struct page_list *to, uint32_t n, struct error *err);
 
 /* ---- all lists of a sequence ---- */
 

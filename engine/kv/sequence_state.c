@@ -17,9 +17,6 @@
 #include "engine/kv/state_cache.h"
 #include "engine/kv/swap.h"
 
-/* Pages that one operation copies: as many as a kernel's parameters can name on a GPU. */
-enum { COPIED_TOGETHER = 500 };
-
 /* Returns the sequence's kind if its states are cached, or NULL.  All layers are then of it.  A
  * layer-major prompt is read from its beginning, and has no moment before its last token. */
 static const struct kv_kind *kind_of(const struct kv_sequence *kv) {
@@ -103,25 +100,6 @@ void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t 
     forget_if_short(kv);
 }
 
-/* Copies the first n pages of every layer's list.  Pages of many layers go into one operation, because
- * each takes a GPU some microseconds beside the bytes. */
-static int copy_lists(const struct kv_space *space, const struct page_list *from,
-                      const struct page_list *to, uint32_t n, struct error *err) {
-    uint32_t sources[COPIED_TOGETHER], targets[COPIED_TOGETHER], n_listed = 0;
-    int code = 0;
-    for (uint64_t i = 0, n_all = (uint64_t)n * space->n_layers; i < n_all && !code; i++) {
-        const uint64_t layer = i / n, at = i % n;
-        assert(n <= from[layer].n && n <= to[layer].n);
-        sources[n_listed] = from[layer].pages[at];
-        targets[n_listed++] = to[layer].pages[at];
-        if (n_listed < COPIED_TOGETHER && i + 1 < n_all) continue;
-        code =
-            space->be->ops->copy_pages(space->be, space->memory, sources, targets, n_listed, err);
-        n_listed = 0;
-    }
-    return code;
-}
-
 static int copy_from_blocks(struct kv_sequence *kv, const struct kv_state *state,
                             struct error *err) {
     const struct kv_space *space = kv->space;
@@ -135,11 +113,32 @@ static int copy_from_blocks(struct kv_sequence *kv, const struct kv_state *state
     return code;
 }
 
+/* Exchanges the state's pages for as many of the sequence's. */
+static void exchange_pages(struct kv_sequence *kv, struct kv_state *state) {
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        struct page_list *mine = &kv->layers[l], *its = &state->layers[l];
+        assert(its->n <= mine->n);
+        for (uint32_t i = 0; i < its->n; i++) {
+            const uint32_t page = mine->pages[i];
+            mine->pages[i] = its->pages[i];
+            its->pages[i] = page;
+        }
+    }
+}
+
+static void borrow(struct kv_sequence *kv, struct kv_state *state) {
+    exchange_pages(kv, state);
+    state->lent_to = kv->layers;
+    state->owner = &kv->borrowed;
+    kv->borrowed = state;
+}
+
 int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
-    const struct kv_state *state = kv->matched;
-    const int code = state->is_stored ? copy_from_blocks(kv, state, err)
-                                      : copy_lists(kv->space, state->layers, kv->layers,
-                                                   state->layers[0].n, err);
+    struct kv_state *state = kv->matched;
+    int code = 0;
+    if (state->is_stored) code = copy_from_blocks(kv, state, err);
+    else if (kind_of(kv)->cuts_states(kv)) borrow(kv, state);
+    else code = kv_lists_copy(kv->space, state->layers, kv->layers, state->layers[0].n, err);
     sequence_state_unmatch(kv);
     forget_if_short(kv);
     return code;
@@ -148,6 +147,10 @@ int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
 void sequence_state_unmatch(struct kv_sequence *kv) {
     state_cache_insert(kv->space->states, kv->matched);
     kv->matched = NULL;
+}
+
+int sequence_state_return(struct kv_sequence *kv, struct error *err) {
+    return kv->borrowed ? kv_state_return(kv->space, kv->borrowed, err) : 0;
 }
 
 /* ---- the state before the prompt's last token ---- */
@@ -188,7 +191,8 @@ static bool take_pages(struct kv_sequence *kv, struct kv_state *state, uint32_t 
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err) {
     struct kv_state *state = kv->coming;
     const struct kv_space *space = kv->space;
-    if (!state || state->is_cached || !is_due(kv, state)) return 0;
+    int code = sequence_state_return(kv, err);
+    if (code || !state || state->is_cached || !is_due(kv, state)) return code;
     const uint32_t n = kind_of(kv)->state_pages(kv, state->n_tokens);
     if (!take_pages(kv, state, n)) {
         forget_coming(kv);
@@ -196,7 +200,7 @@ int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, str
     }
     state->turn = kv->turn;
     state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, state->n_tokens);
-    const int code = copy_lists(space, kv->layers, state->layers, n, err);
+    code = kv_lists_copy(space, kv->layers, state->layers, n, err);
     kv_state_name(state, tokens);
     state->owner = &kv->coming;
     state_cache_insert(space->states, state);
@@ -240,6 +244,7 @@ static bool is_worth_keeping(const struct kv_sequence *kv, uint32_t n_known) {
 bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     struct kv_state *state = kv->ending;
     if (!is_worth_keeping(kv, n_tokens)) return false;
+    assert(!kv->borrowed); /* a step has been submitted since */
     const struct kv_kind *kind = kind_of(kv);
     /* A device that fails will say so in the next step, too. */
     if (kind->settle && kind->settle(kv, NULL)) return false;
@@ -257,6 +262,7 @@ bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
 }
 
 void sequence_state_release(struct kv_sequence *kv) {
+    (void)sequence_state_return(kv, NULL);
     if (kv->matched) sequence_state_unmatch(kv);
     forget_coming(kv);
     kv_state_destroy(kv->space, kv->ending);

@@ -6,7 +6,10 @@
  *                 before the prompt's last token    at the end
  *
  * A sequence goes on from the longest state that begins its text: it copies the state's pages, or
- * takes them over if there are too few for both.
+ * takes them over if there are too few for both.  Where rows only add slots until a step's end
+ * (kv_kind.cuts_states), the first token does not wait for the copy: the sequence borrows the pages
+ * and gives the state its own, and what the pages hold is copied to these behind its first step,
+ * before it evicts, or as soon as something else needs the state (kv_state.lent_to).
  *
  * The state before the prompt's last token serves those that have the same prompt: the last token
  * is computed anew, for its logits.  It is as it would be in any prompt that begins like this one.
@@ -49,16 +52,19 @@ void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32
 /* Takes the matched state's pages over, if it has pages and the sequence gets what it lacks then:
  * `missing` pages without them, of which `spare` are there.  Otherwise does nothing. */
 void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t spare);
-/* Copies the matched state into the sequence's pages.  ERR_DEVICE. */
+/* Gives the sequence what the matched state holds: copies it, or borrows the pages.  ERR_DEVICE. */
 int sequence_state_resume(struct kv_sequence *kv, struct error *err);
+/* Ends the borrowing, if there is any: before the sequence's pages lose what the state holds.
+ * ERR_DEVICE. */
+int sequence_state_return(struct kv_sequence *kv, struct error *err);
 /* Gives the matched state back. */
 void sequence_state_unmatch(struct kv_sequence *kv);
 
 /* Returns how many rows the sequence may have before it copies its state; UINT32_MAX: any
  * number. */
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
-/* Copies the state that is due after a submitted step and before its last evictions, if there are
- * pages for it.  tokens: the sequence's text, which names the state; it is copied while the device
+/* Returns borrowed pages after a submitted step and before its last evictions, and copies the state
+ * that is due then, if there are pages for it.  tokens: the sequence's text, which names the state; it is copied while the device
  * computes.  ERR_DEVICE. */
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err);
 /* Publishes what the first n_tokens tokens, which are known to be sound, have left. */

@@ -142,6 +142,20 @@ struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_s
     return NULL;
 }
 
+/* Sets what the owner has to NULL. */
+static void leave_owner(struct kv_state *state) {
+    if (state->owner) *state->owner = NULL;
+    state->owner = NULL;
+}
+
+int kv_state_return(const struct kv_space *space, struct kv_state *state, struct error *err) {
+    const struct page_list *from = state->lent_to;
+    if (!from) return 0;
+    state->lent_to = NULL;
+    leave_owner(state);
+    return kv_lists_copy(space, from, state->layers, state->layers[0].n, err);
+}
+
 static void release_pages(const struct kv_space *space, struct kv_state *state) {
     for (uint32_t l = 0; l < space->n_layers; l++) kv_list_trim(&state->layers[l], space, 0);
 }
@@ -149,6 +163,7 @@ static void release_pages(const struct kv_space *space, struct kv_state *state) 
 void kv_state_destroy(const struct kv_space *space, struct kv_state *state) {
     if (!state) return;
     assert(!state->is_cached);
+    leave_owner(state);
     if (state->layers) release_pages(space, state);
     if (state->is_stored) page_pool_release(space->blocks, state->blocks.pages, state->blocks.n);
     for (uint32_t l = 0; state->layers && l < space->n_layers; l++) free(state->layers[l].pages);
@@ -195,19 +210,30 @@ static void remove_from_list(struct state_cache *cache, struct kv_state *state) 
     list->n_pages -= state->n_pages;
 }
 
-void state_cache_take(struct state_cache *cache, struct kv_state *state) {
+/* Removes the state, which may be lent, from the cache. */
+static void take_out(struct state_cache *cache, struct kv_state *state) {
     assert(state->is_cached);
     remove_from_list(cache, state);
     if (state->is_stored) cache->n_store_blocks -= state->blocks.n;
-    if (state->owner) *state->owner = NULL;
-    state->owner = NULL;
+    leave_owner(state);
     state->is_cached = false;
     cache->n_tokens -= state->n_tokens;
     cache->n_states--;
 }
 
+/* Copies what lent pages hold.  A failed copy is no reason to drop the state: a device that fails does
+ * not read it again. */
+static void complete(struct state_cache *cache, struct kv_state *state) {
+    (void)kv_state_return(cache->space, state, NULL);
+}
+
+void state_cache_take(struct state_cache *cache, struct kv_state *state) {
+    complete(cache, state);
+    take_out(cache, state);
+}
+
 static void drop(struct state_cache *cache, struct kv_state *state) {
-    state_cache_take(cache, state);
+    take_out(cache, state);
     kv_state_destroy(cache->space, state);
 }
 
@@ -232,6 +258,7 @@ static bool describe(struct state_cache *cache, struct kv_state *state, struct d
                      struct kv_offer *out) {
     struct kv_disk *disk = cache->space->disk;
     if (!disk || !state->is_sound) return false;
+    complete(cache, state);
     *key = kv_state_disk_key(&state->key, state->tokens, state->n_tokens);
     if (state->id.kind == 0) state->id = kv_disk_id(disk, key);
     *out = (struct kv_offer){
@@ -318,7 +345,6 @@ void state_cache_insert(struct state_cache *cache, struct kv_state *state) {
         state_cache_take(cache, state);
     } else if (same) drop(cache, same);
     if (state->n_tokens > STATE_MAX_TOKENS) {
-        if (state->owner) *state->owner = NULL;
         kv_state_destroy(cache->space, state);
         return;
     }
@@ -341,8 +367,8 @@ uint64_t state_cache_oldest_stored(const struct state_cache *cache) {
     return cache->stored.oldest ? cache->stored.oldest->since : UINT64_MAX;
 }
 
-/* Copies the state's pages to host blocks, if there is space; false: there is none.  A failed copy is
- * no reason to drop the state: a device that fails does not read it again. */
+/* Copies the state's pages to host blocks, if there is space; false: there is none.  For failed copies
+ * see complete(). */
 static bool store(struct state_cache *cache, struct kv_state *state) {
     const struct kv_space *space = cache->space;
     size_t place = 0;
@@ -352,6 +378,7 @@ static bool store(struct state_cache *cache, struct kv_state *state) {
     kv_drop_stored(space, n);
     if (page_pool_take(space->blocks, state->blocks.pages, n)) return false;
     state->blocks.n = n;
+    complete(cache, state);
     for (uint32_t l = 0; l < space->n_layers; l++) {
         (void)kv_pages_out(space, state->layers[l].pages, state->layers[l].n, state->blocks.pages,
                            place, NULL);

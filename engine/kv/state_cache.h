@@ -47,7 +47,8 @@ struct kv_state_key {
 
 struct kv_state {
     struct kv_state *older, *newer; /* in the cache */
-    struct kv_state **owner;        /* NULL, or what is set to NULL when the cache drops it */
+    struct kv_state **owner; /* NULL, or what is set to NULL when the cache drops it, or gives
+                                       it away */
     struct kv_state_key key;
     uint32_t *tokens; /* owned */
     uint32_t n_tokens;
@@ -55,6 +56,9 @@ struct kv_state {
     uint32_t ends_at; /* as kv_kind.ends_at() gave it */
     /* Its pages, [n_layers], all of the same length; or host blocks that hold what they had. */
     struct page_list *layers, blocks;
+    /* NULL, or the lists of a sequence that borrows its pages, and has given it these: what the first
+     * pages of those lists hold is still to be copied here. */
+    const struct page_list *lent_to;
     uint32_t n_pages;   /* of all layers together */
     uint64_t since;     /* when it was used last */
     uint64_t stored_at; /* kv_disk_moment() of its copy to the host pool */
@@ -79,6 +83,9 @@ struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_s
                                  bool with_lists);
 /* Copies the name into the space for it. */
 void kv_state_name(struct kv_state *state, const uint32_t *tokens);
+/* Copies what its pages held when they were lent.  It does not matter whether slots have been added
+ * there.  ERR_DEVICE; the device then fails for those, too, that read the state. */
+int kv_state_return(const struct kv_space *space, struct kv_state *state, struct error *err);
 /* Gives its pages and host blocks back and frees it; it must not be cached.  NULL is allowed. */
 void kv_state_destroy(const struct kv_space *space, struct kv_state *state);
 

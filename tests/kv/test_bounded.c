@@ -176,12 +176,16 @@ static int fake_order(struct backend *be, const struct kv_pool *kv, const struct
     return device.fails ? error_set(err, ERR_DEVICE, "the cable is loose") : 0;
 }
 
-static uint32_t source_of[2000]; /* by page */
+enum { N_MANY_PAGES = 3000 };
+
+static uint32_t content_of[N_MANY_PAGES]; /* by page */
+static uint32_t n_copied;
 
 static int fake_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                            const uint32_t *to, uint32_t n, struct error *err) {
     (void)be, (void)kv, (void)err;
-    for (uint32_t i = 0; i < n; i++) source_of[to[i]] = from[i];
+    for (uint32_t i = 0; i < n; i++) content_of[to[i]] = content_of[from[i]];
+    n_copied += n;
     return 0;
 }
 
@@ -245,56 +249,139 @@ static void what_could_not_be_put_in_order_is_not_kept(void **state) {
     device.fails = false;
 }
 
-static void check_copies(const struct page_list *from, const struct page_list *to, uint32_t n) {
-    for (uint32_t l = 0; l < N_LAYERS; l++)
-        for (uint32_t i = 0; i < n; i++)
-            assert_int_equal(source_of[to[l].pages[i]], from[l].pages[i]);
+enum { N_KEPT = 200 * PAGE_TOKENS, N_PROMPT = N_KEPT + 600, N_NEXT = N_PROMPT + 10 };
+
+/* A space with the state that a prompt of N_PROMPT tokens has left: more pages than one operation
+ * copies. */
+struct states_rig {
+    struct kv_space space;
+    uint32_t left[N_LAYERS][200]; /* what the state's pages hold */
+};
+
+static uint32_t same_text[N_NEXT];
+static const struct kv_choice keeps_much = {
+    .mechanism = KV_BOUNDED, .n_recent = N_KEPT, .chunk = 512};
+
+static void start(struct states_rig *rig, struct kv_sequence *kv, uint32_t n_prompt) {
+    const struct kv_plan plan = kv_plan_make(&keeps_much, n_prompt, 1);
+    struct error err = {0};
+    assert_int_equal(kv_sequence_init(kv, &rig->space, &plan, 0), 0);
+    assert_int_equal(kv_prepare(kv, same_text), 0);
+    assert_int_equal(kv_start(kv, same_text, n_prompt, n_prompt, NULL, &err), 0);
 }
 
-/* One operation does not copy all of these pages.  Both states are copied: before the prompt's last
- * token from its sequence, and at the end to the next one. */
-static void states_are_copied_page_by_page(void **state) {
-    (void)state;
-    enum { N_KEPT = 200 * PAGE_TOKENS, N_PROMPT = N_KEPT + 600 };
-    static uint32_t prompt[N_PROMPT + 10];
-    const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = N_KEPT, .chunk = 512};
-    const struct kv_plan plan = kv_plan_make(&choice, N_PROMPT, 1),
-                         next = kv_plan_make(&choice, N_PROMPT + 10, 1);
-    struct kv_space space = {.be = &fake_backend, .n_layers = N_LAYERS};
-    struct kv_sequence a, b;
-    struct page_list left[N_LAYERS];
+static void step(struct kv_sequence *kv) {
+    const uint32_t n = kv_max_rows(kv);
     struct step_seq seq;
     struct error err = {0};
+    kv_view(kv, n, &seq);
+    kv_commit(kv, n);
+    assert_int_equal(kv_submitted(kv, same_text, NULL, &err), 0);
+}
+
+static void check_content(const struct states_rig *rig, const struct page_list *layers) {
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        for (uint32_t i = 0; i < 200; i++)
+            assert_int_equal(content_of[layers[l].pages[i]], rig->left[l][i]);
+}
+
+/* Reads the prompt, and checks the state before its last token. */
+static void begin_states(struct states_rig *rig) {
     uint32_t *tokens = calloc(N_PROMPT, sizeof(*tokens));
+    struct kv_sequence kv;
     assert_non_null(tokens);
-    assert_int_equal(page_pool_create(&space.pool, 2000, NULL), 0);
-    assert_int_equal(prefix_cache_create(&space.cache, &space, NULL), 0);
-    assert_int_equal(state_cache_create(&space.states, &space, NULL), 0);
-    assert_int_equal(kv_sequence_init(&a, &space, &plan, 0), 0);
-    assert_int_equal(kv_prepare(&a, prompt), 0);
-    assert_int_equal(kv_start(&a, prompt, N_PROMPT, N_PROMPT, NULL, &err), 0);
-    while (a.n_tokens < N_PROMPT) {
-        const uint32_t n = kv_max_rows(&a);
-        kv_view(&a, n, &seq);
-        kv_commit(&a, n);
-        assert_int_equal(kv_submitted(&a, prompt, NULL, &err), 0);
-    }
-    assert_true(a.coming && a.coming->n_pages > 3 * 200);
-    check_copies(a.layers, a.coming->layers, a.coming->layers[0].n);
-    kv_vouch(&a, N_PROMPT);
-    for (uint32_t l = 0; l < N_LAYERS; l++) left[l] = a.layers[l]; /* they become the state's */
-    assert_true(kv_keep(&a, tokens, N_PROMPT));
-    assert_int_equal(kv_sequence_init(&b, &space, &next, 0), 0);
-    assert_int_equal(kv_prepare(&b, prompt), 0);
-    assert_int_equal(kv_start(&b, prompt, N_PROMPT + 10, N_PROMPT + 10, NULL, &err), 0);
-    assert_int_equal(b.n_found, N_PROMPT);
-    check_copies(left, b.layers, 200);
-    kv_sequence_fini(&a);
-    kv_sequence_fini(&b);
-    state_cache_destroy(space.states);
-    prefix_cache_destroy(space.cache);
-    assert_int_equal(page_pool_n_free(space.pool), 2000);
-    page_pool_destroy(space.pool);
+    *rig = (struct states_rig){.space = {.be = &fake_backend, .n_layers = N_LAYERS}};
+    assert_int_equal(page_pool_create(&rig->space.pool, N_MANY_PAGES, NULL), 0);
+    assert_int_equal(prefix_cache_create(&rig->space.cache, &rig->space, NULL), 0);
+    assert_int_equal(state_cache_create(&rig->space.states, &rig->space, NULL), 0);
+    for (uint32_t i = 0; i < N_MANY_PAGES; i++) content_of[i] = i;
+    start(rig, &kv, N_PROMPT);
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        for (uint32_t i = 0; i < 200; i++) rig->left[l][i] = content_of[kv.layers[l].pages[i]];
+    while (kv.n_tokens < N_PROMPT) step(&kv);
+    assert_true(kv.coming && kv.coming->n_pages > 3 * 200);
+    check_content(rig, kv.coming->layers);
+    kv_vouch(&kv, N_PROMPT);
+    assert_true(kv_keep(&kv, tokens, N_PROMPT));
+    kv_sequence_fini(&kv);
+    n_copied = 0;
+}
+
+static void end_states(struct states_rig *rig) {
+    state_cache_destroy(rig->space.states);
+    prefix_cache_destroy(rig->space.cache);
+    assert_int_equal(page_pool_n_free(rig->space.pool), N_MANY_PAGES);
+    page_pool_destroy(rig->space.pool);
+}
+
+static void states_are_copied_behind_the_next_step(void **state) {
+    (void)state;
+    struct states_rig rig;
+    struct kv_sequence kv;
+    begin_states(&rig);
+    start(&rig, &kv, N_NEXT);
+    const struct kv_state *borrowed = kv.borrowed;
+    assert_non_null(borrowed);
+    assert_int_equal(kv.n_found, N_PROMPT);
+    assert_int_equal(n_copied, 0);
+    check_content(&rig, kv.layers);
+    step(&kv);
+    assert_null(kv.borrowed);
+    assert_int_equal(n_copied, borrowed->n_pages);
+    check_content(&rig, borrowed->layers);
+    step(&kv);
+    assert_int_equal(n_copied, borrowed->n_pages);
+    kv_sequence_fini(&kv);
+    end_states(&rig);
+}
+
+/* The second sequence finds it, and borrows it in its turn. */
+static void a_lent_state_is_copied_for_others(void **state) {
+    (void)state;
+    struct states_rig rig;
+    struct kv_sequence one, other;
+    begin_states(&rig);
+    start(&rig, &one, N_NEXT);
+    start(&rig, &other, N_NEXT);
+    assert_int_equal(other.n_found, N_PROMPT);
+    assert_null(one.borrowed);
+    assert_non_null(other.borrowed);
+    check_content(&rig, one.layers);
+    check_content(&rig, other.layers);
+    kv_sequence_fini(&one);
+    kv_sequence_fini(&other);
+    end_states(&rig);
+}
+
+static void a_sequence_that_leaves_early_returns_its_state(void **state) {
+    (void)state;
+    struct states_rig rig;
+    struct kv_sequence one, other;
+    begin_states(&rig);
+    start(&rig, &one, N_NEXT);
+    kv_sequence_fini(&one);
+    start(&rig, &other, N_NEXT);
+    assert_int_equal(other.n_found, N_PROMPT);
+    check_content(&rig, other.layers);
+    kv_sequence_fini(&other);
+    end_states(&rig);
+}
+
+/* Its pages are wanted before anything was copied to them. */
+static void a_lent_state_may_be_evicted(void **state) {
+    (void)state;
+    struct states_rig rig;
+    struct kv_sequence kv;
+    begin_states(&rig);
+    start(&rig, &kv, N_NEXT);
+    while (state_cache_n_idle_pages(rig.space.states) > 0)
+        state_cache_evict_oldest(rig.space.states);
+    assert_null(kv.borrowed);
+    assert_int_equal(n_copied, 0);
+    check_content(&rig, kv.layers);
+    step(&kv);
+    kv_sequence_fini(&kv);
+    end_states(&rig);
 }
 
 /* ---- choices ---- */
@@ -446,7 +533,10 @@ int main(void) {
         cmocka_unit_test(steps_and_pages_over_a_life),
         cmocka_unit_test(a_full_cache_is_put_in_order_when_its_sequence_ends),
         cmocka_unit_test(what_could_not_be_put_in_order_is_not_kept),
-        cmocka_unit_test(states_are_copied_page_by_page),
+        cmocka_unit_test(states_are_copied_behind_the_next_step),
+        cmocka_unit_test(a_lent_state_is_copied_for_others),
+        cmocka_unit_test(a_sequence_that_leaves_early_returns_its_state),
+        cmocka_unit_test(a_lent_state_may_be_evicted),
         cmocka_unit_test(budgets_fit_the_window),
         cmocka_unit_test(impossible_choices_are_refused),
         cmocka_unit_test(positions_in_the_cache_bound_the_budget),
