@@ -206,12 +206,20 @@ static void begin(struct kv_sequence *kv) {
                    plan->layer_major ? kv_window_n_behind(kv->space, kv_plan_together(plan)) : 0);
 }
 
+/* Makes capacity for the prompt, or for what lists have that never grow. */
+static int make_lists(struct kv_sequence *kv) {
+    const struct kv_kind *const *kinds = kinds_of(kv);
+    const bool grow = kv->plan.layer_major || kinds[0]->grows || kinds[1];
+    return grow ? kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt))
+                : kv_lists_grow_to(kv, kv_lengths(kv, kv->plan.n_prompt));
+}
+
 int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     int code = 0;
     begin(kv);
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
         if ((*kind)->prepare) code = (*kind)->prepare(kv);
-    if (!code) code = kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt));
+    if (!code) code = make_lists(kv);
     if (!code) code = sequence_prefix_prepare(kv, prompt);
     return code ? code : sequence_state_prepare(kv);
 }
