@@ -395,7 +395,8 @@ static int describe_model(struct serve *s, struct error *err) {
         .long_rows = server->info->long_rows,
         .kv = s->options->kv_rules,
         .tokenizer = server->info->tokenizer,
-        .chat = &s->load.chat};
+        .chat = &s->load.chat,
+        .spare_ids = &server->spare_ids};
     memcpy(server->limits.salt_key.words, server->info->salt_key, sizeof(server->info->salt_key));
     offload_setup_rules(&server->limits.kv.offload, &s->load.offload, s->options);
     if ((rc = settle_speculation(s, err))) return rc;
@@ -551,6 +552,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (s.server.engine) completions_take_events(&s.server);
     model_load_fini(&s.load);
     tokenizer_cache_destroy(s.server.limits.tokenizer_cache);
+    spare_ids_fini(&s.server.spare_ids);
     kv_publisher_stop(s.publisher);
     otlp_stop(s.server.otlp);
     free(s.topic);

@@ -12,6 +12,10 @@ as those of a turn, or none before their own.  Last, asks --choices choices of o
 one.  --without asks each turn under a cache_salt of its own, so that nothing is found: the case in
 which the figures must be bad.
 
+Every request comes after --pause seconds, as one that a person has typed does: a device that has been
+idle takes half a millisecond longer.  Without a pause only long requests would find it idle, because
+they take the script itself longest to write.
+
 Answers go back as parts of prompts, so the tokenizer must have all ids of the model's vocabulary
 (make_bench_model.py --large-tokenizer).
 
@@ -27,6 +31,7 @@ import json
 import random
 import statistics
 import sys
+import time
 import urllib.parse
 
 from server_clock import seconds
@@ -47,6 +52,7 @@ def ask(options, prompt, salt, n_tokens=1, **parameters):
     cached, and seconds to the end."""
     url = urllib.parse.urlsplit(options.url)
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=3600)
+    time.sleep(options.pause)
     body = {"prompt": prompt, "max_tokens": n_tokens, "stream": True, "ignore_eos": True,
             "temperature": 0, "cache_salt": salt,
             "stream_options": {"include_usage": True}, "kv_policy": options.policy, **parameters}
@@ -132,6 +138,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=float, default=0.05, help="seconds before each request")
     parser.add_argument("--cpu-of", type=int, metavar="PID")
     parser.add_argument("--without", action="store_true", help="later turns find nothing")
     options = parser.parse_args()

@@ -98,7 +98,8 @@ int completion_request_check(struct request_reading *r) {
 }
 
 struct completion_request completion_request_defaults(const struct request_limits *limits) {
-    return (struct completion_request){.params = sampling_defaults(),
+    return (struct completion_request){.prompts.spare = limits->spare_ids,
+                                       .params = sampling_defaults(),
                                        .kv = limits->kv.initial,
                                        .speculation = limits->speculation,
                                        .n = 1,

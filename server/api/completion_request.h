@@ -54,6 +54,7 @@ struct request_limits {
     struct salt_key salt_key;
     const struct tokenizer *tokenizer;
     struct tokenizer_cache *tokenizer_cache; /* NULL: none */
+    struct spare_ids *spare_ids;             /* NULL: none */
     const struct chat_template *chat;        /* NULL or without a template: no chats */
 };
 

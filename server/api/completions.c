@@ -407,6 +407,8 @@ static void job_done(struct job *job) {
     c->n_live = c->n_choices;
     c->accepted = true;
     begin_answer(c);
+    if (!c->request.prompts.items[0].text)
+        spare_ids_prepare(&server->spare_ids, server->loop, c->n_prompt);
 }
 
 /* Refuses a request whose key has used up its tokens of this minute. */

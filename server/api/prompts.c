@@ -10,7 +10,9 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/json_strings.h"
+#include "engine/base/populate.h"
 #include "engine/template/template.h"
+#include "server/api/spare_ids.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
 
@@ -116,14 +118,18 @@ static int grow_tokens(struct prompt_reader *r, struct token_list *tokens) {
     return 0;
 }
 
-/* Makes space for the only list of tokens, each of which has at least a digit and a comma, and for
- * what the engine appends to it. */
-static int reserve_tokens(struct prompt_reader *r, struct token_list *tokens) {
-    const size_t n = (size_t)(r->end - r->at) / 2 + 1,
+/* Makes space for the only list of tokens, and for what the engine appends to it: as a rule one has
+ * five digits and two bytes behind them, and at least it has one and a comma. */
+static int reserve_tokens(struct prompt_reader *r, struct token_list *tokens,
+                          struct spare_ids *spare) {
+    const size_t n_bytes = (size_t)(r->end - r->at), n = n_bytes / 2 + 1,
                  most = n < PROMPTS_MAX_TOKENS ? n : PROMPTS_MAX_TOKENS;
+    if (spare) tokens->ids = spare_ids_take(spare, n_bytes / 7, &tokens->capacity);
+    if (tokens->ids) return 0;
     tokens->ids = malloc((most + PROMPT_SPARE_TOKENS) * sizeof(*tokens->ids));
     if (!tokens->ids) return no_memory(r->err);
     tokens->capacity = most + PROMPT_SPARE_TOKENS;
+    populate(tokens->ids, n_bytes / 7 * sizeof(*tokens->ids));
     return 0;
 }
 
@@ -275,7 +281,7 @@ int prompt_list_read(struct prompt_list *list, const struct json_span *array, ui
     default: {
         struct prompt *prompt = NULL;
         rc = add_prompt(list, &prompt, param, err);
-        if (!rc) rc = reserve_tokens(&r, &prompt->tokens);
+        if (!rc) rc = reserve_tokens(&r, &prompt->tokens, list->spare);
         if (!rc) rc = read_tokens(&r, &prompt->tokens);
         if (!rc) trim_tokens(&prompt->tokens);
     }

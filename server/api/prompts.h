@@ -16,6 +16,7 @@
 struct api_error;
 struct byte_span;
 struct json_span;
+struct spare_ids;
 struct template_text;
 
 enum { PROMPTS_MAX = 2048, PROMPTS_MAX_TOKENS = 4 * 1024 * 1024 };
@@ -38,6 +39,7 @@ struct prompt {
 struct prompt_list {
     struct prompt *items;
     uint32_t n, capacity;
+    struct spare_ids *spare; /* which a list of ids may take; or NULL */
 };
 
 void prompt_list_fini(struct prompt_list *list);

@@ -14,6 +14,7 @@
 #include "server/api/counters.h"
 #include "server/api/job.h"
 #include "server/api/rate_limit.h"
+#include "server/api/spare_ids.h"
 #include "server/api/throughput.h"
 
 struct api_keys;
@@ -55,6 +56,7 @@ struct server {
     struct request_limits limits;
     struct counters counters;
     struct job_lanes jobs;
+    struct spare_ids spare_ids;     /* limits.spare_ids */
     struct completion *completions; /* accepted by the engine and not yet finished */
     uint32_t n_preparing;           /* completions that have not come to the engine yet */
 };
