@@ -509,7 +509,7 @@ static int launch_splits(struct cuda_backend *cuda, const struct attn_prefill_pa
     view.partial_out = static_cast<float *>(cuda->partials);
     view.partial_lse = view.partial_out + (size_t)max_splits(a) * a->split_shape.n_kv_heads *
                                               a->split_shape.block_rows * a->kv.head_dim;
-    return cuda_check(cuda, launch_attn_split(p, view, cuda->stream), "prefill attention", err);
+    return cuda_check(cuda, launch_attn_split(p, view, launch_of(cuda)), "prefill attention", err);
 }
 
 static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *args,

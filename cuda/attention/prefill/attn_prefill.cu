@@ -45,10 +45,10 @@ cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
 }
 
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
-                              cudaStream_t stream) {
-    const cudaError_t status =
-        wants_sm90(p) ? launch_attn_split_sm90(p, s, stream) : launch_attn_split_mma(p, s, stream);
-    return status == cudaSuccess ? launch_attn_split_merge(p, s, stream) : status;
+                              struct launch launch) {
+    const cudaError_t status = wants_sm90(p) ? launch_attn_split_sm90(p, s, launch.stream)
+                                             : launch_attn_split_mma(p, s, launch.stream);
+    return status == cudaSuccess ? launch_attn_split_merge(p, s, launch) : status;
 }
 
 cudaError_t attn_split_shape_of(const struct kv_pool &kv, uint32_t n_heads,

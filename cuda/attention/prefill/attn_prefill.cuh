@@ -91,7 +91,7 @@ cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_
 /* Attends the rows of the plan's items, and merges; it does not read p.items and p.n_items.  Keys
  * must be stored after RoPE. */
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
-                              cudaStream_t stream);
+                              struct launch launch);
 
 /* Describes to plans the kernel that this shape gets on the current device.  There are no plans
  * (max_blocks 0) if a group of query heads does not fit a block. */
@@ -113,7 +113,7 @@ cudaError_t launch_attn_split_mma(const struct attn_prefill_params &p,
 cudaError_t launch_attn_split_sm90(const struct attn_prefill_params &p,
                                    const struct attn_split_view &s, cudaStream_t stream);
 cudaError_t launch_attn_split_merge(const struct attn_prefill_params &p,
-                                    const struct attn_split_view &s, cudaStream_t stream);
+                                    const struct attn_split_view &s, struct launch launch);
 /* Counts the blocks of launch_attn_split_mma()'s kernel that one multiprocessor holds. */
 cudaError_t attn_split_mma_residents(const struct kv_pool &kv, int *n_blocks);
 cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,

@@ -23,6 +23,8 @@ static __global__ void __launch_bounds__(WARPS * 32)
     attn_split_merge_kernel(const __grid_constant__ struct attn_prefill_params p,
                             const __grid_constant__ struct attn_split_view s, int block_rows) {
     constexpr int VECS = (D / 4 + 31) / 32;
+    let_next_start();
+    wait_for_previous();
     const struct attn_split_item item = s.items[blockIdx.y];
     const int lane = threadIdx.x % 32, row = blockIdx.x * WARPS + threadIdx.x / 32,
               kv_head = blockIdx.z, group = p.n_heads / p.kv.n_kv_heads;
@@ -72,23 +74,23 @@ static __global__ void __launch_bounds__(WARPS * 32)
 }
 
 template <int D>
-static cudaError_t launch(const struct attn_prefill_params &p, const struct attn_split_view &s,
-                          cudaStream_t stream) {
+static cudaError_t launch_dim(const struct attn_prefill_params &p, const struct attn_split_view &s,
+                              struct launch launch) {
     const int block_rows = (int)attn_prefill_block_rows(D);
-    attn_split_merge_kernel<D><<<dim3((uint32_t)block_rows / WARPS, s.n_merges, p.kv.n_kv_heads),
-                                 WARPS * 32, 0, stream>>>(p, s, block_rows);
-    return cudaGetLastError();
+    return launch_kernel(launch, attn_split_merge_kernel<D>,
+                         dim3((uint32_t)block_rows / WARPS, s.n_merges, p.kv.n_kv_heads),
+                         WARPS * 32, 0, p, s, block_rows);
 }
 
 cudaError_t launch_attn_split_merge(const struct attn_prefill_params &p,
-                                    const struct attn_split_view &s, cudaStream_t stream) {
+                                    const struct attn_split_view &s, struct launch launch) {
     if (s.n_merges == 0) return cudaSuccess; /* an empty grid is a launch error */
     switch (p.kv.head_dim) {
-    case 64: return launch<64>(p, s, stream);
-    case 80: return launch<80>(p, s, stream);
-    case 96: return launch<96>(p, s, stream);
-    case 128: return launch<128>(p, s, stream);
-    case 256: return launch<256>(p, s, stream);
+    case 64: return launch_dim<64>(p, s, launch);
+    case 80: return launch_dim<80>(p, s, launch);
+    case 96: return launch_dim<96>(p, s, launch);
+    case 128: return launch_dim<128>(p, s, launch);
+    case 256: return launch_dim<256>(p, s, launch);
     default: return cudaErrorInvalidValue;
     }
 }

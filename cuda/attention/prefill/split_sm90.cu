@@ -48,6 +48,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                            const __grid_constant__ struct attn_split_view s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     struct sm90_plan<D> &plan = *reinterpret_cast<struct sm90_plan<D> *>(shared);
+    if (s.n_merges > 0) let_next_start(); /* the merge */
     const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0);
     const struct split_tile t = split_tile_of(p, s, blockIdx.y, blockIdx.x);
     if (t.pairs.n == 0) {

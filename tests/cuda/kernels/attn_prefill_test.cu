@@ -89,7 +89,7 @@ struct subject {
         if (!split) return sm90 ? launch_attn_prefill_sm90(p, 0) : launch_attn_prefill_mma(p, 0);
         const cudaError_t status = sm90 ? launch_attn_split_sm90(p, split->view, 0)
                                         : launch_attn_split_mma(p, split->view, 0);
-        return status == cudaSuccess ? launch_attn_split_merge(p, split->view, 0) : status;
+        return status == cudaSuccess ? launch_attn_split_merge(p, split->view, {}) : status;
     }
 };
 
