@@ -98,6 +98,13 @@ static __device__ __forceinline__ uint32_t load_shared(shared_at from) {
     return x;
 }
 
+static __device__ __forceinline__ void load_shared(uint32_t (&x)[4], shared_at from) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from.address)
+                 : "memory");
+}
+
 static __device__ __forceinline__ uint32_t load_shared_byte(shared_at from) {
     uint32_t x;
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(from.address) : "memory");

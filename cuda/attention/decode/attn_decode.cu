@@ -2,7 +2,7 @@
  *
  *   block    N_WARPS warps, a chain of the plan's tiles: up to 16 query heads of one KV head, slots
  *            [begin, end) of one sequence
- *   units    16 slots of one page; each warp reads its own, on its own    ring.cuh
+ *   units    16 or 32 slots of a page; each warp reads its own            ring.cuh
  *   unit     scores, softmax, outputs                                     unit.cuh
  *            pages of 8 bits                                              fp8.cuh
  *            scores that are saved                                        scores.cuh
@@ -10,7 +10,8 @@
  *   item     of several tiles: its partial results are merged             merge.cu
  *
  * Grid:   plan's n_blocks x N_WARPS * 32 threads.
- * Shared: N_WARPS rings.          Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes.
+ * Shared: N_WARPS rings.          Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes
+ *                                 (8 bits: 2 * n_slots * n_kv_heads * (head_dim + 1)).
  * Oracle: sums in double (tests/cuda/kernels/attn_decode_test.cu). */
 #include "cuda/attention/decode/attn_decode.cuh"
 
@@ -50,8 +51,8 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
     for (;;) {
         convert_queries<S>(&st);
         clear_results<S>(&st);
-        for (int slot = tile.begin + r.warp * ATTN_UNIT_SLOTS; slot < tile.end;
-             slot += S::N_WARPS * ATTN_UNIT_SLOTS) {
+        for (int slot = first_unit<S>(tile) + r.warp * S::UNIT_SLOTS; slot < tile.end;
+             slot += S::N_WARPS * S::UNIT_SLOTS) {
             ask_unit<S>(&ahead, p, next, r);
             /* The stage after the newest unit's holds the oldest. */
             next = next + 1 == S::N_STAGES ? 0 : next + 1;
@@ -95,24 +96,37 @@ static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream
                          S::RING_BYTES, p);
 }
 
-/* The shape that the copy engine fills: see suits_copy_engine(). */
-template <typename T, int D>
-using bulk_shape = decode_shape<T, D, 1, D == 256 ? 4 : 8, D == 64 ? 4 : 2, true>;
+static constexpr int bulk_warps(int dim, bool fp8) {
+    return fp8 || dim == 256 ? 4 : 8;
+}
 
-/* Chooses the warps and stages of the rings.  With the copy engine they take 128 KiB, one block per
- * multiprocessor.  On an H100 this was the best of 8 x 2, 8 x 3, 4 x 6, 12 x 2 (warps x stages) and
- * two blocks of 4 x 3.  Otherwise they take less than 99 KiB, all that 8.6 has. */
+static constexpr int bulk_stages(int dim, bool fp8) {
+    if (dim == 64) return 4;
+    return fp8 ? 3 : 2;
+}
+
+/* The shape that the copy engine fills: see suits_copy_engine(). */
+template <typename T, int D, bool FP8 = sizeof(T) == 1>
+using bulk_shape = decode_shape<T, D, 1, bulk_warps(D, FP8), bulk_stages(D, FP8), true>;
+
+static constexpr uint32_t BULK_CODE_SLOTS = bulk_shape<uint8_t, 128>::UNIT_SLOTS;
+
+/* Chooses the warps and stages of the rings.  With the copy engine those of 16 bits take 128 KiB, one
+ * block per multiprocessor: on an H100 the best of 8 x 2, 8 x 3, 4 x 6, 12 x 2 (warps x stages) and
+ * two blocks of 4 x 3.  Those of 8 bits take 108 KiB, two blocks of 4 x 3: there 26.5 us behind 32K
+ * tokens (32 / 8 heads of 128), where 8 x 3 takes 27.8 and 12 x 2 29.1; behind 128K, and for many
+ * sequences, they are alike.  Without the copy engine they take less than 99 KiB, all that 8.6
+ * has. */
 template <typename T, int D>
 static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     constexpr bool FP8 = sizeof(T) == 1;
     constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
     if (p.n_heads / p.n_kv_heads > 8)
         return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false>>(p, stream, n_resident);
-    if constexpr (FP8)
-        return launch_shape<decode_shape<T, D, 1, WARPS, 4, false>>(p, stream, n_resident);
-    if constexpr (D % 64 == 0 && !FP8)
+    if constexpr (D % 64 == 0)
         if (p.use_map) return launch_shape<bulk_shape<T, D>>(p, stream, n_resident);
-    return launch_shape<decode_shape<T, D, 1, WARPS, STAGES, false>>(p, stream, n_resident);
+    return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false>>(p, stream,
+                                                                               n_resident);
 }
 
 template <typename T>
@@ -141,7 +155,40 @@ static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stre
 }
 
 static bool suits_copy_engine(const attn_decode_params &p) {
-    return p.kv_dtype != DTYPE_FP8 && p.head_dim % 64 == 0 && p.n_heads / p.n_kv_heads <= 8;
+    return p.head_dim % 64 == 0 && p.n_heads / p.n_kv_heads <= 8;
+}
+
+/* Describes the pool's elements.  Dimensions: columns of a part (128 bytes of a row, or all of its
+ * 64), row, part, K or V, page.  A box is a unit, K and V. */
+static CUresult map_elements(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode_params *p,
+                             uint32_t n_pages) {
+    const uint32_t size = element_bytes(p->kv_dtype), row_bytes = p->head_dim * size,
+                   part_bytes = row_bytes < 128 ? row_bytes : 128, n_parts = row_bytes / part_bytes,
+                   part = part_bytes / size;
+    const cuuint64_t n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
+    const cuuint64_t sizes[5] = {part, n_rows, n_parts, 2, n_pages};
+    const cuuint64_t strides[4] = {row_bytes, part_bytes, n_rows * row_bytes, p->page_bytes};
+    const cuuint32_t n_slots = size == 1 ? BULK_CODE_SLOTS : (uint32_t)ATTN_UNIT_SLOTS;
+    const cuuint32_t box[5] = {part, n_slots, n_parts, 2, 1}, steps[5] = {1, 1, 1, 1, 1};
+    const CUtensorMapDataType type =
+        size == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
+    /* L2 is not asked for more than lines of 128 bytes: with 256 an H200 reads a tenth slower. */
+    return encode(&p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  part_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+/* Describes the scales behind the elements.  Dimensions: row, K or V, page.  A box is a unit's. */
+static CUresult map_scales(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode_params *p,
+                           uint32_t n_pages) {
+    const cuuint64_t n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
+    const cuuint64_t sizes[3] = {n_rows, 2, n_pages}, strides[2] = {n_rows, p->page_bytes};
+    const cuuint32_t box[3] = {BULK_CODE_SLOTS, 2, 1}, steps[3] = {1, 1, 1};
+    char *scales = static_cast<char *>(const_cast<void *>(p->pool)) + 2 * n_rows * p->head_dim;
+    return encode(&p->scales_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, scales, sizes, strides, box,
+                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
@@ -151,20 +198,8 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
         return cudaSuccess;
     const auto encode = tensor_map_encoder();
     if (!encode) return cudaErrorNotSupported;
-    /* Dimensions: 64 columns, row, column / 64, K or V, page.  A box is a unit, K and V.  L2 is not
-     * asked for more than the lines of 128 bytes: with 256 an H200 reads a tenth slower. */
-    const uint32_t n_columns = 64, n_blocks = p->head_dim / 64;
-    const cuuint64_t row_bytes = p->head_dim * 2, n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
-    const cuuint64_t sizes[5] = {n_columns, n_rows, n_blocks, 2, n_pages};
-    const cuuint64_t strides[4] = {row_bytes, n_columns * 2, n_rows * row_bytes, p->page_bytes};
-    const cuuint32_t box[5] = {n_columns, ATTN_UNIT_SLOTS, n_blocks, 2, 1},
-                     steps[5] = {1, 1, 1, 1, 1};
-    const CUtensorMapDataType type = p->kv_dtype == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    const CUresult result =
-        encode(&p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result = map_elements(encode, p, n_pages);
+    if (result == CUDA_SUCCESS && p->kv_dtype == DTYPE_FP8) result = map_scales(encode, p, n_pages);
     p->use_map = result == CUDA_SUCCESS;
     return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
 }

@@ -57,13 +57,13 @@ struct attn_decode_params {
 
     /* Filled by attn_decode_map_pool(); without it cp.async reads the pages. */
     bool use_map;
-    CUtensorMap map;
+    CUtensorMap map, scales_map; /* scales_map: with DTYPE_FP8 */
 };
 
 /* Lets the copy engine read the pool if the device and the shape allow it.  They do at compute
- * capability 9.0, head_dim 64, 128 or 256 of 16 bits, groups of up to 8; otherwise use_map becomes
- * false, which is no error.  Needs the fields from pool to head_dim.  To be called once per pool,
- * because it calls the driver. */
+ * capability 9.0, head_dim 64, 128 or 256, groups of up to 8; otherwise use_map becomes false,
+ * which is no error.  Needs the fields from pool to head_dim.  To be called once per pool, because
+ * it calls the driver. */
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages);
 
 /* Counts the blocks that are resident at once, for attn_plan_shape.n_blocks and p.n_blocks.

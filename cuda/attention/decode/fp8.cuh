@@ -1,16 +1,21 @@
 /* fp8.cuh - units of 8 bits (DTYPE_FP8) in decode attention: scores and outputs of codes.
  *
- * Such pages are copied by cp.async, and converted to f16 when they are read from shared memory.
- * One instruction converts two codes, and f16 represents every code exactly.  A slot's scale is a
- * power of two, so it multiplies the slot's scores or probabilities instead, with the same result.
+ * Codes are converted to f16 when they are read from shared memory.  One instruction converts two,
+ * and f16 represents every code exactly.  A slot's scale is a power of two, so it multiplies the
+ * slot's scores or probabilities instead, with the same result.
  *
  * Probabilities are f16 too, so they are multiplied by their scale relative to the largest that the
  * warp has met.  That largest scale is applied when outputs are handed over.
  *
+ * A byte costs more instructions than with 16 bits, so what a unit need not do is left out: the
+ * maximum that is subtracted from scores, and that largest scale, are found anew only when a unit
+ * has a larger scale, or a score that is larger by MAX_SLACK.  Most units then have nothing to
+ * reduce among lanes, and no outputs to rescale.
+ *
  * ldmatrix does not handle bytes, so dimensions are permuted:
  *
- *   K   a lane takes four in a row, from 4 (lane % 4) of 16 on, where mma has 2, and 2 more 8 after
- *       them; Q is read the same way
+ *   K   a lane takes four in a row where mma has 2, and 2 more 8 after them: code_column(); Q is
+ *       read the same way
  *   V   ldmatrix.trans transposes pairs of dimensions as if each were one: rows lane / 4 and + 8 of
  *       mma are dimensions 2 (lane / 4) and the next
  *
@@ -22,21 +27,36 @@
 #include "cuda/kv/evict.cuh"
 #include "engine/device/pages.h"
 
-/* Converts the two codes in the lower bytes to f16; exact. */
-static __device__ __forceinline__ uint32_t f16_of(uint32_t codes) {
-    const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3);
+/* In log2: a probability is up to 2^3, and times 2^12 (SCALED_ONE) it still is an f16. */
+static constexpr float MAX_SLACK = 3.0f;
+
+/* Converts two codes to f16; exact. */
+static __device__ __forceinline__ uint32_t f16_of(uint16_t codes) {
+    const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
-/* Loads a lane's keys of a 16 x 16 matrix: slots lane / 4 (registers 0, 2) and + 8, dimensions from
- * 16 k + 4 (lane % 4) on. */
+/* Converts four codes: the two in the lower bytes, and the two in the upper.  The instruction
+ * that converts takes either half of a register, but nvcc does not see that in a shift. */
+static __device__ __forceinline__ void to_f16(uint32_t codes, uint32_t &low, uint32_t &high) {
+    uint16_t lower, upper;
+    asm("mov.b32 {%0, %1}, %2;" : "=h"(lower), "=h"(upper) : "r"(codes));
+    low = f16_of(lower), high = f16_of(upper);
+}
+
+/* ---- scores ---- */
+
+/* Returns the address of a row's codes from `column` on. */
 template <class S>
-static __device__ __forceinline__ void load_codes(uint32_t (&keys)[4], uint32_t unit, int k,
-                                                  int lane) {
-    const uint32_t at = unit + lane / 4 * S::ROW_BYTES + k * 16 + lane % 4 * 4;
-    const uint32_t low = load_shared(at), high = load_shared(at + 8 * S::ROW_BYTES);
-    keys[0] = f16_of(low), keys[1] = f16_of(high);
-    keys[2] = f16_of(low >> 16), keys[3] = f16_of(high >> 16);
+static __device__ __forceinline__ uint32_t code_address(uint32_t unit, int row, int column) {
+    return chunk_address<S>(unit, row, column / 16) + column % 16;
+}
+
+/* Loads a lane's codes of one row, of CODE_STEPS steps. */
+template <class S>
+static __device__ __forceinline__ void load_codes(uint32_t (&codes)[S::CODE_STEPS], uint32_t at) {
+    if constexpr (S::CODE_STEPS == 4) load_shared(codes, at);
+    else codes[0] = load_shared(at);
 }
 
 /* Returns the ranks of a lane's two slots; 0 past the tile's end. */
@@ -51,18 +71,20 @@ static __device__ __forceinline__ uint2 ranks_of(const attn_decode_params &p, co
     return make_uint2(at < tile.end ? rank[0] : 0, at + 8 < tile.end ? rank[8] : 0);
 }
 
-/* Rotates the keys of matrix k in a lane's registers, as rotate_unit() does in shared memory.
- * `other` are the other halves of the pairs, n_freqs dimensions before or after. */
+/* Rotates the keys of step k in a lane's registers, as rotate_unit() does in shared memory.  The
+ * other halves of the pairs are n_freqs dimensions before or after. */
 template <class S>
 static __device__ __forceinline__ void rotate_codes(uint32_t (&keys)[4],
                                                     const attn_decode_params &p, uint32_t unit,
-                                                    int k, uint2 ranks, int lane) {
-    const int n = (int)p.rotations.n_freqs / ATTN_DECODE_ROTATED;
-    if (k >= 2 * n) return;
-    const bool is_first = k < n;
-    const uint32_t freq = (is_first ? k : k - n) * 16 + lane % 4 * 4;
+                                                    int row, int k, uint2 ranks, int lane) {
+    const int n = (int)p.rotations.n_freqs, column = code_column<S>(k, lane);
+    if (column >= 2 * n) return;
+    const bool is_first = column < n;
+    const int pair = is_first ? column + n : column - n;
+    const uint32_t at = code_address<S>(unit, row, pair), freq = is_first ? column : pair;
     uint32_t other[4];
-    load_codes<S>(other, unit, is_first ? k + n : k - n, lane);
+    to_f16(load_shared(at), other[0], other[2]);
+    to_f16(load_shared(at + 8 * S::PITCH), other[1], other[3]);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t rank = i % 2 ? ranks.y : ranks.x;
@@ -74,74 +96,193 @@ static __device__ __forceinline__ void rotate_codes(uint32_t (&keys)[4],
     }
 }
 
-/* Returns the scales of slots lane / 4 (x) and + 8 (y), of keys or of values. */
-template <class S>
-static __device__ __forceinline__ uint2 unit_scales(uint32_t stage, bool values, int lane) {
-    const uint32_t at = stage + 2 * S::UNIT_BYTES + values * ATTN_UNIT_SLOTS + lane / 4;
-    return make_uint2(load_shared_byte(at), load_shared_byte(at + 8));
+/* Computes what unit_scores() does, from the codes of 16 slots, without their scales. */
+template <class S, bool ROTATED>
+static __device__ __forceinline__ void multiply_codes(float (&s)[S::N_TILES][4],
+                                                      const decode_state<S> &st,
+                                                      const attn_decode_params &p, uint32_t unit,
+                                                      int row, uint2 ranks, int lane) {
+    float odd[S::N_TILES][4] = {};
+#pragma unroll
+    for (int first = 0; first < S::K_STEPS; first += S::CODE_STEPS) {
+        const uint32_t at = code_address<S>(unit, row, code_column<S>(first, lane));
+        uint32_t low[S::CODE_STEPS], high[S::CODE_STEPS];
+        load_codes<S>(low, at);
+        load_codes<S>(high, at + 8 * S::PITCH);
+#pragma unroll
+        for (int i = 0; i < S::CODE_STEPS; i++) {
+            const int k = first + i;
+            uint32_t keys[4];
+            to_f16(low[i], keys[0], keys[2]);
+            to_f16(high[i], keys[1], keys[3]);
+            if (ROTATED) rotate_codes<S>(keys, p, unit, row, k, ranks, lane);
+#pragma unroll
+            for (int n = 0; n < S::N_TILES; n++)
+                mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
 }
 
-/* Computes what unit_scores() does, from codes. */
+/* Returns the scale of a slot's key (kind 0) or value (1). */
+template <class S>
+static __device__ __forceinline__ uint32_t scale_of(uint32_t stage, int kind, int slot) {
+    return load_shared_byte(stage + 2 * S::UNIT_BYTES + kind * S::UNIT_SLOTS + slot);
+}
+
+/* Computes what unit_scores() does, of each 16 slots of a unit of codes. */
 template <class S, bool ROTATED>
-static __device__ __forceinline__ void code_scores(float (&s)[S::N_TILES][4],
+static __device__ __forceinline__ void code_scores(float (&s)[S::SLOT_TILES][S::N_TILES][4],
                                                    const decode_state<S> &st,
                                                    const attn_decode_params &p,
                                                    const attn_tile &tile, int slot, uint32_t stage,
                                                    const int32_t *table, int lane) {
-    const uint2 scales = unit_scales<S>(stage, false, lane);
-    float odd[S::N_TILES][4] = {};
-    uint2 ranks = {};
-    if (ROTATED) ranks = ranks_of<S>(p, tile, slot, table, lane);
+    /* The long code that rotates is there once. */
+#pragma unroll(ROTATED ? 1 : S::SLOT_TILES)
+    for (int m = 0; m < S::SLOT_TILES; m++) {
+        const int row = lane / 4 + m * 16;
+        const float low = fp8_factor(scale_of<S>(stage, 0, row)),
+                    high = fp8_factor(scale_of<S>(stage, 0, row + 8));
+        uint2 ranks = {};
+        if (ROTATED) ranks = ranks_of<S>(p, tile, slot + m * 16, table, lane);
+        float x[S::N_TILES][4] = {};
+        multiply_codes<S, ROTATED>(x, st, p, stage, row, ranks, lane);
 #pragma unroll
-    for (int k = 0; k < S::K_STEPS; k++) {
-        uint32_t keys[4];
-        load_codes<S>(keys, stage, k, lane);
-        if (ROTATED) rotate_codes<S>(keys, p, stage, k, ranks, lane);
-#pragma unroll
-        for (int n = 0; n < S::N_TILES; n++)
-            mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+        for (int to = 0; to < S::SLOT_TILES; to++)
+            for (int i = 0; i < S::N_TILES * 4 && to == m; i++)
+                s[to][i / 4][i % 4] = x[i / 4][i % 4] * (i % 4 < 2 ? low : high);
     }
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-        for (int i = 0; i < 4; i++)
-            s[n][i] = (s[n][i] + odd[n][i]) * fp8_factor(i < 2 ? scales.x : scales.y);
 }
 
-/* Returns the factors of a unit's probabilities, for slots lane / 4 (x) and + 8 (y).  z is the
- * factor of the outputs before the unit is added. */
+/* ---- softmax ---- */
+
+/* The scales of values: of slots lane / 4 and + 8 of each 16. */
+template <class S> struct code_scales {
+    uint32_t of[S::SLOT_TILES][2];
+    __device__ __forceinline__ code_scales(uint32_t stage, int lane) {
+#pragma unroll
+        for (int i = 0; i < 2 * S::SLOT_TILES; i++)
+            of[i / 2][i % 2] = scale_of<S>(stage, 1, lane / 4 + i * 8);
+    }
+    __device__ __forceinline__ uint32_t largest() const {
+        uint32_t x = max(of[0][0], of[0][1]);
+#pragma unroll
+        for (int m = 1; m < S::SLOT_TILES; m++) x = max(x, max(of[m][0], of[m][1]));
+        return x;
+    }
+};
+
+/* Hides a unit's slots before `first`, and from `end` on, which may have any scale. */
 template <class S>
-static __device__ __forceinline__ float3 value_factors(decode_state<S> *st, uint32_t stage,
-                                                       int n_valid, int lane) {
-    uint2 scales = unit_scales<S>(stage, true, lane);
-    if (lane / 4 >= n_valid) scales.x = 0; /* a masked slot may have any scale */
-    if (lane / 4 + 8 >= n_valid) scales.y = 0;
-    const int before = st->scale,
-              largest = max(before, __reduce_max_sync(~0u, (int)max(scales.x, scales.y)));
-    st->scale = largest;
-    return make_float3(fp8_factor(max(SCALED_ONE + (int)scales.x - largest, 0)),
-                       fp8_factor(max(SCALED_ONE + (int)scales.y - largest, 0)),
-                       fp8_factor(max(127 + before - largest, 0)));
+static __device__ __forceinline__ void hide_codes(float (&s)[S::SLOT_TILES][S::N_TILES][4],
+                                                  code_scales<S> *scales, int first, int end,
+                                                  int lane) {
+#pragma unroll
+    for (int i = 0; i < 2 * S::SLOT_TILES; i++) {
+        const int slot = lane / 4 + i * 8;
+        if (slot >= first && slot < end) continue;
+        scales->of[i / 2][i % 2] = 0;
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            s[i / 2][n][i % 2 * 2] = s[i / 2][n][i % 2 * 2 + 1] = -INFINITY;
+    }
 }
+
+/* Raises the maximum of each head to `top`, the largest of a lane's scores, and the scale of
+ * outputs to `scale`, both over all lanes; rescales sums and outputs. */
+template <class S>
+static __device__ __forceinline__ void raise_maximum(decode_state<S> *st,
+                                                     const float (&top)[S::N_TILES][2],
+                                                     uint32_t scale) {
+    const int before = st->scale;
+    st->scale = max(before, __reduce_max_sync(~0u, (int)scale));
+    const float unit = fp8_factor(max(127 + before - st->scale, 0));
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+        float factor[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            /* A unit has a slot that is not hidden, so the new maximum is finite. */
+            const float max = fmaxf(st->max[n][i], column_max(top[n][i]));
+            factor[i] = exp2_fast(st->max[n][i] - max);
+            st->max[n][i] = max;
+            st->sum[n][i] *= factor[i];
+        }
+#pragma unroll
+        for (int k = 0; k < S::K_STEPS; k++)
+            for (int i = 0; i < 4; i++) st->out[n][k][i] *= factor[i % 2] * unit;
+    }
+}
+
+/* Converts a unit's scores to probabilities (unnormalised), times their values' scales, in the
+ * layout of B. */
+template <class S>
+static __device__ __forceinline__ void soften_codes(
+    decode_state<S> *st, float (&s)[S::SLOT_TILES][S::N_TILES][4], const code_scales<S> &scales,
+    float scale_log2, uint32_t (&prob)[S::SLOT_TILES][S::N_TILES][2]) {
+    bool grows = (int)scales.largest() > st->scale;
+    float top[S::N_TILES][2];
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            top[n][i] = -INFINITY;
+#pragma unroll
+            for (int m = 0; m < S::SLOT_TILES; m++) {
+                s[m][n][i] *= scale_log2;
+                s[m][n][i + 2] *= scale_log2;
+                top[n][i] = fmaxf(top[n][i], fmaxf(s[m][n][i], s[m][n][i + 2]));
+            }
+            grows |= top[n][i] > st->max[n][i] + MAX_SLACK;
+        }
+    }
+    if (__any_sync(~0u, grows)) raise_maximum<S>(st, top, scales.largest());
+#pragma unroll
+    for (int m = 0; m < S::SLOT_TILES; m++) {
+        float factor[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            factor[i] = fp8_factor(max(SCALED_ONE + (int)scales.of[m][i] - st->scale, 0));
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++) {
+            float *const x = s[m][n];
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[i] = exp2_fast(x[i] - st->max[n][i % 2]);
+            st->sum[n][0] += x[0] + x[2];
+            st->sum[n][1] += x[1] + x[3];
+            prob[m][n][0] = transpose_8x8(pack<__half>(x[0] * factor[0], x[1] * factor[0]));
+            prob[m][n][1] = transpose_8x8(pack<__half>(x[2] * factor[1], x[3] * factor[1]));
+        }
+    }
+}
+
+/* ---- outputs ---- */
 
 /* Does what add_values() does, from codes: two matrices, 32 dimensions, at a time. */
 template <class S>
-static __device__ __forceinline__ void add_codes(decode_state<S> *st,
-                                                 const uint32_t (&prob)[S::N_TILES][2],
-                                                 uint32_t unit, int lane) {
+static __device__ __forceinline__ void add_codes(
+    decode_state<S> *st, const uint32_t (&prob)[S::SLOT_TILES][S::N_TILES][2], uint32_t unit,
+    int lane) {
 #pragma unroll
-    for (int k = 0; k < S::K_STEPS; k += 2) {
-        const int mine = min(k + lane / 16, S::K_STEPS - 1);
-        uint32_t codes[4]; /* of slots 0 - 7, 8 - 15, and the same of the next matrix */
-        load_matrix_trans(codes, unit + lane % 16 * S::ROW_BYTES + mine * 16);
+    for (int m = 0; m < S::SLOT_TILES; m++) {
+        const rows_at<S> at(unit, lane % 16 + m * 16, lane / 16);
 #pragma unroll
-        for (int j = 0; j < 2 && k + j < S::K_STEPS; j++) {
-            const uint32_t *c = codes + 2 * j;
-            const uint32_t values[4] = {
-                f16_of(__byte_perm(c[0], 0, 0x4420)), f16_of(__byte_perm(c[0], 0, 0x4431)),
-                f16_of(__byte_perm(c[1], 0, 0x4420)), f16_of(__byte_perm(c[1], 0, 0x4431))};
+        for (int k = 0; k < S::K_STEPS; k += 2) {
+            /* An odd last matrix is loaded twice. */
+            const bool is_alone = k + 1 == S::K_STEPS;
+            uint32_t codes[4]; /* of slots 0 - 7, 8 - 15, and the same of the next matrix */
+            load_matrix_trans(codes, at(k / 2) - (is_alone ? lane / 16 * 16 : 0));
 #pragma unroll
-            for (int n = 0; n < S::N_TILES; n++)
-                mma<typename S::T>(st->out[n][k + j], values, prob[n][0], prob[n][1]);
+            for (int j = 0; j < 2 && k + j < S::K_STEPS; j++) {
+                uint32_t values[4];
+                to_f16(__byte_perm(codes[2 * j], 0, 0x3120), values[0], values[1]);
+                to_f16(__byte_perm(codes[2 * j + 1], 0, 0x3120), values[2], values[3]);
+#pragma unroll
+                for (int n = 0; n < S::N_TILES; n++)
+                    mma<typename S::T>(st->out[n][k + j], values, prob[m][n][0], prob[m][n][1]);
+            }
         }
     }
 }

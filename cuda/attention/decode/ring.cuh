@@ -1,6 +1,6 @@
 /* ring.cuh - how the warps of decode attention get keys and values: rings of units.
  *
- *   tile (plan)  |unit|unit|unit|unit|unit| ...      unit: 16 slots of one page, K and V
+ *   tile (plan)  |unit|unit|unit|unit|unit| ...      unit: 16 or 32 slots of one page, K and V
  *   warp           0    1    2    3    0             each warp reads its own units, on its own
  *
  *   shared       | warp 0: stage 0, 1 .. | warp 1: stage 0, 1 .. | ...       one unit to a stage
@@ -9,6 +9,10 @@
  * A warp requests units as far ahead as its ring allows, across the ends of tiles, so memory does
  * not wait for arithmetic.  The loop has no barrier.  A unit is copied by the copy engine (TMA, one
  * instruction for K and V, swizzled) or by cp.async (any device, padded rows).
+ *
+ * Units of 8 bits that the copy engine copies are 32 slots: as many bytes as 16 slots of 16 bits,
+ * and two independent rows of products for a warp to compute at the same time.  They begin at
+ * multiples of 32 slots.  A tile may begin in the middle of one, whose first slots are then hidden.
  *
  * Thread: device code, by whole warps.  Memory: a ring in shared memory a warp. */
 #ifndef CUDA_ATTENTION_DECODE_RING_CUH
@@ -25,20 +29,28 @@ struct decode_shape {
     using T = std::conditional_t<FP8, __half, T_>; /* what is multiplied */
     static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
     static constexpr bool BULK = BULK_;
+    static constexpr int SLOT_TILES = FP8 && BULK ? 2 : 1; /* rows of mma tiles in a unit */
+    static constexpr int UNIT_SLOTS = SLOT_TILES * ATTN_UNIT_SLOTS;
     static constexpr int HEADS = 8 * N_TILES;
     static constexpr int K_STEPS = D / 16;
     static constexpr int PAGE_ROW = D * sizeof(T_);
-    static constexpr int CHUNKS = PAGE_ROW / 16; /* of 16 bytes, in a row */
+    static constexpr int CHUNKS = PAGE_ROW / 16;           /* of 16 bytes, in a row */
+    static constexpr int CODE_STEPS = D % 64 == 0 ? 4 : 1; /* 8-bit: steps that one load feeds */
     /* In shared memory a row has an odd number of chunks, except for the copy engine. */
     static constexpr int ROW_BYTES = PAGE_ROW + (BULK || CHUNKS % 2 ? 0 : 16);
-    static constexpr int UNIT_BYTES = ATTN_UNIT_SLOTS * ROW_BYTES;     /* K or V */
-    static constexpr int SCALES_BYTES = FP8 ? 2 * ATTN_UNIT_SLOTS : 0; /* of K, of V: after them */
+    /* The copy engine cuts rows into parts that it swizzles: [PAGE_ROW / part][rows][part]. */
+    static constexpr int PART_BYTES = PAGE_ROW < 128 ? PAGE_ROW : 128;
+    static constexpr int PITCH = BULK ? PART_BYTES : ROW_BYTES;   /* from row to row */
+    static constexpr int UNIT_BYTES = UNIT_SLOTS * ROW_BYTES;     /* K or V */
+    static constexpr int SCALES_BYTES = FP8 ? 2 * UNIT_SLOTS : 0; /* of K, of V: after them */
     static constexpr int OUT_STRIDE = D + 4; /* floats: rows of a warp's result */
     /* A warp hands over its result in the one stage of its ring that no copy is writing. */
     static constexpr int RESULT_BYTES = (HEADS * OUT_STRIDE + 2 * HEADS) * 4;
     static constexpr int LOADED_BYTES = 2 * UNIT_BYTES + SCALES_BYTES;
-    static constexpr int STAGE_BYTES =
+    static constexpr int USED_BYTES =
         FP8 && RESULT_BYTES > LOADED_BYTES ? RESULT_BYTES : LOADED_BYTES;
+    /* Swizzled matrices begin at multiples of 1024. */
+    static constexpr int STAGE_BYTES = BULK ? (USED_BYTES + 1023) / 1024 * 1024 : USED_BYTES;
     static constexpr int RING_BYTES = N_WARPS * N_STAGES * STAGE_BYTES;
     static_assert(RESULT_BYTES <= STAGE_BYTES, "result does not fit a stage");
 };
@@ -67,6 +79,20 @@ static __device__ __forceinline__ void unit_load(shared_at to, const CUtensorMap
                  ".L2::cache_hint [%0], [%1, {%2, %3, %2, %2, %4}], [%5], %6;" ::"r"(to.address),
                  "l"(map), "r"(0), "r"(row), "r"(page), "r"(bar.address), "l"(policy)
                  : "memory");
+}
+
+/* Loads the scales of K and V of a unit: a box of the other map. */
+static __device__ __forceinline__ void scales_load(shared_at to, const CUtensorMap *map, int row,
+                                                   int page, shared_at bar, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %2, %4}], [%5], %6;" ::"r"(to.address),
+                 "l"(map), "r"(0), "r"(row), "r"(page), "r"(bar.address), "l"(policy)
+                 : "memory");
+}
+
+/* Returns the slot at which a tile's first unit begins. */
+template <class S> static __device__ __forceinline__ int first_unit(const attn_tile &tile) {
+    return S::UNIT_SLOTS == ATTN_UNIT_SLOTS ? tile.begin : tile.begin & -S::UNIT_SLOTS;
 }
 
 /* ---- requesting units ---- */
@@ -107,7 +133,7 @@ template <class S>
 static __device__ __forceinline__ void cursor_enter(unit_cursor *c, const attn_decode_params &p,
                                                     const attn_tile &tile, int warp) {
     c->tile = tile;
-    c->slot = tile.begin + warp * ATTN_UNIT_SLOTS;
+    c->slot = first_unit<S>(tile) + warp * S::UNIT_SLOTS;
     c->n_used = 32;
     if (tile.next >= 0) c->coming = load_tile(p.tiles, tile.next);
 }
@@ -118,7 +144,7 @@ static __device__ __forceinline__ void cursor_settle(unit_cursor *c, const attn_
                                                      int warp, int lane) {
     while (c->slot >= c->tile.end && c->tile.next >= 0) cursor_enter<S>(c, p, c->coming, warp);
     if (c->n_used < 32) return;
-    const int slot = c->slot + lane * S::N_WARPS * ATTN_UNIT_SLOTS;
+    const int slot = c->slot + lane * S::N_WARPS * S::UNIT_SLOTS;
     c->n_used = 0;
     if (slot < c->tile.end) c->page = __ldg(c->table + c->tile.pages + slot / PAGE_TOKENS);
 }
@@ -138,13 +164,13 @@ static __device__ __forceinline__ void prefetch_first_units(const attn_decode_pa
                                                             const attn_tile &tile,
                                                             const int32_t *table, int warp,
                                                             int lane) {
-    const int slot = tile.begin + (warp + lane * S::N_WARPS) * ATTN_UNIT_SLOTS;
+    const int slot = first_unit<S>(tile) + (warp + lane * S::N_WARPS) * S::UNIT_SLOTS;
     if (lane >= S::N_STAGES || slot >= tile.end) return;
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
     const char *keys = unit_address<S>(p, tile, slot, page);
     const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::PAGE_ROW;
-    prefetch_l2(keys, ATTN_UNIT_SLOTS * S::PAGE_ROW);
-    prefetch_l2(values, ATTN_UNIT_SLOTS * S::PAGE_ROW);
+    prefetch_l2(keys, S::UNIT_SLOTS * S::PAGE_ROW);
+    prefetch_l2(values, S::UNIT_SLOTS * S::PAGE_ROW);
 }
 
 /* Copies the scales of a unit's keys, then of its values. */
@@ -156,8 +182,20 @@ static __device__ __forceinline__ void copy_scales(const attn_decode_params &p,
     const int row = (r.lane * (int)p.n_kv_heads + c.tile.kv_head) * PAGE_TOKENS;
     const char *scales = static_cast<const char *>(p.pool) + page * p.page_bytes +
                          (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * S::D;
-    copy_async(stage + 2 * S::UNIT_BYTES + r.lane * ATTN_UNIT_SLOTS,
+    copy_async(stage + 2 * S::UNIT_BYTES + r.lane * S::UNIT_SLOTS,
                scales + row + c.slot % PAGE_TOKENS, true, r.policy);
+}
+
+/* Has the copy engine copy a unit, scales too. */
+template <class S>
+static __device__ __forceinline__ void bulk_copy_unit(const attn_decode_params &p,
+                                                      const unit_cursor &c, int page,
+                                                      uint32_t stage, uint32_t barrier,
+                                                      const unit_ring &r) {
+    barrier_arrive_expect(barrier, S::LOADED_BYTES);
+    const int row = c.tile.kv_head * PAGE_TOKENS + c.slot % PAGE_TOKENS;
+    unit_load(stage, &p.map, row, page, barrier, r.policy);
+    if (S::FP8) scales_load(stage + 2 * S::UNIT_BYTES, &p.scales_map, row, page, barrier, r.policy);
 }
 
 /* Copies K and V of a unit by cp.async, 16 bytes a lane. */
@@ -167,7 +205,7 @@ static __device__ __forceinline__ void copy_unit(const attn_decode_params &p, co
     const char *keys = unit_address<S>(p, c.tile, c.slot, page);
     const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::PAGE_ROW;
     const int n_rows = c.tile.end - c.slot;
-    constexpr int N_CHUNKS = ATTN_UNIT_SLOTS * S::CHUNKS;
+    constexpr int N_CHUNKS = S::UNIT_SLOTS * S::CHUNKS;
     if constexpr (S::FP8) copy_scales<S>(p, c, page, stage, r);
 #pragma unroll
     for (int i = 0; i < (N_CHUNKS + 31) / 32; i++) {
@@ -187,16 +225,11 @@ static __device__ __forceinline__ void ask_unit(unit_cursor *c, const attn_decod
         const int page = __shfl_sync(~0u, c->page, c->n_used++);
         const uint32_t to = r.stages + stage * S::STAGE_BYTES;
         if constexpr (S::BULK) {
-            if (r.lane == 0) {
-                const uint32_t barrier = r.barriers + stage * 8;
-                barrier_arrive_expect(barrier, S::STAGE_BYTES);
-                unit_load(to, &p.map, c->tile.kv_head * PAGE_TOKENS + c->slot % PAGE_TOKENS, page,
-                          barrier, r.policy);
-            }
+            if (r.lane == 0) bulk_copy_unit<S>(p, *c, page, to, r.barriers + stage * 8, r);
         } else {
             copy_unit<S>(p, *c, page, to, r);
         }
-        c->slot += S::N_WARPS * ATTN_UNIT_SLOTS;
+        c->slot += S::N_WARPS * S::UNIT_SLOTS;
         cursor_settle<S>(c, p, r.warp, r.lane);
     }
     if constexpr (!S::BULK) copy_async_commit();
@@ -211,11 +244,11 @@ static __device__ __forceinline__ void await_unit(int stage, uint32_t parity, in
                                                   const unit_ring &r) {
     if constexpr (S::BULK) {
         barrier_wait(r.barriers + stage * 8, parity);
-        if (n_valid >= ATTN_UNIT_SLOTS) return;
+        if (n_valid >= S::UNIT_SLOTS) return;
         const uint32_t values = r.stages + stage * S::STAGE_BYTES + S::UNIT_BYTES;
-        for (int row = n_valid; row < ATTN_UNIT_SLOTS; row++)
+        for (int row = n_valid; row < S::UNIT_SLOTS; row++)
             for (int chunk = r.lane; chunk < S::CHUNKS; chunk += 32)
-                clear_16_bytes(values + chunk / 8 * (ATTN_UNIT_SLOTS * 128) + row * 128 +
+                clear_16_bytes(values + chunk / 8 * (S::UNIT_SLOTS * 128) + row * S::PITCH +
                                chunk % 8 * 16);
         fence_async_proxy();
     } else {
@@ -224,27 +257,37 @@ static __device__ __forceinline__ void await_unit(int stage, uint32_t parity, in
     __syncwarp();
 }
 
-/* The place of chunk 2 k + high of a row.  The copy engine swizzles: [D / 64][16 rows][64], with a
- * row's 8 chunks permuted by the row's number. */
+/* Returns the number by whose exclusive or the copy engine permutes the chunks in a row's parts. */
+template <class S> static __device__ __forceinline__ int swizzle_of(int row) {
+    return S::PART_BYTES == 128 ? row % 8 : row / 2 % 4;
+}
+
+/* The place of chunk 2 k + high of a row.  The copy engine swizzles: [D / 64][16 rows][64] of 16
+ * bits, with a row's 8 chunks permuted by the row's number. */
 template <class S> struct rows_at {
     uint32_t base, swizzle;
     __device__ __forceinline__ rows_at(uint32_t unit, int row, int high) {
-        base = unit + row * (S::BULK ? 128 : S::ROW_BYTES) + (S::BULK ? 0 : high * 16);
-        swizzle = (row % 8 ^ high) * 16;
+        base = unit + row * S::PITCH + (S::BULK ? 0 : high * 16);
+        swizzle = (swizzle_of<S>(row) ^ high) * 16;
     }
     __device__ __forceinline__ uint32_t operator()(int k) const {
         if constexpr (!S::BULK) return base + k * 32;
-        return base + k / 4 * (ATTN_UNIT_SLOTS * 128) + (swizzle ^ (k % 4 * 32));
+        return base + k / 4 * (S::UNIT_SLOTS * 128) + (swizzle ^ (k % 4 * 32));
     }
 };
 
-/* Returns where a 16-byte chunk of a unit's row lies: see rows_at. */
+/* Returns the address of a 16-byte chunk of a unit's row: see rows_at. */
+template <class S>
+static __device__ __forceinline__ uint32_t chunk_address(uint32_t unit, int row, int chunk) {
+    const uint32_t column = unit + chunk / 8 * (S::UNIT_SLOTS * 128),
+                   bulk = column + row * S::PITCH + (chunk % 8 ^ swizzle_of<S>(row)) * 16,
+                   plain = unit + row * S::ROW_BYTES + chunk * 16;
+    return S::BULK ? bulk : plain;
+}
+
 template <class S>
 static __device__ __forceinline__ uint4 *chunk_at(uint32_t unit, int row, int chunk) {
-    const uint32_t column = unit + chunk / 8 * (ATTN_UNIT_SLOTS * 128),
-                   bulk = column + row * 128 + (chunk % 8 ^ row % 8) * 16,
-                   plain = unit + row * S::ROW_BYTES + chunk * 16;
-    return static_cast<uint4 *>(__cvta_shared_to_generic(S::BULK ? bulk : plain));
+    return static_cast<uint4 *>(__cvta_shared_to_generic(chunk_address<S>(unit, row, chunk)));
 }
 
 #endif

@@ -38,6 +38,7 @@ static __device__ __forceinline__ void store_scores(float *item, const attn_deco
         for (int i = 0; i < 2; i++) {
             const int at = slot + lane / 4 + i * 8;
             if (at >= tile.end || head >= group) continue;
+            if (S::UNIT_SLOTS > ATTN_UNIT_SLOTS && at < tile.begin) continue; /* another tile's */
             float *const to = item + (size_t)at * group + head;
             const float2 x =
                 make_float2(s[n][i * 2] * p.scale.outer, s[n][i * 2 + 1] * p.scale.outer);

@@ -20,23 +20,30 @@ template <class S> struct decode_state {
 };
 
 /* With 8-bit pages a probability is multiplied by its value's scale, relative to the largest one,
- * which counts as this scale, 2^12.  Probabilities are f16, whose least number is 2^-24. */
+ * which counts as this scale, 2^12.  Probabilities are f16: numbers from 2^-24 to nearly 2^16. */
 static constexpr int SCALED_ONE = 127 + 12;
+
+/* Returns the first of the four dimensions in a row that a lane has in step k of products with
+ * 8-bit keys.  A lane has all of a chunk's dimensions, and then of the next one's, so that it loads
+ * 16 bytes at a time; of rows that are no multiple of 64 it has four in 16. */
+template <class S> static __device__ __forceinline__ int code_column(int k, int lane) {
+    constexpr int WORDS = S::D % 128 == 0 ? 8 : S::D % 64 == 0 ? 4 : 1;
+    return k / WORDS * (16 * WORDS) + lane % 4 * (4 * WORDS) + k % WORDS * 4;
+}
 
 /* Loads the queries of a tile; they are bf16 until convert_queries(). */
 template <class S>
 static __device__ __forceinline__ void load_queries(decode_state<S> *st,
                                                     const attn_decode_params &p,
                                                     const attn_tile &tile, int group, int lane) {
-    constexpr int APART = S::FP8 ? 4 : 2; /* from the columns of a lane to those of the next */
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + tile.seq * p.q_stride +
-                             (size_t)tile.kv_head * group * S::D + lane % 4 * APART;
+                             (size_t)tile.kv_head * group * S::D + (S::FP8 ? 0 : lane % 4 * 2);
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
         const int head = n * 8 + lane / 4;
 #pragma unroll
         for (int k = 0; k < 2 * S::K_STEPS; k++) {
-            const int column = S::FP8 ? k / 2 * 16 + k % 2 * 2 : k * 8;
+            const int column = S::FP8 ? code_column<S>(k / 2, lane) + k % 2 * 2 : k * 8;
             uint32_t x = 0;
             if (head < group)
                 x = *reinterpret_cast<const uint32_t *>(q + (size_t)head * S::D + column);

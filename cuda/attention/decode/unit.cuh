@@ -1,4 +1,4 @@
-/* unit.cuh - a warp's attention to one unit: 16 slots, their keys and values.
+/* unit.cuh - a warp's attention to one unit: 16 slots (8-bit: 16 or 32), their keys and values.
  *
  * It is computed transposed, so that a group of up to 8 query heads fills the 8 columns of
  * mma.m16n8k16 (9 to 16 heads: two such tiles):
@@ -105,11 +105,10 @@ static __device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int
             if (lane / 4 + i / 2 * 8 < n_hidden) s[n][i] = -INFINITY;
 }
 
-/* Converts scores of one column tile to probabilities (unnormalised), in the layout of B.  factors:
- * see value_factors(). */
+/* Converts scores of one column tile to probabilities (unnormalised), in the layout of B. */
 template <class S>
 static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, float (&s)[4],
-                                                    int n_valid, float scale_log2, float3 factors,
+                                                    int n_valid, float scale_log2,
                                                     uint32_t (&prob)[2], int lane) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -124,11 +123,6 @@ static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, 
         s[i] = exp2_fast(s[i] - max);
         s[i + 2] = exp2_fast(s[i + 2] - max);
         st->sum[n][i] = st->sum[n][i] * factor[i] + s[i] + s[i + 2];
-        if constexpr (S::FP8) {
-            factor[i] *= factors.z;
-            s[i] *= factors.x;
-            s[i + 2] *= factors.y;
-        }
     }
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++)
@@ -155,32 +149,47 @@ static __device__ __forceinline__ void add_values(decode_state<S> *st,
     }
 }
 
+/* Does what attend_unit() does, for codes. */
+template <class S>
+static __device__ __forceinline__ void attend_codes(decode_state<S> *st,
+                                                    const attn_decode_params &p,
+                                                    const attn_tile &tile, const tile_duties &d,
+                                                    int slot, uint32_t stage, int group,
+                                                    const int32_t *table, const unit_ring &r) {
+    float s[S::SLOT_TILES][S::N_TILES][4] = {};
+    uint32_t prob[S::SLOT_TILES][S::N_TILES][2];
+    if (d.rotated) code_scores<S, true>(s, *st, p, tile, slot, stage, table, r.lane);
+    else code_scores<S, false>(s, *st, p, tile, slot, stage, table, r.lane);
+    code_scales<S> scales(stage, r.lane);
+#pragma unroll
+    for (int m = 0; m < S::SLOT_TILES; m++) {
+        if (p.scale.inner > 0) cap_products(s[m], p.scale.inner);
+        if (d.scores) store_scores<S>(d.scores, p, tile, s[m], slot + m * 16, group, r);
+    }
+    const int first = max(d.first_seen, tile.begin) - slot, end = tile.end - slot;
+    if (first > 0 || end < S::UNIT_SLOTS) hide_codes<S>(s, &scales, first, end, r.lane);
+    soften_codes<S>(st, s, scales, p.scale.outer * LOG2_E, prob);
+    add_codes<S>(st, prob, stage + S::UNIT_BYTES, r.lane);
+}
+
 template <class S>
 static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const attn_decode_params &p,
                                                    const attn_tile &tile, const tile_duties &d,
                                                    int slot, uint32_t stage, int group,
                                                    const int32_t *table, const unit_ring &r) {
+    if constexpr (S::FP8) return attend_codes<S>(st, p, tile, d, slot, stage, group, table, r);
     const int lane = r.lane;
     float s[S::N_TILES][4] = {};
-    float3 factors = {};
-    if constexpr (S::FP8) {
-        if (d.rotated) code_scores<S, true>(s, *st, p, tile, slot, stage, table, lane);
-        else code_scores<S, false>(s, *st, p, tile, slot, stage, table, lane);
-        factors = value_factors<S>(st, stage, tile.end - slot, lane);
-    } else {
-        if (d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
-        unit_scores<S>(s, *st, stage, lane);
-    }
+    if (d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
+    unit_scores<S>(s, *st, stage, lane);
     if (p.scale.inner > 0) cap_products(s, p.scale.inner);
     if (d.scores) store_scores<S>(d.scores, p, tile, s, slot, group, r);
     if (slot < d.first_seen) hide_slots<S>(s, d.first_seen - slot, lane);
     uint32_t prob[S::N_TILES][2];
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
-        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale.outer * LOG2_E, factors, prob[n],
-                        lane);
-    if constexpr (S::FP8) add_codes<S>(st, prob, stage + S::UNIT_BYTES, lane);
-    else add_values<S>(st, prob, stage + S::UNIT_BYTES, lane);
+        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale.outer * LOG2_E, prob[n], lane);
+    add_values<S>(st, prob, stage + S::UNIT_BYTES, lane);
 }
 
 #endif
