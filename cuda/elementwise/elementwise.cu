@@ -315,23 +315,83 @@ static __device__ __forceinline__ void note_token(const struct append_place &pla
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++) place.first->lost[k] = 0.0f;
 }
 
-/* Rotates pairs (a, b) by the angles whose cosines and sines begin at c and s. */
-static __device__ __forceinline__ void rotate_vectors(uint4 *a, uint4 *b, const float *c,
-                                                      const float *s) {
-    uint32_t *low = &a->x, *high = &b->x;
+/* A thread's share of a head: VECTOR pairs of elements. */
+struct head_pairs {
+    float low[VECTOR], high[VECTOR];
+
+    __device__ __forceinline__ void load(const bf16 *x, uint32_t n) {
+        const uint4 a = *reinterpret_cast<const uint4 *>(x),
+                    b = *reinterpret_cast<const uint4 *>(x + n);
+        const uint32_t *first = &a.x, *second = &b.x;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const float2 u = unpack_bf16(low[j]), v = unpack_bf16(high[j]),
-                     cs = reinterpret_cast<const float2 *>(c)[j],
-                     sn = reinterpret_cast<const float2 *>(s)[j];
-        low[j] = pack_bf16(u.x * cs.x - v.x * sn.x, u.y * cs.y - v.y * sn.y);
-        high[j] = pack_bf16(v.x * cs.x + u.x * sn.x, v.y * cs.y + u.y * sn.y);
+        for (int j = 0; j < VECTOR; j += 2) {
+            const float2 u = unpack_bf16(first[j / 2]), v = unpack_bf16(second[j / 2]);
+            low[j] = u.x, low[j + 1] = u.y;
+            high[j] = v.x, high[j + 1] = v.y;
+        }
     }
+
+    /* Rotates by the angles whose cosines and sines begin at c and s. */
+    __device__ __forceinline__ void rotate(const float *c, const float *s) {
+#pragma unroll
+        for (int j = 0; j < VECTOR; j += 2) {
+            const float2 cs = reinterpret_cast<const float2 *>(c)[j / 2],
+                         sn = reinterpret_cast<const float2 *>(s)[j / 2];
+            rotate_pair(j, cs.x, sn.x);
+            rotate_pair(j + 1, cs.y, sn.y);
+        }
+    }
+
+    __device__ __forceinline__ void rotate_pair(int j, float c, float s) {
+        const float u = low[j], v = high[j];
+        low[j] = u * c - v * s;
+        high[j] = v * c + u * s;
+    }
+
+    __device__ __forceinline__ void store(bf16 *x, uint32_t n) const {
+        uint4 a, b;
+        uint32_t *first = &a.x, *second = &b.x;
+#pragma unroll
+        for (int j = 0; j < VECTOR; j += 2) {
+            first[j / 2] = pack_bf16(low[j], low[j + 1]);
+            second[j / 2] = pack_bf16(high[j], high[j + 1]);
+        }
+        *reinterpret_cast<uint4 *>(x) = a;
+        *reinterpret_cast<uint4 *>(x + n) = b;
+    }
+
+    __device__ __forceinline__ float largest() const {
+        float most = 0.0f; /* fmaxf ignores NaN */
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) most = fmaxf(most, fmaxf(fabsf(low[j]), fabsf(high[j])));
+        return most;
+    }
+
+    __device__ __forceinline__ void store_codes(uint8_t *x, uint32_t n, float factor) const {
+        __align__(8) uint8_t first[VECTOR], second[VECTOR];
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) {
+            first[j] = fp8_code(low[j] * factor);
+            second[j] = fp8_code(high[j] * factor);
+        }
+        *reinterpret_cast<uint2 *>(x) = *reinterpret_cast<const uint2 *>(first);
+        *reinterpret_cast<uint2 *>(x + n) = *reinterpret_cast<const uint2 *>(second);
+    }
+};
+
+/* Returns the largest x of a head's threads: a power of two of them, side by side in a warp. */
+static __device__ __forceinline__ float head_max(float x, uint32_t n_threads) {
+    const uint32_t first = threadIdx.y * n_threads % 32,
+                   mask = (n_threads < 32 ? (1u << n_threads) - 1 : ~0u) << first;
+    for (uint32_t step = n_threads / 2; step > 0; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(mask, x, step));
+    return x;
 }
 
-/* Rotates and appends where RoPE covers whole heads and pages are bf16.  A thread has 8 pairs of a
- * head: threadIdx.x numbers them, and threadIdx.y the ROPE_HEADS heads of a block.  The slot is
- * looked up while the previous kernel still runs. */
+/* Rotates and appends where RoPE covers whole heads, and pages are bf16 or, CODES, of 8 bits.  A
+ * thread has 8 pairs of a head: threadIdx.x numbers them, and threadIdx.y the ROPE_HEADS heads of a
+ * block.  The slot is looked up while the previous kernel still runs. */
+template <bool CODES>
 static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y, n = p.n_freqs;
     const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, at = threadIdx.x * VECTOR;
@@ -344,19 +404,24 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     wait_for_previous();
     if (!inside) return;
     bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.kv.head_dim + at;
-    uint4 a = *reinterpret_cast<const uint4 *>(x), b = *reinterpret_cast<const uint4 *>(x + n);
+    struct head_pairs pairs;
+    pairs.load(x, n);
     if (!is_v && !(place.budget && place.budget->cache_positions)) {
         const float *c = p.angles + (size_t)row * 2 * n + at;
-        rotate_vectors(&a, &b, c, c + n);
-        *reinterpret_cast<uint4 *>(x) = a;
-        *reinterpret_cast<uint4 *>(x + n) = b;
+        pairs.rotate(c, c + n);
+        pairs.store(x, n);
     }
     if (is_q) return;
     settle_place(&place, p, row, is_v, kv_head);
     if (place.budget && is_v && threadIdx.x == 0) note_token(place);
-    bf16 *slot = static_cast<bf16 *>(p.kv.base) + place.at + at;
-    *reinterpret_cast<uint4 *>(slot) = a;
-    *reinterpret_cast<uint4 *>(slot + n) = b;
+    if (!CODES) {
+        pairs.store(static_cast<bf16 *>(p.kv.base) + place.at + at, n);
+        return;
+    }
+    const uint32_t scale = fp8_scale(head_max(pairs.largest(), blockDim.x), FP8_MOST_SCALE);
+    if (threadIdx.x == 0) *place.scale = (uint8_t)scale;
+    pairs.store_codes(static_cast<uint8_t *>(p.kv.base) + place.at + at, n,
+                      fp8_factor(2 * 127 - scale));
 }
 
 /* Rotates and appends with a row of threads (threadIdx.y) for one head of one token: q heads are
@@ -442,23 +507,30 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
     }
 }
 
+/* Tells whether a thread may take 8 pairs at a time.  With codes the threads of a head must share a
+ * warp. */
+static bool has_vectors(const struct rope_append_params *p) {
+    const uint32_t n_threads = p->n_freqs / VECTOR;
+    const bool share = n_threads <= 32 && (n_threads & (n_threads - 1)) == 0,
+               suits = p->kv.dtype == DTYPE_FP8 ? share : p->kv.dtype == DTYPE_BF16;
+    return suits && n_threads <= 64 && p->n_freqs * 2 == p->kv.head_dim &&
+           vectors_fit(p->n_freqs, p->qkv, p->kv.base) && (uintptr_t)p->angles % 16 == 0;
+}
+
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
-    const uint32_t n_heads = p->n_heads + 2 * p->kv.n_kv_heads, n_threads = p->n_freqs / VECTOR;
-    if (p->kv.dtype == DTYPE_FP8)
-        return p->kv.head_dim > 32 * FP8_LANE_ELEMENTS
-                   ? cudaErrorInvalidValue
-                   : launch_kernel(launch, rope_append_fp8_kernel,
-                                   dim3(p->n_rows, (n_heads + 3) / 4), dim3(32, 4), 0, *p);
-    const bool vectors = p->kv.dtype == DTYPE_BF16 && p->n_freqs * 2 == p->kv.head_dim &&
-                         vectors_fit(p->n_freqs, p->qkv, p->kv.base) &&
-                         (uintptr_t)p->angles % 16 == 0 && n_threads <= 64;
-    if (vectors)
-        return launch_kernel(launch, rope_append_vector_kernel,
-                             dim3(p->n_rows, (n_heads + ROPE_HEADS - 1) / ROPE_HEADS),
-                             dim3(n_threads, ROPE_HEADS), 0, *p);
-    return launch_kernel(launch, rope_append_kernel, dim3(p->n_rows, (n_heads + 3) / 4),
-                         dim3(64, 4), 0, *p);
+    const uint32_t n_heads = p->n_heads + 2 * p->kv.n_kv_heads;
+    const bool codes = p->kv.dtype == DTYPE_FP8;
+    if (has_vectors(p))
+        return launch_kernel(
+            launch, codes ? rope_append_vector_kernel<true> : rope_append_vector_kernel<false>,
+            dim3(p->n_rows, (n_heads + ROPE_HEADS - 1) / ROPE_HEADS),
+            dim3(p->n_freqs / VECTOR, ROPE_HEADS), 0, *p);
+    if (codes && p->kv.head_dim > 32 * FP8_LANE_ELEMENTS) return cudaErrorInvalidValue;
+    return codes ? launch_kernel(launch, rope_append_fp8_kernel, dim3(p->n_rows, (n_heads + 3) / 4),
+                                 dim3(32, 4), 0, *p)
+                 : launch_kernel(launch, rope_append_kernel, dim3(p->n_rows, (n_heads + 3) / 4),
+                                 dim3(64, 4), 0, *p);
 }
 
 /* ---- gate * up ---- */
