@@ -315,13 +315,25 @@ static __device__ __forceinline__ void note_token(const struct append_place &pla
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++) place.first->lost[k] = 0.0f;
 }
 
-/* A thread's share of a head: VECTOR pairs of elements. */
+/* Rotates pairs (a, b) by the angles whose cosines and sines begin at c and s. */
+static __device__ __forceinline__ void rotate_vectors(uint4 *a, uint4 *b, const float *c,
+                                                      const float *s) {
+    uint32_t *low = &a->x, *high = &b->x;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float2 u = unpack_bf16(low[j]), v = unpack_bf16(high[j]),
+                     cs = reinterpret_cast<const float2 *>(c)[j],
+                     sn = reinterpret_cast<const float2 *>(s)[j];
+        low[j] = pack_bf16(u.x * cs.x - v.x * sn.x, u.y * cs.y - v.y * sn.y);
+        high[j] = pack_bf16(v.x * cs.x + u.x * sn.x, v.y * cs.y + u.y * sn.y);
+    }
+}
+
+/* A thread's share of a head as numbers: VECTOR pairs of elements. */
 struct head_pairs {
     float low[VECTOR], high[VECTOR];
 
-    __device__ __forceinline__ void load(const bf16 *x, uint32_t n) {
-        const uint4 a = *reinterpret_cast<const uint4 *>(x),
-                    b = *reinterpret_cast<const uint4 *>(x + n);
+    __device__ __forceinline__ void unpack(const uint4 &a, const uint4 &b) {
         const uint32_t *first = &a.x, *second = &b.x;
 #pragma unroll
         for (int j = 0; j < VECTOR; j += 2) {
@@ -334,30 +346,11 @@ struct head_pairs {
     /* Rotates by the angles whose cosines and sines begin at c and s. */
     __device__ __forceinline__ void rotate(const float *c, const float *s) {
 #pragma unroll
-        for (int j = 0; j < VECTOR; j += 2) {
-            const float2 cs = reinterpret_cast<const float2 *>(c)[j / 2],
-                         sn = reinterpret_cast<const float2 *>(s)[j / 2];
-            rotate_pair(j, cs.x, sn.x);
-            rotate_pair(j + 1, cs.y, sn.y);
+        for (int j = 0; j < VECTOR; j++) {
+            const float u = low[j], v = high[j];
+            low[j] = u * c[j] - v * s[j];
+            high[j] = v * c[j] + u * s[j];
         }
-    }
-
-    __device__ __forceinline__ void rotate_pair(int j, float c, float s) {
-        const float u = low[j], v = high[j];
-        low[j] = u * c - v * s;
-        high[j] = v * c + u * s;
-    }
-
-    __device__ __forceinline__ void store(bf16 *x, uint32_t n) const {
-        uint4 a, b;
-        uint32_t *first = &a.x, *second = &b.x;
-#pragma unroll
-        for (int j = 0; j < VECTOR; j += 2) {
-            first[j / 2] = pack_bf16(low[j], low[j + 1]);
-            second[j / 2] = pack_bf16(high[j], high[j + 1]);
-        }
-        *reinterpret_cast<uint4 *>(x) = a;
-        *reinterpret_cast<uint4 *>(x + n) = b;
     }
 
     __device__ __forceinline__ float largest() const {
@@ -404,18 +397,23 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     wait_for_previous();
     if (!inside) return;
     bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.kv.head_dim + at;
-    struct head_pairs pairs;
-    pairs.load(x, n);
+    uint4 a = *reinterpret_cast<const uint4 *>(x), b = *reinterpret_cast<const uint4 *>(x + n);
+    struct head_pairs pairs; /* codes are of keys before these are rounded */
+    if (CODES) pairs.unpack(a, b);
     if (!is_v && !(place.budget && place.budget->cache_positions)) {
         const float *c = p.angles + (size_t)row * 2 * n + at;
-        pairs.rotate(c, c + n);
-        pairs.store(x, n);
+        if (CODES) pairs.rotate(c, c + n);
+        rotate_vectors(&a, &b, c, c + n);
+        *reinterpret_cast<uint4 *>(x) = a;
+        *reinterpret_cast<uint4 *>(x + n) = b;
     }
     if (is_q) return;
     settle_place(&place, p, row, is_v, kv_head);
     if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     if (!CODES) {
-        pairs.store(static_cast<bf16 *>(p.kv.base) + place.at + at, n);
+        bf16 *slot = static_cast<bf16 *>(p.kv.base) + place.at + at;
+        *reinterpret_cast<uint4 *>(slot) = a;
+        *reinterpret_cast<uint4 *>(slot + n) = b;
         return;
     }
     const uint32_t scale = fp8_scale(head_max(pairs.largest(), blockDim.x), FP8_MOST_SCALE);
