@@ -754,15 +754,14 @@ static void drop_commands(struct engine_command *command) {
 
 /* Submits requests that have been admitted, all or none. */
 static int submit_planned(struct engine *e, const struct engine_request *requests,
-                          const struct request_plan *plans, uint32_t n_requests, uint64_t *ids,
-                          struct error *err) {
+                          uint32_t n_requests, uint64_t *ids, struct error *err) {
     struct engine_command *first = NULL, **end = &first;
     int code = claim_places(e, n_requests, err);
     if (code) return code;
     const uint64_t id = atomic_fetch_add(&e->next_id, n_requests);
     for (uint32_t i = 0; i < n_requests; i++) {
         ids[i] = id + i;
-        if (!(code = add_command(e, &requests[i], &plans[i], ids[i], &end))) continue;
+        if (!(code = add_command(e, &requests[i], requests[i].plan, ids[i], &end))) continue;
         error_set(err, code, "no memory for the request");
         goto fail;
     }
@@ -781,17 +780,30 @@ fail:
     return code;
 }
 
+int engine_admit(struct engine *e, struct engine_request *requests, uint32_t n_requests,
+                 struct error *err) {
+    for (uint32_t i = 0; i < n_requests; i++) {
+        if (requests[i].plan) continue;
+        struct request_plan *plan = malloc(sizeof(*plan));
+        if (!plan) return error_set(err, ERR_NOMEM, "no memory for the request");
+        const int code = admit(&e->admission, &requests[i], plan, err);
+        if (code == 0) requests[i].plan = plan;
+        else free(plan);
+        if (code) return code;
+    }
+    return 0;
+}
+
 int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_requests,
                   uint64_t *ids, struct error *err) {
     if (!engine_healthy(e)) return error_set(err, ERR_DEVICE, "the device has failed");
     if (n_requests == 0) return 0;
-    struct request_plan *plans = calloc(n_requests, sizeof(*plans));
-    if (!plans) return error_set(err, ERR_NOMEM, "no memory for the request");
-    int code = 0;
-    for (uint32_t i = 0; i < n_requests && !code; i++)
-        code = admit(&e->admission, &requests[i], &plans[i], err);
-    if (!code) code = submit_planned(e, requests, plans, n_requests, ids, err);
-    free(plans);
+    int code = engine_admit(e, requests, n_requests, err);
+    if (!code) code = submit_planned(e, requests, n_requests, ids, err);
+    for (uint32_t i = 0; i < n_requests; i++) {
+        free(requests[i].plan);
+        requests[i].plan = NULL;
+    }
     return code;
 }
 

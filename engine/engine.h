@@ -124,8 +124,14 @@ const struct engine_info *engine_info(const struct engine *engine);
  * vain; else 0.  No place is taken by it. */
 int engine_check_room(struct engine *engine, uint32_t n_requests, struct error *err);
 
+/* Checks the requests and plans them, as engine_submit() does with those that have no plan: looking at
+ * each token of a long prompt need not take the time of the thread that submits.  What a plan was
+ * made of must not change after that.  The caller frees plans that are not submitted.  Same errors.
+ * Thread: any. */
+int engine_admit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
+                 struct error *err);
 /* Submits n_requests requests, all or none.  On success takes ownership of the arrays and writes
- * ids[i]; on failure the caller keeps ownership.
+ * ids[i]; on failure the caller keeps ownership, but for the plans, which are gone.
  *
  * ERR_FULL: the queue is full.  ERR_TOO_LONG and ERR_INVALID: the request can never run, and the
  * text says why.  max_model_len applies to requests that keep all tokens.  PREFILL_SPARSE is

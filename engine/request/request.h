@@ -13,6 +13,7 @@
 #include "engine/request/speculation.h"
 
 struct grammar;
+struct request_plan;
 
 /* The parameters of a request's output.  sampling_defaults() gives the OpenAI defaults. */
 struct sampling_params {
@@ -61,6 +62,7 @@ struct engine_request {
     double arrived_s; /* of clock_seconds(), for times that metrics tell; 0: when it is submitted */
     void *user;       /* returned with every event */
     bool kept;        /* the final event tells which tokens the KV cache still has */
+    struct request_plan *plan; /* NULL, or what engine_admit() has decided; owned */
 };
 
 struct sampling_params sampling_defaults(void);

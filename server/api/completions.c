@@ -73,6 +73,22 @@ static int make_choices(struct completion *c) {
     return 0;
 }
 
+/* Explains why the engine refused the request, in terms of the parameter that this is about. */
+static int refuse_submission(struct completion *c, const struct error *why) {
+    if (why->param && strcmp(why->param, "kv_policy") == 0)
+        return api_error_set(&c->job.err, 400, NULL, why->param, "kv_policy: %s", why->text);
+    return api_error_from(&c->job.err, why, why->param ? why->param : "prompt");
+}
+
+/* Lets the engine check the requests here, where long prompts keep no other request waiting.  A plan depends on
+ * the grammar: requests whose grammar is still to be compiled are checked when they are submitted. */
+static int admit_choices(struct completion *c) {
+    struct error why = {0};
+    if (c->job.then) return 0;
+    const int rc = engine_admit(c->job.server->engine, c->submission, c->n_choices, &why);
+    return rc ? refuse_submission(c, &why) : 0;
+}
+
 /* Compiles the grammar, and gives it to the engine's requests. */
 static void compile(struct job *job) {
     struct completion *c = (struct completion *)job;
@@ -107,6 +123,7 @@ void completion_run(struct job *job, completion_reader read) {
     job->rc = completion_request_tokenize(&c->request, tokenizer, limits, &job->err);
     if (!job->rc && c->request.echo) job->rc = decode_prompts(c);
     if (!job->rc) job->rc = make_choices(c);
+    if (!job->rc) job->rc = admit_choices(c);
     if (job->rc) job->then = NULL;
 }
 
@@ -342,13 +359,6 @@ static void begin_answer(struct completion *c) {
     buffer_clear(&c->out);
     c->api->write_begin(c);
     send_out(c);
-}
-
-/* Explains why the engine refused the request, in terms of the parameter that this is about. */
-static int refuse_submission(struct completion *c, const struct error *why) {
-    if (why->param && strcmp(why->param, "kv_policy") == 0)
-        return api_error_set(&c->job.err, 400, NULL, why->param, "kv_policy: %s", why->text);
-    return api_error_from(&c->job.err, why, why->param ? why->param : "prompt");
 }
 
 /* Tells the engine on whose behalf the sequences run. */
