@@ -11,6 +11,7 @@
 #include "engine/base/json_arena.h"
 #include "engine/base/json_strings.h"
 #include "engine/base/populate.h"
+#include "engine/base/sizes.h"
 #include "engine/template/template.h"
 #include "server/api/spare_ids.h"
 #include "server/json/api_error.h"
@@ -118,18 +119,19 @@ static int grow_tokens(struct prompt_reader *r, struct token_list *tokens) {
     return 0;
 }
 
-/* Makes space for the only list of tokens, and for what the engine appends to it: as a rule one has
- * five digits and two bytes behind them, and at least it has one and a comma. */
+/* Makes space for the only list of tokens, and for what the engine appends to it.  A token has a digit
+ * and a comma at least; a likely one has five digits and two bytes behind them. */
 static int reserve_tokens(struct prompt_reader *r, struct token_list *tokens,
                           struct spare_ids *spare) {
-    const size_t n_bytes = (size_t)(r->end - r->at), n = n_bytes / 2 + 1,
-                 most = n < PROMPTS_MAX_TOKENS ? n : PROMPTS_MAX_TOKENS;
-    if (spare) tokens->ids = spare_ids_take(spare, n_bytes / 7, &tokens->capacity);
+    const size_t n_bytes = (size_t)(r->end - r->at),
+                 most = min_u64(n_bytes / 2 + 1, PROMPTS_MAX_TOKENS),
+                 likely = min_u64(n_bytes / 7, most);
+    if (spare) tokens->ids = spare_ids_take(spare, likely, &tokens->capacity);
     if (tokens->ids) return 0;
     tokens->ids = malloc((most + PROMPT_SPARE_TOKENS) * sizeof(*tokens->ids));
     if (!tokens->ids) return no_memory(r->err);
     tokens->capacity = most + PROMPT_SPARE_TOKENS;
-    populate(tokens->ids, n_bytes / 7 * sizeof(*tokens->ids));
+    populate(tokens->ids, likely * sizeof(*tokens->ids));
     return 0;
 }
 
