@@ -6,12 +6,12 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
-enum { PER_ROUND = 8, MOST_DIGITS = 8 };
+enum { BLOCK = 64, PER_ROUND = 8, MOST_DIGITS = 8 };
 
 #define WITH_VECTORS __attribute__((target("avx2,bmi")))
 #define EACH_BYTE(value) ((value)*UINT64_C(0x0101010101010101))
 
-/* What the bytes of a block are: a bit for each, the lowest for the first. */
+/* Which bytes of a block are digits, digits 0, and so on: bits, the lowest for the first byte. */
 struct byte_sets {
     uint64_t digits, zeros, commas, spaces;
 };
@@ -29,7 +29,7 @@ WITH_VECTORS static inline uint64_t bits_of(__m256i bytes) {
 WITH_VECTORS static inline struct byte_sets classify(const char *block) {
     struct byte_sets sets = {0};
 #pragma GCC unroll 2
-    for (unsigned i = 0; i < DIGITS_BLOCK; i += 32) {
+    for (unsigned i = 0; i < BLOCK; i += 32) {
         const __m256i text = _mm256_loadu_si256((const __m256i *)(block + i)),
                       values = _mm256_sub_epi8(text, _mm256_set1_epi8('0')),
                       at_most_9 = _mm256_min_epu8(values, _mm256_set1_epi8(9));
@@ -108,7 +108,7 @@ WITH_VECTORS static size_t by_vectors(const char **text, const char *end, uint32
     const char *at = *text;
     size_t n_read = 0;
     const bool spaced = at < end && *at == ' ';
-    while (end - at >= DIGITS_BLOCK + MOST_DIGITS && space - n_read >= PER_ROUND) {
+    while (end - at >= BLOCK + MOST_DIGITS && space - n_read >= PER_ROUND) {
         const struct byte_sets sets = classify(at);
         const struct commas commas = find_commas(sets.commas);
         if (!commas.last || !is_list(&sets, commas.last, spaced)) break;

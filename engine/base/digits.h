@@ -29,11 +29,9 @@ static inline unsigned digits_read(const char *text, const char *end, uint32_t *
     return n;
 }
 
-enum { DIGITS_BLOCK = 64 };
-
 /* Reads numbers below limit, as JSON writes them, from what follows a comma of a list
  * `digits, digits, …` or `digits,digits,…`.  Reads some at a time with vector instructions, as long as
- * more than a block is left before end, and moves *text behind the last one's comma.  Stops before
+ * more than 64 bytes are left before end, and moves *text behind the last one's comma.  Stops before
  * numbers that it cannot read, which are not told apart from wrong ones.  Returns how many were read:
  * 0 without such instructions.  May write beyond what it returns, within space. */
 size_t digits_read_blocks(const char **text, const char *end, uint32_t limit, uint32_t *numbers,

@@ -10,11 +10,6 @@
 /* Shorter lists take no time; longer ones are rare, and this is what may lie unused. */
 enum { LEAST = 16 * 1024, MOST = 1024 * 1024 };
 
-/* Puts the array in the place of what is there. */
-static void replace(struct spare_ids *spare, uint32_t *ids) {
-    free(atomic_exchange(&spare->ids, ids));
-}
-
 uint32_t *spare_ids_take(struct spare_ids *spare, size_t least, size_t *capacity) {
     if (least < LEAST || least > MOST) return NULL;
     uint32_t *ids = atomic_exchange(&spare->ids, NULL);
@@ -29,7 +24,7 @@ static void prepare(uv_work_t *work) {
     const size_t size = spare->n_wanted * sizeof(uint32_t);
     uint32_t *ids = malloc(size);
     if (ids) populate(ids, size);
-    replace(spare, ids);
+    atomic_store(&spare->ids, ids); /* where none is: only one is made at a time */
 }
 
 static void prepared(uv_work_t *work, int status) {
@@ -47,5 +42,5 @@ void spare_ids_prepare(struct spare_ids *spare, uv_loop_t *loop, size_t n) {
 }
 
 void spare_ids_fini(struct spare_ids *spare) {
-    replace(spare, NULL);
+    free(atomic_exchange(&spare->ids, NULL));
 }
