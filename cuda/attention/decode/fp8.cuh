@@ -116,14 +116,10 @@ static __device__ __forceinline__ void multiply_codes(float (&s)[S::N_TILES][4],
             to_f16(low[i], keys[0], keys[2]);
             to_f16(high[i], keys[1], keys[3]);
             if (ROTATED) rotate_codes<S>(keys, p, unit, row, k, ranks, lane);
-#pragma unroll
-            for (int n = 0; n < S::N_TILES; n++)
-                mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+            multiply_keys<S>(s, odd, st, keys, k);
         }
     }
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-        for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
+    add_sums<S>(s, odd);
 }
 
 /* Returns the scale of a slot's key (kind 0) or value (1). */

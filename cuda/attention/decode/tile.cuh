@@ -31,6 +31,26 @@ template <class S> static __device__ __forceinline__ int code_column(int k, int 
     return k / WORDS * (16 * WORDS) + lane % 4 * (4 * WORDS) + k % WORDS * 4;
 }
 
+/* Multiplies a unit's keys of step k with all queries.  Odd steps have sums of their own, so that no
+ * product waits for the one before. */
+template <class S>
+static __device__ __forceinline__ void multiply_keys(float (&even)[S::N_TILES][4],
+                                                     float (&odd)[S::N_TILES][4],
+                                                     const decode_state<S> &st,
+                                                     const uint32_t (&keys)[4], int k) {
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        mma<typename S::T>(k % 2 ? odd[n] : even[n], keys, st.q[n][k][0], st.q[n][k][1]);
+}
+
+template <class S>
+static __device__ __forceinline__ void add_sums(float (&to)[S::N_TILES][4],
+                                                const float (&from)[S::N_TILES][4]) {
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        for (int i = 0; i < 4; i++) to[n][i] += from[n][i];
+}
+
 /* Loads the queries of a tile; they are bf16 until convert_queries(). */
 template <class S>
 static __device__ __forceinline__ void load_queries(decode_state<S> *st,

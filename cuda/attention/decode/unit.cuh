@@ -76,20 +76,15 @@ template <class S>
 static __device__ __forceinline__ void unit_scores(float (&s)[S::N_TILES][4],
                                                    const decode_state<S> &st, uint32_t stage,
                                                    int lane) {
-    /* There are two sums, so that no product waits for the one before. */
     float odd[S::N_TILES][4] = {};
     const rows_at<S> at(stage, lane % 16, lane / 16);
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {
         uint32_t keys[4];
         load_matrix(keys, at(k));
-#pragma unroll
-        for (int n = 0; n < S::N_TILES; n++)
-            mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+        multiply_keys<S>(s, odd, st, keys, k);
     }
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-        for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
+    add_sums<S>(s, odd);
 }
 
 /* ---- softmax ---- */
