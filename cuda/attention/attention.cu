@@ -49,7 +49,8 @@ struct attention {
     uint32_t n_heads;
     bool decode_fits, prefill_fits;   /* the fast kernels have this shape */
     struct attn_decode_params decode; /* what is the same in every launch */
-    struct attn_plan_shape shape;
+    struct attn_plan_shape shape;     /* n_cluster: the present step's */
+    bool merges;                      /* the present step's plans have partial results */
 
     uint32_t max_seqs, n_plans; /* capacity of a step's block */
     uint64_t max_slots;
@@ -90,11 +91,12 @@ static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct e
     int rc = 0;
     if (a->kv.base)
         rc = cuda_check(cuda, attn_decode_map_pool(&a->decode, a->kv.n_pages), "the KV pool", err);
+    a->shape = {};
+    a->shape.n_kv_heads = a->kv.n_kv_heads;
+    a->shape.split_slots = cuda->batch_invariant ? ATTN_FIXED_SPLIT_SLOTS : 0;
     if (!rc)
-        rc = cuda_check(cuda, attn_decode_count_blocks(a->decode, &a->decode.n_blocks),
-                        "decode attention", err);
-    const uint32_t split = cuda->batch_invariant ? ATTN_FIXED_SPLIT_SLOTS : 0;
-    a->shape = {a->decode.n_blocks, a->kv.n_kv_heads, split};
+        rc = cuda_check(cuda, attn_decode_count_blocks(a->decode, &a->shape), "decode attention",
+                        err);
     return rc;
 }
 
@@ -275,22 +277,55 @@ int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t 
     return rc;
 }
 
+/* Returns the decoding rows as plan i sees them. */
+static struct attn_plan_batch plan_batch(const struct step *step, const struct step_arrays *arrays,
+                                         uint32_t i) {
+    const size_t first = (size_t)i * step->n_seqs;
+    return {reinterpret_cast<const uint32_t *>(arrays->n_slots + first), arrays->table_at + first,
+            step->n_decode, step_window(step, i)};
+}
+
+/* Says whether the step has a plan i that layers refer to. */
+static bool has_plan(const struct attention *a, const struct step *step, uint32_t i) {
+    return plan_of(a, step, i) == i;
+}
+
+/* Returns how many blocks share an item in all of the step's plans: see attn_plan_cluster(). */
+static uint32_t choose_cluster(const struct attention *a, const struct step *step,
+                               const struct step_arrays *arrays) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
+        if (!has_plan(a, step, i)) continue;
+        const struct attn_plan_batch batch = plan_batch(step, arrays, i);
+        const uint32_t n = attn_plan_cluster(&a->shape, &batch);
+        if (n == 1) return 1;
+        most = std::max(most, n);
+    }
+    return most;
+}
+
 /* Writes the plans of the decoding rows.  It does nothing until the first step that decodes has
  * sized them. */
-static void plan_decode(const struct attention *a, const struct step *step,
+static void plan_decode(struct attention *a, const struct step *step,
                         const struct step_arrays *arrays, char *plans) {
     if (!a->decode_fits || a->max_seqs == 0) return;
+    a->shape.n_cluster = choose_cluster(a, step, arrays);
+    a->merges = false;
     for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
-        if (plan_of(a, step, i) != i) continue;
+        if (!has_plan(a, step, i)) continue;
         struct attn_plan plan = {};
         plan.tiles = reinterpret_cast<struct attn_tile *>(plans + i * plan_bytes(a));
         plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
-        const size_t first = (size_t)i * step->n_seqs;
-        const struct attn_plan_batch batch = {
-            reinterpret_cast<const uint32_t *>(arrays->n_slots + first), arrays->table_at + first,
-            step->n_decode, step_window(step, i)};
+        const struct attn_plan_batch batch = plan_batch(step, arrays, i);
         attn_plan_build(&plan, &a->shape, &batch);
+        a->merges |= plan.n_merges > 0;
     }
+}
+
+/* Returns what the launches of decode attention depend on beside the number of rows. */
+uint32_t attention_launch_kind(const struct cuda_backend *cuda) {
+    const struct attention *a = cuda->attention;
+    return a ? a->shape.n_cluster << 1 | a->merges : 0;
 }
 
 /* Says whether the sequence's items are launched apart: it is ranked, and not all prompts are. */
@@ -471,7 +506,9 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.window = window_of(cuda, args);
     p.tiles = reinterpret_cast<const struct attn_tile *>(plan);
     p.merges = reinterpret_cast<const struct attn_merge *>(p.tiles + a->room.n_tiles);
-    p.max_merges = a->room.n_merges;
+    p.n_cluster = a->shape.n_cluster;
+    p.n_blocks = attn_plan_grid(&a->shape, n_rows);
+    p.max_merges = a->merges ? a->room.n_merges : 0;
     p.partial_out = static_cast<float *>(cuda->partials);
     p.partial_lse = p.partial_out +
                     (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;

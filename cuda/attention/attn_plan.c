@@ -9,7 +9,10 @@ enum {
     /* A shorter tile costs more in partials and merging than it saves in reading. */
     MIN_TILE_UNITS = 8,
     /* Merging costs a block about as much as reading this many units: cutting must save more. */
-    MERGE_COST_UNITS = 4
+    MERGE_COST_UNITS = 4,
+    /* A merge within clusters saves 4 us, in which a block that reads as fast as it can reads this
+     * many units: clusters may leave a block so many more than the mean. */
+    CLUSTER_SAVES_UNITS = 40
 };
 
 /* The block that is being filled, and the tile it ends with. */
@@ -167,6 +170,70 @@ static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
     }
 }
 
+/* Returns the smallest number of units with which blocks can have whole items, 0 if there is none
+ * that is near the mean. */
+static uint64_t whole_capacity(const struct attn_plan_shape *shape,
+                               const struct attn_plan_batch *batch, uint64_t n_units) {
+    uint64_t mean = div_up(n_units, shape->n_blocks);
+    if (mean < MIN_TILE_UNITS) mean = MIN_TILE_UNITS;
+    for (uint64_t capacity = mean; capacity <= mean + MERGE_COST_UNITS; capacity++)
+        if (pack_whole(NULL, shape, batch, capacity) <= shape->n_blocks) return capacity;
+    return 0;
+}
+
+/* Returns the slot at which block i of a cluster begins an item: at pairs of units, which is what a
+ * block with 8-bit pages reads at a time. */
+static uint32_t cluster_slot(const struct attn_plan_batch *batch, uint32_t seq, uint32_t i,
+                             uint32_t n_cluster) {
+    const uint32_t pairs = (units_of(batch, seq) + 1) / 2;
+    const uint64_t slot =
+        first_slot(batch, seq) + (uint64_t)pairs * i / n_cluster * 2 * ATTN_UNIT_SLOTS;
+    return (uint32_t)min_u64(slot, batch->n_slots[seq]);
+}
+
+/* Cuts every item among the blocks of its cluster.  A part without slots names its item, too. */
+static void cut_in_clusters(struct attn_plan *plan, const struct attn_plan_shape *shape,
+                            const struct attn_plan_batch *batch) {
+    struct attn_tile *tile = plan->tiles;
+    for (uint32_t seq = 0; seq < batch->n_seqs; seq++)
+        for (uint32_t head = 0; head < shape->n_kv_heads; head++)
+            for (uint32_t i = 0; i < shape->n_cluster; i++)
+                *tile++ = (struct attn_tile){
+                    .seq = (int32_t)seq,
+                    .kv_head = (int32_t)head,
+                    .begin = (int32_t)cluster_slot(batch, seq, i, shape->n_cluster),
+                    .end = (int32_t)cluster_slot(batch, seq, i + 1, shape->n_cluster),
+                    .pages = batch->table_at[seq],
+                    .partial = -1,
+                    .next = -1};
+}
+
+/* Returns the largest cluster of which there may be n_items at once; 1 if there is none. */
+static uint32_t largest_cluster(const struct attn_plan_shape *shape, uint32_t n_items) {
+    for (int i = ATTN_CLUSTER_SIZES - 1; i >= 0; i--)
+        if (n_items <= shape->max_clusters[i] && n_items << (i + 1) <= shape->n_blocks)
+            return 2u << i;
+    return 1;
+}
+
+uint32_t attn_plan_cluster(const struct attn_plan_shape *shape,
+                           const struct attn_plan_batch *batch) {
+    const uint64_t n_units = units_of_batch(shape, batch);
+    if (shape->split_slots > 0) return 1;
+    if (n_units == 0 || whole_capacity(shape, batch, n_units) > 0) return 0;
+    const uint32_t n_cluster = largest_cluster(shape, batch->n_seqs * shape->n_kv_heads);
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; i++) longest = max_u32(longest, units_of(batch, i));
+    const uint64_t most = n_units / shape->n_blocks + CLUSTER_SAVES_UNITS;
+    return longest / n_cluster <= most ? n_cluster : 1;
+}
+
+uint32_t attn_plan_grid(const struct attn_plan_shape *shape, uint32_t n_seqs) {
+    if (shape->n_cluster < 2) return shape->n_blocks;
+    return min_u32(n_seqs * shape->n_kv_heads, shape->n_blocks / shape->n_cluster) *
+           shape->n_cluster;
+}
+
 static void cut_as_asked(struct filler *f, const struct attn_plan_shape *shape,
                          const struct attn_plan_batch *batch) {
     struct course c = {units_of_batch(shape, batch), shape->n_blocks};
@@ -175,10 +242,12 @@ static void cut_as_asked(struct filler *f, const struct attn_plan_shape *shape,
         cut_fixed(f, shape, batch, &c);
         return;
     }
-    uint64_t mean = div_up(c.n_units, c.n_blocks);
-    if (mean < MIN_TILE_UNITS) mean = MIN_TILE_UNITS;
-    for (uint64_t capacity = mean; capacity <= mean + MERGE_COST_UNITS; capacity++) {
-        if (pack_whole(NULL, shape, batch, capacity) > c.n_blocks) continue;
+    if (shape->n_cluster > 1) {
+        cut_in_clusters(f->plan, shape, batch);
+        return;
+    }
+    const uint64_t capacity = whole_capacity(shape, batch, c.n_units);
+    if (capacity > 0) {
         pack_whole(f, shape, batch, capacity);
         return;
     }

@@ -9,14 +9,17 @@
  *   tiles  [0] [1] ... [n_blocks-1] | more tiles ...      block b: tile b, then what `next` says
  *           |_______________________^
  *
- * The first tile of a block needs no look-up, the grid never changes, and only data change from
- * step to step.  A captured CUDA graph therefore stays valid: a block without work finds an empty
+ * The first tile of a block needs no look-up, and only data change from step to step, unless
+ * n_cluster does.  A captured CUDA graph therefore stays valid: a block without work finds an empty
  * tile, and tile 0 holds the number of merges.
  *
- * There are three ways to cut; the first that fits is taken:
- *   fixed   (split_slots > 0) every split_slots slots: a row's bits depend on its own length only
- *   whole   no item is cut, if no block then has much more than the mean
- *   even    each block gets the same number of units, wherever items begin and end
+ * There are four ways to cut; the first that fits is taken:
+ *   fixed     (split_slots > 0) every split_slots slots: a row's bits depend on its own length only
+ *   whole     no item is cut, if no block then has much more than the mean
+ *   clusters  (n_cluster > 1) the blocks of a cluster share an item, and merge what they have by
+ *             themselves: block n_cluster * item + i has the i-th part.  The caller decides, for all
+ *             plans of a step together, because it sets the launch
+ *   even      each block gets the same number of units, wherever items begin and end
  *
  * Thread: engine.  Memory: the caller's. */
 #ifndef CUDA_ATTENTION_ATTN_PLAN_H
@@ -31,6 +34,8 @@ extern "C" {
 
 /* Tiles begin at a multiple of a unit, the rows that a warp attends at a time. */
 enum { ATTN_UNIT_SLOTS = 16, ATTN_FIXED_SPLIT_SLOTS = 512 };
+/* Clusters have 2, 4, 8 or 16 blocks. */
+enum { ATTN_CLUSTER_SIZES = 4, ATTN_MAX_CLUSTER = 1 << ATTN_CLUSTER_SIZES };
 
 struct attn_tile {
     int32_t seq, kv_head;
@@ -50,6 +55,8 @@ struct attn_plan_shape {
     uint32_t n_blocks; /* the grid's; all are resident at once */
     uint32_t n_kv_heads;
     uint32_t split_slots; /* 0: the batch decides; otherwise a multiple of ATTN_UNIT_SLOTS */
+    uint32_t max_clusters[ATTN_CLUSTER_SIZES]; /* of 2 << i blocks, resident at once */
+    uint32_t n_cluster; /* blocks that share an item; 0 or 1: none.  See attn_plan_cluster() */
 };
 
 /* The longest arrays that plans of up to max_seqs sequences with max_slots slots together need. */
@@ -74,6 +81,15 @@ struct attn_plan_batch {
     uint32_t n_seqs;
     uint32_t window; /* the layer's: only the newest `window` slots are seen; 0: all */
 };
+
+/* Returns how many blocks of a cluster should share each item: 2 to ATTN_MAX_CLUSTER.  1: clusters do
+ * not suit the batch, because its items are too many, too long or too unequal.  0: they are not
+ * needed, because no item has to be cut. */
+uint32_t attn_plan_cluster(const struct attn_plan_shape *shape,
+                           const struct attn_plan_batch *batch);
+
+/* Returns the grid of n_seqs sequences: the shape's blocks, or the clusters that have an item. */
+uint32_t attn_plan_grid(const struct attn_plan_shape *shape, uint32_t n_seqs);
 
 /* Fills plan->tiles and plan->merges. */
 void attn_plan_build(struct attn_plan *plan, const struct attn_plan_shape *shape,

@@ -1,7 +1,8 @@
 /* graph.c - decode steps as CUDA graphs: captured once for a number of rows, launched with one call
  * from then on.
  *
- * A graph belongs to a body's context (a decoder) and a number of rows.
+ * A graph belongs to a body's context (a decoder), a number of rows, and what attention's plan says
+ * about its launches (attention_launch_kind()).
  *
  *   1st time   the body runs as it is: buffers grow, modules load, cuBLASLt is asked
  *   2nd time   it is captured, and the graph launched
@@ -36,8 +37,11 @@ static void forget_stale(struct cuda_backend *cuda) {
 }
 
 static struct graph_entry *find_graph(struct cuda_backend *cuda, const void *ctx, uint32_t n_rows) {
-    for (uint32_t i = 0; i < cuda->n_graphs; i++)
-        if (cuda->graphs[i].ctx == ctx && cuda->graphs[i].n_rows == n_rows) return &cuda->graphs[i];
+    const uint32_t kind = attention_launch_kind(cuda);
+    for (uint32_t i = 0; i < cuda->n_graphs; i++) {
+        struct graph_entry *r = &cuda->graphs[i];
+        if (r->ctx == ctx && r->n_rows == n_rows && r->launch_kind == kind) return r;
+    }
     return NULL;
 }
 
@@ -45,7 +49,8 @@ static void add_graph(struct cuda_backend *cuda, const void *ctx, uint32_t n_row
     struct graph_entry *r = &cuda->graphs[cuda->next_graph];
     if (cuda->n_graphs < MAX_GRAPHS) cuda->n_graphs++;
     else drop(cuda, r);
-    *r = (struct graph_entry){.ctx = ctx, .n_rows = n_rows};
+    *r = (struct graph_entry){
+        .ctx = ctx, .n_rows = n_rows, .launch_kind = attention_launch_kind(cuda)};
     cuda->next_graph = (cuda->next_graph + 1) % MAX_GRAPHS;
 }
 

@@ -42,7 +42,7 @@ extern "C" {
 
 /* Attention's plans lie at fixed places behind the header: attention.cu. */
 enum { STEP_HEADER_BYTES = 256 };
-enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 64 };
+enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 128 };
 enum { MATMUL_CACHE = 2048, N_STAGING = 2, MAX_FREQS = 512 };
 
 /* The same bytes in pinned host memory and on the device; the first `used` of them are taken. */
@@ -88,7 +88,7 @@ struct matmul_entry {
 /* The CUDA graph of what a body launches for n_rows rows. */
 struct graph_entry {
     const void *ctx;
-    uint32_t n_rows;
+    uint32_t n_rows, launch_kind;
     cudaGraphExec_t graph; /* NULL: the body has run once, so everything that it needs exists */
 };
 
@@ -298,6 +298,8 @@ int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t 
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
                       size_t *n_words, struct error *err);
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
+/* Returns what the launches of decode attention depend on beside the number of rows: see graph.c. */
+uint32_t attention_launch_kind(const struct cuda_backend *cuda);
 void attention_close(struct cuda_backend *cuda); /* allowed when nothing is open */
 
 /* kv/prompt_copies.c.  A layer's prompts as they are now. */

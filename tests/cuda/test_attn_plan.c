@@ -21,6 +21,12 @@ struct planned {
     int32_t table_at[MAX_SEQS];
 };
 
+static struct attn_plan_shape shape_of(uint32_t n_blocks, uint32_t n_kv_heads,
+                                       uint32_t split_slots) {
+    return (struct attn_plan_shape){
+        .n_blocks = n_blocks, .n_kv_heads = n_kv_heads, .split_slots = split_slots};
+}
+
 static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_slots,
                                 uint32_t n_seqs, uint32_t window) {
     uint64_t sum = 0;
@@ -42,6 +48,7 @@ static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_
     assert_true(p.plan.n_merges <= p.room.n_merges);
     assert_true(p.plan.n_partials <= p.room.n_partials);
     assert_int_equal(p.plan.tiles[0].n_merges, p.plan.n_merges);
+    if (shape.n_cluster > 1) assert_int_equal(p.plan.n_merges, 0);
     return p;
 }
 
@@ -73,6 +80,7 @@ static void check_tile(const struct planned *p, const struct attn_tile *t, uint8
     assert_int_equal(t->pages, p->table_at[t->seq]);
     assert_int_equal(t->begin % ATTN_UNIT_SLOTS, 0);
     assert_true((uint32_t)t->end == n || t->end % ATTN_UNIT_SLOTS == 0);
+    if (p->shape.n_cluster > 1) return;
     if (t->partial < 0) {
         assert_true((uint32_t)t->begin == first && (uint32_t)t->end == n);
         return;
@@ -127,8 +135,9 @@ static void random_batches_are_covered_and_balanced(void **state) {
         uint32_t n_seqs = 1 + (uint32_t)rand() % (round % 10 ? 12 : MAX_SEQS);
         uint32_t longest = 1u << (1 + rand() % 15);
         for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = (uint32_t)rand() % longest;
-        struct attn_plan_shape shape = {1 + (uint32_t)rand() % 264, 1 + (uint32_t)rand() % 8,
-                                        round % 3 ? 0 : ATTN_FIXED_SPLIT_SLOTS};
+        const struct attn_plan_shape shape =
+            shape_of(1 + (uint32_t)rand() % 264, 1 + (uint32_t)rand() % 8,
+                     round % 3 ? 0 : ATTN_FIXED_SPLIT_SLOTS);
         uint32_t window = round % 2 ? 1 + (uint32_t)rand() % longest : 0;
         struct planned p = make_plan(shape, n_slots, n_seqs, window);
         uint64_t largest = check_plan(&p);
@@ -143,7 +152,7 @@ static void equal_items_that_fit_are_not_cut(void **state) {
     (void)state;
     uint32_t n_slots[256];
     for (int i = 0; i < 256; i++) n_slots[i] = 256;
-    struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, 256, 0);
+    struct planned p = make_plan(shape_of(132, 2, 0), n_slots, 256, 0);
     assert_int_equal(p.plan.n_merges, 0);
     assert_int_equal(check_plan(&p), 64);
     drop_plan(&p);
@@ -152,7 +161,7 @@ static void equal_items_that_fit_are_not_cut(void **state) {
 static void one_long_sequence_goes_to_all_blocks(void **state) {
     (void)state;
     uint32_t n_slots[] = {65536};
-    struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, 1, 0);
+    struct planned p = make_plan(shape_of(132, 2, 0), n_slots, 1, 0);
     assert_int_equal(p.plan.n_merges, 2);
     assert_int_equal(check_plan(&p), 63); /* 8192 units / 132 */
     drop_plan(&p);
@@ -162,17 +171,84 @@ static void an_empty_batch_has_no_work(void **state) {
     (void)state;
     uint32_t n_slots[] = {0, 0};
     for (uint32_t n_seqs = 0; n_seqs <= 2; n_seqs++) {
-        struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, n_seqs, 0);
+        struct planned p = make_plan(shape_of(132, 2, 0), n_slots, n_seqs, 0);
         assert_int_equal(check_plan(&p), 0);
         drop_plan(&p);
     }
+}
+
+/* A cluster's blocks have the parts of one item, in order, as long as each other but for a pair of
+ * units; those without slots name it, too. */
+static void check_clusters(const struct planned *p) {
+    const uint32_t n = p->shape.n_cluster;
+    for (uint32_t item = 0; item < p->n_seqs * p->shape.n_kv_heads; item++) {
+        const uint32_t seq = item / p->shape.n_kv_heads, first = first_slot(p, seq);
+        uint32_t at = first, least = UINT32_MAX, most = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const struct attn_tile *t = &p->plan.tiles[item * n + i];
+            assert_int_equal(t->seq, seq);
+            assert_int_equal(t->kv_head, item % p->shape.n_kv_heads);
+            assert_int_equal(t->partial, -1);
+            assert_int_equal(t->begin, at);
+            at = (uint32_t)t->end;
+            const uint32_t pairs =
+                (at - (uint32_t)t->begin + 2 * ATTN_UNIT_SLOTS - 1) / (2 * ATTN_UNIT_SLOTS);
+            if (pairs < least) least = pairs;
+            if (pairs > most) most = pairs;
+        }
+        assert_int_equal(at, p->n_slots[seq]);
+        assert_true(most <= least + 1);
+    }
+}
+
+static void clusters_share_items(void **state) {
+    (void)state;
+    uint32_t n_slots[MAX_SEQS];
+    srand(9);
+    for (int round = 0; round < 1000; round++) {
+        const uint32_t n_seqs = 1 + (uint32_t)rand() % 12, longest = 1u << (1 + rand() % 15),
+                       n_kv_heads = 1 + (uint32_t)rand() % 8, n_cluster = 2u << rand() % 4;
+        for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = (uint32_t)rand() % longest;
+        n_slots[0]++; /* a batch without slots has no plan */
+        const struct attn_plan_shape shape = {.n_blocks = n_seqs * n_kv_heads * n_cluster,
+                                              .n_kv_heads = n_kv_heads,
+                                              .n_cluster = n_cluster};
+        struct planned p =
+            make_plan(shape, n_slots, n_seqs, round % 2 ? 1 + (uint32_t)rand() % longest : 0);
+        assert_int_equal(attn_plan_grid(&shape, n_seqs), shape.n_blocks);
+        check_plan(&p);
+        check_clusters(&p);
+        drop_plan(&p);
+    }
+}
+
+/* Clusters of an H100: 66, 30, 15 and 7 of 2, 4, 8 and 16 blocks. */
+static uint32_t choose(uint32_t n_kv_heads, const uint32_t *n_slots, uint32_t n_seqs,
+                       uint32_t split) {
+    const struct attn_plan_shape shape = {132, n_kv_heads, split, {66, 30, 15, 7}, 0};
+    const int32_t table_at[MAX_SEQS] = {0};
+    const struct attn_plan_batch batch = {n_slots, table_at, n_seqs, 0};
+    return attn_plan_cluster(&shape, &batch);
+}
+
+static void clusters_are_for_few_short_items(void **state) {
+    (void)state;
+    assert_int_equal(choose(8, (uint32_t[]){1000}, 1, 0), 8);
+    assert_int_equal(choose(4, (uint32_t[]){1000}, 1, 0), 16);
+    assert_int_equal(choose(8, (uint32_t[]){1000, 900}, 2, 0), 4);
+    assert_int_equal(choose(8, (uint32_t[]){1000, 1000, 1000, 1000}, 4, 0), 2);
+    assert_int_equal(choose(8, (uint32_t[]){100}, 1, 0), 0);           /* whole items */
+    assert_int_equal(choose(8, (uint32_t[]){32000}, 1, 0), 1);         /* too few blocks read */
+    assert_int_equal(choose(8, (uint32_t[]){9000, 5, 5, 5}, 4, 0), 1); /* unequal */
+    assert_int_equal(choose(8, (uint32_t[]){1000}, 1, ATTN_FIXED_SPLIT_SLOTS), 1);
+    assert_int_equal(choose(8, (uint32_t[]){0}, 1, 0), 0);
 }
 
 /* Cut where they are cut without one: what is behind the first tile moves by whole splits. */
 static void fixed_splits_stay_where_they_are_in_a_window(void **state) {
     (void)state;
     uint32_t n_slots[] = {3001};
-    struct attn_plan_shape shape = {132, 1, ATTN_FIXED_SPLIT_SLOTS};
+    const struct attn_plan_shape shape = shape_of(132, 1, ATTN_FIXED_SPLIT_SLOTS);
     struct planned p = make_plan(shape, n_slots, 1, 1000);
     uint32_t n_first = 0;
     check_plan(&p);
@@ -193,7 +269,7 @@ static void fixed_splits_do_not_depend_on_the_batch(void **state) {
     (void)state;
     uint32_t alone[] = {3001}, batch[] = {5, 70000, 1, 512, 3001};
     for (uint32_t blocks = 1; blocks < 200; blocks += 33) {
-        struct attn_plan_shape shape = {blocks, 2, ATTN_FIXED_SPLIT_SLOTS};
+        const struct attn_plan_shape shape = shape_of(blocks, 2, ATTN_FIXED_SPLIT_SLOTS);
         struct planned a = make_plan(shape, alone, 1, 0), b = make_plan(shape, batch, 5, 0);
         check_plan(&a);
         check_plan(&b);
@@ -218,6 +294,8 @@ int main(void) {
         cmocka_unit_test(equal_items_that_fit_are_not_cut),
         cmocka_unit_test(one_long_sequence_goes_to_all_blocks),
         cmocka_unit_test(an_empty_batch_has_no_work),
+        cmocka_unit_test(clusters_share_items),
+        cmocka_unit_test(clusters_are_for_few_short_items),
         cmocka_unit_test(fixed_splits_stay_where_they_are_in_a_window),
         cmocka_unit_test(fixed_splits_do_not_depend_on_the_batch),
     };

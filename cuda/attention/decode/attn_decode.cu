@@ -8,13 +8,15 @@
  *            scores that are saved                                        scores.cuh
  *   tile     queries before, and the warps' results after                 tile.cuh
  *   item     of several tiles: its partial results are merged             merge.cu
+ *            or of a cluster: its blocks merge them                       cluster.cuh
  *
- * Grid:   plan's n_blocks x N_WARPS * 32 threads.
- * Shared: N_WARPS rings.          Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes
+ * Grid:   attn_plan_grid() x N_WARPS * 32 threads.
+ * Shared: N_WARPS rings, a cluster_exchange.  Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes
  *                                 (8 bits: 2 * n_slots * n_kv_heads * (head_dim + 1)).
  * Oracle: sums in double (tests/cuda/kernels/attn_decode_test.cu). */
 #include "cuda/attention/decode/attn_decode.cuh"
 
+#include "cuda/attention/decode/cluster.cuh"
 #include "cuda/attention/decode/ring.cuh"
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/attention/decode/unit.cuh"
@@ -29,18 +31,21 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[S::N_WARPS * S::N_STAGES];
     __shared__ int free_stage[S::N_WARPS];
+    __shared__ cluster_exchange<S> exchange;
     const int group = p.n_heads / p.n_kv_heads;
+    const bool in_cluster = S::BULK && p.n_cluster > 1;
 
     attn_tile tile = load_tile(p.tiles, blockIdx.x);
     unit_cursor ahead = {};
     ahead.table = table_of_layer(p);
     const unit_ring r = make_ring<S>(memory, barriers);
+    if (in_cluster) cluster_arrive();
     if (p.overlap && !p.awaited) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
     cursor_enter<S>(&ahead, p, tile, r.warp);
     cursor_settle<S>(&ahead, p, r.warp, r.lane);
     let_next_start();
     wait_for_previous();
-    if (tile.begin == tile.end) return;
+    if (tile.begin == tile.end && !in_cluster) return;
 
     int next = 0; /* stage that the next requested unit goes to: the free one */
     uint32_t parity = 1;
@@ -74,6 +79,10 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
         if (r.lane == 0) free_stage[r.warp] = next;
         if (S::BULK) fence_async_proxy();
         __syncthreads();
+        if (in_cluster) {
+            merge_in_cluster<S>(p, done, memory, free_stage, group, &exchange);
+            return;
+        }
         store_tile<S>(p, done, memory, free_stage, group);
         if (done.next < 0) return;
         __syncthreads(); /* results are read: the stages are free again */
@@ -82,18 +91,46 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
 
 /* ---- launching ---- */
 
-/* Launches, or counts the blocks that fit a multiprocessor if n_resident is given. */
+/* What is resident at once: blocks of a multiprocessor, and clusters of 2 << i blocks. */
+struct residency {
+    int n_blocks, n_clusters[ATTN_CLUSTER_SIZES];
+};
+
 template <class S>
-static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+static cudaError_t count_clusters(void (*kernel)(attn_decode_params), residency *resident) {
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; i < ATTN_CLUSTER_SIZES && error == cudaSuccess; i++) {
+        cudaLaunchAttribute size = {};
+        size.id = cudaLaunchAttributeClusterDimension;
+        size.val.clusterDim.x = 2u << i;
+        size.val.clusterDim.y = size.val.clusterDim.z = 1;
+        cudaLaunchConfig_t config = {};
+        config.gridDim = ATTN_MAX_CLUSTER;
+        config.blockDim = S::N_WARPS * 32;
+        config.dynamicSmemBytes = S::RING_BYTES;
+        config.attrs = &size;
+        config.numAttrs = 1;
+        error = cudaOccupancyMaxActiveClusters(&resident->n_clusters[i], kernel, &config);
+    }
+    return error;
+}
+
+/* Launches, or counts what is resident if that is given. */
+template <class S>
+static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream,
+                                residency *resident) {
     const auto kernel = attn_decode_kernel<S>;
     cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::RING_BYTES);
+    if (S::BULK && error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error != cudaSuccess) return error;
-    if (n_resident)
-        return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, kernel, S::N_WARPS * 32,
-                                                             S::RING_BYTES);
-    return launch_kernel({stream, p.overlap && !p.awaited}, kernel, p.n_blocks, S::N_WARPS * 32,
-                         S::RING_BYTES, p);
+    if (!resident)
+        return launch_clusters({stream, p.overlap && !p.awaited, 0}, kernel, p.n_cluster,
+                               p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, p);
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident->n_blocks, kernel,
+                                                          S::N_WARPS * 32, S::RING_BYTES);
+    return S::BULK && error == cudaSuccess ? count_clusters<S>(kernel, resident) : error;
 }
 
 static constexpr int bulk_warps(int dim, bool fp8) {
@@ -118,38 +155,39 @@ static constexpr uint32_t BULK_CODE_SLOTS = bulk_shape<uint8_t, 128>::UNIT_SLOTS
  * sequences, they are alike.  Without the copy engine they take less than 99 KiB, all that 8.6
  * has. */
 template <typename T, int D>
-static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream,
+                              residency *resident) {
     constexpr bool FP8 = sizeof(T) == 1;
     constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
     if (p.n_heads / p.n_kv_heads > 8)
-        return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false>>(p, stream, n_resident);
+        return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false>>(p, stream, resident);
     if constexpr (D % 64 == 0)
-        if (p.use_map) return launch_shape<bulk_shape<T, D>>(p, stream, n_resident);
-    return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false>>(p, stream,
-                                                                               n_resident);
+        if (p.use_map) return launch_shape<bulk_shape<T, D>>(p, stream, resident);
+    return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false>>(p, stream, resident);
 }
 
 template <typename T>
-static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream,
+                               residency *resident) {
     switch (p.head_dim) {
-    case 64: return launch_dim<T, 64>(p, stream, n_resident);
-    case 80: return launch_dim<T, 80>(p, stream, n_resident);
-    case 96: return launch_dim<T, 96>(p, stream, n_resident);
-    case 128: return launch_dim<T, 128>(p, stream, n_resident);
-    case 256: return launch_dim<T, 256>(p, stream, n_resident);
+    case 64: return launch_dim<T, 64>(p, stream, resident);
+    case 80: return launch_dim<T, 80>(p, stream, resident);
+    case 96: return launch_dim<T, 96>(p, stream, resident);
+    case 128: return launch_dim<T, 128>(p, stream, resident);
+    case 256: return launch_dim<T, 256>(p, stream, resident);
     default: return cudaErrorInvalidValue;
     }
 }
 
 static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stream,
-                                  int *n_resident) {
+                                  residency *resident) {
     if (p.n_kv_heads == 0 || p.n_heads == 0 || p.n_heads % p.n_kv_heads != 0 ||
         p.n_heads / p.n_kv_heads > ATTN_DECODE_MAX_GROUP)
         return cudaErrorInvalidValue;
     switch (p.kv_dtype) {
-    case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, n_resident);
-    case DTYPE_F16: return launch_type<__half>(p, stream, n_resident);
-    case DTYPE_FP8: return launch_type<uint8_t>(p, stream, n_resident);
+    case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, resident);
+    case DTYPE_F16: return launch_type<__half>(p, stream, resident);
+    case DTYPE_FP8: return launch_type<uint8_t>(p, stream, resident);
     default: return cudaErrorInvalidValue;
     }
 }
@@ -204,14 +242,18 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
     return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t attn_decode_count_blocks(const attn_decode_params &p, uint32_t *n_blocks) {
-    int device, n_multiprocessors, n_resident;
+cudaError_t attn_decode_count_blocks(const attn_decode_params &p, struct attn_plan_shape *shape) {
+    int device, n_multiprocessors;
+    residency resident = {};
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (error == cudaSuccess) error = launch_checked(p, nullptr, &n_resident);
-    if (error == cudaSuccess) *n_blocks = (uint32_t)(n_multiprocessors * n_resident);
-    return error;
+    if (error == cudaSuccess) error = launch_checked(p, nullptr, &resident);
+    if (error != cudaSuccess) return error;
+    shape->n_blocks = (uint32_t)(n_multiprocessors * resident.n_blocks);
+    for (int i = 0; i < ATTN_CLUSTER_SIZES; i++)
+        shape->max_clusters[i] = (uint32_t)resident.n_clusters[i];
+    return cudaSuccess;
 }
 
 cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream) {

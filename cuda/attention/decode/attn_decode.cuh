@@ -39,7 +39,8 @@ struct attn_decode_params {
     uint32_t window; /* as in the plan's batch */
 
     const struct attn_tile *tiles; /* the plan of this layer's lengths */
-    uint32_t n_blocks;             /* as in the plan's shape */
+    uint32_t n_blocks;             /* of the grid: as in the plan's shape, or its clusters' */
+    uint32_t n_cluster;            /* as in the plan's shape; more than 1 needs use_map */
     const struct attn_merge *merges;
     uint32_t max_merges; /* n_merges of the attn_plan_budget: sizes the merge's grid; 0: no merge */
     float *partial_out;  /* [n_partials of the attn_plan_budget][group][head_dim] */
@@ -66,11 +67,11 @@ struct attn_decode_params {
  * it calls the driver. */
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages);
 
-/* Counts the blocks that are resident at once, for attn_plan_shape.n_blocks and p.n_blocks.
- * Needs the shape, kv_dtype and use_map. */
-cudaError_t attn_decode_count_blocks(const attn_decode_params &p, uint32_t *n_blocks);
+/* Counts the blocks, and the clusters of each size, that are resident at once: shape->n_blocks and
+ * shape->max_clusters.  Needs the shape, kv_dtype and use_map. */
+cudaError_t attn_decode_count_blocks(const attn_decode_params &p, struct attn_plan_shape *shape);
 
-/* Launches the attention, and the merge after it.  Empty tiles and partials weigh nothing; a
+/* Launches the attention, and the merge after it if max_merges says so.  Empty tiles and partials weigh nothing; a
  * sequence without a tile in the plan keeps its output as it was. */
 cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream);
 

@@ -187,10 +187,16 @@ struct bench {
         const uint32_t group = b.n_heads / b.n_kv_heads;
         attn_decode_params p = params_of(b);
         if (!g_portable) CHECK(attn_decode_map_pool(&p, (uint32_t)(count_sets(b) * b.set_pages())));
-        CHECK(attn_decode_count_blocks(p, &p.n_blocks));
-        device_plan plan({p.n_blocks, b.n_kv_heads, split}, b.n_seqs,
-                         (uint64_t)b.n_seqs * b.n_slots);
-        plan.build(std::vector<uint32_t>(b.n_seqs, b.n_slots), table_places(b));
+        struct attn_plan_shape shape = {};
+        shape.n_kv_heads = b.n_kv_heads, shape.split_slots = split;
+        CHECK(attn_decode_count_blocks(p, &shape));
+        const std::vector<uint32_t> n_slots(b.n_seqs, b.n_slots);
+        const std::vector<int32_t> places = table_places(b);
+        const attn_plan_batch batch = {n_slots.data(), places.data(), b.n_seqs, 0};
+        shape.n_cluster = g_cluster >= 0 ? g_cluster : attn_plan_cluster(&shape, &batch);
+        device_plan plan(shape, b.n_seqs, (uint64_t)b.n_seqs * b.n_slots);
+        plan.build(n_slots, places);
+        p.n_cluster = shape.n_cluster, p.n_blocks = attn_plan_grid(&shape, b.n_seqs);
         device_array<int32_t> pages(count_sets(b) * b.set_pages());
         pages.upload(shuffled_sets(b));
         device_array<device_budget> budgets(b.n_seqs);
@@ -203,7 +209,7 @@ struct bench {
         device_array<float> partial_out((size_t)plan.room.n_partials * group * b.dim),
             partial_lse((size_t)plan.room.n_partials * group);
         p.step = step.data, p.tiles = plan.d_tiles.data;
-        p.merges = plan.d_merges.data, p.max_merges = plan.room.n_merges;
+        p.merges = plan.d_merges.data, p.max_merges = plan.n_merges ? plan.room.n_merges : 0;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
         p.attn_stats = {nullptr, with_scores ? scores.data : nullptr, (size_t)b.n_seqs * b.n_slots};
         p.overlap = overlap;
@@ -356,7 +362,10 @@ void run_bench() {
 } // namespace
 
 int main(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) g_portable |= strcmp(argv[i], "--portable") == 0;
+    for (int i = 1; i < argc; i++) {
+        g_portable |= strcmp(argv[i], "--portable") == 0;
+        if (strncmp(argv[i], "--cluster=", 10) == 0) g_cluster = atoi(argv[i] + 10);
+    }
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     printf("%s, %d multiprocessors, seed %u\n", device.name, device.multiProcessorCount, SEED);

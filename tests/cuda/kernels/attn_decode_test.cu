@@ -24,13 +24,14 @@ constexpr double LSE_LIMIT = 3e-5;
 void check_case(const test_case &c) {
     fixture f(c);
     rig r(f);
+    if (c.n_cluster > 1 && !r.p.use_map) return; /* the copy engine's shapes have clusters */
     r.prepare(c.n_slots);
     CHECK(launch_attn_decode(r.p, 0));
     CHECK(cudaDeviceSynchronize());
     char what[128];
-    snprintf(what, sizeof(what), "%s %s %u/%u d%u blocks %u split %u", c.name,
-             c.dtype == DTYPE_F16 ? "f16" : "bf16", c.n_heads, c.n_kv_heads, c.dim, c.n_blocks,
-             c.split_slots);
+    snprintf(what, sizeof(what), "%s %s %u/%u d%u blocks %u split %u cluster %u", c.name,
+             c.dtype == DTYPE_F16 ? "f16" : "bf16", c.n_heads, c.n_kv_heads, c.dim, r.p.n_blocks,
+             c.split_slots, c.n_cluster);
     const double worst = r.worst_row(&f);
     verdict(worst < OUT_LIMIT, what, worst, OUT_LIMIT);
     const double worst_lse = r.worst_lse(&f);
@@ -41,9 +42,11 @@ void check_case(const test_case &c) {
 }
 
 /* One captured graph, replayed with other lengths: only data may differ between steps. */
-void check_graph_replay(uint32_t split_slots) {
-    const test_case c = {"graph", 16,          2,      128,   DTYPE_BF16, {4097, 700, 64, 9000},
-                         132,     split_slots, RANDOM, false, true};
+void check_graph_replay(uint32_t split_slots, uint32_t n_cluster) {
+    const test_case c = {"graph",  16,          2,      128,   DTYPE_BF16, {4097, 700, 64, 9000},
+                         132,      split_slots, RANDOM, false, true,       0,
+                         n_cluster};
+    if (n_cluster > 1 && g_portable) return;
     fixture f(c);
     rig r(f);
     cudaStream_t stream;
@@ -117,6 +120,20 @@ void check_shapes() {
                 true});
 }
 
+/* Parts without a slot, of one unit and of many; sequences of any length beside each other. */
+void check_clusters(bool small) {
+    for (uint32_t n_cluster = 2; n_cluster <= (uint32_t)ATTN_MAX_CLUSTER; n_cluster *= 2)
+        for (uint32_t dim : {64u, 128u, 256u})
+            for (uint32_t group : {1u, 3u, 4u, 7u, 8u}) {
+                if (small && (dim != 128 || group != 4)) continue;
+                test_case c = {"clusters", 2 * group, 2,    dim,  DTYPE_BF16, {1, 17, 4097, 300}, 0,
+                               0,          RANDOM,    true, true, 0,          n_cluster};
+                if (group % 2) c.dtype = DTYPE_F16, c.content = HUGE_LOGIT;
+                if (group == 8) c.softcap = 1.5f;
+                check_case(c);
+            }
+}
+
 void check_logits() {
     for (enum content content : {EQUAL_LOGITS, HUGE_LOGIT, HUGE_NEGATIVE_LOGIT})
         for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
@@ -179,8 +196,10 @@ int main(int argc, char **argv) {
         small |= strcmp(argv[i], "--small") == 0; /* for compute-sanitizer */
         g_portable |= strcmp(argv[i], "--portable") == 0;
     }
-    check_graph_replay(0);
-    check_graph_replay(ATTN_FIXED_SPLIT_SLOTS);
+    check_graph_replay(0, 0);
+    check_graph_replay(0, 4);
+    check_graph_replay(ATTN_FIXED_SPLIT_SLOTS, 0);
+    check_clusters(small);
     check_batch_invariance();
     check_logits();
     check_caps();

@@ -26,7 +26,8 @@
 namespace {
 
 constexpr unsigned SEED = 20261121;
-bool g_portable; /* leave the copy engine out */
+bool g_portable;    /* leave the copy engine out */
+int g_cluster = -1; /* blocks that share an item; -1: as attn_plan_cluster() says */
 
 /* Device memory that frees itself. */
 template <typename T> struct device_array {
@@ -51,6 +52,7 @@ struct device_plan {
     struct attn_plan_budget room;
     std::vector<attn_tile> tiles;
     std::vector<attn_merge> merges;
+    uint32_t n_merges = 0;
     device_array<attn_tile> d_tiles;
     device_array<attn_merge> d_merges;
 
@@ -68,6 +70,7 @@ struct device_plan {
             printf("FAIL plan larger than its room\n");
             exit(1);
         }
+        n_merges = plan.n_merges;
         d_tiles.upload(tiles);
         d_merges.upload(merges);
     }

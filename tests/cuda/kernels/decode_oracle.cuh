@@ -60,6 +60,14 @@ struct test_case {
     enum content content;
     bool scores, overlap;
     float softcap = 0;
+    uint32_t n_cluster = 0;
+
+    /* Blocks of the plan: clusters need one for each of their items. */
+    struct attn_plan_shape shape() const {
+        const uint32_t n_items = (uint32_t)n_slots.size() * n_kv_heads;
+        return {
+            n_cluster > 1 ? n_items * n_cluster : n_blocks, n_kv_heads, split_slots, {}, n_cluster};
+    }
 };
 
 struct fixture {
@@ -184,9 +192,8 @@ struct rig {
     explicit rig(const fixture &f_)
         : f(f_), n_seqs((uint32_t)f.c.n_slots.size()), group(f.c.n_heads / f.c.n_kv_heads),
           score_stride(longest_of(f.c.n_slots) + SCORE_PAD),
-          plan({f.c.n_blocks, f.c.n_kv_heads, f.c.split_slots}, n_seqs, sum_of(f.c.n_slots)),
-          q(f.q.size()), pool(f.pool.size()), out(f.q.size()),
-          table(2 * (f.pages.size() + MAX_PREPARED)),
+          plan(f.c.shape(), n_seqs, sum_of(f.c.n_slots)), q(f.q.size()), pool(f.pool.size()),
+          out(f.q.size()), table(2 * (f.pages.size() + MAX_PREPARED)),
           partial_out((size_t)plan.room.n_partials * group * f.c.dim),
           partial_lse((size_t)plan.room.n_partials * group),
           scores(f.c.scores ? (size_t)n_seqs * f.c.n_heads * score_stride : 0),
@@ -199,8 +206,9 @@ struct rig {
         p.n_heads = c.n_heads, p.n_kv_heads = c.n_kv_heads, p.head_dim = c.dim;
         p.scale = score_scale_of((float)(1 / sqrt(c.dim)), c.softcap);
         p.step = step.data, p.layer = 1;
-        p.tiles = plan.d_tiles.data, p.n_blocks = c.n_blocks, p.merges = plan.d_merges.data;
-        p.max_merges = plan.room.n_merges;
+        p.tiles = plan.d_tiles.data, p.n_blocks = attn_plan_grid(&plan.shape, n_seqs);
+        p.n_cluster = c.n_cluster, p.merges = plan.d_merges.data;
+        p.max_merges = c.n_cluster > 1 ? 0 : plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
         p.attn_stats = {lse.data, c.scores ? scores.data : nullptr, (size_t)n_seqs * score_stride};
         std::vector<device_budget> wishes(n_seqs);
