@@ -7,17 +7,22 @@
  *               16-byte reads of a quarter warp fall into different banks
  *
  * A block that takes one tile and ends has nothing on the way while it adds up and stores, and the
- * next one begins with a read's latency.  Here BLOCKS blocks of a multiprocessor take one tile after
- * the other, and the next one is on its way by then.  They fill shared memory: where blocks of the
- * next kernel fitted beside them, their reads delayed the slowest blocks of this one, and the
+ * next one begins with a read's latency.  Here one or two blocks of a multiprocessor take one tile
+ * after the other, and the next one is on its way by then.  They fill shared memory: where blocks of
+ * the next kernel fitted beside them, their reads delayed the slowest blocks of this one, and the
  * memory waited between the two.  As it is they come when a block ends, and then fill their rings
  * before they wait for this kernel, because weights never change.
+ *
+ * Up to 8 rows of at most 4,096 columns are loaded once, normalised, and held in registers for all
+ * of a block's tiles.  Longer or more rows are loaded stage by stage, with two blocks so that one
+ * multiplies while the other waits for x.  (16 held rows gain 1 to 8 % in three of a layer's products
+ * and lose 9 in the output's; a layer is 0.5 % slower.)
  *
  * The copy engine takes a copy of a row at a time, of 2 KB: with 1 KB it was what an H200 waited
  * for.
  *
- * With Llama-3-8B's weights, of the rate of plain reads with 1, 4, 8 and 16 rows: 0.98, 0.96, 0.95 and
- * 0.91 on an H100, 0.93, 0.94, 0.92 and 0.81 on an H200; the kernel of linear_kernels.cu there 0.86,
+ * With Llama-3-8B's weights, of the rate of plain reads with 1, 4, 8 and 16 rows: 0.98, 0.98, 0.97 and
+ * 0.91 on an H100; with x loaded stage by stage 0.93, 0.94, 0.92 and 0.81 on an H200; the kernel of linear_kernels.cu there 0.86,
  * 0.84, 0.82 and 0.71.
  *
  * Shared: a ring of stages, two plans.
@@ -30,15 +35,23 @@ enum {
     STAGE_ROW = STAGE_K * 2 + 64, /* bytes */
     STAGE_BYTES = TILE_OUT * STAGE_ROW,
     STAGE_SLICES = STAGE_K / SLICE / N_WARPS, /* of a warp */
-    BLOCKS = 2,                               /* of a multiprocessor */
+    HELD_STAGES = 4,                          /* of x, at most, that registers hold */
     THREADS = 32 * (1 + N_WARPS),
 };
 
-template <int N_MMA> struct stream_memory {
-    static constexpr int N_STAGES = N_MMA == 1 ? 3 : 2;
-    char stages[N_STAGES][STAGE_BYTES];
-    struct plan<N_MMA> plans[2];
-    uint64_t full[N_STAGES], empty[N_STAGES];
+/* HOLDS: the consumers hold x in registers.  They need those of two blocks, and one block of a
+ * multiprocessor is enough then, because its consumers wait for nothing but weights. */
+template <int N_MMA_, bool HOLDS_> struct stream_shape {
+    static constexpr int N_MMA = N_MMA_;
+    static constexpr bool HOLDS = HOLDS_;
+    static constexpr int BLOCKS = HOLDS ? 1 : 2; /* of a multiprocessor */
+    static constexpr int N_STAGES = HOLDS ? 6 : N_MMA == 1 ? 3 : 2;
+};
+
+template <class S> struct stream_memory {
+    char stages[S::N_STAGES][STAGE_BYTES];
+    struct plan<S::N_MMA> plans[2];
+    uint64_t full[S::N_STAGES], empty[S::N_STAGES];
 };
 
 /* A position in the ring, of the producer or a consumer. */
@@ -60,12 +73,12 @@ static __device__ __forceinline__ const bf16 *tile_row(const struct skinny_param
     return weight_row(row < half ? part : part + 1, tile * half + row % half, p.n_in);
 }
 
-template <int N_MMA>
+template <class S>
 static __device__ __forceinline__ void produce(const struct skinny_params &p,
-                                               struct stream_memory<N_MMA> *m, uint32_t n_tiles) {
+                                               struct stream_memory<S> *m, uint32_t n_tiles) {
     const uint32_t lane = threadIdx.x;
     const uint64_t policy = pass_through_policy();
-    ring_place<stream_memory<N_MMA>::N_STAGES> at = {0, 1};
+    ring_place<S::N_STAGES> at = {0, 1};
     if (lane >= TILE_OUT) return;
     for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
         const bf16 *row = tile_row(p, tile, lane);
@@ -80,62 +93,95 @@ static __device__ __forceinline__ void produce(const struct skinny_params &p,
     }
 }
 
-/* The parts of x, and of the norm's weight, that belong to a warp's slice of a stage. */
-template <int N_MMA, bool NORM> struct x_slice {
-    uint4 x[N_MMA], weight;
-    __device__ __forceinline__ void load(const struct skinny_params &p, uint32_t lane, uint32_t k) {
-        weight = NORM && k < p.n_in ? load_norm_weight(p, k) : uint4{};
-#pragma unroll
-        for (int i = 0; i < N_MMA; i++) x[i] = load_x(p, lane / 4 + i * MMA_ROWS, k);
-    }
-};
+/* A consumer: the warp's share of x, and of a tile's sums. */
+template <int N_MMA, bool NORM> struct consumer {
+    const struct skinny_params &p;
+    uint32_t warp, lane;
+    float sums[N_MMA][4], squares[N_MMA];
 
-template <int N_MMA, bool NORM>
-static __device__ __forceinline__ void multiply_stage(
-    const struct skinny_params &p, const char *stage, uint32_t warp, uint32_t lane, uint32_t k,
-    const struct x_slice<N_MMA, NORM> *x, float (&sums)[N_MMA][4], float (&squares)[N_MMA]) {
+    /* Returns the first of the eight columns of a stage that the thread has in slice i. */
+    __device__ __forceinline__ uint32_t column(int i) const {
+        return (warp + i * N_WARPS) * SLICE + lane % 4 * 8;
+    }
+
+    /* Loads the thread's part of x in a stage's slice, and multiplies it by the norm's weights. */
+    __device__ __forceinline__ void load(uint4 (&x)[N_MMA], uint32_t k) {
+        const uint4 weight = NORM && k < p.n_in ? load_norm_weight(p, k) : uint4{};
 #pragma unroll
-    for (int i = 0; i < STAGE_SLICES; i++) {
-        const uint32_t column = (warp + i * N_WARPS) * SLICE + lane % 4 * 8;
-        const char *low = stage + lane / 4 * STAGE_ROW + column * 2;
+        for (int m = 0; m < N_MMA; m++) {
+            x[m] = load_x(p, lane / 4 + m * MMA_ROWS, k);
+            if (!NORM) continue;
+            squares[m] += sum_squares(x[m]);
+            x[m] = multiply_pairs(x[m], weight);
+        }
+    }
+
+    /* Multiplies slice i of a stage by the thread's part of x. */
+    __device__ __forceinline__ void multiply_slice(const char *stage, uint32_t k, int i,
+                                                   const uint4 (&x)[N_MMA]) {
+        const char *low = stage + lane / 4 * STAGE_ROW + column(i) * 2;
         struct slice w = {};
-        if (k + column < p.n_in)
+        if (k + column(i) < p.n_in)
             w = {*reinterpret_cast<const uint4 *>(low),
                  *reinterpret_cast<const uint4 *>(low + TILE_OUT / 2 * STAGE_ROW)};
 #pragma unroll
-        for (int m = 0; m < N_MMA; m++) {
-            uint4 v = x[i].x[m];
-            if (NORM) {
-                squares[m] += sum_squares(v);
-                v = multiply_pairs(v, x[i].weight);
-            }
-            multiply(sums[m], &w, v);
-        }
+        for (int m = 0; m < N_MMA; m++) multiply(sums[m], &w, x[m]);
     }
-}
 
-template <int N_MMA, bool NORM>
+    __device__ __forceinline__ void clear_sums() {
+#pragma unroll
+        for (int i = 0; i < N_MMA * 4; i++) sums[i / 4][i % 4] = 0.0f;
+    }
+    __device__ __forceinline__ void clear_squares() {
+#pragma unroll
+        for (int m = 0; m < N_MMA; m++) squares[m] = 0.0f;
+    }
+};
+
+template <class S, bool NORM>
 static __device__ __forceinline__ void consume(const struct skinny_params &p,
-                                               struct stream_memory<N_MMA> *m, uint32_t n_tiles) {
-    const uint32_t thread = threadIdx.x - 32, lane = thread % 32, warp = thread / 32;
-    ring_place<stream_memory<N_MMA>::N_STAGES> at = {0, 0};
+                                               struct stream_memory<S> *m, uint32_t n_tiles) {
+    constexpr int N_MMA = S::N_MMA;
+    const uint32_t thread = threadIdx.x - 32;
+    struct consumer<N_MMA, NORM> c = {
+        p, thread / 32, thread % 32, {}, {}
+    };
+    ring_place<S::N_STAGES> at = {0, 0};
     uint32_t turn = 0;
+    uint4 held[S::HOLDS ? HELD_STAGES * STAGE_SLICES : 1][N_MMA];
     wait_for_previous();
+    if (S::HOLDS) {
+#pragma unroll
+        for (int i = 0; i < HELD_STAGES * STAGE_SLICES; i++)
+            c.load(held[i], i / STAGE_SLICES * STAGE_K + c.column(i % STAGE_SLICES));
+    }
     for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x, turn ^= 1) {
-        float sums[N_MMA][4] = {}, squares[N_MMA] = {};
-        for (uint32_t k = 0; k < p.n_in; k += STAGE_K, at.advance()) {
-            struct x_slice<N_MMA, NORM> x[STAGE_SLICES];
+        c.clear_sums();
+        if (!S::HOLDS) c.clear_squares();
+#pragma unroll(S::HOLDS ? HELD_STAGES : 1)
+        for (uint32_t s = 0; s < (S::HOLDS ? HELD_STAGES : UINT32_MAX); s++) {
+            const uint32_t k = s * STAGE_K;
+            if (k >= p.n_in) break;
+            uint4 fresh[STAGE_SLICES][N_MMA];
+            if (!S::HOLDS) {
+#pragma unroll
+                for (int i = 0; i < STAGE_SLICES; i++) c.load(fresh[i], k + c.column(i));
+            }
+            barrier_wait(&m->full[at.stage], at.parity);
 #pragma unroll
             for (int i = 0; i < STAGE_SLICES; i++)
-                x[i].load(p, lane, k + (warp + i * N_WARPS) * SLICE + lane % 4 * 8);
-            barrier_wait(&m->full[at.stage], at.parity);
-            multiply_stage<N_MMA, NORM>(p, m->stages[at.stage], warp, lane, k, x, sums, squares);
+                c.multiply_slice(m->stages[at.stage], k, i,
+                                 S::HOLDS ? held[s * STAGE_SLICES + i] : fresh[i]);
+            /* Without this fence the barrier gets ahead of reads that wait behind those of x, and the
+             * copy engine overwrites what they have yet to read. */
+            fence_async_proxy();
             __syncwarp();
-            if (lane == 0) barrier_arrive(&m->empty[at.stage]);
+            if (c.lane == 0) barrier_arrive(&m->empty[at.stage]);
+            at.advance();
         }
         struct plan<N_MMA> *plan = &m->plans[turn];
-        share_sums<N_MMA>(plan, warp, sums);
-        if (NORM) share_squares<N_MMA>(plan, warp, squares);
+        share_sums<N_MMA>(plan, c.warp, c.sums);
+        if (NORM) share_squares<N_MMA>(plan, c.warp, c.squares);
         /* Warps that are ahead write to the other plan, and wait here before they come back to
          * this one. */
         named_sync(1, N_WARPS * 32);
@@ -145,48 +191,54 @@ static __device__ __forceinline__ void consume(const struct skinny_params &p,
     }
 }
 
-template <int N_MMA, bool NORM>
-static __global__ void __launch_bounds__(THREADS, BLOCKS)
+template <class S, bool NORM>
+static __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     stream_kernel(const __grid_constant__ struct skinny_params p, uint32_t n_tiles) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char memory[];
-    struct stream_memory<N_MMA> *m = reinterpret_cast<struct stream_memory<N_MMA> *>(memory);
+    struct stream_memory<S> *m = reinterpret_cast<struct stream_memory<S> *>(memory);
     let_next_start();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < stream_memory<N_MMA>::N_STAGES; i++) {
+        for (int i = 0; i < S::N_STAGES; i++) {
             barrier_init(&m->full[i], 1);
             barrier_init(&m->empty[i], N_WARPS);
         }
         barriers_publish();
     }
     __syncthreads();
-    if (threadIdx.x < 32) produce<N_MMA>(p, m, n_tiles);
-    else consume<N_MMA, NORM>(p, m, n_tiles);
+    if (threadIdx.x < 32) produce<S>(p, m, n_tiles);
+    else consume<S, NORM>(p, m, n_tiles);
 #endif
 }
 
-template <int N_MMA, bool NORM> static bool open_kernel() {
-    const auto kernel = stream_kernel<N_MMA, NORM>;
+template <class S, bool NORM> static bool open_kernel() {
+    const auto kernel = stream_kernel<S, NORM>;
     return runs_sm90_code(kernel) &&
            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                (int)sizeof(struct stream_memory<N_MMA>)) == cudaSuccess;
+                                (int)sizeof(struct stream_memory<S>)) == cudaSuccess;
+}
+
+template <class S> static bool open_shape() {
+    return open_kernel<S, false>() && open_kernel<S, true>();
 }
 
 bool open_stream(void) {
-    return open_kernel<1, false>() && open_kernel<1, true>() && open_kernel<2, false>() &&
-           open_kernel<2, true>();
+    return open_shape<stream_shape<1, true>>() && open_shape<stream_shape<1, false>>() &&
+           open_shape<stream_shape<2, false>>();
 }
 
-template <int N_MMA>
-static cudaError_t launch_width(const struct skinny_params *p, struct launch launch) {
-    const uint32_t n_tiles = count_tiles(p), n_blocks = BLOCKS * launch.n_multiprocessors;
-    const auto kernel = p->norm_weight ? stream_kernel<N_MMA, true> : stream_kernel<N_MMA, false>;
+template <class S>
+static cudaError_t launch_shape(const struct skinny_params *p, struct launch launch) {
+    const uint32_t n_tiles = count_tiles(p), n_blocks = S::BLOCKS * launch.n_multiprocessors;
+    const auto kernel = p->norm_weight ? stream_kernel<S, true> : stream_kernel<S, false>;
     return launch_kernel(launch, kernel, n_tiles < n_blocks ? n_tiles : n_blocks, THREADS,
-                         sizeof(struct stream_memory<N_MMA>), *p, n_tiles);
+                         sizeof(struct stream_memory<S>), *p, n_tiles);
 }
 
 cudaError_t launch_stream(const struct skinny_params *p, struct launch launch) {
     if (count_tiles(p) == 0 || p->n_rows == 0) return cudaSuccess;
     if (p->n_rows > SKINNY_MAX_ROWS || launch.n_multiprocessors == 0) return cudaErrorInvalidValue;
-    return p->n_rows > MMA_ROWS ? launch_width<2>(p, launch) : launch_width<1>(p, launch);
+    if (p->n_rows > MMA_ROWS) return launch_shape<stream_shape<2, false>>(p, launch);
+    return p->n_in <= HELD_STAGES * STAGE_K ? launch_shape<stream_shape<1, true>>(p, launch)
+                                            : launch_shape<stream_shape<1, false>>(p, launch);
 }
