@@ -163,9 +163,19 @@ static __device__ __forceinline__ float sum_squares(uint4 v) {
     return sum;
 }
 
-static __device__ __forceinline__ float gate_mul(float gate, float up, enum gate_kind kind) {
+/* Returns what a gate divides by: 1 + e^-x.  __expf: 2 ulp near 0, far under bf16's rounding. */
+static __device__ __forceinline__ float gate_divisor(float gate, enum gate_kind kind) {
     const float x = kind == GATE_GELU ? gate * (GELU_1 + GELU_3 * gate * gate) : gate;
-    return gate / (1.0f + __expf(-x)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
+    return 1.0f + __expf(-x);
+}
+
+static __device__ __forceinline__ float gate_mul(float gate, float up, enum gate_kind kind) {
+    return gate / gate_divisor(gate, kind) * up;
+}
+
+/* Does the same, 2 ulp off, in a quarter of the instructions: for kernels that unroll it often. */
+static __device__ __forceinline__ float gate_mul_short(float gate, float up, enum gate_kind kind) {
+    return __fdividef(gate, gate_divisor(gate, kind)) * up;
 }
 
 /* Returns 2^x, off by 2 ulp, with 2^-inf = 0: far below the rounding of weights to 16 bits. */

@@ -55,6 +55,29 @@ static __device__ __forceinline__ void barrier_wait(shared_at bar, uint32_t pari
                  : "memory");
 }
 
+/* Arrives at the barrier that another block of the cluster has at the same place.  It publishes no
+ * writes to that block: with a release for the cluster each arrival would be a fence of 0.7 us. */
+static __device__ __forceinline__ void barrier_arrive_remote(shared_at bar, uint32_t block) {
+    asm volatile("{\n.reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(bar.address),
+                 "r"(block)
+                 : "memory");
+}
+
+/* --- rings of stages --- */
+
+/* A position in a ring of stages.  Consumers begin with parity 0, producers with 1: the stages are
+ * empty. */
+template <int N_STAGES> struct ring_place {
+    uint32_t stage, parity;
+    __device__ __forceinline__ void advance() {
+        if (++stage < N_STAGES) return;
+        stage = 0;
+        parity ^= 1;
+    }
+};
+
 /* --- named barriers among warpgroups: `threads` counts those that sync and that arrive --- */
 
 static __device__ __forceinline__ void named_sync(int id, int threads) {
@@ -117,6 +140,27 @@ static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorM
         "[%1, {%2, %3, %4}], [%5];" ::"r"(to.address),
         "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(bar.address)
         : "memory");
+}
+
+/* Starts the same copy of one matrix for data that L2 needs in the way that `policy` says. */
+static __device__ __forceinline__ void tensor_load_hinted(shared_at to, const CUtensorMap *map,
+                                                          int column, int row, shared_at bar,
+                                                          uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to.address),
+                 "l"(map), "r"(column), "r"(row), "r"(bar.address), "l"(policy)
+                 : "memory");
+}
+
+/* Starts the same copy to every block of the cluster whose bit is set in `blocks`: to the same
+ * place in each, where the bytes count on the same barrier. */
+static __device__ __forceinline__ void tensor_load_shared(shared_at to, const CUtensorMap *map,
+                                                          int column, int row, shared_at bar,
+                                                          uint16_t blocks) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to.address),
+                 "l"(map), "r"(column), "r"(row), "r"(bar.address), "h"(blocks)
+                 : "memory");
 }
 
 /* Starts copying bytes that lie in a row, a multiple of 16, to shared memory. */
@@ -187,25 +231,34 @@ template <int N> static __device__ __forceinline__ void wgmma_pin(float (&d)[N])
 #define SM90_D8(d, i)                                                                              \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
-#define SM90_D32(d, i) SM90_D8(d, i), SM90_D8(d, i + 8), SM90_D8(d, i + 16), SM90_D8(d, i + 24)
-#define SM90_LIST32                                                                                \
+#define SM90_D16(d, i) SM90_D8(d, i), SM90_D8(d, i + 8)
+#define SM90_D32(d, i) SM90_D16(d, i), SM90_D16(d, i + 16)
+#define SM90_LIST24                                                                                \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SM90_LIST64                                                                                \
+    "%16, %17, %18, %19, %20, %21, %22, %23"
+#define SM90_LIST32 SM90_LIST24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define SM90_LIST48                                                                                \
     SM90_LIST32                                                                                    \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define SM90_LIST56 SM90_LIST48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define SM90_LIST64 SM90_LIST56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 
-/* Starts d[64 x 128] = (add ? d : 0) + A B^T; A [64 x 16] and B [128 x 16] are K-major in shared
+/* Starts d[64 x N] = (add ? d : 0) + A B^T; A [64 x 16] and B [N x 16] are K-major in shared
  * memory. */
-static __device__ __forceinline__ void wgmma_shared_a(float (&d)[64], uint64_t a, uint64_t b,
-                                                      int add) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SM90_LIST64
-                 "}, %64, %65, p, 1, 1, 0, 0;\n}"
-                 : SM90_D32(d, 0), SM90_D32(d, 32)
-                 : "l"(a), "l"(b), "r"(add));
-}
+#define SM90_SHARED_A(N, LIST, A, B, ADD, ...)                                                     \
+    static __device__ __forceinline__ void wgmma_shared_a(float(&d)[(N) / 2], uint64_t a,          \
+                                                          uint64_t b, int add) {                   \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n"                            \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" LIST "}, %" #A   \
+                     ", %" #B ", p, 1, 1, 0, 0;\n}"                                                \
+                     : __VA_ARGS__                                                                 \
+                     : "l"(a), "l"(b), "r"(add));                                                  \
+    }
+SM90_SHARED_A(48, SM90_LIST24, 24, 25, 26, SM90_D16(d, 0), SM90_D8(d, 16))
+SM90_SHARED_A(64, SM90_LIST32, 32, 33, 34, SM90_D32(d, 0))
+SM90_SHARED_A(96, SM90_LIST48, 48, 49, 50, SM90_D32(d, 0), SM90_D16(d, 32))
+SM90_SHARED_A(112, SM90_LIST56, 56, 57, 58, SM90_D32(d, 0), SM90_D16(d, 32), SM90_D8(d, 48))
+SM90_SHARED_A(128, SM90_LIST64, 64, 65, 66, SM90_D32(d, 0), SM90_D32(d, 32))
 
 /* Starts d[64 x N] += A B; A [64 x 16] is in registers, B [16 x N] MN-major in shared memory; N is
  * 128 or 64. */

@@ -215,6 +215,7 @@ struct cuda_backend {
 
     struct blas blas;
     void *workspace;
+    struct wide_room wide;
     struct matmul_entry *matmuls; /* [MATMUL_CACHE], by the key's hash */
 
     struct weight_chunk *chunks;

@@ -285,9 +285,10 @@ struct skinny_part {
     uint32_t n_out;
 };
 
-/* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch.  Only launch_skinny() takes the
- * rest: with norm_weight it multiplies RMSNorm(x) instead of x; if gated, the parts are gate and
- * up, and parts[0].y is kind(gate) * up. */
+/* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch.  Only launch_skinny(),
+ * launch_stream() and, but for the norm, launch_wide() take the rest: with norm_weight they multiply
+ * RMSNorm(x) instead of x; if gated, the parts are gate and up, and parts[0].y is kind(gate) *
+ * up. */
 struct skinny_params {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;
@@ -297,6 +298,14 @@ struct skinny_params {
     float eps;
     bool gated, accumulate, y_f32;
     enum gate_kind kind;
+};
+
+/* What launch_wide() needs of the device. */
+enum { WIDE_SHARE_BYTES = 256 * 112 * 4 };
+struct wide_room {
+    uint32_t n_clusters; /* that run at the same time; 0: it does not run here */
+    void *shares;        /* scratch, WIDE_SHARE_BYTES for each multiprocessor */
+    uint32_t *arrived;   /* [multiprocessors], 0 between kernels */
 };
 
 /* A row of a sample op, with its lists in device memory. */
@@ -361,6 +370,13 @@ cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch);
 bool open_stream(void);
 /* Computes what launch_skinny() does, the same bits, at more of the memory's rate. */
 cudaError_t launch_stream(const struct skinny_params *p, struct launch launch);
+/* Makes launch_wide() ready, and returns wide_room.n_clusters. */
+uint32_t open_wide(uint32_t n_multiprocessors);
+/* Computes up to WIDE_MAX_ROWS rows under launch_skinny()'s other conditions; besides, each n_out is
+ * a multiple of 8, each y_stride even, and each y aligned to two elements. */
+enum { WIDE_MAX_ROWS = 256 };
+cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *room,
+                        struct launch launch);
 /* Computes any number of rows, under launch_skinny()'s other conditions.  A row's bits depend on
  * nothing but the row and the weights. */
 cudaError_t launch_linear_invariant(const struct skinny_params *p, struct launch launch);

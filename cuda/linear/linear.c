@@ -3,7 +3,10 @@
  *   rows   <= 16   one launch of our own kernel for all parts, norm and gate included: reading the
  *                  weights is the whole cost.  linear_stream.cu on compute capability 9.0,
  *                  linear_kernels.cu elsewhere
- *   rows    > 16   cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
+ *   rows  <= 192   on compute capability 9.0 one launch for all parts, gate included, of
+ *                  linear_wide.cu; its header has the times of both
+ *   rows  <= 256   the same for gated products and for long sums
+ *   more rows      cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           f16 and f32 weights, odd widths: any shape, slowly
  *
  * A batch-invariant backend takes the kernels whose sums have one order (linear_invariant.cu, and
@@ -12,10 +15,7 @@
  * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  The
  * answers of its heuristics are cached by shape, with the number of rows rounded up to a step of a
  * coarse scale: an algorithm for 512 rows is right for 400, and asking costs more than a small
- * product.
- *
- * From 17 rows on cuBLASLt is ahead.  On an H100, with the shapes of Llama-3-8B and 32 rows, it
- * took 23 us for q, k, v and 89 for gate, up; our kernel with tiles of 32 rows took 28 and 95. */
+ * product. */
 #include "cuda/host/internal.h"
 
 #include <stdlib.h>
@@ -37,11 +37,26 @@ static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const ch
                      cuda->blas.status_string(status));
 }
 
+/* Makes launch_wide() ready where the device runs it. */
+static int wide_open(struct cuda_backend *cuda, struct error *err) {
+    const size_t n = cuda->n_multiprocessors, share_bytes = n * WIDE_SHARE_BYTES,
+                 bytes = share_bytes + n * sizeof(*cuda->wide.arrived);
+    const uint32_t n_clusters = open_wide(cuda->n_multiprocessors);
+    if (n_clusters == 0) return 0;
+    int rc = device_alloc(cuda, bytes, &cuda->wide.shares, err);
+    if (rc) return rc;
+    cuda->wide.arrived = (uint32_t *)((char *)cuda->wide.shares + share_bytes);
+    cuda->wide.n_clusters = n_clusters;
+    return cuda_check(cuda, cudaMemsetAsync(cuda->wide.shares, 0, bytes, cuda->stream),
+                      "clearing memory", err);
+}
+
 int linear_open(struct cuda_backend *cuda, struct error *err) {
     cuda->streams = open_stream();
     cuda->matmuls = calloc(MATMUL_CACHE, sizeof(*cuda->matmuls));
     if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
     int rc = blas_open(&cuda->blas, err);
+    if (!rc) rc = wide_open(cuda, err);
     if (!rc) rc = device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
     if (rc) return rc;
     /* Where cuBLASLt splits a sum, it adds up whole tiles of partial results.  They include rows
@@ -53,6 +68,7 @@ int linear_open(struct cuda_backend *cuda, struct error *err) {
 void linear_close(struct cuda_backend *cuda) {
     blas_close(&cuda->blas);
     cudaFree(cuda->workspace);
+    cudaFree(cuda->wide.shares);
     free(cuda->matmuls);
 }
 
@@ -331,23 +347,63 @@ static product_launcher few_rows(const struct cuda_backend *cuda) {
     return cuda->streams ? launch_stream : launch_skinny;
 }
 
+/* ---- up to WIDE_MAX_ROWS rows ---- */
+
+/* Says whether launch_wide() takes the product and is ahead of cuBLASLt.  For 224 and 256 rows a
+ * layer of Llama-3-8B took 3 % less with q, k, v and o by cuBLASLt, and the head was its by 4 %;
+ * gate, up and down were not. */
+static bool wide_fits(const struct cuda_backend *cuda, const struct linear_args *args, bool gated) {
+    const uint32_t all_best = 192;
+    bool fits = cuda->wide.n_clusters > 0 && !cuda->batch_invariant &&
+                args->n_rows > SKINNY_MAX_ROWS && args->n_rows <= WIDE_MAX_ROWS &&
+                skinny_fits(args, 0, args->n_parts);
+    for (uint32_t i = 0; i < args->n_parts && fits; i++) {
+        const struct linear_part *part = &args->parts[i];
+        fits = (gated || args->n_rows <= all_best || args->n_in > part->w->rows) &&
+               part->w->rows % 8 == 0 && part->y_stride % 2 == 0 &&
+               aligned(part->y, args->y_f32 ? 2 * sizeof(float) : 2 * sizeof(uint16_t));
+    }
+    return fits;
+}
+
+static int run_wide(struct cuda_backend *cuda, const struct linear_args *args, struct error *err) {
+    struct skinny_params params = own_params(args, 0, args->n_parts);
+    params.n_parts = 0;
+    for (uint32_t first = 0, n; first < args->n_parts; first += n) {
+        struct skinny_part *part = &params.parts[params.n_parts++];
+        *part = params.parts[first];
+        n = count_joined(args, first, &part->n_out);
+    }
+    return cuda_check(cuda, launch_wide(&params, &cuda->wide, launch_of(cuda)), "linear", err);
+}
+
+/* ---- operations ---- */
+
+/* Computes the norm in a kernel of its own, and makes *args a product without one. */
+static int normalise(struct backend *be, struct linear_args *args, struct error *err) {
+    if (!args->norm) return 0;
+    const struct rmsnorm_args norm = linear_norm(args);
+    const int rc = cuda_rmsnorm(be, &norm, err);
+    args->x = args->norm->normed;
+    args->norm = NULL;
+    return rc;
+}
+
 int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct linear_args plain = *args;
     if (args->n_rows == 0) return 0;
-    if (args->norm && !fits_one_launch(cuda, args)) {
-        const struct rmsnorm_args norm = linear_norm(args);
-        int rc = cuda_rmsnorm(be, &norm, err);
+    if (!fits_one_launch(cuda, args)) {
+        const int rc = normalise(be, &plain, err);
         if (rc) return rc;
-        plain.x = args->norm->normed;
-        plain.norm = NULL;
     }
+    if (wide_fits(cuda, &plain, false)) return run_wide(cuda, &plain, err);
     if (cuda->batch_invariant) return run_parts(cuda, &plain, launch_linear_invariant, err);
     return args->n_rows > SKINNY_MAX_ROWS ? linear_many_rows(cuda, &plain, err)
                                           : run_parts(cuda, &plain, few_rows(cuda), err);
 }
 
-/* Computes a gated product of few rows in one launch. */
+/* Computes a gated product in one launch: of few rows, or without a norm of up to WIDE_MAX_ROWS. */
 static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, enum gate_kind kind,
                      void *out, struct error *err) {
     struct skinny_params params = own_params(both, 0, 2);
@@ -355,14 +411,17 @@ static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, 
     params.kind = kind;
     params.parts[0].y = out;
     params.parts[0].y_stride = params.parts[0].n_out;
-    return cuda_check(cuda, few_rows(cuda)(&params, launch_of(cuda)), "gated", err);
+    const cudaError_t rc = both->n_rows > SKINNY_MAX_ROWS
+                               ? launch_wide(&params, &cuda->wide, launch_of(cuda))
+                               : few_rows(cuda)(&params, launch_of(cuda));
+    return cuda_check(cuda, rc, "gated", err);
 }
 
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const uint32_t n_out = args->gate->rows;
     uint16_t *gate = args->gate_up; /* bf16 */
-    const struct linear_args both = {
+    struct linear_args both = {
         .x = args->x,
         .norm = args->norm,
         .n_rows = args->n_rows,
@@ -376,6 +435,10 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
                                           .dim = n_out,
                                           .kind = args->kind};
     if (fits_one_launch(cuda, &both)) return run_gated(cuda, &both, args->kind, args->out, err);
-    int rc = cuda_linear(be, &both, err);
+    int rc = normalise(be, &both, err);
+    if (rc) return rc;
+    if (wide_fits(cuda, &both, true) && aligned(args->out, BLAS_ALIGN))
+        return run_gated(cuda, &both, args->kind, args->out, err);
+    rc = cuda_linear(be, &both, err);
     return rc ? rc : cuda_check(cuda, launch_gate_mul(&gated, launch_of(cuda)), "gate_mul", err);
 }

@@ -54,16 +54,6 @@ template <class S> struct stream_memory {
     uint64_t full[S::N_STAGES], empty[S::N_STAGES];
 };
 
-/* A position in the ring, of the producer or a consumer. */
-template <int N_STAGES> struct ring_place {
-    uint32_t stage, parity;
-    __device__ __forceinline__ void advance() {
-        if (++stage < N_STAGES) return;
-        stage = 0;
-        parity ^= 1;
-    }
-};
-
 /* Returns row `row` (0 .. 15) of a tile. */
 static __device__ __forceinline__ const bf16 *tile_row(const struct skinny_params &p, uint32_t tile,
                                                        uint32_t row) {

@@ -1,7 +1,7 @@
-/* test_linear.c - products of the CUDA backend against the CPU's: every path (few rows, cuBLASLt,
- * any shape), with bias, onto a residual, in f32, in parts that share a row, and fused; all that
- * once more with the kernel for few rows that devices other than 9.0 take, and on a batch-invariant
- * backend, where a row's bits must not depend on the rows beside it.
+/* test_linear.c - products of the CUDA backend against the CPU's: every path (few rows, up to 256,
+ * cuBLASLt, any shape), with bias, onto a residual, in f32, in parts that share a row, and fused;
+ * all that once more as devices other than 9.0 compute it, and on a batch-invariant backend, where
+ * a row's bits must not depend on the rows beside it.
  *
  * Tables say in their last column whether --small has the line, too: it has one for each kernel,
  * and for each way out of a tile. */
@@ -97,10 +97,12 @@ struct row_count {
     bool in_small;
 };
 
-/* Few rows in one operand of mma and in two, then cuBLASLt, in one tile and in more. */
-static const struct row_count row_counts[] = {{1, true},   {2, false},  {7, false},  {8, false},
-                                              {9, true},   {15, false}, {16, false}, {17, true},
-                                              {33, false}, {64, false}, {130, true}, {517, false}};
+/* Few rows in one operand of mma and in two, then launch_wide() with one to four warpgroups, then
+ * cuBLASLt, which on other devices begins at 17 rows. */
+static const struct row_count row_counts[] = {
+    {1, true},   {2, false},  {7, false},   {8, false},   {9, true},    {15, false},
+    {16, false}, {17, true},  {33, false},  {64, false},  {100, false}, {129, false},
+    {130, true}, {250, true}, {256, false}, {257, false}, {517, false}};
 enum { N_ROW_COUNTS = sizeof(row_counts) / sizeof(row_counts[0]) };
 
 struct matrix {
@@ -134,13 +136,14 @@ static void check_one_part(const struct matrix *m, uint32_t n_rows, size_t turn)
 
 static void products_of_one_part_equal_the_cpu(void **state) {
     (void)state;
-    /* 4096 -> 96: so few outputs that cuBLASLt splits the sums.  1032 -> 5000: more tiles than a
-     * device has blocks of launch_stream(), in stages of which the last is not full. */
+    /* 4096 -> 96: so few outputs that cuBLASLt and launch_wide() split the sums.  1032 -> 5000: more
+     * tiles than a device has blocks of launch_stream(), in stages of which the last is not full.
+     * 32 -> 20000: more tiles than launch_wide() has blocks. */
     static const struct matrix matrices[] = {
-        {1, 1, false},      {8, 8, false},    {15, 7, true},       {16, 24, false},
-        {24, 17, false},    {64, 6, false},   {384, 640, false},   {1024, 384, false},
-        {100, 49, false},   {4096, 96, true}, {2056, 1000, false}, {32, 8192, false},
-        {1032, 5000, false}};
+        {1, 1, false},       {8, 8, false},     {15, 7, true},       {16, 24, false},
+        {24, 17, false},     {64, 6, false},    {384, 640, false},   {1024, 384, false},
+        {100, 49, false},    {4096, 96, true},  {2056, 1000, false}, {32, 8192, false},
+        {1032, 5000, false}, {32, 20000, false}};
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_one_part);
 }
 
@@ -420,6 +423,7 @@ int main(int argc, char **argv) {
     if (status) return status;
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     CUDA_BACKEND(gpu)->streams = false;
+    CUDA_BACKEND(gpu)->wide.n_clusters = 0;
     n_failed += cmocka_run_group_tests(tests, NULL, NULL);
     reopen_batch_invariant();
     n_failed += cmocka_run_group_tests(invariant_tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* linear_bench.cu - times the kernels for few rows over the Llama-3-8B products, beside a plain read
- * of the same bytes.
+/* linear_bench.cu - times our own kernels over the Llama-3-8B products, beside a plain read of the
+ * same bytes.
  *
  *   CSV: variant, shape, rows, overlap, us (median), TB/s of weights, fraction of the read
  *
@@ -7,6 +7,7 @@
  *   fused    norm and SiLU inside the products
  *   stream   the same by launch_stream(), whose results must be the same bits
  *   apart    norm and SiLU in kernels of their own
+ *   wide     32 to 256 rows by launch_wide(), with SiLU inside and the norm apart
  *
  * Weights are random and rotate through 1 GB, many times the second-level cache.  Launches are
  * replayed from a CUDA graph.  "model" is 32 layers and the head over 15 GB, nothing twice.
@@ -15,6 +16,7 @@
 #include "cuda/elementwise/elementwise.cu"
 #include "cuda/linear/linear_kernels.cu"
 #include "cuda/linear/linear_stream.cu"
+#include "cuda/linear/linear_wide.cu"
 #include "engine/device/dtype.h"
 #include "tests/cuda/bench/bench.cuh"
 
@@ -52,6 +54,7 @@ struct arena {
     void *y;
     size_t n_weights; /* elements */
     uint32_t n_multiprocessors;
+    struct wide_room room;
 };
 
 static size_t count_weights(const struct shape *s) {
@@ -119,17 +122,27 @@ static cudaError_t run_stream(const struct shape *s, const struct arena *arena,
     return launch_stream(p, launch);
 }
 
+static void normalise(const struct arena *arena, struct skinny_params *p, struct launch launch) {
+    const struct rmsnorm_params norm = {p->x,       arena->norm_weight,
+                                        DTYPE_BF16, arena->normed,
+                                        p->n_rows,  p->n_in,
+                                        p->n_in,    p->n_in,
+                                        1e-5f,      1};
+    check(launch_rmsnorm(&norm, launch), "rmsnorm");
+    p->x = arena->normed;
+}
+
+static cudaError_t run_wide(const struct shape *s, const struct arena *arena,
+                            struct skinny_params *p, struct launch launch) {
+    if (s->norm) normalise(arena, p, launch);
+    p->gated = s->gated;
+    if (s->gated) p->parts[0].y_stride = p->parts[0].n_out;
+    return launch_wide(p, &arena->room, launch);
+}
+
 static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
                              struct skinny_params *p, struct launch launch) {
-    if (s->norm) {
-        const struct rmsnorm_params norm = {p->x,       arena->norm_weight,
-                                            DTYPE_BF16, arena->normed,
-                                            p->n_rows,  p->n_in,
-                                            p->n_in,    p->n_in,
-                                            1e-5f,      1};
-        check(launch_rmsnorm(&norm, launch), "rmsnorm");
-        p->x = arena->normed;
-    }
+    if (s->norm) normalise(arena, p, launch);
     check(launch_skinny(p, launch), s->name);
     if (!s->gated) return cudaSuccess;
     const struct gate_mul_params silu = {arena->y, arena->normed, p->n_rows, p->parts[0].n_out};
@@ -197,11 +210,27 @@ static void compare(const struct shape *s, const struct arena *arena, cudaStream
 struct variant {
     const char *name;
     launcher run;
+    uint32_t rows[4];
 };
 
+static void bench_variant(const struct variant *v, const struct arena *arena, cudaStream_t stream,
+                          double read) {
+    for (uint32_t n_rows : v->rows)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            if (n_rows != v->rows[0] && !overlap) continue;
+            for (const struct shape &s : shapes)
+                bench_shape(&s, arena, stream, n_rows, overlap, read, v->name, v->run);
+            bench_model(arena, stream, n_rows, overlap, read, v->name, v->run);
+        }
+}
+
 int main() {
-    static const struct variant variants[] = {
-        {"bare", run_bare}, {"fused", run_fused}, {"stream", run_stream}, {"apart", run_apart}};
+    static const struct variant variants[] = {{"bare", run_bare, {1, 4, 8, 16}},
+                                              {"fused", run_fused, {1, 4, 8, 16}},
+                                              {"stream", run_stream, {1, 4, 8, 16}},
+                                              {"apart", run_apart, {1, 4, 8, 16}},
+                                              {"wide", run_wide, {32, 64, 128, 256}}};
+    const size_t n_x = (size_t)WIDE_MAX_ROWS * 14336, n_y = (size_t)WIDE_MAX_ROWS * 128256;
     struct arena arena = {};
     cudaStream_t stream;
     int n_devices = 0;
@@ -215,30 +244,29 @@ int main() {
     arena.n_weights = (size_t)7600 << 20;
     check(cudaStreamCreate(&stream), "stream");
     check(cudaMalloc(&arena.weights, arena.n_weights * sizeof(bf16)), "memory for weights");
-    check(cudaMalloc(&arena.x, 16 * 14336 * sizeof(bf16)), "memory");
+    check(cudaMalloc(&arena.x, n_x * sizeof(bf16)), "memory");
     check(cudaMalloc(&arena.norm_weight, 4096 * sizeof(bf16)), "memory");
-    check(cudaMalloc(&arena.normed, 16 * 14336 * sizeof(bf16)), "memory");
-    check(cudaMalloc(&arena.y, 16 * 128256 * sizeof(float)), "memory");
+    check(cudaMalloc(&arena.normed, n_x * sizeof(bf16)), "memory");
+    check(cudaMalloc(&arena.y, n_y * sizeof(float)), "memory");
+    check(cudaMalloc(&arena.room.shares, (size_t)arena.n_multiprocessors * WIDE_SHARE_BYTES),
+          "memory");
+    check(cudaMalloc(&arena.room.arrived, arena.n_multiprocessors * sizeof(uint32_t)), "memory");
+    check(
+        cudaMemsetAsync(arena.room.arrived, 0, arena.n_multiprocessors * sizeof(uint32_t), stream),
+        "memory");
     fill_kernel<<<1024, 256, 0, stream>>>(arena.weights, arena.n_weights, 0.02f);
-    fill_kernel<<<64, 256, 0, stream>>>(arena.x, 16 * 14336, 1.0f);
+    fill_kernel<<<64, 256, 0, stream>>>(arena.x, n_x, 1.0f);
     fill_kernel<<<64, 256, 0, stream>>>(arena.norm_weight, 4096, 1.0f);
-    check(cudaMemsetAsync(arena.y, 0, 16 * 128256 * sizeof(float), stream), "memory");
-    if (!open_stream()) {
-        fprintf(stderr, "this device does not run launch_stream()\n");
+    check(cudaMemsetAsync(arena.y, 0, n_y * sizeof(float), stream), "memory");
+    arena.room.n_clusters = open_wide(arena.n_multiprocessors);
+    if (!open_stream() || arena.room.n_clusters == 0) {
+        fprintf(stderr, "this device does not run launch_stream() and launch_wide()\n");
         return 1;
     }
     for (uint32_t n_rows : {1u, 3u, 8u, 11u, 16u})
         for (const struct shape &s : shapes) compare(&s, &arena, stream, n_rows);
     const double read = bench_read(&arena, stream);
     printf("variant,shape,rows,overlap,us,TB/s,of read (%.3f TB/s)\n", read);
-    for (const struct variant &v : variants) {
-        for (uint32_t n_rows : {1u, 4u, 8u, 16u})
-            for (int overlap = 0; overlap < 2; overlap++) {
-                if (n_rows > 1 && !overlap) continue;
-                for (const struct shape &s : shapes)
-                    bench_shape(&s, &arena, stream, n_rows, overlap, read, v.name, v.run);
-                bench_model(&arena, stream, n_rows, overlap, read, v.name, v.run);
-            }
-    }
+    for (const struct variant &v : variants) bench_variant(&v, &arena, stream, read);
     return 0;
 }
