@@ -37,8 +37,9 @@ every_policy = pytest.mark.parametrize(
 every_bounded_policy = pytest.mark.parametrize("policy", BOUNDED, ids=BOUNDED_NAMES)
 STORE = ("--kv-offload-size", "256M")
 
-# How far log-probabilities may move when a prompt is cut into other steps (test_completions.py).
-SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
+# How far log-probabilities may move when a prompt is cut into other steps (test_completions.py).  On
+# CUDA 64 rows and 300 are multiplied by different kernels, and each may be off by that much.
+SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.4}[DEVICE]
 # Those of random tokens lie near -13, and bf16 moves some by that much on either side.
 RANDOM_TOKEN = {"cpu": 1e-3, "cuda": 0.5}[DEVICE]
 

@@ -4,9 +4,9 @@
  *   partial_lse  f32 [n_partials][group]              base 2; -inf: empty, weighs nothing
  *   out          bf16 [n_seqs, n_heads * head_dim]
  *
- * This is a separate kernel, started while the attention ends.  The alternative, that the last
- * block to finish a part of an item merges, was measured: 3 us less if no item is cut, 4 us more if
- * one is cut in 66.
+ * This is a separate kernel, started while the attention ends, for items that clusters do not suit
+ * (attn_plan_cluster()).  The alternative, that the last block to finish a part of an item merges,
+ * was measured: 3 us less if no item is cut, 4 us more if one is cut in 66.
  *
  * Grid:   one block per (merge, query head), up to 4 * n_blocks of them, which then take several.
  * Shared: a merge_row.          Bound: memory, 4 * n_partials * group * head_dim bytes.
