@@ -1,7 +1,7 @@
 /* linear_wide.cu - y = x W^T for 17 to 256 rows on Hopper: decoding many sequences.
  *
- *   tile        all rows of x against `width` rows of W (112, 96, 64 or 48); gated: half of them
- *               are gate's, half up's, and a thread has the sums of both
+ *   tile        all rows of x against `width` rows of W (wide_cut.h); gated: half of them are
+ *               gate's, half up's, and a thread has the sums of both
  *   cluster     two blocks with neighbouring tiles; each copies half of x to both
  *
  *      stage of block 0    | x: upper half | x: lower half | W: rows of tile 2i     |  64 columns
@@ -38,18 +38,17 @@
  *
  * Shared: struct wide_plan.  Bound: memory, 2 * n_in * n_out bytes.
  * Oracle: engine/cpu/linear.c. */
-#include <math.h>
-
 #include "cuda/common/sm90.cuh"
+#include "cuda/linear/wide_cut.h"
 
 typedef __nv_bfloat16 bf16;
 
 enum {
-    STAGE_COLUMNS = 64,
+    CLUSTER = WIDE_CLUSTER,
+    STAGE_COLUMNS = WIDE_STAGE_COLUMNS,
     ROW_BYTES = STAGE_COLUMNS * 2,
-    GROUP_ROWS = 64, /* rows of x that a warpgroup multiplies */
+    GROUP_ROWS = WIDE_GROUP_ROWS,
     GROUP_THREADS = 128,
-    CLUSTER = 2,
     MEMORY_BYTES = 227 << 10,
     /* With four warpgroups of consumers; else there are registers enough. */
     WIDE_PRODUCER_REGISTERS = 32,
@@ -376,52 +375,10 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
 
 /* ---- host ---- */
 
-/* How a product is cut: tiles of `width` rows of W, and each sum in n_splits shares. */
-struct wide_cut {
-    uint32_t width, n_splits;
-};
-
-static uint32_t count_wide_tiles(const struct skinny_params *p, uint32_t width) {
-    uint32_t n = 0;
-    if (p->gated) return (p->parts[0].n_out + width / 2 - 1) / (width / 2);
-    for (uint32_t i = 0; i < p->n_parts; i++) n += (p->parts[i].n_out + width - 1) / width;
-    return n;
-}
-
-/* Estimates a product's clocks.  The rates, in bytes a clock of a multiprocessor, were fitted to 80
- * products on an H100: shared memory 128, what arrives there 48, and 24 of it weights, 13 where all
- * read weights; shares of sums 8.5.  The cuts that it chooses were within 1 us of the best. */
-static double estimate_clocks(const struct skinny_params *p, struct wide_cut cut,
-                              uint32_t n_clusters) {
-    const uint32_t n_tiles = count_wide_tiles(p, cut.width),
-                   n_items = (n_tiles + CLUSTER - 1) / CLUSTER * cut.n_splits,
-                   n_turns = (n_items + n_clusters - 1) / n_clusters,
-                   n_stages = (p->n_in + STAGE_COLUMNS - 1) / STAGE_COLUMNS,
-                   groups = (p->n_rows + GROUP_ROWS - 1) / GROUP_ROWS;
-    const double x = (double)p->n_rows * ROW_BYTES, w = (double)cut.width * ROW_BYTES,
-                 read = groups * (GROUP_ROWS * ROW_BYTES + w),
-                 stage = fmax(fmax((x + w + read) / 128, (x + w) / 48), fmax(w / 24, 200)),
-                 blocks = (double)n_turns * ceil((double)n_stages / cut.n_splits) * stage,
-                 memory = (double)n_tiles * n_stages * w / (13 * CLUSTER * n_clusters),
-                 others = 1 - 1.0 / cut.n_splits,
-                 exchange = 2.0 * others * p->n_rows * cut.width * sizeof(float) / 8.5;
-    /* Blocks that meet must run at the same time. */
-    if (cut.n_splits > 1 && (n_turns > 1 || cut.n_splits > n_stages)) return INFINITY;
-    /* The slower of the two, and more where they are alike. */
-    return pow(pow(blocks, 4) + pow(memory, 4), 0.25) + exchange + (cut.n_splits > 1 ? 900 : 0);
-}
-
-static struct wide_cut choose_cut(const struct skinny_params *p, uint32_t n_clusters) {
-    struct wide_cut best = {};
-    double least = INFINITY;
-    for (uint32_t width : {112u, 96u, 64u, 48u})
-        for (uint32_t n_splits = 1; n_splits <= 4; n_splits++) {
-            const double clocks = estimate_clocks(p, {width, n_splits}, n_clusters);
-            if (clocks >= least) continue;
-            least = clocks;
-            best = {width, n_splits};
-        }
-    return best;
+static struct wide_shape shape_of(const struct skinny_params *p) {
+    struct wide_shape shape = {p->n_rows, p->n_in, p->n_parts, {}, p->gated};
+    for (uint32_t i = 0; i < p->n_parts; i++) shape.n_out[i] = p->parts[i].n_out;
+    return shape;
 }
 
 template <int GROUPS, int WIDTH>
@@ -430,9 +387,10 @@ static cudaError_t launch_tiles(const struct skinny_params *p, uint32_t n_splits
     struct wide_params w = {};
     w.p = *p;
     w.room = *room;
+    const struct wide_shape shape = shape_of(p);
     w.n_splits = n_splits;
-    w.n_tiles = count_wide_tiles(p, WIDTH);
-    w.n_items = (w.n_tiles + CLUSTER - 1) / CLUSTER * n_splits;
+    w.n_tiles = wide_count_tiles(&shape, WIDTH);
+    w.n_items = wide_count_items(&shape, {WIDTH, n_splits});
     w.half_rows = (p->n_rows + 15) / 16 * 8;
     cudaError_t rc =
         tensor_map_matrix(&w.x, p->x, p->n_rows, p->n_in, (uint64_t)p->n_in * 2, w.half_rows);
@@ -462,9 +420,10 @@ template <int GROUPS> static tiles_launcher find_launcher(uint32_t width) {
 
 cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *room,
                         struct launch launch) {
-    if (count_wide_tiles(p, GROUP_ROWS) == 0 || p->n_rows == 0) return cudaSuccess;
+    const struct wide_shape shape = shape_of(p);
+    if (wide_count_tiles(&shape, GROUP_ROWS) == 0 || p->n_rows == 0) return cudaSuccess;
     if (room->n_clusters == 0) return cudaErrorNotSupported;
-    const struct wide_cut cut = choose_cut(p, room->n_clusters);
+    const struct wide_cut cut = wide_choose_cut(&shape, room->n_clusters);
     tiles_launcher tiles = NULL;
     switch ((p->n_rows - 1) / GROUP_ROWS) {
     case 0: tiles = find_launcher<1>(cut.width); break;

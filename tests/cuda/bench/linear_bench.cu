@@ -17,6 +17,7 @@
 #include "cuda/linear/linear_kernels.cu"
 #include "cuda/linear/linear_stream.cu"
 #include "cuda/linear/linear_wide.cu"
+#include "cuda/linear/wide_cut.c"
 #include "engine/device/dtype.h"
 #include "tests/cuda/bench/bench.cuh"
 

@@ -1,0 +1,52 @@
+/* wide_cut.h - how a product of 17 to 256 rows is cut for linear_wide.cu.
+ *
+ *   tile     all rows of x against `width` rows of W; of gated products half are gate's, half up's
+ *   cluster  a pair of neighbouring tiles
+ *   share    where tiles are too few for the device, each sum is split along n_in; blocks that have
+ *            a tile's shares wait for each other, so all of them must run at the same time
+ *
+ * Thread: any.  Memory: none. */
+#ifndef CUDA_LINEAR_WIDE_CUT_H
+#define CUDA_LINEAR_WIDE_CUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/device/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    WIDE_CLUSTER = 2,
+    WIDE_STAGE_COLUMNS = 64, /* of x and W that a block multiplies at a time */
+    WIDE_GROUP_ROWS = 64,    /* of x that a warpgroup multiplies */
+    WIDE_MAX_SPLITS = 4
+};
+
+/* A product, as linear_args has it. */
+struct wide_shape {
+    uint32_t n_rows, n_in, n_parts, n_out[LINEAR_MAX_PARTS];
+    bool gated; /* the parts are gate and up, of equal n_out */
+};
+
+struct wide_cut {
+    uint32_t width; /* 112, 96, 64 or 48 */
+    uint32_t n_splits;
+};
+
+uint32_t wide_count_tiles(const struct wide_shape *shape, uint32_t width);
+
+/* Returns how many pairs of tiles, each in n_splits shares, there are. */
+uint32_t wide_count_items(const struct wide_shape *shape, struct wide_cut cut);
+
+/* Returns the cut that takes the least time by an estimate, on a device that runs n_clusters at the
+ * same time. */
+struct wide_cut wide_choose_cut(const struct wide_shape *shape, uint32_t n_clusters);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
