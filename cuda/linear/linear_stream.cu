@@ -46,6 +46,7 @@ template <int N_MMA_, bool HOLDS_> struct stream_shape {
     static constexpr bool HOLDS = HOLDS_;
     static constexpr int BLOCKS = HOLDS ? 1 : 2; /* of a multiprocessor */
     static constexpr int N_STAGES = HOLDS ? 6 : N_MMA == 1 ? 3 : 2;
+    static constexpr int N_HELD = HOLDS ? HELD_STAGES * STAGE_SLICES : 1; /* slices of x */
 };
 
 template <class S> struct stream_memory {
@@ -128,6 +129,36 @@ template <int N_MMA, bool NORM> struct consumer {
     }
 };
 
+/* Multiplies a tile's stages as they arrive. */
+template <class S, bool NORM>
+static __device__ __forceinline__ void multiply_tile(struct consumer<S::N_MMA, NORM> &c,
+                                                     struct stream_memory<S> *m,
+                                                     uint4 (&held)[S::N_HELD][S::N_MMA],
+                                                     ring_place<S::N_STAGES> &at) {
+    constexpr uint32_t MOST_STAGES = S::HOLDS ? HELD_STAGES : UINT32_MAX;
+#pragma unroll(S::HOLDS ? HELD_STAGES : 1)
+    for (uint32_t s = 0; s < MOST_STAGES; s++) {
+        const uint32_t k = s * STAGE_K;
+        if (k >= c.p.n_in) break;
+        uint4 fresh[STAGE_SLICES][S::N_MMA];
+        if (!S::HOLDS) {
+#pragma unroll
+            for (int i = 0; i < STAGE_SLICES; i++) c.load(fresh[i], k + c.column(i));
+        }
+        barrier_wait(&m->full[at.stage], at.parity);
+#pragma unroll
+        for (int i = 0; i < STAGE_SLICES; i++)
+            c.multiply_slice(m->stages[at.stage], k, i,
+                             S::HOLDS ? held[s * STAGE_SLICES + i] : fresh[i]);
+        /* Without this fence the barrier gets ahead of reads that wait behind those of x, and the
+         * copy engine overwrites what they have yet to read. */
+        fence_async_proxy();
+        __syncwarp();
+        if (c.lane == 0) barrier_arrive(&m->empty[at.stage]);
+        at.advance();
+    }
+}
+
 template <class S, bool NORM>
 static __device__ __forceinline__ void consume(const struct skinny_params &p,
                                                struct stream_memory<S> *m, uint32_t n_tiles) {
@@ -138,37 +169,17 @@ static __device__ __forceinline__ void consume(const struct skinny_params &p,
     };
     ring_place<S::N_STAGES> at = {0, 0};
     uint32_t turn = 0;
-    uint4 held[S::HOLDS ? HELD_STAGES * STAGE_SLICES : 1][N_MMA];
+    uint4 held[S::N_HELD][N_MMA];
     wait_for_previous();
     if (S::HOLDS) {
 #pragma unroll
-        for (int i = 0; i < HELD_STAGES * STAGE_SLICES; i++)
+        for (int i = 0; i < S::N_HELD; i++)
             c.load(held[i], i / STAGE_SLICES * STAGE_K + c.column(i % STAGE_SLICES));
     }
     for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x, turn ^= 1) {
         c.clear_sums();
         if (!S::HOLDS) c.clear_squares();
-#pragma unroll(S::HOLDS ? HELD_STAGES : 1)
-        for (uint32_t s = 0; s < (S::HOLDS ? HELD_STAGES : UINT32_MAX); s++) {
-            const uint32_t k = s * STAGE_K;
-            if (k >= p.n_in) break;
-            uint4 fresh[STAGE_SLICES][N_MMA];
-            if (!S::HOLDS) {
-#pragma unroll
-                for (int i = 0; i < STAGE_SLICES; i++) c.load(fresh[i], k + c.column(i));
-            }
-            barrier_wait(&m->full[at.stage], at.parity);
-#pragma unroll
-            for (int i = 0; i < STAGE_SLICES; i++)
-                c.multiply_slice(m->stages[at.stage], k, i,
-                                 S::HOLDS ? held[s * STAGE_SLICES + i] : fresh[i]);
-            /* Without this fence the barrier gets ahead of reads that wait behind those of x, and the
-             * copy engine overwrites what they have yet to read. */
-            fence_async_proxy();
-            __syncwarp();
-            if (c.lane == 0) barrier_arrive(&m->empty[at.stage]);
-            at.advance();
-        }
+        multiply_tile<S, NORM>(c, m, held, at);
         struct plan<N_MMA> *plan = &m->plans[turn];
         share_sums<N_MMA>(plan, c.warp, c.sums);
         if (NORM) share_squares<N_MMA>(plan, c.warp, c.squares);
