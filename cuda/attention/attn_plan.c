@@ -220,8 +220,10 @@ uint32_t attn_plan_cluster(const struct attn_plan_shape *shape,
                            const struct attn_plan_batch *batch) {
     const uint64_t n_units = units_of_batch(shape, batch);
     if (shape->split_slots > 0) return 1;
-    if (n_units == 0 || whole_capacity(shape, batch, n_units) > 0) return 0;
+    if (n_units == 0) return 0;
     const uint32_t n_cluster = largest_cluster(shape, batch->n_seqs * shape->n_kv_heads);
+    if (n_cluster == 1) return 1; /* before many items are packed here and again for the plan */
+    if (whole_capacity(shape, batch, n_units) > 0) return 0;
     uint32_t longest = 0;
     for (uint32_t i = 0; i < batch->n_seqs; i++) longest = max_u32(longest, units_of(batch, i));
     const uint64_t most = n_units / shape->n_blocks + CLUSTER_SAVES_UNITS;

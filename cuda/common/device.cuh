@@ -34,6 +34,28 @@ static __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+static inline cudaLaunchAttribute cluster_attribute(uint32_t cluster) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    return attribute;
+}
+
+/* Counts the clusters of a kernel that run at the same time. */
+template <typename... Params>
+static cudaError_t count_clusters(void (*kernel)(Params...), uint32_t cluster, dim3 block,
+                                  size_t shared_bytes, int *n_clusters) {
+    cudaLaunchAttribute attribute = cluster_attribute(cluster);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = cluster;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaOccupancyMaxActiveClusters(n_clusters, kernel, &config);
+}
+
 /* Launches a kernel in clusters: `cluster` blocks of a row of the grid start together.  More than
  * one needs 9.0. */
 template <typename... Params, typename... Args>
@@ -52,12 +74,7 @@ static cudaError_t launch_clusters(struct launch launch, void (*kernel)(Params..
         overlap->id = cudaLaunchAttributeProgrammaticStreamSerialization;
         overlap->val.programmaticStreamSerializationAllowed = 1;
     }
-    if (cluster > 1) {
-        cudaLaunchAttribute *clusters = &attributes[config.numAttrs++];
-        clusters->id = cudaLaunchAttributeClusterDimension;
-        clusters->val.clusterDim.x = cluster;
-        clusters->val.clusterDim.y = clusters->val.clusterDim.z = 1;
-    }
+    if (cluster > 1) attributes[config.numAttrs++] = cluster_attribute(cluster);
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 

@@ -300,7 +300,7 @@ struct skinny_params {
     enum gate_kind kind;
 };
 
-/* What launch_wide() needs of the device. */
+/* The part of the device that launch_wide() uses. */
 enum { WIDE_SHARE_BYTES = 256 * 112 * 4 };
 struct wide_room {
     uint32_t n_clusters; /* that run at the same time; 0: it does not run here */

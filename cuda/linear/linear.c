@@ -40,14 +40,14 @@ static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const ch
 /* Makes launch_wide() ready where the device runs it. */
 static int wide_open(struct cuda_backend *cuda, struct error *err) {
     const size_t n = cuda->n_multiprocessors, share_bytes = n * WIDE_SHARE_BYTES,
-                 bytes = share_bytes + n * sizeof(*cuda->wide.arrived);
+                 arrived_bytes = n * sizeof(*cuda->wide.arrived);
     const uint32_t n_clusters = open_wide(cuda->n_multiprocessors);
     if (n_clusters == 0) return 0;
-    int rc = device_alloc(cuda, bytes, &cuda->wide.shares, err);
+    int rc = device_alloc(cuda, share_bytes + arrived_bytes, &cuda->wide.shares, err);
     if (rc) return rc;
     cuda->wide.arrived = (uint32_t *)((char *)cuda->wide.shares + share_bytes);
     cuda->wide.n_clusters = n_clusters;
-    return cuda_check(cuda, cudaMemsetAsync(cuda->wide.shares, 0, bytes, cuda->stream),
+    return cuda_check(cuda, cudaMemsetAsync(cuda->wide.arrived, 0, arrived_bytes, cuda->stream),
                       "clearing memory", err);
 }
 

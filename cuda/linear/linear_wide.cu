@@ -73,7 +73,7 @@ struct wide_params {
     uint32_t n_tiles, n_splits, n_items, half_rows;
 };
 
-/* What a block does at a time: the stages [begin, end) of a tile. */
+/* An item is the stages [begin, end) of a tile.  A block computes one at a time. */
 struct wide_item {
     uint32_t tile, begin, end;
 };
@@ -398,7 +398,7 @@ static cudaError_t launch_tiles(const struct skinny_params *p, uint32_t n_splits
         rc = tensor_map_matrix(&w.w[i], p->parts[i].w, p->parts[i].n_out, p->n_in,
                                (uint64_t)p->n_in * 2, p->gated ? WIDTH / 2 : WIDTH);
     if (rc) return rc;
-    /* As many clusters as can have equal numbers of items. */
+    /* The grid has as many clusters as can have equal numbers of items. */
     const uint32_t n_turns = (w.n_items + room->n_clusters - 1) / room->n_clusters,
                    n_clusters = (w.n_items + n_turns - 1) / n_turns;
     return launch_clusters(launch, wide_kernel<GROUPS, WIDTH>, CLUSTER, CLUSTER * n_clusters,
@@ -438,21 +438,12 @@ cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *r
 /* Makes a kernel ready, and lowers *n to the clusters that run at the same time. */
 template <int GROUPS, int WIDTH> static bool open_tiles(int *n) {
     const auto kernel = wide_kernel<GROUPS, WIDTH>;
-    cudaLaunchAttribute cluster = {};
-    cudaLaunchConfig_t config = {};
+    const size_t bytes = sizeof(struct wide_plan<GROUPS, WIDTH>);
     int fit = 0;
-    if (!runs_sm90_code(kernel)) return false;
-    config.gridDim = CLUSTER * *n;
-    config.blockDim = (GROUPS + 1) * GROUP_THREADS;
-    config.dynamicSmemBytes = sizeof(struct wide_plan<GROUPS, WIDTH>);
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = CLUSTER;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)config.dynamicSmemBytes) != cudaSuccess ||
-        cudaOccupancyMaxActiveClusters(&fit, kernel, &config) != cudaSuccess)
+    if (!runs_sm90_code(kernel) ||
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
+            cudaSuccess ||
+        count_clusters(kernel, CLUSTER, (GROUPS + 1) * GROUP_THREADS, bytes, &fit) != cudaSuccess)
         return false;
     if (fit < *n) *n = fit;
     return true;

@@ -91,29 +91,11 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
 
 /* ---- launching ---- */
 
-/* What is resident at once: blocks of a multiprocessor, and clusters of 2 << i blocks. */
+/* A kernel's residency: the blocks of a multiprocessor, and the clusters of 2 << i blocks, that run
+ * at the same time. */
 struct residency {
     int n_blocks, n_clusters[ATTN_CLUSTER_SIZES];
 };
-
-template <class S>
-static cudaError_t count_clusters(void (*kernel)(attn_decode_params), residency *resident) {
-    cudaError_t error = cudaSuccess;
-    for (int i = 0; i < ATTN_CLUSTER_SIZES && error == cudaSuccess; i++) {
-        cudaLaunchAttribute size = {};
-        size.id = cudaLaunchAttributeClusterDimension;
-        size.val.clusterDim.x = 2u << i;
-        size.val.clusterDim.y = size.val.clusterDim.z = 1;
-        cudaLaunchConfig_t config = {};
-        config.gridDim = ATTN_MAX_CLUSTER;
-        config.blockDim = S::N_WARPS * 32;
-        config.dynamicSmemBytes = S::RING_BYTES;
-        config.attrs = &size;
-        config.numAttrs = 1;
-        error = cudaOccupancyMaxActiveClusters(&resident->n_clusters[i], kernel, &config);
-    }
-    return error;
-}
 
 /* Launches, or counts what is resident if that is given. */
 template <class S>
@@ -130,7 +112,10 @@ static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream
                                p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, p);
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident->n_blocks, kernel,
                                                           S::N_WARPS * 32, S::RING_BYTES);
-    return S::BULK && error == cudaSuccess ? count_clusters<S>(kernel, resident) : error;
+    for (int i = 0; S::BULK && i < ATTN_CLUSTER_SIZES && error == cudaSuccess; i++)
+        error = count_clusters(kernel, 2u << i, S::N_WARPS * 32, S::RING_BYTES,
+                               &resident->n_clusters[i]);
+    return error;
 }
 
 static constexpr int bulk_warps(int dim, bool fp8) {

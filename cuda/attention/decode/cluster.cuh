@@ -14,8 +14,8 @@
 
 #include "cuda/attention/decode/tile.cuh"
 
-/* What a block is sent: share i of block b, of n, is at b * share + i.  Empty where no cluster can
- * be. */
+/* The memory in which a block receives parts: vector i of its share, from block b, is at
+ * b * share + i.  The struct is empty where no cluster can be. */
 template <class S, bool BULK = S::BULK> struct cluster_exchange {
     static constexpr int ROOM = S::HEADS * S::D / 4 + ATTN_MAX_CLUSTER;
     float4 out[ROOM];

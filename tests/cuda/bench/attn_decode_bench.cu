@@ -1,5 +1,5 @@
 /* attn_decode_bench.cu - the speed of decode attention, as CSV, beside that of bare reads.
- * --portable leaves the copy engine out.
+ * --portable leaves the copy engine out; --cluster=N has N blocks share each item.
  *
  * Thread: its own.  Memory: a pool of POOL_BYTES, the rest for each shape. */
 #include <cuda_bf16.h>
