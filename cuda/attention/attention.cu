@@ -51,6 +51,7 @@ struct attention {
     struct attn_decode_params decode; /* what is the same in every launch */
     struct attn_plan_shape shape;     /* n_cluster: the present step's */
     bool merges;                      /* the present step's plans have partial results */
+    bool rotates;                     /* see attn_decode_params; of the present step */
 
     uint32_t max_seqs, n_plans; /* capacity of a step's block */
     uint64_t max_slots;
@@ -304,6 +305,13 @@ static uint32_t choose_cluster(const struct attention *a, const struct step *ste
     return most;
 }
 
+/* Says whether decode attention has keys of the step to rotate. */
+static bool rotates_keys(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_decode; i++)
+        if (step->seqs[i].budget && step->seqs[i].budget->cache_positions) return true;
+    return false;
+}
+
 /* Writes the plans of the decoding rows.  It does nothing until the first step that decodes has
  * sized them. */
 static void plan_decode(struct attention *a, const struct step *step,
@@ -311,6 +319,7 @@ static void plan_decode(struct attention *a, const struct step *step,
     if (!a->decode_fits || a->max_seqs == 0) return;
     a->shape.n_cluster = choose_cluster(a, step, arrays);
     a->merges = false;
+    a->rotates = rotates_keys(step);
     for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
         if (!has_plan(a, step, i)) continue;
         struct attn_plan plan = {};
@@ -325,7 +334,7 @@ static void plan_decode(struct attention *a, const struct step *step,
 /* Returns what the launches of decode attention depend on beside the number of rows. */
 uint32_t attention_launch_kind(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
-    return a ? a->shape.n_cluster << 1 | a->merges : 0;
+    return a ? a->shape.n_cluster << 2 | a->rotates << 1 | a->merges : 0;
 }
 
 /* Says whether the sequence's items are launched apart: it is ranked, and not all prompts are. */
@@ -515,6 +524,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (leaves_attn_stats(args)) p.attn_stats = cuda->attn_stats;
     p.selects = args->selects;
     p.awaited = awaited;
+    p.rotates = a->rotates;
     p.rotations = key_rotations_of(cuda, args);
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }

@@ -128,8 +128,8 @@ static constexpr int bulk_stages(int dim, bool fp8) {
 }
 
 /* The shape that the copy engine fills: see suits_copy_engine(). */
-template <typename T, int D, bool FP8 = sizeof(T) == 1>
-using bulk_shape = decode_shape<T, D, 1, bulk_warps(D, FP8), bulk_stages(D, FP8), true>;
+template <typename T, int D, bool ROTATES = true, bool FP8 = sizeof(T) == 1>
+using bulk_shape = decode_shape<T, D, 1, bulk_warps(D, FP8), bulk_stages(D, FP8), true, ROTATES>;
 
 static constexpr uint32_t BULK_CODE_SLOTS = bulk_shape<uint8_t, 128>::UNIT_SLOTS;
 
@@ -139,27 +139,29 @@ static constexpr uint32_t BULK_CODE_SLOTS = bulk_shape<uint8_t, 128>::UNIT_SLOTS
  * tokens (32 / 8 heads of 128), where 8 x 3 takes 27.8 and 12 x 2 29.1; behind 128K, and for many
  * sequences, they are alike.  Without the copy engine they take less than 99 KiB, all that 8.6
  * has. */
-template <typename T, int D>
+template <typename T, int D, bool ROTATES>
 static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream,
                               residency *resident) {
     constexpr bool FP8 = sizeof(T) == 1;
     constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
     if (p.n_heads / p.n_kv_heads > 8)
-        return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false>>(p, stream, resident);
+        return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false, ROTATES>>(p, stream,
+                                                                                  resident);
     if constexpr (D % 64 == 0)
-        if (p.use_map) return launch_shape<bulk_shape<T, D>>(p, stream, resident);
-    return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false>>(p, stream, resident);
+        if (p.use_map) return launch_shape<bulk_shape<T, D, ROTATES>>(p, stream, resident);
+    return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false, ROTATES>>(p, stream,
+                                                                                        resident);
 }
 
-template <typename T>
+template <typename T, bool ROTATES = true>
 static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream,
                                residency *resident) {
     switch (p.head_dim) {
-    case 64: return launch_dim<T, 64>(p, stream, resident);
-    case 80: return launch_dim<T, 80>(p, stream, resident);
-    case 96: return launch_dim<T, 96>(p, stream, resident);
-    case 128: return launch_dim<T, 128>(p, stream, resident);
-    case 256: return launch_dim<T, 256>(p, stream, resident);
+    case 64: return launch_dim<T, 64, ROTATES>(p, stream, resident);
+    case 80: return launch_dim<T, 80, ROTATES>(p, stream, resident);
+    case 96: return launch_dim<T, 96, ROTATES>(p, stream, resident);
+    case 128: return launch_dim<T, 128, ROTATES>(p, stream, resident);
+    case 256: return launch_dim<T, 256, ROTATES>(p, stream, resident);
     default: return cudaErrorInvalidValue;
     }
 }
@@ -172,7 +174,11 @@ static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stre
     switch (p.kv_dtype) {
     case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, resident);
     case DTYPE_F16: return launch_type<__half>(p, stream, resident);
-    case DTYPE_FP8: return launch_type<uint8_t>(p, stream, resident);
+    /* Half of the code is what rotates codes.  Even where no key needs it, it makes a step of one
+     * sequence 4 % slower: a layer's kernels no longer fit the instruction cache together. */
+    case DTYPE_FP8:
+        return p.rotates ? launch_type<uint8_t>(p, stream, resident)
+                         : launch_type<uint8_t, false>(p, stream, resident);
     default: return cudaErrorInvalidValue;
     }
 }

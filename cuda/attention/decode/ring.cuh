@@ -22,13 +22,15 @@
 #include "cuda/common/sm90.cuh"
 #include "engine/device/pages.h"
 
-/* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group. */
-template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_>
+/* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group.
+ * ROTATES: some keys may be stored before RoPE. */
+template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_,
+          bool ROTATES_ = true>
 struct decode_shape {
     static constexpr bool FP8 = sizeof(T_) == 1;
     using T = std::conditional_t<FP8, __half, T_>; /* what is multiplied */
     static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
-    static constexpr bool BULK = BULK_;
+    static constexpr bool BULK = BULK_, ROTATES = ROTATES_;
     static constexpr int SLOT_TILES = FP8 && BULK ? 2 : 1; /* rows of mma tiles in a unit */
     static constexpr int UNIT_SLOTS = SLOT_TILES * ATTN_UNIT_SLOTS;
     static constexpr int HEADS = 8 * N_TILES;

@@ -153,7 +153,7 @@ static __device__ __forceinline__ void attend_codes(decode_state<S> *st,
                                                     const int32_t *table, const unit_ring &r) {
     float s[S::SLOT_TILES][S::N_TILES][4] = {};
     uint32_t prob[S::SLOT_TILES][S::N_TILES][2];
-    if (d.rotated) code_scores<S, true>(s, *st, p, tile, slot, stage, table, r.lane);
+    if (S::ROTATES && d.rotated) code_scores<S, true>(s, *st, p, tile, slot, stage, table, r.lane);
     else code_scores<S, false>(s, *st, p, tile, slot, stage, table, r.lane);
     code_scales<S> scales(stage, r.lane);
 #pragma unroll
@@ -175,7 +175,7 @@ static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const at
     if constexpr (S::FP8) return attend_codes<S>(st, p, tile, d, slot, stage, group, table, r);
     const int lane = r.lane;
     float s[S::N_TILES][4] = {};
-    if (d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
+    if (S::ROTATES && d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
     unit_scores<S>(s, *st, stage, lane);
     if (p.scale.inner > 0) cap_products(s, p.scale.inner);
     if (d.scores) store_scores<S>(d.scores, p, tile, s, slot, group, r);
