@@ -190,16 +190,26 @@ static __device__ __forceinline__ float gate_mul(float gate, float up, enum gate
     return gate / gate_divisor(gate, kind) * up;
 }
 
-/* Does the same, 2 ulp off, in a quarter of the instructions: for kernels that unroll it often. */
-static __device__ __forceinline__ float gate_mul_short(float gate, float up, enum gate_kind kind) {
-    return __fdividef(gate, gate_divisor(gate, kind)) * up;
-}
-
 /* Returns 2^x, off by 2 ulp, with 2^-inf = 0: far below the rounding of weights to 16 bits. */
 static __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+/* Returns 1 / x, off by 1 ulp, with 1 / inf = 0. */
+static __device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Does what gate_mul() does, off by a few ulp, in six instructions (eight for GELU): for kernels
+ * that have no time for more. */
+static __device__ __forceinline__ float gate_mul_short(float gate, float up, enum gate_kind kind) {
+    const float x = kind == GATE_GELU ? gate * (-LOG2_E * GELU_1 + -LOG2_E * GELU_3 * (gate * gate))
+                                      : -LOG2_E * gate;
+    return gate * reciprocal_fast(1.0f + exp2_fast(x)) * up;
 }
 
 /* Returns tanh(x / TANH2_UNIT) = 1 - 2 / (1 + 2^x), off by 2^-22.  A score's cap times that is far

@@ -163,6 +163,17 @@ static __device__ __forceinline__ void tensor_load_shared(shared_at to, const CU
                  : "memory");
 }
 
+/* Starts the same copy for data that L2 needs in the way that `policy` says. */
+static __device__ __forceinline__ void tensor_load_shared(shared_at to, const CUtensorMap *map,
+                                                          int column, int row, shared_at bar,
+                                                          uint16_t blocks, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to.address),
+        "l"(map), "r"(column), "r"(row), "r"(bar.address), "h"(blocks), "l"(policy)
+        : "memory");
+}
+
 /* Starts copying bytes that lie in a row, a multiple of 16, to shared memory. */
 static __device__ __forceinline__ void bulk_load(shared_at to, const void *from, uint32_t bytes,
                                                  shared_at bar, uint64_t policy) {
@@ -233,6 +244,7 @@ template <int N> static __device__ __forceinline__ void wgmma_pin(float (&d)[N])
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define SM90_D16(d, i) SM90_D8(d, i), SM90_D8(d, i + 8)
 #define SM90_D32(d, i) SM90_D16(d, i), SM90_D16(d, i + 16)
+#define SM90_D64(d, i) SM90_D32(d, i), SM90_D32(d, i + 32)
 #define SM90_LIST24                                                                                \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23"
@@ -242,6 +254,13 @@ template <int N> static __device__ __forceinline__ void wgmma_pin(float (&d)[N])
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define SM90_LIST56 SM90_LIST48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define SM90_LIST64 SM90_LIST56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define SM90_LIST128                                                                               \
+    SM90_LIST64                                                                                    \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "       \
+    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "         \
+    "%125, %126, %127"
 
 /* Starts d[64 x N] = (add ? d : 0) + A B^T; A [64 x 16] and B [N x 16] are K-major in shared
  * memory. */
@@ -258,7 +277,8 @@ SM90_SHARED_A(48, SM90_LIST24, 24, 25, 26, SM90_D16(d, 0), SM90_D8(d, 16))
 SM90_SHARED_A(64, SM90_LIST32, 32, 33, 34, SM90_D32(d, 0))
 SM90_SHARED_A(96, SM90_LIST48, 48, 49, 50, SM90_D32(d, 0), SM90_D16(d, 32))
 SM90_SHARED_A(112, SM90_LIST56, 56, 57, 58, SM90_D32(d, 0), SM90_D16(d, 32), SM90_D8(d, 48))
-SM90_SHARED_A(128, SM90_LIST64, 64, 65, 66, SM90_D32(d, 0), SM90_D32(d, 32))
+SM90_SHARED_A(128, SM90_LIST64, 64, 65, 66, SM90_D64(d, 0))
+SM90_SHARED_A(256, SM90_LIST128, 128, 129, 130, SM90_D64(d, 0), SM90_D64(d, 64))
 
 /* Starts d[64 x N] += A B; A [64 x 16] is in registers, B [16 x N] MN-major in shared memory; N is
  * 128 or 64. */

@@ -287,8 +287,8 @@ struct skinny_part {
 
 /* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch.  Only launch_skinny(),
  * launch_stream() and, but for the norm, launch_wide() take the rest: with norm_weight they multiply
- * RMSNorm(x) instead of x; if gated, the parts are gate and up, and parts[0].y is kind(gate) *
- * up. */
+ * RMSNorm(x) instead of x; if gated, the parts are gate and up, and parts[0].y is kind(gate) * up.
+ * launch_gated() takes nothing but gated products without a norm. */
 struct skinny_params {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;
@@ -377,6 +377,16 @@ uint32_t open_wide(uint32_t n_multiprocessors);
 enum { WIDE_MAX_ROWS = 256 };
 cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *room,
                         struct launch launch);
+/* Makes launch_gated() ready, and returns how many of its clusters run at the same time; 0: it does
+ * not run here. */
+uint32_t open_gated(uint32_t n_multiprocessors);
+/* Says whether launch_gated() can compute a gated product and is likely to be ahead of cuBLASLt:
+ * more than 128 rows, n_in a multiple of 64 and at least 512, n_out a multiple of 8, and tiles
+ * enough. */
+bool gated_fits(const struct skinny_params *p, uint32_t n_clusters);
+/* Computes a gated product under launch_skinny()'s and those conditions, but for the number of
+ * tiles; besides, y_stride is a multiple of 8, and y 16-byte aligned. */
+cudaError_t launch_gated(const struct skinny_params *p, uint32_t n_clusters, struct launch launch);
 /* Computes any number of rows, under launch_skinny()'s other conditions.  A row's bits depend on
  * nothing but the row and the weights. */
 cudaError_t launch_linear_invariant(const struct skinny_params *p, struct launch launch);

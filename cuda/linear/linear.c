@@ -6,6 +6,7 @@
  *   rows  <= 192   on compute capability 9.0 one launch for all parts, gate included, of
  *                  linear_wide.cu; its header has the times of both
  *   rows  <= 256   the same for gated products and for long sums
+ *   more rows      gated products that fill the device, on 9.0: one launch of linear_gated.cu
  *   more rows      cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           f16 and f32 weights, odd widths: any shape, slowly
  *
@@ -57,6 +58,7 @@ int linear_open(struct cuda_backend *cuda, struct error *err) {
     if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
     int rc = blas_open(&cuda->blas, err);
     if (!rc) rc = wide_open(cuda, err);
+    cuda->n_gated_clusters = open_gated(cuda->n_multiprocessors);
     if (!rc) rc = device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
     if (rc) return rc;
     /* Where cuBLASLt splits a sum, it adds up whole tiles of partial results.  They include rows
@@ -403,17 +405,27 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
                                           : run_parts(cuda, &plain, few_rows(cuda), err);
 }
 
-/* Computes a gated product in one launch: of few rows, or without a norm of up to WIDE_MAX_ROWS. */
+/* Says whether launch_gated() takes the product and is ahead of cuBLASLt. */
+static bool many_rows_fit(const struct cuda_backend *cuda, const struct linear_args *both) {
+    if (cuda->batch_invariant || both->n_rows <= WIDE_MAX_ROWS || !skinny_fits(both, 0, 2))
+        return false;
+    const struct skinny_params params = own_params(both, 0, 2);
+    return gated_fits(&params, cuda->n_gated_clusters);
+}
+
+/* Computes a gated product in one launch: of few rows, or without a norm of more. */
 static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, enum gate_kind kind,
                      void *out, struct error *err) {
+    const struct launch launch = launch_of(cuda);
     struct skinny_params params = own_params(both, 0, 2);
+    cudaError_t rc;
     params.gated = true;
     params.kind = kind;
     params.parts[0].y = out;
     params.parts[0].y_stride = params.parts[0].n_out;
-    const cudaError_t rc = both->n_rows > SKINNY_MAX_ROWS
-                               ? launch_wide(&params, &cuda->wide, launch_of(cuda))
-                               : few_rows(cuda)(&params, launch_of(cuda));
+    if (both->n_rows <= SKINNY_MAX_ROWS) rc = few_rows(cuda)(&params, launch);
+    else if (both->n_rows <= WIDE_MAX_ROWS) rc = launch_wide(&params, &cuda->wide, launch);
+    else rc = launch_gated(&params, cuda->n_gated_clusters, launch);
     return cuda_check(cuda, rc, "gated", err);
 }
 
@@ -437,7 +449,8 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
     if (fits_one_launch(cuda, &both)) return run_gated(cuda, &both, args->kind, args->out, err);
     int rc = normalise(be, &both, err);
     if (rc) return rc;
-    if (wide_fits(cuda, &both, true) && aligned(args->out, BLAS_ALIGN))
+    if ((wide_fits(cuda, &both, true) || many_rows_fit(cuda, &both)) &&
+        aligned(args->out, BLAS_ALIGN))
         return run_gated(cuda, &both, args->kind, args->out, err);
     rc = cuda_linear(be, &both, err);
     return rc ? rc : cuda_check(cuda, launch_gate_mul(&gated, launch_of(cuda)), "gate_mul", err);

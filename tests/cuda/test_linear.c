@@ -178,6 +178,7 @@ struct fused {
     enum dtype dtype, norm_dtype;
     bool norm, bias, gated;
     enum gate_kind kind;
+    uint32_t n_clusters; /* 0: the backend chooses a kernel; else launch_gated() with so many */
 };
 
 /* The CPU normalises in f32, the device multiplies what bf16 holds of it: each of n_in terms is off
@@ -192,6 +193,30 @@ static double typical_size(const struct fused *f) {
     /* Weights are uniform in [-1, 1), x is about 1, biases reach 4. */
     const double sum = fmax(1, sqrt(f->n_in / 3.0)) + (f->bias ? 4 : 0);
     return f->gated ? sum * sum : sum;
+}
+
+static void launch_gated_alone(const struct fused *f, const struct gated_args *args) {
+    struct cuda_backend *cuda = CUDA_BACKEND(gpu);
+    struct error err = {0};
+    const struct skinny_part gate = {args->gate->data, f->bias ? args->gate_bias->data : NULL,
+                                     f->dtype,         args->out,
+                                     f->n_out,         f->n_out},
+                             up = {args->up->data,
+                                   f->bias ? args->up_bias->data : NULL,
+                                   f->dtype,
+                                   NULL,
+                                   0,
+                                   f->n_out};
+    const struct skinny_params params = {.x = args->x,
+                                         .n_rows = f->n_rows,
+                                         .n_in = f->n_in,
+                                         .n_parts = 2,
+                                         .parts = {gate, up},
+                                         .w_dtype = f->dtype,
+                                         .gated = true,
+                                         .kind = f->kind};
+    must(cuda_check(cuda, launch_gated(&params, f->n_clusters, launch_of(cuda)), "gated", &err),
+         &err);
 }
 
 static void check_fused(const struct fused *f) {
@@ -235,7 +260,8 @@ static void check_fused(const struct fused *f) {
                                    .gate_up = gpu_gate_up,
                                    .out = gpu_y,
                                    .kind = f->kind};
-        must(gpu->ops->gated(gpu, &args, &err), &err);
+        if (f->n_clusters) launch_gated_alone(f, &args);
+        else must(gpu->ops->gated(gpu, &args, &err), &err);
     } else {
         struct linear_args args = {
             .x = x,
@@ -281,6 +307,45 @@ static void fused_products_equal_the_cpu(void **state) {
         {64, 6, false},      {384, 40, true}, {384, 1024, false}, {4096, 96, false},
         {2056, 1000, false}, {264, 33, true}, {1032, 2500, false}};
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_all_fused);
+}
+
+/* Small products, which cuda_gated() leaves to cuBLASLt: few clusters take turns as many do. */
+static void gated_products_of_many_rows_equal_the_cpu(void **state) {
+    (void)state;
+    /* Pairs of row tiles alone and with a single one, more of them than PAIRS_AT_ONCE; last tiles
+     * that are not full; last turns that are halved, the only turn among them. */
+    static const struct {
+        uint32_t n_rows, n_in, n_out, n_clusters;
+        bool in_small;
+    } shapes[] = {{257, 512, 136, 1, false},  {257, 576, 8, 60, true},
+                  {300, 1024, 776, 3, true},  {513, 512, 1000, 5, false},
+                  {1000, 512, 640, 7, false}, {2177, 512, 264, 4, true}};
+    if (CUDA_BACKEND(gpu)->n_gated_clusters == 0) skip();
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (int turn = 0; turn < 4; turn++)
+            if (!small || shapes[i].in_small)
+                check_fused(&(struct fused){.n_rows = shapes[i].n_rows,
+                                            .n_in = shapes[i].n_in,
+                                            .n_out = shapes[i].n_out,
+                                            .dtype = DTYPE_BF16,
+                                            .norm_dtype = DTYPE_BF16,
+                                            .bias = turn / 2,
+                                            .gated = true,
+                                            .kind = turn % 2 ? GATE_GELU : GATE_SILU,
+                                            .n_clusters = shapes[i].n_clusters});
+}
+
+/* The device is full, so cuda_gated() takes launch_gated(). */
+static void cuda_gated_takes_the_kernel_for_many_rows(void **state) {
+    (void)state;
+    const struct fused full = {.n_rows = 1000,
+                               .n_in = 512,
+                               .n_out = 4224,
+                               .dtype = DTYPE_BF16,
+                               .norm_dtype = DTYPE_BF16,
+                               .norm = true,
+                               .gated = true};
+    if (!small) check_fused(&full);
 }
 
 /* A product whose rows are computed again, some at a time. */
@@ -410,6 +475,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(products_of_one_part_equal_the_cpu),
         cmocka_unit_test(parts_share_a_launch_and_a_row),
         cmocka_unit_test(fused_products_equal_the_cpu),
+        cmocka_unit_test(gated_products_of_many_rows_equal_the_cpu),
+        cmocka_unit_test(cuda_gated_takes_the_kernel_for_many_rows),
         cmocka_unit_test(few_rows_have_the_same_bits_in_every_run),
     };
     const struct CMUnitTest invariant_tests[] = {
@@ -424,6 +491,7 @@ int main(int argc, char **argv) {
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     CUDA_BACKEND(gpu)->streams = false;
     CUDA_BACKEND(gpu)->wide.n_clusters = 0;
+    CUDA_BACKEND(gpu)->n_gated_clusters = 0;
     n_failed += cmocka_run_group_tests(tests, NULL, NULL);
     reopen_batch_invariant();
     n_failed += cmocka_run_group_tests(invariant_tests, NULL, NULL);

@@ -1,0 +1,396 @@
+/* linear_gated.cu - kind(x Wg^T) * (x Wu^T) for more than 256 rows on Hopper: long prompts.
+ *
+ *   tile        128 rows of x against 256 of W: gate's and up's for the same 128 outputs
+ *   cluster     two blocks with the same outputs and neighbouring rows; each copies half of W to
+ *               both.  Where the number of row tiles is odd, pairs of the last one have the same
+ *               rows and neighbouring outputs; each block copies half of x to both
+ *
+ *      stage of block 0    | x: rows of tile 2i     | W: gate's rows | W: up's rows |   64 columns
+ *      stage of block 1    | x: rows of tile 2i + 1 | W: gate's rows | W: up's rows |
+ *                                                      by block 0 ^     by block 1 ^
+ *
+ *   producers   one thread asks for W, which never changes, so it fills the ring before the kernel
+ *               before has ended; another asks for x
+ *   consumers   two warpgroups with 64 rows each: wgmma with x as A and the stage of W as B.  Gate
+ *               and up of an output are in the same thread
+ *   order       PAIRS_AT_ONCE pairs of row tiles stay in L2 while all of W passes through
+ *   last turn   of half of the clusters or fewer: twice as many take 64 outputs of a tile each
+ *
+ * A warpgroup has no time to gate: its tensor cores would wait.  It only rounds its finished sums
+ * to bf16, as cuBLASLt would, holds them in registers, and gates and stores a slice in each of the
+ * next tile's first stages, while that stage's products run:
+ *
+ *      products    | tile n - 1 |  tile n: 0 | 1 | 2 | ... | 7 | 8 | ... | tile n + 1: 0 | 1 | ...
+ *      stores                    of n - 1: 0 | 1 | 2 | ... | 7 |               of n:   0 | 1 | ...
+ *
+ * Sums have one order, whatever the timing.  Fewer than one result in a million differs in its bits
+ * from that of cuBLASLt and launch_gate_mul().
+ *
+ * What bounds it is power: at 700 W the clock of an H200 falls to 1.4 GHz.  The products fill 95 %
+ * of the clocks.
+ *
+ * Gate and up of Llama-3-8B, us on an H100, in turns over seconds, medians of eleven:
+ *
+ *   rows                              384   512   640   768  1024  2048  4096  8192
+ *   here                              151   183   228   276   350   687  1353  2678
+ *   cuBLASLt and launch_gate_mul()    160   199   256   301   378   743  1431  2924
+ *   cuBLASLt's best alone             150   187   229   285   365   708  1371  2725
+ *
+ * Tried and slower, on an H200: gating at the end of a tile (by a tenth, before it was as short as
+ * it is); warpgroups that take turns at tiles of 128 x 176, as cuBLASLt's do (2.5 % from 2,048 rows
+ * on); tiles of 128 x 208 and 128 x 176 for both (4 %); clusters of four, of which 30 fit (4 %); 16
+ * pairs at once (1 to 3 %); W without evict-first (1.5 %); prefetching W to L2 (3 %).
+ *
+ * Shared: struct gated_plan.  Bound: wgmma, 4 * n_rows * n_in * n_out operations.
+ * Oracle: engine/cpu/linear.c. */
+#include "cuda/common/sm90.cuh"
+#include "cuda/linear/gated_cut.h"
+
+typedef __nv_bfloat16 bf16;
+
+enum {
+    CLUSTER = GATED_CLUSTER,
+    BOTH = (1 << CLUSTER) - 1,
+    STAGE_COLUMNS = GATED_STAGE_COLUMNS,
+    N_STAGES = 4,
+    BOX_ROWS = 64, /* of x or W: what is copied at a time, and the rows of x of a warpgroup */
+    BOX_BYTES = BOX_ROWS * STAGE_COLUMNS * 2,
+    TILE_ROWS = GATED_TILE_ROWS,
+    TILE_OUTPUTS = GATED_TILE_OUTPUTS, /* of gate, and as many of up */
+    N_SLICES = GATED_SLICES,
+    PAIRS_AT_ONCE = 8, /* 16 MB of x where n_in is 4,096: a third of L2 */
+    GROUP_THREADS = 128,
+    N_CONSUMERS = 2 * GROUP_THREADS,
+    N_THREADS = N_CONSUMERS + GROUP_THREADS,
+    PRODUCER_REGISTERS = 40,
+    CONSUMER_REGISTERS = 232,
+};
+
+typedef ring_place<N_STAGES> stage_place;
+
+struct gated_plan {
+    struct {
+        unsigned char x[2 * BOX_BYTES], w[4 * BOX_BYTES]; /* w: of gate, then of up */
+    } stages[N_STAGES];
+    uint64_t full[N_STAGES], empty[N_STAGES];
+};
+
+struct gated_params {
+    CUtensorMap x, w[2];
+    struct skinny_params p;
+    struct gated_cut cut;
+};
+
+/* What a block computes at a time: its first row and output, and how many BOX_ROWS outputs; 0 where
+ * there is nothing left. */
+struct gated_item {
+    uint32_t row, out, n_boxes;
+    bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */
+};
+
+static __device__ __forceinline__ uint32_t cluster_rank() {
+    return blockIdx.x % CLUSTER;
+}
+
+/* Returns the block's tile of pair i. */
+static __device__ __forceinline__ struct gated_item find_tile(const struct gated_params &g,
+                                                              uint32_t i) {
+    const uint32_t n_pairs = g.cut.n_row_tiles / 2, rank = cluster_rank(),
+                   most = PAIRS_AT_ONCE * g.cut.n_tiles,
+                   first = min(i / most, (n_pairs - 1) / PAIRS_AT_ONCE) * PAIRS_AT_ONCE,
+                   left = n_pairs - first, n = min(left, (uint32_t)PAIRS_AT_ONCE),
+                   n_single = left > n ? 0 : g.cut.n_row_tiles % 2, n_turn = 2 * n + n_single,
+                   at = i - first * g.cut.n_tiles, tile = at / n_turn * 2, k = at % n_turn;
+    if (k < n * min(2u, g.cut.n_tiles - tile))
+        return {(2 * (first + k % n) + rank) * TILE_ROWS, (tile + k / n) * TILE_OUTPUTS, 2, false};
+    return {2 * n_pairs * TILE_ROWS, (tile + rank) * TILE_OUTPUTS, 2, true};
+}
+
+/* Returns what the block computes in a turn. */
+static __device__ __forceinline__ struct gated_item find_item(const struct gated_params &g,
+                                                              uint32_t turn) {
+    const uint32_t i = turn * (gridDim.x / CLUSTER) + blockIdx.x / CLUSTER,
+                   half = i - g.cut.n_whole;
+    if (i < g.cut.n_whole) return find_tile(g, i);
+    if (half >= g.cut.n_halves) return {};
+    struct gated_item item = find_tile(g, g.cut.n_whole + half / 2);
+    item.out += half % 2 * BOX_ROWS;
+    item.n_boxes = 1;
+    return item;
+}
+
+/* ---- producers ---- */
+
+/* Starts copying the weights of one box of outputs: those of gate or of up to both blocks. */
+static __device__ __forceinline__ void load_box(const struct gated_params &g,
+                                                const struct gated_item &item, unsigned char *to,
+                                                int k, uint32_t out, uint64_t *full,
+                                                uint64_t policy) {
+    const uint32_t rank = cluster_rank(), up = item.n_boxes * BOX_BYTES;
+    if (item.shares_x) {
+        tensor_load_hinted(to, &g.w[0], k, out, full, policy);
+        tensor_load_hinted(to + up, &g.w[1], k, out, full, policy);
+    } else {
+        tensor_load_shared(to + rank * up, &g.w[rank], k, out, full, BOTH, policy);
+    }
+}
+
+static __device__ __forceinline__ void load_weights(const struct gated_params &g,
+                                                    struct gated_plan *plan) {
+    const uint64_t policy = pass_through_policy();
+    stage_place at = {0, 1};
+    struct gated_item item;
+    for (uint32_t turn = 0; item = find_item(g, turn), item.n_boxes > 0; turn++) {
+#pragma unroll 1
+        for (int k = 0; k < (int)g.p.n_in; k += STAGE_COLUMNS, at.advance()) {
+            unsigned char *to = plan->stages[at.stage].w;
+            uint64_t *full = &plan->full[at.stage];
+            barrier_wait(&plan->empty[at.stage], at.parity);
+            barrier_arrive_expect(full, 2 * item.n_boxes * BOX_BYTES);
+            load_box(g, item, to, k, item.out, full, policy);
+            if (item.n_boxes == 2)
+                load_box(g, item, to + BOX_BYTES, k, item.out + BOX_ROWS, full, policy);
+        }
+    }
+}
+
+/* Copies x.  The block may not end before all stages are empty: until then the other block copies
+ * to it, and arrives at its barriers. */
+static __device__ __forceinline__ void load_x(const struct gated_params &g,
+                                              struct gated_plan *plan) {
+    const uint32_t rank = cluster_rank(), own = rank * BOX_BYTES;
+    stage_place at = {0, 1};
+    struct gated_item item;
+    wait_for_previous();
+    for (uint32_t turn = 0; item = find_item(g, turn), item.n_boxes > 0; turn++) {
+#pragma unroll 1
+        for (int k = 0; k < (int)g.p.n_in; k += STAGE_COLUMNS, at.advance()) {
+            unsigned char *to = plan->stages[at.stage].x;
+            uint64_t *full = &plan->full[at.stage];
+            barrier_wait(&plan->empty[at.stage], at.parity);
+            barrier_arrive_expect(full, 2 * BOX_BYTES);
+            if (item.shares_x) {
+                tensor_load_shared(to + own, &g.x, k, item.row + rank * BOX_ROWS, full, BOTH);
+            } else {
+                tensor_load(to, &g.x, k, item.row, full);
+                tensor_load(to + BOX_BYTES, &g.x, k, item.row + BOX_ROWS, full);
+            }
+        }
+    }
+#pragma unroll 1
+    for (int i = 0; i < N_STAGES; i++, at.advance())
+        barrier_wait(&plan->empty[at.stage], at.parity);
+}
+
+/* ---- consumers: gate's sums of a thread are sums[4 j + 2 h + e], of row lane / 4 + 8 h of the
+ * warp's 16 and of output 8 j + lane % 4 * 2 + e; up's are as many, behind them ---- */
+
+/* Returns the warpgroup, of which the compiler then knows that it is the same for a warp. */
+static __device__ __forceinline__ uint32_t warpgroup() {
+    return __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0);
+}
+
+/* Tells both blocks of the cluster, which copy to it, that the warpgroup has read a stage. */
+static __device__ __forceinline__ void release_stage(struct gated_plan *plan, uint32_t stage) {
+    const uint32_t thread = threadIdx.x % GROUP_THREADS;
+    if (thread == 0) barrier_arrive(&plan->empty[stage]);
+    if (thread == 32) barrier_arrive_remote(&plan->empty[stage], cluster_rank() ^ 1);
+}
+
+template <int N>
+static __device__ __forceinline__ void start_stage(struct gated_plan *plan, const stage_place &at,
+                                                   uint32_t group, float (&sums)[N], bool add) {
+    const uint64_t x = wgmma_matrix(plan->stages[at.stage].x + group * BOX_BYTES, 0),
+                   w = wgmma_matrix(plan->stages[at.stage].w, 0);
+    barrier_wait(&plan->full[at.stage], at.parity);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < STAGE_COLUMNS / 16; i++)
+        wgmma_shared_a(sums, wgmma_advance(x, i * 32), wgmma_advance(w, i * 32), add || i > 0);
+    wgmma_commit();
+}
+
+/* A tile whose sums are complete, in bf16: word [h][j] has those of e = 0 and 1. */
+struct held_tile {
+    uint32_t gate[2][TILE_OUTPUTS / 8], up[2][TILE_OUTPUTS / 8];
+    uint32_t row, out, end; /* the thread's first row, the tile's first output, and its end */
+};
+
+template <int N>
+static __device__ __forceinline__ void add_bias(const struct skinny_params &p, uint32_t out,
+                                                float (&sums)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const struct skinny_part *part = &p.parts[i >= N / 2];
+        const uint32_t at = out + i % (N / 2) * 2 + threadIdx.x % 4 * 2;
+        if (!part->bias || at >= part->n_out) continue;
+        for (int e = 0; e < 2; e++) {
+            const float b = load_dtype(part->bias, at + e, part->bias_dtype);
+            sums[i + e] += b, sums[i + 2 + e] += b;
+        }
+    }
+}
+
+/* Rounds sums to bf16. */
+template <int N>
+static __device__ __forceinline__ void hold(const float (&sums)[N], struct held_tile *held) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i += 2) {
+        held->gate[i / 2 % 2][i / 4] = pack_bf16(sums[i], sums[i + 1]);
+        held->up[i / 2 % 2][i / 4] = pack_bf16(sums[i + N / 2], sums[i + N / 2 + 1]);
+    }
+}
+
+/* Transposes 4 x 4 words, of which four neighbouring lanes have a row each. */
+static __device__ __forceinline__ void transpose_words(uint32_t (&x)[4]) {
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2) {
+        const bool upper = threadIdx.x & bit;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & bit) continue;
+            const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[i | bit], bit);
+            x[i] = upper ? got : x[i];
+            x[i | bit] = upper ? x[i | bit] : got;
+        }
+    }
+}
+
+/* Stores 32 outputs of half of the held rows. */
+template <enum gate_kind KIND>
+static __device__ __forceinline__ void store_slice(const struct skinny_params &p,
+                                                   const struct held_tile &held, int slice) {
+    const int h = slice % 2, j = slice / 2 * 4;
+    const uint32_t row = held.row + h * 8, out = held.out + (j + threadIdx.x % 4) * 8;
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 gate = unpack_bf16(held.gate[h][j + i]), up = unpack_bf16(held.up[h][j + i]);
+        words[i] =
+            pack_bf16(gate_mul_short(gate.x, up.x, KIND), gate_mul_short(gate.y, up.y, KIND));
+    }
+    transpose_words(words);
+    if (row >= p.n_rows || out >= held.end) return;
+    bf16 *y = static_cast<bf16 *>(p.parts[0].y) + row * p.parts[0].y_stride + out;
+    *reinterpret_cast<uint4 *>(y) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/* Multiplies one item, and stores what is held from the one before, a slice in each of the first
+ * stages; then holds this item, and makes *item that of `turn`. */
+template <enum gate_kind KIND, int N>
+static __device__ __forceinline__ void multiply(const struct gated_params &g, uint32_t turn,
+                                                uint32_t group, struct gated_plan *plan,
+                                                stage_place *at, struct gated_item *item,
+                                                struct held_tile *held) {
+    const int n_stages = (int)g.p.n_in / STAGE_COLUMNS;
+    float sums[N];
+    uint32_t last = 0;
+#pragma unroll
+    for (int k = 0; k < N_SLICES; k++, at->advance()) {
+        start_stage(plan, *at, group, sums, k > 0);
+        store_slice<KIND>(g.p, *held, k);
+        if (k > 0) {
+            wgmma_wait<1>();
+            release_stage(plan, last);
+        }
+        last = at->stage;
+    }
+    held->row = item->row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    held->out = item->out;
+    held->end = min(item->out + item->n_boxes * BOX_ROWS, g.p.parts[0].n_out);
+    /* The compiler would put the divisions behind the sums, where nothing else runs. */
+    *item = find_item(g, turn);
+    asm volatile("" : "+r"(item->row), "+r"(item->out), "+r"(item->n_boxes)::"memory");
+#pragma unroll 1
+    for (int k = N_SLICES; k < n_stages; k++, at->advance()) {
+        start_stage(plan, *at, group, sums, true);
+        wgmma_wait<1>();
+        release_stage(plan, last);
+        last = at->stage;
+    }
+    wgmma_wait<0>();
+    wgmma_pin(sums);
+    release_stage(plan, last);
+    if (g.p.parts[0].bias || g.p.parts[1].bias) add_bias(g.p, held->out, sums);
+    hold(sums, held);
+}
+
+template <enum gate_kind KIND>
+static __device__ __forceinline__ void consume(const struct gated_params &g,
+                                               struct gated_plan *plan) {
+    const uint32_t group = warpgroup();
+    stage_place at = {0, 0};
+    struct held_tile held = {};
+    struct gated_item item = find_item(g, 0);
+    wait_for_previous();
+    for (uint32_t turn = 1; item.n_boxes == 2; turn++)
+        multiply<KIND, TILE_OUTPUTS>(g, turn, group, plan, &at, &item, &held);
+    if (item.n_boxes == 1) multiply<KIND, TILE_OUTPUTS / 2>(g, 0, group, plan, &at, &item, &held);
+#pragma unroll
+    for (int i = 0; i < N_SLICES; i++) store_slice<KIND>(g.p, held, i);
+}
+
+template <enum gate_kind KIND>
+static __global__ void __launch_bounds__(N_THREADS, 1)
+    gated_kernel(const __grid_constant__ struct gated_params g) {
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(1024) unsigned char gated_memory[];
+    struct gated_plan *plan = reinterpret_cast<struct gated_plan *>(gated_memory);
+    let_next_start();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < N_STAGES; i++) {
+            barrier_init(&plan->full[i], 2);            /* the two producers */
+            barrier_init(&plan->empty[i], CLUSTER * 2); /* the warpgroups of both blocks */
+        }
+        barriers_publish();
+    }
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+    if (threadIdx.x < N_CONSUMERS) {
+        registers_raise<CONSUMER_REGISTERS>();
+        consume<KIND>(g, plan);
+    } else {
+        registers_lower<PRODUCER_REGISTERS>();
+        if (threadIdx.x == N_CONSUMERS) load_weights(g, plan);
+        if (threadIdx.x == N_CONSUMERS + 32) load_x(g, plan);
+    }
+#endif
+}
+
+/* ---- host ---- */
+
+cudaError_t launch_gated(const struct skinny_params *p, uint32_t max_clusters,
+                         struct launch launch) {
+    if (max_clusters == 0) return cudaErrorNotSupported;
+    struct gated_params g = {{}, {}, *p, gated_choose_cut(p, max_clusters)};
+    const uint64_t row_bytes = (uint64_t)p->n_in * 2;
+    cudaError_t rc = tensor_map_matrix(&g.x, p->x, p->n_rows, p->n_in, row_bytes, BOX_ROWS);
+    for (int i = 0; i < 2 && !rc; i++)
+        rc = tensor_map_matrix(&g.w[i], p->parts[i].w, p->parts[i].n_out, p->n_in, row_bytes,
+                               BOX_ROWS);
+    if (rc) return rc;
+    return launch_clusters(
+        launch, p->kind == GATE_GELU ? gated_kernel<GATE_GELU> : gated_kernel<GATE_SILU>, CLUSTER,
+        CLUSTER * g.cut.n_clusters, N_THREADS, sizeof(struct gated_plan), g);
+}
+
+/* Makes a kernel ready, and lowers *n to the clusters that run at the same time. */
+template <enum gate_kind KIND> static bool open_kernel(int *n) {
+    const size_t bytes = sizeof(struct gated_plan);
+    int fit = 0;
+    if (!runs_sm90_code(gated_kernel<KIND>) ||
+        cudaFuncSetAttribute(gated_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)bytes) != cudaSuccess ||
+        count_clusters(gated_kernel<KIND>, CLUSTER, N_THREADS, bytes, &fit) != cudaSuccess)
+        return false;
+    if (fit < *n) *n = fit;
+    return true;
+}
+
+uint32_t open_gated(uint32_t n_multiprocessors) {
+    int n = (int)(n_multiprocessors / CLUSTER);
+    if (n > 0 && open_kernel<GATE_SILU>(&n) && open_kernel<GATE_GELU>(&n)) return (uint32_t)n;
+    cudaGetLastError(); /* an answer, not a fault */
+    return 0;
+}
