@@ -305,8 +305,10 @@ static uint32_t choose_cluster(const struct attention *a, const struct step *ste
     return most;
 }
 
-/* Says whether decode attention has keys of the step to rotate. */
-static bool rotates_keys(const struct step *step) {
+/* Says whether decode attention has 8-bit keys of the step to rotate.  Only for these are there two
+ * kernels. */
+static bool rotates_codes(const struct attention *a, const struct step *step) {
+    if (a->kv.dtype != DTYPE_FP8) return false;
     for (uint32_t i = 0; i < step->n_decode; i++)
         if (step->seqs[i].budget && step->seqs[i].budget->cache_positions) return true;
     return false;
@@ -319,7 +321,7 @@ static void plan_decode(struct attention *a, const struct step *step,
     if (!a->decode_fits || a->max_seqs == 0) return;
     a->shape.n_cluster = choose_cluster(a, step, arrays);
     a->merges = false;
-    a->rotates = rotates_keys(step);
+    a->rotates = rotates_codes(a, step);
     for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
         if (!has_plan(a, step, i)) continue;
         struct attn_plan plan = {};

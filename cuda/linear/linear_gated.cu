@@ -43,13 +43,12 @@
  *
  * Shared: struct gated_plan.  Bound: wgmma, 4 * n_rows * n_in * n_out operations.
  * Oracle: engine/cpu/linear.c. */
-#include "cuda/common/sm90.cuh"
+#include "cuda/linear/block_pair.cuh"
 #include "cuda/linear/gated_cut.h"
 
 typedef __nv_bfloat16 bf16;
 
 enum {
-    CLUSTER = GATED_CLUSTER,
     BOTH = (1 << CLUSTER) - 1,
     STAGE_COLUMNS = GATED_STAGE_COLUMNS,
     N_STAGES = 4,
@@ -59,7 +58,6 @@ enum {
     TILE_OUTPUTS = GATED_TILE_OUTPUTS, /* of gate, and as many of up */
     N_SLICES = GATED_SLICES,
     PAIRS_AT_ONCE = 8, /* 16 MB of x where n_in is 4,096: a third of L2 */
-    GROUP_THREADS = 128,
     N_CONSUMERS = 2 * GROUP_THREADS,
     N_THREADS = N_CONSUMERS + GROUP_THREADS,
     PRODUCER_REGISTERS = 40,
@@ -75,6 +73,8 @@ struct gated_plan {
     uint64_t full[N_STAGES], empty[N_STAGES];
 };
 
+static_assert((int)CLUSTER == GATED_CLUSTER, "tiles are counted in pairs");
+
 struct gated_params {
     CUtensorMap x, w[2];
     struct skinny_params p;
@@ -87,10 +87,6 @@ struct gated_item {
     uint32_t row, out, n_boxes;
     bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */
 };
-
-static __device__ __forceinline__ uint32_t cluster_rank() {
-    return blockIdx.x % CLUSTER;
-}
 
 /* Returns the block's tile of pair i. */
 static __device__ __forceinline__ struct gated_item find_tile(const struct gated_params &g,
@@ -154,8 +150,6 @@ static __device__ __forceinline__ void load_weights(const struct gated_params &g
     }
 }
 
-/* Copies x.  The block may not end before all stages are empty: until then the other block copies
- * to it, and arrives at its barriers. */
 static __device__ __forceinline__ void load_x(const struct gated_params &g,
                                               struct gated_plan *plan) {
     const uint32_t rank = cluster_rank(), own = rank * BOX_BYTES;
@@ -177,9 +171,7 @@ static __device__ __forceinline__ void load_x(const struct gated_params &g,
             }
         }
     }
-#pragma unroll 1
-    for (int i = 0; i < N_STAGES; i++, at.advance())
-        barrier_wait(&plan->empty[at.stage], at.parity);
+    await_empty(plan, at);
 }
 
 /* ---- consumers: gate's sums of a thread are sums[4 j + 2 h + e], of row lane / 4 + 8 h of the
@@ -188,13 +180,6 @@ static __device__ __forceinline__ void load_x(const struct gated_params &g,
 /* Returns the warpgroup, of which the compiler then knows that it is the same for a warp. */
 static __device__ __forceinline__ uint32_t warpgroup() {
     return __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0);
-}
-
-/* Tells both blocks of the cluster, which copy to it, that the warpgroup has read a stage. */
-static __device__ __forceinline__ void release_stage(struct gated_plan *plan, uint32_t stage) {
-    const uint32_t thread = threadIdx.x % GROUP_THREADS;
-    if (thread == 0) barrier_arrive(&plan->empty[stage]);
-    if (thread == 32) barrier_arrive_remote(&plan->empty[stage], cluster_rank() ^ 1);
 }
 
 template <int N>
@@ -375,17 +360,8 @@ cudaError_t launch_gated(const struct skinny_params *p, uint32_t max_clusters,
         CLUSTER * g.cut.n_clusters, N_THREADS, sizeof(struct gated_plan), g);
 }
 
-/* Makes a kernel ready, and lowers *n to the clusters that run at the same time. */
 template <enum gate_kind KIND> static bool open_kernel(int *n) {
-    const size_t bytes = sizeof(struct gated_plan);
-    int fit = 0;
-    if (!runs_sm90_code(gated_kernel<KIND>) ||
-        cudaFuncSetAttribute(gated_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes) != cudaSuccess ||
-        count_clusters(gated_kernel<KIND>, CLUSTER, N_THREADS, bytes, &fit) != cudaSuccess)
-        return false;
-    if (fit < *n) *n = fit;
-    return true;
+    return open_pairs<struct gated_plan>(gated_kernel<KIND>, N_THREADS, n);
 }
 
 uint32_t open_gated(uint32_t n_multiprocessors) {

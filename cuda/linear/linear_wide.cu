@@ -38,17 +38,15 @@
  *
  * Shared: struct wide_plan.  Bound: memory, 2 * n_in * n_out bytes.
  * Oracle: engine/cpu/linear.c. */
-#include "cuda/common/sm90.cuh"
+#include "cuda/linear/block_pair.cuh"
 #include "cuda/linear/wide_cut.h"
 
 typedef __nv_bfloat16 bf16;
 
 enum {
-    CLUSTER = WIDE_CLUSTER,
     STAGE_COLUMNS = WIDE_STAGE_COLUMNS,
     ROW_BYTES = STAGE_COLUMNS * 2,
     GROUP_ROWS = WIDE_GROUP_ROWS,
-    GROUP_THREADS = 128,
     MEMORY_BYTES = 227 << 10,
     /* With four warpgroups of consumers; else there are registers enough. */
     WIDE_PRODUCER_REGISTERS = 32,
@@ -64,6 +62,8 @@ template <int GROUPS, int WIDTH> struct wide_plan {
     } stages[N_STAGES];
     uint64_t full[N_STAGES], empty[N_STAGES];
 };
+
+static_assert((int)CLUSTER == WIDE_CLUSTER, "tiles are counted in pairs");
 
 struct wide_params {
     CUtensorMap x, w[LINEAR_MAX_PARTS];
@@ -82,10 +82,6 @@ struct wide_item {
 struct wide_place {
     uint32_t part, first;
 };
-
-static __device__ __forceinline__ uint32_t cluster_rank() {
-    return blockIdx.x % CLUSTER;
-}
 
 static __device__ __forceinline__ struct wide_item find_item(const struct wide_params &w,
                                                              uint32_t item) {
@@ -135,8 +131,7 @@ static __device__ __forceinline__ void load_weights(const struct wide_params &w,
     }
 }
 
-/* Copies the block's half of x to both blocks of the cluster.  The block may not end before all
- * stages are empty: until then the other block copies to it, and arrives at its barriers. */
+/* Copies the block's half of x to both blocks of the cluster. */
 template <int GROUPS, int WIDTH>
 static __device__ __forceinline__ void load_x(const struct wide_params &w,
                                               struct wide_plan<GROUPS, WIDTH> *plan) {
@@ -154,21 +149,10 @@ static __device__ __forceinline__ void load_x(const struct wide_params &w,
                                row, full, (1 << CLUSTER) - 1);
         }
     }
-#pragma unroll 1
-    for (int i = 0; i < wide_plan<GROUPS, WIDTH>::N_STAGES; i++, at.advance())
-        barrier_wait(&plan->empty[at.stage], at.parity);
+    await_empty(plan, at);
 }
 
 /* ---- consumers ---- */
-
-/* Tells both blocks of the cluster, which copy to it, that the warpgroup has read a stage. */
-template <int GROUPS, int WIDTH>
-static __device__ __forceinline__ void release_stage(struct wide_plan<GROUPS, WIDTH> *plan,
-                                                     uint32_t stage) {
-    const uint32_t thread = threadIdx.x % GROUP_THREADS;
-    if (thread == 0) barrier_arrive(&plan->empty[stage]);
-    if (thread == 32) barrier_arrive_remote(&plan->empty[stage], cluster_rank() ^ 1);
-}
 
 /* sums[4 j + 2 h + e] is of row lane / 4 + 8 h of the warp's 16 and of column 8 j + lane % 4 * 2 + e
  * of the tile. */
@@ -435,18 +419,9 @@ cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *r
     return tiles(p, cut.n_splits, room, launch);
 }
 
-/* Makes a kernel ready, and lowers *n to the clusters that run at the same time. */
 template <int GROUPS, int WIDTH> static bool open_tiles(int *n) {
-    const auto kernel = wide_kernel<GROUPS, WIDTH>;
-    const size_t bytes = sizeof(struct wide_plan<GROUPS, WIDTH>);
-    int fit = 0;
-    if (!runs_sm90_code(kernel) ||
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
-            cudaSuccess ||
-        count_clusters(kernel, CLUSTER, (GROUPS + 1) * GROUP_THREADS, bytes, &fit) != cudaSuccess)
-        return false;
-    if (fit < *n) *n = fit;
-    return true;
+    return open_pairs<struct wide_plan<GROUPS, WIDTH>>(wide_kernel<GROUPS, WIDTH>,
+                                                       (GROUPS + 1) * GROUP_THREADS, n);
 }
 
 template <int GROUPS> static bool open_group(int *n) {

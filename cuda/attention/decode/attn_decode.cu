@@ -175,7 +175,7 @@ static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stre
     case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, resident);
     case DTYPE_F16: return launch_type<__half>(p, stream, resident);
     /* Half of the code is what rotates codes.  Even where no key needs it, it makes a step of one
-     * sequence 4 % slower: a layer's kernels no longer fit the instruction cache together. */
+     * sequence 4 % slower: presumably a layer's kernels no longer fit the instruction cache. */
     case DTYPE_FP8:
         return p.rotates ? launch_type<uint8_t>(p, stream, resident)
                          : launch_type<uint8_t, false>(p, stream, resident);

@@ -49,7 +49,7 @@ struct attn_decode_params {
     struct attn_stats attn_stats;
     bool selects; /* as in attn_args */
     bool awaited; /* right before, the stream waits for another one: do not overlap with that */
-    bool rotates; /* some sequence's keys may be stored before RoPE */
+    bool rotates; /* DTYPE_FP8: some sequence's keys may be stored before RoPE */
     struct key_rotations rotations; /* n_freqs a multiple of 8 */
 
     /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one

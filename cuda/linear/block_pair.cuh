@@ -1,0 +1,51 @@
+/* block_pair.cuh - what linear_wide.cu and linear_gated.cu share: clusters of two blocks, each of
+ * which copies a part of a stage to both.
+ *
+ *   full[stage]    a block's own: the bytes that both blocks copy to it have arrived
+ *   empty[stage]   the warpgroups of both blocks have read their stage, because both are copied to
+ *
+ * Thread: device code, and launchers on the engine thread.  Memory: the kernel's plan, with its
+ * stages and barriers. */
+#ifndef CUDA_LINEAR_BLOCK_PAIR_CUH
+#define CUDA_LINEAR_BLOCK_PAIR_CUH
+
+#include "cuda/common/sm90.cuh"
+
+enum { CLUSTER = 2, GROUP_THREADS = 128 /* of a warpgroup */ };
+
+static __device__ __forceinline__ uint32_t cluster_rank() {
+    return blockIdx.x % CLUSTER;
+}
+
+/* Tells both blocks that the warpgroup has read a stage. */
+template <class Plan>
+static __device__ __forceinline__ void release_stage(Plan *plan, uint32_t stage) {
+    const uint32_t thread = threadIdx.x % GROUP_THREADS;
+    if (thread == 0) barrier_arrive(&plan->empty[stage]);
+    if (thread == 32) barrier_arrive_remote(&plan->empty[stage], cluster_rank() ^ 1);
+}
+
+/* Waits until all stages are empty, from `at` on.  A block may not end before: until then the other
+ * one copies to it, and arrives at its barriers. */
+template <class Plan, int N_STAGES>
+static __device__ __forceinline__ void await_empty(Plan *plan, ring_place<N_STAGES> at) {
+#pragma unroll 1
+    for (int i = 0; i < N_STAGES; i++, at.advance())
+        barrier_wait(&plan->empty[at.stage], at.parity);
+}
+
+/* Makes a kernel with a Plan in shared memory ready, and lowers *n to the clusters that run at the
+ * same time. */
+template <class Plan, typename Params>
+static bool open_pairs(void (*kernel)(Params), uint32_t n_threads, int *n) {
+    int fit = 0;
+    if (!runs_sm90_code(kernel) ||
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)sizeof(Plan)) != cudaSuccess ||
+        count_clusters(kernel, CLUSTER, n_threads, sizeof(Plan), &fit) != cudaSuccess)
+        return false;
+    if (fit < *n) *n = fit;
+    return true;
+}
+
+#endif
