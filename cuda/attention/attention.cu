@@ -503,7 +503,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (rc) return rc;
     struct attention *a = cuda->attention;
     if (!decodes_fast(a, args))
-        return attend_simply(cuda, args, true, n_rows, {cuda->stream, cuda->overlap && !awaited},
+        return attend_simply(cuda, args, true, n_rows, {cuda->stream, cuda->overlap && !awaited, 0},
                              err);
     struct attn_decode_params p = a->decode;
     const char *plan = reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +

@@ -115,8 +115,8 @@ static __global__ void __launch_bounds__(MERGE_WARPS * 32)
 template <int D> static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream) {
     const uint32_t n_jobs = p.max_merges * (p.n_heads / p.n_kv_heads), most = 4 * p.n_blocks;
     if (n_jobs == 0) return cudaSuccess;
-    return launch_kernel({stream, p.overlap}, attn_merge_kernel<D>, n_jobs < most ? n_jobs : most,
-                         MERGE_WARPS * 32, 0, p);
+    return launch_kernel({stream, p.overlap, 0}, attn_merge_kernel<D>,
+                         n_jobs < most ? n_jobs : most, MERGE_WARPS * 32, 0, p);
 }
 
 cudaError_t launch_attn_merge(const attn_decode_params &p, cudaStream_t stream) {
