@@ -380,12 +380,8 @@ cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *r
 /* Makes launch_gated() ready, and returns how many of its clusters run at the same time; 0: it does
  * not run here. */
 uint32_t open_gated(uint32_t n_multiprocessors);
-/* Says whether launch_gated() can compute a gated product and is likely to be ahead of cuBLASLt:
- * more than 128 rows, n_in a multiple of 64 and at least 512, n_out a multiple of 8, and tiles
- * enough. */
-bool gated_fits(const struct skinny_params *p, uint32_t n_clusters);
-/* Computes a gated product under launch_skinny()'s and those conditions, but for the number of
- * tiles; besides, y_stride is a multiple of 8, and y 16-byte aligned. */
+/* Computes a gated product under launch_skinny()'s conditions and those of gated_fits(), but for the
+ * number of tiles; besides, y_stride is a multiple of 8, and y 16-byte aligned. */
 cudaError_t launch_gated(const struct skinny_params *p, uint32_t n_clusters, struct launch launch);
 /* Computes any number of rows, under launch_skinny()'s other conditions.  A row's bits depend on
  * nothing but the row and the weights. */

@@ -1,10 +1,10 @@
 /* gated_cut.c - see gated_cut.h.  Thread: engine.  Memory: none. */
 #include "cuda/linear/gated_cut.h"
 
-struct gated_cut gated_choose_cut(const struct skinny_params *p, uint32_t max_clusters) {
+struct gated_cut gated_choose_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters) {
     struct gated_cut c = {0};
-    c.n_row_tiles = (p->n_rows + GATED_TILE_ROWS - 1) / GATED_TILE_ROWS;
-    c.n_tiles = (p->parts[0].n_out + GATED_TILE_OUTPUTS - 1) / GATED_TILE_OUTPUTS;
+    c.n_row_tiles = (n_rows + GATED_TILE_ROWS - 1) / GATED_TILE_ROWS;
+    c.n_tiles = (n_out + GATED_TILE_OUTPUTS - 1) / GATED_TILE_OUTPUTS;
     c.n_whole = c.n_row_tiles / 2 * c.n_tiles + c.n_row_tiles % 2 * ((c.n_tiles + 1) / 2);
     const uint32_t n_turns = (c.n_whole + max_clusters - 1) / max_clusters,
                    n_left = c.n_whole % max_clusters;
@@ -21,12 +21,11 @@ struct gated_cut gated_choose_cut(const struct skinny_params *p, uint32_t max_cl
 /* Tells whether enough of what the clusters compute are outputs.  With gate and up of Llama-3-8B on
  * an H100 the kernel was ahead of cuBLASLt by 5 % where 85 % were (384 rows), and on an H200 behind by
  * 8 % and more where 64 % were (288 rows). */
-bool gated_fits(const struct skinny_params *p, uint32_t max_clusters) {
+bool gated_fits(uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_clusters) {
     const float least = 0.84f, turn = GATED_CLUSTER * GATED_TILE_ROWS * GATED_TILE_OUTPUTS;
-    const uint32_t n_out = p->parts[0].n_out;
-    if (max_clusters == 0 || p->n_rows <= GATED_TILE_ROWS || n_out % 8 ||
-        p->n_in % GATED_STAGE_COLUMNS || p->n_in < GATED_SLICES * GATED_STAGE_COLUMNS)
+    if (n_clusters == 0 || n_rows <= GATED_TILE_ROWS || n_out % 8 || n_in % GATED_STAGE_COLUMNS ||
+        n_in < GATED_SLICES * GATED_STAGE_COLUMNS)
         return false;
-    return (float)p->n_rows * (float)n_out >=
-           least * turn * (float)max_clusters * gated_choose_cut(p, max_clusters).n_turns;
+    return (float)n_rows * (float)n_out >=
+           least * turn * (float)n_clusters * gated_choose_cut(n_rows, n_out, n_clusters).n_turns;
 }

@@ -1,12 +1,25 @@
 /* gated_cut.h - how a gated product of many rows is cut for linear_gated.cu, and whether it takes it.
  *
- * Thread: engine.  Memory: none. */
+ *   pair   what a cluster of two blocks computes at a time: two tiles of the same outputs and
+ *          neighbouring rows.  If the number of row tiles is odd, the last one makes pairs of its own
+ *          rows and neighbouring outputs
+ *   order  GATED_PAIRS_AT_ONCE pairs of row tiles against all outputs, tile after tile of these;
+ *          then the next pairs.  So x stays in L2 while all of W passes through
+ *   turn   clusters take turns at the pairs.  Where the last turn would be of half of them or fewer,
+ *          twice as many take half of a pair's outputs each
+ *
+ * Thread: engine, and device code.  Memory: none. */
 #ifndef CUDA_LINEAR_GATED_CUT_H
 #define CUDA_LINEAR_GATED_CUT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#include "cuda/host/kernels.h"
+#ifdef __CUDACC__
+#define GATED_CALL static __host__ __device__ __forceinline__
+#else
+#define GATED_CALL static inline
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,19 +29,68 @@ enum {
     GATED_CLUSTER = 2,
     GATED_TILE_ROWS = 128,
     GATED_TILE_OUTPUTS = 128,
+    GATED_BOX_ROWS = 64,      /* half of a tile's outputs */
     GATED_STAGE_COLUMNS = 64, /* of x and W that a block multiplies at a time */
-    GATED_SLICES = 8          /* of a tile; each is stored in a stage of the next */
+    GATED_SLICES = 8,         /* of a tile; each is stored in a stage of the next */
+    GATED_PAIRS_AT_ONCE = 8   /* 16 MB of x where n_in is 4,096: a third of L2 */
 };
 
-/* Tiles along x and along W make n_whole pairs, at which n_clusters take turns.  Where the last turn
- * would be of half of them or fewer, n_halves of them take half of a pair each, and n_turns counts
- * half a turn. */
+/* Tiles along x and along W make n_whole pairs, and n_halves halves of such.  n_turns counts half a
+ * turn where the last one is of halves. */
 struct gated_cut {
     uint32_t n_row_tiles, n_tiles, n_whole, n_halves, n_clusters;
     float n_turns;
 };
 
-struct gated_cut gated_choose_cut(const struct skinny_params *p, uint32_t max_clusters);
+/* What a block computes in a turn: its first row and output, and how many GATED_BOX_ROWS outputs; 0
+ * where there is nothing left. */
+struct gated_item {
+    uint32_t row, out, n_boxes;
+    bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */
+};
+
+struct gated_cut gated_choose_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters);
+
+/* Says whether launch_gated() can compute a gated product and is likely to be ahead of cuBLASLt:
+ * more than 128 rows, n_in a multiple of 64 and at least 512, n_out a multiple of 8, and tiles
+ * enough. */
+bool gated_fits(uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_clusters);
+
+GATED_CALL uint32_t gated_min(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+/* Returns the tile of block `rank` of pair i. */
+GATED_CALL struct gated_item gated_find_tile(const struct gated_cut *cut, uint32_t i,
+                                             uint32_t rank) {
+    const uint32_t n_pairs = cut->n_row_tiles / 2, most = GATED_PAIRS_AT_ONCE * cut->n_tiles,
+                   first = gated_min(i / most, (n_pairs - 1) / GATED_PAIRS_AT_ONCE) *
+                           GATED_PAIRS_AT_ONCE,
+                   left = n_pairs - first, n = gated_min(left, GATED_PAIRS_AT_ONCE),
+                   n_single = left > n ? 0 : cut->n_row_tiles % 2, n_turn = 2 * n + n_single,
+                   at = i - first * cut->n_tiles, tile = at / n_turn * 2, k = at % n_turn;
+    if (k < n * gated_min(2, cut->n_tiles - tile)) {
+        const struct gated_item item = {(2 * (first + k % n) + rank) * GATED_TILE_ROWS,
+                                        (tile + k / n) * GATED_TILE_OUTPUTS, 2, false};
+        return item;
+    }
+    const struct gated_item item = {2 * n_pairs * GATED_TILE_ROWS,
+                                    (tile + rank) * GATED_TILE_OUTPUTS, 2, true};
+    return item;
+}
+
+/* Returns what block `rank` of a cluster, one of n_clusters, computes in a turn. */
+GATED_CALL struct gated_item gated_find_item(const struct gated_cut *cut, uint32_t turn,
+                                             uint32_t cluster, uint32_t n_clusters, uint32_t rank) {
+    const uint32_t i = turn * n_clusters + cluster, half = i - cut->n_whole;
+    const struct gated_item none = {0, 0, 0, false};
+    if (i < cut->n_whole) return gated_find_tile(cut, i, rank);
+    if (half >= cut->n_halves) return none;
+    struct gated_item item = gated_find_tile(cut, cut->n_whole + half / 2, rank);
+    item.out += half % 2 * GATED_BOX_ROWS;
+    item.n_boxes = 1;
+    return item;
+}
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/linear/gated_cut.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
@@ -409,8 +410,7 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
 static bool many_rows_fit(const struct cuda_backend *cuda, const struct linear_args *both) {
     if (cuda->batch_invariant || both->n_rows <= WIDE_MAX_ROWS || !skinny_fits(both, 0, 2))
         return false;
-    const struct skinny_params params = own_params(both, 0, 2);
-    return gated_fits(&params, cuda->n_gated_clusters);
+    return gated_fits(both->n_rows, both->n_in, both->parts[0].w->rows, cuda->n_gated_clusters);
 }
 
 /* Computes a gated product in one launch: of few rows, or without a norm of more. */

@@ -13,7 +13,7 @@
  *               before has ended; another asks for x
  *   consumers   two warpgroups with 64 rows each: wgmma with x as A and the stage of W as B.  Gate
  *               and up of an output are in the same thread
- *   order       PAIRS_AT_ONCE pairs of row tiles stay in L2 while all of W passes through
+ *   order       gated_cut.h: a few pairs of row tiles stay in L2 while all of W passes through
  *   last turn   of half of the clusters or fewer: twice as many take 64 outputs of a tile each
  *
  * A warpgroup has no time to gate: its tensor cores would wait.  It only rounds its finished sums
@@ -52,12 +52,10 @@ enum {
     BOTH = (1 << CLUSTER) - 1,
     STAGE_COLUMNS = GATED_STAGE_COLUMNS,
     N_STAGES = 4,
-    BOX_ROWS = 64, /* of x or W: what is copied at a time, and the rows of x of a warpgroup */
+    BOX_ROWS = GATED_BOX_ROWS, /* of x or W: copied at a time; of x, a warpgroup's */
     BOX_BYTES = BOX_ROWS * STAGE_COLUMNS * 2,
-    TILE_ROWS = GATED_TILE_ROWS,
     TILE_OUTPUTS = GATED_TILE_OUTPUTS, /* of gate, and as many of up */
     N_SLICES = GATED_SLICES,
-    PAIRS_AT_ONCE = 8, /* 16 MB of x where n_in is 4,096: a third of L2 */
     N_CONSUMERS = 2 * GROUP_THREADS,
     N_THREADS = N_CONSUMERS + GROUP_THREADS,
     PRODUCER_REGISTERS = 40,
@@ -81,38 +79,9 @@ struct gated_params {
     struct gated_cut cut;
 };
 
-/* What a block computes at a time: its first row and output, and how many BOX_ROWS outputs; 0 where
- * there is nothing left. */
-struct gated_item {
-    uint32_t row, out, n_boxes;
-    bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */
-};
-
-/* Returns the block's tile of pair i. */
-static __device__ __forceinline__ struct gated_item find_tile(const struct gated_params &g,
-                                                              uint32_t i) {
-    const uint32_t n_pairs = g.cut.n_row_tiles / 2, rank = cluster_rank(),
-                   most = PAIRS_AT_ONCE * g.cut.n_tiles,
-                   first = min(i / most, (n_pairs - 1) / PAIRS_AT_ONCE) * PAIRS_AT_ONCE,
-                   left = n_pairs - first, n = min(left, (uint32_t)PAIRS_AT_ONCE),
-                   n_single = left > n ? 0 : g.cut.n_row_tiles % 2, n_turn = 2 * n + n_single,
-                   at = i - first * g.cut.n_tiles, tile = at / n_turn * 2, k = at % n_turn;
-    if (k < n * min(2u, g.cut.n_tiles - tile))
-        return {(2 * (first + k % n) + rank) * TILE_ROWS, (tile + k / n) * TILE_OUTPUTS, 2, false};
-    return {2 * n_pairs * TILE_ROWS, (tile + rank) * TILE_OUTPUTS, 2, true};
-}
-
-/* Returns what the block computes in a turn. */
 static __device__ __forceinline__ struct gated_item find_item(const struct gated_params &g,
                                                               uint32_t turn) {
-    const uint32_t i = turn * (gridDim.x / CLUSTER) + blockIdx.x / CLUSTER,
-                   half = i - g.cut.n_whole;
-    if (i < g.cut.n_whole) return find_tile(g, i);
-    if (half >= g.cut.n_halves) return {};
-    struct gated_item item = find_tile(g, g.cut.n_whole + half / 2);
-    item.out += half % 2 * BOX_ROWS;
-    item.n_boxes = 1;
-    return item;
+    return gated_find_item(&g.cut, turn, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, cluster_rank());
 }
 
 /* ---- producers ---- */
@@ -348,7 +317,8 @@ static __global__ void __launch_bounds__(N_THREADS, 1)
 cudaError_t launch_gated(const struct skinny_params *p, uint32_t max_clusters,
                          struct launch launch) {
     if (max_clusters == 0) return cudaErrorNotSupported;
-    struct gated_params g = {{}, {}, *p, gated_choose_cut(p, max_clusters)};
+    struct gated_params g = {
+        {}, {}, *p, gated_choose_cut(p->n_rows, p->parts[0].n_out, max_clusters)};
     const uint64_t row_bytes = (uint64_t)p->n_in * 2;
     cudaError_t rc = tensor_map_matrix(&g.x, p->x, p->n_rows, p->n_in, row_bytes, BOX_ROWS);
     for (int i = 0; i < 2 && !rc; i++)

@@ -312,7 +312,7 @@ static void fused_products_equal_the_cpu(void **state) {
 /* Small products, which cuda_gated() leaves to cuBLASLt: few clusters take turns as many do. */
 static void gated_products_of_many_rows_equal_the_cpu(void **state) {
     (void)state;
-    /* Pairs of row tiles alone and with a single one, more of them than PAIRS_AT_ONCE; last tiles
+    /* Pairs of row tiles alone and with a single one, more of them than GATED_PAIRS_AT_ONCE; last tiles
      * that are not full; last turns that are halved, the only turn among them. */
     static const struct {
         uint32_t n_rows, n_in, n_out, n_clusters;

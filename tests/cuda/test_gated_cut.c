@@ -1,0 +1,110 @@
+/* test_gated_cut.c - cuts of gated products of many rows: every output is computed once, the blocks of
+ * a cluster share what linear_gated.cu lets them copy for each other, and cuBLASLt keeps what would
+ * leave the device idle. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cuda/linear/gated_cut.h"
+
+enum { MAX_ROW_TILES = 48, MAX_BOXES = 256, H100_CLUSTERS = 66 };
+
+/* How often the outputs of each box are computed. */
+static uint8_t computed[MAX_ROW_TILES][MAX_BOXES];
+
+static void count(const struct gated_item *item) {
+    assert_int_equal(item->row % GATED_TILE_ROWS, 0);
+    assert_int_equal(item->out % GATED_BOX_ROWS, 0);
+    assert_in_range(item->n_boxes, 1, 2);
+    for (uint32_t box = 0; box < item->n_boxes; box++) {
+        const uint32_t row = item->row / GATED_TILE_ROWS, at = item->out / GATED_BOX_ROWS + box;
+        assert_true(row < MAX_ROW_TILES && at < MAX_BOXES);
+        computed[row][at]++;
+    }
+}
+
+static void check_pair(const struct gated_item *a, const struct gated_item *b) {
+    assert_int_equal(a->n_boxes, b->n_boxes);
+    assert_int_equal(a->shares_x, b->shares_x);
+    if (a->shares_x) {
+        assert_int_equal(a->row, b->row);
+        assert_int_equal(a->out + GATED_TILE_OUTPUTS, b->out);
+    } else {
+        assert_int_equal(a->row + GATED_TILE_ROWS, b->row);
+        assert_int_equal(a->out, b->out);
+    }
+}
+
+/* Counts what a cluster computes, and returns how many turns it takes; a turn of halves is the
+ * last. */
+static uint32_t count_cluster(const struct gated_cut *cut, uint32_t cluster) {
+    uint32_t turn = 0, n_boxes = 2;
+    for (;; turn++) {
+        const struct gated_item a = gated_find_item(cut, turn, cluster, cut->n_clusters, 0),
+                                b = gated_find_item(cut, turn, cluster, cut->n_clusters, 1);
+        if (a.n_boxes == 0) {
+            assert_int_equal(b.n_boxes, 0);
+            return turn;
+        }
+        assert_int_equal(n_boxes, 2);
+        n_boxes = a.n_boxes;
+        check_pair(&a, &b);
+        count(&a);
+        count(&b);
+    }
+}
+
+static void check_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters) {
+    const struct gated_cut cut = gated_choose_cut(n_rows, n_out, max_clusters);
+    uint32_t most_turns = 0;
+    assert_in_range(cut.n_clusters, 1, max_clusters);
+    memset(computed, 0, sizeof(computed));
+    for (uint32_t i = 0; i < cut.n_clusters; i++) {
+        const uint32_t n = count_cluster(&cut, i);
+        if (n > most_turns) most_turns = n;
+    }
+    assert_true((float)most_turns - cut.n_turns == (cut.n_halves > 0 ? 0.5f : 0.0f));
+    for (uint32_t row = 0; row < MAX_ROW_TILES; row++)
+        for (uint32_t box = 0; box < MAX_BOXES; box++) {
+            const uint32_t first_row = row * GATED_TILE_ROWS, first_out = box * GATED_BOX_ROWS;
+            if (first_row < n_rows && first_out < n_out) assert_int_equal(computed[row][box], 1);
+            else assert_in_range(computed[row][box], 0, 1);
+        }
+}
+
+static void every_output_is_computed_once(void **state) {
+    (void)state;
+    srand(12);
+    check_cut(257, 8, 60);
+    check_cut(8 * 2 * GATED_TILE_ROWS + 1, 1000, 7); /* one pair of row tiles more than at once */
+    for (int round = 0; round < 3000; round++)
+        check_cut(129 + (uint32_t)rand() % 5000, 8 * (1 + (uint32_t)rand() % 1900),
+                  1 + (uint32_t)rand() % 70);
+}
+
+static void products_that_leave_the_device_idle_do_not_fit(void **state) {
+    (void)state;
+    static const uint32_t fit[] = {384, 512, 640, 768, 896, 1024, 2048, 4096, 8192},
+                          do_not[] = {128, 257, 288, 400};
+    for (size_t i = 0; i < sizeof(fit) / sizeof(fit[0]); i++)
+        assert_true(gated_fits(fit[i], 4096, 14336, H100_CLUSTERS));
+    for (size_t i = 0; i < sizeof(do_not) / sizeof(do_not[0]); i++)
+        assert_false(gated_fits(do_not[i], 4096, 14336, H100_CLUSTERS));
+    assert_false(gated_fits(8192, 4096, 14336, 0));
+    assert_false(gated_fits(8192, 4096 + 8, 14336, H100_CLUSTERS));
+    assert_false(gated_fits(8192, 448, 14336, H100_CLUSTERS));
+    assert_false(gated_fits(8192, 4096, 14336 + 4, H100_CLUSTERS));
+    assert_false(gated_fits(1024, 4096, 128, H100_CLUSTERS));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_output_is_computed_once),
+        cmocka_unit_test(products_that_leave_the_device_idle_do_not_fit)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
