@@ -17,6 +17,23 @@ static __device__ __forceinline__ uint32_t cluster_rank() {
     return blockIdx.x % CLUSTER;
 }
 
+/* Makes the barriers of all stages, for blocks of n_groups warpgroups of consumers and two producers.
+ * On return the other block of the cluster has made its own. */
+template <class Plan>
+static __device__ __forceinline__ void make_barriers(Plan *plan, uint32_t n_groups) {
+    constexpr int N_STAGES = sizeof(plan->full) / sizeof(plan->full[0]);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < N_STAGES; i++) {
+            barrier_init(&plan->full[i], 2);
+            barrier_init(&plan->empty[i], CLUSTER * n_groups);
+        }
+        barriers_publish();
+    }
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+}
+
 /* Tells both blocks that the warpgroup has read a stage. */
 template <class Plan>
 static __device__ __forceinline__ void release_stage(Plan *plan, uint32_t stage) {

@@ -42,8 +42,8 @@ struct gated_cut {
     float n_turns;
 };
 
-/* What a block computes in a turn: its first row and output, and how many GATED_BOX_ROWS outputs; 0
- * where there is nothing left. */
+/* An item is what a block computes in a turn: from a row and an output on, n_boxes times
+ * GATED_BOX_ROWS outputs.  It has no boxes where nothing is left. */
 struct gated_item {
     uint32_t row, out, n_boxes;
     bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */

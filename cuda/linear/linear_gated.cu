@@ -291,16 +291,7 @@ static __global__ void __launch_bounds__(N_THREADS, 1)
     extern __shared__ __align__(1024) unsigned char gated_memory[];
     struct gated_plan *plan = reinterpret_cast<struct gated_plan *>(gated_memory);
     let_next_start();
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < N_STAGES; i++) {
-            barrier_init(&plan->full[i], 2);            /* the two producers */
-            barrier_init(&plan->empty[i], CLUSTER * 2); /* the warpgroups of both blocks */
-        }
-        barriers_publish();
-    }
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
+    make_barriers(plan, N_CONSUMERS / GROUP_THREADS);
     if (threadIdx.x < N_CONSUMERS) {
         registers_raise<CONSUMER_REGISTERS>();
         consume<KIND>(g, plan);

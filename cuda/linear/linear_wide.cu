@@ -336,16 +336,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
         reinterpret_cast<struct wide_plan<GROUPS, WIDTH> *>(wide_memory);
     const uint32_t n_consumers = GROUPS * GROUP_THREADS;
     let_next_start();
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < wide_plan<GROUPS, WIDTH>::N_STAGES; i++) {
-            barrier_init(&plan->full[i], 2); /* the two producers */
-            barrier_init(&plan->empty[i], CLUSTER * GROUPS);
-        }
-        barriers_publish();
-    }
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
+    make_barriers(plan, GROUPS);
     if (threadIdx.x < n_consumers) {
         if (GROUPS == 4) registers_raise<WIDE_CONSUMER_REGISTERS>();
         consume<GROUPS, WIDTH>(w, plan);
