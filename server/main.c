@@ -54,7 +54,8 @@ static int create_cpu(struct backend **out, const struct options *options, struc
     static const enum cpu_isa isas[] = {[ISA_AUTO] = CPU_ISA_AUTO,
                                         [ISA_PLAIN] = CPU_ISA_PLAIN,
                                         [ISA_AVX2] = CPU_ISA_AVX2,
-                                        [ISA_AVX512] = CPU_ISA_AVX512};
+                                        [ISA_AVX512] = CPU_ISA_AVX512,
+                                        [ISA_AMX] = CPU_ISA_AMX};
     const struct cpu_config config = {
         .n_threads = (uint32_t)options->threads,
         .isa = isas[options->isa],

@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/cpu/amx.h"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
@@ -212,6 +213,7 @@ static const struct backend_ops cpu_ops = {
 static bool isa_present(enum cpu_isa isa) {
 #if defined(__x86_64__)
     switch (isa) {
+    case CPU_ISA_AMX: return amx_present();
     case CPU_ISA_AVX512:
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -225,21 +227,24 @@ static bool isa_present(enum cpu_isa isa) {
 #endif
 }
 
-static const char *const isa_names[] = {"auto", "plain", "avx2", "avx512"};
+static const char *const isa_names[] = {"auto", "plain", "avx2", "avx512", "amx"};
 
-static int choose_isa(enum cpu_isa *isa, struct error *err) {
+/* Turns AUTO into an instruction set.  AMX has nothing but products of bf16. */
+static int choose_isa(enum cpu_isa *isa, bool bf16_products, struct error *err) {
     if (!isa_present(*isa)) {
         return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s", isa_names[*isa]);
     }
     if (*isa != CPU_ISA_AUTO) return 0;
-    *isa = isa_present(CPU_ISA_AVX512) ? CPU_ISA_AVX512
-           : isa_present(CPU_ISA_AVX2) ? CPU_ISA_AVX2
-                                       : CPU_ISA_PLAIN;
+    *isa = bf16_products && isa_present(CPU_ISA_AMX) ? CPU_ISA_AMX
+           : isa_present(CPU_ISA_AVX512)             ? CPU_ISA_AVX512
+           : isa_present(CPU_ISA_AVX2)               ? CPU_ISA_AVX2
+                                                     : CPU_ISA_PLAIN;
     return 0;
 }
 
 static const struct cpu_kernels *kernels_of(enum cpu_isa isa) {
 #if defined(__x86_64__)
+    if (isa == CPU_ISA_AMX) return &cpu_kernels_avx512bf16;
     if (isa == CPU_ISA_AVX512) {
         return __builtin_cpu_supports("avx512bf16") ? &cpu_kernels_avx512bf16 : &cpu_kernels_avx512;
     }
@@ -247,6 +252,15 @@ static const struct cpu_kernels *kernels_of(enum cpu_isa isa) {
 #endif
     (void)isa;
     return &cpu_kernels_plain;
+}
+
+/* Returns NULL where the instruction set has no products of bf16. */
+static const struct product_kernels *bf16_products_of(enum cpu_isa isa) {
+#if defined(__x86_64__)
+    if (isa == CPU_ISA_AMX) return &amx_products;
+#endif
+    const struct product_kernels *products = &kernels_of(isa)->bf16_products;
+    return products->block ? products : NULL;
 }
 
 static uint32_t default_threads(void) {
@@ -261,11 +275,10 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
     uint32_t n_threads = config->n_threads ? config->n_threads : default_threads();
     if (n_threads > MAX_THREADS)
         return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
-    int rc = choose_isa(&isa, err);
+    const bool bf16_products = config->matmul_dtype == DTYPE_BF16;
+    int rc = choose_isa(&isa, bf16_products, err);
     if (rc < 0) return rc;
-    const struct cpu_kernels *kernels = kernels_of(isa);
-    bool bf16_products = config->matmul_dtype == DTYPE_BF16;
-    if (bf16_products && !kernels->linear_block_bf16)
+    if (bf16_products && !bf16_products_of(isa))
         return error_set(err, ERR_UNSUPPORTED, "cpu: no bfloat16 dot products here");
 
     struct cpu_backend *cpu = calloc(1, sizeof(*cpu));
@@ -275,8 +288,8 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
         free(cpu);
         return rc;
     }
-    cpu->kernels = kernels;
-    cpu->bf16_products = bf16_products;
+    cpu->kernels = kernels_of(isa);
+    cpu->bf16_products = bf16_products ? bf16_products_of(isa) : NULL;
     cpu->base = (struct backend){.ops = &cpu_ops,
                                  .name = "cpu",
                                  .act_dtype = DTYPE_F32,

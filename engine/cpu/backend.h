@@ -55,7 +55,8 @@ struct cpu_backend {
     struct backend base;
     struct pool *pool;
     const struct cpu_kernels *kernels;
-    bool bf16_products;      /* inputs of products are rounded to bf16 */
+    /* How inputs of products are rounded to bf16, where weights are; NULL: they are not. */
+    const struct product_kernels *bf16_products;
     const struct step *step; /* the current step */
     uint32_t *sampled;       /* [n_sampled]: by the previous step, until this samples */
     uint32_t n_sampled, sampled_capacity;

@@ -7,7 +7,8 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 
-enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
+/* CPU_ISA_AMX: AVX-512, and tile registers for products of bf16. */
+enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512, CPU_ISA_AMX };
 
 struct cpu_config {
     uint32_t n_threads;      /* including the caller; 0: the CPUs this process may run on */

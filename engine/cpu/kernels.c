@@ -68,6 +68,7 @@ INLINE void pack_step(float *out, const float *x, enum dtype dtype, veci even, v
     vec_store(out + LANES, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, odd) : b);
 }
 
+/* Separates even and odd elements for bf16 weights. */
 static void pack_row(float *out, const float *x, uint32_t n_in, enum dtype dtype) {
     veci even, odd;
     for (int i = 0; i < LANES; i++) {
@@ -80,6 +81,12 @@ static void pack_row(float *out, const float *x, uint32_t n_in, enum dtype dtype
     float padded[2 * LANES] = {0};
     memcpy(padded, x + k, (n_in - k) * sizeof(float));
     pack_step(out + k, padded, dtype, even, odd);
+}
+
+static void pack(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
+                 enum dtype dtype) {
+    for (uint32_t r = 0; r < n_rows; r++)
+        pack_row((float *)out + r * stride, x + (size_t)r * n_in, n_in, dtype);
 }
 
 /* The rows of x and the columns of w that a tile multiplies. */
@@ -172,18 +179,24 @@ static void to_f32(float *out, const void *in, size_t n, enum dtype dtype) {
     for (; i < n; i++) out[i] = load_as_f32(in, i, dtype);
 }
 
-static void linear_block(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
-                         const void *w, enum dtype dtype, uint32_t n_cols, const float *bias,
-                         float *y, size_t y_stride, bool accumulate) {
-    struct out_tile out = {bias, y, y_stride, accumulate};
-    struct in_tile in = {.x = x, .x_stride = x_stride, .w = w, .w_stride = n_in};
-    switch (dtype) { /* a constant dtype lets the conversion inline */
+static void block(const struct product_block *b) {
+    const struct out_tile out = {b->bias, b->y, b->y_stride, b->accumulate};
+    struct in_tile in = {.x = b->x, .x_stride = b->x_stride, .w = b->w, .w_stride = b->n_in};
+    const uint32_t n_rows = b->n_rows, n_in = b->n_in, n_cols = b->n_cols;
+    switch (b->dtype) { /* a constant dtype lets the conversion inline */
     case DTYPE_F32: in.dtype = DTYPE_F32, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     case DTYPE_F16: in.dtype = DTYPE_F16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     case DTYPE_BF16: in.dtype = DTYPE_BF16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     case DTYPE_FP8: break; /* no weight has this dtype */
     }
 }
+
+/* row_unit and col_unit divide into every register tile. */
+#define PRODUCTS(pack_fn, block_fn, size)                                                          \
+    {                                                                                              \
+        .pack = pack_fn, .block = block_fn, .packed_size = size, .row_unit = 12, .col_unit = 12,   \
+        .block_cols = 48, .block_bytes = 640 << 10                                                 \
+    }
 
 #if defined(__AVX512BF16__)
 
@@ -195,6 +208,13 @@ static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
     }
     for (; i < n_in; i++) out[i] = f32_to_bf16(x[i]);
     for (; i < padded; i++) out[i] = 0;
+}
+
+static void pack_bf16(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
+                      enum dtype dtype) {
+    (void)dtype;
+    for (uint32_t r = 0; r < n_rows; r++)
+        pack_row_bf16((uint16_t *)out + r * stride, x + (size_t)r * n_in, n_in);
 }
 
 /* Computes dot_tile with both inputs in bf16: an instruction multiplies 32 pairs and adds
@@ -242,14 +262,13 @@ INLINE void dot_rows_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, u
     else if (n_rows == 1) dot_tile_bf16(x, x_stride, 1, n_in, w, ahead, cols, &out, col);
 }
 
-static void linear_block_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
-                              const uint16_t *w, uint32_t n_cols, const float *bias, float *y,
-                              size_t y_stride, bool accumulate) {
-    struct out_tile out = {bias, y, y_stride, accumulate};
+static void block_bf16(const struct product_block *b) {
+    const struct out_tile out = {b->bias, b->y, b->y_stride, b->accumulate};
     uint32_t c = 0;
-    for (; c + TILE_COLS <= n_cols; c += TILE_COLS)
-        dot_rows_bf16(x, x_stride, n_rows, n_in, w, TILE_COLS, out, c);
-    for (; c < n_cols; c++) dot_rows_bf16(x, x_stride, n_rows, n_in, w, 1, out, c);
+    for (; c + TILE_COLS <= b->n_cols; c += TILE_COLS)
+        dot_rows_bf16(b->x, b->x_stride, b->n_rows, b->n_in, b->w, TILE_COLS, out, c);
+    for (; c < b->n_cols; c++)
+        dot_rows_bf16(b->x, b->x_stride, b->n_rows, b->n_in, b->w, 1, out, c);
 }
 
 #endif
@@ -574,11 +593,9 @@ static float fma_burst(uint64_t rounds) {
 }
 
 const struct cpu_kernels KERNELS_NAME = {
-    .pack_row = pack_row,
-    .linear_block = linear_block,
+    .products = PRODUCTS(pack, block, sizeof(float)),
 #if defined(__AVX512BF16__)
-    .pack_row_bf16 = pack_row_bf16,
-    .linear_block_bf16 = linear_block_bf16,
+    .bf16_products = PRODUCTS(pack_bf16, block_bf16, sizeof(uint16_t)),
 #endif
     .to_f32 = to_f32,
     .rmsnorm = rmsnorm,

@@ -9,7 +9,7 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 
-enum { PACK_UNIT = 32, ANGLE_UNIT = 16 };
+enum { PACK_UNIT = 32, PACK_ROWS = 16, ANGLE_UNIT = 16 };
 
 /* Returns how many floats the cos (or sin) of a rank's n_freqs angles take, padded to whole
  * registers. */
@@ -17,23 +17,39 @@ static inline uint32_t angle_stride(uint32_t n_freqs) {
     return (uint32_t)round_up(n_freqs, ANGLE_UNIT);
 }
 
+/* A block of y[r * y_stride + c] (+)= dot(x[r], w[c]) + bias[c]: r < n_rows, c < n_cols. */
+struct product_block {
+    const void *x;   /* packed rows */
+    size_t x_stride; /* elements of a packed row */
+    uint32_t n_rows, n_in;
+    const void *w; /* [n_cols, n_in] of dtype, as stored */
+    enum dtype dtype;
+    uint32_t n_cols;
+    const float *bias; /* NULL: none */
+    float *y;
+    size_t y_stride;
+    bool accumulate;
+};
+
+/* One way to multiply.  Blocks begin at multiples of row_unit and col_unit, unless a matrix ends. */
+struct product_kernels {
+    /* Packs at most PACK_ROWS rows, n_in floats each, for `block` with weights of that dtype: rows
+     * `stride` elements apart, or the group as a whole.  Pads them with zeros to PACK_UNIT elements
+     * or less. */
+    void (*pack)(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
+                 enum dtype dtype);
+    /* The order of a sum depends on n_in and dtype alone. */
+    void (*block)(const struct product_block *b);
+    uint32_t packed_size;                    /* bytes of a packed element */
+    uint32_t row_unit, col_unit, block_cols; /* block_cols: of a block of many rows */
+    uint32_t block_bytes;                    /* packed rows that a second-level cache holds */
+};
+
 struct cpu_kernels {
-    /* Packs one row of a product's input for linear_block with weights of that dtype.  Pads it with
-     * zeros to a whole step of the kernel (at most PACK_UNIT elements).  For bf16 weights it
-     * separates even and odd elements. */
-    void (*pack_row)(float *out, const float *x, uint32_t n_in, enum dtype dtype);
-    /* Computes y[r * y_stride + c] (+)= dot(x[r], w[c]) + bias[c] for r < n_rows, c < n_cols.  x is
-     * packed, row r at x + r * x_stride; w is [n_cols, n_in] of dtype.  The order of a sum depends
-     * on n_in and dtype alone. */
-    void (*linear_block)(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
-                         const void *w, enum dtype dtype, uint32_t n_cols, const float *bias,
-                         float *y, size_t y_stride, bool accumulate);
-    /* The same two with both inputs in bf16: pairwise bf16 dot products summed in f32.  NULL where
+    struct product_kernels products; /* in f32, of weights of every dtype */
+    /* Both inputs in bf16: pairwise bf16 dot products summed in f32.  All NULL where
      * the instruction set has none. */
-    void (*pack_row_bf16)(uint16_t *out, const float *x, uint32_t n_in);
-    void (*linear_block_bf16)(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
-                              const uint16_t *w, uint32_t n_cols, const float *bias, float *y,
-                              size_t y_stride, bool accumulate);
+    struct product_kernels bf16_products;
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
                     bool accumulate);

@@ -16,9 +16,7 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 
-/* COL_UNIT and ROW_UNIT divide into the register tiles of every kernel. */
-enum { COL_UNIT = 12, ROW_UNIT = 12, BLOCK_COLS = 48, MIN_BLOCK_ROWS = 48 };
-enum { PACKED_BLOCK_BYTES = 640 << 10, FEW_ROWS = 16, PACK_ROWS = 16 };
+enum { MIN_BLOCK_ROWS = 48, FEW_ROWS = 16 };
 
 /* A block of columns of one part: n_cols from col on. */
 struct cut {
@@ -31,32 +29,25 @@ struct linear_job {
     const struct linear_args *args;
     const struct linear_part *parts;
     enum dtype dtype;
-    bool bf16;       /* products of bf16 pairs */
+    const struct product_kernels *kernels;
     size_t x_stride; /* elements of a packed row */
     uint32_t block_rows;
     struct cut *cuts; /* [n_cuts]: the columns of all parts */
     uint32_t n_cuts;
 };
 
-static size_t packed_size(const struct linear_job *job) {
-    return job->bf16 ? sizeof(uint16_t) : sizeof(float);
-}
-
 static void *packed_row(const struct linear_job *job, uint32_t row) {
-    return (char *)job->cpu->inputs.data + row * job->x_stride * packed_size(job);
+    return (char *)job->cpu->inputs.data + row * job->x_stride * job->kernels->packed_size;
 }
 
 static void pack_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     const struct linear_job *job = ctx;
-    const struct cpu_kernels *kernels = job->cpu->kernels;
-    uint32_t n_in = job->args->n_in, first = task * PACK_ROWS;
-    uint32_t end = first + PACK_ROWS < job->args->n_rows ? first + PACK_ROWS : job->args->n_rows;
-    for (uint32_t row = first; row < end; row++) {
-        const float *x = (const float *)job->args->x + (size_t)row * n_in;
-        if (job->bf16) kernels->pack_row_bf16(packed_row(job, row), x, n_in);
-        else kernels->pack_row(packed_row(job, row), x, n_in, job->dtype);
-    }
+    const struct linear_args *args = job->args;
+    const uint32_t first = task * PACK_ROWS, n_left = args->n_rows - first;
+    job->kernels->pack(packed_row(job, first), job->x_stride,
+                       (const float *)args->x + (size_t)first * args->n_in,
+                       n_left < PACK_ROWS ? n_left : PACK_ROWS, args->n_in, job->dtype);
 }
 
 static const float *widened_bias(const struct linear_job *job, const struct weight *bias,
@@ -70,35 +61,34 @@ static const float *widened_bias(const struct linear_job *job, const struct weig
 static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct linear_job *job = ctx;
     const struct linear_args *args = job->args;
-    const struct cpu_kernels *kernels = job->cpu->kernels;
     const struct cut *cut = &job->cuts[task % job->n_cuts];
-    uint32_t row = task / job->n_cuts * job->block_rows, col = cut->col;
-    uint32_t n_rows = args->n_rows - row < job->block_rows ? args->n_rows - row : job->block_rows;
+    const uint32_t row = task / job->n_cuts * job->block_rows, n_left = args->n_rows - row;
     const struct linear_part *part = &job->parts[cut->part];
-    const struct weight *w = part->w;
-    const char *block = (const char *)w->data + (size_t)col * args->n_in * dtype_size(w->dtype);
-    float *y = (float *)part->y + row * part->y_stride + col;
-    const float *bias = part->bias && part->bias->data
-                            ? widened_bias(job, part->bias, col, cut->n_cols, worker)
-                            : NULL;
-    if (job->bf16) {
-        kernels->linear_block_bf16(packed_row(job, row), job->x_stride, n_rows, args->n_in,
-                                   (const uint16_t *)block, cut->n_cols, bias, y, part->y_stride,
-                                   args->accumulate);
-    } else {
-        kernels->linear_block(packed_row(job, row), job->x_stride, n_rows, args->n_in, block,
-                              job->dtype, cut->n_cols, bias, y, part->y_stride, args->accumulate);
-    }
+    const struct product_block block = {
+        .x = packed_row(job, row),
+        .x_stride = job->x_stride,
+        .n_rows = n_left < job->block_rows ? n_left : job->block_rows,
+        .n_in = args->n_in,
+        .w = (const char *)part->w->data + (size_t)cut->col * args->n_in * dtype_size(job->dtype),
+        .dtype = job->dtype,
+        .n_cols = cut->n_cols,
+        .bias = part->bias && part->bias->data
+                    ? widened_bias(job, part->bias, cut->col, cut->n_cols, worker)
+                    : NULL,
+        .y = (float *)part->y + row * part->y_stride + cut->col,
+        .y_stride = part->y_stride,
+        .accumulate = args->accumulate};
+    job->kernels->block(&block);
 }
 
 /* Returns the rows of a block: as many packed rows of x as fit a second-level cache beside a block
  * of weights, in blocks of equal size. */
 static uint32_t rows_of_block(const struct linear_job *job) {
-    size_t fit = PACKED_BLOCK_BYTES / (job->x_stride * packed_size(job)),
+    size_t fit = job->kernels->block_bytes / (job->x_stride * job->kernels->packed_size),
            n_rows = job->args->n_rows;
     size_t n_blocks = fit < MIN_BLOCK_ROWS ? n_rows / MIN_BLOCK_ROWS : div_up(n_rows, fit);
     if (n_blocks == 0) n_blocks = 1;
-    return (uint32_t)round_up(div_up(n_rows, n_blocks), ROW_UNIT);
+    return (uint32_t)round_up(div_up(n_rows, n_blocks), job->kernels->row_unit);
 }
 
 /* Returns the columns of the next block when n_left are left.  With few rows, each worker's share
@@ -106,15 +96,16 @@ static uint32_t rows_of_block(const struct linear_job *job) {
  * for the last one (guided self-scheduling).  With many rows, blocks are whole cache lines of the
  * result, so that no two workers write to one line. */
 static uint32_t block_cols(const struct linear_job *job, uint32_t n_left) {
-    if (job->args->n_rows > FEW_ROWS) return BLOCK_COLS;
-    return (n_left / (2 * pool_size(job->cpu->pool)) / COL_UNIT + 1) * COL_UNIT;
+    const uint32_t unit = job->kernels->col_unit;
+    if (job->args->n_rows > FEW_ROWS) return job->kernels->block_cols;
+    return (n_left / (2 * pool_size(job->cpu->pool)) / unit + 1) * unit;
 }
 
 static int cut_columns(struct linear_job *job, uint32_t n_parts, struct error *err) {
     uint32_t n_left = 0, widest = 0;
     for (uint32_t p = 0; p < n_parts; p++) n_left += job->parts[p].w->rows;
-    int rc = cpu_buffer_reserve(&job->cpu->tasks,
-                                (n_left / COL_UNIT + n_parts) * sizeof(struct cut), err);
+    int rc = cpu_buffer_reserve(
+        &job->cpu->tasks, (n_left / job->kernels->col_unit + n_parts) * sizeof(struct cut), err);
     if (rc < 0) return rc;
     job->cuts = job->cpu->tasks.data;
     for (uint32_t p = 0; p < n_parts; p++) {
@@ -133,13 +124,15 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
                      uint32_t n, struct error *err) {
     struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
     job.dtype = job.parts[0].w->dtype;
-    job.bf16 = cpu->bf16_products && job.dtype == DTYPE_BF16;
+    job.kernels = cpu->bf16_products && job.dtype == DTYPE_BF16 ? cpu->bf16_products
+                                                                : &cpu->kernels->products;
+    const uint32_t packed_size = job.kernels->packed_size;
     /* One more cache line, so that rows do not all begin in the same cache set. */
-    job.x_stride = round_up(args->n_in, PACK_UNIT) + 64 / packed_size(&job);
+    job.x_stride = round_up(args->n_in, PACK_UNIT) + 64 / packed_size;
     job.block_rows = rows_of_block(&job);
     int rc = cut_columns(&job, n, err);
     if (rc < 0) return rc;
-    rc = cpu_buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
+    rc = cpu_buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size, err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, pack_task, &job, div_up(args->n_rows, PACK_ROWS));
     pool_run(cpu->pool, linear_task, &job, div_up(args->n_rows, job.block_rows) * job.n_cuts);

@@ -28,7 +28,7 @@ enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum metrics_key_choice { METRICS_KEY_AUTO, METRICS_KEY_OPEN, METRICS_KEY_REQUIRED };
 enum speculation_choices { SPECULATE_OFF, SPECULATE_SUFFIX, SPECULATE_AUTO };
-enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
+enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AMX };
 
 /* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
 struct options {

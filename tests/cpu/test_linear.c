@@ -5,9 +5,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/cpu/amx.h"
+#include "engine/cpu/backend.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
+
+/* amx.c with the tiles of software_tiles.h. */
+extern const struct product_kernels software_products;
+
+static bool has_bf16(void) {
+    return __builtin_cpu_supports("avx512bf16");
+}
 
 /* Memory that ends where a page begins that nobody may touch: the kernels are not instrumented by
  * sanitizers (see engine/cpu/meson.build), so this is what notices a read too far, in every build.
@@ -90,9 +99,10 @@ static void run_product(struct backend *be, const struct product *p, uint32_t fi
 }
 
 static const uint32_t shapes[][3] = {/* n_rows, n_in, n_out */
-                                     {1, 1, 1},    {1, 16, 24},   {1, 384, 640},
-                                     {2, 15, 7},   {3, 17, 25},   {4, 64, 6},
-                                     {5, 100, 49}, {13, 384, 97}, {70, 33, 50}};
+                                     {1, 1, 1},    {1, 16, 24},  {1, 384, 640}, {2, 15, 7},
+                                     {3, 17, 25},  {4, 64, 6},   {5, 100, 49},  {13, 384, 97},
+                                     {70, 33, 50}, {16, 64, 80}, {23, 70, 41},  {33, 96, 130},
+                                     {48, 40, 224}};
 
 static void products_equal_sums_in_double_on(struct backend *be) {
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
@@ -248,30 +258,52 @@ static void gated_equals_its_definition(void **state) {
 }
 
 /* With bf16 products both inputs are rounded: 2^-9 relative each, random signs. */
-static void bf16_products_are_close_and_batch_invariant(void **state) {
-    (void)state;
-    struct backend *be = NULL;
-    const int rc = cpu_backend_create(
-        &be, &(struct cpu_config){.n_threads = 3, .matmul_dtype = DTYPE_BF16}, NULL);
-    if (!__builtin_cpu_supports("avx512bf16")) { /* refused by name, never emulated */
-        assert_int_equal(rc, ERR_UNSUPPORTED);
-        return;
-    }
-    assert_int_equal(rc, 0);
+static void bf16_products_are_close_and_batch_invariant_on(struct backend *be) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_BF16);
         size_t n = (size_t)p.n_rows * p.n_out;
-        float *y = random_floats(n), *alone = random_floats(p.n_out);
+        float *y = guarded_floats(n), *alone = random_floats(p.n_out);
         run_product(be, &p, 0, p.n_rows, y, false);
         assert_close(y, p.expected, n, 8e-3);
         for (uint32_t r = 0; r < p.n_rows; r++) {
             run_product(be, &p, r, 1, alone, false);
             assert_memory_equal(alone, y + (size_t)r * p.n_out, p.n_out * sizeof(float));
         }
-        free(y);
+        run_product(be, &p, 0, p.n_rows, y, true); /* the residual: once more on top */
+        for (size_t j = 0; j < n; j++) p.expected[j] *= 2;
+        assert_close(y, p.expected, n, 8e-3);
+        guarded_free(y, n * sizeof(float));
         free(alone);
         product_free(&p);
     }
+}
+
+static struct backend *bf16_backend(enum cpu_isa isa, bool is_present) {
+    struct backend *be = NULL;
+    const int rc = cpu_backend_create(
+        &be, &(struct cpu_config){.n_threads = 3, .isa = isa, .matmul_dtype = DTYPE_BF16}, NULL);
+    assert_int_equal(rc, is_present ? 0 : ERR_UNSUPPORTED); /* refused by name, never emulated */
+    return be;
+}
+
+static void bf16_products_are_close_and_batch_invariant(void **state) {
+    (void)state;
+    for (int amx = 0; amx < 2; amx++) {
+        struct backend *be =
+            bf16_backend(amx ? CPU_ISA_AMX : CPU_ISA_AVX512, amx ? amx_present() : has_bf16());
+        if (!be) continue;
+        bf16_products_are_close_and_batch_invariant_on(be);
+        be->ops->destroy(be);
+    }
+}
+
+/* AMX's kernel where there may be no AMX: the same code on tiles that are arrays. */
+static void tiles_are_close_and_batch_invariant(void **state) {
+    (void)state;
+    struct backend *be = bf16_backend(CPU_ISA_AVX512, has_bf16());
+    if (!be) return;
+    ((struct cpu_backend *)be)->bf16_products = &software_products;
+    bf16_products_are_close_and_batch_invariant_on(be);
     be->ops->destroy(be);
 }
 
@@ -302,6 +334,7 @@ int main(void) {
         cmocka_unit_test(a_fused_norm_has_the_bits_of_a_norm_before),
         cmocka_unit_test(gated_equals_its_definition),
         cmocka_unit_test(bf16_products_are_close_and_batch_invariant),
+        cmocka_unit_test(tiles_are_close_and_batch_invariant),
         cmocka_unit_test(conversions_agree_with_the_definition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
