@@ -29,7 +29,6 @@ static const struct {
     {"cublasLtMatmulPreferenceDestroy", offsetof(struct blas, preference_destroy)},
     {"cublasLtMatmulPreferenceSetAttribute", offsetof(struct blas, preference_set)},
     {"cublasLtMatmulAlgoGetHeuristic", offsetof(struct blas, get_heuristic)},
-    {"cublasLtMatmulAlgoConfigGetAttribute", offsetof(struct blas, algo_get)},
 };
 
 static int load_functions(struct blas *blas, struct error *err) {

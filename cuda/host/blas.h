@@ -28,7 +28,6 @@ struct blas {
     __typeof__(cublasLtMatmulPreferenceDestroy) *preference_destroy;
     __typeof__(cublasLtMatmulPreferenceSetAttribute) *preference_set;
     __typeof__(cublasLtMatmulAlgoGetHeuristic) *get_heuristic;
-    __typeof__(cublasLtMatmulAlgoConfigGetAttribute) *algo_get;
 };
 
 /* Loads cuBLASLt and creates its handle.  ERR_UNSUPPORTED: the library or one of its functions is

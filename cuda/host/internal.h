@@ -216,6 +216,7 @@ struct cuda_backend {
     struct blas blas;
     void *workspace;
     struct wide_room wide;
+    uint32_t wide_from;           /* rows from which launch_wide() is the best */
     uint32_t n_gated_clusters;    /* as open_gated() returns it */
     struct matmul_entry *matmuls; /* [MATMUL_CACHE], by the key's hash */
 

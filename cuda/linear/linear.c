@@ -4,7 +4,8 @@
  *                  weights is the whole cost.  linear_stream.cu on compute capability 9.0,
  *                  linear_kernels.cu elsewhere
  *   rows  <= 192   on compute capability 9.0 one launch for all parts, gate included, of
- *                  linear_wide.cu; its header has the times of both
+ *                  linear_wide.cu; its header has the times of both.  From 9 rows on where memory
+ *                  is fast (find_wide_from())
  *   rows  <= 256   the same for gated products and for long sums
  *   more rows      gated products that fill the device, on 9.0: one launch of linear_gated.cu
  *   more rows      cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
@@ -28,7 +29,8 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 
-enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8, MAX_CANDIDATES = 8 };
+enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8 };
+enum { FAST_WIDE_FROM = 9 };
 
 static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const char *what,
                       struct error *err) {
@@ -53,12 +55,29 @@ static int wide_open(struct cuda_backend *cuda, struct error *err) {
                       "clearing memory", err);
 }
 
+/* Sets from how many rows on launch_wide() is ahead of launch_stream(), whose blocks read more of x
+ * than of weights from 9 rows on.  An H100, whose memory has 12.8 bytes for each clock of each
+ * multiprocessor, still waits for the weights then: launch_wide() is 2.3 % slower.  An H200, which
+ * has 18.8, waits for x: it is 5 % faster. */
+static int find_wide_from(struct cuda_backend *cuda, struct error *err) {
+    const double fast = 16, bits = 8, transfers = 2; /* of a memory clock */
+    int memory_khz, bus_bits, khz;
+    cudaError_t rc = cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, cuda->device);
+    if (!rc) rc = cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, cuda->device);
+    if (!rc) rc = cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, cuda->device);
+    if (rc) return cuda_check(cuda, rc, "asking for the memory's rate", err);
+    const double bytes = transfers * memory_khz * bus_bits / bits / khz / cuda->n_multiprocessors;
+    cuda->wide_from = bytes > fast ? FAST_WIDE_FROM : SKINNY_MAX_ROWS + 1;
+    return 0;
+}
+
 int linear_open(struct cuda_backend *cuda, struct error *err) {
     cuda->streams = open_stream();
     cuda->matmuls = calloc(MATMUL_CACHE, sizeof(*cuda->matmuls));
     if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
     int rc = blas_open(&cuda->blas, err);
     if (!rc) rc = wide_open(cuda, err);
+    if (!rc) rc = find_wide_from(cuda, err);
     cuda->n_gated_clusters = open_gated(cuda->n_multiprocessors);
     if (!rc) rc = device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
     if (rc) return rc;
@@ -128,37 +147,6 @@ static bool same_key(const struct matmul_key *a, const struct matmul_key *b) {
            a->bias == b->bias;
 }
 
-static bool has_tile(const struct blas *blas, const cublasLtMatmulAlgo_t *algo, uint32_t tile) {
-    uint32_t got = 0;
-    size_t written;
-    return !blas->algo_get(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &got, sizeof(got), &written) &&
-           got == tile;
-}
-
-/* Returns the candidate to take; cuBLASLt puts the one it expects most of first.  On an H100, with
- * the shapes of Llama-3-8B, another is regularly ahead in two places:
- *
- *   up to 64 rows   the smallest tiles, if they make waves: gate+up and head, 2 to 7 %
- *   1,024 and more  176x128 tiles, if they make nine waves: gate+up of 1,024 to 4,096 rows, 5 %
- *
- * These are rules, not times taken here: times would choose differently from run to run, and change
- * the last bits of results. */
-static int choose_candidate(const struct cuda_backend *cuda, uint32_t n_rows,
-                            const cublasLtMatmulHeuristicResult_t *results, int n) {
-    const float few_waves = 2, many_waves = 9;
-    int best = 0;
-    if (!cuda->overlap) return best;
-    for (int i = 0; i < n; i++) {
-        const float waves = results[i].wavesCount;
-        if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
-        if (n_rows <= 64 && waves >= few_waves && waves > results[best].wavesCount) best = i;
-        if (n_rows >= 1024 && waves >= many_waves &&
-            has_tile(&cuda->blas, &results[i].algo, CUBLASLT_MATMUL_TILE_176x128))
-            return i;
-    }
-    return best;
-}
-
 static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
                            struct matmul_entry *entry) {
     const uint64_t workspace = WORKSPACE_BYTES;
@@ -166,7 +154,7 @@ static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
      * would round. */
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t results[MAX_CANDIDATES];
+    cublasLtMatmulHeuristicResult_t best;
     int n = 0;
     cublasStatus_t s = cuda->blas.preference_create(&preference);
     if (!s)
@@ -177,12 +165,11 @@ static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
                                       &schemes, sizeof(schemes));
     if (!s)
         s = cuda->blas.get_heuristic(cuda->blas.handle, m->desc, m->w, m->x, m->y, m->y, preference,
-                                     MAX_CANDIDATES, results, &n);
+                                     1, &best, &n);
     if (preference) cuda->blas.preference_destroy(preference);
     if (s || n == 0) return;
-    const int chosen = choose_candidate(cuda, entry->key.n_rows, results, n);
-    entry->usable = results[chosen].state == CUBLAS_STATUS_SUCCESS;
-    entry->algo = results[chosen].algo;
+    entry->usable = best.state == CUBLAS_STATUS_SUCCESS;
+    entry->algo = best.algo;
 }
 
 /* Rounds a number of rows up: to eights up to 64 rows, then to four steps from each power of two to
@@ -227,11 +214,28 @@ static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t 
     return fits;
 }
 
+/* Says whether launch_wide() takes the product and is ahead of the others.  For 224 and 256 rows a
+ * layer of Llama-3-8B took 3 % less with q, k, v and o by cuBLASLt, and the head was its by 4 %;
+ * gate, up and down were not. */
+static bool wide_fits(const struct cuda_backend *cuda, const struct linear_args *args, bool gated) {
+    const uint32_t all_best = 192;
+    bool fits = cuda->wide.n_clusters > 0 && !cuda->batch_invariant &&
+                args->n_rows >= cuda->wide_from && args->n_rows <= WIDE_MAX_ROWS &&
+                skinny_fits(args, 0, args->n_parts);
+    for (uint32_t i = 0; i < args->n_parts && fits; i++) {
+        const struct linear_part *part = &args->parts[i];
+        fits = (gated || args->n_rows <= all_best || args->n_in > part->w->rows) &&
+               part->w->rows % 8 == 0 && part->y_stride % 2 == 0 &&
+               aligned(part->y, args->y_f32 ? 2 * sizeof(float) : 2 * sizeof(uint16_t));
+    }
+    return fits;
+}
+
 /* Says whether the product, with its norm, is one launch of the kernel for few rows. */
 static bool fits_one_launch(const struct cuda_backend *cuda, const struct linear_args *args) {
     const struct weight *norm = args->norm ? args->norm->weight : NULL;
     return !cuda->batch_invariant && args->n_rows <= SKINNY_MAX_ROWS &&
-           skinny_fits(args, 0, args->n_parts) &&
+           !wide_fits(cuda, args, false) && skinny_fits(args, 0, args->n_parts) &&
            (!norm || (norm->dtype == DTYPE_BF16 && aligned(norm->data, BLAS_ALIGN)));
 }
 
@@ -352,23 +356,6 @@ static product_launcher few_rows(const struct cuda_backend *cuda) {
 
 /* ---- up to WIDE_MAX_ROWS rows ---- */
 
-/* Says whether launch_wide() takes the product and is ahead of cuBLASLt.  For 224 and 256 rows a
- * layer of Llama-3-8B took 3 % less with q, k, v and o by cuBLASLt, and the head was its by 4 %;
- * gate, up and down were not. */
-static bool wide_fits(const struct cuda_backend *cuda, const struct linear_args *args, bool gated) {
-    const uint32_t all_best = 192;
-    bool fits = cuda->wide.n_clusters > 0 && !cuda->batch_invariant &&
-                args->n_rows > SKINNY_MAX_ROWS && args->n_rows <= WIDE_MAX_ROWS &&
-                skinny_fits(args, 0, args->n_parts);
-    for (uint32_t i = 0; i < args->n_parts && fits; i++) {
-        const struct linear_part *part = &args->parts[i];
-        fits = (gated || args->n_rows <= all_best || args->n_in > part->w->rows) &&
-               part->w->rows % 8 == 0 && part->y_stride % 2 == 0 &&
-               aligned(part->y, args->y_f32 ? 2 * sizeof(float) : 2 * sizeof(uint16_t));
-    }
-    return fits;
-}
-
 static int run_wide(struct cuda_backend *cuda, const struct linear_args *args, struct error *err) {
     struct skinny_params params = own_params(args, 0, args->n_parts);
     params.n_parts = 0;
@@ -423,8 +410,8 @@ static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, 
     params.kind = kind;
     params.parts[0].y = out;
     params.parts[0].y_stride = params.parts[0].n_out;
-    if (both->n_rows <= SKINNY_MAX_ROWS) rc = few_rows(cuda)(&params, launch);
-    else if (both->n_rows <= WIDE_MAX_ROWS) rc = launch_wide(&params, &cuda->wide, launch);
+    if (wide_fits(cuda, both, true)) rc = launch_wide(&params, &cuda->wide, launch);
+    else if (both->n_rows <= SKINNY_MAX_ROWS) rc = few_rows(cuda)(&params, launch);
     else rc = launch_gated(&params, cuda->n_gated_clusters, launch);
     return cuda_check(cuda, rc, "gated", err);
 }

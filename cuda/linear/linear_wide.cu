@@ -1,4 +1,4 @@
-/* linear_wide.cu - y = x W^T for 17 to 256 rows on Hopper: decoding many sequences.
+/* linear_wide.cu - y = x W^T for up to 256 rows on Hopper: decoding many sequences.
  *
  *   tile        all rows of x against `width` rows of W (wide_cut.h); gated: half of them are
  *               gate's, half up's, and a thread has the sums of both

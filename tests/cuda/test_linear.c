@@ -309,6 +309,23 @@ static void fused_products_equal_the_cpu(void **state) {
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_all_fused);
 }
 
+/* 9 to 16 rows are for launch_stream() or for launch_wide(): the device's memory decides. */
+static void rows_that_two_kernels_take_equal_the_cpu(void **state) {
+    (void)state;
+    static const struct matrix matrices[] = {
+        {384, 640, true}, {4096, 96, false}, {1032, 5000, false}, {512, 1032, true}};
+    struct cuda_backend *cuda = CUDA_BACKEND(gpu);
+    const uint32_t chosen = cuda->wide_from;
+    for (cuda->wide_from = 9; cuda->wide_from <= 17; cuda->wide_from += 8)
+        for (size_t m = 0; m < sizeof(matrices) / sizeof(matrices[0]); m++)
+            for (uint32_t n_rows = 9; n_rows <= 16; n_rows++) {
+                if (small && !(matrices[m].in_small && n_rows == 9)) continue;
+                check_one_part(&matrices[m], n_rows, m + n_rows);
+                check_all_fused(&matrices[m], n_rows, m + n_rows);
+            }
+    cuda->wide_from = chosen;
+}
+
 /* Small products, which cuda_gated() leaves to cuBLASLt: few clusters take turns as many do. */
 static void gated_products_of_many_rows_equal_the_cpu(void **state) {
     (void)state;
@@ -475,6 +492,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(products_of_one_part_equal_the_cpu),
         cmocka_unit_test(parts_share_a_launch_and_a_row),
         cmocka_unit_test(fused_products_equal_the_cpu),
+        cmocka_unit_test(rows_that_two_kernels_take_equal_the_cpu),
         cmocka_unit_test(gated_products_of_many_rows_equal_the_cpu),
         cmocka_unit_test(cuda_gated_takes_the_kernel_for_many_rows),
         cmocka_unit_test(few_rows_have_the_same_bits_in_every_run),

@@ -113,7 +113,7 @@ def test_the_key_in_either_header(serve):
 
 def test_a_silent_stream_gets_pings(serve):
     """A prompt that takes a while: in small chunks on a GPU also."""
-    server = serve("--max-num-batched-tokens", {"cpu": 256, "cuda": 16}[DEVICE], "--max-num-seqs", 8)
+    server = serve("--max-num-batched-tokens", {"cpu": 256, "cuda": 8}[DEVICE], "--max-num-seqs", 8)
     messages = [{"role": "user", "content": "one two three four " * 2500}]
     body = server.post(PATH, {**BODY, "messages": messages, "stream": True,
                               "cache_salt": "pings"}).body
