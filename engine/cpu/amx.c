@@ -20,7 +20,7 @@
 #include "engine/cpu/vec.h"
 
 /* DEPTH elements of k are a row of A, and as many pairs as B has rows. */
-enum { TILE = 16, DEPTH = 32 };
+enum { TILE = PACK_ROWS, DEPTH = 32 };
 /* Rows and outputs that two tiles of B and of A hold; see multiply_two(). */
 enum { ROW_UNIT = 2 * TILE, COL_UNIT = 2 * TILE, BLOCK_COLS = 3 * COL_UNIT };
 

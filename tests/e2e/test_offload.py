@@ -292,14 +292,15 @@ def test_who_finds_no_memory_waits(serve, small_model, settings):
 
 
 def test_a_full_queue_is_told_to_come_back(serve, settings):
-    """Two of three have no memory to run with, and one more may not even wait."""
+    """Two of three have no memory to run with, and one more may not even wait.  No prompt has what
+    another one has, which they would share."""
     small = serve(*settings, "--kv-offload-size", 80 * BLOCK_BYTES, "--max-num-queued-reqs", 1,
                   "--max-num-seqs", 2)
-    prompt = prompt_of(2600)  # 40 blocks
-    with streaming(small, MOVED, prompt) as first:
+    prompts = [prompt_of(2600, seed=i) for i in range(3)]  # 40 blocks each
+    with streaming(small, MOVED, prompts[0]) as first:
         read_events(first, 1)
         with RawConnection(small) as second, RawConnection(small) as third:
-            for connection in (second, third):
+            for connection, prompt in zip((second, third), prompts[1:]):
                 connection.send_completion(prompt=prompt, kv_policy=MOVED, max_tokens=1)
             deadline = time.monotonic() + 20 * PATIENCE
             while small.metrics()["quire_requests_waiting"] < 2:
