@@ -55,10 +55,10 @@ static int wide_open(struct cuda_backend *cuda, struct error *err) {
                       "clearing memory", err);
 }
 
-/* Sets from how many rows on launch_wide() is ahead of launch_stream(), whose blocks read more of x
- * than of weights from 9 rows on.  An H100, whose memory has 12.8 bytes for each clock of each
- * multiprocessor, still waits for the weights then: launch_wide() is 2.3 % slower.  An H200, which
- * has 18.8, waits for x: it is 5 % faster. */
+/* Sets from how many rows on launch_wide() is ahead of launch_stream(), whose blocks hold 8 rows of x
+ * and read more of them with every tile.  An H100, whose memory has 12.8 bytes for each clock of
+ * each multiprocessor, still waits for the weights then: launch_wide() is 2.3 % slower.  An H200,
+ * which has 18.8, waits for x: it is 5 % faster. */
 static int find_wide_from(struct cuda_backend *cuda, struct error *err) {
     const double fast = 16, bits = 8, transfers = 2; /* of a memory clock */
     int memory_khz, bus_bits, khz;
