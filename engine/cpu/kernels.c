@@ -191,11 +191,27 @@ static void block(const struct product_block *b) {
     }
 }
 
-/* row_unit and col_unit divide into every register tile. */
-#define PRODUCTS(pack_fn, block_fn, size)                                                          \
+/* Twelve independent chains hide the latency of two multiply-adds a cycle. */
+enum { CHAINS = 12 };
+
+static float burst(uint64_t rounds) {
+    vecf acc[CHAINS];
+    vecf factor = vec_set(0.999f), term = vec_set(1e-3f);
+    for (int i = 0; i < CHAINS; i++) acc[i] = vec_set((float)i);
+    for (uint64_t round = 0; round < rounds; round++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++) acc[i] = acc[i] * factor + term;
+    }
+    for (int i = 1; i < CHAINS; i++) acc[0] += acc[i];
+    return vec_sum(acc[0]);
+}
+
+/* row_unit and col_unit divide into every register tile; `pairs` numbers each lane's multiply-adds. */
+#define PRODUCTS(pack_fn, block_fn, burst_fn, pairs, size)                                         \
     {                                                                                              \
-        .pack = pack_fn, .block = block_fn, .packed_size = size, .row_unit = 12, .col_unit = 12,   \
-        .block_cols = 48, .block_bytes = 640 << 10                                                 \
+        .pack = pack_fn, .block = block_fn, .burst = burst_fn,                                     \
+        .burst_size = CHAINS * LANES * (pairs), .packed_size = size, .row_unit = 12,               \
+        .col_unit = 12, .block_cols = 48, .block_bytes = 640 << 10                                 \
     }
 
 #if defined(__AVX512BF16__)
@@ -269,6 +285,18 @@ static void block_bf16(const struct product_block *b) {
         dot_rows_bf16(b->x, b->x_stride, b->n_rows, b->n_in, b->w, TILE_COLS, out, c);
     for (; c < b->n_cols; c++)
         dot_rows_bf16(b->x, b->x_stride, b->n_rows, b->n_in, b->w, 1, out, c);
+}
+
+static float burst_bf16(uint64_t rounds) {
+    __m512 acc[CHAINS];
+    const __m512bh a = (__m512bh)_mm512_set1_epi16((short)f32_to_bf16(0.03f));
+    for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_set1_ps((float)i);
+    for (uint64_t round = 0; round < rounds; round++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_dpbf16_ps(acc[i], a, a);
+    }
+    for (int i = 1; i < CHAINS; i++) acc[0] += acc[i];
+    return vec_sum((vecf)acc[0]);
 }
 
 #endif
@@ -577,25 +605,10 @@ static float log_sum_exp(const float *x, uint32_t n, float max) {
     return (float)((double)max + log(sum));
 }
 
-/* Twelve independent chains hide the latency of two multiply-adds a cycle. */
-enum { FMA_CHAINS = 12 };
-
-static float fma_burst(uint64_t rounds) {
-    vecf acc[FMA_CHAINS];
-    vecf factor = vec_set(0.999f), term = vec_set(1e-3f);
-    for (int i = 0; i < FMA_CHAINS; i++) acc[i] = vec_set((float)i);
-    for (uint64_t round = 0; round < rounds; round++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < FMA_CHAINS; i++) acc[i] = acc[i] * factor + term;
-    }
-    for (int i = 1; i < FMA_CHAINS; i++) acc[0] += acc[i];
-    return vec_sum(acc[0]);
-}
-
 const struct cpu_kernels KERNELS_NAME = {
-    .products = PRODUCTS(pack, block, sizeof(float)),
+    .products = PRODUCTS(pack, block, burst, 1, sizeof(float)),
 #if defined(__AVX512BF16__)
-    .bf16_products = PRODUCTS(pack_bf16, block_bf16, sizeof(uint16_t)),
+    .bf16_products = PRODUCTS(pack_bf16, block_bf16, burst_bf16, 2, sizeof(uint16_t)),
 #endif
     .to_f32 = to_f32,
     .rmsnorm = rmsnorm,
@@ -609,6 +622,4 @@ const struct cpu_kernels KERNELS_NAME = {
     .page_values = page_values,
     .add_scores = add_scores,
     .log_sum_exp = log_sum_exp,
-    .fma_burst = fma_burst,
-    .fma_burst_size = FMA_CHAINS * LANES,
 };

@@ -40,6 +40,10 @@ struct product_kernels {
                  enum dtype dtype);
     /* The order of a sum depends on n_in and dtype alone. */
     void (*block)(const struct product_block *b);
+    /* Runs rounds * burst_size multiply-adds on registers alone, to measure the peak rate.  Returns
+     * one of their sums so that they are not optimised away. */
+    float (*burst)(uint64_t rounds);
+    uint32_t burst_size;
     uint32_t packed_size;                    /* bytes of a packed element */
     uint32_t row_unit, col_unit, block_cols; /* block_cols: of a block of many rows */
     uint32_t block_bytes;                    /* packed rows that a second-level cache holds */
@@ -84,10 +88,6 @@ struct cpu_kernels {
                        uint32_t n_rows, uint32_t n);
     /* Returns log(sum of exp(x[i])); max is the largest of x. */
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
-    /* Runs rounds * fma_burst_size multiply-adds on registers alone, to measure the peak rate.
-     * Returns their sum so that they are not optimised away. */
-    float (*fma_burst)(uint64_t rounds);
-    uint32_t fma_burst_size; /* multiply-adds of one round, counted per lane */
 };
 
 extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512,

@@ -1,5 +1,5 @@
 /* measure.c - the machine's memory and arithmetic ceilings, measured with the backend's own
- * threads.  The arithmetic is f32 on registers, with the instruction set chosen. */
+ * threads.  The arithmetic is that of the products on registers, with the instruction set chosen. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +12,7 @@ enum { N_TRIES = 5, N_SUMS = 32, COPY_BYTES = 256 << 20, BURST_ROUNDS = 4000000 
 
 struct cpu_measurement {
     struct cpu_backend *cpu;
+    const struct product_kernels *products;
     char *from, *to;
     size_t share; /* bytes a thread copies or reads */
     float *sums;  /* keeps the compiler from removing the work */
@@ -38,7 +39,7 @@ static void read_task(void *ctx, uint32_t task, uint32_t worker) {
 static void burst_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     struct cpu_measurement *m = ctx;
-    m->sums[task] = m->cpu->kernels->fma_burst(BURST_ROUNDS);
+    m->sums[task] = m->products->burst(BURST_ROUNDS);
 }
 
 /* Returns the best of a few tries: interference only ever slows one down. */
@@ -57,6 +58,7 @@ int cpu_measure(struct backend *be, struct ceilings *out, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     uint32_t n = pool_size(cpu->pool);
     struct cpu_measurement m = {.cpu = cpu, .share = COPY_BYTES / n / 64 * 64};
+    m.products = cpu->bf16_products ? cpu->bf16_products : &cpu->kernels->products;
     m.from = malloc(COPY_BYTES);
     m.to = malloc(COPY_BYTES);
     m.sums = calloc(n, sizeof(float));
@@ -67,7 +69,7 @@ int cpu_measure(struct backend *be, struct ceilings *out, struct error *err) {
         out->copy_bytes_per_s = 2.0 * (double)m.share * n / best_seconds(&m, copy_task);
         out->read_bytes_per_s = (double)m.share * n / best_seconds(&m, read_task);
         out->flops_per_s =
-            2.0 * BURST_ROUNDS * cpu->kernels->fma_burst_size * n / best_seconds(&m, burst_task);
+            2.0 * BURST_ROUNDS * m.products->burst_size * n / best_seconds(&m, burst_task);
     } else {
         rc = error_set(err, ERR_NOMEM, "cpu: no memory for two copies of %d bytes", COPY_BYTES);
     }

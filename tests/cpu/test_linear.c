@@ -307,6 +307,15 @@ static void tiles_are_close_and_batch_invariant(void **state) {
     be->ops->destroy(be);
 }
 
+/* Of ones: each round adds a row of A times a column of B, 32 products, to each sum of four tiles. */
+static void a_burst_of_tiles_multiplies_what_it_counts(void **state) {
+    (void)state;
+    assert_int_equal(software_products.burst_size, 4 * 16 * 16 * 32);
+    if (!has_bf16()) return;
+    const float sum = software_products.burst(10);
+    assert_true(sum == 10 * 32);
+}
+
 static void conversions_agree_with_the_definition(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
@@ -335,6 +344,7 @@ int main(void) {
         cmocka_unit_test(gated_equals_its_definition),
         cmocka_unit_test(bf16_products_are_close_and_batch_invariant),
         cmocka_unit_test(tiles_are_close_and_batch_invariant),
+        cmocka_unit_test(a_burst_of_tiles_multiplies_what_it_counts),
         cmocka_unit_test(conversions_agree_with_the_definition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
