@@ -39,8 +39,10 @@ struct weight_tile {
     uint16_t copy[TILE][DEPTH];
 };
 
-/* The compiler does not see what tile instructions read. */
-#define BEFORE_TILES() __asm__ volatile("" ::: "memory")
+/* Keeps what has been written there: the compiler does not see what tile instructions read. */
+static inline void before_tiles(const void *written) {
+    __asm__ volatile("" ::"r"(written) : "memory");
+}
 
 /* Sets the widths of the tiles: `first` and `second` rows of x; without a second group all are
  * `first` wide.  The functions that multiply say which tiles these are. */
@@ -52,7 +54,7 @@ static void set_shapes(uint32_t first, uint32_t second) {
         shapes.n_rows[i] = TILE;
         shapes.row_bytes[i] = (uint16_t)(widths[i] * sizeof(float));
     }
-    BEFORE_TILES();
+    before_tiles(&shapes);
     _tile_loadconfig(&shapes);
 }
 
@@ -61,7 +63,7 @@ static const uint16_t *copy_weights(struct weight_tile *t, uint32_t n_in, uint32
     memset(t->copy, 0, sizeof(t->copy));
     for (uint32_t r = 0; r < t->n_outputs; r++)
         memcpy(t->copy[r], t->w + (size_t)r * n_in + k, n * sizeof(uint16_t));
-    BEFORE_TILES();
+    before_tiles(t->copy);
     return &t->copy[0][0];
 }
 
@@ -209,6 +211,7 @@ static float amx_burst(uint64_t rounds) {
     float sums[TILE][TILE];
     for (uint32_t i = 0; i < TILE * DEPTH; i++) ones[i / DEPTH][i % DEPTH] = f32_to_bf16(1);
     set_shapes(TILE, TILE);
+    before_tiles(ones);
     _tile_loadd(4, ones, sizeof(ones[0]));
     _tile_loadd(5, ones, sizeof(ones[0]));
     _tile_loadd(6, ones, sizeof(ones[0]));
