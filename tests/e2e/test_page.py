@@ -3,6 +3,7 @@ import base64
 import hashlib
 import json
 import re
+import time
 
 import pytest
 
@@ -148,6 +149,7 @@ def test_what_runs_is_told(tmp_path, tiny_model, policy, pages):
             state = one.get("/state").json()
         while one.get("/state").json()["requests"]["running"]:
             pass
+        time.sleep(0.002)  # time_s has milliseconds, and the client has left
         after = one.get("/state").json()
     assert state["requests"]["running"] == 1 and state["requests"]["submitted"] == 1
     (sequence,) = state["sequences"]
