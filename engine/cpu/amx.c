@@ -24,7 +24,7 @@ enum { TILE = PACK_ROWS, DEPTH = 32 };
 /* Rows and outputs that two tiles of B and of A hold; see multiply_two(). */
 enum { ROW_UNIT = 2 * TILE, COL_UNIT = 2 * TILE, BLOCK_COLS = 3 * COL_UNIT };
 
-/* What the instruction LDTILECFG reads: the shapes of the eight tiles. */
+/* The operand of LDTILECFG: the shapes of the eight tiles. */
 struct tile_shapes {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -56,6 +56,13 @@ static void set_shapes(uint32_t first, uint32_t second) {
     }
     before_tiles(&shapes);
     _tile_loadconfig(&shapes);
+}
+
+static void clear_sums(void) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
 }
 
 static const uint16_t *copy_weights(struct weight_tile *t, uint32_t n_in, uint32_t k) {
@@ -120,10 +127,7 @@ static void multiply_two(const struct product_block *b, uint32_t row, uint32_t n
     struct weight_tile t[2];
     for (uint32_t col = 0; col < b->n_cols; col += 2 * TILE) {
         const bool two = weight_tiles(t, b, col) == 2;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        clear_sums();
         for (uint32_t k = 0; k < b->n_in; k += DEPTH) {
             LOAD_WEIGHTS(4, &t[0], b->n_in, k);
             _tile_loadd(6, first + (size_t)k * TILE, TILE * sizeof(float));
@@ -151,8 +155,7 @@ static void multiply_one(const struct product_block *b, uint32_t row, uint32_t n
     struct weight_tile t[2];
     for (uint32_t col = 0; col < b->n_cols; col += 2 * TILE) {
         const bool two = weight_tiles(t, b, col) == 2;
-        _tile_zero(0);
-        _tile_zero(1);
+        clear_sums();
         for (uint32_t k = 0; k < b->n_in; k += DEPTH) {
             LOAD_WEIGHTS(4, &t[0], b->n_in, k);
             _tile_loadd(6, x + (size_t)k * n, n * sizeof(float));
@@ -216,10 +219,7 @@ static float amx_burst(uint64_t rounds) {
     _tile_loadd(5, ones, sizeof(ones[0]));
     _tile_loadd(6, ones, sizeof(ones[0]));
     _tile_loadd(7, ones, sizeof(ones[0]));
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    clear_sums();
     for (uint64_t round = 0; round < rounds; round++) {
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);

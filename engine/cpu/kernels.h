@@ -51,8 +51,8 @@ struct product_kernels {
 
 struct cpu_kernels {
     struct product_kernels products; /* in f32, of weights of every dtype */
-    /* Both inputs in bf16: pairwise bf16 dot products summed in f32.  All NULL where
-     * the instruction set has none. */
+    /* Both inputs in bf16: pairwise bf16 dot products summed in f32.  All NULL where the instruction
+     * set has none. */
     struct product_kernels bf16_products;
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,

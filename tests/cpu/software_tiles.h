@@ -11,13 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cpu/vec.h"
+
 struct software_tiles {
     struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t n_rows[16];
     } shapes;
-    unsigned char rows[8][16][64];
+    uint16_t rows[8][16][32];
 };
 
 static _Thread_local struct software_tiles software_tiles;
@@ -44,15 +46,6 @@ static void software_store(int tile, void *to, size_t stride) {
         memcpy((char *)to + r * stride, t->rows[tile][r], t->shapes.row_bytes[tile]);
 }
 
-static float software_widen(const unsigned char *bf16) {
-    uint16_t half;
-    memcpy(&half, bf16, sizeof(half));
-    const uint32_t bits = (uint32_t)half << 16;
-    float f;
-    memcpy(&f, &bits, sizeof(f));
-    return f;
-}
-
 /* Sums even and odd products apart, then adds both to C.  Tiles that do not fit each other are an
  * invalid instruction. */
 static void software_multiply(int c, int a, int b) {
@@ -63,12 +56,14 @@ static void software_multiply(int c, int a, int b) {
         abort();
     for (int m = 0; m < t->shapes.n_rows[c]; m++) {
         for (int n = 0; n < t->shapes.row_bytes[c] / 4; n++) {
-            float sums[2] = {0}, *out = (float *)(void *)t->rows[c][m] + n;
+            float sums[2] = {0}, sum;
             for (int k = 0; k < t->shapes.row_bytes[a] / 4; k++)
                 for (int half = 0; half < 2; half++)
-                    sums[half] += software_widen(&t->rows[a][m][4 * k + 2 * half]) *
-                                  software_widen(&t->rows[b][k][4 * n + 2 * half]);
-            *out += sums[0] + sums[1];
+                    sums[half] += bf16_to_f32(t->rows[a][m][2 * k + half]) *
+                                  bf16_to_f32(t->rows[b][k][2 * n + half]);
+            memcpy(&sum, &t->rows[c][m][2 * n], sizeof(sum));
+            sum += sums[0] + sums[1];
+            memcpy(&t->rows[c][m][2 * n], &sum, sizeof(sum));
         }
     }
 }

@@ -307,7 +307,7 @@ static void tiles_are_close_and_batch_invariant(void **state) {
     be->ops->destroy(be);
 }
 
-/* Of ones: each round adds a row of A times a column of B, 32 products, to each sum of four tiles. */
+/* With ones in all tiles each round adds 32 products to each sum of four tiles. */
 static void a_burst_of_tiles_multiplies_what_it_counts(void **state) {
     (void)state;
     assert_int_equal(software_products.burst_size, 4 * 16 * 16 * 32);
