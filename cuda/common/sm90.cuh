@@ -55,8 +55,8 @@ static __device__ __forceinline__ void barrier_wait(shared_at bar, uint32_t pari
                  : "memory");
 }
 
-/* Arrives at the barrier that another block of the cluster has at the same place.  It publishes no
- * writes to that block: with a release for the cluster each arrival would be a fence of 0.7 us. */
+/* Arrives at the barrier that a block of the cluster has at the same place.  It publishes no writes
+ * to that block: with a release for the cluster each arrival would be a fence of 0.7 us. */
 static __device__ __forceinline__ void barrier_arrive_remote(shared_at bar, uint32_t block) {
     asm volatile("{\n.reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
@@ -92,6 +92,11 @@ static __device__ __forceinline__ void named_arrive(int id, int threads) {
 
 static __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+/* Arrives without a fence: the other blocks see what barriers_publish() has published, no more. */
+static __device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 
 static __device__ __forceinline__ void cluster_wait() {
@@ -163,7 +168,17 @@ static __device__ __forceinline__ void tensor_load_shared(shared_at to, const CU
                  : "memory");
 }
 
-/* Starts the same copy for data that L2 needs in the way that `policy` says. */
+/* Starts the same copy from one matrix of a stack. */
+static __device__ __forceinline__ void tensor_load_shared(shared_at to, const CUtensorMap *map,
+                                                          int column, int row, int matrix,
+                                                          shared_at bar, uint16_t blocks) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to.address),
+                 "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(bar.address), "h"(blocks)
+                 : "memory");
+}
+
+/* Starts the same copy of one matrix for data that L2 needs in the way that `policy` says. */
 static __device__ __forceinline__ void tensor_load_shared(shared_at to, const CUtensorMap *map,
                                                           int column, int row, shared_at bar,
                                                           uint16_t blocks, uint64_t policy) {
@@ -296,6 +311,17 @@ static __device__ __forceinline__ void wgmma_register_a(float (&d)[32], const ui
                  "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
                  : SM90_D32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* Starts d[64 x 128] = (add ? d : 0) + A B^T; A [64 x 16] is in registers, B [128 x 16] K-major in
+ * shared memory. */
+static __device__ __forceinline__ void wgmma_register_a(float (&d)[64], const uint32_t *a,
+                                                        uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SM90_LIST64 "}, "
+                 "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+                 : SM90_D64(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 /* --- host: tensor maps --- */

@@ -3,6 +3,8 @@
  *
  *   q       bf16 rows through a tensor map [n_total_rows, n_heads * D]; rows past the end of the
  *           sequence belong to a neighbour: they are computed and not stored
+ *   cluster two neighbouring heads of a tile, if a group has an even number of them: they visit
+ *           the same keys, so they share their stages (paired_stages)
  *
  * Grid:   (heads, items): heads of one tile run together and share pages in L2.
  * Shared: an sm90_plan.
@@ -33,7 +35,7 @@ static __device__ __forceinline__ void hide(float (&s)[64], const struct window_
         mask_before(s, pair, t.first_visible + row - pairs.window);
 }
 
-template <int D, bool WINDOW, bool CAPPED>
+template <int D, bool WINDOW, bool CAPPED, typename Stages>
 static __global__ void __launch_bounds__(THREADS, 1)
     attn_prefill_sm90_kernel(const __grid_constant__ struct sm90_maps maps,
                              const __grid_constant__ struct attn_prefill_params p) {
@@ -47,31 +49,31 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&maps.q);
         tensor_map_prefetch(&maps.pool);
-        init_barriers(plan);
+        init_barriers<Stages>(plan);
     }
-    __syncthreads();
+    Stages::await_barriers();
     if (group == 0) {
         registers_lower<PRODUCER_REGISTERS>();
         const int n_kv_heads = p.kv.n_kv_heads, kv_head = head / (p.n_heads / n_kv_heads);
         if (threadIdx.x == 0) load_queries(plan, &maps.q, t.first_row, head);
-        if (threadIdx.x < 32) produce<D>(plan, maps, t, pairs, kv_head, n_kv_heads);
+        if (threadIdx.x < 32) produce<D, Stages>(plan, maps, t, pairs, kv_head, n_kv_heads);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<D, CAPPED>(plan, p, t, pairs, nullptr, group - 1,
-                           [&](int row, float top, float sum, const auto &pair) {
-                               store_row<D>(p, t, row, head, top, sum, pair);
-                           });
+        consume<D, CAPPED, Stages>(plan, p, t, pairs, nullptr, group - 1,
+                                   [&](int row, float top, float sum, const auto &pair) {
+                                       store_row<D>(p, t, row, head, top, sum, pair);
+                                   });
     }
 }
 
-template <int D>
-static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
+template <int D, typename Stages>
+static cudaError_t launch_dense(const struct attn_prefill_params &p, cudaStream_t stream) {
     const int bytes = sizeof(struct sm90_plan<D>);
     const bool capped = p.scale.inner > 0;
-    const auto windowed =
-        capped ? attn_prefill_sm90_kernel<D, true, true> : attn_prefill_sm90_kernel<D, true, false>;
-    const auto unwindowed = capped ? attn_prefill_sm90_kernel<D, false, true>
-                                   : attn_prefill_sm90_kernel<D, false, false>;
+    const auto windowed = capped ? attn_prefill_sm90_kernel<D, true, true, Stages>
+                                 : attn_prefill_sm90_kernel<D, true, false, Stages>;
+    const auto unwindowed = capped ? attn_prefill_sm90_kernel<D, false, true, Stages>
+                                   : attn_prefill_sm90_kernel<D, false, false, Stages>;
     const auto kernel = p.window > 0 ? windowed : unwindowed;
     struct sm90_maps maps;
     cudaError_t status = map_queries<D>(&maps.q, p);
@@ -79,20 +81,27 @@ static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stre
     if (status == cudaSuccess)
         status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    kernel<<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p);
-    return cudaGetLastError();
+    return launch_clusters({stream, false, 0}, kernel, Stages::BLOCKS, dim3(p.n_heads, p.n_items),
+                           THREADS, bytes, maps, p);
+}
+
+template <int D>
+static cudaError_t launch_heads(const struct attn_prefill_params &p, cudaStream_t stream) {
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    return group % PAIRED_BLOCKS == 0 ? launch_dense<D, paired_stages>(p, stream)
+                                      : launch_dense<D, own_stages>(p, stream);
 }
 
 bool attn_prefill_sm90_is_there(void) {
-    return runs_sm90_code(attn_prefill_sm90_kernel<128, false, false>);
+    return runs_sm90_code(attn_prefill_sm90_kernel<128, false, false, own_stages>);
 }
 
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream) {
     if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
     if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
     switch (p.kv.head_dim) {
-    case 64: return launch<64>(p, stream);
-    case 128: return launch<128>(p, stream);
+    case 64: return launch_heads<64>(p, stream);
+    case 128: return launch_heads<128>(p, stream);
     default: return cudaErrorInvalidValue;
     }
 }

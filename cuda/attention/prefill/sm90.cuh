@@ -3,7 +3,8 @@
  *
  *   block      one tile: a matrix of 128 rows of Q, and the pairs of pages that they visit
  *   warps 0-3  producer: one warp copies Q, then K and V of one key pair after another
- *   warps 4-11 two consumer warpgroups of 64 rows each:  S = Q K^T, online softmax, O += P V
+ *   warps 4-11 two consumer warpgroups of 64 rows each:  S = Q K^T, online softmax, O += P V;
+ *              Q and P in registers
  *
  *   step j of a consumer   tensor cores   | Q K(j) | P(j-1) V(j-1) |
  *                          other units             | softmax of S(j) | scale O, round P(j) |
@@ -15,6 +16,21 @@
  *
  *   pages   the pool is a stack of matrices, one per page, with rows (is_v * n_kv_heads + kv_head)
  *           * 64 + slot
+ *
+ *   stages  a block's own, or those of a cluster of two blocks that visit the same pairs: each
+ *           copies one page of a pair to both, so L2 is read half as often
+ *
+ *      stage of block 0    | first page | second page |
+ *      stage of block 1    | first page | second page |
+ *               by block 0 ^            ^ by block 1
+ *
+ * Long prompts run at the card's power limit, where what is read less often makes the clock faster.
+ * 8,192 rows of 32 heads, 8 of keys, behind 131,072 / 32,768 / 8,192 slots, Tflop/s on an H200:
+ *
+ *   own stages, Q in shared memory        597    592    565
+ *   paired stages                         625    619    585
+ *   paired stages, Q in registers         630    623    587
+ *   the same with three stages            632    625    589   (not worth a plan of its own)
  *
  * Each kernel defines what a tile's rows are, which pairs they visit, what of a pair they may not
  * see (hide()), and where results go: sm90.cu (dense prompts), split_sm90.cu (few rows after many
@@ -39,6 +55,7 @@ enum {
     COLUMN = 64, /* elements of a swizzled row */
     COLUMN_BYTES = PAIR_KEYS * COLUMN * 2,
     PAGE_COLUMN_BYTES = PAGE_TOKENS * COLUMN * 2,
+    PAIRED_BLOCKS = 2, /* of a cluster */
     BATON_BARRIER = 1, /* named barriers 1 and 2: consumer 0 or 1 may issue its products */
     PRODUCER_REGISTERS = 24,
     CONSUMER_REGISTERS = 240
@@ -56,17 +73,106 @@ struct sm90_maps {
     CUtensorMap q, pool;
 };
 
-template <int D> static __device__ void init_barriers(struct sm90_plan<D> &plan) {
+/* Makes the barriers, by one thread.  Stages::await_barriers() must follow in all threads. */
+template <typename Stages, int D> static __device__ void init_barriers(struct sm90_plan<D> &plan) {
     barrier_init(&plan.q_full, 1);
     barrier_init(&plan.tail_full, 1);
     for (int i = 0; i < sm90_plan<D>::STAGES; i++) {
         barrier_init(&plan.k_full[i], 1);
         barrier_init(&plan.v_full[i], 1);
-        barrier_init(&plan.k_empty[i], CONSUMERS);
-        barrier_init(&plan.v_empty[i], CONSUMERS);
+        barrier_init(&plan.k_empty[i], Stages::BLOCKS * CONSUMERS);
+        barrier_init(&plan.v_empty[i], Stages::BLOCKS * CONSUMERS);
     }
     barriers_publish();
 }
+
+/* --- stages: own_stages, or paired_stages, which copy and release in both blocks of a cluster; a
+ * block waits at barriers of its own only --- */
+
+/* Loads the rows from `row` on of both pages, for this block alone. */
+template <int D>
+static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row, int page0,
+                                  int page1, uint64_t *bar) {
+    barrier_arrive_expect(bar, sm90_plan<D>::TILE_BYTES);
+    for (int c = 0; c < D / COLUMN; c++) {
+        tensor_load(to + c * COLUMN_BYTES, pool, c * COLUMN, row, page0, bar);
+        tensor_load(to + c * COLUMN_BYTES + PAGE_COLUMN_BYTES, pool, c * COLUMN, row, page1, bar);
+    }
+}
+
+struct own_stages {
+    static constexpr int BLOCKS = 1;
+
+    static __device__ __forceinline__ void await_barriers() { __syncthreads(); }
+
+    template <int D>
+    static __device__ __forceinline__ void load(unsigned char *to, const CUtensorMap *pool, int row,
+                                                int page0, int page1, uint64_t *full) {
+        load_pages<D>(to, pool, row, page0, page1, full);
+    }
+
+    /* Releases a stage after a wait for wgmma.  One thread arrives for the warpgroup, whose products
+     * complete together, and a second one for the other warpgroup if that does not take the pair. */
+    static __device__ __forceinline__ void release(uint64_t *empty, int thread, bool shared) {
+        if (thread < (shared ? 1 : CONSUMERS)) barrier_arrive(empty);
+    }
+
+    /* Releases the last values of all: no producer waits for them. */
+    static __device__ __forceinline__ void release_last(uint64_t *, int, bool) {}
+
+    /* Ends the producer, after n pairs. */
+    template <int D>
+    static __device__ __forceinline__ void await_readers(struct sm90_plan<D> &, int) {}
+};
+
+/* The stages of two blocks that visit the same pairs.  A block's barrier of a full stage counts what
+ * both blocks copy to it.  That of an empty stage counts the consumers of both, because its copies
+ * go to both.  So the other block copies to a stage only after this block's consumers have read it,
+ * and its bytes never count for the round before. */
+struct paired_stages {
+    static constexpr int BLOCKS = PAIRED_BLOCKS;
+
+    static __device__ __forceinline__ uint32_t rank() { return blockIdx.x % PAIRED_BLOCKS; }
+
+    /* A block may copy to the other and arrive there only after that has made its barriers. */
+    static __device__ __forceinline__ void await_barriers() {
+        cluster_arrive_relaxed();
+        cluster_wait();
+    }
+
+    template <int D>
+    static __device__ __forceinline__ void load(unsigned char *to, const CUtensorMap *pool, int row,
+                                                int page0, int page1, uint64_t *full) {
+        const int page = rank() == 0 ? page0 : page1;
+        to += rank() * PAGE_COLUMN_BYTES;
+        barrier_arrive_expect(full, sm90_plan<D>::TILE_BYTES);
+        for (int c = 0; c < D / COLUMN; c++)
+            tensor_load_shared(to + c * COLUMN_BYTES, pool, c * COLUMN, row, page, full,
+                               (1 << PAIRED_BLOCKS) - 1);
+    }
+
+    /* Releases the stage as own_stages does, but in both blocks: a thread arrives at each. */
+    static __device__ __forceinline__ void release(uint64_t *empty, int thread, bool shared) {
+        if (thread < PAIRED_BLOCKS * (shared ? 1 : CONSUMERS))
+            barrier_arrive_remote(empty, thread % PAIRED_BLOCKS);
+    }
+
+    static __device__ __forceinline__ void release_last(uint64_t *empty, int thread, bool shared) {
+        release(empty, thread, shared);
+    }
+
+    /* Waits until the consumers of both blocks have read everything.  A block may not end before:
+     * until then the other one copies to it and arrives at its barriers, and its own copies may
+     * be on their way to the other. */
+    template <int D>
+    static __device__ __forceinline__ void await_readers(struct sm90_plan<D> &plan, int n) {
+        constexpr int STAGES = sm90_plan<D>::STAGES;
+        for (int j = n; j < n + STAGES; j++) {
+            barrier_wait(&plan.k_empty[j % STAGES], j / STAGES % 2 ^ 1);
+            barrier_wait(&plan.v_empty[j % STAGES], j / STAGES % 2 ^ 1);
+        }
+    }
+};
 
 /* --- producer: one warp, whose lane 0 starts the copies --- */
 
@@ -77,17 +183,6 @@ static __device__ void load_queries(struct sm90_plan<D> &plan, const CUtensorMap
     for (int c = 0; c < D / COLUMN; c++)
         tensor_load(plan.q + c * COLUMN_BYTES, queries, head * D + c * COLUMN, first_row,
                     &plan.q_full);
-}
-
-/* Loads the rows from `row` on of both pages. */
-template <int D>
-static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row, int page0,
-                                  int page1, uint64_t *bar) {
-    barrier_arrive_expect(bar, sm90_plan<D>::TILE_BYTES);
-    for (int c = 0; c < D / COLUMN; c++) {
-        tensor_load(to + c * COLUMN_BYTES, pool, c * COLUMN, row, page0, bar);
-        tensor_load(to + c * COLUMN_BYTES + PAGE_COLUMN_BYTES, pool, c * COLUMN, row, page1, bar);
-    }
 }
 
 /* Clears the values of slots past the end, which may hold anything: 0 times NaN would be NaN. */
@@ -101,12 +196,15 @@ static __device__ void clear_tail(unsigned char *v, struct key_pair pair, int n_
     }
 }
 
-template <int D>
+/* Loads the values of a pair.  If slots past the end are to be cleared, the block loads both pages
+ * itself: no other copy may come after that. */
+template <int D, typename Stages>
 static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap *pool, int stage,
                                    int row, int page0, int page1, struct key_pair pair, int n_slots,
                                    uint32_t &tail_parity, int lane) {
     if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS <= n_slots) {
-        if (lane == 0) load_pages<D>(plan.v[stage], pool, row, page0, page1, &plan.v_full[stage]);
+        if (lane == 0)
+            Stages::template load<D>(plan.v[stage], pool, row, page0, page1, &plan.v_full[stage]);
         return;
     }
     if (lane == 0) load_pages<D>(plan.v[stage], pool, row, page0, page1, &plan.tail_full);
@@ -119,7 +217,7 @@ static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap 
 }
 
 /* Copies the keys and values of all pairs; each kernel starts the copy of Q itself. */
-template <int D, typename Pairs>
+template <int D, typename Stages, typename Pairs>
 static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps &maps,
                                const struct prefill_tile &t, const Pairs &pairs, int kv_head,
                                int n_kv_heads) {
@@ -137,12 +235,14 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
         const int next0 = page_of_block(t, next.first), next1 = page_of_block(t, next.second);
         barrier_wait(&plan.k_empty[stage], parity);
         if (lane == 0)
-            load_pages<D>(plan.k[stage], &maps.pool, keys, page0, page1, &plan.k_full[stage]);
+            Stages::template load<D>(plan.k[stage], &maps.pool, keys, page0, page1,
+                                     &plan.k_full[stage]);
         barrier_wait(&plan.v_empty[stage], parity);
-        load_values<D>(plan, &maps.pool, stage, values, page0, page1, pair, t.n_slots, tail_parity,
-                       lane);
+        load_values<D, Stages>(plan, &maps.pool, stage, values, page0, page1, pair, t.n_slots,
+                               tail_parity, lane);
         pair = next, page0 = next0, page1 = next1;
     }
+    Stages::await_readers(plan, pairs.n);
 }
 
 /* --- consumers --- */
@@ -215,12 +315,28 @@ static __device__ __forceinline__ void round_weights(uint32_t (&w)[32], const fl
     for (int i = 0; i < 32; i++) w[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
+/* Loads a thread's part of its consumer's 64 rows of Q.  Words 4 i .. 4 i + 3 are wgmma's A of columns
+ * 16 i and on: rows lane / 4 and that + 8 of the warp's 16, at columns lane % 4 * 2, then both at 8
+ * more. */
 template <int D>
-static __device__ __forceinline__ void issue_scores(float (&s)[64], uint64_t q, uint64_t k) {
+static __device__ __forceinline__ void keep_queries(uint32_t (&q)[D / 4], const unsigned char *rows,
+                                                    int thread) {
+    const int row = thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < D / 4; i++) {
+        const int chunk = i / 4 * 2 + i % 4 / 2; /* of 16 bytes, in a row of Q */
+        q[i] = *(const uint32_t *)(rows + chunk / 8 * COLUMN_BYTES + (row + i % 2 * 8) * 128 +
+                                   (chunk % 8 ^ row % 8) * 16 + thread % 4 * 4);
+    }
+}
+
+template <int D>
+static __device__ __forceinline__ void issue_scores(float (&s)[64], const uint32_t (&q)[D / 4],
+                                                    uint64_t k) {
 #pragma unroll
     for (int d = 0; d < D; d += 16) {
         const int at = d / COLUMN * COLUMN_BYTES + d % COLUMN * 2;
-        wgmma_shared_a(s, wgmma_advance(q, at), wgmma_advance(k, at), d > 0);
+        wgmma_register_a(s, q + d / 4, wgmma_advance(k, at), d > 0);
     }
     wgmma_commit();
 }
@@ -234,42 +350,36 @@ static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uin
     wgmma_commit();
 }
 
-/* Releases a stage after a wait for wgmma.  One thread arrives for the warpgroup, whose products
- * complete together, and a second one for the other warpgroup if that does not take the pair. */
-static __device__ __forceinline__ void release(uint64_t *bar, int thread, bool shared) {
-    if (thread < (shared ? 1 : CONSUMERS)) barrier_arrive(bar);
-}
-
 struct consumer {
     int me, thread; /* warpgroup 0 or 1, thread in it */
-    uint64_t q;     /* its 64 rows */
 };
 
 /* A consumer thread's share of its rows: scores, weights, output, and for each of two rows the
  * maximum, the sum and the last factor. */
 template <int D> struct rows_state {
     float s[64], o[D / 2], top[2], sum[2], factor[2];
-    uint32_t w[32];
+    uint32_t w[32], q[D / 4];
 };
 
 /* Computes the first pair's weights; there are no products yet to run beside the softmax. */
-template <int D, typename Weigh>
+template <int D, typename Stages, typename Weigh>
 static __device__ __forceinline__ void first_pair(struct sm90_plan<D> &plan,
                                                   struct rows_state<D> &r, const struct consumer &c,
                                                   const Weigh &weigh) {
     barrier_wait(&plan.q_full, 0);
+    keep_queries<D>(r.q, plan.q + c.me * 64 * 128, c.thread);
     barrier_wait(&plan.k_full[0], 0);
     wgmma_fence();
-    issue_scores<D>(r.s, c.q, wgmma_matrix(plan.k[0], 0));
+    issue_scores<D>(r.s, r.q, wgmma_matrix(plan.k[0], 0));
     wgmma_wait<0>();
     wgmma_pin(r.s);
-    release(&plan.k_empty[0], c.thread, true); /* the first pair is for both */
+    Stages::release(&plan.k_empty[0], c.thread, true); /* the first pair is for both */
     weigh(r.s, 0);
     round_weights(r.w, r.s);
 }
 
 /* Computes pair j's scores and softmax while the values of the pair before are multiplied. */
-template <int D, typename Pairs, typename Weigh>
+template <int D, typename Stages, typename Pairs, typename Weigh>
 static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, struct rows_state<D> &r,
                                                  const struct consumer &c, const Pairs &pairs,
                                                  int j, const Weigh &weigh) {
@@ -280,7 +390,7 @@ static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, stru
     wgmma_pin(r.s);
     wgmma_pin(r.o);
     wgmma_fence();
-    issue_scores<D>(r.s, c.q, wgmma_matrix(plan.k[stage], 0));
+    issue_scores<D>(r.s, r.q, wgmma_matrix(plan.k[stage], 0));
     barrier_wait(&plan.v_full[before], last / STAGES % 2);
     wgmma_fence(); /* again: after the wait's branches the compiler would serialise */
     issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[before], COLUMN_BYTES));
@@ -289,18 +399,20 @@ static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, stru
         named_arrive(BATON_BARRIER + 1 - c.me, CONSUMERS * GROUP_THREADS);
     wgmma_wait<1>();
     wgmma_pin(r.s);
-    release(&plan.k_empty[stage], c.thread, pairs.is_shared(j));
+    Stages::release(&plan.k_empty[stage], c.thread, pairs.is_shared(j));
     weigh(r.s, j);
     wgmma_wait<0>();
     wgmma_pin(r.o);
-    release(&plan.v_empty[before], c.thread, pairs.is_shared(last));
+    Stages::release(&plan.v_empty[before], c.thread, pairs.is_shared(last));
     scale_rows(r.o, r.factor);
     round_weights(r.w, r.s);
 }
 
-template <int D>
+template <int D, typename Stages, typename Pairs>
 static __device__ __forceinline__ void last_values(struct sm90_plan<D> &plan,
-                                                   struct rows_state<D> &r, int last) {
+                                                   struct rows_state<D> &r,
+                                                   const struct consumer &c, const Pairs &pairs,
+                                                   int last) {
     constexpr int STAGES = sm90_plan<D>::STAGES;
     barrier_wait(&plan.v_full[last % STAGES], last / STAGES % 2);
     wgmma_pin(r.o);
@@ -308,11 +420,12 @@ static __device__ __forceinline__ void last_values(struct sm90_plan<D> &plan,
     issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[last % STAGES], COLUMN_BYTES));
     wgmma_wait<0>();
     wgmma_pin(r.o);
+    Stages::release_last(&plan.v_empty[last % STAGES], c.thread, pairs.is_shared(last));
 }
 
 /* Attends a consumer's rows to its pairs.  Then it calls store(row of the matrix, largest score in
  * base 2, sum of weights, accumulators as store_row() takes them). */
-template <int D, bool CAPPED, typename Pairs, typename Store>
+template <int D, bool CAPPED, typename Stages, typename Pairs, typename Store>
 static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
                                                const struct attn_prefill_params &p,
                                                const struct prefill_tile &t, const Pairs &pairs,
@@ -323,7 +436,7 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     const int first_visible =
         t.first_visible + row_of(pairs, me * 64); /* of this consumer's first row */
     const float scale = p.scale.outer * LOG2_E;   /* softmax in base 2 */
-    const struct consumer c = {me, thread, wgmma_matrix(plan.q + me * 64 * 128, 0)};
+    const struct consumer c = {me, thread};
     struct rows_state<D> r;
     const auto weigh = [&](float(&s)[64], int j) {
         if constexpr (CAPPED) cap_products(s, p.scale.inner);
@@ -337,10 +450,10 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
 
     if (me == 1 && pairs.n > 1)
         named_arrive(BATON_BARRIER, CONSUMERS * GROUP_THREADS); /* consumer 0 begins */
-    first_pair(plan, r, c, weigh);
+    first_pair<D, Stages>(plan, r, c, weigh);
     int j = pairs.after(0, me);
-    for (; j < pairs.n; j = pairs.after(j, me)) next_pair(plan, r, c, pairs, j, weigh);
-    last_values(plan, r, pairs.before(j));
+    for (; j < pairs.n; j = pairs.after(j, me)) next_pair<D, Stages>(plan, r, c, pairs, j, weigh);
+    last_values<D, Stages>(plan, r, c, pairs, pairs.before(j));
 #pragma unroll
     for (int h = 0; h < 2; h++)
         store(row + 8 * h, r.top[h] * scale, r.sum[h],

@@ -58,19 +58,21 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&maps.q);
         tensor_map_prefetch(&maps.pool);
-        init_barriers(plan);
+        init_barriers<own_stages>(plan);
     }
-    __syncthreads();
+    own_stages::await_barriers();
     if (group == 0) {
         registers_lower<PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) load_group(plan, &maps.q, t);
-        if (threadIdx.x < 32) produce<D>(plan, maps, t.rows, t.pairs, t.kv_head, p.kv.n_kv_heads);
+        if (threadIdx.x < 32)
+            produce<D, own_stages>(plan, maps, t.rows, t.pairs, t.kv_head, p.kv.n_kv_heads);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<D, CAPPED>(plan, p, t.rows, t.pairs, nullptr, group - 1,
-                           [&](int row, float top, float sum, const auto &pair) {
-                               store_split_row<D>(p, s, t, ATTN_PREFILL_TILE, row, top, sum, pair);
-                           });
+        consume<D, CAPPED, own_stages>(plan, p, t.rows, t.pairs, nullptr, group - 1,
+                                       [&](int row, float top, float sum, const auto &pair) {
+                                           store_split_row<D>(p, s, t, ATTN_PREFILL_TILE, row, top,
+                                                              sum, pair);
+                                       });
     }
 }
 

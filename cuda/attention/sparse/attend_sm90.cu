@@ -266,19 +266,19 @@ static __global__ void __launch_bounds__(THREADS, 1)
         tensor_map_prefetch(&maps.q);
         tensor_map_prefetch(&maps.pool);
         tensor_map_prefetch(&maps.groups);
-        init_barriers(plan.dense);
+        init_barriers<own_stages>(plan.dense);
     }
     const struct sparse_keys keys = sparse_keys_of(s, t, head);
-    __syncthreads();
+    own_stages::await_barriers();
     if (group == 0) {
         registers_lower<SPARSE_PRODUCER_REGISTERS>();
         produce_sparse<D>(plan, maps, p, s, t, keys, head);
     } else {
         registers_raise<SPARSE_CONSUMER_REGISTERS>();
-        consume<D, CAPPED>(plan.dense, p, t, keys, plan.columns, group - 1,
-                           [&](int row, float top, float sum, const auto &pair) {
-                               store_row<D>(p, t, row, head, top, sum, pair);
-                           });
+        consume<D, CAPPED, own_stages>(plan.dense, p, t, keys, plan.columns, group - 1,
+                                       [&](int row, float top, float sum, const auto &pair) {
+                                           store_row<D>(p, t, row, head, top, sum, pair);
+                                       });
     }
 }
 

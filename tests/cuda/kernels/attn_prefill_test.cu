@@ -312,6 +312,44 @@ static void test_chunks(int dim, const struct subject &subject) {
     free_batch(b);
 }
 
+/* --- clusters: pairs of heads share their stages if a group has an even number of heads --- */
+
+/* A head has the same bits with a neighbour as without.  The first two of three heads have none;
+ * then the same queries are two heads. */
+static void test_pair(int dim, float cap, uint32_t window) {
+    struct batch b = make_batch({3, 1, dim, DTYPE_BF16, 1.0f, cap, window},
+                                {{2, 2}, {129, 129}, {300, 333}, {5, 1984}, {640, 704}});
+    const std::vector<uint16_t> three = run(b, whole_sm90);
+    struct batch c = b;
+    c.shape.n_heads = 2;
+    c.device.n_heads = 2;
+    const std::vector<uint16_t> two = run(c, whole_sm90);
+    bool same = true;
+    for (size_t row = 0; row < b.n_rows; row++)
+        same &= !memcmp(&two[row * 2 * dim], &three[row * 3 * dim], (size_t)2 * dim * 2);
+    char what[80];
+    snprintf(what, sizeof(what), "sm90 dim %d cap %g window %u: with a neighbour, the same bits",
+             dim, cap, window);
+    verdict(same, what, 0.0);
+    free_batch(b);
+}
+
+/* Every range of slots in the last pair, and prompts of one tile and of many. */
+static void test_clusters(bool small) {
+    const std::vector<struct seq_shape> few = {{70, 200}, {130, 130}},
+                                        many = {{2, 2},     {2, 320},   {5, 63},   {64, 64},
+                                                {65, 65},   {127, 127}, {33, 128}, {129, 129},
+                                                {300, 447}, {3, 2048},  {7, 1090}, {1000, 1100}};
+    for (const int dim : {64, 128})
+        for (const uint32_t window : {0u, 1u, 100u, 128u, 900u})
+            for (const float cap : {0.0f, 2.0f}) {
+                if (small && window != 0 && window != 100) continue;
+                test_shape({4, 2, dim, DTYPE_BF16, cap > 0 ? 3.0f : 1.0f, cap, window},
+                           small ? few : many);
+                if (!small && has_sm90({4, 2, dim, DTYPE_BF16, 1.0f})) test_pair(dim, cap, window);
+            }
+}
+
 /* --- the parts of the sm90 kernel: swizzle of the copy engine, descriptors, fragments --- */
 
 struct probe {
@@ -417,7 +455,8 @@ static void test_all(bool small) {
                                                   {128, 128}, {129, 129}, {200, 1000}, {300, 333},
                                                   {2, 2049},  {191, 640}, {257, 257}};
     const std::vector<struct seq_shape> few = {{1, 3}, {70, 200}, {130, 130}};
-    const int groups[][2] = {{4, 4}, {6, 2}, {8, 2}, {8, 1}}, dims[] = {64, 80, 96, 128, 256};
+    const int groups[][2] = {{4, 4}, {4, 2}, {6, 2}, {8, 2}, {8, 1}},
+              dims[] = {64, 80, 96, 128, 256};
     cudaDeviceProp prop;
     CHECK(cudaGetDeviceProperties(&prop, 0));
     if (prop.major == 9) test_probe();
@@ -431,6 +470,7 @@ static void test_all(bool small) {
         for (const float cap : {4.0f, 0.5f})
             test_shape({6, 2, dim, dim == 80 ? DTYPE_F16 : DTYPE_BF16, 3.0f, cap},
                        small ? few : ragged);
+    test_clusters(small);
     test_all_splits(small);
     if (small) return;
     test_shape({4, 2, 128, DTYPE_BF16, 12.0f}, ragged);
