@@ -74,6 +74,7 @@ struct engine {
     struct engine_disk disk;
     struct kv_space space;
     struct sequence_shared shared;
+    struct draft_fund fund; /* if the backend runs ahead */
     struct admission admission;
 
     struct mailbox commands, events;
@@ -388,7 +389,9 @@ static int create_scheduler(struct engine *e, struct error *err) {
         .row_work = dim * (2 * q_dim + 2 * kv_dim + 3 * (double)m->ffn_dim),
         .enter_work = dim * (q_dim + 2 * kv_dim),
         .pair_work = 2 * q_dim,
-        .now_s = clock_seconds};
+        .now_s = clock_seconds,
+        .fund = e->config.backend->runs_ahead ? &e->fund : NULL};
+    e->fund = draft_fund_make();
     return scheduler_create(&e->scheduler, &config, err);
 }
 
@@ -513,7 +516,8 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .n_eos = e->model->config.n_eos,
                                          .n_vocab = e->model->config.n_vocab,
                                          .max_rows = e->config.max_batched_tokens,
-                                         .max_long_rows = e->info.long_rows};
+                                         .max_long_rows = e->info.long_rows,
+                                         .fund = config->backend->runs_ahead ? &e->fund : NULL};
     if ((code = describe_prefill(e, err))) goto fail;
     if ((code = create_recent_answers(e, err))) goto fail;
     e->admission = (struct admission){.model = e->info.model,

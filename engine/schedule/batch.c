@@ -165,6 +165,11 @@ int batch_submitted(const struct batch *batch, struct error *err) {
     return code;
 }
 
+bool batch_only_generates(const struct batch *batch) {
+    return batch->kind == STEP_TIME_STEP &&
+           batch->step.n_decode + batch->n_drafting == batch->step.n_seqs;
+}
+
 bool batch_samples(const struct batch *batch, const struct batch_entry *entry) {
     return entry->n_samples > 0 &&
            batch->samples[entry->first_sample + entry->n_samples - 1].kind == SAMPLE_DRAW;

@@ -41,6 +41,7 @@ struct batch {
     struct sparse_totals visited;
     double prompt_work; /* of the prompts' rows (step_time.h) */
     bool decodes;       /* some sequence generates */
+    bool is_ahead;      /* it was planned while the batch before it was in flight */
     double planned_s;   /* the time at which it was planned */
     uint32_t max_rows, max_seqs;
     uint32_t *tokens, *positions;
@@ -68,6 +69,8 @@ void batch_complete_samples(struct batch *batch);
  * budget, or there are more slices to come. */
 const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at);
 
+/* Tells whether all of the step's sequences generate, with guesses or without. */
+bool batch_only_generates(const struct batch *batch);
 /* Tells whether the entry's last row samples a token. */
 bool batch_samples(const struct batch *batch, const struct batch_entry *entry);
 

@@ -289,17 +289,12 @@ static void measure_seen(struct prefill_queue *p, const struct batch *batch) {
     }
 }
 
-/* Tells whether the step's only prompts are guesses, whose few rows say little of a prompt's cost. */
-static bool has_only_drafts(const struct batch *batch) {
-    return batch->n_drafting > 0 && batch->n_drafting == batch->step.n_seqs - batch->step.n_decode;
-}
-
 /* Measures from the moment the batch was planned, or from the end of the batch before it if that
- * was later. */
-void prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s) {
+ * was later.  The few rows of guesses say little of a prompt's cost. */
+double prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s) {
     const double begin_s = p->done_s > batch->planned_s ? p->done_s : batch->planned_s,
                  index_s = batch->kind == STEP_TIME_SLICE ? batch->visited.index_s : 0;
-    if (!has_only_drafts(batch))
+    if (batch->n_drafting == 0 || !batch_only_generates(batch))
         step_time_measure(&p->step_time, batch->kind, batch->prompt_work, batch->decodes,
                           now_s - begin_s - index_s);
     measure_seen(p, batch);
@@ -307,4 +302,5 @@ void prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, d
         step_time_measure_index(&p->step_time, batch->choice.first_slot + batch->choice.n_rows,
                                 index_s);
     p->done_s = now_s;
+    return now_s - begin_s;
 }

@@ -88,7 +88,8 @@ void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice);
 
 /* ---- the cost of steps and slices ---- */
 
-/* Measures a step or slice that completed at now_s, for later forecasts. */
-void prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s);
+/* Measures a step or slice that completed at now_s, for later forecasts.  Returns the seconds that it
+ * took. */
+double prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s);
 
 #endif

@@ -31,6 +31,7 @@ struct scheduler {
     const struct kv_space *space;
     uint32_t max_rows, max_seqs;
     double (*now_s)(void);
+    struct draft_fund *fund;
     struct prefill_queue prefill_queue;
     struct fair_share fair_share;
     struct sequence *first_waiting, *last_waiting;
@@ -55,6 +56,7 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
     s->max_rows = max_rows;
     s->max_seqs = max_seqs;
     s->now_s = config->now_s;
+    s->fund = config->fund;
     s->prefill_queue = (struct prefill_queue){
         .space = config->space,
         .max_rows = max_rows,
@@ -427,6 +429,7 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
 /* ---- in-flight steps ---- */
 
 static void launch(struct scheduler *s, struct batch *batch) {
+    batch->is_ahead = s->n_inflight > 0;
     s->n_inflight++;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) batch->entries[i].seq->n_inflight++;
     batch->decodes = batch->step.n_decode + batch->n_drafting > 0;
@@ -529,6 +532,28 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     return over;
 }
 
+/* Tells whether a sequence of the batch only loses by the guesses of others.  Those that gain by their
+ * own pay. */
+static bool has_bystanders(const struct batch *batch) {
+    bool any = false;
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        struct sequence *seq = batch->entries[i].seq;
+        if (seq->over || seq->n_drafts > 0) continue;
+        if (!sequence_bears_delay(seq)) any = true;
+    }
+    return any;
+}
+
+/* Learns what guesses cost from a step that took `seconds`, and notes whether others were delayed. */
+static void measure_guesses(struct scheduler *s, const struct batch *batch, double seconds) {
+    const uint32_t n_seqs = batch->step.n_seqs;
+    if (!s->fund || !batch_only_generates(batch)) return;
+    if (batch->n_drafting > 0 || batch->is_ahead)
+        guess_price_measure(&s->fund->price, n_seqs, batch->n_drafting, seconds);
+    if (batch->n_drafting == 0) draft_fund_plain(s->fund);
+    else draft_fund_delay(s->fund, n_seqs, has_bystanders(batch));
+}
+
 /* Returns how many rows the batch has completed: those of a layer-major prompt with its last
  * slice. */
 static uint32_t n_completed(const struct batch *batch) {
@@ -541,7 +566,8 @@ void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
     const struct batch *batch = complete(s);
     uint32_t n_kept = 0;
     s->stats.n_steps++;
-    prefill_queue_measure(&s->prefill_queue, batch, s->now_s());
+    const double seconds = prefill_queue_measure(&s->prefill_queue, batch, s->now_s());
+    measure_guesses(s, batch, seconds);
     if (batch->sparse) {
         sparse_totals_add(&batch->sparse->visited, &batch->visited);
         sparse_totals_add(&s->stats.sparse, &batch->visited);

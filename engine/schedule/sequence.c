@@ -45,9 +45,8 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     if (request->kept && !(seq->kept = kv_kept_create(plan->kv.n_most))) return ERR_NOMEM;
     seq->prefill = plan->prefill;
     seq->speculates = seq->speculation.is_on = plan->speculates;
-    if (seq->speculates &&
-        drafter_init(&seq->drafter, plan->kv.n_most, shared->recent, answers_scope(shared, request),
-                     shared->space->be->runs_ahead))
+    if (seq->speculates && drafter_init(&seq->drafter, plan->kv.n_most, shared->recent,
+                                        answers_scope(shared, request), shared->fund))
         return ERR_NOMEM;
     const uint64_t salt =
         prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt & ~KV_SALT_PRIVATE,
@@ -162,18 +161,28 @@ static bool is_generating(const struct sequence *seq) {
            seq->kv.n_tokens + 1 == seq->n_tokens;
 }
 
-uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running) {
-    if (!seq->speculates) return 0;
-    drafter_read(&seq->drafter, seq->tokens, seq->n_tokens);
-    if (!is_generating(seq)) return 0;
+/* Returns how many tokens it has guessed, and has pages for. */
+static uint32_t guess(struct sequence *seq, uint32_t most) {
     /* The last token is always sampled, and no row is computed behind it. */
     most = min_u32(most, seq->params.max_tokens - sequence_n_generated(seq) - 1);
     if (grow_tokens(seq, seq->n_tokens + most)) return 0;
-    drafter_share(&seq->drafter, n_running);
     const uint32_t n = drafter_guess(&seq->drafter, seq->tokens, seq->n_tokens, most);
-    if (n > 0 && kv_reserve(&seq->kv, seq->n_tokens + n)) return 0;
-    seq->n_drafts = n;
-    return n;
+    return n > 0 && kv_reserve(&seq->kv, seq->n_tokens + n) ? 0 : n;
+}
+
+uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running) {
+    if (!seq->speculates) return 0;
+    drafter_read(&seq->drafter, seq->tokens, seq->n_tokens);
+    drafter_share(&seq->drafter, n_running);
+    if (!is_generating(seq)) return 0;
+    seq->n_drafts = guess(seq, most);
+    if (seq->n_drafts == 0 && seq->has_waited) drafter_waited(&seq->drafter);
+    seq->has_waited = false;
+    return seq->n_drafts;
+}
+
+bool sequence_bears_delay(struct sequence *seq) {
+    return seq->speculates && drafter_bear(&seq->drafter);
 }
 
 bool sequence_worth_waiting(struct sequence *seq, struct sequence *other) {
@@ -383,6 +392,7 @@ static void learn_drafts(struct sequence *seq, uint32_t n_taken, uint32_t n_acce
     seq->n_drafts = 0;
     drafter_read(&seq->drafter, seq->tokens, seq->n_tokens);
     seq->may_draft = drafter_is_ready(&seq->drafter, seq->tokens, seq->n_tokens);
+    seq->has_waited |= seq->may_draft && seq->n_sampled > 0;
 }
 
 /* Takes n sampled tokens, the first n - 1 of which were guessed, up to one that ends the sequence.  The

@@ -51,6 +51,7 @@ struct sequence_shared {
     uint32_t max_rows;             /* of a step */
     uint32_t max_long_rows;        /* of a layer-major prompt */
     struct recent_answers *recent; /* NULL: no request sees what another one was answered */
+    struct draft_fund *fund;       /* for guesses; NULL: the backend does not run ahead */
 };
 
 struct event_list;
@@ -83,7 +84,8 @@ struct sequence {
     uint32_t draw_row;   /* sample row of the newest such token */
     uint32_t n_drafts;   /* guesses with rows in the step that is planned or in flight */
     bool speculates;
-    bool may_draft;         /* the newest known token lets it guess, so it should not run ahead */
+    bool may_draft;         /* the newest known token lets it guess, so it should not run ahead, */
+    bool has_waited;        /* and for its next one did not */
     struct drafter drafter; /* if it speculates */
     struct speculation_usage speculation; /* what came of it so far */
     uint32_t n_cached; /* tokens found in the prefix cache at the first admission */
@@ -133,6 +135,9 @@ bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
  * generated token's, and reserves pages for them.  Returns their number: that many rows more.
  * n_running: the sequences that share the step. */
 uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running);
+/* Tells whether the sequence, which has a row in a step with guesses of others alone, can bear the
+ * delay: its own guesses have gained more, and pay for it. */
+bool sequence_bears_delay(struct sequence *seq);
 /* Tells whether `other` is computing a prompt whose next block this one needs, too, so that waiting
  * for it saves work. */
 bool sequence_worth_waiting(struct sequence *seq, struct sequence *other);

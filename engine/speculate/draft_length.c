@@ -1,4 +1,6 @@
-/* draft_length.c - see draft_length.h. */
+/* draft_length.c - see draft_length.h.
+ *
+ * Thread: engine (init: any).  Memory: none. */
 #include "engine/speculate/draft_length.h"
 
 #include "engine/base/sizes.h"
@@ -8,37 +10,25 @@ enum { STEP = 64, PER_TOKEN = 1, CREDIT_FIRST = STEP, CREDIT_MAX = 4 * STEP };
 enum { PRICE_MAX = STEP, PRICE_EACH = STEP / 8 };
 enum { LIMIT_FIRST = 4, DOUBT_FIRST = 2, DOUBT_MAX = 16, DOUBT_LASTS = 64 };
 
-/* The guesses for which there must be credit where a step's first one costs whole steps: a single right
- * one would not pay for the next. */
-enum { AHEAD_LIMIT = 4 };
-
-void draft_length_init(struct draft_length *length, bool runs_ahead) {
-    *length = (struct draft_length){.runs_ahead = runs_ahead,
-                                    .credit = runs_ahead ? 2 * CREDIT_FIRST : CREDIT_FIRST,
-                                    .limit = LIMIT_FIRST};
-    draft_length_share(length, 1);
+void draft_length_init(struct draft_length *length, struct draft_fund *fund) {
+    *length = (struct draft_length){
+        .fund = fund, .n_running = 1, .credit = CREDIT_FIRST, .limit = LIMIT_FIRST};
 }
 
 void draft_length_share(struct draft_length *length, uint32_t n_running) {
-    length->price = min_u32(n_running, PRICE_MAX / PRICE_EACH) * PRICE_EACH;
-    length->first = length->runs_ahead ? n_running * STEP : length->price;
+    length->n_running = n_running;
 }
 
-/* Returns the price of n guesses in one step. */
-static uint32_t price_of(const struct draft_length *length, uint32_t n) {
-    return n == 0 ? 0 : length->first + (n - 1) * length->price;
-}
-
-/* Returns how many guesses the credit pays for. */
-static uint32_t affordable(const struct draft_length *length) {
-    if (length->credit < price_of(length, length->runs_ahead ? AHEAD_LIMIT : 1)) return 0;
-    return 1 + (length->credit - length->first) / length->price;
+/* Returns the price of one guess. */
+static uint32_t price_each(const struct draft_length *length) {
+    return min_u32(length->n_running, PRICE_MAX / PRICE_EACH) * PRICE_EACH;
 }
 
 uint32_t draft_length_most(const struct draft_length *length, uint32_t n_matched) {
-    const uint32_t little = length->runs_ahead ? 2 * STEP : STEP;
-    if (length->credit < little && n_matched < length->doubt) return 0;
-    return min_u32(min_u32(length->limit, n_matched), affordable(length));
+    if (length->fund)
+        return draft_account_most(&length->account, length->fund, length->n_running, n_matched);
+    if (length->credit < STEP && n_matched < length->doubt) return 0;
+    return min_u32(min_u32(length->limit, n_matched), length->credit / price_each(length));
 }
 
 /* Doubles the length that matches must have if no guess was right, and forgets it if one was.  It
@@ -58,13 +48,22 @@ static void learn_doubt(struct draft_length *length, uint32_t n_tokens, uint32_t
 
 void draft_length_learn(struct draft_length *length, uint32_t n_tokens, uint32_t n_drafted,
                         uint32_t n_accepted) {
-    const uint32_t spent = price_of(length, n_drafted),
-                   earned = n_tokens * PER_TOKEN + n_accepted * STEP;
-    length->credit += earned;
-    length->credit -= min_u32(length->credit, spent);
+    if (length->fund) {
+        draft_account_learn(&length->account, length->fund, length->n_running, n_tokens, n_drafted,
+                            n_accepted);
+        return;
+    }
+    length->credit += n_tokens * PER_TOKEN + n_accepted * STEP;
+    length->credit -= min_u32(length->credit, n_drafted * price_each(length));
     length->credit = min_u32(length->credit, CREDIT_MAX);
     learn_doubt(length, n_tokens, n_drafted, n_accepted);
-    if (n_drafted == 0) return;
-    length->limit = min_u32(2 * n_accepted + 1, DRAFT_MAX);
-    if (length->runs_ahead) length->limit = max_u32(length->limit, AHEAD_LIMIT);
+    if (n_drafted > 0) length->limit = min_u32(2 * n_accepted + 1, DRAFT_MAX);
+}
+
+void draft_length_waited(struct draft_length *length) {
+    if (length->fund) draft_account_waited(&length->account, length->fund, length->n_running);
+}
+
+bool draft_length_bear(struct draft_length *length) {
+    return draft_account_bear(&length->account, length->fund, length->n_running);
 }

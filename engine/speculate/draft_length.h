@@ -7,11 +7,6 @@
  *   price     = 1 / 8 for each running sequence, up to 1
  *   guesses  <= credit / price, and at most one more than twice as many as were right the last time
  *
- * A backend that runs ahead must end a step before the next one can have guesses, and computes that
- * one by the kernels of prompts, without a graph: on an H100 it takes twice the time of another step
- * of a model of 31 million parameters, for all that run.  There the first guess of a step costs a
- * whole step of each running sequence, and a step has credit for four guesses or none.
- *
  * One sequence alone leaves most of the machine idle: a row more costs little.  Where many run, a row
  * costs what it may save.
  *
@@ -22,32 +17,39 @@
  * a step left: that is spent on matches that are more than chance.  One that was of use ends that, and
  * time does slowly.
  *
- * Thread: engine.  Memory: embedded. */
+ * Where the backend runs ahead a step with guesses has another price, and draft_fund.h decides.
+ *
+ * Thread: engine (init: any).  Memory: embedded. */
 #ifndef ENGINE_SPECULATE_DRAFT_LENGTH_H
 #define ENGINE_SPECULATE_DRAFT_LENGTH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DRAFT_MAX = 16 };
+#include "engine/speculate/draft_fund.h"
 
 struct draft_length {
-    bool runs_ahead; /* the backend does */
-    uint32_t credit; /* in 1 / 64 of a step; */
-    uint32_t first;  /* as well: the price of a step's first guess */
-    uint32_t price;  /* as well: of each other one */
-    uint32_t limit;  /* by the last guesses */
-    uint32_t doubt;  /* matches must be as long, where there is little credit */
-    uint32_t n_idle; /* tokens since it was raised or lowered */
+    struct draft_fund *fund;      /* NULL: the backend does not run ahead */
+    struct draft_account account; /* with the fund */
+    uint32_t n_running;           /* sequences that share the step */
+    uint32_t credit;              /* in 1 / 64 of a step */
+    uint32_t limit;               /* by the last guesses */
+    uint32_t doubt;               /* matches must be as long, where there is little credit */
+    uint32_t n_idle;              /* tokens since it was raised or lowered */
 };
 
-void draft_length_init(struct draft_length *length, bool runs_ahead);
-/* Sets the price of guesses in a step of so many running sequences. */
+/* Opens an account.  The fund is borrowed; NULL: the backend does not run ahead. */
+void draft_length_init(struct draft_length *length, struct draft_fund *fund);
+/* Sets the price of guesses to that in a step of so many running sequences. */
 void draft_length_share(struct draft_length *length, uint32_t n_running);
 /* Returns how many tokens may be guessed from a match of n_matched tokens. */
 uint32_t draft_length_most(const struct draft_length *length, uint32_t n_matched);
 /* Notes that a step has given n_tokens tokens: of its n_drafted guesses n_accepted were right. */
 void draft_length_learn(struct draft_length *length, uint32_t n_tokens, uint32_t n_drafted,
                         uint32_t n_accepted);
+/* Notes that the sequence has waited for its newest token, behind which nothing was guessed. */
+void draft_length_waited(struct draft_length *length);
+/* Tells whether the account, which must have a fund, has paid for the delay by others' guesses. */
+bool draft_length_bear(struct draft_length *length);
 
 #endif

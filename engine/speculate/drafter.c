@@ -6,9 +6,9 @@
 #include "engine/base/sizes.h"
 
 int drafter_init(struct drafter *drafter, uint32_t n_most, const struct recent_answers *recent,
-                 uint64_t scope, bool runs_ahead) {
+                 uint64_t scope, struct draft_fund *fund) {
     *drafter = (struct drafter){.recent = recent, .scope = scope};
-    draft_length_init(&drafter->length, runs_ahead);
+    draft_length_init(&drafter->length, fund);
     return suffix_index_init(&drafter->index, n_most);
 }
 
@@ -75,4 +75,12 @@ void drafter_share(struct drafter *drafter, uint32_t n_running) {
 void drafter_learn(struct drafter *drafter, uint32_t n_tokens, uint32_t n_drafted,
                    uint32_t n_accepted) {
     draft_length_learn(&drafter->length, n_tokens, n_drafted, n_accepted);
+}
+
+void drafter_waited(struct drafter *drafter) {
+    draft_length_waited(&drafter->length);
+}
+
+bool drafter_bear(struct drafter *drafter) {
+    return draft_length_bear(&drafter->length);
 }

@@ -44,9 +44,10 @@ struct drafter {
 };
 
 /* Makes a drafter of a text of up to n_most tokens, which sees the recent answers of one scope; NULL:
- * it sees none.  runs_ahead: as the backend does.  ERR_NOMEM; a failed init needs no fini. */
+ * it sees none.  fund: the engine's; NULL: the backend does not run ahead.  Both are borrowed.
+ * ERR_NOMEM; a failed init needs no fini. */
 int drafter_init(struct drafter *drafter, uint32_t n_most, const struct recent_answers *recent,
-                 uint64_t scope, bool runs_ahead);
+                 uint64_t scope, struct draft_fund *fund);
 void drafter_fini(struct drafter *drafter); /* a zeroed struct is allowed */
 
 /* Reads on in the text, which has n_tokens tokens. */
@@ -61,5 +62,10 @@ void drafter_share(struct drafter *drafter, uint32_t n_running);
 /* Notes that a step has given n_tokens tokens: of its n_drafted guesses n_accepted were right. */
 void drafter_learn(struct drafter *drafter, uint32_t n_tokens, uint32_t n_drafted,
                    uint32_t n_accepted);
+/* Notes that the sequence has waited for its newest token, and nothing was guessed then. */
+void drafter_waited(struct drafter *drafter);
+/* Pays for the delay by others' guesses, if the sequence has gained enough by its own.  There must be
+ * a fund. */
+bool drafter_bear(struct drafter *drafter);
 
 #endif

@@ -311,7 +311,7 @@ def main():
     parser.add_argument("--control", type=float, default=1.1, help="temperature of the control")
     parser.add_argument("--least-p", type=float, default=1e-3)
     parser.add_argument("--streams", type=int, default=4, help="requests at once, of greedy ones; a backend "
-                        "that runs ahead guesses nothing where three sequences run")
+                        "that runs ahead guesses less beside other sequences")
     parser.add_argument("--choices", type=int, default=4, help="of a sampled request, which run at once")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -247,6 +247,62 @@ static void a_recent_answer_is_found_where_it_may_be(void **state) {
     }
 }
 
+/* Steps of a millisecond, whatever is in them. */
+static void run_timed(struct fixture *f, struct engine_request *r, uint64_t id) {
+    fixture_submit(f, r, id);
+    for (uint32_t n = 1; scheduler_n_live(f->scheduler) + f->n_inflight > 0; n++) {
+        clock_s += 1e-3;
+        fixture_step(f, n);
+    }
+}
+
+static void what_guesses_cost_is_learned_from_steps_that_only_generate(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client c[2] = {0};
+    const struct guess_price *price = &f.fund.price;
+    fixture_init(&f, 60, 64, 4);
+    f.fund = draft_fund_make();
+    struct engine_request r = alphabet_request(&c[0], 300, 1); /* steps of a prompt */
+    run_timed(&f, &r, 1);
+    assert_int_equal(price->n_plain[0], 0);
+    r = alphabet_request(&c[1], 60, 700);
+    r.params.ignore_eos = true;
+    run_timed(&f, &r, 2);
+    assert_true((price->n_plain[0] > 0) == run_ahead);
+    assert_true((price->n_guessing[0] > 0) == run_ahead);
+    assert_true((guess_price_delay(price, 1) < GUESS_PRICE_FIRST) == run_ahead);
+    for (int i = 0; i < 2; i++) client_check(&c[i]);
+    fixture_fini(&f);
+}
+
+/* Short answers, some of which leave the alphabet behind a token that was waited for.  The fund falls in
+ * a step in which no guess was wrong. */
+static void a_wait_that_comes_to_nothing_is_paid(void **state) {
+    (void)state;
+    struct fixture f;
+    bool has_paid = false;
+    fixture_init(&f, 60, 64, 4);
+    for (uint32_t i = 0; i < 60; i++) {
+        struct client c = {0};
+        struct engine_request r = alphabet_request(&c, 60 + i, 6);
+        r.params.ignore_eos = true;
+        fixture_submit(&f, &r, i + 1);
+        for (uint32_t n = 1; scheduler_n_live(f.scheduler) + f.n_inflight > 0; n++) {
+            struct engine_stats before, after;
+            const int32_t credit = f.fund.credit;
+            scheduler_stats(f.scheduler, &before);
+            fixture_step(&f, n);
+            scheduler_stats(f.scheduler, &after);
+            has_paid |=
+                f.fund.credit < credit && after.speculation.n_drafts == before.speculation.n_drafts;
+        }
+        client_check(&c);
+    }
+    assert_true(has_paid == run_ahead);
+    fixture_fini(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_that_repeats_itself_takes_fewer_steps),
@@ -254,6 +310,8 @@ int main(void) {
         cmocka_unit_test(what_is_computed_behind_a_wrong_guess_fails_nothing),
         cmocka_unit_test(guesses_take_no_row_from_other_sequences),
         cmocka_unit_test(a_recent_answer_is_found_where_it_may_be),
+        cmocka_unit_test(what_guesses_cost_is_learned_from_steps_that_only_generate),
+        cmocka_unit_test(a_wait_that_comes_to_nothing_is_paid),
         cmocka_unit_test(random_requests_give_what_they_give_alone),
     };
     repeats = true;
