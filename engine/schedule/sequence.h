@@ -84,8 +84,8 @@ struct sequence {
     uint32_t draw_row;   /* sample row of the newest such token */
     uint32_t n_drafts;   /* guesses with rows in the step that is planned or in flight */
     bool speculates;
-    bool may_draft;         /* the newest known token lets it guess, so it should not run ahead, */
-    bool has_waited;        /* and for its next one did not */
+    bool may_draft;         /* the newest known token lets it guess, so it should not run ahead */
+    bool has_waited;        /* it has not run ahead because of that, and has not guessed since */
     struct drafter drafter; /* if it speculates */
     struct speculation_usage speculation; /* what came of it so far */
     uint32_t n_cached; /* tokens found in the prefix cache at the first admission */

@@ -1,4 +1,5 @@
 """Everything but completions: models, health, version, the tokenizer, request ids, the API key."""
+import contextlib
 import json
 import re
 import subprocess
@@ -6,10 +7,21 @@ import subprocess
 import pytest
 
 from raw import RawConnection
-from server import BINARY, MODEL, Server
+from server import BINARY, DEVICE, MODEL, Server
 
 OPEN_ROUTES = ["/health", "/live", "/ready"]
 KEY_ROUTES = ["/v1/models", "/version", "/tokenizer_info"]
+
+
+def test_a_start_that_fails_is_never_ready(tmp_path, small_model):
+    """This one fails behind the loading of the model: connections are answered until they are closed."""
+    for _ in range(40 if DEVICE == "cpu" else 5):
+        server = Server(tmp_path, "--batch-invariant", "true", "--speculation", "suffix",
+                        model=small_model, wait=False)
+        while server.process.poll() is None:
+            with contextlib.suppress(OSError):
+                assert server.get("/ready", timeout=1).status == 503, server.log
+        assert server.process.returncode == 1, server.log
 
 
 def test_models(server):
