@@ -74,7 +74,7 @@ struct engine {
     struct engine_disk disk;
     struct kv_space space;
     struct sequence_shared shared;
-    struct draft_fund fund; /* if the backend runs ahead */
+    struct draft_fund fund; /* of shared, if the backend runs ahead */
     struct admission admission;
 
     struct mailbox commands, events;
@@ -373,6 +373,10 @@ static int create_host_pool(struct engine *e, struct error *err) {
     return code;
 }
 
+static struct draft_fund *fund_of(struct engine *e) {
+    return e->config.backend->runs_ahead ? &e->fund : NULL;
+}
+
 /* Creates the scheduler.  Work is in multiply-adds of a layer: of its matrices for every row, and
  * of two products of its heads for every row and slot. */
 static int create_scheduler(struct engine *e, struct error *err) {
@@ -390,8 +394,7 @@ static int create_scheduler(struct engine *e, struct error *err) {
         .enter_work = dim * (q_dim + 2 * kv_dim),
         .pair_work = 2 * q_dim,
         .now_s = clock_seconds,
-        .fund = e->config.backend->runs_ahead ? &e->fund : NULL};
-    e->fund = draft_fund_make();
+        .fund = fund_of(e)};
     return scheduler_create(&e->scheduler, &config, err);
 }
 
@@ -499,6 +502,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     stats_board_init(&e->stats);
     pthread_mutex_init(&e->failure_lock, NULL);
     pthread_mutex_init(&e->spare_lock, NULL);
+    e->fund = draft_fund_make();
     atomic_init(&e->next_id, 1);
     atomic_init(&e->healthy, true);
     atomic_init(&e->saves, true);
@@ -517,7 +521,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .n_vocab = e->model->config.n_vocab,
                                          .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows,
-                                         .fund = config->backend->runs_ahead ? &e->fund : NULL};
+                                         .fund = fund_of(e)};
     if ((code = describe_prefill(e, err))) goto fail;
     if ((code = create_recent_answers(e, err))) goto fail;
     e->admission = (struct admission){.model = e->info.model,

@@ -84,7 +84,8 @@ static void transport_closed(void *ctx) {
 static void close_all(struct serve *s) {
     if (s->closing) return;
     s->closing = true;
-    s->server.stopped = true;
+    /* Connections are answered until they are closed, also where a start fails behind the model. */
+    s->server.draining = s->server.stopped = true;
     if (s->server.engine) {
         engine_stop(s->server.engine);
         completions_take_events(&s->server);

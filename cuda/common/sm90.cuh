@@ -315,8 +315,8 @@ static __device__ __forceinline__ void wgmma_register_a(float (&d)[32], const ui
 
 /* Starts d[64 x 128] = (add ? d : 0) + A B^T; A [64 x 16] is in registers, B [128 x 16] K-major in
  * shared memory. */
-static __device__ __forceinline__ void wgmma_register_a(float (&d)[64], const uint32_t *a,
-                                                        uint64_t b, int add) {
+static __device__ __forceinline__ void wgmma_register_a_k_major(float (&d)[64], const uint32_t *a,
+                                                                uint64_t b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SM90_LIST64 "}, "
                  "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"

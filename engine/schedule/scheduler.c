@@ -532,16 +532,16 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     return over;
 }
 
-/* Tells whether a sequence of the batch only loses by the guesses of others.  Those that gain by their
- * own pay. */
-static bool has_bystanders(const struct batch *batch) {
-    bool any = false;
+/* Lets the sequences that guessed nothing pay for their delay by the guesses of others.  Returns whether
+ * one of them has not gained enough by its own ones for that. */
+static bool charge_bystanders(const struct batch *batch) {
+    bool any_lost = false;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         struct sequence *seq = batch->entries[i].seq;
         if (seq->over || seq->n_drafts > 0) continue;
-        if (!sequence_bears_delay(seq)) any = true;
+        if (!sequence_bears_delay(seq)) any_lost = true;
     }
-    return any;
+    return any_lost;
 }
 
 /* Learns what guesses cost from a step that took `seconds`, and notes whether others were delayed. */
@@ -551,7 +551,7 @@ static void measure_guesses(struct scheduler *s, const struct batch *batch, doub
     if (batch->n_drafting > 0 || batch->is_ahead)
         guess_price_measure(&s->fund->price, n_seqs, batch->n_drafting, seconds);
     if (batch->n_drafting == 0) draft_fund_plain(s->fund);
-    else draft_fund_delay(s->fund, n_seqs, has_bystanders(batch));
+    else draft_fund_delay(s->fund, n_seqs, charge_bystanders(batch));
 }
 
 /* Returns how many rows the batch has completed: those of a layer-major prompt with its last

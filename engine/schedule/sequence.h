@@ -135,8 +135,8 @@ bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
  * generated token's, and reserves pages for them.  Returns their number: that many rows more.
  * n_running: the sequences that share the step. */
 uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running);
-/* Tells whether the sequence, which has a row in a step with guesses of others alone, can bear the
- * delay: its own guesses have gained more, and pay for it. */
+/* Lets a sequence that has a row in a step with guesses of others alone pay for the delay.  Returns
+ * whether its own guesses have gained enough for that. */
 bool sequence_bears_delay(struct sequence *seq);
 /* Tells whether `other` is computing a prompt whose next block this one needs, too, so that waiting
  * for it saves work. */

@@ -8,13 +8,13 @@
 /* All in 1 / 128 of a step. */
 enum { STEP = GUESS_PRICE_STEP, HALF_PER_TOKEN = STEP / 128, CREDIT_MAX = 4 * STEP };
 
-/* As much as a step with guesses can save: nothing dearer pays. */
+/* The fund holds at most what a step with guesses can save; no price above that pays. */
 enum { FUND_MAX = DRAFT_MAX * STEP };
 
 /* The tokens for which an answer must have followed a match, for each step of the price and of debt. */
 enum { FOLLOWED_EACH = 3 };
 
-/* What those that only lose by guesses may lose: a 128th of all steps, and one and a half at once. */
+/* Sequences that only lose by guesses may lose a 128th of all steps, and one and a half at once. */
 enum { PATIENCE_EACH = STEP / 128, PATIENCE_MAX = 3 * STEP / 2 };
 
 /* Beside more sequences than one, guesses may delay a step by a quarter of its time at most. */

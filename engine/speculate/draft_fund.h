@@ -39,7 +39,7 @@
 
 enum { DRAFT_MAX = 16 /* guesses of a sequence in a step */ };
 
-/* What the accounts of an engine share. */
+/* The state that the accounts of an engine share. */
 struct draft_fund {
     struct guess_price price;
     int32_t credit;   /* in 1 / 128 of a step; below 0 if a price has risen */

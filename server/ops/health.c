@@ -61,8 +61,7 @@ void health_health(struct server *server, struct http_exchange *exchange) {
 }
 
 void health_ready(struct server *server, struct http_exchange *exchange) {
-    /* A start may fail behind the loading of the model: then connections are still answered. */
-    if (server->draining || server->stopped) {
+    if (server->draining) {
         reply_unavailable(server, exchange, "shutting_down", "the server is shutting down");
     } else {
         health_health(server, exchange);

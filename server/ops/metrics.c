@@ -464,7 +464,7 @@ static void write_process(const struct metrics_text *text, const struct server *
           {NULL},
           GAUGE,
           "1: the server takes requests; 0: its model is being loaded, or it shuts down."},
-         server->engine && !server->draining && !server->stopped},
+         server->engine && !server->draining},
         {{"quire_spans_lost_total",
           {NULL},
           COUNTER,

@@ -48,7 +48,7 @@ static void a_match_is_tried_once_the_answer_has_followed_it(void **state) {
     assert_int_equal(draft_length_most(&length, 7), 0);
     assert_int_equal(draft_length_most(&length, 8), 8);
     assert_int_equal(draft_length_most(&length, 64), DRAFT_MAX);
-    /* What costs little is tried earlier. */
+    /* A guess that costs little is tried earlier. */
     fund = fund_of(1.1, 1);
     length = account(&fund, 1);
     for (n = 0; draft_length_most(&length, 64) == 0; n++) draft_length_learn(&length, 1, 0, 0);

@@ -43,7 +43,7 @@ static void a_quotation_is_followed_to_its_end(void **state) {
     const uint32_t n_steps = answer_all(&d, text, N / 2 + 4, answer, N, &n_guessed);
     assert_true(n_steps < (N / 2) / 14);
     drafter_fini(&d);
-    /* Where a step with guesses costs more, too, behind the tokens that show what is followed. */
+    /* It is also where a step with guesses costs more, behind the tokens that show it to be one. */
     struct draft_fund fund = draft_fund_make();
     assert_int_equal(drafter_init(&d, N, NULL, 0, &fund), 0);
     assert_true(answer_all(&d, text, N / 2 + 4, answer, N, &n_guessed) < n_steps + 6);
@@ -69,7 +69,7 @@ static void where_no_guess_is_right_few_are_made(void **state) {
     n_steps = answer_all(&d, text, 400, answer, N, &n_guessed);
     assert_true(n_guessed > 0 && n_guessed <= 1 + (N - 400) / 64);
     drafter_fini(&d);
-    /* Where a step with guesses takes three others, three tokens are no evidence. */
+    /* Three tokens are no evidence where a step with guesses takes as long as three others. */
     struct draft_fund fund = draft_fund_make();
     for (int i = 0; i < 20; i++) guess_price_measure(&fund.price, 1, 0, 1);
     for (int i = 0; i < 20; i++) guess_price_measure(&fund.price, 1, 1, 3);

@@ -336,7 +336,7 @@ static __device__ __forceinline__ void issue_scores(float (&s)[64], const uint32
 #pragma unroll
     for (int d = 0; d < D; d += 16) {
         const int at = d / COLUMN * COLUMN_BYTES + d % COLUMN * 2;
-        wgmma_register_a(s, q + d / 4, wgmma_advance(k, at), d > 0);
+        wgmma_register_a_k_major(s, q + d / 4, wgmma_advance(k, at), d > 0);
     }
     wgmma_commit();
 }
