@@ -368,7 +368,9 @@ enum { SKINNY_MAX_ROWS = 16 };
 cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch);
 /* Says whether this device runs launch_stream(), and makes it ready. */
 bool open_stream(void);
-/* Computes what launch_skinny() does, the same bits, at more of the memory's rate. */
+/* Computes what launch_skinny() does at more of the memory's rate.  A norm has at most
+ * STREAM_MAX_NORM columns. */
+enum { STREAM_MAX_NORM = 8192 };
 cudaError_t launch_stream(const struct skinny_params *p, struct launch launch);
 /* Makes launch_wide() ready, and returns wide_room.n_clusters. */
 uint32_t open_wide(uint32_t n_multiprocessors);

@@ -236,7 +236,8 @@ static bool fits_one_launch(const struct cuda_backend *cuda, const struct linear
     const struct weight *norm = args->norm ? args->norm->weight : NULL;
     return !cuda->batch_invariant && args->n_rows <= SKINNY_MAX_ROWS &&
            !wide_fits(cuda, args, false) && skinny_fits(args, 0, args->n_parts) &&
-           (!norm || (norm->dtype == DTYPE_BF16 && aligned(norm->data, BLAS_ALIGN)));
+           (!norm || (norm->dtype == DTYPE_BF16 && aligned(norm->data, BLAS_ALIGN) &&
+                      (!cuda->streams || args->n_in <= STREAM_MAX_NORM)));
 }
 
 static bool blas_fits(const struct linear_args *args, const struct linear_part *part) {
