@@ -15,18 +15,17 @@
  * before they wait for this kernel, because weights never change.
  *
  * At most IN_FLIGHT stages are on their way, however many are free.  Whatever else a block asks for,
- * x before all, comes behind them, and an H200 reads slower if it is asked for more at once: a step's
- * products of one row take 3,526 us with two stages on their way, 3,900 to 4,010 with three to five,
- * 3,810 with six (3,478 with the rest of this file; the H100 4,908, 4,920, 4,965).
+ * x before all, comes behind them, and an H200 reads slower if it is asked for more at once
+ * (docs/benchmarks/gpu.md, "Two stages on the way").
  *
- * Blocks begin their tiles at different columns: all at the same one takes an H200 1.4 to 2.2 % longer,
- * an H100 0.2 to 0.5 %.
+ * Blocks begin their tiles at different columns: if all begin at the same, an H200 takes 1.4 to 2.2 %
+ * longer, an H100 0.2 to 0.5 %.
  *
- * The copy engine takes a copy of a row at a time, of 2 KB: with 1 KB it was what an H200 waited for,
- * and with the same bytes on their way an H100 takes 2 % longer.
+ * The copy engine takes a copy of a row at a time, of 2 KB.  With copies of 1 KB an H200 waited for
+ * it.
  *
  * With Llama-3-8B's weights, of the rate of plain reads with 1, 4, 8 and 16 rows: 1.00, 0.99, 0.98 and
- * 0.90 on an H100; 0.95, 0.94, 0.92 on an H200, where linear_wide.cu has 16.  The kernel of
+ * 0.92 on an H100; 0.95, 0.94, 0.92 on an H200, where linear_wide.cu has 16.  The kernel of
  * linear_kernels.cu has 0.86, 0.84, 0.82 and 0.71 there.
  *
  * Shared: a ring of stages, two plans, the norm's weights.
@@ -52,9 +51,9 @@ template <int N_MMA_> struct stream_shape {
 
 template <class S> struct stream_memory {
     char stages[S::N_STAGES][STAGE_BYTES];
-    bf16 norm[STREAM_MAX_NORM];
     struct plan<S::N_MMA> plans[2];
     uint64_t full[S::N_STAGES], empty[S::N_STAGES], norm_full;
+    alignas(16) bf16 norm[STREAM_MAX_NORM]; /* a launch has as much of it as it needs */
 };
 
 /* Returns row `row` (0 .. 15) of a tile. */
@@ -270,8 +269,10 @@ template <class S>
 static cudaError_t launch_shape(const struct skinny_params *p, struct launch launch) {
     const uint32_t n_tiles = count_tiles(p), n_blocks = launch.n_multiprocessors;
     const auto kernel = p->norm_weight ? stream_kernel<S, true> : stream_kernel<S, false>;
-    return launch_kernel(launch, kernel, n_tiles < n_blocks ? n_tiles : n_blocks, THREADS,
-                         sizeof(struct stream_memory<S>), *p, n_tiles);
+    const size_t n_norm = p->norm_weight ? p->n_in : 0,
+                 bytes = offsetof(struct stream_memory<S>, norm) + n_norm * sizeof(bf16);
+    return launch_kernel(launch, kernel, n_tiles < n_blocks ? n_tiles : n_blocks, THREADS, bytes,
+                         *p, n_tiles);
 }
 
 cudaError_t launch_stream(const struct skinny_params *p, struct launch launch) {
