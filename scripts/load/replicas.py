@@ -232,15 +232,17 @@ async def try_prefixes(fleet, options):
 
 
 async def settle(fleet, streams):
-    """Waits until all streams run; returns how many run on each replica."""
+    """Waits until every stream runs or has its whole answer; returns how many run on each replica.
+
+    A replica with few streams may have answered one while the other is still reading prompts."""
     n, deadline = len(streams), time.monotonic() + 60
     while True:
+        ended = [stream.result() for stream in streams if stream.done()]
         running = [replica.running() for replica in fleet.replicas]
-        if sum(running) == n:
+        if any(sample.error for sample in ended) or time.monotonic() > deadline:
+            raise RuntimeError(f"{running} of {n} streams run; ended: {[one.error for one in ended]}")
+        if len(ended) + sum(running) == n:
             return running
-        if time.monotonic() > deadline or any(stream.done() for stream in streams):
-            ended = [stream.result().error for stream in streams if stream.done()]
-            raise RuntimeError(f"{running} of {n} streams run; ended: {ended}")
         await asyncio.sleep(0.1)
 
 
