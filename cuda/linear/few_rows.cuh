@@ -144,11 +144,6 @@ static __device__ __forceinline__ uint4 load_x(const struct skinny_params &p, ui
                                             k);
 }
 
-static __device__ __forceinline__ uint4 load_norm_weight(const struct skinny_params &p,
-                                                         uint32_t k) {
-    return __ldg(reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.norm_weight) + k));
-}
-
 /* Counts the tiles of all parts. */
 static inline uint32_t count_tiles(const struct skinny_params *p) {
     uint32_t n = 0;

@@ -64,6 +64,11 @@ static __device__ __forceinline__ struct slice load_slice(const struct place *at
     return (struct slice){load_once(at->low + k), load_once(at->high + k)};
 }
 
+static __device__ __forceinline__ uint4 load_norm_weight(const struct skinny_params &p,
+                                                         uint32_t k) {
+    return __ldg(reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.norm_weight) + k));
+}
+
 template <int N_MMA, int N_AHEAD, bool NORM>
 static __global__ void __launch_bounds__(32 * N_WARPS, 2)
     skinny_kernel(const __grid_constant__ struct skinny_params p) {

@@ -141,7 +141,7 @@ template <class S, bool NORM> struct consumer {
 
     /* Multiplies it by the norm's weights. */
     __device__ __forceinline__ void normalise(int place, uint32_t stage, bool is_first) {
-        if (!NORM || stage >= order.n) return;
+        if (stage >= order.n) return;
 #pragma unroll
         for (int i = 0; i < STAGE_SLICES; i++) {
             const uint32_t k = order.column(stage) + column(i);
@@ -181,7 +181,7 @@ static __device__ __forceinline__ void multiply_tile(struct consumer<S, NORM> &c
         for (int place = 0; place < S::HELD_STAGES; place++) {
             const uint32_t stage = done + place;
             if (stage >= c.order.n) break;
-            if (c.reloads()) c.normalise(place, stage, is_first);
+            if (NORM && c.reloads()) c.normalise(place, stage, is_first);
             barrier_wait(&m->full[at.stage], at.parity);
 #pragma unroll
             for (int i = 0; i < STAGE_SLICES; i++)
@@ -214,7 +214,7 @@ static __device__ __forceinline__ void consume(const struct skinny_params &p,
     for (int place = 0; place < S::HELD_STAGES; place++) c.load(place, place);
 #pragma unroll
     for (int place = 0; place < S::HELD_STAGES; place++)
-        if (!c.reloads()) c.normalise(place, place, true);
+        if (NORM && !c.reloads()) c.normalise(place, place, true);
     for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x, turn ^= 1) {
         multiply_tile<S, NORM>(c, m, at, tile == blockIdx.x);
         struct plan<S::N_MMA> *plan = &m->plans[turn];

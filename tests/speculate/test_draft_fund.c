@@ -25,6 +25,10 @@ static struct draft_length account(struct draft_fund *fund, uint32_t n_running) 
     return length;
 }
 
+static void answer_without_guesses(struct draft_length *length, uint32_t n_tokens) {
+    for (uint32_t i = 0; i < n_tokens; i++) draft_length_learn(length, 1, 0, 0);
+}
+
 /* Gives the tokens one by one.  Each has a match of up to n_matched tokens, which the answer has
  * followed since its first one.  No guess is right.  Returns what guesses have cost, in 1 / 128. */
 static uint64_t answer_in_vain(struct draft_length *length, uint32_t n_tokens, uint32_t n_matched) {
@@ -87,7 +91,7 @@ static void where_guesses_are_right_any_match_will_do(void **state) {
     (void)state;
     struct draft_fund fund = fund_of(3.3, 1);
     struct draft_length length = account(&fund, 1);
-    for (uint32_t i = 0; i < 20; i++) draft_length_learn(&length, 1, 0, 0);
+    answer_without_guesses(&length, 20);
     assert_int_equal(draft_length_most(&length, 3), 0);
     draft_length_learn(&length, 17, 16, 16);
     assert_int_equal(draft_length_most(&length, 3), 3);
@@ -102,12 +106,12 @@ static void a_gain_fills_the_fund_for_later_answers(void **state) {
     struct draft_fund fund = fund_of(3.3, 1);
     fund.credit = 0;
     struct draft_length first = account(&fund, 1);
-    for (uint32_t i = 0; i < 30; i++) draft_length_learn(&first, 1, 0, 0);
+    answer_without_guesses(&first, 30);
     assert_int_equal(draft_length_most(&first, 64), 0);
     draft_length_learn(&first, 17, 16, 16);
     assert_true(fund.credit > 8 * STEP);
     struct draft_length second = account(&fund, 1);
-    for (uint32_t i = 0; i < 8; i++) draft_length_learn(&second, 1, 0, 0);
+    answer_without_guesses(&second, 8);
     assert_int_equal(draft_length_most(&second, 64), DRAFT_MAX);
 }
 
@@ -116,9 +120,9 @@ static void an_empty_fund_recovers(void **state) {
     struct draft_fund fund = fund_of(3.3, 1);
     fund.credit = 0;
     struct draft_length other = account(&fund, 1);
-    for (uint32_t i = 0; i < 400; i++) draft_length_learn(&other, 1, 0, 0); /* quotes nothing */
+    answer_without_guesses(&other, 400); /* quotes nothing */
     struct draft_length length = account(&fund, 1);
-    for (uint32_t i = 0; i < 8; i++) draft_length_learn(&length, 1, 0, 0);
+    answer_without_guesses(&length, 8);
     assert_int_equal(draft_length_most(&length, 64), DRAFT_MAX);
 }
 
@@ -126,7 +130,7 @@ static void debt_asks_for_a_longer_match(void **state) {
     (void)state;
     struct draft_fund fund = fund_of(3.3, 1);
     struct draft_length length = account(&fund, 1);
-    for (uint32_t i = 0; i < 64; i++) draft_length_learn(&length, 1, 0, 0);
+    answer_without_guesses(&length, 64);
     draft_length_learn(&length, 1, 16, 0);
     assert_int_equal(draft_length_most(&length, 8), 0);
     assert_int_equal(draft_length_most(&length, 20), DRAFT_MAX);
@@ -136,7 +140,7 @@ static void waits_in_vain_are_paid(void **state) {
     (void)state;
     struct draft_fund fund = fund_of(1.5, 2);
     struct draft_length length = account(&fund, 2);
-    for (uint32_t i = 0; i < 7; i++) draft_length_learn(&length, 1, 0, 0);
+    answer_without_guesses(&length, 7);
     assert_int_equal(draft_length_most(&length, 7), 7); /* for two steps */
     const int32_t before = length.account.credit;
     draft_length_waited(&length);
