@@ -117,7 +117,7 @@ static double worst_lse(const struct batch &b, const std::vector<double> &want) 
     CHECK(cudaMemcpy(got.data(), b.device.lse, got.size() * 4, cudaMemcpyDeviceToHost));
     for (size_t i = (size_t)b.n_decode * b.shape.n_heads; i < got.size(); i++) {
         const double off = fabs(got[i] - want[i]);
-        if (!(off <= worst)) worst = off;
+        if (is_worse(off, worst)) worst = off;
     }
     return worst;
 }

@@ -313,7 +313,7 @@ static double worst_head(const struct batch &b, const std::vector<uint16_t> &out
                 difference += e * e, norm += want[i] * want[i];
             }
         const double error = sqrt(difference / norm);
-        if (!(error <= worst)) worst = error, *head = h; /* NaN, too */
+        if (is_worse(error, worst)) worst = error, *head = h;
         if (std::isnan(worst)) return worst;
     }
     return worst;
@@ -339,7 +339,7 @@ static void compare(struct batch b, const struct index &x, const struct expected
     double worst_lse = 0.0;
     for (size_t i = 0; i < n; i++) {
         const double e = fabs(lse[i] - want.lse[i]);
-        if (!(e <= worst_lse)) worst_lse = e;
+        if (is_worse(e, worst_lse)) worst_lse = e;
         if (std::isnan(worst_lse)) break;
     }
     char what[128];

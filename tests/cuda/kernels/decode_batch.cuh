@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/attention/decode/attn_decode.cuh"
+#include "tests/cuda/kernels/worst.h"
 
 #define CHECK(call)                                                                                \
     do {                                                                                           \

@@ -254,7 +254,7 @@ struct rig {
             distance d;
             for (uint32_t i = 0; i < f.c.dim; i++)
                 d.add(from_bits(got[(size_t)row * f.c.dim + i], DTYPE_BF16), expected[i]);
-            if (!(d.relative() <= worst)) worst = d.relative();
+            if (is_worse(d.relative(), worst)) worst = d.relative();
         }
         return worst;
     }
@@ -272,7 +272,7 @@ struct rig {
             for (double score : scores_of_row) sum += exp(score - max);
             const double expected = max / log(2) + log2(sum);
             const double error = fabs(got[row] - expected) / (1 + fabs(expected));
-            if (!(error <= worst)) worst = error;
+            if (is_worse(error, worst)) worst = error;
         }
         return worst;
     }
@@ -291,7 +291,7 @@ struct rig {
             d.norm = n; /* a single score may be next to zero */
             for (uint32_t i = 0; i < n; i++)
                 d.add(item[(size_t)i * group + row % group], expected[i]);
-            if (!(d.relative() <= worst)) worst = d.relative();
+            if (is_worse(d.relative(), worst)) worst = d.relative();
             for (uint32_t i = n; i < score_stride; i++) {
                 uint32_t bits;
                 memcpy(&bits, &item[(size_t)i * group + row % group], 4);

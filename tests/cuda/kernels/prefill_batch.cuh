@@ -18,6 +18,7 @@
 #include "cuda/attention/prefill/attn_prefill.cuh"
 #include "engine/device/dtype.h"
 #include "engine/device/pages.h"
+#include "tests/cuda/kernels/worst.h"
 
 #define CHECK(call) check((call), #call, __LINE__)
 
