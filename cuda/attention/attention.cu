@@ -305,10 +305,8 @@ static uint32_t choose_cluster(const struct attention *a, const struct step *ste
     return most;
 }
 
-/* Says whether decode attention has 8-bit keys of the step to rotate.  Only for these are there two
- * kernels. */
-static bool rotates_codes(const struct attention *a, const struct step *step) {
-    if (a->kv.dtype != DTYPE_FP8) return false;
+/* Says whether decode attention has keys of the step to rotate. */
+static bool rotates_keys(const struct step *step) {
     for (uint32_t i = 0; i < step->n_decode; i++)
         if (step->seqs[i].budget && step->seqs[i].budget->cache_positions) return true;
     return false;
@@ -321,7 +319,7 @@ static void plan_decode(struct attention *a, const struct step *step,
     if (!a->decode_fits || a->max_seqs == 0) return;
     a->shape.n_cluster = choose_cluster(a, step, arrays);
     a->merges = false;
-    a->rotates = rotates_codes(a, step);
+    a->rotates = rotates_keys(step);
     for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
         if (!has_plan(a, step, i)) continue;
         struct attn_plan plan = {};
@@ -526,8 +524,11 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (leaves_attn_stats(args)) p.attn_stats = cuda->attn_stats;
     p.selects = args->selects;
     p.awaited = awaited;
+    p.settled = cuda->overlap && cuda->recording && !awaited;
     p.rotates = a->rotates;
     p.rotations = key_rotations_of(cuda, args);
+    cuda->n_idle =
+        p.n_cluster > 1 ? cuda->n_multiprocessors - min(cuda->n_multiprocessors, p.n_blocks) : 0;
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }
 

@@ -131,6 +131,11 @@ static __device__ __forceinline__ uint8_t fp8_code(float x) {
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }
 
+/* Returns two codes, that of x in the lower byte. */
+static __device__ __forceinline__ uint16_t fp8_codes(float x, float y) {
+    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+}
+
 /* Returns the values of the codes in the lower two bytes, exact in 16 bits of either kind. */
 static __device__ __forceinline__ float2 fp8_values(uint32_t codes) {
     return __half22float2(

@@ -361,11 +361,11 @@ struct head_pairs {
     }
 
     __device__ __forceinline__ void store_codes(uint8_t *x, uint32_t n, float factor) const {
-        __align__(8) uint8_t first[VECTOR], second[VECTOR];
+        __align__(8) uint16_t first[VECTOR / 2], second[VECTOR / 2];
 #pragma unroll
-        for (int j = 0; j < VECTOR; j++) {
-            first[j] = fp8_code(low[j] * factor);
-            second[j] = fp8_code(high[j] * factor);
+        for (int j = 0; j < VECTOR; j += 2) {
+            first[j / 2] = fp8_codes(low[j] * factor, low[j + 1] * factor);
+            second[j / 2] = fp8_codes(high[j] * factor, high[j + 1] * factor);
         }
         *reinterpret_cast<uint2 *>(x) = *reinterpret_cast<const uint2 *>(first);
         *reinterpret_cast<uint2 *>(x + n) = *reinterpret_cast<const uint2 *>(second);

@@ -61,7 +61,9 @@ static int record(struct cuda_backend *cuda, struct graph_entry *r, graph_body b
         cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
                    "recording a step", err);
     if (rc) return rc;
+    cuda->recording = true;
     rc = body(ctx, r->n_rows, err);
+    cuda->recording = false;
     const cudaError_t code = cudaStreamEndCapture(cuda->stream, &graph);
     if (!rc) rc = cuda_check(cuda, code, "recording a step", err);
     if (!rc)

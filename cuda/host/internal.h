@@ -178,6 +178,7 @@ struct cuda_backend {
     bool failed;          /* sticky: the device no longer works */
     bool batch_invariant; /* cuda.h: no choice may depend on the number of rows in a step */
     uint32_t n_multiprocessors, n_copiers;
+    uint32_t n_idle; /* multiprocessors that decode attention leaves to the next product */
     cudaStream_t stream;
 
     struct inflight_step inflight[N_INFLIGHT]; /* step number i uses place i % N_INFLIGHT */
@@ -212,6 +213,8 @@ struct cuda_backend {
      * the count at which the present graphs are valid. */
     uint64_t n_moves, n_reallocs_recorded;
     bool in_graph; /* inside run_graph(): launch_rows may exceed the step's rows */
+    /* A graph is being recorded: its kernels start when all that is before the graph has ended. */
+    bool recording;
 
     struct blas blas;
     void *workspace;

@@ -298,6 +298,7 @@ struct skinny_params {
     float eps;
     bool gated, accumulate, y_f32;
     enum gate_kind kind;
+    uint32_t n_idle; /* launch_stream(): multiprocessors that the kernel before leaves idle */
 };
 
 /* The part of the device that launch_wide() uses. */

@@ -113,6 +113,7 @@ static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan
     const uint32_t width = p.gated ? TILE_OUT / 2 : TILE_OUT, i = thread % TILE_OUT,
                    out = tile * width + i;
     if (i >= width || out >= part->n_out) return;
+#pragma unroll 1
     for (uint32_t row = thread / TILE_OUT; row < p.n_rows; row += N_WARPS * 32 / TILE_OUT) {
         const float scale = NORM ? scale_of(plan, row, p) : 1.0f;
         float x = with_bias(part, out, add_warps(plan, row, i) * scale);
@@ -128,6 +129,7 @@ static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan
 static __device__ __forceinline__ const struct skinny_part *find_part(const struct skinny_params &p,
                                                                       uint32_t *tile) {
     uint32_t i = 0;
+#pragma unroll 1
     for (; i + 1 < p.n_parts && !p.gated; i++) {
         const uint32_t n_tiles = (p.parts[i].n_out + TILE_OUT - 1) / TILE_OUT;
         if (*tile < n_tiles) break;

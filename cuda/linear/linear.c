@@ -274,7 +274,9 @@ static struct skinny_params own_params(const struct linear_args *args, uint32_t 
 
 static int run_own(struct cuda_backend *cuda, const struct linear_args *args, uint32_t first,
                    uint32_t n, product_launcher product, struct error *err) {
-    const struct skinny_params params = own_params(args, first, n);
+    struct skinny_params params = own_params(args, first, n);
+    params.n_idle = cuda->n_idle;
+    cuda->n_idle = 0;
     return cuda_check(cuda, product(&params, launch_of(cuda)), "linear", err);
 }
 

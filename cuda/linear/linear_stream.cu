@@ -22,7 +22,10 @@
  * longer, an H100 0.2 to 0.5 %.
  *
  * The copy engine takes a copy of a row at a time, of 2 KB.  With copies of 1 KB an H200 waited for
- * it.
+ * it.  Copies of 4 and 8 KB are no faster.
+ *
+ * Code is kept short, as a layer's kernels hardly fit the instruction cache together: there is a
+ * kernel for an x that registers hold as a whole, and producers' loops are not unrolled.
  *
  * With Llama-3-8B's weights, of the rate of plain reads with 1, 4, 8 and 16 rows: 1.00, 0.99, 0.98 and
  * 0.92 on an H100; 0.95, 0.94, 0.92 on an H200, where linear_wide.cu has 16.  The kernel of
@@ -65,6 +68,17 @@ static __device__ __forceinline__ const bf16 *tile_row(const struct skinny_param
     return weight_row(row < half ? part : part + 1, tile * half + row % half, p.n_in);
 }
 
+/* Every block has a tile, and the first n_more blocks share the others. */
+struct block_tiles {
+    uint32_t n_tiles, n_more;
+    __device__ __forceinline__ uint32_t end() const {
+        return blockIdx.x < n_more ? n_tiles : gridDim.x;
+    }
+    __device__ __forceinline__ uint32_t after(uint32_t tile) const {
+        return tile + (tile < gridDim.x ? gridDim.x : n_more);
+    }
+};
+
 /* The order in which a block takes the stages of a tile: all of them, from one of its own on. */
 struct stage_order {
     uint32_t n, first;
@@ -78,7 +92,8 @@ struct stage_order {
 
 template <class S>
 static __device__ __forceinline__ void produce(const struct skinny_params &p,
-                                               struct stream_memory<S> *m, uint32_t n_tiles) {
+                                               struct stream_memory<S> *m,
+                                               struct block_tiles tiles) {
     const uint32_t lane = threadIdx.x;
     const uint64_t policy = pass_through_policy();
     const struct stage_order order(p.n_in);
@@ -89,8 +104,10 @@ static __device__ __forceinline__ void produce(const struct skinny_params &p,
         barrier_arrive_expect(&m->norm_full, p.n_in * sizeof(bf16));
         bulk_load(m->norm, p.norm_weight, p.n_in * sizeof(bf16), &m->norm_full, policy);
     }
-    for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+#pragma unroll 1
+    for (uint32_t tile = blockIdx.x; tile < tiles.end(); tile = tiles.after(tile)) {
         const bf16 *row = tile_row(p, tile, lane);
+#pragma unroll 1
         for (uint32_t i = 0; i < order.n; i++, at.advance()) {
             const uint32_t k = order.column(i), bytes = min((uint32_t)STAGE_K, p.n_in - k) * 2;
             if (n_asked++ >= IN_FLIGHT) {
@@ -107,7 +124,7 @@ static __device__ __forceinline__ void produce(const struct skinny_params &p,
 }
 
 /* A consumer: the warp's share of x, and of a tile's sums. */
-template <class S, bool NORM> struct consumer {
+template <class S, bool NORM, bool CAN_RELOAD> struct consumer {
     static constexpr int N_MMA = S::N_MMA;
     const struct skinny_params &p;
     const bf16 *norm;
@@ -121,7 +138,9 @@ template <class S, bool NORM> struct consumer {
           lane(threadIdx.x % 32) {}
 
     /* Says whether the registers hold a part of x only. */
-    __device__ __forceinline__ bool reloads() const { return order.n > S::HELD_STAGES; }
+    __device__ __forceinline__ bool reloads() const {
+        return CAN_RELOAD && order.n > S::HELD_STAGES;
+    }
 
     /* Returns the first of the eight columns of a stage that the thread has in slice i. */
     __device__ __forceinline__ uint32_t column(int i) const {
@@ -170,8 +189,8 @@ template <class S, bool NORM> struct consumer {
 };
 
 /* Multiplies a tile's stages as they arrive. */
-template <class S, bool NORM>
-static __device__ __forceinline__ void multiply_tile(struct consumer<S, NORM> &c,
+template <class S, bool NORM, bool CAN_RELOAD>
+static __device__ __forceinline__ void multiply_tile(struct consumer<S, NORM, CAN_RELOAD> &c,
                                                      struct stream_memory<S> *m,
                                                      ring_place<S::N_STAGES> &at, bool is_first) {
 #pragma unroll
@@ -199,11 +218,12 @@ static __device__ __forceinline__ void multiply_tile(struct consumer<S, NORM> &c
     }
 }
 
-template <class S, bool NORM>
+template <class S, bool NORM, bool CAN_RELOAD>
 static __device__ __forceinline__ void consume(const struct skinny_params &p,
-                                               struct stream_memory<S> *m, uint32_t n_tiles) {
+                                               struct stream_memory<S> *m,
+                                               struct block_tiles tiles) {
     const uint32_t thread = threadIdx.x - 32;
-    struct consumer<S, NORM> c(p, m->norm);
+    struct consumer<S, NORM, CAN_RELOAD> c(p, m->norm);
     ring_place<S::N_STAGES> at = {0, 0};
     uint32_t turn = 0;
 #pragma unroll
@@ -215,8 +235,8 @@ static __device__ __forceinline__ void consume(const struct skinny_params &p,
 #pragma unroll
     for (int place = 0; place < S::HELD_STAGES; place++)
         if (NORM && !c.reloads()) c.normalise(place, place, true);
-    for (uint32_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x, turn ^= 1) {
-        multiply_tile<S, NORM>(c, m, at, tile == blockIdx.x);
+    for (uint32_t tile = blockIdx.x; tile < tiles.end(); tile = tiles.after(tile), turn ^= 1) {
+        multiply_tile<S, NORM, CAN_RELOAD>(c, m, at, tile == blockIdx.x);
         struct plan<S::N_MMA> *plan = &m->plans[turn];
         share_sums<S::N_MMA>(plan, c.warp, c.sums);
         if (NORM) share_squares<S::N_MMA>(plan, c.warp, c.squares);
@@ -229,9 +249,9 @@ static __device__ __forceinline__ void consume(const struct skinny_params &p,
     }
 }
 
-template <class S, bool NORM>
+template <class S, bool NORM, bool CAN_RELOAD>
 static __global__ void __launch_bounds__(THREADS, 1)
-    stream_kernel(const __grid_constant__ struct skinny_params p, uint32_t n_tiles) {
+    stream_kernel(const __grid_constant__ struct skinny_params p, struct block_tiles tiles) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char memory[];
     struct stream_memory<S> *m = reinterpret_cast<struct stream_memory<S> *>(memory);
@@ -245,20 +265,21 @@ static __global__ void __launch_bounds__(THREADS, 1)
         barriers_publish();
     }
     __syncthreads();
-    if (threadIdx.x < 32) produce<S>(p, m, n_tiles);
-    else consume<S, NORM>(p, m, n_tiles);
+    if (threadIdx.x < 32) produce<S>(p, m, tiles);
+    else consume<S, NORM, CAN_RELOAD>(p, m, tiles);
 #endif
 }
 
-template <class S, bool NORM> static bool open_kernel() {
-    const auto kernel = stream_kernel<S, NORM>;
+template <class S, bool NORM, bool CAN_RELOAD> static bool open_kernel() {
+    const auto kernel = stream_kernel<S, NORM, CAN_RELOAD>;
     return runs_sm90_code(kernel) &&
            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 (int)sizeof(struct stream_memory<S>)) == cudaSuccess;
 }
 
 template <class S> static bool open_shape() {
-    return open_kernel<S, false>() && open_kernel<S, true>();
+    return open_kernel<S, false, true>() && open_kernel<S, true, false>() &&
+           open_kernel<S, true, true>();
 }
 
 bool open_stream(void) {
@@ -267,12 +288,17 @@ bool open_stream(void) {
 
 template <class S>
 static cudaError_t launch_shape(const struct skinny_params *p, struct launch launch) {
-    const uint32_t n_tiles = count_tiles(p), n_blocks = launch.n_multiprocessors;
-    const auto kernel = p->norm_weight ? stream_kernel<S, true> : stream_kernel<S, false>;
+    const uint32_t n_tiles = count_tiles(p), n_blocks = min(n_tiles, launch.n_multiprocessors);
+    /* Blocks that find a multiprocessor idle are the first, and have filled their rings when the
+     * others begin: they take one or two tiles more. */
+    const bool skewed = p->n_idle < n_blocks && n_tiles - n_blocks <= 2 * p->n_idle;
+    const struct block_tiles tiles = {n_tiles, skewed ? p->n_idle : n_blocks};
+    const auto norm = p->n_in > S::HELD_STAGES * STAGE_K ? stream_kernel<S, true, true>
+                                                         : stream_kernel<S, true, false>,
+               kernel = p->norm_weight ? norm : stream_kernel<S, false, true>;
     const size_t n_norm = p->norm_weight ? p->n_in : 0,
                  bytes = offsetof(struct stream_memory<S>, norm) + n_norm * sizeof(bf16);
-    return launch_kernel(launch, kernel, n_tiles < n_blocks ? n_tiles : n_blocks, THREADS, bytes,
-                         *p, n_tiles);
+    return launch_kernel(launch, kernel, n_blocks, THREADS, bytes, *p, tiles);
 }
 
 cudaError_t launch_stream(const struct skinny_params *p, struct launch launch) {

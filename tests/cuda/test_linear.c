@@ -148,6 +148,24 @@ static void products_of_one_part_equal_the_cpu(void **state) {
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_one_part);
 }
 
+/* 256 tiles: blocks on multiprocessors that attention has left idle take two or three, others one. */
+static void products_behind_attention_equal_the_cpu(void **state) {
+    (void)state;
+    struct cuda_backend *cuda = CUDA_BACKEND(gpu);
+    for (uint32_t n_rows = 1; n_rows <= 7; n_rows += 3) {
+        cuda->n_idle = cuda->n_multiprocessors / 2 + 2;
+        check_product(&(struct product){.n_rows = n_rows,
+                                        .n_in = 1032,
+                                        .n_parts = 1,
+                                        .n_out = {4096},
+                                        .dtype = DTYPE_BF16,
+                                        .bias_dtype = DTYPE_BF16,
+                                        .bias = n_rows % 2,
+                                        .accumulate = true});
+        assert_int_equal(cuda->n_idle, 0);
+    }
+}
+
 static void parts_share_a_launch_and_a_row(void **state) {
     (void)state;
     static const struct {
@@ -493,6 +511,7 @@ static void reopen_batch_invariant(void) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_one_part_equal_the_cpu),
+        cmocka_unit_test(products_behind_attention_equal_the_cpu),
         cmocka_unit_test(parts_share_a_launch_and_a_row),
         cmocka_unit_test(fused_products_equal_the_cpu),
         cmocka_unit_test(rows_that_two_kernels_take_equal_the_cpu),

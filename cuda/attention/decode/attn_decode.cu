@@ -44,11 +44,12 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
     cursor_enter<S>(&ahead, p, tile, r.warp);
     cursor_settle<S>(&ahead, p, r.warp, r.lane);
     let_next_start();
+    /* Stage that the next requested unit goes to: the free one. */
+    int next = p.settled ? ask_settled_units<S>(&ahead, p, r) : 0;
+    uint32_t parity = 1;
     wait_for_previous();
     if (tile.begin == tile.end && !in_cluster) return;
 
-    int next = 0; /* stage that the next requested unit goes to: the free one */
-    uint32_t parity = 1;
     for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
     decode_state<S> st;
     load_queries<S>(&st, p, tile, group, r.lane);
@@ -153,7 +154,7 @@ static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream,
                                                                                         resident);
 }
 
-template <typename T, bool ROTATES = true>
+template <typename T, bool ROTATES>
 static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream,
                                residency *resident) {
     switch (p.head_dim) {
@@ -166,19 +167,24 @@ static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream,
     }
 }
 
+/* Of the code for codes, half is what rotates them.  Even where no key needs it, it makes a step of
+ * one sequence 4 % slower: presumably a layer's kernels no longer fit the instruction cache. */
+template <typename T>
+static cudaError_t launch_pages(const attn_decode_params &p, cudaStream_t stream,
+                                residency *resident) {
+    return p.rotates ? launch_type<T, true>(p, stream, resident)
+                     : launch_type<T, false>(p, stream, resident);
+}
+
 static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stream,
                                   residency *resident) {
     if (p.n_kv_heads == 0 || p.n_heads == 0 || p.n_heads % p.n_kv_heads != 0 ||
         p.n_heads / p.n_kv_heads > ATTN_DECODE_MAX_GROUP)
         return cudaErrorInvalidValue;
     switch (p.kv_dtype) {
-    case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, resident);
-    case DTYPE_F16: return launch_type<__half>(p, stream, resident);
-    /* Half of the code is what rotates codes.  Even where no key needs it, it makes a step of one
-     * sequence 4 % slower: presumably a layer's kernels no longer fit the instruction cache. */
-    case DTYPE_FP8:
-        return p.rotates ? launch_type<uint8_t>(p, stream, resident)
-                         : launch_type<uint8_t, false>(p, stream, resident);
+    case DTYPE_BF16: return launch_pages<__nv_bfloat16>(p, stream, resident);
+    case DTYPE_F16: return launch_pages<__half>(p, stream, resident);
+    case DTYPE_FP8: return launch_pages<uint8_t>(p, stream, resident);
     default: return cudaErrorInvalidValue;
     }
 }

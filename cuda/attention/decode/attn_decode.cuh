@@ -49,13 +49,16 @@ struct attn_decode_params {
     struct attn_stats attn_stats;
     bool selects; /* as in attn_args */
     bool awaited; /* right before, the stream waits for another one: do not overlap with that */
-    bool rotates; /* DTYPE_FP8: some sequence's keys may be stored before RoPE */
+    bool rotates; /* some sequence's keys may be stored before RoPE */
     struct key_rotations rotations; /* n_freqs a multiple of 8 */
 
     /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one
      * before ends.  Before they wait for it, they read the plan, the step and the block tables, and
      * prefetch pages into L2.  Those must be complete when the kernel before starts. */
     bool overlap;
+    /* With overlap: kernels that wrote pages had ended before the step began, but for what this
+     * layer appends.  So the first units are read before the wait, too. */
+    bool settled;
 
     /* Filled by attn_decode_map_pool(); without it cp.async reads the pages. */
     bool use_map;

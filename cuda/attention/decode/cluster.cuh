@@ -6,7 +6,7 @@
  *
  * Each block owns an equal share of the outputs.  It sends its own parts of the other shares to
  * their owners' shared memory, and merges what it is sent.  A kernel that merges costs 5 us, the
- * step to it included; this costs about one.
+ * step to it included; this costs one to two, part of them to fetch its instructions.
  *
  * Thread: device code, by whole blocks.  Memory: a cluster_exchange a block. */
 #ifndef CUDA_ATTENTION_DECODE_CLUSTER_CUH
@@ -23,6 +23,8 @@ template <class S, bool BULK = S::BULK> struct cluster_exchange {
 };
 template <class S> struct cluster_exchange<S, false> {};
 
+enum { MERGE_BATCH = 8 }; /* blocks whose parts are read at the same time */
+
 /* Merges output vector i of this block's share, of all blocks' parts. */
 template <class S>
 static __device__ __forceinline__ void merge_parts(const attn_decode_params &p,
@@ -33,13 +35,30 @@ static __device__ __forceinline__ void merge_parts(const attn_decode_params &p,
     const size_t row = (size_t)tile.seq * p.n_heads + tile.kv_head * group + head;
     float max = -INFINITY, sum = 0.0f;
     float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (int b = 0; b < n; b++) max = fmaxf(max, exchange->lse[b * share + i]);
-    if (max == -INFINITY) return; /* the item has no slot */
-    for (int b = 0; b < n; b++) {
-        const float weight = exp2_fast(exchange->lse[b * share + i] - max);
-        sum += weight;
-        add_scaled(&out, exchange->out[b * share + i], weight);
+#pragma unroll 1
+    for (int first = 0; first < n; first += MERGE_BATCH) {
+        float lse[MERGE_BATCH], top = max;
+        float4 x[MERGE_BATCH];
+#pragma unroll
+        for (int b = 0; b < MERGE_BATCH; b++) {
+            const int at = (first + b) * share + i;
+            lse[b] = first + b < n ? exchange->lse[at] : -INFINITY;
+            x[b] = first + b < n ? exchange->out[at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            top = fmaxf(top, lse[b]);
+        }
+        if (top == -INFINITY) continue; /* no slot so far */
+        const float old = exp2_fast(max - top);
+        max = top;
+        sum *= old;
+        out = scaled(out, old);
+#pragma unroll
+        for (int b = 0; b < MERGE_BATCH; b++) {
+            const float weight = exp2_fast(lse[b] - max);
+            sum += weight;
+            add_scaled(&out, x[b], weight);
+        }
     }
+    if (max == -INFINITY) return; /* the item has no slot */
     if (p.attn_stats.lse && d == 0) p.attn_stats.lse[row] = max + log2f(sum);
     store_bf16(static_cast<__nv_bfloat16 *>(p.out) + row * S::D + d, scaled(out, 1.0f / sum));
 }
@@ -54,6 +73,7 @@ static __device__ __forceinline__ void merge_in_cluster(const attn_decode_params
         const int n = (int)p.n_cluster, rank = (int)blockIdx.x % n, n_vectors = group * (S::D / 4),
                   share = (n_vectors + n - 1) / n;
         cluster_wait(); /* all blocks have started */
+#pragma unroll 1
         for (int v = threadIdx.x; v < n_vectors; v += S::N_WARPS * 32) {
             float lse = -INFINITY;
             float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -65,6 +85,7 @@ static __device__ __forceinline__ void merge_in_cluster(const attn_decode_params
         }
         cluster_arrive();
         cluster_wait();
+#pragma unroll 1
         for (int i = threadIdx.x; i < share && rank * share + i < n_vectors; i += S::N_WARPS * 32)
             merge_parts<S>(p, tile, group, rank * share + i, i, share, exchange);
     }

@@ -20,6 +20,7 @@
 
 #include "cuda/attention/decode/attn_decode.cuh"
 #include "cuda/common/sm90.cuh"
+#include "engine/device/evict.h"
 #include "engine/device/pages.h"
 
 /* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group.
@@ -235,6 +236,28 @@ static __device__ __forceinline__ void ask_unit(unit_cursor *c, const attn_decod
         cursor_settle<S>(c, p, r.warp, r.lane);
     }
     if constexpr (!S::BULK) copy_async_commit();
+}
+
+/* Returns the slot that the step appends to a sequence; KV_FREE_SLOT if a kernel of the step decides
+ * which, or fills the pages of a selection. */
+static __device__ __forceinline__ uint32_t appended_slot(const attn_decode_params &p, int seq) {
+    const device_step &step = *p.step;
+    if (step.selects) return KV_FREE_SLOT;
+    return (uint32_t)step.append_slot[(size_t)p.layer * step.n_seqs + seq];
+}
+
+/* Requests a warp's first units, as many as are ahead of the one that is used, as long as nothing can
+ * be writing there.  Returns how many. */
+template <class S>
+static __device__ __forceinline__ int ask_settled_units(unit_cursor *c, const attn_decode_params &p,
+                                                        const unit_ring &r) {
+    for (int n = 0; n < S::N_STAGES - 1; n++) {
+        if (c->slot >= c->tile.end) return n;
+        const uint32_t appended = appended_slot(p, c->tile.seq);
+        if (appended == KV_FREE_SLOT || appended - (uint32_t)c->slot < S::UNIT_SLOTS) return n;
+        ask_unit<S>(c, p, n, r);
+    }
+    return S::N_STAGES - 1;
 }
 
 /* ---- units that are there ---- */

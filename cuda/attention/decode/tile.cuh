@@ -171,6 +171,7 @@ template <class S>
 static __device__ __forceinline__ void store_tile(const attn_decode_params &p,
                                                   const attn_tile &tile, const char *ring,
                                                   const int *free_stage, int group) {
+#pragma unroll 1
     for (int i = threadIdx.x; i < group * (S::D / 4); i += S::N_WARPS * 32) {
         const int head = i / (S::D / 4), d = i % (S::D / 4) * 4;
         float lse;

@@ -4,7 +4,9 @@
  * The seed is printed.  Exit status: 0, 1 (something is wrong), 77 (no device).
  *
  * Thread: its own.  Memory: each case allocates and frees. */
+#include "cuda/common/device.cuh"
 #include "engine/device/dtype.h"
+#include "engine/device/evict.h"
 #include "tests/cuda/kernels/decode_oracle.cuh"
 
 namespace {
@@ -70,6 +72,54 @@ void check_graph_replay(uint32_t split_slots, uint32_t n_cluster) {
     CHECK(cudaGraphExecDestroy(exec));
     CHECK(cudaGraphDestroy(graph));
     CHECK(cudaStreamDestroy(stream));
+}
+
+/* Copies rows of `dim` elements to the pool, long after its successor may have started. */
+__global__ void append_late(uint16_t *pool, const uint16_t *right, const size_t *rows) {
+    let_next_start();
+    const long long begin = clock64(), delay = 200000;
+    while (clock64() - begin < delay) {
+    }
+    const size_t at = rows[blockIdx.x] + threadIdx.x;
+    pool[at] = right[at];
+}
+
+/* What the kernel before appends is seen, though other units are read before it has ended: of each
+ * sequence the last slot or one in the middle, which the step names (is_known) or not. */
+void check_appended(enum dtype dtype, uint32_t dim, uint32_t n_cluster, bool is_known) {
+    const test_case c = {"appended", 16,    2,    dim, dtype,    {1, 17, 300, 4097, 9000}, 132, 0,
+                         RANDOM,     false, true, 0,   n_cluster};
+    if (n_cluster > 1 && g_portable) return;
+    fixture f(c);
+    rig r(f);
+    std::vector<int32_t> slots(2 * r.n_seqs, 0);
+    std::vector<uint16_t> hidden = f.pool;
+    std::vector<size_t> rows;
+    for (uint32_t s = 0; s < r.n_seqs; s++) {
+        const uint32_t n = c.n_slots[s], slot = s % 2 ? n - 1 : n / 2;
+        slots[r.n_seqs + s] = (int32_t)(is_known ? slot : KV_FREE_SLOT);
+        for (uint32_t h = 0; h < 2 * c.n_kv_heads; h++) {
+            rows.push_back((size_t)(f.row(s, slot, h / 2, h % 2) - f.pool.data()));
+            std::fill_n(hidden.begin() + (long)rows.back(), dim, NAN_BITS);
+        }
+    }
+    device_array<uint16_t> right(f.pool.size());
+    device_array<size_t> device_rows(rows.size());
+    r.prepare(c.n_slots);
+    right.upload(f.pool);
+    r.pool.upload(hidden);
+    r.append_slots.upload(slots);
+    device_rows.upload(rows);
+    r.p.settled = true;
+    CHECK(cudaDeviceSynchronize());
+    append_late<<<(uint32_t)rows.size(), dim>>>(r.pool.data, right.data, device_rows.data);
+    CHECK(launch_attn_decode(r.p, 0));
+    CHECK(cudaDeviceSynchronize());
+    char what[96];
+    snprintf(what, sizeof(what), "appended by the kernel before, d%u, cluster %u, slot %s", dim,
+             n_cluster, is_known ? "known" : "unknown");
+    const double worst = r.worst_row(&f);
+    verdict(worst < OUT_LIMIT, what, worst, OUT_LIMIT);
 }
 
 void check_lengths() {
@@ -199,6 +249,12 @@ int main(int argc, char **argv) {
     check_graph_replay(0, 0);
     check_graph_replay(0, 4);
     check_graph_replay(ATTN_FIXED_SPLIT_SLOTS, 0);
+    for (uint32_t n_cluster : {0u, 4u, 8u})
+        for (bool is_known : {true, false}) {
+            check_appended(DTYPE_BF16, 128, n_cluster, is_known);
+            check_appended(DTYPE_F16, 64, n_cluster, is_known);
+        }
+    check_appended(DTYPE_BF16, 80, 0, true); /* no shape of the copy engine's */
     check_clusters(small);
     check_batch_invariance();
     check_logits();

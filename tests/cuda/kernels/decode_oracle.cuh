@@ -183,7 +183,8 @@ struct rig {
     device_plan plan;
     device_array<uint16_t> q, pool, out;
     device_array<device_step> step{1};
-    device_array<int32_t> table; /* two layers; the first is never to be followed */
+    device_array<int32_t> table;        /* two layers; the first is never to be followed */
+    device_array<int32_t> append_slots; /* of both */
     int n_prepared = 0;
     device_array<float> partial_out, partial_lse, scores, lse;
     device_array<device_budget> budgets;
@@ -193,7 +194,7 @@ struct rig {
         : f(f_), n_seqs((uint32_t)f.c.n_slots.size()), group(f.c.n_heads / f.c.n_kv_heads),
           score_stride(longest_of(f.c.n_slots) + SCORE_PAD),
           plan(f.c.shape(), n_seqs, sum_of(f.c.n_slots)), q(f.q.size()), pool(f.pool.size()),
-          out(f.q.size()), table(2 * (f.pages.size() + MAX_PREPARED)),
+          out(f.q.size()), table(2 * (f.pages.size() + MAX_PREPARED)), append_slots(2 * n_seqs),
           partial_out((size_t)plan.room.n_partials * group * f.c.dim),
           partial_lse((size_t)plan.room.n_partials * group),
           scores(f.c.scores ? (size_t)n_seqs * f.c.n_heads * score_stride : 0),
@@ -230,6 +231,7 @@ struct rig {
         device_step header = {};
         header.table = table.data, header.layer_pages = (uint32_t)layer_pages;
         header.budgets = f.c.scores ? budgets.data : nullptr;
+        header.n_seqs = n_seqs, header.append_slot = append_slots.data;
         table.upload(host);
         step.upload({header});
         plan.build(n_slots, table_at);
