@@ -170,7 +170,8 @@ def ask_both(client, options, number, body):
 
 
 def check_answers(client, options):
-    """Whether all answers are the same, and all kinds had right and rejected guesses."""
+    """Whether all answers are the same, all kinds had right guesses, and some had rejected ones.  How many
+    a short run has of these on a GPU is a matter of prices, which are measured."""
     requests, tallies = make_requests(options.requests, options.seed), collections.defaultdict(Tally)
     with concurrent.futures.ThreadPoolExecutor(options.streams) as threads:
         pairs = threads.map(lambda i: ask_both(client, options, i, requests[i][1]), range(len(requests)))
@@ -190,7 +191,8 @@ def check_answers(client, options):
     for kind, tally in tallies.items():
         print(f"{kind},{tally.n_requests},{tally.n_tokens},{tally.n_drafted},{tally.n_accepted},"
               f"{tally.n_turns},{tally.n_different}", flush=True)
-    return all(0 < one.n_accepted < one.n_drafted and one.n_different == 0 for one in tallies.values())
+    return (all(one.n_accepted > 0 and one.n_different == 0 for one in tallies.values()) and
+            any(one.n_accepted < one.n_drafted for one in tallies.values()))
 
 
 # ---- sampled answers ----

