@@ -17,8 +17,8 @@
  * Sums have one order, whatever the timing.  Rows of a stage behind x's last are not written; their
  * sums are not used.
  *
- * What bounds a stage: with few rows the memory, of which an H200 gives tiles of 64 columns 0.93 in any
- * order (linear_stream.cu's longer rows 1.00); with 256 rows shared memory, where each warpgroup
+ * What bounds a stage: with few rows the memory, of which an H200 gives these tiles 0.93, in any order
+ * (linear_stream.cu's longer rows 1.00); with 256 rows shared memory, where each warpgroup
  * reads all of W, 1070 clocks of 128 bytes for 112 rows of W, while wgmma takes 900, and the memory
  * 1080 for its 14 KB.
  *
@@ -33,7 +33,7 @@
  *    256    31.8 (25.4)   24.3 (19.0)   102.5 (122)   58.1 (61.5)   218 (224); 212 by linear.c
  *
  * Tried and slower: prefetching W to L2 ahead of the copies (by a tenth and more), 128 bytes as the
- * tensor map's promotion (2 us a layer), W without evict-first (5 us), tiles of 128 and 32 rows; W as A
+ * tensor map's promotion (2 us a layer of an H100; an H200 was not asked), W without evict-first (5 us), tiles of 128 and 32 rows; W as A
  * with tiles of 128 rows, in equal runs of stages for all clusters (1 to 25 % on an H200).
  * The code that follows the sums runs once, so it is as short as unrolled code can be: what it took
  * to fetch a longer one cost 15 us.
