@@ -33,8 +33,9 @@
  *    256    31.8 (25.4)   24.3 (19.0)   102.5 (122)   58.1 (61.5)   218 (224); 212 by linear.c
  *
  * Tried and slower: prefetching W to L2 ahead of the copies (by a tenth and more), 128 bytes as the
- * tensor map's promotion (2 us a layer of an H100; an H200 was not asked), W without evict-first (5 us), tiles of 128 and 32 rows; W as A
- * with tiles of 128 rows, in equal runs of stages for all clusters (1 to 25 % on an H200).
+ * tensor map's promotion (2 us a layer of an H100; not measured on an H200), W without evict-first (5
+ * us), tiles of 128 and 32 rows; W as A with tiles of 128 rows, in equal runs of stages for all clusters
+ * (1 to 25 % on an H200).
  * The code that follows the sums runs once, so it is as short as unrolled code can be: what it took
  * to fetch a longer one cost 15 us.
  *
