@@ -167,8 +167,9 @@ static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream,
     }
 }
 
-/* Of the code for codes, half is what rotates them.  Even where no key needs it, it makes a step of
- * one sequence 4 % slower: presumably a layer's kernels no longer fit the instruction cache. */
+/* Launches a kernel without the code that rotates keys, unless some keys need it.  With 8-bit pages
+ * that is half of the code, and a step of one sequence is 4 % slower with it even where it does not
+ * run: presumably a layer's kernels no longer fit the instruction cache. */
 template <typename T>
 static cudaError_t launch_pages(const attn_decode_params &p, cudaStream_t stream,
                                 residency *resident) {

@@ -84,8 +84,9 @@ __global__ void append_late(uint16_t *pool, const uint16_t *right, const size_t 
     pool[at] = right[at];
 }
 
-/* What the kernel before appends is seen, though other units are read before it has ended: of each
- * sequence the last slot or one in the middle, which the step names (is_known) or not. */
+/* Checks that attention sees the slot that the kernel before writes, though it reads other units
+ * before that one has ended.  The slot is the sequence's last or in its middle; the step names it if
+ * is_known. */
 void check_appended(enum dtype dtype, uint32_t dim, uint32_t n_cluster, bool is_known) {
     const test_case c = {"appended", 16,    2,    dim, dtype,    {1, 17, 300, 4097, 9000}, 132, 0,
                          RANDOM,     false, true, 0,   n_cluster};
