@@ -269,12 +269,17 @@ template <int N> static __device__ __forceinline__ void wgmma_pin(float (&d)[N])
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define SM90_LIST56 SM90_LIST48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define SM90_LIST64 SM90_LIST56 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define SM90_LIST128                                                                               \
+#define SM90_LIST96                                                                                \
     SM90_LIST64                                                                                    \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "       \
-    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "         \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SM90_LIST112                                                                               \
+    SM90_LIST96                                                                                    \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "     \
+    "%111"
+#define SM90_LIST128                                                                               \
+    SM90_LIST112                                                                                   \
+    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "             \
     "%125, %126, %127"
 
 /* Starts d[64 x N] = (add ? d : 0) + A B^T; A [64 x 16] and B [N x 16] are K-major in shared
@@ -293,6 +298,8 @@ SM90_SHARED_A(64, SM90_LIST32, 32, 33, 34, SM90_D32(d, 0))
 SM90_SHARED_A(96, SM90_LIST48, 48, 49, 50, SM90_D32(d, 0), SM90_D16(d, 32))
 SM90_SHARED_A(112, SM90_LIST56, 56, 57, 58, SM90_D32(d, 0), SM90_D16(d, 32), SM90_D8(d, 48))
 SM90_SHARED_A(128, SM90_LIST64, 64, 65, 66, SM90_D64(d, 0))
+SM90_SHARED_A(192, SM90_LIST96, 96, 97, 98, SM90_D64(d, 0), SM90_D32(d, 64))
+SM90_SHARED_A(224, SM90_LIST112, 112, 113, 114, SM90_D64(d, 0), SM90_D32(d, 64), SM90_D16(d, 96))
 SM90_SHARED_A(256, SM90_LIST128, 128, 129, 130, SM90_D64(d, 0), SM90_D64(d, 64))
 
 /* Starts d[64 x N] += A B; A [64 x 16] is in registers, B [16 x N] MN-major in shared memory; N is
@@ -326,6 +333,8 @@ static __device__ __forceinline__ void wgmma_register_a_k_major(float (&d)[64], 
 
 /* --- host: tensor maps --- */
 
+static const CUtensorMapL2promotion TENSOR_MAP_L2 = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+
 static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     void *found = nullptr;
     cudaDriverEntryPointQueryResult result;
@@ -338,11 +347,12 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
 
 /* Describes a stack of bf16 matrices for copies in 128-byte swizzle.  A box is box_rows x 64 of one
  * matrix, or of box_matrices matrices, one behind the other.  Rows past a matrix's end, and
- * matrices past the stack's, are 0. */
+ * matrices past the stack's, are 0.  L2 reads `l2` from memory when a copy misses. */
 static inline cudaError_t tensor_map_stack(CUtensorMap *map, const void *base, uint64_t matrices,
                                            uint64_t matrix_bytes, uint64_t rows, uint64_t columns,
                                            uint64_t stride_bytes, uint32_t box_rows,
-                                           uint32_t box_matrices = 1) {
+                                           uint32_t box_matrices = 1,
+                                           CUtensorMapL2promotion l2 = TENSOR_MAP_L2) {
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
     const cuuint64_t sizes[3] = {columns, rows, matrices},
                      strides[2] = {stride_bytes, matrix_bytes};
@@ -350,16 +360,17 @@ static inline cudaError_t tensor_map_stack(CUtensorMap *map, const void *base, u
     if (!encode) return cudaErrorNotSupported;
     const CUresult status =
         encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, matrix_bytes ? 3 : 2, (void *)base, sizes,
-               strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, l2,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 /* Describes one matrix: its boxes are requested without a matrix's number. */
 static inline cudaError_t tensor_map_matrix(CUtensorMap *map, const void *base, uint64_t rows,
                                             uint64_t columns, uint64_t stride_bytes,
-                                            uint32_t box_rows) {
-    return tensor_map_stack(map, base, 1, 0, rows, columns, stride_bytes, box_rows);
+                                            uint32_t box_rows,
+                                            CUtensorMapL2promotion l2 = TENSOR_MAP_L2) {
+    return tensor_map_stack(map, base, 1, 0, rows, columns, stride_bytes, box_rows, 1, l2);
 }
 
 #endif

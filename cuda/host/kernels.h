@@ -302,11 +302,12 @@ struct skinny_params {
 };
 
 /* The part of the device that launch_wide() uses. */
-enum { WIDE_SHARE_BYTES = 256 * 112 * 4 };
+enum { WIDE_SHARE_BYTES = 256 * 112 * 4, WIDE_SHARES_EMPTY = 0xff };
 struct wide_room {
     uint32_t n_clusters; /* that run at the same time; 0: it does not run here */
-    void *shares;        /* scratch, WIDE_SHARE_BYTES for each multiprocessor */
-    uint32_t *arrived;   /* [multiprocessors], 0 between kernels */
+    /* WIDE_SHARE_BYTES for each multiprocessor, all WIDE_SHARES_EMPTY between kernels */
+    void *shares;
+    bool fast_memory; /* as an H200 has it; see linear_wide.cu */
 };
 
 /* A row of a sample op, with its lists in device memory. */
@@ -373,8 +374,8 @@ bool open_stream(void);
  * STREAM_MAX_NORM columns. */
 enum { STREAM_MAX_NORM = 8192 };
 cudaError_t launch_stream(const struct skinny_params *p, struct launch launch);
-/* Makes launch_wide() ready, and returns wide_room.n_clusters. */
-uint32_t open_wide(uint32_t n_multiprocessors);
+/* Makes launch_wide() ready, and sets what it has to know of the device. */
+cudaError_t open_wide(int device, struct wide_room *room);
 /* Computes up to WIDE_MAX_ROWS rows under launch_skinny()'s other conditions; besides, each n_out is
  * a multiple of 8, each y_stride even, and each y aligned to two elements. */
 enum { WIDE_MAX_ROWS = 256 };

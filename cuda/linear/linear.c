@@ -5,7 +5,7 @@
  *                  linear_kernels.cu elsewhere
  *   rows  <= 192   on compute capability 9.0 one launch for all parts, gate included, of
  *                  linear_wide.cu; its header has the times of both.  From 9 rows on where memory
- *                  is fast (find_wide_from())
+ *                  is fast (wide_open())
  *   rows  <= 256   the same for gated products and for long sums
  *   more rows      gated products that fill the device, on 9.0: one launch of linear_gated.cu
  *   more rows      cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
@@ -30,7 +30,7 @@
 #include "engine/device/dtype.h"
 
 enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8 };
-enum { FAST_WIDE_FROM = 9 };
+enum { FAST_WIDE_FROM = 9 }; /* see wide_open() */
 
 static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const char *what,
                       struct error *err) {
@@ -41,34 +41,21 @@ static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const ch
                      cuda->blas.status_string(status));
 }
 
-/* Makes launch_wide() ready where the device runs it. */
+/* Makes launch_wide() ready where the device runs it, and sets from how many rows on it is ahead of
+ * launch_stream(), whose blocks hold 8 rows of x and read more of them with every tile.  With an
+ * H100's memory, both wait for the weights then, and launch_wide() is 2.3 % slower.  With an H200's,
+ * the other waits for x: launch_wide() is 8 % faster. */
 static int wide_open(struct cuda_backend *cuda, struct error *err) {
-    const size_t n = cuda->n_multiprocessors, share_bytes = n * WIDE_SHARE_BYTES,
-                 arrived_bytes = n * sizeof(*cuda->wide.arrived);
-    const uint32_t n_clusters = open_wide(cuda->n_multiprocessors);
-    if (n_clusters == 0) return 0;
-    int rc = device_alloc(cuda, share_bytes + arrived_bytes, &cuda->wide.shares, err);
+    const size_t bytes = (size_t)cuda->n_multiprocessors * WIDE_SHARE_BYTES;
+    int rc =
+        cuda_check(cuda, open_wide(cuda->device, &cuda->wide), "asking for the memory's rate", err);
+    cuda->wide_from = cuda->wide.fast_memory ? FAST_WIDE_FROM : SKINNY_MAX_ROWS + 1;
+    if (rc || cuda->wide.n_clusters == 0) return rc;
+    rc = device_alloc(cuda, bytes, &cuda->wide.shares, err);
     if (rc) return rc;
-    cuda->wide.arrived = (uint32_t *)((char *)cuda->wide.shares + share_bytes);
-    cuda->wide.n_clusters = n_clusters;
-    return cuda_check(cuda, cudaMemsetAsync(cuda->wide.arrived, 0, arrived_bytes, cuda->stream),
+    return cuda_check(cuda,
+                      cudaMemsetAsync(cuda->wide.shares, WIDE_SHARES_EMPTY, bytes, cuda->stream),
                       "clearing memory", err);
-}
-
-/* Sets from how many rows on launch_wide() is ahead of launch_stream(), whose blocks hold 8 rows of x
- * and read more of them with every tile.  An H100, whose memory has 12.8 bytes for each clock of
- * each multiprocessor, still waits for the weights then: launch_wide() is 2.3 % slower.  An H200,
- * which has 18.8, waits for x: it is 5 % faster. */
-static int find_wide_from(struct cuda_backend *cuda, struct error *err) {
-    const double fast = 16, bits = 8, transfers = 2; /* of a memory clock */
-    int memory_khz, bus_bits, khz;
-    cudaError_t rc = cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, cuda->device);
-    if (!rc) rc = cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, cuda->device);
-    if (!rc) rc = cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, cuda->device);
-    if (rc) return cuda_check(cuda, rc, "asking for the memory's rate", err);
-    const double bytes = transfers * memory_khz * bus_bits / bits / khz / cuda->n_multiprocessors;
-    cuda->wide_from = bytes > fast ? FAST_WIDE_FROM : SKINNY_MAX_ROWS + 1;
-    return 0;
 }
 
 int linear_open(struct cuda_backend *cuda, struct error *err) {
@@ -77,7 +64,6 @@ int linear_open(struct cuda_backend *cuda, struct error *err) {
     if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
     int rc = blas_open(&cuda->blas, err);
     if (!rc) rc = wide_open(cuda, err);
-    if (!rc) rc = find_wide_from(cuda, err);
     cuda->n_gated_clusters = open_gated(cuda->n_multiprocessors);
     if (!rc) rc = device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
     if (rc) return rc;

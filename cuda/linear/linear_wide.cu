@@ -2,25 +2,31 @@
  *
  *   tile        all rows of x against `width` rows of W (wide_cut.h); gated: half of them are
  *               gate's, half up's, and a thread has the sums of both
- *   cluster     two blocks with neighbouring tiles; each copies half of x to both
+ *   cluster     two blocks, each of which copies half of what they share to both: up to 192 rows they
+ *               have neighbouring tiles and share x, else halves of a tile's rows and share W
  *
  *      stage of block 0    | x: upper half | x: lower half | W: rows of tile 2i     |  64 columns
  *      stage of block 1    | x: upper half | x: lower half | W: rows of tile 2i + 1 |
  *                           by block 0 ^    by block 1 ^
  *
+ *      stage of block 0    | x: upper half | W: first half | W: second half |
+ *      stage of block 1    | x: lower half | W: first half | W: second half |
+ *                                           by block 0 ^    by block 1 ^
+ *
  *   producers   one thread asks for W, which never changes, so it fills the ring before the kernel
  *               before has ended; another asks for x
  *   consumers   a warpgroup for every 64 rows: wgmma with x as A and the stage of W as B
  *   shares      where tiles are too few for the device, the sums are split along n_in; the blocks
- *               of a tile exchange their shares in f32, and each adds up some columns
+ *               of a tile send each other their shares in f32, and each adds up some columns
  *
  * Sums have one order, whatever the timing.  Rows of a stage behind x's last are not written; their
  * sums are not used.
  *
- * What bounds a stage: with few rows the memory, of which an H200 gives these tiles 0.93, in any order
- * (linear_stream.cu's longer rows 1.00); with 256 rows shared memory, where each warpgroup
- * reads all of W, 1070 clocks of 128 bytes for 112 rows of W, while wgmma takes 900, and the memory
- * 1080 for its 14 KB.
+ * What bounds a stage: with few rows the memory.  An H200 reads such tiles at 4.2 TB/s if a map asks L2
+ * for 256 bytes at a time, at 4.5 if for what is copied; an H100 is 2 us a layer slower so.  With 256
+ * rows, and tiles of 224 outputs, wgmma takes 900 clocks, shared memory 930, and an H100's memory 1080
+ * for the cluster's 28 KB of W.  (Blocks of 256 rows and 112 outputs read W four times from shared
+ * memory, which took 1070.)
  *
  * With Llama-3-8B's shapes, us on an H100; in brackets cuBLASLt, with the SiLU of gate and up; a
  * layer in one CUDA graph after the other over 15 GB:
@@ -32,12 +38,12 @@
  *    192    25.1 (22.9)   19.2 (16.5)    87.3 (103)   50.5 (66.3)   188 (203)
  *    256    31.8 (25.4)   24.3 (19.0)   102.5 (122)   58.1 (61.5)   218 (224); 212 by linear.c
  *
- * Tried and slower: prefetching W to L2 ahead of the copies (by a tenth and more), 128 bytes as the
- * tensor map's promotion (2 us a layer of an H100; not measured on an H200), W without evict-first (5
- * us), tiles of 128 and 32 rows; W as A with tiles of 128 rows, in equal runs of stages for all clusters
- * (1 to 25 % on an H200).
+ * Tried and slower: prefetching W to L2 ahead of the copies (by a tenth and more), W without
+ * evict-first (5 us), tiles of 128 and 32 rows; W as A with tiles of 128 rows, in equal runs of stages
+ * for all clusters (1 to 25 % on an H200); two blocks a multiprocessor with half the stages (4 %).
  * The code that follows the sums runs once, so it is as short as unrolled code can be: what it took
- * to fetch a longer one cost 15 us.
+ * to fetch a longer one cost 15 us.  Whatever changes there, see that ptxas says nothing of wgmma
+ * being serialized: integer operations on the sums and loops that threads leave alone cost 20 us.
  *
  * Shared: struct wide_plan.  Bound: memory, 2 * n_in * n_out bytes.
  * Oracle: engine/cpu/linear.c. */
@@ -51,15 +57,19 @@ enum {
     ROW_BYTES = STAGE_COLUMNS * 2,
     GROUP_ROWS = WIDE_GROUP_ROWS,
     MEMORY_BYTES = 227 << 10,
-    /* With four warpgroups of consumers; else there are registers enough. */
-    WIDE_PRODUCER_REGISTERS = 32,
-    WIDE_CONSUMER_REGISTERS = 112,
+    BOTH = (1 << CLUSTER) - 1 /* blocks of the cluster */
 };
 
-template <int GROUPS, int WIDTH> struct wide_plan {
+/* What a block of N_GROUPS warpgroups of consumers holds of tiles that are N_COLUMNS wide.  If
+ * HALF_ROWS, the blocks of a cluster have the halves of x's rows and share W, else two tiles and
+ * share x. */
+template <int N_GROUPS, int N_COLUMNS, bool HALF_ROWS> struct wide_plan {
+    static constexpr int GROUPS = N_GROUPS, WIDTH = N_COLUMNS, N_CONSUMERS = GROUPS * GROUP_THREADS;
+    static constexpr bool SHARES_W = HALF_ROWS;
     static constexpr int X_BYTES = GROUPS * GROUP_ROWS * ROW_BYTES, W_BYTES = WIDTH * ROW_BYTES;
     static constexpr int N_STAGES = (MEMORY_BYTES - 512) / (X_BYTES + W_BYTES);
     typedef ring_place<N_STAGES> place;
+    typedef float accumulator[WIDTH / 2];
     struct {
         unsigned char x[X_BYTES], w[W_BYTES];
     } stages[N_STAGES];
@@ -72,7 +82,7 @@ struct wide_params {
     CUtensorMap x, w[LINEAR_MAX_PARTS];
     struct skinny_params p;
     struct wide_room room;
-    /* n_items: pairs of neighbouring tiles, times the shares of a sum */
+    /* n_items: what a cluster computes at a time, times the shares of a sum */
     uint32_t n_tiles, n_splits, n_items, half_rows;
 };
 
@@ -86,84 +96,96 @@ struct wide_place {
     uint32_t part, first;
 };
 
+template <class Plan>
 static __device__ __forceinline__ struct wide_item find_item(const struct wide_params &w,
                                                              uint32_t item) {
     const uint32_t n_stages = (w.p.n_in + STAGE_COLUMNS - 1) / STAGE_COLUMNS,
-                   split = item % w.n_splits;
-    return {item / w.n_splits * CLUSTER + cluster_rank(), n_stages * split / w.n_splits,
+                   split = item % w.n_splits, pair = item / w.n_splits;
+    return {Plan::SHARES_W ? pair : pair * CLUSTER + cluster_rank(), n_stages * split / w.n_splits,
             n_stages * (split + 1) / w.n_splits};
 }
 
 /* Gate and up count as one part. */
-template <int WIDTH>
+template <class Plan>
 static __device__ __forceinline__ struct wide_place find_place(const struct wide_params &w,
                                                                uint32_t tile) {
     uint32_t part = 0;
-    if (w.p.gated) return {0, tile * (WIDTH / 2)};
+    if (w.p.gated) return {0, tile * (Plan::WIDTH / 2)};
     for (; part + 1 < w.p.n_parts; part++) {
-        const uint32_t n_tiles = (w.p.parts[part].n_out + WIDTH - 1) / WIDTH;
+        const uint32_t n_tiles = (w.p.parts[part].n_out + Plan::WIDTH - 1) / Plan::WIDTH;
         if (tile < n_tiles) break;
         tile -= n_tiles;
     }
-    return {part, tile * WIDTH};
+    return {part, tile * Plan::WIDTH};
 }
 
 /* ---- producers ---- */
 
-template <int GROUPS, int WIDTH>
-static __device__ __forceinline__ void load_weights(const struct wide_params &w,
-                                                    struct wide_plan<GROUPS, WIDTH> *plan) {
-    const int bytes = wide_plan<GROUPS, WIDTH>::W_BYTES;
-    const uint64_t policy = pass_through_policy();
-    typename wide_plan<GROUPS, WIDTH>::place at = {0, 1};
-    for (uint32_t i = blockIdx.x / CLUSTER; i < w.n_items; i += gridDim.x / CLUSTER) {
-        const struct wide_item item = find_item(w, i);
-        /* The second block of the last pair may have no tile: it takes the first one's, too. */
-        const struct wide_place place = find_place<WIDTH>(w, min(item.tile, w.n_tiles - 1));
-#pragma unroll 1
-        for (uint32_t k = item.begin; k < item.end; k++, at.advance()) {
-            unsigned char *to = plan->stages[at.stage].w;
-            uint64_t *full = &plan->full[at.stage];
-            barrier_wait(&plan->empty[at.stage], at.parity);
-            barrier_arrive_expect(full, bytes);
-            tensor_load_hinted(to, &w.w[place.part], k * STAGE_COLUMNS, place.first, full, policy);
-            if (w.p.gated)
-                tensor_load_hinted(to + bytes / 2, &w.w[1], k * STAGE_COLUMNS, place.first, full,
-                                   policy);
-        }
+/* Starts copying a stage of a tile's weights: half of it, to both blocks, or all. */
+template <class Plan>
+static __device__ __forceinline__ void load_tile(const struct wide_params &w,
+                                                 const struct wide_place &place, unsigned char *to,
+                                                 uint32_t column, uint64_t *full, uint64_t policy) {
+    const uint32_t rank = cluster_rank();
+    unsigned char *second = to + Plan::W_BYTES / 2;
+    if (Plan::SHARES_W) {
+        tensor_load_shared(rank ? second : to, &w.w[w.p.gated ? rank : place.part], column,
+                           place.first + (w.p.gated ? 0 : rank * (Plan::WIDTH / 2)), full, BOTH,
+                           policy);
+    } else {
+        tensor_load_hinted(to, &w.w[place.part], column, place.first, full, policy);
+        if (w.p.gated) tensor_load_hinted(second, &w.w[1], column, place.first, full, policy);
     }
 }
 
-/* Copies the block's half of x to both blocks of the cluster. */
-template <int GROUPS, int WIDTH>
-static __device__ __forceinline__ void load_x(const struct wide_params &w,
-                                              struct wide_plan<GROUPS, WIDTH> *plan) {
-    const uint32_t row = cluster_rank() * w.half_rows;
-    typename wide_plan<GROUPS, WIDTH>::place at = {0, 1};
-    wait_for_previous();
+template <class Plan>
+static __device__ __forceinline__ void load_weights(const struct wide_params &w, Plan *plan) {
+    const uint64_t policy = pass_through_policy();
+    typename Plan::place at = {0, 1};
     for (uint32_t i = blockIdx.x / CLUSTER; i < w.n_items; i += gridDim.x / CLUSTER) {
-        const struct wide_item item = find_item(w, i);
+        const struct wide_item item = find_item<Plan>(w, i);
+        /* The second block of the last pair may have no tile: it takes the first one's, too. */
+        const struct wide_place place = find_place<Plan>(w, min(item.tile, w.n_tiles - 1));
 #pragma unroll 1
         for (uint32_t k = item.begin; k < item.end; k++, at.advance()) {
             uint64_t *full = &plan->full[at.stage];
             barrier_wait(&plan->empty[at.stage], at.parity);
-            barrier_arrive_expect(full, CLUSTER * w.half_rows * ROW_BYTES);
-            tensor_load_shared(plan->stages[at.stage].x + row * ROW_BYTES, &w.x, k * STAGE_COLUMNS,
-                               row, full, (1 << CLUSTER) - 1);
+            barrier_arrive_expect(full, Plan::W_BYTES);
+            load_tile<Plan>(w, place, plan->stages[at.stage].w, k * STAGE_COLUMNS, full, policy);
         }
     }
-    await_empty(plan, at);
+    if (Plan::SHARES_W) await_empty(plan, at);
+}
+
+/* Copies the block's half of x: to both blocks, unless each needs its own. */
+template <class Plan>
+static __device__ __forceinline__ void load_x(const struct wide_params &w, Plan *plan) {
+    const uint32_t row = cluster_rank() * w.half_rows;
+    typename Plan::place at = {0, 1};
+    wait_for_previous();
+    for (uint32_t i = blockIdx.x / CLUSTER; i < w.n_items; i += gridDim.x / CLUSTER) {
+        const struct wide_item item = find_item<Plan>(w, i);
+#pragma unroll 1
+        for (uint32_t k = item.begin; k < item.end; k++, at.advance()) {
+            unsigned char *to = plan->stages[at.stage].x;
+            uint64_t *full = &plan->full[at.stage];
+            barrier_wait(&plan->empty[at.stage], at.parity);
+            barrier_arrive_expect(full, (Plan::SHARES_W ? 1 : CLUSTER) * w.half_rows * ROW_BYTES);
+            if (Plan::SHARES_W) tensor_load(to, &w.x, k * STAGE_COLUMNS, row, full);
+            else tensor_load_shared(to + row * ROW_BYTES, &w.x, k * STAGE_COLUMNS, row, full, BOTH);
+        }
+    }
+    if (!Plan::SHARES_W) await_empty(plan, at);
 }
 
 /* ---- consumers ---- */
 
 /* sums[4 j + 2 h + e] is of row lane / 4 + 8 h of the warp's 16 and of column 8 j + lane % 4 * 2 + e
  * of the tile. */
-template <int GROUPS, int WIDTH>
-static __device__ __forceinline__ void multiply(const struct wide_item &item,
-                                                struct wide_plan<GROUPS, WIDTH> *plan,
-                                                typename wide_plan<GROUPS, WIDTH>::place *at,
-                                                float (&sums)[WIDTH / 2]) {
+template <class Plan>
+static __device__ __forceinline__ void multiply(const struct wide_item &item, Plan *plan,
+                                                typename Plan::place *at,
+                                                typename Plan::accumulator &sums) {
     const uint32_t group = threadIdx.x / GROUP_THREADS;
     uint32_t last = 0;
 #pragma unroll 1
@@ -189,62 +211,105 @@ static __device__ __forceinline__ void multiply(const struct wide_item &item,
     release_stage(plan, last);
 }
 
-/* The groups of 8 columns of a tile, [begin, end), whose results a block writes; of a gated tile,
- * those of gate. */
-struct wide_columns {
-    int begin, end;
-    __device__ __forceinline__ bool has(int j) const { return j >= begin && j < end; }
-};
+/* Four sums on their way from one thread to another: a word has come when it is not MISSING, which
+ * are bits that no addition returns.  (Its NaN is 0x7fffffff.) */
+static const uint32_t MISSING = WIDE_SHARES_EMPTY * 0x01010101u;
 
-/* Waits until n blocks have come here, and sees what they wrote before.  All of them run: they are
- * not more than fit on the device, and no later kernel starts before they have. */
-static __device__ __forceinline__ void meet(uint32_t *arrived, uint32_t n) {
-    uint32_t seen;
-    __threadfence();
-    atomicAdd(arrived, 1);
-    do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
-    while (seen < n);
-    /* The last to leave sets it to 0 for the next kernel. */
-    if (atomicAdd(arrived, 1) == 2 * n - 1) *arrived = 0;
+static __device__ __forceinline__ void send_four(uint4 *to, const float *sums) {
+    asm volatile("st.volatile.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+                 "f"(__fadd_rn(sums[0], 0.0f)), "f"(__fadd_rn(sums[1], 0.0f)),
+                 "f"(__fadd_rn(sums[2], 0.0f)), "f"(__fadd_rn(sums[3], 0.0f))
+                 : "memory");
 }
 
-/* Exchanges shares of the sums with the blocks that have the tile's others.  A column's sum is the
- * share of the block that writes it, and then the others in their order. */
-template <int GROUPS, int WIDTH>
-static __device__ __forceinline__ void add_shares(const struct wide_params &w, uint32_t item,
-                                                  uint32_t tile, const struct wide_columns &mine,
-                                                  float (&sums)[WIDTH / 2]) {
-    constexpr int N_THREADS = GROUPS * GROUP_THREADS, N_COLUMNS = WIDTH / 8;
-    const uint32_t split = item % w.n_splits;
-    const size_t stride = (size_t)CLUSTER * N_COLUMNS * N_THREADS; /* from share to share */
-    float4 *shares = reinterpret_cast<float4 *>(w.room.shares) + (item - split) * stride +
-                     cluster_rank() * (N_COLUMNS * N_THREADS) + threadIdx.x;
+static __device__ __forceinline__ uint4 look_for_four(const uint4 *from) {
+    uint4 x;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from)
+                 : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ bool have_come(uint4 four) {
+    return four.x != MISSING && four.y != MISSING && four.z != MISSING && four.w != MISSING;
+}
+
+/* The groups of 8 columns of a tile, [begin, end) of n, whose results a block writes; of a gated tile,
+ * those of gate. */
+struct wide_columns {
+    int begin, end, n;
+    __device__ __forceinline__ bool has(int j) const { return j >= begin && j < end; }
+    __device__ __forceinline__ bool others_have(int j) const { return j < n && !has(j); }
+};
+
+/* Returns where the blocks of an item's tile exchange a share of the sums: for each group of 8 columns
+ * four of each thread, N_CONSUMERS from group to group. */
+template <class Plan>
+static __device__ __forceinline__ uint4 *find_share(const struct wide_params &w, uint32_t item) {
+    return static_cast<uint4 *>(w.room.shares) + threadIdx.x +
+           ((size_t)item * CLUSTER + cluster_rank()) * (Plan::WIDTH / 8 * Plan::N_CONSUMERS);
+}
+
+/* Sends the blocks that write the other columns this block's shares of them. */
+template <class Plan>
+static __device__ __forceinline__ void send_shares(const struct wide_params &w, uint32_t item,
+                                                   const struct wide_columns &mine,
+                                                   typename Plan::accumulator &sums) {
+    constexpr int N_COLUMNS = Plan::WIDTH / 8;
+    uint4 *share = find_share<Plan>(w, item);
 #pragma unroll
     for (int j = 0; j < N_COLUMNS; j++)
-        if (!mine.has(w.p.gated ? j % (N_COLUMNS / 2) : j))
-            __stcg(shares + split * stride + j * N_THREADS,
-                   make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]));
-    named_sync(1, N_THREADS);
-    if (threadIdx.x == 0) meet(&w.room.arrived[tile], w.n_splits);
-    named_sync(1, N_THREADS);
+        if (mine.others_have(w.p.gated ? j % (N_COLUMNS / 2) : j))
+            send_four(share + j * Plan::N_CONSUMERS, sums + 4 * j);
+}
+
+/* Adds the others' shares, in their order, as they come.  All of the blocks run: they are not more
+ * than fit on the device, and no later kernel starts before they have. */
+template <class Plan>
+static __device__ __forceinline__ void add_shares(const struct wide_params &w, uint32_t item,
+                                                  const struct wide_columns &mine,
+                                                  typename Plan::accumulator &sums) {
+    constexpr int N_COLUMNS = Plan::WIDTH / 8, AT_ONCE = 4;
+    const uint32_t first = item - item % w.n_splits;
 #pragma unroll 1
-    for (uint32_t s = 0; s < w.n_splits; s++) {
-        if (s == split) continue;
+    for (uint32_t other = first; other < first + w.n_splits; other++) {
+        if (other == item) continue;
+        uint4 *share = find_share<Plan>(w, other);
 #pragma unroll
-        for (int j = 0; j < N_COLUMNS; j++) {
-            if (!mine.has(w.p.gated ? j % (N_COLUMNS / 2) : j)) continue;
-            const float4 v = __ldcg(shares + s * stride + j * N_THREADS);
-            sums[4 * j] += v.x, sums[4 * j + 1] += v.y;
-            sums[4 * j + 2] += v.z, sums[4 * j + 3] += v.w;
+        for (int begin = 0; begin < N_COLUMNS; begin += AT_ONCE) {
+            uint4 fours[AT_ONCE];
+            bool are_there;
+            do {
+                are_there = true;
+#pragma unroll
+                for (int i = 0; i < AT_ONCE && begin + i < N_COLUMNS; i++)
+                    if (mine.has(w.p.gated ? (begin + i) % (N_COLUMNS / 2) : begin + i))
+                        fours[i] = look_for_four(share + (begin + i) * Plan::N_CONSUMERS);
+                    else fours[i] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+                for (int i = 0; i < AT_ONCE && begin + i < N_COLUMNS; i++)
+                    are_there &= have_come(fours[i]);
+            } while (!__all_sync(~0u, are_there));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE && begin + i < N_COLUMNS; i++) {
+                const int j = begin + i;
+                if (!mine.has(w.p.gated ? j % (N_COLUMNS / 2) : j)) continue;
+                sums[4 * j] += __uint_as_float(fours[i].x);
+                sums[4 * j + 1] += __uint_as_float(fours[i].y);
+                sums[4 * j + 2] += __uint_as_float(fours[i].z);
+                sums[4 * j + 3] += __uint_as_float(fours[i].w);
+                share[j * Plan::N_CONSUMERS] = make_uint4(MISSING, MISSING, MISSING, MISSING);
+            }
         }
     }
 }
 
-template <int WIDTH>
+template <class Plan>
 static __device__ __forceinline__ void add_bias(const struct skinny_params &p,
                                                 const struct wide_place &place,
-                                                float (&sums)[WIDTH / 2]) {
-    constexpr int N_COLUMNS = WIDTH / 8;
+                                                typename Plan::accumulator &sums) {
+    constexpr int N_COLUMNS = Plan::WIDTH / 8;
     const struct skinny_part *part = &p.parts[place.part];
     if (!part->bias && !(p.gated && part[1].bias)) return;
 #pragma unroll
@@ -273,81 +338,108 @@ static __device__ __forceinline__ void store_two(float2 *to, float2 x) {
     *to = x;
 }
 
-template <typename Two, int WIDTH, bool GATED>
-static __device__ __forceinline__ void store_sums(const struct skinny_params &p,
-                                                  const struct wide_place &place,
-                                                  const struct wide_columns &mine,
-                                                  const float (&sums)[WIDTH / 2]) {
-    constexpr int N_COLUMNS = GATED ? WIDTH / 16 : WIDTH / 8;
-    const struct skinny_part *part = &p.parts[place.part];
-    const uint32_t lane = threadIdx.x % 32;
+/* Returns where a thread's results of one of its two rows begin: those of sums[4 j + ...] are the two
+ * elements there + 4 j.  NULL: x has no such row. */
+template <class Plan, typename Two>
+static __device__ __forceinline__ Two *find_results(const struct wide_params &w,
+                                                    const struct wide_place &place, int half) {
+    const struct skinny_part *part = &w.p.parts[place.part];
+    const uint32_t lane = threadIdx.x % 32, local = threadIdx.x / 32 * 16 + lane / 4 + half * 8,
+                   row = Plan::SHARES_W ? cluster_rank() * w.half_rows + local : local;
+    if (row >= w.p.n_rows || (Plan::SHARES_W && local >= w.half_rows)) return nullptr;
+    return static_cast<Two *>(part->y) + (row * part->y_stride + place.first) / 2 + lane % 4;
+}
+
+/* Adds what the results are added to: where sums are split, while the others' shares are on their
+ * way.  (Read before the products, it delays their start: 1.8 us a layer of an H200.) */
+template <class Plan, typename Two>
+static __device__ __forceinline__ void add_results(const struct wide_params &w,
+                                                   const struct wide_place &place,
+                                                   const struct wide_columns &mine,
+                                                   typename Plan::accumulator &sums) {
+    constexpr int N_COLUMNS = Plan::WIDTH / 8, AT_ONCE = 48 / sizeof(Two);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const uint32_t row = threadIdx.x / 32 * 16 + lane / 4 + half * 8;
-        if (row >= p.n_rows) continue;
-        Two *y = static_cast<Two *>(part->y) + (row * part->y_stride + place.first) / 2 + lane % 4;
-        Two old[N_COLUMNS] = {};
-        if (p.accumulate)
+        const Two *y = find_results<Plan, Two>(w, place, half);
+        if (!y) continue;
 #pragma unroll
-            for (int j = 0; j < N_COLUMNS; j++)
-                if (mine.has(j)) old[j] = y[j * 4];
+        for (int begin = 0; begin < N_COLUMNS; begin += AT_ONCE) {
+            Two old[AT_ONCE];
+#pragma unroll
+            for (int j = begin; j < begin + AT_ONCE && j < N_COLUMNS; j++)
+                if (mine.has(j)) old[j - begin] = y[j * 4];
+#pragma unroll
+            for (int j = begin; j < begin + AT_ONCE && j < N_COLUMNS; j++) {
+                if (!mine.has(j)) continue;
+                const float2 x = unpack_two(old[j - begin]);
+                sums[4 * j + 2 * half] += x.x, sums[4 * j + 2 * half + 1] += x.y;
+            }
+        }
+    }
+}
+
+template <class Plan, typename Two, bool GATED>
+static __device__ __forceinline__ void store_sums(const struct wide_params &w,
+                                                  const struct wide_place &place,
+                                                  const struct wide_columns &mine,
+                                                  const typename Plan::accumulator &sums) {
+    constexpr int N_COLUMNS = GATED ? Plan::WIDTH / 16 : Plan::WIDTH / 8;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        Two *y = find_results<Plan, Two>(w, place, half);
+        if (!y) continue;
 #pragma unroll
         for (int j = 0; j < N_COLUMNS; j++) {
             float2 x = make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
             if (GATED) {
                 const int up = 4 * (j + N_COLUMNS) + 2 * half;
-                x = make_float2(gate_mul_short(x.x, sums[up], p.kind),
-                                gate_mul_short(x.y, sums[up + 1], p.kind));
+                x = make_float2(gate_mul_short(x.x, sums[up], w.p.kind),
+                                gate_mul_short(x.y, sums[up + 1], w.p.kind));
             }
-            const float2 before = unpack_two(old[j]);
-            if (mine.has(j)) store_two(y + j * 4, make_float2(x.x + before.x, x.y + before.y));
+            if (mine.has(j)) store_two(y + j * 4, x);
         }
     }
 }
 
-template <int GROUPS, int WIDTH>
-static __device__ __forceinline__ void consume(const struct wide_params &w,
-                                               struct wide_plan<GROUPS, WIDTH> *plan) {
-    typename wide_plan<GROUPS, WIDTH>::place at = {0, 0};
+template <class Plan>
+static __device__ __forceinline__ void consume(const struct wide_params &w, Plan *plan) {
+    constexpr int WIDTH = Plan::WIDTH;
+    typename Plan::place at = {0, 0};
     const int n_splits = (int)w.n_splits;
     wait_for_previous();
     for (uint32_t i = blockIdx.x / CLUSTER; i < w.n_items; i += gridDim.x / CLUSTER) {
-        const struct wide_item item = find_item(w, i);
-        float sums[WIDTH / 2];
-        multiply<GROUPS, WIDTH>(item, plan, &at, sums);
-        if (item.tile >= w.n_tiles) continue;
-        const struct wide_place place = find_place<WIDTH>(w, item.tile);
+        const struct wide_item item = find_item<Plan>(w, i);
+        const struct wide_place place = find_place<Plan>(w, min(item.tile, w.n_tiles - 1));
         const int split = (int)i % n_splits,
                   n_columns = min(w.p.gated ? WIDTH / 16 : WIDTH / 8,
                                   (int)(w.p.parts[place.part].n_out - place.first) / 8);
         const struct wide_columns mine = {n_columns * split / n_splits,
-                                          n_columns * (split + 1) / n_splits};
-        if (n_splits > 1) add_shares<GROUPS, WIDTH>(w, i, item.tile, mine, sums);
-        add_bias<WIDTH>(w.p, place, sums);
-        if (w.p.gated) store_sums<uint32_t, WIDTH, true>(w.p, place, mine, sums);
-        else if (w.p.y_f32) store_sums<float2, WIDTH, false>(w.p, place, mine, sums);
-        else store_sums<uint32_t, WIDTH, false>(w.p, place, mine, sums);
+                                          n_columns * (split + 1) / n_splits, n_columns};
+        typename Plan::accumulator sums;
+        multiply<Plan>(item, plan, &at, sums);
+        if (item.tile >= w.n_tiles) continue;
+        if (n_splits > 1) send_shares<Plan>(w, i, mine, sums);
+        if (w.p.accumulate && w.p.y_f32) add_results<Plan, float2>(w, place, mine, sums);
+        else if (w.p.accumulate) add_results<Plan, uint32_t>(w, place, mine, sums);
+        if (n_splits > 1) add_shares<Plan>(w, i, mine, sums);
+        add_bias<Plan>(w.p, place, sums);
+        if (w.p.gated) store_sums<Plan, uint32_t, true>(w, place, mine, sums);
+        else if (w.p.y_f32) store_sums<Plan, float2, false>(w, place, mine, sums);
+        else store_sums<Plan, uint32_t, false>(w, place, mine, sums);
     }
 }
 
-template <int GROUPS, int WIDTH>
-static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
+template <class Plan>
+static __global__ void __launch_bounds__(Plan::N_CONSUMERS + GROUP_THREADS, 1)
     wide_kernel(const __grid_constant__ struct wide_params w) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(1024) unsigned char wide_memory[];
-    struct wide_plan<GROUPS, WIDTH> *plan =
-        reinterpret_cast<struct wide_plan<GROUPS, WIDTH> *>(wide_memory);
-    const uint32_t n_consumers = GROUPS * GROUP_THREADS;
+    Plan *plan = reinterpret_cast<Plan *>(wide_memory);
     let_next_start();
-    make_barriers(plan, GROUPS);
-    if (threadIdx.x < n_consumers) {
-        if (GROUPS == 4) registers_raise<WIDE_CONSUMER_REGISTERS>();
-        consume<GROUPS, WIDTH>(w, plan);
-    } else {
-        if (GROUPS == 4) registers_lower<WIDE_PRODUCER_REGISTERS>();
-        if (threadIdx.x == n_consumers) load_weights<GROUPS, WIDTH>(w, plan);
-        if (threadIdx.x == n_consumers + 32) load_x<GROUPS, WIDTH>(w, plan);
-    }
+    make_barriers(plan, Plan::GROUPS);
+    if (threadIdx.x < Plan::N_CONSUMERS) consume<Plan>(w, plan);
+    if (threadIdx.x == Plan::N_CONSUMERS) load_weights<Plan>(w, plan);
+    if (threadIdx.x == Plan::N_CONSUMERS + 32) load_x<Plan>(w, plan);
 #endif
 }
 
@@ -359,40 +451,52 @@ static struct wide_shape shape_of(const struct skinny_params *p) {
     return shape;
 }
 
-template <int GROUPS, int WIDTH>
+template <class Plan>
 static cudaError_t launch_tiles(const struct skinny_params *p, uint32_t n_splits,
                                 const struct wide_room *room, struct launch launch) {
     struct wide_params w = {};
     w.p = *p;
     w.room = *room;
     const struct wide_shape shape = shape_of(p);
+    const uint32_t box_rows = Plan::SHARES_W || p->gated ? Plan::WIDTH / 2 : Plan::WIDTH;
     w.n_splits = n_splits;
-    w.n_tiles = wide_count_tiles(&shape, WIDTH);
-    w.n_items = wide_count_items(&shape, {WIDTH, n_splits});
+    w.n_tiles = wide_count_tiles(&shape, Plan::WIDTH);
+    w.n_items = wide_count_items(&shape, {Plan::WIDTH, n_splits});
     w.half_rows = (p->n_rows + 15) / 16 * 8;
-    cudaError_t rc =
-        tensor_map_matrix(&w.x, p->x, p->n_rows, p->n_in, (uint64_t)p->n_in * 2, w.half_rows);
+    const CUtensorMapL2promotion l2 =
+        room->fast_memory ? CU_TENSOR_MAP_L2_PROMOTION_NONE : TENSOR_MAP_L2;
+    const uint64_t row_bytes = (uint64_t)p->n_in * 2;
+    cudaError_t rc = tensor_map_matrix(&w.x, p->x, p->n_rows, p->n_in, row_bytes, w.half_rows);
     for (uint32_t i = 0; i < p->n_parts && !rc; i++)
-        rc = tensor_map_matrix(&w.w[i], p->parts[i].w, p->parts[i].n_out, p->n_in,
-                               (uint64_t)p->n_in * 2, p->gated ? WIDTH / 2 : WIDTH);
+        rc = tensor_map_matrix(&w.w[i], p->parts[i].w, p->parts[i].n_out, p->n_in, row_bytes,
+                               box_rows, l2);
     if (rc) return rc;
     /* The grid has as many clusters as can have equal numbers of items. */
     const uint32_t n_turns = (w.n_items + room->n_clusters - 1) / room->n_clusters,
                    n_clusters = (w.n_items + n_turns - 1) / n_turns;
-    return launch_clusters(launch, wide_kernel<GROUPS, WIDTH>, CLUSTER, CLUSTER * n_clusters,
-                           (GROUPS + 1) * GROUP_THREADS, sizeof(struct wide_plan<GROUPS, WIDTH>),
-                           w);
+    return launch_clusters(launch, wide_kernel<Plan>, CLUSTER, CLUSTER * n_clusters,
+                           Plan::N_CONSUMERS + GROUP_THREADS, sizeof(Plan), w);
 }
 
 typedef cudaError_t (*tiles_launcher)(const struct skinny_params *p, uint32_t n_splits,
                                       const struct wide_room *room, struct launch launch);
 
-template <int GROUPS> static tiles_launcher find_launcher(uint32_t width) {
+template <int GROUPS> static tiles_launcher find_pairs(uint32_t width) {
     switch (width) {
-    case 112: return launch_tiles<GROUPS, 112>;
-    case 96: return launch_tiles<GROUPS, 96>;
-    case 64: return launch_tiles<GROUPS, 64>;
-    default: return launch_tiles<GROUPS, 48>;
+    case 112: return launch_tiles<wide_plan<GROUPS, 112, false>>;
+    case 96: return launch_tiles<wide_plan<GROUPS, 96, false>>;
+    case 64: return launch_tiles<wide_plan<GROUPS, 64, false>>;
+    default: return launch_tiles<wide_plan<GROUPS, 48, false>>;
+    }
+}
+
+static tiles_launcher find_halves(uint32_t width) {
+    switch (width) {
+    case 224: return launch_tiles<wide_plan<2, 224, true>>;
+    case 192: return launch_tiles<wide_plan<2, 192, true>>;
+    case 128: return launch_tiles<wide_plan<2, 128, true>>;
+    case 96: return launch_tiles<wide_plan<2, 96, true>>;
+    default: return launch_tiles<wide_plan<2, 64, true>>;
     }
 }
 
@@ -401,32 +505,57 @@ cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *r
     const struct wide_shape shape = shape_of(p);
     if (wide_count_tiles(&shape, GROUP_ROWS) == 0 || p->n_rows == 0) return cudaSuccess;
     if (room->n_clusters == 0) return cudaErrorNotSupported;
+    if (p->n_rows > WIDE_MAX_ROWS) return cudaErrorInvalidValue;
     const struct wide_cut cut = wide_choose_cut(&shape, room->n_clusters);
-    tiles_launcher tiles = NULL;
-    switch ((p->n_rows - 1) / GROUP_ROWS) {
-    case 0: tiles = find_launcher<1>(cut.width); break;
-    case 1: tiles = find_launcher<2>(cut.width); break;
-    case 2: tiles = find_launcher<3>(cut.width); break;
-    case 3: tiles = find_launcher<4>(cut.width); break;
-    default: return cudaErrorInvalidValue;
-    }
+    tiles_launcher tiles = find_halves(cut.width);
+    if (!wide_halves(&shape)) switch ((p->n_rows - 1) / GROUP_ROWS) {
+        case 0: tiles = find_pairs<1>(cut.width); break;
+        case 1: tiles = find_pairs<2>(cut.width); break;
+        default: tiles = find_pairs<3>(cut.width); break;
+        }
     return tiles(p, cut.n_splits, room, launch);
 }
 
-template <int GROUPS, int WIDTH> static bool open_tiles(int *n) {
-    return open_pairs<struct wide_plan<GROUPS, WIDTH>>(wide_kernel<GROUPS, WIDTH>,
-                                                       (GROUPS + 1) * GROUP_THREADS, n);
+template <class Plan> static bool open_tiles(int *n) {
+    return open_pairs<Plan>(wide_kernel<Plan>, Plan::N_CONSUMERS + GROUP_THREADS, n);
 }
 
-template <int GROUPS> static bool open_group(int *n) {
-    return open_tiles<GROUPS, 112>(n) && open_tiles<GROUPS, 96>(n) && open_tiles<GROUPS, 64>(n) &&
-           open_tiles<GROUPS, 48>(n);
+template <int GROUPS> static bool open_two_tiles(int *n) {
+    return open_tiles<wide_plan<GROUPS, 112, false>>(n) &&
+           open_tiles<wide_plan<GROUPS, 96, false>>(n) &&
+           open_tiles<wide_plan<GROUPS, 64, false>>(n) &&
+           open_tiles<wide_plan<GROUPS, 48, false>>(n);
 }
 
-uint32_t open_wide(uint32_t n_multiprocessors) {
-    int n = (int)(n_multiprocessors / CLUSTER);
-    if (n > 0 && open_group<1>(&n) && open_group<2>(&n) && open_group<3>(&n) && open_group<4>(&n))
-        return (uint32_t)n;
+static bool open_halves(int *n) {
+    return open_tiles<wide_plan<2, 224, true>>(n) && open_tiles<wide_plan<2, 192, true>>(n) &&
+           open_tiles<wide_plan<2, 128, true>>(n) && open_tiles<wide_plan<2, 96, true>>(n) &&
+           open_tiles<wide_plan<2, 64, true>>(n);
+}
+
+/* Says whether a clock of each multiprocessor has 16 bytes of the memory's: an H100 has 12.8, an
+ * H200 18.8. */
+static cudaError_t find_memory_rate(int device, int n_multiprocessors, bool *is_fast) {
+    const double fast = 16, bits = 8, transfers = 2; /* of a memory clock */
+    int memory_khz, bus_bits, khz;
+    cudaError_t rc = cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device);
+    if (!rc) rc = cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, device);
+    if (!rc) rc = cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, device);
+    if (rc) return rc;
+    *is_fast = transfers * memory_khz * bus_bits / bits / khz / n_multiprocessors > fast;
+    return cudaSuccess;
+}
+
+cudaError_t open_wide(int device, struct wide_room *room) {
+    int n_multiprocessors;
+    cudaError_t rc =
+        cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (!rc) rc = find_memory_rate(device, n_multiprocessors, &room->fast_memory);
+    if (rc) return rc;
+    int n = n_multiprocessors / CLUSTER;
+    if (n > 0 && open_two_tiles<1>(&n) && open_two_tiles<2>(&n) && open_two_tiles<3>(&n) &&
+        open_halves(&n))
+        room->n_clusters = (uint32_t)n;
     cudaGetLastError(); /* an answer, not a fault */
-    return 0;
+    return cudaSuccess;
 }

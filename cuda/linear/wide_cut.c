@@ -5,6 +5,8 @@
 
 #include "engine/base/sizes.h"
 
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
 uint32_t wide_count_tiles(const struct wide_shape *shape, uint32_t width) {
     uint32_t n = 0;
     if (shape->gated) return (uint32_t)div_up(shape->n_out[0], width / 2);
@@ -13,26 +15,31 @@ uint32_t wide_count_tiles(const struct wide_shape *shape, uint32_t width) {
 }
 
 uint32_t wide_count_items(const struct wide_shape *shape, struct wide_cut cut) {
-    return (uint32_t)div_up(wide_count_tiles(shape, cut.width), WIDE_CLUSTER) * cut.n_splits;
+    const uint32_t n_tiles = wide_count_tiles(shape, cut.width);
+    return (uint32_t)div_up(n_tiles, wide_halves(shape) ? 1 : WIDE_CLUSTER) * cut.n_splits;
 }
 
-/* Estimates a product's clocks.  The rates, in bytes a clock of a multiprocessor, were fitted to 80
+/* Estimates a product's clocks.  The rates, in bytes a clock of a multiprocessor, were fitted to 130
  * products on an H100: shared memory 128, what arrives there 48, and 24 of it weights, 13 where all
- * read weights; shares of sums 8.5.  The cuts that it chooses were within 1 us of the best. */
+ * read weights; shares of sums 8.5.  wgmma takes 2 clocks for each column of a group's stage, and a
+ * third more where the device's power is the limit.  The cuts that it chooses were within 1 us of
+ * the best. */
 static double estimate_clocks(const struct wide_shape *shape, struct wide_cut cut,
                               uint32_t n_clusters) {
-    const double row_bytes = WIDE_STAGE_COLUMNS * 2;
+    const double row_bytes = WIDE_STAGE_COLUMNS * 2, n_blocks = wide_halves(shape) ? 2 : 1;
     const uint32_t n_tiles = wide_count_tiles(shape, cut.width),
                    n_turns = (uint32_t)div_up(wide_count_items(shape, cut), n_clusters),
-                   n_stages = (uint32_t)div_up(shape->n_in, WIDE_STAGE_COLUMNS),
-                   groups = (uint32_t)div_up(shape->n_rows, WIDE_GROUP_ROWS);
-    const double x = shape->n_rows * row_bytes, w = cut.width * row_bytes,
+                   n_stages = (uint32_t)div_up(shape->n_in, WIDE_STAGE_COLUMNS);
+    const double rows = shape->n_rows / n_blocks, groups = ceil(rows / WIDE_GROUP_ROWS),
+                 x = rows * row_bytes, w = cut.width * row_bytes,
                  read = groups * (WIDE_GROUP_ROWS * row_bytes + w),
-                 stage = fmax(fmax((x + w + read) / 128, (x + w) / 48), fmax(w / 24, 200)),
+                 wgmma = groups * cut.width * 8 / 3,
+                 arrival = fmax((x + w + read) / 128, (x + w) / 48),
+                 stage = fmax(fmax(arrival, wgmma), fmax(w / n_blocks / 24, 200)),
                  blocks = n_turns * ceil((double)n_stages / cut.n_splits) * stage,
                  memory = (double)n_tiles * n_stages * w / (13.0 * WIDE_CLUSTER * n_clusters),
                  others = 1 - 1.0 / cut.n_splits,
-                 exchange = 2 * others * shape->n_rows * cut.width * sizeof(float) / 8.5;
+                 exchange = 2 * others * rows * cut.width * sizeof(float) / 8.5;
     /* Blocks that wait for each other must run at the same time. */
     if (cut.n_splits > 1 && (n_turns > 1 || cut.n_splits > n_stages)) return INFINITY;
     /* The slower of the two, and more where they are alike. */
@@ -40,10 +47,12 @@ static double estimate_clocks(const struct wide_shape *shape, struct wide_cut cu
 }
 
 struct wide_cut wide_choose_cut(const struct wide_shape *shape, uint32_t n_clusters) {
-    static const uint32_t widths[] = {112, 96, 64, 48};
+    static const uint32_t tiles[] = {112, 96, 64, 48}, halves[] = {224, 192, 128, 96, 64};
+    const uint32_t *widths = wide_halves(shape) ? halves : tiles,
+                   n_widths = wide_halves(shape) ? COUNT(halves) : COUNT(tiles);
     struct wide_cut best = {widths[0], 1};
     double least = INFINITY;
-    for (uint32_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+    for (uint32_t i = 0; i < n_widths; i++)
         for (uint32_t n_splits = 1; n_splits <= WIDE_MAX_SPLITS; n_splits++) {
             const struct wide_cut cut = {widths[i], n_splits};
             const double clocks = estimate_clocks(shape, cut, n_clusters);

@@ -1,7 +1,7 @@
-/* wide_cut.h - how a product of 17 to 256 rows is cut for linear_wide.cu.
+/* wide_cut.h - how a product of 9 to 256 rows is cut for linear_wide.cu.
  *
  *   tile     all rows of x against `width` rows of W; of gated products half are gate's, half up's
- *   cluster  a pair of neighbouring tiles
+ *   cluster  a pair of neighbouring tiles; of more than 192 rows the halves of one tile's
  *   share    where tiles are too few for the device, each sum is split along n_in; blocks that have
  *            a tile's shares wait for each other, so all of them must run at the same time
  *
@@ -31,14 +31,19 @@ struct wide_shape {
     bool gated; /* the parts are gate and up, of equal n_out */
 };
 
+/* Says whether the blocks of a cluster have the halves of the rows. */
+static inline bool wide_halves(const struct wide_shape *shape) {
+    return shape->n_rows > 3 * WIDE_GROUP_ROWS;
+}
+
 struct wide_cut {
-    uint32_t width; /* 112, 96, 64 or 48 */
+    uint32_t width; /* 112, 96, 64 or 48; of halves 224, 192, 128, 96 or 64 */
     uint32_t n_splits;
 };
 
 uint32_t wide_count_tiles(const struct wide_shape *shape, uint32_t width);
 
-/* Returns how many pairs of tiles, each in n_splits shares, there are. */
+/* Returns how many shares of tiles, or of pairs of them, the clusters have to compute. */
 uint32_t wide_count_items(const struct wide_shape *shape, struct wide_cut cut);
 
 /* Returns the cut that takes the least time by an estimate, on a device that runs n_clusters at the

@@ -97,8 +97,8 @@ struct row_count {
     bool in_small;
 };
 
-/* Few rows in one operand of mma and in two, then launch_wide() with one to four warpgroups, then
- * cuBLASLt, which on other devices begins at 17 rows. */
+/* Few rows in one operand of mma and in two, then launch_wide() with one to three warpgroups and with
+ * halves of the rows, then cuBLASLt, which on other devices begins at 17 rows. */
 static const struct row_count row_counts[] = {
     {1, true},   {2, false},  {7, false},   {8, false},   {9, true},    {15, false},
     {16, false}, {17, true},  {33, false},  {64, false},  {100, false}, {129, false},
@@ -347,6 +347,37 @@ static void rows_that_two_kernels_take_equal_the_cpu(void **state) {
     cuda->wide_from = chosen;
 }
 
+/* Blocks of launch_wide() that split a sum wait for words that are not all ones.  Here x and W are
+ * nothing but such bits: the sums that they send each other are NaN, and what they leave behind has
+ * no part in the next product. */
+static void nans_of_all_ones_pass_between_blocks(void **state) {
+    (void)state;
+    const struct product shape = {.n_in = 4096, .n_parts = 1, .n_out = {96}, .dtype = DTYPE_BF16};
+    static const uint32_t n_rows[] = {17, 130, 250};
+    for (size_t r = 0; r < sizeof(n_rows) / sizeof(n_rows[0]); r++) {
+        struct error err = {0};
+        const size_t n_y = (size_t)n_rows[r] * shape.n_out[0];
+        void *x = gpu_poison((size_t)n_rows[r] * shape.n_in, DTYPE_BF16),
+             *w = gpu_poison((size_t)shape.n_out[0] * shape.n_in, DTYPE_BF16);
+        float *got = random_floats(n_y);
+        void *y = gpu_array(got, n_y, DTYPE_F32);
+        const struct weight weight = {w, DTYPE_BF16, shape.n_out[0], shape.n_in};
+        const struct linear_args args = {.x = x,
+                                         .n_rows = n_rows[r],
+                                         .n_in = shape.n_in,
+                                         .n_parts = 1,
+                                         .parts = {{&weight, NULL, y, shape.n_out[0]}},
+                                         .y_f32 = true};
+        must(gpu->ops->linear(gpu, &args, &err), &err);
+        gpu_read(got, y, n_y, DTYPE_F32);
+        for (size_t i = 0; i < n_y; i++) assert_true(isnan(got[i]));
+        gpu_free(x), gpu_free(w), gpu_free(y), free(got);
+        struct product next = shape;
+        next.n_rows = n_rows[r];
+        check_product(&next);
+    }
+}
+
 /* Small products, which cuda_gated() leaves to cuBLASLt: few clusters take turns as many do. */
 static void gated_products_of_many_rows_equal_the_cpu(void **state) {
     (void)state;
@@ -515,6 +546,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(parts_share_a_launch_and_a_row),
         cmocka_unit_test(fused_products_equal_the_cpu),
         cmocka_unit_test(rows_that_two_kernels_take_equal_the_cpu),
+        cmocka_unit_test(nans_of_all_ones_pass_between_blocks),
         cmocka_unit_test(gated_products_of_many_rows_equal_the_cpu),
         cmocka_unit_test(cuda_gated_takes_the_kernel_for_many_rows),
         cmocka_unit_test(few_rows_have_the_same_bits_in_every_run),

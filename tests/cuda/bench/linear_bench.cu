@@ -7,7 +7,7 @@
  *   fused    norm and SiLU inside the products
  *   stream   the same by launch_stream()
  *   apart    norm and SiLU in kernels of their own
- *   wide     32 to 256 rows by launch_wide(), with SiLU inside and the norm apart
+ *   wide     16 to 256 rows by launch_wide(), with SiLU inside and the norm apart
  *
  * Weights are random and rotate through 1 GB, many times the second-level cache.  Launches are
  * replayed from a CUDA graph.  "model" is 32 layers and the head over 15 GB, nothing twice.
@@ -211,7 +211,7 @@ int main() {
                                               {"fused", run_fused, {1, 4, 8, 16}},
                                               {"stream", run_stream, {1, 4, 8, 16}},
                                               {"apart", run_apart, {1, 4, 8, 16}},
-                                              {"wide", run_wide, {32, 64, 128, 256}}};
+                                              {"wide", run_wide, {16, 64, 128, 256}}};
     const size_t n_x = (size_t)WIDE_MAX_ROWS * 14336, n_y = (size_t)WIDE_MAX_ROWS * 128256;
     struct arena arena = {};
     cudaStream_t stream;
@@ -224,23 +224,20 @@ int main() {
     check(cudaGetDeviceProperties(&properties, 0), "the device");
     arena.n_multiprocessors = (uint32_t)properties.multiProcessorCount;
     arena.n_weights = (size_t)7600 << 20;
+    const size_t share_bytes = (size_t)arena.n_multiprocessors * WIDE_SHARE_BYTES;
     check(cudaStreamCreate(&stream), "stream");
     check(cudaMalloc(&arena.weights, arena.n_weights * sizeof(bf16)), "memory for weights");
     check(cudaMalloc(&arena.x, n_x * sizeof(bf16)), "memory");
     check(cudaMalloc(&arena.norm_weight, 4096 * sizeof(bf16)), "memory");
     check(cudaMalloc(&arena.normed, n_x * sizeof(bf16)), "memory");
     check(cudaMalloc(&arena.y, n_y * sizeof(float)), "memory");
-    check(cudaMalloc(&arena.room.shares, (size_t)arena.n_multiprocessors * WIDE_SHARE_BYTES),
-          "memory");
-    check(cudaMalloc(&arena.room.arrived, arena.n_multiprocessors * sizeof(uint32_t)), "memory");
-    check(
-        cudaMemsetAsync(arena.room.arrived, 0, arena.n_multiprocessors * sizeof(uint32_t), stream),
-        "memory");
+    check(cudaMalloc(&arena.room.shares, share_bytes), "memory");
+    check(cudaMemsetAsync(arena.room.shares, WIDE_SHARES_EMPTY, share_bytes, stream), "memory");
     fill_kernel<<<1024, 256, 0, stream>>>(arena.weights, arena.n_weights, 0.02f);
     fill_kernel<<<64, 256, 0, stream>>>(arena.x, n_x, 1.0f);
     fill_kernel<<<64, 256, 0, stream>>>(arena.norm_weight, 4096, 1.0f);
     check(cudaMemsetAsync(arena.y, 0, n_y * sizeof(float), stream), "memory");
-    arena.room.n_clusters = open_wide(arena.n_multiprocessors);
+    check(open_wide(0, &arena.room), "rate");
     if (!open_stream() || arena.room.n_clusters == 0) {
         fprintf(stderr, "this device does not run launch_stream() and launch_wide()\n");
         return 1;
