@@ -255,7 +255,7 @@ static __device__ __forceinline__ uint4 *find_share(const struct wide_params &w,
 template <class Plan>
 static __device__ __forceinline__ void send_shares(const struct wide_params &w, uint32_t item,
                                                    const struct wide_columns &mine,
-                                                   typename Plan::accumulator &sums) {
+                                                   const typename Plan::accumulator &sums) {
     constexpr int N_COLUMNS = Plan::WIDTH / 8;
     uint4 *share = find_share<Plan>(w, item);
 #pragma unroll
