@@ -42,8 +42,8 @@
  * evict-first (5 us), tiles of 128 and 32 rows; W as A with tiles of 128 rows, in equal runs of stages
  * for all clusters (1 to 25 % on an H200); two blocks a multiprocessor with half the stages (4 %).
  * The code that follows the sums runs once, so it is as short as unrolled code can be: what it took
- * to fetch a longer one cost 15 us.  Whatever changes there, see that ptxas says nothing of wgmma
- * being serialized: integer operations on the sums and loops that threads leave alone cost 20 us.
+ * to fetch a longer one cost 15 us.  Integer operations on the sums, and loops that threads leave
+ * alone, made the compiler wait after every wgmma, which cost 20 us (tests/cuda/test_wgmma.sh).
  *
  * Shared: struct wide_plan.  Bound: memory, 2 * n_in * n_out bytes.
  * Oracle: engine/cpu/linear.c. */
