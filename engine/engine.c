@@ -651,7 +651,7 @@ static int submit_batch(struct engine *e, struct batch *batch, struct event_list
 static void run_step(struct engine *e, struct event_list *events) {
     struct error err = {0};
     if (!atomic_load(&e->healthy)) { /* requests submitted before the failure was seen */
-        error_set(&err, ERR_DEVICE, "the device has failed");
+        engine_failure(e, &err);
         device_failed(e, &err, events);
         return;
     }
@@ -804,7 +804,7 @@ int engine_admit(struct engine *e, struct engine_request *requests, uint32_t n_r
 
 int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_requests,
                   uint64_t *ids, struct error *err) {
-    if (!engine_healthy(e)) return error_set(err, ERR_DEVICE, "the device has failed");
+    if (!engine_healthy(e)) return engine_failure(e, err);
     if (n_requests == 0) return 0;
     int code = engine_admit(e, requests, n_requests, err);
     if (!code) code = submit_planned(e, requests, n_requests, ids, err);

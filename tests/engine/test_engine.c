@@ -5,6 +5,7 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -462,13 +463,15 @@ static void settings_that_cannot_work_are_named(void **state) {
     assert_null(engine);
 }
 
-/* A backend that fails on demand: the CPU's table with one entry replaced. */
-static atomic_bool broken;
+/* A backend that fails on demand: the CPU's table with one entry replaced.  It waits for the last
+ * request, which the engine sees behind the failure. */
+static atomic_bool broken, all_submitted;
 static int (*real_collect)(struct backend *be, uint32_t n_newer, struct error *err);
 
 static int failing_collect(struct backend *be, uint32_t n_newer, struct error *err) {
-    if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "pulled the plug");
-    return real_collect(be, n_newer, err);
+    if (!atomic_load(&broken)) return real_collect(be, n_newer, err);
+    while (!atomic_load(&all_submitted)) sched_yield();
+    return error_set(err, ERR_DEVICE, "pulled the plug");
 }
 
 static void fail_while_running(bool ahead) {
@@ -479,15 +482,17 @@ static void fail_while_running(bool ahead) {
     backend->ops = &ops;
     backend->runs_ahead = ahead;
     struct engine *engine = start(64, true);
-    struct answer answers[5] = {0};
+    struct answer answers[6] = {0};
     struct recipe r = plain_recipe(200, 700);
     r.params.ignore_eos = true;
     for (int i = 0; i < 5; i++) recipe_submit(engine, &r, &answers[i]);
     while (answers[0].n_tokens < 3) answers_drain(engine);
     assert_true(engine_healthy(engine));
     atomic_store(&broken, true);
-    answers_wait(engine, answers, 5);
-    for (int i = 0; i < 5; i++) {
+    recipe_submit(engine, &r, &answers[5]);
+    atomic_store(&all_submitted, true);
+    answers_wait(engine, answers, 6);
+    for (int i = 0; i < 6; i++) {
         assert_int_equal(answers[i].last.reason, FINISH_ERROR);
         assert_string_equal(answers[i].last.error_text, "pulled the plug");
         answer_forget(&answers[i]);
@@ -499,6 +504,7 @@ static void fail_while_running(bool ahead) {
     assert_int_equal(engine_submit(engine, &late, 1, &id, &err), ERR_DEVICE);
     engine_destroy(engine);
     atomic_store(&broken, false);
+    atomic_store(&all_submitted, false);
     backend->ops = real;
     backend->runs_ahead = false;
 }
