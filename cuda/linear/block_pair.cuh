@@ -11,7 +11,11 @@
 
 #include "cuda/common/sm90.cuh"
 
-enum { CLUSTER = 2, GROUP_THREADS = 128 /* of a warpgroup */ };
+enum {
+    CLUSTER = 2,
+    BOTH = (1 << CLUSTER) - 1, /* blocks, as a copy to them names them */
+    GROUP_THREADS = 128        /* of a warpgroup */
+};
 
 static __device__ __forceinline__ uint32_t cluster_rank() {
     return blockIdx.x % CLUSTER;

@@ -49,7 +49,6 @@
 typedef __nv_bfloat16 bf16;
 
 enum {
-    BOTH = (1 << CLUSTER) - 1,
     STAGE_COLUMNS = GATED_STAGE_COLUMNS,
     N_STAGES = 4,
     BOX_ROWS = GATED_BOX_ROWS, /* of x or W: copied at a time; of x, a warpgroup's */

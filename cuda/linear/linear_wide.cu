@@ -36,7 +36,7 @@
  *     64    19.0 (20.3)   15.5 (14.5)    80.9 (91)    42.8 (46.5)   158 (173)
  *    128    21.4 (21.6)   17.8 (15.3)    82.6 (94)    45.0 (52.6)   166 (185)
  *    192    25.1 (22.9)   19.2 (16.5)    87.3 (103)   50.5 (66.3)   188 (203)
- *    256    31.8 (25.4)   24.3 (19.0)   102.5 (122)   58.1 (61.5)   218 (224); 212 by linear.c
+ *    256    23.8 (25.4)   20.3 (19.0)    89.3 (122)   50.9 (61.5)   190 to 205 (224)
  *
  * Tried and slower: prefetching W to L2 ahead of the copies (by a tenth and more), W without
  * evict-first (5 us), tiles of 128 and 32 rows; W as A with tiles of 128 rows, in equal runs of stages
@@ -56,16 +56,14 @@ enum {
     STAGE_COLUMNS = WIDE_STAGE_COLUMNS,
     ROW_BYTES = STAGE_COLUMNS * 2,
     GROUP_ROWS = WIDE_GROUP_ROWS,
-    MEMORY_BYTES = 227 << 10,
-    BOTH = (1 << CLUSTER) - 1 /* blocks of the cluster */
+    MEMORY_BYTES = 227 << 10
 };
 
-/* What a block of N_GROUPS warpgroups of consumers holds of tiles that are N_COLUMNS wide.  If
- * HALF_ROWS, the blocks of a cluster have the halves of x's rows and share W, else two tiles and
- * share x. */
-template <int N_GROUPS, int N_COLUMNS, bool HALF_ROWS> struct wide_plan {
-    static constexpr int GROUPS = N_GROUPS, WIDTH = N_COLUMNS, N_CONSUMERS = GROUPS * GROUP_THREADS;
-    static constexpr bool SHARES_W = HALF_ROWS;
+/* Shared memory of a block.  GROUPS: warpgroups of consumers.  WIDTH: of a tile.  SHARES_W: the blocks
+ * of a cluster have the halves of x's rows, and share W; else they have two tiles, and share x. */
+template <int GROUPS_, int WIDTH_, bool SHARES_W_> struct wide_plan {
+    static constexpr int GROUPS = GROUPS_, WIDTH = WIDTH_, N_CONSUMERS = GROUPS * GROUP_THREADS;
+    static constexpr bool SHARES_W = SHARES_W_;
     static constexpr int X_BYTES = GROUPS * GROUP_ROWS * ROW_BYTES, W_BYTES = WIDTH * ROW_BYTES;
     static constexpr int N_STAGES = (MEMORY_BYTES - 512) / (X_BYTES + W_BYTES);
     typedef ring_place<N_STAGES> place;
@@ -500,6 +498,15 @@ static tiles_launcher find_halves(uint32_t width) {
     }
 }
 
+static tiles_launcher find_launcher(const struct wide_shape *shape, uint32_t width) {
+    if (wide_halves(shape)) return find_halves(width);
+    switch ((shape->n_rows - 1) / GROUP_ROWS) {
+    case 0: return find_pairs<1>(width);
+    case 1: return find_pairs<2>(width);
+    default: return find_pairs<3>(width);
+    }
+}
+
 cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *room,
                         struct launch launch) {
     const struct wide_shape shape = shape_of(p);
@@ -507,13 +514,7 @@ cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *r
     if (room->n_clusters == 0) return cudaErrorNotSupported;
     if (p->n_rows > WIDE_MAX_ROWS) return cudaErrorInvalidValue;
     const struct wide_cut cut = wide_choose_cut(&shape, room->n_clusters);
-    tiles_launcher tiles = find_halves(cut.width);
-    if (!wide_halves(&shape)) switch ((p->n_rows - 1) / GROUP_ROWS) {
-        case 0: tiles = find_pairs<1>(cut.width); break;
-        case 1: tiles = find_pairs<2>(cut.width); break;
-        default: tiles = find_pairs<3>(cut.width); break;
-        }
-    return tiles(p, cut.n_splits, room, launch);
+    return find_launcher(&shape, cut.width)(p, cut.n_splits, room, launch);
 }
 
 template <class Plan> static bool open_tiles(int *n) {

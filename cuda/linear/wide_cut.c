@@ -5,8 +5,6 @@
 
 #include "engine/base/sizes.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
 uint32_t wide_count_tiles(const struct wide_shape *shape, uint32_t width) {
     uint32_t n = 0;
     if (shape->gated) return (uint32_t)div_up(shape->n_out[0], width / 2);
@@ -47,14 +45,13 @@ static double estimate_clocks(const struct wide_shape *shape, struct wide_cut cu
 }
 
 struct wide_cut wide_choose_cut(const struct wide_shape *shape, uint32_t n_clusters) {
-    static const uint32_t tiles[] = {112, 96, 64, 48}, halves[] = {224, 192, 128, 96, 64};
-    const uint32_t *widths = wide_halves(shape) ? halves : tiles,
-                   n_widths = wide_halves(shape) ? COUNT(halves) : COUNT(tiles);
-    struct wide_cut best = {widths[0], 1};
+    static const uint32_t tiles[] = {112, 96, 64, 48, 0}, halves[] = {224, 192, 128, 96, 64, 0};
+    const uint32_t *width = wide_halves(shape) ? halves : tiles;
+    struct wide_cut best = {*width, 1};
     double least = INFINITY;
-    for (uint32_t i = 0; i < n_widths; i++)
+    for (; *width; width++)
         for (uint32_t n_splits = 1; n_splits <= WIDE_MAX_SPLITS; n_splits++) {
-            const struct wide_cut cut = {widths[i], n_splits};
+            const struct wide_cut cut = {*width, n_splits};
             const double clocks = estimate_clocks(shape, cut, n_clusters);
             if (clocks >= least) continue;
             least = clocks;
