@@ -98,29 +98,37 @@ struct residency {
     int n_blocks, n_clusters[ATTN_CLUSTER_SIZES];
 };
 
-/* Launches, or counts what is resident if that is given. */
-template <class S>
-static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream,
-                                residency *resident) {
+/* Lets a kernel have the shared memory, and the clusters, that it may need. */
+template <class S> static cudaError_t allow_shape() {
     const auto kernel = attn_decode_kernel<S>;
-    cudaError_t error =
+    const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::RING_BYTES);
-    if (S::BULK && error == cudaSuccess)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (error != cudaSuccess) return error;
-    if (!resident)
-        return launch_clusters({stream, p.overlap && !p.awaited, 0}, kernel, p.n_cluster,
-                               p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, p);
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident->n_blocks, kernel,
-                                                          S::N_WARPS * 32, S::RING_BYTES);
-    for (int i = 0; S::BULK && i < ATTN_CLUSTER_SIZES && error == cudaSuccess; i++)
-        error = count_clusters(kernel, 2u << i, S::N_WARPS * 32, S::RING_BYTES,
-                               &resident->n_clusters[i]);
-    return error;
+    if (!S::BULK || error != cudaSuccess) return error;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
-static constexpr int bulk_warps(int dim, bool fp8) {
-    return fp8 || dim == 256 ? 4 : 8;
+template <class S>
+static cudaError_t start_shape(const attn_decode_params &p, cudaStream_t stream) {
+    const cudaError_t error = allow_shape<S>();
+    if (error != cudaSuccess) return error;
+    return launch_clusters({stream, p.overlap && !p.awaited, 0}, attn_decode_kernel<S>, p.n_cluster,
+                           p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, p);
+}
+
+/* Launches shape S, or C for clusters; or counts what of them is resident if that is given. */
+template <class S, class C = S>
+static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream,
+                                residency *resident) {
+    if (!resident) return p.n_cluster > 1 ? start_shape<C>(p, stream) : start_shape<S>(p, stream);
+    cudaError_t error = allow_shape<S>();
+    if (error == cudaSuccess)
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+            &resident->n_blocks, attn_decode_kernel<S>, S::N_WARPS * 32, S::RING_BYTES);
+    if (error == cudaSuccess) error = allow_shape<C>();
+    for (int i = 0; C::BULK && i < ATTN_CLUSTER_SIZES && error == cudaSuccess; i++)
+        error = count_clusters(attn_decode_kernel<C>, 2u << i, C::N_WARPS * 32, C::RING_BYTES,
+                               &resident->n_clusters[i]);
+    return error;
 }
 
 static constexpr int bulk_stages(int dim, bool fp8) {
@@ -129,10 +137,13 @@ static constexpr int bulk_stages(int dim, bool fp8) {
 }
 
 /* The shape that the copy engine fills: see suits_copy_engine(). */
-template <typename T, int D, bool ROTATES = true, bool FP8 = sizeof(T) == 1>
-using bulk_shape = decode_shape<T, D, 1, bulk_warps(D, FP8), bulk_stages(D, FP8), true, ROTATES>;
+template <typename T, int D, bool ROTATES = true, int SLOT_TILES = sizeof(T) == 1 ? 2 : 1>
+using bulk_shape = decode_shape<T, D, 1, D == 256 || SLOT_TILES == 2 ? 4 : 8,
+                                bulk_stages(D, sizeof(T) == 1), true, ROTATES, SLOT_TILES>;
 
-static constexpr uint32_t BULK_CODE_SLOTS = bulk_shape<uint8_t, 128>::UNIT_SLOTS;
+/* In clusters a warp has a unit or two, so what counts is how long one takes: with 8 bits, too, units
+ * are of 16 slots (one sequence of 1K, 32 / 8 heads of 128, an H200: 4.8 us, with 32 slots 5.1). */
+template <typename T, int D, bool ROTATES> using cluster_shape = bulk_shape<T, D, ROTATES, 1>;
 
 /* Chooses the warps and stages of the rings.  With the copy engine those of 16 bits take 128 KiB, one
  * block per multiprocessor: on an H100 the best of 8 x 2, 8 x 3, 4 x 6, 12 x 2 (warps x stages) and
@@ -149,7 +160,9 @@ static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream,
         return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false, ROTATES>>(p, stream,
                                                                                   resident);
     if constexpr (D % 64 == 0)
-        if (p.use_map) return launch_shape<bulk_shape<T, D, ROTATES>>(p, stream, resident);
+        if (p.use_map)
+            return launch_shape<bulk_shape<T, D, ROTATES>, cluster_shape<T, D, ROTATES>>(p, stream,
+                                                                                         resident);
     return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false, ROTATES>>(p, stream,
                                                                                         resident);
 }
@@ -197,33 +210,33 @@ static bool suits_copy_engine(const attn_decode_params &p) {
 /* Describes the pool's elements.  Dimensions: columns of a part (128 bytes of a row, or all of its
  * 64), row, part, K or V, page.  A box is a unit, K and V. */
 static CUresult map_elements(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode_params *p,
-                             uint32_t n_pages) {
+                             uint32_t n_pages, uint32_t slot_tiles) {
     const uint32_t size = element_bytes(p->kv_dtype), row_bytes = p->head_dim * size,
                    part_bytes = row_bytes < 128 ? row_bytes : 128, n_parts = row_bytes / part_bytes,
                    part = part_bytes / size;
     const cuuint64_t n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
     const cuuint64_t sizes[5] = {part, n_rows, n_parts, 2, n_pages};
     const cuuint64_t strides[4] = {row_bytes, part_bytes, n_rows * row_bytes, p->page_bytes};
-    const cuuint32_t n_slots = size == 1 ? BULK_CODE_SLOTS : (uint32_t)ATTN_UNIT_SLOTS;
-    const cuuint32_t box[5] = {part, n_slots, n_parts, 2, 1}, steps[5] = {1, 1, 1, 1, 1};
+    const cuuint32_t box[5] = {part, slot_tiles * ATTN_UNIT_SLOTS, n_parts, 2, 1},
+                     steps[5] = {1, 1, 1, 1, 1};
     const CUtensorMapDataType type =
         size == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
     /* L2 is not asked for more than lines of 128 bytes: with 256 an H200 reads a tenth slower. */
-    return encode(&p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+    return encode(&p->maps[slot_tiles - 1].elements, type, 5, const_cast<void *>(p->pool), sizes,
+                  strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                   part_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 /* Describes the scales behind the elements.  Dimensions: row, K or V, page.  A box is a unit's. */
 static CUresult map_scales(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode_params *p,
-                           uint32_t n_pages) {
+                           uint32_t n_pages, uint32_t slot_tiles) {
     const cuuint64_t n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
     const cuuint64_t sizes[3] = {n_rows, 2, n_pages}, strides[2] = {n_rows, p->page_bytes};
-    const cuuint32_t box[3] = {BULK_CODE_SLOTS, 2, 1}, steps[3] = {1, 1, 1};
+    const cuuint32_t box[3] = {slot_tiles * ATTN_UNIT_SLOTS, 2, 1}, steps[3] = {1, 1, 1};
     char *scales = static_cast<char *>(const_cast<void *>(p->pool)) + 2 * n_rows * p->head_dim;
-    return encode(&p->scales_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, scales, sizes, strides, box,
-                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+    return encode(&p->maps[slot_tiles - 1].scales, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, scales, sizes,
+                  strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
@@ -234,8 +247,11 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
         return cudaSuccess;
     const auto encode = tensor_map_encoder();
     if (!encode) return cudaErrorNotSupported;
-    CUresult result = map_elements(encode, p, n_pages);
-    if (result == CUDA_SUCCESS && p->kv_dtype == DTYPE_FP8) result = map_scales(encode, p, n_pages);
+    CUresult result = map_elements(encode, p, n_pages, 1);
+    for (uint32_t n = 1; p->kv_dtype == DTYPE_FP8 && n <= 2 && result == CUDA_SUCCESS; n++) {
+        result = map_elements(encode, p, n_pages, n);
+        if (result == CUDA_SUCCESS) result = map_scales(encode, p, n_pages, n);
+    }
     p->use_map = result == CUDA_SUCCESS;
     return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
 }

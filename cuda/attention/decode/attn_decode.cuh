@@ -19,6 +19,11 @@ enum { ATTN_DECODE_MAX_GROUP = 16 };
 /* For 8-bit keys that are stored before RoPE, n_freqs is a multiple of this. */
 enum { ATTN_DECODE_ROTATED = 16 };
 
+/* How the copy engine finds a unit's keys and values in the pool; and their scales, with DTYPE_FP8. */
+struct unit_maps {
+    CUtensorMap elements, scales;
+};
+
 /* All pointers are device memory.  16-byte alignment: q rows, out, pool, partial_out, tiles. */
 struct attn_decode_params {
     const void *q;    /* bf16, sequence s at q + s * q_stride: [n_heads, head_dim] */
@@ -62,7 +67,7 @@ struct attn_decode_params {
 
     /* Filled by attn_decode_map_pool(); without it cp.async reads the pages. */
     bool use_map;
-    CUtensorMap map, scales_map; /* scales_map: with DTYPE_FP8 */
+    unit_maps maps[2]; /* of units of 16 slots, and of 32, which only DTYPE_FP8 has */
 };
 
 /* Lets the copy engine read the pool if the device and the shape allow it.  They do at compute

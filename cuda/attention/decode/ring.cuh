@@ -13,6 +13,7 @@
  * Units of 8 bits that the copy engine copies are 32 slots: as many bytes as 16 slots of 16 bits,
  * and two independent rows of products for a warp to compute at the same time.  They begin at
  * multiples of 32 slots.  A tile may begin in the middle of one, whose first slots are then hidden.
+ * Clusters have few slots and more warps: there a unit is 16 slots.
  *
  * Thread: device code, by whole warps.  Memory: a ring in shared memory a warp. */
 #ifndef CUDA_ATTENTION_DECODE_RING_CUH
@@ -24,15 +25,15 @@
 #include "engine/device/pages.h"
 
 /* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group.
- * ROTATES: some keys may be stored before RoPE. */
+ * ROTATES: some keys may be stored before RoPE.  SLOT_TILES: 16 slots each, in a unit. */
 template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_,
-          bool ROTATES_ = true>
+          bool ROTATES_ = true, int SLOT_TILES_ = 1>
 struct decode_shape {
     static constexpr bool FP8 = sizeof(T_) == 1;
     using T = std::conditional_t<FP8, __half, T_>; /* what is multiplied */
     static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
     static constexpr bool BULK = BULK_, ROTATES = ROTATES_;
-    static constexpr int SLOT_TILES = FP8 && BULK ? 2 : 1; /* rows of mma tiles in a unit */
+    static constexpr int SLOT_TILES = SLOT_TILES_; /* rows of mma tiles in a unit */
     static constexpr int UNIT_SLOTS = SLOT_TILES * ATTN_UNIT_SLOTS;
     static constexpr int HEADS = 8 * N_TILES;
     static constexpr int K_STEPS = D / 16;
@@ -197,8 +198,9 @@ static __device__ __forceinline__ void bulk_copy_unit(const attn_decode_params &
                                                       const unit_ring &r) {
     barrier_arrive_expect(barrier, S::LOADED_BYTES);
     const int row = c.tile.kv_head * PAGE_TOKENS + c.slot % PAGE_TOKENS;
-    unit_load(stage, &p.map, row, page, barrier, r.policy);
-    if (S::FP8) scales_load(stage + 2 * S::UNIT_BYTES, &p.scales_map, row, page, barrier, r.policy);
+    const unit_maps &maps = p.maps[S::SLOT_TILES - 1];
+    unit_load(stage, &maps.elements, row, page, barrier, r.policy);
+    if (S::FP8) scales_load(stage + 2 * S::UNIT_BYTES, &maps.scales, row, page, barrier, r.policy);
 }
 
 /* Copies K and V of a unit by cp.async, 16 bytes a lane. */
