@@ -315,19 +315,19 @@ static __device__ __forceinline__ void note_token(const struct append_place &pla
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++) place.first->lost[k] = 0.0f;
 }
 
-/* Rotates pairs (a, b) by the angles whose cosines and sines begin at c and s. */
-static __device__ __forceinline__ void rotate_vectors(uint4 *a, uint4 *b, const float *c,
-                                                      const float *s) {
-    uint32_t *low = &a->x, *high = &b->x;
+/* The angles of VECTOR pairs. */
+struct pair_angles {
+    __align__(16) float cosines[VECTOR], sines[VECTOR];
+
+    /* c and s are multiples of 16 bytes. */
+    __device__ __forceinline__ pair_angles(const float *c, const float *s) {
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const float2 u = unpack_bf16(low[j]), v = unpack_bf16(high[j]),
-                     cs = reinterpret_cast<const float2 *>(c)[j],
-                     sn = reinterpret_cast<const float2 *>(s)[j];
-        low[j] = pack_bf16(u.x * cs.x - v.x * sn.x, u.y * cs.y - v.y * sn.y);
-        high[j] = pack_bf16(v.x * cs.x + u.x * sn.x, v.y * cs.y + u.y * sn.y);
+        for (int j = 0; j < VECTOR; j += 4) {
+            *reinterpret_cast<float4 *>(cosines + j) = *reinterpret_cast<const float4 *>(c + j);
+            *reinterpret_cast<float4 *>(sines + j) = *reinterpret_cast<const float4 *>(s + j);
+        }
     }
-}
+};
 
 /* A thread's share of a head as numbers: VECTOR pairs of elements. */
 struct head_pairs {
@@ -343,13 +343,21 @@ struct head_pairs {
         }
     }
 
-    /* Rotates by the angles whose cosines and sines begin at c and s. */
-    __device__ __forceinline__ void rotate(const float *c, const float *s) {
+    __device__ __forceinline__ void pack(uint4 *a, uint4 *b) const {
+        uint32_t *first = &a->x, *second = &b->x;
+#pragma unroll
+        for (int j = 0; j < VECTOR; j += 2) {
+            first[j / 2] = pack_bf16(low[j], low[j + 1]);
+            second[j / 2] = pack_bf16(high[j], high[j + 1]);
+        }
+    }
+
+    __device__ __forceinline__ void rotate(const struct pair_angles &by) {
 #pragma unroll
         for (int j = 0; j < VECTOR; j++) {
             const float u = low[j], v = high[j];
-            low[j] = u * c[j] - v * s[j];
-            high[j] = v * c[j] + u * s[j];
+            low[j] = u * by.cosines[j] - v * by.sines[j];
+            high[j] = v * by.cosines[j] + u * by.sines[j];
         }
     }
 
@@ -393,19 +401,24 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const uint32_t kv_head = is_q ? 0 : (head - p.n_heads) % p.kv.n_kv_heads;
     struct append_place place = {};
     if (!is_q && inside) place = place_of(p, row, is_v, kv_head);
+    const bool rotates = !is_v && !(place.budget && place.budget->cache_positions);
     let_next_start();
     wait_for_previous();
     if (!inside) return;
     bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.kv.head_dim + at;
     uint4 a = *reinterpret_cast<const uint4 *>(x), b = *reinterpret_cast<const uint4 *>(x + n);
     struct head_pairs pairs; /* codes are of keys before these are rounded */
-    if (CODES) pairs.unpack(a, b);
-    if (!is_v && !(place.budget && place.budget->cache_positions)) {
+    if (rotates) {
         const float *c = p.angles + (size_t)row * 2 * n + at;
-        if (CODES) pairs.rotate(c, c + n);
-        rotate_vectors(&a, &b, c, c + n);
+        const struct pair_angles angles(c,
+                                        c + n); /* on their way with x, which is not used before */
+        pairs.unpack(a, b);
+        pairs.rotate(angles);
+        pairs.pack(&a, &b);
         *reinterpret_cast<uint4 *>(x) = a;
         *reinterpret_cast<uint4 *>(x + n) = b;
+    } else if (CODES) {
+        pairs.unpack(a, b);
     }
     if (is_q) return;
     settle_place(&place, p, row, is_v, kv_head);
