@@ -122,6 +122,11 @@ struct timing {
     double median_us, low_us, high_us, error;
 };
 
+/* How a kernel follows the one before: after its end; beside its end; beside it, with the first units
+ * read before its end, as in the engine's recorded steps. */
+enum launch_mode { ALONE, OVERLAPPED, RECORDED };
+const char *const MODE_NAMES[] = {"-", "overlap", "recorded"};
+
 struct bench {
     device_array<__nv_bfloat16> pool{POOL_BYTES / 2};
     device_array<__nv_bfloat16> q{(size_t)1 << 20}, out{(size_t)1 << 20};
@@ -183,7 +188,7 @@ struct bench {
         return POOL_BYTES / t.median_us * 1e-6;
     }
 
-    timing run(const bench_shape &b, bool overlap, bool with_scores, uint32_t split) {
+    timing run(const bench_shape &b, launch_mode mode, bool with_scores, uint32_t split) {
         const uint32_t group = b.n_heads / b.n_kv_heads;
         attn_decode_params p = params_of(b);
         if (!g_portable) CHECK(attn_decode_map_pool(&p, (uint32_t)(count_sets(b) * b.set_pages())));
@@ -205,6 +210,9 @@ struct bench {
         device_step header = {};
         header.table = pages.data, header.layer_pages = (uint32_t)b.set_pages();
         header.budgets = with_scores ? budgets.data : nullptr;
+        device_array<int32_t> appended(count_sets(b) * b.n_seqs);
+        appended.upload(std::vector<int32_t>(appended.n, (int32_t)b.n_slots - 1));
+        header.append_slot = appended.data, header.n_seqs = b.n_seqs;
         step.upload({header});
         device_array<float> partial_out((size_t)plan.room.n_partials * group * b.dim),
             partial_lse((size_t)plan.room.n_partials * group);
@@ -212,7 +220,7 @@ struct bench {
         p.merges = plan.d_merges.data, p.max_merges = plan.n_merges ? plan.room.n_merges : 0;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
         p.attn_stats = {nullptr, with_scores ? scores.data : nullptr, (size_t)b.n_seqs * b.n_slots};
-        p.overlap = overlap;
+        p.overlap = mode != ALONE, p.settled = mode == RECORDED;
         return time_launches(b, p);
     }
 
@@ -309,16 +317,16 @@ const bench_shape BENCH_SHAPES[] = {
     {32, 8192, 32, 8, 128},
 };
 
-void print_rows(bench &b, double ceiling, const bench_shape *shapes, int n, bool overlap,
+void print_rows(bench &b, double ceiling, const bench_shape *shapes, int n, launch_mode mode,
                 bool scores, uint32_t split) {
     for (int i = 0; i < n; i++) {
         const bench_shape &s = shapes[i];
         const double bytes = (double)s.kv_bytes();
-        const timing t = b.run(s, overlap, scores, split);
+        const timing t = b.run(s, mode, scores, split);
         printf("%u x %u,%u/%u,%u,%s,%s,%u,%.1f,%.1f,%.1f,%.1f,%.2f,%.3f,%.1e\n", s.n_seqs,
-               s.n_slots, s.n_heads, s.n_kv_heads, s.dim, overlap ? "overlap" : "-",
-               scores ? "scores" : "-", split, bytes * 1e-6, t.median_us, t.low_us, t.high_us,
-               bytes / t.median_us * 1e-6, bytes / t.median_us * 1e-6 / ceiling, t.error);
+               s.n_slots, s.n_heads, s.n_kv_heads, s.dim, MODE_NAMES[mode], scores ? "scores" : "-",
+               split, bytes * 1e-6, t.median_us, t.low_us, t.high_us, bytes / t.median_us * 1e-6,
+               bytes / t.median_us * 1e-6 / ceiling, t.error);
     }
 }
 
@@ -332,8 +340,8 @@ void print_score_costs(bench &b) {
     printf("B x n,KV MB,score MB,attention us,with scores us,costs,bare reads us,with writes us,"
            "costs\n");
     for (const bench_shape &s : shapes) {
-        const double plain = b.run(s, true, false, 0).median_us,
-                     scores = b.run(s, true, true, 0).median_us,
+        const double plain = b.run(s, OVERLAPPED, false, 0).median_us,
+                     scores = b.run(s, OVERLAPPED, true, 0).median_us,
                      reads = b.run_bare(s, false).median_us, writes = b.run_bare(s, true).median_us;
         printf("%u x %u,%.1f,%.1f,%.1f,%.1f,%.1f %%,%.1f,%.1f,%.1f %%\n", s.n_seqs, s.n_slots,
                (double)s.kv_bytes() * 1e-6, (double)s.score_bytes() * 1e-6, plain, scores,
@@ -347,15 +355,16 @@ void run_bench() {
     printf("read ceiling %.3f TB/s, %s\n", ceiling, g_portable ? "cp.async" : "copy engine");
     printf("B x n,heads,dim,launch,scores,split,KV MB,us median,us low,us high,TB/s,of "
            "ceiling,error\n");
-    print_rows(b, ceiling, BENCH_SHAPES, 13, true, false, 0);
-    print_rows(b, ceiling, BENCH_SHAPES, 13, false, false, 0);
-    print_rows(b, ceiling, BENCH_SHAPES, 13, true, true, 0);
-    print_rows(b, ceiling, BENCH_SHAPES, 13, true, false, ATTN_FIXED_SPLIT_SLOTS);
+    print_rows(b, ceiling, BENCH_SHAPES, 13, RECORDED, false, 0);
+    print_rows(b, ceiling, BENCH_SHAPES, 13, OVERLAPPED, false, 0);
+    print_rows(b, ceiling, BENCH_SHAPES, 13, ALONE, false, 0);
+    print_rows(b, ceiling, BENCH_SHAPES, 13, OVERLAPPED, true, 0);
+    print_rows(b, ceiling, BENCH_SHAPES, 13, OVERLAPPED, false, ATTN_FIXED_SPLIT_SLOTS);
     const bench_shape others[] = {{8, 16384, 16, 2, 64},  {4, 4096, 32, 32, 128},
                                   {1, 1024, 32, 8, 128},  {1, 4096, 32, 8, 128},
                                   {64, 2048, 32, 8, 128}, {8, 4096, 8, 2, 256},
                                   {8, 16384, 16, 1, 128}};
-    print_rows(b, ceiling, others, 7, true, false, 0);
+    print_rows(b, ceiling, others, 7, OVERLAPPED, false, 0);
     print_score_costs(b);
     printf("read ceiling again %.3f TB/s\n", b.read_ceiling());
 }
