@@ -117,20 +117,24 @@ size_t args_capacity(struct cuda_backend *cuda) {
 
 int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct error *err) {
     struct mirror *room = &newest(cuda)->args;
+    bytes = round_up(bytes, ALIGNMENT);
     if (room->used + bytes > room->capacity) {
         int rc = cuda_sync(&cuda->base, err); /* what was taken before is no longer in use */
         if (!rc) rc = mirror_reserve(cuda, room, bytes, err);
         if (rc) return rc;
     }
     *out = (struct args){room->host + room->used, room->device + room->used};
-    room->used += round_up(bytes, ALIGNMENT);
+    room->used += bytes;
     return 0;
 }
 
 int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size_t bytes,
               struct error *err) {
-    const cudaError_t code =
-        cudaMemcpyAsync(to, args->host, bytes, cudaMemcpyHostToDevice, cuda->stream);
+    cudaError_t code;
+    if (to == args->device)
+        code = launch_small_copy(to, args->host, round_up(bytes, ARGS_ALIGNMENT), true,
+                                 launch_of(cuda));
+    else code = cudaMemcpyAsync(to, args->host, bytes, cudaMemcpyHostToDevice, cuda->stream);
     return cuda_check(cuda, code, "arguments to the device", err);
 }
 
@@ -139,10 +143,10 @@ int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size
 int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
                   struct error *err) {
     struct inflight_step *step = newest(cuda);
-    int rc = cuda_check(
-        cuda,
-        cudaMemcpyAsync(from->host, from->device, bytes, cudaMemcpyDeviceToHost, cuda->stream),
-        "results from the device", err);
+    int rc = cuda_check(cuda,
+                        launch_small_copy(from->host, from->device, round_up(bytes, ARGS_ALIGNMENT),
+                                          false, launch_of(cuda)),
+                        "results from the device", err);
     if (rc) return rc;
     step->pending[step->n_pending++] = (struct pending_results){from->host, to, bytes};
     step->under_way = true; /* again, if a sync in the middle of the step has ended it */

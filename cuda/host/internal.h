@@ -56,6 +56,11 @@ struct args {
     char *host, *device;
 };
 
+static inline struct args args_behind(const struct args *args, size_t bytes) {
+    const struct args behind = {args->host + bytes, args->device + bytes};
+    return behind;
+}
+
 /* Results that an operation left in pinned memory, to be copied to the caller's memory. */
 struct pending_results {
     const void *from;
@@ -257,6 +262,9 @@ int inflight_begin(struct cuda_backend *cuda, struct error *err);
 /* Takes `bytes` of args until the present step's results are delivered.  args_send() copies what
  * was written there to device memory: to the range's own device half, or to another place. */
 int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct error *err);
+/* A part of args that is sent to its device half, or fetched, begins at a multiple of this; so many
+ * bytes are copied at a time. */
+enum { ARGS_ALIGNMENT = 16 };
 size_t args_capacity(struct cuda_backend *cuda);
 int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size_t bytes,
               struct error *err);

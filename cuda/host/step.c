@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
@@ -61,7 +62,7 @@ static size_t count_bytes(const struct step_shape *s) {
     const size_t words = 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
                          s->n_layers * s->layer_pages + s->item_words +
                          (s->has_budgets ? s->n_seqs * BUDGET_WORDS : 0) + s->select_words;
-    return STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t);
+    return round_up(STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t), ARGS_ALIGNMENT);
 }
 
 /* Returns the next n words of the block, host side, and sets the device's pointer to them. */
@@ -235,8 +236,8 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
     pack_headers(cuda, out);
     cuda->device_step = (const struct device_step *)block->device;
     rc = cuda_check(cuda,
-                    cudaMemcpyAsync(block->device, block->host, block->used, cudaMemcpyHostToDevice,
-                                    cuda->stream),
+                    launch_small_copy(block->device, block->host,
+                                      round_up(block->used, ARGS_ALIGNMENT), true, launch_of(cuda)),
                     "the step to the device", err);
     return rc ? rc
               : cuda_check(cuda, cudaEventRecord(cuda->step_copied, cuda->stream), "an event", err);

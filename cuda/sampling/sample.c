@@ -15,7 +15,12 @@
 #include "engine/device/step.h"
 
 /* args also holds gather_rows' row numbers, twice in a step, and the totals of evictions. */
-enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, EVICT_TOTALS_ALIGN = 256 };
+enum {
+    LIST_ALIGN = ARGS_ALIGNMENT,
+    SHORT_LISTS_BYTES = 8192,
+    GATHER_ROW_BYTES = 8,
+    EVICT_TOTALS_ALIGN = 256
+};
 
 static size_t padded(size_t bytes) {
     return round_up(bytes, LIST_ALIGN);
@@ -36,15 +41,11 @@ static size_t list_bytes(const struct sample_row *row, uint32_t n_vocab) {
            (row->allowed ? padded(mask_bytes(n_vocab)) : 0);
 }
 
-static struct args behind(const struct args *args, size_t bytes) {
-    return (struct args){args->host + bytes, args->device + bytes};
-}
-
 /* Writes a list at *at, advances *at, and returns the list's device address. */
 static const void *put_list(struct args *at, const void *list, size_t bytes) {
     const void *device = at->device;
     if (bytes) memcpy(at->host, list, bytes);
-    *at = behind(at, padded(bytes));
+    *at = args_behind(at, padded(bytes));
     return device;
 }
 
@@ -88,7 +89,7 @@ static int make_room(struct cuda_backend *cuda, const struct sample_args *args, 
 
 static void pack_rows(const struct sample_args *args, const struct args *room, float *changed) {
     struct device_sample *rows = (struct device_sample *)room->host;
-    struct args lists = behind(room, padded(args->n * sizeof(*rows)));
+    struct args lists = args_behind(room, padded(args->n * sizeof(*rows)));
     for (uint32_t i = 0; i < args->n; i++) {
         const bool changes = changes_logits(&args->rows[i]);
         rows[i] = pack_row(&args->rows[i], args->n_vocab, &lists, changes ? changed : NULL);
@@ -110,7 +111,7 @@ static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args
     pack_rows(args, &room, cuda->changed);
     rc = args_send(cuda, &room, room.device, input, err);
     if (rc) return rc;
-    const struct args results = behind(&room, input);
+    const struct args results = args_behind(&room, input);
     const struct sample_params params = {.logits = args->logits,
                                          .rows = (const struct device_sample *)room.device,
                                          .results = (struct sample_result *)results.device,

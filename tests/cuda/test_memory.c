@@ -1,4 +1,5 @@
 /* test_memory.c - allocation, copies, pages and weights of the CUDA backend. */
+#include "cuda/host/internal.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
@@ -30,6 +31,28 @@ static void memory_begins_as_zero(void **state) {
         memset(bytes, 0xff, sizeof(bytes));
         must(gpu->ops->upload(gpu, memory, bytes, sizeof(bytes), &err), &err);
         gpu_free(memory);
+    }
+}
+
+static void arguments_arrive_and_results_return(void **state) {
+    (void)state;
+    const size_t sizes[] = {1, 16, 20, 4096, 4100, 300001, (size_t)3 << 20};
+    struct cuda_backend *cuda = CUDA_BACKEND(gpu);
+    struct error err = {0};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        const size_t n = sizes[i];
+        unsigned char *bytes = random_bytes(n), *got = malloc(n);
+        struct args room;
+        must(args_take(cuda, n, &room, &err), &err);
+        memcpy(room.host, bytes, n);
+        must(args_send(cuda, &room, room.device, n, &err), &err);
+        must(gpu->ops->sync(gpu, &err), &err);
+        must(args_take(cuda, n, &room, &err), &err); /* a sync has returned it */
+        memset(room.host, 0, n);
+        must(results_fetch(cuda, &room, got, n, &err), &err);
+        must(gpu->ops->sync(gpu, &err), &err);
+        assert_memory_equal(got, bytes, n);
+        free(bytes), free(got);
     }
 }
 
@@ -147,6 +170,7 @@ int main(int argc, char **argv) {
     bool small;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_begins_as_zero),
+        cmocka_unit_test(arguments_arrive_and_results_return),
         cmocka_unit_test(pages_are_copied),
         cmocka_unit_test(the_store_is_copied_anywhere),
         cmocka_unit_test(weights_arrive_whole),

@@ -112,13 +112,22 @@ static int shape_of(const struct sparse_index_args *args, const struct step_seq 
     return 0;
 }
 
+static size_t patterns_bytes(const struct sparse_index_args *args) {
+    return round_up(args->n_heads * sizeof(struct attn_pattern), ARGS_ALIGNMENT);
+}
+
+/* Returns the densities' space, after the patterns. */
+static struct args densities_of(const struct sparse_index_args *args, const struct args *room) {
+    return args_behind(room, patterns_bytes(args));
+}
+
 /* Sends the patterns, and takes space after them for the densities. */
 static int send_patterns(struct cuda_backend *cuda, const struct sparse_index_args *args,
                          const struct attn_sparse *sparse, struct args *room, struct error *err) {
-    const size_t bytes = args->n_heads * sizeof(*sparse->patterns);
+    const size_t bytes = patterns_bytes(args);
     int rc = args_take(cuda, bytes + args->n_heads * sizeof(float), room, err);
     if (rc) return rc;
-    memcpy(room->host, layer_patterns(args, sparse), bytes);
+    memcpy(room->host, layer_patterns(args, sparse), args->n_heads * sizeof(*sparse->patterns));
     return args_send(cuda, room, room->device, bytes, err);
 }
 
@@ -161,7 +170,7 @@ static int prepare(struct cuda_backend *cuda, const struct sparse_index_args *ar
     if (!rc) rc = prompt_copies_open(cuda, args->kv, args->layer, NULL, &view, err);
     if (rc) return rc;
     b->patterns = (const struct attn_pattern *)room->device;
-    if (args->density) b->density = (float *)(b->patterns + args->n_heads);
+    if (args->density) b->density = (float *)densities_of(args, room).device;
     sparse_lay_out(b, &shape, cuda->sparse.memory);
     b->view.first_slot = sparse->first_slot;
     b->view.first_dense_tile = sparse_first_dense_tile(sparse);
@@ -180,7 +189,6 @@ static int index_layer(struct backend *be, const struct sparse_index_args *args,
                                  .q = args->q,
                                  .q_stride = args->q_stride,
                                  .scale = score_scale_of(args->scale, args->softcap)};
-    const size_t patterns_bytes = args->n_heads * sizeof(*build.patterns);
     struct args room;
     int rc = find_seq(cuda->host_step, &build.seq, err);
     if (!rc) rc = prepare(cuda, args, &build, &room, err);
@@ -191,9 +199,8 @@ static int index_layer(struct backend *be, const struct sparse_index_args *args,
     rc = cuda_check(cuda, launch_all(&build, layer_patterns(args, sparse), launch_of(cuda)),
                     "indexing a sparse prompt", err);
     if (rc || !args->density) return rc;
-    room.host += patterns_bytes;
-    room.device += patterns_bytes;
-    return results_fetch(cuda, &room, args->density, args->n_heads * sizeof(float), err);
+    const struct args densities = densities_of(args, &room);
+    return results_fetch(cuda, &densities, args->density, args->n_heads * sizeof(float), err);
 }
 
 static int sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err) {

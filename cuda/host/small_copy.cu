@@ -1,0 +1,47 @@
+/* small_copy.cu - copies between pinned memory of the host and the device's, by a kernel.
+ *
+ * A step needs three small ones: its description, what it samples with, and what it has sampled.
+ * The copy engine would have to wait for the kernel before, and the kernel after for the copy engine.
+ *
+ * Grid: a block for COPY_BYTES.     Bound: the bus. */
+#include "cuda/common/device.cuh"
+#include "cuda/host/kernels.h"
+
+enum { N_THREADS = 128, WORDS = 2, COPY_BYTES = N_THREADS * WORDS * 16 };
+
+/* Reads past the caches, which know nothing of what the host writes. */
+static __device__ __forceinline__ uint4 read_word(const uint4 *from) {
+    uint4 x;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return x;
+}
+
+/* Reads before the wait what comes from the host: it was written before the launch.  Kernels read a
+ * step's description before they wait, so the next one may start only when all of it is written. */
+static __global__ void __launch_bounds__(N_THREADS)
+    small_copy_kernel(uint4 *to, const uint4 *from, size_t n, bool from_host) {
+    const size_t first = blockIdx.x * (size_t)(N_THREADS * WORDS) + threadIdx.x;
+    uint4 words[WORDS];
+    if (!from_host) {
+        let_next_start();
+        wait_for_previous();
+    }
+#pragma unroll
+    for (int i = 0; i < WORDS; i++)
+        if (first + i * N_THREADS < n) words[i] = read_word(from + first + i * N_THREADS);
+    if (from_host) wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < WORDS; i++)
+        if (first + i * N_THREADS < n) to[first + i * N_THREADS] = words[i];
+    __threadfence();
+}
+
+cudaError_t launch_small_copy(void *to, const void *from, size_t bytes, bool from_host,
+                              struct launch launch) {
+    if (bytes == 0) return cudaSuccess;
+    return launch_kernel(
+        launch, small_copy_kernel, (unsigned)((bytes + COPY_BYTES - 1) / COPY_BYTES), N_THREADS, 0,
+        static_cast<uint4 *>(to), static_cast<const uint4 *>(from), bytes / 16, from_host);
+}
