@@ -140,19 +140,24 @@ int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size
 
 /* ---- results ---- */
 
-int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
+int results_await(struct cuda_backend *cuda, const void *host, void *to, size_t bytes,
                   struct error *err) {
     struct inflight_step *step = newest(cuda);
-    int rc = cuda_check(cuda,
-                        launch_small_copy(from->host, from->device, round_up(bytes, ARGS_ALIGNMENT),
-                                          false, launch_of(cuda)),
-                        "results from the device", err);
-    if (rc) return rc;
-    step->pending[step->n_pending++] = (struct pending_results){from->host, to, bytes};
+    step->pending[step->n_pending++] = (struct pending_results){host, to, bytes};
     step->under_way = true; /* again, if a sync in the middle of the step has ended it */
-    rc = cuda_check(cuda, cudaEventRecord(step->fetched, cuda->stream), "an event", err);
+    const int rc = cuda_check(cuda, cudaEventRecord(step->fetched, cuda->stream), "an event", err);
     if (rc) return rc;
     return step->n_pending < MAX_PENDING ? 0 : cuda_sync(&cuda->base, err);
+}
+
+int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
+                  struct error *err) {
+    const int rc =
+        cuda_check(cuda,
+                   launch_small_copy(from->host, from->device, round_up(bytes, ARGS_ALIGNMENT),
+                                     false, launch_of(cuda)),
+                   "results from the device", err);
+    return rc ? rc : results_await(cuda, from->host, to, bytes, err);
 }
 
 int sampled_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err) {

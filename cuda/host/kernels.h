@@ -325,7 +325,7 @@ struct device_sample {
 struct sample_params {
     const float *logits;              /* [*, n_vocab] */
     const struct device_sample *rows; /* [n] */
-    struct sample_result *results;    /* [n] */
+    struct sample_result *results;    /* [n], zeroed; may be pinned memory of the host */
     int32_t *sampled;                 /* [n]: the sampled tokens again, for the next step */
     uint32_t n, n_vocab;
 };

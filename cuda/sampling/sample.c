@@ -1,8 +1,9 @@
-/* sample.c - sends sample rows and their lists to the device, and fetches the results.
+/* sample.c - sends sample rows and their lists to the device, and receives the results.
  *
  *   args:  rows [n] | counts, bias, banned, allowed of every row | results [n]
  *
- * Results are fetched into the pinned half of the same args; host/inflight.c delivers them. */
+ * Results are few words of each row, so the kernel writes them to the pinned half of the args by itself;
+ * host/inflight.c delivers them. */
 #include "cuda/host/internal.h"
 
 #include <string.h>
@@ -111,17 +112,18 @@ static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args
     pack_rows(args, &room, cuda->changed);
     rc = args_send(cuda, &room, room.device, input, err);
     if (rc) return rc;
-    const struct args results = args_behind(&room, input);
+    const size_t result_bytes = args->n * sizeof(struct sample_result);
+    char *const results = room.host + input;
+    memset(results, 0, result_bytes); /* the kernel writes no more of a row than it was asked for */
     const struct sample_params params = {.logits = args->logits,
                                          .rows = (const struct device_sample *)room.device,
-                                         .results = (struct sample_result *)results.device,
+                                         .results = (struct sample_result *)results,
                                          .sampled = cuda->sampled + cuda->n_sampled,
                                          .n = args->n,
                                          .n_vocab = args->n_vocab};
     rc = cuda_check(cuda, launch_sample(&params, launch_of(cuda)), "sample", err);
     cuda->n_sampled += args->n;
-    return rc ? rc
-              : results_fetch(cuda, &results, args->results, args->n * sizeof(*args->results), err);
+    return rc ? rc : results_await(cuda, results, args->results, result_bytes, err);
 }
 
 /* Returns how many of n rows fit in args together; at least one, for which args may grow. */
