@@ -356,8 +356,9 @@ struct head_pairs {
 #pragma unroll
         for (int j = 0; j < VECTOR; j++) {
             const float u = low[j], v = high[j];
-            low[j] = u * by.cosines[j] - v * by.sines[j];
-            high[j] = v * by.cosines[j] + u * by.sines[j];
+            /* Which product is fused is said, so that keys have the same bits in every build. */
+            low[j] = fmaf(u, by.cosines[j], -(v * by.sines[j]));
+            high[j] = fmaf(v, by.cosines[j], u * by.sines[j]);
         }
     }
 
