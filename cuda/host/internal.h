@@ -271,7 +271,7 @@ int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size
 /* Fetches results, which lie in args, to the host; `to` holds them once they are collected. */
 int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
                   struct error *err);
-/* The same of results that the kernels so far write to args' host half themselves. */
+/* Does the same with results that the kernels launched so far write to args' host half. */
 int results_await(struct cuda_backend *cuda, const void *host, void *to, size_t bytes,
                   struct error *err);
 /* Grows cuda->sampled to at least n tokens, and keeps those that are there. */
