@@ -342,6 +342,9 @@ cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch
  * or the other way. */
 cudaError_t launch_small_copy(void *to, const void *from, size_t bytes, bool from_host,
                               struct launch launch);
+/* Launches a kernel that does nothing but begin when all before it has ended: what was written then,
+ * kernels after it may read before they wait. */
+cudaError_t launch_boundary(struct launch launch);
 /* Copies pages; none of them may be in both lists. */
 cudaError_t launch_copy_pages(const struct kv_pool *kv, const struct page_copies *copies,
                               struct launch launch);

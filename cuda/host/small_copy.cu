@@ -1,7 +1,8 @@
 /* small_copy.cu - copies between pinned memory of the host and the device's, by a kernel.
  *
- * A step needs three small ones: its description, what it samples with, and what it has sampled.
- * The copy engine would have to wait for the kernel before, and the kernel after for the copy engine.
+ * A step needs at least two small ones between kernels: its description, and what it samples with.
+ * The copy engine waits for the kernel before, and the kernel after for the copy engine: with it 23 us
+ * passed without a kernel between two steps on an H100, with this one 6.
  *
  * Grid: a block for COPY_BYTES.     Bound: the bus. */
 #include "cuda/common/device.cuh"
@@ -18,16 +19,13 @@ static __device__ __forceinline__ uint4 read_word(const uint4 *from) {
     return x;
 }
 
-/* Reads before the wait what comes from the host: it was written before the launch.  Kernels read a
- * step's description before they wait, so the next one may start only when all of it is written. */
+/* Reads before the wait what comes from the host: it was written before the launch. */
 static __global__ void __launch_bounds__(N_THREADS)
     small_copy_kernel(uint4 *to, const uint4 *from, size_t n, bool from_host) {
     const size_t first = blockIdx.x * (size_t)(N_THREADS * WORDS) + threadIdx.x;
     uint4 words[WORDS];
-    if (!from_host) {
-        let_next_start();
-        wait_for_previous();
-    }
+    let_next_start();
+    if (!from_host) wait_for_previous();
 #pragma unroll
     for (int i = 0; i < WORDS; i++)
         if (first + i * N_THREADS < n) words[i] = read_word(from + first + i * N_THREADS);
@@ -35,7 +33,6 @@ static __global__ void __launch_bounds__(N_THREADS)
 #pragma unroll
     for (int i = 0; i < WORDS; i++)
         if (first + i * N_THREADS < n) to[first + i * N_THREADS] = words[i];
-    __threadfence();
 }
 
 cudaError_t launch_small_copy(void *to, const void *from, size_t bytes, bool from_host,
@@ -44,4 +41,14 @@ cudaError_t launch_small_copy(void *to, const void *from, size_t bytes, bool fro
     return launch_kernel(
         launch, small_copy_kernel, (unsigned)((bytes + COPY_BYTES - 1) / COPY_BYTES), N_THREADS, 0,
         static_cast<uint4 *>(to), static_cast<const uint4 *>(from), bytes / 16, from_host);
+}
+
+static __global__ void boundary_kernel() {
+    let_next_start();
+    wait_for_previous();
+}
+
+cudaError_t launch_boundary(struct launch launch) {
+    launch.overlap = false;
+    return launch_kernel(launch, boundary_kernel, 1, 32, 0);
 }

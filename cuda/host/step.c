@@ -239,8 +239,9 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
                     launch_small_copy(block->device, block->host,
                                       round_up(block->used, ARGS_ALIGNMENT), true, launch_of(cuda)),
                     "the step to the device", err);
-    return rc ? rc
-              : cuda_check(cuda, cudaEventRecord(cuda->step_copied, cuda->stream), "an event", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaEventRecord(cuda->step_copied, cuda->stream), "an event", err);
+    return rc ? rc : cuda_check(cuda, launch_boundary(launch_of(cuda)), "a step's beginning", err);
 }
 
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err) {

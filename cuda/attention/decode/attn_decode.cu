@@ -240,6 +240,14 @@ static CUresult map_scales(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode
                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
+/* Describes the pool for units of slot_tiles * 16 slots. */
+static CUresult map_units(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode_params *p,
+                          uint32_t n_pages, uint32_t slot_tiles) {
+    const CUresult result = map_elements(encode, p, n_pages, slot_tiles);
+    if (result != CUDA_SUCCESS || p->kv_dtype != DTYPE_FP8) return result;
+    return map_scales(encode, p, n_pages, slot_tiles);
+}
+
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
     p->use_map = false;
     if (!suits_copy_engine(*p) ||
@@ -247,11 +255,9 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
         return cudaSuccess;
     const auto encode = tensor_map_encoder();
     if (!encode) return cudaErrorNotSupported;
-    CUresult result = map_elements(encode, p, n_pages, 1);
-    for (uint32_t n = 1; p->kv_dtype == DTYPE_FP8 && n <= 2 && result == CUDA_SUCCESS; n++) {
-        result = map_elements(encode, p, n_pages, n);
-        if (result == CUDA_SUCCESS) result = map_scales(encode, p, n_pages, n);
-    }
+    CUresult result = map_units(encode, p, n_pages, 1);
+    if (result == CUDA_SUCCESS && p->kv_dtype == DTYPE_FP8)
+        result = map_units(encode, p, n_pages, 2);
     p->use_map = result == CUDA_SUCCESS;
     return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
 }
