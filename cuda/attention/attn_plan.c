@@ -181,8 +181,8 @@ static uint64_t whole_capacity(const struct attn_plan_shape *shape,
     return 0;
 }
 
-/* Returns the slot at which block i of a cluster begins an item: at pairs of units, which is what a
- * block with 8-bit pages reads at a time. */
+/* Returns the slot at which block i of a cluster begins an item: at pairs of units, as blocks with
+ * 8-bit pages read them outside clusters. */
 static uint32_t cluster_slot(const struct attn_plan_batch *batch, uint32_t seq, uint32_t i,
                              uint32_t n_cluster) {
     const uint32_t pairs = (units_of(batch, seq) + 1) / 2;

@@ -34,6 +34,16 @@ static __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+/* Loads 16 bytes that the host or another block may write at any time, past the first-level cache. */
+static __device__ __forceinline__ uint4 load_volatile(const uint4 *from) {
+    uint4 x;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from)
+                 : "memory");
+    return x;
+}
+
 static inline cudaLaunchAttribute cluster_attribute(uint32_t cluster) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;

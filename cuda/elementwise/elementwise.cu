@@ -411,8 +411,8 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     struct head_pairs pairs; /* codes are of keys before these are rounded */
     if (rotates) {
         const float *c = p.angles + (size_t)row * 2 * n + at;
-        const struct pair_angles angles(c,
-                                        c + n); /* on their way with x, which is not used before */
+        /* On their way with x, which is not used before. */
+        const struct pair_angles angles(c, c + n);
         pairs.unpack(a, b);
         pairs.rotate(angles);
         pairs.pack(&a, &b);

@@ -131,9 +131,7 @@ int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct 
 int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size_t bytes,
               struct error *err) {
     cudaError_t code;
-    if (to == args->device)
-        code = launch_small_copy(to, args->host, round_up(bytes, ARGS_ALIGNMENT), true,
-                                 launch_of(cuda));
+    if (to == args->device) code = launch_small_copy(to, args->host, bytes, true, launch_of(cuda));
     else code = cudaMemcpyAsync(to, args->host, bytes, cudaMemcpyHostToDevice, cuda->stream);
     return cuda_check(cuda, code, "arguments to the device", err);
 }
@@ -153,9 +151,7 @@ int results_await(struct cuda_backend *cuda, const void *host, void *to, size_t 
 int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
                   struct error *err) {
     const int rc =
-        cuda_check(cuda,
-                   launch_small_copy(from->host, from->device, round_up(bytes, ARGS_ALIGNMENT),
-                                     false, launch_of(cuda)),
+        cuda_check(cuda, launch_small_copy(from->host, from->device, bytes, false, launch_of(cuda)),
                    "results from the device", err);
     return rc ? rc : results_await(cuda, from->host, to, bytes, err);
 }

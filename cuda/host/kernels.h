@@ -338,12 +338,12 @@ cudaError_t launch_activate(const struct activate_params *p, struct launch launc
 cudaError_t launch_angles(const struct angles_params *p, struct launch launch);
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch);
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);
-/* Copies `bytes`, a multiple of 16 as both addresses are, from pinned memory of the host to the device's,
- * or the other way. */
+/* Copies `bytes`, up to the next multiple of 16, from pinned memory of the host to the device's, or the
+ * other way.  Both addresses are multiples of 16. */
 cudaError_t launch_small_copy(void *to, const void *from, size_t bytes, bool from_host,
                               struct launch launch);
-/* Launches a kernel that does nothing but begin when all before it has ended: what was written then,
- * kernels after it may read before they wait. */
+/* Launches an empty kernel that begins when all before it have ended.  What these wrote, the kernels after
+ * it may read before they wait. */
 cudaError_t launch_boundary(struct launch launch);
 /* Copies pages; none of them may be in both lists. */
 cudaError_t launch_copy_pages(const struct kv_pool *kv, const struct page_copies *copies,

@@ -7,17 +7,9 @@
  * Grid: a block for COPY_BYTES.     Bound: the bus. */
 #include "cuda/common/device.cuh"
 #include "cuda/host/kernels.h"
+#include "engine/base/sizes.h"
 
 enum { N_THREADS = 128, WORDS = 2, COPY_BYTES = N_THREADS * WORDS * 16 };
-
-/* Reads past the caches, which know nothing of what the host writes. */
-static __device__ __forceinline__ uint4 read_word(const uint4 *from) {
-    uint4 x;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from));
-    return x;
-}
 
 /* Reads before the wait what comes from the host: it was written before the launch. */
 static __global__ void __launch_bounds__(N_THREADS)
@@ -28,7 +20,7 @@ static __global__ void __launch_bounds__(N_THREADS)
     if (!from_host) wait_for_previous();
 #pragma unroll
     for (int i = 0; i < WORDS; i++)
-        if (first + i * N_THREADS < n) words[i] = read_word(from + first + i * N_THREADS);
+        if (first + i * N_THREADS < n) words[i] = load_volatile(from + first + i * N_THREADS);
     if (from_host) wait_for_previous();
 #pragma unroll
     for (int i = 0; i < WORDS; i++)
@@ -38,9 +30,9 @@ static __global__ void __launch_bounds__(N_THREADS)
 cudaError_t launch_small_copy(void *to, const void *from, size_t bytes, bool from_host,
                               struct launch launch) {
     if (bytes == 0) return cudaSuccess;
-    return launch_kernel(
-        launch, small_copy_kernel, (unsigned)((bytes + COPY_BYTES - 1) / COPY_BYTES), N_THREADS, 0,
-        static_cast<uint4 *>(to), static_cast<const uint4 *>(from), bytes / 16, from_host);
+    return launch_kernel(launch, small_copy_kernel, (unsigned)div_up(bytes, COPY_BYTES), N_THREADS,
+                         0, static_cast<uint4 *>(to), static_cast<const uint4 *>(from),
+                         (size_t)div_up(bytes, sizeof(uint4)), from_host);
 }
 
 static __global__ void boundary_kernel() {

@@ -235,10 +235,9 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
     attention_plan(cuda, &arrays, block->host + STEP_HEADER_BYTES);
     pack_headers(cuda, out);
     cuda->device_step = (const struct device_step *)block->device;
-    rc = cuda_check(cuda,
-                    launch_small_copy(block->device, block->host,
-                                      round_up(block->used, ARGS_ALIGNMENT), true, launch_of(cuda)),
-                    "the step to the device", err);
+    rc = cuda_check(
+        cuda, launch_small_copy(block->device, block->host, block->used, true, launch_of(cuda)),
+        "the step to the device", err);
     if (!rc)
         rc = cuda_check(cuda, cudaEventRecord(cuda->step_copied, cuda->stream), "an event", err);
     return rc ? rc : cuda_check(cuda, launch_boundary(launch_of(cuda)), "a step's beginning", err);

@@ -220,15 +220,6 @@ static __device__ __forceinline__ void send_four(uint4 *to, const float *sums) {
                  : "memory");
 }
 
-static __device__ __forceinline__ uint4 look_for_four(const uint4 *from) {
-    uint4 x;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from)
-                 : "memory");
-    return x;
-}
-
 static __device__ __forceinline__ bool have_come(uint4 four) {
     return four.x != MISSING && four.y != MISSING && four.z != MISSING && four.w != MISSING;
 }
@@ -283,7 +274,7 @@ static __device__ __forceinline__ void add_shares(const struct wide_params &w, u
 #pragma unroll
                 for (int i = 0; i < AT_ONCE && begin + i < N_COLUMNS; i++)
                     if (mine.has(w.p.gated ? (begin + i) % (N_COLUMNS / 2) : begin + i))
-                        fours[i] = look_for_four(share + (begin + i) * Plan::N_CONSUMERS);
+                        fours[i] = load_volatile(share + (begin + i) * Plan::N_CONSUMERS);
                     else fours[i] = make_uint4(0, 0, 0, 0);
 #pragma unroll
                 for (int i = 0; i < AT_ONCE && begin + i < N_COLUMNS; i++)

@@ -20,11 +20,9 @@ def server(tmp_path_factory, small_model):
 
 @every_policy
 def test_policies(server, policy):
-    """A request gives the same again, found in the prefix cache or not.  A GPU computes the few rows
-    that are not found by other kernels than many, so there the first answer may have other bits."""
-    answers = [server.complete(PROMPT, kv_policy=policy, **LONG) for _ in range(3)]
-    assert text_of(answers[1]) == text_of(answers[2])
-    assert DEVICE == "cuda" or text_of(answers[0]) == text_of(answers[1])
+    """A request gives the same again, found in the prefix cache or not."""
+    answers = [server.complete(PROMPT, kv_policy=policy, **LONG) for _ in range(2)]
+    assert text_of(answers[0]) == text_of(answers[1])
     assert_kv(answers[0]["usage"]["kv"], policy, len(PROMPT) + LONG["max_tokens"])
 
 

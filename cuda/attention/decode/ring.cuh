@@ -25,7 +25,7 @@
 #include "engine/device/pages.h"
 
 /* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group.
- * ROTATES: some keys may be stored before RoPE.  SLOT_TILES: 16 slots each, in a unit. */
+ * ROTATES: some keys may be stored before RoPE.  SLOT_TILES: a unit's tiles of 16 slots. */
 template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_,
           bool ROTATES_ = true, int SLOT_TILES_ = 1>
 struct decode_shape {
