@@ -30,11 +30,12 @@ def invariant(tmp_path_factory, small_model):
 @every_policy
 def test_policies(server, invariant, policy):
     """A request gives the same again, found in the prefix cache or not."""
-    first, again, usual = (which.complete(PROMPT, kv_policy=policy, **LONG)
-                           for which in (invariant, invariant, server))
-    assert text_of(first) == text_of(again)
-    for answer in (first, usual):
-        assert_kv(answer["usage"]["kv"], policy, len(PROMPT) + LONG["max_tokens"])
+    for which in (server, invariant):
+        first, found, again = (which.complete(PROMPT, kv_policy=policy, **LONG) for _ in range(3))
+        assert text_of(found) == text_of(again)
+        if which is invariant or DEVICE == "cpu":
+            assert text_of(first) == text_of(found)
+        assert_kv(first["usage"]["kv"], policy, len(PROMPT) + LONG["max_tokens"])
 
 
 def test_moving_changes_nothing(server):
