@@ -210,9 +210,8 @@ static void cut_in_clusters(struct attn_plan *plan, const struct attn_plan_shape
 
 /* Returns the largest cluster of which there may be n_items at once; 1 if there is none. */
 static uint32_t largest_cluster(const struct attn_plan_shape *shape, uint32_t n_items) {
-    for (int i = ATTN_CLUSTER_SIZES - 1; i >= 0; i--)
-        if (n_items <= shape->max_clusters[i] && n_items << (i + 1) <= shape->n_blocks)
-            return 2u << i;
+    for (uint32_t n = ATTN_MAX_CLUSTER; n > 1; n--)
+        if (n_items <= shape->max_clusters[n] && n_items * n <= shape->n_blocks) return n;
     return 1;
 }
 

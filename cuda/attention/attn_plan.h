@@ -34,8 +34,7 @@ extern "C" {
 
 /* Tiles begin at a multiple of a unit, the rows that a warp attends at a time. */
 enum { ATTN_UNIT_SLOTS = 16, ATTN_FIXED_SPLIT_SLOTS = 512 };
-/* Clusters have 2, 4, 8 or 16 blocks. */
-enum { ATTN_CLUSTER_SIZES = 4, ATTN_MAX_CLUSTER = 1 << ATTN_CLUSTER_SIZES };
+enum { ATTN_MAX_CLUSTER = 16 }; /* blocks; 2 are the least */
 
 struct attn_tile {
     int32_t seq, kv_head;
@@ -55,7 +54,7 @@ struct attn_plan_shape {
     uint32_t n_blocks; /* the grid's; all are resident at once */
     uint32_t n_kv_heads;
     uint32_t split_slots; /* 0: the batch decides; otherwise a multiple of ATTN_UNIT_SLOTS */
-    uint32_t max_clusters[ATTN_CLUSTER_SIZES]; /* of 2 << i blocks, resident at once */
+    uint32_t max_clusters[ATTN_MAX_CLUSTER + 1]; /* [n]: clusters of n blocks, resident at once */
     uint32_t n_cluster; /* blocks that share an item; 0 or 1: none.  See attn_plan_cluster() */
 };
 

@@ -68,16 +68,27 @@ static __device__ __forceinline__ const bf16 *tile_row(const struct skinny_param
     return weight_row(row < half ? part : part + 1, tile * half + row % half, p.n_in);
 }
 
-/* Every block has a tile, and the first n_more blocks share the others. */
+/* Every block has a tile, the first n_second blocks have another one, and the first n_third of these
+ * share the others: n_second tiles further on, and so forth. */
 struct block_tiles {
-    uint32_t n_tiles, n_more;
+    uint32_t n_tiles, n_second, n_third;
     __device__ __forceinline__ uint32_t end() const {
-        return blockIdx.x < n_more ? n_tiles : gridDim.x;
+        if (blockIdx.x < n_third) return n_tiles;
+        return blockIdx.x < n_second ? gridDim.x + n_second : gridDim.x;
     }
     __device__ __forceinline__ uint32_t after(uint32_t tile) const {
-        return tile + (tile < gridDim.x ? gridDim.x : n_more);
+        return tile + (tile < gridDim.x ? gridDim.x : n_second);
     }
 };
+
+/* Deals tiles to blocks.  The first n_idle blocks find a multiprocessor idle, and have filled their
+ * rings when the others begin: as long as no block has more than three tiles, they take the third. */
+static struct block_tiles deal_tiles(uint32_t n_tiles, uint32_t n_blocks, uint32_t n_idle) {
+    const uint32_t n_left = n_tiles - n_blocks,
+                   n_second = max(min(n_idle, n_left), n_left - min(n_idle, n_left / 2));
+    if (n_second > n_blocks) return {n_tiles, n_blocks, n_blocks};
+    return {n_tiles, n_second, n_left - n_second};
+}
 
 /* The order in which a block takes the stages of a tile: all of them, from one of its own on. */
 struct stage_order {
@@ -289,10 +300,7 @@ bool open_stream(void) {
 template <class S>
 static cudaError_t launch_shape(const struct skinny_params *p, struct launch launch) {
     const uint32_t n_tiles = count_tiles(p), n_blocks = min(n_tiles, launch.n_multiprocessors);
-    /* Blocks that find a multiprocessor idle are the first, and have filled their rings when the
-     * others begin: they take one or two tiles more. */
-    const bool skewed = p->n_idle < n_blocks && n_tiles - n_blocks <= 2 * p->n_idle;
-    const struct block_tiles tiles = {n_tiles, skewed ? p->n_idle : n_blocks};
+    const struct block_tiles tiles = deal_tiles(n_tiles, n_blocks, p->n_idle);
     const auto norm = p->n_in > S::HELD_STAGES * STAGE_K ? stream_kernel<S, true, true>
                                                          : stream_kernel<S, true, false>,
                kernel = p->norm_weight ? norm : stream_kernel<S, false, true>;

@@ -207,7 +207,8 @@ static void clusters_share_items(void **state) {
     srand(9);
     for (int round = 0; round < 1000; round++) {
         const uint32_t n_seqs = 1 + (uint32_t)rand() % 12, longest = 1u << (1 + rand() % 15),
-                       n_kv_heads = 1 + (uint32_t)rand() % 8, n_cluster = 2u << rand() % 4;
+                       n_kv_heads = 1 + (uint32_t)rand() % 8,
+                       n_cluster = 2 + (uint32_t)rand() % (ATTN_MAX_CLUSTER - 1);
         for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = (uint32_t)rand() % longest;
         n_slots[0]++; /* a batch without slots has no plan */
         const struct attn_plan_shape shape = {.n_blocks = n_seqs * n_kv_heads * n_cluster,
@@ -222,10 +223,11 @@ static void clusters_share_items(void **state) {
     }
 }
 
-/* Clusters of an H100: 66, 30, 15 and 7 of 2, 4, 8 and 16 blocks. */
+/* Clusters of an H100. */
 static uint32_t choose(uint32_t n_kv_heads, const uint32_t *n_slots, uint32_t n_seqs,
                        uint32_t split) {
-    const struct attn_plan_shape shape = {132, n_kv_heads, split, {66, 30, 15, 7}, 0};
+    const struct attn_plan_shape shape = {
+        132, n_kv_heads, split, {0, 0, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7}, 0};
     const int32_t table_at[MAX_SEQS] = {0};
     const struct attn_plan_batch batch = {n_slots, table_at, n_seqs, 0};
     return attn_plan_cluster(&shape, &batch);
@@ -233,10 +235,10 @@ static uint32_t choose(uint32_t n_kv_heads, const uint32_t *n_slots, uint32_t n_
 
 static void clusters_are_for_few_short_items(void **state) {
     (void)state;
-    assert_int_equal(choose(8, (uint32_t[]){1000}, 1, 0), 8);
+    assert_int_equal(choose(8, (uint32_t[]){1000}, 1, 0), 9);
     assert_int_equal(choose(4, (uint32_t[]){1000}, 1, 0), 16);
-    assert_int_equal(choose(8, (uint32_t[]){1000, 900}, 2, 0), 4);
-    assert_int_equal(choose(8, (uint32_t[]){1000, 1000, 1000, 1000}, 4, 0), 2);
+    assert_int_equal(choose(8, (uint32_t[]){1000, 900}, 2, 0), 6);
+    assert_int_equal(choose(8, (uint32_t[]){1000, 1000, 1000, 1000}, 4, 0), 3);
     assert_int_equal(choose(8, (uint32_t[]){100}, 1, 0), 0);           /* whole items */
     assert_int_equal(choose(8, (uint32_t[]){32000}, 1, 0), 1);         /* too few blocks read */
     assert_int_equal(choose(8, (uint32_t[]){9000, 5, 5, 5}, 4, 0), 1); /* unequal */

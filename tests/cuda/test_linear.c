@@ -148,12 +148,15 @@ static void products_of_one_part_equal_the_cpu(void **state) {
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_one_part);
 }
 
-/* 256 tiles: blocks on multiprocessors that attention has left idle take two or three, others one. */
+/* 256 tiles: blocks on multiprocessors that attention has left idle take two or three, others one or
+ * two. */
 static void products_behind_attention_equal_the_cpu(void **state) {
     (void)state;
     struct cuda_backend *cuda = CUDA_BACKEND(gpu);
-    for (uint32_t n_rows = 1; n_rows <= 7; n_rows += 3) {
-        cuda->n_idle = cuda->n_multiprocessors / 2 + 2;
+    const uint32_t n = cuda->n_multiprocessors, idle[] = {1, n / 4, n / 2 - 6, n / 2 + 2, n - 1};
+    for (uint32_t i = 0; i < 5; i++) {
+        const uint32_t n_rows = 1 + i % 3 * 3;
+        cuda->n_idle = idle[i];
         check_product(&(struct product){.n_rows = n_rows,
                                         .n_in = 1032,
                                         .n_parts = 1,

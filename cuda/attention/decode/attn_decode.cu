@@ -92,10 +92,10 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
 
 /* ---- launching ---- */
 
-/* A kernel's residency: the blocks of a multiprocessor, and the clusters of 2 << i blocks, that run
- * at the same time. */
+/* A kernel's residency: the blocks of a multiprocessor, and the clusters of n blocks, that run at the
+ * same time. */
 struct residency {
-    int n_blocks, n_clusters[ATTN_CLUSTER_SIZES];
+    int n_blocks, n_clusters[ATTN_MAX_CLUSTER + 1];
 };
 
 /* Lets a kernel have the shared memory, and the clusters, that it may need. */
@@ -125,9 +125,9 @@ static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
             &resident->n_blocks, attn_decode_kernel<S>, S::N_WARPS * 32, S::RING_BYTES);
     if (error == cudaSuccess) error = allow_shape<C>();
-    for (int i = 0; C::BULK && i < ATTN_CLUSTER_SIZES && error == cudaSuccess; i++)
-        error = count_clusters(attn_decode_kernel<C>, 2u << i, C::N_WARPS * 32, C::RING_BYTES,
-                               &resident->n_clusters[i]);
+    for (int n = 2; C::BULK && n <= ATTN_MAX_CLUSTER && error == cudaSuccess; n++)
+        error = count_clusters(attn_decode_kernel<C>, n, C::N_WARPS * 32, C::RING_BYTES,
+                               &resident->n_clusters[n]);
     return error;
 }
 
@@ -271,8 +271,8 @@ cudaError_t attn_decode_count_blocks(const attn_decode_params &p, struct attn_pl
     if (error == cudaSuccess) error = launch_checked(p, nullptr, &resident);
     if (error != cudaSuccess) return error;
     shape->n_blocks = (uint32_t)(n_multiprocessors * resident.n_blocks);
-    for (int i = 0; i < ATTN_CLUSTER_SIZES; i++)
-        shape->max_clusters[i] = (uint32_t)resident.n_clusters[i];
+    for (int n = 2; n <= ATTN_MAX_CLUSTER; n++)
+        shape->max_clusters[n] = (uint32_t)resident.n_clusters[n];
     return cudaSuccess;
 }
 

@@ -16,7 +16,9 @@
 #include "cuda/common/device.cuh"
 #include "cuda/common/float4.cuh"
 
-enum { MERGE_WARPS = 8, MERGE_BATCH = 8 };
+/* Together 72 partials are read at the same time: two KV heads of one sequence have 66 and 67 on a
+ * device of 132 multiprocessors. */
+enum { MERGE_WARPS = 8, MERGE_BATCH = 9 };
 
 /* One query head: warp w takes partials w, w + MERGE_WARPS, ...; lanes lie along head_dim. */
 template <int D> struct merge_row {

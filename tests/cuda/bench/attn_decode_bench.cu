@@ -120,6 +120,7 @@ struct bench_shape {
 
 struct timing {
     double median_us, low_us, high_us, error;
+    uint32_t n_cluster; /* blocks that share an item */
 };
 
 /* How a kernel follows the one before: after its end; beside its end; beside it, with the first units
@@ -174,7 +175,7 @@ struct bench {
         cudaEventDestroy(begin);
         cudaEventDestroy(end);
         CHECK(cudaGraphExecDestroy(exec));
-        return {times[times.size() / 2], times.front(), times.back(), 0};
+        return {times[times.size() / 2], times.front(), times.back(), 0, 0};
     }
 
     double read_ceiling() {
@@ -271,6 +272,7 @@ struct bench {
         timing t = time_graph(graph, per_graph);
         CHECK(cudaGraphDestroy(graph));
         t.error = check_last(b, p);
+        t.n_cluster = p.n_cluster;
         return t;
     }
 
@@ -323,10 +325,10 @@ void print_rows(bench &b, double ceiling, const bench_shape *shapes, int n, laun
         const bench_shape &s = shapes[i];
         const double bytes = (double)s.kv_bytes();
         const timing t = b.run(s, mode, scores, split);
-        printf("%u x %u,%u/%u,%u,%s,%s,%u,%.1f,%.1f,%.1f,%.1f,%.2f,%.3f,%.1e\n", s.n_seqs,
+        printf("%u x %u,%u/%u,%u,%s,%s,%u,%u,%.1f,%.1f,%.1f,%.1f,%.2f,%.3f,%.1e\n", s.n_seqs,
                s.n_slots, s.n_heads, s.n_kv_heads, s.dim, MODE_NAMES[mode], scores ? "scores" : "-",
-               split, bytes * 1e-6, t.median_us, t.low_us, t.high_us, bytes / t.median_us * 1e-6,
-               bytes / t.median_us * 1e-6 / ceiling, t.error);
+               split, t.n_cluster, bytes * 1e-6, t.median_us, t.low_us, t.high_us,
+               bytes / t.median_us * 1e-6, bytes / t.median_us * 1e-6 / ceiling, t.error);
     }
 }
 
@@ -353,7 +355,7 @@ void run_bench() {
     bench b;
     const double ceiling = b.read_ceiling();
     printf("read ceiling %.3f TB/s, %s\n", ceiling, g_portable ? "cp.async" : "copy engine");
-    printf("B x n,heads,dim,launch,scores,split,KV MB,us median,us low,us high,TB/s,of "
+    printf("B x n,heads,dim,launch,scores,split,cluster,KV MB,us median,us low,us high,TB/s,of "
            "ceiling,error\n");
     print_rows(b, ceiling, BENCH_SHAPES, 13, RECORDED, false, 0);
     print_rows(b, ceiling, BENCH_SHAPES, 13, OVERLAPPED, false, 0);
