@@ -82,10 +82,11 @@ struct block_tiles {
 };
 
 /* Deals tiles to blocks.  The first n_idle blocks find a multiprocessor idle, and have filled their
- * rings when the others begin: as long as no block has more than three tiles, they take the third. */
+ * rings when the others begin: they take a third tile, and the others a second only where that is not
+ * enough.  Where three are not enough all blocks take turns. */
 static struct block_tiles deal_tiles(uint32_t n_tiles, uint32_t n_blocks, uint32_t n_idle) {
     const uint32_t n_left = n_tiles - n_blocks,
-                   n_second = max(min(n_idle, n_left), n_left - min(n_idle, n_left / 2));
+                   n_second = n_idle < n_left ? max(n_idle, n_left - n_idle) : n_left;
     if (n_second > n_blocks) return {n_tiles, n_blocks, n_blocks};
     return {n_tiles, n_second, n_left - n_second};
 }

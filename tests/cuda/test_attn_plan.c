@@ -223,7 +223,7 @@ static void clusters_share_items(void **state) {
     }
 }
 
-/* Clusters of an H100. */
+/* Of an H100, which has room for so many clusters of 2 to 16 blocks. */
 static uint32_t choose(uint32_t n_kv_heads, const uint32_t *n_slots, uint32_t n_seqs,
                        uint32_t split) {
     const struct attn_plan_shape shape = {

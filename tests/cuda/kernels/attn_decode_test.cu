@@ -173,7 +173,7 @@ void check_shapes() {
 
 /* Parts without a slot, of one unit and of many; sequences of any length beside each other. */
 void check_clusters(bool small) {
-    for (uint32_t n_cluster : {2u, 3u, 6u, 8u, 9u, 13u, (uint32_t)ATTN_MAX_CLUSTER})
+    for (uint32_t n_cluster : {2u, 3u, 4u, 6u, 8u, 9u, 13u, (uint32_t)ATTN_MAX_CLUSTER})
         for (uint32_t dim : {64u, 128u, 256u})
             for (uint32_t group : {1u, 3u, 4u, 7u, 8u}) {
                 if (small && (dim != 128 || group != 4)) continue;
