@@ -5,6 +5,7 @@
  *   units    16 or 32 slots of a page; each warp reads its own            ring.cuh
  *   unit     scores, softmax, outputs                                     unit.cuh
  *            pages of 8 bits                                              fp8.cuh
+ *            maxima and sums of either                                    softmax.cuh
  *            scores that are saved                                        scores.cuh
  *   tile     queries before, and the warps' results after                 tile.cuh
  *   item     of several tiles: its partial results are merged             merge.cu

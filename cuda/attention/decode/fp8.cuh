@@ -5,12 +5,8 @@
  * slot's scores or probabilities instead, with the same result.
  *
  * Probabilities are f16 too, so they are multiplied by their scale relative to the largest that the
- * warp has met.  That largest scale is applied when outputs are handed over.
- *
- * A byte costs more instructions than with 16 bits, so what a unit need not do is left out: the
- * maximum that is subtracted from scores, and that largest scale, are found anew only when a unit
- * has a larger scale, or a score that is larger by MAX_SLACK.  Most units then have nothing to
- * reduce among lanes, and no outputs to rescale.
+ * warp has met.  That largest scale is applied when outputs are handed over.  It is found anew
+ * only together with the maximum of scores (softmax.cuh): when a unit exceeds either.
  *
  * ldmatrix does not handle bytes, so dimensions are permuted:
  *
@@ -23,12 +19,10 @@
 #ifndef CUDA_ATTENTION_DECODE_FP8_CUH
 #define CUDA_ATTENTION_DECODE_FP8_CUH
 
+#include "cuda/attention/decode/softmax.cuh"
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/kv/evict.cuh"
 #include "engine/device/pages.h"
-
-/* In log2: a probability is up to 2^3, and times 2^12 (SCALED_ONE) it still is an f16. */
-static constexpr float MAX_SLACK = 3.0f;
 
 /* Converts two codes to f16; exact. */
 static __device__ __forceinline__ uint32_t f16_of(uint16_t codes) {
@@ -186,30 +180,13 @@ static __device__ __forceinline__ void hide_codes(float (&s)[S::SLOT_TILES][S::N
     }
 }
 
-/* Raises the maximum of each head to `top`, the largest of a lane's scores, and the scale of
- * outputs to `scale`, both over all lanes; rescales sums and outputs. */
+/* Raises the scale of outputs to the largest `scale` of all lanes, if that is larger.  Returns the
+ * factor by which that changes outputs. */
 template <class S>
-static __device__ __forceinline__ void raise_maximum(decode_state<S> *st,
-                                                     const float (&top)[S::N_TILES][2],
-                                                     uint32_t scale) {
+static __device__ __forceinline__ float raise_scale(decode_state<S> *st, uint32_t scale) {
     const int before = st->scale;
     st->scale = max(before, __reduce_max_sync(~0u, (int)scale));
-    const float unit = fp8_factor(max(127 + before - st->scale, 0));
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++) {
-        float factor[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            /* A unit has a slot that is not hidden, so the new maximum is finite. */
-            const float max = fmaxf(st->max[n][i], column_max(top[n][i]));
-            factor[i] = exp2_fast(st->max[n][i] - max);
-            st->max[n][i] = max;
-            st->sum[n][i] *= factor[i];
-        }
-#pragma unroll
-        for (int k = 0; k < S::K_STEPS; k++)
-            for (int i = 0; i < 4; i++) st->out[n][k][i] *= factor[i % 2] * unit;
-    }
+    return fp8_factor(max(127 + before - st->scale, 0));
 }
 
 /* Converts a unit's scores to probabilities (unnormalised), times their values' scales, in the
@@ -218,36 +195,20 @@ template <class S>
 static __device__ __forceinline__ void soften_codes(
     decode_state<S> *st, float (&s)[S::SLOT_TILES][S::N_TILES][4], const code_scales<S> &scales,
     float scale_log2, uint32_t (&prob)[S::SLOT_TILES][S::N_TILES][2]) {
-    bool grows = (int)scales.largest() > st->scale;
     float top[S::N_TILES][2];
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            top[n][i] = -INFINITY;
-#pragma unroll
-            for (int m = 0; m < S::SLOT_TILES; m++) {
-                s[m][n][i] *= scale_log2;
-                s[m][n][i + 2] *= scale_log2;
-                top[n][i] = fmaxf(top[n][i], fmaxf(s[m][n][i], s[m][n][i + 2]));
-            }
-            grows |= top[n][i] > st->max[n][i] + MAX_SLACK;
-        }
-    }
-    if (__any_sync(~0u, grows)) raise_maximum<S>(st, top, scales.largest());
+    bool grows = scale_scores<S>(*st, s, scale_log2, top);
+    grows |= (int)scales.largest() > st->scale;
+    if (__any_sync(~0u, grows)) raise_maximum<S>(st, top, raise_scale<S>(st, scales.largest()));
 #pragma unroll
     for (int m = 0; m < S::SLOT_TILES; m++) {
         float factor[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
             factor[i] = fp8_factor(max(SCALED_ONE + (int)scales.of[m][i] - st->scale, 0));
+        soften<S>(st, s[m]);
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++) {
-            float *const x = s[m][n];
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[i] = exp2_fast(x[i] - st->max[n][i % 2]);
-            st->sum[n][0] += x[0] + x[2];
-            st->sum[n][1] += x[1] + x[3];
+            const float *const x = s[m][n];
             prob[m][n][0] = transpose_8x8(pack<__half>(x[0] * factor[0], x[1] * factor[0]));
             prob[m][n][1] = transpose_8x8(pack<__half>(x[2] * factor[1], x[3] * factor[1]));
         }

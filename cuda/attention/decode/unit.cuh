@@ -6,9 +6,8 @@
  *   S^T [16 slots, 8 heads] = K [16, d] Q^T [d, 8]         A: ldmatrix       B: registers
  *   O^T [d, 8 heads]       += V^T [d, 16] P^T [16, 8]      A: ldmatrix.trans B: movmatrix of S^T
  *
- * Softmax is online, in base 2, f32.  Slots past the tile's end are masked, and their values
- * replaced by zeros: a page's unused slots may hold anything, NaN too.  Slots of a unit that lie
- * before the window are only masked.
+ * Slots past the tile's end are masked, and their values replaced by zeros: a page's unused slots
+ * may hold anything, NaN too.  Slots of a unit that lie before the window are only masked.
  *
  * Thread: device code, by whole warps.  Memory: the unit's stage, in which keys that are stored
  * before RoPE are rotated. */
@@ -17,6 +16,7 @@
 
 #include "cuda/attention/decode/fp8.cuh"
 #include "cuda/attention/decode/scores.cuh"
+#include "cuda/attention/decode/softmax.cuh"
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/kv/evict.cuh"
 #include "engine/device/pages.h"
@@ -100,30 +100,26 @@ static __device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int
             if (lane / 4 + i / 2 * 8 < n_hidden) s[n][i] = -INFINITY;
 }
 
-/* Converts scores of one column tile to probabilities (unnormalised), in the layout of B. */
+/* Converts a unit's scores to probabilities (unnormalised), in the layout of B. */
 template <class S>
-static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, float (&s)[4],
-                                                    int n_valid, float scale_log2,
-                                                    uint32_t (&prob)[2], int lane) {
+static __device__ __forceinline__ void soften_unit(decode_state<S> *st,
+                                                   float (&s)[S::SLOT_TILES][S::N_TILES][4],
+                                                   int n_valid, float scale_log2,
+                                                   uint32_t (&prob)[S::N_TILES][2], int lane) {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        s[i] = lane / 4 + i / 2 * 8 < n_valid ? s[i] * scale_log2 : -INFINITY;
-    float factor[2];
+    for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        /* A unit has a valid slot, so the new maximum is finite. */
-        const float max = fmaxf(st->max[n][i], column_max(fmaxf(s[i], s[i + 2])));
-        factor[i] = exp2_fast(st->max[n][i] - max);
-        st->max[n][i] = max;
-        s[i] = exp2_fast(s[i] - max);
-        s[i + 2] = exp2_fast(s[i + 2] - max);
-        st->sum[n][i] = st->sum[n][i] * factor[i] + s[i] + s[i + 2];
+        for (int i = 0; i < 4; i++)
+            if (lane / 4 + i / 2 * 8 >= n_valid) s[0][n][i] = -INFINITY;
+    float top[S::N_TILES][2];
+    const bool exceeds = scale_scores<S>(*st, s, scale_log2, top);
+    if (__any_sync(~0u, exceeds)) raise_maximum<S>(st, top, 1.0f);
+    soften<S>(st, s[0]);
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+        prob[n][0] = transpose_8x8(pack<typename S::T>(s[0][n][0], s[0][n][1]));
+        prob[n][1] = transpose_8x8(pack<typename S::T>(s[0][n][2], s[0][n][3]));
     }
-#pragma unroll
-    for (int k = 0; k < S::K_STEPS; k++)
-        for (int i = 0; i < 4; i++) st->out[n][k][i] *= factor[i % 2];
-    prob[0] = transpose_8x8(pack<typename S::T>(s[0], s[1]));
-    prob[1] = transpose_8x8(pack<typename S::T>(s[2], s[3]));
 }
 
 /* ---- outputs ---- */
@@ -174,16 +170,14 @@ static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const at
                                                    const int32_t *table, const unit_ring &r) {
     if constexpr (S::FP8) return attend_codes<S>(st, p, tile, d, slot, stage, group, table, r);
     const int lane = r.lane;
-    float s[S::N_TILES][4] = {};
+    float s[S::SLOT_TILES][S::N_TILES][4] = {};
     if (S::ROTATES && d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
-    unit_scores<S>(s, *st, stage, lane);
-    if (p.scale.inner > 0) cap_products(s, p.scale.inner);
-    if (d.scores) store_scores<S>(d.scores, p, tile, s, slot, group, r);
-    if (slot < d.first_seen) hide_slots<S>(s, d.first_seen - slot, lane);
+    unit_scores<S>(s[0], *st, stage, lane);
+    if (p.scale.inner > 0) cap_products(s[0], p.scale.inner);
+    if (d.scores) store_scores<S>(d.scores, p, tile, s[0], slot, group, r);
+    if (slot < d.first_seen) hide_slots<S>(s[0], d.first_seen - slot, lane);
     uint32_t prob[S::N_TILES][2];
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale.outer * LOG2_E, prob[n], lane);
+    soften_unit<S>(st, s, tile.end - slot, p.scale.outer * LOG2_E, prob, lane);
     add_values<S>(st, prob, stage + S::UNIT_BYTES, lane);
 }
 

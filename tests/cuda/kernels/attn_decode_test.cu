@@ -195,6 +195,23 @@ void check_logits() {
         }
 }
 
+/* Scores whose maximum rises in most units, by less than MAX_SLACK and by much more, while that of
+ * every second head stays.  They rise by 15 to 45 in all, and by 300 to 900.  Random ones hardly
+ * make a warp rescale its outputs. */
+void check_rising() {
+    for (enum content content : {SLOWLY_RISING, STEEPLY_RISING})
+        for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
+            const char *name = content == SLOWLY_RISING ? "slowly rising" : "steeply rising";
+            const std::vector<uint32_t> n_slots = {1, 17, 3000, 65};
+            for (uint32_t dim : {64u, 80u, 128u, 256u})
+                for (uint32_t group : {1u, 8u, 9u, 16u})
+                    check_case(
+                        {name, 2 * group, 2, dim, dtype, n_slots, 132, 0, content, false, true});
+            check_case({name, 4, 1, 128, dtype, {9000, 40}, 2, 0, content, false, true});
+            check_case({name, 8, 2, 128, dtype, n_slots, 0, 0, content, false, true, 0, 4});
+        }
+}
+
 /* Scores are around 1, so this bends all of them, and 60 to what it tends to. */
 void check_caps() {
     for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16})
@@ -259,6 +276,7 @@ int main(int argc, char **argv) {
     check_clusters(small);
     check_batch_invariance();
     check_logits();
+    check_rising();
     check_caps();
     if (!small) {
         check_lengths();

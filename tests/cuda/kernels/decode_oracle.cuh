@@ -48,7 +48,14 @@ uint16_t to_bits(float x, enum dtype dtype) {
     return bits;
 }
 
-enum content { RANDOM, EQUAL_LOGITS, HUGE_LOGIT, HUGE_NEGATIVE_LOGIT };
+enum content {
+    RANDOM,
+    EQUAL_LOGITS,
+    HUGE_LOGIT,
+    HUGE_NEGATIVE_LOGIT,
+    SLOWLY_RISING, /* scores, from slot to slot: plant_rise() */
+    STEEPLY_RISING
+};
 
 struct test_case {
     const char *name;
@@ -118,6 +125,8 @@ struct fixture {
                     for (uint32_t d = 0; d < c.dim; d++) to[d] = to_bits(normal(random), c.dtype);
                 }
         if (c.content == HUGE_LOGIT || c.content == HUGE_NEGATIVE_LOGIT) plant_huge();
+        if (c.content == SLOWLY_RISING) plant_rise(0.005);
+        if (c.content == STEEPLY_RISING) plant_rise(0.1);
     }
 
     /* The middle key points along the first query of its group: q.k * scale is +-60 for that head.
@@ -134,6 +143,29 @@ struct fixture {
                 for (uint32_t d = 0; d < c.dim; d++)
                     key[d] =
                         to_bits((float)(from_bits(query[d], DTYPE_BF16) * goal / norm), c.dtype);
+            }
+    }
+
+    /* Adds to q.k * scale what rises by `step` from slot to slot, and is 0 in the middle.  Every
+     * second head of a group has the opposite query, so its scores fall. */
+    void plant_rise(double step) {
+        const uint32_t group = c.n_heads / c.n_kv_heads;
+        for (uint32_t s = 0; s < c.n_slots.size(); s++)
+            for (uint32_t h = 0; h < c.n_kv_heads; h++) {
+                uint16_t *queries = &q[(s * c.n_heads + h * group) * c.dim];
+                for (uint32_t i = c.dim; i < group * c.dim; i++)
+                    queries[i] = queries[i % c.dim] ^ (i / c.dim % 2 ? 0x8000 : 0);
+                double norm = 0;
+                for (uint32_t d = 0; d < c.dim; d++)
+                    norm += pow(from_bits(queries[d], DTYPE_BF16), 2);
+                for (uint32_t slot = 0; slot < c.n_slots[s]; slot++) {
+                    uint16_t *key = row(s, slot, h, false);
+                    const double goal = step * ((double)slot - c.n_slots[s] / 2) * sqrt(c.dim);
+                    for (uint32_t d = 0; d < c.dim; d++)
+                        key[d] = to_bits((float)(from_bits(key[d], c.dtype) +
+                                                 from_bits(queries[d], DTYPE_BF16) * goal / norm),
+                                         c.dtype);
+                }
             }
     }
 
