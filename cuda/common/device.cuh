@@ -123,6 +123,16 @@ static __device__ __forceinline__ void store_as(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
+/* Returns x, which the compiler keeps in a register, in place of computing it anew at each use. */
+static __device__ __forceinline__ uint32_t kept(uint32_t x) {
+    asm("" : "+r"(x));
+    return x;
+}
+static __device__ __forceinline__ float kept(float x) {
+    asm("" : "+f"(x));
+    return x;
+}
+
 /* ---- elements as bytes with a scale (engine/device/host_pool.h) ---- */
 
 static __device__ __forceinline__ float fp8_factor(uint32_t scale) {

@@ -198,6 +198,19 @@ static __device__ __forceinline__ void bulk_load(shared_at to, const void *from,
                  : "memory");
 }
 
+/* Returns true in one lane of a warp, always the same.  The compiler knows that it is one, so it
+ * hands a copy's operands over without a loop over lanes. */
+static __device__ __forceinline__ bool elect_lane() {
+    uint32_t is_elected;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "elect.sync _|p, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(is_elected));
+    return is_elected;
+}
+
 /* Prefetches to L2; does nothing below 9.0. */
 static __device__ __forceinline__ void prefetch_l2(const void *from, int bytes) {
 #if __CUDA_ARCH__ >= 900

@@ -53,6 +53,7 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
 
     for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
     decode_state<S> st;
+    st.scale_log2 = kept(p.scale.outer * LOG2_E);
     load_queries<S>(&st, p, tile, group, r.lane);
     tile_duties d = duties_of(p, tile, group);
     for (;;) {
@@ -62,8 +63,7 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
              slot += S::N_WARPS * S::UNIT_SLOTS) {
             ask_unit<S>(&ahead, p, next, r);
             /* The stage after the newest unit's holds the oldest. */
-            next = next + 1 == S::N_STAGES ? 0 : next + 1;
-            parity ^= next == 0;
+            if (++next == S::N_STAGES) next = 0, parity ^= 1;
             await_unit<S>(next, parity, tile.end - slot, r);
             attend_unit<S>(&st, p, tile, d, slot, r.stages + next * S::STAGE_BYTES, group,
                            ahead.table, r);

@@ -164,19 +164,14 @@ template <class S> struct code_scales {
     }
 };
 
-/* Hides a unit's slots before `first`, and from `end` on, which may have any scale. */
+/* Clears the scales of slots that hide_slots() hides, which may be any. */
 template <class S>
-static __device__ __forceinline__ void hide_codes(float (&s)[S::SLOT_TILES][S::N_TILES][4],
-                                                  code_scales<S> *scales, int first, int end,
-                                                  int lane) {
+static __device__ __forceinline__ void hide_scales(code_scales<S> *scales, int first, int end,
+                                                   int lane) {
 #pragma unroll
     for (int i = 0; i < 2 * S::SLOT_TILES; i++) {
         const int slot = lane / 4 + i * 8;
-        if (slot >= first && slot < end) continue;
-        scales->of[i / 2][i % 2] = 0;
-#pragma unroll
-        for (int n = 0; n < S::N_TILES; n++)
-            s[i / 2][n][i % 2 * 2] = s[i / 2][n][i % 2 * 2 + 1] = -INFINITY;
+        if (slot < first || slot >= end) scales->of[i / 2][i % 2] = 0;
     }
 }
 
@@ -194,9 +189,9 @@ static __device__ __forceinline__ float raise_scale(decode_state<S> *st, uint32_
 template <class S>
 static __device__ __forceinline__ void soften_codes(
     decode_state<S> *st, float (&s)[S::SLOT_TILES][S::N_TILES][4], const code_scales<S> &scales,
-    float scale_log2, uint32_t (&prob)[S::SLOT_TILES][S::N_TILES][2]) {
+    uint32_t (&prob)[S::SLOT_TILES][S::N_TILES][2]) {
     float top[S::N_TILES][2];
-    bool grows = scale_scores<S>(*st, s, scale_log2, top);
+    bool grows = find_top<S>(*st, s, top);
     grows |= (int)scales.largest() > st->scale;
     if (__any_sync(~0u, grows)) raise_maximum<S>(st, top, raise_scale<S>(st, scales.largest()));
 #pragma unroll
@@ -224,7 +219,7 @@ static __device__ __forceinline__ void add_codes(
     int lane) {
 #pragma unroll
     for (int m = 0; m < S::SLOT_TILES; m++) {
-        const rows_at<S> at(unit, lane % 16 + m * 16, lane / 16);
+        const rows_at<S> at = {unit + row_offset<S>(lane % 16 + m * 16, lane / 16)};
 #pragma unroll
         for (int k = 0; k < S::K_STEPS; k += 2) {
             /* An odd last matrix is loaded twice. */

@@ -99,6 +99,42 @@ template <class S> static __device__ __forceinline__ int first_unit(const attn_t
     return S::UNIT_SLOTS == ATTN_UNIT_SLOTS ? tile.begin : tile.begin & -S::UNIT_SLOTS;
 }
 
+/* ---- where units lie ---- */
+
+/* Returns the number by whose exclusive or the copy engine permutes the chunks in a row's parts. */
+template <class S> static __device__ __forceinline__ int swizzle_of(int row) {
+    return S::PART_BYTES == 128 ? row % 8 : row / 2 % 4;
+}
+
+/* Returns where in a unit's keys or values chunk `high`, 0 or 1, of a row lies: see rows_at. */
+template <class S> static __device__ __forceinline__ uint32_t row_offset(int row, int high) {
+    return row * S::PITCH + (S::BULK ? high ^ swizzle_of<S>(row) : high) * 16;
+}
+
+/* The places of chunks 2 k + high of a row; the first is at `first`.  The copy engine swizzles:
+ * [D / 64][16 rows][64] of 16 bits, with a row's 8 chunks permuted by the row's number. */
+template <class S> struct rows_at {
+    uint32_t first;
+    __device__ __forceinline__ uint32_t operator()(int k) const {
+        if constexpr (!S::BULK) return first + k * 32;
+        return (first ^ (k % 4 * 32)) + k / 4 * (S::UNIT_SLOTS * 128);
+    }
+};
+
+/* Returns the address of a 16-byte chunk of a unit's row: see rows_at. */
+template <class S>
+static __device__ __forceinline__ uint32_t chunk_address(uint32_t unit, int row, int chunk) {
+    const uint32_t column = unit + chunk / 8 * (S::UNIT_SLOTS * 128),
+                   bulk = column + row * S::PITCH + (chunk % 8 ^ swizzle_of<S>(row)) * 16,
+                   plain = unit + row * S::ROW_BYTES + chunk * 16;
+    return S::BULK ? bulk : plain;
+}
+
+template <class S>
+static __device__ __forceinline__ uint4 *chunk_at(uint32_t unit, int row, int chunk) {
+    return static_cast<uint4 *>(__cvta_shared_to_generic(chunk_address<S>(unit, row, chunk)));
+}
+
 /* ---- requesting units ---- */
 
 /* A warp's position among the units that it requests.  What it needs next is read long before:
@@ -116,14 +152,20 @@ struct unit_ring {
     uint32_t stages, barriers; /* addresses in shared memory */
     uint64_t policy;
     int warp, lane;
+    /* 16-bit: where in a stage the rows begin that this lane names to ldmatrix. */
+    uint32_t key_row, value_row;
 };
 
 /* Makes this warp's ring, with barriers of its own. */
 template <class S>
 static __device__ __forceinline__ unit_ring make_ring(char *memory, uint64_t *barriers) {
     unit_ring r;
-    r.warp = threadIdx.x / 32;
+    /* From lane 0, so that the compiler knows it to be the same in all lanes.  With cp.async nvcc 13.0
+     * would then encode copies to 256 columns wrong: an illegal instruction. */
+    r.warp = S::BULK ? __shfl_sync(~0u, threadIdx.x / 32, 0) : threadIdx.x / 32;
     r.lane = threadIdx.x % 32;
+    r.key_row = kept(row_offset<S>(r.lane % 16, r.lane / 16));
+    r.value_row = kept(S::UNIT_BYTES + row_offset<S>(r.lane % 8 + r.lane / 16 * 8, r.lane / 8 % 2));
     r.policy = pass_through_policy();
     r.stages = (uint32_t)__cvta_generic_to_shared(memory) + r.warp * S::N_STAGES * S::STAGE_BYTES;
     r.barriers = (uint32_t)__cvta_generic_to_shared(barriers + r.warp * S::N_STAGES);
@@ -146,6 +188,8 @@ static __device__ __forceinline__ void cursor_enter(unit_cursor *c, const attn_d
 template <class S>
 static __device__ __forceinline__ void cursor_settle(unit_cursor *c, const attn_decode_params &p,
                                                      int warp, int lane) {
+    /* One branch for what few units need.  With cp.async it would cost registers: 13 beside 96. */
+    if (S::BULK && c->slot < c->tile.end && c->n_used < 32) return;
     while (c->slot >= c->tile.end && c->tile.next >= 0) cursor_enter<S>(c, p, c->coming, warp);
     if (c->n_used < 32) return;
     const int slot = c->slot + lane * S::N_WARPS * S::UNIT_SLOTS;
@@ -197,7 +241,7 @@ static __device__ __forceinline__ void bulk_copy_unit(const attn_decode_params &
                                                       uint32_t stage, uint32_t barrier,
                                                       const unit_ring &r) {
     barrier_arrive_expect(barrier, S::LOADED_BYTES);
-    const int row = c.tile.kv_head * PAGE_TOKENS + c.slot % PAGE_TOKENS;
+    const int row = c.tile.kv_head * PAGE_TOKENS + (uint32_t)c.slot % PAGE_TOKENS;
     const unit_maps &maps = p.maps[S::SLOT_TILES - 1];
     unit_load(stage, &maps.elements, row, page, barrier, r.policy);
     if (S::FP8) scales_load(stage + 2 * S::UNIT_BYTES, &maps.scales, row, page, barrier, r.policy);
@@ -230,7 +274,7 @@ static __device__ __forceinline__ void ask_unit(unit_cursor *c, const attn_decod
         const int page = __shfl_sync(~0u, c->page, c->n_used++);
         const uint32_t to = r.stages + stage * S::STAGE_BYTES;
         if constexpr (S::BULK) {
-            if (r.lane == 0) bulk_copy_unit<S>(p, *c, page, to, r.barriers + stage * 8, r);
+            if (elect_lane()) bulk_copy_unit<S>(p, *c, page, to, r.barriers + stage * 8, r);
         } else {
             copy_unit<S>(p, *c, page, to, r);
         }
@@ -273,6 +317,7 @@ static __device__ __forceinline__ void await_unit(int stage, uint32_t parity, in
         barrier_wait(r.barriers + stage * 8, parity);
         if (n_valid >= S::UNIT_SLOTS) return;
         const uint32_t values = r.stages + stage * S::STAGE_BYTES + S::UNIT_BYTES;
+#pragma unroll 1 /* few units have such slots */
         for (int row = n_valid; row < S::UNIT_SLOTS; row++)
             for (int chunk = r.lane; chunk < S::CHUNKS; chunk += 32)
                 clear_16_bytes(values + chunk / 8 * (S::UNIT_SLOTS * 128) + row * S::PITCH +
@@ -282,39 +327,6 @@ static __device__ __forceinline__ void await_unit(int stage, uint32_t parity, in
         copy_async_wait<S::N_STAGES - 1>();
     }
     __syncwarp();
-}
-
-/* Returns the number by whose exclusive or the copy engine permutes the chunks in a row's parts. */
-template <class S> static __device__ __forceinline__ int swizzle_of(int row) {
-    return S::PART_BYTES == 128 ? row % 8 : row / 2 % 4;
-}
-
-/* The place of chunk 2 k + high of a row.  The copy engine swizzles: [D / 64][16 rows][64] of 16
- * bits, with a row's 8 chunks permuted by the row's number. */
-template <class S> struct rows_at {
-    uint32_t base, swizzle;
-    __device__ __forceinline__ rows_at(uint32_t unit, int row, int high) {
-        base = unit + row * S::PITCH + (S::BULK ? 0 : high * 16);
-        swizzle = (swizzle_of<S>(row) ^ high) * 16;
-    }
-    __device__ __forceinline__ uint32_t operator()(int k) const {
-        if constexpr (!S::BULK) return base + k * 32;
-        return base + k / 4 * (S::UNIT_SLOTS * 128) + (swizzle ^ (k % 4 * 32));
-    }
-};
-
-/* Returns the address of a 16-byte chunk of a unit's row: see rows_at. */
-template <class S>
-static __device__ __forceinline__ uint32_t chunk_address(uint32_t unit, int row, int chunk) {
-    const uint32_t column = unit + chunk / 8 * (S::UNIT_SLOTS * 128),
-                   bulk = column + row * S::PITCH + (chunk % 8 ^ swizzle_of<S>(row)) * 16,
-                   plain = unit + row * S::ROW_BYTES + chunk * 16;
-    return S::BULK ? bulk : plain;
-}
-
-template <class S>
-static __device__ __forceinline__ uint4 *chunk_at(uint32_t unit, int row, int chunk) {
-    return static_cast<uint4 *>(__cvta_shared_to_generic(chunk_address<S>(unit, row, chunk)));
 }
 
 #endif

@@ -14,12 +14,26 @@
 /* In log2: a probability is up to 2^3, and with 8 bits times 2^12 (SCALED_ONE) it still is an f16. */
 static constexpr float MAX_SLACK = 3.0f;
 
-/* Scales a unit's scores to base 2, and finds the largest that this lane has of each head.  Returns
- * whether one of them exceeds its maximum by MAX_SLACK. */
+/* Hides a unit's slots before `first`, and from `end` on. */
 template <class S>
-static __device__ __forceinline__ bool scale_scores(const decode_state<S> &st,
-                                                    float (&s)[S::SLOT_TILES][S::N_TILES][4],
-                                                    float scale_log2, float (&top)[S::N_TILES][2]) {
+static __device__ __forceinline__ void hide_slots(float (&s)[S::SLOT_TILES][S::N_TILES][4],
+                                                  int first, int end, int lane) {
+#pragma unroll
+    for (int i = 0; i < 2 * S::SLOT_TILES; i++) {
+        const int slot = lane / 4 + i * 8;
+        if (slot >= first && slot < end) continue;
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            s[i / 2][n][i % 2 * 2] = s[i / 2][n][i % 2 * 2 + 1] = -INFINITY;
+    }
+}
+
+/* Finds the largest products that this lane has of each head in a unit.  Returns whether a score of
+ * them exceeds its maximum by MAX_SLACK. */
+template <class S>
+static __device__ __forceinline__ bool find_top(const decode_state<S> &st,
+                                                const float (&s)[S::SLOT_TILES][S::N_TILES][4],
+                                                float (&top)[S::N_TILES][2]) {
     bool exceeds = false;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
@@ -27,19 +41,17 @@ static __device__ __forceinline__ bool scale_scores(const decode_state<S> &st,
         for (int i = 0; i < 2; i++) {
 #pragma unroll
             for (int m = 0; m < S::SLOT_TILES; m++) {
-                s[m][n][i] *= scale_log2;
-                s[m][n][i + 2] *= scale_log2;
                 const float larger = fmaxf(s[m][n][i], s[m][n][i + 2]);
                 top[n][i] = m == 0 ? larger : fmaxf(top[n][i], larger);
             }
             /* The first maximum is -inf, which any score exceeds that is not hidden. */
-            exceeds |= top[n][i] > st.max[n][i] + MAX_SLACK;
+            exceeds |= top[n][i] * st.scale_log2 - st.max[n][i] > MAX_SLACK;
         }
     }
     return exceeds;
 }
 
-/* Raises the maximum of each head to `top`, the largest of a lane's scores, over all lanes.
+/* Raises the maximum of each head to that of `top`, a lane's largest products, over all lanes.
  * Rescales sums and outputs, and multiplies outputs by `unit` too. */
 template <class S>
 static __device__ __forceinline__ void raise_maximum(decode_state<S> *st,
@@ -51,7 +63,7 @@ static __device__ __forceinline__ void raise_maximum(decode_state<S> *st,
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             /* A unit has a slot that is not hidden, so the new maximum is finite. */
-            const float max = fmaxf(st->max[n][i], column_max(top[n][i]));
+            const float max = fmaxf(st->max[n][i], column_max(top[n][i]) * st->scale_log2);
             factor[i] = exp2_fast(st->max[n][i] - max);
             st->max[n][i] = max;
             st->sum[n][i] *= factor[i];
@@ -62,13 +74,14 @@ static __device__ __forceinline__ void raise_maximum(decode_state<S> *st,
     }
 }
 
-/* Converts scores of 16 slots to probabilities (unnormalised), and adds them to the sums. */
+/* Converts products of 16 slots to probabilities (unnormalised), and adds them to the sums. */
 template <class S>
 static __device__ __forceinline__ void soften(decode_state<S> *st, float (&s)[S::N_TILES][4]) {
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[n][i] = exp2_fast(s[n][i] - st->max[n][i % 2]);
+        for (int i = 0; i < 4; i++)
+            s[n][i] = exp2_fast(s[n][i] * st->scale_log2 - st->max[n][i % 2]);
         st->sum[n][0] += s[n][0] + s[n][2];
         st->sum[n][1] += s[n][1] + s[n][3];
     }

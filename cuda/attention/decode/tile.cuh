@@ -16,6 +16,7 @@ template <class S> struct decode_state {
     uint32_t q[S::N_TILES][S::K_STEPS][2];        /* Q^T: rows d, columns heads */
     float out[S::N_TILES][S::K_STEPS][4];         /* O^T */
     float max[S::N_TILES][2], sum[S::N_TILES][2]; /* sum: of this lane's slots */
+    float scale_log2; /* by which products are to be multiplied for scores to base 2 */
     int scale; /* 8-bit: the largest scale of values so far, by which `out` is to be multiplied */
 };
 

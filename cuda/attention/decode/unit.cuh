@@ -27,11 +27,12 @@ struct tile_duties {
     float *scores;  /* of the item: [slot][group]; NULL: none */
     bool rotated;   /* keys are stored before RoPE */
     int first_seen; /* slot */
+    bool plain;     /* scores are neither capped nor stored, and none is before first_seen */
 };
 
 static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params &p,
                                                         const attn_tile &tile, int group) {
-    tile_duties d = {nullptr, false, 0};
+    tile_duties d = {nullptr, false, 0, false};
     if (p.window > 0)
         d.first_seen = p.step->n_slots[(size_t)p.layer * p.step->n_seqs + tile.seq] - (int)p.window;
     const device_budget *budget = budget_of(*p.step, tile.seq);
@@ -40,6 +41,7 @@ static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params
     if (at >= 0)
         d.scores =
             p.attn_stats.scores + (tile.kv_head * p.attn_stats.score_stride + (size_t)at) * group;
+    d.plain = !d.scores && p.scale.inner <= 0 && tile.begin >= d.first_seen;
     return d;
 }
 
@@ -75,9 +77,9 @@ static __device__ __forceinline__ void rotate_unit(const attn_decode_params &p,
 template <class S>
 static __device__ __forceinline__ void unit_scores(float (&s)[S::N_TILES][4],
                                                    const decode_state<S> &st, uint32_t stage,
-                                                   int lane) {
+                                                   const unit_ring &r) {
     float odd[S::N_TILES][4] = {};
-    const rows_at<S> at(stage, lane % 16, lane / 16);
+    const rows_at<S> at = {stage + r.key_row};
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {
         uint32_t keys[4];
@@ -89,30 +91,13 @@ static __device__ __forceinline__ void unit_scores(float (&s)[S::N_TILES][4],
 
 /* ---- softmax ---- */
 
-/* Hides the first n_hidden of a unit's slots. */
-template <class S>
-static __device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int n_hidden,
-                                                  int lane) {
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (lane / 4 + i / 2 * 8 < n_hidden) s[n][i] = -INFINITY;
-}
-
 /* Converts a unit's scores to probabilities (unnormalised), in the layout of B. */
 template <class S>
 static __device__ __forceinline__ void soften_unit(decode_state<S> *st,
                                                    float (&s)[S::SLOT_TILES][S::N_TILES][4],
-                                                   int n_valid, float scale_log2,
-                                                   uint32_t (&prob)[S::N_TILES][2], int lane) {
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (lane / 4 + i / 2 * 8 >= n_valid) s[0][n][i] = -INFINITY;
+                                                   uint32_t (&prob)[S::N_TILES][2]) {
     float top[S::N_TILES][2];
-    const bool exceeds = scale_scores<S>(*st, s, scale_log2, top);
+    const bool exceeds = find_top<S>(*st, s, top);
     if (__any_sync(~0u, exceeds)) raise_maximum<S>(st, top, 1.0f);
     soften<S>(st, s[0]);
 #pragma unroll
@@ -128,8 +113,8 @@ static __device__ __forceinline__ void soften_unit(decode_state<S> *st,
 template <class S>
 static __device__ __forceinline__ void add_values(decode_state<S> *st,
                                                   const uint32_t (&prob)[S::N_TILES][2],
-                                                  uint32_t unit, int lane) {
-    const rows_at<S> at(unit, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+                                                  uint32_t stage, const unit_ring &r) {
+    const rows_at<S> at = {stage + r.value_row};
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {
         uint32_t values[4];
@@ -158,8 +143,11 @@ static __device__ __forceinline__ void attend_codes(decode_state<S> *st,
         if (d.scores) store_scores<S>(d.scores, p, tile, s[m], slot + m * 16, group, r);
     }
     const int first = max(d.first_seen, tile.begin) - slot, end = tile.end - slot;
-    if (first > 0 || end < S::UNIT_SLOTS) hide_codes<S>(s, &scales, first, end, r.lane);
-    soften_codes<S>(st, s, scales, p.scale.outer * LOG2_E, prob);
+    if (first > 0 || end < S::UNIT_SLOTS) {
+        hide_slots<S>(s, first, end, r.lane);
+        hide_scales<S>(&scales, first, end, r.lane);
+    }
+    soften_codes<S>(st, s, scales, prob);
     add_codes<S>(st, prob, stage + S::UNIT_BYTES, r.lane);
 }
 
@@ -169,16 +157,18 @@ static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const at
                                                    int slot, uint32_t stage, int group,
                                                    const int32_t *table, const unit_ring &r) {
     if constexpr (S::FP8) return attend_codes<S>(st, p, tile, d, slot, stage, group, table, r);
-    const int lane = r.lane;
     float s[S::SLOT_TILES][S::N_TILES][4] = {};
     if (S::ROTATES && d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
-    unit_scores<S>(s[0], *st, stage, lane);
-    if (p.scale.inner > 0) cap_products(s[0], p.scale.inner);
-    if (d.scores) store_scores<S>(d.scores, p, tile, s[0], slot, group, r);
-    if (slot < d.first_seen) hide_slots<S>(s[0], d.first_seen - slot, lane);
+    unit_scores<S>(s[0], *st, stage, r);
+    const int first = d.first_seen - slot, end = tile.end - slot;
+    if (!d.plain || end < S::UNIT_SLOTS) { /* one branch for what few units need */
+        if (p.scale.inner > 0) cap_products(s[0], p.scale.inner);
+        if (d.scores) store_scores<S>(d.scores, p, tile, s[0], slot, group, r);
+        if (first > 0 || end < S::UNIT_SLOTS) hide_slots<S>(s, first, end, r.lane);
+    }
     uint32_t prob[S::N_TILES][2];
-    soften_unit<S>(st, s, tile.end - slot, p.scale.outer * LOG2_E, prob, lane);
-    add_values<S>(st, prob, stage + S::UNIT_BYTES, lane);
+    soften_unit<S>(st, s, prob);
+    add_values<S>(st, prob, stage, r);
 }
 
 #endif
