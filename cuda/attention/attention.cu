@@ -56,6 +56,7 @@ struct attention {
     uint32_t max_seqs, n_plans; /* capacity of a step's block */
     uint64_t max_slots;
     struct attn_plan_budget room;
+    struct attn_load *loads; /* of one plan at a time */
 
     /* The present step's items: dense ones, then n_sparse of a sparse prompt, then n_ranked whose
      * keys come from elsewhere, or are rotated when they are read.  The split plan replaces the
@@ -161,6 +162,7 @@ void attention_close(struct cuda_backend *cuda) {
     if (!cuda->attention) return;
     cuda->n_moves++;
     free(cuda->attention->split.tiles);
+    free(cuda->attention->loads);
     free(cuda->attention);
     cuda->attention = nullptr;
 }
@@ -224,6 +226,12 @@ static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_
     return reserve_partials(cuda, a->room.n_partials * group * (a->kv.head_dim + 1), err);
 }
 
+static int reserve_loads(struct attention *a, struct error *err) {
+    free(a->loads);
+    a->loads = static_cast<struct attn_load *>(calloc(a->room.n_loads, sizeof(*a->loads)));
+    return a->loads ? 0 : error_set(err, ERR_NOMEM, "cuda: no memory");
+}
+
 /* Returns how many words the items of a step's prompts may take: attn_prefill's and the splits'. */
 static size_t item_words(const struct attention *a, uint32_t n_rows, uint32_t n_seqs) {
     return (size_t)attn_prefill_max_items(n_rows, n_seqs) * ITEM_WORDS +
@@ -272,8 +280,11 @@ int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t 
     if (rc || !a->decode_fits) return rc;
     const uint64_t n_slots = a->shape.split_slots ? most_slots(step) : 0;
     const uint32_t n_plans = std::max(a->n_plans, plans_of(a, step));
-    if (step->n_decode > a->max_seqs || n_slots > a->max_slots || n_plans > a->n_plans)
+    if (step->n_decode > a->max_seqs || n_slots > a->max_slots || n_plans > a->n_plans) {
         rc = make_room(cuda, a, step->n_decode, n_slots, n_plans, err);
+        if (!rc) rc = reserve_loads(a, err);
+        if (rc) a->max_seqs = 0; /* the next step tries again */
+    }
     *bytes = a->n_plans * plan_bytes(a);
     return rc;
 }
@@ -325,6 +336,7 @@ static void plan_decode(struct attention *a, const struct step *step,
         struct attn_plan plan = {};
         plan.tiles = reinterpret_cast<struct attn_tile *>(plans + i * plan_bytes(a));
         plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
+        plan.loads = a->loads;
         const struct attn_plan_batch batch = plan_batch(step, arrays, i);
         attn_plan_build(&plan, &a->shape, &batch);
         a->merges |= plan.n_merges > 0;

@@ -1,26 +1,21 @@
 /* attn_plan.c - see attn_plan.h.  Thread: engine.  Memory: the caller's. */
 #include "cuda/attention/attn_plan.h"
 
-#include <assert.h>
+#include <stdbool.h>
+#include <stdlib.h>
 
 #include "engine/base/sizes.h"
 
 enum {
     /* A shorter tile costs more in partials and merging than it saves in reading. */
     MIN_TILE_UNITS = 8,
-    /* Merging costs a block about as much as reading this many units: cutting must save more. */
-    MERGE_COST_UNITS = 4,
+    /* Merging takes as long as a block needs for so many units while all blocks read: 4 us. */
+    MERGE_COST_UNITS = 16,
+    /* A cluster's merge takes as long as so many. */
+    CLUSTER_COST_UNITS = 4,
     /* A merge within clusters saves 4 us, in which a block that reads as fast as it can reads this
      * many units: clusters may leave a block so many more than the mean. */
-    CLUSTER_SAVES_UNITS = 40
-};
-
-/* The block that is being filled, and the tile it ends with. */
-struct filler {
-    struct attn_plan *plan;
-    uint32_t n_blocks;
-    uint32_t block;
-    uint32_t last; /* tile number */
+    CLUSTER_SAVES_UNITS = 32
 };
 
 /* The batch as one row of units, item after item, that is divided among the blocks. */
@@ -59,22 +54,21 @@ struct attn_plan_budget attn_plan_budget(const struct attn_plan_shape *shape, ui
         .n_tiles = (uint32_t)(shape->n_blocks + items + cuts),
         .n_merges = (uint32_t)min_u64(items, cuts),
         .n_partials = (uint32_t)(cuts * 2),
+        .n_loads = shape->n_blocks + max_seqs,
     };
     return room;
 }
 
-/* Appends a tile to a block's chain.  Blocks are filled in order. */
-static void add_tile(struct filler *f, uint32_t block, const struct attn_tile *tile) {
-    struct attn_plan *plan = f->plan;
-    assert(block < f->n_blocks && block >= f->block);
-    uint32_t at = block;
-    if (plan->tiles[block].end > 0) {
-        at = plan->n_tiles++;
-        plan->tiles[f->last].next = (int32_t)at;
+/* Gives a block another tile.  Its first one stays the first. */
+static void add_tile(struct attn_plan *plan, uint32_t block, const struct attn_tile *tile) {
+    struct attn_tile *first = &plan->tiles[block];
+    if (first->end == 0) {
+        *first = *tile;
+        return;
     }
-    plan->tiles[at] = *tile;
-    f->block = block;
-    f->last = at;
+    plan->tiles[plan->n_tiles] = *tile;
+    plan->tiles[plan->n_tiles].next = first->next;
+    first->next = (int32_t)plan->n_tiles++;
 }
 
 /* Returns an item's tile with slots [begin, end).  Unless it is the whole item, the tile gets a
@@ -99,36 +93,92 @@ static struct attn_tile make_tile(struct attn_plan *plan, const struct attn_plan
     return tile;
 }
 
-/* Packs whole items, in order, into blocks of at most `capacity` units, and fills the blocks if `f`
- * is given.  Returns how many blocks that takes, UINT32_MAX if an item does not fit one. */
-static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape,
-                           const struct attn_plan_batch *batch, uint64_t capacity) {
-    uint32_t block = 0;
-    uint64_t used = 0;
-    for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
-        uint32_t units = units_of(batch, seq);
-        if (units > capacity) return UINT32_MAX;
-        for (uint32_t head = 0; units > 0 && head < shape->n_kv_heads; head++) {
-            if (used + units > capacity) {
-                block++;
-                used = 0;
-            }
-            used += units;
-            if (!f) continue;
-            struct attn_tile tile =
-                make_tile(f->plan, batch, seq, head, first_slot(batch, seq), batch->n_slots[seq]);
-            add_tile(f, block, &tile);
+/* ---- whole items ---- */
+
+static int by_falling_units(const void *a, const void *b) {
+    const struct attn_load *x = a, *y = b;
+    if (x->units != y->units) return x->units < y->units ? 1 : -1;
+    return x->owner < y->owner ? -1 : x->owner > y->owner;
+}
+
+/* Lets the first of n loads, a heap whose least is the first, sink to its place. */
+static void sink(struct attn_load *heap, uint32_t n) {
+    const struct attn_load x = heap[0];
+    uint32_t at = 0;
+    for (uint32_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap[child + 1].units < heap[child].units) child++;
+        if (heap[child].units >= x.units) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = x;
+}
+
+/* Returns how many blocks are so many that all read alike.  Of fewer, some have a way to memory for
+ * themselves that other multiprocessors share by two: 115 on 132, with equal loads, take an H100 3 %
+ * longer than 132. */
+static uint32_t enough_blocks(const struct attn_plan_shape *shape) {
+    return (uint32_t)div_up((uint64_t)shape->n_blocks * 19, 20);
+}
+
+/* Returns to how many blocks whole items are dealt: as many as can have equal numbers, if these are
+ * enough, else all. */
+static uint32_t blocks_of_items(const struct attn_plan_shape *shape, uint64_t n_items) {
+    const uint32_t n = (uint32_t)div_up(n_items, div_up(n_items, shape->n_blocks));
+    return n < enough_blocks(shape) ? (uint32_t)min_u64(n_items, shape->n_blocks) : n;
+}
+
+/* Deals whole items, the longest first, to the block that has least.  plan->loads becomes what the
+ * blocks have; returns how many they are. */
+static uint32_t deal_items(struct attn_plan *plan, const struct attn_plan_shape *shape,
+                           const struct attn_plan_batch *batch) {
+    struct attn_load *seqs = plan->loads + shape->n_blocks, *heap = plan->loads;
+    uint32_t n_seqs = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; i++)
+        if (units_of(batch, i) > 0) seqs[n_seqs++] = (struct attn_load){units_of(batch, i), i};
+    qsort(seqs, n_seqs, sizeof(*seqs), by_falling_units);
+    const uint32_t n = blocks_of_items(shape, (uint64_t)n_seqs * shape->n_kv_heads);
+    for (uint32_t i = 0; i < n; i++) heap[i] = (struct attn_load){0, i};
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        const uint32_t seq = seqs[i].owner;
+        for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
+            const struct attn_tile tile =
+                make_tile(plan, batch, seq, head, first_slot(batch, seq), batch->n_slots[seq]);
+            add_tile(plan, heap[0].owner, &tile);
+            heap[0].units += seqs[i].units;
+            sink(heap, n);
         }
     }
-    return block + 1;
+    return n;
 }
+
+/* Returns how long n blocks take for their loads, in units of a block while all read.  As long
+ * as three blocks in four are left, memory is busy; then those left read a third faster. */
+static uint64_t time_of_loads(const struct attn_plan_shape *shape, struct attn_load *loads,
+                              uint32_t n) {
+    qsort(loads, n, sizeof(*loads), by_falling_units);
+    if (n < enough_blocks(shape)) return loads[0].units;
+    const uint64_t level = loads[shape->n_blocks * 3 / 4].units;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += min_u64(loads[i].units, level);
+    return sum / shape->n_blocks + (loads[0].units - level) * 3 / 4;
+}
+
+/* Cuts no item.  Returns false if cutting evenly is faster; then the plan must be begun again. */
+static bool cut_nothing(struct attn_plan *plan, const struct attn_plan_shape *shape,
+                        const struct attn_plan_batch *batch, uint64_t n_units) {
+    const uint64_t even = max_u64(n_units / shape->n_blocks, MIN_TILE_UNITS) + MERGE_COST_UNITS;
+    const uint32_t n = deal_items(plan, shape, batch);
+    return time_of_loads(shape, plan->loads, n) <= even;
+}
+
+/* ---- cut items ---- */
 
 /* Returns the last unit + 1 of a block if all blocks get equal shares. */
 static uint64_t even_end(const struct course *c, uint32_t block) {
     return c->n_units * (block + 1) / c->n_blocks;
 }
 
-static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
+static void cut_evenly(struct attn_plan *plan, const struct attn_plan_shape *shape,
                        const struct attn_plan_batch *batch, const struct course *c) {
     uint64_t at = 0;
     uint32_t block = 0;
@@ -142,8 +192,8 @@ static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
                 uint64_t begin_slot = begin + (at - first) * ATTN_UNIT_SLOTS,
                          end_slot = stop == end ? n : begin + (stop - first) * ATTN_UNIT_SLOTS;
                 struct attn_tile tile =
-                    make_tile(f->plan, batch, seq, head, (uint32_t)begin_slot, (uint32_t)end_slot);
-                add_tile(f, block, &tile);
+                    make_tile(plan, batch, seq, head, (uint32_t)begin_slot, (uint32_t)end_slot);
+                add_tile(plan, block, &tile);
                 at = stop;
             }
         }
@@ -152,7 +202,7 @@ static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
 
 /* Cuts every item by the same rule, at multiples of split_slots.  A tile goes to the block in whose
  * even share its middle lies. */
-static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
+static void cut_fixed(struct attn_plan *plan, const struct attn_plan_shape *shape,
                       const struct attn_plan_batch *batch, const struct course *c) {
     uint64_t at = 0;
     for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
@@ -162,23 +212,12 @@ static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
                 end = min_u32((begin / split + 1) * split, n);
                 uint32_t units = units_between(begin, end);
                 uint64_t block = (2 * at + units) * c->n_blocks / (2 * c->n_units);
-                struct attn_tile tile = make_tile(f->plan, batch, seq, head, begin, end);
-                add_tile(f, (uint32_t)block, &tile);
+                struct attn_tile tile = make_tile(plan, batch, seq, head, begin, end);
+                add_tile(plan, (uint32_t)block, &tile);
                 at += units;
             }
         }
     }
-}
-
-/* Returns the smallest number of units with which blocks can have whole items, 0 if there is none
- * that is near the mean. */
-static uint64_t whole_capacity(const struct attn_plan_shape *shape,
-                               const struct attn_plan_batch *batch, uint64_t n_units) {
-    uint64_t mean = div_up(n_units, shape->n_blocks);
-    if (mean < MIN_TILE_UNITS) mean = MIN_TILE_UNITS;
-    for (uint64_t capacity = mean; capacity <= mean + MERGE_COST_UNITS; capacity++)
-        if (pack_whole(NULL, shape, batch, capacity) <= shape->n_blocks) return capacity;
-    return 0;
 }
 
 /* Returns the slot at which block i of a cluster begins an item: at pairs of units, as blocks with
@@ -217,16 +256,15 @@ static uint32_t largest_cluster(const struct attn_plan_shape *shape, uint32_t n_
 
 uint32_t attn_plan_cluster(const struct attn_plan_shape *shape,
                            const struct attn_plan_batch *batch) {
-    const uint64_t n_units = units_of_batch(shape, batch);
+    const uint64_t n_units = units_of_batch(shape, batch), mean = n_units / shape->n_blocks;
     if (shape->split_slots > 0) return 1;
     if (n_units == 0) return 0;
     const uint32_t n_cluster = largest_cluster(shape, batch->n_seqs * shape->n_kv_heads);
-    if (n_cluster == 1) return 1; /* before many items are packed here and again for the plan */
-    if (whole_capacity(shape, batch, n_units) > 0) return 0;
+    if (n_cluster == 1) return 1;
     uint32_t longest = 0;
     for (uint32_t i = 0; i < batch->n_seqs; i++) longest = max_u32(longest, units_of(batch, i));
-    const uint64_t most = n_units / shape->n_blocks + CLUSTER_SAVES_UNITS;
-    return longest / n_cluster <= most ? n_cluster : 1;
+    if (longest <= max_u64(mean, MIN_TILE_UNITS) + CLUSTER_COST_UNITS) return 0;
+    return longest / n_cluster <= mean + CLUSTER_SAVES_UNITS ? n_cluster : 1;
 }
 
 uint32_t attn_plan_grid(const struct attn_plan_shape *shape, uint32_t n_seqs) {
@@ -235,36 +273,35 @@ uint32_t attn_plan_grid(const struct attn_plan_shape *shape, uint32_t n_seqs) {
            shape->n_cluster;
 }
 
-static void cut_as_asked(struct filler *f, const struct attn_plan_shape *shape,
+/* Begins a plan without work. */
+static void begin_plan(struct attn_plan *plan, const struct attn_plan_shape *shape) {
+    plan->n_tiles = shape->n_blocks;
+    plan->n_merges = plan->n_partials = 0;
+    for (uint32_t i = 0; i < shape->n_blocks; i++)
+        plan->tiles[i] = (struct attn_tile){.partial = -1, .next = -1};
+}
+
+static void cut_as_asked(struct attn_plan *plan, const struct attn_plan_shape *shape,
                          const struct attn_plan_batch *batch) {
     struct course c = {units_of_batch(shape, batch), shape->n_blocks};
     if (c.n_units == 0) return;
     if (shape->split_slots > 0) {
-        cut_fixed(f, shape, batch, &c);
+        cut_fixed(plan, shape, batch, &c);
         return;
     }
     if (shape->n_cluster > 1) {
-        cut_in_clusters(f->plan, shape, batch);
+        cut_in_clusters(plan, shape, batch);
         return;
     }
-    const uint64_t capacity = whole_capacity(shape, batch, c.n_units);
-    if (capacity > 0) {
-        pack_whole(f, shape, batch, capacity);
-        return;
-    }
-    uint64_t most = div_up(c.n_units, MIN_TILE_UNITS);
-    if (most < c.n_blocks) c.n_blocks = (uint32_t)most;
-    cut_evenly(f, shape, batch, &c);
+    if (cut_nothing(plan, shape, batch, c.n_units)) return;
+    begin_plan(plan, shape);
+    c.n_blocks = (uint32_t)min_u64(c.n_blocks, div_up(c.n_units, MIN_TILE_UNITS));
+    cut_evenly(plan, shape, batch, &c);
 }
 
 void attn_plan_build(struct attn_plan *plan, const struct attn_plan_shape *shape,
                      const struct attn_plan_batch *batch) {
-    struct filler f = {.plan = plan, .n_blocks = shape->n_blocks};
-    plan->n_tiles = shape->n_blocks;
-    plan->n_merges = plan->n_partials = 0;
-    for (uint32_t i = 0; i < shape->n_blocks; i++) {
-        plan->tiles[i] = (struct attn_tile){.partial = -1, .next = -1};
-    }
-    cut_as_asked(&f, shape, batch);
+    begin_plan(plan, shape);
+    cut_as_asked(plan, shape, batch);
     plan->tiles[0].n_merges = (int32_t)plan->n_merges;
 }

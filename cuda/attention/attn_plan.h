@@ -15,7 +15,7 @@
  *
  * There are four ways to cut; the first that fits is taken:
  *   fixed     (split_slots > 0) every split_slots slots: a row's bits depend on its own length only
- *   whole     no item is cut, if no block then has much more than the mean
+ *   whole     no item is cut, unless blocks would be so unequal that cutting is faster
  *   clusters  (n_cluster > 1) the blocks of a cluster share an item, and merge what they have by
  *             themselves: block n_cluster * item + i has the i-th part.  The caller decides, for all
  *             plans of a step together, because it sets the launch
@@ -60,12 +60,18 @@ struct attn_plan_shape {
 
 /* The longest arrays that plans of up to max_seqs sequences with max_slots slots together need. */
 struct attn_plan_budget {
-    uint32_t n_tiles, n_merges, n_partials;
+    uint32_t n_tiles, n_merges, n_partials, n_loads;
+};
+
+/* The units of a block, or of an item of a sequence. */
+struct attn_load {
+    uint32_t units, owner;
 };
 
 struct attn_plan {
     struct attn_tile *tiles;   /* [n_tiles of the attn_plan_budget] */
     struct attn_merge *merges; /* [n_merges of the attn_plan_budget] */
+    struct attn_load *loads;   /* [n_loads of the attn_plan_budget]: scratch */
     uint32_t n_tiles, n_merges, n_partials;
 };
 

@@ -53,16 +53,18 @@ struct device_plan {
     struct attn_plan_budget room;
     std::vector<attn_tile> tiles;
     std::vector<attn_merge> merges;
+    std::vector<attn_load> loads;
     uint32_t n_merges = 0;
     device_array<attn_tile> d_tiles;
     device_array<attn_merge> d_merges;
 
     device_plan(struct attn_plan_shape s, uint32_t max_seqs, uint64_t max_slots)
         : shape(s), room(attn_plan_budget(&s, max_seqs, max_slots)), tiles(room.n_tiles),
-          merges(room.n_merges), d_tiles(room.n_tiles), d_merges(room.n_merges) {}
+          merges(room.n_merges), loads(room.n_loads), d_tiles(room.n_tiles),
+          d_merges(room.n_merges) {}
 
     void build(const std::vector<uint32_t> &n_slots, const std::vector<int32_t> &table_at) {
-        attn_plan plan = {tiles.data(), merges.data(), 0, 0, 0};
+        attn_plan plan = {tiles.data(), merges.data(), loads.data(), 0, 0, 0};
         const attn_plan_batch batch = {n_slots.data(), table_at.data(), (uint32_t)n_slots.size(),
                                        0};
         attn_plan_build(&plan, &shape, &batch);
