@@ -15,10 +15,10 @@
  *
  * There are four ways to cut; the first that fits is taken:
  *   fixed     (split_slots > 0) every split_slots slots: a row's bits depend on its own length only
- *   whole     no item is cut, unless blocks would be so unequal that cutting is faster
  *   clusters  (n_cluster > 1) the blocks of a cluster share an item, and merge what they have by
  *             themselves: block n_cluster * item + i has the i-th part.  The caller decides, for all
  *             plans of a step together, because it sets the launch
+ *   whole     no item is cut, unless blocks would be so unequal that cutting is faster
  *   even      each block gets the same number of units, wherever items begin and end
  *
  * Thread: engine.  Memory: the caller's. */
@@ -63,9 +63,10 @@ struct attn_plan_budget {
     uint32_t n_tiles, n_merges, n_partials, n_loads;
 };
 
-/* The units of a block, or of an item of a sequence. */
+/* The units of a block, or of a sequence's item. */
 struct attn_load {
-    uint32_t units, owner;
+    uint32_t units;
+    uint32_t owner; /* number of the block, or of the sequence */
 };
 
 struct attn_plan {
@@ -89,7 +90,7 @@ struct attn_plan_batch {
 
 /* Returns how many blocks of a cluster should share each item: 2 to ATTN_MAX_CLUSTER.  1: clusters do
  * not suit the batch, because its items are too many, too long or too unequal.  0: they are not
- * needed, because no item has to be cut. */
+ * needed, because the items are so short that one block reads each. */
 uint32_t attn_plan_cluster(const struct attn_plan_shape *shape,
                            const struct attn_plan_batch *batch);
 

@@ -124,11 +124,11 @@ static __device__ __forceinline__ void store_as(__nv_bfloat16 *to, float x) {
 }
 
 /* Returns x, which the compiler keeps in a register, in place of computing it anew at each use. */
-static __device__ __forceinline__ uint32_t kept(uint32_t x) {
+static __device__ __forceinline__ uint32_t in_register(uint32_t x) {
     asm("" : "+r"(x));
     return x;
 }
-static __device__ __forceinline__ float kept(float x) {
+static __device__ __forceinline__ float in_register(float x) {
     asm("" : "+f"(x));
     return x;
 }

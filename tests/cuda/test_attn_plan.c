@@ -19,6 +19,7 @@ struct planned {
     uint32_t n_seqs, window;
     const uint32_t *n_slots;
     int32_t table_at[MAX_SEQS];
+    size_t max_units;         /* of an item */
     double loads[MAX_BLOCKS]; /* units of the blocks: check_plan() */
 };
 
@@ -42,6 +43,9 @@ static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_
     size_t merges = (p.room.n_merges + 1) * sizeof(*p.plan.merges);
     p.plan.tiles = memset(malloc(tiles), 0x55, tiles);
     p.plan.merges = memset(malloc(merges), 0x55, merges);
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (n_slots[i] / ATTN_UNIT_SLOTS >= p.max_units)
+            p.max_units = n_slots[i] / ATTN_UNIT_SLOTS + 1;
     p.plan.loads = malloc(p.room.n_loads * sizeof(*p.plan.loads));
     for (uint32_t i = 0; i < n_seqs; i++) p.table_at[i] = (int32_t)(3 * i + 1000);
     const struct attn_plan_batch batch = {n_slots, p.table_at, n_seqs, window};
@@ -94,11 +98,20 @@ static void check_tile(const struct planned *p, const struct attn_tile *t, uint8
     assert_int_equal(partial_seen[t->partial]++, 0);
 }
 
+/* Marks the tile's units, which no other tile may have. */
+static void mark_units(const struct planned *p, const struct attn_tile *t, uint8_t *seen) {
+    const size_t item = (size_t)t->seq * p->shape.n_kv_heads + (size_t)t->kv_head;
+    uint8_t *units = seen + item * p->max_units;
+    for (int32_t slot = t->begin; slot < t->end; slot += ATTN_UNIT_SLOTS)
+        assert_int_equal(units[slot / ATTN_UNIT_SLOTS]++, 0);
+}
+
 /* Follows all blocks; returns the largest number of units of one.  p->loads: the units of each. */
 static uint64_t check_plan(struct planned *p) {
     uint64_t largest = 0, covered = 0, expected = 0;
     uint32_t n_partials = 0;
     uint8_t *partial_seen = calloc(p->plan.n_partials + 1, 1);
+    uint8_t *units_seen = calloc(p->n_seqs * p->shape.n_kv_heads + 1, p->max_units + 1);
     for (uint32_t b = 0; b < p->shape.n_blocks; b++) {
         uint64_t units = 0;
         p->loads[b] = 0;
@@ -110,6 +123,7 @@ static uint64_t check_plan(struct planned *p) {
             const struct attn_tile *t = &p->plan.tiles[i];
             assert_true((uint32_t)i < p->plan.n_tiles);
             check_tile(p, t, partial_seen);
+            mark_units(p, t, units_seen);
             covered += (uint64_t)(t->end - t->begin);
             units += (uint64_t)(t->end - t->begin + ATTN_UNIT_SLOTS - 1) / ATTN_UNIT_SLOTS;
             n_partials += t->partial >= 0;
@@ -119,9 +133,10 @@ static uint64_t check_plan(struct planned *p) {
     }
     for (uint32_t i = 0; i < p->n_seqs; i++)
         expected += (uint64_t)(p->n_slots[i] - first_slot(p, i)) * p->shape.n_kv_heads;
-    assert_int_equal(covered, expected); /* with distinct partials: every slot once */
+    assert_int_equal(covered, expected); /* with distinct units: every slot once */
     assert_int_equal(n_partials, p->plan.n_partials);
     free(partial_seen);
+    free(units_seen);
     return largest;
 }
 
@@ -193,7 +208,8 @@ static void many_items_are_not_cut(void **state) {
     }
 }
 
-/* Of blocks that are nearly all, each has as many items.  Fewer would not keep memory busy. */
+/* All blocks have as many items as each other if nearly all have any; else they have unequal numbers,
+ * because fewer blocks do not keep memory busy. */
 static void equal_items_are_dealt_in_equal_numbers(void **state) {
     (void)state;
     uint32_t n_slots[256];
@@ -205,6 +221,40 @@ static void equal_items_are_dealt_in_equal_numbers(void **state) {
     p = make_plan(shape_of(132, 8, 0), n_slots, 100, 0); /* 115 blocks could have 7 each */
     assert_int_equal(check_plan(&p), 570);               /* 800 * 94 / 132 */
     assert_true(p.plan.n_merges > 0);
+    drop_plan(&p);
+    for (int i = 0; i < 100; i++) n_slots[i] = 160; /* too short to be cut */
+    p = make_plan(shape_of(132, 8, 0), n_slots, 100, 0);
+    assert_int_equal(check_plan(&p), 7 * 10);
+    assert_int_equal(p.plan.n_merges, 0);
+    for (int i = 0; i < 132; i++) assert_true(p.loads[i] > 0);
+    drop_plan(&p);
+}
+
+/* 120 blocks of 132 are too few to read as fast as all, though they could have one item each. */
+static void items_that_leave_blocks_idle_are_cut(void **state) {
+    (void)state;
+    uint32_t n_slots[15];
+    for (int i = 0; i < 15; i++) n_slots[i] = 3200;
+    struct planned p = make_plan(shape_of(132, 8, 0), n_slots, 15, 0);
+    assert_int_equal(check_plan(&p), 182); /* 120 * 200 / 132 */
+    assert_int_equal(p.plan.n_merges, 120);
+    drop_plan(&p);
+}
+
+/* No tile is shorter than 8 units for a cut. */
+static void short_items_are_cut_into_few_tiles(void **state) {
+    (void)state;
+    struct planned p = make_plan(shape_of(132, 1, 0), (uint32_t[]){1600}, 1, 0);
+    assert_int_equal(check_plan(&p), 8); /* 100 units */
+    assert_int_equal(p.plan.n_partials, 13);
+    drop_plan(&p);
+    p = make_plan(shape_of(132, 1, 0), (uint32_t[]){352}, 1, 0);
+    check_plan(&p);
+    assert_int_equal(p.plan.n_merges, 0); /* 22 units take less than 8 and a merge */
+    drop_plan(&p);
+    p = make_plan(shape_of(132, 1, 0), (uint32_t[]){400}, 1, 0);
+    check_plan(&p);
+    assert_int_equal(p.plan.n_partials, 4);
     drop_plan(&p);
 }
 
@@ -310,8 +360,11 @@ static void clusters_are_for_few_short_items(void **state) {
     assert_int_equal(choose(4, (uint32_t[]){1000}, 1, 0), 16);
     assert_int_equal(choose(8, (uint32_t[]){1000, 900}, 2, 0), 6);
     assert_int_equal(choose(8, (uint32_t[]){1000, 1000, 1000, 1000}, 4, 0), 3);
-    assert_int_equal(choose(8, (uint32_t[]){100}, 1, 0), 0);           /* whole items */
-    assert_int_equal(choose(8, (uint32_t[]){32000}, 1, 0), 1);         /* too few blocks read */
+    assert_int_equal(choose(8, (uint32_t[]){192}, 1, 0), 0); /* whole items */
+    assert_int_equal(choose(8, (uint32_t[]){193}, 1, 0), 9);
+    assert_int_equal(choose(8, (uint32_t[]){32000}, 1, 0), 1); /* too few blocks read */
+    assert_int_equal(choose(8, (uint32_t[]){4096, 4096, 4096, 4096, 4096, 4096}, 6, 0), 1);
+    assert_int_equal(choose(8, (uint32_t[]){3072, 3072, 3072, 3072, 3072, 3072, 3072}, 7, 0), 2);
     assert_int_equal(choose(8, (uint32_t[]){9000, 5, 5, 5}, 4, 0), 1); /* unequal */
     assert_int_equal(choose(8, (uint32_t[]){1000}, 1, ATTN_FIXED_SPLIT_SLOTS), 1);
     assert_int_equal(choose(8, (uint32_t[]){0}, 1, 0), 0);
@@ -366,6 +419,8 @@ int main(void) {
         cmocka_unit_test(random_batches_are_covered_and_balanced),
         cmocka_unit_test(many_items_are_not_cut),
         cmocka_unit_test(equal_items_are_dealt_in_equal_numbers),
+        cmocka_unit_test(items_that_leave_blocks_idle_are_cut),
+        cmocka_unit_test(short_items_are_cut_into_few_tiles),
         cmocka_unit_test(a_long_item_among_short_ones_is_cut),
         cmocka_unit_test(equal_items_that_fit_are_not_cut),
         cmocka_unit_test(one_long_sequence_goes_to_all_blocks),

@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
 
     for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
     decode_state<S> st;
-    st.scale_log2 = kept(p.scale.outer * LOG2_E);
+    st.scale_log2 = in_register(p.scale.outer * LOG2_E);
     load_queries<S>(&st, p, tile, group, r.lane);
     tile_duties d = duties_of(p, tile, group);
     for (;;) {

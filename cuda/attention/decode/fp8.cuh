@@ -164,7 +164,7 @@ template <class S> struct code_scales {
     }
 };
 
-/* Clears the scales of slots that hide_slots() hides, which may be any. */
+/* Clears the scales of slots that hide_slots() hides: those bytes may be anything. */
 template <class S>
 static __device__ __forceinline__ void hide_scales(code_scales<S> *scales, int first, int end,
                                                    int lane) {

@@ -112,7 +112,8 @@ template <class S> static __device__ __forceinline__ uint32_t row_offset(int row
 }
 
 /* The places of chunks 2 k + high of a row; the first is at `first`.  The copy engine swizzles:
- * [D / 64][16 rows][64] of 16 bits, with a row's 8 chunks permuted by the row's number. */
+ * [D / 64][16 rows][64] of 16 bits, with a row's 8 chunks permuted by the row's number.  Its units
+ * begin at multiples of 128 bytes. */
 template <class S> struct rows_at {
     uint32_t first;
     __device__ __forceinline__ uint32_t operator()(int k) const {
@@ -160,12 +161,14 @@ struct unit_ring {
 template <class S>
 static __device__ __forceinline__ unit_ring make_ring(char *memory, uint64_t *barriers) {
     unit_ring r;
-    /* From lane 0, so that the compiler knows it to be the same in all lanes.  With cp.async nvcc 13.0
-     * would then encode copies to 256 columns wrong: an illegal instruction. */
+    /* The number comes from lane 0, so that the compiler knows that it is uniform.  Without the copy
+     * engine nvcc 13.0 then encodes cp.async wrong (an illegal instruction with a head_dim of 256);
+     * drop the condition when a later nvcc does not. */
     r.warp = S::BULK ? __shfl_sync(~0u, threadIdx.x / 32, 0) : threadIdx.x / 32;
     r.lane = threadIdx.x % 32;
-    r.key_row = kept(row_offset<S>(r.lane % 16, r.lane / 16));
-    r.value_row = kept(S::UNIT_BYTES + row_offset<S>(r.lane % 8 + r.lane / 16 * 8, r.lane / 8 % 2));
+    r.key_row = in_register(row_offset<S>(r.lane % 16, r.lane / 16));
+    r.value_row =
+        in_register(S::UNIT_BYTES + row_offset<S>(r.lane % 8 + r.lane / 16 * 8, r.lane / 8 % 2));
     r.policy = pass_through_policy();
     r.stages = (uint32_t)__cvta_generic_to_shared(memory) + r.warp * S::N_STAGES * S::STAGE_BYTES;
     r.barriers = (uint32_t)__cvta_generic_to_shared(barriers + r.warp * S::N_STAGES);

@@ -1,9 +1,10 @@
 /* softmax.cuh - the online softmax of a warp's units, in base 2, f32.
  *
- * The maximum that is subtracted from a head's scores is raised only if a unit has a score that is
- * larger by MAX_SLACK.  Most units then have nothing to reduce among lanes, and no outputs to
- * rescale.  A warp's maximum is therefore the score of one of its slots, but not always of the
- * largest.  Results do not depend on that: sums and outputs are relative to the same maximum.
+ * The maxima that are subtracted from the heads' scores are raised only if a unit has a score, of any
+ * head, that is larger by MAX_SLACK.  Most units then have nothing to reduce among lanes, and no
+ * outputs to rescale.  A maximum is therefore the score of one of the warp's slots, but not always of
+ * the largest.  But for rounding, results do not depend on that: sums and outputs are relative to the
+ * same maximum.
  *
  * Thread: device code, by whole warps.  Memory: none. */
 #ifndef CUDA_ATTENTION_DECODE_SOFTMAX_CUH
@@ -11,7 +12,8 @@
 
 #include "cuda/attention/decode/tile.cuh"
 
-/* In log2: a probability is up to 2^3, and with 8 bits times 2^12 (SCALED_ONE) it still is an f16. */
+/* In log2: a probability is up to 2^3, and with 8 bits times 2^12 (SCALED_ONE) it still is an
+ * f16. */
 static constexpr float MAX_SLACK = 3.0f;
 
 /* Hides a unit's slots before `first`, and from `end` on. */
@@ -28,8 +30,8 @@ static __device__ __forceinline__ void hide_slots(float (&s)[S::SLOT_TILES][S::N
     }
 }
 
-/* Finds the largest products that this lane has of each head in a unit.  Returns whether a score of
- * them exceeds its maximum by MAX_SLACK. */
+/* Finds the largest products that this lane has of each head in a unit.  Returns whether a score
+ * exceeds its head's maximum by more than MAX_SLACK. */
 template <class S>
 static __device__ __forceinline__ bool find_top(const decode_state<S> &st,
                                                 const float (&s)[S::SLOT_TILES][S::N_TILES][4],

@@ -27,7 +27,7 @@ struct tile_duties {
     float *scores;  /* of the item: [slot][group]; NULL: none */
     bool rotated;   /* keys are stored before RoPE */
     int first_seen; /* slot */
-    bool plain;     /* scores are neither capped nor stored, and none is before first_seen */
+    bool plain;     /* scores are neither capped nor stored, and no slot is before first_seen */
 };
 
 static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params &p,
