@@ -134,16 +134,18 @@ static uint32_t deal_items(struct attn_plan *plan, const struct attn_plan_shape 
                            const struct attn_plan_batch *batch) {
     struct attn_load *seqs = plan->loads + shape->n_blocks, *heap = plan->loads;
     uint32_t n_seqs = 0;
-    for (uint32_t i = 0; i < batch->n_seqs; i++)
-        if (units_of(batch, i) > 0) seqs[n_seqs++] = (struct attn_load){units_of(batch, i), i};
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const uint32_t units = units_of(batch, i);
+        if (units > 0) seqs[n_seqs++] = (struct attn_load){units, i};
+    }
     qsort(seqs, n_seqs, sizeof(*seqs), by_falling_units);
     const uint32_t n = blocks_of_items(shape, (uint64_t)n_seqs * shape->n_kv_heads);
     for (uint32_t i = 0; i < n; i++) heap[i] = (struct attn_load){0, i};
     for (uint32_t i = 0; i < n_seqs; i++) {
-        const uint32_t seq = seqs[i].owner;
+        const uint32_t seq = seqs[i].owner, begin = first_slot(batch, seq);
         for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
             const struct attn_tile tile =
-                make_tile(plan, batch, seq, head, first_slot(batch, seq), batch->n_slots[seq]);
+                make_tile(plan, batch, seq, head, begin, batch->n_slots[seq]);
             add_tile(plan, heap[0].owner, &tile);
             heap[0].units += seqs[i].units;
             sink(heap, n);

@@ -219,7 +219,7 @@ static __device__ __forceinline__ void add_codes(
     int lane) {
 #pragma unroll
     for (int m = 0; m < S::SLOT_TILES; m++) {
-        const rows_at<S> at = {unit + row_offset<S>(lane % 16 + m * 16, lane / 16)};
+        const rows_at<S> at = {unit + chunk_address<S>(0, lane % 16 + m * 16, lane / 16)};
 #pragma unroll
         for (int k = 0; k < S::K_STEPS; k += 2) {
             /* An odd last matrix is loaded twice. */

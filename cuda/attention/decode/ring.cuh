@@ -106,23 +106,9 @@ template <class S> static __device__ __forceinline__ int swizzle_of(int row) {
     return S::PART_BYTES == 128 ? row % 8 : row / 2 % 4;
 }
 
-/* Returns where in a unit's keys or values chunk `high`, 0 or 1, of a row lies: see rows_at. */
-template <class S> static __device__ __forceinline__ uint32_t row_offset(int row, int high) {
-    return row * S::PITCH + (S::BULK ? high ^ swizzle_of<S>(row) : high) * 16;
-}
-
-/* The places of chunks 2 k + high of a row; the first is at `first`.  The copy engine swizzles:
- * [D / 64][16 rows][64] of 16 bits, with a row's 8 chunks permuted by the row's number.  Its units
- * begin at multiples of 128 bytes. */
-template <class S> struct rows_at {
-    uint32_t first;
-    __device__ __forceinline__ uint32_t operator()(int k) const {
-        if constexpr (!S::BULK) return first + k * 32;
-        return (first ^ (k % 4 * 32)) + k / 4 * (S::UNIT_SLOTS * 128);
-    }
-};
-
-/* Returns the address of a 16-byte chunk of a unit's row: see rows_at. */
+/* Returns the address of a 16-byte chunk of a unit's row; where it lies in a unit, if `unit` is 0.  The
+ * copy engine swizzles: [D / 64][16 rows][64] of 16 bits, with a row's 8 chunks permuted by the row's
+ * number. */
 template <class S>
 static __device__ __forceinline__ uint32_t chunk_address(uint32_t unit, int row, int chunk) {
     const uint32_t column = unit + chunk / 8 * (S::UNIT_SLOTS * 128),
@@ -130,6 +116,16 @@ static __device__ __forceinline__ uint32_t chunk_address(uint32_t unit, int row,
                    plain = unit + row * S::ROW_BYTES + chunk * 16;
     return S::BULK ? bulk : plain;
 }
+
+/* The places of chunks 2 k + high of a row; the first, chunk `high`, is at `first`.  The copy engine's
+ * units begin at multiples of 128 bytes. */
+template <class S> struct rows_at {
+    uint32_t first;
+    __device__ __forceinline__ uint32_t operator()(int k) const {
+        if constexpr (!S::BULK) return first + k * 32;
+        return (first ^ (k % 4 * 32)) + k / 4 * (S::UNIT_SLOTS * 128);
+    }
+};
 
 template <class S>
 static __device__ __forceinline__ uint4 *chunk_at(uint32_t unit, int row, int chunk) {
@@ -166,9 +162,9 @@ static __device__ __forceinline__ unit_ring make_ring(char *memory, uint64_t *ba
      * drop the condition when a later nvcc does not. */
     r.warp = S::BULK ? __shfl_sync(~0u, threadIdx.x / 32, 0) : threadIdx.x / 32;
     r.lane = threadIdx.x % 32;
-    r.key_row = in_register(row_offset<S>(r.lane % 16, r.lane / 16));
+    r.key_row = in_register(chunk_address<S>(0, r.lane % 16, r.lane / 16));
     r.value_row =
-        in_register(S::UNIT_BYTES + row_offset<S>(r.lane % 8 + r.lane / 16 * 8, r.lane / 8 % 2));
+        in_register(chunk_address<S>(S::UNIT_BYTES, r.lane % 8 + r.lane / 16 * 8, r.lane / 8 % 2));
     r.policy = pass_through_policy();
     r.stages = (uint32_t)__cvta_generic_to_shared(memory) + r.warp * S::N_STAGES * S::STAGE_BYTES;
     r.barriers = (uint32_t)__cvta_generic_to_shared(barriers + r.warp * S::N_STAGES);

@@ -125,6 +125,19 @@ static __device__ __forceinline__ void add_values(decode_state<S> *st,
     }
 }
 
+/* Caps a unit's products, and stores its scores, if the tile has such duties. */
+template <class S>
+static __device__ __forceinline__ void cap_and_store(float (&s)[S::SLOT_TILES][S::N_TILES][4],
+                                                     const attn_decode_params &p,
+                                                     const attn_tile &tile, const tile_duties &d,
+                                                     int slot, int group, const unit_ring &r) {
+#pragma unroll
+    for (int m = 0; m < S::SLOT_TILES; m++) {
+        if (p.scale.inner > 0) cap_products(s[m], p.scale.inner);
+        if (d.scores) store_scores<S>(d.scores, p, tile, s[m], slot + m * 16, group, r);
+    }
+}
+
 /* Does what attend_unit() does, for codes. */
 template <class S>
 static __device__ __forceinline__ void attend_codes(decode_state<S> *st,
@@ -137,11 +150,7 @@ static __device__ __forceinline__ void attend_codes(decode_state<S> *st,
     if (S::ROTATES && d.rotated) code_scores<S, true>(s, *st, p, tile, slot, stage, table, r.lane);
     else code_scores<S, false>(s, *st, p, tile, slot, stage, table, r.lane);
     code_scales<S> scales(stage, r.lane);
-#pragma unroll
-    for (int m = 0; m < S::SLOT_TILES; m++) {
-        if (p.scale.inner > 0) cap_products(s[m], p.scale.inner);
-        if (d.scores) store_scores<S>(d.scores, p, tile, s[m], slot + m * 16, group, r);
-    }
+    cap_and_store<S>(s, p, tile, d, slot, group, r);
     const int first = max(d.first_seen, tile.begin) - slot, end = tile.end - slot;
     if (first > 0 || end < S::UNIT_SLOTS) {
         hide_slots<S>(s, first, end, r.lane);
@@ -162,8 +171,7 @@ static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const at
     unit_scores<S>(s[0], *st, stage, r);
     const int first = d.first_seen - slot, end = tile.end - slot;
     if (!d.plain || end < S::UNIT_SLOTS) { /* one branch for what few units need */
-        if (p.scale.inner > 0) cap_products(s[0], p.scale.inner);
-        if (d.scores) store_scores<S>(d.scores, p, tile, s[0], slot, group, r);
+        cap_and_store<S>(s, p, tile, d, slot, group, r);
         if (first > 0 || end < S::UNIT_SLOTS) hide_slots<S>(s, first, end, r.lane);
     }
     uint32_t prob[S::N_TILES][2];
