@@ -12,7 +12,7 @@
  *
  * The step's memory block holds, after its header:
  *
- *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill | split items
+ *   plan 0: tiles, merges, end | plan 1 ... | arrays of the step | items of attn_prefill | split items
  *
  * Layers whose sequences are equally long share plan 0.  If some layers have windows, those with
  * the same window share the plan of the first of them.  Each layer has its own plan once a step has
@@ -38,6 +38,8 @@
 #include "engine/device/step.h"
 
 static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte words");
+static_assert(sizeof(struct attn_merge) % 16 == 0 && sizeof(struct attn_plan_end) % 16 == 0,
+              "one plan's tiles follow another plan");
 
 enum {
     ITEM_WORDS = sizeof(struct attn_prefill_item) / sizeof(int32_t),
@@ -49,8 +51,7 @@ struct attention {
     uint32_t n_heads;
     bool decode_fits, prefill_fits;   /* the fast kernels have this shape */
     struct attn_decode_params decode; /* what is the same in every launch */
-    struct attn_plan_shape shape;     /* n_cluster: the present step's */
-    bool merges;                      /* the present step's plans have partial results */
+    struct attn_plan_shape shape;     /* few: of the present step */
     bool rotates;                     /* see attn_decode_params; of the present step */
 
     uint32_t max_seqs, n_plans; /* capacity of a step's block */
@@ -116,15 +117,23 @@ static uint32_t max_splits(const struct attention *a) {
     return a->split_shape.max_blocks ? attn_split_max_items(&a->split_shape) : 0;
 }
 
-/* Reserves memory for partial results, which decode and prefill attention use in turn. */
-static int reserve_partials(struct cuda_backend *cuda, uint64_t n_floats, struct error *err) {
+static int reserve_splits(struct cuda_backend *cuda, const struct attention *a, struct error *err) {
+    const size_t n_floats = attn_split_floats(&a->split_shape, max_splits(a), a->kv.head_dim);
     return device_reserve(cuda, &cuda->partials, &cuda->partials_bytes, n_floats * sizeof(float),
                           err);
 }
 
-static int reserve_splits(struct cuda_backend *cuda, const struct attention *a, struct error *err) {
-    return reserve_partials(cuda, attn_split_floats(&a->split_shape, max_splits(a), a->kv.head_dim),
-                            err);
+/* Reserves memory for the partial results of decode attention, which are empty between launches. */
+static int reserve_exchange(struct cuda_backend *cuda, const struct attention *a,
+                            struct error *err) {
+    const size_t before = cuda->exchange_bytes, group = a->n_heads / a->kv.n_kv_heads,
+                 n_floats = 1 + a->room.n_partials * group * (a->kv.head_dim + a->kv.head_dim / 4);
+    const int rc =
+        device_reserve(cuda, &cuda->exchange, &cuda->exchange_bytes, n_floats * sizeof(float), err);
+    if (rc || cuda->exchange_bytes == before) return rc;
+    return cuda_check(
+        cuda, cudaMemsetAsync(cuda->exchange, ATTN_EMPTY, cuda->exchange_bytes, cuda->stream),
+        "emptying partial results", err);
 }
 
 static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
@@ -171,7 +180,7 @@ void attention_close(struct cuda_backend *cuda) {
 
 static size_t plan_bytes(const struct attention *a) {
     return a->room.n_tiles * sizeof(struct attn_tile) +
-           a->room.n_merges * sizeof(struct attn_merge);
+           a->room.n_merges * sizeof(struct attn_merge) + sizeof(struct attn_plan_end);
 }
 
 /* Returns the first layer with the same window. */
@@ -213,7 +222,7 @@ static uint64_t most_slots(const struct step *step) {
     return most;
 }
 
-/* Grows the space of the plans in a step's block, and reserves the partial results.  The space
+/* Grows the space of the plans in a step's block, and that of partial results.  The space
  * follows the largest batch seen, not the reserved memory, because every step sends all of it. */
 static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_seqs,
                      uint64_t n_slots, uint32_t n_plans, struct error *err) {
@@ -222,8 +231,7 @@ static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_
     a->n_plans = n_plans;
     a->room = attn_plan_budget(&a->shape, a->max_seqs, a->max_slots);
     cuda->n_moves++;
-    const size_t group = a->n_heads / a->kv.n_kv_heads;
-    return reserve_partials(cuda, a->room.n_partials * group * (a->kv.head_dim + 1), err);
+    return reserve_exchange(cuda, a, err);
 }
 
 static int reserve_loads(struct attention *a, struct error *err) {
@@ -302,18 +310,15 @@ static bool has_plan(const struct attention *a, const struct step *step, uint32_
     return plan_of(a, step, i) == i;
 }
 
-/* Returns how many blocks share an item in all of the step's plans: see attn_plan_cluster(). */
-static uint32_t choose_cluster(const struct attention *a, const struct step *step,
-                               const struct step_arrays *arrays) {
-    uint32_t most = 0;
+/* Says whether few blocks suit all of the step's plans. */
+static bool suits_few(const struct attention *a, const struct step *step,
+                      const struct step_arrays *arrays) {
     for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
         if (!has_plan(a, step, i)) continue;
         const struct attn_plan_batch batch = plan_batch(step, arrays, i);
-        const uint32_t n = attn_plan_cluster(&a->shape, &batch);
-        if (n == 1) return 1;
-        most = std::max(most, n);
+        if (!attn_plan_suits_few(&a->shape, &batch)) return false;
     }
-    return most;
+    return true;
 }
 
 /* Says whether decode attention has keys of the step to rotate. */
@@ -328,25 +333,24 @@ static bool rotates_keys(const struct step *step) {
 static void plan_decode(struct attention *a, const struct step *step,
                         const struct step_arrays *arrays, char *plans) {
     if (!a->decode_fits || a->max_seqs == 0) return;
-    a->shape.n_cluster = choose_cluster(a, step, arrays);
-    a->merges = false;
+    a->shape.few = suits_few(a, step, arrays);
     a->rotates = rotates_keys(step);
     for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
         if (!has_plan(a, step, i)) continue;
         struct attn_plan plan = {};
         plan.tiles = reinterpret_cast<struct attn_tile *>(plans + i * plan_bytes(a));
         plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
+        plan.end = reinterpret_cast<struct attn_plan_end *>(plan.merges + a->room.n_merges);
         plan.loads = a->loads;
         const struct attn_plan_batch batch = plan_batch(step, arrays, i);
         attn_plan_build(&plan, &a->shape, &batch);
-        a->merges |= plan.n_merges > 0;
     }
 }
 
 /* Returns what the launches of decode attention depend on beside the number of rows. */
 uint32_t attention_launch_kind(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
-    return a ? a->shape.n_cluster << 2 | a->rotates << 1 | a->merges : 0;
+    return a ? a->shape.few << 1 | a->rotates : 0;
 }
 
 /* Says whether the sequence's items are launched apart: it is ranked, and not all prompts are. */
@@ -527,20 +531,20 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.window = window_of(cuda, args);
     p.tiles = reinterpret_cast<const struct attn_tile *>(plan);
     p.merges = reinterpret_cast<const struct attn_merge *>(p.tiles + a->room.n_tiles);
-    p.n_cluster = a->shape.n_cluster;
-    p.n_blocks = attn_plan_grid(&a->shape, n_rows);
-    p.max_merges = a->merges ? a->room.n_merges : 0;
-    p.partial_out = static_cast<float *>(cuda->partials);
-    p.partial_lse = p.partial_out +
-                    (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;
+    p.plan_end = reinterpret_cast<const struct attn_plan_end *>(p.merges + a->room.n_merges);
+    p.few = a->shape.few;
+    p.n_blocks = attn_plan_grid(&a->shape);
+    const size_t n_partial_rows = (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads);
+    p.partial_out = static_cast<float *>(cuda->exchange);
+    p.partial_lse = p.partial_out + n_partial_rows * a->kv.head_dim;
+    p.n_arrived = reinterpret_cast<uint32_t *>(p.partial_lse + n_partial_rows * a->kv.head_dim / 4);
     if (leaves_attn_stats(args)) p.attn_stats = cuda->attn_stats;
     p.selects = args->selects;
     p.awaited = awaited;
     p.settled = cuda->overlap && cuda->recording && !awaited;
     p.rotates = a->rotates;
     p.rotations = key_rotations_of(cuda, args);
-    cuda->n_idle =
-        p.n_cluster > 1 ? cuda->n_multiprocessors - min(cuda->n_multiprocessors, p.n_blocks) : 0;
+    cuda->n_idle = p.few ? cuda->n_multiprocessors - p.n_blocks : 0;
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }
 

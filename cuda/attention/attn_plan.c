@@ -1,7 +1,6 @@
 /* attn_plan.c - see attn_plan.h.  Thread: engine.  Memory: the caller's. */
 #include "cuda/attention/attn_plan.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "engine/base/sizes.h"
@@ -9,14 +8,19 @@
 enum {
     /* A shorter tile costs more in partials and merging than it saves in reading. */
     MIN_TILE_UNITS = 8,
-    /* Merging takes 4 us.  A block of an H200 reads so many units of 128 columns meanwhile, while all
+    /* Merging takes 1 to 2 us. A block of an H200 reads so many units of 128 columns meanwhile, while all
      * blocks read. */
-    MERGE_COST_UNITS = 16,
-    /* An item that is so much longer than the shortest tile is not worth a cluster. */
-    CLUSTER_COST_UNITS = 4,
-    /* Clusters may leave a block so many units more than the mean: they save that merge.  Found by
-     * steps of 3 to 8 sequences of 1K to 4K. */
-    CLUSTER_SAVES_UNITS = 32
+    MERGE_COST_UNITS = 8,
+    /* What the end of one tile more takes. */
+    TILE_COST_UNITS = 4,
+    /* Few blocks may have so many units more than all would: meanwhile others read weights. */
+    FEW_SAVES_UNITS = 16,
+    /* Partials that are enough for a thread that reads them. */
+    READER_PARTIALS = 3,
+    MOST_READERS = 32,
+    /* Threads that share the partials of an item if cuts are fixed: a row's bits may not depend on other
+     * items. */
+    FIXED_READERS = 8
 };
 
 /* The batch as one row of units, item after item, that is divided among the blocks. */
@@ -174,15 +178,14 @@ static uint32_t longest_item(const struct attn_plan_batch *batch) {
     return longest;
 }
 
-/* Makes a plan in which no item is cut.  Returns false if cutting evenly is faster: then the plan must
- * be begun again. */
+/* Makes a plan in which no item is cut, unless its blocks take more units than `most`, by an estimate.
+ * Returns false then: the plan must be begun again. */
 static bool keep_whole(struct attn_plan *plan, const struct attn_plan_shape *shape,
-                       const struct attn_plan_batch *batch, uint64_t n_units) {
-    const uint64_t even = max_u64(n_units / shape->n_blocks, MIN_TILE_UNITS) + MERGE_COST_UNITS;
+                       const struct attn_plan_batch *batch, uint64_t most) {
     /* No time_of_loads() is less, but for its roundings. */
-    if ((uint64_t)longest_item(batch) * 3 / 4 > even + 2) return false;
+    if ((uint64_t)longest_item(batch) * 3 / 4 > most + 2) return false;
     const uint32_t n = deal_items(plan, shape, batch);
-    return time_of_loads(shape, plan->loads, n) <= even;
+    return time_of_loads(shape, plan->loads, n) <= most;
 }
 
 /* ---- cut items ---- */
@@ -214,76 +217,91 @@ static void cut_evenly(struct attn_plan *plan, const struct attn_plan_shape *sha
     }
 }
 
-/* Cuts every item by the same rule, at multiples of split_slots.  A tile goes to the block in whose
- * even share its middle lies. */
+/* Cuts every item by the same rule, at multiples of split_slots.  Tiles go to the same block if their
+ * middles lie in the same even share. */
 static void cut_fixed(struct attn_plan *plan, const struct attn_plan_shape *shape,
                       const struct attn_plan_batch *batch, const struct course *c) {
-    uint64_t at = 0;
+    uint64_t at = 0, share = UINT64_MAX;
+    uint32_t n_busy = 0;
     for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
         uint32_t n = batch->n_slots[seq], split = shape->split_slots;
         for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
             for (uint32_t begin = first_slot(batch, seq), end; begin < n; begin = end) {
                 end = min_u32((begin / split + 1) * split, n);
-                uint32_t units = units_between(begin, end);
-                uint64_t block = (2 * at + units) * c->n_blocks / (2 * c->n_units);
-                struct attn_tile tile = make_tile(plan, batch, seq, head, begin, end);
-                add_tile(plan, (uint32_t)block, &tile);
+                const uint32_t units = units_between(begin, end);
+                const uint64_t middle = (2 * at + units) * c->n_blocks / (2 * c->n_units);
+                const struct attn_tile tile = make_tile(plan, batch, seq, head, begin, end);
+                if (middle != share) n_busy++;
+                share = middle;
+                add_tile(plan, n_busy - 1, &tile);
                 at += units;
             }
         }
     }
 }
 
-/* Returns the slot at which block i of a cluster begins an item: at pairs of units, as blocks with
- * 8-bit pages read them outside clusters. */
-static uint32_t cluster_slot(const struct attn_plan_batch *batch, uint32_t seq, uint32_t i,
-                             uint32_t n_cluster) {
-    const uint32_t pairs = (units_of(batch, seq) + 1) / 2;
-    const uint64_t slot =
-        first_slot(batch, seq) + (uint64_t)pairs * i / n_cluster * 2 * ATTN_UNIT_SLOTS;
-    return (uint32_t)min_u64(slot, batch->n_slots[seq]);
+/* Returns how many parts there are if none has more than `most` units. */
+static uint64_t count_parts(const struct attn_plan_shape *shape,
+                            const struct attn_plan_batch *batch, uint32_t most) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; i++) n += div_up(units_of(batch, i), most);
+    return n * shape->n_kv_heads;
 }
 
-/* Cuts every item among the blocks of its cluster.  A part without slots names its item, too. */
-static void cut_in_clusters(struct attn_plan *plan, const struct attn_plan_shape *shape,
-                            const struct attn_plan_batch *batch) {
-    struct attn_tile *tile = plan->tiles;
-    for (uint32_t seq = 0; seq < batch->n_seqs; seq++)
+/* Returns the least number of units that the longest part has if there is one to a block; 0 if the items
+ * are more than the blocks. */
+static uint32_t longest_part(const struct attn_plan_shape *shape,
+                             const struct attn_plan_batch *batch, uint32_t n_blocks) {
+    uint32_t low = MIN_TILE_UNITS, high = max_u32(longest_item(batch), low);
+    if (count_parts(shape, batch, high) > n_blocks) return 0;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (count_parts(shape, batch, middle) <= n_blocks) high = middle;
+        else low = middle + 1;
+    }
+    return high;
+}
+
+/* Returns the slot at which part i of an item begins. */
+static uint32_t part_slot(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
+                          uint32_t seq, uint32_t i, uint32_t n_parts) {
+    const uint64_t n = div_up(units_of(batch, seq), shape->part_units),
+                   slots = n * i / n_parts * shape->part_units * ATTN_UNIT_SLOTS;
+    return (uint32_t)min_u64(first_slot(batch, seq) + slots, batch->n_slots[seq]);
+}
+
+/* Cuts every item into equal parts of about `most` units at most, each for a block of its own. */
+static void cut_into_parts(struct attn_plan *plan, const struct attn_plan_shape *shape,
+                           const struct attn_plan_batch *batch, uint32_t most) {
+    uint32_t block = 0;
+    for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
+        const uint32_t n = (uint32_t)div_up(units_of(batch, seq), most);
         for (uint32_t head = 0; head < shape->n_kv_heads; head++)
-            for (uint32_t i = 0; i < shape->n_cluster; i++)
-                *tile++ = (struct attn_tile){
-                    .seq = (int32_t)seq,
-                    .kv_head = (int32_t)head,
-                    .begin = (int32_t)cluster_slot(batch, seq, i, shape->n_cluster),
-                    .end = (int32_t)cluster_slot(batch, seq, i + 1, shape->n_cluster),
-                    .pages = batch->table_at[seq],
-                    .partial = -1,
-                    .next = -1};
+            for (uint32_t i = 0; i < n; i++) {
+                const struct attn_tile tile =
+                    make_tile(plan, batch, seq, head, part_slot(shape, batch, seq, i, n),
+                              part_slot(shape, batch, seq, i + 1, n));
+                add_tile(plan, block++, &tile);
+            }
+    }
 }
 
-/* Returns the largest cluster of which there may be n_items at once; 1 if there is none. */
-static uint32_t largest_cluster(const struct attn_plan_shape *shape, uint32_t n_items) {
-    for (uint32_t n = ATTN_MAX_CLUSTER; n > 1; n--)
-        if (n_items <= shape->max_clusters[n] && n_items * n <= shape->n_blocks) return n;
-    return 1;
-}
-
-uint32_t attn_plan_cluster(const struct attn_plan_shape *shape,
+/* Returns the units of a block if all get equal shares, with what the end of another tile takes. */
+static uint64_t even_units(const struct attn_plan_shape *shape,
                            const struct attn_plan_batch *batch) {
-    const uint64_t n_units = units_of_batch(shape, batch), mean = n_units / shape->n_blocks;
-    if (shape->split_slots > 0) return 1;
-    if (n_units == 0) return 0;
-    const uint32_t n_cluster = largest_cluster(shape, batch->n_seqs * shape->n_kv_heads),
-                   longest = longest_item(batch);
-    if (n_cluster == 1) return 1;
-    if (longest <= MIN_TILE_UNITS + CLUSTER_COST_UNITS) return 0;
-    return longest / n_cluster <= mean + CLUSTER_SAVES_UNITS ? n_cluster : 1;
+    return max_u64(units_of_batch(shape, batch) / shape->n_blocks, MIN_TILE_UNITS) +
+           TILE_COST_UNITS;
 }
 
-uint32_t attn_plan_grid(const struct attn_plan_shape *shape, uint32_t n_seqs) {
-    if (shape->n_cluster < 2) return shape->n_blocks;
-    return min_u32(n_seqs * shape->n_kv_heads, shape->n_blocks / shape->n_cluster) *
-           shape->n_cluster;
+bool attn_plan_suits_few(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch) {
+    if (shape->split_slots > 0) return false;
+    const uint32_t of_few = longest_part(shape, batch, shape->n_few),
+                   of_all = longest_part(shape, batch, shape->n_blocks);
+    return of_few > 0 && of_few <= min_u64(of_all, even_units(shape, batch)) + FEW_SAVES_UNITS;
+}
+
+uint32_t attn_plan_grid(const struct attn_plan_shape *shape) {
+    return shape->few ? shape->n_few : shape->n_blocks;
 }
 
 /* Begins a plan without work. */
@@ -302,19 +320,43 @@ static void cut_as_asked(struct attn_plan *plan, const struct attn_plan_shape *s
         cut_fixed(plan, shape, batch, &c);
         return;
     }
-    if (shape->n_cluster > 1) {
-        cut_in_clusters(plan, shape, batch);
+    const uint64_t even = even_units(shape, batch);
+    const uint32_t part = longest_part(shape, batch, c.n_blocks);
+    const bool in_parts = part > 0 && part <= even;
+    if (keep_whole(plan, shape, batch, (in_parts ? part : even) + MERGE_COST_UNITS)) return;
+    begin_plan(plan, shape);
+    if (in_parts) {
+        cut_into_parts(plan, shape, batch, part);
         return;
     }
-    if (keep_whole(plan, shape, batch, c.n_units)) return;
-    begin_plan(plan, shape);
     c.n_blocks = (uint32_t)min_u64(c.n_blocks, div_up(c.n_units, MIN_TILE_UNITS));
     cut_evenly(plan, shape, batch, &c);
 }
 
+/* Returns how many threads share the partials of an item. */
+static int32_t readers_of_merges(const struct attn_plan *plan,
+                                 const struct attn_plan_shape *shape) {
+    int32_t n_readers = 1, most = 1;
+    if (shape->split_slots > 0) return FIXED_READERS;
+    for (uint32_t i = 0; i < plan->n_merges; i++)
+        if (plan->merges[i].n_partials > most) most = plan->merges[i].n_partials;
+    while (n_readers < MOST_READERS && n_readers * READER_PARTIALS < most) n_readers *= 2;
+    return n_readers;
+}
+
+static void end_plan(struct attn_plan *plan, const struct attn_plan_shape *shape) {
+    int32_t n_busy = 0;
+    while (n_busy < (int32_t)shape->n_blocks && plan->tiles[n_busy].end > 0) n_busy++;
+    for (uint32_t i = 0; i < plan->n_tiles; i++) plan->tiles[i].n_merges = (int32_t)plan->n_merges;
+    *plan->end =
+        (struct attn_plan_end){.n_blocks = n_busy, .n_readers = readers_of_merges(plan, shape)};
+}
+
 void attn_plan_build(struct attn_plan *plan, const struct attn_plan_shape *shape,
                      const struct attn_plan_batch *batch) {
-    begin_plan(plan, shape);
-    cut_as_asked(plan, shape, batch);
-    plan->tiles[0].n_merges = (int32_t)plan->n_merges;
+    struct attn_plan_shape grid = *shape;
+    grid.n_blocks = attn_plan_grid(shape);
+    begin_plan(plan, &grid);
+    cut_as_asked(plan, &grid, batch);
+    end_plan(plan, &grid);
 }

@@ -34,7 +34,7 @@ static __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
-/* Loads 16 bytes that the host or another block may write at any time, past the first-level cache. */
+/* Loads what the host or another block may write at any time, past the first-level cache. */
 static __device__ __forceinline__ uint4 load_volatile(const uint4 *from) {
     uint4 x;
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -42,6 +42,26 @@ static __device__ __forceinline__ uint4 load_volatile(const uint4 *from) {
                  : "l"(from)
                  : "memory");
     return x;
+}
+static __device__ __forceinline__ uint32_t load_volatile(const uint32_t *from) {
+    uint32_t x;
+    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
+
+/* Stores what another block waits for. */
+static __device__ __forceinline__ void store_volatile(uint4 *to, uint4 x) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y),
+                 "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+static __device__ __forceinline__ void store_volatile(uint32_t *to, uint32_t x) {
+    asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+
+/* Fetches the line of an address to the first-level cache. */
+static __device__ __forceinline__ void prefetch_l1(const void *at) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
 }
 
 static inline cudaLaunchAttribute cluster_attribute(uint32_t cluster) {

@@ -103,23 +103,6 @@ static __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Stores in the shared memory of block `rank` of the cluster, where `to` lies in this block's. */
-static __device__ __forceinline__ void cluster_store(shared_at to, uint32_t rank, float x) {
-    asm volatile("{\n.reg .b32 at;\n"
-                 "mapa.shared::cluster.u32 at, %0, %1;\n"
-                 "st.shared::cluster.f32 [at], %2;\n}" ::"r"(to.address),
-                 "r"(rank), "f"(x)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void cluster_store(shared_at to, uint32_t rank, float4 x) {
-    asm volatile("{\n.reg .b32 at;\n"
-                 "mapa.shared::cluster.u32 at, %0, %1;\n"
-                 "st.shared::cluster.v4.f32 [at], {%2, %3, %4, %5};\n}" ::"r"(to.address),
-                 "r"(rank), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-                 : "memory");
-}
-
 /* --- the copy engine --- */
 
 static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map) {

@@ -111,6 +111,7 @@ static void cuda_destroy(struct backend *be) {
     cudaFree(cuda->attn_stats.scores);
     cudaFree(cuda->changed);
     cudaFree(cuda->partials);
+    cudaFree(cuda->exchange);
     if (cuda->step_copied) cudaEventDestroy(cuda->step_copied);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);

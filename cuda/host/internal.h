@@ -198,8 +198,10 @@ struct cuda_backend {
     const struct device_step *device_step;
     const struct step *host_step; /* what was packed; borrowed while the step runs */
     uint32_t launch_rows;         /* rows that operations launch: step.n_rows, or run_graph()'s */
-    void *partials;               /* attention's partial results, device: outputs, then lse */
+    void *partials;               /* partial results of attention to prompts: outputs, then lse */
     size_t partials_bytes;
+    void *exchange; /* the same of decode attention; empty between launches: exchange.cuh */
+    size_t exchange_bytes;
     struct attn_stats attn_stats; /* device; written by attention over tracked pools */
     size_t lse_bytes, scores_bytes;
     struct attention *attention; /* attention's state for the pool attended last; NULL: none yet */

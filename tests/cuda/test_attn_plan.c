@@ -10,12 +10,13 @@
 
 #include "cuda/attention/attn_plan.h"
 
-enum { MAX_SEQS = 300, MAX_BLOCKS = 12 * 8 * ATTN_MAX_CLUSTER };
+enum { MAX_SEQS = 300, MAX_BLOCKS = 264 };
 
 struct planned {
     struct attn_plan_shape shape;
     struct attn_plan_budget room;
     struct attn_plan plan;
+    struct attn_plan_end end;
     uint32_t n_seqs, window;
     const uint32_t *n_slots;
     int32_t table_at[MAX_SEQS];
@@ -25,8 +26,10 @@ struct planned {
 
 static struct attn_plan_shape shape_of(uint32_t n_blocks, uint32_t n_kv_heads,
                                        uint32_t split_slots) {
-    return (struct attn_plan_shape){
-        .n_blocks = n_blocks, .n_kv_heads = n_kv_heads, .split_slots = split_slots};
+    return (struct attn_plan_shape){.n_blocks = n_blocks,
+                                    .n_kv_heads = n_kv_heads,
+                                    .split_slots = split_slots,
+                                    .part_units = 1};
 }
 
 static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_slots,
@@ -47,14 +50,16 @@ static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_
         if (n_slots[i] / ATTN_UNIT_SLOTS >= p.max_units)
             p.max_units = n_slots[i] / ATTN_UNIT_SLOTS + 1;
     p.plan.loads = malloc(p.room.n_loads * sizeof(*p.plan.loads));
+    p.plan.end = &p.end;
     for (uint32_t i = 0; i < n_seqs; i++) p.table_at[i] = (int32_t)(3 * i + 1000);
     const struct attn_plan_batch batch = {n_slots, p.table_at, n_seqs, window};
     attn_plan_build(&p.plan, &shape, &batch);
     assert_true(p.plan.n_tiles <= p.room.n_tiles);
     assert_true(p.plan.n_merges <= p.room.n_merges);
     assert_true(p.plan.n_partials <= p.room.n_partials);
-    assert_int_equal(p.plan.tiles[0].n_merges, p.plan.n_merges);
-    if (shape.n_cluster > 1) assert_int_equal(p.plan.n_merges, 0);
+    for (uint32_t i = 0; i < p.plan.n_tiles; i++)
+        assert_int_equal(p.plan.tiles[i].n_merges, p.plan.n_merges);
+    p.plan.end = NULL; /* p moves */
     return p;
 }
 
@@ -87,7 +92,6 @@ static void check_tile(const struct planned *p, const struct attn_tile *t, uint8
     assert_int_equal(t->pages, p->table_at[t->seq]);
     assert_int_equal(t->begin % ATTN_UNIT_SLOTS, 0);
     assert_true((uint32_t)t->end == n || t->end % ATTN_UNIT_SLOTS == 0);
-    if (p->shape.n_cluster > 1) return;
     if (t->partial < 0) {
         assert_true((uint32_t)t->begin == first && (uint32_t)t->end == n);
         return;
@@ -106,12 +110,31 @@ static void mark_units(const struct planned *p, const struct attn_tile *t, uint8
         assert_int_equal(units[slot / ATTN_UNIT_SLOTS]++, 0);
 }
 
+/* Checks that the blocks that have tiles are the first ones, and that partials have readers, but no more
+ * than there can be. */
+static void check_end(const struct planned *p) {
+    const int32_t n_readers = p->end.n_readers;
+    int32_t most = 0;
+    for (uint32_t b = 0; b < p->shape.n_blocks; b++) {
+        const struct attn_tile *t = &p->plan.tiles[b];
+        assert_int_equal(t->end > t->begin, (int32_t)b < p->end.n_blocks);
+    }
+    for (uint32_t i = 0; i < p->plan.n_merges; i++) {
+        assert_true(p->plan.merges[i].n_partials > 0);
+        if (p->plan.merges[i].n_partials > most) most = p->plan.merges[i].n_partials;
+    }
+    assert_true(n_readers > 0 && n_readers <= 32 && (n_readers & (n_readers - 1)) == 0);
+    if (p->shape.split_slots) assert_int_equal(n_readers, 8); /* whatever the batch */
+    else assert_true(n_readers == 1 || n_readers < most);
+}
+
 /* Follows all blocks; returns the largest number of units of one.  p->loads: the units of each. */
 static uint64_t check_plan(struct planned *p) {
     uint64_t largest = 0, covered = 0, expected = 0;
     uint32_t n_partials = 0;
     uint8_t *partial_seen = calloc(p->plan.n_partials + 1, 1);
     uint8_t *units_seen = calloc(p->n_seqs * p->shape.n_kv_heads + 1, p->max_units + 1);
+    check_end(p);
     for (uint32_t b = 0; b < p->shape.n_blocks; b++) {
         uint64_t units = 0;
         p->loads[b] = 0;
@@ -186,8 +209,8 @@ static void random_batches_are_covered_and_balanced(void **state) {
         if (mean < 8) mean = 8;
         if (shape.split_slots)
             assert_true(largest <= mean + ATTN_FIXED_SPLIT_SLOTS / ATTN_UNIT_SLOTS);
-        else if (p.plan.n_merges > 0) assert_true(largest <= mean);
-        else assert_true(time <= (double)mean + 16 + 1); /* what a merge costs; roundings */
+        else if (p.plan.n_merges > 0) assert_true(largest <= mean + 4); /* a tile's end */
+        else assert_true(time <= (double)mean + 4 + 8 + 1);             /* and a merge; roundings */
         n_whole += !shape.split_slots && p.plan.n_merges == 0;
         drop_plan(&p);
     }
@@ -257,7 +280,8 @@ static void short_items_are_cut_into_few_tiles(void **state) {
     const struct equal_plan cut = plan_equal(1, 1, 1600);
     assert_int_equal(cut.largest, 8); /* 100 units */
     assert_int_equal(cut.n_partials, 13);
-    assert_int_equal(plan_equal(1, 1, 352).n_merges, 0); /* 22 units take less than 8 and a merge */
+    assert_int_equal(plan_equal(1, 1, 256).n_merges,
+                     0); /* 16 units take as long as 8 and a merge */
     assert_int_equal(plan_equal(1, 1, 400).n_partials, 4);
 }
 
@@ -296,77 +320,97 @@ static void an_empty_batch_has_no_work(void **state) {
     }
 }
 
-/* A cluster's blocks have the parts of one item, in order, as long as each other but for a pair of
- * units; those without slots name it, too. */
-static void check_clusters(const struct planned *p) {
-    const uint32_t n = p->shape.n_cluster;
+/* Checks that blocks have one tile each, and that an item's tiles are as long as each other, but for
+ * `grain` units, of which each tile begins at a multiple. */
+static void check_parts(const struct planned *p, uint32_t grain) {
+    uint32_t block = 0;
     for (uint32_t item = 0; item < p->n_seqs * p->shape.n_kv_heads; item++) {
-        const uint32_t seq = item / p->shape.n_kv_heads, first = first_slot(p, seq);
+        const uint32_t seq = item / p->shape.n_kv_heads, first = first_slot(p, seq),
+                       size = grain * ATTN_UNIT_SLOTS;
         uint32_t at = first, least = UINT32_MAX, most = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            const struct attn_tile *t = &p->plan.tiles[item * n + i];
+        while (at < p->n_slots[seq]) {
+            const struct attn_tile *t = &p->plan.tiles[block++];
             assert_int_equal(t->seq, seq);
             assert_int_equal(t->kv_head, item % p->shape.n_kv_heads);
-            assert_int_equal(t->partial, -1);
             assert_int_equal(t->begin, at);
+            assert_int_equal((at - first) % size, 0);
+            assert_int_equal(t->next, -1);
             at = (uint32_t)t->end;
-            const uint32_t pairs =
-                (at - (uint32_t)t->begin + 2 * ATTN_UNIT_SLOTS - 1) / (2 * ATTN_UNIT_SLOTS);
-            if (pairs < least) least = pairs;
-            if (pairs > most) most = pairs;
+            const uint32_t n = (at - (uint32_t)t->begin + size - 1) / size;
+            if (n < least) least = n;
+            if (n > most) most = n;
         }
-        assert_int_equal(at, p->n_slots[seq]);
-        assert_true(most <= least + 1);
+        assert_true(p->n_slots[seq] == 0 || most <= least + 1);
     }
+    assert_int_equal(block, p->end.n_blocks);
 }
 
-static void clusters_share_items(void **state) {
+/* Few sequences, of equal lengths or not, are cut so that no block has two tiles. */
+static void few_items_are_cut_into_parts(void **state) {
     (void)state;
-    uint32_t n_slots[MAX_SEQS];
-    srand(9);
-    for (int round = 0; round < 1000; round++) {
-        const uint32_t n_seqs = 1 + (uint32_t)rand() % 12, longest = 1u << (1 + rand() % 15),
-                       n_kv_heads = 1 + (uint32_t)rand() % 8,
-                       n_cluster = 2 + (uint32_t)rand() % (ATTN_MAX_CLUSTER - 1);
-        for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = (uint32_t)rand() % longest;
-        n_slots[0]++; /* a batch without slots has no plan */
-        const struct attn_plan_shape shape = {.n_blocks = n_seqs * n_kv_heads * n_cluster,
-                                              .n_kv_heads = n_kv_heads,
-                                              .n_cluster = n_cluster};
-        struct planned p =
-            make_plan(shape, n_slots, n_seqs, round % 2 ? 1 + (uint32_t)rand() % longest : 0);
-        assert_int_equal(attn_plan_grid(&shape, n_seqs), shape.n_blocks);
-        check_plan(&p);
-        check_clusters(&p);
-        drop_plan(&p);
-    }
+    const uint32_t lengths[][4] = {{4096, 4096, 4096, 4096}, {9000, 0, 3000, 0}};
+    for (int i = 0; i < 2; i++)
+        for (uint32_t grain = 1; grain <= 2; grain++)
+            for (uint32_t window = 0; window <= 2000; window += 2000) {
+                struct attn_plan_shape shape = shape_of(132, 8, 0);
+                shape.part_units = grain;
+                struct planned p = make_plan(shape, lengths[i], 4, window);
+                const uint64_t most = (units_of_batch(&p) + 131) / 132 + 4 + grain - 1;
+                assert_true(check_plan(&p) <= most);
+                check_parts(&p, grain);
+                drop_plan(&p);
+            }
+    assert_int_equal(plan_equal(8, 4, 4096).n_busy, 128);
+    assert_int_equal(plan_equal(8, 4, 4096).largest, 64);
 }
 
-/* Returns what is chosen on an H100, which has room for so many clusters of 2 to 16 blocks. */
-static uint32_t choose(uint32_t n_kv_heads, const uint32_t *n_slots, uint32_t n_seqs,
-                       uint32_t split) {
+/* Six sequences have room for two parts each, which would leave a quarter of the blocks idle. */
+static void parts_that_leave_blocks_idle_are_not_made(void **state) {
+    (void)state;
+    const struct equal_plan cut = plan_equal(8, 6, 4096);
+    assert_int_equal(cut.n_busy, 132);
+    assert_int_equal(cut.largest, 94); /* 48 * 256 / 132 */
+}
+
+/* Says whether few blocks are chosen where there are 132, or 96 if few. */
+static bool suits_few(uint32_t n_kv_heads, const uint32_t *n_slots, uint32_t n_seqs,
+                      uint32_t split) {
     const struct attn_plan_shape shape = {
-        132, n_kv_heads, split, {0, 0, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7}, 0};
+        .n_blocks = 132, .n_few = 96, .n_kv_heads = n_kv_heads, .split_slots = split};
     const int32_t table_at[MAX_SEQS] = {0};
     const struct attn_plan_batch batch = {n_slots, table_at, n_seqs, 0};
-    return attn_plan_cluster(&shape, &batch);
+    return attn_plan_suits_few(&shape, &batch);
 }
 
-static void clusters_are_for_few_short_items(void **state) {
+static void few_blocks_are_for_few_short_items(void **state) {
     (void)state;
-    assert_int_equal(choose(8, (uint32_t[]){1000}, 1, 0), 9);
-    assert_int_equal(choose(4, (uint32_t[]){1000}, 1, 0), 16);
-    assert_int_equal(choose(8, (uint32_t[]){1000, 900}, 2, 0), 6);
-    assert_int_equal(choose(8, (uint32_t[]){1000, 1000, 1000, 1000}, 4, 0), 3);
-    assert_int_equal(choose(8, (uint32_t[]){100}, 1, 0), 0); /* whole items */
-    assert_int_equal(choose(8, (uint32_t[]){192}, 1, 0), 0);
-    assert_int_equal(choose(8, (uint32_t[]){193}, 1, 0), 9);
-    assert_int_equal(choose(8, (uint32_t[]){32000}, 1, 0), 1); /* too few blocks read */
-    assert_int_equal(choose(8, (uint32_t[]){4096, 4096, 4096, 4096, 4096, 4096}, 6, 0), 1);
-    assert_int_equal(choose(8, (uint32_t[]){3072, 3072, 3072, 3072, 3072, 3072, 3072}, 7, 0), 2);
-    assert_int_equal(choose(8, (uint32_t[]){9000, 5, 5, 5}, 4, 0), 1); /* unequal */
-    assert_int_equal(choose(8, (uint32_t[]){1000}, 1, ATTN_FIXED_SPLIT_SLOTS), 1);
-    assert_int_equal(choose(8, (uint32_t[]){0}, 1, 0), 0);
+    assert_true(suits_few(8, (uint32_t[]){1000}, 1, 0));
+    assert_true(suits_few(8, (uint32_t[]){100}, 1, 0));
+    assert_true(suits_few(8, (uint32_t[]){0}, 1, 0));
+    assert_true(suits_few(8, (uint32_t[]){8192}, 1, 0));
+    assert_false(suits_few(8, (uint32_t[]){16384}, 1, 0));
+    assert_true(suits_few(8, (uint32_t[]){2048, 2048, 2048, 2048}, 4, 0));
+    assert_false(suits_few(8, (uint32_t[]){4096, 4096, 4096, 4096}, 4, 0));
+    assert_true(suits_few(8, (uint32_t[]){1024, 1024, 1024, 1024, 1024, 1024}, 6, 0));
+    assert_false(suits_few(8, (uint32_t[]){4096, 4096, 4096, 4096, 4096, 4096}, 6, 0)); /* even */
+    assert_false(suits_few(8, (uint32_t[]){9000, 5, 5, 5}, 4, 0));
+    assert_false(suits_few(8, (uint32_t[]){9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9}, 13, 0));
+    assert_false(suits_few(8, (uint32_t[]){1000}, 1, ATTN_FIXED_SPLIT_SLOTS));
+}
+
+/* A plan for few blocks uses no more. */
+static void few_blocks_are_all_that_is_used(void **state) {
+    (void)state;
+    const uint32_t n_slots[] = {1000, 2000};
+    struct attn_plan_shape shape = shape_of(132, 4, 0);
+    shape.n_few = 96;
+    shape.few = true;
+    assert_int_equal(attn_plan_grid(&shape), 96);
+    struct planned p = make_plan(shape, n_slots, 2, 0);
+    p.shape.n_blocks = 96;
+    check_plan(&p);
+    check_parts(&p, 1);
+    drop_plan(&p);
 }
 
 /* Cut where they are cut without one: what is behind the first tile moves by whole splits. */
@@ -424,8 +468,10 @@ int main(void) {
         cmocka_unit_test(equal_items_that_fit_are_not_cut),
         cmocka_unit_test(one_long_sequence_goes_to_all_blocks),
         cmocka_unit_test(an_empty_batch_has_no_work),
-        cmocka_unit_test(clusters_share_items),
-        cmocka_unit_test(clusters_are_for_few_short_items),
+        cmocka_unit_test(few_items_are_cut_into_parts),
+        cmocka_unit_test(parts_that_leave_blocks_idle_are_not_made),
+        cmocka_unit_test(few_blocks_are_for_few_short_items),
+        cmocka_unit_test(few_blocks_are_all_that_is_used),
         cmocka_unit_test(fixed_splits_stay_where_they_are_in_a_window),
         cmocka_unit_test(fixed_splits_do_not_depend_on_the_batch),
     };

@@ -8,16 +8,15 @@
  *            maxima and sums of either                                    softmax.cuh
  *            scores that are saved                                        scores.cuh
  *   tile     queries before, and the warps' results after                 tile.cuh
- *   item     of several tiles: its partial results are merged             merge.cu
- *            or of a cluster: its blocks merge them                       cluster.cuh
+ *   item     of several tiles: blocks merge its partial results           exchange.cuh
  *
  * Grid:   attn_plan_grid() x N_WARPS * 32 threads.
- * Shared: N_WARPS rings, a cluster_exchange.  Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes
+ * Shared: N_WARPS rings.           Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes
  *                                 (8 bits: 2 * n_slots * n_kv_heads * (head_dim + 1)).
  * Oracle: sums in double (tests/cuda/kernels/attn_decode_test.cu). */
 #include "cuda/attention/decode/attn_decode.cuh"
 
-#include "cuda/attention/decode/cluster.cuh"
+#include "cuda/attention/decode/exchange.cuh"
 #include "cuda/attention/decode/ring.cuh"
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/attention/decode/unit.cuh"
@@ -32,15 +31,13 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[S::N_WARPS * S::N_STAGES];
     __shared__ int free_stage[S::N_WARPS];
-    __shared__ cluster_exchange<S> exchange;
+    __shared__ uint32_t number; /* of the block's arrival */
     const int group = p.n_heads / p.n_kv_heads;
-    const bool in_cluster = S::BULK && p.n_cluster > 1;
 
     attn_tile tile = load_tile(p.tiles, blockIdx.x);
     unit_cursor ahead = {};
     ahead.table = table_of_layer(p);
     const unit_ring r = make_ring<S>(memory, barriers);
-    if (in_cluster) cluster_arrive();
     if (p.overlap && !p.awaited) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
     cursor_enter<S>(&ahead, p, tile, r.warp);
     cursor_settle<S>(&ahead, p, r.warp, r.lane);
@@ -49,7 +46,7 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
     int next = p.settled ? ask_settled_units<S>(&ahead, p, r) : 0;
     uint32_t parity = 1;
     wait_for_previous();
-    if (tile.begin == tile.end && !in_cluster) return;
+    if (tile.begin == tile.end) return;
 
     for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
     decode_state<S> st;
@@ -70,7 +67,9 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
             __syncwarp(); /* all lanes have read: the stage is free */
         }
         const attn_tile done = tile;
+        arrival a = {};
         if (done.next >= 0) tile = load_tile(p.tiles, done.next);
+        else a = arrive(p, done, r.lane);
         hand_over<S>(reinterpret_cast<warp_result<S> *>(
                          memory + (size_t)(r.warp * S::N_STAGES + next) * S::STAGE_BYTES),
                      st, r.lane);
@@ -81,55 +80,35 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
         if (r.lane == 0) free_stage[r.warp] = next;
         if (S::BULK) fence_async_proxy();
         __syncthreads();
-        if (in_cluster) {
-            merge_in_cluster<S>(p, done, memory, free_stage, group, &exchange);
+        store_tile<S>(p, done, memory, free_stage, group);
+        if (done.next < 0) {
+            if (done.n_merges > 0) merge_items<S>(p, a, done.n_merges, group, &number, memory);
             return;
         }
-        store_tile<S>(p, done, memory, free_stage, group);
-        if (done.next < 0) return;
         __syncthreads(); /* results are read: the stages are free again */
     }
 }
 
 /* ---- launching ---- */
 
-/* A kernel's residency: the blocks of a multiprocessor, and the clusters of n blocks, that run at the
- * same time. */
-struct residency {
-    int n_blocks, n_clusters[ATTN_MAX_CLUSTER + 1];
-};
-
-/* Lets a kernel have the shared memory, and the clusters, that it may need. */
-template <class S> static cudaError_t allow_shape() {
-    const auto kernel = attn_decode_kernel<S>;
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::RING_BYTES);
-    if (!S::BULK || error != cudaSuccess) return error;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-}
-
+/* Launches shape S, or counts its blocks that a multiprocessor runs at the same time if that is given. */
 template <class S>
-static cudaError_t start_shape(const attn_decode_params &p, cudaStream_t stream) {
-    const cudaError_t error = allow_shape<S>();
+static cudaError_t start_shape(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        attn_decode_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::RING_BYTES);
     if (error != cudaSuccess) return error;
-    return launch_clusters({stream, p.overlap && !p.awaited, 0}, attn_decode_kernel<S>, p.n_cluster,
-                           p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, p);
+    if (n_resident)
+        return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, attn_decode_kernel<S>,
+                                                             S::N_WARPS * 32, S::RING_BYTES);
+    return launch_kernel({stream, p.overlap && !p.awaited, 0}, attn_decode_kernel<S>, p.n_blocks,
+                         S::N_WARPS * 32, S::RING_BYTES, p);
 }
 
-/* Launches shape S, or C for clusters; or counts what of them is resident if that is given. */
-template <class S, class C = S>
-static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream,
-                                residency *resident) {
-    if (!resident) return p.n_cluster > 1 ? start_shape<C>(p, stream) : start_shape<S>(p, stream);
-    cudaError_t error = allow_shape<S>();
-    if (error == cudaSuccess)
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            &resident->n_blocks, attn_decode_kernel<S>, S::N_WARPS * 32, S::RING_BYTES);
-    if (error == cudaSuccess) error = allow_shape<C>();
-    for (int n = 2; C::BULK && n <= ATTN_MAX_CLUSTER && error == cudaSuccess; n++)
-        error = count_clusters(attn_decode_kernel<C>, n, C::N_WARPS * 32, C::RING_BYTES,
-                               &resident->n_clusters[n]);
-    return error;
+/* Launches shape S, or F for few blocks; or counts the blocks of S. */
+template <class S, class F = S>
+static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    return p.few && !n_resident ? start_shape<F>(p, stream, nullptr)
+                                : start_shape<S>(p, stream, n_resident);
 }
 
 static constexpr int bulk_stages(int dim, bool fp8) {
@@ -142,9 +121,9 @@ template <typename T, int D, bool ROTATES = true, int SLOT_TILES = sizeof(T) == 
 using bulk_shape = decode_shape<T, D, 1, D == 256 || SLOT_TILES == 2 ? 4 : 8,
                                 bulk_stages(D, sizeof(T) == 1), true, ROTATES, SLOT_TILES>;
 
-/* In clusters a warp has a unit or two, so what counts is how long one takes: with 8 bits, too, units
+/* Of few blocks a warp has a unit or two, so what counts is how long one takes: with 8 bits, too, units
  * are of 16 slots (one sequence of 1K, 32 / 8 heads of 128, an H200: 4.8 us, with 32 slots 5.1). */
-template <typename T, int D, bool ROTATES> using cluster_shape = bulk_shape<T, D, ROTATES, 1>;
+template <typename T, int D, bool ROTATES> using few_shape = bulk_shape<T, D, ROTATES, 1>;
 
 /* Chooses the warps and stages of the rings.  With the copy engine those of 16 bits take 128 KiB, one
  * block per multiprocessor: on an H100 the best of 8 x 2, 8 x 3, 4 x 6, 12 x 2 (warps x stages) and
@@ -153,30 +132,28 @@ template <typename T, int D, bool ROTATES> using cluster_shape = bulk_shape<T, D
  * sequences, they are alike.  Without the copy engine they take less than 99 KiB, all that 8.6
  * has. */
 template <typename T, int D, bool ROTATES>
-static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream,
-                              residency *resident) {
+static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     constexpr bool FP8 = sizeof(T) == 1;
     constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
     if (p.n_heads / p.n_kv_heads > 8)
         return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false, ROTATES>>(p, stream,
-                                                                                  resident);
+                                                                                  n_resident);
     if constexpr (D % 64 == 0)
         if (p.use_map)
-            return launch_shape<bulk_shape<T, D, ROTATES>, cluster_shape<T, D, ROTATES>>(p, stream,
-                                                                                         resident);
+            return launch_shape<bulk_shape<T, D, ROTATES>, few_shape<T, D, ROTATES>>(p, stream,
+                                                                                     n_resident);
     return launch_shape<decode_shape<T, D, 1, WARPS, FP8 ? 4 : STAGES, false, ROTATES>>(p, stream,
-                                                                                        resident);
+                                                                                        n_resident);
 }
 
 template <typename T, bool ROTATES>
-static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream,
-                               residency *resident) {
+static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     switch (p.head_dim) {
-    case 64: return launch_dim<T, 64, ROTATES>(p, stream, resident);
-    case 80: return launch_dim<T, 80, ROTATES>(p, stream, resident);
-    case 96: return launch_dim<T, 96, ROTATES>(p, stream, resident);
-    case 128: return launch_dim<T, 128, ROTATES>(p, stream, resident);
-    case 256: return launch_dim<T, 256, ROTATES>(p, stream, resident);
+    case 64: return launch_dim<T, 64, ROTATES>(p, stream, n_resident);
+    case 80: return launch_dim<T, 80, ROTATES>(p, stream, n_resident);
+    case 96: return launch_dim<T, 96, ROTATES>(p, stream, n_resident);
+    case 128: return launch_dim<T, 128, ROTATES>(p, stream, n_resident);
+    case 256: return launch_dim<T, 256, ROTATES>(p, stream, n_resident);
     default: return cudaErrorInvalidValue;
     }
 }
@@ -185,21 +162,20 @@ static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream,
  * that is half of the code, and a step of one sequence is 4 % slower with it even where it does not
  * run: presumably a layer's kernels no longer fit the instruction cache. */
 template <typename T>
-static cudaError_t launch_pages(const attn_decode_params &p, cudaStream_t stream,
-                                residency *resident) {
-    return p.rotates ? launch_type<T, true>(p, stream, resident)
-                     : launch_type<T, false>(p, stream, resident);
+static cudaError_t launch_pages(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    return p.rotates ? launch_type<T, true>(p, stream, n_resident)
+                     : launch_type<T, false>(p, stream, n_resident);
 }
 
 static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stream,
-                                  residency *resident) {
+                                  int *n_resident) {
     if (p.n_kv_heads == 0 || p.n_heads == 0 || p.n_heads % p.n_kv_heads != 0 ||
         p.n_heads / p.n_kv_heads > ATTN_DECODE_MAX_GROUP)
         return cudaErrorInvalidValue;
     switch (p.kv_dtype) {
-    case DTYPE_BF16: return launch_pages<__nv_bfloat16>(p, stream, resident);
-    case DTYPE_F16: return launch_pages<__half>(p, stream, resident);
-    case DTYPE_FP8: return launch_pages<uint8_t>(p, stream, resident);
+    case DTYPE_BF16: return launch_pages<__nv_bfloat16>(p, stream, n_resident);
+    case DTYPE_F16: return launch_pages<__half>(p, stream, n_resident);
+    case DTYPE_FP8: return launch_pages<uint8_t>(p, stream, n_resident);
     default: return cudaErrorInvalidValue;
     }
 }
@@ -265,20 +241,19 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
 
 cudaError_t attn_decode_count_blocks(const attn_decode_params &p, struct attn_plan_shape *shape) {
     int device, n_multiprocessors;
-    residency resident = {};
+    int n_resident = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (error == cudaSuccess) error = launch_checked(p, nullptr, &resident);
+    if (error == cudaSuccess) error = launch_checked(p, nullptr, &n_resident);
     if (error != cudaSuccess) return error;
-    shape->n_blocks = (uint32_t)(n_multiprocessors * resident.n_blocks);
-    for (int n = 2; n <= ATTN_MAX_CLUSTER; n++)
-        shape->max_clusters[n] = (uint32_t)resident.n_clusters[n];
+    shape->n_blocks = (uint32_t)(n_multiprocessors * n_resident);
+    shape->n_few = (uint32_t)(n_multiprocessors * 8 / 11);
+    shape->part_units = p.use_map && p.kv_dtype == DTYPE_FP8 ? 2 : 1;
     return cudaSuccess;
 }
 
 cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream) {
     if (p.n_blocks == 0) return cudaErrorInvalidValue;
-    const cudaError_t error = launch_checked(p, stream, nullptr);
-    return error != cudaSuccess ? error : launch_attn_merge(p, stream);
+    return launch_checked(p, stream, nullptr);
 }

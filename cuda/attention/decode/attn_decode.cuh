@@ -16,6 +16,8 @@
 
 /* The query heads that share a KV head are the columns of one tile. */
 enum { ATTN_DECODE_MAX_GROUP = 16 };
+/* The bytes of memory for partial results that holds none. */
+enum { ATTN_EMPTY = 0xff };
 /* For 8-bit keys that are stored before RoPE, n_freqs is a multiple of this. */
 enum { ATTN_DECODE_ROTATED = 16 };
 
@@ -44,12 +46,14 @@ struct attn_decode_params {
     uint32_t window; /* as in the plan's batch */
 
     const struct attn_tile *tiles; /* the plan of this layer's lengths */
-    uint32_t n_blocks;             /* of the grid: as in the plan's shape, or its clusters' */
-    uint32_t n_cluster;            /* as in the plan's shape; more than 1 needs use_map */
+    uint32_t n_blocks;             /* attn_plan_grid(); all must be resident at once */
+    bool few;                      /* as in the plan's shape */
     const struct attn_merge *merges;
-    uint32_t max_merges; /* n_merges of the attn_plan_budget: sizes the merge's grid; 0: no merge */
+    const struct attn_plan_end *plan_end;
+    /* All bytes are ATTN_EMPTY before a launch, and after it. */
     float *partial_out;  /* [n_partials of the attn_plan_budget][group][head_dim] */
-    float *partial_lse;  /* the same [n_partials][group], base 2 */
+    float *partial_lse;  /* the same [n_partials][group][head_dim / 4], base 2 */
+    uint32_t *n_arrived; /* the same */
 
     struct attn_stats attn_stats;
     bool selects; /* as in attn_args */
@@ -76,15 +80,11 @@ struct attn_decode_params {
  * it calls the driver. */
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages);
 
-/* Counts the blocks, and the clusters of each size, that are resident at once: shape->n_blocks and
- * shape->max_clusters.  Needs the shape, kv_dtype and use_map. */
+/* Counts the blocks that are resident at once: shape->n_blocks, n_few and part_units.  Needs the shape,
+ * kv_dtype and use_map. */
 cudaError_t attn_decode_count_blocks(const attn_decode_params &p, struct attn_plan_shape *shape);
 
-/* Launches the attention, and the merge after it if max_merges says so.  Empty tiles and partials weigh nothing; a
- * sequence without a tile in the plan keeps its output as it was. */
+/* Launches the attention.  A sequence without a tile in the plan keeps its output as it was. */
 cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream);
-
-/* Launches only the merge, of partials that the attention before it in the stream writes. */
-cudaError_t launch_attn_merge(const attn_decode_params &p, cudaStream_t stream);
 
 #endif

@@ -9,6 +9,7 @@
 #ifndef CUDA_ATTENTION_DECODE_TILE_CUH
 #define CUDA_ATTENTION_DECODE_TILE_CUH
 
+#include "cuda/attention/decode/exchange.cuh"
 #include "cuda/attention/decode/ring.cuh"
 #include "cuda/common/float4.cuh"
 
@@ -139,11 +140,6 @@ static __device__ __forceinline__ void hand_over(warp_result<S> *to, const decod
     }
 }
 
-static __device__ __forceinline__ void store_bf16(__nv_bfloat16 *to, float4 x) {
-    *reinterpret_cast<uint2 *>(to) =
-        make_uint2(pack<__nv_bfloat16>(x.x, x.y), pack<__nv_bfloat16>(x.z, x.w));
-}
-
 /* Combines what the warps handed over into four outputs of a head, and its log-sum-exp.  A warp
  * without a unit has maximum -inf and weighs 0; at least one warp had a unit. */
 template <class S>
@@ -182,9 +178,7 @@ static __device__ __forceinline__ void store_tile(const attn_decode_params &p,
             if (p.attn_stats.lse && d == 0) p.attn_stats.lse[row] = lse;
             store_bf16(static_cast<__nv_bfloat16 *>(p.out) + row * S::D + d, out);
         } else {
-            const size_t row = (size_t)tile.partial * group + head;
-            *reinterpret_cast<float4 *>(p.partial_out + row * S::D + d) = out;
-            if (d == 0) p.partial_lse[row] = lse;
+            leave_part(p, (size_t)tile.partial * group * (S::D / 4) + i, out, lse);
         }
     }
 }

@@ -1,5 +1,5 @@
 /* attn_decode_bench.cu - the speed of decode attention, as CSV, beside that of bare reads.
- * --portable leaves the copy engine out; --cluster=N has N blocks share each item.
+ * --portable leaves the copy engine out; --few=1 has few blocks read, --few=0 all.
  *
  * Thread: its own.  Memory: a pool of POOL_BYTES, the rest for each shape. */
 #include <cuda_bf16.h>
@@ -109,6 +109,7 @@ __global__ void oracle_kernel(attn_decode_params p, int n_seqs, int n, double *w
     out[(size_t)blockIdx.x * dim + d] = outs[d] / sums[d];
 }
 
+int g_few = -1; /* whether few blocks read; -1: as attn_plan_suits_few() says */
 constexpr size_t POOL_BYTES = (size_t)2 << 30;
 
 struct bench_shape {
@@ -120,7 +121,7 @@ struct bench_shape {
 
 struct timing {
     double median_us, low_us, high_us, error;
-    uint32_t n_cluster; /* blocks that share an item */
+    uint32_t n_blocks; /* that have work */
 };
 
 /* How a kernel follows the one before: after its end; beside its end; beside it, with the first units
@@ -199,10 +200,10 @@ struct bench {
         const std::vector<uint32_t> n_slots(b.n_seqs, b.n_slots);
         const std::vector<int32_t> places = table_places(b);
         const attn_plan_batch batch = {n_slots.data(), places.data(), b.n_seqs, 0};
-        shape.n_cluster = g_cluster >= 0 ? g_cluster : attn_plan_cluster(&shape, &batch);
+        shape.few = g_few >= 0 ? g_few > 0 : attn_plan_suits_few(&shape, &batch);
         device_plan plan(shape, b.n_seqs, (uint64_t)b.n_seqs * b.n_slots);
         plan.build(n_slots, places);
-        p.n_cluster = shape.n_cluster, p.n_blocks = attn_plan_grid(&shape, b.n_seqs);
+        p.few = shape.few, p.n_blocks = attn_plan_grid(&shape);
         device_array<int32_t> pages(count_sets(b) * b.set_pages());
         pages.upload(shuffled_sets(b));
         device_array<device_budget> budgets(b.n_seqs);
@@ -216,13 +217,20 @@ struct bench {
         header.append_slot = appended.data, header.n_seqs = b.n_seqs;
         step.upload({header});
         device_array<float> partial_out((size_t)plan.room.n_partials * group * b.dim),
-            partial_lse((size_t)plan.room.n_partials * group);
+            partial_lse((size_t)plan.room.n_partials * group * b.dim / 4);
+        partial_out.poison();
+        partial_lse.poison();
+        device_array<uint32_t> n_arrived(1);
+        n_arrived.poison();
         p.step = step.data, p.tiles = plan.d_tiles.data;
-        p.merges = plan.d_merges.data, p.max_merges = plan.n_merges ? plan.room.n_merges : 0;
+        p.merges = plan.d_merges.data, p.plan_end = plan.d_end.data;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
+        p.n_arrived = n_arrived.data;
         p.attn_stats = {nullptr, with_scores ? scores.data : nullptr, (size_t)b.n_seqs * b.n_slots};
         p.overlap = mode != ALONE, p.settled = mode == RECORDED;
-        return time_launches(b, p);
+        timing t = time_launches(b, p);
+        t.n_blocks = plan.n_busy;
+        return t;
     }
 
     attn_decode_params params_of(const bench_shape &b) const {
@@ -272,7 +280,6 @@ struct bench {
         timing t = time_graph(graph, per_graph);
         CHECK(cudaGraphDestroy(graph));
         t.error = check_last(b, p);
-        t.n_cluster = p.n_cluster;
         return t;
     }
 
@@ -327,7 +334,7 @@ void print_rows(bench &b, double ceiling, const bench_shape *shapes, int n, laun
         const timing t = b.run(s, mode, scores, split);
         printf("%u x %u,%u/%u,%u,%s,%s,%u,%u,%.1f,%.1f,%.1f,%.1f,%.2f,%.3f,%.1e\n", s.n_seqs,
                s.n_slots, s.n_heads, s.n_kv_heads, s.dim, MODE_NAMES[mode], scores ? "scores" : "-",
-               split, t.n_cluster, bytes * 1e-6, t.median_us, t.low_us, t.high_us,
+               split, t.n_blocks, bytes * 1e-6, t.median_us, t.low_us, t.high_us,
                bytes / t.median_us * 1e-6, bytes / t.median_us * 1e-6 / ceiling, t.error);
     }
 }
@@ -355,7 +362,7 @@ void run_bench() {
     bench b;
     const double ceiling = b.read_ceiling();
     printf("read ceiling %.3f TB/s, %s\n", ceiling, g_portable ? "cp.async" : "copy engine");
-    printf("B x n,heads,dim,launch,scores,split,cluster,KV MB,us median,us low,us high,TB/s,of "
+    printf("B x n,heads,dim,launch,scores,split,blocks,KV MB,us median,us low,us high,TB/s,of "
            "ceiling,error\n");
     print_rows(b, ceiling, BENCH_SHAPES, 13, RECORDED, false, 0);
     print_rows(b, ceiling, BENCH_SHAPES, 13, OVERLAPPED, false, 0);
@@ -375,7 +382,7 @@ void run_bench() {
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         g_portable |= strcmp(argv[i], "--portable") == 0;
-        if (strncmp(argv[i], "--cluster=", 10) == 0) g_cluster = atoi(argv[i] + 10);
+        if (strncmp(argv[i], "--few=", 6) == 0) g_few = atoi(argv[i] + 6);
     }
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));

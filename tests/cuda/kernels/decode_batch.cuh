@@ -27,8 +27,7 @@
 namespace {
 
 constexpr unsigned SEED = 20261121;
-bool g_portable;    /* leave the copy engine out */
-int g_cluster = -1; /* blocks that share an item; -1: as attn_plan_cluster() says */
+bool g_portable; /* leave the copy engine out */
 
 /* Device memory that frees itself. */
 template <typename T> struct device_array {
@@ -45,6 +44,7 @@ template <typename T> struct device_array {
         CHECK(cudaMemcpy(to.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost));
         return to;
     }
+    /* What no arithmetic makes; also what partial results are when nobody has written them. */
     void poison() { CHECK(cudaMemset(data, 0xff, n * sizeof(T))); }
 };
 
@@ -54,9 +54,10 @@ struct device_plan {
     std::vector<attn_tile> tiles;
     std::vector<attn_merge> merges;
     std::vector<attn_load> loads;
-    uint32_t n_merges = 0;
+    uint32_t n_busy = 0; /* blocks that have tiles */
     device_array<attn_tile> d_tiles;
     device_array<attn_merge> d_merges;
+    device_array<attn_plan_end> d_end{1};
 
     device_plan(struct attn_plan_shape s, uint32_t max_seqs, uint64_t max_slots)
         : shape(s), room(attn_plan_budget(&s, max_seqs, max_slots)), tiles(room.n_tiles),
@@ -64,7 +65,8 @@ struct device_plan {
           d_merges(room.n_merges) {}
 
     void build(const std::vector<uint32_t> &n_slots, const std::vector<int32_t> &table_at) {
-        attn_plan plan = {tiles.data(), merges.data(), loads.data(), 0, 0, 0};
+        attn_plan_end end;
+        attn_plan plan = {tiles.data(), merges.data(), loads.data(), &end, 0, 0, 0};
         const attn_plan_batch batch = {n_slots.data(), table_at.data(), (uint32_t)n_slots.size(),
                                        0};
         attn_plan_build(&plan, &shape, &batch);
@@ -73,9 +75,10 @@ struct device_plan {
             printf("FAIL plan larger than its room\n");
             exit(1);
         }
-        n_merges = plan.n_merges;
+        n_busy = (uint32_t)end.n_blocks;
         d_tiles.upload(tiles);
         d_merges.upload(merges);
+        d_end.upload({end});
     }
 };
 

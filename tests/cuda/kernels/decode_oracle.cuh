@@ -67,13 +67,13 @@ struct test_case {
     enum content content;
     bool scores, overlap;
     float softcap = 0;
-    uint32_t n_cluster = 0;
-
-    /* Blocks of the plan: clusters need one for each of their items. */
     struct attn_plan_shape shape() const {
-        const uint32_t n_items = (uint32_t)n_slots.size() * n_kv_heads;
-        return {
-            n_cluster > 1 ? n_items * n_cluster : n_blocks, n_kv_heads, split_slots, {}, n_cluster};
+        return {.n_blocks = n_blocks,
+                .n_few = 0,
+                .n_kv_heads = n_kv_heads,
+                .split_slots = split_slots,
+                .part_units = 1,
+                .few = false};
     }
 };
 
@@ -219,6 +219,7 @@ struct rig {
     device_array<int32_t> append_slots; /* of both */
     int n_prepared = 0;
     device_array<float> partial_out, partial_lse, scores, lse;
+    device_array<uint32_t> n_arrived{1};
     device_array<device_budget> budgets;
     attn_decode_params p = {};
 
@@ -228,7 +229,7 @@ struct rig {
           plan(f.c.shape(), n_seqs, sum_of(f.c.n_slots)), q(f.q.size()), pool(f.pool.size()),
           out(f.q.size()), table(2 * (f.pages.size() + MAX_PREPARED)), append_slots(2 * n_seqs),
           partial_out((size_t)plan.room.n_partials * group * f.c.dim),
-          partial_lse((size_t)plan.room.n_partials * group),
+          partial_lse((size_t)plan.room.n_partials * group * f.c.dim / 4),
           scores(f.c.scores ? (size_t)n_seqs * f.c.n_heads * score_stride : 0),
           lse((size_t)n_seqs * f.c.n_heads), budgets(n_seqs) {
         const test_case &c = f.c;
@@ -239,10 +240,10 @@ struct rig {
         p.n_heads = c.n_heads, p.n_kv_heads = c.n_kv_heads, p.head_dim = c.dim;
         p.scale = score_scale_of((float)(1 / sqrt(c.dim)), c.softcap);
         p.step = step.data, p.layer = 1;
-        p.tiles = plan.d_tiles.data, p.n_blocks = attn_plan_grid(&plan.shape, n_seqs);
-        p.n_cluster = c.n_cluster, p.merges = plan.d_merges.data;
-        p.max_merges = c.n_cluster > 1 ? 0 : plan.room.n_merges;
+        p.tiles = plan.d_tiles.data, p.n_blocks = attn_plan_grid(&plan.shape);
+        p.merges = plan.d_merges.data, p.plan_end = plan.d_end.data;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
+        p.n_arrived = n_arrived.data;
         p.attn_stats = {lse.data, c.scores ? scores.data : nullptr, (size_t)n_seqs * score_stride};
         std::vector<device_budget> wishes(n_seqs);
         for (uint32_t i = 0; i < n_seqs; i++) {
@@ -252,6 +253,33 @@ struct rig {
         budgets.upload(wishes);
         p.overlap = c.overlap;
         if (!g_portable) CHECK(attn_decode_map_pool(&p, f.n_pages));
+        partial_out.poison();
+        partial_lse.poison();
+        n_arrived.poison();
+        check_residency();
+    }
+
+    /* Blocks wait for each other, so all must be there. */
+    void check_residency() const {
+        struct attn_plan_shape resident = {};
+        CHECK(attn_decode_count_blocks(p, &resident));
+        if (p.n_blocks <= resident.n_blocks) return;
+        printf("FAIL %u blocks, of which %u are resident\n", p.n_blocks, resident.n_blocks);
+        exit(1);
+    }
+
+    /* Returns whether partial results are empty, as every launch leaves them. */
+    bool exchange_is_empty() const {
+        const auto is_empty = [](const device_array<float> &x) {
+            for (float value : x.download()) {
+                uint32_t bits;
+                memcpy(&bits, &value, sizeof(bits));
+                if (bits != 0xffffffff) return false;
+            }
+            return true;
+        };
+        return is_empty(partial_out) && is_empty(partial_lse) &&
+               n_arrived.download()[0] == 0xffffffff;
     }
 
     /* Each time the page tables lie elsewhere: a captured graph has to follow. */
@@ -272,8 +300,6 @@ struct rig {
     void prepare(const std::vector<uint32_t> &n_slots) {
         place_tables(n_slots);
         out.poison();
-        partial_out.poison();
-        partial_lse.poison();
         scores.poison();
         lse.poison();
     }
