@@ -168,7 +168,7 @@ void check_shapes() {
                 true});
 }
 
-/* Items of a few equal parts, and of so many that lanes have several; whole ones beside them. */
+/* Items of a few equal parts, and of so many that threads read several; whole ones beside them. */
 void check_parts(bool small) {
     for (uint32_t n_blocks : {9u, 16u, 24u, 40u, 64u, 72u, 104u, 128u})
         for (uint32_t dim : {64u, 80u, 128u, 256u})
@@ -279,6 +279,7 @@ int main(int argc, char **argv) {
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     printf("%s, %d multiprocessors, seed %u\n", device.name, device.multiProcessorCount, SEED);
+    g_most_blocks = (uint32_t)device.multiProcessorCount;
     bool small = false;
     for (int i = 1; i < argc; i++) {
         small |= strcmp(argv[i], "--small") == 0; /* for compute-sanitizer */

@@ -28,6 +28,8 @@ namespace {
 
 constexpr unsigned SEED = 20261121;
 bool g_portable; /* leave the copy engine out */
+/* Of a grid, so that all are resident: the device's multiprocessors. */
+uint32_t g_most_blocks = UINT32_MAX;
 
 /* Device memory that frees itself. */
 template <typename T> struct device_array {
@@ -44,7 +46,7 @@ template <typename T> struct device_array {
         CHECK(cudaMemcpy(to.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost));
         return to;
     }
-    /* What no arithmetic makes; also what partial results are when nobody has written them. */
+    /* Fills it with NaNs that no arithmetic makes, as memory for partial results is that has none. */
     void poison() { CHECK(cudaMemset(data, 0xff, n * sizeof(T))); }
 };
 

@@ -68,7 +68,7 @@ struct test_case {
     bool scores, overlap;
     float softcap = 0;
     struct attn_plan_shape shape() const {
-        return {.n_blocks = n_blocks,
+        return {.n_blocks = std::min(n_blocks, g_most_blocks),
                 .n_few = 0,
                 .n_kv_heads = n_kv_heads,
                 .split_slots = split_slots,
@@ -259,7 +259,7 @@ struct rig {
         check_residency();
     }
 
-    /* Blocks wait for each other, so all must be there. */
+    /* Blocks wait for each other, so all must be resident. */
     void check_residency() const {
         struct attn_plan_shape resident = {};
         CHECK(attn_decode_count_blocks(p, &resident));
