@@ -132,7 +132,7 @@ static int reserve_exchange(struct cuda_backend *cuda, const struct attention *a
         device_reserve(cuda, &cuda->exchange, &cuda->exchange_bytes, n_floats * sizeof(float), err);
     if (rc || cuda->exchange_bytes == before) return rc;
     return cuda_check(
-        cuda, cudaMemsetAsync(cuda->exchange, ATTN_EMPTY, cuda->exchange_bytes, cuda->stream),
+        cuda, cudaMemsetAsync(cuda->exchange, MISSING_BYTE, cuda->exchange_bytes, cuda->stream),
         "emptying partial results", err);
 }
 
@@ -181,6 +181,15 @@ void attention_close(struct cuda_backend *cuda) {
 static size_t plan_bytes(const struct attention *a) {
     return a->room.n_tiles * sizeof(struct attn_tile) +
            a->room.n_merges * sizeof(struct attn_merge) + sizeof(struct attn_plan_end);
+}
+
+/* Returns where the parts of a plan lie, which begins at `at`, on the host or the device. */
+static struct attn_plan plan_at(const struct attention *a, const char *at) {
+    struct attn_plan plan = {};
+    plan.tiles = reinterpret_cast<struct attn_tile *>(const_cast<char *>(at));
+    plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
+    plan.end = reinterpret_cast<struct attn_plan_end *>(plan.merges + a->room.n_merges);
+    return plan;
 }
 
 /* Returns the first layer with the same window. */
@@ -337,10 +346,7 @@ static void plan_decode(struct attention *a, const struct step *step,
     a->rotates = rotates_keys(step);
     for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
         if (!has_plan(a, step, i)) continue;
-        struct attn_plan plan = {};
-        plan.tiles = reinterpret_cast<struct attn_tile *>(plans + i * plan_bytes(a));
-        plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
-        plan.end = reinterpret_cast<struct attn_plan_end *>(plan.merges + a->room.n_merges);
+        struct attn_plan plan = plan_at(a, plans + i * plan_bytes(a));
         plan.loads = a->loads;
         const struct attn_plan_batch batch = plan_batch(step, arrays, i);
         attn_plan_build(&plan, &a->shape, &batch);
@@ -520,8 +526,9 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
         return attend_simply(cuda, args, true, n_rows, {cuda->stream, cuda->overlap && !awaited, 0},
                              err);
     struct attn_decode_params p = a->decode;
-    const char *plan = reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
-                       plan_of(a, cuda->host_step, args->layer) * plan_bytes(a);
+    const struct attn_plan plan =
+        plan_at(a, reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
+                       plan_of(a, cuda->host_step, args->layer) * plan_bytes(a));
     p.q = args->q;
     p.q_stride = args->q_stride;
     p.out = args->out;
@@ -529,9 +536,9 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.step = cuda->device_step;
     p.layer = args->layer;
     p.window = window_of(cuda, args);
-    p.tiles = reinterpret_cast<const struct attn_tile *>(plan);
-    p.merges = reinterpret_cast<const struct attn_merge *>(p.tiles + a->room.n_tiles);
-    p.plan_end = reinterpret_cast<const struct attn_plan_end *>(p.merges + a->room.n_merges);
+    p.tiles = plan.tiles;
+    p.merges = plan.merges;
+    p.plan_end = plan.end;
     p.few = a->shape.few;
     p.n_blocks = attn_plan_grid(&a->shape);
     const size_t n_partial_rows = (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads);

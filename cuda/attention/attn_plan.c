@@ -8,10 +8,10 @@
 enum {
     /* A shorter tile costs more in partials and merging than it saves in reading. */
     MIN_TILE_UNITS = 8,
-    /* Merging takes 1 to 2 us. A block of an H200 reads so many units of 128 columns meanwhile, while all
+    /* Merging takes 1 to 2 us.  A block of an H200 reads so many units of 128 columns meanwhile, while all
      * blocks read. */
     MERGE_COST_UNITS = 8,
-    /* What the end of one tile more takes. */
+    /* The end of one more tile takes as long as so many units. */
     TILE_COST_UNITS = 4,
     /* Few blocks may have so many units more than all would: meanwhile others read weights. */
     FEW_SAVES_UNITS = 16,
@@ -295,9 +295,10 @@ static uint64_t even_units(const struct attn_plan_shape *shape,
 
 bool attn_plan_suits_few(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch) {
     if (shape->split_slots > 0) return false;
-    const uint32_t of_few = longest_part(shape, batch, shape->n_few),
-                   of_all = longest_part(shape, batch, shape->n_blocks);
-    return of_few > 0 && of_few <= min_u64(of_all, even_units(shape, batch)) + FEW_SAVES_UNITS;
+    const uint32_t of_few = longest_part(shape, batch, shape->n_few);
+    if (of_few == 0) return false;
+    const uint64_t of_all = longest_part(shape, batch, shape->n_blocks);
+    return of_few <= min_u64(of_all, even_units(shape, batch)) + FEW_SAVES_UNITS;
 }
 
 uint32_t attn_plan_grid(const struct attn_plan_shape *shape) {
@@ -347,7 +348,8 @@ static int32_t readers_of_merges(const struct attn_plan *plan,
 static void end_plan(struct attn_plan *plan, const struct attn_plan_shape *shape) {
     int32_t n_busy = 0;
     while (n_busy < (int32_t)shape->n_blocks && plan->tiles[n_busy].end > 0) n_busy++;
-    for (uint32_t i = 0; i < plan->n_tiles; i++) plan->tiles[i].n_merges = (int32_t)plan->n_merges;
+    for (uint32_t i = 0; plan->n_merges > 0 && i < plan->n_tiles; i++)
+        plan->tiles[i].n_merges = (int32_t)plan->n_merges;
     *plan->end =
         (struct attn_plan_end){.n_blocks = n_busy, .n_readers = readers_of_merges(plan, shape)};
 }

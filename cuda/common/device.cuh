@@ -50,13 +50,21 @@ static __device__ __forceinline__ uint32_t load_volatile(const uint32_t *from) {
 }
 
 /* Stores what another block waits for. */
-static __device__ __forceinline__ void store_volatile(uint4 *to, uint4 x) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y),
-                 "r"(x.z), "r"(x.w)
+static __device__ __forceinline__ void store_volatile(void *to, float4 x) {
+    asm volatile("st.volatile.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x), "f"(x.y),
+                 "f"(x.z), "f"(x.w)
                  : "memory");
 }
-static __device__ __forceinline__ void store_volatile(uint32_t *to, uint32_t x) {
-    asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+static __device__ __forceinline__ void store_volatile(void *to, float x) {
+    asm volatile("st.volatile.global.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+}
+
+/* Bits of a word that another block is to write, and has not written yet: a NaN that arithmetic does not
+ * make.  (Its own is 0x7fffffff, whatever the operands.) */
+static constexpr uint32_t MISSING = MISSING_BYTE * 0x01010101u;
+
+static __device__ __forceinline__ bool have_come(uint4 words) {
+    return words.x != MISSING && words.y != MISSING && words.z != MISSING && words.w != MISSING;
 }
 
 /* Fetches the line of an address to the first-level cache. */

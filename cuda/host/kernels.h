@@ -34,6 +34,9 @@ struct launch {
     uint32_t n_multiprocessors; /* of the device; only launch_stream() asks */
 };
 
+/* The bytes of words that one block is to write and another one waits for, as long as they are missing. */
+enum { MISSING_BYTE = 0xff };
+
 /* Pages to be copied, as a kernel's parameter: 4 KB are the most that any device takes. */
 enum { MOST_PAGE_COPIES = 500 };
 struct page_copies {
@@ -302,10 +305,10 @@ struct skinny_params {
 };
 
 /* The part of the device that launch_wide() uses. */
-enum { WIDE_SHARE_BYTES = 256 * 112 * 4, WIDE_SHARES_EMPTY = 0xff };
+enum { WIDE_SHARE_BYTES = 256 * 112 * 4 };
 struct wide_room {
     uint32_t n_clusters; /* that run at the same time; 0: it does not run here */
-    /* WIDE_SHARE_BYTES for each multiprocessor, all WIDE_SHARES_EMPTY between kernels */
+    /* WIDE_SHARE_BYTES for each multiprocessor, all MISSING_BYTE between kernels */
     void *shares;
     bool fast_memory; /* as an H200 has it; see linear_wide.cu */
 };

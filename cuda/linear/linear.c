@@ -53,8 +53,7 @@ static int wide_open(struct cuda_backend *cuda, struct error *err) {
     if (rc || cuda->wide.n_clusters == 0) return rc;
     rc = device_alloc(cuda, bytes, &cuda->wide.shares, err);
     if (rc) return rc;
-    return cuda_check(cuda,
-                      cudaMemsetAsync(cuda->wide.shares, WIDE_SHARES_EMPTY, bytes, cuda->stream),
+    return cuda_check(cuda, cudaMemsetAsync(cuda->wide.shares, MISSING_BYTE, bytes, cuda->stream),
                       "clearing memory", err);
 }
 

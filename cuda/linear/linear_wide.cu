@@ -209,19 +209,10 @@ static __device__ __forceinline__ void multiply(const struct wide_item &item, Pl
     release_stage(plan, last);
 }
 
-/* Four sums on their way from one thread to another: a word has come when it is not MISSING, which
- * are bits that no addition returns.  (Its NaN is 0x7fffffff.) */
-static const uint32_t MISSING = WIDE_SHARES_EMPTY * 0x01010101u;
-
+/* Sends four sums to a thread of another block; an addition returns no MISSING word. */
 static __device__ __forceinline__ void send_four(uint4 *to, const float *sums) {
-    asm volatile("st.volatile.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to),
-                 "f"(__fadd_rn(sums[0], 0.0f)), "f"(__fadd_rn(sums[1], 0.0f)),
-                 "f"(__fadd_rn(sums[2], 0.0f)), "f"(__fadd_rn(sums[3], 0.0f))
-                 : "memory");
-}
-
-static __device__ __forceinline__ bool have_come(uint4 four) {
-    return four.x != MISSING && four.y != MISSING && four.z != MISSING && four.w != MISSING;
+    store_volatile(to, make_float4(__fadd_rn(sums[0], 0.0f), __fadd_rn(sums[1], 0.0f),
+                                   __fadd_rn(sums[2], 0.0f), __fadd_rn(sums[3], 0.0f)));
 }
 
 /* The groups of 8 columns of a tile, [begin, end) of n, whose results a block writes; of a gated tile,

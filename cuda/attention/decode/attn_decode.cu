@@ -121,7 +121,7 @@ template <typename T, int D, bool ROTATES = true, int SLOT_TILES = sizeof(T) == 
 using bulk_shape = decode_shape<T, D, 1, D == 256 || SLOT_TILES == 2 ? 4 : 8,
                                 bulk_stages(D, sizeof(T) == 1), true, ROTATES, SLOT_TILES>;
 
-/* Of few blocks a warp has a unit or two, so what counts is how long one takes: with 8 bits, too, units
+/* If few blocks read, a warp has a unit or two, so what counts is how long one takes: with 8 bits, too, units
  * are of 16 slots (one sequence of 1K, 32 / 8 heads of 128, an H200: 4.8 us, with 32 slots 5.1). */
 template <typename T, int D, bool ROTATES> using few_shape = bulk_shape<T, D, ROTATES, 1>;
 

@@ -16,8 +16,6 @@
 
 /* The query heads that share a KV head are the columns of one tile. */
 enum { ATTN_DECODE_MAX_GROUP = 16 };
-/* The bytes of memory for partial results that holds none. */
-enum { ATTN_EMPTY = 0xff };
 /* For 8-bit keys that are stored before RoPE, n_freqs is a multiple of this. */
 enum { ATTN_DECODE_ROTATED = 16 };
 
@@ -50,7 +48,7 @@ struct attn_decode_params {
     bool few;                      /* as in the plan's shape */
     const struct attn_merge *merges;
     const struct attn_plan_end *plan_end;
-    /* All bytes are ATTN_EMPTY before a launch, and after it. */
+    /* All bytes are MISSING_BYTE before a launch, and after it. */
     float *partial_out;  /* [n_partials of the attn_plan_budget][group][head_dim] */
     float *partial_lse;  /* the same [n_partials][group][head_dim / 4], base 2 */
     uint32_t *n_arrived; /* the same */

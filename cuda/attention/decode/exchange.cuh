@@ -5,8 +5,8 @@
  *   block           | tile | leaves | waits, merges a share |    the last merge all items
  *
  * A partial is a row of vectors, 4 outputs of a head each, with the log-sum-exp beside every one.  It
- * passes through L2.  There is no flag: memory without a vector holds EMPTY, and the one thread that
- * reads a vector waits for its words to become something else, and makes them EMPTY again.  So the way
+ * passes through L2.  There is no flag: memory without a vector holds MISSING, and the one thread that
+ * reads a vector waits for its words to become something else, and makes them MISSING again.  So the way
  * is one write and one read, without a fence.  No block waits before it has left its own partials, and
  * all are resident at once (attn_plan.h), so each wait ends.
  *
@@ -22,9 +22,6 @@
 #include "cuda/attention/decode/ring.cuh"
 #include "cuda/common/float4.cuh"
 
-/* A NaN that arithmetic does not make: its results are 0x7fffffff, whatever their operands. */
-static constexpr uint32_t EMPTY = 0x01010101u * ATTN_EMPTY;
-
 static __device__ __forceinline__ void store_bf16(__nv_bfloat16 *to, float4 x) {
     *reinterpret_cast<uint2 *>(to) =
         make_uint2(pack<__nv_bfloat16>(x.x, x.y), pack<__nv_bfloat16>(x.z, x.w));
@@ -34,18 +31,14 @@ static __device__ __forceinline__ void store_bf16(__nv_bfloat16 *to, float4 x) {
 struct part {
     uint4 out;
     uint32_t lse;
-    __device__ __forceinline__ bool is_empty() const {
-        return out.x == EMPTY || out.y == EMPTY || out.z == EMPTY || out.w == EMPTY || lse == EMPTY;
-    }
+    __device__ __forceinline__ bool is_missing() const { return !have_come(out) || lse == MISSING; }
 };
 
 /* Passes vector `at` of all partials on. */
 static __device__ __forceinline__ void leave_part(const attn_decode_params &p, size_t at,
                                                   float4 out, float lse) {
-    store_volatile(reinterpret_cast<uint4 *>(p.partial_out) + at,
-                   make_uint4(__float_as_uint(out.x), __float_as_uint(out.y),
-                              __float_as_uint(out.z), __float_as_uint(out.w)));
-    store_volatile(reinterpret_cast<uint32_t *>(p.partial_lse) + at, __float_as_uint(lse));
+    store_volatile(reinterpret_cast<float4 *>(p.partial_out) + at, out);
+    store_volatile(p.partial_lse + at, lse);
 }
 
 static __device__ __forceinline__ part look_at_part(const attn_decode_params &p, size_t at) {
@@ -54,8 +47,8 @@ static __device__ __forceinline__ part look_at_part(const attn_decode_params &p,
 }
 
 static __device__ __forceinline__ void clear_part(const attn_decode_params &p, size_t at) {
-    reinterpret_cast<uint4 *>(p.partial_out)[at] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
-    reinterpret_cast<uint32_t *>(p.partial_lse)[at] = EMPTY;
+    reinterpret_cast<uint4 *>(p.partial_out)[at] = make_uint4(MISSING, MISSING, MISSING, MISSING);
+    reinterpret_cast<uint32_t *>(p.partial_lse)[at] = MISSING;
 }
 
 /* A sum of partial results: outputs and weights, relative to 2^max. */
@@ -85,12 +78,12 @@ static __device__ __forceinline__ merged gather_parts(const attn_decode_params &
         float top = sum.max;
 #pragma unroll
         for (int b = 0; b < PARTS_AT_ONCE; b++)
-            x[b] = {{}, i + b * n_readers < n ? EMPTY : __float_as_uint(-INFINITY)};
-        for (bool waits = true; waits;) { /* each time for all that were still empty */
+            x[b] = {{}, i + b * n_readers < n ? MISSING : __float_as_uint(-INFINITY)};
+        for (bool waits = true; waits;) { /* each time for all that are still missing */
             waits = false;
 #pragma unroll
             for (int b = 0; b < PARTS_AT_ONCE; b++) {
-                if (!x[b].is_empty()) continue;
+                if (!x[b].is_missing()) continue;
                 x[b] = look_at_part(p, first + (size_t)(i + b * n_readers) * n_vectors);
                 waits = true;
             }
@@ -133,7 +126,7 @@ static __device__ __forceinline__ void add_readers(merged *sum, const merged *su
     }
 }
 
-/* What a block learns when it arrives at the end of its last tile. */
+/* The number of a block that arrives at the end of its last tile, and the plan's end. */
 struct arrival {
     attn_plan_end plan;
     uint32_t number; /* thread 0: of the blocks that arrived before */
@@ -145,7 +138,8 @@ static __device__ __forceinline__ arrival arrive(const attn_decode_params &p, co
                                                  int lane) {
     arrival a = {};
     if (last.n_merges == 0) return a;
-    if (threadIdx.x == 0) a.number = atomicAdd(p.n_arrived, 1u) + 1u; /* from EMPTY, which is -1 */
+    if (threadIdx.x == 0)
+        a.number = atomicAdd(p.n_arrived, 1u) + 1u; /* from MISSING, which is -1 */
     a.plan = {__ldg(&p.plan_end->n_blocks), __ldg(&p.plan_end->n_readers)};
     const int merge = lane * (int)(128 / sizeof(attn_merge)); /* one of each line */
     if (merge < last.n_merges) prefetch_l1(p.merges + merge);
@@ -165,7 +159,7 @@ static __device__ __forceinline__ void merge_items(const attn_decode_params &p, 
     merged *const sums = reinterpret_cast<merged *>(memory) + threadIdx.x;
     if (threadIdx.x == 0) {
         *number = a.number;
-        if ((int)a.number == a.plan.n_blocks - 1) *p.n_arrived = EMPTY; /* for the next launch */
+        if ((int)a.number == a.plan.n_blocks - 1) *p.n_arrived = MISSING; /* for the next launch */
     }
     __syncthreads();
     const int merger = (int)*number - (a.plan.n_blocks - n_mergers);

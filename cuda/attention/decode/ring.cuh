@@ -13,7 +13,7 @@
  * Units of 8 bits that the copy engine copies are 32 slots: as many bytes as 16 slots of 16 bits,
  * and two independent rows of products for a warp to compute at the same time.  They begin at
  * multiples of 32 slots.  A tile may begin in the middle of one, whose first slots are then hidden.
- * Few blocks have more warps, and a unit is 16 slots.
+ * Where few blocks read (attn_plan.h) they have more warps, and a unit is 16 slots.
  *
  * Thread: device code, by whole warps.  Memory: a ring in shared memory a warp. */
 #ifndef CUDA_ATTENTION_DECODE_RING_CUH

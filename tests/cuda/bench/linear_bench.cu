@@ -232,7 +232,7 @@ int main() {
     check(cudaMalloc(&arena.normed, n_x * sizeof(bf16)), "memory");
     check(cudaMalloc(&arena.y, n_y * sizeof(float)), "memory");
     check(cudaMalloc(&arena.room.shares, share_bytes), "memory");
-    check(cudaMemsetAsync(arena.room.shares, WIDE_SHARES_EMPTY, share_bytes, stream), "memory");
+    check(cudaMemsetAsync(arena.room.shares, MISSING_BYTE, share_bytes, stream), "memory");
     fill_kernel<<<1024, 256, 0, stream>>>(arena.weights, arena.n_weights, 0.02f);
     fill_kernel<<<64, 256, 0, stream>>>(arena.x, n_x, 1.0f);
     fill_kernel<<<64, 256, 0, stream>>>(arena.norm_weight, 4096, 1.0f);

@@ -28,7 +28,7 @@ namespace {
 
 constexpr unsigned SEED = 20261121;
 bool g_portable; /* leave the copy engine out */
-/* Of a grid, so that all are resident: the device's multiprocessors. */
+/* Blocks that a grid may have, so that all are resident: the device's multiprocessors. */
 uint32_t g_most_blocks = UINT32_MAX;
 
 /* Device memory that frees itself. */
