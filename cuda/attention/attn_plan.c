@@ -8,6 +8,8 @@
 enum {
     /* A shorter tile costs more in partials and merging than it saves in reading. */
     MIN_TILE_UNITS = 8,
+    /* The warps of a block take so many units in turn, so 62 take as long as 64. */
+    TURN_UNITS = 8,
     /* Merging takes 1 to 2 us.  A block of an H200 reads so many units of 128 columns meanwhile, while all
      * blocks read. */
     MERGE_COST_UNITS = 8,
@@ -262,6 +264,14 @@ static uint32_t longest_part(const struct attn_plan_shape *shape,
     return high;
 }
 
+/* Returns all units of the longest part's turns if that is `most` at most and leaves enough blocks; else
+ * those it has. */
+static uint32_t fill_turns(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
+                           uint32_t longest, uint64_t most) {
+    const uint32_t all = (uint32_t)div_up(longest, TURN_UNITS) * TURN_UNITS;
+    return all <= most && count_parts(shape, batch, all) >= enough_blocks(shape) ? all : longest;
+}
+
 /* Returns the slot at which part i of an item begins. */
 static uint32_t part_slot(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
                           uint32_t seq, uint32_t i, uint32_t n_parts) {
@@ -327,7 +337,7 @@ static void cut_as_asked(struct attn_plan *plan, const struct attn_plan_shape *s
     if (keep_whole(plan, shape, batch, (in_parts ? part : even) + MERGE_COST_UNITS)) return;
     begin_plan(plan, shape);
     if (in_parts) {
-        cut_into_parts(plan, shape, batch, part);
+        cut_into_parts(plan, shape, batch, fill_turns(shape, batch, part, even));
         return;
     }
     c.n_blocks = (uint32_t)min_u64(c.n_blocks, div_up(c.n_units, MIN_TILE_UNITS));

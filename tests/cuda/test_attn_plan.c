@@ -314,9 +314,23 @@ static void equal_items_that_fit_are_not_cut(void **state) {
 
 static void one_long_sequence_goes_to_all_blocks(void **state) {
     (void)state;
-    const struct equal_plan cut = plan_equal(2, 1, 65536);
+    const struct equal_plan cut = plan_equal(2, 1, 67584);
     assert_int_equal(cut.n_merges, 2);
-    assert_int_equal(cut.largest, 63); /* 8192 units / 132 */
+    assert_int_equal(cut.n_busy, 132);
+    assert_int_equal(cut.largest, 64); /* 8448 units / 132 */
+}
+
+/* Warps take units in turns of 8: a block with 62 units has as many turns as one with 64. */
+static void parts_fill_the_turns_of_warps(void **state) {
+    (void)state;
+    const struct equal_plan one = plan_equal(2, 1, 65536), two = plan_equal(2, 2, 32768),
+                            most = plan_equal(2, 1, 61440); /* 59 units of 132, 60 of 128 */
+    assert_int_equal(one.largest, 64);                      /* 8192 units / 132 are 62.1 */
+    assert_int_equal(one.n_busy, 128);
+    assert_int_equal(two.largest, 64);
+    assert_int_equal(two.n_busy, 128);
+    assert_int_equal(most.largest, 59); /* with 64 there are 120 blocks, too few */
+    assert_int_equal(most.n_busy, 132);
 }
 
 static void an_empty_batch_has_no_work(void **state) {
@@ -476,6 +490,7 @@ int main(void) {
         cmocka_unit_test(a_long_item_among_short_ones_is_cut),
         cmocka_unit_test(equal_items_that_fit_are_not_cut),
         cmocka_unit_test(one_long_sequence_goes_to_all_blocks),
+        cmocka_unit_test(parts_fill_the_turns_of_warps),
         cmocka_unit_test(an_empty_batch_has_no_work),
         cmocka_unit_test(few_items_are_cut_into_parts),
         cmocka_unit_test(parts_that_leave_blocks_idle_are_not_made),

@@ -10,10 +10,10 @@
  * is one write and one read, without a fence.  No block waits before it has left its own partials, and
  * all are resident at once (attn_plan.h), so each wait ends.
  *
- * It takes an H100 0.8 to 1.2 us, with 66 parts of an item 2.2.  If all blocks merge it takes 1.7 to
- * 4.6, because none ends before the slowest.  A kernel that merges takes as long in a loop, but in a
- * step the next product begins 2 us later.  Clusters take 2 us, and there is only room for as many as
- * left a quarter of the multiprocessors idle (docs/benchmarks/gpu.md, "Partial results through L2").
+ * It takes an H100 0.8 to 1.2 us, an H200 1.1 to 1.5.  If all blocks merge it takes 1.7 to 4.6 us,
+ * because none ends before the slowest.  A kernel that merges takes 1.5 to 2, and in a step the next
+ * product begins 2 us later.  Clusters take 2 us, and there is only room for as many as left a quarter
+ * of the multiprocessors idle (docs/benchmarks/gpu.md, "Partial results through L2").
  *
  * Thread: device code, by whole blocks.  Memory: what attn_decode_params.partial_out says. */
 #ifndef CUDA_ATTENTION_DECODE_EXCHANGE_CUH
@@ -109,20 +109,22 @@ static __device__ __forceinline__ merged gather_parts(const attn_decode_params &
     return sum;
 }
 
-/* Adds what the other readers of a vector have; sums: of the first reader, the next is `pitch` further
- * on. */
-static __device__ __forceinline__ void add_readers(merged *sum, const merged *sums, int n_readers,
-                                                   int pitch) {
-    float top = sum->max;
+/* Adds up what the readers of a vector have, by halves: `sum` of the first becomes all of it.  sums: the
+ * thread's own, with that of the next reader n_at_once further on. */
+static __device__ __forceinline__ void add_readers(merged *sum, merged *sums, int reader,
+                                                   int n_readers, int n_at_once) {
+    *sums = *sum;
 #pragma unroll 1
-    for (int i = 1; i < n_readers; i++) top = fmaxf(top, sums[i * pitch].max);
-    sum->raise(top);
-#pragma unroll 2
-    for (int i = 1; i < n_readers; i++) {
-        merged other = sums[i * pitch];
+    for (int half = n_readers / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (reader >= half) continue;
+        merged other = sums[half * n_at_once];
+        const float top = fmaxf(sum->max, other.max);
+        sum->raise(top);
         other.raise(top);
         add_scaled(&sum->out, other.out, 1.0f);
         sum->weights += other.weights;
+        *sums = *sum;
     }
 }
 
@@ -174,10 +176,8 @@ static __device__ __forceinline__ void merge_items(const attn_decode_params &p, 
             sum = gather_parts(p, (size_t)merge.first_partial * n_vectors + i, reader,
                                merge.n_partials, n_readers, n_vectors);
         }
-        *sums = sum;
-        __syncthreads();
+        add_readers(&sum, sums, reader, n_readers, n_at_once);
         if (vector < n_all && reader == 0) {
-            add_readers(&sum, sums, n_readers, n_at_once);
             const int head = i / (S::D / 4), d = i % (S::D / 4) * 4;
             const size_t row = (size_t)merge.seq * p.n_heads + merge.kv_head * group + head;
             if (p.attn_stats.lse && d == 0) p.attn_stats.lse[row] = sum.max + log2f(sum.weights);
