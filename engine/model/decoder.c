@@ -15,8 +15,9 @@
  *   long_qkv act [max_long_rows, as qkv]    which outlive the step
  *
  * After the last layer's attention only the rows that need logits are computed further.  They are
- * gathered into `last`, max_logit_rows at a time, so that a long prompt's log-probabilities fit.  A
- * step in which every sequence decodes needs all of its rows.  It is the same operations every
+ * gathered into `last`, max_logit_rows at a time, so that a long prompt's log-probabilities fit.  If
+ * no row of a prompt needs any, as in a chunk that is not the last, that attention is left out, too.
+ * A step in which every sequence decodes needs all of its rows.  It is the same operations every
  * time, and the backend may capture them in a CUDA graph (run_graph).  Budgets and selections add
  * operations, so such steps have graphs of their own. */
 #include "engine/model/decoder.h"
@@ -82,9 +83,10 @@ struct decoder {
     struct step step; /* with the model's windows */
     unsigned extras;
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
-    bool has_logits;               /* of the newest step: its rows left their logits, in order */
-    bool owes_evictions;           /* of the newest step: the oldest tokens are still there */
-    uint32_t n_sampled;            /* sample rows of the newest step: STEP_SAMPLED may name these */
+    bool last_attends;   /* in the last layer prompts attend: something reads the results */
+    bool has_logits;     /* of the newest step: its rows left their logits, in order */
+    bool owes_evictions; /* of the newest step: the oldest tokens are still there */
+    uint32_t n_sampled;  /* sample rows of the newest step: STEP_SAMPLED may name these */
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -426,6 +428,12 @@ static int run_attn_decode(struct decoder *d, struct attn_args attn, struct erro
     return rc || !attn.selects ? rc : run_select(d, &attn, index, err);
 }
 
+/* Runs attention of the prompts, unless nothing reads it. */
+static int run_attn_prefill(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    const bool is_last = attn->layer + 1 == d->model->config.n_layers;
+    return is_last && !d->last_attends ? 0 : d->be->ops->attn_prefill(d->be, attn, err);
+}
+
 /* Evicts the oldest tokens of layers whose attention has been computed. */
 static int run_oldest(struct decoder *d, uint32_t first_layer, uint32_t n_layers,
                       struct error *err) {
@@ -443,7 +451,7 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
                        err);
     if (rc) return rc;
     if ((rc = run_attn_decode(d, attn, err))) return rc;
-    if ((rc = d->be->ops->attn_prefill(d->be, &attn, err))) return rc;
+    if ((rc = run_attn_prefill(d, &attn, err))) return rc;
     if ((rc = run_observe(d, &attn, err))) return rc;
     if ((rc = run_choose(d, &attn, err))) return rc;
     if (!(d->extras & STEP_EVICTS_LOWEST)) return 0;
@@ -706,9 +714,20 @@ static const struct step_seq *sparse_of(const struct step *step) {
     return NULL;
 }
 
+/* Says whether something reads what prompts attend to in the last layer: logits, or a choice of tokens,
+ * for which attention keeps scores. */
+static bool needs_last_attention(const struct decoder *d, const struct step *step,
+                                 const struct sample_row *samples, uint32_t n_samples) {
+    if (d->sparse || d->extras & (STEP_EVICTS_LOWEST | STEP_OBSERVES)) return true;
+    for (uint32_t i = 0; i < n_samples; i++)
+        if (samples[i].logit_row >= step->n_decode) return true; /* the rows behind are prompts' */
+    return false;
+}
+
 /* Runs the step as far as it does not depend on how its rows are sampled. */
 static int run_rows(struct decoder *d, const struct step *step, const struct sample_row *samples,
                     uint32_t n_samples, struct error *err) {
+    d->last_attends = needs_last_attention(d, step, samples, n_samples);
     d->has_logits = is_plain_decode(d, step, samples, n_samples);
     d->owes_evictions = !d->has_logits;
     return d->has_logits ? run_plain_decode(d, n_samples, err) : run_layers(d, step->n_rows, err);

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/pages.h"
@@ -164,6 +165,61 @@ static void check_chunks(struct fixture *f) {
             runner_seq_fini(&f->runner, &seq);
         }
     }
+    free(logits);
+}
+
+/* How often prompts attended in the last layer, and in the one before it. */
+static struct {
+    const struct backend_ops *real;
+    struct backend_ops ops;
+    uint32_t last_layer, n_last, n_before;
+} counted;
+
+static int counted_attn_prefill(struct backend *be, const struct attn_args *args,
+                                struct error *err) {
+    counted.n_last += args->layer == counted.last_layer;
+    counted.n_before += args->layer + 1 == counted.last_layer;
+    return counted.real->attn_prefill(be, args, err);
+}
+
+static void begin_counting(struct runner *r) {
+    memset(&counted, 0, sizeof(counted));
+    counted.real = r->be->ops;
+    counted.ops = *r->be->ops;
+    counted.ops.attn_prefill = counted_attn_prefill;
+    counted.last_layer = r->model->config.n_layers - 1;
+    r->be->ops = &counted.ops;
+}
+
+/* Nothing reads what a prompt's first chunks attend to in the last layer, even beside a sequence that
+ * decodes.  What they leave in the pages is the same. */
+static void check_unread_attention(struct fixture *f) {
+    const struct golden_prompt *p = &f->goldens.prompts[0];
+    const uint32_t chunk = p->n_tokens / 3;
+    const struct sample_row greedy = runner_greedy(0);
+    float *logits = new_logits(f, 1);
+    struct runner_seq seq, beside;
+    struct sample_result result;
+    runner_seq_init(&f->runner, &seq, p->n_tokens);
+    runner_seq_init(&f->runner, &beside, p->n_tokens);
+    runner_feed(&f->runner, &beside, p->tokens, p->n_tokens - 1, p->n_tokens, NULL);
+    begin_counting(&f->runner);
+    const struct runner_rows alone = {&seq, p->tokens, chunk},
+                             both[] = {{&beside, p->tokens + p->n_tokens - 1, 1},
+                                       {&seq, p->tokens + chunk, chunk}};
+    runner_step(&f->runner, &alone, 1, NULL, 0, NULL, NULL);
+    runner_step(&f->runner, both, 2, &greedy, 1, &result, logits);
+    expect_close(f, logits, p->logits + (size_t)(p->n_positions - 1) * f->n_vocab);
+    assert_int_equal(counted.n_before, 2);
+    assert_int_equal(counted.n_last, 0);
+    const uint32_t n_left = p->n_tokens - 2 * chunk;
+    runner_feed(&f->runner, &seq, p->tokens + 2 * chunk, n_left, n_left, logits);
+    expect_close(f, logits, p->logits + (size_t)(p->n_positions - 1) * f->n_vocab);
+    assert_int_equal(counted.n_before, 3);
+    assert_int_equal(counted.n_last, 1);
+    f->runner.be->ops = counted.real;
+    runner_seq_fini(&f->runner, &beside);
+    runner_seq_fini(&f->runner, &seq);
     free(logits);
 }
 
@@ -455,6 +511,11 @@ static void chunks_of_any_size_give_the_same(void **state) {
     with_every_model(check_chunks);
 }
 
+static void attention_that_nothing_reads_is_left_out(void **state) {
+    (void)state;
+    with_every_model(check_unread_attention);
+}
+
 static void batches_mix_prompts_and_decoding(void **state) {
     (void)state;
     with_every_model(check_mixed_batches);
@@ -482,6 +543,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_in_one_step_gives_the_golden_logits),
         cmocka_unit_test(a_token_may_be_named_before_it_is_known),
         cmocka_unit_test(chunks_of_any_size_give_the_same),
+        cmocka_unit_test(attention_that_nothing_reads_is_left_out),
         cmocka_unit_test(batches_mix_prompts_and_decoding),
         cmocka_unit_test(layer_by_layer_gives_the_same_bits),
         cmocka_unit_test(steps_outside_the_plan_are_refused),
