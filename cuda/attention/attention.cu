@@ -123,11 +123,16 @@ static int reserve_splits(struct cuda_backend *cuda, const struct attention *a, 
                           err);
 }
 
+/* Returns how many rows of partial results decode attention has: a query head's of one tile each. */
+static size_t partial_rows(const struct attention *a) {
+    return (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads);
+}
+
 /* Reserves memory for the partial results of decode attention, which are empty between launches. */
 static int reserve_exchange(struct cuda_backend *cuda, const struct attention *a,
                             struct error *err) {
-    const size_t before = cuda->exchange_bytes, group = a->n_heads / a->kv.n_kv_heads,
-                 n_floats = 1 + a->room.n_partials * group * (a->kv.head_dim + a->kv.head_dim / 4);
+    const size_t before = cuda->exchange_bytes,
+                 n_floats = 1 + partial_rows(a) * (a->kv.head_dim + a->kv.head_dim / 4);
     const int rc =
         device_reserve(cuda, &cuda->exchange, &cuda->exchange_bytes, n_floats * sizeof(float), err);
     if (rc || cuda->exchange_bytes == before) return rc;
@@ -541,10 +546,10 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.plan_end = plan.end;
     p.few = a->shape.few;
     p.n_blocks = attn_plan_grid(&a->shape);
-    const size_t n_partial_rows = (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads);
     p.partial_out = static_cast<float *>(cuda->exchange);
-    p.partial_lse = p.partial_out + n_partial_rows * a->kv.head_dim;
-    p.n_arrived = reinterpret_cast<uint32_t *>(p.partial_lse + n_partial_rows * a->kv.head_dim / 4);
+    p.partial_lse = p.partial_out + partial_rows(a) * a->kv.head_dim;
+    p.n_arrived =
+        reinterpret_cast<uint32_t *>(p.partial_lse + partial_rows(a) * a->kv.head_dim / 4);
     if (leaves_attn_stats(args)) p.attn_stats = cuda->attn_stats;
     p.selects = args->selects;
     p.awaited = awaited;

@@ -268,7 +268,7 @@ static uint32_t longest_part(const struct attn_plan_shape *shape,
  * those it has. */
 static uint32_t fill_turns(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
                            uint32_t longest, uint64_t most) {
-    const uint32_t all = (uint32_t)div_up(longest, TURN_UNITS) * TURN_UNITS;
+    const uint32_t all = (uint32_t)round_up(longest, TURN_UNITS);
     return all <= most && count_parts(shape, batch, all) >= enough_blocks(shape) ? all : longest;
 }
 

@@ -80,6 +80,12 @@ static void expect_close(const struct fixture *f, const float *got, const float 
                  largest);
 }
 
+/* The golden logits of a prompt's last token. */
+static const float *last_logits(const struct fixture *f, const struct golden_prompt *p) {
+    assert_int_equal(p->positions[p->n_positions - 1], p->n_tokens - 1);
+    return p->logits + (size_t)(p->n_positions - 1) * f->n_vocab;
+}
+
 static float *new_logits(const struct fixture *f, uint32_t n_rows) {
     float *logits = calloc((size_t)n_rows * f->n_vocab, sizeof(*logits));
     assert_non_null(logits);
@@ -159,8 +165,7 @@ static void check_chunks(struct fixture *f) {
             runner_seq_init(&f->runner, &seq, p->n_tokens + p->n_greedy);
             const uint32_t token =
                 runner_feed(&f->runner, &seq, p->tokens, p->n_tokens, chunks[c], logits);
-            assert_int_equal(p->positions[p->n_positions - 1], p->n_tokens - 1);
-            expect_close(f, logits, p->logits + (size_t)(p->n_positions - 1) * f->n_vocab);
+            expect_close(f, logits, last_logits(f, p));
             expect_greedy(f, &seq, p, token);
             runner_seq_fini(&f->runner, &seq);
         }
@@ -209,12 +214,12 @@ static void check_unread_attention(struct fixture *f) {
                                        {&seq, p->tokens + chunk, chunk}};
     runner_step(&f->runner, &alone, 1, NULL, 0, NULL, NULL);
     runner_step(&f->runner, both, 2, &greedy, 1, &result, logits);
-    expect_close(f, logits, p->logits + (size_t)(p->n_positions - 1) * f->n_vocab);
+    expect_close(f, logits, last_logits(f, p));
     assert_int_equal(counted.n_before, 2);
     assert_int_equal(counted.n_last, 0);
     const uint32_t n_left = p->n_tokens - 2 * chunk;
     runner_feed(&f->runner, &seq, p->tokens + 2 * chunk, n_left, n_left, logits);
-    expect_close(f, logits, p->logits + (size_t)(p->n_positions - 1) * f->n_vocab);
+    expect_close(f, logits, last_logits(f, p));
     assert_int_equal(counted.n_before, 3);
     assert_int_equal(counted.n_last, 1);
     f->runner.be->ops = counted.real;
@@ -245,7 +250,7 @@ static void job_advance(struct fixture *f, struct job *job, uint32_t n,
     const bool reading = job->n_read < p->n_tokens;
     if (reading) job->n_read += n;
     if (job->n_read < p->n_tokens) return;
-    if (reading) expect_close(f, logits, p->logits + (size_t)(p->n_positions - 1) * f->n_vocab);
+    if (reading) expect_close(f, logits, last_logits(f, p));
     job->token = result->token;
     if (job->token != p->greedy[job->n_greedy])
         fail_msg("%s on %s: batched greedy token %u is %u, not %u", f->name,
