@@ -8,7 +8,8 @@
  *   shapes that neither kernel has (tiny models, f32 pages): attn_simple
  *
  * attn_prefill reads 16-bit copies of pages that have 8 bits, and of keys that are rotated by their
- * ranks (kv/prompt_copies.c); the other kernels read the pages themselves.
+ * ranks (kv/prompt_copies.c); the other kernels read the pages themselves, and so do splits of few
+ * rows.
  *
  * The step's memory block holds, after its header:
  *
@@ -40,6 +41,10 @@
 static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte words");
 static_assert(sizeof(struct attn_merge) % 16 == 0 && sizeof(struct attn_plan_end) % 16 == 0,
               "one plan's tiles follow another plan");
+
+/* The most tiles of a prompt that read pages of 8 bits themselves; more are faster with copies (the table
+ * in prefill/codes.cuh). */
+enum { MOST_CODE_TILES = 4 };
 
 enum {
     ITEM_WORDS = sizeof(struct attn_prefill_item) / sizeof(int32_t),
@@ -441,11 +446,26 @@ static void plan_prefill(const struct cuda_backend *cuda, const struct step_arra
     if (max_splits(a) > 0) plan_splits(cuda, arrays);
 }
 
+/* Says whether all of the step's prompts have so few rows that these read pages of 8 bits themselves,
+ * and nothing else reads copies of them. */
+static bool splits_read_codes(const struct cuda_backend *cuda) {
+    const struct attention *a = cuda->attention;
+    const struct step *step = cuda->host_step;
+    if (a->split.n_items == 0 || !attn_split_reads_codes(a->kv)) return false;
+    const uint32_t most = MOST_CODE_TILES * attn_split_tile_rows(&a->split_shape);
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        if (seq->n_rows > most || seq->sparse || seq->budget) return false;
+    }
+    return true;
+}
+
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
     if (!cuda->attention) return;
     prompt_copies_plan(cuda, cuda->attention->kv.dtype);
     plan_decode(cuda->attention, cuda->host_step, arrays, plans);
     plan_prefill(cuda, arrays);
+    if (splits_read_codes(cuda)) cuda->prompt_copies.of = prompt_copies::COPY_NONE;
 }
 
 /* ---- the operations ---- */

@@ -224,6 +224,19 @@ static __device__ __forceinline__ uint32_t multiply_pair(uint32_t a, uint32_t b)
     return *reinterpret_cast<uint32_t *>(&product);
 }
 
+/* Returns the values of eight codes times a power of two, as bf16. */
+static __device__ __forceinline__ uint4 fp8_eight(uint2 codes, float factor) {
+    const uint32_t both = pack_bf16(factor, factor);
+    uint4 x;
+    uint32_t *words = &x.x;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 f = fp8_values((i < 2 ? codes.x : codes.y) >> i % 2 * 16);
+        words[i] = multiply_pair(pack_bf16(f.x, f.y), both);
+    }
+    return x;
+}
+
 static __device__ __forceinline__ float sum_squares(uint4 v) {
     float sum = 0.0f;
     for (uint32_t word : {v.x, v.y, v.z, v.w}) {

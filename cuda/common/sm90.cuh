@@ -181,6 +181,15 @@ static __device__ __forceinline__ void bulk_load(shared_at to, const void *from,
                  : "memory");
 }
 
+/* Starts the same copy without a policy. */
+static __device__ __forceinline__ void bulk_load(shared_at to, const void *from, uint32_t bytes,
+                                                 shared_at bar) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to.address),
+                 "l"(from), "r"(bytes), "r"(bar.address)
+                 : "memory");
+}
+
 /* Returns true in one lane of a warp, always the same.  The compiler knows that it is one, so it
  * hands a copy's operands over without a loop over lanes. */
 static __device__ __forceinline__ bool elect_lane() {

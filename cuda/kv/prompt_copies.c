@@ -2,7 +2,8 @@
  * kernels of prompts want them.
  *
  *   pool      copied                                      in the copy
- *   8 bits    all prompts                                 dequantised, and rotated as below
+ *   8 bits    all prompts, unless these have few rows,    dequantised, and rotated as below
+ *             which read the pages (attention/prefill/codes.cuh)
  *   16 bits   those whose keys are stored before RoPE     keys are rotated by their ranks
  *
  * Each row reads all keys, and each block of rows would convert them again; the copies are made

@@ -60,15 +60,7 @@ template <typename T> static __device__ __forceinline__ uint4 load_eight(const T
 
 template <typename T>
 static __device__ __forceinline__ uint4 load_eight(const uint8_t *from, float factor) {
-    const uint2 codes = *reinterpret_cast<const uint2 *>(from);
-    uint4 x;
-    uint32_t *words = &x.x;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 f = fp8_values((i < 2 ? codes.x : codes.y) >> i % 2 * 16);
-        words[i] = pack_bf16(f.x * factor, f.y * factor);
-    }
-    return x;
+    return fp8_eight(*reinterpret_cast<const uint2 *>(from), factor);
 }
 
 /* From: the elements of the pool, uint8_t for DTYPE_FP8.  T: those of the copies. */

@@ -44,10 +44,17 @@ cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
     return sm90 ? launch_attn_sparse_sm90(p, s, stream) : launch_attn_sparse_mma(p, s, stream);
 }
 
+bool attn_split_reads_codes(const struct kv_pool &kv) {
+    struct kv_pool pool = kv;
+    pool.dtype = DTYPE_BF16;
+    return kv.dtype == DTYPE_FP8 && has_sm90(pool);
+}
+
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
                               struct launch launch) {
-    const cudaError_t status = wants_sm90(p) ? launch_attn_split_sm90(p, s, launch.stream)
-                                             : launch_attn_split_mma(p, s, launch.stream);
+    const bool sm90 = wants_sm90(p) || attn_split_reads_codes(p.kv);
+    const cudaError_t status = sm90 ? launch_attn_split_sm90(p, s, launch.stream)
+                                    : launch_attn_split_mma(p, s, launch.stream);
     return status == cudaSuccess ? launch_attn_split_merge(p, s, launch) : status;
 }
 

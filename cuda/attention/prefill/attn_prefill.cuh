@@ -13,7 +13,7 @@
  *
  * Prompts with few rows to compute after many keys may go to a second list, whose blocks share the
  * keys of a tile.  It has a kernel of both kinds, and a merge follows (split.h, mma.cu,
- * split_sm90.cu, split_merge.cu).
+ * split_sm90.cu, split_merge.cu).  That of sm_90a takes pages of 8 bits, too (codes.cuh).
  *
  * In the first list, a row's bits depend on its own queries, keys and slot numbers only: not on the
  * batch, nor on how a prompt was cut into steps.  In the second they depend on how keys are cut.
@@ -45,7 +45,8 @@ struct attn_prefill_params {
     const void *q;   /* bf16, row i at q + i * q_stride: [n_heads, head_dim]; 16-byte aligned */
     size_t q_stride; /* multiple of 8 */
     void *out; /* bf16 [n_total_rows, n_heads * head_dim]; only rows of listed items are written */
-    struct kv_pool kv;         /* page = [K, V][kv_head][slot][head_dim], bf16 or f16 */
+    struct kv_pool kv;         /* page = [K, V][kv_head][slot][head_dim], bf16 or f16; for
+                                * launch_attn_split() also what attn_split_reads_codes() names */
     const int32_t *page_table; /* [table_at[seq] + slot / PAGE_TOKENS] */
     const int32_t *table_at, *first_row, *n_rows, *n_slots; /* [n_seqs] */
     const struct attn_prefill_item *items;                  /* [n_items] */
@@ -92,6 +93,9 @@ cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_
  * must be stored after RoPE. */
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
                               struct launch launch);
+
+/* Says whether launch_attn_split() takes pages of these 8 bits as they are. */
+bool attn_split_reads_codes(const struct kv_pool &kv);
 
 /* Describes to plans the kernel that this shape gets on the current device.  There are no plans
  * (max_blocks 0) if a group of query heads does not fit a block. */

@@ -73,13 +73,15 @@ struct sm90_maps {
     CUtensorMap q, pool;
 };
 
-/* Makes the barriers, by one thread.  Stages::await_barriers() must follow in all threads. */
-template <typename Stages, int D> static __device__ void init_barriers(struct sm90_plan<D> &plan) {
+/* Makes the barriers, by one thread.  Stages::await_barriers() must follow in all threads.  A full stage
+ * is announced by n_fillers arrivals. */
+template <typename Stages, int D>
+static __device__ void init_barriers(struct sm90_plan<D> &plan, uint32_t n_fillers = 1) {
     barrier_init(&plan.q_full, 1);
     barrier_init(&plan.tail_full, 1);
     for (int i = 0; i < sm90_plan<D>::STAGES; i++) {
-        barrier_init(&plan.k_full[i], 1);
-        barrier_init(&plan.v_full[i], 1);
+        barrier_init(&plan.k_full[i], n_fillers);
+        barrier_init(&plan.v_full[i], n_fillers);
         barrier_init(&plan.k_empty[i], Stages::BLOCKS * CONSUMERS);
         barrier_init(&plan.v_empty[i], Stages::BLOCKS * CONSUMERS);
     }

@@ -1,14 +1,16 @@
 /* split_sm90.cu - few prompt rows after many keys (split.h) for Hopper (sm90.cuh): a block takes
- * fewer rows, with all heads of a group, in one matrix, and one split of their pairs.
+ * fewer rows, with all heads of a group, in one matrix, and one split of their pairs.  Pages are bf16, or
+ * of 8 bits (codes.cuh).
  *
  *   q       a stack of matrices [n_heads][D], one per row: a box of (128 / group rows, group, 64)
  *
  * Grid:   (KV heads, items).
- * Shared: an sm90_plan.
+ * Shared: an sm90_plan, or a codes_plan.
  * Bound:  memory with less than 128 rows times heads of a group, then tensor cores.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attention/prefill/attn_prefill.cuh"
 
+#include "cuda/attention/prefill/codes.cuh"
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/prefill/split_tile.cuh"
 #include "engine/device/dtype.h"
@@ -41,13 +43,46 @@ static __device__ __forceinline__ void hide(float (&s)[64], const struct split_p
     if (before) mask_before(s, pair, t.first_visible + at - pairs.window, apart);
 }
 
-template <int D, bool CAPPED>
+/* What a block's stages are filled from: pages of bf16, or of 8 bits. */
+template <int D> struct bf16_pages {
+    typedef struct sm90_plan<D> plan;
+    static constexpr int PRODUCER = PRODUCER_REGISTERS, CONSUMER = CONSUMER_REGISTERS;
+    static __device__ __forceinline__ sm90_plan<D> &stages(plan &p) { return p; }
+    static __device__ __forceinline__ void init(plan &p) { init_barriers<own_stages>(p); }
+    static __device__ __forceinline__ void fill(plan &p, const struct sm90_maps &maps,
+                                                const struct kv_pool &kv,
+                                                const struct split_tile &t) {
+        if (threadIdx.x < 32)
+            produce<D, own_stages>(p, maps, t.rows, t.pairs, t.kv_head, kv.n_kv_heads);
+    }
+    static cudaError_t map(CUtensorMap *pool, const struct kv_pool &kv) {
+        return map_pool<D>(pool, kv, PAGE_TOKENS);
+    }
+};
+
+template <int D> struct code_pages {
+    typedef struct codes_plan<D> plan;
+    static constexpr int PRODUCER = FILLER_REGISTERS, CONSUMER = CODE_CONSUMER_REGISTERS;
+    static __device__ __forceinline__ sm90_plan<D> &stages(plan &p) { return p.pages; }
+    static __device__ __forceinline__ void init(plan &p) { init_code_barriers(p); }
+    static __device__ __forceinline__ void fill(plan &p, const struct sm90_maps &maps,
+                                                const struct kv_pool &kv,
+                                                const struct split_tile &t) {
+        fill_stages<D>(p, &maps.pool, kv, t);
+    }
+    static cudaError_t map(CUtensorMap *pool, const struct kv_pool &kv) {
+        return map_codes<D>(pool, kv);
+    }
+};
+
+template <int D, class Pages, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS, 1)
     attn_split_sm90_kernel(const __grid_constant__ struct sm90_maps maps,
                            const __grid_constant__ struct attn_prefill_params p,
                            const __grid_constant__ struct attn_split_view s) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    struct sm90_plan<D> &plan = *reinterpret_cast<struct sm90_plan<D> *>(shared);
+    typename Pages::plan &plan = *reinterpret_cast<typename Pages::plan *>(shared);
+    struct sm90_plan<D> &stages = Pages::stages(plan);
     if (s.n_merges > 0) let_next_start(); /* the merge */
     const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0);
     const struct split_tile t = split_tile_of(p, s, blockIdx.y, blockIdx.x);
@@ -58,17 +93,16 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&maps.q);
         tensor_map_prefetch(&maps.pool);
-        init_barriers<own_stages>(plan);
+        Pages::init(plan);
     }
     own_stages::await_barriers();
     if (group == 0) {
-        registers_lower<PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) load_group(plan, &maps.q, t);
-        if (threadIdx.x < 32)
-            produce<D, own_stages>(plan, maps, t.rows, t.pairs, t.kv_head, p.kv.n_kv_heads);
+        registers_lower<Pages::PRODUCER>();
+        if (threadIdx.x == 0) load_group(stages, &maps.q, t);
+        Pages::fill(plan, maps, p.kv, t);
     } else {
-        registers_raise<CONSUMER_REGISTERS>();
-        consume<D, CAPPED, own_stages>(plan, p, t.rows, t.pairs, nullptr, group - 1,
+        registers_raise<Pages::CONSUMER>();
+        consume<D, CAPPED, own_stages>(stages, p, t.rows, t.pairs, nullptr, group - 1,
                                        [&](int row, float top, float sum, const auto &pair) {
                                            store_split_row<D>(p, s, t, ATTN_PREFILL_TILE, row, top,
                                                               sum, pair);
@@ -84,15 +118,15 @@ static cudaError_t map_groups(CUtensorMap *map, const struct attn_prefill_params
                             ATTN_PREFILL_TILE / group);
 }
 
-template <int D>
-static cudaError_t launch_split(const struct attn_prefill_params &p,
+template <int D, class Pages>
+static cudaError_t launch_pages(const struct attn_prefill_params &p,
                                 const struct attn_split_view &s, cudaStream_t stream) {
-    const int bytes = sizeof(struct sm90_plan<D>);
-    const auto kernel =
-        p.scale.inner > 0 ? attn_split_sm90_kernel<D, true> : attn_split_sm90_kernel<D, false>;
+    const int bytes = sizeof(typename Pages::plan);
+    const auto kernel = p.scale.inner > 0 ? attn_split_sm90_kernel<D, Pages, true>
+                                          : attn_split_sm90_kernel<D, Pages, false>;
     struct sm90_maps maps;
     cudaError_t status = map_groups<D>(&maps.q, p);
-    if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
+    if (status == cudaSuccess) status = Pages::map(&maps.pool, p.kv);
     if (status == cudaSuccess)
         status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
@@ -100,10 +134,19 @@ static cudaError_t launch_split(const struct attn_prefill_params &p,
     return cudaGetLastError();
 }
 
+template <int D>
+static cudaError_t launch_split(const struct attn_prefill_params &p,
+                                const struct attn_split_view &s, cudaStream_t stream) {
+    switch (p.kv.dtype) {
+    case DTYPE_BF16: return launch_pages<D, bf16_pages<D>>(p, s, stream);
+    case DTYPE_FP8: return launch_pages<D, code_pages<D>>(p, s, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
 cudaError_t launch_attn_split_sm90(const struct attn_prefill_params &p,
                                    const struct attn_split_view &s, cudaStream_t stream) {
     if (s.n_items == 0) return cudaSuccess;
-    if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
     switch (p.kv.head_dim) {
     case 64: return launch_split<64>(p, s, stream);
     case 128: return launch_split<128>(p, s, stream);

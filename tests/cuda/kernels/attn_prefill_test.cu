@@ -5,6 +5,8 @@
  * before each run, pages are shuffled and each list of them ends in -1.  Tolerance: weights and
  * outputs are rounded to bf16 (2^-9 relative each), so the norm of the difference stays under 4e-3
  * of the norm of the result.  Log-sum-exps, base 2, are of sums in f32: within 2e-3. */
+#include <cuda_fp8.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -287,6 +289,88 @@ static void test_all_splits(bool small) {
     test_splits({8, 2, 128, DTYPE_BF16, 1.0f}, {{1, 20000}, {40, 16384}});
 }
 
+/* --- splits of pages of 8 bits --- */
+
+/* The codes of a row times 2^power, with the scale that covers its largest; the row becomes what they
+ * stand for. */
+static uint8_t encode_row(uint16_t *row, uint8_t *codes, int dim, int power) {
+    float largest = 0;
+    for (int d = 0; d < dim; d++)
+        row[d] = to_half(ldexpf(from_half(row[d], DTYPE_BF16), power), DTYPE_BF16);
+    for (int d = 0; d < dim; d++) largest = fmaxf(largest, fabsf(from_half(row[d], DTYPE_BF16)));
+    const int exponent = (int)ceilf(log2f(largest / 448));
+    for (int d = 0; d < dim; d++) {
+        codes[d] = __nv_cvt_float_to_fp8(ldexpf(from_half(row[d], DTYPE_BF16), -exponent),
+                                         __NV_SATFINITE, __NV_E4M3);
+        const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(codes[d], __NV_E4M3)));
+        row[d] = to_half(ldexpf(value, exponent), DTYPE_BF16);
+    }
+    return (uint8_t)(127 + exponent);
+}
+
+/* The batch's pages as [K, V][kv_head][slot][dim] codes, their scales, and space.  Its own become what
+ * the codes stand for, of rows that differ by up to 2^6.  What no sequence has is NaN: codes, and scales. */
+static std::vector<uint8_t> encode_pages(struct batch &b) {
+    const size_t n_rows = (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS,
+                 page_bytes = n_rows * (b.shape.dim + 1) + 384;
+    std::vector<uint8_t> pages(b.n_pages * page_bytes, 0xff);
+    for (size_t i = 0; i < b.n_pages * n_rows; i++) {
+        uint16_t *row = &b.pool[i * b.shape.dim];
+        uint8_t *page = &pages[i / n_rows * page_bytes];
+        if (row[0] == 0xffff) continue;
+        page[n_rows * b.shape.dim + i % n_rows] =
+            encode_row(row, page + i % n_rows * b.shape.dim, b.shape.dim, (int)(i * 5 % 7) - 3);
+    }
+    return pages;
+}
+
+/* A block that converts codes itself has the bits of one that reads 16-bit copies.  Returns into how many
+ * items the backend's plan cuts the batch. */
+static uint32_t test_codes(const struct shape &s, const std::vector<struct seq_shape> &seqs) {
+    struct batch b = make_batch(s, seqs, false);
+    uint32_t n_items = 0;
+    const std::vector<uint8_t> pages = encode_pages(b);
+    CHECK(cudaMemcpy(b.device.kv.base, b.pool.data(), b.pool.size() * 2, cudaMemcpyHostToDevice));
+    CHECK(cudaMalloc(&b.device.lse, (size_t)b.n_rows * s.n_heads * sizeof(float)));
+    const struct expected want = oracle(b);
+    struct batch codes = b;
+    codes.device.kv.base = to_device(pages);
+    codes.device.kv.dtype = DTYPE_FP8;
+    codes.device.kv.page_bytes = pages.size() / b.n_pages;
+    for (const std::vector<int32_t> &cut :
+         {std::vector<int32_t>{1}, {2, 1, 3, 7, 40}, {16, 5}, {}}) {
+        struct split split = cut.empty() ? cut_by_plan(b) : cut_by_hand(b, cut);
+        const struct subject subject = {"sm90 split, 8 bits", true, &split};
+        if (split.view.n_items > 0) {
+            compare(codes, want, subject);
+            verdict(run(codes, subject) == run(b, subject), "8 bits: the bits of copies", 0);
+        }
+        n_items = split.view.n_items;
+        free_split(split);
+    }
+    CHECK(cudaFree(codes.device.kv.base));
+    CHECK(cudaFree(b.device.lse));
+    free_batch(b);
+    return n_items;
+}
+
+/* On devices whose blocks convert codes. */
+static void test_all_codes(bool small) {
+    const std::vector<struct seq_shape> few = {{1, 3}, {17, 1500}},
+                                        many = {{1, 5000},  {1, 1},     {2, 2049},  {16, 4096},
+                                                {31, 4127}, {33, 1000}, {64, 64},   {130, 3333},
+                                                {5, 129},   {1, 128},   {18, 2600}, {19, 1025}};
+    if (!has_sm90({8, 2, 128, DTYPE_BF16, 1.0f})) return;
+    for (const int dim : {64, 128})
+        for (const int n_heads : {2, 8, 14}) /* groups of 1, 4 and 7 */
+            test_codes({n_heads, 2, dim, DTYPE_BF16, 1.0f}, small ? few : many);
+    test_codes({8, 1, 128, DTYPE_BF16, 1.0f}, small ? few : many);
+    test_codes({6, 2, 128, DTYPE_BF16, 3.0f, 2.0f, 1000}, small ? few : many);
+    if (small) return;
+    const uint32_t n = test_codes({8, 2, 128, DTYPE_BF16, 1.0f}, {{1, 20000}, {40, 16384}});
+    verdict(n > 0, "8 bits: the backend splits few rows behind long texts", 0);
+}
+
 /* A prompt in one step and in three gives the same bits. */
 static void test_chunks(int dim, const struct subject &subject) {
     struct batch b = make_batch({4, 2, dim, DTYPE_BF16, 1.0f}, {{700, 900}});
@@ -472,6 +556,7 @@ static void test_all(bool small) {
                        small ? few : ragged);
     test_clusters(small);
     test_all_splits(small);
+    test_all_codes(small);
     if (small) return;
     test_shape({4, 2, 128, DTYPE_BF16, 12.0f}, ragged);
     test_shape({4, 2, 64, DTYPE_BF16, 12.0f}, ragged);
