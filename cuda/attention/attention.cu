@@ -8,8 +8,8 @@
  *   shapes that neither kernel has (tiny models, f32 pages): attn_simple
  *
  * attn_prefill reads 16-bit copies of pages that have 8 bits, and of keys that are rotated by their
- * ranks (kv/prompt_copies.c); the other kernels read the pages themselves, and so do splits of few
- * rows.
+ * ranks (kv/prompt_copies.c).  Hopper's splits of few rows convert 8 bits themselves
+ * (prefill/codes.cuh).  The other kernels read the pages.
  *
  * The step's memory block holds, after its header:
  *
@@ -42,8 +42,8 @@ static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte wor
 static_assert(sizeof(struct attn_merge) % 16 == 0 && sizeof(struct attn_plan_end) % 16 == 0,
               "one plan's tiles follow another plan");
 
-/* The most tiles of a prompt that read pages of 8 bits themselves; more are faster with copies (the table
- * in prefill/codes.cuh). */
+/* The most tiles of a prompt that read pages of 8 bits themselves: with four that is faster than copies,
+ * with six it is slower (the table in prefill/codes.cuh). */
 enum { MOST_CODE_TILES = 4 };
 
 enum {
@@ -113,7 +113,8 @@ static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct e
 static int shape_splits(struct cuda_backend *cuda, struct attention *a, struct error *err) {
     if (cuda->batch_invariant || !a->prefill_fits) return 0;
     struct kv_pool kv = a->kv;
-    if (kv.dtype == DTYPE_FP8) kv.dtype = DTYPE_BF16; /* kv/prompt_copies.c */
+    /* Copies are bf16 (kv/prompt_copies.c), and the kernel that reads codes has the same shape. */
+    if (kv.dtype == DTYPE_FP8) kv.dtype = DTYPE_BF16;
     return cuda_check(cuda, attn_split_shape_of(kv, a->n_heads, &a->split_shape),
                       "prefill attention", err);
 }
@@ -446,8 +447,8 @@ static void plan_prefill(const struct cuda_backend *cuda, const struct step_arra
     if (max_splits(a) > 0) plan_splits(cuda, arrays);
 }
 
-/* Says whether all of the step's prompts have so few rows that these read pages of 8 bits themselves,
- * and nothing else reads copies of them. */
+/* Says whether the step's prompts need no copies of 8-bit pages: all are split, each has few rows, and no
+ * index or eviction reads their keys. */
 static bool splits_read_codes(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
     const struct step *step = cuda->host_step;

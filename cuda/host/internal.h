@@ -329,7 +329,7 @@ struct prompt_view {
 };
 /* Says whether keys are stored before RoPE, and rotated by their ranks. */
 bool step_seq_is_ranked(const struct step_seq *seq);
-/* Decides which of the present step's prompts are copied. */
+/* Decides which of the present step's prompts are copied; attention_plan() may then leave them out. */
 void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype);
 /* Makes the copies, unless they are there.  rotations: of ranked prompts' keys; NULL: these are not
  * read. */

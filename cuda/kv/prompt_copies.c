@@ -2,8 +2,9 @@
  * kernels of prompts want them.
  *
  *   pool      copied                                      in the copy
- *   8 bits    all prompts, unless these have few rows,    dequantised, and rotated as below
- *             which read the pages (attention/prefill/codes.cuh)
+ *   8 bits    all prompts; none if each has few rows,     dequantised, and rotated as below
+ *             and Hopper's splits convert the codes
+ *             (attention/prefill/codes.cuh)
  *   16 bits   those whose keys are stored before RoPE     keys are rotated by their ranks
  *
  * Each row reads all keys, and each block of rows would convert them again; the copies are made
@@ -13,7 +14,7 @@
  * do not fit are not copied: the kernels then rotate their keys in shared memory.  A batch-invariant
  * backend never copies those, because a row's bits may not depend on what else there is.
  *
- * Even one row is worth its copies: they let its keys be split among all multiprocessors
+ * Where keys are rotated, even one row is worth its copies: they let its keys be split among all multiprocessors
  * (attention/prefill/split.h).  For 2,248 slots of 8 KV heads of 128 elements they move 18 MB a layer,
  * about 12 us on an H100.  Without copies one block for each query head rotates all 36 pages one
  * after the other.  That would have to take a third of a microsecond a page to be as fast.

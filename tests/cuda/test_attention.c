@@ -184,20 +184,22 @@ static void soft_caps_equal_the_cpu(void **state) {
     check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows, 0.5f);
 }
 
-/* Texts so long, and rows so few, that prompts are split; a window that leaves some pieces empty,
- * and one in all layers. */
+/* Texts so long, and rows so few, that prompts are split; with 8-bit pages so few that none are copied,
+ * and too many in one prompt.  A window that leaves some pieces empty, and one in all layers. */
 static void few_rows_behind_long_texts_equal_the_cpu(void **state) {
     (void)state;
     static const uint32_t windows[][N_LAYERS] = {{0, 0}, {0, 700}, {1500, 1500}},
+                          rows[][4] = {{3, 40, 17, 1}, {3, 200, 17, 1}},
                           split_shapes[] = {2, 3, 7, 8};
     for (size_t s = 0; s < 4; s++) {
         const uint32_t *shape = shapes[split_shapes[s]];
         for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_FP8; dtype++) {
-            for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
+            for (size_t i = 0; i < 2 * sizeof(windows) / sizeof(windows[0]); i++) {
+                const size_t w = i / 2;
                 struct batch *b = new_batch(shape[0], shape[1], shape[2], shape[3], dtype);
                 b->n_seqs = 4;
                 memcpy(b->history, (const uint32_t[]){2300, 900, 520, 200}, 4 * sizeof(uint32_t));
-                memcpy(b->rows, (const uint32_t[]){3, 40, 17, 1}, 4 * sizeof(uint32_t));
+                memcpy(b->rows, rows[i % 2], sizeof(rows[0]));
                 memcpy(b->windows, windows[w], sizeof(b->windows));
                 b->softcap = w == 1 ? 4 : 0;
                 check_batch(b);

@@ -25,9 +25,13 @@ uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint
     return n;
 }
 
-static bool has_sm90(const struct kv_pool &kv) {
+static bool sm90_has_dim(uint32_t head_dim) {
     static const bool is_there = attn_prefill_sm90_is_there();
-    return is_there && kv.dtype == DTYPE_BF16 && (kv.head_dim == 64 || kv.head_dim == 128);
+    return is_there && (head_dim == 64 || head_dim == 128);
+}
+
+static bool has_sm90(const struct kv_pool &kv) {
+    return kv.dtype == DTYPE_BF16 && sm90_has_dim(kv.head_dim);
 }
 
 static bool wants_sm90(const struct attn_prefill_params &p) {
@@ -45,9 +49,7 @@ cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
 }
 
 bool attn_split_reads_codes(const struct kv_pool &kv) {
-    struct kv_pool pool = kv;
-    pool.dtype = DTYPE_BF16;
-    return kv.dtype == DTYPE_FP8 && has_sm90(pool);
+    return kv.dtype == DTYPE_FP8 && sm90_has_dim(kv.head_dim);
 }
 
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,

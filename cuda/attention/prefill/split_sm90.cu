@@ -6,7 +6,8 @@
  *
  * Grid:   (KV heads, items).
  * Shared: an sm90_plan, or a codes_plan.
- * Bound:  memory with less than 128 rows times heads of a group, then tensor cores.
+ * Bound:  of bf16 pages, memory with less than 128 rows times heads of a group, then tensor cores; of 8
+ *         bits, see codes.cuh.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attention/prefill/attn_prefill.cuh"
 

@@ -309,7 +309,7 @@ static uint8_t encode_row(uint16_t *row, uint8_t *codes, int dim, int power) {
 }
 
 /* The batch's pages as [K, V][kv_head][slot][dim] codes, their scales, and space.  Its own become what
- * the codes stand for, of rows that differ by up to 2^6.  What no sequence has is NaN: codes, and scales. */
+ * the codes stand for, of rows that differ by up to 2^6.  What no sequence has are codes that are NaN, and scales that are infinite. */
 static std::vector<uint8_t> encode_pages(struct batch &b) {
     const size_t n_rows = (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS,
                  page_bytes = n_rows * (b.shape.dim + 1) + 384;
