@@ -27,6 +27,7 @@
 
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/prefill/split_tile.cuh"
+#include "cuda/kv/evict.cuh"
 
 enum {
     N_CODE_STAGES = 4,
@@ -75,12 +76,11 @@ static __device__ __forceinline__ void load_codes(struct codes_plan<D> &plan,
                                                   const CUtensorMap *map, const struct kv_pool &kv,
                                                   uint32_t stage, int half, int first_row,
                                                   int page) {
-    const char *scales = (const char *)kv.base + (size_t)page * kv.page_bytes +
-                         (size_t)2 * kv.n_kv_heads * PAGE_TOKENS * D + first_row;
     uint64_t *full = &plan.full[stage];
     tensor_load(plan.codes[stage] + half * (PAGE_TOKENS * D), map, 0, first_row * D / CODE_LINE,
                 page, full);
-    bulk_load(plan.scales[stage] + half * PAGE_TOKENS, scales, PAGE_TOKENS, full);
+    bulk_load(plan.scales[stage] + half * PAGE_TOKENS, row_scale(kv, page, first_row), PAGE_TOKENS,
+              full);
 }
 
 /* Starts copying matrix m, by one thread. */

@@ -44,7 +44,7 @@ static __device__ __forceinline__ void hide(float (&s)[64], const struct split_p
     if (before) mask_before(s, pair, t.first_visible + at - pairs.window, apart);
 }
 
-/* What a block's stages are filled from: pages of bf16, or of 8 bits. */
+/* Each of these fills a block's stages from one kind of pages: bf16, or 8 bits. */
 template <int D> struct bf16_pages {
     typedef struct sm90_plan<D> plan;
     static constexpr int PRODUCER = PRODUCER_REGISTERS, CONSUMER = CONSUMER_REGISTERS;

@@ -263,12 +263,16 @@ static void test_splits(const struct shape &s, const std::vector<struct seq_shap
     free_batch(b);
 }
 
-/* The last sequences: every tile size of the groups below, to either side. */
+/* Few rows behind texts of many lengths.  The last sequences: every tile size of the groups below, to
+ * either side. */
+static const std::vector<struct seq_shape> few_splits = {{1, 3}, {17, 1500}},
+                                           many_splits = {{1, 5000},  {1, 1},      {2, 2049},
+                                                          {16, 4096}, {31, 4127},  {33, 1000},
+                                                          {64, 64},   {130, 3333}, {5, 129},
+                                                          {1, 128},   {18, 2600},  {19, 1025}};
+
 static void test_all_splits(bool small) {
-    const std::vector<struct seq_shape> few = {{1, 3}, {17, 1500}},
-                                        many = {{1, 5000},  {1, 1},     {2, 2049},  {16, 4096},
-                                                {31, 4127}, {33, 1000}, {64, 64},   {130, 3333},
-                                                {5, 129},   {1, 128},   {18, 2600}, {19, 1025}};
+    const std::vector<struct seq_shape> &seqs = small ? few_splits : many_splits;
     const int groups[][2] = {{2, 2}, {6, 2}, {8, 2}, {7, 1}, {16, 1}, {71, 1}},
               dims[] = {64, 80, 96, 128, 256};
     for (const auto &group : groups)
@@ -276,16 +280,15 @@ static void test_all_splits(bool small) {
             for (const enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
                 if (group[0] == 71 && (dim != 64 || dtype != DTYPE_BF16)) continue;
                 if (small && (group[0] != 6 || dim == 80 || dim == 96)) continue;
-                test_splits({group[0], group[1], dim, dtype, 1.0f}, small ? few : many);
+                test_splits({group[0], group[1], dim, dtype, 1.0f}, seqs);
             }
     for (const int dim : dims)
         for (const uint32_t window : {1u, 100u, 128u, 1000u, 2500u})
             for (const float cap : {0.0f, 2.0f})
                 if (!small || window == 100)
-                    test_splits({6, 2, dim, DTYPE_BF16, cap > 0 ? 3.0f : 1.0f, cap, window},
-                                small ? few : many);
+                    test_splits({6, 2, dim, DTYPE_BF16, cap > 0 ? 3.0f : 1.0f, cap, window}, seqs);
     if (small) return;
-    for (const int dim : {64, 128}) test_splits({8, 2, dim, DTYPE_BF16, 12.0f}, many);
+    for (const int dim : {64, 128}) test_splits({8, 2, dim, DTYPE_BF16, 12.0f}, seqs);
     test_splits({8, 2, 128, DTYPE_BF16, 1.0f}, {{1, 20000}, {40, 16384}});
 }
 
@@ -309,7 +312,8 @@ static uint8_t encode_row(uint16_t *row, uint8_t *codes, int dim, int power) {
 }
 
 /* The batch's pages as [K, V][kv_head][slot][dim] codes, their scales, and space.  Its own become what
- * the codes stand for, of rows that differ by up to 2^6.  What no sequence has are codes that are NaN, and scales that are infinite. */
+ * the codes stand for, of rows that differ by up to 2^6.  What no sequence has are codes that are NaN,
+ * and scales that are infinite. */
 static std::vector<uint8_t> encode_pages(struct batch &b) {
     const size_t n_rows = (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS,
                  page_bytes = n_rows * (b.shape.dim + 1) + 384;
@@ -356,16 +360,13 @@ static uint32_t test_codes(const struct shape &s, const std::vector<struct seq_s
 
 /* On devices whose blocks convert codes. */
 static void test_all_codes(bool small) {
-    const std::vector<struct seq_shape> few = {{1, 3}, {17, 1500}},
-                                        many = {{1, 5000},  {1, 1},     {2, 2049},  {16, 4096},
-                                                {31, 4127}, {33, 1000}, {64, 64},   {130, 3333},
-                                                {5, 129},   {1, 128},   {18, 2600}, {19, 1025}};
+    const std::vector<struct seq_shape> &seqs = small ? few_splits : many_splits;
     if (!has_sm90({8, 2, 128, DTYPE_BF16, 1.0f})) return;
     for (const int dim : {64, 128})
         for (const int n_heads : {2, 8, 14}) /* groups of 1, 4 and 7 */
-            test_codes({n_heads, 2, dim, DTYPE_BF16, 1.0f}, small ? few : many);
-    test_codes({8, 1, 128, DTYPE_BF16, 1.0f}, small ? few : many);
-    test_codes({6, 2, 128, DTYPE_BF16, 3.0f, 2.0f, 1000}, small ? few : many);
+            test_codes({n_heads, 2, dim, DTYPE_BF16, 1.0f}, seqs);
+    test_codes({8, 1, 128, DTYPE_BF16, 1.0f}, seqs);
+    test_codes({6, 2, 128, DTYPE_BF16, 3.0f, 2.0f, 1000}, seqs);
     if (small) return;
     const uint32_t n = test_codes({8, 2, 128, DTYPE_BF16, 1.0f}, {{1, 20000}, {40, 16384}});
     verdict(n > 0, "8 bits: the backend splits few rows behind long texts", 0);
