@@ -212,29 +212,40 @@ static __device__ __forceinline__ void soften_codes(
 
 /* ---- outputs ---- */
 
-/* Does what add_values() does, from codes: two matrices, 32 dimensions, at a time. */
+/* A unit's codes of values as a lane has them, two matrices, 32 dimensions, at a time: of slots 0 - 7,
+ * 8 - 15, and the same of the next matrix. */
+template <class S> struct value_codes {
+    uint32_t of[S::SLOT_TILES][(S::K_STEPS + 1) / 2][4];
+    __device__ __forceinline__ value_codes(uint32_t unit, int lane) {
+#pragma unroll
+        for (int m = 0; m < S::SLOT_TILES; m++) {
+            const rows_at<S> at = {unit + chunk_address<S>(0, lane % 16 + m * 16, lane / 16)};
+#pragma unroll
+            for (int k = 0; k < S::K_STEPS; k += 2) {
+                /* An odd last matrix is loaded twice. */
+                const bool is_alone = k + 1 == S::K_STEPS;
+                load_matrix_trans(of[m][k / 2], at(k / 2) - (is_alone ? lane / 16 * 16 : 0));
+            }
+        }
+    }
+};
+
+/* Does what add_values() does, from codes. */
 template <class S>
 static __device__ __forceinline__ void add_codes(
-    decode_state<S> *st, const uint32_t (&prob)[S::SLOT_TILES][S::N_TILES][2], uint32_t unit,
-    int lane) {
+    decode_state<S> *st, const uint32_t (&prob)[S::SLOT_TILES][S::N_TILES][2],
+    const value_codes<S> &codes) {
 #pragma unroll
     for (int m = 0; m < S::SLOT_TILES; m++) {
-        const rows_at<S> at = {unit + chunk_address<S>(0, lane % 16 + m * 16, lane / 16)};
 #pragma unroll
-        for (int k = 0; k < S::K_STEPS; k += 2) {
-            /* An odd last matrix is loaded twice. */
-            const bool is_alone = k + 1 == S::K_STEPS;
-            uint32_t codes[4]; /* of slots 0 - 7, 8 - 15, and the same of the next matrix */
-            load_matrix_trans(codes, at(k / 2) - (is_alone ? lane / 16 * 16 : 0));
+        for (int k = 0; k < S::K_STEPS; k++) {
+            const uint32_t *const pair = &codes.of[m][k / 2][k % 2 * 2];
+            uint32_t values[4];
+            to_f16(__byte_perm(pair[0], 0, 0x3120), values[0], values[1]);
+            to_f16(__byte_perm(pair[1], 0, 0x3120), values[2], values[3]);
 #pragma unroll
-            for (int j = 0; j < 2 && k + j < S::K_STEPS; j++) {
-                uint32_t values[4];
-                to_f16(__byte_perm(codes[2 * j], 0, 0x3120), values[0], values[1]);
-                to_f16(__byte_perm(codes[2 * j + 1], 0, 0x3120), values[2], values[3]);
-#pragma unroll
-                for (int n = 0; n < S::N_TILES; n++)
-                    mma<typename S::T>(st->out[n][k + j], values, prob[m][n][0], prob[m][n][1]);
-            }
+            for (int n = 0; n < S::N_TILES; n++)
+                mma<typename S::T>(st->out[n][k], values, prob[m][n][0], prob[m][n][1]);
         }
     }
 }

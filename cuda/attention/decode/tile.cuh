@@ -53,6 +53,22 @@ static __device__ __forceinline__ void add_sums(float (&to)[S::N_TILES][4],
         for (int i = 0; i < 4; i++) to[n][i] += from[n][i];
 }
 
+/* Loads a lane's part of a head's queries for codes; clears it if that is no head.  The dimensions of two
+ * steps lie in a row, so they are one load: every warp of a block loads the same queries, and no product
+ * begins before they are there. */
+template <class S>
+static __device__ __forceinline__ void load_head_for_codes(uint32_t (&to)[S::K_STEPS][2],
+                                                           const __nv_bfloat16 *q, bool is_head,
+                                                           int lane) {
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k += 2) {
+        uint4 x = {};
+        if (is_head) x = *reinterpret_cast<const uint4 *>(q + code_column<S>(k, lane));
+        to[k][0] = x.x, to[k][1] = x.y;
+        to[k + 1][0] = x.z, to[k + 1][1] = x.w;
+    }
+}
+
 /* Loads the queries of a tile; they are bf16 until convert_queries(). */
 template <class S>
 static __device__ __forceinline__ void load_queries(decode_state<S> *st,
@@ -63,6 +79,10 @@ static __device__ __forceinline__ void load_queries(decode_state<S> *st,
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
         const int head = n * 8 + lane / 4;
+        if constexpr (S::FP8 && S::CODE_STEPS > 1) {
+            load_head_for_codes<S>(st->q[n], q + (size_t)head * S::D, head < group, lane);
+            continue;
+        }
 #pragma unroll
         for (int k = 0; k < 2 * S::K_STEPS; k++) {
             const int column = S::FP8 ? code_column<S>(k / 2, lane) + k % 2 * 2 : k * 8;

@@ -156,8 +156,10 @@ static __device__ __forceinline__ void attend_codes(decode_state<S> *st,
         hide_slots<S>(s, first, end, r.lane);
         hide_scales<S>(&scales, first, end, r.lane);
     }
+    /* Asked for before the softmax, which hides how long they take to come and to be converted. */
+    const value_codes<S> values(stage + S::UNIT_BYTES, r.lane);
     soften_codes<S>(st, s, scales, prob);
-    add_codes<S>(st, prob, stage + S::UNIT_BYTES, r.lane);
+    add_codes<S>(st, prob, values);
 }
 
 template <class S>
