@@ -16,7 +16,7 @@
  *
  * At most IN_FLIGHT stages are on their way, however many are free.  Whatever else a block asks for,
  * x before all, comes behind them, and an H200 reads slower if it is asked for more at once
- * (docs/benchmarks/gpu.md, "Two stages on the way").
+ * (docs/benchmarks/gpu-kernels.md, "Two stages on the way").
  *
  * Blocks begin their tiles at different columns: if all begin at the same, an H200 takes 1.4 to 2.2 %
  * longer, an H100 0.2 to 0.5 %.

@@ -13,7 +13,7 @@
  * It takes an H100 0.8 to 1.2 us, an H200 1.1 to 1.5.  If all blocks merge it takes 1.7 to 4.6 us,
  * because none ends before the slowest.  A kernel that merges takes 1.5 to 2, and in a step the next
  * product begins 2 us later.  Clusters take 2 us, and there is only room for as many as left a quarter
- * of the multiprocessors idle (docs/benchmarks/gpu.md, "Partial results through L2").
+ * of the multiprocessors idle (docs/benchmarks/gpu-kernels.md, "Partial results through L2").
  *
  * Thread: device code, by whole blocks.  Memory: what attn_decode_params.partial_out says. */
 #ifndef CUDA_ATTENTION_DECODE_EXCHANGE_CUH
