@@ -15,9 +15,10 @@
  * backend never copies those, because a row's bits may not depend on what else there is.
  *
  * Where keys are rotated, even one row is worth its copies: they let its keys be split among all
- * multiprocessors (attention/prefill/split.h).  For 2,248 slots of 8 KV heads of 128 elements they move
- * 18 MB a layer, about 12 us on an H100.  Without copies one block for each query head rotates all 36 pages one
- * after the other.  That would have to take a third of a microsecond a page to be as fast.
+ * multiprocessors (attention/prefill/split.h).  For 2,248 slots of 8 KV heads of 128 elements they
+ * move 18 MB a layer, about 12 us on an H100.  Without copies one block for each query head rotates
+ * all 36 pages one after the other.  That would have to take a third of a microsecond a page to be
+ * as fast.
  *
  * Memory: reserved (step_limits); without the reserve op, grown to the most seen. */
 #include "cuda/host/internal.h"

@@ -212,8 +212,8 @@ static __device__ __forceinline__ void soften_codes(
 
 /* ---- outputs ---- */
 
-/* A unit's codes of values as a lane has them, two matrices, 32 dimensions, at a time: of slots 0 - 7,
- * 8 - 15, and the same of the next matrix. */
+/* A unit's codes of values as a lane has them, two matrices, 32 dimensions, at a time: of slots
+ * 0 - 7, 8 - 15, and the same of the next matrix. */
 template <class S> struct value_codes {
     uint32_t of[S::SLOT_TILES][(S::K_STEPS + 1) / 2][4];
     __device__ __forceinline__ value_codes(uint32_t unit, int lane) {

@@ -53,9 +53,9 @@ static __device__ __forceinline__ void add_sums(float (&to)[S::N_TILES][4],
         for (int i = 0; i < 4; i++) to[n][i] += from[n][i];
 }
 
-/* Loads a lane's part of a head's queries for codes; clears it if that is no head.  The dimensions of two
- * steps lie in a row, so they are one load: every warp of a block loads the same queries, and no product
- * begins before they are there. */
+/* Loads a lane's part of a head's queries for codes; clears it if that is no head.  The dimensions
+ * of two steps lie in a row, so they are one load: every warp of a block loads the same queries,
+ * and no product begins before they are there. */
 template <class S>
 static __device__ __forceinline__ void load_head_for_codes(uint32_t (&to)[S::K_STEPS][2],
                                                            const __nv_bfloat16 *q, bool is_head,
