@@ -31,7 +31,7 @@ extern "C" {
 struct launch {
     cudaStream_t stream;
     bool overlap;
-    uint32_t n_multiprocessors; /* of the device; only launch_stream() asks */
+    uint32_t n_multiprocessors; /* of the device; launch_stream() and launch_sample() ask */
 };
 
 /* The bytes of words that one block is to write and another one waits for, as long as they are missing. */
@@ -331,6 +331,7 @@ struct sample_params {
     struct sample_result *results;    /* [n], zeroed; may be pinned memory of the host */
     int32_t *sampled;                 /* [n]: the sampled tokens again, for the next step */
     uint32_t n, n_vocab;
+    bool fixed_teams; /* a log-probability's last bits may not depend on n */
 };
 
 cudaError_t launch_embed(const struct embed_params *p, struct launch launch);

@@ -120,7 +120,8 @@ static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args
                                          .results = (struct sample_result *)results,
                                          .sampled = cuda->sampled + cuda->n_sampled,
                                          .n = args->n,
-                                         .n_vocab = args->n_vocab};
+                                         .n_vocab = args->n_vocab,
+                                         .fixed_teams = cuda->batch_invariant};
     rc = cuda_check(cuda, launch_sample(&params, launch_of(cuda)), "sample", err);
     cuda->n_sampled += args->n;
     return rc ? rc : results_await(cuda, results, args->results, result_bytes, err);

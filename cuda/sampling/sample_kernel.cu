@@ -1,8 +1,8 @@
 /* sample_kernel.cu - samples one token from one row of logits: penalties, temperature, top-k,
  * min-p, top-p, choice.
  *
- * A team of blocks (a cluster on 9.0; one block elsewhere) takes a row, each block a slice of it,
- * each warp a run of the slice, in the order of the ids.  Every warp writes two numbers to every
+ * A team of blocks (up to eight, a cluster on 9.0; one block elsewhere) takes a row, each block a slice
+ * of it, each warp a run of the slice, in the order of the ids.  Every warp writes two numbers to every
  * block of the team and continues when all have (`exchange`), so that all warps know the same.
  *
  * All filters and ties use one order: higher logit, then lower id.  A token's place in it is one
@@ -22,7 +22,10 @@
  * Weights are integers, 2^40 for the best token.  So their sums do not depend on the order in which
  * threads add, and equal requests get equal tokens.
  *
- * Grid:   TEAM_BLOCKS blocks a row; the slices stay in the caches between passes.
+ * Grid:   a team a row; as large as lets all of them run at the same time, because the end of each is
+ *         a wait.  256 rows of 128,256 logits, an H200, teams of 8, 4, 2 and 1: greedy 87, 65, 51 and
+ *         43 us, top-p 573, 477, 468 and 479; 64 rows: greedy 25, 22, 20 and 31, top-p 173, 172, 196
+ *         and 341; 16 rows: greedy 10, 11, 15 and 25.
  * Shared: struct plan.
  * Bound:  instructions, and most likely their fetching: unrolled, the passes are 590 KB of code.
  *         Greedy takes one pass over the row, a random choice two more; top-k and top-p two or
@@ -33,7 +36,8 @@
 #include "engine/device/sample.h"
 
 enum {
-    TEAM_BLOCKS = 8, /* the most that every device with clusters can start together */
+    TEAM_BLOCKS = 8,    /* the most that every device with clusters can start together */
+    BLOCKS_AT_ONCE = 2, /* of a multiprocessor */
     N_THREADS = 512,
     N_WARPS = N_THREADS / 32,
     DIGIT_BITS = 4,
@@ -625,7 +629,8 @@ static __device__ uint32_t choose(struct team *team, const struct device_sample 
     return changed.invalid ? 0 : draw(team, row, x, changed);
 }
 
-static __global__ void __launch_bounds__(N_THREADS, 2) sample_kernel(struct sample_params p) {
+static __global__ void __launch_bounds__(N_THREADS, BLOCKS_AT_ONCE)
+    sample_kernel(struct sample_params p) {
     extern __shared__ __align__(16) char shared[];
     let_next_start();
     struct team team = join_team(reinterpret_cast<struct plan *>(shared), p.n_vocab);
@@ -653,13 +658,19 @@ static __global__ void __launch_bounds__(N_THREADS, 2) sample_kernel(struct samp
     report_top(&team, logits, row.n_top, scan, result);
 }
 
+static uint32_t choose_team(const struct sample_params *p, uint32_t n_multiprocessors) {
+    uint32_t n = runs_sm90_code(sample_kernel) ? TEAM_BLOCKS : 1;
+    while (n > 1 && p->n * n > BLOCKS_AT_ONCE * n_multiprocessors && !p->fixed_teams) n /= 2;
+    return n;
+}
+
 cudaError_t launch_sample(const struct sample_params *p, struct launch launch) {
     if (p->n == 0) return cudaSuccess;
     if (p->n_vocab > SAMPLE_MAX_VOCAB) return cudaErrorInvalidValue;
     const cudaError_t code = cudaFuncSetAttribute(
         sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(struct plan));
     if (code != cudaSuccess) return code;
-    const uint32_t n_blocks = runs_sm90_code(sample_kernel) ? TEAM_BLOCKS : 1;
+    const uint32_t n_blocks = choose_team(p, launch.n_multiprocessors);
     return launch_clusters(launch, sample_kernel, n_blocks, p->n * n_blocks, N_THREADS,
                            sizeof(struct plan), *p);
 }

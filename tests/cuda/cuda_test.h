@@ -48,6 +48,16 @@ static inline int open_backends(void) {
     return rc ? 1 : 0;
 }
 
+/* Makes the GPU backend one that is batch-invariant. */
+static inline void reopen_batch_invariant(void) {
+    struct error err = {0};
+    gpu->ops->destroy(gpu);
+    const struct cuda_config config = {.batch_invariant = true};
+    if (!cuda_backend_create(&gpu, &config, &err)) return;
+    fprintf(stderr, "%s\n", err.text);
+    exit(1);
+}
+
 static inline void close_backends(void) {
     gpu->ops->destroy(gpu);
     cpu->ops->destroy(cpu);

@@ -533,15 +533,6 @@ static void few_rows_have_the_same_bits_in_every_run(void **state) {
     free(x), free(first), free(again), free(ones);
 }
 
-static void reopen_batch_invariant(void) {
-    struct error err = {0};
-    gpu->ops->destroy(gpu);
-    const struct cuda_config config = {.batch_invariant = true};
-    if (!cuda_backend_create(&gpu, &config, &err)) return;
-    fprintf(stderr, "%s\n", err.text);
-    exit(1);
-}
-
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_one_part_equal_the_cpu),

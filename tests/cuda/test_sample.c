@@ -168,6 +168,12 @@ static void results_equal_the_cpu(void **state) {
                 n_rows += n;
             }
     }
+    /* So many rows that two blocks take one, and one block does. */
+    for (int kind = 0; kind < N_KINDS && !small; kind++)
+        for (uint32_t n = 100; n <= 300; n += 200) {
+            check_case(SMALL_VOCAB, n, kind, &n_borders);
+            n_rows += n;
+        }
     printf("%u of %u draws were at a border\n", n_borders, n_rows);
     assert_true(n_borders * 50 < n_rows);
 }
@@ -243,16 +249,45 @@ static void long_lists_go_in_parts(void **state) {
     free(counts);
 }
 
+static void log_probabilities_have_the_same_bits_in_any_company(void **state) {
+    (void)state;
+    enum { N = 300, V = 32000, N_ALONE = 20 };
+    static struct sample_row rows[N];
+    static struct sample_result together[N];
+    float *logits = random_floats((size_t)N * V);
+    /* The best logit is 0, so that the last bits of the sum are not lost beside it. */
+    for (size_t i = 0; i < (size_t)N * V; i++)
+        logits[i] = i % V == 0 ? 0 : -8 - 4 * fabsf(logits[i]);
+    void *device = gpu_array(logits, (size_t)N * V, DTYPE_F32);
+    for (uint32_t i = 0; i < N; i++)
+        rows[i] =
+            (struct sample_row){.logit_row = i, .sampler = {.top_p = 1, .repetition_penalty = 1}};
+    sample_on(gpu, device, V, rows, N, together);
+    for (uint32_t i = 0; i < N_ALONE; i++) {
+        struct sample_result alone;
+        sample_on(gpu, device, V, &rows[i], 1, &alone);
+        assert_int_equal(alone.token, together[i].token);
+        assert_memory_equal(&alone.logprob, &together[i].logprob, sizeof(alone.logprob));
+    }
+    gpu_free(device);
+    free(logits);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_equal_the_cpu),
         cmocka_unit_test(broken_rows_fail_alone),
         cmocka_unit_test(long_lists_go_in_parts),
     };
+    const struct CMUnitTest invariant_tests[] = {
+        cmocka_unit_test(log_probabilities_have_the_same_bits_in_any_company),
+    };
     if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();
     if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    reopen_batch_invariant();
+    n_failed += cmocka_run_group_tests(invariant_tests, NULL, NULL);
     close_backends();
     return n_failed;
 }

@@ -4,9 +4,9 @@
  *
  * `real` logits have the shape of a model's: normal, and a few far above; `flat` ones keep nearly
  * all tokens; `equal` ones are told apart by their ids alone.  A graph repeats the kernel over the
- * same rows, as after the product that made them: most are in the second-level cache.
+ * same rows, as after the product that made them: most of 64 rows are in the second-level cache.
  *
- * Thread: main.  Memory: 40 MB of the device. */
+ * Thread: main.  Memory: 140 MB of the device. */
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -15,7 +15,7 @@
 #include "engine/device/sample.h"
 #include "tests/cuda/bench/bench.cuh"
 
-enum { N_VOCAB = 128256, MAX_ROWS = 64, N_BUFFERS = 20, N_REPLAYS = 5 };
+enum { N_VOCAB = 128256, MAX_ROWS = 256, N_BUFFERS = 20, N_REPLAYS = 5 };
 
 struct filter {
     const char *name;
@@ -49,7 +49,7 @@ template <typename T> static T *device_copy(const std::vector<T> &from) {
 }
 
 static void run_filter(const char *kind, const float *logits, const struct filter &filter,
-                       uint32_t n, cudaStream_t stream) {
+                       uint32_t n, struct launch launch) {
     std::vector<struct device_sample> rows(n);
     for (uint32_t i = 0; i < n; i++) {
         memset(&rows[i], 0, sizeof(rows[i]));
@@ -64,8 +64,8 @@ static void run_filter(const char *kind, const float *logits, const struct filte
     struct sample_result *results = device_copy(std::vector<struct sample_result>(n));
     int32_t *sampled = device_copy(std::vector<int32_t>(n));
     const struct sample_params params = {logits, device_rows, results, sampled, n, N_VOCAB};
-    const double us = time_graph(stream, N_REPLAYS, [&] {
-        for (int i = 0; i < N_BUFFERS; i++) check(launch_sample(&params, {stream, true}), "sample");
+    const double us = time_graph(launch.stream, N_REPLAYS, [&] {
+        for (int i = 0; i < N_BUFFERS; i++) check(launch_sample(&params, launch), "sample");
     });
     printf("%s,\"%s\",%u,%.1f\n", kind, filter.name, n, us / N_BUFFERS);
     cudaFree((void *)device_rows);
@@ -77,14 +77,18 @@ int main(void) {
     static const char *const kinds[] = {"real", "flat", "equal"};
     std::mt19937 random(1);
     cudaStream_t stream;
+    int n_multiprocessors;
     check(cudaStreamCreate(&stream), "stream");
+    check(cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
+    const struct launch launch = {stream, true, (uint32_t)n_multiprocessors};
     printf("logits,filter,rows,us\n");
     for (int kind = 0; kind < 3; kind++) {
         std::vector<float> logits((size_t)MAX_ROWS * N_VOCAB);
         for (float &x : logits) x = logit(kind, random);
         float *device = device_copy(logits);
         for (const struct filter &filter : filters)
-            for (uint32_t n : {1u, 16u, 64u}) run_filter(kinds[kind], device, filter, n, stream);
+            for (uint32_t n : {1u, 16u, 64u, 256u})
+                run_filter(kinds[kind], device, filter, n, launch);
         check(cudaFree(device), "memory");
     }
     return 0;
