@@ -378,8 +378,8 @@ template <int N> struct head_pairs {
         }
     }
 
-    /* Rotates, or else leaves the pairs as they are.  Both are computed: in a branch, angles would not be
-     * asked for before what they rotate has come. */
+    /* Rotates, or else leaves the pairs as they are.  Both are computed: in a branch, angles would
+     * not be asked for before what they rotate has come. */
     __device__ __forceinline__ void rotate(const pair_angles<N> &by, bool rotates) {
 #pragma unroll
         for (int j = 0; j < N; j++) {
@@ -414,8 +414,8 @@ template <int N> struct head_pairs {
     }
 };
 
-/* Returns the largest x, none of which is negative, of a head's threads: a power of two of them, side by
- * side in a warp; WARP: all of it. */
+/* Returns the largest x, none of which is negative, of a head's threads: a power of two of them,
+ * side by side in a warp; WARP: all of it. */
 template <bool WARP> static __device__ __forceinline__ float head_max(float x, uint32_t n_threads) {
     if (WARP) return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
     const uint32_t first = threadIdx.y * n_threads % 32,
@@ -426,9 +426,9 @@ template <bool WARP> static __device__ __forceinline__ float head_max(float x, u
 }
 
 /* Rotates and appends where RoPE covers whole heads, and pages are bf16 or, CODES, of 8 bits.  A
- * thread has N pairs of a head: threadIdx.x numbers them, and threadIdx.y the heads of a block.  With
- * fewer than VECTOR pairs a head is a warp's.  The slot is looked up while the previous kernel still
- * runs. */
+ * thread has N pairs of a head: threadIdx.x numbers them, and threadIdx.y the heads of a block.
+ * With fewer than VECTOR pairs a head is a warp's.  The slot is looked up while the previous kernel
+ * still runs. */
 template <bool CODES, int N>
 static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y, n = p.n_freqs;
@@ -575,8 +575,8 @@ static cudaError_t launch_pairs(const struct rope_append_params *p, uint32_t hea
                          dim3(p->n_freqs / N, heads), 0, *p);
 }
 
-/* Lets a warp take a head where rows are few: on an H200 16 sequences of 1K have 3,503 tokens/s so, and
- * 3,481 with 8 pairs a thread; 64 have 10,284 and 10,391. */
+/* Lets a warp take a head where rows are few: on an H200 16 sequences of 1K have 3,503 tokens/s so,
+ * and 3,481 with 8 pairs a thread; 64 have 10,284 and 10,391. */
 static cudaError_t launch_vectors(const struct rope_append_params *p, struct launch launch) {
     const bool few = p->n_rows <= ROPE_FEW_ROWS;
     if (few && p->n_freqs == 2 * 32) return launch_pairs<2>(p, ROPE_WARPS, launch);

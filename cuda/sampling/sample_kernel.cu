@@ -1,9 +1,10 @@
 /* sample_kernel.cu - samples one token from one row of logits: penalties, temperature, top-k,
  * min-p, top-p, choice.
  *
- * A team of blocks (up to eight, a cluster on 9.0; one block elsewhere) takes a row, each block a slice
- * of it, each warp a run of the slice, in the order of the ids.  Every warp writes two numbers to every
- * block of the team and continues when all have (`exchange`), so that all warps know the same.
+ * A team of blocks (up to eight, a cluster on 9.0; one block elsewhere) takes a row, each block a
+ * slice of it, each warp a run of the slice, in the order of the ids.  Every warp writes two
+ * numbers to every block of the team and continues when all have (`exchange`), so that all warps
+ * know the same.
  *
  * All filters and ties use one order: higher logit, then lower id.  A token's place in it is one
  * 64-bit key:
@@ -22,10 +23,10 @@
  * Weights are integers, 2^40 for the best token.  So their sums do not depend on the order in which
  * threads add, and equal requests get equal tokens.
  *
- * Grid:   a team a row; as large as lets all of them run at the same time, because the end of each is
- *         a wait.  256 rows of 128,256 logits, an H200, teams of 8, 4, 2 and 1: greedy 87, 65, 51 and
- *         43 us, top-p 573, 477, 468 and 479; 64 rows: greedy 25, 22, 20 and 31, top-p 173, 172, 196
- *         and 341; 16 rows: greedy 10, 11, 15 and 25.
+ * Grid:   a team a row; as large as lets all of them run at the same time, because the end of each
+ *         is a wait.  256 rows of 128,256 logits, an H200, teams of 8, 4, 2 and 1: greedy 87, 65,
+ *         51 and 43 us, top-p 573, 477, 468 and 479; 64 rows: greedy 25, 22, 20 and 31, top-p 173,
+ *         172, 196 and 341; 16 rows: greedy 10, 11, 15 and 25.
  * Shared: struct plan.
  * Bound:  instructions, and most likely their fetching: unrolled, the passes are 590 KB of code.
  *         Greedy takes one pass over the row, a random choice two more; top-k and top-p two or
