@@ -5,8 +5,9 @@
  *   cache       pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
  *               a slot holds one row's
  *
- * A thread moves 16 bytes of a row where width and addresses allow it, else an element.  The odd
- * widths are those of tests and tiny models, not of models that are served for speed.
+ * A thread moves 16 bytes of a row where width and addresses allow it (RoPE + append of few rows:
+ * 4 or 8), else an element.  The odd widths are those of tests and tiny models, not of models that
+ * are served for speed.
  *
  * Bound: memory, each input and output once.     Oracle: engine/cpu/elementwise.c. */
 #include "cuda/common/device.cuh"
@@ -378,8 +379,7 @@ template <int N> struct head_pairs {
         }
     }
 
-    /* Rotates, or else leaves the pairs as they are.  Both are computed: in a branch, angles would
-     * not be asked for before what they rotate has come. */
+    /* Rotates, or else leaves the pairs as they are. */
     __device__ __forceinline__ void rotate(const pair_angles<N> &by, bool rotates) {
 #pragma unroll
         for (int j = 0; j < N; j++) {
@@ -449,6 +449,8 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const pair_angles<N> angles(c, c + n);
     head_pairs<N> pairs; /* codes are of keys before these are rounded */
     pairs.unpack(a, b);
+    /* With codes every head's row is unpacked.  If angles were for a branch only, the compiler
+     * would unpack before it, and so wait for the row before it asks for them. */
     if (CODES || rotates) pairs.rotate(angles, rotates);
     if (rotates) {
         pairs.pack(&a, &b);
@@ -575,8 +577,9 @@ static cudaError_t launch_pairs(const struct rope_append_params *p, uint32_t hea
                          dim3(p->n_freqs / N, heads), 0, *p);
 }
 
-/* Lets a warp take a head where rows are few: on an H200 16 sequences of 1K have 3,503 tokens/s so,
- * and 3,481 with 8 pairs a thread; 64 have 10,284 and 10,391. */
+/* Lets a warp take a head of 128 or 256 elements where rows are few: on an H200 16 sequences of 1K
+ * have 3,503 tokens/s so, and 3,481 with 8 pairs a thread; 64 have 10,284 and 10,391.  The bits are
+ * the same, so a batch-invariant backend may choose, too. */
 static cudaError_t launch_vectors(const struct rope_append_params *p, struct launch launch) {
     const bool few = p->n_rows <= ROPE_FEW_ROWS;
     if (few && p->n_freqs == 2 * 32) return launch_pairs<2>(p, ROPE_WARPS, launch);

@@ -181,7 +181,7 @@ struct cuda_backend {
     bool overlap;         /* compute capability 9.0: kernels.h */
     bool streams;         /* launch_stream() runs here */
     bool failed;          /* sticky: the device no longer works */
-    bool batch_invariant; /* cuda.h: no choice may depend on the number of rows in a step */
+    bool batch_invariant; /* cuda.h: no choice that changes bits may depend on a step's rows */
     uint32_t n_multiprocessors, n_copiers;
     uint32_t n_idle; /* multiprocessors that decode attention leaves to the next product */
     cudaStream_t stream;

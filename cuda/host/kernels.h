@@ -331,7 +331,7 @@ struct sample_params {
     struct sample_result *results;    /* [n], zeroed; may be pinned memory of the host */
     int32_t *sampled;                 /* [n]: the sampled tokens again, for the next step */
     uint32_t n, n_vocab;
-    bool fixed_teams; /* a log-probability's last bits may not depend on n */
+    bool fixed_teams; /* of one size, so that no log-probability's last bits depend on n */
 };
 
 cudaError_t launch_embed(const struct embed_params *p, struct launch launch);
