@@ -151,6 +151,9 @@ static __device__ __forceinline__ void store_as(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
+/* Holds N elements that are moved together, 16 bytes at most. */
+template <typename T, int N> struct alignas(N * sizeof(T)) vector { T x[N]; };
+
 /* Returns x, which the compiler keeps in a register, in place of computing it anew at each use. */
 static __device__ __forceinline__ uint32_t in_register(uint32_t x) {
     asm("" : "+r"(x));

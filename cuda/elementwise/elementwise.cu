@@ -331,15 +331,10 @@ static __device__ __forceinline__ void note_token(const struct append_place &pla
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++) place.first->lost[k] = 0.0f;
 }
 
-/* A run of N bf16 of a row, loaded and stored at once. */
-template <int N> struct bf16_run { alignas(N * 2) uint32_t words[N / 2]; };
-
 /* The angles of N pairs. */
 template <int N> struct pair_angles {
     static constexpr int AT_ONCE = N < 4 ? N : 4;
-    struct floats {
-        alignas(AT_ONCE * 4) float of[AT_ONCE];
-    };
+    typedef vector<float, AT_ONCE> floats;
     floats cosines[N / AT_ONCE], sines[N / AT_ONCE];
 
     /* c and s are multiples of 16 bytes, or of N floats if that is less. */
@@ -351,31 +346,33 @@ template <int N> struct pair_angles {
         }
     }
     __device__ __forceinline__ float cosine(int j) const {
-        return cosines[j / AT_ONCE].of[j % AT_ONCE];
+        return cosines[j / AT_ONCE].x[j % AT_ONCE];
     }
     __device__ __forceinline__ float sine(int j) const {
-        return sines[j / AT_ONCE].of[j % AT_ONCE];
+        return sines[j / AT_ONCE].x[j % AT_ONCE];
     }
 };
 
 /* A thread's share of a head as numbers: N pairs of elements. */
 template <int N> struct head_pairs {
+    typedef vector<uint32_t, N / 2> words; /* N bf16 */
+    typedef vector<uint16_t, N / 2> codes; /* N of 8 bits */
     float low[N], high[N];
 
-    __device__ __forceinline__ void unpack(const bf16_run<N> &a, const bf16_run<N> &b) {
+    __device__ __forceinline__ void unpack(const words &a, const words &b) {
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
-            const float2 u = unpack_bf16(a.words[j / 2]), v = unpack_bf16(b.words[j / 2]);
+            const float2 u = unpack_bf16(a.x[j / 2]), v = unpack_bf16(b.x[j / 2]);
             low[j] = u.x, low[j + 1] = u.y;
             high[j] = v.x, high[j + 1] = v.y;
         }
     }
 
-    __device__ __forceinline__ void pack(bf16_run<N> *a, bf16_run<N> *b) const {
+    __device__ __forceinline__ void pack(words *a, words *b) const {
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
-            a->words[j / 2] = pack_bf16(low[j], low[j + 1]);
-            b->words[j / 2] = pack_bf16(high[j], high[j + 1]);
+            a->x[j / 2] = pack_bf16(low[j], low[j + 1]);
+            b->x[j / 2] = pack_bf16(high[j], high[j + 1]);
         }
     }
 
@@ -400,22 +397,20 @@ template <int N> struct head_pairs {
     }
 
     __device__ __forceinline__ void store_codes(uint8_t *x, uint32_t n, float factor) const {
-        struct __align__(N) codes {
-            uint16_t of[N / 2];
-        }
-        first, second;
+        codes first, second;
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
-            first.of[j / 2] = fp8_codes(low[j] * factor, low[j + 1] * factor);
-            second.of[j / 2] = fp8_codes(high[j] * factor, high[j + 1] * factor);
+            first.x[j / 2] = fp8_codes(low[j] * factor, low[j + 1] * factor);
+            second.x[j / 2] = fp8_codes(high[j] * factor, high[j + 1] * factor);
         }
         *reinterpret_cast<codes *>(x) = first;
         *reinterpret_cast<codes *>(x + n) = second;
     }
 };
 
-/* Returns the largest x, none of which is negative, of a head's threads: a power of two of them,
- * side by side in a warp; WARP: all of it. */
+/* Returns the largest x of a head's threads: a power of two of them, side by side in a warp; WARP:
+ * all of it.  No x is negative, so one instruction for integers does what warp_max() takes five
+ * exchanges for. */
 template <bool WARP> static __device__ __forceinline__ float head_max(float x, uint32_t n_threads) {
     if (WARP) return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
     const uint32_t first = threadIdx.y * n_threads % 32,
@@ -442,9 +437,9 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     let_next_start();
     wait_for_previous();
     if (!inside) return;
-    typedef bf16_run<N> run;
+    typedef typename head_pairs<N>::words words;
     bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.kv.head_dim + at;
-    run a = *reinterpret_cast<const run *>(x), b = *reinterpret_cast<const run *>(x + n);
+    words a = *reinterpret_cast<const words *>(x), b = *reinterpret_cast<const words *>(x + n);
     const float *c = p.angles + (size_t)row * 2 * n + at;
     const pair_angles<N> angles(c, c + n);
     head_pairs<N> pairs; /* codes are of keys before these are rounded */
@@ -454,16 +449,16 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     if (CODES || rotates) pairs.rotate(angles, rotates);
     if (rotates) {
         pairs.pack(&a, &b);
-        *reinterpret_cast<run *>(x) = a;
-        *reinterpret_cast<run *>(x + n) = b;
+        *reinterpret_cast<words *>(x) = a;
+        *reinterpret_cast<words *>(x + n) = b;
     }
     if (is_q) return;
     settle_place(&place, p, row, is_v, kv_head);
     if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     if (!CODES) {
         bf16 *slot = static_cast<bf16 *>(p.kv.base) + place.at + at;
-        *reinterpret_cast<run *>(slot) = a;
-        *reinterpret_cast<run *>(slot + n) = b;
+        *reinterpret_cast<words *>(slot) = a;
+        *reinterpret_cast<words *>(slot + n) = b;
         return;
     }
     const uint32_t scale =

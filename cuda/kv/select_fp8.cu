@@ -22,9 +22,6 @@
  * there are twice the blocks. */
 enum { THREADS = MOVE_THREADS, UNROLL = 4, WARP = 32, STORE_BLOCKS = 16 };
 
-/* Holds N elements that are moved together, 16 bytes at most. */
-template <typename T, int N> struct alignas(N * sizeof(T)) vector { T x[N]; };
-
 template <typename T>
 static __device__ __forceinline__ T *row_in_page(const struct kv_pool &kv, uint32_t page,
                                                  uint32_t row, uint32_t at) {
