@@ -13,6 +13,9 @@ enum {
     /* Merging takes 1 to 2 us.  A block of an H200 reads so many units of 128 columns meanwhile, while all
      * blocks read. */
     MERGE_COST_UNITS = 8,
+    /* Few blocks share memory's rate with fewer others: each attends so many units of 16 bits meanwhile,
+     * or twice as many of 8 bits. */
+    FEW_MERGE_COST_UNITS = 16,
     /* The end of one more tile takes as long as so many units. */
     TILE_COST_UNITS = 4,
     /* Few blocks may have so many units more than all would: meanwhile others read weights. */
@@ -323,6 +326,11 @@ static void begin_plan(struct attn_plan *plan, const struct attn_plan_shape *sha
         plan->tiles[i] = (struct attn_tile){.partial = -1, .next = -1};
 }
 
+/* Returns for how many units of a block merging takes as long. */
+static uint32_t merge_cost(const struct attn_plan_shape *shape) {
+    return shape->few ? FEW_MERGE_COST_UNITS * shape->part_units : MERGE_COST_UNITS;
+}
+
 static void cut_as_asked(struct attn_plan *plan, const struct attn_plan_shape *shape,
                          const struct attn_plan_batch *batch) {
     struct course c = {units_of_batch(shape, batch), shape->n_blocks};
@@ -334,7 +342,7 @@ static void cut_as_asked(struct attn_plan *plan, const struct attn_plan_shape *s
     const uint64_t even = even_units(shape, batch);
     const uint32_t part = longest_part(shape, batch, c.n_blocks);
     const bool in_parts = part > 0 && part <= even;
-    if (keep_whole(plan, shape, batch, (in_parts ? part : even) + MERGE_COST_UNITS)) return;
+    if (keep_whole(plan, shape, batch, (in_parts ? part : even) + merge_cost(shape))) return;
     begin_plan(plan, shape);
     if (in_parts) {
         cut_into_parts(plan, shape, batch, fill_turns(shape, batch, part, even));

@@ -7,6 +7,8 @@
  *          then the next pairs.  So x stays in L2 while all of W passes through
  *   turn   clusters take turns at the pairs.  Where the last turn would be of half of them or fewer,
  *          twice as many take half of a pair's outputs each
+ *   tile   128 rows and 128 outputs, or 112 if these fill the turns better: 14,336 outputs are 112
+ *          or 128 tiles, for 66 clusters two turns of either
  *
  * Thread: engine, and device code.  Memory: none. */
 #ifndef CUDA_LINEAR_GATED_CUT_H
@@ -28,8 +30,8 @@ extern "C" {
 enum {
     GATED_CLUSTER = 2,
     GATED_TILE_ROWS = 128,
-    GATED_TILE_OUTPUTS = 128,
-    GATED_BOX_ROWS = 64,      /* half of a tile's outputs */
+    GATED_LARGE_TILE = 128,   /* outputs */
+    GATED_SMALL_TILE = 112,   /* outputs */
     GATED_STAGE_COLUMNS = 64, /* of x and W that a block multiplies at a time */
     GATED_SLICES = 8,         /* of a tile; each is stored in a stage of the next */
     GATED_PAIRS_AT_ONCE = 8   /* 16 MB of x where n_in is 4,096: a third of L2 */
@@ -38,12 +40,12 @@ enum {
 /* Tiles along x and along W make n_whole pairs, and n_halves halves of such.  n_turns counts half a
  * turn where the last one is of halves. */
 struct gated_cut {
-    uint32_t n_row_tiles, n_tiles, n_whole, n_halves, n_clusters;
+    uint32_t tile_outputs, n_row_tiles, n_tiles, n_whole, n_halves, n_clusters;
     float n_turns;
 };
 
-/* An item is what a block computes in a turn: from a row and an output on, n_boxes times
- * GATED_BOX_ROWS outputs.  It has no boxes where nothing is left. */
+/* An item is what a block computes in a turn: from a row and an output on, n_boxes halves of a tile's
+ * outputs.  It has no boxes where nothing is left. */
 struct gated_item {
     uint32_t row, out, n_boxes;
     bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */
@@ -71,11 +73,11 @@ GATED_CALL struct gated_item gated_find_tile(const struct gated_cut *cut, uint32
                    at = i - first * cut->n_tiles, tile = at / n_turn * 2, k = at % n_turn;
     if (k < n * gated_min(2, cut->n_tiles - tile)) {
         const struct gated_item item = {(2 * (first + k % n) + rank) * GATED_TILE_ROWS,
-                                        (tile + k / n) * GATED_TILE_OUTPUTS, 2, false};
+                                        (tile + k / n) * cut->tile_outputs, 2, false};
         return item;
     }
     const struct gated_item item = {2 * n_pairs * GATED_TILE_ROWS,
-                                    (tile + rank) * GATED_TILE_OUTPUTS, 2, true};
+                                    (tile + rank) * cut->tile_outputs, 2, true};
     return item;
 }
 
@@ -87,7 +89,7 @@ GATED_CALL struct gated_item gated_find_item(const struct gated_cut *cut, uint32
     if (i < cut->n_whole) return gated_find_tile(cut, i, rank);
     if (half >= cut->n_halves) return none;
     struct gated_item item = gated_find_tile(cut, cut->n_whole + half / 2, rank);
-    item.out += half % 2 * GATED_BOX_ROWS;
+    item.out += half % 2 * (cut->tile_outputs / 2);
     item.n_boxes = 1;
     return item;
 }

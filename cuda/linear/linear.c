@@ -6,8 +6,8 @@
  *   rows  <= 192   on compute capability 9.0 one launch for all parts, gate included, of
  *                  linear_wide.cu; its header has the times of both.  From 9 rows on where memory
  *                  is fast (wide_open())
- *   rows  <= 256   the same for gated products and for long sums
- *   more rows      gated products that fill the device, on 9.0: one launch of linear_gated.cu
+ *   rows  <= 256   the same for long sums, and for gated products that leave the device idle
+ *   more than 192  gated products that fill the device, on 9.0: one launch of linear_gated.cu
  *   more rows      cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           f16 and f32 weights, odd widths: any shape, slowly
  *
@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "cuda/linear/gated_cut.h"
+#include "cuda/linear/wide_cut.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
@@ -203,13 +204,12 @@ static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t 
  * layer of Llama-3-8B took 3 % less with q, k, v and o by cuBLASLt, and the head was its by 4 %;
  * gate, up and down were not. */
 static bool wide_fits(const struct cuda_backend *cuda, const struct linear_args *args, bool gated) {
-    const uint32_t all_best = 192;
     bool fits = cuda->wide.n_clusters > 0 && !cuda->batch_invariant &&
                 args->n_rows >= cuda->wide_from && args->n_rows <= WIDE_MAX_ROWS &&
                 skinny_fits(args, 0, args->n_parts);
     for (uint32_t i = 0; i < args->n_parts && fits; i++) {
         const struct linear_part *part = &args->parts[i];
-        fits = (gated || args->n_rows <= all_best || args->n_in > part->w->rows) &&
+        fits = (gated || args->n_rows <= WIDE_WHOLE_ROWS || args->n_in > part->w->rows) &&
                part->w->rows % 8 == 0 && part->y_stride % 2 == 0 &&
                aligned(part->y, args->y_f32 ? 2 * sizeof(float) : 2 * sizeof(uint16_t));
     }
@@ -381,11 +381,13 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
                                           : run_parts(cuda, &plain, few_rows(cuda), err);
 }
 
-/* Says whether launch_gated() takes the product and is ahead of cuBLASLt. */
+/* Says whether launch_gated() takes the product and is ahead of the others.  Behind WIDE_WHOLE_ROWS
+ * launch_wide() computes WIDE_MAX_ROWS, too. */
 static bool many_rows_fit(const struct cuda_backend *cuda, const struct linear_args *both) {
-    if (cuda->batch_invariant || both->n_rows <= WIDE_MAX_ROWS || !skinny_fits(both, 0, 2))
+    if (cuda->batch_invariant || both->n_rows <= WIDE_WHOLE_ROWS || !skinny_fits(both, 0, 2))
         return false;
-    return gated_fits(both->n_rows, both->n_in, both->parts[0].w->rows, cuda->n_gated_clusters);
+    return gated_fits(max_u32(both->n_rows, WIDE_MAX_ROWS), both->n_in, both->parts[0].w->rows,
+                      cuda->n_gated_clusters);
 }
 
 /* Computes a gated product in one launch: of few rows, or without a norm of more. */
@@ -398,9 +400,9 @@ static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, 
     params.kind = kind;
     params.parts[0].y = out;
     params.parts[0].y_stride = params.parts[0].n_out;
-    if (wide_fits(cuda, both, true)) rc = launch_wide(&params, &cuda->wide, launch);
-    else if (both->n_rows <= SKINNY_MAX_ROWS) rc = few_rows(cuda)(&params, launch);
-    else rc = launch_gated(&params, cuda->n_gated_clusters, launch);
+    if (many_rows_fit(cuda, both)) rc = launch_gated(&params, cuda->n_gated_clusters, launch);
+    else if (wide_fits(cuda, both, true)) rc = launch_wide(&params, &cuda->wide, launch);
+    else rc = few_rows(cuda)(&params, launch);
     return cuda_check(cuda, rc, "gated", err);
 }
 

@@ -1,6 +1,7 @@
-/* linear_gated.cu - kind(x Wg^T) * (x Wu^T) for more than 256 rows on Hopper: long prompts.
+/* linear_gated.cu - kind(x Wg^T) * (x Wu^T) for more than 192 rows on Hopper: many sequences, and prompts.
  *
- *   tile        128 rows of x against 256 of W: gate's and up's for the same 128 outputs
+ *   tile        128 rows of x against 256 of W: gate's and up's for the same 128 outputs; or against
+ *               224, for 112 outputs
  *   cluster     two blocks with the same outputs and neighbouring rows; each copies half of W to
  *               both.  Where the number of row tiles is odd, pairs of the last one have the same
  *               rows and neighbouring outputs; each block copies half of x to both
@@ -14,7 +15,7 @@
  *   consumers   two warpgroups with 64 rows each: wgmma with x as A and the stage of W as B.  Gate
  *               and up of an output are in the same thread
  *   order       gated_cut.h: a few pairs of row tiles stay in L2 while all of W passes through
- *   last turn   of half of the clusters or fewer: twice as many take 64 outputs of a tile each
+ *   last turn   of half of the clusters or fewer: twice as many take half of a tile's outputs each
  *
  * A warpgroup has no time to gate: its tensor cores would wait.  It only rounds its finished sums
  * to bf16, as cuBLASLt would, holds them in registers, and gates and stores a slice in each of the
@@ -42,6 +43,9 @@
  * pairs at once (1 to 3 %); W without evict-first (1.5 %); prefetching W to L2 (3 %).  On an H100:
  * tiles of 256 x (96 + 96), which copy a fifth fewer bytes from L2 (3 to 11 %, for as many joules).
  *
+ * 256 rows, on H200s: decode steps of 240 and 256 sequences take 1 % less with tiles of 112 than with
+ * linear_wide.cu, which stores results while its tensor cores wait.
+ *
  * Shared: struct gated_plan.  Bound: wgmma, 4 * n_rows * n_in * n_out operations.
  * Oracle: engine/cpu/linear.c. */
 #include "cuda/linear/block_pair.cuh"
@@ -51,10 +55,9 @@ typedef __nv_bfloat16 bf16;
 
 enum {
     STAGE_COLUMNS = GATED_STAGE_COLUMNS,
-    N_STAGES = 4,
-    BOX_ROWS = GATED_BOX_ROWS, /* of x or W: copied at a time; of x, a warpgroup's */
-    BOX_BYTES = BOX_ROWS * STAGE_COLUMNS * 2,
-    TILE_OUTPUTS = GATED_TILE_OUTPUTS, /* of gate, and as many of up */
+    ROW_BYTES = STAGE_COLUMNS * 2,
+    GROUP_ROWS = GATED_TILE_ROWS / 2, /* of x: a warpgroup's, and copied at a time */
+    GROUP_BYTES = GROUP_ROWS * ROW_BYTES,
     N_SLICES = GATED_SLICES,
     N_CONSUMERS = 2 * GROUP_THREADS,
     N_THREADS = N_CONSUMERS + GROUP_THREADS,
@@ -62,11 +65,13 @@ enum {
     CONSUMER_REGISTERS = 232,
 };
 
-typedef ring_place<N_STAGES> stage_place;
-
-struct gated_plan {
+/* OUTPUTS: of a tile.  A box of W is copied at a time: half of its outputs. */
+template <int OUTPUTS_> struct gated_plan {
+    static constexpr int OUTPUTS = OUTPUTS_, N_STAGES = OUTPUTS > GATED_SMALL_TILE ? 4 : 5;
+    static constexpr int BOX_ROWS = OUTPUTS / 2, BOX_BYTES = BOX_ROWS * ROW_BYTES;
+    typedef ring_place<N_STAGES> place;
     struct {
-        unsigned char x[2 * BOX_BYTES], w[4 * BOX_BYTES]; /* w: of gate, then of up */
+        unsigned char x[2 * GROUP_BYTES], w[4 * BOX_BYTES]; /* w: of gate, then of up */
     } stages[N_STAGES];
     uint64_t full[N_STAGES], empty[N_STAGES];
 };
@@ -87,11 +92,12 @@ static __device__ __forceinline__ struct gated_item find_item(const struct gated
 /* ---- producers ---- */
 
 /* Starts copying the weights of one box of outputs: those of gate or of up to both blocks. */
+template <class Plan>
 static __device__ __forceinline__ void load_box(const struct gated_params &g,
                                                 const struct gated_item &item, unsigned char *to,
                                                 int k, uint32_t out, uint64_t *full,
                                                 uint64_t policy) {
-    const uint32_t rank = cluster_rank(), up = item.n_boxes * BOX_BYTES;
+    const uint32_t rank = cluster_rank(), up = item.n_boxes * Plan::BOX_BYTES;
     if (item.shares_x) {
         tensor_load_hinted(to, &g.w[0], k, out, full, policy);
         tensor_load_hinted(to + up, &g.w[1], k, out, full, policy);
@@ -100,10 +106,10 @@ static __device__ __forceinline__ void load_box(const struct gated_params &g,
     }
 }
 
-static __device__ __forceinline__ void load_weights(const struct gated_params &g,
-                                                    struct gated_plan *plan) {
+template <class Plan>
+static __device__ __forceinline__ void load_weights(const struct gated_params &g, Plan *plan) {
     const uint64_t policy = pass_through_policy();
-    stage_place at = {0, 1};
+    typename Plan::place at = {0, 1};
     struct gated_item item;
     for (uint32_t turn = 0; item = find_item(g, turn), item.n_boxes > 0; turn++) {
 #pragma unroll 1
@@ -111,18 +117,19 @@ static __device__ __forceinline__ void load_weights(const struct gated_params &g
             unsigned char *to = plan->stages[at.stage].w;
             uint64_t *full = &plan->full[at.stage];
             barrier_wait(&plan->empty[at.stage], at.parity);
-            barrier_arrive_expect(full, 2 * item.n_boxes * BOX_BYTES);
-            load_box(g, item, to, k, item.out, full, policy);
+            barrier_arrive_expect(full, 2 * item.n_boxes * Plan::BOX_BYTES);
+            load_box<Plan>(g, item, to, k, item.out, full, policy);
             if (item.n_boxes == 2)
-                load_box(g, item, to + BOX_BYTES, k, item.out + BOX_ROWS, full, policy);
+                load_box<Plan>(g, item, to + Plan::BOX_BYTES, k, item.out + Plan::BOX_ROWS, full,
+                               policy);
         }
     }
 }
 
-static __device__ __forceinline__ void load_x(const struct gated_params &g,
-                                              struct gated_plan *plan) {
-    const uint32_t rank = cluster_rank(), own = rank * BOX_BYTES;
-    stage_place at = {0, 1};
+template <class Plan>
+static __device__ __forceinline__ void load_x(const struct gated_params &g, Plan *plan) {
+    const uint32_t rank = cluster_rank(), own = rank * GROUP_BYTES;
+    typename Plan::place at = {0, 1};
     struct gated_item item;
     wait_for_previous();
     for (uint32_t turn = 0; item = find_item(g, turn), item.n_boxes > 0; turn++) {
@@ -131,12 +138,12 @@ static __device__ __forceinline__ void load_x(const struct gated_params &g,
             unsigned char *to = plan->stages[at.stage].x;
             uint64_t *full = &plan->full[at.stage];
             barrier_wait(&plan->empty[at.stage], at.parity);
-            barrier_arrive_expect(full, 2 * BOX_BYTES);
+            barrier_arrive_expect(full, 2 * GROUP_BYTES);
             if (item.shares_x) {
-                tensor_load_shared(to + own, &g.x, k, item.row + rank * BOX_ROWS, full, BOTH);
+                tensor_load_shared(to + own, &g.x, k, item.row + rank * GROUP_ROWS, full, BOTH);
             } else {
                 tensor_load(to, &g.x, k, item.row, full);
-                tensor_load(to + BOX_BYTES, &g.x, k, item.row + BOX_ROWS, full);
+                tensor_load(to + GROUP_BYTES, &g.x, k, item.row + GROUP_ROWS, full);
             }
         }
     }
@@ -151,10 +158,10 @@ static __device__ __forceinline__ uint32_t warpgroup() {
     return __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0);
 }
 
-template <int N>
-static __device__ __forceinline__ void start_stage(struct gated_plan *plan, const stage_place &at,
+template <class Plan, int N>
+static __device__ __forceinline__ void start_stage(Plan *plan, const typename Plan::place &at,
                                                    uint32_t group, float (&sums)[N], bool add) {
-    const uint64_t x = wgmma_matrix(plan->stages[at.stage].x + group * BOX_BYTES, 0),
+    const uint64_t x = wgmma_matrix(plan->stages[at.stage].x + group * GROUP_BYTES, 0),
                    w = wgmma_matrix(plan->stages[at.stage].w, 0);
     barrier_wait(&plan->full[at.stage], at.parity);
     wgmma_fence();
@@ -166,7 +173,7 @@ static __device__ __forceinline__ void start_stage(struct gated_plan *plan, cons
 
 /* A tile whose sums are complete, in bf16: word [h][j] has those of e = 0 and 1. */
 struct held_tile {
-    uint32_t gate[2][TILE_OUTPUTS / 8], up[2][TILE_OUTPUTS / 8];
+    uint32_t gate[2][GATED_LARGE_TILE / 8], up[2][GATED_LARGE_TILE / 8];
     uint32_t row, out, end; /* the thread's first row, the tile's first output, and its end */
 };
 
@@ -231,10 +238,10 @@ static __device__ __forceinline__ void store_slice(const struct skinny_params &p
 
 /* Multiplies one item, and stores what is held from the one before, a slice in each of the first
  * stages; then holds this item, and makes *item that of `turn`. */
-template <enum gate_kind KIND, int N>
+template <enum gate_kind KIND, int N, class Plan>
 static __device__ __forceinline__ void multiply(const struct gated_params &g, uint32_t turn,
-                                                uint32_t group, struct gated_plan *plan,
-                                                stage_place *at, struct gated_item *item,
+                                                uint32_t group, Plan *plan,
+                                                typename Plan::place *at, struct gated_item *item,
                                                 struct held_tile *held) {
     const int n_stages = (int)g.p.n_in / STAGE_COLUMNS;
     float sums[N];
@@ -251,7 +258,7 @@ static __device__ __forceinline__ void multiply(const struct gated_params &g, ui
     }
     held->row = item->row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     held->out = item->out;
-    held->end = min(item->out + item->n_boxes * BOX_ROWS, g.p.parts[0].n_out);
+    held->end = min(item->out + item->n_boxes * Plan::BOX_ROWS, g.p.parts[0].n_out);
     /* The compiler would put the divisions behind the sums, where nothing else runs. */
     *item = find_item(g, turn);
     asm volatile("" : "+r"(item->row), "+r"(item->out), "+r"(item->n_boxes)::"memory");
@@ -269,27 +276,26 @@ static __device__ __forceinline__ void multiply(const struct gated_params &g, ui
     hold(sums, held);
 }
 
-template <enum gate_kind KIND>
-static __device__ __forceinline__ void consume(const struct gated_params &g,
-                                               struct gated_plan *plan) {
+template <enum gate_kind KIND, class Plan>
+static __device__ __forceinline__ void consume(const struct gated_params &g, Plan *plan) {
     const uint32_t group = warpgroup();
-    stage_place at = {0, 0};
+    typename Plan::place at = {0, 0};
     struct held_tile held = {};
     struct gated_item item = find_item(g, 0);
     wait_for_previous();
     for (uint32_t turn = 1; item.n_boxes == 2; turn++)
-        multiply<KIND, TILE_OUTPUTS>(g, turn, group, plan, &at, &item, &held);
-    if (item.n_boxes == 1) multiply<KIND, TILE_OUTPUTS / 2>(g, 0, group, plan, &at, &item, &held);
+        multiply<KIND, Plan::OUTPUTS>(g, turn, group, plan, &at, &item, &held);
+    if (item.n_boxes == 1) multiply<KIND, Plan::OUTPUTS / 2>(g, 0, group, plan, &at, &item, &held);
 #pragma unroll
     for (int i = 0; i < N_SLICES; i++) store_slice<KIND>(g.p, held, i);
 }
 
-template <enum gate_kind KIND>
+template <enum gate_kind KIND, class Plan>
 static __global__ void __launch_bounds__(N_THREADS, 1)
     gated_kernel(const __grid_constant__ struct gated_params g) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(1024) unsigned char gated_memory[];
-    struct gated_plan *plan = reinterpret_cast<struct gated_plan *>(gated_memory);
+    Plan *plan = reinterpret_cast<Plan *>(gated_memory);
     let_next_start();
     make_barriers(plan, N_CONSUMERS / GROUP_THREADS);
     if (threadIdx.x < N_CONSUMERS) {
@@ -305,29 +311,42 @@ static __global__ void __launch_bounds__(N_THREADS, 1)
 
 /* ---- host ---- */
 
+template <class Plan>
+static cudaError_t launch_tiles(struct gated_params *g, struct launch launch) {
+    const struct skinny_params &p = g->p;
+    const uint64_t row_bytes = (uint64_t)p.n_in * 2;
+    cudaError_t rc = tensor_map_matrix(&g->x, p.x, p.n_rows, p.n_in, row_bytes, GROUP_ROWS);
+    for (int i = 0; i < 2 && !rc; i++)
+        rc = tensor_map_matrix(&g->w[i], p.parts[i].w, p.parts[i].n_out, p.n_in, row_bytes,
+                               Plan::BOX_ROWS);
+    if (rc) return rc;
+    return launch_clusters(
+        launch, p.kind == GATE_GELU ? gated_kernel<GATE_GELU, Plan> : gated_kernel<GATE_SILU, Plan>,
+        CLUSTER, CLUSTER * g->cut.n_clusters, N_THREADS, sizeof(Plan), *g);
+}
+
 cudaError_t launch_gated(const struct skinny_params *p, uint32_t max_clusters,
                          struct launch launch) {
     if (max_clusters == 0) return cudaErrorNotSupported;
     struct gated_params g = {
         {}, {}, *p, gated_choose_cut(p->n_rows, p->parts[0].n_out, max_clusters)};
-    const uint64_t row_bytes = (uint64_t)p->n_in * 2;
-    cudaError_t rc = tensor_map_matrix(&g.x, p->x, p->n_rows, p->n_in, row_bytes, BOX_ROWS);
-    for (int i = 0; i < 2 && !rc; i++)
-        rc = tensor_map_matrix(&g.w[i], p->parts[i].w, p->parts[i].n_out, p->n_in, row_bytes,
-                               BOX_ROWS);
-    if (rc) return rc;
-    return launch_clusters(
-        launch, p->kind == GATE_GELU ? gated_kernel<GATE_GELU> : gated_kernel<GATE_SILU>, CLUSTER,
-        CLUSTER * g.cut.n_clusters, N_THREADS, sizeof(struct gated_plan), g);
+    return g.cut.tile_outputs == GATED_LARGE_TILE
+               ? launch_tiles<gated_plan<GATED_LARGE_TILE>>(&g, launch)
+               : launch_tiles<gated_plan<GATED_SMALL_TILE>>(&g, launch);
 }
 
-template <enum gate_kind KIND> static bool open_kernel(int *n) {
-    return open_pairs<struct gated_plan>(gated_kernel<KIND>, N_THREADS, n);
+template <enum gate_kind KIND, int OUTPUTS> static bool open_kernel(int *n) {
+    typedef gated_plan<OUTPUTS> plan;
+    return open_pairs<plan>(gated_kernel<KIND, plan>, N_THREADS, n);
 }
 
 uint32_t open_gated(uint32_t n_multiprocessors) {
     int n = (int)(n_multiprocessors / CLUSTER);
-    if (n > 0 && open_kernel<GATE_SILU>(&n) && open_kernel<GATE_GELU>(&n)) return (uint32_t)n;
+    if (n > 0 && open_kernel<GATE_SILU, GATED_LARGE_TILE>(&n) &&
+        open_kernel<GATE_GELU, GATED_LARGE_TILE>(&n) &&
+        open_kernel<GATE_SILU, GATED_SMALL_TILE>(&n) &&
+        open_kernel<GATE_GELU, GATED_SMALL_TILE>(&n))
+        return (uint32_t)n;
     cudaGetLastError(); /* an answer, not a fault */
     return 0;
 }

@@ -38,6 +38,8 @@
  *    192    25.1 (22.9)   19.2 (16.5)    87.3 (103)   50.5 (66.3)   188 (203)
  *    256    23.8 (25.4)   20.3 (19.0)    89.3 (122)   50.9 (61.5)   190 to 205 (224)
  *
+ * From 193 rows on gate and up are for linear_gated.cu, where its tiles are enough (linear.c).
+ *
  * Tried and slower: prefetching W to L2 ahead of the copies (by a tenth and more), W without
  * evict-first (5 us), tiles of 128 and 32 rows; W as A with tiles of 128 rows, in equal runs of stages
  * for all clusters (1 to 25 % on an H200); two blocks a multiprocessor with half the stages (4 %).

@@ -22,6 +22,7 @@ enum {
     WIDE_CLUSTER = 2,
     WIDE_STAGE_COLUMNS = 64, /* of x and W that a block multiplies at a time */
     WIDE_GROUP_ROWS = 64,    /* of x that a warpgroup multiplies */
+    WIDE_WHOLE_ROWS = 192,   /* at most so many rows of x are in one block */
     WIDE_MAX_SPLITS = 4
 };
 
@@ -33,7 +34,7 @@ struct wide_shape {
 
 /* Says whether the blocks of a cluster have the halves of the rows. */
 static inline bool wide_halves(const struct wide_shape *shape) {
-    return shape->n_rows > 3 * WIDE_GROUP_ROWS;
+    return shape->n_rows > WIDE_WHOLE_ROWS;
 }
 
 struct wide_cut {

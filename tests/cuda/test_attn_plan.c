@@ -421,6 +421,27 @@ static void few_blocks_are_for_few_short_items(void **state) {
     assert_false(suits_few(8, (uint32_t[]){1000}, 1, ATTN_FIXED_SPLIT_SLOTS));
 }
 
+/* How many partials one sequence has if few blocks read it. */
+static uint32_t count_partials_of_few(uint32_t n_slots, uint32_t part_units) {
+    struct attn_plan_shape shape = shape_of(132, 8, 0);
+    shape.n_few = 96;
+    shape.few = true;
+    shape.part_units = part_units;
+    struct planned p = make_plan(shape, &n_slots, 1, 0);
+    const uint32_t n = p.plan.n_partials;
+    drop_plan(&p);
+    return n;
+}
+
+/* Merging costs few blocks 16 units of 16 bits, or 32 of 8. */
+static void few_blocks_cut_only_long_items(void **state) {
+    (void)state;
+    assert_int_equal(count_partials_of_few(24 * 16, 1), 0); /* 8 and a merge take as long */
+    assert_int_equal(count_partials_of_few(24 * 16 + 1, 1), 8 * 4);
+    assert_int_equal(count_partials_of_few(40 * 16, 2), 0);
+    assert_int_equal(count_partials_of_few(40 * 16 + 1, 2), 8 * 6);
+}
+
 /* A plan for few blocks uses no more. */
 static void few_blocks_are_all_that_is_used(void **state) {
     (void)state;
@@ -495,6 +516,7 @@ int main(void) {
         cmocka_unit_test(few_items_are_cut_into_parts),
         cmocka_unit_test(parts_that_leave_blocks_idle_are_not_made),
         cmocka_unit_test(few_blocks_are_for_few_short_items),
+        cmocka_unit_test(few_blocks_cut_only_long_items),
         cmocka_unit_test(few_blocks_are_all_that_is_used),
         cmocka_unit_test(fixed_splits_stay_where_they_are_in_a_window),
         cmocka_unit_test(fixed_splits_do_not_depend_on_the_batch),

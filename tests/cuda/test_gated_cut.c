@@ -12,28 +12,29 @@
 
 #include "cuda/linear/gated_cut.h"
 
-enum { MAX_ROW_TILES = 48, MAX_BOXES = 256, H100_CLUSTERS = 66 };
+enum { MAX_ROW_TILES = 48, MAX_BOXES = 280, H100_CLUSTERS = 66 };
 
 /* How often the outputs of each box are computed. */
 static uint8_t computed[MAX_ROW_TILES][MAX_BOXES];
 
-static void count(const struct gated_item *item) {
+static void count(const struct gated_item *item, uint32_t box_outputs) {
     assert_int_equal(item->row % GATED_TILE_ROWS, 0);
-    assert_int_equal(item->out % GATED_BOX_ROWS, 0);
+    assert_int_equal(item->out % box_outputs, 0);
     assert_in_range(item->n_boxes, 1, 2);
     for (uint32_t box = 0; box < item->n_boxes; box++) {
-        const uint32_t row = item->row / GATED_TILE_ROWS, at = item->out / GATED_BOX_ROWS + box;
+        const uint32_t row = item->row / GATED_TILE_ROWS, at = item->out / box_outputs + box;
         assert_true(row < MAX_ROW_TILES && at < MAX_BOXES);
         computed[row][at]++;
     }
 }
 
-static void check_pair(const struct gated_item *a, const struct gated_item *b) {
+static void check_pair(const struct gated_item *a, const struct gated_item *b,
+                       uint32_t tile_outputs) {
     assert_int_equal(a->n_boxes, b->n_boxes);
     assert_int_equal(a->shares_x, b->shares_x);
     if (a->shares_x) {
         assert_int_equal(a->row, b->row);
-        assert_int_equal(a->out + GATED_TILE_OUTPUTS, b->out);
+        assert_int_equal(a->out + tile_outputs, b->out);
     } else {
         assert_int_equal(a->row + GATED_TILE_ROWS, b->row);
         assert_int_equal(a->out, b->out);
@@ -53,9 +54,9 @@ static uint32_t count_cluster(const struct gated_cut *cut, uint32_t cluster) {
         }
         assert_int_equal(n_boxes, 2);
         n_boxes = a.n_boxes;
-        check_pair(&a, &b);
-        count(&a);
-        count(&b);
+        check_pair(&a, &b, cut->tile_outputs);
+        count(&a, cut->tile_outputs / 2);
+        count(&b, cut->tile_outputs / 2);
     }
 }
 
@@ -71,7 +72,8 @@ static void check_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters) {
     assert_true((float)most_turns - cut.n_turns == (cut.n_halves > 0 ? 0.5f : 0.0f));
     for (uint32_t row = 0; row < MAX_ROW_TILES; row++)
         for (uint32_t box = 0; box < MAX_BOXES; box++) {
-            const uint32_t first_row = row * GATED_TILE_ROWS, first_out = box * GATED_BOX_ROWS;
+            const uint32_t first_row = row * GATED_TILE_ROWS,
+                           first_out = box * cut.tile_outputs / 2;
             if (first_row < n_rows && first_out < n_out) assert_int_equal(computed[row][box], 1);
             else assert_in_range(computed[row][box], 0, 1);
         }
@@ -85,6 +87,17 @@ static void every_output_is_computed_once(void **state) {
     for (int round = 0; round < 3000; round++)
         check_cut(129 + (uint32_t)rand() % 5000, 8 * (1 + (uint32_t)rand() % 1900),
                   1 + (uint32_t)rand() % 70);
+}
+
+/* Two turns of 256 rows in tiles of 112 are shorter than in tiles of 128; 8,192 rows are not worth it. */
+static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
+    (void)state;
+    const struct gated_cut few = gated_choose_cut(256, 14336, H100_CLUSTERS),
+                           many = gated_choose_cut(8192, 14336, H100_CLUSTERS);
+    assert_int_equal(few.tile_outputs, GATED_SMALL_TILE);
+    assert_int_equal(few.n_clusters, 64);
+    assert_true(few.n_turns == 2.0f);
+    assert_int_equal(many.tile_outputs, GATED_LARGE_TILE);
 }
 
 static void products_that_leave_the_device_idle_do_not_fit(void **state) {
@@ -105,6 +118,7 @@ static void products_that_leave_the_device_idle_do_not_fit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_output_is_computed_once),
+        cmocka_unit_test(small_tiles_are_for_turns_that_they_fill_better),
         cmocka_unit_test(products_that_leave_the_device_idle_do_not_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

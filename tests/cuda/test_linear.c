@@ -384,14 +384,15 @@ static void nans_of_all_ones_pass_between_blocks(void **state) {
 /* Small products, which cuda_gated() leaves to cuBLASLt: few clusters take turns as many do. */
 static void gated_products_of_many_rows_equal_the_cpu(void **state) {
     (void)state;
-    /* Pairs of row tiles alone and with a single one, more of them than GATED_PAIRS_AT_ONCE; last tiles
-     * that are not full; last turns that are halved, the only turn among them. */
+    /* Tiles of both sizes.  Pairs of row tiles alone and with a single one, more of them than
+     * GATED_PAIRS_AT_ONCE; last tiles that are not full; last turns that are halved, the only turn among
+     * them. */
     static const struct {
         uint32_t n_rows, n_in, n_out, n_clusters;
         bool in_small;
-    } shapes[] = {{257, 512, 136, 1, false},  {257, 576, 8, 60, true},
-                  {300, 1024, 776, 3, true},  {513, 512, 1000, 5, false},
-                  {1000, 512, 640, 7, false}, {2177, 512, 264, 4, true}};
+    } shapes[] = {{257, 512, 136, 1, false}, {257, 576, 8, 60, true},    {257, 512, 296, 2, true},
+                  {257, 512, 344, 2, true},  {300, 1024, 776, 3, true},  {513, 512, 1000, 5, false},
+                  {200, 512, 320, 3, true},  {1000, 512, 640, 7, false}, {2177, 512, 264, 4, true}};
     if (CUDA_BACKEND(gpu)->n_gated_clusters == 0) skip();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         for (int turn = 0; turn < 4; turn++)
@@ -410,14 +411,15 @@ static void gated_products_of_many_rows_equal_the_cpu(void **state) {
 /* The device is full, so cuda_gated() takes launch_gated(). */
 static void cuda_gated_takes_the_kernel_for_many_rows(void **state) {
     (void)state;
-    const struct fused full = {.n_rows = 1000,
-                               .n_in = 512,
-                               .n_out = 4224,
-                               .dtype = DTYPE_BF16,
-                               .norm_dtype = DTYPE_BF16,
-                               .norm = true,
-                               .gated = true};
-    if (!small) check_fused(&full);
+    static const uint32_t shapes[][2] = {{1000, 4224}, {200, 7392}}; /* rows, outputs */
+    for (int i = 0; i < 2 && !small; i++)
+        check_fused(&(struct fused){.n_rows = shapes[i][0],
+                                    .n_in = 512,
+                                    .n_out = shapes[i][1],
+                                    .dtype = DTYPE_BF16,
+                                    .norm_dtype = DTYPE_BF16,
+                                    .norm = true,
+                                    .gated = true});
 }
 
 /* A product whose rows are computed again, some at a time. */
