@@ -13,8 +13,8 @@ enum {
     /* Merging takes 1 to 2 us.  A block of an H200 reads so many units of 128 columns meanwhile, while all
      * blocks read. */
     MERGE_COST_UNITS = 8,
-    /* Few blocks share memory's rate with fewer others: each attends so many units of 16 bits meanwhile,
-     * or twice as many of 8 bits. */
+    /* Few blocks wait for each unit's way, and several units are on theirs at once: a block attends
+     * so many of 16 bits meanwhile, or twice as many of 8. */
     FEW_MERGE_COST_UNITS = 16,
     /* The end of one more tile takes as long as so many units. */
     TILE_COST_UNITS = 4,
@@ -326,9 +326,12 @@ static void begin_plan(struct attn_plan *plan, const struct attn_plan_shape *sha
         plan->tiles[i] = (struct attn_tile){.partial = -1, .next = -1};
 }
 
-/* Returns for how many units of a block merging takes as long. */
-static uint32_t merge_cost(const struct attn_plan_shape *shape) {
-    return shape->few ? FEW_MERGE_COST_UNITS * shape->part_units : MERGE_COST_UNITS;
+/* Returns how many units an item may have if it is to stay whole, where its parts would have
+ * `part_units`.  Few blocks keep what several would read in one unit a warp, and a merge. */
+static uint64_t most_whole(const struct attn_plan_shape *shape, uint64_t part_units) {
+    const uint64_t most = part_units + MERGE_COST_UNITS,
+                   few = MIN_TILE_UNITS + FEW_MERGE_COST_UNITS * shape->part_units;
+    return shape->few ? max_u64(most, few) : most;
 }
 
 static void cut_as_asked(struct attn_plan *plan, const struct attn_plan_shape *shape,
@@ -342,7 +345,7 @@ static void cut_as_asked(struct attn_plan *plan, const struct attn_plan_shape *s
     const uint64_t even = even_units(shape, batch);
     const uint32_t part = longest_part(shape, batch, c.n_blocks);
     const bool in_parts = part > 0 && part <= even;
-    if (keep_whole(plan, shape, batch, (in_parts ? part : even) + merge_cost(shape))) return;
+    if (keep_whole(plan, shape, batch, most_whole(shape, in_parts ? part : even))) return;
     begin_plan(plan, shape);
     if (in_parts) {
         cut_into_parts(plan, shape, batch, fill_turns(shape, batch, part, even));

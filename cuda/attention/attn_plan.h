@@ -61,7 +61,7 @@ struct attn_plan_shape {
     uint32_t n_few;    /* the grid's if `few` */
     uint32_t n_kv_heads;
     uint32_t split_slots; /* 0: the batch decides; otherwise a multiple of ATTN_UNIT_SLOTS */
-    uint32_t part_units;  /* parts begin at multiples of so many units */
+    uint32_t part_units;  /* parts begin at multiples of so many units: 2 where units have 8 bits */
     bool few;             /* n_few blocks are enough: see attn_plan_suits_few() */
 };
 

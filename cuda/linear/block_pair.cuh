@@ -14,7 +14,8 @@
 enum {
     CLUSTER = 2,
     BOTH = (1 << CLUSTER) - 1, /* blocks, as a copy to them names them */
-    GROUP_THREADS = 128        /* of a warpgroup */
+    GROUP_THREADS = 128,       /* of a warpgroup */
+    MEMORY_BYTES = 227 << 10   /* of shared memory, that a block can have */
 };
 
 static __device__ __forceinline__ uint32_t cluster_rank() {

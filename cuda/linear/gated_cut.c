@@ -1,6 +1,9 @@
 /* gated_cut.c - see gated_cut.h.  Thread: engine.  Memory: none. */
 #include "cuda/linear/gated_cut.h"
 
+#include "cuda/linear/wide_cut.h"
+#include "engine/base/sizes.h"
+
 /* Cuts a product into tiles of so many outputs. */
 static struct gated_cut cut_into(uint32_t tile_outputs, uint32_t n_rows, uint32_t n_out,
                                  uint32_t max_clusters) {
@@ -26,16 +29,17 @@ static float count_outputs(const struct gated_cut *cut) {
 }
 
 struct gated_cut gated_choose_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters) {
-    /* For as many outputs small tiles take an H200 about 5 % longer. */
+    /* For as many outputs small tiles take an H200 some 5 % longer (2 % of prompts of 1,024 and of
+     * 8,192 tokens). */
     const float gain = 0.95f;
     const struct gated_cut large = cut_into(GATED_LARGE_TILE, n_rows, n_out, max_clusters),
                            small = cut_into(GATED_SMALL_TILE, n_rows, n_out, max_clusters);
     return count_outputs(&small) < gain * count_outputs(&large) ? small : large;
 }
 
-/* Tells whether enough of what the clusters compute are outputs.  With gate and up of Llama-3-8B on
- * an H100 the kernel was ahead of cuBLASLt by 5 % where 85 % were (384 rows), and on an H200 behind by
- * 8 % and more where 64 % were (288 rows). */
+/* Tells whether enough of what the clusters compute are outputs.  With gate and up of Llama-3-8B,
+ * in tiles of 128, the kernel was ahead of cuBLASLt by 5 % on an H100 where 85 % were (384 rows),
+ * and behind by 8 % and more on an H200 where 64 % were (288 rows). */
 bool gated_fits(uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_clusters) {
     const float least = 0.84f;
     if (n_clusters == 0 || n_rows <= GATED_TILE_ROWS || n_out % 8 || n_in % GATED_STAGE_COLUMNS ||
@@ -44,4 +48,16 @@ bool gated_fits(uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_clust
     const struct gated_cut cut = gated_choose_cut(n_rows, n_out, n_clusters);
     return (float)n_rows * (float)n_out >=
            least * GATED_CLUSTER * GATED_TILE_ROWS * (float)n_clusters * count_outputs(&cut);
+}
+
+/* Compares what a cluster computes of 256 rows, as many as either kernel does.  launch_gated() is
+ * ahead by what it stores while it multiplies, so clusters must have a second turn. */
+bool gated_beats_wide(uint32_t n_in, uint32_t n_out, uint32_t n_clusters) {
+    const uint32_t n_rows = 2 * GATED_TILE_ROWS;
+    const struct wide_shape shape = {n_rows, n_in, 2, {n_out, n_out}, true};
+    const struct wide_cut wide = wide_choose_cut(&shape, n_clusters);
+    const struct gated_cut cut = gated_choose_cut(n_rows, n_out, n_clusters);
+    const uint64_t n_turns = div_up(wide_count_items(&shape, wide), n_clusters);
+    return cut.n_turns >= 2 &&
+           count_outputs(&cut) * (float)wide.n_splits <= (float)(n_turns * wide.width / 2);
 }

@@ -7,8 +7,9 @@
  *          then the next pairs.  So x stays in L2 while all of W passes through
  *   turn   clusters take turns at the pairs.  Where the last turn would be of half of them or fewer,
  *          twice as many take half of a pair's outputs each
- *   tile   128 rows and 128 outputs, or 112 if these fill the turns better: 14,336 outputs are 112
- *          or 128 tiles, for 66 clusters two turns of either
+ *   tile   128 rows and 128 outputs, or 112 if these fill the turns better: 256 rows and 14,336
+ *          outputs are 112 pairs of large tiles or 128 of small ones, for 66 clusters two turns of
+ *          either
  *
  * Thread: engine, and device code.  Memory: none. */
 #ifndef CUDA_LINEAR_GATED_CUT_H
@@ -44,8 +45,8 @@ struct gated_cut {
     float n_turns;
 };
 
-/* An item is what a block computes in a turn: from a row and an output on, n_boxes halves of a tile's
- * outputs.  It has no boxes where nothing is left. */
+/* An item is what a block computes in a turn: from a row and an output on, n_boxes halves of a
+ * tile's outputs.  It has no boxes where nothing is left. */
 struct gated_item {
     uint32_t row, out, n_boxes;
     bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */
@@ -57,6 +58,9 @@ struct gated_cut gated_choose_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_
  * more than 128 rows, n_in a multiple of 64 and at least 512, n_out a multiple of 8, and tiles
  * enough. */
 bool gated_fits(uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_clusters);
+
+/* Says whether it is likely to be ahead of launch_wide() for 193 to 256 rows; n_clusters > 0. */
+bool gated_beats_wide(uint32_t n_in, uint32_t n_out, uint32_t n_clusters);
 
 GATED_CALL uint32_t gated_min(uint32_t a, uint32_t b) {
     return a < b ? a : b;

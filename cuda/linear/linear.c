@@ -6,8 +6,8 @@
  *   rows  <= 192   on compute capability 9.0 one launch for all parts, gate included, of
  *                  linear_wide.cu; its header has the times of both.  From 9 rows on where memory
  *                  is fast (wide_open())
- *   rows  <= 256   the same for long sums, and for gated products that leave the device idle
- *   more than 192  gated products that fill the device, on 9.0: one launch of linear_gated.cu
+ *   more than 192  on 9.0 one launch of linear_gated.cu for gated products that fill the device
+ *   rows  <= 256   linear_wide.cu for others, and for long sums
  *   more rows      cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           f16 and f32 weights, odd widths: any shape, slowly
  *
@@ -381,13 +381,14 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
                                           : run_parts(cuda, &plain, few_rows(cuda), err);
 }
 
-/* Says whether launch_gated() takes the product and is ahead of the others.  Behind WIDE_WHOLE_ROWS
- * launch_wide() computes WIDE_MAX_ROWS, too. */
+/* Says whether launch_gated() takes the product and is ahead of the others.  Up to WIDE_MAX_ROWS
+ * these compute as many rows, so missing ones do not count. */
 static bool many_rows_fit(const struct cuda_backend *cuda, const struct linear_args *both) {
+    const uint32_t n_out = both->parts[0].w->rows, n_clusters = cuda->n_gated_clusters;
     if (cuda->batch_invariant || both->n_rows <= WIDE_WHOLE_ROWS || !skinny_fits(both, 0, 2))
         return false;
-    return gated_fits(max_u32(both->n_rows, WIDE_MAX_ROWS), both->n_in, both->parts[0].w->rows,
-                      cuda->n_gated_clusters);
+    return gated_fits(max_u32(both->n_rows, WIDE_MAX_ROWS), both->n_in, n_out, n_clusters) &&
+           (both->n_rows > WIDE_MAX_ROWS || gated_beats_wide(both->n_in, n_out, n_clusters));
 }
 
 /* Computes a gated product in one launch: of few rows, or without a norm of more. */

@@ -1,7 +1,8 @@
-/* linear_gated.cu - kind(x Wg^T) * (x Wu^T) for more than 192 rows on Hopper: many sequences, and prompts.
+/* linear_gated.cu - kind(x Wg^T) * (x Wu^T) for more than 192 rows on Hopper: many sequences,
+ * prompts.
  *
- *   tile        128 rows of x against 256 of W: gate's and up's for the same 128 outputs; or against
- *               224, for 112 outputs
+ *   tile        128 rows of x against 256 of W: gate's and up's for the same 128 outputs; or
+ *               against 224, for 112 outputs
  *   cluster     two blocks with the same outputs and neighbouring rows; each copies half of W to
  *               both.  Where the number of row tiles is odd, pairs of the last one have the same
  *               rows and neighbouring outputs; each block copies half of x to both
@@ -43,8 +44,9 @@
  * pairs at once (1 to 3 %); W without evict-first (1.5 %); prefetching W to L2 (3 %).  On an H100:
  * tiles of 256 x (96 + 96), which copy a fifth fewer bytes from L2 (3 to 11 %, for as many joules).
  *
- * 256 rows, on H200s: decode steps of 240 and 256 sequences take 1 % less with tiles of 112 than with
- * linear_wide.cu, which stores results while its tensor cores wait.
+ * Steps that decode 240 or 256 sequences take H200s 1 % less with tiles of 112 than with
+ * linear_wide.cu, which stores results while its tensor cores wait.  (The times above are with
+ * tiles of 128; 384 rows have tiles of 112 now.)
  *
  * Shared: struct gated_plan.  Bound: wgmma, 4 * n_rows * n_in * n_out operations.
  * Oracle: engine/cpu/linear.c. */
@@ -65,15 +67,18 @@ enum {
     CONSUMER_REGISTERS = 232,
 };
 
-/* OUTPUTS: of a tile.  A box of W is copied at a time: half of its outputs. */
+/* Shared memory of a block with tiles of so many OUTPUTS.  Half of a tile's, a box, are copied at a
+ * time. */
 template <int OUTPUTS_> struct gated_plan {
-    static constexpr int OUTPUTS = OUTPUTS_, N_STAGES = OUTPUTS > GATED_SMALL_TILE ? 4 : 5;
-    static constexpr int BOX_ROWS = OUTPUTS / 2, BOX_BYTES = BOX_ROWS * ROW_BYTES;
+    static constexpr int OUTPUTS = OUTPUTS_, BOX_ROWS = OUTPUTS / 2,
+                         BOX_BYTES = BOX_ROWS * ROW_BYTES;
+    static constexpr int N_STAGES = (MEMORY_BYTES - 512) / (2 * GROUP_BYTES + 4 * BOX_BYTES);
     typedef ring_place<N_STAGES> place;
     struct {
         unsigned char x[2 * GROUP_BYTES], w[4 * BOX_BYTES]; /* w: of gate, then of up */
     } stages[N_STAGES];
     uint64_t full[N_STAGES], empty[N_STAGES];
+    static_assert(BOX_BYTES % 1024 == 0, "swizzled matrices begin at multiples of 1024");
 };
 
 static_assert((int)CLUSTER == GATED_CLUSTER, "tiles are counted in pairs");
@@ -330,9 +335,11 @@ cudaError_t launch_gated(const struct skinny_params *p, uint32_t max_clusters,
     if (max_clusters == 0) return cudaErrorNotSupported;
     struct gated_params g = {
         {}, {}, *p, gated_choose_cut(p->n_rows, p->parts[0].n_out, max_clusters)};
-    return g.cut.tile_outputs == GATED_LARGE_TILE
-               ? launch_tiles<gated_plan<GATED_LARGE_TILE>>(&g, launch)
-               : launch_tiles<gated_plan<GATED_SMALL_TILE>>(&g, launch);
+    switch (g.cut.tile_outputs) {
+    case GATED_LARGE_TILE: return launch_tiles<gated_plan<GATED_LARGE_TILE>>(&g, launch);
+    case GATED_SMALL_TILE: return launch_tiles<gated_plan<GATED_SMALL_TILE>>(&g, launch);
+    default: return cudaErrorInvalidValue;
+    }
 }
 
 template <enum gate_kind KIND, int OUTPUTS> static bool open_kernel(int *n) {

@@ -38,7 +38,7 @@
  *    192    25.1 (22.9)   19.2 (16.5)    87.3 (103)   50.5 (66.3)   188 (203)
  *    256    23.8 (25.4)   20.3 (19.0)    89.3 (122)   50.9 (61.5)   190 to 205 (224)
  *
- * From 193 rows on gate and up are for linear_gated.cu, where its tiles are enough (linear.c).
+ * From 193 rows on gate and up are for linear_gated.cu, where it is ahead: gated_beats_wide().
  *
  * Tried and slower: prefetching W to L2 ahead of the copies (by a tenth and more), W without
  * evict-first (5 us), tiles of 128 and 32 rows; W as A with tiles of 128 rows, in equal runs of stages
@@ -57,8 +57,7 @@ typedef __nv_bfloat16 bf16;
 enum {
     STAGE_COLUMNS = WIDE_STAGE_COLUMNS,
     ROW_BYTES = STAGE_COLUMNS * 2,
-    GROUP_ROWS = WIDE_GROUP_ROWS,
-    MEMORY_BYTES = 227 << 10
+    GROUP_ROWS = WIDE_GROUP_ROWS
 };
 
 /* Shared memory of a block.  GROUPS: warpgroups of consumers.  WIDTH: of a tile.  SHARES_W: the blocks

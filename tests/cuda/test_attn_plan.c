@@ -421,25 +421,33 @@ static void few_blocks_are_for_few_short_items(void **state) {
     assert_false(suits_few(8, (uint32_t[]){1000}, 1, ATTN_FIXED_SPLIT_SLOTS));
 }
 
-/* How many partials one sequence has if few blocks read it. */
-static uint32_t count_partials_of_few(uint32_t n_slots, uint32_t part_units) {
+/* Returns how many partials n_seqs equal sequences have. */
+static uint32_t count_partials(bool few, uint32_t part_units, uint32_t n_seqs, uint32_t n_units) {
     struct attn_plan_shape shape = shape_of(132, 8, 0);
+    uint32_t n_slots[MAX_SEQS];
+    for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = n_units * ATTN_UNIT_SLOTS;
     shape.n_few = 96;
-    shape.few = true;
+    shape.few = few;
     shape.part_units = part_units;
-    struct planned p = make_plan(shape, &n_slots, 1, 0);
+    struct planned p = make_plan(shape, n_slots, n_seqs, 0);
     const uint32_t n = p.plan.n_partials;
     drop_plan(&p);
     return n;
 }
 
-/* Merging costs few blocks 16 units of 16 bits, or 32 of 8. */
+/* A merge takes few blocks as long as 16 units of 16 bits or 32 of 8, others as 8. */
 static void few_blocks_cut_only_long_items(void **state) {
     (void)state;
-    assert_int_equal(count_partials_of_few(24 * 16, 1), 0); /* 8 and a merge take as long */
-    assert_int_equal(count_partials_of_few(24 * 16 + 1, 1), 8 * 4);
-    assert_int_equal(count_partials_of_few(40 * 16, 2), 0);
-    assert_int_equal(count_partials_of_few(40 * 16 + 1, 2), 8 * 6);
+    assert_int_equal(count_partials(true, 1, 1, 24), 0); /* 8 and a merge take as long */
+    assert_int_equal(count_partials(true, 1, 1, 25), 8 * 4);
+    assert_int_equal(count_partials(true, 2, 1, 40), 0);
+    assert_int_equal(count_partials(true, 2, 1, 41), 8 * 6);
+    assert_int_equal(count_partials(true, 2, 6, 40), 0);
+    assert_int_equal(count_partials(true, 2, 6, 64), 6 * 8 * 2);
+    for (uint32_t part_units = 1; part_units <= 2; part_units++) {
+        assert_int_equal(count_partials(false, part_units, 1, 16), 0);
+        assert_int_equal(count_partials(false, part_units, 1, 17), 8 * 3);
+    }
 }
 
 /* A plan for few blocks uses no more. */

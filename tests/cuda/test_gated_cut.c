@@ -1,6 +1,6 @@
 /* test_gated_cut.c - cuts of gated products of many rows: every output is computed once, the blocks of
- * a cluster share what linear_gated.cu lets them copy for each other, and cuBLASLt keeps what would
- * leave the device idle. */
+ * a cluster share what linear_gated.cu lets them copy for each other, and products that would leave
+ * the device idle are left to other kernels. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -89,21 +89,44 @@ static void every_output_is_computed_once(void **state) {
                   1 + (uint32_t)rand() % 70);
 }
 
-/* Two turns of 256 rows in tiles of 112 are shorter than in tiles of 128; 8,192 rows are not worth it. */
 static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
     (void)state;
-    const struct gated_cut few = gated_choose_cut(256, 14336, H100_CLUSTERS),
-                           many = gated_choose_cut(8192, 14336, H100_CLUSTERS);
-    assert_int_equal(few.tile_outputs, GATED_SMALL_TILE);
-    assert_int_equal(few.n_clusters, 64);
-    assert_true(few.n_turns == 2.0f);
-    assert_int_equal(many.tile_outputs, GATED_LARGE_TILE);
+    static const struct {
+        uint32_t n_rows, n_out, max_clusters, tile_outputs, n_clusters;
+        float n_turns;
+    } cuts[] = {
+        {256, 14336, H100_CLUSTERS, GATED_SMALL_TILE, 64, 2.0f},
+        {256, 14336, 57, GATED_LARGE_TILE, 56, 2.0f}, /* 128 small tiles would take 2.5 */
+        {256, 11008, H100_CLUSTERS, GATED_SMALL_TILE, 66, 1.5f},
+        {384, 14336, H100_CLUSTERS, GATED_SMALL_TILE, 64, 3.0f},
+        {768, 14336, H100_CLUSTERS, GATED_LARGE_TILE, 66, 5.5f}, /* 6 x 112: not 5 % less */
+        {8192, 14336, H100_CLUSTERS, GATED_LARGE_TILE, 66, 54.5f},
+    };
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+        const struct gated_cut cut =
+            gated_choose_cut(cuts[i].n_rows, cuts[i].n_out, cuts[i].max_clusters);
+        assert_int_equal(cut.tile_outputs, cuts[i].tile_outputs);
+        assert_int_equal(cut.n_clusters, cuts[i].n_clusters);
+        assert_true(cut.n_turns == cuts[i].n_turns);
+    }
+}
+
+/* launch_wide() has narrower tiles for 18,944 outputs, and the clusters of 8,192 have one turn, in
+ * which nothing is stored while they multiply. */
+static void launch_wide_keeps_what_it_cuts_better(void **state) {
+    (void)state;
+    static const uint32_t ahead[] = {14336, 2 * 66 * GATED_SMALL_TILE},
+                          behind[] = {18944, 8192, 136};
+    for (size_t i = 0; i < sizeof(ahead) / sizeof(ahead[0]); i++)
+        assert_true(gated_beats_wide(4096, ahead[i], H100_CLUSTERS));
+    for (size_t i = 0; i < sizeof(behind) / sizeof(behind[0]); i++)
+        assert_false(gated_beats_wide(4096, behind[i], H100_CLUSTERS));
 }
 
 static void products_that_leave_the_device_idle_do_not_fit(void **state) {
     (void)state;
-    static const uint32_t fit[] = {384, 512, 640, 768, 896, 1024, 2048, 4096, 8192},
-                          do_not[] = {128, 257, 288, 400};
+    static const uint32_t fit[] = {256, 333, 384, 512, 640, 768, 896, 1024, 2048, 4096, 8192},
+                          do_not[] = {128, 193, 257, 288, 332, 400};
     for (size_t i = 0; i < sizeof(fit) / sizeof(fit[0]); i++)
         assert_true(gated_fits(fit[i], 4096, 14336, H100_CLUSTERS));
     for (size_t i = 0; i < sizeof(do_not) / sizeof(do_not[0]); i++)
@@ -119,6 +142,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_output_is_computed_once),
         cmocka_unit_test(small_tiles_are_for_turns_that_they_fill_better),
+        cmocka_unit_test(launch_wide_keeps_what_it_cuts_better),
         cmocka_unit_test(products_that_leave_the_device_idle_do_not_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
  * Tables say in their last column whether --small has the line, too: it has one for each kernel,
  * and for each way out of a tile. */
 #include "cuda/host/internal.h"
+#include "cuda/linear/gated_cut.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "tests/cuda/cuda_test.h"
@@ -384,15 +385,16 @@ static void nans_of_all_ones_pass_between_blocks(void **state) {
 /* Small products, which cuda_gated() leaves to cuBLASLt: few clusters take turns as many do. */
 static void gated_products_of_many_rows_equal_the_cpu(void **state) {
     (void)state;
-    /* Tiles of both sizes.  Pairs of row tiles alone and with a single one, more of them than
-     * GATED_PAIRS_AT_ONCE; last tiles that are not full; last turns that are halved, the only turn among
-     * them. */
+    /* There are tiles of both sizes; pairs of row tiles alone and with a single one, more of them
+     * than GATED_PAIRS_AT_ONCE; last tiles that are not full; last turns that are halved, the only
+     * turn among them; rings that an item begins in the middle. */
     static const struct {
         uint32_t n_rows, n_in, n_out, n_clusters;
         bool in_small;
     } shapes[] = {{257, 512, 136, 1, false}, {257, 576, 8, 60, true},    {257, 512, 296, 2, true},
-                  {257, 512, 344, 2, true},  {300, 1024, 776, 3, true},  {513, 512, 1000, 5, false},
-                  {200, 512, 320, 3, true},  {1000, 512, 640, 7, false}, {2177, 512, 264, 4, true}};
+                  {257, 576, 344, 2, true},  {300, 1024, 776, 3, true},  {513, 512, 1000, 5, false},
+                  {200, 512, 320, 3, true},  {1000, 512, 640, 7, false}, {2177, 512, 264, 4, true},
+                  {2177, 512, 256, 4, true}};
     if (CUDA_BACKEND(gpu)->n_gated_clusters == 0) skip();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         for (int turn = 0; turn < 4; turn++)
@@ -408,14 +410,21 @@ static void gated_products_of_many_rows_equal_the_cpu(void **state) {
                                             .n_clusters = shapes[i].n_clusters});
 }
 
-/* The device is full, so cuda_gated() takes launch_gated(). */
+/* The device is full, so cuda_gated() takes launch_gated(): from 193 rows on if all clusters have
+ * two turns. */
 static void cuda_gated_takes_the_kernel_for_many_rows(void **state) {
     (void)state;
-    static const uint32_t shapes[][2] = {{1000, 4224}, {200, 7392}}; /* rows, outputs */
-    for (int i = 0; i < 2 && !small; i++)
-        check_fused(&(struct fused){.n_rows = shapes[i][0],
-                                    .n_in = 512,
-                                    .n_out = shapes[i][1],
+    static const uint32_t row_counts[] = {193, 256, 600};
+    const uint32_t n_in = 512, n_clusters = CUDA_BACKEND(gpu)->n_gated_clusters,
+                   n_out = 2 * n_clusters * GATED_SMALL_TILE;
+    if (n_clusters == 0) skip();
+    assert_true(gated_beats_wide(n_in, n_out, n_clusters));
+    assert_true(gated_fits(WIDE_MAX_ROWS, n_in, n_out, n_clusters));
+    assert_true(gated_fits(600, n_in, n_out, n_clusters));
+    for (int i = 0; i < 3 && !small; i++)
+        check_fused(&(struct fused){.n_rows = row_counts[i],
+                                    .n_in = n_in,
+                                    .n_out = n_out,
                                     .dtype = DTYPE_BF16,
                                     .norm_dtype = DTYPE_BF16,
                                     .norm = true,

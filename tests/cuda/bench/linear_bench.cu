@@ -7,7 +7,8 @@
  *   fused    norm and SiLU inside the products
  *   stream   the same by launch_stream()
  *   apart    norm and SiLU in kernels of their own
- *   wide     16 to 256 rows by launch_wide(), with SiLU inside and the norm apart
+ *   wide     16 to 256 rows by launch_wide(), with SiLU inside and the norm apart (from 193 rows on
+ *            a model's gate and up are for launch_gated(), which is not here)
  *
  * Weights are random and rotate through 1 GB, many times the second-level cache.  Launches are
  * replayed from a CUDA graph.  "model" is 32 layers and the head over 15 GB, nothing twice.
