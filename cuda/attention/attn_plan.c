@@ -326,10 +326,10 @@ static void begin_plan(struct attn_plan *plan, const struct attn_plan_shape *sha
         plan->tiles[i] = (struct attn_tile){.partial = -1, .next = -1};
 }
 
-/* Returns how many units an item may have if it is to stay whole, where its parts would have
- * `part_units`.  Few blocks keep what several would read in one unit a warp, and a merge. */
-static uint64_t most_whole(const struct attn_plan_shape *shape, uint64_t part_units) {
-    const uint64_t most = part_units + MERGE_COST_UNITS,
+/* Returns how many units an item may have if it is to stay whole, where a part would have `part`.
+ * Few blocks keep what several would read in one unit a warp, and a merge. */
+static uint64_t most_whole(const struct attn_plan_shape *shape, uint64_t part) {
+    const uint64_t most = part + MERGE_COST_UNITS,
                    few = MIN_TILE_UNITS + FEW_MERGE_COST_UNITS * shape->part_units;
     return shape->few ? max_u64(most, few) : most;
 }

@@ -391,19 +391,32 @@ static bool many_rows_fit(const struct cuda_backend *cuda, const struct linear_a
            (both->n_rows > WIDE_MAX_ROWS || gated_beats_wide(both->n_in, n_out, n_clusters));
 }
 
-/* Computes a gated product in one launch: of few rows, or without a norm of more. */
+/* What computes a gated product in one launch; NO_LAUNCH: nothing does. */
+enum gated_launch { NO_LAUNCH, FEW_ROWS, UP_TO_WIDE_ROWS, MANY_ROWS };
+
+/* Chooses for a product without a norm. */
+static enum gated_launch choose_gated(const struct cuda_backend *cuda,
+                                      const struct linear_args *both, const void *out) {
+    if (!aligned(out, BLAS_ALIGN)) return NO_LAUNCH;
+    if (many_rows_fit(cuda, both)) return MANY_ROWS;
+    return wide_fits(cuda, both, true) ? UP_TO_WIDE_ROWS : NO_LAUNCH;
+}
+
 static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, enum gate_kind kind,
-                     void *out, struct error *err) {
+                     void *out, enum gated_launch how, struct error *err) {
     const struct launch launch = launch_of(cuda);
     struct skinny_params params = own_params(both, 0, 2);
-    cudaError_t rc;
+    cudaError_t rc = cudaErrorInvalidValue;
     params.gated = true;
     params.kind = kind;
     params.parts[0].y = out;
     params.parts[0].y_stride = params.parts[0].n_out;
-    if (many_rows_fit(cuda, both)) rc = launch_gated(&params, cuda->n_gated_clusters, launch);
-    else if (wide_fits(cuda, both, true)) rc = launch_wide(&params, &cuda->wide, launch);
-    else rc = few_rows(cuda)(&params, launch);
+    switch (how) {
+    case FEW_ROWS: rc = few_rows(cuda)(&params, launch); break;
+    case UP_TO_WIDE_ROWS: rc = launch_wide(&params, &cuda->wide, launch); break;
+    case MANY_ROWS: rc = launch_gated(&params, cuda->n_gated_clusters, launch); break;
+    case NO_LAUNCH: break;
+    }
     return cuda_check(cuda, rc, "gated", err);
 }
 
@@ -424,12 +437,12 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
                                           .n_rows = args->n_rows,
                                           .dim = n_out,
                                           .kind = args->kind};
-    if (fits_one_launch(cuda, &both)) return run_gated(cuda, &both, args->kind, args->out, err);
+    if (fits_one_launch(cuda, &both))
+        return run_gated(cuda, &both, args->kind, args->out, FEW_ROWS, err);
     int rc = normalise(be, &both, err);
     if (rc) return rc;
-    if ((wide_fits(cuda, &both, true) || many_rows_fit(cuda, &both)) &&
-        aligned(args->out, BLAS_ALIGN))
-        return run_gated(cuda, &both, args->kind, args->out, err);
+    const enum gated_launch how = choose_gated(cuda, &both, args->out);
+    if (how != NO_LAUNCH) return run_gated(cuda, &both, args->kind, args->out, how, err);
     rc = cuda_linear(be, &both, err);
     return rc ? rc : cuda_check(cuda, launch_gate_mul(&gated, launch_of(cuda)), "gate_mul", err);
 }

@@ -249,14 +249,20 @@ struct equal_plan {
     uint32_t n_busy, n_merges, n_partials;
 };
 
-static struct equal_plan plan_equal(uint32_t n_kv_heads, uint32_t n_seqs, uint32_t length) {
+static struct equal_plan plan_equal_in(struct attn_plan_shape shape, uint32_t n_seqs,
+                                       uint32_t length) {
     uint32_t n_slots[MAX_SEQS];
     for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = length;
-    struct planned p = make_plan(shape_of(132, n_kv_heads, 0), n_slots, n_seqs, 0);
+    struct planned p = make_plan(shape, n_slots, n_seqs, 0);
+    p.shape.n_blocks = attn_plan_grid(&shape);
     struct equal_plan equal = {check_plan(&p), 0, p.plan.n_merges, p.plan.n_partials};
-    for (int i = 0; i < 132; i++) equal.n_busy += p.loads[i] > 0;
+    for (uint32_t i = 0; i < p.shape.n_blocks; i++) equal.n_busy += p.loads[i] > 0;
     drop_plan(&p);
     return equal;
+}
+
+static struct equal_plan plan_equal(uint32_t n_kv_heads, uint32_t n_seqs, uint32_t length) {
+    return plan_equal_in(shape_of(132, n_kv_heads, 0), n_seqs, length);
 }
 
 /* All blocks have as many items as each other if nearly all have any; else they have unequal numbers,
@@ -424,15 +430,10 @@ static void few_blocks_are_for_few_short_items(void **state) {
 /* Returns how many partials n_seqs equal sequences have. */
 static uint32_t count_partials(bool few, uint32_t part_units, uint32_t n_seqs, uint32_t n_units) {
     struct attn_plan_shape shape = shape_of(132, 8, 0);
-    uint32_t n_slots[MAX_SEQS];
-    for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = n_units * ATTN_UNIT_SLOTS;
     shape.n_few = 96;
     shape.few = few;
     shape.part_units = part_units;
-    struct planned p = make_plan(shape, n_slots, n_seqs, 0);
-    const uint32_t n = p.plan.n_partials;
-    drop_plan(&p);
-    return n;
+    return plan_equal_in(shape, n_seqs, n_units * ATTN_UNIT_SLOTS).n_partials;
 }
 
 /* A merge takes few blocks as long as 16 units of 16 bits or 32 of 8, others as 8. */
