@@ -16,6 +16,9 @@ enum {
     /* Few blocks wait for each unit's way, and several units are on theirs at once: a block attends
      * so many of 16 bits meanwhile, or twice as many of 8. */
     FEW_MERGE_COST_UNITS = 16,
+    /* Items of more parts are not cut into such of half the usual length: merging 16 parts takes
+     * longer than it saves. */
+    MOST_SHORT_PARTS = 12,
     /* The end of one more tile takes as long as so many units. */
     TILE_COST_UNITS = 4,
     /* Few blocks may have so many units more than all would: meanwhile others read weights. */
@@ -253,11 +256,21 @@ static uint64_t count_parts(const struct attn_plan_shape *shape,
     return n * shape->n_kv_heads;
 }
 
+/* Returns how many units a part has at least.  Two warps of a scheduler take twice as long as one to
+ * convert units of 8 bits, so half as many are enough if all items can have so short parts. */
+static uint32_t least_part(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
+                           uint32_t n_blocks) {
+    const uint32_t less = MIN_TILE_UNITS / shape->part_units;
+    const bool suits = shape->few && longest_item(batch) <= MOST_SHORT_PARTS * less &&
+                       count_parts(shape, batch, less) <= n_blocks;
+    return suits ? less : MIN_TILE_UNITS;
+}
+
 /* Returns the least number of units that the longest part has if there is one to a block; 0 if the items
  * are more than the blocks. */
 static uint32_t longest_part(const struct attn_plan_shape *shape,
                              const struct attn_plan_batch *batch, uint32_t n_blocks) {
-    uint32_t low = MIN_TILE_UNITS, high = max_u32(longest_item(batch), low);
+    uint32_t low = least_part(shape, batch, n_blocks), high = max_u32(longest_item(batch), low);
     if (count_parts(shape, batch, high) > n_blocks) return 0;
     while (low < high) {
         const uint32_t middle = (low + high) / 2;

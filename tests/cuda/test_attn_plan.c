@@ -428,8 +428,9 @@ static void few_blocks_are_for_few_short_items(void **state) {
 }
 
 /* Returns how many partials n_seqs equal sequences have. */
-static uint32_t count_partials(bool few, uint32_t part_units, uint32_t n_seqs, uint32_t n_units) {
-    struct attn_plan_shape shape = shape_of(132, 8, 0);
+static uint32_t count_partials(bool few, uint32_t part_units, uint32_t n_kv_heads, uint32_t n_seqs,
+                               uint32_t n_units) {
+    struct attn_plan_shape shape = shape_of(132, n_kv_heads, 0);
     shape.n_few = 96;
     shape.few = few;
     shape.part_units = part_units;
@@ -439,15 +440,19 @@ static uint32_t count_partials(bool few, uint32_t part_units, uint32_t n_seqs, u
 /* A merge takes few blocks as long as 16 units of 16 bits or 32 of 8, others as 8. */
 static void few_blocks_cut_only_long_items(void **state) {
     (void)state;
-    assert_int_equal(count_partials(true, 1, 1, 24), 0); /* 8 and a merge take as long */
-    assert_int_equal(count_partials(true, 1, 1, 25), 8 * 4);
-    assert_int_equal(count_partials(true, 2, 1, 40), 0);
-    assert_int_equal(count_partials(true, 2, 1, 41), 8 * 6);
-    assert_int_equal(count_partials(true, 2, 6, 40), 0);
-    assert_int_equal(count_partials(true, 2, 6, 64), 6 * 8 * 2);
+    assert_int_equal(count_partials(true, 1, 8, 1, 24), 0); /* 8 and a merge take as long */
+    assert_int_equal(count_partials(true, 1, 8, 1, 25), 8 * 4);
+    assert_int_equal(count_partials(true, 2, 8, 1, 40), 0);
+    assert_int_equal(count_partials(true, 2, 8, 1, 41), 8 * 11);
+    assert_int_equal(count_partials(true, 2, 8, 1, 48), 8 * 12);
+    assert_int_equal(count_partials(true, 2, 8, 1, 49), 8 * 7); /* 13 of 4 units are too many */
+    assert_int_equal(count_partials(true, 2, 2, 1, 48), 2 * 12);
+    assert_int_equal(count_partials(true, 2, 2, 1, 49), 2 * 7);
+    assert_int_equal(count_partials(true, 2, 8, 6, 40), 0);
+    assert_int_equal(count_partials(true, 2, 8, 6, 64), 6 * 8 * 2);
     for (uint32_t part_units = 1; part_units <= 2; part_units++) {
-        assert_int_equal(count_partials(false, part_units, 1, 16), 0);
-        assert_int_equal(count_partials(false, part_units, 1, 17), 8 * 3);
+        assert_int_equal(count_partials(false, part_units, 8, 1, 16), 0);
+        assert_int_equal(count_partials(false, part_units, 8, 1, 17), 8 * 3);
     }
 }
 
