@@ -6,7 +6,8 @@
 #include "engine/base/sizes.h"
 
 enum {
-    /* A shorter tile costs more in partials and merging than it saves in reading. */
+    /* A shorter tile costs more in partials and merging than it saves in reading, but for those of
+     * least_part(). */
     MIN_TILE_UNITS = 8,
     /* The warps of a block take so many units in turn, so 62 take as long as 64. */
     TURN_UNITS = 8,
@@ -16,8 +17,8 @@ enum {
     /* Few blocks wait for each unit's way, and several units are on theirs at once: a block attends
      * so many of 16 bits meanwhile, or twice as many of 8. */
     FEW_MERGE_COST_UNITS = 16,
-    /* Items of more parts are not cut into such of half the usual length: merging 16 parts takes
-     * longer than it saves. */
+    /* Half as many units a part save time where an item has so many parts at most: to merge 16
+     * takes longer than it saves. */
     MOST_SHORT_PARTS = 12,
     /* The end of one more tile takes as long as so many units. */
     TILE_COST_UNITS = 4,

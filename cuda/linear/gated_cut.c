@@ -8,12 +8,12 @@
 static struct gated_cut cut_into(uint32_t tile_outputs, uint32_t n_rows, uint32_t n_out,
                                  uint32_t max_clusters) {
     struct gated_cut c = {.tile_outputs = tile_outputs};
-    c.n_row_tiles = (n_rows + GATED_TILE_ROWS - 1) / GATED_TILE_ROWS;
-    c.n_tiles = (n_out + tile_outputs - 1) / tile_outputs;
+    c.n_row_tiles = (uint32_t)div_up(n_rows, GATED_TILE_ROWS);
+    c.n_tiles = (uint32_t)div_up(n_out, tile_outputs);
     c.n_whole = c.n_row_tiles / 2 * c.n_tiles + c.n_row_tiles % 2 * ((c.n_tiles + 1) / 2);
-    const uint32_t n_turns = (c.n_whole + max_clusters - 1) / max_clusters,
+    const uint32_t n_turns = (uint32_t)div_up(c.n_whole, max_clusters),
                    n_left = c.n_whole % max_clusters;
-    c.n_clusters = (c.n_whole + n_turns - 1) / n_turns; /* as many as can have equal numbers */
+    c.n_clusters = (uint32_t)div_up(c.n_whole, n_turns); /* as many as can have equal numbers */
     c.n_turns = (float)n_turns;
     if (n_left == 0 || n_left > max_clusters / 2) return c;
     c.n_whole -= n_left;

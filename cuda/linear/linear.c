@@ -391,7 +391,7 @@ static bool many_rows_fit(const struct cuda_backend *cuda, const struct linear_a
            (both->n_rows > WIDE_MAX_ROWS || gated_beats_wide(both->n_in, n_out, n_clusters));
 }
 
-/* What computes a gated product in one launch; NO_LAUNCH: nothing does. */
+/* The kernels that compute a gated product in one launch; NO_LAUNCH if none of them can. */
 enum gated_launch { NO_LAUNCH, FEW_ROWS, UP_TO_WIDE_ROWS, MANY_ROWS };
 
 /* Chooses for a product without a norm. */
