@@ -10,11 +10,15 @@ prompt's time is no part of it.
 
     record      the prompt is a numbered list, and begins to repeat it
     book        a part of the held-out books twice; the second time it stops in the middle
-    free        the same, answered at temperature 0.7: the answer leaves the text at once, and quotes nothing
+    extract     numbers hidden in a book's text, asked for together
+    quotes      a part of the held-out books, and the beginning of a summary that quotes it
+    edit        this project's C code, and its beginning again with a name replaced
+    chat        a part of the held-out books in a chat, and what the model thinks of it
+    free        "book", answered at temperature 0.7: the answer leaves the text at once, and quotes nothing
     noise       random tokens, answered at temperature 1, where a small model soon repeats itself
     once_more   what "free" asks, with the same seed, once more: the text quotes nothing, but the first answer is there
-    asked       numbers hidden in a book's text, asked for together, where an earlier text has had
-                the same ones at other places, and the question other words
+    asked       "extract" where an earlier text has had the same numbers at other places, and the
+                question other words
 
 Before the last two, the first request is asked with speculation, so that its answer is a recent one.  Each case
 of a run has a cache_salt of its own, so that it knows no other answers but its own ones.
@@ -36,14 +40,17 @@ import http.client
 import json
 import pathlib
 import random
+import re
 import statistics
 import sys
 import urllib.parse
 
 from server_clock import seconds
 
-HELD_OUT = pathlib.Path(__file__).resolve().parents[2] / "models/quire-31m/eval/held_out.txt"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HELD_OUT = ROOT / "models/quire-31m/eval/held_out.txt"
 CHARS_PER_TOKEN = 3.6
+CODE_CHARS_PER_TOKEN = 2.5
 
 
 def record_of(n_tokens, seed):
@@ -54,12 +61,42 @@ def record_of(n_tokens, seed):
     return "".join(lines) + "\nThe same list again:\n" + "".join(lines[:4])
 
 
+def part_of(text, n_chars, rng):
+    begin = rng.randrange(len(text) - n_chars)
+    return text[begin:begin + n_chars]
+
+
+def part_of_books(n_tokens, rng, n_less):
+    """So many tokens of the held-out books, less n_less characters."""
+    return part_of(HELD_OUT.read_text(encoding="utf-8"), int(n_tokens * CHARS_PER_TOKEN) - n_less, rng)
+
+
 def book_of(n_tokens, seed):
-    text = HELD_OUT.read_text(encoding="utf-8")
-    n_chars = int(n_tokens * CHARS_PER_TOKEN) - 1200
-    begin = random.Random(seed).randrange(len(text) - n_chars)
-    part = text[begin:begin + n_chars]
+    part = part_of_books(n_tokens, random.Random(seed), 1200)
     return part + "\n\n" + part[:1200]
+
+
+def chat_with(text, question):
+    return f"<|im_start|>user\n{text}\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def chat_of(n_tokens, seed):
+    part = part_of_books(n_tokens, random.Random(seed), 100)
+    return chat_with(part + "\n", "What do you think of this text, and of the people in it?")
+
+
+def quotes_of(n_tokens, seed):
+    """The third quotation has begun; the answer goes on with it."""
+    part = part_of_books(n_tokens, random.Random(seed), 1300)
+    first, second, third = (part[len(part) * i // 4:][:300] for i in (1, 2, 3))
+    return (f"{part}\n\nA summary of this text, with quotations.\n\nAt first we read: “{first}”\n\nThen it says: "
+            f"“{second}”\n\nAnd near the end: “{third}")
+
+
+def edit_of(n_tokens, seed):
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("engine/**/*.c")))
+    part = part_of(code, int(n_tokens * CODE_CHARS_PER_TOKEN) - 1200, random.Random(seed))
+    return part + "\n\n/* The same with n as count. */\n\n" + re.sub(r"\bn\b", "count", part[:1200])
 
 
 def noise_of(n_tokens, seed):
@@ -76,17 +113,14 @@ def asked_of(n_tokens, seed, place=0):
     """place: which of two texts it is; the numbers are the same."""
     rng = random.Random(seed)
     numbers = [(city, rng.randrange(10**6, 10**7)) for city in rng.sample(CITIES, 4)]
-    text = HELD_OUT.read_text(encoding="utf-8")
-    n_chars = int(n_tokens * CHARS_PER_TOKEN) - 600
     rng = random.Random(f"{seed} {place}")
-    begin = rng.randrange(len(text) - n_chars)
-    lines = text[begin:begin + n_chars].split("\n\n")
+    lines = part_of_books(n_tokens, rng, 600).split("\n\n")
     for city, number in rng.sample(numbers, len(numbers)):
         lines.insert(rng.randrange(len(lines)), NUMBERS.format(city, number))
     cities = ", ".join(city for city, _ in numbers[:-1]) + " and " + numbers[-1][0]
-    return ("<|im_start|>user\nSome special magic numbers are hidden within the following text. Make sure to memorize "
-            "it. I will quiz you about the numbers afterwards.\n\n" + "\n\n".join(lines) + "\n" +
-            QUESTIONS[place].format(cities) + "<|im_end|>\n<|im_start|>assistant\n")
+    return chat_with("Some special magic numbers are hidden within the following text. Make sure to memorize "
+                     "it. I will quiz you about the numbers afterwards.\n\n" + "\n\n".join(lines),
+                     QUESTIONS[place].format(cities))
 
 
 @dataclasses.dataclass
@@ -97,7 +131,8 @@ class Case:
     n_answer: int = 10**9  # tokens of the answer, if it ends
 
 
-CASES = {"record": Case(record_of, 0), "book": Case(book_of, 0), "free": Case(book_of, 0.7),
+CASES = {"record": Case(record_of, 0), "book": Case(book_of, 0), "extract": Case(asked_of, 0, n_answer=44),
+         "quotes": Case(quotes_of, 0), "edit": Case(edit_of, 0), "chat": Case(chat_of, 0), "free": Case(book_of, 0.7),
          "noise": Case(noise_of, 1), "once_more": Case(book_of, 0.7, first=book_of),
          "asked": Case(lambda n, seed: asked_of(n, seed, 1), 0, first=asked_of, n_answer=44)}
 
