@@ -648,6 +648,15 @@ static int submit_batch(struct engine *e, struct batch *batch, struct event_list
     return code || in_parts ? code : step_submitted(e, batch, err);
 }
 
+static int submit_step(struct engine *e, struct batch *batch, struct event_list *events,
+                       struct error *err) {
+    const struct backend *be = e->config.backend;
+    const uint64_t n_new_graphs = be->n_new_graphs;
+    const int code = submit_batch(e, batch, events, err);
+    batch->is_new = be->n_new_graphs > n_new_graphs;
+    return code;
+}
+
 static void run_step(struct engine *e, struct event_list *events) {
     struct error err = {0};
     if (!atomic_load(&e->healthy)) { /* requests submitted before the failure was seen */
@@ -662,7 +671,7 @@ static void run_step(struct engine *e, struct event_list *events) {
     struct batch *batch = scheduler_plan(e->scheduler, events);
     const bool runs_ahead = e->config.backend->runs_ahead;
     e->stalled = !batch && scheduler_n_inflight(e->scheduler) == 0;
-    const int code = batch ? submit_batch(e, batch, events, &err) : 0;
+    const int code = batch ? submit_step(e, batch, events, &err) : 0;
     if (code == ERR_NOMEM && !runs_ahead) { /* no other step is in flight */
         scheduler_fail_step(e->scheduler, code, err.text, events);
         return;

@@ -364,10 +364,28 @@ static void plan_decode(struct attention *a, const struct step *step,
     }
 }
 
-/* Returns what the launches of decode attention depend on beside the number of rows. */
+/* Which kernels attend to the step's prompts. */
+enum prompt_kernels { NO_PROMPTS, WHOLE_PROMPTS, SPLIT_PROMPTS, MERGED_PROMPTS };
+
+static enum prompt_kernels prompt_kernels_of(const struct cuda_backend *cuda) {
+    const struct attn_split_plan *split = &cuda->attention->split;
+    if (cuda->step.n_seqs == cuda->step.n_decode) return NO_PROMPTS;
+    if (split->n_items == 0) return WHOLE_PROMPTS;
+    return split->n_merges == 0 ? SPLIT_PROMPTS : MERGED_PROMPTS;
+}
+
 uint32_t attention_launch_kind(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
-    return a ? a->shape.few << 1 | a->rotates : 0;
+    if (!a) return 0;
+    return (uint32_t)prompt_kernels_of(cuda) << 3 | (cuda->step.n_decode > 0) << 2 |
+           a->shape.few << 1 | a->rotates;
+}
+
+bool attention_fits_graph(const struct cuda_backend *cuda) {
+    const struct attention *a = cuda->attention;
+    if (cuda->step.n_seqs == cuda->step.n_decode) return true;
+    return a && cuda->prompt_copies.of == prompt_copies::COPY_NONE && a->n_sparse == 0 &&
+           a->n_ranked == 0 && a->n_items <= ATTN_PREFILL_MAX_ITEMS;
 }
 
 /* Says whether the sequence's items are launched apart: it is ranked, and not all prompts are. */
@@ -541,7 +559,7 @@ static int open_rotations(struct cuda_backend *cuda, const struct attn_args *arg
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const uint32_t n_rows = cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
-    if (n_rows == 0) return 0;
+    if (cuda->step.n_decode == 0) return 0;
     int rc = open_attention(cuda, args, err);
     if (!rc) rc = open_rotations(cuda, args, err);
     bool awaited = false;
@@ -549,8 +567,8 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (rc) return rc;
     struct attention *a = cuda->attention;
     if (!decodes_fast(a, args))
-        return attend_simply(cuda, args, true, n_rows, {cuda->stream, cuda->overlap && !awaited, 0},
-                             err);
+        return attend_simply(cuda, args, true, n_rows,
+                             launch_on(cuda->stream, cuda->overlap && !awaited), err);
     struct attn_decode_params p = a->decode;
     const struct attn_plan plan =
         plan_at(a, reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
@@ -581,6 +599,13 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }
 
+/* Returns what launches kernels that a graph must have as the step needs them. */
+static struct launch launch_of_prompts(const struct cuda_backend *cuda) {
+    struct launch launch = launch_of(cuda);
+    launch.nodes = cuda->graph ? &cuda->graph->nodes : nullptr;
+    return launch;
+}
+
 /* Launches items [at, end) of the step.  They visit everything or, if `index` is given, what it
  * lists. */
 static int launch_items(struct cuda_backend *cuda, struct attn_prefill_params p, uint32_t at,
@@ -592,7 +617,7 @@ static int launch_items(struct cuda_backend *cuda, struct attn_prefill_params p,
         p.n_items = end - at < most ? end - at : most;
         rc = cuda_check(cuda,
                         index ? launch_attn_prefill_sparse(p, *index, cuda->stream)
-                              : launch_attn_prefill(p, cuda->stream),
+                              : launch_attn_prefill(p, launch_of_prompts(cuda)),
                         "prefill attention", err);
     }
     return rc;
@@ -608,7 +633,8 @@ static int launch_splits(struct cuda_backend *cuda, const struct attn_prefill_pa
     view.partial_out = static_cast<float *>(cuda->partials);
     view.partial_lse = view.partial_out + (size_t)max_splits(a) * a->split_shape.n_kv_heads *
                                               a->split_shape.block_rows * a->kv.head_dim;
-    return cuda_check(cuda, launch_attn_split(p, view, launch_of(cuda)), "prefill attention", err);
+    return cuda_check(cuda, launch_attn_split(p, view, launch_of_prompts(cuda)),
+                      "prefill attention", err);
 }
 
 static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *args,
@@ -621,8 +647,8 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
                    sparse = indexed ? n_whole : ranked;
     const bool split = a->split.n_items > 0, only_ranked = cuda->prompt_copies.only_ranked;
     if (!a->prefill_fits || !aligned(args))
-        return attend_simply(cuda, args, false, step->n_rows - step->n_decode, launch_of(cuda),
-                             err);
+        return attend_simply(cuda, args, false, step->n_rows - step->n_decode,
+                             launch_of_prompts(cuda), err);
     struct prompt_view view = {};
     const struct key_rotations rotations = key_rotations_of(cuda, args);
     int rc = prompt_copies_open(cuda, args->kv, args->layer, &rotations, &view, err);
@@ -673,6 +699,7 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     int rc = open_attention(cuda, args, err);
     if (!rc) rc = open_rotations(cuda, args, err);
     if (rc) return rc;
+    if (cuda->recording) graph_note_prompts(cuda, args);
     if (sparse_seq_of(cuda->host_step, args->layer) < 0) return attend_prompts(cuda, args, err);
     rc = check_index(cuda, args, err);
     if (!rc) rc = stamp(cuda, SPARSE_BEGINS, err);

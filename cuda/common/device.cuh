@@ -10,6 +10,7 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include "cuda/common/step_nodes.cuh"
 #include "cuda/host/kernels.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
@@ -95,11 +96,13 @@ static cudaError_t count_clusters(void (*kernel)(Params...), uint32_t cluster, d
 }
 
 /* Launches a kernel in clusters: `cluster` blocks of a row of the grid start together.  More than
- * one needs 9.0. */
+ * one needs 9.0.  If the kernel is one of a graph's step_nodes, it is not launched but set. */
 template <typename... Params, typename... Args>
 static cudaError_t launch_clusters(struct launch launch, void (*kernel)(Params...),
                                    uint32_t cluster, dim3 grid, dim3 block, size_t shared_bytes,
                                    Args... args) {
+    if (launch.nodes && launch.nodes->graph)
+        return step_nodes_set(launch.nodes, kernel, grid, block, shared_bytes, args...);
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
@@ -113,7 +116,9 @@ static cudaError_t launch_clusters(struct launch launch, void (*kernel)(Params..
         overlap->val.programmaticStreamSerializationAllowed = 1;
     }
     if (cluster > 1) attributes[config.numAttrs++] = cluster_attribute(cluster);
-    return cudaLaunchKernelEx(&config, kernel, args...);
+    const cudaError_t status = cudaLaunchKernelEx(&config, kernel, args...);
+    if (status != cudaSuccess || !launch.nodes) return status;
+    return step_nodes_note(launch.nodes, launch.stream);
 }
 
 template <typename... Params, typename... Args>

@@ -1,5 +1,5 @@
-/* graph.c - decode steps as CUDA graphs: captured once for a number of rows, launched with one call
- * from then on.
+/* graph.c - steps of few rows as CUDA graphs: captured once for a number of rows, launched with one
+ * call from then on.
  *
  * A graph belongs to a body's context (a decoder), a number of rows, and what attention's plan says
  * about its launches (attention_launch_kind()).
@@ -13,16 +13,37 @@
  * move when it grows, and freed memory may be allocated again.  So code that moves or frees memory
  * counts it (n_moves), and the graphs from before are dropped.
  *
+ * The kernels that attend to prompts are the exception: their grids are the step's items.  Before
+ * the graph is launched again, the operation runs once more for each layer, with the arguments that
+ * were noted, and its launches set the graph's kernels (step_nodes).  That costs the host a few
+ * microseconds a layer, where launching the step's kernels one by one costs it fifty (H200).
+ *
  * Memory: the driver's, per graph; a new graph replaces the oldest. */
 #include "cuda/host/internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 
+/* Frees what only a graph with prompts has. */
+static void forget_prompts(struct graph_entry *r) {
+    if (r->recorded) cudaGraphDestroy(r->recorded);
+    free(r->prompts);
+    free(r->nodes.nodes);
+    r->recorded = NULL;
+    r->prompts = NULL;
+    r->n_prompts = 0;
+    r->nodes = (struct step_nodes){0};
+}
+
 static void drop(struct cuda_backend *cuda, struct graph_entry *r) {
-    if (!r->graph) return;
-    cudaStreamSynchronize(cuda->stream); /* the device may be running it */
-    cudaGraphExecDestroy(r->graph);
+    if (r->graph) {
+        cudaStreamSynchronize(cuda->stream); /* the device may be running it */
+        cudaGraphExecDestroy(r->graph);
+    }
+    forget_prompts(r);
 }
 
 void graphs_close(struct cuda_backend *cuda) {
@@ -54,39 +75,74 @@ static void add_graph(struct cuda_backend *cuda, const void *ctx, uint32_t n_row
     cuda->next_graph = (cuda->next_graph + 1) % MAX_GRAPHS;
 }
 
-static int record(struct cuda_backend *cuda, struct graph_entry *r, graph_body body, void *ctx,
-                  struct error *err) {
-    cudaGraph_t graph = NULL;
+void graph_note_prompts(struct cuda_backend *cuda, const struct attn_args *args) {
+    struct graph_entry *r = cuda->graph;
+    assert(r->n_prompts < cuda->step.n_layers);
+    r->prompts[r->n_prompts++] = *args;
+}
+
+static int room_for_prompts(struct cuda_backend *cuda, struct graph_entry *r, struct error *err) {
+    const uint32_t n_layers = cuda->step.n_layers, room = n_layers * MOST_PROMPT_KERNELS;
+    if (cuda->step.n_seqs == cuda->step.n_decode) return 0;
+    r->prompts = calloc(n_layers, sizeof(*r->prompts));
+    r->nodes.nodes = calloc(room, sizeof(*r->nodes.nodes));
+    r->nodes.room = room;
+    return r->prompts && r->nodes.nodes ? 0 : error_set(err, ERR_NOMEM, "cuda: no memory");
+}
+
+/* Captures what the body launches. */
+static int capture(struct cuda_backend *cuda, struct graph_entry *r, graph_body body, void *ctx,
+                   struct error *err) {
     int rc =
         cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
                    "recording a step", err);
     if (rc) return rc;
     cuda->recording = true;
+    cuda->graph = r;
     rc = body(ctx, r->n_rows, err);
+    cuda->graph = NULL;
     cuda->recording = false;
-    const cudaError_t code = cudaStreamEndCapture(cuda->stream, &graph);
+    const cudaError_t code = cudaStreamEndCapture(cuda->stream, &r->recorded);
     if (!rc) rc = cuda_check(cuda, code, "recording a step", err);
-    if (!rc)
-        rc = cuda_check(cuda, cudaGraphInstantiate(&r->graph, graph, 0), "a step's graph", err);
-    if (graph) cudaGraphDestroy(graph);
+    if (rc) return rc;
+    return cuda_check(cuda, cudaGraphInstantiate(&r->graph, r->recorded, 0), "a step's graph", err);
+}
+
+static int record(struct cuda_backend *cuda, struct graph_entry *r, graph_body body, void *ctx,
+                  struct error *err) {
+    int rc = room_for_prompts(cuda, r, err);
+    if (!rc) rc = capture(cuda, r, body, ctx, err);
+    if (rc || r->n_prompts == 0) forget_prompts(r); /* nothing of it will be set */
+    r->nodes.graph = r->graph;
+    return rc;
+}
+
+/* Sets the kernels of the graph that attend to prompts to those of the present step. */
+static int set_prompts(struct cuda_backend *cuda, struct graph_entry *r, struct error *err) {
+    int rc = 0;
+    r->nodes.next = 0;
+    cuda->graph = r;
+    for (uint32_t i = 0; i < r->n_prompts && !rc; i++)
+        rc = cuda_attn_prefill(&cuda->base, &r->prompts[i], err);
+    cuda->graph = NULL;
+    assert(rc || r->nodes.next == r->nodes.n);
     return rc;
 }
 
 static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, graph_body body, void *ctx,
                         struct error *err) {
+    if (!attention_fits_graph(cuda)) return body(ctx, n_rows, err);
     forget_stale(cuda);
     struct graph_entry *r = find_graph(cuda, ctx, n_rows);
+    cuda->base.n_new_graphs += !r || !r->graph;
     if (!r) {
         const int rc = body(ctx, n_rows, err);
         forget_stale(cuda); /* memory that the body needed may have moved buffers */
         if (!rc) add_graph(cuda, ctx, n_rows);
         return rc;
     }
-    if (!r->graph) {
-        const int rc = record(cuda, r, body, ctx, err);
-        if (rc) return rc;
-    }
-    return cuda_check(cuda, cudaGraphLaunch(r->graph, cuda->stream), "a step", err);
+    const int rc = r->graph ? set_prompts(cuda, r, err) : record(cuda, r, body, ctx, err);
+    return rc ? rc : cuda_check(cuda, cudaGraphLaunch(r->graph, cuda->stream), "a step", err);
 }
 
 int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,

@@ -95,6 +95,12 @@ struct graph_entry {
     const void *ctx;
     uint32_t n_rows, launch_kind;
     cudaGraphExec_t graph; /* NULL: the body has run once, so everything that it needs exists */
+    /* If the step has prompts: what the graph was made from, each layer's attention to prompts, and the
+     * kernels that compute it. */
+    cudaGraph_t recorded;
+    struct attn_args *prompts; /* [n_prompts] */
+    uint32_t n_prompts;
+    struct step_nodes nodes;
 };
 
 /* The index of the layer that was indexed last: sparse.c. */
@@ -219,7 +225,8 @@ struct cuda_backend {
     /* How often memory that a CUDA graph may refer to has been reallocated or freed: in all, and
      * the count at which the present graphs are valid. */
     uint64_t n_moves, n_reallocs_recorded;
-    bool in_graph; /* inside run_graph(): launch_rows may exceed the step's rows */
+    bool in_graph;             /* inside run_graph(): launch_rows may exceed the step's rows */
+    struct graph_entry *graph; /* being recorded, or being set to the present step; or NULL */
     /* A graph is being recorded: its kernels start when all that is before the graph has ended. */
     bool recording;
 
@@ -239,7 +246,7 @@ struct cuda_backend {
 #define CUDA_BACKEND(be) ((struct cuda_backend *)(be))
 
 static inline struct launch launch_of(const struct cuda_backend *cuda) {
-    const struct launch launch = {cuda->stream, cuda->overlap, cuda->n_multiprocessors};
+    const struct launch launch = {cuda->stream, cuda->overlap, cuda->n_multiprocessors, NULL};
     return launch;
 }
 
@@ -282,6 +289,8 @@ int sampled_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err);
 int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                    struct error *err);
 void graphs_close(struct cuda_backend *cuda);
+/* Notes attention to prompts in a layer for the graph that is being recorded. */
+void graph_note_prompts(struct cuda_backend *cuda, const struct attn_args *args);
 
 /* Packs the present step and sends it to the device. */
 int step_send(struct cuda_backend *cuda, struct error *err);
@@ -317,8 +326,13 @@ int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t 
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
                       size_t *n_words, struct error *err);
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
-/* Returns what the launches of decode attention depend on beside the number of rows: see graph.c. */
+/* Returns what the launches of the step's attention depend on beside the number of rows: see graph.c. */
 uint32_t attention_launch_kind(const struct cuda_backend *cuda);
+/* The most kernels that attention to prompts has in a layer where a graph has it. */
+enum { MOST_PROMPT_KERNELS = 2 };
+/* Says whether a graph can have the step's attention: there are no prompts, or all of their rows see
+ * all that is before them, in pages that are read as they are. */
+bool attention_fits_graph(const struct cuda_backend *cuda);
 void attention_close(struct cuda_backend *cuda); /* allowed when nothing is open */
 
 /* kv/prompt_copies.c.  A layer's prompts as they are now. */

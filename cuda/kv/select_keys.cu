@@ -205,7 +205,7 @@ cudaError_t launch_select_keys(const struct select_params *p, uint32_t n_rows,
     if (n_rows == 0) return cudaSuccess;
     const dim3 grid(p->n_blocks > least * n_rows ? p->n_blocks / n_rows : least, n_rows);
     /* No overlap: the kernel follows an event, not a kernel. */
-    cudaError_t code = launch_token_scores(p, grid, {launch.stream, false});
+    cudaError_t code = launch_token_scores(p, grid, without_overlap(launch));
     for (uint32_t digit = 1; digit < SELECT_DIGITS && code == cudaSuccess; digit++)
         code = launch_kernel(launch, narrow_kernel, grid, THREADS, 0, *p, digit);
     return code != cudaSuccess ? code : launch_kernel(launch, mark_kernel, grid, THREADS, 0, *p);

@@ -17,9 +17,9 @@
  * After the last layer's attention only the rows that need logits are computed further.  They are
  * gathered into `last`, max_logit_rows at a time, so that a long prompt's log-probabilities fit.  If
  * no row of a prompt needs any, as in a chunk that is not the last, that attention is left out, too.
- * A step in which every sequence decodes needs all of its rows.  It is the same operations every
- * time, and the backend may capture them in a CUDA graph (run_graph).  Budgets and selections add
- * operations, so such steps have graphs of their own. */
+ * A step in which every sequence decodes needs all of its rows, and so does one with guesses.  It is the
+ * same operations every time, and the backend may capture them in a CUDA graph (run_graph).  Budgets
+ * and selections add operations, so such steps have graphs of their own. */
 #include "engine/model/decoder.h"
 
 #include <assert.h>
@@ -63,7 +63,7 @@ enum {
 };
 
 /* A step's operations from tokens to logits, as run_graph() gets them. */
-struct decode_body {
+struct step_body {
     struct decoder *decoder;
     unsigned extras;
 };
@@ -78,7 +78,7 @@ struct decoder {
     void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
     uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row: in slice_rows */
-    struct decode_body bodies[N_STEP_EXTRAS];
+    struct step_body bodies[N_STEP_EXTRAS];
     /* The step that is being submitted: */
     struct step step; /* with the model's windows */
     unsigned extras;
@@ -165,7 +165,7 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
     struct decoder *d = calloc(1, sizeof(*d));
     if (!d) return error_set(err, ERR_NOMEM, "decoder: no memory");
     *d = (struct decoder){.model = model, .be = be, .kv = kv, .limits = *limits};
-    for (unsigned i = 0; i < N_STEP_EXTRAS; i++) d->bodies[i] = (struct decode_body){d, i};
+    for (unsigned i = 0; i < N_STEP_EXTRAS; i++) d->bodies[i] = (struct step_body){d, i};
     d->q_dim = c->n_heads * c->head_dim;
     d->kv_dim = c->n_kv_heads * c->head_dim;
     d->qkv_dim = d->q_dim + 2 * d->kv_dim;
@@ -616,13 +616,22 @@ static int run_samples(struct decoder *d, const void *x, const struct sample_row
     return rc;
 }
 
-/* ---- a step in which every sequence decodes ---- */
+/* ---- a step in which every row wants its logits ---- */
+
+/* The most rows with which a step with prompts, or guesses, is one body: to launch the kernels of more
+ * takes less time than to compute them. */
+enum { MOST_ROWS_WITH_PROMPTS = 64 };
+
+/* Says whether a body has all of the step's operations. */
+static bool has_body(const struct decoder *d, const struct step *step) {
+    if (step->n_decode == step->n_seqs) return true;
+    return step->n_rows <= MOST_ROWS_WITH_PROMPTS && d->extras == 0 && !d->sparse;
+}
 
 /* Returns true if each row wants its logits, in order, so that nothing needs to be gathered. */
-static bool is_plain_decode(const struct decoder *d, const struct step *step,
-                            const struct sample_row *samples, uint32_t n_samples) {
-    if (step->n_decode != step->n_seqs || n_samples != step->n_rows) return false;
-    if (n_samples > d->limits.max_logit_rows) return false;
+static bool wants_all_logits(const struct decoder *d, const struct step *step,
+                             const struct sample_row *samples, uint32_t n_samples) {
+    if (n_samples != step->n_rows || n_samples > d->limits.max_logit_rows) return false;
     for (uint32_t i = 0; i < n_samples; i++)
         if (samples[i].logit_row != i) return false;
     return true;
@@ -639,11 +648,11 @@ static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
     return min_u32((uint32_t)round_up(n, unit), most);
 }
 
-/* Computes a step in which every sequence decodes, from tokens to logits. */
-static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct decode_body *decode = ctx;
-    struct decoder *d = decode->decoder;
-    assert(decode->extras == d->extras);
+/* Computes a step from tokens to the logits of all rows. */
+static int run_to_logits(void *ctx, uint32_t n_rows, struct error *err) {
+    const struct step_body *step = ctx;
+    struct decoder *d = step->decoder;
+    assert(step->extras == d->extras);
     const uint32_t n_layers = d->model->config.n_layers;
     int rc = run_layers(d, n_rows, err);
     if (!rc) rc = run_oldest(d, 0, n_layers, err);
@@ -651,9 +660,9 @@ static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
     return rc ? rc : run_logits(d, d->x, n_rows, err);
 }
 
-static int run_plain_decode(struct decoder *d, uint32_t n_rows, struct error *err) {
-    struct decode_body *body = &d->bodies[d->extras];
-    return d->be->ops->run_graph(d->be, padded_rows(d, n_rows), run_decode, body, err);
+static int run_body(struct decoder *d, uint32_t n_rows, struct error *err) {
+    struct step_body *body = &d->bodies[d->extras];
+    return d->be->ops->run_graph(d->be, padded_rows(d, n_rows), run_to_logits, body, err);
 }
 
 static bool is_sampled(const struct decoder *d, uint32_t token) {
@@ -728,9 +737,9 @@ static bool needs_last_attention(const struct decoder *d, const struct step *ste
 static int run_rows(struct decoder *d, const struct step *step, const struct sample_row *samples,
                     uint32_t n_samples, struct error *err) {
     d->last_attends = needs_last_attention(d, step, samples, n_samples);
-    d->has_logits = is_plain_decode(d, step, samples, n_samples);
+    d->has_logits = has_body(d, step) && wants_all_logits(d, step, samples, n_samples);
     d->owes_evictions = !d->has_logits;
-    return d->has_logits ? run_plain_decode(d, n_samples, err) : run_layers(d, step->n_rows, err);
+    return d->has_logits ? run_body(d, n_samples, err) : run_layers(d, step->n_rows, err);
 }
 
 /* Begins a step, if the backend and the pages have what its sequences need. */

@@ -548,7 +548,7 @@ static bool charge_bystanders(const struct batch *batch) {
 static void measure_guesses(struct scheduler *s, const struct batch *batch, double seconds) {
     const uint32_t n_seqs = batch->step.n_seqs;
     if (!s->fund || !batch_only_generates(batch)) return;
-    if (batch->n_drafting > 0 || batch->is_ahead)
+    if (!batch->is_new && (batch->n_drafting > 0 || batch->is_ahead))
         guess_price_measure(&s->fund->price, n_seqs, batch->n_drafting, seconds);
     if (batch->n_drafting == 0) draft_fund_plain(s->fund);
     else draft_fund_delay(s->fund, n_seqs, charge_bystanders(batch));

@@ -1,9 +1,9 @@
 /* guess_price.h - what guesses cost on a backend that runs ahead, learned from the times of steps.
  *
- * Such a backend computes a step with guesses by the kernels of prompts, without a graph.  What that
- * costs depends on the model and the device: a model of 31 million parameters takes more than twice
- * the time of a plain step, in which each sequence has one row; a model of 8 billion hardly more.  So
- * both kinds of steps are timed, apart for 1, 2, 3 to 4, 5 to 8 … sequences:
+ * Such a backend computes a step with guesses by the kernels of prompts.  What that costs depends on
+ * the model and the device: a model of 31 million parameters takes twice the time of a plain step, in
+ * which each sequence has one row; a model of 8 billion hardly more.  So both kinds of steps are timed,
+ * apart for 1, 2, 3 to 4, 5 to 8 … sequences:
  *
  *   delay  = seconds of a step with guesses / seconds of a plain one - 1
  *   price  = delay / sequences that guess in the step * running sequences, which are all delayed
@@ -13,8 +13,9 @@
  * meanwhile, or the time in which the device has nothing to do.
  *
  * Rows are not counted: the kernels compute a few dozen in hardly more time than one.  A step may take
- * far longer than others of its kind, as the first one of a shape does.  So the first plain one is left
- * out, and no measurement counts as more than twice what was expected.
+ * far longer than others of its kind, as one does for which there is no graph yet: those are not
+ * measured.  And the first plain one is left out, and no measurement counts as more than twice what was
+ * expected.
  *
  * For a number of sequences that has not been measured the delay is that of the nearest smaller one,
  * else of the nearest larger one; before the first measurement, GUESS_PRICE_FIRST.  What has not been

@@ -1,6 +1,7 @@
 /* test_attention.c - RoPE, append and attention of the CUDA backend against the CPU's: ragged
  * batches that decode and prefill at once, several layers, scattered pages, every dtype of pages.
  */
+#include "cuda/host/internal.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
@@ -66,9 +67,8 @@ static struct step make_step(struct batch *b, const uint32_t *seen, const uint32
     return step;
 }
 
-static void run_layer(struct backend *be, const struct batch *b, const struct kv_pool *kv,
-                      uint32_t layer, void *qkv, void *out) {
-    struct error err = {0};
+static int submit_layer(struct backend *be, const struct batch *b, const struct kv_pool *kv,
+                        uint32_t layer, void *qkv, void *out, struct error *err) {
     const struct rope_append_args rope = {qkv,        kv,    b->inv_freq, 1.25f,
                                           b->n_freqs, layer, b->n_heads,  0};
     const struct attn_args attn = {.q = qkv,
@@ -79,9 +79,15 @@ static void run_layer(struct backend *be, const struct batch *b, const struct kv
                                    .n_heads = b->n_heads,
                                    .scale = (float)(1 / sqrt(b->dim)),
                                    .softcap = b->softcap};
-    must(be->ops->rope_append(be, &rope, &err), &err);
-    must(be->ops->attn_decode(be, &attn, &err), &err);
-    must(be->ops->attn_prefill(be, &attn, &err), &err);
+    int rc = be->ops->rope_append(be, &rope, err);
+    if (!rc) rc = be->ops->attn_decode(be, &attn, err);
+    return rc ? rc : be->ops->attn_prefill(be, &attn, err);
+}
+
+static void run_layer(struct backend *be, const struct batch *b, const struct kv_pool *kv,
+                      uint32_t layer, void *qkv, void *out) {
+    struct error err = {0};
+    must(submit_layer(be, b, kv, layer, qkv, out, &err), &err);
     must(be->ops->sync(be, &err), &err);
 }
 
@@ -112,6 +118,60 @@ static void run_step(struct batch *b, const struct step *step, bool check) {
         free(qkv);
     }
     free(expected), free(got), free(rotated);
+}
+
+/* ---- the same by a graph ---- */
+
+enum { GRAPH_ROWS = 24 };
+
+/* What the body of a graph has for ctx: its arguments are the same in every step. */
+struct graph_rig {
+    struct batch *b;
+    void *qkv[N_LAYERS], *out[N_LAYERS]; /* device [GRAPH_ROWS] */
+};
+
+static int graph_layers(void *ctx, uint32_t n_rows, struct error *err) {
+    struct graph_rig *r = ctx;
+    int rc = 0;
+    assert_int_equal(n_rows, GRAPH_ROWS);
+    for (uint32_t l = 0; l < N_LAYERS && !rc; l++)
+        rc = submit_layer(gpu, r->b, &r->b->gpu_kv, l, r->qkv[l], r->out[l], err);
+    return rc;
+}
+
+static void run_graph_step(struct graph_rig *r, const struct step *step) {
+    struct error err = {0};
+    const struct batch *b = r->b;
+    const size_t n_qkv = (size_t)step->n_rows * width_of(b),
+                 n_out = (size_t)step->n_rows * b->n_heads * b->dim;
+    float *qkv[N_LAYERS], *expected = random_floats(n_out), *got = random_floats(n_out);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        qkv[l] = random_bf16(n_qkv, 2);
+        void *host = converted(qkv[l], n_qkv, DTYPE_BF16);
+        must(gpu->ops->upload(gpu, r->qkv[l], host, n_qkv * 2, &err), &err);
+        must(gpu->ops->sync(gpu, &err), &err);
+        free(host);
+    }
+    must(cpu->ops->step_begin(cpu, step, &err), &err);
+    must(gpu->ops->step_begin(gpu, step, &err), &err);
+    must(gpu->ops->run_graph(gpu, GRAPH_ROWS, graph_layers, r, &err), &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        run_layer(cpu, b, &b->cpu_kv, l, qkv[l], expected);
+        gpu_read(got, r->out[l], n_out, DTYPE_BF16);
+        assert_near(got, expected, n_out, 1e-2, "attention by a graph");
+        free(qkv[l]);
+    }
+    free(expected), free(got);
+}
+
+/* Returns how many of the device's graphs attend to prompts.  Those of other rigs went with their
+ * memory. */
+static uint32_t count_prompt_graphs(void) {
+    const struct cuda_backend *cuda = CUDA_BACKEND(gpu);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cuda->n_graphs; i++) n += cuda->graphs[i].n_prompts > 0;
+    return n;
 }
 
 /* The history goes in as a prompt, then comes the step that is checked. */
@@ -223,6 +283,55 @@ static void single_sequences_equal_the_cpu(void **state) {
     }
 }
 
+/* Steps of few rows, by graphs that are set to one after the other: prompts that are attended whole, in
+ * pieces, and in pieces that are merged, alone and beside sequences that decode; each kind at
+ * first, recorded, and at other lengths. */
+static void check_graphs(struct batch *b) {
+    static const uint32_t rows[][2] = {{17, 0}, {17, 0}, {17, 0}, {0, 17}, {0, 17}, {0, 17},
+                                       {5, 17}, {5, 17}, {5, 17}, {1, 17}, {1, 17}, {1, 17},
+                                       {17, 1}, {17, 1}, {12, 0}, {0, 9},  {7, 7},  {1, 3},
+                                       {2, 1},  {0, 24}, {24, 0}, {1, 1},  {9, 0},  {0, 2}};
+    struct graph_rig r = {.b = b};
+    const uint32_t none[MAX_SEQS] = {0};
+    b->n_seqs = 2;
+    make_pools(b);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        r.qkv[l] = gpu_poison((size_t)GRAPH_ROWS * width_of(b), DTYPE_BF16);
+        r.out[l] = gpu_poison((size_t)GRAPH_ROWS * b->n_heads * b->dim, DTYPE_BF16);
+    }
+    struct step step = make_step(b, none, b->history);
+    run_step(b, &step, false);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        step = make_step(b, b->history, rows[i]);
+        run_graph_step(&r, &step);
+        for (uint32_t j = 0; j < 2; j++) b->history[j] += rows[i][j];
+    }
+    /* Prompts over 8-bit pages are copied, or converted where they are read, by no graph. */
+    if (b->kv_dtype != DTYPE_FP8) assert_true(count_prompt_graphs() >= 2);
+    for (uint32_t l = 0; l < N_LAYERS; l++) gpu_free(r.qkv[l]), gpu_free(r.out[l]);
+    gpu_free(b->gpu_kv.base);
+    cpu->ops->free(cpu, b->cpu_kv.base);
+    free(b->positions);
+    free(b);
+}
+
+static void graphs_of_few_rows_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t windows[][N_LAYERS] = {{0, 0}, {0, 300}};
+    for (size_t s = 0; s < N_SHAPES; s++) {
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_FP8; dtype++) {
+            for (uint32_t w = 0; w < 2; w++) {
+                struct batch *b =
+                    new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], dtype);
+                b->history[0] = 200, b->history[1] = 2000;
+                memcpy(b->windows, windows[w], sizeof(b->windows));
+                b->softcap = w == 1 ? 4 : 0;
+                check_graphs(b);
+            }
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     bool small;
     const struct CMUnitTest tests[] = {
@@ -231,6 +340,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(windows_equal_the_cpu),
         cmocka_unit_test(soft_caps_equal_the_cpu),
         cmocka_unit_test(few_rows_behind_long_texts_equal_the_cpu),
+        cmocka_unit_test(graphs_of_few_rows_equal_the_cpu),
     };
     if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();

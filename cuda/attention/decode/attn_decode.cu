@@ -100,8 +100,8 @@ static cudaError_t start_shape(const attn_decode_params &p, cudaStream_t stream,
     if (n_resident)
         return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, attn_decode_kernel<S>,
                                                              S::N_WARPS * 32, S::RING_BYTES);
-    return launch_kernel({stream, p.overlap && !p.awaited, 0}, attn_decode_kernel<S>, p.n_blocks,
-                         S::N_WARPS * 32, S::RING_BYTES, p);
+    return launch_kernel(launch_on(stream, p.overlap && !p.awaited), attn_decode_kernel<S>,
+                         p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, p);
 }
 
 /* Launches shape S, or F for few blocks; or counts the blocks of S. */

@@ -38,8 +38,8 @@ static bool wants_sm90(const struct attn_prefill_params &p) {
     return !p.rotated && has_sm90(p.kv);
 }
 
-cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream) {
-    return wants_sm90(p) ? launch_attn_prefill_sm90(p, stream) : launch_attn_prefill_mma(p, stream);
+cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, struct launch launch) {
+    return wants_sm90(p) ? launch_attn_prefill_sm90(p, launch) : launch_attn_prefill_mma(p, launch);
 }
 
 cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
@@ -55,8 +55,8 @@ bool attn_split_reads_codes(const struct kv_pool &kv) {
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
                               struct launch launch) {
     const bool sm90 = wants_sm90(p) || attn_split_reads_codes(p.kv);
-    const cudaError_t status = sm90 ? launch_attn_split_sm90(p, s, launch.stream)
-                                    : launch_attn_split_mma(p, s, launch.stream);
+    const cudaError_t status =
+        sm90 ? launch_attn_split_sm90(p, s, launch) : launch_attn_split_mma(p, s, launch);
     return status == cudaSuccess ? launch_attn_split_merge(p, s, launch) : status;
 }
 

@@ -87,7 +87,7 @@ static inline uint32_t attn_prefill_max_items(uint32_t n_rows, uint32_t n_seqs) 
 
 /* Picks the kernel and launches it.  Returns cudaErrorInvalidValue for a shape or type that no
  * kernel has. */
-cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream);
+cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, struct launch launch);
 
 /* Attends the rows of the plan's items, and merges; it does not read p.items and p.n_items.  Keys
  * must be stored after RoPE. */
@@ -110,12 +110,12 @@ cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
 /* Returns whether the sm90 kernels can run: they are compiled for compute capability 9.0 alone.
  * From here on the kernels have their own names, for their tests; the backend calls those above. */
 bool attn_prefill_sm90_is_there(void);
-cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream);
-cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream);
+cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, struct launch launch);
+cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, struct launch launch);
 cudaError_t launch_attn_split_mma(const struct attn_prefill_params &p,
-                                  const struct attn_split_view &s, cudaStream_t stream);
+                                  const struct attn_split_view &s, struct launch launch);
 cudaError_t launch_attn_split_sm90(const struct attn_prefill_params &p,
-                                   const struct attn_split_view &s, cudaStream_t stream);
+                                   const struct attn_split_view &s, struct launch launch);
 cudaError_t launch_attn_split_merge(const struct attn_prefill_params &p,
                                     const struct attn_split_view &s, struct launch launch);
 /* Counts the blocks of launch_attn_split_mma()'s kernel that one multiprocessor holds. */

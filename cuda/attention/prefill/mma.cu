@@ -452,8 +452,8 @@ struct work {
 };
 
 template <typename T, int D, bool CAPPED>
-static cudaError_t launch(const struct attn_prefill_params &p, const struct work &work,
-                          cudaStream_t stream) {
+static cudaError_t launch_work(const struct attn_prefill_params &p, const struct work &work,
+                               struct launch launch) {
     const auto dense = p.rotated      ? attn_prefill_mma_kernel<T, D, true, false, CAPPED>
                        : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true, CAPPED>
                                       : attn_prefill_mma_kernel<T, D, false, false, CAPPED>;
@@ -470,65 +470,67 @@ static cudaError_t launch(const struct attn_prefill_params &p, const struct work
     if (work.n_residents)
         return cudaOccupancyMaxActiveBlocksPerMultiprocessor(work.n_residents, kernel, THREADS,
                                                              bytes);
-    if (work.sparse) sparse<<<grid_of<D>(p), THREADS, bytes, stream>>>(p, *work.sparse);
-    else if (work.split)
-        split<<<dim3(p.kv.n_kv_heads, work.split->n_items), THREADS, bytes, stream>>>(p,
-                                                                                      *work.split);
-    else dense<<<grid_of<D>(p), THREADS, bytes, stream>>>(p);
-    return cudaGetLastError();
+    launch = without_overlap(launch);
+    if (work.sparse)
+        return launch_kernel(launch, sparse, grid_of<D>(p), THREADS, bytes, p, *work.sparse);
+    if (work.split)
+        return launch_kernel(launch, split, dim3(p.kv.n_kv_heads, work.split->n_items), THREADS,
+                             bytes, p, *work.split);
+    return launch_kernel(launch, dense, grid_of<D>(p), THREADS, bytes, p);
 }
 
 /* Launches the kernel with or without a cap on scores.  A branch in the kernels would cost those of
  * head_dim 64 and 128 registers, or memory. */
 template <typename T, int D>
 static cudaError_t launch_cap(const struct attn_prefill_params &p, const struct work &work,
-                              cudaStream_t stream) {
-    return p.scale.inner > 0 ? launch<T, D, true>(p, work, stream)
-                             : launch<T, D, false>(p, work, stream);
+                              struct launch launch) {
+    return p.scale.inner > 0 ? launch_work<T, D, true>(p, work, launch)
+                             : launch_work<T, D, false>(p, work, launch);
 }
 
 template <typename T>
 static cudaError_t launch_dim(const struct attn_prefill_params &p, const struct work &work,
-                              cudaStream_t stream) {
+                              struct launch launch) {
     switch (p.kv.head_dim) {
-    case 64: return launch_cap<T, 64>(p, work, stream);
-    case 80: return launch_cap<T, 80>(p, work, stream);
-    case 96: return launch_cap<T, 96>(p, work, stream);
-    case 128: return launch_cap<T, 128>(p, work, stream);
-    case 256: return launch_cap<T, 256>(p, work, stream);
+    case 64: return launch_cap<T, 64>(p, work, launch);
+    case 80: return launch_cap<T, 80>(p, work, launch);
+    case 96: return launch_cap<T, 96>(p, work, launch);
+    case 128: return launch_cap<T, 128>(p, work, launch);
+    case 256: return launch_cap<T, 256>(p, work, launch);
     default: return cudaErrorInvalidValue;
     }
 }
 
 static cudaError_t launch_dtype(const struct attn_prefill_params &p, const struct work &work,
-                                cudaStream_t stream) {
+                                struct launch launch) {
     switch (p.kv.dtype) {
-    case DTYPE_BF16: return launch_dim<__nv_bfloat16>(p, work, stream);
-    case DTYPE_F16: return launch_dim<__half>(p, work, stream);
+    case DTYPE_BF16: return launch_dim<__nv_bfloat16>(p, work, launch);
+    case DTYPE_F16: return launch_dim<__half>(p, work, launch);
     default: return cudaErrorInvalidValue;
     }
 }
 
-cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream) {
+cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, struct launch launch) {
     if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
-    return launch_dtype(p, {}, stream);
+    return launch_dtype(p, {}, launch);
 }
 
 cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,
                                    cudaStream_t stream) {
     if (p.n_items == 0) return cudaSuccess;
-    return p.rotated ? cudaErrorInvalidValue : launch_dtype(p, {&s, nullptr, nullptr}, stream);
+    return p.rotated ? cudaErrorInvalidValue
+                     : launch_dtype(p, {&s, nullptr, nullptr}, launch_on(stream, false));
 }
 
 cudaError_t launch_attn_split_mma(const struct attn_prefill_params &p,
-                                  const struct attn_split_view &s, cudaStream_t stream) {
+                                  const struct attn_split_view &s, struct launch launch) {
     if (s.n_items == 0) return cudaSuccess;
-    return p.rotated ? cudaErrorInvalidValue : launch_dtype(p, {nullptr, &s, nullptr}, stream);
+    return p.rotated ? cudaErrorInvalidValue : launch_dtype(p, {nullptr, &s, nullptr}, launch);
 }
 
 cudaError_t attn_split_mma_residents(const struct kv_pool &kv, int *n_blocks) {
     struct attn_prefill_params p = {};
     const struct attn_split_view none = {};
     p.kv = kv;
-    return launch_dtype(p, {nullptr, &none, n_blocks}, nullptr);
+    return launch_dtype(p, {nullptr, &none, n_blocks}, {});
 }

@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 
 template <int D, typename Stages>
-static cudaError_t launch_dense(const struct attn_prefill_params &p, cudaStream_t stream) {
+static cudaError_t launch_dense(const struct attn_prefill_params &p, struct launch launch) {
     const int bytes = sizeof(struct sm90_plan<D>);
     const bool capped = p.scale.inner > 0;
     const auto windowed = capped ? attn_prefill_sm90_kernel<D, true, true, Stages>
@@ -81,27 +81,27 @@ static cudaError_t launch_dense(const struct attn_prefill_params &p, cudaStream_
     if (status == cudaSuccess)
         status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    return launch_clusters({stream, false, 0}, kernel, Stages::BLOCKS, dim3(p.n_heads, p.n_items),
-                           THREADS, bytes, maps, p);
+    return launch_clusters(without_overlap(launch), kernel, Stages::BLOCKS,
+                           dim3(p.n_heads, p.n_items), THREADS, bytes, maps, p);
 }
 
 template <int D>
-static cudaError_t launch_heads(const struct attn_prefill_params &p, cudaStream_t stream) {
+static cudaError_t launch_heads(const struct attn_prefill_params &p, struct launch launch) {
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
-    return group % PAIRED_BLOCKS == 0 ? launch_dense<D, paired_stages>(p, stream)
-                                      : launch_dense<D, own_stages>(p, stream);
+    return group % PAIRED_BLOCKS == 0 ? launch_dense<D, paired_stages>(p, launch)
+                                      : launch_dense<D, own_stages>(p, launch);
 }
 
 bool attn_prefill_sm90_is_there(void) {
     return runs_sm90_code(attn_prefill_sm90_kernel<128, false, false, own_stages>);
 }
 
-cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream) {
+cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, struct launch launch) {
     if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
     if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
     switch (p.kv.head_dim) {
-    case 64: return launch_heads<64>(p, stream);
-    case 128: return launch_heads<128>(p, stream);
+    case 64: return launch_heads<64>(p, launch);
+    case 128: return launch_heads<128>(p, launch);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -121,7 +121,7 @@ static cudaError_t map_groups(CUtensorMap *map, const struct attn_prefill_params
 
 template <int D, class Pages>
 static cudaError_t launch_pages(const struct attn_prefill_params &p,
-                                const struct attn_split_view &s, cudaStream_t stream) {
+                                const struct attn_split_view &s, struct launch launch) {
     const int bytes = sizeof(typename Pages::plan);
     const auto kernel = p.scale.inner > 0 ? attn_split_sm90_kernel<D, Pages, true>
                                           : attn_split_sm90_kernel<D, Pages, false>;
@@ -131,26 +131,26 @@ static cudaError_t launch_pages(const struct attn_prefill_params &p,
     if (status == cudaSuccess)
         status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    kernel<<<dim3(p.kv.n_kv_heads, s.n_items), THREADS, bytes, stream>>>(maps, p, s);
-    return cudaGetLastError();
+    return launch_kernel(without_overlap(launch), kernel, dim3(p.kv.n_kv_heads, s.n_items), THREADS,
+                         bytes, maps, p, s);
 }
 
 template <int D>
 static cudaError_t launch_split(const struct attn_prefill_params &p,
-                                const struct attn_split_view &s, cudaStream_t stream) {
+                                const struct attn_split_view &s, struct launch launch) {
     switch (p.kv.dtype) {
-    case DTYPE_BF16: return launch_pages<D, bf16_pages<D>>(p, s, stream);
-    case DTYPE_FP8: return launch_pages<D, code_pages<D>>(p, s, stream);
+    case DTYPE_BF16: return launch_pages<D, bf16_pages<D>>(p, s, launch);
+    case DTYPE_FP8: return launch_pages<D, code_pages<D>>(p, s, launch);
     default: return cudaErrorInvalidValue;
     }
 }
 
 cudaError_t launch_attn_split_sm90(const struct attn_prefill_params &p,
-                                   const struct attn_split_view &s, cudaStream_t stream) {
+                                   const struct attn_split_view &s, struct launch launch) {
     if (s.n_items == 0) return cudaSuccess;
     switch (p.kv.head_dim) {
-    case 64: return launch_split<64>(p, s, stream);
-    case 128: return launch_split<128>(p, s, stream);
+    case 64: return launch_split<64>(p, s, launch);
+    case 128: return launch_split<128>(p, s, launch);
     default: return cudaErrorInvalidValue;
     }
 }

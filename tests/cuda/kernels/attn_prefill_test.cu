@@ -88,9 +88,9 @@ struct subject {
     const struct split *split;
 
     cudaError_t launch(const struct attn_prefill_params &p) const {
-        if (!split) return sm90 ? launch_attn_prefill_sm90(p, 0) : launch_attn_prefill_mma(p, 0);
-        const cudaError_t status = sm90 ? launch_attn_split_sm90(p, split->view, 0)
-                                        : launch_attn_split_mma(p, split->view, 0);
+        if (!split) return sm90 ? launch_attn_prefill_sm90(p, {}) : launch_attn_prefill_mma(p, {});
+        const cudaError_t status = sm90 ? launch_attn_split_sm90(p, split->view, {})
+                                        : launch_attn_split_mma(p, split->view, {});
         return status == cudaSuccess ? launch_attn_split_merge(p, split->view, {}) : status;
     }
 };

@@ -528,7 +528,7 @@ static void bench_all(const char *rows) {
         if (rows && n != strtoul(rows, NULL, 10)) continue;
         struct batch b = make_bench(n);
         const double dense_ms =
-            median_ms(n > 131072 ? 1 : 3, [&] { return launch_attn_prefill(b.device, 0); });
+            median_ms(n > 131072 ? 1 : 3, [&] { return launch_attn_prefill(b.device, {}); });
         printf("bench,dense,,%u rows,%.3f ms,%.1f TFLOP/s\n", n, dense_ms,
                2.0 * b.shape.dim * b.shape.n_heads * n * n / dense_ms * 1e-9);
         for (const auto &row : table) bench(b, row.name, row.choice, dense_ms);
