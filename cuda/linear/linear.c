@@ -1,11 +1,11 @@
 /* linear.c - chooses how a product is computed.
  *
  *   rows   <= 16   one launch of our own kernel for all parts, norm and gate included: reading the
- *                  weights is the whole cost.  linear_stream.cu on compute capability 9.0,
- *                  linear_kernels.cu elsewhere
+ *                  weights is the whole cost, or launches are (is_small()).  linear_stream.cu on
+ *                  compute capability 9.0, linear_kernels.cu elsewhere
  *   rows  <= 192   on compute capability 9.0 one launch for all parts, gate included, of
  *                  linear_wide.cu; its header has the times of both.  From 9 rows on where memory
- *                  is fast (wide_open())
+ *                  is fast (wide_open()) and weights are not small
  *   more than 192  on 9.0 one launch of linear_gated.cu for gated products that fill the device
  *   rows  <= 256   linear_wide.cu for others, and for long sums
  *   more rows      cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
@@ -31,7 +31,8 @@
 #include "engine/device/dtype.h"
 
 enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8 };
-enum { FAST_WIDE_FROM = 9 }; /* see wide_open() */
+enum { FAST_WIDE_FROM = 9 };    /* see wide_open() */
+enum { SMALL_BYTES = 4 << 20 }; /* see is_small() */
 
 static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const char *what,
                       struct error *err) {
@@ -200,12 +201,23 @@ static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t 
     return fits;
 }
 
+/* Says whether the weights are so few that launches take the time, not their bytes.  A step of 16 rows of
+ * 12 layers, whose largest product has 2 MB, took 500 us on an H200 with launch_wide() and norms of their
+ * own, and 382 with launch_stream().  Between these and Llama-3-8B's, of 34 MB and more, nothing was
+ * measured. */
+static bool is_small(const struct linear_args *args) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < args->n_parts; i++) n += args->parts[i].w->rows;
+    return n * args->n_in * sizeof(uint16_t) <= SMALL_BYTES;
+}
+
 /* Says whether launch_wide() takes the product and is ahead of the others.  For 224 and 256 rows a
  * layer of Llama-3-8B took 3 % less with q, k, v and o by cuBLASLt, and the head was its by 4 %;
  * gate, up and down were not. */
 static bool wide_fits(const struct cuda_backend *cuda, const struct linear_args *args, bool gated) {
     bool fits = cuda->wide.n_clusters > 0 && !cuda->batch_invariant &&
                 args->n_rows >= cuda->wide_from && args->n_rows <= WIDE_MAX_ROWS &&
+                !(args->n_rows <= SKINNY_MAX_ROWS && is_small(args)) &&
                 skinny_fits(args, 0, args->n_parts);
     for (uint32_t i = 0; i < args->n_parts && fits; i++) {
         const struct linear_part *part = &args->parts[i];
