@@ -8,8 +8,8 @@
 /* All in 1 / 128 of a step. */
 enum { STEP = GUESS_PRICE_STEP, HALF_PER_TOKEN = STEP / 128, CREDIT_MAX = 4 * STEP };
 
-/* The fund holds at most what a step with guesses can save; no price above that pays. */
-enum { FUND_MAX = DRAFT_MAX * STEP };
+/* The fund holds at most what a first step with guesses can save; no price above that pays. */
+enum { FUND_MAX = DRAFT_FEW * STEP };
 
 /* The tokens for which an answer must have followed a match, for each step of the price and of debt. */
 enum { FOLLOWED_EACH = 3 };
@@ -61,7 +61,7 @@ uint32_t draft_account_most(const struct draft_account *account, const struct dr
                             uint32_t n_running, uint32_t n_matched) {
     const int32_t price = (int32_t)guess_price_step(&fund->price, n_running),
                   lacks = account->credit > 0 ? price - account->credit : price;
-    const uint32_t most = min_u32(DRAFT_MAX, n_matched);
+    const uint32_t most = min_u32(account->gains_much ? DRAFT_MAX : DRAFT_FEW, n_matched);
     if ((int64_t)most * STEP <= price) return 0; /* would not pay if all were right */
     if (!may_delay(fund, n_running)) return 0;
     if (account->gains && lacks <= 0) return most;
@@ -89,7 +89,9 @@ void draft_account_learn(struct draft_account *account, struct draft_fund *fund,
     account->n_answered += n_tokens;
     fund->credit += half;
     pay(account, fund, half + gain);
-    if (n_drafted > 0) account->gains = gain > 0;
+    if (n_drafted == 0) return;
+    account->gains = gain > 0;
+    account->gains_much = account->gains && n_accepted >= DRAFT_FEW;
 }
 
 void draft_account_waited(struct draft_account *account, struct draft_fund *fund,

@@ -37,7 +37,9 @@
 
 #include "engine/speculate/guess_price.h"
 
-enum { DRAFT_MAX = 16 /* guesses of a sequence in a step */ };
+/* The guesses of a sequence in a step: at first, and where so many were right the last time.  With its
+ * newest token these are 16 and 32 rows. */
+enum { DRAFT_FEW = 15, DRAFT_MAX = 31 };
 
 /* The state that the accounts of an engine share. */
 struct draft_fund {
@@ -52,7 +54,8 @@ struct draft_fund {
 struct draft_account {
     int32_t credit;      /* in 1 / 128 of a step; below 0: lent by the fund */
     uint32_t n_answered; /* tokens that steps have given */
-    bool gains;          /* the last guesses were worth their price */
+    bool gains;          /* the last guesses were worth their price, */
+    bool gains_much;     /* and as many right as there are at first */
 };
 
 /* Makes the full fund of an engine that has measured nothing. */

@@ -57,7 +57,7 @@ void draft_length_learn(struct draft_length *length, uint32_t n_tokens, uint32_t
     length->credit -= min_u32(length->credit, n_drafted * price_each(length));
     length->credit = min_u32(length->credit, CREDIT_MAX);
     learn_doubt(length, n_tokens, n_drafted, n_accepted);
-    if (n_drafted > 0) length->limit = min_u32(2 * n_accepted + 1, DRAFT_MAX);
+    if (n_drafted > 0) length->limit = min_u32(2 * n_accepted + 1, DRAFT_FEW);
 }
 
 void draft_length_waited(struct draft_length *length) {

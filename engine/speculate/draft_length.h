@@ -11,7 +11,7 @@
  * costs what it may save.
  *
  * So where no guess is right, at most 1 / 64 of the steps' cost is lost on them, and what the account
- * held at the start.  Where guesses are right their number doubles, up to DRAFT_MAX.
+ * held at the start.  Where guesses are right their number doubles, up to DRAFT_FEW.
  *
  * A match that was of no use doubles the length that the next one must have, while there is less than
  * a step left: that is spent on matches that are more than chance.  One that was of use ends that, and

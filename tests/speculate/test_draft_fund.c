@@ -51,7 +51,7 @@ static void a_match_is_tried_once_the_answer_has_followed_it(void **state) {
     assert_int_equal(n, 8); /* for 2.55 steps */
     assert_int_equal(draft_length_most(&length, 7), 0);
     assert_int_equal(draft_length_most(&length, 8), 8);
-    assert_int_equal(draft_length_most(&length, 64), DRAFT_MAX);
+    assert_int_equal(draft_length_most(&length, 64), DRAFT_FEW);
     /* A guess that costs little is tried earlier. */
     fund = fund_of(1.1, 1);
     length = account(&fund, 1);
@@ -93,7 +93,12 @@ static void where_guesses_are_right_any_match_will_do(void **state) {
     struct draft_length length = account(&fund, 1);
     answer_without_guesses(&length, 20);
     assert_int_equal(draft_length_most(&length, 3), 0);
-    draft_length_learn(&length, 17, 16, 16);
+    draft_length_learn(&length, 16, 15, 15);
+    assert_int_equal(draft_length_most(&length, 64), DRAFT_MAX);
+    draft_length_learn(&length, 32, DRAFT_MAX, DRAFT_MAX);
+    assert_int_equal(draft_length_most(&length, 64), DRAFT_MAX);
+    draft_length_learn(&length, 11, DRAFT_MAX, 10);
+    assert_int_equal(draft_length_most(&length, 64), DRAFT_FEW);
     assert_int_equal(draft_length_most(&length, 3), 3);
     assert_int_equal(draft_length_most(&length, 2), 0); /* both of them right would not pay */
     draft_length_learn(&length, 1, 3, 0);
@@ -108,11 +113,11 @@ static void a_gain_fills_the_fund_for_later_answers(void **state) {
     struct draft_length first = account(&fund, 1);
     answer_without_guesses(&first, 30);
     assert_int_equal(draft_length_most(&first, 64), 0);
-    draft_length_learn(&first, 17, 16, 16);
+    draft_length_learn(&first, 16, 15, 15);
     assert_true(fund.credit > 8 * STEP);
     struct draft_length second = account(&fund, 1);
     answer_without_guesses(&second, 8);
-    assert_int_equal(draft_length_most(&second, 64), DRAFT_MAX);
+    assert_int_equal(draft_length_most(&second, 64), DRAFT_FEW);
 }
 
 static void an_empty_fund_recovers(void **state) {
@@ -123,7 +128,7 @@ static void an_empty_fund_recovers(void **state) {
     answer_without_guesses(&other, 400); /* quotes nothing */
     struct draft_length length = account(&fund, 1);
     answer_without_guesses(&length, 8);
-    assert_int_equal(draft_length_most(&length, 64), DRAFT_MAX);
+    assert_int_equal(draft_length_most(&length, 64), DRAFT_FEW);
 }
 
 static void debt_asks_for_a_longer_match(void **state) {
@@ -131,9 +136,9 @@ static void debt_asks_for_a_longer_match(void **state) {
     struct draft_fund fund = fund_of(3.3, 1);
     struct draft_length length = account(&fund, 1);
     answer_without_guesses(&length, 64);
-    draft_length_learn(&length, 1, 16, 0);
+    draft_length_learn(&length, 1, 15, 0);
     assert_int_equal(draft_length_most(&length, 8), 0);
-    assert_int_equal(draft_length_most(&length, 20), DRAFT_MAX);
+    assert_int_equal(draft_length_most(&length, 20), DRAFT_FEW);
 }
 
 static void waits_in_vain_are_paid(void **state) {
@@ -146,7 +151,7 @@ static void waits_in_vain_are_paid(void **state) {
     draft_length_waited(&length);
     assert_int_equal(length.account.credit, before - STEP);
     assert_int_equal(draft_length_most(&length, 7), 0);
-    assert_int_equal(fund.credit, 15 * STEP + before); /* lent the rest */
+    assert_int_equal(fund.credit, (DRAFT_FEW - 1) * STEP + before); /* lent the rest */
     draft_length_init(&length, NULL);
     const uint32_t credit = length.credit;
     draft_length_waited(&length); /* nothing runs ahead: there are no waits */
@@ -181,10 +186,10 @@ static void what_cannot_pay_is_not_tried(void **state) {
     struct draft_fund fund = fund_of(3, 8); /* 17 steps */
     struct draft_length length = account(&fund, 8);
     draft_length_learn(&length, 64, 0, 0);
-    draft_length_learn(&length, 17, 16, 16);
+    draft_length_learn(&length, 16, 15, 15);
     assert_int_equal(draft_length_most(&length, 64), 0);
     draft_length_share(&length, 2);
-    assert_int_equal(draft_length_most(&length, 64), DRAFT_MAX);
+    assert_int_equal(draft_length_most(&length, 64), DRAFT_FEW);
 }
 
 static void many_are_delayed_little_or_not_at_all(void **state) {
@@ -194,8 +199,8 @@ static void many_are_delayed_little_or_not_at_all(void **state) {
         struct draft_length a = account(&dear, n_running), b = account(&cheap, n_running);
         draft_length_learn(&a, 64, 0, 0);
         draft_length_learn(&b, 64, 0, 0);
-        assert_int_equal(draft_length_most(&a, 64), n_running == 2 ? DRAFT_MAX : 0);
-        assert_int_equal(draft_length_most(&b, 64), DRAFT_MAX);
+        assert_int_equal(draft_length_most(&a, 64), n_running == 2 ? DRAFT_FEW : 0);
+        assert_int_equal(draft_length_most(&b, 64), DRAFT_FEW);
     }
 }
 
