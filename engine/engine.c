@@ -653,7 +653,7 @@ static int submit_step(struct engine *e, struct batch *batch, struct event_list 
     const struct backend *be = e->config.backend;
     const uint64_t n_new_graphs = be->n_new_graphs;
     const int code = submit_batch(e, batch, events, err);
-    batch->is_new = be->n_new_graphs > n_new_graphs;
+    if (be->n_new_graphs > n_new_graphs) scheduler_note_new_graph(e->scheduler);
     return code;
 }
 

@@ -384,8 +384,8 @@ uint32_t attention_launch_kind(const struct cuda_backend *cuda) {
 bool attention_fits_graph(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
     if (cuda->step.n_seqs == cuda->step.n_decode) return true;
-    return a && cuda->prompt_copies.of == prompt_copies::COPY_NONE && a->n_sparse == 0 &&
-           a->n_ranked == 0 && a->n_items <= ATTN_PREFILL_MAX_ITEMS;
+    return a && cuda->prompt_copies.of == prompt_copies::COPY_NONE && !cuda->step.budgets &&
+           a->n_sparse == 0 && a->n_ranked == 0 && a->n_items <= ATTN_PREFILL_MAX_ITEMS;
 }
 
 /* Says whether the sequence's items are launched apart: it is ranked, and not all prompts are. */
@@ -599,7 +599,8 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }
 
-/* Returns what launches kernels that a graph must have as the step needs them. */
+/* Returns how kernels that attend to prompts are launched: a graph notes them, or they are set in
+ * it. */
 static struct launch launch_of_prompts(const struct cuda_backend *cuda) {
     struct launch launch = launch_of(cuda);
     launch.nodes = cuda->graph ? &cuda->graph->nodes : nullptr;
@@ -696,6 +697,7 @@ static int stamp(struct cuda_backend *cuda, enum sparse_stamp stamp, struct erro
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (cuda->step.n_seqs == cuda->step.n_decode) return 0;
+    cuda->n_idle = 0; /* other kernels than decode attention come before the next product */
     int rc = open_attention(cuda, args, err);
     if (!rc) rc = open_rotations(cuda, args, err);
     if (rc) return rc;

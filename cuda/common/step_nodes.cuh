@@ -1,5 +1,5 @@
-/* step_nodes.cuh - notes kernels of a CUDA graph that is being recorded, and sets what they get in another
- * step (struct step_nodes).
+/* step_nodes.cuh - notes kernels of a CUDA graph that is being recorded, and sets what they get in
+ * another step (struct step_nodes).
  *
  * Thread: engine.  Memory: the caller's. */
 #ifndef CUDA_COMMON_STEP_NODES_CUH

@@ -42,6 +42,7 @@ static void drop(struct cuda_backend *cuda, struct graph_entry *r) {
     if (r->graph) {
         cudaStreamSynchronize(cuda->stream); /* the device may be running it */
         cudaGraphExecDestroy(r->graph);
+        r->graph = NULL;
     }
     forget_prompts(r);
 }

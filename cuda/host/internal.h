@@ -5,7 +5,7 @@
  *
  *   step_begin  packs the step into one block of pinned memory and sends it with one copy (step.c)
  *   operations  launch on one stream and return; small host arrays travel through `args`
- *   run_graph   captures a decode step's launches as a CUDA graph, and launches it again (graph.c)
+ *   run_graph   captures a step's launches as a CUDA graph, and launches it again (graph.c)
  *   collect     waits for a step and delivers its results (inflight.c)
  *
  * Thread: engine.  Memory: reserved for the largest step (the reserve op), so that serving
@@ -42,7 +42,7 @@ extern "C" {
 
 /* Attention's plans lie at fixed places behind the header: attention.cu. */
 enum { STEP_HEADER_BYTES = 256 };
-enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 128 };
+enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 256 };
 enum { MATMUL_CACHE = 2048, N_STAGING = 2, MAX_FREQS = 512 };
 
 /* The same bytes in pinned host memory and on the device; the first `used` of them are taken. */
@@ -95,8 +95,8 @@ struct graph_entry {
     const void *ctx;
     uint32_t n_rows, launch_kind;
     cudaGraphExec_t graph; /* NULL: the body has run once, so everything that it needs exists */
-    /* If the step has prompts: what the graph was made from, each layer's attention to prompts, and the
-     * kernels that compute it. */
+    /* If the step has prompts: what the graph was made from, each layer's attention to prompts,
+     * and the kernels that compute it. */
     cudaGraph_t recorded;
     struct attn_args *prompts; /* [n_prompts] */
     uint32_t n_prompts;
@@ -326,12 +326,13 @@ int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t 
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
                       size_t *n_words, struct error *err);
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
-/* Returns what the launches of the step's attention depend on beside the number of rows: see graph.c. */
+/* Returns what the launches of the step's attention depend on beside the number of rows: see
+ * graph.c. */
 uint32_t attention_launch_kind(const struct cuda_backend *cuda);
 /* The most kernels that attention to prompts has in a layer where a graph has it. */
 enum { MOST_PROMPT_KERNELS = 2 };
-/* Says whether a graph can have the step's attention: there are no prompts, or all of their rows see
- * all that is before them, in pages that are read as they are. */
+/* Says whether a graph can have the step's attention: there are no prompts, or all of their rows
+ * see all that is before them, in pages that are read as they are, and nothing is evicted. */
 bool attention_fits_graph(const struct cuda_backend *cuda);
 void attention_close(struct cuda_backend *cuda); /* allowed when nothing is open */
 

@@ -28,9 +28,9 @@ struct evict_total;
 extern "C" {
 #endif
 
-/* The kernels of a CUDA graph whose arguments and grids are not the same in every step (graph.c), in the
- * order of their launches.  While the graph is recorded they are noted here; later, a launch sets what
- * the next of them gets.  (common/step_nodes.cuh) */
+/* The kernels of a CUDA graph whose arguments and grids are not the same in every step (graph.c), in
+ * the order of their launches.  While the graph is recorded they are noted here; later, a launch
+ * sets what the next of them gets.  (common/step_nodes.cuh) */
 struct step_nodes {
     cudaGraphNode_t *nodes; /* [room] */
     uint32_t n, room;
@@ -45,13 +45,13 @@ struct launch {
     struct step_nodes *nodes;   /* NULL: no graph needs to know of the launch */
 };
 
-/* Returns what launches kernels that do not ask for the device's multiprocessors. */
+/* Returns the launch of kernels that do not ask for the device's multiprocessors. */
 static inline struct launch launch_on(cudaStream_t stream, bool overlap) {
     const struct launch launch = {stream, overlap, 0, NULL};
     return launch;
 }
 
-/* Returns the same for kernels that do not wait for their predecessor. */
+/* Returns the launch without overlap, for kernels that do not wait for their predecessor. */
 static inline struct launch without_overlap(struct launch launch) {
     launch.overlap = false;
     return launch;

@@ -215,8 +215,9 @@ struct backend_ops {
     int (*soft_cap)(struct backend *be, const struct soft_cap_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
     /* Runs the operations of `body`, or the CUDA graph captured from them for the same ctx and
-     * n_rows.  For steps without sparse prompts, and bodies whose arguments depend only on ctx
-     * and n_rows: all that changes between two calls is in the step.  n_rows may exceed step.n_rows
+     * n_rows.  For steps whose sequences all decode, or whose prompts have no budgets, selections
+     * and sparse attention; and for bodies that attend to prompts once a layer, and whose arguments
+     * depend only on ctx and n_rows: all that changes between two calls is in the step.  n_rows may exceed step.n_rows
      * if the backend `repeats`.  The rows past the step's end are padding: no other row depends on
      * them, and no page is written for them. */
     int (*run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
@@ -250,8 +251,9 @@ struct backend {
     /* The device works while the host does, so a step is best submitted before the results of the
      * previous one are known. */
     bool runs_ahead;
-    bool has_sinks;        /* attention takes attn_args.sinks */
-    uint64_t n_new_graphs; /* calls of run_graph() that had no graph yet: they take far longer */
+    bool has_sinks; /* attention takes attn_args.sinks */
+    uint64_t
+        n_new_graphs; /* calls of run_graph() that found none to launch: they take far longer */
     char description[128]; /* one line for the log: instruction set or device name, threads */
     char arithmetic[128];  /* what its sums depend on: two with the same text give the same bits */
 };

@@ -17,8 +17,8 @@
  * After the last layer's attention only the rows that need logits are computed further.  They are
  * gathered into `last`, max_logit_rows at a time, so that a long prompt's log-probabilities fit.  If
  * no row of a prompt needs any, as in a chunk that is not the last, that attention is left out, too.
- * A step in which every sequence decodes needs all of its rows, and so does one with guesses.  It is the
- * same operations every time, and the backend may capture them in a CUDA graph (run_graph).  Budgets
+ * A step in which every sequence decodes needs all of its rows, and so does one with guesses.  It is
+ * the same operations every time, and the backend may capture them in a CUDA graph (run_graph).  Budgets
  * and selections add operations, so such steps have graphs of their own. */
 #include "engine/model/decoder.h"
 
@@ -618,8 +618,8 @@ static int run_samples(struct decoder *d, const void *x, const struct sample_row
 
 /* ---- a step in which every row wants its logits ---- */
 
-/* The most rows with which a step with prompts, or guesses, is one body: to launch the kernels of more
- * takes less time than to compute them. */
+/* The most rows with which a step with prompts, or guesses, is one body: to launch the kernels of
+ * more takes less time than to compute them. */
 enum { MOST_ROWS_WITH_PROMPTS = 64 };
 
 /* Says whether a body has all of the step's operations. */
@@ -650,9 +650,9 @@ static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
 
 /* Computes a step from tokens to the logits of all rows. */
 static int run_to_logits(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct step_body *step = ctx;
-    struct decoder *d = step->decoder;
-    assert(step->extras == d->extras);
+    const struct step_body *body = ctx;
+    struct decoder *d = body->decoder;
+    assert(body->extras == d->extras);
     const uint32_t n_layers = d->model->config.n_layers;
     int rc = run_layers(d, n_rows, err);
     if (!rc) rc = run_oldest(d, 0, n_layers, err);

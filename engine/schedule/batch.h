@@ -42,7 +42,7 @@ struct batch {
     double prompt_work; /* of the prompts' rows (step_time.h) */
     bool decodes;       /* some sequence generates */
     bool is_ahead;      /* it was planned while the batch before it was in flight */
-    bool is_new;        /* the backend has no graph of its like yet, so its time tells nothing */
+    bool untimed;       /* a graph was made meanwhile: its time tells nothing of its kind */
     double planned_s;   /* the time at which it was planned */
     uint32_t max_rows, max_seqs;
     uint32_t *tokens, *positions;

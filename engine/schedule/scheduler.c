@@ -430,10 +430,16 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
 
 static void launch(struct scheduler *s, struct batch *batch) {
     batch->is_ahead = s->n_inflight > 0;
+    batch->untimed = false;
     s->n_inflight++;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) batch->entries[i].seq->n_inflight++;
     batch->decodes = batch->step.n_decode + batch->n_drafting > 0;
     batch->planned_s = s->now_s();
+}
+
+void scheduler_note_new_graph(struct scheduler *s) {
+    for (uint32_t i = 0; i < s->n_inflight; i++)
+        s->batches[(s->oldest + i) % MAX_INFLIGHT].untimed = true;
 }
 
 static struct batch *launch_step(struct scheduler *s, struct batch *batch) {
@@ -548,7 +554,7 @@ static bool charge_bystanders(const struct batch *batch) {
 static void measure_guesses(struct scheduler *s, const struct batch *batch, double seconds) {
     const uint32_t n_seqs = batch->step.n_seqs;
     if (!s->fund || !batch_only_generates(batch)) return;
-    if (!batch->is_new && (batch->n_drafting > 0 || batch->is_ahead))
+    if (!batch->untimed && (batch->n_drafting > 0 || batch->is_ahead))
         guess_price_measure(&s->fund->price, n_seqs, batch->n_drafting, seconds);
     if (batch->n_drafting == 0) draft_fund_plain(s->fund);
     else draft_fund_delay(s->fund, n_seqs, charge_bystanders(batch));

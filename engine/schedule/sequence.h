@@ -126,8 +126,8 @@ uint32_t sequence_n_left(const struct sequence *seq);
  *   saved   a step of this sequence for each forced token, less the one left out
  *   lost    1 / 8 of a step, at most, of each of the n_running sequences that share the next one
  *
- * The next one is no step in which every sequence decodes: it has no CUDA graph, and two attention
- * kernels a layer.  What that costs was not timed alone.  On an H200, 64 sequences of Llama-3-8B's
+ * The next one is no step in which every row wants its logits: it has no CUDA graph, and two
+ * attention kernels a layer.  What that costs was not timed alone.  On an H200, 64 sequences of Llama-3-8B's
  * shape reached 0.95 of the free rate where every third step was such a one, and 0.98 where none was:
  * a tenth of a step. */
 bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);

@@ -8,7 +8,7 @@
 /* All in 1 / 128 of a step. */
 enum { STEP = GUESS_PRICE_STEP, HALF_PER_TOKEN = STEP / 128, CREDIT_MAX = 4 * STEP };
 
-/* The fund holds at most what a first step with guesses can save; no price above that pays. */
+/* The fund holds at most what a first step with guesses can save: it lends for no dearer one. */
 enum { FUND_MAX = DRAFT_FEW * STEP };
 
 /* The tokens for which an answer must have followed a match, for each step of the price and of debt. */

@@ -306,7 +306,7 @@ static void check_graphs(struct batch *b) {
         run_graph_step(&r, &step);
         for (uint32_t j = 0; j < 2; j++) b->history[j] += rows[i][j];
     }
-    /* Prompts over 8-bit pages are copied, or converted where they are read, by no graph. */
+    /* No graph copies prompts' pages, as those of 8 bits are where they are not converted. */
     if (b->kv_dtype != DTYPE_FP8) assert_true(count_prompt_graphs() >= 2);
     for (uint32_t l = 0; l < N_LAYERS; l++) gpu_free(r.qkv[l]), gpu_free(r.out[l]);
     gpu_free(b->gpu_kv.base);

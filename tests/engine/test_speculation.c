@@ -247,11 +247,12 @@ static void a_recent_answer_is_found_where_it_may_be(void **state) {
     }
 }
 
-/* Steps of a millisecond, whatever is in them. */
-static void run_timed(struct fixture *f, struct engine_request *r, uint64_t id) {
+/* Steps of a millisecond, whatever is in them.  makes_graphs: graphs are made for all of them. */
+static void run_timed(struct fixture *f, struct engine_request *r, uint64_t id, bool makes_graphs) {
     fixture_submit(f, r, id);
     for (uint32_t n = 1; scheduler_n_live(f->scheduler) + f->n_inflight > 0; n++) {
         clock_s += 1e-3;
+        if (makes_graphs) scheduler_note_new_graph(f->scheduler);
         fixture_step(f, n);
     }
 }
@@ -264,15 +265,29 @@ static void what_guesses_cost_is_learned_from_steps_that_only_generate(void **st
     fixture_init(&f, 60, 64, 4);
     f.fund = draft_fund_make();
     struct engine_request r = alphabet_request(&c[0], 300, 1); /* steps of a prompt */
-    run_timed(&f, &r, 1);
+    run_timed(&f, &r, 1, false);
     assert_int_equal(price->n_plain[0], 0);
     r = alphabet_request(&c[1], 60, 700);
     r.params.ignore_eos = true;
-    run_timed(&f, &r, 2);
+    run_timed(&f, &r, 2, false);
     assert_true((price->n_plain[0] > 0) == run_ahead);
     assert_true((price->n_guessing[0] > 0) == run_ahead);
     assert_true((guess_price_delay(price, 1) < GUESS_PRICE_FIRST) == run_ahead);
     for (int i = 0; i < 2; i++) client_check(&c[i]);
+    fixture_fini(&f);
+}
+
+static void nothing_is_learned_from_steps_that_make_graphs(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client c = {0};
+    fixture_init(&f, 60, 64, 4);
+    f.fund = draft_fund_make();
+    struct engine_request r = alphabet_request(&c, 60, 700);
+    r.params.ignore_eos = true;
+    run_timed(&f, &r, 1, true);
+    assert_int_equal(f.fund.price.n_plain[0] + f.fund.price.n_guessing[0], 0);
+    client_check(&c);
     fixture_fini(&f);
 }
 
@@ -311,6 +326,7 @@ int main(void) {
         cmocka_unit_test(guesses_take_no_row_from_other_sequences),
         cmocka_unit_test(a_recent_answer_is_found_where_it_may_be),
         cmocka_unit_test(what_guesses_cost_is_learned_from_steps_that_only_generate),
+        cmocka_unit_test(nothing_is_learned_from_steps_that_make_graphs),
         cmocka_unit_test(a_wait_that_comes_to_nothing_is_paid),
         cmocka_unit_test(random_requests_give_what_they_give_alone),
     };
