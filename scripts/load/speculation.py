@@ -138,30 +138,35 @@ CASES = {"record": Case(record_of, 0), "book": Case(book_of, 0), "extract": Case
 
 
 class Answer:
-    """One stream: its token ids, the rate of those behind the first, and the usage."""
+    """One stream: its text, the rate of the tokens behind the first event, and the usage.  Events count their
+    tokens and do not name them: the first one would name the prompt's, too, and a long list comes late."""
 
     def __init__(self, options, prompt, **parameters):
         url = urllib.parse.urlsplit(options.url)
         connection = http.client.HTTPConnection(url.hostname, url.port, timeout=3600)
-        body = {"prompt": prompt, "stream": True, "ignore_eos": True, "return_token_ids": True,
-                "seed": 1, "stream_options": {"include_usage": True}, **parameters}
+        body = {"prompt": prompt, "stream": True, "ignore_eos": True, "seed": 1,
+                "stream_options": {"include_usage": True, "continuous_usage_stats": True}, **parameters}
         connection.request("POST", "/v1/completions", json.dumps(body),
                            {"Content-Type": "application/json"})
         reply = connection.getresponse()
         if reply.status != 200:
             raise SystemExit(f"status {reply.status}: {reply.read()[:300]!r}")
-        self.ids, begin, n_first = [], None, 0
+        self.text, begin, n_first = "", None, 0
         for line in reply:
             if not line.startswith(b"data: {"):
                 continue
             event = json.loads(line[6:])
-            for choice in event["choices"]:
-                self.ids += choice["token_ids"]
-                if begin is None and self.ids:
-                    begin, n_first = seconds(options.cpu_of), len(self.ids)
-            self.usage = event["usage"] or None
-        self.rate = (len(self.ids) - n_first) / max(seconds(options.cpu_of) - begin, 1e-9)
+            self.usage = event["usage"]
+            self.text += "".join(choice["text"] for choice in event["choices"])
+            if begin is None and self.n > 0:
+                begin, n_first = seconds(options.cpu_of), self.n
+        self.rate = (self.n - n_first) / max(seconds(options.cpu_of) - begin, 1e-9)
         connection.close()
+
+    @property
+    def n(self):
+        """The number of its tokens so far."""
+        return self.usage["completion_tokens"]
 
 
 def ask_all(options, prompts, **parameters):
@@ -171,7 +176,7 @@ def ask_all(options, prompts, **parameters):
         answers = list(threads.map(lambda prompt: Answer(options, prompt, **parameters), prompts))
     if len(prompts) == 1:
         return answers, answers[0].rate
-    return answers, sum(len(one.ids) for one in answers) / max(seconds(options.cpu_of) - begin, 1e-9)
+    return answers, sum(one.n for one in answers) / max(seconds(options.cpu_of) - begin, 1e-9)
 
 
 def measure(options, name, n_tokens):
@@ -193,10 +198,10 @@ def measure(options, name, n_tokens):
                                              speculation=mode, **parameters)
         pairs.append((rates["off"], rates["suffix"]))
         for before, after in zip(one["off"], one["suffix"]):
-            same &= before.ids == after.ids
+            same &= before.text == after.text
             spent = after.usage["speculation"]
             drafted, accepted = drafted + spent["drafted"], accepted + spent["accepted"]
-            n += len(after.ids)
+            n += after.n
     ratios = [after / before for before, after in pairs]
     ratio = statistics.median(ratios)
     print(f"{name},{one['off'][0].usage['prompt_tokens']},{n // options.repeats},{accepted / n:.2f},"
