@@ -257,13 +257,14 @@ static uint64_t count_parts(const struct attn_plan_shape *shape,
     return n * shape->n_kv_heads;
 }
 
-/* Returns how many units a part has at least.  Two warps of a scheduler take twice as long as one to
+/* Returns how many units a part has at least, if the longest item has `longest`.  Two warps of a scheduler take twice as long as one to
  * convert units of 8 bits, so half as many are enough if all items can have so short parts. */
 static uint32_t least_part(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
-                           uint32_t n_blocks) {
+                           uint32_t longest, uint32_t n_blocks) {
+    if (!shape->few) return MIN_TILE_UNITS;
     const uint32_t less = MIN_TILE_UNITS / shape->part_units;
-    const bool suits = shape->few && longest_item(batch) <= MOST_SHORT_PARTS * less &&
-                       count_parts(shape, batch, less) <= n_blocks;
+    const bool suits =
+        longest <= MOST_SHORT_PARTS * less && count_parts(shape, batch, less) <= n_blocks;
     return suits ? less : MIN_TILE_UNITS;
 }
 
@@ -271,7 +272,8 @@ static uint32_t least_part(const struct attn_plan_shape *shape, const struct att
  * are more than the blocks. */
 static uint32_t longest_part(const struct attn_plan_shape *shape,
                              const struct attn_plan_batch *batch, uint32_t n_blocks) {
-    uint32_t low = least_part(shape, batch, n_blocks), high = max_u32(longest_item(batch), low);
+    const uint32_t longest = longest_item(batch);
+    uint32_t low = least_part(shape, batch, longest, n_blocks), high = max_u32(longest, low);
     if (count_parts(shape, batch, high) > n_blocks) return 0;
     while (low < high) {
         const uint32_t middle = (low + high) / 2;
