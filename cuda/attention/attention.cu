@@ -369,7 +369,7 @@ enum prompt_kernels { NO_PROMPTS, WHOLE_PROMPTS, SPLIT_PROMPTS, MERGED_PROMPTS }
 
 static enum prompt_kernels prompt_kernels_of(const struct cuda_backend *cuda) {
     const struct attn_split_plan *split = &cuda->attention->split;
-    if (cuda->step.n_seqs == cuda->step.n_decode) return NO_PROMPTS;
+    if (!has_prompts(cuda)) return NO_PROMPTS;
     if (split->n_items == 0) return WHOLE_PROMPTS;
     return split->n_merges == 0 ? SPLIT_PROMPTS : MERGED_PROMPTS;
 }
@@ -383,7 +383,7 @@ uint32_t attention_launch_kind(const struct cuda_backend *cuda) {
 
 bool attention_fits_graph(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
-    if (cuda->step.n_seqs == cuda->step.n_decode) return true;
+    if (!has_prompts(cuda)) return true;
     return a && cuda->prompt_copies.of == prompt_copies::COPY_NONE && !cuda->step.budgets &&
            a->n_sparse == 0 && a->n_ranked == 0 && a->n_items <= ATTN_PREFILL_MAX_ITEMS;
 }
@@ -592,7 +592,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (leaves_attn_stats(args)) p.attn_stats = cuda->attn_stats;
     p.selects = args->selects;
     p.awaited = awaited;
-    p.settled = cuda->overlap && cuda->recording && !awaited;
+    p.settled = cuda->overlap && is_recording(cuda) && !awaited;
     p.rotates = a->rotates;
     p.rotations = key_rotations_of(cuda, args);
     cuda->n_idle = p.few ? cuda->n_multiprocessors - p.n_blocks : 0;
@@ -696,12 +696,12 @@ static int stamp(struct cuda_backend *cuda, enum sparse_stamp stamp, struct erro
 
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    if (cuda->step.n_seqs == cuda->step.n_decode) return 0;
+    if (!has_prompts(cuda)) return 0;
     cuda->n_idle = 0; /* other kernels than decode attention come before the next product */
     int rc = open_attention(cuda, args, err);
     if (!rc) rc = open_rotations(cuda, args, err);
     if (rc) return rc;
-    if (cuda->recording) graph_note_prompts(cuda, args);
+    if (is_recording(cuda)) graph_note_prompts(cuda, args);
     if (sparse_seq_of(cuda->host_step, args->layer) < 0) return attend_prompts(cuda, args, err);
     rc = check_index(cuda, args, err);
     if (!rc) rc = stamp(cuda, SPARSE_BEGINS, err);

@@ -84,7 +84,7 @@ void graph_note_prompts(struct cuda_backend *cuda, const struct attn_args *args)
 
 static int room_for_prompts(struct cuda_backend *cuda, struct graph_entry *r, struct error *err) {
     const uint32_t n_layers = cuda->step.n_layers, room = n_layers * MOST_PROMPT_KERNELS;
-    if (cuda->step.n_seqs == cuda->step.n_decode) return 0;
+    if (!has_prompts(cuda)) return 0;
     r->prompts = calloc(n_layers, sizeof(*r->prompts));
     r->nodes.nodes = calloc(room, sizeof(*r->nodes.nodes));
     r->nodes.room = room;
@@ -98,11 +98,9 @@ static int capture(struct cuda_backend *cuda, struct graph_entry *r, graph_body 
         cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
                    "recording a step", err);
     if (rc) return rc;
-    cuda->recording = true;
     cuda->graph = r;
     rc = body(ctx, r->n_rows, err);
     cuda->graph = NULL;
-    cuda->recording = false;
     const cudaError_t code = cudaStreamEndCapture(cuda->stream, &r->recorded);
     if (!rc) rc = cuda_check(cuda, code, "recording a step", err);
     if (rc) return rc;

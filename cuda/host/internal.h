@@ -227,8 +227,6 @@ struct cuda_backend {
     uint64_t n_moves, n_reallocs_recorded;
     bool in_graph;             /* inside run_graph(): launch_rows may exceed the step's rows */
     struct graph_entry *graph; /* being recorded, or being set to the present step; or NULL */
-    /* A graph is being recorded: its kernels start when all that is before the graph has ended. */
-    bool recording;
 
     struct blas blas;
     void *workspace;
@@ -244,6 +242,16 @@ struct cuda_backend {
 };
 
 #define CUDA_BACKEND(be) ((struct cuda_backend *)(be))
+
+/* Says whether a graph is being recorded: its kernels start when all that is before it has ended. */
+static inline bool is_recording(const struct cuda_backend *cuda) {
+    return cuda->graph && !cuda->graph->graph;
+}
+
+/* Says whether the present step has rows that attn_prefill attends. */
+static inline bool has_prompts(const struct cuda_backend *cuda) {
+    return cuda->step.n_seqs > cuda->step.n_decode;
+}
 
 static inline struct launch launch_of(const struct cuda_backend *cuda) {
     const struct launch launch = {cuda->stream, cuda->overlap, cuda->n_multiprocessors, NULL};

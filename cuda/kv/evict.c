@@ -125,7 +125,8 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
     return cuda_check(cuda, launch_chunk(cuda, &params, max_slots, compress), "evict_chunk", err);
 }
 
-/* Launches no moves unless some prompt has any, which the host knows; no graph has prompts with budgets. */
+/* Launches no moves unless some prompt has any, which the host knows; no graph has prompts with
+ * budgets. */
 static int evict_oldest(struct backend *be, const struct kv_pool *kv, uint32_t first_layer,
                         uint32_t n_layers, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);

@@ -211,13 +211,17 @@ static bool is_small(const struct linear_args *args) {
     return n * args->n_in * sizeof(uint16_t) <= SMALL_BYTES;
 }
 
+/* Returns from how many rows on launch_wide() is ahead of launch_stream(). */
+static uint32_t wide_from(const struct cuda_backend *cuda, const struct linear_args *args) {
+    return is_small(args) ? SKINNY_MAX_ROWS + 1 : cuda->wide_from;
+}
+
 /* Says whether launch_wide() takes the product and is ahead of the others.  For 224 and 256 rows a
  * layer of Llama-3-8B took 3 % less with q, k, v and o by cuBLASLt, and the head was its by 4 %;
  * gate, up and down were not. */
 static bool wide_fits(const struct cuda_backend *cuda, const struct linear_args *args, bool gated) {
     bool fits = cuda->wide.n_clusters > 0 && !cuda->batch_invariant &&
-                args->n_rows >= cuda->wide_from && args->n_rows <= WIDE_MAX_ROWS &&
-                !(args->n_rows <= SKINNY_MAX_ROWS && is_small(args)) &&
+                args->n_rows >= wide_from(cuda, args) && args->n_rows <= WIDE_MAX_ROWS &&
                 skinny_fits(args, 0, args->n_parts);
     for (uint32_t i = 0; i < args->n_parts && fits; i++) {
         const struct linear_part *part = &args->parts[i];

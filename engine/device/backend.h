@@ -217,9 +217,9 @@ struct backend_ops {
     /* Runs the operations of `body`, or the CUDA graph captured from them for the same ctx and
      * n_rows.  For steps whose sequences all decode, or whose prompts have no budgets, selections
      * and sparse attention; and for bodies that attend to prompts once a layer, and whose arguments
-     * depend only on ctx and n_rows: all that changes between two calls is in the step.  n_rows may exceed step.n_rows
-     * if the backend `repeats`.  The rows past the step's end are padding: no other row depends on
-     * them, and no page is written for them. */
+     * depend only on ctx and n_rows: all that changes between two calls is in the step.  n_rows may
+     * exceed step.n_rows if the backend `repeats`.  The rows past the step's end are padding: no
+     * other row depends on them, and no page is written for them. */
     int (*run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                      struct error *err);
     /* Waits until the results of all steps but the newest n_newer (counted by step_begin) are valid;

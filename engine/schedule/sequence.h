@@ -127,9 +127,9 @@ uint32_t sequence_n_left(const struct sequence *seq);
  *   lost    1 / 8 of a step, at most, of each of the n_running sequences that share the next one
  *
  * The next one is no step in which every row wants its logits: it has no CUDA graph, and two
- * attention kernels a layer.  What that costs was not timed alone.  On an H200, 64 sequences of Llama-3-8B's
- * shape reached 0.95 of the free rate where every third step was such a one, and 0.98 where none was:
- * a tenth of a step. */
+ * attention kernels a layer.  What that costs was not timed alone.  On an H200, 64 sequences of
+ * Llama-3-8B's shape reached 0.95 of the free rate where every third step was such a one, and 0.98
+ * where none was: a tenth of a step. */
 bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
 /* Guesses up to `most` tokens if the sequence speculates and the row that it has been given is a
  * generated token's, and reserves pages for them.  Returns their number: that many rows more.

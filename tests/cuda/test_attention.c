@@ -46,6 +46,13 @@ static void make_pools(struct batch *b) {
     for (uint32_t i = 0; i < b->n_freqs; i++) b->inv_freq[i] = pow(10000, -(double)i / b->n_freqs);
 }
 
+static void free_batch(struct batch *b) {
+    gpu_free(b->gpu_kv.base);
+    cpu->ops->free(cpu, b->cpu_kv.base);
+    free(b->positions);
+    free(b);
+}
+
 /* One step: every sequence appends n[i] tokens (none: not in the step) to the `seen` it has. */
 static struct step make_step(struct batch *b, const uint32_t *seen, const uint32_t *n) {
     struct step step = {.n_layers = N_LAYERS, .windows = b->windows, .seqs = b->seqs};
@@ -124,7 +131,7 @@ static void run_step(struct batch *b, const struct step *step, bool check) {
 
 enum { GRAPH_ROWS = 24 };
 
-/* What the body of a graph has for ctx: its arguments are the same in every step. */
+/* The ctx of a graph's body, whose arguments are the same in every step. */
 struct graph_rig {
     struct batch *b;
     void *qkv[N_LAYERS], *out[N_LAYERS]; /* device [GRAPH_ROWS] */
@@ -182,10 +189,7 @@ static void check_batch(struct batch *b) {
     if (step.n_rows) run_step(b, &step, true);
     step = make_step(b, b->history, b->rows);
     run_step(b, &step, true);
-    gpu_free(b->gpu_kv.base);
-    cpu->ops->free(cpu, b->cpu_kv.base);
-    free(b->positions);
-    free(b);
+    free_batch(b);
 }
 
 static struct batch *new_batch(uint32_t n_heads, uint32_t n_kv, uint32_t dim, uint32_t n_freqs,
@@ -283,8 +287,8 @@ static void single_sequences_equal_the_cpu(void **state) {
     }
 }
 
-/* Steps of few rows, by graphs that are set to one after the other: prompts that are attended whole, in
- * pieces, and in pieces that are merged, alone and beside sequences that decode; each kind at
+/* Steps of few rows, by graphs that are set to one after the other: prompts that are attended whole,
+ * in pieces, and in pieces that are merged, alone and beside sequences that decode; each kind at
  * first, recorded, and at other lengths. */
 static void check_graphs(struct batch *b) {
     static const uint32_t rows[][2] = {{17, 0}, {17, 0}, {17, 0}, {0, 17}, {0, 17}, {0, 17},
@@ -309,10 +313,7 @@ static void check_graphs(struct batch *b) {
     /* No graph copies prompts' pages, as those of 8 bits are where they are not converted. */
     if (b->kv_dtype != DTYPE_FP8) assert_true(count_prompt_graphs() >= 2);
     for (uint32_t l = 0; l < N_LAYERS; l++) gpu_free(r.qkv[l]), gpu_free(r.out[l]);
-    gpu_free(b->gpu_kv.base);
-    cpu->ops->free(cpu, b->cpu_kv.base);
-    free(b->positions);
-    free(b);
+    free_batch(b);
 }
 
 static void graphs_of_few_rows_equal_the_cpu(void **state) {
