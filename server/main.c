@@ -95,6 +95,16 @@ static int load_options(struct options *options, int argc, char **argv, int *sta
     return -1;
 }
 
+/* Warns of a variable that was not meant for the server. */
+static void warn_of_service_link(const struct options *options) {
+    const char *link = options->service_link;
+    if (!link) return;
+    log_event(LOG_WARN,
+              "%.200s is ignored: it is the address of a Kubernetes Service of this name, not a "
+              "setting.  `enableServiceLinks: false` keeps such variables out of a pod",
+              link);
+}
+
 /* Lets the heap keep some memory that long requests have used: the next one would wait for the system
  * to clear as many pages again. */
 static void keep_heap_warm(void) {
@@ -119,6 +129,7 @@ static int run_serve(int argc, char **argv) {
     log_set_level((enum log_level)options.log_level);
     log_set_format((enum log_format)options.log_format);
     int rc = log_start(&err);
+    warn_of_service_link(&options);
     if (!rc) rc = model_dir_choose(model_dir, options.model, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
+#include "server/settings/service_links.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", "fp8", NULL};
@@ -371,6 +372,12 @@ static void variable_name(char *out, size_t size, const char *name) {
     for (char *at = out; *at; at++) *at = *at == '-' ? '_' : (char)toupper((unsigned char)*at);
 }
 
+/* Tells whether a variable of an option was set by a kubelet, for a Service of its name.  Addresses
+ * may be meant where the option is a text. */
+static bool is_service_link(const struct option *option, const char *value) {
+    return option->kind != OPTION_STRING && service_link_is_address(value);
+}
+
 static int apply_environment(struct options *options, char *const *environment, struct error *err) {
     for (size_t i = 0; i < settings.n; i++) {
         char name[64];
@@ -378,8 +385,12 @@ static int apply_environment(struct options *options, char *const *environment, 
         const size_t length = strlen(name);
         for (char *const *at = environment; at && *at; at++) {
             if (strncmp(*at, name, length) != 0 || (*at)[length] != '=') continue;
-            const int rc =
-                set_option(options, &entries[i], *at + length + 1, &(struct source){name, err});
+            const char *value = *at + length + 1;
+            if (is_service_link(&entries[i], value)) {
+                options->service_link = *at;
+                continue;
+            }
+            const int rc = set_option(options, &entries[i], value, &(struct source){name, err});
             if (rc) return rc;
         }
     }

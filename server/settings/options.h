@@ -3,7 +3,8 @@
  *   flag  >  environment QUIRE_<NAME>  >  --config file  >  default
  *
  * --max-num-seqs is QUIRE_MAX_NUM_SEQS in the environment and "max-num-seqs" in the file.  A member
- * of the file whose name begins with '#' is a comment.
+ * of the file whose name begins with '#' is a comment.  What a kubelet puts into QUIRE_PORT for a
+ * Service named quire is ignored (service_links.h).
  *
  * Thread: main, before the server runs; read-only afterwards.  Memory: the options own their
  * strings. */
@@ -60,6 +61,8 @@ struct options {
     bool enable_prefix_caching, batch_invariant, ui, require_api_key;
     bool keys_in_arguments; /* --api-key or --api-keys was given as a flag */
     bool help;              /* --help was given */
+    /* The environment's "NAME=value" that was ignored: a Service's address.  NULL: there was none. */
+    const char *service_link;
 };
 
 enum option_kind {

@@ -73,6 +73,32 @@ def test_probes_ask_routes_that_need_no_key(container, paths):
     assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
 
 
+def kubelet_variables(service, address, port):
+    """What a kubelet sets for a Service with one named port, and for the API server."""
+    name = service.upper().replace("-", "_")
+    link = f"{name}_PORT_{port}_TCP"
+    return {f"{name}_SERVICE_HOST": address, f"{name}_SERVICE_PORT": str(port),
+            f"{name}_SERVICE_PORT_HTTP": str(port), f"{name}_PORT": f"tcp://{address}:{port}",
+            link: f"tcp://{address}:{port}", f"{link}_PROTO": "tcp", f"{link}_PORT": str(port),
+            f"{link}_ADDR": address}
+
+
+def test_a_service_of_the_same_name_does_no_harm(serve):
+    services = {"kubernetes": 443, "quire": of_kind("Service")["spec"]["ports"][0]["port"],
+                "quire-kv-events": 5557, "quire-host": 80}
+    variables = {}
+    for name, port in services.items():
+        variables |= kubelet_variables(name, "10.96.0.11", port)
+    server = serve(env=variables)
+    assert server.get("/ready").status == 200
+    warnings = [line for line in server.log.splitlines() if " warn " in line]
+    assert len(warnings) == 1 and "QUIRE_PORT=tcp://10.96.0.11:80 is ignored" in warnings[0]
+    done = subprocess.run([BINARY, "health", "--port", str(server.port)], env=variables,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert of_kind("Deployment")["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_one_port_everywhere(container):
     assert container["ports"] == [{"name": "http", "containerPort": PORT}]
     assert of_kind("Service")["spec"]["ports"][0]["targetPort"] == "http"

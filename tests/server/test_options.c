@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "server/settings/options.h"
+#include "server/settings/service_links.h"
 
 static int load(struct options *out, char **argv, char **environment, struct error *err) {
     int argc = 0;
@@ -256,6 +257,65 @@ static void help_shows_every_option(void **state) {
     free(text);
 }
 
+/* The variables of a pod that starts after a Service named quire, with two ports, one of IPv6. */
+static void variables_of_a_service_are_ignored(void **state) {
+    (void)state;
+    static const char *const addresses[] = {
+        "QUIRE_PORT=tcp://10.0.0.11:80", "QUIRE_PORT=udp://10.0.0.11:53",
+        "QUIRE_PORT=sctp://10.0.0.11:80", "QUIRE_PORT=tcp://[fd00::b]:8000",
+        "QUIRE_PORT=tcp://172.17.0.2:8000"};
+    struct options o;
+    for (size_t i = 0; i < sizeof(addresses) / sizeof(*addresses); i++) {
+        char *environment[] = {"QUIRE_SERVICE_HOST=10.0.0.11",
+                               "QUIRE_SERVICE_PORT=80",
+                               "QUIRE_SERVICE_PORT_HTTP=80",
+                               (char *)addresses[i],
+                               "QUIRE_PORT_80_TCP=tcp://10.0.0.11:80",
+                               "QUIRE_PORT_80_TCP_PROTO=tcp",
+                               "QUIRE_PORT_80_TCP_PORT=80",
+                               "QUIRE_PORT_80_TCP_ADDR=10.0.0.11",
+                               "QUIRE_MAX_NUM_SEQS=3",
+                               NULL};
+        assert_int_equal(load(&o, ARGS(), environment, NULL), 0);
+        assert_int_equal(o.port, 8000);
+        assert_int_equal(o.max_num_seqs, 3);
+        assert_string_equal(o.service_link, addresses[i]);
+        options_fini(&o);
+        assert_int_equal(load(&o, ARGS("--port", "9000"), environment, NULL), 0);
+        assert_int_equal(o.port, 9000);
+        options_fini(&o);
+        for (size_t v = 0; v + 2 < sizeof(environment) / sizeof(*environment); v++)
+            assert_true(service_link_is(environment[v]));
+        assert_false(service_link_is("QUIRE_MAX_NUM_SEQS=3"));
+    }
+}
+
+static void what_only_resembles_a_service_is_read(void **state) {
+    (void)state;
+    static char *const wrong[] = {"QUIRE_PORT=tcp://", "QUIRE_PORT=tcp://10.0.0.11",
+                                  "QUIRE_PORT=tcp://:80", "QUIRE_PORT=http://10.0.0.11:80",
+                                  "QUIRE_PORT=tcp://10.0.0.11:80/x"};
+    struct error err;
+    struct options o;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        assert_int_equal(load(&o, ARGS(), ARGS(wrong[i]), &err), ERR_INVALID);
+        assert_non_null(strstr(err.text, "QUIRE_PORT"));
+    }
+    /* Endpoints are addresses by themselves. */
+    assert_int_equal(load(&o, ARGS(), ARGS("QUIRE_KV_EVENTS=tcp://10.0.0.11:5557"), NULL), 0);
+    assert_string_equal(o.kv_events, "tcp://10.0.0.11:5557");
+    assert_null(o.service_link);
+    options_fini(&o);
+    /* Services whose names begin alike, and variables of a person. */
+    assert_true(service_link_is("QUIRE_API_KEY_SERVICE_HOST=10.0.0.12"));
+    assert_true(service_link_is("QUIRE_API_KEY_PORT=tcp://10.0.0.12:80"));
+    assert_true(service_link_is("QUIRE_KV_PORT_5557_TCP_ADDR=10.0.0.12"));
+    assert_false(service_link_is("QUIRE_PORT=8000"));
+    assert_false(service_link_is("QUIRE_PORTS=tcp://10.0.0.12:80"));
+    assert_false(service_link_is("QUIRE_PORT_80_TCPS=1"));
+    assert_false(service_link_is("QUIRE_SERVED_MODEL_NAME=A_SERVICE_PORT"));
+}
+
 int main(int argc, char **argv) {
     char *config = argc > 1 ? argv[1] : "config/quire.json";
     const struct CMUnitTest tests[] = {
@@ -267,6 +327,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_prestate(the_shipped_file_agrees_with_the_table, config),
         cmocka_unit_test(another_table_takes_its_own_flags),
         cmocka_unit_test(help_shows_every_option),
+        cmocka_unit_test(variables_of_a_service_are_ignored),
+        cmocka_unit_test(what_only_resembles_a_service_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
