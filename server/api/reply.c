@@ -58,8 +58,9 @@ void reply_text(struct server *server, struct http_exchange *exchange, unsigned 
     reply(server, exchange, LOG_INFO, status, content_type, body);
 }
 
-void reply_polled(struct server *server, struct http_exchange *exchange, struct buffer *body) {
-    reply(server, exchange, LOG_DEBUG, 200, "application/json", body);
+void reply_polled(struct server *server, struct http_exchange *exchange, const char *content_type,
+                  struct buffer *body) {
+    reply(server, exchange, LOG_DEBUG, 200, content_type, body);
 }
 
 void reply_json(struct server *server, struct http_exchange *exchange, unsigned status,

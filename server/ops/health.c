@@ -16,7 +16,7 @@ enum { LOADING_RETRY_S = 2 };
 static void reply_ok(struct server *server, struct http_exchange *exchange) {
     struct buffer body = {0};
     buffer_puts(&body, "{\"status\":\"ok\"}");
-    reply_json(server, exchange, 200, &body);
+    reply_polled(server, exchange, "application/json", &body);
 }
 
 int health_refuse_loading(struct api_error *err) {
@@ -88,5 +88,5 @@ void health_metrics(struct server *server, struct http_exchange *exchange) {
     struct buffer body = {0};
     if (server->engine) engine_stats(server->engine, &stats);
     metrics_write(server, server->engine ? &stats : NULL, &body);
-    reply_text(server, exchange, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+    reply_polled(server, exchange, "text/plain; version=0.0.4; charset=utf-8", &body);
 }

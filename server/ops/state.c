@@ -88,5 +88,5 @@ void state_handle(struct server *server, struct http_exchange *exchange) {
     if (server->engine) write_engine(server, &body);
     buffer_puts(&body, "}");
     http_set_header(exchange, "Cache-Control", "no-store");
-    reply_polled(server, exchange, &body);
+    reply_polled(server, exchange, "application/json", &body);
 }

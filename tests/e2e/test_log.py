@@ -41,13 +41,13 @@ class Pipe:
             self.text += data
 
 
-def ask_live(server, n_requests):
-    """So many /live on one connection; returns the longest wait in seconds."""
+def ask_version(server, n_requests):
+    """So many /version on one connection, each a line of the log; returns the longest wait in seconds."""
     longest = 0
     with RawConnection(server) as connection:
         for _ in range(n_requests):
             begun = time.monotonic()
-            connection.send(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.send(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
             status, _, _ = connection.read_reply()
             assert status == 200
             longest = max(longest, time.monotonic() - begun)
@@ -61,7 +61,7 @@ def stalled(tmp_path, tiny_model):
         server = Server(tmp_path, model=tiny_model, stderr=pipe.writer)
         pipe.forget_writer()
         try:
-            ask_live(server, N_REQUESTS)
+            ask_version(server, N_REQUESTS)
             yield server, pipe
         finally:
             server.process.kill()
@@ -92,10 +92,8 @@ def test_lost_lines_are_said_once_the_reader_is_back(stalled):
     lines = pipe.text.decode().splitlines()
     assert all(LINE.fullmatch(line) for line in lines)
     said = [int(line.split()[3]) for line in lines if line.endswith("dropped: stderr was blocked")]
-    # The line of /metrics itself came after the count, and may have been dropped, too.
-    assert len(said) == 1 and said[0] - lost in (0, 1), (said, lost)
-    assert sum("path=/live" in line or "path=/metrics" in line for line in lines) + said[0] == (
-        N_REQUESTS + 1)
+    assert said == [lost]
+    assert sum("path=/version" in line for line in lines) + lost == N_REQUESTS + 1
     assert any("id=after-the-gap" in line for line in lines)
 
 
@@ -104,7 +102,7 @@ def test_a_log_that_cannot_be_written_stops_nobody(tmp_path, tiny_model):
     with Pipe() as pipe:
         server = Server(tmp_path, model=tiny_model, stderr=pipe.writer)
         pipe.forget_writer()
-    ask_live(server, 100)
+    ask_version(server, 100)
     # A line is counted when its write failed, which happens on the log's own thread.
     deadline = time.monotonic() + 10 * PATIENCE
     while server.metrics()["quire_log_dropped_lines_total"] < 100:
@@ -113,14 +111,33 @@ def test_a_log_that_cannot_be_written_stops_nobody(tmp_path, tiny_model):
     assert server.stop() == 0
 
 
+POLLED = ["/health", "/live", "/ready", "/metrics", "/state"]
+
+
 @pytest.mark.parametrize("level", ["info", "debug"])
-def test_what_the_page_polls_does_not_fill_the_log(serve, tiny_model, level):
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_probes_and_scrapes_do_not_fill_the_log(serve, tiny_model, method, level):
     server = serve("--log-level", level, model=tiny_model)
-    for _ in range(3):
-        assert server.get("/state").status == 200
+    for path in POLLED:
+        for number in range(3):
+            assert server.request(method, f"{path}?n={number}").status == 200
     server.get("/version", headers={"x-request-id": "afterwards"})
     server.wait_logged("id=afterwards ")
-    assert server.log.count("path=/state status=200") == (3 if level == "debug" else 0)
+    for path in POLLED:
+        n_lines = sum(f"method={method} path={path} status=200" in line
+                      for line in server.log.splitlines())
+        assert n_lines >= 3 if level == "debug" else n_lines == 0
+    counted = [n for name, n in server.metrics().items() if name.startswith("quire_http_answers_total")]
+    assert sum(counted) >= 3 * len(POLLED)
+
+
+def test_probes_and_scrapes_that_fail_are_logged(serve, tiny_model):
+    server = serve("--api-key", "sesame", "--metrics-key", "required", model=tiny_model)
+    assert server.get("/metrics").status == 401
+    assert server.post("/ready", {}).status == 405
+    assert server.get("/readyz").status == 401
+    for line in ("path=/metrics status=401", "path=/ready status=405", "path=/readyz status=401"):
+        server.wait_logged(line)
 
 
 def logged(server, request_id):
