@@ -75,6 +75,7 @@ struct engine {
     struct kv_space space;
     struct sequence_shared shared;
     struct draft_fund fund; /* of shared, if the backend runs ahead */
+    struct constraint_credit grammar_credit;
     struct admission admission;
 
     struct mailbox commands, events;
@@ -521,7 +522,8 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .n_vocab = e->model->config.n_vocab,
                                          .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows,
-                                         .fund = fund_of(e)};
+                                         .fund = fund_of(e),
+                                         .grammar_credit = &e->grammar_credit};
     if ((code = describe_prefill(e, err))) goto fail;
     if ((code = create_recent_answers(e, err))) goto fail;
     e->admission = (struct admission){.model = e->info.model,

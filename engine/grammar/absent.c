@@ -57,6 +57,10 @@ int grammar_matcher_accept(struct grammar_matcher *matcher, uint32_t token) {
     return ERR_UNSUPPORTED;
 }
 
+void grammar_matcher_allow(struct grammar_matcher *matcher, double seconds) {
+    (void)matcher, (void)seconds;
+}
+
 bool grammar_matcher_is_over(const struct grammar_matcher *matcher) {
     (void)matcher;
     return false;
@@ -67,7 +71,8 @@ int grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask) {
     return ERR_UNSUPPORTED;
 }
 
-size_t grammar_matcher_forced(struct grammar_matcher *matcher, char *text, size_t capacity) {
-    (void)matcher, (void)text, (void)capacity;
-    return 0;
+int grammar_matcher_forced(struct grammar_matcher *matcher, char *text, size_t capacity,
+                           size_t *n) {
+    (void)matcher, (void)text, (void)capacity, (void)n;
+    return ERR_UNSUPPORTED;
 }

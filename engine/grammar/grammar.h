@@ -58,19 +58,23 @@ static inline uint32_t grammar_mask_words(uint32_t n_vocab) {
     return (n_vocab + 31) / 32;
 }
 
-/* Holds a reference to the grammar.  ERR_NOMEM. */
+/* Holds a reference to the grammar.  ERR_NOMEM; ERR_FULL: it takes too long. */
 int grammar_matcher_create(struct grammar_matcher **out, struct grammar *grammar);
 void grammar_matcher_destroy(struct grammar_matcher *matcher); /* NULL is allowed */
-/* Takes the next token.  ERR_INVALID if it may not follow; ERR_NOMEM. */
+/* Sets how much processor time the calls that follow may take together; at first there is no bound.  A
+ * call that would take more is ended and returns ERR_FULL, and so does one that would make the matcher
+ * keep too much.  After that, and after ERR_NOMEM, a matcher can only be destroyed. */
+void grammar_matcher_allow(struct grammar_matcher *matcher, double seconds);
+/* Takes the next token.  ERR_INVALID if it may not follow; ERR_FULL; ERR_NOMEM. */
 int grammar_matcher_accept(struct grammar_matcher *matcher, uint32_t token);
 /* Tells whether an end token has been taken: nothing may follow. */
 bool grammar_matcher_is_over(const struct grammar_matcher *matcher);
 /* Writes a bit for each token that may follow, [grammar_mask_words(n_vocab)], the first in bit 0.
- * Not after the end.  ERR_NOMEM. */
+ * Not after the end.  ERR_FULL; ERR_NOMEM. */
 int grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask);
-/* Copies the text that must follow in any case, as far as it fits; returns its bytes.  Not after the
- * end. */
-size_t grammar_matcher_forced(struct grammar_matcher *matcher, char *text, size_t capacity);
+/* Copies the text that must follow in any case, as far as it fits: it may have no end.  *n: its bytes.
+ * Not after the end.  ERR_FULL; ERR_NOMEM. */
+int grammar_matcher_forced(struct grammar_matcher *matcher, char *text, size_t capacity, size_t *n);
 
 #ifdef __cplusplus
 }

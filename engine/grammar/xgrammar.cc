@@ -10,12 +10,18 @@
  * the same state comes again with each token, and with each sequence of the grammar.  The key is
  * GetStateKey() of packagefiles/xgrammar-state-key.patch.
  *
+ * How much the library has to do, the grammar alone decides.  Its loops count units of work, by
+ * packagefiles/xgrammar-limits.patch, and call a function here now and then, which ends work that has
+ * taken too long by an exception.
+ *
  * Thread: see grammar.h.  Memory: see grammar.h. */
 #include "engine/grammar/grammar.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
+#include <ctime>
 #include <mutex>
 #include <new>
 #include <stdexcept>
@@ -44,9 +50,44 @@ constexpr bool FREE_SPACE = false;
 /* Masks that are found faster are found again.  Which ones are kept changes no answer. */
 constexpr std::chrono::microseconds WORTH_KEEPING(10);
 
+/* States that a matcher may keep: some, and some more for each byte of its text. */
+constexpr size_t MAX_STATES = 512 << 10, MAX_STATES_OF_BYTE = 16;
+
+/* What the first states of a matcher may take. */
+constexpr double FIRST_SECONDS = 0.1;
+
+/* Processor time at which this thread's work ends; 0: no bound. */
+thread_local double deadline;
+
+/* Ends work that has taken too long. */
+struct too_much_work : std::exception {
+    const char *what() const noexcept override { return "it takes too long"; }
+};
+
+double thread_seconds() {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+/* Bounds the thread's work as long as it lives, and tells what it took. */
+class work_bound {
+  public:
+    explicit work_bound(double seconds) : began(thread_seconds()) { deadline = began + seconds; }
+    ~work_bound() { deadline = 0; }
+    double taken() const { return thread_seconds() - began; }
+
+  private:
+    const double began;
+};
+
 } // namespace
 
 namespace xgrammar {
+
+void CheckWorkImpl() {
+    if (deadline > 0 && thread_seconds() > deadline) throw too_much_work();
+}
 
 [[noreturn]] void LogFatalImpl(const std::string &, int, const std::string &message) {
     throw std::runtime_error(message);
@@ -126,7 +167,8 @@ struct grammar {
 struct grammar_matcher {
     xgrammar::GrammarMatcher matcher;
     grammar *owner;
-    state_key key; /* of the state that a mask is asked of */
+    state_key key;  /* of the state that a mask is asked of */
+    double allowed; /* processor seconds that are left; at first there is no bound */
 };
 
 /* Calls work(), which may throw, and returns what it returns. */
@@ -135,6 +177,8 @@ template <typename Work> static int guarded(struct error *err, Work work) {
         return work();
     } catch (const std::bad_alloc &) {
         return error_set(err, ERR_NOMEM, "no memory for the grammar");
+    } catch (const too_much_work &) {
+        return error_set(err, ERR_FULL, "the grammar takes too long");
     } catch (const std::exception &e) {
         return error_set(err, ERR_INVALID, "%s", e.what());
     } catch (...) {
@@ -221,7 +265,9 @@ size_t grammar_bytes(const struct grammar *grammar) {
 
 int grammar_matcher_create(struct grammar_matcher **out, struct grammar *grammar) {
     return guarded(nullptr, [&] {
-        *out = new grammar_matcher{xgrammar::GrammarMatcher(grammar->compiled), nullptr, {}};
+        const work_bound bound(FIRST_SECONDS);
+        *out =
+            new grammar_matcher{xgrammar::GrammarMatcher(grammar->compiled), nullptr, {}, HUGE_VAL};
         (*out)->owner = grammar_ref(grammar);
         return 0;
     });
@@ -234,9 +280,30 @@ void grammar_matcher_destroy(struct grammar_matcher *matcher) {
     grammar_unref(owner);
 }
 
-int grammar_matcher_accept(struct grammar_matcher *matcher, uint32_t token) {
+void grammar_matcher_allow(struct grammar_matcher *matcher, double seconds) {
+    matcher->allowed = seconds;
+}
+
+/* Calls work() within what the matcher is allowed, which becomes less by it. */
+template <typename Work> static int bounded(struct grammar_matcher *matcher, Work work) {
     return guarded(nullptr, [&] {
-        return matcher->matcher.AcceptToken(static_cast<int32_t>(token)) ? 0 : ERR_INVALID;
+        if (matcher->allowed <= 0) throw too_much_work();
+        const work_bound bound(matcher->allowed);
+        const int code = work();
+        matcher->allowed -= bound.taken();
+        return code;
+    });
+}
+
+/* Tells whether a matcher keeps more states than its text is worth. */
+static bool keeps_too_much(const xgrammar::GrammarMatcher &matcher) {
+    return matcher.NumStates() > MAX_STATES + MAX_STATES_OF_BYTE * matcher.NumRows();
+}
+
+int grammar_matcher_accept(struct grammar_matcher *matcher, uint32_t token) {
+    return bounded(matcher, [&]() -> int {
+        if (!matcher->matcher.AcceptToken(static_cast<int32_t>(token))) return ERR_INVALID;
+        return keeps_too_much(matcher->matcher) ? ERR_FULL : 0;
     });
 }
 
@@ -259,7 +326,7 @@ static void fill_mask(xgrammar::GrammarMatcher &matcher, uint32_t *mask, uint32_
 int grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask) {
     using clock = std::chrono::steady_clock;
     const uint32_t n_words = grammar_mask_words(matcher->owner->n_vocab);
-    return guarded(nullptr, [&] {
+    return bounded(matcher, [&] {
         mask_store &masks = matcher->owner->masks;
         const bool has_key = matcher->matcher.GetStateKey(&matcher->key);
         if (has_key && masks.find(matcher->key, mask)) return 0;
@@ -271,12 +338,11 @@ int grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask) {
     });
 }
 
-size_t grammar_matcher_forced(struct grammar_matcher *matcher, char *text, size_t capacity) {
-    size_t n = 0;
-    guarded(nullptr, [&] {
-        const std::string forced = matcher->matcher.FindJumpForwardString();
-        n = forced.copy(text, capacity);
+int grammar_matcher_forced(struct grammar_matcher *matcher, char *text, size_t capacity,
+                           size_t *n) {
+    return bounded(matcher, [&] {
+        const std::string forced = matcher->matcher.FindJumpForwardString(capacity);
+        *n = forced.copy(text, capacity);
         return 0;
     });
-    return n;
 }

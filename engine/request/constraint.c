@@ -1,8 +1,12 @@
 /* constraint.c - see constraint.h.
  *
- * A client's grammar may be ambiguous in a way that costs more with each token.  So the time that the
- * matcher takes for one token is bounded; the processor's time, because a busy machine is not the
- * grammar's fault.  A call cannot be interrupted, but its cost grows slowly from token to token.
+ * A client's grammar may be such that each token costs more, or that one token costs much.  So what the
+ * matcher takes is bounded, and a call that would take more is ended.  It is the processor's time, because a
+ * busy machine is not the grammar's fault.
+ *
+ *   one sequence   FIRST_SECONDS at most, for one token or in all; SECONDS_OF_TOKEN more with each token
+ *   all sequences  a credit, which grows with the time.  Where it is used up, a call still has
+ *                  LEAST_SECONDS, so that only costly grammars fail for it
  *
  * Thread: engine (init: any).  Memory: see constraint.h. */
 #include "engine/request/constraint.h"
@@ -16,12 +20,20 @@
 #include "engine/request/request.h"
 #include "engine/tokenizer/tokenizer.h"
 
-#define MAX_TOKEN_SECONDS 0.1
+#define FIRST_SECONDS 0.1
+#define SECONDS_OF_TOKEN 0.002
+#define LEAST_SECONDS 0.005
+#define CREDIT_SECONDS 0.25   /* of all sequences, at most */
+#define CREDIT_OF_SECOND 0.25 /* that comes with each second */
+
+static double seconds_of(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
 
 static double thread_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* Forces the token that comes before what the grammar says. */
@@ -34,11 +46,17 @@ static int force_prefix(struct constraint *c, uint32_t token) {
 }
 
 int constraint_init(struct constraint *c, const struct sampling_params *params,
-                    const struct tokenizer *tokenizer, uint32_t n_vocab) {
-    *c = (struct constraint){.tokenizer = tokenizer, .n_vocab = n_vocab};
+                    const struct tokenizer *tokenizer, uint32_t n_vocab,
+                    struct constraint_credit *credit) {
+    *c = (struct constraint){
+        .tokenizer = tokenizer, .n_vocab = n_vocab, .credit = credit, .allowed = FIRST_SECONDS};
     if (!params->grammar) return 0;
     c->mask = calloc(grammar_mask_words(n_vocab), sizeof(*c->mask));
     int code = c->mask ? grammar_matcher_create(&c->matcher, params->grammar) : ERR_NOMEM;
+    if (code == ERR_FULL) {
+        c->failed = code; /* said with the first token */
+        code = 0;
+    }
     c->waits = params->has_prefix && params->is_free_before;
     c->awaited = params->prefix;
     if (!code && params->has_prefix && !c->waits) code = force_prefix(c, params->prefix);
@@ -53,14 +71,30 @@ void constraint_fini(struct constraint *c) {
     *c = (struct constraint){0};
 }
 
-/* Notes a failure, or that the matcher has taken too long since `began`. */
+/* Sets what the matcher may take now; returns the thread's time. */
+static double begin(struct constraint *c) {
+    struct constraint_credit *credit = c->credit;
+    const double now = seconds_of(CLOCK_MONOTONIC);
+    if (credit->at > 0) credit->seconds += CREDIT_OF_SECOND * (now - credit->at);
+    if (credit->at == 0 || credit->seconds > CREDIT_SECONDS) credit->seconds = CREDIT_SECONDS;
+    credit->at = now;
+    const double of_all = credit->seconds > LEAST_SECONDS ? credit->seconds : LEAST_SECONDS;
+    grammar_matcher_allow(c->matcher, c->allowed < of_all ? c->allowed : of_all);
+    return thread_seconds();
+}
+
+/* Notes a failure, and what the matcher has taken since `began`. */
 static void note(struct constraint *c, int code, double began) {
-    if (!code && thread_seconds() - began > MAX_TOKEN_SECONDS) code = ERR_FULL;
+    const double taken = thread_seconds() - began;
+    c->allowed -= taken;
+    c->credit->seconds = c->credit->seconds > taken ? c->credit->seconds - taken : 0;
     if (!c->failed) c->failed = code;
 }
 
 static void accept(struct constraint *c, uint32_t token) {
-    const double began = thread_seconds();
+    c->allowed += SECONDS_OF_TOKEN;
+    if (c->allowed > FIRST_SECONDS) c->allowed = FIRST_SECONDS;
+    const double began = begin(c);
     note(c, grammar_matcher_accept(c->matcher, token), began);
     c->is_over = !c->failed && grammar_matcher_is_over(c->matcher);
 }
@@ -72,11 +106,13 @@ void constraint_take(struct constraint *c, uint32_t token) {
     else if (c->forced[c->first_forced++] != token) c->failed = ERR_INVALID;
 }
 
-/* Lets the matcher take as many of the tokens as it does. */
-static uint32_t take_all(struct constraint *c, const uint32_t *tokens, size_t n) {
-    uint32_t n_taken = 0;
-    while (n_taken < n && !grammar_matcher_accept(c->matcher, tokens[n_taken])) n_taken++;
-    return n_taken;
+/* Lets the matcher take as many of the tokens as it does: *n_taken.  Returns why it takes no more, unless
+ * the next one may not follow. */
+static int take_all(struct constraint *c, const uint32_t *tokens, size_t n, uint32_t *n_taken) {
+    int code = 0;
+    for (*n_taken = 0; *n_taken < n; ++*n_taken)
+        if ((code = grammar_matcher_accept(c->matcher, tokens[*n_taken]))) break;
+    return code == ERR_INVALID ? 0 : code;
 }
 
 void constraint_force(struct constraint *c) {
@@ -85,20 +121,21 @@ void constraint_force(struct constraint *c) {
     if (!c->matcher || !c->tokenizer || c->failed || c->is_over || c->waits ||
         constraint_n_forced(c) > 0)
         return;
-    const double began = thread_seconds();
-    const size_t n = grammar_matcher_forced(c->matcher, text, sizeof(text));
+    const double began = begin(c);
+    size_t n = 0;
+    int code = grammar_matcher_forced(c->matcher, text, sizeof(text), &n);
     free(c->forced);
     c->forced = NULL;
     c->first_forced = c->n_forced = 0;
     /* A text that is cut inside a character is none, and is sampled. */
     if (n > 1 && !tokenizer_encode(c->tokenizer, text, n, false, 0, &tokens, NULL) &&
         tokens.n > 1) {
-        c->n_forced = take_all(c, tokens.ids, tokens.n - 1);
+        code = take_all(c, tokens.ids, tokens.n - 1, &c->n_forced);
         c->forced = tokens.ids;
     } else {
         free(tokens.ids);
     }
-    note(c, 0, began);
+    note(c, code, began);
 }
 
 static void set_only(struct constraint *c, uint32_t token) {
@@ -134,7 +171,7 @@ const uint32_t *constraint_mask(struct constraint *c, const uint32_t *banned, ui
         set_only(c, c->forced[c->first_forced]);
         return c->mask;
     }
-    const double began = thread_seconds();
+    const double began = begin(c);
     note(c, grammar_matcher_mask(c->matcher, c->mask), began);
     if (!c->failed && !has_any(c)) c->failed = ERR_NOT_FOUND;
     if (c->failed) return NULL;
@@ -145,7 +182,8 @@ const uint32_t *constraint_mask(struct constraint *c, const uint32_t *banned, ui
 int constraint_failure(const struct constraint *c, struct error *err) {
     switch (c->failed) {
     case ERR_FULL:
-        return error_set(err, ERR_UNSUPPORTED, "the grammar takes too long to find the next token");
+        return error_set(err, ERR_UNSUPPORTED,
+                         "the grammar takes too much time or memory to find the next token");
     case ERR_NOT_FOUND:
         return error_set(err, ERR_UNSUPPORTED,
                          "the grammar has no next token that the model knows");

@@ -20,9 +20,18 @@ struct tokenizer;
 
 enum { CONSTRAINT_MAX_FORCED_BYTES = 512 };
 
+/* What the matchers of all sequences may take of the engine thread, beyond what each may have for its
+ * token in any case. */
+struct constraint_credit {
+    double seconds; /* of a processor, that are left */
+    double at;      /* when they were counted, in seconds; 0: never */
+};
+
 /* Zero-initialised: everything is allowed. */
 struct constraint {
     struct grammar_matcher *matcher; /* NULL: no grammar */
+    struct constraint_credit *credit;
+    double allowed; /* processor seconds that the sequence's own matcher may still take */
     const struct tokenizer *tokenizer;
     uint32_t n_vocab;
     uint32_t *mask; /* grammar_mask_words(n_vocab) */
@@ -36,10 +45,11 @@ struct constraint {
     int failed;   /* ERR_*: no token may follow, or it takes too long to find out which */
 };
 
-/* Borrows the tokenizer; params without a grammar: everything is allowed.  ERR_NOMEM; a failed init
- * needs no fini. */
+/* Borrows the tokenizer and the credit that all sequences share; params without a grammar: everything is
+ * allowed.  ERR_NOMEM; a failed init needs no fini. */
 int constraint_init(struct constraint *c, const struct sampling_params *params,
-                    const struct tokenizer *tokenizer, uint32_t n_vocab);
+                    const struct tokenizer *tokenizer, uint32_t n_vocab,
+                    struct constraint_credit *credit);
 void constraint_fini(struct constraint *c);
 
 /* Takes the sequence's next token, sampled or forced. */

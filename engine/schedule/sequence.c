@@ -55,7 +55,8 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     if (code) return code;
     code = sampling_state_init(&seq->sampling, &seq->params, shared->eos, shared->n_eos);
     if (code) return code;
-    code = constraint_init(&seq->constraint, &seq->params, shared->tokenizer, shared->n_vocab);
+    code = constraint_init(&seq->constraint, &seq->params, shared->tokenizer, shared->n_vocab,
+                           shared->grammar_credit);
     if (code) return code;
     code = output_init(&seq->output, shared->tokenizer, &seq->params);
     if (code) return code;

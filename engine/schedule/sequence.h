@@ -52,6 +52,7 @@ struct sequence_shared {
     uint32_t max_long_rows;        /* of a layer-major prompt */
     struct recent_answers *recent; /* NULL: no request sees what another one was answered */
     struct draft_fund *fund;       /* for guesses; NULL: the backend does not run ahead */
+    struct constraint_credit *grammar_credit;
 };
 
 struct event_list;

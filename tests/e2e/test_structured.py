@@ -225,6 +225,24 @@ def test_hostile_grammars_end_with_an_answer_or_a_refusal(grammars, fields):
     assert complete(grammars, max_tokens=1)["choices"]
 
 
+ITSELF = {"properties": {"self": {"$ref": "#"}}, "required": ["self"]}
+DOUBLES = "\n".join(["root ::= a0", *(f"a{i} ::= a{i + 1} a{i + 1}" for i in range(30)), 'a30 ::= "x"'])
+ENDLESS = [({"guided_json": ITSELF}, '{"self": {"self": '), ({"guided_grammar": 'root ::= "a" root'}, "aaaa"),
+           ({"guided_grammar": 'root ::= "a" b\nb ::= "b" root'}, "abab"), ({"guided_grammar": DOUBLES}, "xxxx"),
+           ({"guided_json": {"type": "array", "minItems": 1, "items": {"$ref": "#"}}}, "[[[["),
+           ({"guided_json": {"$ref": "#/$defs/a", "$defs": {"a": {"required": ["b"], "properties": {"b": {"anyOf": [
+               {"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}}}}}}, '{"b": {"b": {"b": ')]
+
+
+@pytest.mark.parametrize("fields,begins", ENDLESS, ids=[str(fields)[:40] for fields, _ in ENDLESS])
+def test_a_text_without_an_end_ends_at_max_tokens(grammars, fields, begins):
+    for more in ({}, {"logprobs": 0}):
+        answer = complete(grammars, max_tokens=60, **fields, **more)
+        choice = answer["choices"][0]
+        assert choice["text"].startswith(begins) and choice["finish_reason"] == "length", choice
+        assert answer["usage"]["completion_tokens"] == 60
+
+
 @pytest.mark.parametrize("grammar", ["root ::= root", "root ::= \"a\" b\nb ::= b",
                                      "root ::= \"once\" [^\\x00-\\U0010FFFF]"])
 @pytest.mark.parametrize("stream", [False, True])
