@@ -24,6 +24,7 @@
 #include "server/ops/models.h"
 #include "server/ops/state.h"
 #include "server/ops/tokenize.h"
+#include "server/route_hint.h"
 #include "server/ui/ui.h"
 
 static void openapi_handle(struct server *server, struct http_exchange *exchange);
@@ -194,13 +195,41 @@ static int check_method(const struct route *route, struct http_exchange *exchang
                          method, http_path(exchange));
 }
 
+/* Tells what base URL leads to a route's path: most wrong paths come from a wrong one. */
+static const char *base_url_of(const char *path) {
+    if (strncmp(path, "/v1/messages", 12) == 0)
+        return "; the base URL of Anthropic's clients ends without /v1/";
+    return strncmp(path, "/v1/", 4) == 0 ? "; the base URL of OpenAI's clients ends in /v1/" : "";
+}
+
+/* Refuses a path without a route, and names the one that is likely meant. */
+static int refuse_path(struct http_exchange *exchange, struct api_error *err) {
+    const char *path = http_path(exchange);
+    const char *meant = route_hint(routes, N_ROUTES, path);
+    if (meant)
+        return api_error_set(err, 404, "not_found", NULL,
+                             "%.200s does not exist: %s may be meant%s", path, meant,
+                             base_url_of(meant));
+    return api_error_set(err, 404, "not_found", NULL,
+                         "%.200s does not exist: /openapi.json has the routes", path);
+}
+
+/* Refuses a body that is compressed: it would have to be bounded once more, and where clients of this
+ * server are, bytes on the wire are cheap. */
+static int check_encoding(struct http_exchange *exchange, struct api_error *err) {
+    if (!http_body_is_encoded(exchange)) return 0;
+    http_set_header(exchange, "Accept-Encoding", "identity");
+    return api_error_set(
+        err, 415, "unsupported_encoding", NULL,
+        "Content-Encoding must be identity or absent: compressed bodies are not read");
+}
+
 static int check(const struct server *server, const struct route *route,
                  struct http_exchange *exchange, struct api_error *err) {
     int rc = is_open(server, route) ? 0 : auth_check(server->keys, exchange, err);
-    if (!rc && !route)
-        rc = api_error_set(err, 404, "not_found", NULL, "%.200s does not exist",
-                           http_path(exchange));
+    if (!rc && !route) rc = refuse_path(exchange, err);
     if (!rc) rc = check_method(route, exchange, err);
+    if (!rc) rc = check_encoding(exchange, err);
     if (!rc && !server->engine && !route->early) rc = health_refuse_loading(err);
     return rc;
 }

@@ -59,7 +59,7 @@ static void add_headers(const struct browser_rules *rules, struct http_exchange 
 
 int browsers_check(const struct browser_rules *rules, struct http_exchange *exchange,
                    struct api_error *err) {
-    const char *host = http_header(exchange, "Host"), *origin = http_header(exchange, "Origin");
+    const char *host = http_host(exchange), *origin = http_header(exchange, "Origin");
     if (!host_is_known(rules, host))
         return api_error_set(err, 403, "host_not_allowed", NULL,
                              "the server does not answer under this name: see --allowed-hosts");

@@ -32,7 +32,9 @@ void cancel_handle(struct server *server, struct http_exchange *exchange) {
     struct api_error err;
     struct buffer body = {0};
     if (!id_of(http_path(exchange), id)) {
-        api_error_set(&err, 404, "not_found", NULL, "%.200s does not exist", http_path(exchange));
+        api_error_set(&err, 404, "not_found", NULL,
+                      "%.200s does not exist: /v1/requests/{id}/cancel may be meant",
+                      http_path(exchange));
         reply_error(server, exchange, &err);
         return;
     }

@@ -172,8 +172,8 @@ static int tokenize_text(struct completion_request *request, struct prompt *prom
     const int rc = tokenizer_encode_input(tokenizer, &input, max_ids, &prompt->tokens, &why);
     if (rc == ERR_TOO_LONG && bounded) return refuse_total(err);
     if (rc == ERR_TOO_LONG) {
-        return api_error_set(
-            err, 400, "context_length_exceeded", "prompt",
+        return api_error_set_length(
+            err, "prompt", max_ids + 1, 0, limits->max_model_len,
             "the prompt has more than %zu tokens, the maximum context length is %u tokens", max_ids,
             limits->max_model_len);
     }
@@ -188,17 +188,17 @@ static uint64_t wanted_tokens(const struct completion_request *request, size_t n
 }
 
 /* Refuses a text whose positions do not fit the model's context. */
-static int refuse_positions(const struct kv_choice *choice, uint64_t n_text,
+static int refuse_positions(const struct kv_choice *choice, size_t n_prompt, uint64_t n_text,
                             const struct request_limits *limits, struct api_error *err) {
     const bool has_other =
         kv_policies_has(choice->type, KV_MEMBER_POSITIONS) && !limits->learned_positions;
-    return api_error_set(err, 400, "context_length_exceeded",
-                         has_other ? kv_members[KV_MEMBER_POSITIONS].name : "kv_policy",
-                         "%s needs prompt and max_tokens within the model's context of %u tokens, "
-                         "but they are %" PRIu64 "%s",
-                         has_other ? "kv_policy.positions text" : "kv_policy",
-                         limits->trained_context, n_text,
-                         has_other ? "; cache has no such limit" : "");
+    return api_error_set_length(
+        err, has_other ? kv_members[KV_MEMBER_POSITIONS].name : "kv_policy", n_prompt,
+        n_text - n_prompt, limits->trained_context,
+        "%s needs prompt and max_tokens within the model's context of %u tokens, "
+        "but they are %" PRIu64 "%s",
+        has_other ? "kv_policy.positions text" : "kv_policy", limits->trained_context, n_text,
+        has_other ? "; cache has no such limit" : "");
 }
 
 /* Checks a request with a bounded policy: the tokens it retains must fit the KV cache.  Its text
@@ -214,7 +214,7 @@ static int check_budget(const struct completion_request *request, size_t n_promp
                              "kv_policy.positions must be text: this model's positions are "
                              "learned, and part of what is cached");
     if (!choice.cache_positions && n_text > limits->trained_context)
-        return refuse_positions(&choice, n_text, limits, err);
+        return refuse_positions(&choice, n_prompt, n_text, limits, err);
     if (choice.whole && n_prompt > limits->kv_tokens && n_prompt > limits->long_rows)
         return api_error_set(err, 400, NULL, "kv_policy.prompt",
                              "kv_policy.prompt: a prompt of %zu tokens cannot be read whole; the "
@@ -240,16 +240,18 @@ static int check_length(struct completion_request *request, size_t n_prompt,
     if (n_prompt == 0) return api_error_set(err, 400, NULL, "prompt", "prompt has no tokens");
     if (completion_request_is_bounded(request)) return check_budget(request, n_prompt, limits, err);
     if (n_prompt > limits->max_model_len) {
-        return api_error_set(err, 400, "context_length_exceeded", "prompt",
-                             "the prompt has %zu tokens, the maximum context length is %u tokens",
-                             n_prompt, limits->max_model_len);
+        return api_error_set_length(
+            err, "prompt", n_prompt, 0, limits->max_model_len,
+            "the prompt has %zu tokens, the maximum context length is %u tokens", n_prompt,
+            limits->max_model_len);
     }
     if (n_text > limits->max_model_len) {
-        return api_error_set(err, 400, "context_length_exceeded",
-                             request->has_max_tokens ? "max_tokens" : "prompt",
-                             "the maximum context length is %u tokens, but %" PRIu64
-                             " were asked for: %zu in the prompt and %" PRIu64 " to be generated",
-                             limits->max_model_len, n_text, n_prompt, n_text - n_prompt);
+        return api_error_set_length(err, request->has_max_tokens ? "max_tokens" : "prompt",
+                                    n_prompt, n_text - n_prompt, limits->max_model_len,
+                                    "the maximum context length is %u tokens, but %" PRIu64
+                                    " were asked for: %zu in the prompt and %" PRIu64
+                                    " to be generated",
+                                    limits->max_model_len, n_text, n_prompt, n_text - n_prompt);
     }
     return check_selected(request, n_prompt, limits, err);
 }

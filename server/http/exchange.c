@@ -23,7 +23,6 @@ static const char ALNUM[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 
 void *exchange_started(void *cls, const char *uri, struct MHD_Connection *mhd) {
     (void)cls;
-    (void)uri;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_conn *conn = info->socket_context;
@@ -31,6 +30,10 @@ void *exchange_started(void *cls, const char *uri, struct MHD_Connection *mhd) {
      * libmicrohttpd has read a line that the scanner has not. */
     struct http_exchange *exchange =
         conn->framing.state >= FRAMING_FIELD_START ? calloc(1, sizeof(*exchange)) : NULL;
+    if (exchange && target_read_host(&exchange->target, uri)) {
+        free(exchange);
+        exchange = NULL;
+    }
     if (!exchange) return NULL;
     exchange->conn = conn;
     conn->exchange = exchange;
@@ -52,6 +55,7 @@ void exchange_finish(struct http_exchange *exchange) {
     }
     stream_queue_fini(&exchange->queue);
     body_fini(conn, &exchange->body);
+    target_fini(&exchange->target);
     free(exchange);
 }
 
@@ -87,7 +91,7 @@ void exchange_resume(struct http_exchange *exchange) {
  * fields. */
 static bool head_agrees(const struct http_exchange *exchange) {
     const struct http_conn *conn = exchange->conn;
-    return conn->framing.state >= FRAMING_BODY &&
+    return (conn->framing.state >= FRAMING_BODY || conn->framing.trailer) &&
            MHD_get_connection_values(conn->mhd, MHD_HEADER_KIND, NULL, NULL) ==
                (int)conn->framing.n_fields;
 }
@@ -142,6 +146,10 @@ static enum MHD_Result read_head(struct http_exchange *exchange) {
     exchange_id_choose(framing->id, exchange->id);
     if (!head_agrees(exchange))
         return refuse(exchange, MHD_HTTP_BAD_REQUEST, "the request's headers are not valid");
+    if (exchange->target.invalid)
+        return refuse(exchange, MHD_HTTP_BAD_REQUEST, "the request target is not valid");
+    if (!exchange->path)
+        return refuse(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, "there is no memory for the request");
     if (admit(exchange)) {
         if (framing->has_coding || framing->body == 0 || body_fits(conn, framing->body))
             return MHD_YES;
@@ -215,7 +223,7 @@ enum MHD_Result exchange_access(void *cls, struct MHD_Connection *mhd, const cha
     if (!exchange || exchange->conn->killed) return MHD_NO;
     if (exchange->state == EXCHANGE_HEAD) {
         exchange->method = method;
-        exchange->path = url;
+        exchange->path = target_read_path(&exchange->target, url);
         return read_head(exchange);
     }
     if (exchange->state == EXCHANGE_BODY) {
@@ -302,6 +310,15 @@ const char *http_path(const struct http_exchange *exchange) {
 
 const char *http_header(const struct http_exchange *exchange, const char *name) {
     return MHD_lookup_connection_value(exchange->conn->mhd, MHD_HEADER_KIND, name);
+}
+
+const char *http_host(const struct http_exchange *exchange) {
+    const char *host = exchange->target.host;
+    return host ? host : http_header(exchange, "Host");
+}
+
+bool http_body_is_encoded(const struct http_exchange *exchange) {
+    return exchange->conn->framing.encoded;
 }
 
 const char *http_body(const struct http_exchange *exchange, size_t *length) {

@@ -24,14 +24,14 @@ bool framing_unfinished(const struct framing *framing) {
     return framing->state > FRAMING_START && framing->state < FRAMING_WHOLE;
 }
 
-static void refuse(struct framing *f, unsigned status, const char *message) {
+void framing_refuse(struct framing *f, unsigned status, const char *message) {
     f->state = FRAMING_REFUSED;
     f->status = status;
     f->message = message;
 }
 
 static void malformed(struct framing *f, const char *message) {
-    refuse(f, 400, message);
+    framing_refuse(f, 400, message);
 }
 
 static bool is_token(unsigned char c) {
@@ -84,14 +84,14 @@ static void in_target(struct framing *f, unsigned char c) {
         return;
     }
     if (++f->n_target > FRAMING_TARGET_MAX) {
-        refuse(f, 414, "the request target is too long");
+        framing_refuse(f, 414, "the request target is too long");
         return;
     }
     watch_percent(f, c);
     if (c == '?' ? !f->query : f->query && c == '&') f->n_arguments++;
     f->query = f->query || c == '?';
     if (f->n_arguments > FRAMING_MAX_ARGUMENTS)
-        refuse(f, 414, "the request has too many query arguments");
+        framing_refuse(f, 414, "the request has too many query arguments");
 }
 
 /* Scans the version: HTTP/1 with any minor version, of which only 1.0 differs. */
@@ -106,7 +106,7 @@ static void in_version(struct framing *f, unsigned char c) {
     if (f->n_line == 8) f->http_1_0 = c == '0';
     if (c != '\r') return;
     f->state = FRAMING_LINE_LF;
-    if (f->major != '1') refuse(f, 505, "this version of HTTP is not supported");
+    if (f->major != '1') framing_refuse(f, 505, "this version of HTTP is not supported");
 }
 
 /* ---- fields, of the head and of the trailer ---- */
@@ -131,7 +131,7 @@ static void at_field_start(struct framing *f, unsigned char c) {
     if (f->trailer) f->n_trailer_fields++;
     else f->n_fields++;
     if (f->n_fields + f->n_trailer_fields > FRAMING_MAX_FIELDS) {
-        refuse(f, 431, "the request has too many headers");
+        framing_refuse(f, 431, "the request has too many headers");
         return;
     }
     f->state = FRAMING_NAME;
@@ -160,6 +160,19 @@ static bool is_number(const char *text) {
     return n > 0 && n <= LENGTH_DIGITS && !text[n];
 }
 
+/* Returns whether a Content-Encoding leaves a body as it is. */
+static bool is_identity(const char *value) {
+    static const char identity[] = "identity";
+    for (;;) {
+        value += strspn(value, ", \t");
+        if (!*value) return true;
+        if (strcspn(value, ", \t") != sizeof(identity) - 1 ||
+            strncasecmp(value, identity, sizeof(identity) - 1) != 0)
+            return false;
+        value += sizeof(identity) - 1;
+    }
+}
+
 /* Stores the value of a field that decides the framing or names the request. */
 static void keep_field(struct framing *f) {
     const bool cut = f->n_value > FRAMING_KEPT_VALUE;
@@ -167,6 +180,7 @@ static void keep_field(struct framing *f) {
     if (is_named(f, "host")) f->n_hosts++;
     if (is_named(f, "x-request-id") && f->n_value <= FRAMING_ID_MAX)
         memcpy(f->id, f->value, f->n_value + 1);
+    if (is_named(f, "content-encoding")) f->encoded |= cut || !is_identity(f->value);
     if (is_named(f, "content-length")) {
         if (f->has_length) malformed(f, "Content-Length is repeated");
         else if (!is_number(f->value)) malformed(f, "Content-Length is not a number");
@@ -198,7 +212,7 @@ static void in_cookie(struct framing *f, unsigned char c) {
     }
     f->n_cookies += c == ';' || c == ',';
     if (++f->n_cookie_bytes > FRAMING_COOKIES_MAX || f->n_cookies > FRAMING_MAX_COOKIES)
-        refuse(f, 431, "the request has too many cookies");
+        framing_refuse(f, 431, "the request has too many cookies");
 }
 
 static void in_value(struct framing *f, unsigned char c) {
@@ -237,7 +251,7 @@ static void finish_head(struct framing *f) {
             f->left = 10 * f->left + (uint64_t)(*digit - '0');
         f->body = f->left;
         f->state = f->left ? FRAMING_BODY : FRAMING_WHOLE;
-        if (f->left > f->max_body) refuse(f, 413, "the request body is too large");
+        if (f->left > f->max_body) framing_refuse(f, 413, "the request body is too large");
     }
 }
 
@@ -266,7 +280,7 @@ static void in_chunk_line(struct framing *f, unsigned char c) {
 
 static void begin_chunk(struct framing *f) {
     if (f->left > f->max_body - f->body) {
-        refuse(f, 413, "the request body is too large");
+        framing_refuse(f, 413, "the request body is too large");
         return;
     }
     f->body += f->left;
@@ -327,18 +341,59 @@ static size_t scan_data(struct framing *f, size_t length) {
     return n;
 }
 
-size_t framing_scan(struct framing *f, const char *data, size_t length) {
+static size_t white_space(const char *data, size_t length) {
+    size_t n = 0;
+    while (n < length && (data[n] == ' ' || data[n] == '\t')) n++;
+    return n;
+}
+
+/* Counts bytes of the head. */
+static void count_head(struct framing *f, size_t n) {
+    f->n_head += (uint32_t)n;
+    if (f->n_head > FRAMING_HEAD_MAX) framing_refuse(f, 431, "the request's headers are too large");
+}
+
+/* Moves scanned bytes to where the kept ones end. */
+static void keep(char *data, size_t *kept, size_t at, size_t n) {
+    if (*kept != at) memmove(data + *kept, data + at, n);
+    *kept += n;
+}
+
+/* Scans white space inside of a value.  Returns how much of it was scanned: nothing where the data
+ * end behind it, as the next part says whether it ends the value.  *drop: it does. */
+static size_t scan_space(struct framing *f, const char *data, size_t length, bool *drop) {
+    const size_t n = white_space(data, length);
+    if (n > FRAMING_WHITE_SPACE_MAX) {
+        malformed(f, "a header value has too much white space in one place");
+        return 0;
+    }
+    if (n == length) return 0;
+    count_head(f, n);
+    *drop = data[n] == '\r';
+    for (size_t i = 0; !*drop && i < n && f->state == FRAMING_VALUE; i++)
+        in_value(f, (unsigned char)data[i]);
+    return n;
+}
+
+/* Scans at least one byte if it can, and returns how many it has scanned. */
+static size_t scan_some(struct framing *f, const char *data, size_t length, bool *drop) {
+    *drop = false;
+    if (f->state == FRAMING_BODY || f->state == FRAMING_CHUNK_DATA) return scan_data(f, length);
+    if (f->state == FRAMING_VALUE && white_space(data, 1)) return scan_space(f, data, length, drop);
+    if (in_head(f)) count_head(f, 1);
+    if (f->state != FRAMING_REFUSED) scan_byte(f, (unsigned char)*data);
+    return 1;
+}
+
+size_t framing_scan(struct framing *f, char *data, size_t length, size_t *kept) {
     size_t at = 0;
+    *kept = 0;
     while (at < length && f->state < FRAMING_WHOLE) {
-        if (f->state == FRAMING_BODY || f->state == FRAMING_CHUNK_DATA) {
-            at += scan_data(f, length - at);
-            continue;
-        }
-        if (in_head(f) && ++f->n_head > FRAMING_HEAD_MAX) {
-            refuse(f, 431, "the request's headers are too large");
-            break;
-        }
-        scan_byte(f, (unsigned char)data[at++]);
+        bool drop;
+        const size_t n = scan_some(f, data + at, length - at, &drop);
+        if (n == 0) break;
+        if (!drop) keep(data, kept, at, n);
+        at += n;
     }
     return f->state == FRAMING_REFUSED ? 0 : at;
 }

@@ -15,7 +15,8 @@
  *
  * Lines end in CR LF and in nothing else.  Some legal requests are refused because readers differ
  * about them: LF alone, folded fields, repeated or mixed Content-Length and Transfer-Encoding,
- * codings other than chunked, control bytes anywhere in a head.
+ * codings other than chunked, control bytes anywhere in a head.  White space at the end of a field
+ * is no part of its value, and libmicrohttpd 0.9.75 does not know that: it is taken out.
  *
  * The verdict depends on the bytes alone, not on how they were cut into parts.
  *
@@ -37,6 +38,7 @@ enum {
     FRAMING_MAX_ARGUMENTS = 64,
     FRAMING_MAX_COOKIES = 64,
     FRAMING_CHUNK_LINE_MAX = 256,
+    FRAMING_WHITE_SPACE_MAX = 256, /* in one place of a value: it is read again with each part */
     FRAMING_KEPT_VALUE = FRAMING_ID_MAX + 1,
 };
 
@@ -76,6 +78,7 @@ struct framing {
     uint32_t n_trailer_fields, n_arguments, n_cookies, n_hosts, n_blank;
     uint32_t n_name, n_value;
     bool http_1_0, has_length, has_coding, trailer, query;
+    bool encoded; /* Content-Encoding names another coding than identity */
     bool is_cookie, cookie_value, cookie_quoted;
     uint8_t n_percent; /* how many characters of "%00" the target's last bytes match */
     char major;        /* the version's first digit */
@@ -84,9 +87,13 @@ struct framing {
 };
 
 void framing_init(struct framing *framing, uint64_t max_body);
-/* Scans the bytes and returns how many of them belong to the request: all of them until it is
- * WHOLE.  Returns 0 for a request that is REFUSED. */
-size_t framing_scan(struct framing *framing, const char *data, size_t length);
+/* Scans the bytes and returns how many of them belong to the request and were taken.  That is all of
+ * them until it is WHOLE, but for white space at the end of the data that may end a field's value:
+ * give it again, with what follows it.  Takes white space that does end one out of the data, of which
+ * the first *kept bytes are then what was taken.  Returns 0 for a request that is REFUSED. */
+size_t framing_scan(struct framing *framing, char *data, size_t length, size_t *kept);
+/* Makes the request REFUSED.  The message is borrowed. */
+void framing_refuse(struct framing *framing, unsigned status, const char *message);
 /* Returns how many bytes the body still has at least; 0 when the next bytes are not known to be
  * body. */
 uint64_t framing_left(const struct framing *framing);

@@ -67,8 +67,13 @@ size_t http_body_bytes(const struct http *http); /* memory of request bodies */
 void http_close(struct http *http, void (*done)(void *), void *ctx);
 
 const char *http_method(const struct http_exchange *exchange);
-const char *http_path(const struct http_exchange *exchange); /* decoded, without query */
+/* Returns the path: decoded, without query, and without slashes that name nothing (target.h). */
+const char *http_path(const struct http_exchange *exchange);
+/* Returns the host that the request names: the target's, else the header's; NULL: none. */
+const char *http_host(const struct http_exchange *exchange);
 const char *http_header(const struct http_exchange *exchange, const char *name); /* NULL: absent */
+/* Returns whether Content-Encoding says that the body is compressed. */
+bool http_body_is_encoded(const struct http_exchange *exchange);
 /* Returns the body; a NUL follows it.  It is valid until completion, or as long as it is kept. */
 const char *http_body(const struct http_exchange *exchange, size_t *length);
 /* Lets the body outlive the exchange, which ends: called by on_gone.  It does not move, and counts no

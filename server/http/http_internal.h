@@ -3,6 +3,7 @@
  *   http.c      the daemon on the loop: accepting, running, closing
  *   wire.c      a client's bytes on their way to libmicrohttpd: scanned, and cut by request
  *   exchange.c  one request: admission, body, answer
+ *   target.c    the host and the path that a request names
  *   body.c      the memory of request bodies, bounded
  *   stream.c    the bytes of a streamed answer, on their way to a reader
  *   watch.c     one connection: its deadlines, and its socket while libmicrohttpd does not look
@@ -30,6 +31,7 @@
 
 #include "server/http/framing.h"
 #include "server/http/http.h"
+#include "server/http/target.h"
 
 enum {
     HTTP_ID_MAX = FRAMING_ID_MAX,
@@ -77,7 +79,8 @@ struct header_line {
 struct http_exchange {
     struct http_conn *conn;
     enum exchange_state state;
-    const char *method, *path; /* libmicrohttpd's, valid until completion */
+    const char *method, *path; /* libmicrohttpd's or the target's, valid until completion */
+    struct target target;
     char id[HTTP_ID_MAX + 1];
     struct body body;
     struct header_line *headers;

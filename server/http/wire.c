@@ -88,24 +88,62 @@ static ssize_t fail_with(int code) {
 static ssize_t read_body(struct http_conn *conn, char *buffer, size_t length) {
     const uint64_t left = framing_left(&conn->framing);
     const ssize_t n = receive(conn, buffer, left < length ? (size_t)left : length, 0);
-    if (n > 0) framing_scan(&conn->framing, buffer, (size_t)n);
+    size_t kept;
+    if (n > 0) framing_scan(&conn->framing, buffer, (size_t)n, &kept);
     return n;
 }
 
-/* Peeks at bytes among which the request may end, scans them, and reads those of this request. */
-static ssize_t read_rest(struct http_conn *conn, char *buffer, size_t length) {
+/* Reads bytes and drops them: those that matter were peeked at. */
+static int drop(const struct http_conn *conn, size_t length) {
+    char bytes[4096];
+    while (length > 0) {
+        const ssize_t n = receive(conn, bytes, length < sizeof(bytes) ? length : sizeof(bytes), 0);
+        if (n <= 0) return -1;
+        length -= (size_t)n;
+    }
+    return 0;
+}
+
+static ssize_t refuse(struct http_conn *conn) {
+    conn_refuse(conn, conn->framing.status, conn->framing.message);
+    return fail_with(ECONNRESET);
+}
+
+/* Peeks at bytes among which the request may end, scans them, and reads those of this request.  Returns
+ * how many of them libmicrohttpd gets.  *more: there may be others behind them. */
+static ssize_t read_part(struct http_conn *conn, char *buffer, size_t length, bool *more) {
     struct framing *framing = &conn->framing;
     const ssize_t n = receive(conn, buffer, length, MSG_PEEK);
     if (n <= 0) return n;
     const bool begins = framing->state == FRAMING_START;
-    const size_t taken = framing_scan(framing, buffer, (size_t)n);
+    size_t kept;
+    const size_t taken = framing_scan(framing, buffer, (size_t)n, &kept);
     if (begins) conn_request_begun(conn);
-    if (framing->state == FRAMING_REFUSED) {
-        conn_refuse(conn, framing->status, framing->message);
-        return fail_with(ECONNRESET);
+    if (framing->state == FRAMING_REFUSED) return refuse(conn);
+    *more = framing->state != FRAMING_WHOLE && (size_t)n == length;
+    if (taken < (size_t)n && *more) {
+        /* White space may end a value, and there is no place for the byte behind it, which decides. */
+        framing_refuse(framing, 431, "the request's headers are too large");
+        return refuse(conn);
     }
+    if (taken == 0) return fail_with(EAGAIN);
     /* This returns the same bytes again: only this thread reads the socket. */
-    return receive(conn, buffer, taken, 0);
+    if (kept == taken) return receive(conn, buffer, taken, 0);
+    return drop(conn, taken) ? fail_with(ECONNRESET) : (ssize_t)kept;
+}
+
+/* Reads on where bytes were dropped: a buffer that is not full tells libmicrohttpd that it has read
+ * everything, and an edge-triggered epoll does not report the rest again. */
+static ssize_t read_rest(struct http_conn *conn, char *buffer, size_t length) {
+    size_t n_read = 0;
+    bool more = true;
+    while (more && n_read < length) {
+        const ssize_t n = read_part(conn, buffer + n_read, length - n_read, &more);
+        if (n <= 0 && (n_read == 0 || conn->killed)) return n;
+        if (n <= 0) break;
+        n_read += (size_t)n;
+    }
+    return (ssize_t)n_read;
 }
 
 static ssize_t read_request(struct http_conn *conn, char *buffer, size_t length) {

@@ -8,12 +8,30 @@
 #include "engine/base/error.h"
 #include "server/json/buffer.h"
 
-int api_error_set(struct api_error *err, unsigned status, const char *code, const char *param,
-                  const char *format, ...) {
+static void fill(struct api_error *err, unsigned status, const char *code, const char *param) {
     err->status = status;
     err->code = code;
     err->retry_s = 0;
     err->param = param;
+    err->tokens.prompt = err->tokens.answer = err->tokens.most = 0;
+}
+
+int api_error_set(struct api_error *err, unsigned status, const char *code, const char *param,
+                  const char *format, ...) {
+    fill(err, status, code, param);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->message, sizeof(err->message), format, args);
+    va_end(args);
+    return ERR_INVALID;
+}
+
+int api_error_set_length(struct api_error *err, const char *param, uint64_t n_prompt,
+                         uint64_t n_answer, uint64_t most, const char *format, ...) {
+    fill(err, 400, "context_length_exceeded", param);
+    err->tokens.prompt = n_prompt;
+    err->tokens.answer = n_answer;
+    err->tokens.most = most;
     va_list args;
     va_start(args, format);
     vsnprintf(err->message, sizeof(err->message), format, args);

@@ -159,7 +159,7 @@ static const struct option entries[] = {
     {"request-timeout",
      NUMBER(request_timeout, 1, 86400, "30", "seconds in which a request must arrive")},
     {"keep-alive-timeout",
-     NUMBER(keep_alive_timeout, 1, 86400, "75", "seconds that an idle connection stays open")},
+     NUMBER(keep_alive_timeout, 1, 86400, "120", "seconds that an idle connection stays open")},
     {"stall-timeout",
      NUMBER(stall_timeout, 1, 86400, "30",
             "seconds after which a client that reads nothing of its stream is dropped")},

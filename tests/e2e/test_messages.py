@@ -1,6 +1,7 @@
 """POST /v1/messages and count_tokens on a real process: the same text as a chat has, streams, errors,
 keys, pings."""
 import json
+import re
 
 import pytest
 
@@ -68,6 +69,28 @@ def test_count_tokens_counts_more_than_the_context_holds(server):
     long = [{"role": "user", "content": "many words " * 40000}]
     assert server.post(f"{PATH}/count_tokens", {"messages": long}).json()["input_tokens"] > 32768
     assert "maximum context length" in ask(server, 400, messages=long)["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_that_is_too_long_is_refused_in_the_words_that_clients_look_for(server, stream):
+    """Claude Code shortens the conversation on the first, and asks for a shorter answer on the
+    second.  Numbers are those that count_tokens gives."""
+    long = [{"role": "user", "content": "many words " * 40000}]
+    n = server.post(f"{PATH}/count_tokens", {"messages": long}).json()["input_tokens"]
+    said = ask(server, 400, messages=long, stream=stream)["error"]
+    assert said["type"] == "invalid_request_error"
+    assert said["message"].startswith(f"prompt is too long: {n} tokens > 32768 maximum")
+    def words(count):
+        return [{"role": "user", "content": "many" + " many" * count}]
+    m = server.post(f"{PATH}/count_tokens", {"messages": words(0)}).json()["input_tokens"]
+    said = ask(server, 400, messages=words(32768 - m), stream=stream)["error"]["message"]
+    assert said.startswith("input length and `max_tokens` exceed context limit: 32768 + 1 > 32768")
+    far = [{"role": "user", "content": "x " * 2_000_000}]
+    assert re.match(r"prompt is too long: \d{6,} tokens > 32768 maximum",
+                    ask(server, 400, messages=far)["error"]["message"])
+    bounded = ask(server, 400, messages=long, 
+                  kv_policy={"type": "streaming", "positions": "text"})
+    assert bounded["error"]["message"].startswith(f"prompt is too long: {n} tokens > ")
 
 
 def test_the_answer_continues_a_last_message_of_the_assistant(server):

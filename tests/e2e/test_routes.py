@@ -81,6 +81,74 @@ def test_metrics_count_tokens(server):
     assert after["quire_generated_tokens_total"] - before["quire_generated_tokens_total"] == 5
 
 
+# ---- paths that were joined badly, and bodies that are not JSON yet ----
+
+@pytest.mark.parametrize("path", [
+    "/v1//models", "//v1/models", "/v1/models/", "///v1///models//", "/v1/models/?limit=1"])
+def test_slashes_that_name_nothing_are_left_out(server, path):
+    assert server.get(path).json() == server.get("/v1/models").json()
+
+
+def test_a_model_is_found_behind_too_many_slashes(server):
+    name = server.get("/v1/models").json()["data"][0]["id"]
+    for path in (f"//v1/models/{name}", f"/v1/models//{name}", f"/v1/models/{name}/"):
+        assert server.get(path).json()["id"] == name
+    assert server.get("/health/").status == 200
+    assert server.post("/v1//requests/none/cancel/", {}).error["code"] != "not_found"
+
+
+@pytest.mark.parametrize("path, meant", [
+    ("/v1/v1/chat/completions", "/v1/chat/completions"), ("/chat/completions", "/v1/chat/completions"),
+    ("/api/v1/chat/completions", "/v1/chat/completions"), ("/v1/chat", "/v1/chat/completions"),
+    ("/V1/Chat/Completions", "/v1/chat/completions"), ("/v1/chat/completion", "/v1/chat/completions"),
+    ("/v1/chat/completoins", "/v1/chat/completions"), ("/v1/completion", "/v1/completions"),
+    ("/completions", "/v1/completions"), ("/openai/v1/responses", "/v1/responses"),
+    ("/messages", "/v1/messages"), ("/v1/message", "/v1/messages"),
+    ("/messages/count_tokens", "/v1/messages/count_tokens"), ("/models", "/v1/models"),
+    ("/models/quire-31m", "/v1/models/{id}"), ("/v1/tokenize", "/tokenize"),
+    ("/v1/health", "/health"), ("/healthz", "/health"), ("/metric", "/metrics"),
+    ("/v1/requests/x/cancle", None), ("/v1", None), ("/api/show", None), ("/a", None),
+    ("/" + 2000 * "v1/", None), ("/v1/embeddings", None)])
+def test_a_path_without_a_route_names_the_one_that_is_meant(server, path, meant):
+    reply = server.post(path, {"messages": [{"role": "user", "content": "x"}]})
+    assert reply.status == 404 and reply.error["code"] == "not_found"
+    said = reply.error["message"].removeprefix(path[:200])
+    if "cancle" in path:
+        assert "/v1/requests/{id}/cancel" in said
+    else:
+        assert said.split(";")[0] == (f" does not exist: {meant} may be meant" if meant else
+                                      " does not exist: /openapi.json has the routes")
+        if meant and meant.startswith("/v1/"):
+            assert ("without" if "messages" in meant else "OpenAI") in said.split(";")[1]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages",
+                                  "/v1/responses", "/tokenize", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "zstd", "br", "gzip, gzip",
+                                    "identity, gzip", "GZIP ", "none", "x" * 300])
+def test_a_compressed_body_is_refused_by_name(server, path, coding):
+    reply = server.post(path, b"\x1f\x8b\0\1", headers={"Content-Encoding": coding})
+    assert reply.status == 415 and reply.headers["Accept-Encoding"] == "identity"
+    assert "Content-Encoding" in reply.error["message"]
+    if path.startswith("/v1/messages"):
+        assert reply.json()["type"] == "error"
+
+
+@pytest.mark.parametrize("coding", ["identity", "Identity ", "identity, identity", ""])
+def test_a_body_that_is_not_compressed_may_say_so(server, coding):
+    assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1},
+                       headers={"Content-Encoding": coding}).status == 200
+
+
+def test_the_host_of_a_target_counts_and_not_the_header(server):
+    """A page may choose the header of a request through a proxy, but not the target."""
+    for host, header, status in (("localhost", "localhost", 200), ("LOCALHOST:1", "evil.example", 200),
+                                 ("evil.example", "localhost", 403), ("[::1]:80", "localhost", 200)):
+        with RawConnection(server) as connection:
+            connection.send(f"GET http://{host}/v1/models HTTP/1.1\r\nHost: {header}\r\n\r\n".encode())
+            assert connection.read_reply()[0] == status, (host, header)
+
+
 def test_tokenize_equals_the_library(server, tokenizer):
     for text in ("", "Hello", "Once upon a time,\n\n\tthere was 1234567.", "naïve 日本語 😀",
                  "<|im_end|>"):
@@ -167,6 +235,19 @@ class TestApiKey:
         reply = guarded.post("/v1/completions", {"prompt": "a", "max_tokens": 1},
                              headers={"Authorization": "Bearer open sesame"})
         assert reply.status == 200
+
+    @pytest.mark.parametrize("line", [
+        "Authorization: Bearer open sesame ", "authorization: bearer open sesame\t",
+        "Authorization:Bearer open sesame", "Authorization:  Bearer  open sesame \t ",
+        "x-api-key: open sesame ", "X-API-KEY:\topen sesame"])
+    def test_white_space_around_it_is_no_part_of_it(self, guarded, line):
+        with RawConnection(guarded) as connection:
+            connection.send(f"GET /v1/models HTTP/1.1\r\nHost: localhost \r\n{line}\r\n\r\n".encode())
+            assert connection.read_reply()[0] == 200
+
+    def test_paths_joined_badly_need_it_as_well(self, guarded):
+        for path in ("//v1/models", "/v1/models/", "/version/", "//metrics//x"):
+            assert guarded.get(path).status == 401
 
     def test_nobody_sends_a_body_without_it(self, guarded):
         with RawConnection(guarded) as connection:

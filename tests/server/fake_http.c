@@ -39,6 +39,15 @@ const char *http_header(const struct http_exchange *exchange, const char *name) 
     return strcmp(name, "Authorization") == 0 ? exchange->authorization : NULL;
 }
 
+const char *http_host(const struct http_exchange *exchange) {
+    return http_header(exchange, "Host");
+}
+
+bool http_body_is_encoded(const struct http_exchange *exchange) {
+    check_open(exchange);
+    return false;
+}
+
 const char *http_body(const struct http_exchange *exchange, size_t *length) {
     check_open(exchange);
     if (length) *length = exchange->body ? strlen(exchange->body) : 0;

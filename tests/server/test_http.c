@@ -138,7 +138,12 @@ static void illegal_requests_are_refused_and_the_connection_closed(void **state)
         {CASE(HEAD "Content-Length: 5, 5\r\n\r\nhello"), 400},
         {CASE(HEAD "Content-Length: -5\r\n\r\nhello"), 400},
         {CASE(HEAD "Content-Length: 0x5\r\n\r\nhello"), 400},
-        {CASE(HEAD "Content-Length: 5 \r\n\r\nhello"), 400},
+        {CASE(HEAD "Content-Length: 5 5\r\n\r\nhello"), 400},
+        {CASE(HEAD "Transfer-Encoding: chunked ,\r\n\r\n0\r\n\r\n"), 400},
+        {CASE("GET http:///echo HTTP/1.1\r\nHost: a\r\n\r\n"), 400},
+        {CASE("GET http://me@a/echo HTTP/1.1\r\nHost: a\r\n\r\n"), 400},
+        {CASE("GET http://a%2Fb/echo HTTP/1.1\r\nHost: a\r\n\r\n"), 400},
+        {CASE("GET http://a/echo HTTP/1.1\r\n\r\n"), 400},
         {CASE("GET /echo HTTP/1.1\r\nHost: a\r\nno colon here\r\n\r\n"), 400},
         {CASE("GET /echo HTTP/3.0\r\nHost: a\r\n\r\n"), 505},
         {CASE("GARBAGE\r\n\r\n"), 400},
@@ -201,6 +206,8 @@ static void heads_of_too_many_parts_are_refused(void **state) {
         {"GET /", "a", 9000, " HTTP/1.1\r\nHost: a\r\n\r\n", 414},
         {START, "A: b\r\n", 100, "\r\n", 431},
         {START "X: ", "b", 40000, "\r\n\r\n", 431},
+        {START "X: b", " ", 257, "\r\n\r\n", 400},
+        {START "X: b", " ", 257, "c\r\n\r\n", 400},
         {START "Cookie: a=b", "; a=b", 70, "\r\n\r\n", 431},
         {START "Cookie: ", "a", 9000, "\r\n\r\n", 431},
         {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "A: b\r\n",
@@ -220,6 +227,104 @@ static void heads_of_too_many_parts_are_refused(void **state) {
     assert_int_equal(atomic_load(&rig.n_handled), 0);
     rig_stop(&rig);
 #undef START
+}
+
+/* Asks for /echo and compares what the handler saw.  The request arrives in pieces of this size. */
+static void check_echo(const struct rig *rig, const char *text, size_t piece,
+                       const char *expected) {
+    struct client client;
+    struct answer answer;
+    const size_t n = strlen(text);
+    client_open(&client, rig);
+    for (size_t at = 0; at < n; at += piece) {
+        assert_true(client_send_bytes(&client, text + at, piece < n - at ? piece : n - at));
+        if (piece < n) usleep(500);
+    }
+    client_read(&client, &answer, true);
+    if (answer.status != 200 || strcmp(answer.body, expected) != 0)
+        fail_msg("%s: %u %s", text, answer.status, answer.body);
+    client_close(&client);
+    answer_fini(&answer);
+}
+
+/* Also where libmicrohttpd itself reads the field, and where the white space and what follows it
+ * arrive apart. */
+static void white_space_behind_a_value_is_no_part_of_it(void **state) {
+#define POST "POST /echo HTTP/1.1\r\nHost: a\r\n"
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {POST "Content-Length: 4 \r\n\r\nbody", "POST /echo body"},
+        {POST "Content-Length: 4\t \t\r\n\r\nbody", "POST /echo body"},
+        {POST "content-length:4 \r\nX:  \r\n\r\nbody", "POST /echo body"},
+        {POST "Transfer-Encoding: chunked \r\n\r\n4\r\nbody\r\n0\r\nT: v \r\n\r\n",
+         "POST /echo body"},
+        {"GET /echo HTTP/1.1\r\nHost: a \t\r\nX: b   c  \r\nCookie: a=b; \r\n\r\n", "GET /echo "},
+        {"GET /echo HTTP/1.1\r\nConnection: close \r\nHost: a\r\n\r\n", "GET /echo "},
+    };
+#undef POST
+    struct rig rig;
+    (void)state;
+    rig_open(&rig);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (size_t piece = 1; piece < 200; piece = 3 * piece)
+            check_echo(&rig, cases[i].text, piece, cases[i].expected);
+    rig_stop(&rig);
+}
+
+/* The scanner is in the trailer already when libmicrohttpd has read the head. */
+static void a_trailer_that_is_cut_does_not_hide_the_end_of_the_head(void **state) {
+    static const char text[] =
+        "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "4\r\nbody\r\n0\r\nT: v\r\n\r\n";
+    struct rig rig;
+    (void)state;
+    rig_open(&rig);
+    for (size_t n = 1; n < 10; n++) check_echo(&rig, text, strlen(text) - n, "POST /echo body");
+    rig_stop(&rig);
+}
+
+static void a_closing_client_is_heard_with_white_space_behind_the_word(void **state) {
+    struct rig rig;
+    struct client client;
+    struct answer answer;
+    (void)state;
+    rig_open(&rig);
+    client_open(&client, &rig);
+    client_ask(&client, "GET /echo HTTP/1.1\r\nHost: a\r\nConnection: close \r\n\r\n", &answer);
+    assert_int_equal(answer.status, 200);
+    assert_true(client_at_end(&client));
+    client_close(&client);
+    answer_fini(&answer);
+    rig_stop(&rig);
+}
+
+static void targets_are_read_in_every_form(void **state) {
+    static const struct {
+        const char *target, *path;
+    } cases[] = {
+        {"http://a/echo", "/echo"},
+        {"HTTP://A:80/echo?x=1", "/echo"},
+        {"https://[::1]:8/echo", "/echo"},
+        {"http://a//echo/", "/echo"},
+        {"//echo", "/echo"},
+        {"/echo/", "/echo"},
+        {"///echo///?a=//", "/echo"},
+        {"/%2Fech%6F", "/echo"},
+    };
+    struct rig rig;
+    (void)state;
+    rig_open(&rig);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[256], expected[64];
+        snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", cases[i].target);
+        snprintf(expected, sizeof(expected), "GET %s ", cases[i].path);
+        check_echo(&rig, text, sizeof(text), expected);
+    }
+    assert_int_equal(ask(&rig, "GET http://a HTTP/1.1\r\nHost: a\r\n\r\n"), 404);
+    assert_int_equal(ask(&rig, "GET ftp://a/echo HTTP/1.1\r\nHost: a\r\n\r\n"), 404);
+    assert_int_equal(ask(&rig, "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n"), 404);
+    rig_stop(&rig);
 }
 
 /* What the scanner lets through libmicrohttpd can hold: all limits at once. */
@@ -709,6 +814,10 @@ int main(void) {
         cmocka_unit_test(methods_reach_the_handler_on_one_connection),
         cmocka_unit_test(request_ids_are_taken_if_sane_or_made),
         cmocka_unit_test(illegal_requests_are_refused_and_the_connection_closed),
+        cmocka_unit_test(white_space_behind_a_value_is_no_part_of_it),
+        cmocka_unit_test(a_trailer_that_is_cut_does_not_hide_the_end_of_the_head),
+        cmocka_unit_test(a_closing_client_is_heard_with_white_space_behind_the_word),
+        cmocka_unit_test(targets_are_read_in_every_form),
         cmocka_unit_test(heads_of_too_many_parts_are_refused),
         cmocka_unit_test(the_largest_legal_head_is_answered),
         cmocka_unit_test(bodies_arrive_whole),

@@ -5,6 +5,8 @@
  *   message_start  ( block_start  block_delta…  block_stop )…  message_delta  message_stop */
 #include "server/api/messages/messages.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "server/api/conversation/conversation.h"
@@ -38,10 +40,26 @@ static const char *error_type(unsigned status) {
     return status >= 500 ? "api_error" : "invalid_request_error";
 }
 
+/* Writes what clients of this API look for in a message: then some shorten the conversation, or the
+ * answer.  Our own words follow. */
+static void write_length(const struct api_error *err, char *out, size_t size) {
+    if (err->tokens.prompt > err->tokens.most)
+        snprintf(out, size, "prompt is too long: %" PRIu64 " tokens > %" PRIu64 " maximum: %s",
+                 err->tokens.prompt, err->tokens.most, err->message);
+    else
+        snprintf(out, size,
+                 "input length and `max_tokens` exceed context limit: %" PRIu64 " + %" PRIu64
+                 " > %" PRIu64 ": %s",
+                 err->tokens.prompt, err->tokens.answer, err->tokens.most, err->message);
+}
+
 void messages_write_error(const struct api_error *err, struct buffer *out) {
+    char text[sizeof(err->message) + 256];
+    if (err->tokens.most) write_length(err, text, sizeof(text));
+    else snprintf(text, sizeof(text), "%s", err->message);
     buffer_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
                   error_type(err->status));
-    buffer_json_string(out, err->message, strlen(err->message));
+    buffer_json_string(out, text, strlen(text));
     buffer_puts(out, "}}");
 }
 
