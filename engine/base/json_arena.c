@@ -2,6 +2,7 @@
 #include "engine/base/json_arena.h"
 
 #include <assert.h>
+#include <float.h>
 #include <stdalign.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_reader.h"
 #include "engine/base/json_strings.h"
 
 struct json_arena {
@@ -22,8 +24,10 @@ struct json_arena {
 /* Precedes every allocation of jansson's. */
 struct arena_head {
     alignas(max_align_t) struct json_arena *arena; /* NULL: the system's memory */
-    size_t size;
+    size_t size; /* of the allocation, and HAS_TEXT if a number's text lies behind it */
 };
+
+#define HAS_TEXT (SIZE_MAX / 2 + 1)
 
 enum { ALIGNMENT = alignof(max_align_t), HEAD = sizeof(struct arena_head) };
 
@@ -39,8 +43,8 @@ enum {
     STRING_BYTES = HEAD + 32,
     /* A key's entry in the table (56), not counting its length: the entry has its own copy. */
     KEY_BYTES = HEAD + 96,
-    /* The first size of the buffer of the token being read, which doubles. */
-    TOKEN_BYTES = 16,
+    /* A number's text, not counting its length: the zero behind it, and rounding. */
+    TEXT_BYTES = 1 + ALIGNMENT,
     /* The least size of a freed block whose pages are returned to the system at once, such as a
      * long string's outgrown buffer. */
     RETURNED_BYTES = 1 << 18,
@@ -50,7 +54,14 @@ enum {
  * functions have no context. */
 static _Thread_local struct json_arena *current;
 
-static void *allocate(size_t size) {
+/* The text that belongs behind the number that this thread allocates; bytes NULL: none does. */
+static _Thread_local struct {
+    const char *bytes;
+    size_t n;
+} number_text;
+
+/* Allocates from the current arena, or the system's memory where there is none. */
+static void *reserve(size_t size) {
     struct json_arena *arena = current;
     struct arena_head *head;
     if (arena) {
@@ -67,6 +78,16 @@ static void *allocate(size_t size) {
     head->arena = arena;
     head->size = size;
     return head + 1;
+}
+
+static void *allocate(size_t size) {
+    if (!number_text.bytes) return reserve(size);
+    char *bytes = reserve(size + number_text.n + 1);
+    if (!bytes) return NULL;
+    memcpy(bytes + size, number_text.bytes, number_text.n);
+    bytes[size + number_text.n] = 0;
+    ((struct arena_head *)(void *)bytes - 1)->size = size | HAS_TEXT;
+    return bytes;
 }
 
 static void let_go(struct json_arena *arena) {
@@ -89,7 +110,8 @@ static void release(void *bytes) {
         free(head);
         return;
     }
-    if (head->size >= RETURNED_BYTES) return_pages(bytes, head->size);
+    const size_t size = head->size & ~HAS_TEXT;
+    if (size >= RETURNED_BYTES) return_pages(bytes, size);
     let_go(head->arena);
 }
 
@@ -102,6 +124,36 @@ void json_arena_free(char *text) {
 __attribute__((constructor)) static void install(void) {
     json_set_alloc_funcs(allocate, release);
 }
+
+/* ---- numbers ---- */
+
+/* Returns the double that is nearest to the number; JSON has no infinity, and jansson neither. */
+static double nearest(const char *text) {
+    const double x = strtod(text, NULL);
+    return x > DBL_MAX ? DBL_MAX : x < -DBL_MAX ? -DBL_MAX : x;
+}
+
+json_t *json_number_create(const char *text, size_t n, json_type type) {
+    number_text.bytes = text;
+    number_text.n = n;
+    json_t *made = type == JSON_INTEGER ? json_integer(0) : json_real(0);
+    number_text.bytes = NULL;
+    if (json_is_real(made)) json_real_set(made, nearest(json_number_text(made)));
+    return made;
+}
+
+const char *json_number_text(const json_t *value) {
+    if (!json_is_number(value)) return NULL;
+    const struct arena_head *head = (const struct arena_head *)(const void *)value - 1;
+    return head->size & HAS_TEXT ? (const char *)value + (head->size & ~HAS_TEXT) : NULL;
+}
+
+const char *json_number_digits(const json_t *value) {
+    const char *text = json_is_real(value) ? json_number_text(value) : NULL;
+    return text && !strpbrk(text, ".eE") ? text : NULL;
+}
+
+/* ---- documents ---- */
 
 /* Returns the byte after the string that begins at the quote. */
 static const char *skip_string(const char *at, const char *end) {
@@ -122,19 +174,15 @@ static const char *skip_word(const char *at, const char *end) {
     return at;
 }
 
-static size_t token_buffers(size_t longest) {
-    size_t size = TOKEN_BYTES, total = HEAD + size;
-    while (size < longest + TOKEN_BYTES) {
-        size *= 2;
-        total += HEAD + size;
-    }
-    return total;
-}
+/* What a document takes at most. */
+struct needs {
+    size_t bytes, longest; /* of its objects, and of its longest string */
+};
 
 /* Counts values by brackets and commas, one of which precedes every value but the first; a string
  * before a colon is a key.  The parser stops at the first byte that is not JSON, so the bytes after
  * it only add to the bound. */
-size_t json_arena_bound(const char *text, size_t length) {
+static struct needs survey(const char *text, size_t length) {
     const char *at = text, *const end = text + length;
     size_t n_containers = 0, n_values = 1, n_strings = 0, n_keys = 0;
     size_t copied = 0, longest = 0, last_string = 0;
@@ -145,6 +193,7 @@ size_t json_arena_bound(const char *text, size_t length) {
             last_string = (size_t)(at - start);
             copied += last_string;
             n_strings++;
+            if (last_string > longest) longest = last_string;
         } else if (is_mark(*at)) {
             if (*at == '{' || *at == '[') n_containers++, n_values++;
             if (*at == ',') n_values++;
@@ -155,44 +204,35 @@ size_t json_arena_bound(const char *text, size_t length) {
             at++;
         } else {
             at = skip_word(at, end);
+            copied += (size_t)(at - start) + TEXT_BYTES;
         }
-        if ((size_t)(at - start) > longest) longest = (size_t)(at - start);
     }
-    return n_containers * CONTAINER_BYTES + n_values * VALUE_BYTES + n_strings * STRING_BYTES +
-           n_keys * KEY_BYTES + copied + token_buffers(longest);
+    return (struct needs){n_containers * CONTAINER_BYTES + n_values * VALUE_BYTES +
+                              n_strings * STRING_BYTES + n_keys * KEY_BYTES + copied,
+                          longest};
 }
 
-/* Parses a text, or what is left of it when strings are cut out, which are put back. */
-static int parse(json_t **out, const char *text, size_t length, const struct json_strings *cut,
-                 size_t flags, json_error_t *why) {
-    size_t size = json_arena_bound(text, length);
-    if (cut) size += cut->n_bytes + cut->n * (VALUE_BYTES + STRING_BYTES);
-    struct json_arena *arena = malloc(sizeof(*arena) + size);
+/* Puts the scratch behind the objects, and returns it to the system before the document. */
+int json_arena_read(json_t **out, const char *text, size_t length, size_t flags,
+                    struct json_oddities *odd, json_error_t *why) {
+    const struct needs needs = survey(text, length);
+    struct json_arena *arena = malloc(sizeof(*arena) + needs.bytes + needs.longest);
     if (!arena) return ERR_NOMEM;
-    *arena = (struct json_arena){.size = size, .n_live = 1};
+    *arena = (struct json_arena){.size = needs.bytes, .n_live = 1};
     assert(!current);
+    char *scratch = arena->bytes + needs.bytes;
     current = arena;
-    json_t *root = json_loadb(text, length, flags, why);
-    const int rc = root && cut ? json_strings_restore(cut, &root) : 0;
+    json_t *root = json_reader_read(text, length, flags, scratch, odd, why);
     current = NULL;
-    if (!root) {
-        free(arena); /* no object is left that refers to it */
-        return ERR_INVALID;
-    }
-    let_go(arena);
-    if (rc) json_decref(root);
-    else *out = root;
-    return rc;
+    if (needs.longest >= RETURNED_BYTES) return_pages(scratch, needs.longest);
+    let_go(arena); /* where nothing was read, it was the last */
+    if (!root) return ERR_INVALID;
+    *out = root;
+    return 0;
 }
 
 int json_arena_load(json_t **out, const char *text, size_t length, size_t flags,
                     json_error_t *why) {
-    struct json_strings cut;
-    if (json_strings_cut(&cut, text, length)) {
-        json_error_t unused;
-        const int rc = parse(out, cut.rest, cut.n_rest, &cut, flags, &unused);
-        json_strings_fini(&cut);
-        if (rc == 0) return 0;
-    }
-    return parse(out, text, length, NULL, flags, why);
+    struct json_oddities odd;
+    return json_arena_read(out, text, length, flags, &odd, why);
 }

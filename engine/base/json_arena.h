@@ -1,8 +1,8 @@
 /* json_arena.h - parses JSON in memory that was reserved before the parser sees a byte.
  *
- * jansson does not survive a failed allocation: it reads a freed buffer, and frees it twice.  So no
- * allocation of its parser may fail.  A scan of the text bounds the memory that any parse of it can
- * take.  That much is reserved at once, or the document is refused before it costs anything.
+ * A scan of the text bounds the memory that any parse of it can take (json_reader.h).  That much is
+ * reserved at once, or the document is refused before it costs anything.  So no allocation can fail
+ * while a document is half built.
  *
  *   text ──► bound ──► one block:  [ arena | head, bytes | head, bytes | ...        ]
  *                                            └ each head names its arena ┘
@@ -18,12 +18,24 @@
 #include <stddef.h>
 #include <jansson.h>
 
-/* Returns the most bytes that jansson may allocate to parse the text, whatever it holds. */
-size_t json_arena_bound(const char *text, size_t length);
+struct json_oddities;
 
-/* Parses like json_loadb().  ERR_NOMEM: nothing was parsed, and *why is not written.  ERR_INVALID:
- * *why says what is wrong.  The caller releases *out with json_decref(). */
+/* Parses a text, with the flags of json_reader.h.  ERR_NOMEM: nothing was parsed, and *why is not
+ * written.  ERR_INVALID: *why says what is wrong.  The caller releases *out with json_decref(). */
 int json_arena_load(json_t **out, const char *text, size_t length, size_t flags, json_error_t *why);
+/* Does the same, and tells what is odd about a text that was parsed. */
+int json_arena_read(json_t **out, const char *text, size_t length, size_t flags,
+                    struct json_oddities *odd, json_error_t *why);
+
+/* Returns how a number was written, if its value does not tell: see json_reader.h.  NULL for others.
+ * The text lives as long as the number. */
+const char *json_number_text(const json_t *value);
+
+/* Returns the digits of an integer beyond int64, whose type is JSON_REAL; NULL: it is none. */
+const char *json_number_digits(const json_t *value);
+
+/* Makes a number of n bytes of JSON: JSON_REAL, or JSON_INTEGER for 0.  NULL: there is no memory. */
+json_t *json_number_create(const char *text, size_t n, json_type type);
 
 /* Frees a text that json_dumps() returned; free() must not be used for jansson's memory. */
 void json_arena_free(char *text);

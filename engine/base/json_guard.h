@@ -15,7 +15,7 @@ struct error;
 
 /* The largest tokenizer.json (a quarter of a million tokens, half a million merges, each a pair)
  * has 1.8 million values; four million cost half a gigabyte at most. */
-enum { JSON_GUARD_MAX_DEPTH = 32, JSON_GUARD_MAX_VALUES = 1 << 22 };
+enum { JSON_GUARD_MAX_DEPTH = 256, JSON_GUARD_MAX_VALUES = 1 << 22 };
 
 /* Parses a text whose root must be an object.  `label` names the file.  On failure *out is
  * untouched. */

@@ -2,20 +2,9 @@
 #include "engine/base/json_strings.h"
 
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/error.h"
-
-enum {
-    LEAST = 512,    /* bytes of a string that is cut out */
-    MARK = 1,       /* the character that names begin with */
-    MOST_NAME = 64, /* bytes of a name in the short text, with its quotes */
-    NO_CHARACTER = -1,
-};
-
-#define ESCAPED_MARK "\\u0001"
+enum { NO_CHARACTER = -1, HALF = -2, REPLACEMENT = 0xFFFD };
 
 /* Finds the first quote with an even number of backslashes before it. */
 const char *json_string_end(const char *at, const char *end) {
@@ -27,61 +16,7 @@ const char *json_string_end(const char *at, const char *end) {
     return NULL;
 }
 
-static bool is_key(const char *behind, const char *end) {
-    while (behind < end &&
-           (*behind == ' ' || *behind == '\t' || *behind == '\n' || *behind == '\r'))
-        behind++;
-    return behind < end && *behind == ':';
-}
-
-static void append(struct json_strings *cut, const char *bytes, size_t n) {
-    memcpy(cut->rest + cut->n_rest, bytes, n);
-    cut->n_rest += n;
-}
-
-/* Appends what is before a string, and its name in place of it, which is shorter. */
-static bool cut_out(struct json_strings *cut, const char *before, const char *string, size_t n,
-                    size_t length) {
-    char name[MOST_NAME];
-    if (!cut->rest) cut->rest = malloc(length);
-    if (!cut->rest) return false;
-    append(cut, before, (size_t)(string - 1 - before));
-    append(cut, name,
-           (size_t)snprintf(name, sizeof(name), "\"" ESCAPED_MARK "%zu,%zu\"",
-                            (size_t)(string - cut->text), n));
-    cut->n++;
-    cut->n_bytes += n;
-    if (n > cut->longest) cut->longest = n;
-    return true;
-}
-
-bool json_strings_cut(struct json_strings *cut, const char *text, size_t length) {
-    const char *const end = text + length, *before = text;
-    *cut = (struct json_strings){.text = text};
-    for (const char *at = text; (at = memchr(at, '"', (size_t)(end - at)));) {
-        const char *string = at + 1, *quote = json_string_end(string, end);
-        const size_t n = quote ? (size_t)(quote - string) : 0, n_mark = sizeof(ESCAPED_MARK) - 1;
-        if (!quote || (n >= n_mark && memcmp(string, ESCAPED_MARK, n_mark) == 0)) goto leave;
-        at = quote + 1;
-        if (n < LEAST || is_key(at, end)) continue;
-        if (!cut_out(cut, before, string, n, length)) goto leave;
-        before = at;
-    }
-    if (cut->n == 0) return false;
-    append(cut, before, (size_t)(end - before));
-    return true;
-
-leave:
-    json_strings_fini(cut);
-    return false;
-}
-
-void json_strings_fini(struct json_strings *cut) {
-    free(cut->rest);
-    *cut = (struct json_strings){0};
-}
-
-/* ---- decoding ---- */
+/* ---- looking ---- */
 
 /* The least of a string's bytes, and the bits that any of them has. */
 struct survey {
@@ -106,6 +41,17 @@ static struct survey survey_string(const char *text, size_t n) {
     return survey;
 }
 
+const char *json_string_look(struct json_string *out, const char *bytes, size_t n) {
+    const struct survey survey = survey_string(bytes, n);
+    const char *control = bytes;
+    *out = (struct json_string){bytes, n, memchr(bytes, '\\', n) != NULL, survey.any < 0x80};
+    if (survey.lowest >= ' ') return NULL;
+    while ((uint8_t)*control >= ' ') control++;
+    return control;
+}
+
+/* ---- decoding ---- */
+
 static int32_t read_hex(const char *at, const char *end) {
     int32_t x = 0;
     if (end - at < 4) return NO_CHARACTER;
@@ -124,14 +70,14 @@ static int32_t read_hex(const char *at, const char *end) {
 /* Reads the digits of \u, and a second one where two stand for a character. */
 static int32_t read_unicode(const char **at, const char *end) {
     const int32_t high = read_hex(*at, end);
+    if (high == NO_CHARACTER) return NO_CHARACTER;
     *at += 4;
-    if (high <= 0 || (high >= 0xDC00 && high <= 0xDFFF)) return NO_CHARACTER;
-    if (high < 0xD800 || high > 0xDBFF) return high;
-    if (end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u') return NO_CHARACTER;
+    if (high < 0xD800 || high > 0xDFFF) return high;
+    if (high > 0xDBFF || end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u') return HALF;
     const int32_t low = read_hex(*at + 2, end);
+    if (low < 0xDC00 || low > 0xDFFF) return HALF; /* what follows is read for itself */
     *at += 6;
-    return low < 0xDC00 || low > 0xDFFF ? NO_CHARACTER
-                                        : 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
 }
 
 static char *write_utf8(char *to, int32_t c) {
@@ -163,88 +109,25 @@ static int32_t read_escape(const char **at, const char *end) {
     return letter ? CHARACTERS[letter - LETTERS] : NO_CHARACTER;
 }
 
-/* Decodes a string's n bytes to `to`, which has space for as many.  Returns NULL if jansson must
- * judge them, and else the end of what was written. */
-static char *decode(const char *at, size_t n, char *to) {
-    for (const char *const end = at + n; at < end;) {
+char *json_string_decode(char *to, const struct json_string *string, enum json_halves halves,
+                         size_t *n_halves, const char **wrong) {
+    for (const char *at = string->bytes, *const end = at + string->n; at < end;) {
         const char *escape = memchr(at, '\\', (size_t)(end - at));
         const size_t n_plain = (size_t)((escape ? escape : end) - at);
         memcpy(to, at, n_plain);
         to += n_plain;
         if (!escape) return to;
         at = escape + 1;
-        const int32_t c = read_escape(&at, end);
-        if (c == NO_CHARACTER) return NULL;
+        int32_t c = read_escape(&at, end);
+        if (c == NO_CHARACTER || (c == HALF && halves == JSON_HALVES_REFUSED)) {
+            *wrong = escape;
+            return NULL;
+        }
+        if (c == HALF) {
+            c = REPLACEMENT;
+            ++*n_halves;
+        }
         to = write_utf8(to, c);
     }
     return to;
-}
-
-/* ---- the tree ---- */
-
-struct restoring {
-    const struct json_strings *cut;
-    char *scratch; /* of the longest string */
-    size_t n;      /* that have been restored */
-};
-
-static int make_string(struct restoring *r, const char *name, json_t **out) {
-    const struct json_strings *cut = r->cut;
-    size_t start, n;
-    if (sscanf(name, "%zu,%zu", &start, &n) != 2) return ERR_INVALID;
-    const struct survey survey = survey_string(cut->text + start, n);
-    if (survey.lowest < ' ') return ERR_INVALID; /* a control character */
-    const char *end = decode(cut->text + start, n, r->scratch);
-    if (!end) return ERR_INVALID;
-    const size_t length = (size_t)(end - r->scratch);
-    /* jansson checks UTF-8, but tells no bad one from no memory: parsing it all decides. */
-    *out = survey.any < 0x80 ? json_stringn_nocheck(r->scratch, length)
-                             : json_stringn(r->scratch, length);
-    r->n++;
-    return *out ? 0 : ERR_INVALID;
-}
-
-static int restore(struct restoring *r, json_t *value, json_t **out);
-
-static int restore_object(struct restoring *r, json_t *object) {
-    for (void *i = json_object_iter(object); i; i = json_object_iter_next(object, i)) {
-        json_t *made = NULL;
-        const int rc = restore(r, json_object_iter_value(i), &made);
-        if (rc) return rc;
-        if (made) json_object_iter_set_new(object, i, made);
-    }
-    return 0;
-}
-
-static int restore_array(struct restoring *r, json_t *array) {
-    for (size_t i = 0; i < json_array_size(array); i++) {
-        json_t *made = NULL;
-        const int rc = restore(r, json_array_get(array, i), &made);
-        if (rc) return rc;
-        if (made) json_array_set_new(array, i, made);
-    }
-    return 0;
-}
-
-/* Restores the strings inside a value; *out becomes what takes its place if it is one itself. */
-static int restore(struct restoring *r, json_t *value, json_t **out) {
-    if (json_is_object(value)) return restore_object(r, value);
-    if (json_is_array(value)) return restore_array(r, value);
-    const char *name = json_string_value(value);
-    return name && *name == MARK ? make_string(r, name + 1, out) : 0;
-}
-
-int json_strings_restore(const struct json_strings *cut, json_t **root) {
-    struct restoring r = {.cut = cut, .scratch = malloc(cut->longest)};
-    json_t *made = NULL;
-    if (!r.scratch) return ERR_NOMEM;
-    const int rc = restore(&r, *root, &made);
-    free(r.scratch);
-    if (made) {
-        json_decref(*root);
-        *root = made;
-    }
-    if (rc) return rc;
-    /* Of members of one name only the last is left: the strings of the others were not checked. */
-    return r.n == cut->n ? 0 : ERR_INVALID;
 }

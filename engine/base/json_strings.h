@@ -1,36 +1,35 @@
-/* json_strings.h - decodes the long strings of a JSON text, which jansson does byte by byte.
+/* json_strings.h - the strings of a JSON text: where each ends, and what it says.
  *
- *   text    {"role": "user", "content": "a document of 300 KB"}
- *   short   {"role": "user", "content": "\u000129,300000"}          what jansson parses
- *   tree    content: U+0001 "29,300000"  ->  content: the string that is there in the text
+ * Long strings are most of a body.  So they are searched, checked and copied by loops that compilers
+ * turn into vector instructions; only escapes are read byte by byte.
  *
- * A text in which some string begins with U+0001 is left to jansson, and so is one with a long string
- * that is not right or has a NUL: what jansson takes and refuses, and why, stays as it is.
- *
- * Thread: any.  Memory: the short text is the struct's; strings come from jansson's allocator. */
+ * Thread: any.  Memory: none. */
 #ifndef ENGINE_BASE_JSON_STRINGS_H
 #define ENGINE_BASE_JSON_STRINGS_H
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <jansson.h>
 
 /* Returns the quote that ends the string whose text begins at `at`, NULL if none does before `end`. */
 const char *json_string_end(const char *at, const char *end);
 
-struct json_strings {
-    const char *text; /* borrowed: the whole text */
-    char *rest;       /* the short one */
-    size_t n_rest;
-    size_t n, n_bytes, longest; /* of the strings that were cut out: bytes in the text */
+/* A string's text, between its quotes. */
+struct json_string {
+    const char *bytes;
+    size_t n;
+    bool has_escapes, is_ascii;
 };
 
-/* Cuts out the long strings.  false: there are none, or the text is to be parsed as it is. */
-bool json_strings_cut(struct json_strings *cut, const char *text, size_t length);
-void json_strings_fini(struct json_strings *cut);
+/* Looks at the n bytes between a string's quotes.  Returns NULL, or the control character that JSON
+ * does not allow there. */
+const char *json_string_look(struct json_string *out, const char *bytes, size_t n);
 
-/* Puts them into the tree of the short text.  ERR_INVALID: the whole text is to be parsed.
- * ERR_NOMEM. */
-int json_strings_restore(const struct json_strings *cut, json_t **root);
+/* What becomes of escapes that are no character, halves of surrogate pairs. */
+enum json_halves { JSON_HALVES_REFUSED, JSON_HALVES_REPLACED /* by U+FFFD each */ };
+
+/* Decodes a string that has escapes to `to`, which has space for string->n bytes.  Returns the end of
+ * what was written, or NULL: *wrong is an escape that is none.  *n_halves counts those replaced. */
+char *json_string_decode(char *to, const struct json_string *string, enum json_halves halves,
+                         size_t *n_halves, const char **wrong);
 
 #endif

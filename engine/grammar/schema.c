@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_tree.h"
 
 enum { PATH_BYTES = 256, N_TYPES = 7 };
 
@@ -331,7 +332,7 @@ static int name_required(struct reading *r, json_t *schema, const struct place *
                           "is not supported beside patternProperties, but for properties");
         if (!properties && json_object_set_new(schema, "properties", json_object()))
             return no_memory(r);
-        json_t *value = other ? json_deep_copy(other) : json_true();
+        json_t *value = other ? json_tree_copy(other) : json_true();
         if (json_object_set_new(json_object_get(schema, "properties"), name, value))
             return no_memory(r);
     }
@@ -561,7 +562,7 @@ static int check_refs(struct reading *r) {
 
 int schema_prepare(json_t **out, const json_t *schema, struct error *err) {
     const struct place root = {0};
-    json_t *copy = json_deep_copy(schema);
+    json_t *copy = json_tree_copy(schema);
     struct reading r = {.root = copy, .err = err};
     r.seen = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.seen));
     r.refs = calloc(SCHEMA_MAX_NODES + 1, sizeof(*r.refs));

@@ -36,6 +36,7 @@ FILTER(int_filter) {
     const bool trusted = value_is_trusted(self);
     const int64_t base = arg_int(r, "base", argv[1], 10);
     if (value_is_integer(self)) return value_int(value_to_int(self), trusted);
+    if (render_is_integer(r, self)) return self;
     if (self.type == V_UNDEFINED) /* it has no int(), and the error is no TypeError */
         return render_invalid(r, "an undefined value is no number");
     if (self.type == V_FLOAT && float_to_int(r, self.d, &i)) return value_int(i, trusted);

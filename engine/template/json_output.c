@@ -77,6 +77,11 @@ static void write_float(const struct writer *w, struct value v) {
 
 static void write_scalar(const struct writer *w, struct value v) {
     char text[NUMBER_MAX_TEXT];
+    const char *written = render_number_text(w->b->render, v);
+    if (written) {
+        builder_text(w->b, written, v.trusted);
+        return;
+    }
     switch (v.type) {
     case V_NONE: builder_text(w->b, "null", v.trusted); break;
     case V_BOOL: builder_text(w->b, v.b ? "true" : "false", v.trusted); break;

@@ -109,6 +109,11 @@ static void print_container(struct builder *b, struct value v) {
 
 static void print_number(struct builder *b, struct value v) {
     char text[NUMBER_MAX_TEXT];
+    const char *written = render_number_text(b->render, v);
+    if (written) {
+        builder_text(b, written, v.trusted);
+        return;
+    }
     if (v.type == V_INT) snprintf(text, sizeof(text), "%" PRId64, v.i);
     else number_print_float(text, v.d);
     builder_text(b, text, v.trusted);

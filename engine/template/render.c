@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json_arena.h"
 #include "engine/base/rng.h"
 #include "engine/template/ast.h"
 #include "engine/template/call.h"
@@ -131,6 +132,32 @@ void render_write(struct render *r, const struct string *s) {
     }
 }
 
+const char *render_number_text(const struct render *r, struct value number) {
+    return number.written ? r->numbers[number.written - 1] : NULL;
+}
+
+bool render_is_integer(const struct render *r, struct value v) {
+    const char *text = v.type == V_FLOAT ? render_number_text(r, v) : NULL;
+    return v.type == V_INT || (text && !strpbrk(text, ".eE"));
+}
+
+/* Keeps the number's text, if it has one. */
+static struct value keep_text(struct render *r, struct value number, const json_t *json) {
+    const char *text = json_number_text(json);
+    if (!text) return number;
+    if (r->n_numbers == r->number_capacity) {
+        const uint32_t capacity = r->number_capacity ? 2 * r->number_capacity : 16;
+        const char **grown = render_grow(r, r->numbers, r->number_capacity * sizeof(*grown),
+                                         capacity * sizeof(*grown));
+        if (!grown) return number;
+        r->numbers = grown;
+        r->number_capacity = capacity;
+    }
+    r->numbers[r->n_numbers++] = text;
+    number.written = r->n_numbers;
+    return number;
+}
+
 static struct value from_json(struct render *r, const json_t *json, bool trusted);
 
 static struct value dict_from_json(struct render *r, const json_t *json, bool trusted) {
@@ -163,8 +190,10 @@ static struct value from_json(struct render *r, const json_t *json, bool trusted
         value = value_string(
             string_wrap(r, json_string_value(json), json_string_length(json), trusted));
         break;
-    case JSON_INTEGER: value = value_int(json_integer_value(json), trusted); break;
-    case JSON_REAL: value = value_float(json_real_value(json), trusted); break;
+    case JSON_INTEGER:
+        value = keep_text(r, value_int(json_integer_value(json), trusted), json);
+        break;
+    case JSON_REAL: value = keep_text(r, value_float(json_real_value(json), trusted), json); break;
     case JSON_TRUE: value = value_bool(true, trusted); break;
     case JSON_FALSE: value = value_bool(false, trusted); break;
     case JSON_NULL: break;

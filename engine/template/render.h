@@ -48,6 +48,8 @@ struct render {
     enum flow flow;
     struct frame *frame;
     struct value *globals; /* [template->n_globals] variables by number, looked up once */
+    const char **numbers;  /* [n_numbers] texts of JSON's, which outlives the render */
+    uint32_t n_numbers, number_capacity;
     struct sink sink;
     struct builder *capture; /* where the output goes instead: a macro, a block that is set */
     const struct tm *now;
@@ -74,6 +76,12 @@ bool render_enter(struct render *r);
 static inline void render_leave(struct render *r) {
     r->depth--;
 }
+
+/* Returns how a number was written, NULL if that does not matter. */
+const char *render_number_text(const struct render *r, struct value number);
+/* Returns whether a value is an integer, of any size.  One beyond int64 is a V_FLOAT that was written
+ * without a fraction or an exponent. */
+bool render_is_integer(const struct render *r, struct value v);
 
 /* Writes to the capture, or to the output. */
 void render_write(struct render *r, const struct string *s);

@@ -47,6 +47,9 @@ enum value_type {
 struct value {
     uint8_t type;
     bool trusted; /* but for strings */
+    /* Where the render has the text of a number that is printed as it was written, plus 1; 0: it is
+     * printed by its value, as all that comes of computing. */
+    uint32_t written;
     union {
         bool b;
         int64_t i;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "server/api/completion_request.h"
 #include "server/api/structured.h"
 #include "server/json/api_error.h"
@@ -27,6 +28,10 @@ static int read_float(struct request_reading *r, const struct request_field *fie
                       const json_t *value) {
     if (!json_is_number(value)) return request_refuse(r, field, "must be a number");
     const double x = json_number_value(value);
+    if (!(x >= field->low && x <= field->high) && json_number_text(value))
+        return api_error_set(r->err, 400, NULL, field->name,
+                             "%s must be between %g and %g, not %.64s", field->name, field->low,
+                             field->high, json_number_text(value));
     if (!(x >= field->low && x <= field->high)) {
         return api_error_set(r->err, 400, NULL, field->name, "%s must be between %g and %g, not %g",
                              field->name, field->low, field->high, x);
@@ -37,6 +42,10 @@ static int read_float(struct request_reading *r, const struct request_field *fie
 
 static int read_integer(struct request_reading *r, const struct request_field *field,
                         const json_t *value, json_int_t *out) {
+    if (json_number_digits(value))
+        return api_error_set(r->err, 400, NULL, field->name,
+                             "%s must be between %.0f and %.0f, not %.64s", field->name, field->low,
+                             field->high, json_number_digits(value));
     if (!json_is_integer(value)) return request_refuse(r, field, "must be an integer");
     *out = json_integer_value(value);
     if ((double)*out >= field->low && (double)*out <= field->high) return 0;
@@ -135,6 +144,8 @@ int request_read_max_tokens(struct request_reading *r, const struct request_fiel
 
 static int read_seed(struct request_reading *r, const struct request_field *field,
                      const json_t *value) {
+    if (json_number_digits(value))
+        return request_refuse(r, field, "must be an integer of 64 bits, from -2^63 to 2^63 - 1");
     if (!json_is_integer(value)) return request_refuse(r, field, "must be an integer");
     r->request->params.has_seed = true;
     r->request->params.seed = (uint64_t)json_integer_value(value);

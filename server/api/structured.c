@@ -7,11 +7,13 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/base/json_tree.h"
 #include "engine/grammar/grammar_cache.h"
 #include "engine/grammar/schema.h"
 #include "server/api/completion_request.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
+#include "server/json/buffer.h"
 #include "server/json/json_guard.h"
 
 void request_structured_fini(struct request_structured *structured) {
@@ -53,16 +55,21 @@ static int set_string(struct request_reading *r, const char *param, const char *
     return set_text(r->request, param, kind, json_string_value(value), n, r->err);
 }
 
+static int append_text(const char *text, size_t n, void *out) {
+    buffer_append(out, text, n);
+    return 0;
+}
+
 /* Sets a text that is JSON. */
 static int set_json(struct completion_request *q, const char *param, enum grammar_kind kind,
                     const json_t *value, size_t max, struct api_error *err) {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!text) return no_memory(err);
-    const size_t n = strlen(text);
-    const int rc = n > max ? api_error_set(err, 400, NULL, param,
-                                           "%s: the schema has more than %zu bytes", param, max)
-                           : set_text(q, param, kind, text, n, err);
-    json_arena_free(text);
+    struct buffer text = {0};
+    int rc = json_tree_write(value, append_text, &text) || text.failed ? no_memory(err) : 0;
+    if (!rc && text.length > max)
+        rc = api_error_set(err, 400, NULL, param, "%s: the schema has more than %zu bytes", param,
+                           max);
+    if (!rc) rc = set_text(q, param, kind, text.data, text.length, err);
+    buffer_fini(&text);
     return rc;
 }
 

@@ -19,7 +19,7 @@
 struct error;
 
 /* At worst some 25 MB of objects. */
-enum { JSON_MAX_DEPTH = 32, JSON_MAX_CONTAINERS = 4096, JSON_MAX_VALUES = 262144 };
+enum { JSON_MAX_DEPTH = 256, JSON_MAX_CONTAINERS = 4096, JSON_MAX_VALUES = 262144 };
 
 struct json_span {
     const char *start; /* NULL: not found */

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_guard.h"
 #include "engine/device/sparse.h"
 #include "engine/sparsity/patterns.h"
 #include "engine/sparsity/provenance.h"
@@ -171,11 +172,11 @@ static void what_is_wrong_is_named(void **state) {
 
 static void depth_is_bounded(void **state) {
     (void)state;
-    char text[200];
+    char text[2 * (JSON_GUARD_MAX_DEPTH + 1)];
     struct patterns patterns;
     struct error err = {0};
-    memset(text, '[', 100);
-    memset(text + 100, ']', 100);
+    memset(text, '[', sizeof(text) / 2);
+    memset(text + sizeof(text) / 2, ']', sizeof(text) / 2);
     assert_int_equal(patterns_parse(&patterns, text, sizeof(text), "FILE", 1, 1, &err),
                      ERR_INVALID);
     assert_non_null(strstr(err.text, "nests deeper"));

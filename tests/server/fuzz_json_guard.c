@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "server/json/json_guard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -18,8 +19,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct json_span bulk;
     struct error err = {0};
     json_t *guarded = NULL;
-    json_t *whole =
-        json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    json_t *whole = NULL;
+    json_error_t why;
+    json_arena_load(&whole, (const char *)data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
+                    &why);
     const int rc = json_guard_load(&guarded, (const char *)data, size, "prompt", &bulk, &err);
     if (rc == 0 && bulk.start) {
         require(bulk.start >= (const char *)data &&

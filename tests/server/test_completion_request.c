@@ -277,7 +277,10 @@ static const struct bad bad_members[] = {
     {"\"kv_policy\":{\"type\":\"streaming\",\"recent\":0}", "kv_policy.recent", 400},
     {"\"kv_policy\":{\"type\":\"heavy_hitter\"}", "kv_policy.type", 400}, /* not allowed */
     {"\"kv_policy\":{\"type\":\"full\",\"type\":\"full\"}", NULL, 400},
-    {"\"n\":1e999", NULL, 400},
+    {"\"n\":1e999", "n", 400},
+    {"\"n\":18446744073709551615", "n", 400},
+    {"\"seed\":18446744073709551615", "seed", 400},
+    {"\"temperature\":1e999", "temperature", 400},
     {"\"temperature\":NaN", NULL, 400},
     {"\"temperature\":Infinity", NULL, 400},
     {"\"temperature\":1,\"temperature\":1", NULL, 400},

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_tree.h"
 #include "server/api/conversation/tool_strings.h"
 
 /* The definitions that arguments refer to are written again for each argument.  So many bytes they may
@@ -76,7 +77,7 @@ static int add_definitions(struct writing *w, json_t *schema, const char *name) 
     if (!definitions) return 0;
     const int rc = check_refs(w, definitions, &has_refs);
     if (rc) return rc;
-    w->n_definitions += json_dumpb(definitions, NULL, 0, JSON_COMPACT);
+    w->n_definitions += json_tree_size(definitions);
     if (w->n_definitions > MAX_DEFINITIONS)
         return error_set(w->err, ERR_INVALID,
                          "#: %s has too much text for the arguments that refer to it", name);

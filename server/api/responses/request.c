@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_tree.h"
 #include "server/api/completion_request.h"
 #include "server/api/conversation/request.h"
 #include "server/api/request_fields.h"
@@ -318,8 +319,7 @@ static void echo(struct buffer *out, const json_t *root, const char *name, const
     const json_t *value = json_object_get(root, name);
     buffer_printf(out, ",\"%s\":", name);
     const size_t n = out->length;
-    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(12);
-    if (is_given(value) && json_dump_callback(value, append_text, out, flags)) out->failed = true;
+    if (is_given(value) && json_tree_write(value, append_text, out)) out->failed = true;
     if (out->length > n && out->length - n <= ECHO_MAX_BYTES) return;
     if (out->failed) return;
     out->length = n;
