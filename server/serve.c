@@ -397,7 +397,8 @@ static int describe_model(struct serve *s, struct error *err) {
         .kv = s->options->kv_rules,
         .tokenizer = server->info->tokenizer,
         .chat = &s->load.chat,
-        .spare_ids = &server->spare_ids};
+        .spare_ids = &server->spare_ids,
+        .skipped = &server->skipped};
     memcpy(server->limits.salt_key.words, server->info->salt_key, sizeof(server->info->salt_key));
     offload_setup_rules(&server->limits.kv.offload, &s->load.offload, s->options);
     if ((rc = settle_speculation(s, err))) return rc;
@@ -535,6 +536,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (!rc) rc = open_loop(&s, err);
     if (rc) return rc;
     init_handles(&s);
+    skipped_types_init(&s.server.skipped);
     rc = job_make_threads(&s.loop, &s.first_work, err);
     if (!rc) rc = name_model(&s, model_dir, err);
     if (!rc) rc = start_kv_events(&s, err);
@@ -554,6 +556,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     model_load_fini(&s.load);
     tokenizer_cache_destroy(s.server.limits.tokenizer_cache);
     spare_ids_fini(&s.server.spare_ids);
+    skipped_types_fini(&s.server.skipped);
     kv_publisher_stop(s.publisher);
     otlp_stop(s.server.otlp);
     free(s.topic);

@@ -22,6 +22,7 @@ struct chat_template;
 struct json_span;
 struct request_reading;
 struct request_table;
+struct skipped_types;
 
 /* The members of a body of POST /v1/completions; NULL ends the list. */
 extern const struct request_table *const completion_tables[];
@@ -56,6 +57,7 @@ struct request_limits {
     struct tokenizer_cache *tokenizer_cache; /* NULL: none */
     struct spare_ids *spare_ids;             /* NULL: none */
     const struct chat_template *chat;        /* NULL or without a template: no chats */
+    struct skipped_types *skipped;           /* of chats; NULL: they are not logged */
 };
 
 struct completion_request {

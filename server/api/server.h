@@ -11,6 +11,7 @@
 
 #include "server/api/browsers.h"
 #include "server/api/completion_request.h"
+#include "server/api/conversation/skipped.h"
 #include "server/api/counters.h"
 #include "server/api/job.h"
 #include "server/api/rate_limit.h"
@@ -57,6 +58,7 @@ struct server {
     struct counters counters;
     struct job_lanes jobs;
     struct spare_ids spare_ids;     /* limits.spare_ids */
+    struct skipped_types skipped;   /* limits.skipped */
     struct completion *completions; /* accepted by the engine and not yet finished */
     uint32_t n_preparing;           /* completions that have not come to the engine yet */
 };

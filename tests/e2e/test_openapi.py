@@ -137,7 +137,7 @@ def test_every_member_that_is_read_is_described():
                for path in (ROOT / folder).rglob("*.c") if "json_object_get(root, " in path.read_text()}
     assert readers == {"server/api/request_fields.c",            # the one that reads tables
                        "server/api/responses/request.c",         # repeats members in the answer
-                       "server/api/responses/responses.c",       # these two read what a model wrote
+                       "server/api/conversation/conversation.c",  # these two read what a model wrote
                        "server/api/conversation/tool_calls.c"}
 
 

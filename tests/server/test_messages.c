@@ -294,8 +294,11 @@ static void what_is_wrong_is_named(void **state) {
          "messages[0].content[0].content[0]: blocks of the type 'document'"},
         {WITH("\"system\":3"), "system must be"},
         {WITH("\"stop_sequences\":\"x\""), "stop_sequences must be"},
-        {WITH("\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"w\"}]"),
-         "tools[0].type: 'web_search_20250305' is not supported"},
+        {WITH("\"tools\":[{\"type\":\"of_tomorrow\",\"name\":\"w\"}]"),
+         "tools[0].type: 'of_tomorrow' is not supported"},
+        {WITH("\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"w\"}],"
+              "\"tool_choice\":{\"type\":\"any\"}"),
+         "none of those in tools"},
         {WITH("\"tools\":[{\"name\":\"f\"}]"), "tools[0].input_schema must be an object"},
         {WITH("\"tool_choice\":{\"type\":\"x\"}"), "tool_choice.type must be"},
         {WITH("\"tool_choice\":{\"type\":\"tool\"}"), "tool_choice.name must be"},

@@ -291,8 +291,7 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input",
          "input[0].content[0]: parts of the type 'input_image'"},
         {"{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input", "nothing is stored"},
-        {"{\"input\":[{\"type\":\"computer_call\"}]}", "input",
-         "'computer_call' are not supported"},
+        {"{\"input\":[{\"type\":\"computer_call\"}]}", "input", "no item says anything"},
         {"{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\","
          "\"arguments\":\"[]\"}]}",
          "input", "input[0].arguments must be a JSON object"},
@@ -302,9 +301,8 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"input\":\"q\",\"truncation\":\"auto\"}", "truncation", "must be disabled"},
         {"{\"input\":\"q\",\"background\":true}", "background", "not supported"},
         {"{\"input\":\"q\",\"tools\":[{\"type\":\"mcp\"}]}", "tools", "'mcp' is not supported"},
-        {"{\"input\":\"q\",\"tools\":[{\"type\":\"custom\",\"name\":\"g\",\"format\":{\"type\":"
-         "\"grammar\"}}]}",
-         "tools", "grammars"},
+        {"{\"input\":\"q\",\"tools\":[{\"type\":\"web_search\"}],\"tool_choice\":\"required\"}",
+         "tool_choice", "none of those in tools"},
         {"{\"input\":\"q\",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "must be function"},
         {"{\"input\":\"q\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text", ""},
         {"{\"input\":\"q\",\"max_output_tokens\":-1}", "max_output_tokens", "must be between"},

@@ -43,6 +43,25 @@ static void write_reasoning(struct buffer *out, const struct answer *answer) {
     answer_write_string(out, &answer->reasoning);
 }
 
+/* Writes the members of a call. */
+static void write_call(struct completion *c, const struct choice *choice, uint32_t i) {
+    const struct tool_call *call = &answer_of(c, choice)->tools.calls[i];
+    const struct tool_origin origin = answer_origin(c, call);
+    const char *type = origin.kind == TOOL_CUSTOM ? "custom" : "function";
+    struct buffer *out = &c->out;
+    buffer_printf(out, "\"id\":\"call_%.32s_%u_%u\",\"type\":\"%s\",\"%s\":{", c->request_id,
+                  (uint32_t)(choice - c->choices), i, type, type);
+    answer_write_name(out, &origin);
+    if (origin.kind == TOOL_CUSTOM) {
+        buffer_puts(out, ",\"input\":");
+        answer_write_custom_input(out, call);
+    } else {
+        buffer_puts(out, ",\"arguments\":");
+        answer_write_string(out, &call->arguments);
+    }
+    buffer_puts(out, "}}");
+}
+
 /* Writes ,"tool_calls":[…] with the calls that have not been written before; is_delta: with their
  * indices. */
 static void write_calls(struct completion *c, const struct choice *choice, bool is_delta) {
@@ -51,16 +70,9 @@ static void write_calls(struct completion *c, const struct choice *choice, bool 
     if (answer->n_calls_sent == answer->tools.n_calls) return;
     buffer_puts(out, ",\"tool_calls\":[");
     for (uint32_t i = answer->n_calls_sent; i < answer->tools.n_calls; i++) {
-        const struct tool_call *call = &answer->tools.calls[i];
         buffer_puts(out, i > answer->n_calls_sent ? ",{" : "{");
         if (is_delta) buffer_printf(out, "\"index\":%u,", i);
-        buffer_printf(out,
-                      "\"id\":\"call_%.32s_%u_%u\",\"type\":\"function\",\"function\":{\"name\":",
-                      c->request_id, (uint32_t)(choice - c->choices), i);
-        answer_write_string(out, &call->name);
-        buffer_puts(out, ",\"arguments\":");
-        answer_write_string(out, &call->arguments);
-        buffer_puts(out, "}}");
+        write_call(c, choice, i);
     }
     buffer_puts(out, "]");
     answer->n_calls_sent = answer->tools.n_calls;

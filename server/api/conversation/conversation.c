@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 #include "server/json/api_error.h"
+#include "server/json/json_guard.h"
 
 static enum reasoning_place first_place(const struct chat_request *request) {
     if (!request->splits_reasoning) return REASONING_BEHIND;
@@ -133,4 +134,34 @@ void answer_clear(struct answer *answer) {
 void answer_write_string(struct buffer *out, const struct buffer *text) {
     buffer_json_string(out, text->data ? text->data : "", text->length);
     out->failed |= text->failed;
+}
+
+/* ---- calls ---- */
+
+struct tool_origin answer_origin(struct completion *c, const struct tool_call *call) {
+    const char *name = call->name.data ? call->name.data : "";
+    const struct tool_origin origin = tool_origin_find(conversation_of(c)->request.origins, name);
+    return origin.name ? origin : (struct tool_origin){.kind = TOOL_FUNCTION, .name = name};
+}
+
+void answer_write_name(struct buffer *out, const struct tool_origin *origin) {
+    buffer_puts(out, "\"name\":");
+    buffer_json_string(out, origin->name, strlen(origin->name));
+    if (!origin->space) return;
+    buffer_puts(out, ",\"namespace\":");
+    buffer_json_string(out, origin->space, strlen(origin->space));
+}
+
+void answer_write_custom_input(struct buffer *out, const struct tool_call *call) {
+    const struct buffer *arguments = &call->arguments;
+    struct json_span none;
+    json_t *root = NULL;
+    const json_t *input = NULL;
+    if (arguments->length > 0 &&
+        !json_guard_load(&root, arguments->data, arguments->length, NULL, &none, NULL))
+        input = json_object_get(root, "input");
+    if (json_is_string(input))
+        buffer_json_string(out, json_string_value(input), json_string_length(input));
+    else answer_write_string(out, arguments);
+    json_decref(root);
 }

@@ -16,6 +16,7 @@
 #include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/tool_calls.h"
+#include "server/api/conversation/tools.h"
 #include "server/json/buffer.h"
 
 /* What a choice has beside its tokens. */
@@ -63,5 +64,11 @@ struct buffer answer_next_text(const struct answer *answer, size_t *begin);
 void answer_clear(struct answer *answer);
 /* Writes the text as a JSON string. */
 void answer_write_string(struct buffer *out, const struct buffer *text);
+/* Returns which tool a call calls.  One that is not among the request's is a function. */
+struct tool_origin answer_origin(struct completion *c, const struct tool_call *call);
+/* Writes "name":…, and "namespace":… where the tool has one. */
+void answer_write_name(struct buffer *out, const struct tool_origin *origin);
+/* Writes as a JSON string what a custom tool is given: the one member of the arguments. */
+void answer_write_custom_input(struct buffer *out, const struct tool_call *call);
 
 #endif

@@ -1,10 +1,14 @@
 /* messages.c - see messages.h. */
 #include "server/api/conversation/messages.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "server/api/conversation/content.h"
+#include "server/api/conversation/skipped.h"
+#include "server/api/conversation/tools.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 #include "server/json/json_guard.h"
@@ -16,6 +20,7 @@ struct reading {
     size_t index;
     const char *role;
     bool names_developer;
+    struct content_rules content;
     struct api_error *err;
 };
 
@@ -43,58 +48,58 @@ static bool is_given(const json_t *value) {
 
 /* ---- content ---- */
 
-static int refuse_part(const struct reading *r, size_t part, const char *type) {
-    return api_error_set(r->err, 400, "unsupported", "messages",
-                         "messages[%zu].content[%zu]: parts of the type '%.100s' are not "
-                         "supported, only text",
-                         r->index, part, type ? type : "");
-}
-
-/* Returns the text of a part, or NULL with err filled. */
-static const json_t *part_text(const struct reading *r, const json_t *part, size_t index) {
-    const char *type = json_string_value(json_object_get(part, "type"));
-    const bool refusal = type && strcmp(type, "refusal") == 0;
-    if (!type || (strcmp(type, "text") != 0 && !refusal)) {
-        refuse_part(r, index, type);
-        return NULL;
+/* Moves the thoughts among an assistant's parts into its reasoning. */
+static int read_thoughts(const struct reading *r, const json_t *parts, json_t *others) {
+    struct buffer thoughts = {0};
+    bool has_any = false, has_text = false;
+    char where[64];
+    int rc = 0;
+    for (size_t i = 0; i < json_array_size(parts) && !rc; i++) {
+        json_t *part = json_array_get(parts, i);
+        const char *type = content_type(part);
+        const bool thinks = type && strcmp(type, "thinking") == 0;
+        snprintf(where, sizeof(where), "messages[%zu].content[%zu]", r->index, i);
+        if (thinks && has_any) buffer_puts(&thoughts, "\n");
+        if (thinks) rc = content_add(&r->content, where, part, &thoughts, &has_text);
+        else if (json_array_append(others, part)) rc = no_memory(r->err);
+        has_any |= thinks && has_text;
     }
-    const json_t *text = json_object_get(part, refusal ? "refusal" : "text");
-    if (json_is_string(text)) return text;
-    api_error_set(r->err, 400, NULL, "messages", "messages[%zu].content[%zu].%s must be a string",
-                  r->index, index, refusal ? "refusal" : "text");
-    return NULL;
-}
-
-/* Joins the texts of parts by line ends. */
-static int join_parts(const struct reading *r, const json_t *parts) {
-    struct buffer joined = {0};
-    size_t i;
-    const json_t *part;
-    json_array_foreach(parts, i, part) {
-        const json_t *text = part_text(r, part, i);
-        if (!text) {
-            buffer_fini(&joined);
-            return ERR_INVALID;
-        }
-        if (i) buffer_puts(&joined, "\n");
-        buffer_append(&joined, json_string_value(text), json_string_length(text));
-    }
-    const int rc =
-        joined.failed
-            ? no_memory(r->err)
-            : set_new(r, "content", json_stringn(joined.data ? joined.data : "", joined.length));
-    buffer_fini(&joined);
+    json_t *text = rc || !has_any ? NULL : json_stringn(thoughts.data, thoughts.length);
+    buffer_fini(&thoughts);
+    if (rc || !has_any) return rc;
+    rc = text ? set(r, "reasoning_content", text) : no_memory(r->err);
+    if (!rc) rc = set(r, "reasoning", text);
+    json_decref(text);
     return rc;
 }
 
 /* Reads the content, which only an assistant that calls tools may leave out. */
 static int read_content(const struct reading *r) {
     const json_t *content = json_object_get(r->from, "content");
-    if (json_is_string(content)) return set(r, "content", content);
-    if (json_is_array(content)) return join_parts(r, content);
-    if (is_given(content)) return refuse(r, "content", "must be a string or an array of parts");
-    if (strcmp(r->role, "assistant") == 0) return set_new(r, "content", json_string(""));
-    return refuse(r, "content", "is required");
+    const bool answers = strcmp(r->role, "assistant") == 0;
+    json_t *text = NULL, *others = NULL;
+    char where[64];
+    if (!is_given(content) && !answers) return refuse(r, "content", "is required");
+    if (json_is_array(content) && answers) {
+        others = json_array();
+        const int rc = others ? read_thoughts(r, content, others) : no_memory(r->err);
+        if (rc) {
+            json_decref(others);
+            return rc;
+        }
+    }
+    snprintf(where, sizeof(where), "messages[%zu].content", r->index);
+    const int rc = content_read(&r->content, where, others ? others : content, &text);
+    json_decref(others);
+    return rc ? rc : set_new(r, "content", text);
+}
+
+/* Tells whether the message instructs the model, and all of its parts have been skipped. */
+static bool says_nothing(const struct reading *r) {
+    const json_t *content = json_object_get(r->to, "content");
+    return (strcmp(r->role, "system") == 0 || strcmp(r->role, "developer") == 0) &&
+           json_array_size(json_object_get(r->from, "content")) > 0 &&
+           json_string_length(content) == 0;
 }
 
 /* ---- tool calls ---- */
@@ -114,7 +119,28 @@ static int parse_arguments(json_t **out, const json_t *text) {
     return *out ? 0 : ERR_NOMEM;
 }
 
+/* Adds a call of a tool that takes free text, which templates know as a function of one string. */
+static int read_custom_call(const struct reading *r, const json_t *call, size_t index,
+                            json_t *calls) {
+    const json_t *custom = json_object_get(call, "custom"), *name = json_object_get(custom, "name"),
+                 *input = json_object_get(custom, "input"), *id = json_object_get(call, "id");
+    if (!json_is_string(name)) return refuse_call(r, index, ".custom.name must be a string");
+    if (!json_is_string(input)) return refuse_call(r, index, ".custom.input must be a string");
+    if (is_given(id) && !json_is_string(id)) return refuse_call(r, index, ".id must be a string");
+    json_t *shown = tool_shown_name(json_object_get(custom, "namespace"), name);
+    json_t *out = json_pack("{s:s, s:{s:o, s:{s:O}}, s:O*}", "type", "function", "function", "name",
+                            shown, "arguments", "input", input, "id", is_given(id) ? id : NULL);
+    return !out || json_array_append_new(calls, out) ? no_memory(r->err) : 0;
+}
+
 static int read_call(const struct reading *r, const json_t *call, size_t index, json_t *calls) {
+    const char *type = content_type(call);
+    if (json_is_object(json_object_get(call, "custom")))
+        return read_custom_call(r, call, index, calls);
+    if (type && strcmp(type, "function") != 0 && !json_object_get(call, "function")) {
+        skipped_types_note(r->content.skipped, "tool_calls", type);
+        return 0;
+    }
     const json_t *function = json_object_get(call, "function"),
                  *name = json_object_get(function, "name"),
                  *arguments = json_object_get(function, "arguments"),
@@ -128,7 +154,8 @@ static int read_call(const struct reading *r, const json_t *call, size_t index, 
     if (rc == ERR_NOMEM || (!parsed && !is_given(arguments))) return no_memory(r->err);
     if (!parsed)
         return refuse_call(r, index, ".function.arguments must be a JSON object in a string");
-    json_t *out = json_pack("{s:s, s:{s:O, s:o}}", "type", "function", "function", "name", name,
+    json_t *shown = tool_shown_name(json_object_get(function, "namespace"), name);
+    json_t *out = json_pack("{s:s, s:{s:o, s:o}}", "type", "function", "function", "name", shown,
                             "arguments", parsed);
     if (!out || json_array_append_new(calls, out)) return no_memory(r->err);
     return is_given(id) && json_object_set(out, "id", (json_t *)id) ? no_memory(r->err) : 0;
@@ -149,6 +176,7 @@ static int read_calls(const struct reading *r) {
         const int rc = read_call(r, call, i, out);
         if (rc) return rc;
     }
+    if (json_array_size(out) == 0) json_object_del(r->to, "tool_calls");
     return 0;
 }
 
@@ -194,7 +222,7 @@ static int read_message(struct reading *r) {
 }
 
 int chat_messages_read(json_t **out, const json_t *messages, bool names_developer,
-                       struct api_error *err) {
+                       struct skipped_types *skipped, struct api_error *err) {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return api_error_set(err, 400, NULL, "messages", "messages must be an array of messages");
     json_t *list = json_array();
@@ -204,10 +232,18 @@ int chat_messages_read(json_t **out, const json_t *messages, bool names_develope
                             .to = json_object(),
                             .index = i,
                             .names_developer = names_developer,
+                            .content = {.param = "messages",
+                                        .noun = "parts",
+                                        .list = "content",
+                                        .skipped = skipped,
+                                        .err = err},
                             .err = err};
         /* The list owns the message from here on. */
         rc = !r.to || json_array_append_new(list, r.to) ? no_memory(err) : read_message(&r);
+        if (!rc && says_nothing(&r)) json_array_remove(list, json_array_size(list) - 1);
     }
+    if (!rc && json_array_size(list) == 0)
+        rc = api_error_set(err, 400, NULL, "messages", "messages must say something");
     if (rc) json_decref(list);
     else *out = list;
     return rc;

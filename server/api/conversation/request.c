@@ -16,6 +16,7 @@
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_constraint.h"
 #include "server/api/conversation/tool_strings.h"
+#include "server/api/conversation/tools.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
@@ -26,8 +27,10 @@ struct chat_reading {
     const json_t *messages, *documents, *effort, *kwargs;
     const json_t *tools;              /* NULL: none may be called */
     const struct tool_format *format; /* of calls to them */
-    json_t *strings;   /* among their arguments, owned; NULL: the format tells them */
-    const char *named; /* the tool that must be called; NULL: any */
+    json_t *strings;       /* among their arguments, owned; NULL: the format tells them */
+    struct tool_list list; /* that the body has, owned */
+    const char *named;     /* the tool that must be called; NULL: any */
+    const char *space;     /* the namespace of that; NULL: none is named */
     bool no_tools, must_call, one_call;
     bool begins_reasoning; /* the rendered prompt does */
     bool logprobs, no_generation_prompt, has_generation_prompt, continues, keeps_reasoning;
@@ -86,31 +89,11 @@ static int read_top_logprobs(struct request_reading *r, const struct request_fie
     return rc;
 }
 
-static int check_tool(struct request_reading *r, const json_t *tool, size_t i) {
-    const char *type = json_string_value(json_object_get(tool, "type"));
-    const json_t *function = json_object_get(tool, "function"),
-                 *parameters = json_object_get(function, "parameters");
-    const char *wrong = NULL;
-    if (!type || strcmp(type, "function") != 0) wrong = "type must be function";
-    else if (!json_is_string(json_object_get(function, "name")))
-        wrong = "function.name must be a string";
-    else if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
-        wrong = "function.parameters must be an object";
-    const json_t *strict = json_object_get(function, "strict");
-    if (!wrong && strict && !json_is_null(strict) && !json_is_boolean(strict))
-        wrong = "function.strict must be true or false";
-    if (!wrong) return 0;
-    return api_error_set(r->err, 400, NULL, "tools", "tools[%zu].%s", i, wrong);
-}
-
 static int read_tools(struct request_reading *r, const struct request_field *field,
                       const json_t *value) {
+    const struct tool_rules rules = {.skipped = r->limits->skipped, .err = r->err};
     if (!json_is_array(value)) return request_refuse(r, field, "must be an array");
-    if (json_array_size(value) > 0) own(r)->tools = value;
-    int rc = 0;
-    for (size_t i = 0; i < json_array_size(value) && !rc; i++)
-        rc = check_tool(r, json_array_get(value, i), i);
-    return rc;
+    return tool_list_add(&own(r)->list, &rules, "tools", value);
 }
 
 /* Reads whether tools may be called, or one must be. */
@@ -125,9 +108,12 @@ static int read_tool_choice(struct request_reading *r, const struct request_fiel
         return request_refuse(r, field, "must be none, auto, required, or name a function");
     }
     const char *type = json_string_value(json_object_get(value, "type"));
-    chat->named = json_string_value(json_object_get(json_object_get(value, "function"), "name"));
+    const json_t *function = json_object_get(value, type ? type : "function");
+    chat->named = json_string_value(json_object_get(function, "name"));
+    chat->space = json_string_value(json_object_get(function, "namespace"));
     chat->must_call = true;
-    if (type && strcmp(type, "function") == 0 && chat->named) return 0;
+    if (type && (strcmp(type, "function") == 0 || strcmp(type, "custom") == 0) && chat->named)
+        return 0;
     return request_refuse(r, field, "must be none, auto, required, or name a function");
 }
 
@@ -192,6 +178,28 @@ static const struct request_table own_table = REQUEST_TABLE(fields);
 const struct request_table *const chat_tables[] = {&request_common, &request_openai, &own_table,
                                                    NULL};
 
+/* Settles which tools may be called.  Where all that are given are skipped, the answer has none, unless one
+ * must be called, or one is of a type that is not known here: then the client awaits what cannot come. */
+static int settle_tools(struct request_reading *r) {
+    struct chat_reading *chat = own(r);
+    const struct tool_list *list = &chat->list;
+    if (json_array_size(list->functions) > 0 && !chat->no_tools) chat->tools = list->functions;
+    if (chat->must_call && !chat->tools)
+        return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice needs tools%s",
+                             list->has_skipped ? " that are run by the client and described by a "
+                                                 "schema: none of those in tools is"
+                                               : "");
+    if (!chat->tools && !chat->no_tools && *list->unknown)
+        return api_error_set(r->err, 400, "unsupported", "tools",
+                             "%s is not supported, only tools that are run by the client and "
+                             "described by a schema",
+                             list->unknown);
+    const char *shown =
+        chat->named ? tool_shown_find(list->origins, chat->space, chat->named) : NULL;
+    if (shown) chat->named = shown;
+    return 0;
+}
+
 /* Checks and settles what involves more than one of a chat's own members. */
 static int settle(struct request_reading *r) {
     struct chat_reading *chat = own(r);
@@ -204,9 +212,8 @@ static int settle(struct request_reading *r) {
     if (!chat->logprobs && chat->top_logprobs > 0)
         return api_error_set(r->err, 400, NULL, "top_logprobs", "top_logprobs needs logprobs");
     q->params.n_logprobs = chat->logprobs ? chat->top_logprobs : -1;
-    if (chat->no_tools) chat->tools = NULL;
-    if (chat->must_call && !chat->tools)
-        return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice needs tools");
+    const int rc = settle_tools(r);
+    if (rc) return rc;
     if (chat->tools) chat->format = tool_format_of(r->limits->chat->tool_text);
     if (!chat->tools || chat->format) return 0;
     return api_error_set(r->err, 400, "unsupported", "tools",
@@ -358,7 +365,8 @@ static int render(struct template_text *text, const struct chat_reading *chat,
 static int make_prompt(struct request_reading *r, const struct chat_template *model,
                        struct template_text *text) {
     json_t *messages = NULL;
-    int rc = chat_messages_read(&messages, own(r)->messages, model->names_developer, r->err);
+    int rc = chat_messages_read(&messages, own(r)->messages, model->names_developer,
+                                r->limits->skipped, r->err);
     if (rc) return rc;
     rc = render(text, own(r), model, messages, r->err);
     json_decref(messages);
@@ -384,7 +392,7 @@ static int read_translated(struct request_reading *r, const json_t *root,
     json_t *members = json_object();
     int rc = members ? 0 : no_memory(r->err);
     r->own = dialect->own;
-    if (!rc) rc = dialect->translate(r, root, members);
+    if (!rc) rc = dialect->translate(r, root, members, &reading->list);
     r->own = reading;
     if (!rc) rc = read_chat(r, members, r->limits->chat, text);
     json_decref(members);
@@ -420,6 +428,7 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
         template_text_fini(&text);
         completion_request_fini(&request);
         json_decref(reading.strings);
+        tool_list_fini(&reading.list);
         return rc;
     }
     chat->splits_reasoning = model->marks_reasoning && !reading.keeps_reasoning;
@@ -427,11 +436,14 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
     chat->strings = reading.strings;
     chat->max_calls = reading.one_call ? 1 : TOOL_MAX_CALLS;
     chat->begins_reasoning = reading.begins_reasoning;
+    chat->origins = json_incref(reading.list.origins);
+    tool_list_fini(&reading.list);
     *out = request;
     return 0;
 }
 
 void chat_request_fini(struct chat_request *chat) {
     json_decref(chat->strings);
-    chat->strings = NULL;
+    json_decref(chat->origins);
+    chat->strings = chat->origins = NULL;
 }

@@ -20,6 +20,7 @@ struct request_limits;
 struct request_reading;
 struct request_table;
 struct tool_format;
+struct tool_list;
 
 /* The members of a body of POST /v1/chat/completions; NULL ends the list. */
 extern const struct request_table *const chat_tables[];
@@ -30,13 +31,15 @@ struct chat_request {
     bool begins_reasoning;           /* the prompt ends inside reasoning */
     const struct tool_format *tools; /* how the answer calls tools; NULL: it has none */
     json_t *strings; /* of the tools (tool_strings.h), owned; NULL: none need be told */
+    json_t *origins; /* of the tools (tools.h), owned; NULL: there are none */
     uint32_t max_calls;
 };
 
 struct chat_dialect {
-    /* Reads the members of a body, which r->own is for, and adds those of a chat to `members`.  These
-     * may share values with the body. */
-    int (*translate)(struct request_reading *r, const json_t *root, json_t *members);
+    /* Reads the members of a body, which r->own is for, and adds those of a chat to `members` and to
+     * `tools`.  These may share values with the body. */
+    int (*translate)(struct request_reading *r, const json_t *root, json_t *members,
+                     struct tool_list *tools);
     void *own;
 };
 

@@ -11,7 +11,8 @@
 #include "server/api/conversation/tool_elements.h"
 #include "server/json/api_error.h"
 
-enum { MAX_NAME = 64, MAX_MARK = 128 };
+/* Names may have a namespace before them (tools.h). */
+enum { MAX_NAME = 160, MAX_MARK = 128 };
 
 static const json_t *function_of(const struct tool_demand *d, size_t i) {
     return json_object_get(json_array_get(d->tools, i), "function");
@@ -65,7 +66,7 @@ static int check_name(const struct tool_demand *d, size_t i, struct api_error *e
     return is_fit
                ? 0
                : api_error_set(err, 400, NULL, "tools",
-                               "tools[%zu].function.name must have 1 to 64 letters, digits, _, - "
+                               "tools[%zu].function.name must have 1 to 160 letters, digits, _, - "
                                "or ., where calls are constrained",
                                i);
 }

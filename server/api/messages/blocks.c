@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "server/api/conversation/content.h"
+#include "server/api/conversation/tools.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 
@@ -15,6 +17,8 @@ struct reading {
     json_t *message;  /* the assistant's, borrowed from `messages`; NULL: of another role */
     char where[64];   /* the place in the body, for errors */
     const char *param;
+    struct tool_list *tools; /* to add to */
+    struct content_rules content;
     struct api_error *err;
 };
 
@@ -27,22 +31,16 @@ static int refuse(const struct reading *r, const char *member, const char *rule)
     return api_error_set(r->err, 400, NULL, r->param, "%s%s %s", r->where, member, rule);
 }
 
-static const char *type_of(const json_t *block) {
-    return json_string_value(json_object_get(block, "type"));
-}
-
 static bool is_type(const json_t *block, const char *type) {
-    const char *given = type_of(block);
+    const char *given = content_type(block);
     return given && strcmp(given, type) == 0;
 }
 
-/* Refuses a block of an unknown type.  allowed: those that may stand here. */
-static int refuse_type(const struct reading *r, const json_t *block, const char *allowed) {
-    if (!json_is_object(block)) return refuse(r, "", "must be an object");
-    if (!type_of(block)) return refuse(r, ".type", "must be a string");
+/* Refuses a block of a type that stands in messages of another role. */
+static int refuse_type(const struct reading *r, const json_t *block) {
     return api_error_set(r->err, 400, "unsupported", r->param,
-                         "%s: blocks of the type '%.100s' are not supported here, only %s",
-                         r->where, type_of(block), allowed);
+                         "%s: blocks of the type '%.100s' are not supported here", r->where,
+                         content_type(block));
 }
 
 /* ---- text ---- */
@@ -52,10 +50,21 @@ static int add_part(const struct reading *r, const json_t *text) {
     return !part || json_array_append_new(r->parts, part) ? no_memory(r->err) : 0;
 }
 
-static int read_text(const struct reading *r, const json_t *block) {
-    const json_t *text = json_object_get(block, "text");
-    if (!json_is_string(text)) return refuse(r, ".text", "must be a string");
-    return add_part(r, text);
+/* Reads what a block of any other type says, which may be nothing. */
+static int read_text(struct reading *r, const json_t *block) {
+    struct buffer text = {0};
+    bool has_text = false;
+    if (is_type(block, "text") && json_is_string(json_object_get(block, "text")))
+        return add_part(r, json_object_get(block, "text"));
+    if (!json_is_object(block)) return refuse(r, "", "must be an object");
+    if (!content_type(block)) return refuse(r, ".type", "must be a string");
+    int rc = content_add(&r->content, r->where, block, &text, &has_text);
+    json_t *part = rc || !has_text ? NULL : json_stringn(text.data ? text.data : "", text.length);
+    buffer_fini(&text);
+    if (rc || !has_text) return rc;
+    rc = part ? add_part(r, part) : no_memory(r->err);
+    json_decref(part);
+    return rc;
 }
 
 /* Appends a message with the parts read so far, if there are any. */
@@ -71,34 +80,14 @@ static int flush(struct reading *r, const char *role) {
 
 /* ---- blocks of a user ---- */
 
-/* Reads the content of a tool's result: a string, or an array of text blocks. */
-static int read_result_content(struct reading *r, const json_t *content, json_t **out) {
-    if (!content || json_is_null(content)) *out = json_string("");
-    if (json_is_string(content)) *out = json_incref((json_t *)content);
-    if (*out || !json_is_array(content))
-        return *out ? 0 : refuse(r, ".content", "must be a string or an array of blocks");
-    json_t *kept = r->parts;
-    r->parts = json_array();
-    int rc = r->parts ? 0 : no_memory(r->err);
-    for (size_t i = 0; i < json_array_size(content) && !rc; i++) {
-        const json_t *block = json_array_get(content, i);
-        const size_t n = strlen(r->where);
-        snprintf(r->where + n, sizeof(r->where) - n, ".content[%zu]", i);
-        rc = is_type(block, "text") ? read_text(r, block) : refuse_type(r, block, "text");
-        r->where[n] = 0;
-    }
-    if (rc) json_decref(r->parts);
-    else *out = r->parts;
-    r->parts = kept;
-    return rc;
-}
-
 static int read_result(struct reading *r, const json_t *block) {
     const json_t *id = json_object_get(block, "tool_use_id");
     json_t *content = NULL;
+    char where[96];
     if (!json_is_string(id)) return refuse(r, ".tool_use_id", "must be a string");
+    snprintf(where, sizeof(where), "%s.content", r->where);
     int rc = flush(r, "user");
-    if (!rc) rc = read_result_content(r, json_object_get(block, "content"), &content);
+    if (!rc) rc = content_read(&r->content, where, json_object_get(block, "content"), &content);
     if (rc) return rc;
     json_t *message =
         json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", content);
@@ -106,9 +95,8 @@ static int read_result(struct reading *r, const json_t *block) {
 }
 
 static int read_user_block(struct reading *r, const json_t *block) {
-    if (is_type(block, "text")) return read_text(r, block);
     if (is_type(block, "tool_result")) return read_result(r, block);
-    return refuse_type(r, block, "text and tool_result");
+    return is_type(block, "tool_use") ? refuse_type(r, block) : read_text(r, block);
 }
 
 /* ---- blocks of an assistant ---- */
@@ -124,8 +112,9 @@ static int read_use(struct reading *r, const json_t *block) {
         calls = json_array();
         if (json_object_set_new(r->message, "tool_calls", calls)) return no_memory(r->err);
     }
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function",
-                             "name", name, "arguments", input);
+    json_t *shown = tool_shown_name(json_object_get(block, "namespace"), name);
+    json_t *call = json_pack("{s:O, s:s, s:{s:o, s:O}}", "id", id, "type", "function", "function",
+                             "name", shown, "arguments", input);
     return !call || json_array_append_new(calls, call) ? no_memory(r->err) : 0;
 }
 
@@ -148,14 +137,22 @@ static int read_thinking(struct reading *r, const json_t *block) {
 }
 
 static int read_assistant_block(struct reading *r, const json_t *block) {
-    if (is_type(block, "text")) return read_text(r, block);
     if (is_type(block, "tool_use")) return read_use(r, block);
     if (is_type(block, "thinking")) return read_thinking(r, block);
-    return refuse_type(r, block, "text, thinking and tool_use");
+    return is_type(block, "tool_result") ? refuse_type(r, block) : read_text(r, block);
 }
 
+/* Reads a block of the system.  It may define a tool that the model may call from here on; one that it
+ * only refers to is among the tools of the body, and has been shown all the time. */
 static int read_system_block(struct reading *r, const json_t *block) {
-    return is_type(block, "text") ? read_text(r, block) : refuse_type(r, block, "text");
+    const struct tool_rules rules = {
+        .needs_schema = true, .skipped = r->content.skipped, .err = r->err};
+    const json_t *definition = json_object_get(json_object_get(block, "tool"), "definition");
+    if (!is_type(block, "tool_addition") || !json_is_object(definition)) return read_text(r, block);
+    json_t *tools = json_pack("[O]", definition);
+    const int rc = tools ? tool_list_add(r->tools, &rules, r->where, tools) : no_memory(r->err);
+    json_decref(tools);
+    return rc;
 }
 
 /* ---- messages ---- */
@@ -187,6 +184,12 @@ static int read_assistant(struct reading *r, const json_t *content) {
     return json_object_set(message, "content", r->parts) ? no_memory(r->err) : 0;
 }
 
+/* Appends a turn of the user whose blocks have all been skipped: it is a turn nevertheless. */
+static int append_empty(struct reading *r) {
+    json_t *message = json_pack("{s:s, s:s}", "role", "user", "content", "");
+    return !message || json_array_append_new(r->messages, message) ? no_memory(r->err) : 0;
+}
+
 static int read_message(struct reading *r, const json_t *message, size_t index) {
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
@@ -198,16 +201,30 @@ static int read_message(struct reading *r, const json_t *message, size_t index) 
         return refuse(r, ".role", "must be user, assistant or system");
     snprintf(r->where, sizeof(r->where), "messages[%zu].content", index);
     if (!is_user && !is_system) return read_assistant(r, content);
+    if (json_is_array(content) && json_array_size(content) == 0)
+        return refuse(r, "", "must not be empty");
     const size_t n_before = json_array_size(r->messages);
-    int rc = read_content(r, content, is_user ? read_user_block : read_system_block);
-    if (!rc) rc = flush(r, role);
-    if (!rc && json_array_size(r->messages) == n_before) rc = refuse(r, "", "must not be empty");
-    return rc;
+    const int rc = read_content(r, content, is_user ? read_user_block : read_system_block);
+    if (rc) return rc;
+    const bool is_empty =
+        json_array_size(r->messages) == n_before && json_array_size(r->parts) == 0;
+    if (is_empty && is_user) return append_empty(r);
+    return flush(r, role);
 }
 
-int blocks_read_messages(json_t *messages, const json_t *from, bool *continues,
-                         struct api_error *err) {
-    struct reading r = {.messages = messages, .param = "messages", .err = err};
+static struct content_rules rules_of(const char *param, struct skipped_types *skipped,
+                                     struct api_error *err) {
+    return (struct content_rules){
+        .param = param, .noun = "blocks", .list = "content", .skipped = skipped, .err = err};
+}
+
+int blocks_read_messages(json_t *messages, struct tool_list *tools, const json_t *from,
+                         bool *continues, struct skipped_types *skipped, struct api_error *err) {
+    struct reading r = {.messages = messages,
+                        .param = "messages",
+                        .tools = tools,
+                        .content = rules_of("messages", skipped, err),
+                        .err = err};
     const size_t n = json_array_size(from);
     if (n == 0)
         return api_error_set(err, 400, NULL, "messages", "messages must be an array of messages");
@@ -229,14 +246,16 @@ static bool is_for_the_gateway(const json_t *block) {
 }
 
 static int read_own_system_block(struct reading *r, const json_t *block) {
-    return is_type(block, "text") && is_for_the_gateway(block) ? 0 : read_system_block(r, block);
+    return is_type(block, "text") && is_for_the_gateway(block) ? 0 : read_text(r, block);
 }
 
-int blocks_read_system(json_t *messages, const json_t *system, struct api_error *err) {
+int blocks_read_system(json_t *messages, const json_t *system, struct skipped_types *skipped,
+                       struct api_error *err) {
     struct reading r = {.messages = messages,
                         .parts = json_array(),
                         .where = "system",
                         .param = "system",
+                        .content = rules_of("system", skipped, err),
                         .err = err};
     int rc = r.parts ? read_content(&r, system, read_own_system_block) : no_memory(err);
     if (!rc) rc = flush(&r, "system");

@@ -123,9 +123,9 @@ static void write_head(struct completion *c) {
 /* Writes the beginning of the block of a call, whose input follows. */
 static void write_call(struct completion *c, uint32_t i) {
     const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
-    buffer_printf(&c->out,
-                  "{\"type\":\"tool_use\",\"id\":\"toolu_%.32s_%u\",\"name\":", c->request_id, i);
-    answer_write_string(&c->out, &call->name);
+    const struct tool_origin origin = answer_origin(c, call);
+    buffer_printf(&c->out, "{\"type\":\"tool_use\",\"id\":\"toolu_%.32s_%u\",", c->request_id, i);
+    answer_write_name(&c->out, &origin);
     buffer_puts(&c->out, ",\"input\":");
 }
 

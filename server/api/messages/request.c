@@ -6,6 +6,8 @@
 #include "engine/base/error.h"
 #include "server/api/completion_request.h"
 #include "server/api/conversation/request.h"
+#include "server/api/conversation/skipped.h"
+#include "server/api/conversation/tools.h"
 #include "server/api/messages/blocks.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
@@ -54,6 +56,17 @@ static int read_stops(struct request_reading *r, const struct request_field *fie
     return request_read_stop(r, field, value);
 }
 
+/* Reads the servers that Anthropic's own service would ask, as tools of the type mcp are in other APIs. */
+static int read_servers(struct request_reading *r, const struct request_field *field,
+                        const json_t *value) {
+    bool fits = json_is_array(value);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        fits = fits && json_is_object(json_array_get(value, i));
+    if (!fits) return request_refuse(r, field, "must be an array of objects");
+    if (json_array_size(value) > 0) skipped_types_note(r->limits->skipped, field->name, "mcp");
+    return 0;
+}
+
 static const struct request_field fields[] = {
     {"messages", "object[]", read_messages, 0, 0, 0,
      "The conversation: role and content of each message."},
@@ -75,7 +88,7 @@ static const struct request_field fields[] = {
      "Ignored: prefixes are cached in any case."},
     {"context_management", "object", request_read_ignored, 0, 0, 0, "Ignored."},
     {"container", "refused", request_read_refused, 0, 0, 0, "Not supported."},
-    {"mcp_servers", "array", request_read_empty_array, 0, 0, 0, "Only an empty one."},
+    {"mcp_servers", "object[]", read_servers, 0, 0, 0, "Accepted and not used: no tool runs here."},
 };
 
 static const struct request_table own_table = REQUEST_TABLE(fields);
@@ -83,50 +96,10 @@ const struct request_table *const messages_tables[] = {&request_common, &own_tab
 
 /* ---- translation ---- */
 
-static int refuse_tool(struct request_reading *r, size_t i, const char *rule) {
-    return api_error_set(r->err, 400, NULL, "tools", "tools[%zu].%s", i, rule);
-}
-
-static json_t *object_or_null(const json_t *value) {
-    return json_is_object(value) ? (json_t *)value : NULL;
-}
-
-/* Translates a tool that the client runs.  Tools of Anthropic's own service have a type. */
-static int add_tool(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
-    const json_t *type = json_object_get(tool, "type"), *name = json_object_get(tool, "name"),
-                 *about = json_object_get(tool, "description"),
-                 *schema = json_object_get(tool, "input_schema"),
-                 *strict = json_object_get(tool, "strict");
-    const char *of = json_string_value(type);
-    if (!json_is_object(tool))
-        return api_error_set(r->err, 400, NULL, "tools", "tools[%zu] must be an object", i);
-    if (type && !json_is_null(type) && !of) return refuse_tool(r, i, "type must be a string");
-    if (of && strcmp(of, "custom") != 0)
-        return api_error_set(r->err, 400, "unsupported", "tools",
-                             "tools[%zu].type: '%.100s' is not supported, only tools with a name "
-                             "and an input_schema",
-                             i, of);
-    if (!json_is_string(name)) return refuse_tool(r, i, "name must be a string");
-    if (about && !json_is_null(about) && !json_is_string(about))
-        return refuse_tool(r, i, "description must be a string");
-    if (!object_or_null(schema)) return refuse_tool(r, i, "input_schema must be an object");
-    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
-        return refuse_tool(r, i, "strict must be true or false");
-    json_t *function = json_pack("{s:O, s:O*, s:O, s:O*}", "name", name, "description",
-                                 json_is_string(about) ? about : NULL, "parameters", schema,
-                                 "strict", json_is_true(strict) ? strict : NULL);
-    json_t *made =
-        function ? json_pack("{s:s, s:o}", "type", "function", "function", function) : NULL;
-    return !made || json_array_append_new(tools, made) ? no_memory(r->err) : 0;
-}
-
-static int translate_tools(struct request_reading *r, json_t *members) {
-    const json_t *from = own(r)->tools;
-    json_t *tools = json_array();
-    int rc = json_object_set_new(members, "tools", tools) ? no_memory(r->err) : 0;
-    for (size_t i = 0; i < json_array_size(from) && !rc; i++)
-        rc = add_tool(r, tools, json_array_get(from, i), i);
-    return rc;
+static int translate_tools(struct request_reading *r, struct tool_list *tools) {
+    const struct tool_rules rules = {
+        .needs_schema = true, .skipped = r->limits->skipped, .err = r->err};
+    return tool_list_add(tools, &rules, "tools", own(r)->tools);
 }
 
 /* Translates the choice.  The words `any` and `tool` are OpenAI's `required` and a named function. */
@@ -196,26 +169,29 @@ static int translate_output(struct request_reading *r, json_t *members) {
     return format && !json_is_null(format) ? translate_format(r, format, members) : 0;
 }
 
-static int translate_messages(struct request_reading *r, json_t *members) {
+static int translate_messages(struct request_reading *r, json_t *members, struct tool_list *tools) {
     json_t *messages = json_array();
     bool continues = false;
     if (json_object_set_new(members, "messages", messages)) return no_memory(r->err);
-    int rc = own(r)->system ? blocks_read_system(messages, own(r)->system, r->err) : 0;
-    if (!rc) rc = blocks_read_messages(messages, own(r)->messages, &continues, r->err);
+    struct skipped_types *skipped = r->limits->skipped;
+    int rc = own(r)->system ? blocks_read_system(messages, own(r)->system, skipped, r->err) : 0;
+    if (!rc)
+        rc = blocks_read_messages(messages, tools, own(r)->messages, &continues, skipped, r->err);
     if (rc || !continues) return rc;
     return json_object_set_new(members, "continue_final_message", json_true()) ? no_memory(r->err)
                                                                                : 0;
 }
 
-static int translate(struct request_reading *r, const json_t *root, json_t *members) {
+static int translate(struct request_reading *r, const json_t *root, json_t *members,
+                     struct tool_list *tools) {
     int rc = request_read_tables(r, messages_tables, root);
     if (rc) return rc;
     if (!own(r)->messages)
         return api_error_set(r->err, 400, NULL, "messages", "messages is required");
     if (!own(r)->has_max_tokens && !own(r)->counts)
         return api_error_set(r->err, 400, NULL, "max_tokens", "max_tokens is required");
-    if (!rc) rc = translate_messages(r, members);
-    if (!rc && own(r)->tools) rc = translate_tools(r, members);
+    if (own(r)->tools) rc = translate_tools(r, tools);
+    if (!rc) rc = translate_messages(r, members, tools);
     if (!rc && own(r)->choice) rc = translate_choice(r, members);
     if (!rc && own(r)->thinking) rc = translate_thinking(r, members);
     if (!rc && own(r)->output) rc = translate_output(r, members);

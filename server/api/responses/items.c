@@ -2,9 +2,13 @@
 #include "server/api/responses/items.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "server/api/conversation/content.h"
+#include "server/api/conversation/skipped.h"
+#include "server/api/conversation/tools.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 #include "server/json/json_guard.h"
@@ -13,7 +17,10 @@
 struct reading {
     json_t *messages;  /* to append to */
     json_t *assistant; /* the last message, to which an assistant's items are added; NULL: none */
+    json_t *outputs;   /* the ids of calls that have an item with their output: the client's */
+    struct tool_list *tools;
     size_t index;
+    struct content_rules content;
     struct api_error *err;
 };
 
@@ -39,61 +46,17 @@ static int append(struct reading *r, json_t *message) {
     return !message || json_array_append_new(r->messages, message) ? no_memory(r->err) : 0;
 }
 
-/* ---- text ---- */
-
-/* Returns the text of a part, or NULL with err filled. */
-static const json_t *part_text(const struct reading *r, const json_t *part, const char *member,
-                               size_t i) {
-    static const char *const types[] = {"input_text", "output_text", "text", "reasoning_text",
-                                        "summary_text"};
-    const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-    if (is_word(type, "refusal")) text = json_object_get(part, "refusal");
-    bool known = is_word(type, "refusal");
-    for (size_t k = 0; k < sizeof(types) / sizeof(*types); k++)
-        known = known || is_word(type, types[k]);
-    if (!known) {
-        const char *name = json_string_value(type);
-        api_error_set(r->err, 400, "unsupported", "input",
-                      "input[%zu].%s[%zu]: parts of the type '%.100s' are not supported, only text",
-                      r->index, member, i, name ? name : "");
-        return NULL;
-    }
-    if (json_is_string(text)) return text;
-    api_error_set(r->err, 400, NULL, "input", "input[%zu].%s[%zu].text must be a string", r->index,
-                  member, i);
-    return NULL;
-}
-
-/* Joins the texts of parts by line ends into a new string. */
-static int join_parts(const struct reading *r, const json_t *parts, const char *member,
-                      json_t **out) {
-    struct buffer joined = {0};
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *text = part_text(r, json_array_get(parts, i), member, i);
-        if (!text) {
-            buffer_fini(&joined);
-            return ERR_INVALID;
-        }
-        if (i) buffer_puts(&joined, "\n");
-        buffer_append(&joined, json_string_value(text), json_string_length(text));
-    }
-    *out = joined.failed ? NULL : json_stringn(joined.data ? joined.data : "", joined.length);
-    buffer_fini(&joined);
-    return *out ? 0 : no_memory(r->err);
-}
-
-/* Reads a member that is a string or an array of text parts. */
+/* Reads a member that is content. */
 static int read_text(const struct reading *r, const json_t *item, const char *member,
                      json_t **out) {
-    const json_t *value = json_object_get(item, member);
-    if (json_is_array(value)) return join_parts(r, value, member, out);
-    if (!json_is_string(value)) {
-        return api_error_set(r->err, 400, NULL, "input",
-                             "input[%zu].%s must be a string or an array of parts", r->index,
-                             member);
-    }
-    *out = json_incref((json_t *)value);
-    return 0;
+    char where[64];
+    snprintf(where, sizeof(where), "input[%zu].%s", r->index, member);
+    return content_read(&r->content, where, json_object_get(item, member), out);
+}
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
 /* ---- an assistant's items ---- */
@@ -109,17 +72,21 @@ static int need_assistant(struct reading *r, const char *const *lacks) {
     return rc;
 }
 
-static int read_said(struct reading *r, const json_t *item) {
+/* Takes a text as what the assistant has said. */
+static int say(struct reading *r, json_t *text) {
     static const char *const lacks[] = {"content", "tool_calls", NULL};
-    json_t *text = NULL;
-    int rc = read_text(r, item, "content", &text);
-    if (rc) return rc;
-    rc = need_assistant(r, lacks);
+    const int rc = need_assistant(r, lacks);
     if (rc) {
         json_decref(text);
         return rc;
     }
     return json_object_set_new(r->assistant, "content", text) ? no_memory(r->err) : 0;
+}
+
+static int read_said(struct reading *r, const json_t *item) {
+    json_t *text = NULL;
+    const int rc = read_text(r, item, "content", &text);
+    return rc ? rc : say(r, text);
 }
 
 /* Reads reasoning: its text, else the summary of it.  What only another server can decrypt is
@@ -131,29 +98,29 @@ static int read_reasoning(struct reading *r, const json_t *item) {
     json_t *text = NULL;
     if (is_given(parts) && !json_is_array(parts)) return refuse(r, ".summary", "must be an array");
     if (json_array_size(parts) == 0) return 0;
-    int rc = join_parts(r, parts, member, &text);
+    int rc = read_text(r, item, member, &text);
     if (rc) return rc;
-    rc = need_assistant(r, lacks);
-    if (rc) {
+    if (json_string_length(text) > 0) rc = need_assistant(r, lacks);
+    if (rc || json_string_length(text) == 0) {
         json_decref(text);
         return rc;
     }
     return json_object_set_new(r->assistant, "reasoning_content", text) ? no_memory(r->err) : 0;
 }
 
-/* Adds a call, and takes its arguments, an object; NULL: there was no memory for them. */
-static int add_call(struct reading *r, const json_t *item, json_t *arguments) {
+/* Adds a call, and takes its name and its arguments, an object; NULL: there was no memory for them. */
+static int add_call(struct reading *r, const json_t *item, json_t *name, json_t *arguments) {
     static const char *const lacks[] = {NULL};
-    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
-    int rc = arguments ? 0 : no_memory(r->err);
+    const json_t *id = json_object_get(item, "call_id");
+    int rc = arguments && name ? 0 : no_memory(r->err);
     if (!rc && !json_is_string(id)) rc = refuse(r, ".call_id", "must be a string");
-    if (!rc && !json_is_string(name)) rc = refuse(r, ".name", "must be a string");
     if (!rc) rc = need_assistant(r, lacks);
     if (rc) {
+        json_decref(name);
         json_decref(arguments);
         return rc;
     }
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:o}}", "id", id, "type", "function", "function",
+    json_t *call = json_pack("{s:O, s:s, s:{s:o, s:o}}", "id", id, "type", "function", "function",
                              "name", name, "arguments", arguments);
     json_t *calls = json_object_get(r->assistant, "tool_calls");
     if (!calls) {
@@ -165,36 +132,143 @@ static int add_call(struct reading *r, const json_t *item, json_t *arguments) {
     return no_memory(r->err);
 }
 
-static int read_call(struct reading *r, const json_t *item) {
-    const json_t *arguments = json_object_get(item, "arguments");
-    json_t *parsed = NULL;
+/* Adds a call of a tool that the item names. */
+static int add_named(struct reading *r, const json_t *item, json_t *arguments) {
+    const json_t *name = json_object_get(item, "name");
+    if (json_is_string(name))
+        return add_call(r, item, tool_shown_name(json_object_get(item, "namespace"), name),
+                        arguments);
+    json_decref(arguments);
+    return refuse(r, ".name", "must be a string");
+}
+
+/* Reads the arguments of a call, JSON in a string; an empty one has none. */
+static int read_arguments(const struct reading *r, const json_t *arguments, json_t **out) {
     struct json_span none;
     if (!json_is_string(arguments)) return refuse(r, ".arguments", "must be a string");
-    if (json_string_length(arguments) == 0) return add_call(r, item, json_object());
-    const int rc = json_guard_load(&parsed, json_string_value(arguments),
-                                   json_string_length(arguments), NULL, &none, NULL);
+    if (json_string_length(arguments) == 0) {
+        *out = json_object();
+        return *out ? 0 : no_memory(r->err);
+    }
+    const int rc = json_guard_load(out, json_string_value(arguments), json_string_length(arguments),
+                                   NULL, &none, NULL);
     if (rc == ERR_NOMEM) return no_memory(r->err);
-    if (rc) return refuse(r, ".arguments", "must be a JSON object in a string");
-    return add_call(r, item, parsed);
+    return rc ? refuse(r, ".arguments", "must be a JSON object in a string") : 0;
+}
+
+static int read_call(struct reading *r, const json_t *item) {
+    json_t *arguments = NULL;
+    const int rc = read_arguments(r, json_object_get(item, "arguments"), &arguments);
+    return rc ? rc : add_named(r, item, arguments);
 }
 
 /* Reads a call of a tool that takes free text, which templates know as a function of one string. */
 static int read_custom_call(struct reading *r, const json_t *item) {
     const json_t *input = json_object_get(item, "input");
     if (!json_is_string(input)) return refuse(r, ".input", "must be a string");
-    return add_call(r, item, json_pack("{s:O}", "input", input));
+    return add_named(r, item, json_pack("{s:O}", "input", input));
+}
+
+/* ---- calls of other types ---- */
+
+static int skip(struct reading *r, const json_t *item) {
+    const char *type = content_type(item);
+    skipped_types_note(r->content.skipped, "input", type ? type : "");
+    return 0;
+}
+
+/* Reads what an item hands over to its tool as an object. */
+static int read_action(const struct reading *r, const json_t *item, json_t **out) {
+    static const char *const members[] = {"arguments", "action", "operation", "actions", "input"};
+    const json_t *given = NULL;
+    const char *member = NULL;
+    for (size_t i = 0; !is_given(given) && i < sizeof(members) / sizeof(*members); i++)
+        given = json_object_get(item, member = members[i]);
+    if (json_is_string(given) && strcmp(member, "arguments") == 0)
+        return read_arguments(r, given, out);
+    if (json_is_object(given)) *out = json_incref((json_t *)given);
+    else *out = is_given(given) ? json_pack("{s:O}", member, given) : json_object();
+    return *out ? 0 : no_memory(r->err);
+}
+
+/* Reads what a call that another service ran says of its result.  The call itself is nothing that the
+ * model could repeat. */
+static int read_result_of(struct reading *r, const json_t *item) {
+    static const struct {
+        const char *type, *member;
+    } results[] = {{"file_search_call", "results"},
+                   {"code_interpreter_call", "outputs"},
+                   {"image_generation_call", NULL},
+                   {"computer_call", NULL},
+                   {"", "output"}};
+    size_t i = 0;
+    while (*results[i].type && !is_word(json_object_get(item, "type"), results[i].type)) i++;
+    json_t *text = NULL;
+    const json_t *result = results[i].member ? json_object_get(item, results[i].member) : NULL;
+    if (!is_given(result)) return skip(r, item);
+    const int rc = read_text(r, item, results[i].member, &text);
+    if (rc) return rc;
+    if (json_string_length(text) > 0) return say(r, text);
+    json_decref(text);
+    return skip(r, item);
+}
+
+/* Reads a call of another type: one of the client's if its output is there, too. */
+static int read_other_call(struct reading *r, const json_t *item) {
+    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
+    json_t *arguments = NULL;
+    if (!json_is_string(id) || !json_object_get(r->outputs, json_string_value(id)))
+        return read_result_of(r, item);
+    const int rc = read_action(r, item, &arguments);
+    if (rc) return rc;
+    if (json_is_string(name)) return add_named(r, item, arguments);
+    const char *type = content_type(item);
+    return add_call(r, item, json_stringn(type, strlen(type) - strlen("_call")), arguments);
 }
 
 /* ---- the other items ---- */
 
-static int read_output(struct reading *r, const json_t *item) {
+/* Takes the text of an output. */
+static int append_output(struct reading *r, const json_t *item, json_t *text) {
     const json_t *id = json_object_get(item, "call_id");
+    return append(r, json_pack("{s:s, s:O*, s:o}", "role", "tool", "tool_call_id",
+                               json_is_string(id) ? id : NULL, "content", text));
+}
+
+/* Reads an output of a call of any type. */
+static int read_output(struct reading *r, const json_t *item) {
     json_t *text = NULL;
-    if (!json_is_string(id)) return refuse(r, ".call_id", "must be a string");
     const int rc = read_text(r, item, "output", &text);
-    if (rc) return rc;
-    return append(
-        r, json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", text));
+    return rc ? rc : append_output(r, item, text);
+}
+
+static int read_function_output(struct reading *r, const json_t *item) {
+    if (json_is_string(json_object_get(item, "call_id"))) return read_output(r, item);
+    return refuse(r, ".call_id", "must be a string");
+}
+
+static int add_tools(struct reading *r, const json_t *item) {
+    const struct tool_rules rules = {.skipped = r->content.skipped, .err = r->err};
+    char where[64];
+    snprintf(where, sizeof(where), "input[%zu].tools", r->index);
+    return tool_list_add(r->tools, &rules, where, json_object_get(item, "tools"));
+}
+
+/* Reads tools that a search has found: the model may call them from here on.  What it is told of them as
+ * the search's output is their names. */
+static int read_found(struct reading *r, const json_t *item) {
+    const json_t *tools = json_object_get(item, "tools");
+    struct buffer names = {0};
+    const int rc = add_tools(r, item);
+    if (rc || !json_is_string(json_object_get(item, "call_id"))) return rc;
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *name = json_object_get(json_array_get(tools, i), "name");
+        if (names.length && json_is_string(name)) buffer_puts(&names, "\n");
+        buffer_append(&names, json_string_value(name), json_string_length(name));
+    }
+    json_t *text = names.failed ? NULL : json_stringn(names.data ? names.data : "", names.length);
+    buffer_fini(&names);
+    return text ? append_output(r, item, text) : no_memory(r->err);
 }
 
 static int read_message(struct reading *r, const json_t *item) {
@@ -204,10 +278,40 @@ static int read_message(struct reading *r, const json_t *item) {
     if (is_word(role, "assistant")) return read_said(r, item);
     for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
         if (!is_word(role, roles[i])) continue;
+        if (!is_given(json_object_get(item, "content")))
+            return refuse(r, ".content", "must be a string or an array of parts");
         const int rc = read_text(r, item, "content", &text);
-        return rc ? rc : append(r, json_pack("{s:s, s:o}", "role", roles[i], "content", text));
+        if (rc || i == 0 || json_string_length(text) > 0 ||
+            !json_array_size(json_object_get(item, "content")))
+            return rc ? rc : append(r, json_pack("{s:s, s:o}", "role", roles[i], "content", text));
+        json_decref(text); /* an instruction of which nothing is left is none */
+        return 0;
     }
     return refuse(r, ".role", "must be user, assistant, system or developer");
+}
+
+/* Reads an item of a type that says nothing of what it is: a message, if it has text. */
+static int read_unknown(struct reading *r, const json_t *item) {
+    const json_t *role = json_object_get(item, "role");
+    char where[64];
+    struct buffer text = {0};
+    bool has_text = false;
+    snprintf(where, sizeof(where), "input[%zu]", r->index);
+    int rc = content_add(&r->content, where, item, &text, &has_text);
+    json_t *content =
+        rc || !has_text ? NULL : json_stringn(text.data ? text.data : "", text.length);
+    buffer_fini(&text);
+    if (rc || !has_text) return rc;
+    if (!content) return no_memory(r->err);
+    if (is_word(role, "assistant")) return say(r, content);
+    const bool instructs = is_word(role, "system") || is_word(role, "developer");
+    return append(r, json_pack("{s:s, s:o}", "role", instructs ? json_string_value(role) : "user",
+                               "content", content));
+}
+
+static int read_reference(struct reading *r, const json_t *item) {
+    (void)item;
+    return refuse(r, "", "refers to a stored item, and nothing is stored here");
 }
 
 static int read_item(struct reading *r, const json_t *item) {
@@ -219,31 +323,56 @@ static int read_item(struct reading *r, const json_t *item) {
         {"reasoning", read_reasoning},
         {"function_call", read_call},
         {"custom_tool_call", read_custom_call},
-        {"function_call_output", read_output},
-        {"custom_tool_call_output", read_output},
+        {"function_call_output", read_function_output},
+        {"custom_tool_call_output", read_function_output},
+        {"tool_search_output", read_found},
+        {"additional_tools", add_tools},
+        {"item_reference", read_reference},
     };
     const json_t *type = json_object_get(item, "type");
     if (!json_is_object(item)) return refuse(r, "", "must be an object");
     if (!is_given(type)) return read_message(r, item);
+    if (!json_is_string(type)) return refuse(r, ".type", "must be a string");
     for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
         if (is_word(type, kinds[i].type)) return kinds[i].read(r, item);
-    if (is_word(type, "item_reference"))
-        return refuse(r, "", "refers to a stored item, and nothing is stored here");
     const char *name = json_string_value(type);
-    return api_error_set(r->err, 400, "unsupported", "input",
-                         "input[%zu]: items of the type '%.100s' are not supported", r->index,
-                         name ? name : "");
+    if (ends_with(name, "_call_output")) return read_output(r, item);
+    if (ends_with(name, "_call")) return read_other_call(r, item);
+    return read_unknown(r, item);
 }
 
-int items_read(json_t *messages, const json_t *input, struct api_error *err) {
-    struct reading r = {.messages = messages, .err = err};
+/* Notes the ids of the calls that the client has run. */
+static int find_outputs(struct reading *r, const json_t *input) {
+    int rc = r->outputs ? 0 : no_memory(r->err);
+    for (size_t i = 0; i < json_array_size(input) && !rc; i++) {
+        const json_t *item = json_array_get(input, i), *id = json_object_get(item, "call_id");
+        const char *type = content_type(item);
+        if (!type || !ends_with(type, "_output") || !json_is_string(id)) continue;
+        if (json_object_set_new(r->outputs, json_string_value(id), json_true()))
+            rc = no_memory(r->err);
+    }
+    return rc;
+}
+
+int items_read(json_t *messages, struct tool_list *tools, const json_t *input,
+               struct skipped_types *skipped, struct api_error *err) {
+    struct reading r = {.messages = messages,
+                        .tools = tools,
+                        .content = {.param = "input",
+                                    .noun = "parts",
+                                    .list = "input",
+                                    .skipped = skipped,
+                                    .err = err},
+                        .err = err};
     if (json_is_string(input))
         return append(&r, json_pack("{s:s, s:O}", "role", "user", "content", input));
     if (!json_is_array(input) || json_array_size(input) == 0)
         return api_error_set(err, 400, NULL, "input",
                              "input must be a string or an array of items");
-    int rc = 0;
+    r.outputs = json_object();
+    int rc = find_outputs(&r, input);
     for (; r.index < json_array_size(input) && !rc; r.index++)
         rc = read_item(&r, json_array_get(input, r.index));
+    json_decref(r.outputs);
     return rc;
 }

@@ -2,9 +2,14 @@
  *
  *   message                           a message of its role
  *   reasoning, an assistant's         one message of the assistant, as long as they follow each
- *   message, function_call,           other
- *   custom_tool_call
- *   *_call_output                     a message of the role tool
+ *   message, a call of a tool that    other
+ *   the client runs
+ *   an output of such a call          a message of the role tool
+ *   a call that another service ran   what it says of its result, as the assistant's
+ *   an unknown one with text          a message of its role, or else of the user
+ *   an unknown one without            nothing; its type is named once in the log
+ *
+ * Items may bring tools, too.
  *
  * Thread: any.  Memory: results are new; they share strings with the body. */
 #ifndef SERVER_API_RESPONSES_ITEMS_H
@@ -13,8 +18,11 @@
 #include <jansson.h>
 
 struct api_error;
+struct skipped_types;
+struct tool_list;
 
-/* Appends the messages of `input`, a string or an array of items. */
-int items_read(json_t *messages, const json_t *input, struct api_error *err);
+/* Appends the messages of `input`, a string or an array of items, and adds the tools that items have. */
+int items_read(json_t *messages, struct tool_list *tools, const json_t *input,
+               struct skipped_types *skipped, struct api_error *err);
 
 #endif

@@ -7,6 +7,7 @@
 #include "engine/base/json_tree.h"
 #include "server/api/completion_request.h"
 #include "server/api/conversation/request.h"
+#include "server/api/conversation/tools.h"
 #include "server/api/request_fields.h"
 #include "server/api/responses/items.h"
 #include "server/json/api_error.h"
@@ -17,7 +18,7 @@ enum { ECHO_MAX_BYTES = 256 << 10 };
 /* What the readers of the API's own members find.  JSON is borrowed from the body. */
 struct responses_reading {
     struct responses_echo *echo;
-    const json_t *input, *instructions, *tools, *choice, *text, *reasoning, *parallel;
+    const json_t *input, *instructions, *tools, *choice, *text, *reasoning, *parallel, *management;
     json_int_t top_logprobs;
     bool logprobs;
 };
@@ -120,7 +121,7 @@ static const struct request_field fields[] = {
     {"max_output_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
      "Most tokens of an answer."},
     {"tools", "object[]", request_keep_array, offsetof(struct responses_reading, tools), 0, 0,
-     "Functions that the model may call, and custom tools, which take a text."},
+     "Functions that the model may call, also in namespaces, and custom tools, which take a text."},
     {"tool_choice", "string|object", read_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
@@ -138,7 +139,9 @@ static const struct request_field fields[] = {
     {"background", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"prompt", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"truncation", "string", read_truncation, 0, 0, 0, "Only disabled."},
-    {"context_management", "array", request_read_empty_array, 0, 0, 0, "Only an empty one."},
+    {"context_management", "array", request_keep_array,
+     offsetof(struct responses_reading, management), 0, 0,
+     "Ignored: no item is left out of the prompt."},
     {"store", "boolean", read_ignored_flag, 0, 0, 0, "Ignored: nothing is stored."},
     {"max_tool_calls", "integer", read_ignored_count, 0, 0, 0, "Ignored: no tool runs here."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Repeated in the answer."},
@@ -156,89 +159,11 @@ static const struct request_field fields[] = {
 static const struct request_table own_table = REQUEST_TABLE(fields);
 const struct request_table *const responses_tables[] = {&request_common, &own_table, NULL};
 
-/* ---- tools ---- */
+/* ---- translation ---- */
 
-static int refuse_tool(struct request_reading *r, size_t i, const char *rule) {
-    return api_error_set(r->err, 400, NULL, "tools", "tools[%zu].%s", i, rule);
-}
-
-static int add_function(struct request_reading *r, json_t *tools, json_t *function) {
-    json_t *made =
-        function ? json_pack("{s:s, s:o}", "type", "function", "function", function) : NULL;
-    return !made || json_array_append_new(tools, made) ? no_memory(r->err) : 0;
-}
-
-static int read_function(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
-    const json_t *name = json_object_get(tool, "name"),
-                 *about = json_object_get(tool, "description"),
-                 *parameters = json_object_get(tool, "parameters"),
-                 *strict = json_object_get(tool, "strict");
-    if (!json_is_string(name)) return refuse_tool(r, i, "name must be a string");
-    if (is_given(about) && !json_is_string(about))
-        return refuse_tool(r, i, "description must be a string");
-    if (is_given(parameters) && !json_is_object(parameters))
-        return refuse_tool(r, i, "parameters must be an object");
-    if (is_given(strict) && !json_is_boolean(strict))
-        return refuse_tool(r, i, "strict must be true or false");
-    return add_function(r, tools,
-                        json_pack("{s:O, s:O*, s:O*, s:O*}", "name", name, "description",
-                                  is_given(about) ? about : NULL, "parameters",
-                                  is_given(parameters) ? parameters : NULL, "strict",
-                                  json_is_true(strict) ? strict : NULL));
-}
-
-/* Reads a tool that takes free text as a function of one string. */
-static int read_custom(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
-    const json_t *name = json_object_get(tool, "name"),
-                 *about = json_object_get(tool, "description"),
-                 *format = json_object_get(tool, "format");
-    struct buffer *custom = &own(r)->echo->custom;
-    if (!json_is_string(name)) return refuse_tool(r, i, "name must be a string");
-    if (is_given(about) && !json_is_string(about))
-        return refuse_tool(r, i, "description must be a string");
-    if (is_given(format) && !is_word(json_object_get(format, "type"), "text"))
-        return refuse_tool(r, i, "format.type must be text: grammars are not supported here");
-    buffer_append(custom, json_string_value(name), strlen(json_string_value(name)) + 1);
-    if (custom->failed) return no_memory(r->err);
-    return add_function(
-        r, tools,
-        json_pack("{s:O, s:O*, s:{s:s, s:{s:{s:s}}, s:[s]}}", "name", name, "description",
-                  is_given(about) ? about : NULL, "parameters", "type", "object", "properties",
-                  "input", "type", "string", "required", "input"));
-}
-
-/* Skips a tool that OpenAI's own service runs.  The model is not told of it, so it cannot ask for
- * it. */
-static int skip_tool(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
-    (void)r, (void)tools, (void)tool, (void)i;
-    return 0;
-}
-
-static int add_tool(struct request_reading *r, json_t *tools, const json_t *tool, size_t i) {
-    static const struct {
-        const char *type;
-        int (*read)(struct request_reading *r, json_t *tools, const json_t *tool, size_t i);
-    } kinds[] = {{"function", read_function},    {"custom", read_custom},
-                 {"web_search", skip_tool},      {"web_search_preview", skip_tool},
-                 {"file_search", skip_tool},     {"code_interpreter", skip_tool},
-                 {"image_generation", skip_tool}};
-    const json_t *type = json_object_get(tool, "type");
-    if (!json_is_object(tool))
-        return api_error_set(r->err, 400, NULL, "tools", "tools[%zu] must be an object", i);
-    for (size_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++)
-        if (is_word(type, kinds[k].type)) return kinds[k].read(r, tools, tool, i);
-    return api_error_set(r->err, 400, "unsupported", "tools",
-                         "tools[%zu].type: '%.100s' is not supported, only function and custom", i,
-                         json_is_string(type) ? json_string_value(type) : "");
-}
-
-static int translate_tools(struct request_reading *r, json_t *members) {
-    const json_t *from = own(r)->tools;
-    json_t *tools = json_array();
-    int rc = json_object_set_new(members, "tools", tools) ? no_memory(r->err) : 0;
-    for (size_t i = 0; i < json_array_size(from) && !rc; i++)
-        rc = add_tool(r, tools, json_array_get(from, i), i);
-    return rc;
+static int translate_tools(struct request_reading *r, struct tool_list *tools) {
+    const struct tool_rules rules = {.skipped = r->limits->skipped, .err = r->err};
+    return tool_list_add(tools, &rules, "tools", own(r)->tools);
 }
 
 static int translate_choice(struct request_reading *r, json_t *members) {
@@ -251,11 +176,11 @@ static int translate_choice(struct request_reading *r, json_t *members) {
                              "tool_choice.type must be function or custom");
     if (!json_is_string(name))
         return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice.name must be a string");
-    json_t *made = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
+    const json_t *space = json_object_get(choice, "namespace");
+    json_t *made = json_pack("{s:s, s:{s:O, s:O*}}", "type", "function", "function", "name", name,
+                             "namespace", json_is_string(space) ? space : NULL);
     return json_object_set_new(members, "tool_choice", made) ? no_memory(r->err) : 0;
 }
-
-/* ---- the rest ---- */
 
 /* Translates the format of the text, whose members a chat has one level deeper. */
 static int translate_text(struct request_reading *r, json_t *members) {
@@ -284,7 +209,7 @@ static int translate_reasoning(struct request_reading *r, json_t *members) {
     return json_object_set(members, "reasoning_effort", (json_t *)effort) ? no_memory(r->err) : 0;
 }
 
-static int translate_input(struct request_reading *r, json_t *members) {
+static int translate_input(struct request_reading *r, json_t *members, struct tool_list *tools) {
     json_t *messages = json_array();
     const json_t *instructions = own(r)->instructions;
     if (json_object_set_new(members, "messages", messages)) return no_memory(r->err);
@@ -292,7 +217,10 @@ static int translate_input(struct request_reading *r, json_t *members) {
         json_t *system = json_pack("{s:s, s:O}", "role", "system", "content", instructions);
         if (!system || json_array_append_new(messages, system)) return no_memory(r->err);
     }
-    return items_read(messages, own(r)->input, r->err);
+    const size_t n_before = json_array_size(messages);
+    const int rc = items_read(messages, tools, own(r)->input, r->limits->skipped, r->err);
+    if (rc || json_array_size(messages) > n_before) return rc;
+    return api_error_set(r->err, 400, NULL, "input", "input: no item says anything to the model");
 }
 
 static int translate_flags(struct request_reading *r, json_t *members) {
@@ -345,22 +273,15 @@ static int make_echo(struct request_reading *r, const json_t *root) {
 
 void responses_echo_fini(struct responses_echo *echo) {
     buffer_fini(&echo->members);
-    buffer_fini(&echo->custom);
 }
 
-bool responses_is_custom(const struct responses_echo *echo, const struct buffer *name) {
-    const char *at = echo->custom.data, *end = at ? at + echo->custom.length : at;
-    for (; at < end; at += strlen(at) + 1)
-        if (strlen(at) == name->length && memcmp(at, name->data, name->length) == 0) return true;
-    return false;
-}
-
-static int translate(struct request_reading *r, const json_t *root, json_t *members) {
+static int translate(struct request_reading *r, const json_t *root, json_t *members,
+                     struct tool_list *tools) {
     int rc = request_read_tables(r, responses_tables, root);
     r->request->repeats = true;
     if (!rc && !own(r)->input) rc = api_error_set(r->err, 400, NULL, "input", "input is required");
-    if (!rc) rc = translate_input(r, members);
-    if (!rc && own(r)->tools) rc = translate_tools(r, members);
+    if (!rc && own(r)->tools) rc = translate_tools(r, tools);
+    if (!rc) rc = translate_input(r, members, tools);
     if (!rc && own(r)->choice) rc = translate_choice(r, members);
     if (!rc && own(r)->text) rc = translate_text(r, members);
     if (!rc && own(r)->reasoning) rc = translate_reasoning(r, members);

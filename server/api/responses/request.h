@@ -23,11 +23,9 @@ extern const struct request_table *const responses_tables[];
 /* What an answer repeats of its request.  Zero-initialise. */
 struct responses_echo {
     struct buffer members; /* ,"instructions":…,"tools":… and so on */
-    struct buffer custom;  /* names of tools that take free text, each with a NUL behind it */
 };
 
 void responses_echo_fini(struct responses_echo *echo);
-bool responses_is_custom(const struct responses_echo *echo, const struct buffer *name);
 
 /* Reads and checks a body, and renders its prompt.  On failure the structs hold nothing to free. */
 int responses_request_parse(struct completion_request *out, struct chat_request *chat,

@@ -13,7 +13,6 @@
 #include "server/api/conversation/conversation.h"
 #include "server/api/responses/request.h"
 #include "server/api/server.h"
-#include "server/json/json_guard.h"
 
 enum item { ITEM_NONE, ITEM_REASONING, ITEM_MESSAGE };
 
@@ -270,68 +269,69 @@ static void add_text(struct completion *c, enum item item, const struct buffer *
 
 /* ---- items of calls ---- */
 
-/* Writes the input of a custom tool: the one member of its arguments. */
-static void write_custom_input(struct buffer *out, const struct buffer *arguments) {
-    struct json_span none;
-    json_t *root = NULL;
-    const json_t *input = NULL;
-    if (arguments->length > 0 &&
-        !json_guard_load(&root, arguments->data, arguments->length, NULL, &none, NULL))
-        input = json_object_get(root, "input");
-    if (json_is_string(input))
-        buffer_json_string(out, json_string_value(input), json_string_length(input));
-    else answer_write_string(out, arguments);
-    json_decref(root);
+/* How calls of each kind of tool are written. */
+static const struct call_form {
+    const char *type, *prefix, *input, *delta, *done;
+} call_forms[] = {
+    [TOOL_FUNCTION] = {"function_call", "fc", "arguments", "function_call_arguments.delta",
+                       "function_call_arguments.done"},
+    [TOOL_CUSTOM] = {"custom_tool_call", "ctc", "input", "custom_tool_call_input.delta",
+                     "custom_tool_call_input.done"},
+    [TOOL_SEARCH] = {"tool_search_call", "tsc", "arguments", NULL, NULL},
+};
+
+/* Writes what a call hands over: a text, but for a search, which hands over an object. */
+static void write_input(struct buffer *out, const struct tool_call *call, enum tool_kind kind) {
+    if (kind == TOOL_CUSTOM) answer_write_custom_input(out, call);
+    else if (kind == TOOL_FUNCTION) answer_write_string(out, &call->arguments);
+    else buffer_append(out, call->arguments.data, call->arguments.length);
+    out->failed |= call->arguments.failed;
 }
 
-/* Writes what a call hands over, which is empty while the item is only begun. */
-static void write_input(struct buffer *out, const struct tool_call *call, bool is_custom) {
-    if (is_custom) write_custom_input(out, &call->arguments);
-    else answer_write_string(out, &call->arguments);
-}
-
-static void write_call(struct completion *c, struct buffer *out, uint32_t i, bool is_custom,
-                       bool is_done) {
+/* Writes the item of a call, which hands over nothing while it is only begun. */
+static void write_call(struct completion *c, struct buffer *out, uint32_t i,
+                       const struct tool_origin *origin, bool is_done) {
     const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
+    const struct call_form *form = &call_forms[origin->kind];
     buffer_puts(out, "{\"id\":");
-    write_item_id(out, c, is_custom ? "ctc" : "fc", responses_of(c)->n_items - 1);
-    buffer_printf(out, ",\"type\":\"%s\",\"status\":\"%s\",\"call_id\":\"call_%.32s_%u\",\"name\":",
-                  is_custom ? "custom_tool_call" : "function_call",
-                  is_done ? "completed" : "in_progress", c->request_id, i);
-    answer_write_string(out, &call->name);
-    buffer_printf(out, ",\"%s\":", is_custom ? "input" : "arguments");
-    if (is_done) write_input(out, call, is_custom);
-    else buffer_puts(out, "\"\"");
+    write_item_id(out, c, form->prefix, responses_of(c)->n_items - 1);
+    buffer_printf(out, ",\"type\":\"%s\",\"status\":\"%s\",\"call_id\":\"call_%.32s_%u\",",
+                  form->type, is_done ? "completed" : "in_progress", c->request_id, i);
+    if (origin->kind == TOOL_SEARCH) buffer_puts(out, "\"execution\":\"client\"");
+    else answer_write_name(out, origin);
+    buffer_printf(out, ",\"%s\":", form->input);
+    if (is_done) write_input(out, call, origin->kind);
+    else buffer_puts(out, origin->kind == TOOL_SEARCH ? "{}" : "\"\"");
     buffer_puts(out, "}");
 }
 
-static void write_input_event(struct completion *c, uint32_t i, bool is_custom, bool is_done) {
+static void write_input_event(struct completion *c, uint32_t i, const struct tool_origin *origin,
+                              bool is_done) {
     const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
-    const char *types[2][2] = {{"function_call_arguments.delta", "function_call_arguments.done"},
-                               {"custom_tool_call_input.delta", "custom_tool_call_input.done"}};
-    begin_item_event(c, types[is_custom][is_done], is_custom ? "ctc" : "fc", false);
-    buffer_printf(&c->out, ",\"%s\":", !is_done ? "delta" : is_custom ? "input" : "arguments");
-    write_input(&c->out, call, is_custom);
-    if (is_done && !is_custom) {
-        buffer_puts(&c->out, ",\"name\":");
-        answer_write_string(&c->out, &call->name);
+    const struct call_form *form = &call_forms[origin->kind];
+    if (!form->delta) return;
+    begin_item_event(c, is_done ? form->done : form->delta, form->prefix, false);
+    buffer_printf(&c->out, ",\"%s\":", is_done ? form->input : "delta");
+    write_input(&c->out, call, origin->kind);
+    if (is_done && origin->kind == TOOL_FUNCTION) {
+        buffer_puts(&c->out, ",");
+        answer_write_name(&c->out, origin);
     }
     end_event(c);
 }
 
 static void add_call(struct completion *c, uint32_t i) {
-    struct responses *r = responses_of(c);
-    const struct tool_call *call = &answer_of(c, &c->choices[0])->tools.calls[i];
-    const bool is_custom = responses_is_custom(&r->echo, &call->name);
+    const struct tool_origin origin =
+        answer_origin(c, &answer_of(c, &c->choices[0])->tools.calls[i]);
     struct buffer item = {0};
     close_item(c);
-    r->n_items++;
-    write_call(c, &item, i, is_custom, false);
+    responses_of(c)->n_items++;
+    write_call(c, &item, i, &origin, false);
     write_item_event(c, "output_item.added", &item);
-    write_input_event(c, i, is_custom, false);
-    write_input_event(c, i, is_custom, true);
+    write_input_event(c, i, &origin, false);
+    write_input_event(c, i, &origin, true);
     buffer_clear(&item);
-    write_call(c, &item, i, is_custom, true);
+    write_call(c, &item, i, &origin, true);
     keep_item(c, &item);
 }
 
