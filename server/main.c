@@ -16,6 +16,7 @@
 #include "cuda/cuda.h"
 #endif
 #include "engine/base/error.h"
+#include "engine/base/likeness.h"
 #include "engine/cpu/cpu.h"
 #include "server/bench/bench.h"
 #include "server/health_command.h"
@@ -24,6 +25,7 @@
 #include "server/settings/build_info.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
+#include "server/settings/option_hint.h"
 #include "server/settings/options.h"
 #include "server/tokenize_command.h"
 #include "server/tune/tune.h"
@@ -82,6 +84,19 @@ static int refuse_usage(const struct error *err) {
     return STATUS_USAGE;
 }
 
+/* Warns of variables that look like a setting's and are none's.  Refusing them was rejected: another
+ * program may have them. */
+static void warn_of_variables(void) {
+    for (char *const *at = environ; *at; at++) {
+        const char *meant = option_hint_variable(options_table(), *at);
+        char name[LIKENESS_MAX_BYTES + 8];
+        if (!meant) continue;
+        option_variable(name, sizeof(name), meant);
+        log_event(LOG_WARN, "the variable %.*s is no setting and is ignored: %s may be meant",
+                  (int)strcspn(*at, "="), *at, name);
+    }
+}
+
 static int load_options(struct options *options, int argc, char **argv, int *status) {
     struct error err = {0};
     if (options_load(options, argc, argv, environ, &err)) {
@@ -130,6 +145,7 @@ static int run_serve(int argc, char **argv) {
     log_set_format((enum log_format)options.log_format);
     int rc = log_start(&err);
     warn_of_service_link(&options);
+    warn_of_variables();
     if (!rc) rc = model_dir_choose(model_dir, options.model, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
@@ -280,13 +296,25 @@ static int run_help(int argc, char **argv) {
     return STATUS_OK;
 }
 
+/* Says that there is no such command, and what is likely meant. */
+static void refuse_command(const char *name) {
+    const char *meant = NULL;
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
+        if (likeness_distance(name, commands[i].name) <= likeness_most(commands[i].name))
+            meant = commands[i].name;
+    fprintf(stderr, "quire: there is no command '%.64s'", name);
+    if (meant) fprintf(stderr, ": %s may be meant\n\n", meant);
+    else if (*name == '-' || strchr(name, '/')) fputs(": `quire serve` takes it\n\n", stderr);
+    else fputs("\n\n", stderr);
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
     if (strcmp(name, "--version") == 0) name = "version";
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
         if (strcmp(commands[i].name, name) == 0) return commands[i].run(argc - 2, argv + 2);
-    if (*name) fprintf(stderr, "quire: there is no command '%.64s'\n\n", name);
+    if (*name) refuse_command(name);
     print_commands(stderr);
     return STATUS_USAGE;
 }

@@ -305,7 +305,11 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
                          "-Wl,--export-dynamic-symbol=recv");
         goto fail;
     }
-    if (config->max_buffered_bytes < body_least_buffer(config->max_body_bytes)) {
+    /* A body takes whole pages, and a byte behind it. */
+    const size_t least = body_least_buffer(config->max_body_bytes);
+    if (config->max_buffered_bytes >= config->max_body_bytes && config->max_buffered_bytes < least)
+        http->config.max_buffered_bytes = least;
+    if (config->max_buffered_bytes < config->max_body_bytes) {
         code = error_set(err, ERR_INVALID,
                          "%zu bytes for all request bodies are too few for one body of %zu bytes",
                          config->max_buffered_bytes, config->max_body_bytes);

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
+#include "server/settings/option_hint.h"
 #include "server/settings/service_links.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
@@ -203,14 +204,27 @@ struct source {
     struct error *err;
 };
 
+/* Tells whether the text is a number below 0, which every setting refuses as too small. */
+static bool is_negative(const char *text) {
+    const size_t n = *text == '-' ? strspn(text + 1, "0123456789") : 0;
+    const char *suffix = text + 1 + n;
+    return n > 0 && (!*suffix || (strchr("KMGkmg", *suffix) && !suffix[1]));
+}
+
+static int refuse_range(const struct option *option, const char *text, const struct source *from) {
+    return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%llu, %llu]", from->label,
+                     text, (unsigned long long)option->low, (unsigned long long)option->high);
+}
+
 static int parse_number(const struct option *option, const char *text, const struct source *from,
                         uint64_t *out) {
     uint64_t x = 0;
+    if (is_negative(text)) return refuse_range(option, text, from);
     const char *at = text;
     for (; isdigit((unsigned char)*at); at++) {
         if (__builtin_mul_overflow(x, 10u, &x) ||
             __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x)) {
-            return error_set(from->err, ERR_INVALID, "%s: '%.64s' is too large", from->label, text);
+            return refuse_range(option, text, from);
         }
     }
     unsigned shift = 0;
@@ -227,11 +241,8 @@ static int parse_number(const struct option *option, const char *text, const str
                          option->kind == OPTION_BYTES ? "number of bytes (digits, then K, M or G)"
                                                       : "whole number");
     }
-    if (x > UINT64_MAX >> shift || x << shift < option->low || x << shift > option->high) {
-        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%llu, %llu]",
-                         from->label, text, (unsigned long long)option->low,
-                         (unsigned long long)option->high);
-    }
+    if (x > UINT64_MAX >> shift || x << shift < option->low || x << shift > option->high)
+        return refuse_range(option, text, from);
     *out = x << shift;
     return 0;
 }
@@ -240,7 +251,8 @@ static int parse_fraction(const struct option *option, const char *text, const s
                           double *out) {
     char *end;
     const double x = strtod(text, &end);
-    if (!(isdigit((unsigned char)*text) || *text == '.') || *end)
+    const char *digits = text + (*text == '-');
+    if (!(isdigit((unsigned char)*digits) || *digits == '.') || *end)
         return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a number", from->label, text);
     if (!(100 * x >= (double)option->low && 100 * x <= (double)option->high))
         return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%.2g, %.2g]",
@@ -315,6 +327,31 @@ static int set_defaults(const struct option_table *table, void *options, struct 
     return 0;
 }
 
+/* Refuses a flag of no setting, and names the one that is likely meant. */
+static int refuse_flag(const struct option_table *table, const char *label, const char *name,
+                       size_t length, struct error *err) {
+    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
+    const size_t skipped = negated ? 3 : 0;
+    const char *meant = option_hint(table, name + skipped, length - skipped);
+    if (!meant)
+        return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
+    const bool can_be_negated = find_option(table, meant, strlen(meant))->kind == OPTION_BOOL;
+    return error_set(err, ERR_INVALID, "%s is not an option: --%s%s may be meant", label,
+                     negated && can_be_negated ? "no-" : "", meant);
+}
+
+/* Refuses an argument that is no flag, or a flag with one dash. */
+static int refuse_argument(const char *argument, struct error *err) {
+    const char *meant = argument[0] == '-' && argument[1]
+                            ? option_hint(&settings, argument + 1, strcspn(argument + 1, "="))
+                            : NULL;
+    if (meant)
+        return error_set(err, ERR_INVALID, "'%.64s' is not expected here: --%s may be meant",
+                         argument, meant);
+    return error_set(err, ERR_INVALID, "'%.64s' is not expected here; see `quire serve --help`",
+                     argument);
+}
+
 /* Applies the flag at argv[*i]: --name value, --name=value, or a boolean's --name and --no-name. */
 static int apply_flag(const struct option_table *table, void *options, int argc, char **argv,
                       int *i, struct error *err) {
@@ -332,8 +369,7 @@ static int apply_flag(const struct option_table *table, void *options, int argc,
             return set_option(options, option, "false", &from);
         option = NULL;
     }
-    if (!option)
-        return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
+    if (!option) return refuse_flag(table, label, name, length, err);
     if (equals) return set_option(options, option, equals + 1, &from);
 
     const bool has_value = *i + 1 < argc;
@@ -354,8 +390,7 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
             rc = apply_flag(&settings, options, argc, argv, &i, err);
         } else if (argv[i][0] == '-' || has_model) {
-            rc = error_set(err, ERR_INVALID,
-                           "'%.64s' is not expected here; see `quire serve --help`", argv[i]);
+            rc = refuse_argument(argv[i], err);
         } else {
             has_model = true;
             rc = set_string(&options->model, argv[i], &(struct source){"MODEL", err});
@@ -367,11 +402,6 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
     return 0;
 }
 
-static void variable_name(char *out, size_t size, const char *name) {
-    snprintf(out, size, "QUIRE_%s", name);
-    for (char *at = out; *at; at++) *at = *at == '-' ? '_' : (char)toupper((unsigned char)*at);
-}
-
 /* Tells whether a variable of an option was set by a kubelet, for a Service of its name.  Addresses
  * may be meant where the option is a text. */
 static bool is_service_link(const struct option *option, const char *value) {
@@ -381,7 +411,7 @@ static bool is_service_link(const struct option *option, const char *value) {
 static int apply_environment(struct options *options, char *const *environment, struct error *err) {
     for (size_t i = 0; i < settings.n; i++) {
         char name[64];
-        variable_name(name, sizeof(name), entries[i].name);
+        option_variable(name, sizeof(name), entries[i].name);
         const size_t length = strlen(name);
         for (char *const *at = environment; at && *at; at++) {
             if (strncmp(*at, name, length) != 0 || (*at)[length] != '=') continue;
@@ -435,7 +465,11 @@ static int apply_file(struct options *options, const char *path, struct error *e
         if (name[0] == '#') continue;
         const json_t *value = json_object_iter_value(at);
         if (!option) {
-            rc = error_set(err, ERR_INVALID, "%s is not an option", label);
+            const char *meant = option_hint(&settings, name, strlen(name));
+            rc = error_set(
+                err, ERR_INVALID,
+                meant ? "%s is not an option: \"%s\" may be meant" : "%s is not an option", label,
+                meant);
         } else if (strcmp(name, "config") == 0 && !json_is_null(value)) {
             rc = error_set(err, ERR_INVALID, "%s: a settings file cannot name another one", label);
         } else {
@@ -444,6 +478,36 @@ static int apply_file(struct options *options, const char *path, struct error *e
     }
     json_decref(root);
     return rc;
+}
+
+/* Checks settings that depend on another one. */
+static int check_together(const struct options *o, struct error *err) {
+    static const struct {
+        size_t has, needs; /* strings */
+        const char *why;
+    } pairs[] = {
+        {offsetof(struct options, ssl_certfile), offsetof(struct options, ssl_keyfile),
+         "--ssl-certfile needs --ssl-keyfile"},
+        {offsetof(struct options, ssl_keyfile), offsetof(struct options, ssl_certfile),
+         "--ssl-keyfile needs --ssl-certfile"},
+        {offsetof(struct options, kv_events_replay), offsetof(struct options, kv_events),
+         "--kv-events-replay needs --kv-events"},
+        {offsetof(struct options, kv_events_topic), offsetof(struct options, kv_events),
+         "--kv-events-topic needs --kv-events"},
+        {offsetof(struct options, otlp_ca_file), offsetof(struct options, otlp_endpoint),
+         "--otlp-ca-file needs --otlp-endpoint"},
+    };
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
+        const char *const *has = (const void *)((const char *)o + pairs[i].has);
+        const char *const *needs = (const void *)((const char *)o + pairs[i].needs);
+        if (*has && !*needs) return error_set(err, ERR_INVALID, "%s", pairs[i].why);
+    }
+    if (o->max_buffered_body < o->max_body_size)
+        return error_set(err, ERR_INVALID,
+                         "--max-buffered-body (%llu) must not be less than --max-body-size (%llu)",
+                         (unsigned long long)o->max_buffered_body,
+                         (unsigned long long)o->max_body_size);
+    return 0;
 }
 
 /* Loads all sources in order.  The file's name itself comes from a flag or the environment, so
@@ -464,8 +528,7 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
         if (!rc) rc = apply_flags(&options, argc, argv, err);
         free(path);
     }
-    if (!rc && !options.ssl_certfile != !options.ssl_keyfile)
-        rc = error_set(err, ERR_INVALID, "--ssl-certfile and --ssl-keyfile need each other");
+    if (!rc && !options.help) rc = check_together(&options, err);
     if (!rc)
         rc = kv_rules_read(&options.kv_rules, options.kv_policy, options.allowed_kv_policies, err);
     if (rc) {

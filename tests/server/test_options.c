@@ -11,6 +11,8 @@
 #include <jansson.h>
 
 #include "engine/base/error.h"
+#include "engine/base/likeness.h"
+#include "server/settings/option_hint.h"
 #include "server/settings/options.h"
 #include "server/settings/service_links.h"
 
@@ -109,7 +111,13 @@ static void errors_name_the_option(void **state) {
         const char *name;
     } cases[] = {
         {{"--port", "65536"}, NULL, "--port"},
-        {{"--port", "-1"}, NULL, "--port"},
+        {{"--port", "-1"}, NULL, "--port: -1 is out of range [0, 65535]"},
+        {{"--max-itl", "-3"}, NULL, "--max-itl: -3 is out of range [0, 60000]"},
+        {{"--max-body-size", "-1K"}, NULL, "--max-body-size: -1K is out of range [1024, "},
+        {{"--gpu-memory-utilization", "-0.5"}, NULL, "-0.5 is out of range [0.1, 1]"},
+        {{"--max-model-len", "99999999999999999999"}, NULL, "is out of range [0, 1073741824]"},
+        {{"--port", "--1"}, NULL, "--port: '--1' is not a whole number"},
+        {{"--port", "-"}, NULL, "--port: '-' is not a whole number"},
         {{"--port", "8k"}, NULL, "--port"},
         {{"--port", ""}, NULL, "--port"},
         {{"--port"}, NULL, "--port"},
@@ -144,6 +152,115 @@ static void errors_name_the_option(void **state) {
         if (!strstr(err.text, cases[i].name))
             fail_msg("'%s' does not name %s", err.text, cases[i].name);
     }
+}
+
+static void a_misspelt_setting_is_named(void **state) {
+    (void)state;
+    static const struct {
+        char *flag, *meant;
+    } cases[] = {
+        {"--prot", "--port"},
+        {"--hots=x", "--host"},
+        {"--apikey", "--api-key"},
+        {"--max-num-seq", "--max-num-seqs"},
+        {"--max_num_seqs", "--max-num-seqs"},
+        {"--MaxNumSeqs", "--max-num-seqs"},
+        {"--max-seqs", "--max-num-seqs"},
+        {"--cache-memory", "--kv-cache-memory"},
+        {"--kv-chace-dtype", "--kv-cache-dtype"},
+        {"--no-prefix-caching", "--no-enable-prefix-caching"},
+        {"--no-enable-prefix-cache", "--no-enable-prefix-caching"},
+        {"--no-prot", "--port"},
+        {"-port", "--port"},
+        {"-log-levle", "--log-level"},
+        {"--temperature", NULL},
+        {"--tensor-parallel-size", NULL},
+        {"--x", NULL},
+        {"-p", NULL},
+        {"--", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct options o;
+        struct error err = {0};
+        char expected[80];
+        snprintf(expected, sizeof(expected), ": %s may be meant", cases[i].meant);
+        assert_int_equal(load(&o, ARGS(cases[i].flag, "1"), ARGS(), &err), ERR_INVALID);
+        if (cases[i].meant ? !strstr(err.text, expected) : strstr(err.text, "meant") != NULL)
+            fail_msg("%s: %s", cases[i].flag, err.text);
+    }
+}
+
+static void a_misspelt_variable_is_found(void **state) {
+    (void)state;
+    static const struct {
+        const char *variable, *meant;
+    } cases[] = {
+        {"QUIRE_MAX_NUM_SEQ=1", "max-num-seqs"},
+        {"QUIRE_APIKEY=x", "api-key"},
+        {"quire_port=1", "port"},
+        {"QUIRE_MODLE=x", "model"},
+        {"QUIRE_CACHE_MEMORY=1G", "kv-cache-memory"},
+        {"QUIRE_PORT=1", NULL},
+        {"QUIRE_MAX_NUM_SEQS", NULL},
+        {"QUIRE_TEST_BINARY=x", NULL},
+        {"QUIRE_SERVICE_PORT=8000", NULL},
+        {"QUIRE_PORT_80_TCP=tcp://10.0.0.1:80", NULL},
+        {"QUIRE_=", NULL},
+        {"PROT=1", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const char *meant = option_hint_variable(options_table(), cases[i].variable);
+        if (!meant || !cases[i].meant) assert_ptr_equal(meant, cases[i].meant);
+        else assert_string_equal(meant, cases[i].meant);
+    }
+}
+
+/* Of two settings that do not go together, the error names both. */
+static void errors_of_two_settings_name_both(void **state) {
+    (void)state;
+    static const struct {
+        char *argv[3];
+        const char *one, *other;
+    } cases[] = {
+        {{"--max-buffered-body", "1M"},
+         "--max-buffered-body (1048576)",
+         "--max-body-size (67108864)"},
+        {{"--ssl-certfile", "x"}, "--ssl-certfile", "--ssl-keyfile"},
+        {{"--ssl-keyfile", "x"}, "--ssl-certfile", "--ssl-keyfile"},
+        {{"--kv-events-replay", "x"}, "--kv-events-replay", "needs --kv-events"},
+        {{"--kv-events-topic", "x"}, "--kv-events-topic", "needs --kv-events"},
+        {{"--otlp-ca-file", "x"}, "--otlp-ca-file", "--otlp-endpoint"},
+        {{"--kv-policy", "{\"type\":\"streaming\"}"}, NULL, NULL},
+    };
+    struct options o;
+    struct error err = {0};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char *const *a = cases[i].argv;
+        assert_int_equal(load(&o, ARGS(a[0], a[1]), ARGS(), &err), cases[i].one ? ERR_INVALID : 0);
+        if (!cases[i].one) options_fini(&o);
+        else if (!strstr(err.text, cases[i].one) || !strstr(err.text, cases[i].other))
+            fail_msg("%s", err.text);
+    }
+    assert_int_equal(load(&o, ARGS("--max-body-size", "1G"), ARGS(), &err), 0);
+    options_fini(&o);
+}
+
+static void words_differ_by_what_was_mistyped(void **state) {
+    (void)state;
+    assert_int_equal(likeness_distance("", ""), 0);
+    assert_int_equal(likeness_distance("", "abc"), 3);
+    assert_int_equal(likeness_distance("port", "port"), 0);
+    assert_int_equal(likeness_distance("prot", "port"), 1); /* neighbours exchanged */
+    assert_int_equal(likeness_distance("pot", "port"), 1);
+    assert_int_equal(likeness_distance("pport", "port"), 1);
+    assert_int_equal(likeness_distance("post", "port"), 1);
+    assert_int_equal(likeness_distance("A_B", "a-b"), 0);
+    assert_int_equal(likeness_distance("kitten", "sitting"), 3);
+    char longest[LIKENESS_MAX_BYTES + 2];
+    memset(longest, 'a', sizeof(longest) - 1);
+    longest[LIKENESS_MAX_BYTES + 1] = '\0';
+    assert_int_equal(likeness_distance(longest, longest), LIKENESS_MAX_BYTES + 1);
+    assert_int_equal(likeness_distance(longest + 1, longest + 1), 0);
 }
 
 static void a_bad_file_is_refused(void **state) {
@@ -323,6 +440,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(flags_are_read_in_every_form),
         cmocka_unit_test(flag_beats_environment_beats_file_beats_default),
         cmocka_unit_test(errors_name_the_option),
+        cmocka_unit_test(a_misspelt_setting_is_named),
+        cmocka_unit_test(a_misspelt_variable_is_found),
+        cmocka_unit_test(errors_of_two_settings_name_both),
+        cmocka_unit_test(words_differ_by_what_was_mistyped),
         cmocka_unit_test(a_bad_file_is_refused),
         cmocka_unit_test_prestate(the_shipped_file_agrees_with_the_table, config),
         cmocka_unit_test(another_table_takes_its_own_flags),
