@@ -38,11 +38,19 @@ static void write_type(const struct request_field *field, const char *type, size
     buffer_puts(out, "}");
 }
 
+/* Writes the values by which a refused member asks for nothing. */
+static void write_nothing(const struct request_field *field, struct buffer *out) {
+    buffer_puts(out, ":{\"anyOf\":[{\"enum\":[false,null,\"\"");
+    if (field->high > 0) buffer_printf(out, ",%.12g", field->low);
+    buffer_puts(out, "]},{\"type\":\"array\",\"maxItems\":0},"
+                     "{\"type\":\"object\",\"maxProperties\":0}]");
+}
+
 /* Writes the schema of a member, which may also be null. */
 static void write_field(const struct request_field *field, struct buffer *out) {
     write_string(out, field->name);
     if (strcmp(field->type, "refused") == 0) {
-        buffer_puts(out, ":{\"enum\":[false,null]");
+        write_nothing(field, out);
     } else {
         buffer_puts(out, ":{\"anyOf\":[");
         for (const char *type = field->type; *type;) {

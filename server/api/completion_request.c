@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "server/api/forms.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
@@ -25,6 +26,12 @@ static int read_best_of(struct request_reading *r, const struct request_field *f
     return request_read_u32(r, field, value);
 }
 
+/* Reads how many best tokens are told.  false, which a chat has here, tells none. */
+static int read_logprobs(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    return json_is_false(value) ? 0 : request_read_i32(r, field, value);
+}
+
 #define AT(member) offsetof(struct completion_request, member)
 
 /* max_tokens comes after max_completion_tokens, so the endpoint's own name wins when a client sends
@@ -38,7 +45,7 @@ static const struct request_field fields[] = {
      "Most tokens of an answer; 0 only scores the prompt."},
     {"best_of", "integer", read_best_of, AT(best_of), 1, REQUEST_MAX_CHOICES,
      "Sequences of each prompt, of which the n likeliest are answered."},
-    {"logprobs", "integer", request_read_i32, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
+    {"logprobs", "integer", read_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
      "Log-probabilities of each token, and of so many best ones."},
     {"echo", "boolean", request_read_bool, AT(echo), 0, 0, "The prompt comes before the answer."},
     {"add_special_tokens", "boolean", request_read_bool, AT(add_special), 0, 0,
@@ -49,8 +56,8 @@ static const struct request_field fields[] = {
 #undef AT
 
 static const struct request_table own = REQUEST_TABLE(fields);
-const struct request_table *const completion_tables[] = {&request_common, &request_openai, &own,
-                                                         NULL};
+const struct request_table *const completion_tables[] = {&request_common, &request_openai,
+                                                         &request_forms, &own, NULL};
 
 static int check_prefill(const struct completion_request *q, struct api_error *err) {
     const struct dense_rule *rule = completion_request_dense_rule(q);

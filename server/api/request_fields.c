@@ -8,7 +8,6 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "server/api/completion_request.h"
-#include "server/api/structured.h"
 #include "server/json/api_error.h"
 
 int request_refuse(struct request_reading *r, const struct request_field *field, const char *rule) {
@@ -85,6 +84,7 @@ int request_read_bool(struct request_reading *r, const struct request_field *fie
 int request_read_model(struct request_reading *r, const struct request_field *field,
                        const json_t *value) {
     if (!json_is_string(value)) return request_refuse(r, field, "must be a string");
+    if (json_string_length(value) == 0) return 0; /* as clients of one-model servers send it */
     if (json_string_length(value) == strlen(r->limits->model_name) &&
         strcmp(json_string_value(value), r->limits->model_name) == 0) {
         return 0;
@@ -93,9 +93,18 @@ int request_read_model(struct request_reading *r, const struct request_field *fi
                          "the model '%.200s' does not exist", json_string_value(value));
 }
 
+/* Tells whether a value asks for nothing. */
+static bool asks_nothing(const struct request_field *field, const json_t *value) {
+    if (json_is_number(value)) return field->high > 0 && json_number_value(value) == field->low;
+    if (json_is_string(value)) return json_string_length(value) == 0;
+    if (json_is_object(value)) return json_object_size(value) == 0;
+    if (json_is_array(value)) return json_array_size(value) == 0;
+    return json_is_false(value);
+}
+
 int request_read_refused(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
-    if (json_is_false(value)) return 0;
+    if (asks_nothing(field, value)) return 0;
     return api_error_set(r->err, 400, "unsupported", field->name, "%s is not supported",
                          field->name);
 }
@@ -128,12 +137,6 @@ int request_keep_string(struct request_reading *r, const struct request_field *f
                         const json_t *value) {
     keep(r, field, value);
     return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
-}
-
-int request_read_empty_array(struct request_reading *r, const struct request_field *field,
-                             const json_t *value) {
-    if (json_is_array(value) && json_array_size(value) == 0) return 0;
-    return request_read_refused(r, field, value);
 }
 
 int request_read_max_tokens(struct request_reading *r, const struct request_field *field,
@@ -363,23 +366,16 @@ static const struct request_field common[] = {
      "off, or suffix: tokens are guessed from what followed the text's end before."},
     {"priority", "integer", request_read_i32, AT(priority), INT32_MIN, INT32_MAX,
      "Lower runs first, equals by arrival."},
-    {"prompt_logprobs", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"prompt_logprobs", "refused", request_read_refused, 0, 0, 1, "Not supported."},
     {"return_tokens_as_token_ids", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"prompt_embeds", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"truncate_prompt_tokens", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"use_beam_search", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"early_stopping", "refused", request_read_refused, 0, 0, 0, "Not supported."},
-    {"length_penalty", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"length_penalty", "refused", request_read_refused, 0, 1, 1, "Not supported."},
     {"bad_words", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"allowed_token_ids", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"logits_processors", "refused", request_read_refused, 0, 0, 0, "Not supported."},
-    {"structured_outputs", "object", structured_read_outputs, 0, 0, 0,
-     "json, regex, choice, grammar: the form of the answer."},
-    {"guided_json", "object|string", structured_read_guided, 0, 0, 0,
-     "As structured_outputs.json."},
-    {"guided_regex", "string", structured_read_guided, 0, 0, 0, "As structured_outputs.regex."},
-    {"guided_choice", "string[]", structured_read_guided, 0, 0, 0, "As structured_outputs.choice."},
-    {"guided_grammar", "string", structured_read_guided, 0, 0, 0, "As structured_outputs.grammar."},
     {"kv_transfer_params", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"vllm_xargs", "refused", request_read_refused, 0, 0, 0, "Not supported."},
 };
@@ -394,8 +390,6 @@ static const struct request_field openai[] = {
     {"return_kept_positions", "boolean", request_read_bool, AT(return_kept), 0, 0,
      "The choice tells which tokens the KV cache still has at its end."},
     {"user", "string", request_read_ignored, 0, 0, 0, "Ignored."},
-    {"response_format", "object", structured_read_response_format, 0, 0, 0,
-     "text, json_object or json_schema."},
 };
 
 #undef AT

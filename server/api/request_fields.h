@@ -15,6 +15,7 @@
 #include <jansson.h>
 
 struct api_error;
+struct chat_reading;
 struct completion_request;
 struct request_limits;
 
@@ -24,13 +25,14 @@ struct request_reading {
     const struct request_limits *limits;
     struct api_error *err;
     bool has_stream_options, has_best_of;
-    void *own; /* of the API's own readers */
+    void *own;                 /* of the API's own readers */
+    struct chat_reading *chat; /* of a chat, whatever its API (conversation/request.h) */
 };
 
 struct request_field {
     const char *name;
     /* What a value is, for /openapi.json: "integer", "string|string[]" and the like; "@kv_policy": what
-     * is described there under that name; "refused": nothing but false. */
+     * is described there under that name; "refused": only what request_read_refused() takes. */
     const char *type;
     /* Returns 0, or negative with r->err filled. */
     int (*read)(struct request_reading *r, const struct request_field *field, const json_t *value);
@@ -88,10 +90,8 @@ int request_keep_array(struct request_reading *r, const struct request_field *fi
                        const json_t *value);
 int request_keep_string(struct request_reading *r, const struct request_field *field,
                         const json_t *value);
-/* Refuses an array that asks for something; an empty one does not. */
-int request_read_empty_array(struct request_reading *r, const struct request_field *field,
-                             const json_t *value);
-/* Refuses members that ask for something quire cannot do; false asks for nothing. */
+/* Refuses members that ask for something quire cannot do.  Nothing is asked for by false, by what is
+ * empty, and, where the field's `high` is not 0, by the number `low`. */
 int request_read_refused(struct request_reading *r, const struct request_field *field,
                          const json_t *value);
 

@@ -165,26 +165,10 @@ static int set_choices(struct request_reading *r, const char *param, const json_
         r->request, param, json_pack("{s:s, s:o}", "type", "or", "elements", elements), r->err);
 }
 
-/* ---- members ---- */
+/* ---- ways ---- */
 
-int structured_read_response_format(struct request_reading *r, const struct request_field *field,
-                                    const json_t *value) {
-    const char *type = json_string_value(json_object_get(value, "type"));
-    if (!type) return request_refuse(r, field, "must be an object with a type");
-    if (strcmp(type, "text") == 0) return 0;
-    if (strcmp(type, "json_object") == 0)
-        return set_text(r->request, field->name, GRAMMAR_JSON, "", 0, r->err);
-    if (strcmp(type, "json_schema") != 0)
-        return api_error_set(r->err, 400, "unsupported", field->name,
-                             "%s.type must be text, json_object or json_schema", field->name);
-    const json_t *schema = json_object_get(json_object_get(value, "json_schema"), "schema");
-    if (!schema) return request_refuse(r, field, "needs json_schema.schema");
-    return set_schema(r, field->name, schema);
-}
-
-/* Reads one of the ways to say what the answer must be. */
-static int read_way(struct request_reading *r, const char *param, const char *way,
-                    const json_t *value) {
+int structured_read_way(struct request_reading *r, const char *param, const char *way,
+                        const json_t *value) {
     if (strcmp(way, "json") == 0) return set_schema(r, param, value);
     if (strcmp(way, "choice") == 0) return set_choices(r, param, value);
     if (strcmp(way, "regex") == 0)
@@ -202,23 +186,6 @@ static int read_way(struct request_reading *r, const char *param, const char *wa
                                                       "%s.%s must be true or false", param, way);
     return api_error_set(r->err, 400, "unsupported", param, "%s.%.64s is not supported", param,
                          way);
-}
-
-int structured_read_outputs(struct request_reading *r, const struct request_field *field,
-                            const json_t *value) {
-    const char *way;
-    json_t *what;
-    if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
-    json_object_foreach((json_t *)value, way, what) {
-        const int rc = json_is_null(what) ? 0 : read_way(r, field->name, way, what);
-        if (rc) return rc;
-    }
-    return 0;
-}
-
-int structured_read_guided(struct request_reading *r, const struct request_field *field,
-                           const json_t *value) {
-    return read_way(r, field->name, field->name + strlen("guided_"), value);
 }
 
 /* ---- compiling ---- */

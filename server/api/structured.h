@@ -1,5 +1,4 @@
-/* structured.h - what a request says of the form of its answer: response_format, structured_outputs,
- * and the older guided_* members.
+/* structured.h - what a request says of the form of its answer (forms.h has the members).
  *
  *   body ─► request_structured: one text that describes all answers ─► compiled: sampling_params.grammar
  *
@@ -18,7 +17,6 @@
 struct api_error;
 struct completion_request;
 struct grammar_cache;
-struct request_field;
 struct request_reading;
 
 enum {
@@ -38,15 +36,10 @@ struct request_structured {
 
 void request_structured_fini(struct request_structured *structured);
 
-/* ---- readers of members (request_fields.h) ---- */
-
-int structured_read_response_format(struct request_reading *r, const struct request_field *field,
-                                    const json_t *value);
-int structured_read_outputs(struct request_reading *r, const struct request_field *field,
-                            const json_t *value);
-/* Reads one of the older members: guided_json, guided_regex, guided_choice, guided_grammar. */
-int structured_read_guided(struct request_reading *r, const struct request_field *field,
-                           const json_t *value);
+/* Reads one of the ways to say what the answer must be: json (a schema), json_object, regex, choice,
+ * grammar.  param: the member, a constant, for errors. */
+int structured_read_way(struct request_reading *r, const char *param, const char *way,
+                        const json_t *value);
 
 /* ---- grammars as values, for what an API makes of them ---- */
 

@@ -303,7 +303,7 @@ static void what_is_wrong_is_named(void **state) {
         {WITH("\"tool_choice\":{\"type\":\"x\"}"), "tool_choice.type must be"},
         {WITH("\"tool_choice\":{\"type\":\"tool\"}"), "tool_choice.name must be"},
         {WITH("\"thinking\":{\"type\":\"x\"}"), "thinking.type must be"},
-        {WITH("\"output_config\":{\"format\":{}}"), "output_config.format must have"},
+        {WITH("\"output_config\":{\"format\":{}}"), "output_config.format must be"},
         {WITH("\"container\":\"x\""), "container is not supported"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)

@@ -146,22 +146,35 @@ static void write_delta(struct completion *c, const struct choice *choice) {
     c->out.failed |= answer->content.failed;
 }
 
+/* Ends a chunk behind its delta.  is_last: with the reason why the choice has ended. */
+static void end_delta(struct completion *c, struct choice *choice, bool is_last) {
+    buffer_puts(&c->out, "}");
+    write_logprobs(c, choice);
+    if (is_last) write_reason(c, choice);
+    else buffer_puts(&c->out, ",\"finish_reason\":null,\"stop_reason\":null");
+    if (c->format.token_ids) choice_write_ids(choice, &c->out);
+    if (c->format.kept && is_last) choice_write_kept(choice, &c->out);
+    end_chunk(c);
+    buffer_clear(&choice->tokens); /* neither is written twice */
+    buffer_clear(&choice->ids);
+}
+
+/* Writes what has come.  The chunk with the reason has an empty delta, because some clients read no
+ * text in it. */
 static void write_events(struct completion *c, struct choice *choice) {
     struct answer *answer = answer_of(c, choice);
     if (!answer->has_begun) write_first(c, choice);
     answer->has_begun = true;
-    if (!answer_has_news(answer) && !choice->finished && !choice->tokens.length &&
-        !choice->ids.length)
-        return;
-    begin_chunk(c, choice);
-    write_delta(c, choice);
-    buffer_puts(&c->out, "}");
-    write_logprobs(c, choice);
-    write_reason(c, choice);
-    if (c->format.token_ids) choice_write_ids(choice, &c->out);
-    if (c->format.kept) choice_write_kept(choice, &c->out);
-    end_chunk(c);
+    if (answer_has_news(answer) || choice->tokens.length ||
+        (choice->ids.length && !choice->finished)) {
+        begin_chunk(c, choice);
+        write_delta(c, choice);
+        end_delta(c, choice, false);
+    }
     answer_clear(answer);
+    if (!choice->finished) return;
+    begin_chunk(c, choice);
+    end_delta(c, choice, true);
 }
 
 static void write_progress(struct completion *c, const struct choice *choice,

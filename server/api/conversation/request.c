@@ -17,6 +17,7 @@
 #include "server/api/conversation/tool_constraint.h"
 #include "server/api/conversation/tool_strings.h"
 #include "server/api/conversation/tools.h"
+#include "server/api/forms.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
@@ -25,8 +26,9 @@
 /* What the readers of a chat's own members find.  JSON is borrowed from the body. */
 struct chat_reading {
     const json_t *messages, *documents, *effort, *kwargs;
-    const json_t *tools;              /* NULL: none may be called */
-    const struct tool_format *format; /* of calls to them */
+    enum { THINKING_DEFAULT, THINKING_ON, THINKING_OFF } thinking; /* what the client says of it */
+    const json_t *tools;                                           /* NULL: none may be called */
+    const struct tool_format *format;                              /* of calls to them */
     json_t *strings;       /* among their arguments, owned; NULL: the format tells them */
     struct tool_list list; /* that the body has, owned */
     const char *named;     /* the tool that must be called; NULL: any */
@@ -46,6 +48,119 @@ static int no_memory(struct api_error *err) {
     return ERR_NOMEM;
 }
 
+static bool is_text(const json_t *value, const char *text) {
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
+static bool is_given(const json_t *value) {
+    return value && !json_is_null(value);
+}
+
+/* ---- members of chats of every API ---- */
+
+static int read_generation_prompt(struct request_reading *r, const struct request_field *field,
+                                  const json_t *value) {
+    bool adds = true;
+    const int rc = request_read_flag(r, field, value, &adds);
+    r->chat->has_generation_prompt = adds;
+    r->chat->no_generation_prompt = !adds;
+    return rc;
+}
+
+static int read_continue(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    return request_read_flag(r, field, value, &r->chat->continues);
+}
+
+static int read_reasoning_apart(struct request_reading *r, const struct request_field *field,
+                                const json_t *value) {
+    bool separate = true;
+    const int rc = request_read_flag(r, field, value, &separate);
+    r->chat->keeps_reasoning = !separate;
+    return rc;
+}
+
+static int read_kwargs(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    r->chat->kwargs = value;
+    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
+}
+
+static int read_documents(struct request_reading *r, const struct request_field *field,
+                          const json_t *value) {
+    r->chat->documents = value;
+    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
+}
+
+static int read_effort(struct request_reading *r, const struct request_field *field,
+                       const json_t *value) {
+    r->chat->effort = value;
+    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+}
+
+/* Reads the effort in an object: `reasoning` of OpenAI's responses, `output_config` of Anthropic's
+ * messages. */
+static int read_inner_effort(struct request_reading *r, const struct request_field *field,
+                             const json_t *value) {
+    const json_t *effort = json_object_get(value, "effort");
+    if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
+    if (!is_given(effort)) return 0;
+    r->chat->effort = effort;
+    return json_is_string(effort) ? 0
+                                  : api_error_set(r->err, 400, NULL, field->name,
+                                                  "%s.effort must be a string", field->name);
+}
+
+static int read_enable_thinking(struct request_reading *r, const struct request_field *field,
+                                const json_t *value) {
+    bool on = true;
+    const int rc = request_read_flag(r, field, value, &on);
+    r->chat->thinking = on ? THINKING_ON : THINKING_OFF;
+    return rc;
+}
+
+/* Reads whether the model thinks, which its template decides.  A budget cannot be held. */
+static int read_thinking(struct request_reading *r, const struct request_field *field,
+                         const json_t *value) {
+    const json_t *budget = json_object_get(value, "budget_tokens");
+    const char *type = json_string_value(json_object_get(value, "type"));
+    const bool off = type && strcmp(type, "disabled") == 0;
+    if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
+    if (!type || (!off && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0))
+        return api_error_set(r->err, 400, NULL, "thinking",
+                             "thinking.type must be enabled, adaptive or disabled");
+    if (is_given(budget) && !json_is_integer(budget))
+        return api_error_set(r->err, 400, NULL, "thinking",
+                             "thinking.budget_tokens must be an integer");
+    r->chat->thinking = off ? THINKING_OFF : THINKING_ON;
+    return 0;
+}
+
+/* reasoning_effort comes before the members that hold an effort as an API of its own has it, which
+ * win. */
+static const struct request_field template_fields[] = {
+    {"add_generation_prompt", "boolean", read_generation_prompt, 0, 0, 0,
+     "The prompt ends where the assistant's message begins."},
+    {"continue_final_message", "boolean", read_continue, 0, 0, 0,
+     "The answer continues the last message."},
+    {"chat_template_kwargs", "object", read_kwargs, 0, 0, 0, "Further variables of the template."},
+    {"documents", "object[]", read_documents, 0, 0, 0, "For templates that know documents."},
+    {"reasoning_effort", "string", read_effort, 0, 0, 0,
+     "Given to the template; none also turns its thinking off."},
+    {"reasoning", "object", read_inner_effort, 0, 0, 0,
+     "effort as reasoning_effort; summary is ignored."},
+    {"output_config", "object", read_inner_effort, 0, 0, 0,
+     "effort as reasoning_effort, format as response_format."},
+    {"enable_thinking", "boolean", read_enable_thinking, 0, 0, 0,
+     "Whether the model thinks first."},
+    {"thinking", "object", read_thinking, 0, 0, 0,
+     "Whether the model thinks first: the type enabled, adaptive or disabled."},
+    {"separate_reasoning", "boolean", read_reasoning_apart, 0, 0, 0,
+     "Reasoning is a member of its own, not text."},
+};
+
+const struct request_table chat_template_table = REQUEST_TABLE(template_fields);
+
 /* ---- members ---- */
 
 static int read_messages(struct request_reading *r, const struct request_field *field,
@@ -53,28 +168,6 @@ static int read_messages(struct request_reading *r, const struct request_field *
     (void)field;
     own(r)->messages = value; /* read with the template's rules */
     return 0;
-}
-
-static int read_generation_prompt(struct request_reading *r, const struct request_field *field,
-                                  const json_t *value) {
-    bool adds = true;
-    const int rc = request_read_flag(r, field, value, &adds);
-    own(r)->has_generation_prompt = adds;
-    own(r)->no_generation_prompt = !adds;
-    return rc;
-}
-
-static int read_continue(struct request_reading *r, const struct request_field *field,
-                         const json_t *value) {
-    return request_read_flag(r, field, value, &own(r)->continues);
-}
-
-static int read_reasoning(struct request_reading *r, const struct request_field *field,
-                          const json_t *value) {
-    bool separate = true;
-    const int rc = request_read_flag(r, field, value, &separate);
-    own(r)->keeps_reasoning = !separate;
-    return rc;
 }
 
 static int read_logprobs(struct request_reading *r, const struct request_field *field,
@@ -132,6 +225,21 @@ static int read_modalities(struct request_reading *r, const struct request_field
     return request_read_refused(r, field, value);
 }
 
+/* Refuses the choice of a function, which OpenAI's older requests have.  Without functions none and
+ * auto ask for nothing. */
+static int read_function_call(struct request_reading *r, const struct request_field *field,
+                              const json_t *value) {
+    const char *word = json_string_value(value);
+    if (word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)) return 0;
+    return request_read_refused(r, field, value);
+}
+
+/* Refuses a search, which an empty object asks for, too. */
+static int read_web_search(struct request_reading *r, const struct request_field *field,
+                           const json_t *value) {
+    return request_read_refused(r, field, json_is_object(value) ? json_true() : value);
+}
+
 #define AT(member) offsetof(struct completion_request, member)
 
 /* max_completion_tokens comes after max_tokens, its older name, so it wins when a client sends
@@ -146,37 +254,26 @@ static const struct request_field fields[] = {
     {"logprobs", "boolean", read_logprobs, 0, 0, 0, "Log-probabilities of each token."},
     {"top_logprobs", "integer", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
      "And of so many best ones."},
-    {"add_generation_prompt", "boolean", read_generation_prompt, 0, 0, 0,
-     "The prompt ends where the assistant's message begins."},
-    {"continue_final_message", "boolean", read_continue, 0, 0, 0,
-     "The answer continues the last message."},
-    {"chat_template_kwargs", "object", request_keep_object, offsetof(struct chat_reading, kwargs),
-     0, 0, "Further variables of the template."},
-    {"documents", "object[]", request_keep_array, offsetof(struct chat_reading, documents), 0, 0,
-     "For templates that know documents."},
-    {"reasoning_effort", "string", request_keep_string, offsetof(struct chat_reading, effort), 0, 0,
-     "Given to the template; none also turns its thinking off."},
-    {"separate_reasoning", "boolean", read_reasoning, 0, 0, 0,
-     "Reasoning is a member of its own, not text."},
     {"modalities", "string[]", read_modalities, 0, 0, 0, "Only text."},
     {"tools", "object[]", read_tools, 0, 0, 0, "Functions that the model may call."},
     {"tool_choice", "string|object", read_tool_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
-    {"functions", "array", request_read_empty_array, 0, 0, 0, "Only an empty one: use tools."},
-    {"function_call", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"functions", "refused", request_read_refused, 0, 0, 0, "Only an empty one: use tools."},
+    {"function_call", "refused", read_function_call, 0, 0, 0, "Not supported."},
     {"chat_template", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"audio", "refused", request_read_refused, 0, 0, 0, "Not supported."},
-    {"web_search_options", "refused", request_read_refused, 0, 0, 0, "Not supported."},
-    {"best_of", "refused", request_read_refused, 0, 0, 0, "Not supported."},
+    {"web_search_options", "refused", read_web_search, 0, 0, 0, "Not supported."},
+    {"best_of", "refused", request_read_refused, 0, 1, 1, "Not supported."},
+    {"suffix", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"echo", "refused", request_read_refused, 0, 0, 0, "Not supported."},
 };
 
 #undef AT
 
 static const struct request_table own_table = REQUEST_TABLE(fields);
-const struct request_table *const chat_tables[] = {&request_common, &request_openai, &own_table,
-                                                   NULL};
+const struct request_table *const chat_tables[] = {
+    &request_common, &request_openai, &request_forms, &chat_template_table, &own_table, NULL};
 
 /* Settles which tools may be called.  Where all that are given are skipped, the answer has none, unless one
  * must be called, or one is of a type that is not known here: then the client awaits what cannot come. */
@@ -294,17 +391,32 @@ static int constrain(struct request_reading *r, const struct chat_template *mode
 
 /* ---- the prompt ---- */
 
-static bool is_text(const json_t *value, const char *text) {
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+/* Tells what the request says of thinking.  chat_template_kwargs wins over the members, and these over
+ * the effort. */
+static int thinking_of(const struct chat_reading *chat) {
+    static const char *const names[] = {"enable_thinking", "thinking"};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *value = json_object_get(chat->kwargs, names[i]);
+        if (json_is_boolean(value)) return json_is_true(value) ? THINKING_ON : THINKING_OFF;
+    }
+    if (chat->thinking != THINKING_DEFAULT) return chat->thinking;
+    return is_text(chat->effort, "none") ? THINKING_OFF : THINKING_DEFAULT;
+}
+
+/* Tells templates whether the model is to think, under either of the names that they look for. */
+static int set_thinking(json_t *variables, const struct chat_reading *chat) {
+    const int thinking = thinking_of(chat);
+    if (thinking == THINKING_DEFAULT) return 0;
+    json_t *on = json_boolean(thinking == THINKING_ON);
+    const int rc = json_object_set(variables, "enable_thinking", on);
+    return rc ? rc : json_object_set(variables, "thinking", on);
 }
 
 /* Makes what the template reads.  A request's own members win over chat_template_kwargs, and that
  * over what an effort means. */
 static json_t *make_variables(const struct chat_reading *chat, json_t *messages) {
     json_t *variables = json_pack("{s:n, s:n}", "tools", "documents");
-    bool failed = !variables;
-    if (is_text(chat->effort, "none"))
-        failed |= json_object_set_new(variables, "enable_thinking", json_false()) < 0;
+    bool failed = !variables || set_thinking(variables, chat);
     if (chat->effort)
         failed |= json_object_set(variables, "reasoning_effort", (json_t *)chat->effort) < 0;
     if (chat->kwargs) failed |= json_object_update(variables, (json_t *)chat->kwargs) < 0;
@@ -405,7 +517,8 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
     const struct chat_template *model = limits->chat;
     struct completion_request request = completion_request_defaults(limits);
     struct chat_reading reading = {0};
-    struct request_reading r = {.request = &request, .limits = limits, .err = err, .own = &reading};
+    struct request_reading r = {
+        .request = &request, .limits = limits, .err = err, .own = &reading, .chat = &reading};
     struct template_text text = {0};
     struct error why = {0};
     struct json_span none;

@@ -24,6 +24,8 @@ struct tool_list;
 
 /* The members of a body of POST /v1/chat/completions; NULL ends the list. */
 extern const struct request_table *const chat_tables[];
+/* Those of a body of any API: what its template is given, and what comes of its reasoning. */
+extern const struct request_table chat_template_table;
 
 /* What a chat asks for beside its completion. */
 struct chat_request {

@@ -8,13 +8,14 @@
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/skipped.h"
 #include "server/api/conversation/tools.h"
+#include "server/api/forms.h"
 #include "server/api/messages/blocks.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
 
 /* What the readers of the API's own members find.  JSON is borrowed from the body. */
 struct messages_reading {
-    const json_t *messages, *system, *tools, *choice, *thinking, *output;
+    const json_t *messages, *system, *tools, *choice;
     bool counts, has_max_tokens;
 };
 
@@ -78,10 +79,6 @@ static const struct request_field fields[] = {
      "Functions that the model may call."},
     {"tool_choice", "object", request_keep_object, offsetof(struct messages_reading, choice), 0, 0,
      "Whether the model may call them: the type auto or none."},
-    {"thinking", "object", request_keep_object, offsetof(struct messages_reading, thinking), 0, 0,
-     "Whether the model thinks first: the type enabled, adaptive or disabled."},
-    {"output_config", "object", request_keep_object, offsetof(struct messages_reading, output), 0,
-     0, "The effort, and the format of the text."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Ignored."},
     {"service_tier", "string", request_read_ignored, 0, 0, 0, "Ignored."},
     {"cache_control", "object", request_read_ignored, 0, 0, 0,
@@ -92,7 +89,8 @@ static const struct request_field fields[] = {
 };
 
 static const struct request_table own_table = REQUEST_TABLE(fields);
-const struct request_table *const messages_tables[] = {&request_common, &own_table, NULL};
+const struct request_table *const messages_tables[] = {&request_common, &request_forms,
+                                                       &chat_template_table, &own_table, NULL};
 
 /* ---- translation ---- */
 
@@ -130,45 +128,6 @@ static int translate_choice(struct request_reading *r, json_t *members) {
                                                                              : 0;
 }
 
-/* Translates whether the model thinks, which its template decides.  A budget cannot be held. */
-static int translate_thinking(struct request_reading *r, json_t *members) {
-    const json_t *budget = json_object_get(own(r)->thinking, "budget_tokens");
-    const char *type = json_string_value(json_object_get(own(r)->thinking, "type"));
-    const bool off = type && strcmp(type, "disabled") == 0;
-    if (!type || (!off && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0))
-        return api_error_set(r->err, 400, NULL, "thinking",
-                             "thinking.type must be enabled, adaptive or disabled");
-    if (budget && !json_is_null(budget) && !json_is_integer(budget))
-        return api_error_set(r->err, 400, NULL, "thinking",
-                             "thinking.budget_tokens must be an integer");
-    json_t *variables = json_pack("{s:b}", "enable_thinking", !off);
-    return json_object_set_new(members, "chat_template_kwargs", variables) ? no_memory(r->err) : 0;
-}
-
-static int translate_format(struct request_reading *r, const json_t *format, json_t *members) {
-    const char *type = json_string_value(json_object_get(format, "type"));
-    const json_t *schema = json_object_get(format, "schema");
-    if (!type || strcmp(type, "json_schema") != 0 || !json_is_object(schema))
-        return api_error_set(r->err, 400, NULL, "output_config",
-                             "output_config.format must have the type json_schema and a schema");
-    json_t *made = json_pack("{s:s, s:{s:s, s:O, s:b}}", "type", "json_schema", "json_schema",
-                             "name", "output", "schema", schema, "strict", 1);
-    return json_object_set_new(members, "response_format", made) ? no_memory(r->err) : 0;
-}
-
-static int translate_output(struct request_reading *r, json_t *members) {
-    const json_t *effort = json_object_get(own(r)->output, "effort"),
-                 *format = json_object_get(own(r)->output, "format");
-    if (effort && !json_is_null(effort)) {
-        if (!json_is_string(effort))
-            return api_error_set(r->err, 400, NULL, "output_config",
-                                 "output_config.effort must be a string");
-        if (json_object_set(members, "reasoning_effort", (json_t *)effort))
-            return no_memory(r->err);
-    }
-    return format && !json_is_null(format) ? translate_format(r, format, members) : 0;
-}
-
 static int translate_messages(struct request_reading *r, json_t *members, struct tool_list *tools) {
     json_t *messages = json_array();
     bool continues = false;
@@ -193,8 +152,6 @@ static int translate(struct request_reading *r, const json_t *root, json_t *memb
     if (own(r)->tools) rc = translate_tools(r, tools);
     if (!rc) rc = translate_messages(r, members, tools);
     if (!rc && own(r)->choice) rc = translate_choice(r, members);
-    if (!rc && own(r)->thinking) rc = translate_thinking(r, members);
-    if (!rc && own(r)->output) rc = translate_output(r, members);
     return rc;
 }
 

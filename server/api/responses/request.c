@@ -8,6 +8,7 @@
 #include "server/api/completion_request.h"
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/tools.h"
+#include "server/api/forms.h"
 #include "server/api/request_fields.h"
 #include "server/api/responses/items.h"
 #include "server/json/api_error.h"
@@ -18,7 +19,7 @@ enum { ECHO_MAX_BYTES = 256 << 10 };
 /* What the readers of the API's own members find.  JSON is borrowed from the body. */
 struct responses_reading {
     struct responses_echo *echo;
-    const json_t *input, *instructions, *tools, *choice, *text, *reasoning, *parallel, *management;
+    const json_t *input, *instructions, *tools, *choice, *parallel, *management;
     json_int_t top_logprobs;
     bool logprobs;
 };
@@ -84,7 +85,7 @@ static int read_top_logprobs(struct request_reading *r, const struct request_fie
 
 static int read_previous(struct request_reading *r, const struct request_field *field,
                          const json_t *value) {
-    if (json_is_false(value)) return 0;
+    if (!request_read_refused(r, field, value)) return 0;
     return api_error_set(r->err, 400, "unsupported", field->name,
                          "%s is not supported, because no response is stored: send the items of "
                          "the conversation in input",
@@ -125,10 +126,6 @@ static const struct request_field fields[] = {
     {"tool_choice", "string|object", read_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
-    {"text", "object", request_keep_object, offsetof(struct responses_reading, text), 0, 0,
-     "The format of the text; verbosity is ignored."},
-    {"reasoning", "object", request_keep_object, offsetof(struct responses_reading, reasoning), 0,
-     0, "The effort, which is given to the template; summary is ignored."},
     {"include", "string[]", read_include, 0, 0, 0,
      "message.output_text.logprobs; the rest is ignored."},
     {"top_logprobs", "integer", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
@@ -157,7 +154,8 @@ static const struct request_field fields[] = {
 #undef AT
 
 static const struct request_table own_table = REQUEST_TABLE(fields);
-const struct request_table *const responses_tables[] = {&request_common, &own_table, NULL};
+const struct request_table *const responses_tables[] = {&request_common, &request_forms,
+                                                        &chat_template_table, &own_table, NULL};
 
 /* ---- translation ---- */
 
@@ -180,33 +178,6 @@ static int translate_choice(struct request_reading *r, json_t *members) {
     json_t *made = json_pack("{s:s, s:{s:O, s:O*}}", "type", "function", "function", "name", name,
                              "namespace", json_is_string(space) ? space : NULL);
     return json_object_set_new(members, "tool_choice", made) ? no_memory(r->err) : 0;
-}
-
-/* Translates the format of the text, whose members a chat has one level deeper. */
-static int translate_text(struct request_reading *r, json_t *members) {
-    const json_t *format = json_object_get(own(r)->text, "format"),
-                 *type = json_object_get(format, "type");
-    if (!is_given(format)) return 0;
-    if (!json_is_string(type))
-        return api_error_set(r->err, 400, NULL, "text", "text.format.type must be a string");
-    json_t *made = json_pack("{s:O}", "type", type);
-    if (made && is_word(type, "json_schema")) {
-        json_t *schema = json_copy((json_t *)format);
-        if (!schema || json_object_del(schema, "type") ||
-            json_object_set_new(made, "json_schema", schema)) {
-            json_decref(made);
-            made = NULL;
-        }
-    }
-    return json_object_set_new(members, "response_format", made) ? no_memory(r->err) : 0;
-}
-
-static int translate_reasoning(struct request_reading *r, json_t *members) {
-    const json_t *effort = json_object_get(own(r)->reasoning, "effort");
-    if (!is_given(effort)) return 0;
-    if (!json_is_string(effort))
-        return api_error_set(r->err, 400, NULL, "reasoning", "reasoning.effort must be a string");
-    return json_object_set(members, "reasoning_effort", (json_t *)effort) ? no_memory(r->err) : 0;
 }
 
 static int translate_input(struct request_reading *r, json_t *members, struct tool_list *tools) {
@@ -283,8 +254,6 @@ static int translate(struct request_reading *r, const json_t *root, json_t *memb
     if (!rc && own(r)->tools) rc = translate_tools(r, tools);
     if (!rc) rc = translate_input(r, members, tools);
     if (!rc && own(r)->choice) rc = translate_choice(r, members);
-    if (!rc && own(r)->text) rc = translate_text(r, members);
-    if (!rc && own(r)->reasoning) rc = translate_reasoning(r, members);
     if (!rc) rc = translate_flags(r, members);
     return rc ? rc : make_echo(r, root);
 }

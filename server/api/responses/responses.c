@@ -34,8 +34,6 @@ static struct responses *responses_of(struct completion *c) {
 
 void responses_write_error(const struct api_error *err, struct buffer *out) {
     static const char *const names[][2] = {{"messages", "input"},
-                                           {"response_format", "text"},
-                                           {"reasoning_effort", "reasoning"},
                                            {"max_tokens", "max_output_tokens"}};
     struct api_error named = *err;
     for (size_t i = 0; named.param && i < sizeof(names) / sizeof(*names); i++)
