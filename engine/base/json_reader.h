@@ -9,8 +9,7 @@
  * written.  Most numbers in a body are only passed on: in a schema, to a template, or back to the
  * client.  So here an integer is JSON_INTEGER only where that is all there is to say about it.  Any
  * other number has its text behind it, in the memory of its object: no string can be taken for one.
- * A
- * reader that needs a number's value finds it, as far as a double holds it, and checks its bounds.
+ * A reader that needs a number's value finds it as far as a double holds it, and checks its bounds.
  *
  * Nothing here is recursive: what is open is a list of JSON_MAX_LEVELS containers.  jansson's functions
  * that free or write a value take some hundred bytes of the stack for each level.

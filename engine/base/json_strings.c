@@ -131,3 +131,15 @@ char *json_string_decode(char *to, const struct json_string *string, enum json_h
     }
     return to;
 }
+
+/* Looks at every backslash, which only strings have. */
+void json_halves_replace(char *text, size_t n) {
+    char *const end = text + n;
+    while ((text = memchr(text, '\\', (size_t)(end - text)))) {
+        const char *behind = text + 1;
+        const int32_t c = read_escape(&behind, end);
+        if (c == NO_CHARACTER) return;
+        if (c == HALF) memcpy(text, "\\ufffd", 6);
+        text += behind - text;
+    }
+}

@@ -32,4 +32,7 @@ enum json_halves { JSON_HALVES_REFUSED, JSON_HALVES_REPLACED /* by U+FFFD each *
 char *json_string_decode(char *to, const struct json_string *string, enum json_halves halves,
                          size_t *n_halves, const char **wrong);
 
+/* Writes the escape of U+FFFD in place of each half of a surrogate pair in a legal JSON text. */
+void json_halves_replace(char *text, size_t n);
+
 #endif

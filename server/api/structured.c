@@ -7,7 +7,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
-#include "engine/base/json_tree.h"
 #include "engine/grammar/grammar_cache.h"
 #include "engine/grammar/schema.h"
 #include "server/api/completion_request.h"
@@ -55,16 +54,12 @@ static int set_string(struct request_reading *r, const char *param, const char *
     return set_text(r->request, param, kind, json_string_value(value), n, r->err);
 }
 
-static int append_text(const char *text, size_t n, void *out) {
-    buffer_append(out, text, n);
-    return 0;
-}
-
 /* Sets a text that is JSON. */
 static int set_json(struct completion_request *q, const char *param, enum grammar_kind kind,
                     const json_t *value, size_t max, struct api_error *err) {
     struct buffer text = {0};
-    int rc = json_tree_write(value, append_text, &text) || text.failed ? no_memory(err) : 0;
+    buffer_json_value(&text, value);
+    int rc = text.failed ? no_memory(err) : 0;
     if (!rc && text.length > max)
         rc = api_error_set(err, 400, NULL, param, "%s: the schema has more than %zu bytes", param,
                            max);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json_tree.h"
+
 void buffer_fini(struct buffer *buffer) {
     free(buffer->data);
     *buffer = (struct buffer){0};
@@ -123,6 +125,15 @@ void buffer_json_string(struct buffer *buffer, const char *text, size_t length) 
     }
     buffer_append(buffer, text + start, length - start);
     buffer_append(buffer, "\"", 1);
+}
+
+static int put_json(const char *text, size_t n, void *buffer) {
+    buffer_append(buffer, text, n);
+    return 0;
+}
+
+void buffer_json_value(struct buffer *buffer, const json_t *value) {
+    buffer->failed |= json_tree_write(value, put_json, buffer) != 0;
 }
 
 void buffer_json_double(struct buffer *buffer, double value) {

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <jansson.h>
 
 /* Zero-initialise.  data is NUL-terminated whenever it is not NULL. */
 struct buffer {
@@ -32,6 +33,8 @@ void buffer_printf(struct buffer *buffer, const char *format, ...)
 /* Appends a JSON string with its quotes.  Bytes that are not UTF-8 become U+FFFD, so the output is
  * always legal. */
 void buffer_json_string(struct buffer *buffer, const char *text, size_t length);
+/* Appends a value as JSON in the fewest bytes, its numbers as they were written. */
+void buffer_json_value(struct buffer *buffer, const json_t *value);
 /* Appends a JSON number, or null for NaN.  JSON has no infinities: minus infinity is written as the
  * customary -9999.0. */
 void buffer_json_double(struct buffer *buffer, double value);

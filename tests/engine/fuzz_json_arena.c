@@ -63,7 +63,8 @@ static void check_rewritten(const json_t *value) {
 /* Tells whether the reader may take what jansson does not, or not what jansson takes. */
 static int may_differ(const json_t *plain, const json_error_t *plain_why, const json_error_t *why) {
     const enum json_error_code code = plain ? json_error_unknown : json_error_code(plain_why);
-    if (plain) return strstr(why->text, "nested deeper") != NULL;
+    if (plain) /* jansson overlooks a NUL behind a literal or a number */
+        return strstr(why->text, "nested deeper") || strstr(why->text, "byte 0x00");
     return code == json_error_numeric_overflow || code == json_error_null_byte_in_key;
 }
 

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/base/json_arena.h"
+#include "server/api/conversation/arguments.h"
 #include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_strings.h"
@@ -127,11 +129,24 @@ static const char *skip_value(const char *at) {
     return skip(at + 1, space);
 }
 
+/* What is answered is read when it is sent back, by strict parsers, too, and means the same there. */
+static void check_comes_back(const struct buffer *arguments) {
+    json_t *back = NULL, *strict = NULL;
+    json_error_t why;
+    require(arguments_read(&back, arguments->data, arguments->length) == 0);
+    require(json_arena_load(&strict, arguments->data, arguments->length,
+                            JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why) == 0);
+    require(json_equal(back, strict));
+    json_decref(back);
+    json_decref(strict);
+}
+
 static void check_calls(const struct tool_split *tools) {
     for (uint32_t i = 0; i < tools->n_calls; i++) {
         const struct buffer *arguments = &tools->calls[i].arguments;
         require(arguments->length > 0 && arguments->data[0] == '{');
         require(skip_value(arguments->data) == arguments->data + arguments->length);
+        check_comes_back(arguments);
     }
 }
 

@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "engine/base/json_arena.h"
+#include "server/api/conversation/arguments.h"
 #include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_strings.h"
@@ -355,18 +356,36 @@ static void only_so_many_calls_count(void **state) {
     tool_split_fini(&split);
 }
 
-/* Arguments are copied as they are written, and not by what a parser makes of them. */
+/* Arguments are copied as they are written, and not by what a parser makes of them, but for what other
+ * parsers refuse. */
 static void all_that_json_allows_is_read(void **state) {
-    static const char *const texts[] = {
-        "{\"a\": -6e6155577, \"b\": 123456789012345678901234567890}",
-        "{\"a\": \"\\udedd\", \"\\ud83d\\ude00\\ud83d\": \"\\uD83D\"}",
-        "{\"\\u0000\": \"\\u0000\"}", "{\"a\": 1, \"a\": 2}", "{\"a\": \"\\\\ud83d\"}"};
-    static const char *const wrong[] = {"{\"a\": 01}", "{\"a\": 1.}",      "{\"a\": 1 2}",
-                                        "{\"a\": 1e}", "{\"\\ud8g0\": 1}", "{\"a\": -}"};
+    static const char *const texts[][2] = {
+        {"{\"a\": -6e6155577, \"b\": 123456789012345678901234567890}", NULL},
+        {"{\"a\" :1.50 , \"b\":[-0, 1E+2],\n\"\": {}}", NULL},
+        {"{\"a\": \"\\udedd\", \"\\ud83d\\ude00\\ud83d\": \"\\uD83D\"}",
+         "{\"a\": \"\\ufffd\", \"\\ud83d\\ude00\\ufffd\": \"\\ufffd\"}"},
+        {"{\"\\u0000\": \"\\u0000\"}", NULL},
+        {"{\"a\": 1.0, \"b\": {\"c\": 1e999}, \"a\": 2}", "{\"a\":2,\"b\":{\"c\":1e999}}"},
+        {"{\"a\": [{\"b\": \"\\ud83d\", \"b\": \"\\ud83d\"}]}", "{\"a\":[{\"b\":\"\uFFFD\"}]}"},
+        {"{\"a\": \"\\\\ud83d\"}", NULL},
+        {"null", "{}"},
+        {"\"\"", "{}"},
+        {"\" null \"", "{}"},
+        {"\"{\\\"a\\\": 1}\"", "{\"a\": 1}"},
+        {"\"{\\\"a\\\": \\\"\\\\ud83d\\\"}\"", "{\"a\": \"\\ufffd\"}"}};
+    static const char *const wrong[] = {"{\"a\": 01}",
+                                        "{\"a\": 1.}",
+                                        "{\"a\": 1 2}",
+                                        "{\"a\": 1e}",
+                                        "{\"\\ud8g0\": 1}",
+                                        "{\"a\": -}",
+                                        "[]",
+                                        "\"1\"",
+                                        "1"};
     (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts) + sizeof(wrong) / sizeof(*wrong); i++) {
         const bool is_wrong = i >= sizeof(texts) / sizeof(*texts);
-        const char *arguments = is_wrong ? wrong[i - sizeof(texts) / sizeof(*texts)] : texts[i];
+        const char *arguments = is_wrong ? wrong[i - sizeof(texts) / sizeof(*texts)] : texts[i][0];
         struct buffer text = {0}, answer = {0};
         struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
         buffer_printf(&text, "<tool_call>{\"name\": \"f\", \"arguments\": %s}</tool_call>",
@@ -374,25 +393,53 @@ static void all_that_json_allows_is_read(void **state) {
         tool_split_add(&split, text.data, text.length, &answer);
         tool_split_end(&split, &answer);
         assert_int_equal(split.n_calls, is_wrong ? 0 : 1);
-        if (!is_wrong) assert_string_equal(split.calls[0].arguments.data, arguments);
+        if (!is_wrong)
+            assert_string_equal(split.calls[0].arguments.data,
+                                texts[i][1] ? texts[i][1] : arguments);
         tool_split_fini(&split);
         buffer_fini(&text);
         buffer_fini(&answer);
     }
 }
 
-static void of_two_arguments_none_is_taken_for_the_other(void **state) {
-    static const char text[] =
-        "<tool_call>{\"name\":\"f\",\"arguments\":1,\"arguments\":{}}</tool_call>";
+static void of_two_arguments_the_last_counts(void **state) {
+    static const char *const values[][2] = {{"1", "{}"}, {"{\"a\":1}", "{ }"}, {"{}", "1"}};
     (void)state;
-    struct buffer answer = {0};
-    struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
-    tool_split_add(&split, text, strlen(text), &answer);
-    tool_split_end(&split, &answer);
-    assert_int_equal(split.n_calls, 0);
-    assert_string_equal(answer.data, text);
-    tool_split_fini(&split);
-    buffer_fini(&answer);
+    for (size_t i = 0; i < 3; i++) {
+        struct buffer text = {0}, answer = {0};
+        struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
+        buffer_printf(&text,
+                      "<tool_call>{\"name\":\"f\",\"arguments\":%s,\"arguments\":%s}</tool_call>",
+                      values[i][0], values[i][1]);
+        tool_split_add(&split, text.data, text.length, &answer);
+        tool_split_end(&split, &answer);
+        assert_int_equal(split.n_calls, i < 2);
+        if (i < 2) assert_string_equal(split.calls[0].arguments.data, "{}");
+        else assert_string_equal(answer.data, text.data);
+        tool_split_fini(&split);
+        buffer_fini(&text);
+        buffer_fini(&answer);
+    }
+}
+
+/* Arguments come back inside of other values. */
+static void arguments_are_nested_as_deep_as_they_may_come_back(void **state) {
+    (void)state;
+    for (int n = 1; n <= JSON_MAX_DEPTH; n++) {
+        struct buffer text = {0}, answer = {0};
+        struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
+        buffer_puts(&text, "<tool_call>{\"name\":\"f\",\"arguments\":");
+        for (int i = 0; i < n; i++) buffer_puts(&text, "{\"\":");
+        buffer_puts(&text, "0");
+        for (int i = 0; i < n; i++) buffer_puts(&text, "}");
+        buffer_puts(&text, "}</tool_call>");
+        tool_split_add(&split, text.data, text.length, &answer);
+        tool_split_end(&split, &answer);
+        assert_int_equal(split.n_calls, n <= ARGUMENTS_MAX_DEPTH);
+        tool_split_fini(&split);
+        buffer_fini(&text);
+        buffer_fini(&answer);
+    }
 }
 
 static void special_tokens_may_be_shown(void **state) {
@@ -524,7 +571,8 @@ int main(void) {
         cmocka_unit_test(endless_ends_are_text),
         cmocka_unit_test(only_so_many_calls_count),
         cmocka_unit_test(all_that_json_allows_is_read),
-        cmocka_unit_test(of_two_arguments_none_is_taken_for_the_other),
+        cmocka_unit_test(of_two_arguments_the_last_counts),
+        cmocka_unit_test(arguments_are_nested_as_deep_as_they_may_come_back),
         cmocka_unit_test(special_tokens_may_be_shown),
         cmocka_unit_test(schemas_tell_strings_from_others),
         cmocka_unit_test(reasoning_is_split_off),

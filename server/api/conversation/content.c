@@ -192,17 +192,12 @@ int content_add(const struct content_rules *rules, const char *where, const json
     return out->failed ? no_memory(rules->err) : 0;
 }
 
-static int append_json(const char *text, size_t n, void *out) {
-    buffer_append(out, text, n);
-    return 0;
-}
-
 /* Reads an object: a part, or what a tool has made. */
 static int read_object(struct reading *r, const char *where, const json_t *object) {
     const int rc = read_checked(r, where, object);
     const bool is_part = is_given(json_object_get(object, "type"));
     if (rc || is_part || r->n_texts > 0) return rc;
-    if (json_dump_callback(object, append_json, r->out, JSON_COMPACT)) r->out->failed = true;
+    buffer_json_value(r->out, object);
     return 0;
 }
 

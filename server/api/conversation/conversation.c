@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "engine/engine.h"
+#include "server/api/conversation/arguments.h"
 #include "server/json/api_error.h"
-#include "server/json/json_guard.h"
 
 static enum reasoning_place first_place(const struct chat_request *request) {
     if (!request->splits_reasoning) return REASONING_BEHIND;
@@ -154,11 +154,9 @@ void answer_write_name(struct buffer *out, const struct tool_origin *origin) {
 
 void answer_write_custom_input(struct buffer *out, const struct tool_call *call) {
     const struct buffer *arguments = &call->arguments;
-    struct json_span none;
     json_t *root = NULL;
     const json_t *input = NULL;
-    if (arguments->length > 0 &&
-        !json_guard_load(&root, arguments->data, arguments->length, NULL, &none, NULL))
+    if (arguments->length > 0 && !arguments_read(&root, arguments->data, arguments->length))
         input = json_object_get(root, "input");
     if (json_is_string(input))
         buffer_json_string(out, json_string_value(input), json_string_length(input));

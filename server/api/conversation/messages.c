@@ -5,13 +5,12 @@
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/base/json_arena.h"
+#include "server/api/conversation/arguments.h"
 #include "server/api/conversation/content.h"
 #include "server/api/conversation/skipped.h"
 #include "server/api/conversation/tools.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
-#include "server/json/json_guard.h"
 
 /* A message that is being read. */
 struct reading {
@@ -109,16 +108,6 @@ static int refuse_call(const struct reading *r, size_t call, const char *rule) {
                          call, rule);
 }
 
-/* Parses the arguments of a call, JSON in a string; an empty one has none. */
-static int parse_arguments(json_t **out, const json_t *text) {
-    struct json_span none;
-    if (json_string_length(text) > 0)
-        return json_guard_load(out, json_string_value(text), json_string_length(text), NULL, &none,
-                               NULL);
-    *out = json_object();
-    return *out ? 0 : ERR_NOMEM;
-}
-
 /* Adds a call of a tool that takes free text, which templates know as a function of one string. */
 static int read_custom_call(const struct reading *r, const json_t *call, size_t index,
                             json_t *calls) {
@@ -150,7 +139,8 @@ static int read_call(const struct reading *r, const json_t *call, size_t index, 
     json_t *parsed = json_is_object(arguments) ? json_incref((json_t *)arguments) : NULL;
     int rc = 0;
     if (!is_given(arguments)) parsed = json_object();
-    else if (json_is_string(arguments)) rc = parse_arguments(&parsed, arguments);
+    else if (json_is_string(arguments))
+        rc = arguments_read(&parsed, json_string_value(arguments), json_string_length(arguments));
     if (rc == ERR_NOMEM || (!parsed && !is_given(arguments))) return no_memory(r->err);
     if (!parsed)
         return refuse_call(r, index, ".function.arguments must be a JSON object in a string");

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "engine/base/json_arena.h"
+#include "engine/base/json_reader.h"
+#include "server/api/conversation/arguments.h"
 #include "server/api/conversation/tool_strings.h"
-#include "server/json/json_guard.h"
 
 /* How many ends in one call may turn out to be part of an argument.  Each costs a look at all that
  * has come so far. */
@@ -79,6 +79,12 @@ static void drop_calls(struct tool_split *split, uint32_t n) {
     while (split->n_calls > n) call_fini(&split->calls[--split->n_calls]);
 }
 
+/* Drops a call whose arguments are none, or for which there was no memory. */
+static void drop_last(struct tool_split *split) {
+    split->failed |= split->calls[split->n_calls - 1].arguments.failed;
+    drop_calls(split, split->n_calls - 1);
+}
+
 /* ---- JSON that has been parsed before, so that it is legal ---- */
 
 static struct piece skip_space(struct piece p) {
@@ -128,123 +134,44 @@ static struct piece member_of(struct piece object, const char *name) {
     return (struct piece){0};
 }
 
-static size_t count_digits(struct piece p) {
-    size_t n = 0;
-    while (n < p.n && p.at[n] >= '0' && p.at[n] <= '9') n++;
-    return n;
-}
-
-/* Returns the bytes of the number that the piece begins with; 0: there is none. */
-static size_t number_length(struct piece p) {
-    struct piece rest = begins(p, "-") ? behind(p, p.at + 1) : p;
-    size_t n = begins(rest, "0") ? 1 : count_digits(rest);
-    if (n == 0) return 0;
-    rest = behind(rest, rest.at + n);
-    if (begins(rest, ".")) {
-        n = count_digits(behind(rest, rest.at + 1));
-        if (n > 0) rest = behind(rest, rest.at + 1 + n);
-    }
-    if (begins(rest, "e") || begins(rest, "E")) {
-        struct piece exponent = behind(rest, rest.at + 1);
-        if (begins(exponent, "-") || begins(exponent, "+"))
-            exponent = behind(exponent, exponent.at + 1);
-        n = count_digits(exponent);
-        if (n > 0) rest = behind(exponent, exponent.at + n);
-    }
-    return (size_t)(rest.at - p.at);
-}
-
-/* Returns the code unit of an escape like \u00fc that the piece begins with; -1: there is none. */
-static long code_of(struct piece p) {
-    char digits[5] = "";
-    if (p.n < 6 || !begins(p, "\\u")) return -1;
-    memcpy(digits, p.at + 2, 4);
-    for (int i = 0; i < 4; i++)
-        if (!isxdigit((unsigned char)digits[i])) return -1;
-    return strtol(digits, NULL, 16);
-}
-
-/* Writes a space in place of an escape of NUL, or of half a surrogate pair.  Returns its bytes. */
-static size_t clear_escape(char *text, size_t n) {
-    const long code = code_of((struct piece){text, n}),
-               next = n > 6 ? code_of((struct piece){text + 6, n - 6}) : -1;
-    if (code >= 0xd800 && code < 0xdc00 && next >= 0xdc00 && next < 0xe000) return 12;
-    if (code == 0 || (code >= 0xd800 && code < 0xe000)) memcpy(text + 2, "0020", 4);
-    return code < 0 ? 2 : 6;
-}
-
-/* Replaces what the parser refuses though JSON allows it: numbers, which may be large, all by 0;
- * and escapes that are no character. */
-static void clear_extremes(char *text, size_t n) {
-    bool in_string = false;
-    for (size_t i = 0; i < n; i++) {
-        const struct piece rest = {text + i, n - i};
-        const size_t length = in_string ? 0 : number_length(rest);
-        if (in_string && text[i] == '\\') i += clear_escape(text + i, n - i) - 1;
-        else if (text[i] == '"') in_string = !in_string;
-        if (length == 0) continue;
-        memset(text + i, ' ', length);
-        text[i] = '0';
-        i += length - 1;
-    }
-}
-
-/* Parses a text, whose root must be an object; NULL: it is none.  Its numbers are not told, and of
- * members with one name the last counts. */
-static json_t *parse_object(struct piece text) {
-    struct json_span none;
-    json_error_t why;
+/* Parses a text, whose root must be an object; NULL: it is none. */
+static json_t *parse_object(struct piece text, struct json_oddities *odd) {
     json_t *root = NULL;
-    char *copy = malloc(text.n + 1);
-    if (!copy) return NULL;
-    memcpy(copy, text.at, text.n);
-    clear_extremes(copy, text.n);
-    int rc = json_guard_scan(copy, text.n, NULL, &none, NULL);
-    if (!rc) rc = json_arena_load(&root, copy, text.n, JSON_ALLOW_NUL, &why);
-    free(copy);
-    if (rc) return NULL;
-    if (json_is_object(root)) return root;
-    json_decref(root);
-    return NULL;
+    return arguments_parse(&root, text.at, text.n, odd) ? NULL : root;
 }
 
-/* Adds arguments that are JSON in a string, as some models write them. */
-static bool add_string_arguments(struct tool_call *call, const json_t *text) {
-    json_t *parsed =
-        parse_object((struct piece){json_string_value(text), json_string_length(text)});
-    if (!parsed) return false;
-    json_decref(parsed);
-    buffer_append(&call->arguments, json_string_value(text), json_string_length(text));
-    return true;
+/* Adds the arguments that an object's member has: its text, which is not looked for where there may be
+ * two such members, or what the text means; or JSON in a string, as some models write them. */
+static bool add_arguments(struct tool_call *call, struct piece object, const char *member,
+                          const json_t *value, bool has_doubled) {
+    const struct piece text =
+        has_doubled || !json_is_object(value) ? (struct piece){0} : member_of(object, member);
+    if (json_is_string(value))
+        buffer_append(&call->arguments, json_string_value(value), json_string_length(value));
+    else if (text.at) buffer_append(&call->arguments, text.at, text.n);
+    else if (json_is_object(value)) buffer_json_value(&call->arguments, value);
+    return arguments_settle(&call->arguments);
 }
 
 /* Reads {"name": …, "arguments": {…}}. */
 static bool read_object(struct tool_split *split, struct piece text) {
     static const char *const names[] = {"arguments", "parameters"};
-    json_t *root = text.n > 0 && text.at[0] == '{' ? parse_object(text) : NULL;
+    struct json_oddities odd = {0};
+    json_t *root = text.n > 0 && text.at[0] == '{' ? parse_object(text, &odd) : NULL;
     const json_t *name = json_object_get(root, "name"), *arguments = NULL;
     const char *member = NULL;
     for (size_t i = 0; i < 2 && !arguments; i++)
         arguments = json_object_get(root, member = names[i]);
-    bool is_call = json_is_string(name) &&
-                   (!arguments || json_is_object(arguments) || json_is_string(arguments));
+    const bool is_call =
+        json_is_string(name) && (!arguments || json_is_null(arguments) ||
+                                 json_is_object(arguments) || json_is_string(arguments));
     struct tool_call *call =
         is_call ? add_call(split, (struct piece){json_string_value(name), json_string_length(name)})
                 : NULL;
-    is_call = call != NULL;
-    if (is_call && json_is_string(arguments)) {
-        is_call = add_string_arguments(call, arguments);
-    } else if (is_call && arguments) {
-        const struct piece value = member_of(text, member);
-        is_call = value.at &&
-                  begins(value, "{"); /* not so if there are two, of which this is no object */
-        buffer_append(&call->arguments, value.at ? value.at : "", value.n);
-    } else if (is_call) {
-        buffer_puts(&call->arguments, "{}");
-    }
+    const bool is_whole = call && add_arguments(call, text, member, arguments, odd.n_doubled > 0);
     json_decref(root);
-    if (call && !is_call) drop_calls(split, split->n_calls - 1);
-    return is_call;
+    if (call && !is_whole) drop_last(split);
+    return is_whole;
 }
 
 /* Returns the object or list that the piece begins with, whose braces match; n 0: there is none. */
@@ -287,11 +214,10 @@ static bool read_named(struct tool_split *split, struct piece text, const char *
         if (at) name.n = (size_t)(at - name.at);
         if (!is_name(trimmed(name))) return false;
         const struct piece object = braced_of(behind(text, brace));
-        json_t *parsed = object.n > 0 ? parse_object(object) : NULL;
-        struct tool_call *call = parsed ? add_call(split, trimmed(name)) : NULL;
-        json_decref(parsed);
+        struct tool_call *call = object.n > 0 ? add_call(split, trimmed(name)) : NULL;
         if (!call) return false;
         buffer_append(&call->arguments, object.at, object.n);
+        if (!arguments_settle(&call->arguments)) return false;
         text = skip_space(behind(text, object.at + object.n));
     }
     return true;
@@ -354,11 +280,13 @@ static const char *json_of_python(struct piece text) {
 
 static bool is_json(struct piece text) {
     json_t *value = NULL;
+    struct json_oddities odd;
     struct buffer list = {0};
     buffer_puts(&list, "{\"v\":");
     buffer_append(&list, text.at, text.n);
     buffer_puts(&list, "}");
-    if (!list.failed && text.n > 0) value = parse_object((struct piece){list.data, list.length});
+    if (!list.failed && text.n > 0)
+        value = parse_object((struct piece){list.data, list.length}, &odd);
     const bool is = json_object_size(value) == 1;
     json_decref(value);
     buffer_fini(&list);
@@ -410,8 +338,6 @@ static bool read_element(struct tool_split *split, struct tool_call *call, struc
     struct piece value = behind(key, end + strlen(marks->key_end));
     key.n = (size_t)(end - key.at);
     key = trimmed(key);
-    if (key.n > 0 && memchr(key.at, 0, key.n))
-        return false; /* no parser of JSON takes such a name */
     const enum tool_string is = tool_strings_find(split->strings, call->name.data, key.at, key.n);
     const char *begin = *marks->value_begin ? find(value, marks->value_begin) : value.at;
     if (!begin) return false;
@@ -437,7 +363,7 @@ static bool read_elements(struct tool_split *split, struct tool_call *call, stru
         if (!read_element(split, call, &text)) return false;
     }
     buffer_puts(&call->arguments, "}");
-    return true;
+    return arguments_settle(&call->arguments);
 }
 
 /* Reads a call of Qwen3-Coder: <function=NAME><parameter=KEY>VALUE</parameter>…</function>. */

@@ -20,7 +20,7 @@
 
 enum { TOOL_MAX_CALLS = 128 }; /* of one answer; further ones are text */
 
-/* A call; the arguments are JSON as the model wrote it. */
+/* A call; the arguments are JSON as the model wrote it, and can be sent back (arguments.h). */
 struct tool_call {
     struct buffer name, arguments;
     size_t at; /* bytes of the answer when it came: it stands behind them */

@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "server/api/conversation/arguments.h"
 #include "server/api/conversation/content.h"
 #include "server/api/conversation/skipped.h"
 #include "server/api/conversation/tools.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
-#include "server/json/json_guard.h"
 
 /* The state of a walk over the items. */
 struct reading {
@@ -142,16 +142,10 @@ static int add_named(struct reading *r, const json_t *item, json_t *arguments) {
     return refuse(r, ".name", "must be a string");
 }
 
-/* Reads the arguments of a call, JSON in a string; an empty one has none. */
+/* Reads the arguments of a call, JSON in a string. */
 static int read_arguments(const struct reading *r, const json_t *arguments, json_t **out) {
-    struct json_span none;
     if (!json_is_string(arguments)) return refuse(r, ".arguments", "must be a string");
-    if (json_string_length(arguments) == 0) {
-        *out = json_object();
-        return *out ? 0 : no_memory(r->err);
-    }
-    const int rc = json_guard_load(out, json_string_value(arguments), json_string_length(arguments),
-                                   NULL, &none, NULL);
+    const int rc = arguments_read(out, json_string_value(arguments), json_string_length(arguments));
     if (rc == ERR_NOMEM) return no_memory(r->err);
     return rc ? refuse(r, ".arguments", "must be a JSON object in a string") : 0;
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/base/json_tree.h"
 #include "server/api/completion_request.h"
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/tools.h"
@@ -208,17 +207,12 @@ static int translate_flags(struct request_reading *r, json_t *members) {
 
 /* ---- the echo ---- */
 
-static int append_text(const char *text, size_t n, void *out) {
-    buffer_append(out, text, n);
-    return 0;
-}
-
 /* Writes ,"name":value.  Values that are missing, or too long to repeat, are given as `otherwise`. */
 static void echo(struct buffer *out, const json_t *root, const char *name, const char *otherwise) {
     const json_t *value = json_object_get(root, name);
     buffer_printf(out, ",\"%s\":", name);
     const size_t n = out->length;
-    if (is_given(value) && json_tree_write(value, append_text, out)) out->failed = true;
+    if (is_given(value)) buffer_json_value(out, value);
     if (out->length > n && out->length - n <= ECHO_MAX_BYTES) return;
     if (out->failed) return;
     out->length = n;
