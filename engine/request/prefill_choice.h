@@ -18,6 +18,20 @@ enum prefill_mode {
     PREFILL_SPARSE /* each head visits the keys of its pattern */
 };
 
+/* Why a prompt was computed densely. */
+enum dense_reason {
+    DENSE_NOT,         /* it was not */
+    DENSE_ASKED,       /* the mode is dense */
+    DENSE_UNAVAILABLE, /* the server computes no prompt sparsely */
+    DENSE_KV_POLICY,   /* what is kept needs all pairs of row and key */
+    DENSE_SCORED,      /* auto, and the prompt's log-probabilities are asked for */
+    DENSE_NO_PATTERNS, /* auto, and there is no pattern file */
+    DENSE_SHORT,       /* auto, and the prompt is shorter than min_sparse_tokens */
+    DENSE_LONG,        /* the prompt is longer than sparse prompts may be */
+    DENSE_CACHED,      /* most of the prompt was in the prefix cache */
+    N_DENSE_REASONS
+};
+
 #define PREFILL_DENSE_ABOVE 0.7f /* the default of dense_above */
 
 /* Under PREFILL_AUTO, a prompt with fewer rows left to compute is dense, whatever min_sparse_tokens
@@ -33,6 +47,7 @@ enum { PREFILL_MIN_STEP_ROWS = 64 };
  * equal. */
 struct prefill_choice {
     enum prefill_mode mode;
+    enum dense_reason why_dense;         /* of the mode dense; DENSE_NOT is DENSE_ASKED */
     const struct attn_pattern *patterns; /* host [n_layers][n_heads], borrowed until the request's
                                             final event; NULL: engine_config.patterns */
     float dense_above;                   /* as in struct attn_sparse; 0: PREFILL_DENSE_ABOVE */
@@ -58,6 +73,8 @@ const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv, const st
                                             bool scores_prompt);
 /* Tells whether a prompt of this mode stays dense by the rule, which may be NULL. */
 bool prefill_stays_dense(const struct dense_rule *rule, enum prefill_mode mode);
+/* Returns why: DENSE_NOT where it does not. */
+enum dense_reason prefill_why_dense(const struct dense_rule *rule, enum prefill_mode mode);
 
 /* How a prompt was computed. */
 struct prefill_usage {
@@ -65,6 +82,7 @@ struct prefill_usage {
     double density;              /* share of the causal pairs of row and slot visited; dense: 1 */
     double index_s, attention_s; /* device time of sparse steps */
     uint32_t n_reused;           /* tokens from sparse blocks of the prefix cache */
+    enum dense_reason why_dense; /* PREFILL_DENSE */
 };
 
 #endif

@@ -13,11 +13,18 @@
 #include "engine/kv/kv_space.h"
 #include "engine/kv/plan.h"
 
-static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
-                      const struct dense_rule *dense, uint32_t n_prompt) {
-    if (!support->available || (!choice->patterns && !support->patterns)) return false;
-    if (prefill_stays_dense(dense, choice->mode) || n_prompt > support->max_tokens) return false;
-    return choice->mode == PREFILL_SPARSE || n_prompt >= support->min_sparse_tokens;
+/* Returns why a prompt is dense; DENSE_NOT: it is sparse. */
+static enum dense_reason why_dense(const struct prefill_choice *choice,
+                                   const struct prefill_support *support,
+                                   const struct dense_rule *dense, uint32_t n_prompt) {
+    const enum dense_reason why = prefill_why_dense(dense, choice->mode);
+    if (choice->mode == PREFILL_DENSE && choice->why_dense) return choice->why_dense;
+    if (why) return why;
+    if (!support->available) return DENSE_UNAVAILABLE;
+    if (!choice->patterns && !support->patterns) return DENSE_NO_PATTERNS;
+    if (n_prompt > support->max_tokens) return DENSE_LONG;
+    const bool is_short = choice->mode == PREFILL_AUTO && n_prompt < support->min_sparse_tokens;
+    return is_short ? DENSE_SHORT : DENSE_NOT;
 }
 
 /* Lets filters choose, for chunks of whole pages. */
@@ -33,8 +40,9 @@ struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
     const uint32_t n_prompt = kv->n_prompt,
                    n_dense = max_u32(choice->dense_tail, kv_plan_n_exact(kv));
     struct prefill_plan plan = {.n_together = n_prompt - !kv_plan_ends_prompt(kv),
-                                .chunk = UINT32_MAX};
-    if (!is_sparse(choice, support, dense, n_prompt)) return plan;
+                                .chunk = UINT32_MAX,
+                                .why_dense = why_dense(choice, support, dense, n_prompt)};
+    if (plan.why_dense) return plan;
     plan.is_sparse = true;
     plan.no_reuse = choice->no_reuse;
     plan.min_rows = choice->mode == PREFILL_SPARSE ? 1 : PREFILL_MIN_AUTO_ROWS;
@@ -125,7 +133,13 @@ double sparse_density(const struct sparse_totals *totals) {
 struct prefill_usage prefill_usage(const struct prefill_plan *plan, bool was_sparse,
                                    const struct sparse_totals *visited, uint32_t n_cached) {
     const double density = sparse_density(visited);
+    /* A sparse prompt whose rows are many is dense where it may be computed only as a whole. */
+    const bool has_few_rows = n_cached + plan->min_rows > plan->n_together;
+    const enum dense_reason why = !plan->is_sparse ? plan->why_dense
+                                  : has_few_rows   ? DENSE_CACHED
+                                                   : DENSE_LONG;
     struct prefill_usage usage = {.mode = was_sparse ? PREFILL_SPARSE : PREFILL_DENSE,
+                                  .why_dense = was_sparse ? DENSE_NOT : why,
                                   .density = 1,
                                   .index_s = visited->index_s,
                                   .attention_s = visited->attention_s,

@@ -40,9 +40,10 @@ struct prefill_support {
 
 /* A request's choice, worked out. */
 struct prefill_plan {
-    bool is_sparse;            /* sparse if at least min_rows rows are left to compute */
-    uint32_t min_rows;         /* of n_together */
-    uint32_t n_together;       /* tokens of a sparse or layer-major prompt that are computed
+    bool is_sparse;              /* sparse if at least min_rows rows are left to compute */
+    enum dense_reason why_dense; /* !is_sparse */
+    uint32_t min_rows;           /* of n_together */
+    uint32_t n_together;         /* tokens of a sparse or layer-major prompt that are computed
                                   together: all of them if its end decides what is kept
                                   (kv_plan_ends_prompt), else all but the last */
     bool no_reuse;             /* the prompt is sparse and takes no blocks from the prefix cache */

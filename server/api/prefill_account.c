@@ -6,7 +6,19 @@
 #include "server/json/buffer.h"
 #include "server/settings/prefill_rules.h"
 
+static const char *const reasons[N_DENSE_REASONS] = {
+    [DENSE_ASKED] = "asked",
+    [DENSE_UNAVAILABLE] = "unavailable",
+    [DENSE_KV_POLICY] = "kv_policy",
+    [DENSE_SCORED] = "logprobs",
+    [DENSE_NO_PATTERNS] = "no_pattern_file",
+    [DENSE_SHORT] = "short",
+    [DENSE_LONG] = "long",
+    [DENSE_CACHED] = "cached",
+};
+
 void prefill_account_add(struct prefill_account *account, const struct prefill_usage *usage) {
+    if (!account->why_dense) account->why_dense = usage->why_dense;
     if (usage->mode != PREFILL_SPARSE) return;
     account->n_sparse++;
     account->density += usage->density;
@@ -30,5 +42,8 @@ void prefill_account_write(const struct prefill_account *account, struct buffer 
                       prefill_mode_name(PREFILL_SPARSE), account->density / account->n_sparse,
                       1e3 * account->index_s, 1e3 * account->attention_s);
     }
-    buffer_printf(out, ",\"reused_tokens\":%" PRIu64 "}", account->n_reused);
+    buffer_printf(out, ",\"reused_tokens\":%" PRIu64 ",\"why_dense\":", account->n_reused);
+    const char *why = account->n_sparse ? NULL : reasons[account->why_dense];
+    if (why) buffer_printf(out, "\"%s\"}", why);
+    else buffer_puts(out, "null}");
 }

@@ -1,7 +1,7 @@
 /* prefill_account.h - sums up how the prompts of a request's sequences were computed, for
  * usage.prefill.
  *
- * One sparse sequence makes the request sparse.  Times are sums over the sequences; density is the
+ * One sparse sequence makes the request sparse.  Where all are dense, the first one says why.  Times are sums over the sequences; density is the
  * mean of the sparse ones.
  *
  * Thread: loop.  Memory: fixed. */
@@ -17,6 +17,7 @@ struct buffer;
 struct prefill_account {
     uint32_t n_sparse;                    /* sequences */
     double density, index_s, attention_s; /* summed over the sparse sequences */
+    enum dense_reason why_dense;          /* of the first dense sequence */
     /* Prompt tokens, counted once per prompt: see prefill_account_add_reused(). */
     uint64_t n_reused;
 };

@@ -193,7 +193,9 @@ struct prefill_choice prefill_rules_resolve(const struct prefill_rules *rules,
                                     .dense_tail = rules->dense_tail,
                                     .synthetic = rules->synthetic,
                                     .no_reuse = request->no_reuse};
-    if (!rules->sparse || prefill_stays_dense(dense, choice.mode)) choice.mode = PREFILL_DENSE;
+    choice.why_dense = prefill_why_dense(dense, choice.mode);
+    if (!choice.why_dense && !rules->sparse) choice.why_dense = DENSE_UNAVAILABLE;
+    if (choice.why_dense) choice.mode = PREFILL_DENSE;
     if (choice.mode == PREFILL_SPARSE && !choice.patterns) choice.patterns = rules->fallback;
     return choice;
 }

@@ -132,11 +132,13 @@ def assert_same_scores(answer, expected):
 
 
 def assert_prefill(prefill, mode):
-    assert set(prefill) == {"mode", "density", "index_ms", "attention_ms", "reused_tokens"}
+    assert set(prefill) == {"mode", "density", "index_ms", "attention_ms", "reused_tokens",
+                            "why_dense"}
+    assert (prefill["why_dense"] is None) == (mode == "sparse")
     assert prefill["mode"] == mode
     if mode == "dense":
         assert prefill == {"mode": "dense", "density": 1, "index_ms": None, "attention_ms": None,
-                           "reused_tokens": 0}
+                           "reused_tokens": 0, "why_dense": prefill["why_dense"]}
     else:
         assert 0.02 < prefill["density"] < 0.98
         assert prefill["index_ms"] > 0 and prefill["attention_ms"] > 0
@@ -554,6 +556,27 @@ def test_auto_is_sparse_from_a_length_on(serve, tmp_path):
                                 "pattern_file": "tuned.json", "min_sparse_tokens": 1200,
                                 "measured_on": DEVICE, "dense_tail": 64}
     assert "(measured on this backend)" in server.log
+
+
+def test_a_dense_prompt_says_why(serve, tmp_path, tiny_model):
+    def why(server, prompt=PROMPT, **parameters):
+        return prefill_of(server.complete(prompt, **parameters, **LONG))["why_dense"]
+
+    file = write_patterns(tmp_path / "tuned.json", min_sparse_tokens={DEVICE: 1200})
+    server = serve(*SETTINGS, "--pattern-file", file)
+    assert why(server, prefill="dense") == "asked"
+    assert why(server, PROMPT[:1199]) == why(server, PROMPT[:1199], prefill="auto") == "short"
+    assert why(server, kv_policy={"type": "streaming", "recent": 100}) == "kv_policy"
+    assert why(server, echo=True, logprobs=0) == "logprobs"
+    assert why(server, cache_salt="why") is None
+    assert why(server, cache_salt="why") == "cached"
+    assert why(server, [PROMPT[:400], PROMPT[400:]]) == "short"
+    server = serve(*SETTINGS, "--pattern-file", file, *WAY_SETTINGS["in_chunks"])
+    assert why(server, prefill={"mode": "auto", "reuse": False}) == "long"
+    server = serve("--min-sparse-tokens", 600, "--threads", 2, model=tiny_model)
+    assert why(server) == why(server, prefill="auto") == "no_pattern_file"
+    server = serve("--prefill", "dense", "--threads", 2, model=tiny_model)
+    assert why(server) == "asked" and why(server, prefill="auto") == "unavailable"
 
 
 def test_the_setting_beats_the_file(serve, tmp_path):

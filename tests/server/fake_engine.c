@@ -263,8 +263,8 @@ static void finish(struct engine *engine, struct sequence *s, enum finish_reason
     event->n_generated = s->n_generated;
     event->kv = use_of_cache(s);
     event->prefill = s->request.prefill.mode == PREFILL_SPARSE
-                         ? (struct prefill_usage){PREFILL_SPARSE, 0.25, 0.001, 0.0025, 3}
-                         : (struct prefill_usage){PREFILL_DENSE, 1, 0, 0, 0};
+                         ? (struct prefill_usage){PREFILL_SPARSE, 0.25, 0.001, 0.0025, 3, DENSE_NOT}
+                         : (struct prefill_usage){PREFILL_DENSE, 1, 0, 0, 0, DENSE_SHORT};
     if (reason == FINISH_ERROR) {
         event->error_code = ERR_DEVICE;
         strcpy(event->error_text, "the fake engine failed");

@@ -194,7 +194,7 @@ static void a_stream_is_chunks_and_done(void **state) {
     "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":null,"                  \
     "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"                 \
     ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"                            \
-    "\"attention_ms\":null,\"reused_tokens\":0},\"speculation\":null"
+    "\"attention_ms\":null,\"reused_tokens\":0,\"why_dense\":\"short\"},\"speculation\":null"
 
 static void usage_comes_last_or_with_every_chunk(void **state) {
     struct rig *rig = *state;
@@ -227,7 +227,7 @@ static void usage_tells_how_prompts_were_computed(void **state) {
                     200);
     assert_json(json_object_get(json_object_get(a, "usage"), "prefill"),
                 "{\"mode\":\"sparse\",\"density\":0.25,\"index_ms\":2.0,\"attention_ms\":5.0,"
-                "\"reused_tokens\":6}");
+                "\"reused_tokens\":6,\"why_dense\":null}");
     json_decref(a);
     /* As with cached_tokens, further choices of a prompt are not counted. */
     a = ask(*state, "{\"prompt\":\"hello\",\"n\":3,\"max_tokens\":4,\"prefill\":\"sparse\"}", 200);

@@ -234,13 +234,14 @@ static void accounts_are_of_what_was_sparse(void **state) {
     (void)state;
     struct prefill_account account = {0};
     struct buffer out = {0};
-    const struct prefill_usage exact = {PREFILL_DENSE, 1, 0, 0, 64},
-                               first = {PREFILL_SPARSE, 0.25, 0.001, 0.5, 128},
-                               second = {PREFILL_SPARSE, 0.5, 0.002, 0.25, 256};
+    const struct prefill_usage exact = {PREFILL_DENSE, 1, 0, 0, 64, DENSE_CACHED},
+                               first = {PREFILL_SPARSE, 0.25, 0.001, 0.5, 128, DENSE_NOT},
+                               second = {PREFILL_SPARSE, 0.5, 0.002, 0.25, 256, DENSE_NOT};
     prefill_account_add(&account, &exact);
     prefill_account_write(&account, &out);
     assert_string_equal(out.data, "{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"
-                                  "\"attention_ms\":null,\"reused_tokens\":0}");
+                                  "\"attention_ms\":null,\"reused_tokens\":0,"
+                                  "\"why_dense\":\"cached\"}");
     prefill_account_add(&account, &first);
     prefill_account_add(&account, &second);
     prefill_account_add(&account, &exact);
@@ -248,8 +249,9 @@ static void accounts_are_of_what_was_sparse(void **state) {
     prefill_account_add_reused(&account, &exact); /* dense behind blocks that were sparse */
     buffer_fini(&out);
     prefill_account_write(&account, &out);
-    assert_string_equal(out.data, "{\"mode\":\"sparse\",\"density\":0.3750,\"index_ms\":3.000,"
-                                  "\"attention_ms\":750.000,\"reused_tokens\":192}");
+    assert_string_equal(out.data,
+                        "{\"mode\":\"sparse\",\"density\":0.3750,\"index_ms\":3.000,"
+                        "\"attention_ms\":750.000,\"reused_tokens\":192,\"why_dense\":null}");
     buffer_fini(&out);
 }
 
