@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -11,6 +12,7 @@
 #include "engine/base/json_arena.h"
 #include "engine/device/layer_group.h"
 #include "server/api/completions.h"
+#include "server/api/conversation/call_ids.h"
 #include "server/routes.h"
 #include "server/settings/log.h"
 #include "tests/server/fake_engine.h"
@@ -96,6 +98,25 @@ json_t *rig_ask(struct rig *rig, const char *path, const char *body, unsigned st
     if (!answer) fail_msg("no JSON: %s", exchange.out.data);
     fake_http_fini(&exchange);
     return answer;
+}
+
+void rig_number_calls(const json_t *answer) {
+    const json_t *usage = json_object_get(answer, "usage"),
+                 *choices = json_object_get(answer, "choices");
+    const json_int_t n_prompt = json_integer_value(json_object_get(usage, "prompt_tokens"));
+    for (size_t i = 0; i < json_array_size(choices); i++) {
+        const json_t *message = json_object_get(json_array_get(choices, i), "message"),
+                     *calls = json_object_get(message, "tool_calls");
+        for (size_t k = 0; k < json_array_size(calls); k++) {
+            char id[CALL_ID_LENGTH + 1], number[64];
+            json_t *call = json_array_get(calls, k);
+            call_id_make(id, "the-id", (uint32_t)n_prompt, (uint32_t)i, (uint32_t)k);
+            assert_true(call_id_fits(id, strlen(id)));
+            assert_string_equal(json_string_value(json_object_get(call, "id")), id);
+            snprintf(number, sizeof(number), "call_the-id_%zu_%zu", i, k);
+            assert_int_equal(json_object_set_new(call, "id", json_string(number)), 0);
+        }
+    }
 }
 
 void assert_json(const json_t *value, const char *expected) {

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "engine/template/template.h"
+#include "server/api/conversation/call_ids.h"
 #include "server/settings/chat_template.h"
 #include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
@@ -51,6 +52,7 @@ static const json_t *first_choice(const json_t *answer) {
 
 static void check_message(const json_t *answer, const char *message, const char *finish) {
     const json_t *choice = first_choice(answer);
+    rig_number_calls(answer);
     assert_json(json_object_get(choice, "message"), message);
     assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")), finish);
 }
@@ -124,7 +126,7 @@ static void join(char *out, const char *stream, const char *member) {
 
 static void a_stream_has_the_same_parts(void **state) {
     struct rig *rig = *state;
-    char text[256];
+    char text[256], id[CALL_ID_LENGTH + 1];
     fake_engine_answer(rig->server.engine,
                        "<think>hm</think>So<tool_call>{\"name\":\"f\"}</tool_call>");
     struct http_exchange exchange = rig_post("/v1/chat/completions", ASK ",\"stream\":true}");
@@ -140,9 +142,12 @@ static void a_stream_has_the_same_parts(void **state) {
     assert_string_equal(text, "hm");
     join(text, stream, "role");
     assert_string_equal(text, "assistant");
-    assert_non_null(strstr(stream, "\"tool_calls\":[{\"index\":0,\"id\":\"call_the-id_0_0\","
-                                   "\"type\":\"function\",\"function\":{\"name\":\"f\","
-                                   "\"arguments\":\"{}\"}}]"));
+    call_id_make(id, "the-id", 4, 0, 0); /* the prompt has 4 tokens */
+    snprintf(text, sizeof(text),
+             "\"tool_calls\":[{\"index\":0,\"id\":\"%s\",\"type\":\"function\",\"function\":{"
+             "\"name\":\"f\",\"arguments\":\"{}\"}}]",
+             id);
+    assert_non_null(strstr(stream, text));
     assert_non_null(strstr(stream, "\"finish_reason\":\"tool_calls\""));
     assert_null(strstr(stream, "<tool"));
     assert_string_equal(stream + strlen(stream) - 14, "data: [DONE]\n\n");

@@ -451,6 +451,7 @@ static void check_call(struct rig *rig, const char *path, const char *fields, co
     wanted[strlen(wanted) - 1] = 0;
     fake_engine_answer(rig->server.engine, said + 1);
     json_t *answer = rig_ask(rig, path, body, 200);
+    rig_number_calls(answer);
     const json_t *list = json_object_get(answer, pointer);
     if (strcmp(pointer, "choices") == 0)
         list = json_object_get(json_object_get(json_array_get(list, 0), "message"), "tool_calls");

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "server/api/conversation/call_ids.h"
 #include "server/api/conversation/conversation.h"
 #include "server/api/render.h"
 #include "server/api/server.h"
@@ -49,8 +50,9 @@ static void write_call(struct completion *c, const struct choice *choice, uint32
     const struct tool_origin origin = answer_origin(c, call);
     const char *type = origin.kind == TOOL_CUSTOM ? "custom" : "function";
     struct buffer *out = &c->out;
-    buffer_printf(out, "\"id\":\"call_%.32s_%u_%u\",\"type\":\"%s\",\"%s\":{", c->request_id,
-                  (uint32_t)(choice - c->choices), i, type, type);
+    char id[CALL_ID_LENGTH + 1];
+    call_id_make(id, c->request_id, c->n_prompt, (uint32_t)(choice - c->choices), i);
+    buffer_printf(out, "\"id\":\"%s\",\"type\":\"%s\",\"%s\":{", id, type, type);
     answer_write_name(out, &origin);
     if (origin.kind == TOOL_CUSTOM) {
         buffer_puts(out, ",\"input\":");

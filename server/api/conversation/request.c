@@ -17,6 +17,7 @@
 #include "server/api/conversation/tool_constraint.h"
 #include "server/api/conversation/tool_strings.h"
 #include "server/api/conversation/tools.h"
+#include "server/api/conversation/turns.h"
 #include "server/api/forms.h"
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
@@ -457,30 +458,63 @@ static int cut_behind(struct template_text *text, const json_t *messages, struct
                          "be continued");
 }
 
-/* Renders the messages. */
+/* Renders the messages.  Returns a code of template_render(). */
 static int render(struct template_text *text, const struct chat_reading *chat,
-                  const struct chat_template *model, json_t *messages, struct api_error *err) {
-    struct error why = {0};
+                  const struct chat_template *model, json_t *messages, struct error *why) {
     const time_t now = time(NULL);
     struct template_input input = {.variables = make_variables(chat, messages),
                                    .trusted = model->own};
-    if (!input.variables) return no_memory(err);
+    if (!input.variables) return error_set(why, ERR_NOMEM, "no memory for the chat");
     localtime_r(&now, &input.now);
     const struct template *used =
         chat->tools && model->with_tools ? model->with_tools : model->plain;
-    int rc = template_render(used, &input, NULL, text, &why);
+    const int rc = template_render(used, &input, NULL, text, why);
     json_decref((json_t *)input.variables);
-    if (rc) return api_error_from(err, &why, "messages");
-    return chat->continues ? cut_behind(text, messages, err) : 0;
+    return rc;
+}
+
+static bool is_among(const json_t *messages, json_t *const *others, unsigned n) {
+    for (unsigned i = 0; i < n; i++)
+        if (json_equal(messages, others[i])) return true;
+    return false;
+}
+
+/* Renders the messages.  A template that raises may do so at forms that its model has never seen: the same
+ * turns are then tried in forms that more templates take.  Where it raises at all of them, the first
+ * error counts.  *used: what has been rendered, the caller's. */
+static int render_somehow(struct template_text *text, const struct chat_reading *chat,
+                          const struct chat_template *model, json_t *messages, json_t **used,
+                          struct error *why) {
+    json_t *tried[1 + TURN_ATTEMPTS] = {json_incref(messages)};
+    struct error other = {0};
+    unsigned n = 1;
+    int rc = render(text, chat, model, messages, why);
+    for (unsigned i = 0; i < TURN_ATTEMPTS && rc == ERR_INVALID; i++) {
+        json_t *made = turns_make(messages, &turn_attempts[i]);
+        if (is_among(made, tried, n)) {
+            json_decref(made);
+            continue;
+        }
+        if (made) rc = render(text, chat, model, tried[n++] = made, &other);
+        else rc = error_set(&other, ERR_NOMEM, "no memory for the messages");
+        if (rc == ERR_NOMEM) *why = other;
+    }
+    *used = json_incref(tried[n - 1]);
+    while (n > 0) json_decref(tried[--n]);
+    return rc;
 }
 
 static int make_prompt(struct request_reading *r, const struct chat_template *model,
                        struct template_text *text) {
-    json_t *messages = NULL;
+    json_t *messages = NULL, *used = NULL;
+    struct error why = {0};
     int rc = chat_messages_read(&messages, own(r)->messages, model->names_developer,
                                 r->limits->skipped, r->err);
     if (rc) return rc;
-    rc = render(text, own(r), model, messages, r->err);
+    rc = render_somehow(text, own(r), model, messages, &used, &why);
+    if (rc) rc = api_error_from(r->err, &why, "messages");
+    else if (own(r)->continues) rc = cut_behind(text, used, r->err);
+    json_decref(used);
     json_decref(messages);
     return rc;
 }

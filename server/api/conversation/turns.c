@@ -1,0 +1,170 @@
+/* turns.c - see turns.h. */
+#include "server/api/conversation/turns.h"
+
+#include <string.h>
+
+#include "server/api/conversation/call_ids.h"
+#include "server/json/buffer.h"
+
+const struct turn_rules turn_attempts[TURN_ATTEMPTS] = {
+    {.short_ids = true},
+    {.short_ids = true, .joined = true},
+    {.short_ids = true, .joined = true, .no_system = true},
+    {.short_ids = true, .joined = true, .tools_last = true},
+    {.short_ids = true, .joined = true, .no_system = true, .tools_last = true},
+};
+
+/* The state of a walk over the messages. */
+struct walk {
+    json_t *made;
+    const struct turn_rules *rules;
+    json_t *system; /* what the messages in front say, until it stands somewhere; NULL: nothing */
+    bool failed;    /* there was no memory */
+};
+
+static const char *role_of(const json_t *message) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    return role ? role : "";
+}
+
+static bool is_role(const json_t *message, const char *role) {
+    return strcmp(role_of(message), role) == 0;
+}
+
+static bool instructs(const json_t *message) {
+    return is_role(message, "system") || is_role(message, "developer");
+}
+
+/* Makes a text of two, of which either may say nothing. */
+static json_t *join(const json_t *a, const json_t *b) {
+    struct buffer text = {0};
+    if (json_string_length(a) == 0 && json_is_string(b)) return json_incref((json_t *)b);
+    if (json_string_length(b) == 0 && json_is_string(a)) return json_incref((json_t *)a);
+    buffer_append(&text, json_string_value(a), json_string_length(a));
+    if (text.length > 0) buffer_puts(&text, "\n\n");
+    buffer_append(&text, json_string_value(b), json_string_length(b));
+    json_t *made = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.length);
+    buffer_fini(&text);
+    return made;
+}
+
+/* ---- ids ---- */
+
+static json_t *alias_of(const json_t *id) {
+    char alias[CALL_ID_LENGTH + 1];
+    const char *text = json_string_value(id);
+    const size_t length = json_string_length(id);
+    if (call_id_fits(text, length)) return json_incref((json_t *)id);
+    call_id_alias(alias, text, length);
+    return json_string(alias);
+}
+
+static void shorten(struct walk *w, json_t *object, const char *member) {
+    const json_t *id = json_object_get(object, member);
+    if (json_is_string(id)) w->failed |= json_object_set_new(object, member, alias_of(id)) < 0;
+}
+
+/* Copies the calls, and shortens their ids. */
+static void shorten_calls(struct walk *w, json_t *message) {
+    const json_t *calls = json_object_get(message, "tool_calls");
+    json_t *made = calls ? json_array() : NULL;
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        json_t *call = json_copy(json_array_get(calls, i));
+        if (call) shorten(w, call, "id");
+        w->failed |= json_array_append_new(made, call) < 0;
+    }
+    if (calls) w->failed |= json_object_set_new(message, "tool_calls", made) < 0;
+}
+
+/* ---- turns ---- */
+
+static void append(struct walk *w, json_t *message) {
+    w->failed |= !message || json_array_append_new(w->made, message) < 0;
+}
+
+/* Puts what the messages in front say before the first turn, in it or as a message of its own. */
+static void place_system(struct walk *w, json_t *first) {
+    json_t *system = w->system;
+    if (!system) return;
+    w->system = NULL;
+    if (!w->rules->no_system) {
+        append(w, json_pack("{s:s, s:O}", "role", "system", "content", system));
+    } else if (is_role(first, "user")) {
+        w->failed |= json_object_set_new(first, "content",
+                                         join(system, json_object_get(first, "content"))) < 0;
+    } else {
+        append(w, json_pack("{s:s, s:O}", "role", "user", "content", system));
+    }
+    json_decref(system);
+}
+
+/* Appends the calls of a message to those of another. */
+static void join_calls(struct walk *w, json_t *to, const json_t *from) {
+    const json_t *more = json_object_get(from, "tool_calls"),
+                 *before = json_object_get(to, "tool_calls");
+    if (!more) return;
+    json_t *calls = json_array();
+    w->failed |= !calls || (before && json_array_extend(calls, (json_t *)before) < 0) ||
+                 json_array_extend(calls, (json_t *)more) < 0 ||
+                 json_object_set(to, "tool_calls", calls) < 0;
+    json_decref(calls);
+}
+
+/* Joins a message to the last one, a copy. */
+static void join_turns(struct walk *w, json_t *last, const json_t *message) {
+    static const char *const texts[] = {"content", "reasoning_content", "reasoning"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+        const json_t *a = json_object_get(last, texts[i]), *b = json_object_get(message, texts[i]);
+        if (b) w->failed |= json_object_set_new(last, texts[i], join(a, b)) < 0;
+    }
+    join_calls(w, last, message);
+}
+
+/* Tells whether the message is joined to the last one. */
+static bool joins(const struct walk *w, const json_t *last, const json_t *message) {
+    if (!last) return false;
+    if (is_role(message, "user"))
+        return is_role(last, "user") || (w->rules->tools_last && is_role(last, "tool"));
+    return is_role(message, "assistant") && is_role(last, "assistant");
+}
+
+/* Takes a copy of a message. */
+static void take(struct walk *w, json_t *message) {
+    json_t *last = json_array_get(w->made, json_array_size(w->made) - 1);
+    if (instructs(message) && json_array_size(w->made) == 0) {
+        json_t *system = join(w->system, json_object_get(message, "content"));
+        w->failed |= !system;
+        json_decref(w->system);
+        w->system = system;
+        json_decref(message);
+        return;
+    }
+    if (instructs(message))
+        w->failed |= json_object_set_new(message, "role", json_string("user")) < 0;
+    if (json_array_size(w->made) == 0) place_system(w, message);
+    if (!joins(w, last, message)) {
+        append(w, message);
+        return;
+    }
+    join_turns(w, last, message);
+    json_decref(message);
+}
+
+json_t *turns_make(const json_t *messages, const struct turn_rules *rules) {
+    struct walk w = {.made = json_array(), .rules = rules};
+    w.failed = !w.made;
+    for (size_t i = 0; i < json_array_size(messages) && !w.failed; i++) {
+        json_t *message = json_copy(json_array_get(messages, i));
+        if (message && rules->short_ids) {
+            shorten(&w, message, "tool_call_id");
+            shorten_calls(&w, message);
+        }
+        if (message && rules->joined) take(&w, message);
+        else append(&w, message);
+    }
+    if (!w.failed) place_system(&w, NULL);
+    json_decref(w.system);
+    if (!w.failed) return w.made;
+    json_decref(w.made);
+    return NULL;
+}

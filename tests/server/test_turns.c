@@ -1,0 +1,257 @@
+/* test_turns.c - conversations on templates that raise at some of their turns: what such a template then
+ * gets, and that later turns leave the beginning of the prompt as it was.
+ *
+ * Messages are written with ' for ". */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/template/template.h"
+#include "server/api/conversation/call_ids.h"
+#include "server/api/conversation/request.h"
+#include "server/settings/chat_template.h"
+#include "tests/server/api_rig.h"
+
+#define SHOW                                                                                       \
+    "[{{ m.role }}{% if m.tool_call_id %} {{ m.tool_call_id }}{% endif %}: {{ m.content }}"        \
+    "{% for c in m.tool_calls %} {{ c.id }}{% endfor %}]"
+#define RAISE(text) "{{ raise_exception('" text "') }}"
+
+/* Takes a system message in front alone. */
+static const char in_front[] =
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}" RAISE(
+        "at the beginning") "{% endif %}" SHOW "{% endfor %}";
+/* Knows no system, and wants turns to alternate. */
+static const char alternating[] = "{% if messages[0].role == 'system' %}" RAISE(
+    "no system") "{% endif %}{% for m in messages %}"
+                 "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}" RAISE(
+                     "alternate") "{% endif %}" SHOW "{% endfor %}";
+/* The same with a system message in front. */
+static const char with_system[] =
+    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% else %}{% set rest = "
+    "messages "
+    "%}{% endif %}{% for m in messages[:1] if m.role == 'system' %}" SHOW "{% endfor %}"
+    "{% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}" RAISE(
+        "alternate") "{% endif %}" SHOW "{% endfor %}";
+/* Does not count calls and results as turns, and wants short ids. */
+static const char uncounted[] =
+    "{% set ns = namespace(i=0) %}{% for m in messages %}"
+    "{% if m.role == 'user' or (m.role == 'assistant' and m.tool_calls is undefined) %}"
+    "{% if (m.role == 'user') != (ns.i % 2 == 0) %}" RAISE(
+        "alternate") "{% endif %}"
+                     "{% set ns.i = ns.i + 1 %}{% elif m.role == 'system' and not loop.first "
+                     "%}" RAISE("system") "{% endif %}{% for c in m.tool_calls %}{% if c.id|length "
+                                          "!= 9 %}" RAISE(
+                                              "ids") "{% endif %}{% endfor %}"
+                                                     "{% if m.role == 'tool' and "
+                                                     "m.tool_call_id|length != 9 %}" RAISE(
+                                                         "ids") "{% endif %}" SHOW "{% endfor %}";
+/* Fails at a later system message without saying why. */
+static const char failing[] =
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ nothing.at.all }}{% endif %}" SHOW "{% endfor %}";
+static const char never[] = "{% for m in messages %}" RAISE("never {{ n }}") "{% endfor %}";
+
+static struct chat_template chat;
+
+static int tear_down(void **state) {
+    const int rc = rig_tear_down(state);
+    chat_template_fini(&chat);
+    chat = (struct chat_template){0};
+    return rc;
+}
+
+static void use(struct rig *rig, const char *source) {
+    chat_template_fini(&chat);
+    chat = (struct chat_template){.own = json_object(), .tool_text = strdup("<tool_call>")};
+    assert_int_equal(template_compile(&chat.plain, source, strlen(source), NULL, NULL), 0);
+    rig->server.limits.chat = &chat;
+    rig->server.limits.max_model_len = rig->server.limits.trained_context = 4096;
+}
+
+/* Returns the prompt of a conversation, or the message of its refusal.  The caller frees it. */
+static char *prompt_of(struct rig *rig, const char *messages) {
+    char body[4096];
+    struct completion_request request;
+    struct chat_request read;
+    struct api_error err = {0};
+    snprintf(body, sizeof(body), "{'messages':[%s]}", messages);
+    for (char *at = body; *at; at++)
+        if (*at == '\'') *at = '"';
+    if (chat_request_parse(&request, &read, NULL, body, strlen(body), &rig->server.limits, &err))
+        return strdup(err.message);
+    char *text = strdup(request.prompts.items[0].text);
+    completion_request_fini(&request);
+    chat_request_fini(&read);
+    return text;
+}
+
+static void check(struct rig *rig, const char *messages, const char *expected) {
+    char *text = prompt_of(rig, messages);
+    if (strcmp(text, expected) != 0) fail_msg("%s: %s, not %s", messages, text, expected);
+    free(text);
+}
+
+#define SAY(role, text) "{'role':'" role "','content':'" text "'}"
+#define S SAY("system", "s")
+#define T SAY("system", "t")
+#define U SAY("user", "u")
+#define V SAY("user", "v")
+#define A SAY("assistant", "a")
+#define B SAY("assistant", "b")
+#define CALLS(id)                                                                                  \
+    "{'role':'assistant','content':null,'tool_calls':[{'id':'" id                                  \
+    "','type':'function','function':{'name':'f','arguments':'{}'}}]}"
+#define RESULT(id) "{'role':'tool','tool_call_id':'" id "','content':'r'}"
+
+static void what_a_template_takes_is_left_alone(void **state) {
+    use(*state, "{% for m in messages %}" SHOW "{% endfor %}");
+    check(*state, S "," T "," U "," V "," A "," S "," CALLS("long-identifier"),
+          "[system: s][system: t][user: u][user: v][assistant: a][system: s]"
+          "[assistant:  long-identifier]");
+}
+
+static void later_systems_are_part_of_the_users_turn(void **state) {
+    const char *const templates[] = {in_front, failing};
+    for (int i = 0; i < 2; i++) {
+        use(*state, templates[i]);
+        check(*state, S "," U "," A "," T "," V,
+              "[system: s][user: u][assistant: a][user: t\n\nv]");
+        check(*state, S "," U "," T, "[system: s][user: u\n\nt]");
+        check(*state, S "," T "," U, "[system: s\n\nt][user: u]");
+        check(*state, U "," S, "[user: u\n\ns]");
+        check(*state, U "," A "," S, "[user: u][assistant: a][user: s]");
+        check(*state, S "," T, "[system: s\n\nt]");
+        check(*state, U "," CALLS("abcDEF123") "," RESULT("abcDEF123") "," S,
+              "[user: u][assistant:  abcDEF123][tool abcDEF123: r][user: s]");
+    }
+}
+
+static void a_system_that_is_unknown_is_in_the_first_turn(void **state) {
+    use(*state, alternating);
+    check(*state, S "," U, "[user: s\n\nu]");
+    check(*state, S "," T "," U "," A "," S "," V,
+          "[user: s\n\nt\n\nu][assistant: a][user: s\n\nv]");
+    check(*state, S, "[user: s]");
+    check(*state, S "," A, "[user: s][assistant: a]");
+    check(*state, U "," V, "[user: u\n\nv]");
+    check(*state, U "," A "," B "," V, "[user: u][assistant: a\n\nb][user: v]");
+    check(*state, SAY("system", "") "," U, "[user: u]");
+}
+
+static void turns_of_one_role_are_joined(void **state) {
+    use(*state, with_system);
+    check(*state, S "," U "," V, "[system: s][user: u\n\nv]");
+    check(*state, S "," U "," A "," T "," V "," V,
+          "[system: s][user: u][assistant: a][user: t\n\nv\n\nv]");
+    check(*state,
+          "{'role':'user','content':'u'},{'role':'assistant','content':'','reasoning':'h'},"
+          "{'role':'assistant','content':'b','reasoning':'m'}",
+          "[user: u][assistant: b]");
+}
+
+static void ids_are_shortened(void **state) {
+    char alias[10], expected[256];
+    use(*state, uncounted);
+    call_id_alias(alias, "toolu_01A09q90qw90lq917835lq9", strlen("toolu_01A09q90qw90lq917835lq9"));
+    assert_true(call_id_fits(alias, strlen(alias)));
+    snprintf(expected, sizeof(expected), "[user: u][assistant:  %s][tool %s: r]", alias, alias);
+    check(*state,
+          U "," CALLS("toolu_01A09q90qw90lq917835lq9") "," RESULT("toolu_01A09q90qw90lq917835lq9"),
+          expected);
+    check(*state, U "," CALLS("abcDEF123") "," RESULT("abcDEF123"),
+          "[user: u][assistant:  abcDEF123][tool abcDEF123: r]");
+    /* What is right behind results is a part of them. */
+    check(*state, S "," U "," CALLS("abcDEF123") "," RESULT("abcDEF123") "," V "," T,
+          "[system: s][user: u][assistant:  abcDEF123][tool abcDEF123: r\n\nv\n\nt]");
+    check(*state, U "," CALLS("abcDEF123") "," RESULT("abcDEF123") "," A "," V,
+          "[user: u][assistant:  abcDEF123][tool abcDEF123: r][assistant: a][user: v]");
+}
+
+static void the_first_error_stays(void **state) {
+    use(*state, never);
+    check(*state, S "," U "," T, "never {{ n }}");
+    use(*state, alternating);
+    check(*state, A, "alternate");
+    check(*state, S "," A "," S "," A "," CALLS("1") "," RESULT("1"), "no system");
+}
+
+static void ids_fit(void **state) {
+    (void)state;
+    static const char *const misfits[] = {"",
+                                          "abcdefgh",
+                                          "abcdefghij",
+                                          "abc-efghi",
+                                          "abc\xc3\xa9"
+                                          "fgh",
+                                          "call_1234"};
+    char ids[4][10];
+    for (size_t i = 0; i < sizeof(misfits) / sizeof(*misfits); i++) {
+        assert_false(call_id_fits(misfits[i], strlen(misfits[i])));
+        call_id_alias(ids[0], misfits[i], strlen(misfits[i]));
+        assert_true(call_id_fits(ids[0], strlen(ids[0])));
+    }
+    assert_false(call_id_fits("abcdefgh\0", 9));
+    call_id_make(ids[0], "id", 5, 0, 0);
+    call_id_make(ids[1], "id", 5, 0, 1);
+    call_id_make(ids[2], "id", 5, 1, 0);
+    call_id_make(ids[3], "id", 6, 0, 0); /* the next turn, under the same id */
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++) assert_string_not_equal(ids[i], ids[j]);
+}
+
+/* The prompt of each turn begins with that of the turn before, but for its last message, which the next
+ * may go on. */
+static void later_turns_begin_like_earlier_ones(void **state) {
+    static const char *const templates[] = {in_front, alternating, with_system, uncounted, failing};
+    static const char *const turns[] = {S,
+                                        "," U,
+                                        "," T "," SAY("assistant", "1"),
+                                        "," V,
+                                        "," SAY("assistant", "2"),
+                                        "," SAY("system", "w") "," U,
+                                        "," CALLS("toolu_1") "," RESULT("toolu_1"),
+                                        "," SAY("assistant", "3"),
+                                        "," U "," T,
+                                        "," SAY("assistant", "4") "," V};
+    for (size_t t = 0; t < 5; t++) {
+        char messages[4096] = "", before[4096] = "";
+        use(*state, templates[t]);
+        for (size_t i = 0; i < sizeof(turns) / sizeof(*turns); i++) {
+            strcat(messages, turns[i]);
+            char *text = prompt_of(*state, messages);
+            if (i == 6 && *text != '[') { /* two of them know no results of tools */
+                free(text);
+                break;
+            }
+            char *end = strrchr(before, ']');
+            if (end) *end = 0;
+            if (i > 1 && strncmp(text, before, strlen(before)) != 0)
+                fail_msg("template %zu: %s does not begin like %s", t, text, before);
+            strcpy(before, text);
+            free(text);
+        }
+    }
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, rig_set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(what_a_template_takes_is_left_alone),
+        TEST(later_systems_are_part_of_the_users_turn),
+        TEST(a_system_that_is_unknown_is_in_the_first_turn),
+        TEST(turns_of_one_role_are_joined),
+        TEST(ids_are_shortened),
+        TEST(the_first_error_stays),
+        TEST(ids_fit),
+        TEST(later_turns_begin_like_earlier_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
