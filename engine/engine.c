@@ -305,6 +305,13 @@ static int create_workspace(struct engine *e, struct error *err) {
     return 0;
 }
 
+/* Returns how many layers have no window. */
+static uint32_t count_wide(const struct model_config *model) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < model->n_layers; l++) n += !layer_has_window(model->windows, l);
+    return n;
+}
+
 static int create_pages(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     struct backend *be = c->backend;
@@ -322,6 +329,8 @@ static int create_pages(struct engine *e, struct error *err) {
     e->info.text_pages = memory_plan_text_pages(&longest);
     e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
     e->info.kv_tokens = (uint64_t)e->kv.n_pages / n_layers * PAGE_TOKENS;
+    const uint32_t n_wide = count_wide(&e->model->config);
+    e->info.budget_tokens = n_wide ? (uint64_t)e->kv.n_pages / n_wide * PAGE_TOKENS : UINT64_MAX;
     return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
 }
 
@@ -466,7 +475,8 @@ static struct kv_limits kv_limits(const struct engine *e) {
         .max_model_len = e->info.max_model_len,
         .trained_context = e->info.model->max_position,
         .n_layers = e->info.model->n_layers,
-        .window = e->info.model->window,
+        .some_windowed = e->info.model->windows && model_has_full_attention(e->info.model),
+        .all_windowed = !model_has_full_attention(e->info.model),
         .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
         .bounded_caches = e->info.bounded_caches,
         .budgets_by_layer = e->info.bounded_caches && e->config.backend->ops->evict->by_layer,

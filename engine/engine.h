@@ -99,10 +99,12 @@ struct engine_info {
     uint64_t device_bytes; /* the device's memory; 0: the backend uses the system's */
     uint64_t other_bytes;  /* of the device's memory, used by other processes and the driver */
     uint64_t kv_tokens;    /* tokens that the pool holds over all layers */
-    uint64_t text_pages;   /* pages of a text of max_model_len tokens that is kept whole */
-    bool bounded_caches;   /* asked for, and the backend supports it */
-    bool selections;       /* there are groups, and the backend supports it */
-    bool observes;         /* and it selects by the last queries, too (select.h) */
+    /* Tokens that the pool holds over the layers that may have a budget; UINT64_MAX: there are none. */
+    uint64_t budget_tokens;
+    uint64_t text_pages; /* pages of a text of max_model_len tokens that is kept whole */
+    bool bounded_caches; /* asked for, and the backend supports it */
+    bool selections;     /* there are groups, and the backend supports it */
+    bool observes;       /* and it selects by the last queries, too (select.h) */
     uint64_t host_pool_bytes, host_pool_tokens; /* 0: there is no host pool */
     bool sparse_prefill;                        /* asked for, and the backend supports it */
     uint32_t long_rows;  /* engine_config.max_long_rows, as planned; 0: none is layer-major */

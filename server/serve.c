@@ -389,7 +389,7 @@ static int describe_model(struct serve *s, struct error *err) {
             n_places < REQUEST_MAX_SEQUENCES ? (uint32_t)n_places : REQUEST_MAX_SEQUENCES,
         .trained_context = server->info->model->max_position,
         .learned_positions = server->info->model->positions == POSITIONS_LEARNED,
-        .kv_tokens = server->info->kv_tokens,
+        .kv_tokens = server->info->budget_tokens,
         .long_rows = server->info->long_rows,
         .kv = s->options->kv_rules,
         .tokenizer = server->info->tokenizer,

@@ -43,29 +43,67 @@ static void run_angles(struct cpu_backend *cpu, struct angle_job *job) {
     pool_run(cpu->pool, angles_task, job, div_up(job->n_rows, ROWS_PER_TASK));
 }
 
+/* Tells whether some rows have another position in layers that do not have their sequence's budget. */
+static bool has_two_positions(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        if (step->seqs[i].budgeted &&
+            step_ranked(&step->seqs[i], step_first_budgeted(&step->seqs[i])))
+            return true;
+    return false;
+}
+
+/* Lists the rows' positions in the text. */
+static int list_text_positions(struct cpu_backend *cpu, struct error *err) {
+    const struct step *step = cpu->step;
+    const size_t bytes = step->n_rows * sizeof(uint32_t);
+    const int rc = cpu_buffer_reserve(&cpu->text_positions, bytes, err);
+    if (rc < 0) return rc;
+    uint32_t *positions = cpu->text_positions.data;
+    memcpy(positions, step->positions, bytes);
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        for (uint32_t r = 0; seq->budget && r < seq->n_rows; r++)
+            positions[seq->first_row + r] = seq->n_before + r;
+    }
+    return 0;
+}
+
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
                        struct error *err) {
     const uint32_t n_rows = cpu->step->n_rows, n_freqs = args->n_freqs;
+    const size_t n_floats = (size_t)n_rows * 2 * n_freqs;
     struct cpu_buffer *angles = &cpu->angles[args->rope];
     if (n_freqs == 0 || cpu->angles_valid[args->rope])
         return 0; /* many layers rotate by the same angles */
-    int rc = cpu_buffer_reserve(angles, (size_t)n_rows * 2 * n_freqs * sizeof(float), err);
+    cpu->two_positions = has_two_positions(cpu->step);
+    int rc = cpu_buffer_reserve(angles, (1 + cpu->two_positions) * n_floats * sizeof(float), err);
+    if (!rc && cpu->two_positions) rc = list_text_positions(cpu, err);
     if (rc < 0) return rc;
     struct angle_job job = {args->inv_freq, args->rope_scale, cpu->step->positions,
                             angles->data,   n_rows,           n_freqs,
                             n_freqs};
     run_angles(cpu, &job);
+    job.positions = cpu->text_positions.data;
+    job.out += n_floats;
+    if (cpu->two_positions) run_angles(cpu, &job);
     cpu->angles_valid[args->rope] = true;
     return 0;
 }
 
-/* Returns how many ranks the step needs: ranks are smaller than the number of slots. */
-static uint32_t ranks_of_step(const struct step *step) {
+const float *row_angles(const struct cpu_backend *cpu, const struct rope_append_args *args,
+                        const struct step_seq *seq, uint32_t row) {
+    const bool in_text = cpu->two_positions && !step_ranked(seq, args->layer);
+    return (const float *)cpu->angles[args->rope].data +
+           ((size_t)row + (in_text ? cpu->step->n_rows : 0)) * 2 * args->n_freqs;
+}
+
+/* Returns how many ranks the layer needs: ranks are smaller than the number of slots. */
+static uint32_t ranks_of_step(const struct step *step, uint32_t layer) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
-        if (seq->budget && seq->budget->cache_positions && seq->layers[0].n_slots > n)
-            n = seq->layers[0].n_slots;
+        if (step_ranked(seq, layer) && seq->layers[layer].n_slots > n)
+            n = seq->layers[layer].n_slots;
     }
     return n;
 }
@@ -98,7 +136,7 @@ static int make_table(struct cpu_backend *cpu, const struct attn_args *args, uin
 
 int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, struct error *err) {
     const struct rank_angles *angles = &cpu->rank_angles;
-    const uint32_t needed = ranks_of_step(cpu->step);
+    const uint32_t needed = ranks_of_step(cpu->step, args->layer);
     uint32_t n_ranks = MIN_RANKS;
     if (needed == 0 || args->n_freqs == 0) return 0;
     if (needed <= angles->n_ranks && same_frequencies(angles, args)) return 0;

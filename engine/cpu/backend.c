@@ -153,6 +153,7 @@ static void cpu_destroy(struct backend *be) {
     pool_destroy(cpu->pool);
     buffer_free(&cpu->scratch);
     for (int i = 0; i < MAX_ROPES; i++) buffer_free(&cpu->angles[i]);
+    buffer_free(&cpu->text_positions);
     buffer_free(&cpu->tasks);
     buffer_free(&cpu->partials);
     buffer_free(&cpu->inputs);

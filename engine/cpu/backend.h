@@ -64,10 +64,13 @@ struct cpu_backend {
     bool angles_valid[MAX_ROPES]; /* for the current step */
     struct cpu_buffer scratch;    /* per worker: scratch_bytes each */
     size_t scratch_bytes;
-    struct cpu_buffer angles[MAX_ROPES]; /* f32 [n_rows][2][n_freqs]: cos, sin */
-    struct cpu_buffer tasks;             /* how the current operation is cut into tasks */
-    struct cpu_buffer partials;          /* of attention; see attention.c */
-    bool bounded;                        /* some sequence of the step has a budget */
+    /* f32 [n_rows][2][n_freqs]: cos, sin; with two_positions, the same of text_positions behind them. */
+    struct cpu_buffer angles[MAX_ROPES];
+    bool two_positions;               /* of some of the step's rows */
+    struct cpu_buffer text_positions; /* u32 [n_rows] */
+    struct cpu_buffer tasks;          /* how the current operation is cut into tasks */
+    struct cpu_buffer partials;       /* of attention; see attention.c */
+    bool bounded;                     /* some sequence of the step has a budget */
     struct rank_angles rank_angles;
     struct score_inputs scores;
     struct selections selections;
@@ -81,6 +84,9 @@ void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
 /* Computes the angles of the step's rows into cpu->angles[args->rope]. */
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
                        struct error *err);
+/* Returns the cosines by which a row of the sequence is rotated in the layer; sines follow. */
+const float *row_angles(const struct cpu_backend *cpu, const struct rope_append_args *args,
+                        const struct step_seq *seq, uint32_t row);
 /* Computes the angles of all ranks in the step, if any sequence has its positions in the cache. */
 int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, struct error *err);
 /* Resets the selections at the beginning of a step. */

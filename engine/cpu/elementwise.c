@@ -234,11 +234,8 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     const struct rope_append_args *args = job->args;
     const struct step_seq *seq = seq_of_row(job->cpu->step, row);
     const uint32_t dim = args->kv->head_dim, n_kv = args->kv->n_kv_heads;
-    const bool rotates_k = !(seq->budget && seq->budget->cache_positions);
-    const bool rotates = args->n_freqs > 0;
-    const float *c = rotates ? (const float *)job->cpu->angles[args->rope].data +
-                                   (size_t)row * 2 * args->n_freqs
-                             : NULL,
+    const bool rotates_k = !step_ranked(seq, args->layer), rotates = args->n_freqs > 0;
+    const float *c = rotates ? row_angles(job->cpu, args, seq, row) : NULL,
                 *s = rotates ? c + args->n_freqs : NULL;
     float *q = (float *)args->qkv + (size_t)row * (args->n_heads + 2 * n_kv) * dim;
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;

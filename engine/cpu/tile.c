@@ -106,14 +106,16 @@ static struct tile_bias bias_of(const struct attn_args *args, const struct step 
     const uint32_t n_before = seq->layers[args->layer].n_slots - seq->n_rows,
                    row = seq->first_row + first_visible - 1 - n_before;
     if (!args->slopes) return (struct tile_bias){0};
-    return (struct tile_bias){args->slopes, step->positions[row], seq, args->group};
+    const bool in_text = seq->budget && !step_ranked(seq, args->layer);
+    const uint32_t position = in_text ? seq->n_before + row - seq->first_row : step->positions[row];
+    return (struct tile_bias){args->slopes, position, seq, args->group};
 }
 
 struct tile tile_make(const struct cpu_backend *cpu, const struct attn_args *args,
                       const struct step_seq *seq, uint32_t kv_head, uint32_t first_visible,
                       uint32_t n_tokens) {
     const uint32_t group = args->n_heads / args->kv->n_kv_heads;
-    const bool rotates = seq->budget && seq->budget->cache_positions && args->n_freqs > 0;
+    const bool rotates = step_ranked(seq, args->layer) && args->n_freqs > 0;
     return (struct tile){.kernels = cpu->kernels,
                          .kv = args->kv,
                          .view = &seq->layers[args->layer],

@@ -13,10 +13,10 @@
 #include <stdint.h>
 
 #include "engine/device/dtype.h"
+#include "engine/device/evict.h"
 #include "engine/device/layer_set.h"
 
 struct attn_sparse;    /* sparse.h */
-struct kv_budget;      /* evict.h */
 struct kv_observation; /* select.h */
 struct kv_select;      /* select.h */
 struct select_limits;  /* select.h */
@@ -42,7 +42,7 @@ struct step_seq {
     const struct kv_view *layers;   /* [step.n_layers] */
     const struct kv_budget *budget; /* NULL: attention evicts nothing */
     /* The layers that have the budget; they have the same n_slots and append_slot.  NULL: all.  Not
-     * NULL only if evict_ops.by_layer says so, and without cache_positions. */
+     * NULL only if evict_ops.by_layer says so. */
     const struct layer_set *budgeted;
     uint32_t n_before; /* tokens of the text before the first row */
     /* With a budget: */
@@ -70,12 +70,14 @@ struct step_seq {
 struct step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
     /* Host [n_layers]: the most slots that a row sees, including its own; 0: all.  NULL: all slots
-     * in all layers.  In a layer with a window, a sequence with a budget has no more slots than the
-     * window.  A sequence that selects has the slots of the text there, and a sparse one is
-     * dense. */
+     * in all layers.  In a layer with a window no sequence has a budget.  A sequence that selects has
+     * the slots of the text there, and a sparse one is dense.  Slots of another one may begin where
+     * the text no longer matters. */
     const uint32_t *windows;
-    const uint32_t *tokens;    /* host [n_rows]; or STEP_SAMPLED | i */
-    const uint32_t *positions; /* host [n_rows], RoPE positions; with cache_positions, ranks */
+    const uint32_t *tokens; /* host [n_rows]; or STEP_SAMPLED | i */
+    /* Host [n_rows], RoPE positions; with cache_positions, ranks, and row i of the sequence then has the
+     * position n_before + i in layers without the budget. */
+    const uint32_t *positions;
     const struct step_seq *seqs;
 };
 
@@ -83,6 +85,18 @@ struct step {
 static inline const struct kv_budget *step_budget(const struct step_seq *seq, uint32_t layer) {
     const bool is_budgeted = !seq->budgeted || layer_set_has(seq->budgeted, layer);
     return is_budgeted ? seq->budget : NULL;
+}
+
+/* Returns the budget of a sequence in this layer if it counts positions in the cache there; else
+ * NULL. */
+static inline const struct kv_budget *step_ranked(const struct step_seq *seq, uint32_t layer) {
+    const struct kv_budget *budget = step_budget(seq, layer);
+    return budget && budget->cache_positions ? budget : NULL;
+}
+
+/* Returns the first layer that has the sequence's budget. */
+static inline uint32_t step_first_budgeted(const struct step_seq *seq) {
+    return seq->budgeted ? layer_set_next(seq->budgeted, 0) : 0;
 }
 
 static inline uint32_t step_window(const struct step *step, uint32_t layer) {

@@ -34,8 +34,8 @@ enum kv_phase {
 };
 
 /* Which tokens' pages other sequences may share, from the most to the least.  KV_SHARES_STATES:
- * none, but a sequence may go on from all that another one had (state_cache.h).  The kind is then
- * the only one of its plan. */
+ * none, but a sequence may go on from all that another one had (state_cache.h).  The kinds of its other
+ * layers must then have state_pages(). */
 enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_STATES, KV_SHARES_NOTHING };
 
 struct kv_kind {
@@ -96,11 +96,14 @@ struct kv_kind {
     /* Gives back all that it holds beside the lists. */
     void (*release)(struct kv_sequence *kv);
 
+    /* ---- states ---- */
+
+    /* Returns which pages of each list hold what the sequence keeps of its first n_tokens tokens; NULL:
+     * the kind's layers cannot be part of a state. */
+    struct kv_range (*state_pages)(const struct kv_sequence *kv, uint32_t n_tokens);
+
     /* ---- states, with KV_SHARES_STATES ---- */
 
-    /* Returns how many of each list's first pages hold what the sequence keeps of its first n_tokens
-     * tokens: all, or fewer where states are cut. */
-    uint32_t (*state_pages)(const struct kv_sequence *kv, uint32_t n_tokens);
     /* Tells whether the rows of a step change nothing in the pages but their own slots until
      * kv_submitted() has returned: a state before any of them can still be copied then. */
     bool (*cuts_states)(const struct kv_sequence *kv);
@@ -122,11 +125,14 @@ struct kv_kinds {
     const struct kv_kinds *divided; /* the same, but some layers keep a budget; or NULL */
 };
 
-extern const struct kv_kinds kv_kinds_full, kv_kinds_bounded, kv_kinds_selected, kv_kinds_moved;
+extern const struct kv_kinds kv_kinds_full, kv_kinds_bounded, kv_kinds_selected, kv_kinds_moved,
+    kv_kinds_divided;
 
 /* Returns how many of the first pages of layers with a window no longer matter to rows behind
  * n_tokens tokens. */
 uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens);
+/* Returns which of their pages matter, n_tokens tokens being stored. */
+struct kv_range kv_window_range(const struct kv_space *space, uint32_t n_tokens);
 /* Returns the most pages that a layer with a window has for a text of n_tokens tokens. */
 uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 

@@ -26,6 +26,7 @@ int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
     kv->counted.values[KV_RETAINED_ATTENTION] = NAN;
     kv->layers = calloc(space->n_layers, sizeof(*kv->layers));
     kv->views = calloc(space->n_layers, sizeof(*kv->views));
+    sequence_state_init(kv);
     if (kv->layers && kv->views) return 0;
     kv_sequence_fini(kv);
     return ERR_NOMEM;
@@ -276,11 +277,10 @@ void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
 /* Describes all rows up to the slice's last one as new, and takes those before it away again. */
 void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
                    struct step_seq *seq) {
-    const uint32_t first = kv->n_tokens + first_row;
     kv_view(kv, first_row + n_rows, seq);
-    for (uint32_t l = 0; l < kv->space->n_layers; l++) kv->views[l].append_slot = first;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) kv->views[l].append_slot += first_row;
     seq->n_rows = n_rows;
-    seq->n_before = first;
+    seq->n_before += first_row;
     seq->begins_chunk &= first_row == 0;
     seq->score_row -= min_u32(seq->score_row, first_row);
 }

@@ -95,6 +95,8 @@ struct kv_sequence {
     struct kv_usage counted; /* what steps have reported so far */
     struct kv_saved *saved;  /* NULL, or what its pages held */
     /* sequence_state.c: */
+    const struct kv_kind
+        *stateful;            /* the kind that decides what its states are; NULL: it has none */
     uint64_t name;            /* a hash of all that decides the prompt's last state; 0: unknown */
     struct kv_state *matched; /* from which the sequence is about to go on; or NULL */
     /* Whose pages it has, until its first step has been submitted; or NULL. */

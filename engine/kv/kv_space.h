@@ -32,6 +32,11 @@ struct kv_amount {
 /* A place in a list for which there is no page, or host block, yet. */
 #define KV_NO_PAGE UINT32_MAX
 
+/* Pages of a list. */
+struct kv_range {
+    uint32_t first, n;
+};
+
 struct page_list {
     uint32_t *pages; /* in slot order */
     uint32_t n, capacity;

@@ -8,13 +8,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/device/backend.h"
 #include "engine/device/layer_group.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
-
-/* Pages that one operation copies: as many as a kernel's parameters can name on a GPU. */
-enum { COPIED_TOGETHER = 500 };
 
 uint32_t kv_grown(uint32_t capacity, uint32_t need) {
     return max_u32(capacity < UINT32_MAX / 2 ? 2 * capacity : UINT32_MAX, need);
@@ -35,25 +31,6 @@ void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t
     for (uint32_t i = n_pages; i < list->n; i++)
         if (list->pages[i] != KV_NO_PAGE) page_pool_release(space->pool, &list->pages[i], 1);
     list->n = n_pages;
-}
-
-/* Copies pages of many layers in one operation, because each takes a GPU some microseconds beside the
- * bytes. */
-int kv_lists_copy(const struct kv_space *space, const struct page_list *from,
-                  const struct page_list *to, uint32_t n, struct error *err) {
-    uint32_t sources[COPIED_TOGETHER], targets[COPIED_TOGETHER], n_listed = 0;
-    int code = 0;
-    for (uint64_t i = 0, n_all = (uint64_t)n * space->n_layers; i < n_all && !code; i++) {
-        const uint64_t layer = i / n, at = i % n;
-        assert(n <= from[layer].n && n <= to[layer].n);
-        sources[n_listed] = from[layer].pages[at];
-        targets[n_listed++] = to[layer].pages[at];
-        if (n_listed < COPIED_TOGETHER && i + 1 < n_all) continue;
-        code =
-            space->be->ops->copy_pages(space->be, space->memory, sources, targets, n_listed, err);
-        n_listed = 0;
-    }
-    return code;
 }
 
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer) {
@@ -167,6 +144,7 @@ void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages) {
 }
 
 void kv_lists_cover(struct kv_sequence *kv) {
+    if (kv->buffers.n > 0) return; /* their pages are in these places */
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         const struct page_list *list = &kv->layers[l];
         if (!kv_list_is_windowed(kv, l) || kv->n_expired == 0) continue;

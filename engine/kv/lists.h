@@ -18,10 +18,6 @@ uint32_t kv_grown(uint32_t capacity, uint32_t need);
 int kv_list_grow(struct page_list *list, uint32_t n_pages);
 /* Gives back all but the list's first n_pages pages.  Places without a page stay out of it. */
 void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages);
-/* Copies what the first n pages of every layer's list hold to those of the other lists; both are
- * [space->n_layers].  ERR_DEVICE. */
-int kv_lists_copy(const struct kv_space *space, const struct page_list *from,
-                  const struct page_list *to, uint32_t n, struct error *err);
 
 /* ---- all lists of a sequence ---- */
 
@@ -53,7 +49,8 @@ void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages);
  * and it takes their place: a kernel that reads pages in pairs reads no other sequence's page. */
 void kv_lists_expire(struct kv_sequence *kv, uint32_t n_pages);
 /* Begins the empty lists of layers with a window as if their first n_pages pages had expired.
- * kv_lists_cover() puts page n_pages in the place of these, once the lists have it. */
+ * kv_lists_cover() puts page n_pages in the place of these, once the lists have it and buffers of a
+ * layer-major prompt are not there. */
 void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages);
 void kv_lists_cover(struct kv_sequence *kv);
 

@@ -73,6 +73,7 @@ static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, ui
                          "the model's positions are learned, and part of what is cached: they can "
                          "only be counted in the text");
     if (!choice->cache_positions) return check_length(n_prompt, max_tokens, trained_context, err);
+    if (limits->all_windowed) return 0; /* no layer has the budget */
     if (choice->whole)
         return check_whole(choice, n_prompt, trained_context,
                            "with cache positions the model's trained context is the limit,", err);
@@ -84,22 +85,15 @@ static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, ui
         kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt), trained_context);
 }
 
-/* Checks that the cache fits the window, so that no row sees more slots than that. */
-static int check_window(const struct kv_choice *choice, uint32_t n_prompt, uint32_t window,
-                        struct error *err) {
-    if (window == 0 || kv_choice_slots(choice, n_prompt) <= window) return 0;
-    if (choice->whole)
-        return check_whole(choice, n_prompt, window, "layers of this model see at most", err);
-    return error_set(err, ERR_INVALID,
-                     "layers of this model see %" PRIu32 " tokens at most: the KV budget (%" PRIu64
-                     "), a prompt chunk (%" PRIu32 ") and one token more must fit that",
-                     window, kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt));
-}
-
 static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                          const struct kv_limits *limits, struct error *err) {
     if (!limits->bounded_caches)
         return error_set(err, ERR_INVALID, "this server has no bounded KV caches");
+    if (limits->some_windowed && !limits->budgets_by_layer)
+        return error_set(err, ERR_INVALID,
+                         "on the device %s all layers keep the same, but only some layers of this "
+                         "model have a window",
+                         limits->device);
     if (choice->n_recent == 0)
         return error_set(err, ERR_INVALID, "the KV policy must keep at least 1 recent token");
     int code = check_heavy(choice, err);
@@ -109,7 +103,6 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
         return error_set(err, ERR_INVALID,
                          "prompts and KV budgets must not be more than %" PRIu32 " tokens",
                          KV_MAX_TEXT);
-    if ((code = check_window(choice, n_prompt, limits->window, err))) return code;
     return check_positions(choice, n_prompt, max_tokens, limits, err);
 }
 
@@ -247,7 +240,9 @@ static void evict_by_layers(struct kv_plan *plan, const struct kv_space *space,
     plan->layer_major = is_by_layers || prompt_pages(plan, space) > page_pool_n_pages(space->pool);
     if (!plan->layer_major) return;
     const uint64_t n_own = kv_kind_bounded.most(space, plan, KV_PHASE_TEXT, plan->n_most);
-    plan->n_buffer_pages = (uint32_t)(n_pages - min_u64(n_pages, n_own));
+    plan->step_rows = 1;
+    plan->n_buffer_pages = max_u32((uint32_t)(n_pages - min_u64(n_pages, n_own)),
+                                   kv_window_n_behind(space, plan->n_prompt));
 }
 
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows,
@@ -293,9 +288,33 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
     return plan;
 }
 
-void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part) {
-    if (layer_set_is_empty(&part->layers)) return;
+/* Tells whether the layers have the part's budget, or without a part that of the plan. */
+static bool is_budgeted(const struct kv_part *part, uint32_t layer) {
+    return layer_set_is_empty(&part->layers) || layer_set_has(&part->layers, layer);
+}
+
+/* Lists the layers that keep the budget: those without a window. */
+static struct layer_set wide_layers(const struct kv_part *part, const struct kv_space *space) {
+    struct layer_set layers = {0};
+    for (uint32_t l = 0; l < space->n_layers; l++)
+        if (is_budgeted(part, l) && !layer_has_window(space->windows, l)) layer_set_add(&layers, l);
+    return layers;
+}
+
+void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part,
+                    const struct kv_space *space) {
+    const bool has_part = !layer_set_is_empty(&part->layers),
+               is_bounded = plan->budget.capacity > 0;
+    if (!has_part && !(is_bounded && space->windows)) return;
+    plan->budgeted = wide_layers(part, space);
+    plan->outgrows = is_bounded;
+    if (layer_set_is_empty(&plan->budgeted)) {
+        plan->budget = (struct kv_budget){0};
+        plan->chunk = 0;
+        plan->is_whole = false;
+        if (is_bounded) plan->kinds = &kv_kinds_full;
+        return;
+    }
+    if (has_part) plan_budget(plan, &part->choice);
     plan->kinds = plan->kinds->divided;
-    plan->budgeted = part->layers;
-    plan_budget(plan, &part->choice);
 }

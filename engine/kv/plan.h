@@ -27,6 +27,7 @@ enum { KV_N_BUFFERS = 2 };
 struct kv_plan {
     const struct kv_kinds *kinds; /* of the layers, by their role (kind.h) */
     struct layer_set budgeted;    /* layers that keep a budget while others do not; or empty */
+    bool outgrows;                /* the text may be longer than the model's context */
     uint8_t type;                 /* kv_choice.type, for counters; the code never branches on it */
     struct kv_budget budget;      /* of the kind `bounded`, where it is assigned; else zeroed */
     uint32_t chunk;               /* tokens of the prompt between two evictions */
@@ -51,7 +52,8 @@ struct kv_limits {
     uint32_t max_model_len;   /* of texts that are kept whole */
     uint32_t trained_context; /* the model's */
     uint32_t n_layers;        /* the model's */
-    uint32_t window;          /* of its layers; 0: none */
+    bool some_windowed;       /* some of its layers have a window, others have not */
+    bool all_windowed;        /* all of its layers have a window, so that none has a budget */
     bool learned_positions;   /* and part of what is cached: they cannot be counted in the cache */
     bool bounded_caches;
     bool budgets_by_layer;            /* some layers may keep all, beside others with a budget */
@@ -76,9 +78,10 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, u
  * check.  ERR_INVALID. */
 int kv_part_check(const struct kv_part *part, const struct kv_choice *rest, uint32_t n_prompt,
                   const struct kv_limits *limits, struct error *err);
-/* Lets some layers keep the budget of a part that has passed the check.  A part without layers
- * changes nothing. */
-void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part);
+/* Lets some layers keep the budget of a part that has passed the check; a part without layers changes
+ * nothing.  Then takes the budget, of all layers or of the part, from layers with a window: these
+ * keep what their window sees.  If no layer is left, the plan has no budget. */
+void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part, const struct kv_space *space);
 
 /* Tells whether the prompt's last row decides what is kept of it.  So that row is computed together
  * with those before it, never like a generated token. */

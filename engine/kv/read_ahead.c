@@ -322,13 +322,15 @@ static int take_blocks(struct kv_reading *r, struct error *err) {
 /* Fills an empty state with the file's pages.  ERR_FULL, ERR_DEVICE. */
 static int fill_state(const struct kv_space *space, struct kv_state *state,
                       const struct disk_job *job, struct error *err) {
-    const uint32_t n = job->head.n_pages / space->n_layers;
-    const size_t layer_bytes = n * space->memory->page_bytes;
+    size_t place = 0;
     int code = kv_make_free(space, job->head.n_pages);
     for (uint32_t l = 0; l < space->n_layers && !code; l++) {
+        const uint32_t n = kv_state_range(space, state->n_tokens, job->head.n_pages, l).n;
         page_pool_take_sure(space->pool, state->layers[l].pages, n);
         state->layers[l].n = n;
-        code = kv_pages_upload(space, state->layers[l].pages, n, job->pages + l * layer_bytes, err);
+        code = kv_pages_upload(space, state->layers[l].pages, n,
+                               job->pages + place * space->memory->page_bytes, err);
+        place += n;
     }
     state->n_pages = job->head.n_pages;
     state->turn = job->head.notes[STATE_TURN];
@@ -338,12 +340,21 @@ static int fill_state(const struct kv_space *space, struct kv_state *state,
     return code;
 }
 
+/* Returns the most pages that a state has in one layer. */
+static uint32_t most_pages(const struct kv_space *space, uint32_t n_tokens, uint32_t n_pages) {
+    uint32_t most = 0;
+    for (uint32_t l = 0; l < space->n_layers; l++)
+        most = max_u32(most, kv_state_range(space, n_tokens, n_pages, l).n);
+    return most;
+}
+
 static int insert_state(struct kv_reading *r, const struct disk_job *job, struct error *err) {
     const struct kv_space *space = r->kv->space;
-    const uint32_t n_pages = job->head.n_pages;
-    if (n_pages == 0 || n_pages % space->n_layers != 0 || n_pages > kv_n_available(space)) return 0;
-    struct kv_state *state = kv_state_create(space, &r->key, r->tokens, job->head.key.n_tokens,
-                                             n_pages / space->n_layers, true);
+    const uint32_t n_pages = job->head.n_pages, n_tokens = job->head.key.n_tokens;
+    if (!kv_state_is_possible(space, n_tokens, n_pages) || n_pages > kv_n_available(space))
+        return 0;
+    struct kv_state *state = kv_state_create(space, &r->key, r->tokens, n_tokens,
+                                             most_pages(space, n_tokens, n_pages), true);
     if (!state) return 0;
     const int code = fill_state(space, state, job, err);
     if (code) kv_state_destroy(space, state);

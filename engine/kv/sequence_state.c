@@ -17,26 +17,52 @@
 #include "engine/kv/state_cache.h"
 #include "engine/kv/swap.h"
 
-/* Returns the sequence's kind if its states are cached, or NULL.  All layers are then of it.  A
- * layer-major prompt is read from its beginning, and has no moment before its last token. */
-static const struct kv_kind *kind_of(const struct kv_sequence *kv) {
-    const struct kv_kind *kind = kv->plan.kinds->all[0];
-    const bool is_only = kind && !kv->plan.kinds->all[1];
-    if (!kv->space->states || !is_only || kv->plan.layer_major) return NULL;
-    return kind->sharing == KV_SHARES_STATES ? kind : NULL;
+static const struct kv_kind *kind_in(const struct kv_sequence *kv, uint32_t layer) {
+    return kv->plan.kinds->of[kv_role_of(kv->space, &kv->plan, layer)];
 }
 
-static uint64_t most_pages(const struct kv_sequence *kv, const struct kv_kind *kind) {
-    return kind->most(kv->space, &kv->plan, KV_PHASE_TEXT, kv->plan.n_most);
+/* Finds the kind that decides what the sequence's states are.  Each layer must be of it, or else of a
+ * kind that can be part of a state.  A layer-major prompt is read from its beginning, and has no
+ * moment before its last token. */
+void sequence_state_init(struct kv_sequence *kv) {
+    const struct kv_kind *stateful = NULL;
+    if (!kv->space->states || kv->plan.layer_major) return;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        const struct kv_kind *kind = kind_in(kv, l);
+        if (!kind->state_pages) return;
+        if (kind->sharing == KV_SHARES_STATES) stateful = kind;
+    }
+    kv->stateful = stateful;
+}
+
+/* Returns the kind that decides what the sequence's states are, or NULL if they are not cached. */
+static const struct kv_kind *kind_of(const struct kv_sequence *kv) {
+    return kv->stateful;
+}
+
+/* Returns the most pages that a state has in a layer. */
+static uint64_t most_pages(const struct kv_sequence *kv) {
+    uint64_t most = 0;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++)
+        most = max_u64(most,
+                       kind_in(kv, l)->most(kv->space, &kv->plan, KV_PHASE_TEXT, kv->plan.n_most));
+    return most;
+}
+
+/* Returns how many pages a state of the first n_tokens tokens has in all. */
+static uint32_t count_pages(const struct kv_sequence *kv, uint32_t n_tokens) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++)
+        n += kind_in(kv, l)->state_pages(kv, n_tokens).n;
+    return n;
 }
 
 int sequence_state_prepare(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
-    const struct kv_kind *kind = kind_of(kv);
     const uint32_t n_prompt = kv->plan.n_prompt;
-    if (!kind) return 0;
+    if (!kind_of(kv)) return 0;
     const struct kv_state_key key = kv_state_key(&kv->plan, kv->salt);
-    const uint64_t n_pages = most_pages(kv, kind);
+    const uint64_t n_pages = most_pages(kv);
     if (!space->batch_invariant) {
         kv->ending = kv_state_create(space, &key, NULL, 0, n_pages, false);
         if (!kv->ending) return ERR_NOMEM;
@@ -76,6 +102,7 @@ void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32
     kv->matched = state;
     kv->n_tokens = kv->n_found = state->n_tokens;
     kv->turn = state->turn;
+    kv_lists_begin(kv, kv_window_n_behind(kv->space, state->n_tokens));
 }
 
 /* Forgets the state before the prompt's last token if few rows before it are left to compute. */
@@ -90,9 +117,8 @@ void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t 
     if (state->is_stored || (int64_t)missing - state->n_pages > spare) return;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         struct page_list *to = &kv->layers[l], *from = &state->layers[l];
-        assert(to->n == 0 && from->n <= to->capacity);
-        for (uint32_t i = 0; i < from->n; i++) to->pages[i] = from->pages[i];
-        to->n = from->n;
+        assert(to->n + from->n <= to->capacity); /* to->n: the pages behind a window */
+        for (uint32_t i = 0; i < from->n; i++) to->pages[to->n++] = from->pages[i];
         from->n = 0;
     }
     kv->matched = NULL;
@@ -103,11 +129,14 @@ void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t 
 static int copy_from_blocks(struct kv_sequence *kv, const struct kv_state *state,
                             struct error *err) {
     const struct kv_space *space = kv->space;
-    const uint32_t n = state->n_pages / space->n_layers;
+    size_t place = 0;
     int code = 0;
     for (uint32_t l = 0; l < space->n_layers && !code; l++) {
-        assert(n <= kv->layers[l].n);
-        code = kv_pages_in(space, kv->layers[l].pages, n, state->blocks.pages, (size_t)l * n, err);
+        const struct kv_range range = kv_state_range(space, state->n_tokens, state->n_pages, l);
+        assert(range.first + range.n <= kv->layers[l].n);
+        code = kv_pages_in(space, kv->layers[l].pages + range.first, range.n, state->blocks.pages,
+                           place, err);
+        place += range.n;
     }
     space->swaps->n_in += state->n_pages;
     return code;
@@ -116,12 +145,13 @@ static int copy_from_blocks(struct kv_sequence *kv, const struct kv_state *state
 /* Exchanges the state's pages for as many of the sequence's. */
 static void exchange_pages(struct kv_sequence *kv, struct kv_state *state) {
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
-        struct page_list *mine = &kv->layers[l], *its = &state->layers[l];
-        assert(its->n <= mine->n);
-        for (uint32_t i = 0; i < its->n; i++) {
-            const uint32_t page = mine->pages[i];
-            mine->pages[i] = its->pages[i];
-            its->pages[i] = page;
+        const struct kv_range range = kv_state_range(kv->space, state->n_tokens, state->n_pages, l);
+        uint32_t *mine = kv->layers[l].pages + range.first, *its = state->layers[l].pages;
+        assert(range.n == state->layers[l].n && range.first + range.n <= kv->layers[l].n);
+        for (uint32_t i = 0; i < range.n; i++) {
+            const uint32_t page = mine[i];
+            mine[i] = its[i];
+            its[i] = page;
         }
     }
 }
@@ -138,7 +168,8 @@ int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
     int code = 0;
     if (state->is_stored) code = copy_from_blocks(kv, state, err);
     else if (kind_of(kv)->cuts_states(kv)) borrow(kv, state);
-    else code = kv_lists_copy(kv->space, state->layers, kv->layers, state->layers[0].n, err);
+    else code = kv_state_copy(kv->space, state, kv->layers, true, err);
+    kv_lists_cover(kv);
     sequence_state_unmatch(kv);
     forget_if_short(kv);
     return code;
@@ -176,15 +207,16 @@ static void forget_coming(struct kv_sequence *kv) {
 }
 
 /* Takes pages for the state, which are evicted for it if need be; false: there are too few. */
-static bool take_pages(struct kv_sequence *kv, struct kv_state *state, uint32_t n) {
+static bool take_pages(struct kv_sequence *kv, struct kv_state *state) {
     const struct kv_space *space = kv->space;
-    if (kv_make_free(space, (uint64_t)n * space->n_layers)) return false;
+    state->n_pages = count_pages(kv, state->n_tokens);
+    if (kv_make_free(space, state->n_pages)) return false;
     for (uint32_t l = 0; l < space->n_layers; l++) {
-        assert(n <= state->layers[l].capacity);
-        page_pool_take_sure(space->pool, state->layers[l].pages, n);
-        state->layers[l].n = n;
+        struct page_list *list = &state->layers[l];
+        list->n = kind_in(kv, l)->state_pages(kv, state->n_tokens).n;
+        assert(list->n <= list->capacity);
+        page_pool_take_sure(space->pool, list->pages, list->n);
     }
-    state->n_pages = n * space->n_layers;
     return true;
 }
 
@@ -193,14 +225,13 @@ int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, str
     const struct kv_space *space = kv->space;
     int code = sequence_state_return(kv, err);
     if (code || !state || state->is_cached || !is_due(kv, state)) return code;
-    const uint32_t n = kind_of(kv)->state_pages(kv, state->n_tokens);
-    if (!take_pages(kv, state, n)) {
+    if (!take_pages(kv, state)) {
         forget_coming(kv);
         return 0;
     }
     state->turn = kv->turn;
     state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, state->n_tokens);
-    code = kv_lists_copy(space, kv->layers, state->layers, n, err);
+    code = kv_state_copy(space, state, kv->layers, false, err);
     kv_state_name(state, tokens);
     state->owner = &kv->coming;
     state_cache_insert(space->states, state);
@@ -241,6 +272,19 @@ static bool is_worth_keeping(const struct kv_sequence *kv, uint32_t n_known) {
            kv->n_tokens <= min_u32(n_known, STATE_MAX_TOKENS);
 }
 
+/* Gives back what is not part of the state, and moves its pages to the front of each list. */
+static void keep_lists(struct kv_sequence *kv) {
+    const uint32_t n_behind = kv_window_n_behind(kv->space, kv->n_tokens);
+    if (n_behind > kv->n_expired) kv_lists_expire(kv, n_behind);
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        const struct kv_range range = kind_in(kv, l)->state_pages(kv, kv->n_tokens);
+        struct page_list *list = &kv->layers[l];
+        kv_list_trim(list, kv->space, range.first + range.n);
+        memmove(list->pages, list->pages + range.first, range.n * sizeof(*list->pages));
+        list->n = range.n;
+    }
+}
+
 bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     struct kv_state *state = kv->ending;
     if (!is_worth_keeping(kv, n_tokens)) return false;
@@ -248,12 +292,11 @@ bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     const struct kv_kind *kind = kind_of(kv);
     /* A device that fails will say so in the next step, too. */
     if (kind->settle && kind->settle(kv, NULL)) return false;
-    const uint32_t n = kind->state_pages(kv, kv->n_tokens);
-    kv_lists_trim(kv, n);
+    state->n_pages = count_pages(kv, kv->n_tokens);
+    keep_lists(kv);
     state->tokens = tokens;
     state->n_tokens = state->turn = kv->n_tokens;
     state->layers = kv->layers;
-    state->n_pages = n * kv->space->n_layers;
     state->is_sound = true;
     kv->layers = NULL;
     kv->ending = NULL;

@@ -22,6 +22,8 @@
  * (kv_sequence.turn).  In a batch-invariant space there is none, because what a text gives must not
  * depend on its history.
  *
+ * Layers with a window are part of a state, with the pages that the window sees.
+ *
  * Thread: engine.  Memory: prepare makes what is needed; nothing is allocated afterwards. */
 #ifndef ENGINE_KV_SEQUENCE_STATE_H
 #define ENGINE_KV_SEQUENCE_STATE_H
@@ -38,6 +40,8 @@ struct kv_state_key;
  * more, would cost about as much. */
 enum { STATE_MIN_ROWS = 128 };
 
+/* Finds out whether the new sequence has states; its plan is known. */
+void sequence_state_init(struct kv_sequence *kv);
 /* Makes what the sequence's own states need.  ERR_NOMEM. */
 int sequence_state_prepare(struct kv_sequence *kv);
 /* Returns the key of states that the sequence may go on from, and the most tokens that one may have of

@@ -13,14 +13,19 @@
 #include "engine/base/populate.h"
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/host_copy.h"
+#include "engine/kv/kind.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/offer.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/plan.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/swap.h"
+
+/* Pages that one operation copies: as many as a kernel's parameters can name on a GPU. */
+enum { COPIED_TOGETHER = 500 };
 
 /* States by age. */
 struct state_list {
@@ -142,6 +147,49 @@ struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_s
     return NULL;
 }
 
+static uint32_t n_windowed(const struct kv_space *space) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < space->n_layers; l++) n += kv_has_window(space, l);
+    return n;
+}
+
+bool kv_state_is_possible(const struct kv_space *space, uint32_t n_tokens, uint32_t n_pages) {
+    const uint32_t n_layers = n_windowed(space);
+    const uint64_t n = (uint64_t)n_layers * kv_window_range(space, n_tokens).n;
+    return n_layers < space->n_layers && n_pages > n &&
+           (n_pages - n) % (space->n_layers - n_layers) == 0;
+}
+
+struct kv_range kv_state_range(const struct kv_space *space, uint32_t n_tokens, uint32_t n_pages,
+                               uint32_t layer) {
+    const struct kv_range windowed = kv_window_range(space, n_tokens);
+    const uint32_t n = n_windowed(space);
+    if (kv_has_window(space, layer)) return windowed;
+    return (struct kv_range){0, (n_pages - n * windowed.n) / (space->n_layers - n)};
+}
+
+/* Copies pages of many layers in one operation, because each takes a GPU some microseconds beside the
+ * bytes. */
+int kv_state_copy(const struct kv_space *space, const struct kv_state *state,
+                  const struct page_list *lists, bool back, struct error *err) {
+    uint32_t mine[COPIED_TOGETHER], its[COPIED_TOGETHER], n = 0, n_left = state->n_pages;
+    int code = 0;
+    for (uint32_t l = 0; l < space->n_layers && !code; l++) {
+        const struct kv_range range = kv_state_range(space, state->n_tokens, state->n_pages, l);
+        assert(range.n == state->layers[l].n && range.first + range.n <= lists[l].n);
+        for (uint32_t i = 0; i < range.n && !code; i++) {
+            mine[n] = lists[l].pages[range.first + i];
+            its[n++] = state->layers[l].pages[i];
+            n_left--;
+            if (n < COPIED_TOGETHER && n_left > 0) continue;
+            code = space->be->ops->copy_pages(space->be, space->memory, back ? its : mine,
+                                              back ? mine : its, n, err);
+            n = 0;
+        }
+    }
+    return code;
+}
+
 /* Sets what the owner has to NULL. */
 static void leave_owner(struct kv_state *state) {
     if (state->owner) *state->owner = NULL;
@@ -153,7 +201,7 @@ int kv_state_return(const struct kv_space *space, struct kv_state *state, struct
     if (!from) return 0;
     state->lent_to = NULL;
     leave_owner(state);
-    return kv_lists_copy(space, from, state->layers, state->layers[0].n, err);
+    return kv_state_copy(space, state, from, false, err);
 }
 
 static void release_pages(const struct kv_space *space, struct kv_state *state) {

@@ -54,10 +54,10 @@ struct kv_state {
     uint32_t n_tokens;
     uint32_t turn;    /* what kv_sequence.turn is for a sequence that goes on from here */
     uint32_t ends_at; /* as kv_kind.ends_at() gave it */
-    /* Its pages, [n_layers], all of the same length; or host blocks that hold what they had. */
+    /* Its pages, [n_layers], as kv_state_range() says; or host blocks that hold what they had. */
     struct page_list *layers, blocks;
-    /* NULL, or the lists of a sequence that borrows its pages, and has given it these: what the first
-     * pages of those lists hold is still to be copied here. */
+    /* NULL, or the lists of a sequence that borrows its pages, and has given it these: what those lists
+     * hold is still to be copied here. */
     const struct page_list *lent_to;
     uint32_t n_pages;   /* of all layers together */
     uint64_t since;     /* when it was used last */
@@ -81,6 +81,16 @@ struct disk_key kv_state_disk_key(const struct kv_state_key *key, const uint32_t
 struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_state_key *key,
                                  const uint32_t *tokens, uint32_t n_tokens, uint64_t n_pages,
                                  bool with_lists);
+/* Returns which pages of a layer's list a state of n_tokens tokens has, if it has n_pages in all: in a
+ * layer with a window those that the window sees, in the others equally many from the first one
+ * on.  n_pages must be possible. */
+struct kv_range kv_state_range(const struct kv_space *space, uint32_t n_tokens, uint32_t n_pages,
+                               uint32_t layer);
+/* Tells whether a state of n_tokens tokens may have n_pages in all. */
+bool kv_state_is_possible(const struct kv_space *space, uint32_t n_tokens, uint32_t n_pages);
+/* Copies what a sequence's lists hold of the state to its pages, or back.  ERR_DEVICE. */
+int kv_state_copy(const struct kv_space *space, const struct kv_state *state,
+                  const struct page_list *lists, bool back, struct error *err);
 /* Copies the name into the space for it. */
 void kv_state_name(struct kv_state *state, const uint32_t *tokens);
 /* Copies what its pages held when they were lent.  It does not matter whether slots have been added

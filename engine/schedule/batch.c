@@ -52,8 +52,8 @@ static void put_tokens(const struct sequence *seq, uint32_t *to) {
 /* Returns the position of the sequence's first row, in the text or among the tokens that the cache
  * keeps of it. */
 static uint32_t first_position(const struct step_seq *seq) {
-    const bool in_cache = seq->budget && seq->budget->cache_positions;
-    return in_cache ? seq->layers[0].n_slots - seq->n_rows : seq->n_before;
+    const uint32_t layer = step_first_budgeted(seq);
+    return step_ranked(seq, layer) ? seq->layers[layer].n_slots - seq->n_rows : seq->n_before;
 }
 
 /* Makes the sequence the one that chooses its keys, for n_rows rows from slot `first` on, which are

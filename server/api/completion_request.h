@@ -47,7 +47,7 @@ struct request_limits {
     uint32_t max_sequences; /* of one request: no more than the engine ever takes */
     uint32_t trained_context;
     bool learned_positions; /* as in struct kv_limits */
-    uint64_t kv_tokens;     /* tokens that the KV cache holds */
+    uint64_t kv_tokens;     /* tokens that the KV cache holds in layers with a budget */
     uint32_t long_rows;     /* tokens of a prompt that can be computed layer by layer */
     struct kv_rules kv;
     struct prefill_rules prefill;

@@ -87,14 +87,17 @@ static void forbid(struct kv_rules *rules, enum kv_mechanism mechanism) {
 
 /* Checks that the model can count positions in the cache, and that they stay within its context.
  * Fractions count as 0 here, because only the prompt resolves them. */
-static int check_context(const struct kv_choice *initial, const struct model_config *model,
+static int check_context(const struct kv_choice *initial, const struct engine_info *info,
                          struct error *err) {
+    const struct model_config *model = info->model;
     const uint32_t context = model->max_position;
+    const bool has_budget = info->budget_tokens < UINT64_MAX;
     if (initial->cache_positions && model->positions == POSITIONS_LEARNED)
         return error_set(err, ERR_INVALID,
                          "--kv-policy: positions must be text, because this model's are learned, "
                          "and part of what is cached");
-    if (!initial->cache_positions || kv_choice_slots(initial, 1) <= context) return 0;
+    if (!initial->cache_positions || !has_budget || kv_choice_slots(initial, 1) <= context)
+        return 0;
     return error_set(err, ERR_INVALID,
                      "--kv-policy with cache positions: budget, chunk and one token more are "
                      "%" PRIu64 " tokens; the model's context is %" PRIu32,
@@ -111,11 +114,11 @@ static int settle_bounded(struct kv_rules *rules, const struct engine_info *info
             return error_set(err, ERR_UNSUPPORTED,
                              "--kv-policy: this backend has no bounded KV caches");
     }
-    if (bounded && kv_choice_capacity(initial) > info->kv_tokens)
+    if (bounded && kv_choice_capacity(initial) > info->budget_tokens)
         return error_set(err, ERR_INVALID,
                          "--kv-policy keeps %" PRIu64 " tokens; the KV cache holds %" PRIu64,
-                         kv_choice_capacity(initial), info->kv_tokens);
-    return bounded ? check_context(initial, info->model, err) : 0;
+                         kv_choice_capacity(initial), info->budget_tokens);
+    return bounded ? check_context(initial, info, err) : 0;
 }
 
 static int settle_offload(struct kv_rules *rules, const struct engine_info *info,

@@ -94,7 +94,7 @@ class Head:
         s = self.model.scores(self.model.rotate(self.layer, queries, query_at),
                               self.model.rotate(self.layer, self.keys.all[seen], at))
         s += self.model.bias(self.group, query_at, at)
-        # A budget and a chunk fit the window, which then hides nothing of what is kept.
+        # In a layer with a window nothing is thrown away, and the window hides what is before it.
         hidden = (seen > new[:, None] if self.budget
                   else self.model.is_hidden(self.layer, new, seen))
         p = softmax(numpy.where(hidden, -numpy.inf, s), self.sinks)
@@ -168,11 +168,13 @@ class Head:
 
 class Text:
     """One sequence.  budget None: it keeps everything.  layers: those that have the budget, while
-    the others keep everything; None: all."""
+    the others keep everything; None: all.  A layer with a window never has it: it sees what its
+    window shows it of the whole text, with the text's positions."""
 
     def __init__(self, model, budget=None, layers=None):
         self.model, self.budget = model, budget
-        self.layers = range(model.n_layers) if layers is None else layers
+        self.layers = [i for i in (range(model.n_layers) if layers is None else layers)
+                       if model.windows[i] == math.inf]
         self.n = 0
         self.heads = [[Head(model, i, head, budget if i in self.layers else None)
                        for head in range(model.n_kv_heads)]
@@ -181,6 +183,10 @@ class Text:
     def prompt(self, tokens):
         """Logits after each token.  The text must be at its beginning."""
         assert self.n == 0
+        return self.more(tokens)
+
+    def more(self, tokens):
+        """The same of a later turn's tokens, whose chunks begin here."""
         whole = self.budget and self.budget.whole
         size = len(tokens) if whole else self.budget.chunk if self.budget else 512
         return numpy.concatenate([self._rows(tokens[i:i + size], False)
@@ -216,15 +222,21 @@ class Text:
         return [head for i in self.layers for head in self.heads[i]]
 
     @property
+    def capacity(self):
+        """0 where no layer has the budget."""
+        return self.budget.capacity if self.layers else 0
+
+    @property
     def n_kept(self):
-        (n,) = {len(head.kept) for head in self.all_heads()}
+        (n,) = {len(head.kept) for head in self.all_heads()} or {self.n}
         return n
 
     @property
     def retained_attention(self):
         """What the server estimates; None without scores or evictions."""
         heads = self.all_heads()
-        return numpy.mean([head.retained for head in heads]) if heads[0].evicted else None
+        return (numpy.mean([head.retained for head in heads])
+                if heads and heads[0].evicted else None)
 
     @property
     def kept_share(self):
@@ -234,4 +246,4 @@ class Text:
     @property
     def closest(self):
         """How near any eviction came to a tie, relative to the scores."""
-        return min(head.closest for head in self.all_heads())
+        return min((head.closest for head in self.all_heads()), default=math.inf)

@@ -93,7 +93,7 @@ def check_usage(usage, text, budget):
     """Of a text whose last token was drawn but never computed."""
     kv = usage["kv"]
     assert kv["policy"] == kv_policy(budget)["type"]
-    assert kv["budget_tokens"] == budget.capacity
+    assert kv["budget_tokens"] == text.capacity
     assert kv["resident_tokens"] == text.n_kept
     assert kv["evicted_tokens"] == text.n - text.n_kept
     wanted = text.retained_attention

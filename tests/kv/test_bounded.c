@@ -386,10 +386,12 @@ static void a_lent_state_may_be_evicted(void **state) {
 
 /* ---- choices ---- */
 
-static int check_in(uint32_t window, struct kv_choice choice, uint32_t n_prompt,
+static int check_in(bool all_windowed, struct kv_choice choice, uint32_t n_prompt,
                     uint32_t max_tokens) {
-    const struct kv_limits limits = {
-        .max_model_len = 500, .trained_context = CONTEXT, .window = window, .bounded_caches = true};
+    const struct kv_limits limits = {.max_model_len = 500,
+                                     .trained_context = CONTEXT,
+                                     .all_windowed = all_windowed,
+                                     .bounded_caches = true};
     struct error err = {0};
     int code = kv_choice_check(&choice, n_prompt, max_tokens, &limits, &err);
     assert_int_equal(code, err.code);
@@ -398,18 +400,22 @@ static int check_in(uint32_t window, struct kv_choice choice, uint32_t n_prompt,
 }
 
 static int check(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens) {
-    return check_in(0, choice, n_prompt, max_tokens);
+    return check_in(false, choice, n_prompt, max_tokens);
 }
 
-/* What a step attends to is the budget, a chunk and nothing else. */
-static void budgets_fit_the_window(void **state) {
+/* No layer has the budget, whose size then does not matter; positions in the text still do. */
+static void windows_in_all_layers_bound_no_budget(void **state) {
     (void)state;
-    const struct kv_choice choice = {
-        .mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 100, .chunk = 50};
-    assert_int_equal(check_in(155, choice, 1000, 5), 0);
-    assert_int_equal(check_in(154, choice, 1000, 5), ERR_INVALID);
-    assert_int_equal(check_in(154, choice, 10, 5), ERR_INVALID); /* a short text, too */
-    assert_int_equal(check_in(154, (struct kv_choice){.mechanism = KV_WHOLE}, 400, 5), 0);
+    struct kv_choice choice = {
+        .mechanism = KV_BOUNDED, .n_recent = 2 * CONTEXT, .cache_positions = true};
+    assert_int_equal(check_in(false, choice, 10, 5), ERR_INVALID);
+    assert_int_equal(check_in(true, choice, 10, 5), 0);
+    assert_int_equal(check_in(true, choice, 100 * CONTEXT, UINT32_MAX), 0);
+    choice.whole = true;
+    assert_int_equal(check_in(true, choice, 100 * CONTEXT, 5), 0);
+    choice.cache_positions = false;
+    assert_int_equal(check_in(true, choice, CONTEXT - 5, 5), 0);
+    assert_int_equal(check_in(true, choice, CONTEXT - 5, 6), ERR_TOO_LONG);
 }
 
 static void impossible_choices_are_refused(void **state) {
@@ -490,10 +496,6 @@ static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
     assert_int_equal(check(choice, 10, UINT32_MAX), ERR_INVALID);
     choice.n_recent--;
     assert_int_equal(check(choice, 10, UINT32_MAX), 0);
-    assert_int_equal(check_in(155, choice, 155, 1), ERR_INVALID);
-    choice.n_recent = 154;
-    assert_int_equal(check_in(155, choice, 155, 1), 0);
-    assert_int_equal(check_in(155, choice, 156, 1), ERR_INVALID);
     const struct kv_plan plan = kv_plan_make(&choice, 1000, 5);
     assert_int_equal(kv_most(&(struct kv_space){.n_layers = N_LAYERS}, &plan).pages, pages(1000));
 }
@@ -537,7 +539,7 @@ int main(void) {
         cmocka_unit_test(a_lent_state_is_copied_for_others),
         cmocka_unit_test(a_sequence_that_leaves_early_returns_its_state),
         cmocka_unit_test(a_lent_state_may_be_evicted),
-        cmocka_unit_test(budgets_fit_the_window),
+        cmocka_unit_test(windows_in_all_layers_bound_no_budget),
         cmocka_unit_test(impossible_choices_are_refused),
         cmocka_unit_test(positions_in_the_cache_bound_the_budget),
         cmocka_unit_test(positions_in_the_text_bound_the_text),

@@ -184,6 +184,7 @@ struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx) {
     engine->info = (struct engine_info){.max_model_len = FAKE_MAX_LEN,
                                         .n_pages = 64,
                                         .kv_tokens = FAKE_KV_TOKENS,
+                                        .budget_tokens = FAKE_KV_TOKENS,
                                         .bounded_caches = true,
                                         .selections = true,
                                         .host_pool_bytes = FAKE_STORE_BYTES,

@@ -304,11 +304,13 @@ static void rules_settle_for_what_the_engine_can(void **state) {
     (void)state;
     static const char all[] = "full,streaming,heavy_hitter";
     const struct model_config model = {.max_position = 2561}, short_one = {.max_position = 2560};
-    const struct engine_info able = {.kv_tokens = 2048, .bounded_caches = true, .model = &model};
-    const struct engine_info unable = {.kv_tokens = 2048, .model = &model};
-    const struct engine_info small = {.kv_tokens = 2047, .bounded_caches = true, .model = &model};
+    const struct engine_info able = {
+        .budget_tokens = 2048, .bounded_caches = true, .model = &model};
+    const struct engine_info unable = {.budget_tokens = 2048, .model = &model};
+    const struct engine_info small = {
+        .budget_tokens = 2047, .bounded_caches = true, .model = &model};
     const struct engine_info narrow = {
-        .kv_tokens = 2048, .bounded_caches = true, .model = &short_one};
+        .budget_tokens = 2048, .bounded_caches = true, .model = &short_one};
     struct error err = {0};
     struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", all);
     assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);

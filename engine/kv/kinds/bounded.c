@@ -21,6 +21,11 @@
  *   layers 0, 2, 4, …   [ own ][ 0 ][ 1 ][ 2 ][ 3 ]      own: pages for C + 1
  *   layers 1, 3, 5, …   [ own ][ 4 ][ 5 ][ 6 ][ 7 ]
  *
+ * A layer with a window has own pages for the prompt's end, and the buffer before them, in the place of
+ * pages that have expired.
+ *
+ *   a window              [ 0 ][ 1 ][ 2 ][ own ]
+ *
  * A sequence that is suspended before its last slice has nothing to continue from, and begins anew.
  *
  * Evictions cannot be repeated without computing everything again.  So a suspended sequence's pages
@@ -103,8 +108,16 @@ static int bounded_prepare(struct kv_sequence *kv) {
     return kv_list_grow(&kv->buffers, KV_N_BUFFERS * kv->plan.n_buffer_pages);
 }
 
-/* Takes the buffers, and puts them into the layers' block tables behind their own pages, where they
- * do not count as the lists'. */
+/* Returns which pages of a layer's block table are its buffer's, until the prompt has been
+ * computed. */
+static struct kv_range buffered(const struct kv_sequence *kv, uint32_t layer, uint32_t n_own) {
+    const uint32_t n_pages = (uint32_t)kv_n_pages(kv->plan.n_prompt);
+    if (is_own(kv, layer)) return (struct kv_range){n_own, n_pages - min_u32(n_own, n_pages)};
+    return (struct kv_range){0, kv_list_is_windowed(kv, layer) ? kv->n_expired : 0};
+}
+
+/* Takes the buffers, and puts them into the layers' block tables where these have no pages of their
+ * own.  They do not count as the lists'. */
 static void bounded_take(struct kv_sequence *kv, uint64_t n_tokens) {
     const uint32_t n_missing = missing_buffers(kv), n = kv->plan.n_buffer_pages,
                    n_own = bounded_length(kv, n_tokens);
@@ -112,10 +125,10 @@ static void bounded_take(struct kv_sequence *kv, uint64_t n_tokens) {
     page_pool_take_sure(kv->space->pool, kv->buffers.pages, n_missing);
     kv->buffers.n = n_missing;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
-        if (!is_own(kv, l)) continue;
-        assert(n_own + n <= kv->layers[l].capacity);
-        memcpy(kv->layers[l].pages + n_own, kv->buffers.pages + (size_t)(l % KV_N_BUFFERS) * n,
-               n * sizeof(uint32_t));
+        const struct kv_range range = buffered(kv, l, n_own);
+        assert(range.n <= n && range.first + range.n <= kv->layers[l].capacity);
+        memcpy(kv->layers[l].pages + range.first,
+               kv->buffers.pages + (size_t)(l % KV_N_BUFFERS) * n, range.n * sizeof(uint32_t));
     }
 }
 
@@ -171,7 +184,9 @@ static void bounded_describe(struct kv_sequence *kv, uint32_t n_rows, struct ste
 static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
     if (kv->prompt_done || n_tokens < kv->plan.n_prompt) return;
     kv->prompt_done = true;
+    const bool had_buffers = kv->buffers.n > 0;
     release_buffers(kv);
+    if (had_buffers) kv_lists_cover(kv);
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
         if (is_own(kv, l)) kv_list_trim(&kv->layers[l], kv->space, bounded_length(kv, n_tokens));
 }
@@ -186,8 +201,8 @@ static uint32_t n_slots_in_use(const struct kv_sequence *kv, uint32_t n_tokens) 
     return is_full(kv, n_tokens) ? kv->plan.budget.capacity + 1 : bounded_n_resident(kv, n_tokens);
 }
 
-static uint32_t bounded_state_pages(const struct kv_sequence *kv, uint32_t n_tokens) {
-    return (uint32_t)kv_n_pages(n_slots_in_use(kv, n_tokens));
+static struct kv_range bounded_state_pages(const struct kv_sequence *kv, uint32_t n_tokens) {
+    return (struct kv_range){0, (uint32_t)kv_n_pages(n_slots_in_use(kv, n_tokens))};
 }
 
 /* Tells whether a row only adds a slot until the step's end: it does without scores. */
@@ -199,10 +214,12 @@ static bool bounded_cuts_states(const struct kv_sequence *kv) {
 static int bounded_settle(struct kv_sequence *kv, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t capacity = kv->plan.budget.capacity;
+    uint32_t n = 0;
     if (!is_full(kv, kv->n_tokens) || kv->n_tokens == kv->plan.n_prompt) return 0;
     for (uint32_t l = 0; l < space->n_layers; l++)
-        kv->views[l] = (struct kv_view){kv->layers[l].pages, capacity + 1, capacity};
-    return space->be->ops->evict->order(space->be, space->memory, kv->views, space->n_layers, err);
+        if (is_own(kv, l))
+            kv->views[n++] = (struct kv_view){kv->layers[l].pages, capacity + 1, capacity};
+    return space->be->ops->evict->order(space->be, space->memory, kv->views, n, err);
 }
 
 /* Notes the positions of a page's slots, of which the first is number `first`. */
@@ -273,4 +290,5 @@ const struct kv_kind kv_kind_bounded = {
 
 const struct kv_kinds kv_kinds_bounded = {
     .of = {&kv_kind_bounded, &kv_kind_bounded, &kv_kind_bounded, &kv_kind_bounded},
-    .all = {&kv_kind_bounded}};
+    .all = {&kv_kind_bounded},
+    .divided = &kv_kinds_divided};

@@ -24,15 +24,16 @@ const struct kv_kind kv_kind_full = {
     .length = full_length,
 };
 
-static const struct kv_kinds divided = {.of = {[KV_PLAIN] = &kv_kind_full,
-                                               [KV_WINDOWED] = &kv_kind_window,
-                                               [KV_SPARSE] = &kv_kind_full,
-                                               [KV_BUDGETED] = &kv_kind_bounded},
-                                        .all = {&kv_kind_full, &kv_kind_window, &kv_kind_bounded}};
+const struct kv_kinds kv_kinds_divided = {
+    .of = {[KV_PLAIN] = &kv_kind_full,
+           [KV_WINDOWED] = &kv_kind_window,
+           [KV_SPARSE] = &kv_kind_full,
+           [KV_BUDGETED] = &kv_kind_bounded},
+    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_bounded}};
 
 const struct kv_kinds kv_kinds_full = {.of = {[KV_PLAIN] = &kv_kind_full,
                                               [KV_WINDOWED] = &kv_kind_window,
                                               [KV_SPARSE] = &kv_kind_full,
                                               [KV_BUDGETED] = &kv_kind_full},
                                        .all = {&kv_kind_full, &kv_kind_window},
-                                       .divided = &divided};
+                                       .divided = &kv_kinds_divided};

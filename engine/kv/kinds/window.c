@@ -8,11 +8,15 @@
  *
  * A page expires only behind rows that are known to be right (done), so rows may be taken back.
  *
+ * A text that may be longer than the model's context is shown without what is far behind the window, so
+ * that block tables do not grow with it.  Slots are then counted from there.
+ *
  * Window pages that expire before their block is inserted cannot be shared.  While there are pages
  * for another sequence like this one they are kept until then; later the cache keeps them.
  *
  * Thread: see kind.h.  Memory: none. */
 #include "engine/base/sizes.h"
+#include "engine/device/step.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
@@ -28,6 +32,11 @@ static uint32_t n_kept(uint32_t window) {
 uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens) {
     const uint32_t n = n_kept(space->window);
     return n_tokens > n ? (n_tokens - n) / PAGE_TOKENS : 0;
+}
+
+struct kv_range kv_window_range(const struct kv_space *space, uint32_t n_tokens) {
+    const uint32_t n_behind = kv_window_n_behind(space, n_tokens);
+    return (struct kv_range){n_behind, (uint32_t)kv_n_pages(n_tokens) - n_behind};
 }
 
 uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens) {
@@ -63,11 +72,34 @@ static void window_done(struct kv_sequence *kv, uint32_t n_tokens) {
     kv_lists_expire(kv, n);
 }
 
+/* Pages that views leave out are a multiple of this: what backends read at a time begins there, too,
+ * so that a row has the same bits. */
+enum { LEFT_OUT_TOGETHER = 8 };
+
+static void window_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
+    (void)n_rows, (void)seq;
+    if (!kv->plan.outgrows) return;
+    const uint32_t n_behind = kv_window_n_behind(kv->space, kv->n_tokens),
+                   n = n_behind - n_behind % LEFT_OUT_TOGETHER;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        if (!kv_list_is_windowed(kv, l)) continue;
+        kv->views[l].pages += n;
+        kv->views[l].n_slots -= n * PAGE_TOKENS;
+        kv->views[l].append_slot -= n * PAGE_TOKENS;
+    }
+}
+
+static struct kv_range window_state_pages(const struct kv_sequence *kv, uint32_t n_tokens) {
+    return kv_window_range(kv->space, n_tokens);
+}
+
 const struct kv_kind kv_kind_window = {
     .sharing = KV_SHARES_TEXT,
     .grows = true,
     .takes_back = true,
     .most = window_most,
     .length = window_length,
+    .describe = window_describe,
     .done = window_done,
+    .state_pages = window_state_pages,
 };
