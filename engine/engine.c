@@ -142,6 +142,13 @@ static int check_config(const struct engine_config *c, struct error *err) {
     return 0;
 }
 
+/* Makes the tokenizer's eos_token end a text: files of chat models often name it there only. */
+static int add_tokenizers_end(struct engine *e, struct error *err) {
+    uint32_t end;
+    if (!e->tokenizer || !tokenizer_named(e->tokenizer, TOKEN_END, &end)) return 0;
+    return model_add_end(&e->model->config, end, err);
+}
+
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const struct model_source source = {.random = c->random_weights,
@@ -150,6 +157,7 @@ static int load_files(struct engine *e, struct error *err) {
                                         .ctx = c->load_ctx};
     int code = c->tokens_only ? 0 : tokenizer_load(&e->tokenizer, c->model_dir, err);
     if (!code) code = model_load(&e->model, c->model_dir, &source, c->backend, err);
+    if (!code) code = add_tokenizers_end(e, err);
     if (code) return code;
     const struct model_config *model = &e->model->config;
     if (c->max_model_len > model->max_position)

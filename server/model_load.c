@@ -43,7 +43,10 @@ static void run(uv_work_t *work) {
     const struct options *options = load->options;
     const int rc =
         chat_template_load(&load->chat, options->chat_template, load->model_dir, &load->err);
-    if (!rc) load_engine(load);
+    if (rc || generation_load(&load->generation, load->model_dir,
+                              options->generation_config == GENERATION_CONFIG_AUTO, &load->err))
+        return;
+    load_engine(load);
 }
 
 static void after(uv_work_t *work, int status) {

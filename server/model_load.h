@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "server/api/server.h"
 #include "server/settings/chat_template.h"
+#include "server/settings/generation.h"
 #include "server/settings/offload_setup.h"
 #include "server/settings/prefill_setup.h"
 
@@ -37,6 +38,7 @@ struct model_load {
     struct prefill_setup prefill;
     struct offload_setup offload;
     struct chat_template chat;
+    struct generation generation;
     struct cache_setting cache;
     atomic_bool stops;
     uv_work_t work;

@@ -21,10 +21,12 @@
 #include "server/kv_events/publisher.h"
 #include "server/loop_memory.h"
 #include "server/model_load.h"
+#include "server/model_summary.h"
 #include "server/otlp/exporter.h"
 #include "server/routes.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/log.h"
+#include "server/settings/model_file.h"
 #include "server/settings/options.h"
 
 /* How long clients may take to fetch the final error after all is cancelled, and how often draining
@@ -210,13 +212,10 @@ static void on_hangup(uv_signal_t *handle, int number) {
 /* ---- the beginning ---- */
 
 static int name_model(struct serve *s, const char *model_dir, struct error *err) {
-    char path[PATH_MAX];
-    const char *name = s->options->served_model_name;
-    if (!name) {
-        const char *slash = strrchr(realpath(model_dir, path) ? path : model_dir, '/');
-        name = slash ? slash + 1 : model_dir;
-    }
-    s->model_name = strdup(name);
+    char name[PATH_MAX];
+    const char *given = s->options->served_model_name;
+    if (!given) model_name_write(name, model_dir);
+    s->model_name = strdup(given ? given : name);
     return s->model_name ? 0 : error_set(err, ERR_NOMEM, "no memory for the name of the model");
 }
 
@@ -334,12 +333,6 @@ static void log_plan(const struct serve *s) {
                   (double)info->n_pages / (double)info->text_pages, info->max_model_len);
 }
 
-static void log_chat(const struct serve *s) {
-    const struct chat_template *chat = &s->load.chat;
-    if (chat->plain) log_event(LOG_INFO, "chat template: %s", chat->source);
-    else log_event(LOG_INFO, "chat template: none: /v1/chat/completions is refused");
-}
-
 /* Tells the routes what is known before the model is. */
 static void describe_server(struct serve *s) {
     struct server *server = &s->server;
@@ -383,7 +376,7 @@ static int describe_model(struct serve *s, struct error *err) {
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
     server->limits = (struct request_limits){
         .model_name = s->model_name,
-        .n_vocab = tokenizer_n_vocab(server->info->tokenizer),
+        .n_vocab = server->info->model->n_vocab,
         .max_model_len = server->info->max_model_len,
         .max_sequences =
             n_places < REQUEST_MAX_SEQUENCES ? (uint32_t)n_places : REQUEST_MAX_SEQUENCES,
@@ -394,6 +387,7 @@ static int describe_model(struct serve *s, struct error *err) {
         .kv = s->options->kv_rules,
         .tokenizer = server->info->tokenizer,
         .chat = &s->load.chat,
+        .generation = &s->load.generation,
         .spare_ids = &server->spare_ids,
         .skipped = &server->skipped};
     memcpy(server->limits.salt_key.words, server->info->salt_key, sizeof(server->info->salt_key));
@@ -488,7 +482,7 @@ static void log_model(const struct serve *s) {
     log_disk_plan(s);
     log_prefill(s);
     log_offload(s);
-    log_chat(s);
+    model_summary_log(&s->load, s->server.info);
     log_event(LOG_INFO, "ready: listening on %s://%s:%u", scheme(s), s->options->host,
               http_port(s->server.http));
 }

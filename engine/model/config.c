@@ -289,16 +289,22 @@ bool model_ends_with(const struct model_config *c, uint32_t token) {
     return false;
 }
 
+int model_add_end(struct model_config *c, uint32_t token, struct error *err) {
+    if (token >= c->n_vocab || model_ends_with(c, token)) return 0;
+    if (c->n_eos == MODEL_MAX_EOS)
+        return error_set(err, ERR_UNSUPPORTED, "'eos_token_id': more than %d tokens",
+                         MODEL_MAX_EOS);
+    c->eos[c->n_eos++] = token;
+    return 0;
+}
+
 static int add_eos(const struct config_reader *r, struct model_config *c, const json_t *value) {
     uint32_t token = 0;
     int rc = read_token(r, c, "eos_token_id", value, &token);
     if (rc) return rc;
-    if (model_ends_with(c, token)) return 0;
-    if (c->n_eos == MODEL_MAX_EOS)
-        return error_set(r->err, ERR_UNSUPPORTED, "%.200s: 'eos_token_id': more than %d tokens",
-                         r->label, MODEL_MAX_EOS);
-    c->eos[c->n_eos++] = token;
-    return 0;
+    struct error why = {0};
+    rc = model_add_end(c, token, &why);
+    return rc ? error_set(r->err, rc, "%.200s: %s", r->label, why.text) : 0;
 }
 
 /* Reads the begin and end tokens.  The end tokens of both files count: chat models often add theirs

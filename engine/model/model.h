@@ -75,7 +75,7 @@ struct model_config {
     uint32_t bos;
     bool has_bos;
     uint32_t eos[MODEL_MAX_EOS];
-    uint32_t n_eos;          /* config.json and generation_config.json */
+    uint32_t n_eos;          /* of config.json, generation_config.json and the tokenizer */
     enum dtype weight_dtype; /* of the embedding, for the log */
 };
 
@@ -113,6 +113,9 @@ struct model_source {
 bool model_has_full_attention(const struct model_config *config);
 /* Returns true if a text ends with the token. */
 bool model_ends_with(const struct model_config *config, uint32_t token);
+/* Makes texts end with the token, too.  A token beyond the vocabulary changes nothing.
+ * ERR_UNSUPPORTED: there are too many. */
+int model_add_end(struct model_config *config, uint32_t token, struct error *err);
 
 /* Reads only config.json and generation_config.json: enough to answer questions about a model.
  * `context` is the longest text that it will be asked for; 0: the model's own, max_position.  It

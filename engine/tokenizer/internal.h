@@ -26,6 +26,7 @@
 #include "engine/tokenizer/tokenizer_cache.h"
 
 struct error;
+struct token_names;
 
 /* Symbols of a piece are numbered in 32 bits, and a long piece may take fifty bytes of memory for
  * each of its bytes. */
@@ -357,6 +358,7 @@ struct tokenizer {
     struct text_decoder decoder;
     uint32_t longest; /* bytes of the longest vocabulary entry; 0: some text has no token */
     struct token_list prefix, suffix; /* what the post-processor puts around a text */
+    uint32_t named[N_TOKEN_NAMES];    /* NO_TOKEN: no file names one, or the vocabulary lacks it */
 };
 
 struct encoding {
@@ -405,6 +407,13 @@ int encode_chunks(struct encoding *encoding, size_t step, const char *text, size
 int token_list_reserve(struct token_list *list, size_t n);
 /* Appends n ids.  ERR_NOMEM. */
 int token_list_append(struct token_list *list, const uint32_t *ids, size_t n);
+
+/* --- extra_tokens.c: added tokens that other files of the directory tell of ------------------- */
+
+/* Makes the list of added tokens: `own`, those of tokenizer.json, with what the names say.  The caller
+ * owns *out.  ERR_NOMEM. */
+int extra_tokens_merge(json_t **out, json_t *own, const json_t *vocab,
+                       const struct token_names *names);
 
 /* --- loading ---------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* load.c - builds a tokenizer from a tokenizer.json; see internal.h for its parts.
+/* load.c - builds a tokenizer from a tokenizer.json and the files beside it; see internal.h for its parts.
  *
  * A component that could change a single id and is not understood is refused by name.  Offsets
  * (trim_offsets) change none and are ignored; so are the file's truncation and padding, which are
@@ -15,6 +15,7 @@
 #include "engine/base/file.h"
 #include "engine/base/json_guard.h"
 #include "engine/tokenizer/internal.h"
+#include "engine/tokenizer/token_names.h"
 
 enum { LARGEST_FILE = 256 << 20 }; /* ten times the largest published ones */
 
@@ -74,16 +75,54 @@ done:
     return rc;
 }
 
-static int load_added(struct tokenizer *t, const json_t *root, struct matcher *matcher,
-                      struct error *err) {
-    const json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
-    const json_t *added = json_object_get(root, "added_tokens");
+/* Returns true if the entry, which tokenizer.json does not have, has the id of another token. */
+static bool is_taken(const struct tokenizer *t, const json_t *vocab, const json_t *entry) {
+    const json_int_t id = json_integer_value(json_object_get(entry, "id"));
+    size_t n;
+    const char *content = member_text(entry, "content", &n);
+    return vocab_find(vocab, content, n) == NO_TOKEN && id >= 0 && id < t->n_tokens &&
+           t->tokens[id].exists;
+}
+
+/* Loads the added tokens, of which the first n_own are tokenizer.json's. */
+static int load_list(struct tokenizer *t, const json_t *vocab, const json_t *added, size_t n_own,
+                     struct matcher *matcher, struct error *err) {
     const size_t n_entries = json_object_size(vocab) + json_array_size(added);
     for (size_t i = 0; i < json_array_size(added); i++) {
-        const int rc =
-            load_added_token(t, vocab, json_array_get(added, i), n_entries, matcher, err);
+        const json_t *entry = json_array_get(added, i);
+        if (i >= n_own && is_taken(t, vocab, entry)) continue;
+        const int rc = load_added_token(t, vocab, entry, n_entries, matcher, err);
         if (rc) return rc;
     }
+    return 0;
+}
+
+/* Notes the tokens that have a name.  A name that stands for no token is none. */
+static void note_names(struct tokenizer *t, const json_t *added, const struct token_names *names) {
+    static const char *const known[] = {[TOKEN_BEGIN] = "bos_token", [TOKEN_END] = "eos_token"};
+    for (int name = 0; name < N_TOKEN_NAMES; name++) {
+        const json_t *text = json_object_get(names ? names->named : NULL, known[name]);
+        t->named[name] = NO_TOKEN;
+        for (size_t i = 0; text && i < json_array_size(added); i++) {
+            const json_t *entry = json_array_get(added, i);
+            const json_int_t id = json_integer_value(json_object_get(entry, "id"));
+            if (json_equal(json_object_get(entry, "content"), text) && id < t->n_tokens &&
+                t->tokens[id].exists)
+                t->named[name] = (uint32_t)id;
+        }
+    }
+}
+
+static int load_added(struct tokenizer *t, const json_t *root, const struct token_names *names,
+                      struct matcher *matcher, struct error *err) {
+    const json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
+    json_t *own = json_object_get(root, "added_tokens"), *all = NULL;
+    if (names && extra_tokens_merge(&all, own, vocab, names)) return ERR_NOMEM;
+    const json_t *added = names ? all : own;
+    const int rc = load_list(t, vocab, added, json_array_size(own), matcher, err);
+    if (!rc) note_names(t, added, names);
+    json_decref(all);
+    if (rc) return rc;
     added_index(&t->added);
     added_index(&t->added_normalized);
     added_index(&t->added_by_content);
@@ -100,7 +139,8 @@ static int check_first(const struct tokenizer *t, struct error *err) {
 }
 
 /* Builds a tokenizer from a file of n bytes, which bound the work on the texts in it. */
-static int build(struct tokenizer *t, const json_t *root, size_t n, struct error *err) {
+static int build(struct tokenizer *t, const json_t *root, size_t n, const struct token_names *names,
+                 struct error *err) {
     const size_t n_added = json_array_size(json_object_get(root, "added_tokens"));
     const json_t *model = json_object_get(root, "model");
     struct matcher matcher;
@@ -114,19 +154,20 @@ static int build(struct tokenizer *t, const json_t *root, size_t n, struct error
     if (rc == 0) rc = decoder_parse(&t->decoder, json_object_get(root, "decoder"), err);
     symbols_init(&t->symbols, t->pretokenizer.byte_level);
     if (rc == 0) rc = vocabulary_load(t, model, n_added, &matcher, err);
-    if (rc == 0) rc = load_added(t, root, &matcher, err);
+    if (rc == 0) rc = load_added(t, root, names, &matcher, err);
     if (rc == 0) rc = post_processor_load(t, json_object_get(root, "post_processor"), err);
     while (t->n_tokens > 0 && !t->tokens[t->n_tokens - 1].exists) t->n_tokens--;
     matcher_fini(&matcher);
     return rc;
 }
 
-int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, struct error *err) {
+static int load_document(struct tokenizer **out, const char *json, size_t n,
+                         const struct token_names *names, struct error *err) {
     json_t *root = NULL;
     int rc = json_guard_parse_any(&root, json, n, JSON_ALLOW_NUL, "tokenizer.json", err);
     if (rc) return rc;
     struct tokenizer *t = calloc(1, sizeof(*t));
-    rc = t ? build(t, root, n, err) : ERR_NOMEM;
+    rc = t ? build(t, root, n, names, err) : ERR_NOMEM;
     json_decref(root);
     if (rc) {
         tokenizer_destroy(t);
@@ -137,21 +178,33 @@ int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, str
     return 0;
 }
 
-int tokenizer_load(struct tokenizer **out, const char *path, struct error *err) {
-    char inside[4096];
-    struct stat status;
-    if (stat(path, &status) == 0 && S_ISDIR(status.st_mode)) {
-        const int n = snprintf(inside, sizeof(inside), "%s/tokenizer.json", path);
-        if (n < 0 || (size_t)n >= sizeof(inside))
-            return error_set(err, ERR_INVALID, "%.200s: the path is too long", path);
-        path = inside;
-    }
+int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, struct error *err) {
+    return load_document(out, json, n, NULL, err);
+}
+
+static int load_file(struct tokenizer **out, const char *path, const struct token_names *names,
+                     struct error *err) {
     char *json = NULL;
     size_t size = 0;
     int rc = file_read(&json, &size, path, LARGEST_FILE, err);
     if (rc) return rc;
-    rc = tokenizer_load_bytes(out, json, size, err);
+    rc = load_document(out, json, size, names, err);
     free(json);
+    return rc;
+}
+
+int tokenizer_load(struct tokenizer **out, const char *path, struct error *err) {
+    char inside[4096];
+    struct token_names names = {0};
+    struct stat status;
+    if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
+        return load_file(out, path, NULL, err);
+    const int n = snprintf(inside, sizeof(inside), "%s/tokenizer.json", path);
+    if (n < 0 || (size_t)n >= sizeof(inside))
+        return error_set(err, ERR_INVALID, "%.200s: the path is too long", path);
+    int rc = token_names_load(&names, path, err);
+    if (!rc) rc = load_file(out, inside, &names, err);
+    token_names_fini(&names);
     return rc;
 }
 
@@ -185,4 +238,13 @@ const char *tokenizer_token_bytes(const struct tokenizer *t, uint32_t id, size_t
 
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id) {
     return id < t->n_tokens && t->tokens[id].special;
+}
+
+bool tokenizer_named(const struct tokenizer *t, enum token_name name, uint32_t *id) {
+    *id = t->named[name];
+    return *id != NO_TOKEN;
+}
+
+const struct token_list *tokenizer_prefix(const struct tokenizer *t) {
+    return &t->prefix;
 }

@@ -20,8 +20,8 @@ struct token_list {
     size_t n, capacity;
 };
 
-/* Loads a tokenizer from path, a model directory or a tokenizer.json.  Refuses unsupported
- * components by name. */
+/* Loads a tokenizer from path, a model directory or a tokenizer.json.  Of a directory the files that
+ * token_names.h lists count, too.  Refuses unsupported components by name. */
 int tokenizer_load(struct tokenizer **out, const char *path, struct error *err);
 void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is allowed */
 
@@ -57,6 +57,13 @@ int tokenizer_encode_input(const struct tokenizer *tokenizer, const struct token
  * id that does not exist. */
 const char *tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id, size_t *length);
 bool tokenizer_is_special(const struct tokenizer *tokenizer, uint32_t id);
+
+/* Writes the id of the token that the model's directory calls bos_token or eos_token.  Returns false
+ * if no file names one, or the vocabulary has no such token. */
+enum token_name { TOKEN_BEGIN, TOKEN_END, N_TOKEN_NAMES };
+bool tokenizer_named(const struct tokenizer *tokenizer, enum token_name name, uint32_t *id);
+/* Returns the ids that are put in front of a text with add_special, borrowed. */
+const struct token_list *tokenizer_prefix(const struct tokenizer *tokenizer);
 
 /* Decodes all ids at once, as the reference library does: invalid sequences become U+FFFD.  *out is
  * NUL-terminated, malloc'd. */

@@ -57,8 +57,7 @@ def configs(shape, tokenizer):
               "attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0,
               "initializer_range": 0.02, "use_cache": True, "torch_dtype": "bfloat16",
               "bos_token_id": bos, "eos_token_id": turn_end, "pad_token_id": pad}
-    generation = {"bos_token_id": bos, "eos_token_id": [turn_end, eot], "pad_token_id": pad,
-                  "do_sample": False}
+    generation = {"bos_token_id": bos, "eos_token_id": [turn_end, eot], "pad_token_id": pad}
     return config, generation
 
 

@@ -34,8 +34,8 @@ ROOMS = {
     "engine/tune": ("engine engine/base engine/device engine/model engine/sparsity", "jansson"),
     "server/json": ("engine/base", "jansson"),
     "server/http": ("engine/base", "uv microhttpd gnutls"),
-    "server/settings": ("engine engine/base engine/template engine/device engine/model engine/request "
-                        "engine/sparsity server/json", "uv jansson"),
+    "server/settings": ("engine engine/base engine/tokenizer engine/template engine/device engine/model "
+                        "engine/request engine/sparsity server/json", "uv jansson"),
     "server/otlp": ("engine/base server/json server/http server/settings", ""),
     "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "
                    "server/http server/settings server/otlp", "uv jansson"),
@@ -48,7 +48,7 @@ ROOMS = {
     "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
                     "server/json server/settings server/bench", ""),
     "server": ("engine engine/base engine/model engine/tokenizer server/json server/http "
-               "server/settings server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv"),
+               "server/settings server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.
     "server/main.c": ("engine/base engine/cpu cuda server server/settings server/bench "
                       "server/tune", "uv"),

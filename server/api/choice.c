@@ -58,6 +58,13 @@ void choice_write_token(struct buffer *out, const struct tokenizer *tokenizer, u
     buffer_puts(out, "\"");
 }
 
+/* Writes a token as a key.  An id without a text, of a vocabulary that is padded, keeps its number. */
+static void write_key(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
+    size_t length;
+    if (tokenizer_token_bytes(tokenizer, id, &length)) choice_write_token(out, tokenizer, id);
+    else buffer_printf(out, "\"token_id:%u\"", id);
+}
+
 static void separate(struct buffer *list) {
     if (list->length) buffer_puts(list, ",");
 }
@@ -71,13 +78,13 @@ static void write_top(struct buffer *out, const struct tokenizer *tokenizer,
     for (uint32_t i = 0; i < info->n_top; i++) {
         listed = listed || info->top[i].token == info->token;
         if (i) buffer_puts(out, ",");
-        choice_write_token(out, tokenizer, info->top[i].token);
+        write_key(out, tokenizer, info->top[i].token);
         buffer_puts(out, ":");
         buffer_json_double(out, info->top[i].logprob);
     }
     if (!listed) {
         if (info->n_top) buffer_puts(out, ",");
-        choice_write_token(out, tokenizer, info->token);
+        write_key(out, tokenizer, info->token);
         buffer_puts(out, ":");
         buffer_json_double(out, info->logprob);
     }

@@ -11,6 +11,7 @@
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
+#include "server/settings/generation.h"
 
 /* Reads a prompt that is one string.  The guard has cut out arrays before. */
 static int read_prompt(struct request_reading *r, const struct request_field *field,
@@ -104,9 +105,16 @@ int completion_request_check(struct request_reading *r) {
     return check_prefill(q, err);
 }
 
+/* Returns the parameters of a request that says nothing of them. */
+static struct sampling_params default_params(const struct generation *generation) {
+    struct sampling_params params = sampling_defaults();
+    if (generation) params.sampler = generation->sampler;
+    return params;
+}
+
 struct completion_request completion_request_defaults(const struct request_limits *limits) {
     return (struct completion_request){.prompts.spare = limits->spare_ids,
-                                       .params = sampling_defaults(),
+                                       .params = default_params(limits->generation),
                                        .kv = limits->kv.initial,
                                        .speculation = limits->speculation,
                                        .n = 1,

@@ -19,6 +19,7 @@
 
 struct api_error;
 struct chat_template;
+struct generation;
 struct json_span;
 struct request_reading;
 struct request_table;
@@ -43,7 +44,9 @@ enum {
 /* The bounds that a request is checked against. */
 struct request_limits {
     const char *model_name;
-    uint32_t n_vocab, max_model_len;
+    uint32_t
+        n_vocab; /* of the model: ids above the tokenizer's last one are padding, without a text */
+    uint32_t max_model_len;
     uint32_t max_sequences; /* of one request: no more than the engine ever takes */
     uint32_t trained_context;
     bool learned_positions; /* as in struct kv_limits */
@@ -58,6 +61,7 @@ struct request_limits {
     struct spare_ids *spare_ids;             /* NULL: none */
     const struct chat_template *chat;        /* NULL or without a template: no chats */
     struct skipped_types *skipped;           /* of chats; NULL: they are not logged */
+    const struct generation *generation;     /* NULL: the sampling of sampling_defaults() */
 };
 
 struct completion_request {

@@ -208,7 +208,10 @@ static int read_ids(struct job *job, const struct json_span *array, struct promp
         return api_error_set(&job->err, 400, NULL, "tokens",
                              "tokens must be an array of token ids");
     }
-    return prompt_list_read(list, array, job->server->limits.n_vocab, "tokens", &job->err);
+    const uint32_t n_model = job->server->limits.n_vocab,
+                   n_tokenizer = tokenizer_n_vocab(job->server->info->tokenizer);
+    return prompt_list_read(list, array, n_model > n_tokenizer ? n_model : n_tokenizer, "tokens",
+                            &job->err);
 }
 
 static void run_detokenize(struct job *job) {

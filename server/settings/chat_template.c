@@ -1,19 +1,24 @@
 /* chat_template.c - see chat_template.h. */
 #include "server/settings/chat_template.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/base/json_guard.h"
 #include "engine/template/template.h"
+#include "engine/tokenizer/token_names.h"
 
-enum { LARGEST_TEMPLATE = 1 << 20, LARGEST_CONFIG = 64 << 20 };
+enum { LARGEST_TEMPLATE = 1 << 20, MOST_TEMPLATES = 64 };
 
-static const char config_name[] = "tokenizer_config.json", jinja_name[] = "chat_template.jinja";
+static const char config_name[] = "tokenizer_config.json", jinja_name[] = "chat_template.jinja",
+                  folder_name[] = "additional_chat_templates",
+                  processors_name[] = "chat_template.json";
 
 static int no_memory(struct error *err) {
     return error_set(err, ERR_NOMEM, "no memory for the chat template");
@@ -37,29 +42,53 @@ static bool mentions(const char *source, const char *word) {
     return strstr(source, word) != NULL;
 }
 
+/* Notes what a template's text tells of its model.  It is that of requests without tools, unless there
+ * is none for them. */
+static int describe(struct chat_template *chat, const char *source, const char *label,
+                    struct error *err) {
+    chat->names_developer = mentions(source, "developer");
+    chat->marks_reasoning = mentions(source, "</think>");
+    free(chat->source);
+    chat->source = strdup(label);
+    return chat->source ? 0 : no_memory(err);
+}
+
 /* Takes the template that answers most requests. */
 static int take(struct chat_template *chat, const char *source, size_t n, const char *label,
                 struct error *err) {
-    const int rc = compile(&chat->plain, source, n, label, err);
-    if (rc) return rc;
-    chat->names_developer = mentions(source, "developer");
-    chat->marks_reasoning = mentions(source, "</think>");
-    chat->source = strdup(label);
-    if (!chat->source) return no_memory(err);
-    return chat->tool_text ? 0 : keep_text(chat, source, err);
+    template_destroy(chat->plain);
+    chat->plain = NULL;
+    int rc = compile(&chat->plain, source, n, label, err);
+    if (!rc) rc = describe(chat, source, label, err);
+    return rc || chat->with_tools ? rc : keep_text(chat, source, err);
 }
 
-static int take_string(struct chat_template *chat, const json_t *source, const char *label,
-                       struct error *err) {
-    return take(chat, json_string_value(source), json_string_length(source), label, err);
+/* Takes the template of requests with tools. */
+static int take_with_tools(struct chat_template *chat, const char *source, size_t n,
+                           const char *label, struct error *err) {
+    template_destroy(chat->with_tools);
+    chat->with_tools = NULL;
+    int rc = compile(&chat->with_tools, source, n, label, err);
+    if (!rc && !chat->plain) rc = describe(chat, source, label, err);
+    return rc ? rc : keep_text(chat, source, err);
+}
+
+/* Takes a template by its name.  The last one of a name counts; others than these two are named in the
+ * log. */
+static int take_named(struct chat_template *chat, const char *name, const json_t *source,
+                      const char *label, struct error *err) {
+    const char *text = json_string_value(source);
+    const size_t n = json_string_length(source);
+    if (strcmp(name, "default") == 0) return take(chat, text, n, label, err);
+    if (strcmp(name, "tool_use") == 0) return take_with_tools(chat, text, n, label, err);
+    return json_array_append_new(chat->unused, json_string_nocheck(name)) ? no_memory(err) : 0;
 }
 
 /* Takes templates of a list of {"name", "template"}. */
-static int take_named(struct chat_template *chat, const json_t *list, const char *label,
-                      struct error *err) {
+static int take_list(struct chat_template *chat, const json_t *list, const char *label,
+                     struct error *err) {
     size_t i;
     json_t *entry;
-    int rc = 0;
     json_array_foreach(list, i, entry) {
         const char *name = json_string_value(json_object_get(entry, "name"));
         const json_t *source = json_object_get(entry, "template");
@@ -67,40 +96,36 @@ static int take_named(struct chat_template *chat, const json_t *list, const char
             return error_set(err, ERR_INVALID,
                              "%.300s: chat_template[%zu] needs the strings 'name' and 'template'",
                              label, i);
-        if (strcmp(name, "default") == 0 && !chat->plain) {
-            rc = take_string(chat, source, label, err);
-        } else if (strcmp(name, "tool_use") == 0 && !chat->with_tools) {
-            rc = compile(&chat->with_tools, json_string_value(source), json_string_length(source),
-                         label, err);
-            if (!rc) rc = keep_text(chat, json_string_value(source), err);
-        }
+        const int rc = take_named(chat, name, source, label, err);
         if (rc) return rc;
     }
-    if (chat->plain) return 0;
-    return error_set(err, ERR_INVALID, "%.300s: chat_template has none that is named 'default'",
-                     label);
-}
-
-/* Takes a special token: a string, or an object with its content. */
-static int take_token(struct chat_template *chat, const char *name, json_t *value) {
-    json_t *text = json_is_object(value) ? json_object_get(value, "content") : value;
-    return json_is_string(text) ? json_object_set(chat->own, name, text) : 0;
-}
-
-static int take_tokens(struct chat_template *chat, const json_t *config, struct error *err) {
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-        if (take_token(chat, names[i], json_object_get(config, names[i]))) return no_memory(err);
     return 0;
 }
 
-static int take_file(struct chat_template *chat, const char *path, struct error *err) {
+/* Takes templates of an object: name -> template. */
+static int take_object(struct chat_template *chat, json_t *object, const char *label,
+                       struct error *err) {
+    const char *name;
+    json_t *source;
+    json_object_foreach(object, name, source) {
+        if (!json_is_string(source))
+            return error_set(err, ERR_INVALID, "%.300s: chat_template.%.60s must be a string",
+                             label, name);
+        const int rc = take_named(chat, name, source, label, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int take_file(struct chat_template *chat, const char *name, const char *path,
+                     struct error *err) {
     char *source = NULL;
     size_t n = 0;
     int rc = file_read(&source, &n, path, LARGEST_TEMPLATE, err);
     if (rc) return rc;
-    rc = take(chat, source, n, path, err);
+    json_t *text = json_stringn_nocheck(source, n);
+    rc = text ? take_named(chat, name, text, path, err) : no_memory(err);
+    json_decref(text);
     free(source);
     return rc;
 }
@@ -110,50 +135,98 @@ static int take_models_file(struct chat_template *chat, const char *model_dir, s
     char path[PATH_MAX];
     struct error why = {0};
     if (snprintf(path, sizeof(path), "%s/%s", model_dir, jinja_name) >= (int)sizeof(path)) return 0;
-    const int rc = take_file(chat, path, &why);
+    const int rc = take_file(chat, "default", path, &why);
     if (rc && rc != ERR_NOT_FOUND) *err = why;
     return rc == ERR_NOT_FOUND ? 0 : rc;
 }
 
-/* Takes what tokenizer_config.json has, and without has_template the template, too. */
-static int take_config(struct chat_template *chat, const char *model_dir, bool has_template,
+/* Takes a file of the folder if it is a template: NAME.jinja. */
+static int take_entry(struct chat_template *chat, const char *folder, const char *file,
+                      struct error *err) {
+    static const char end[] = ".jinja";
+    char path[PATH_MAX], name[NAME_MAX + 1];
+    const size_t n = strlen(file), n_end = sizeof(end) - 1;
+    if (n <= n_end || strcmp(file + n - n_end, end) != 0) return 0;
+    snprintf(name, sizeof(name), "%.*s", (int)(n - n_end), file);
+    if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path))
+        return error_set(err, ERR_INVALID, "%.300s: the path is too long", folder);
+    return take_file(chat, name, path, err);
+}
+
+/* Takes what the folder of named templates has. */
+static int take_folder(struct chat_template *chat, const char *model_dir, struct error *err) {
+    char folder[PATH_MAX];
+    struct dirent *entry;
+    int rc = 0, n = 0;
+    if (snprintf(folder, sizeof(folder), "%s/%s", model_dir, folder_name) >= (int)sizeof(folder))
+        return 0;
+    DIR *dir = opendir(folder);
+    if (!dir && (errno == ENOENT || errno == ENOTDIR)) return 0;
+    if (!dir) return error_set(err, ERR_IO, "%.300s: %s", folder, strerror(errno));
+    while (!rc && (entry = readdir(dir))) {
+        if (++n > MOST_TEMPLATES)
+            rc = error_set(err, ERR_INVALID, "%.300s: more than %d files", folder, MOST_TEMPLATES);
+        else rc = take_entry(chat, folder, entry->d_name, err);
+    }
+    closedir(dir);
+    return rc;
+}
+
+static bool has_any(const struct chat_template *chat) {
+    return chat->plain || chat->with_tools || json_array_size(chat->unused) > 0;
+}
+
+/* Takes the template of tokenizer_config.json, in any of its forms. */
+static int take_config(struct chat_template *chat, const char *model_dir, const json_t *config,
                        struct error *err) {
     char path[PATH_MAX];
-    json_t *config = NULL;
-    if (snprintf(path, sizeof(path), "%s/%s", model_dir, config_name) >= (int)sizeof(path))
-        return error_set(err, ERR_INVALID, "the model's path is too long");
-    struct error why = {0};
-    int rc = json_guard_read(&config, path, LARGEST_CONFIG, &why);
-    if (rc == ERR_NOT_FOUND) return 0;
-    if (rc) {
-        *err = why;
-        return rc;
-    }
-    const json_t *source = json_object_get(config, "chat_template");
-    rc = take_tokens(chat, config, err);
-    if (!rc && !has_template && json_is_string(source)) {
-        rc = take_string(chat, source, path, err);
-    } else if (!rc && !has_template && json_is_array(source)) {
-        rc = take_named(chat, source, path, err);
-    } else if (!rc && !has_template && source && !json_is_null(source)) {
-        rc = error_set(err, ERR_INVALID, "%.300s: chat_template must be a string or a list", path);
-    }
-    json_decref(config);
+    json_t *source = json_object_get(config, "chat_template");
+    snprintf(path, sizeof(path), "%s/%s", model_dir, config_name);
+    if (!source || json_is_null(source)) return 0;
+    if (json_is_string(source)) return take_named(chat, "default", source, path, err);
+    if (json_is_array(source)) return take_list(chat, source, path, err);
+    if (json_is_object(source)) return take_object(chat, source, path, err);
+    return error_set(err, ERR_INVALID,
+                     "%.300s: chat_template must be a string, a list or an object", path);
+}
+
+/* Notes a processor's file, which the library's tokenizer does not read, either. */
+static void note_processors(struct chat_template *chat, const char *model_dir) {
+    char path[PATH_MAX];
+    const int n = snprintf(path, sizeof(path), "%s/%s", model_dir, processors_name);
+    chat->has_processors = n < (int)sizeof(path) && access(path, F_OK) == 0;
+}
+
+/* Takes the model's templates.  Files of their own win over tokenizer_config.json. */
+static int take_models(struct chat_template *chat, const char *model_dir,
+                       const struct token_names *names, struct error *err) {
+    int rc = take_models_file(chat, model_dir, err);
+    if (!rc) rc = take_folder(chat, model_dir, err);
+    if (!rc && !has_any(chat)) rc = take_config(chat, model_dir, names->config, err);
+    if (!rc) note_processors(chat, model_dir);
     return rc;
 }
 
 int chat_template_load(struct chat_template *chat, const char *file, const char *model_dir,
                        struct error *err) {
-    chat->own = json_object();
-    if (!chat->own) return no_memory(err);
-    const int rc = file ? take_file(chat, file, err) : take_models_file(chat, model_dir, err);
-    return rc ? rc : take_config(chat, model_dir, chat->plain, err);
+    struct token_names names = {0};
+    int rc = token_names_load(&names, model_dir, err);
+    chat->own = json_incref(names.named);
+    chat->unused = json_array();
+    if (!rc && !chat->unused) rc = no_memory(err);
+    if (!rc) {
+        rc = file ? take_file(chat, "default", file, err)
+                  : take_models(chat, model_dir, &names, err);
+    }
+    token_names_fini(&names);
+    return rc;
 }
 
 void chat_template_fini(struct chat_template *chat) {
     template_destroy(chat->plain);
     template_destroy(chat->with_tools);
     json_decref(chat->own);
+    json_decref(chat->unused);
     free(chat->source);
     free(chat->tool_text);
     *chat = (struct chat_template){0};

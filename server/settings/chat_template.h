@@ -1,8 +1,9 @@
 /* chat_template.h - the model's chat template, read at the start, and what it may write as its own.
  *
  * The source is the setting --chat-template, a file; else chat_template.jinja of the model's
- * directory; else `chat_template` in its tokenizer_config.json: one template, or several by name, of
- * which `default` and, for requests with tools, `tool_use` count.
+ * directory and additional_chat_templates/NAME.jinja; else `chat_template` in its
+ * tokenizer_config.json: one template, or several by name.  Of names, `default` and, for requests with
+ * tools, `tool_use` count.
  *
  * Thread: main, at the start; read-only afterwards.  Memory: the struct owns all of it. */
 #ifndef SERVER_SETTINGS_CHAT_TEMPLATE_H
@@ -15,13 +16,15 @@ struct error;
 struct template;
 
 struct chat_template {
-    struct template *plain;      /* NULL: the model has none */
+    struct template *plain;      /* NULL: requests without tools have none */
     struct template *with_tools; /* of requests with tools; NULL: `plain` */
     json_t *own;                 /* bos_token and the like, by name */
+    json_t *unused;              /* an array: names of templates that no request uses */
     char *source;                /* where `plain` is from, for the log; NULL: nowhere */
     char *tool_text;             /* of the template for requests with tools; NULL: no template */
     bool names_developer;        /* it knows the role `developer` */
     bool marks_reasoning;        /* its model thinks between <think> and </think> */
+    bool has_processors;         /* the directory has a chat_template.json, which is not read */
 };
 
 /* Loads the model's template into *out, which is zeroed.  file: the setting, or NULL.  A model without a template is none.  ERR_INVALID,

@@ -10,13 +10,15 @@
 
 #include "engine/base/error.h"
 #include "server/settings/data_dir.h"
+#include "server/settings/hub_cache.h"
 
 static const char default_model[] = "models/quire-31m";
 
 /* Writes the path of the file that ships to path [PATH_MAX].  Returns whether it can be read. */
 static bool find(char *path, const char *kind, const char *model_dir) {
-    char data[PATH_MAX], model[PATH_MAX];
-    const char *name = model_file_name(realpath(model_dir, model) ? model : model_dir);
+    char data[PATH_MAX], whole[PATH_MAX];
+    model_name_write(whole, model_dir);
+    const char *name = model_file_name(whole);
     if (data_dir_find(data, NULL)) return false;
     const int length = snprintf(path, PATH_MAX, "%s/config/%s/%s.json", data, kind, name);
     return length > 0 && length < PATH_MAX && access(path, R_OK) == 0;
@@ -32,7 +34,7 @@ int model_dir_choose(char *path, const char *dir, struct error *err) {
     if (dir) length = snprintf(path, PATH_MAX, "%s", dir);
     else length = snprintf(path, PATH_MAX, "%s/%s", data, default_model);
     if (length >= PATH_MAX) return error_set(err, ERR_INVALID, "the model's path is too long");
-    return 0;
+    return hub_cache_resolve(path, err);
 }
 
 int model_file_choose(char **out, const char *file, const char *kind, const char *model_dir,
@@ -42,6 +44,11 @@ int model_file_choose(char **out, const char *file, const char *kind, const char
     if (!file && !find(path, kind, model_dir)) return 0;
     *out = strdup(file ? file : path);
     return *out ? 0 : error_set(err, ERR_NOMEM, "no memory for a file's name");
+}
+
+void model_name_write(char *name, const char *model_dir) {
+    char path[PATH_MAX];
+    hub_cache_name(name, realpath(model_dir, path) ? path : model_dir);
 }
 
 const char *model_file_name(const char *path) {

@@ -15,6 +15,7 @@ static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", "fp8", NULL};
 static const char *const offload_dtype_words[] = {"auto", "fp8", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
+static const char *const generation_words[] = {"auto", "none", NULL};
 static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
 static const char *const speculation_words[] = {"off", "suffix", "auto", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
@@ -136,8 +137,11 @@ static const struct option entries[] = {
             "text's end before; auto: that on a CPU")},
     {"chat-template",
      STRING(chat_template, NULL,
-            "Jinja file for /v1/chat/completions [chat_template.jinja of the model, or what its "
-            "tokenizer_config.json has]")},
+            "Jinja file for /v1/chat/completions [what the model's directory has]")},
+    {"generation-config",
+     CHOICE(generation_config, generation_words, "auto",
+            "sampling of what a request does not say; auto: that of the model's "
+            "generation_config.json; none: temperature 1 and every other parameter off")},
     {"enable-prefix-caching",
      BOOL(enable_prefix_caching, "true", "reuse cached prefixes of prompts")},
     {"tokenizer-cache-size",

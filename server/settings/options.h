@@ -26,6 +26,7 @@ enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_FP8 };
 enum offload_dtype_choice { OFFLOAD_DTYPE_AUTO, OFFLOAD_DTYPE_FP8 };
 enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
+enum generation_config_choice { GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE };
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum metrics_key_choice { METRICS_KEY_AUTO, METRICS_KEY_OPEN, METRICS_KEY_REQUIRED };
 enum speculation_choices { SPECULATE_OFF, SPECULATE_SUFFIX, SPECULATE_AUTO };
@@ -49,8 +50,9 @@ struct options {
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
     uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
     uint64_t tokenizer_cache_size;
-    uint64_t prefill;     /* enum prefill_mode */
-    uint64_t speculation; /* enum speculation_choices */
+    uint64_t prefill;           /* enum prefill_mode */
+    uint64_t speculation;       /* enum speculation_choices */
+    uint64_t generation_config; /* enum generation_config_choice */
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
     uint64_t load_format, log_level, shutdown_timeout, request_timeout, request_deadline,
         step_timeout;

@@ -23,6 +23,7 @@
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
 #include "server/settings/chat_template.h"
+#include "server/settings/generation.h"
 
 /* What the readers of a chat's own members find.  JSON is borrowed from the body. */
 struct chat_reading {
@@ -508,6 +509,10 @@ static int make_prompt(struct request_reading *r, const struct chat_template *mo
                        struct template_text *text) {
     json_t *messages = NULL, *used = NULL;
     struct error why = {0};
+    if (!model->plain && !own(r)->tools)
+        return api_error_set(r->err, 400, "unsupported", "tools",
+                             "the model has a chat template for requests with tools only: give "
+                             "tools, or start the server with --chat-template");
     int rc = chat_messages_read(&messages, own(r)->messages, model->names_developer,
                                 r->limits->skipped, r->err);
     if (rc) return rc;
@@ -545,6 +550,12 @@ static int read_translated(struct request_reading *r, const json_t *root,
     return rc;
 }
 
+/* Returns how many tokens a chat gets that does not say. */
+static uint32_t most_tokens(const struct request_limits *limits) {
+    const uint32_t most = limits->generation ? limits->generation->max_tokens : 0;
+    return most > 0 && most < limits->max_model_len ? most : limits->max_model_len;
+}
+
 int chat_request_parse(struct completion_request *out, struct chat_request *chat,
                        const struct chat_dialect *dialect, const char *body, size_t length,
                        const struct request_limits *limits, struct api_error *err) {
@@ -557,7 +568,7 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
     struct error why = {0};
     struct json_span none;
     json_t *root = NULL;
-    if (!model || !model->plain)
+    if (!model || !(model->plain || model->with_tools))
         return api_error_set(err, 400, "unsupported", NULL,
                              "the model has no chat template: start the server with "
                              "--chat-template, or use /v1/completions");
@@ -566,7 +577,7 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
         api_error_from(err, &why, NULL);
         return rc;
     }
-    request.max_tokens = limits->max_model_len;
+    request.max_tokens = most_tokens(limits);
     rc = dialect ? read_translated(&r, root, dialect, &text) : read_chat(&r, root, model, &text);
     json_decref(root);
     if (!rc) rc = prompt_list_take_rendered(&request.prompts, &text, err);

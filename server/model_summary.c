@@ -1,0 +1,114 @@
+/* model_summary.c - see model_summary.h. */
+#include "server/model_summary.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <jansson.h>
+
+#include "engine/engine.h"
+#include "engine/model/model.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/json/buffer.h"
+#include "server/model_load.h"
+#include "server/settings/log.h"
+#include "server/settings/options.h"
+
+/* Writes a token's id and text. */
+static void write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
+    size_t n = 0;
+    const char *text = tokenizer_token_bytes(tokenizer, id, &n);
+    buffer_printf(out, "%" PRIu32, id);
+    if (!text) return;
+    buffer_puts(out, " ");
+    buffer_json_string(out, text, n);
+}
+
+static void write_ends(struct buffer *out, const struct engine_info *info) {
+    const struct model_config *model = info->model;
+    buffer_puts(out, model->n_eos > 1 ? "end tokens " : "end token ");
+    if (model->n_eos == 0) buffer_puts(out, "none");
+    for (uint32_t i = 0; i < model->n_eos; i++) {
+        if (i > 0) buffer_puts(out, ", ");
+        write_token(out, info->tokenizer, model->eos[i]);
+    }
+}
+
+static void write_begin(struct buffer *out, const struct engine_info *info) {
+    const struct token_list *prefix = tokenizer_prefix(info->tokenizer);
+    uint32_t id = info->model->bos;
+    const bool has_name = tokenizer_named(info->tokenizer, TOKEN_BEGIN, &id);
+    buffer_puts(out, "; begin token ");
+    if (prefix->n > 0) {
+        write_token(out, info->tokenizer, prefix->ids[0]);
+        buffer_puts(out, ", put in front of texts");
+    } else if (has_name || info->model->has_bos) {
+        write_token(out, info->tokenizer, has_name ? id : info->model->bos);
+        buffer_puts(out, ", not put in front of texts");
+    } else {
+        buffer_puts(out, "none");
+    }
+}
+
+static void write_sampling(struct buffer *out, const struct model_load *load) {
+    const struct generation *generation = &load->generation;
+    const bool reads = load->options->generation_config == GENERATION_CONFIG_AUTO;
+    if (*generation->taken)
+        buffer_printf(out, "; sampling %s (%s)", generation->taken, generation->source);
+    else
+        buffer_printf(out, "; sampling: quire's defaults%s",
+                      reads ? "" : ", as --generation-config none says");
+}
+
+static void write_template(struct buffer *out, const struct chat_template *chat) {
+    if (!chat->source) buffer_puts(out, "; chat template: none: /v1/chat/completions is refused");
+    else buffer_printf(out, "; chat template: %s", chat->source);
+    if (chat->plain && chat->with_tools) buffer_puts(out, ", with one of its own for tools");
+    else if (chat->with_tools) buffer_puts(out, ", for requests with tools only");
+}
+
+/* Begins the next part of a list. */
+static void part(struct buffer *out) {
+    if (out->length > 0) buffer_puts(out, "; ");
+}
+
+/* Writes what the files say and is not used; nothing where there is nothing. */
+static void write_unused(struct buffer *out, const struct model_load *load,
+                         const struct engine_info *info) {
+    const struct chat_template *chat = &load->chat;
+    const json_t *end = json_object_get(chat->own, "eos_token");
+    uint32_t id;
+    size_t i;
+    json_t *name;
+    if (*load->generation.unused)
+        buffer_printf(out, "%s of generation_config.json", load->generation.unused);
+    json_array_foreach(chat->unused, i, name) {
+        part(out);
+        buffer_printf(out, "the chat template %.60s", json_string_value(name));
+    }
+    if (chat->has_processors) {
+        part(out);
+        buffer_puts(out, "chat_template.json, which is a processor's");
+    }
+    if (end && !tokenizer_named(info->tokenizer, TOKEN_END, &id)) {
+        part(out);
+        buffer_puts(out, "eos_token ");
+        buffer_json_string(out, json_string_value(end), json_string_length(end));
+        buffer_puts(out, ", which the vocabulary lacks");
+    }
+}
+
+static void log_line(const char *what, struct buffer *line) {
+    if (line->length > 0) log_event(LOG_INFO, "%s: %.*s", what, (int)line->length, line->data);
+    buffer_fini(line);
+}
+
+void model_summary_log(const struct model_load *load, const struct engine_info *info) {
+    struct buffer taken = {0}, unused = {0};
+    write_ends(&taken, info);
+    write_begin(&taken, info);
+    write_sampling(&taken, load);
+    write_template(&taken, &load->chat);
+    write_unused(&unused, load, info);
+    log_line("the model's files say", &taken);
+    log_line("the model's files also say, and it is not used", &unused);
+}
