@@ -78,10 +78,13 @@ STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 SHORT = {"max_tokens": 3, "ignore_eos": True, "temperature": 0}
 TOOL = {"name": "look", "parameters": {"type": "object"}}
+DOCUMENT = {"type": "document", "title": "a", "source": {"type": "text", "media_type": "text/plain", "data": "b"}}
+FOUND = {"type": "search_result", "source": "a", "title": "b", "content": [{"type": "text", "text": "c"}]}
 TURNS = [{"role": "user", "content": [{"type": "text", "text": WORDS}, {"type": "text", "text": "x"}]},
-         {"role": "assistant", "tool_calls": [
-             {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
-         {"role": "tool", "tool_call_id": "1", "content": "blue"}]
+         {"role": "assistant", "content": [{"type": "thinking", "thinking": "a"}, {"type": "unknown"}], "tool_calls": [
+             {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+             {"id": "2", "type": "custom", "custom": {"name": "write", "input": "x"}}]},
+         {"role": "tool", "tool_call_id": "1", "content": [DOCUMENT, FOUND]}]
 BLOCKS = [{"role": "user", "content": [{"type": "text", "text": WORDS}]},
           {"role": "assistant", "content": [
               {"type": "thinking", "thinking": "a", "signature": ""},
@@ -90,14 +93,22 @@ BLOCKS = [{"role": "user", "content": [{"type": "text", "text": WORDS}]},
               {"type": "tool_use", "id": "1", "name": "look", "input": {"at": "it"}}]},
           {"role": "user", "content": [
               {"type": "tool_result", "tool_use_id": "1",
-               "content": [{"type": "text", "text": "blue"}]}]}]
+               "content": [{"type": "text", "text": "blue"}, FOUND]}, DOCUMENT]},
+          {"role": "system", "content": [
+              {"type": "text", "text": "d"}, {"type": "tool_addition", "tool": {
+                  "type": "tool_definition", "definition": {"name": "f", "input_schema": {"type": "object"}}}}]}]
 ITEMS = [{"role": "user", "content": [{"type": "input_text", "text": WORDS}]},
          {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "a"}]},
          {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
          {"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"},
          {"type": "custom_tool_call", "call_id": "2", "name": "write", "input": "x"},
          {"type": "function_call_output", "call_id": "1", "output": "blue"},
-         {"type": "custom_tool_call_output", "call_id": "2", "output": "done"}]
+         {"type": "custom_tool_call_output", "call_id": "2", "output": "done"},
+         {"type": "local_shell_call", "call_id": "3", "action": {"type": "exec", "command": ["ls"]}},
+         {"type": "local_shell_call_output", "call_id": "3", "output": {"content": "a"}},
+         {"type": "additional_tools", "tools": [{"type": "function", "name": "g"}]},
+         {"type": "compaction", "encrypted_content": "x"}, {"type": "agent_message", "content": [FOUND]}]
+NAMESPACE = {"type": "namespace", "name": "notes", "description": "a", "tools": [{"type": "function", "name": "read"}]}
 
 # What is sent, and which status a server with memory gives.
 KINDS = {
@@ -134,7 +145,7 @@ KINDS = {
     "count_tokens": (other("POST", "/v1/messages/count_tokens", {"messages": BLOCKS}), 200),
     "responses": (other("POST", "/v1/responses", {
         "input": ITEMS, "instructions": WORDS, "max_output_tokens": 3, "ignore_eos": True, "temperature": 0,
-        "tools": [{"type": "function", "name": "look"}, {"type": "custom", "name": "write"}],
+        "tools": [{"type": "function", "name": "look"}, {"type": "custom", "name": "write"}, NAMESPACE],
         "top_logprobs": 2, "metadata": {"a": "b"}}), 200),
     "responses_streamed": (other("POST", "/v1/responses", {
         "input": ITEMS, "max_output_tokens": 3, "ignore_eos": True, "temperature": 0, "stream": True}), 200),

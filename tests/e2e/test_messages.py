@@ -141,3 +141,18 @@ def test_a_silent_stream_gets_pings(serve):
     body = server.post(PATH, {**BODY, "messages": messages, "stream": True,
                               "cache_salt": "pings"}).body
     assert [e["type"] for e in events_of(body)].count("ping") > 1
+
+
+def test_models_have_the_shape_of_the_client_that_asks(server):
+    """Claude Code asks for the models at its start, and reads the members of Anthropic's API."""
+    version = {"anthropic-version": "2023-06-01"}
+    theirs = server.request("GET", "/v1/models?limit=1000", headers=version).json()
+    (model,) = theirs["data"]
+    assert (model["type"], theirs["has_more"]) == ("model", False)
+    assert theirs["first_id"] == theirs["last_id"] == model["id"] == model["display_name"]
+    assert model["created_at"].endswith("Z") and model["max_input_tokens"] == model["max_model_len"]
+    assert server.request("GET", f"/v1/models/{model['id']}", headers=version).json() == model
+    refused = server.request("GET", "/v1/models/other", headers=version)
+    assert refused.status == 404 and refused.json()["error"]["type"] == "not_found_error"
+    ours = server.get("/v1/models").json()
+    assert ours["object"] == "list" and ours["data"][0]["object"] == "model"
