@@ -133,6 +133,7 @@ static void unknown_tools_are_skipped_beside_known_ones(void **state) {
         "{'type':'of_tomorrow'}",
         "{'type':'of_tomorrow','name':'x','schema':[1]}",
         "{'type':'namespace','name':'empty','tools':[]}",
+        "{'type':'namespace','name':'empty'}",
         "{'type':'namespace','name':'nothing','tools':[{'type':'local_shell'}]}",
     };
     for (size_t i = 0; i < sizeof(tools) / sizeof(*tools); i++) check_tool(*state, tools[i], "");
@@ -173,6 +174,8 @@ static void namespaces_are_part_of_names(void **state) {
 
 static void nothing_usable_is_an_answer_or_a_refusal(void **state) {
     check(*state, RESPONSES, "'input':'q','tools':[{'type':'web_search'}]", "[user: q]");
+    check(*state, RESPONSES, "'input':'q','tools':[{'type':'namespace','name':'multi_agent_v1'}]",
+          "[user: q]");
     check(*state, RESPONSES, "'input':'q','tools':[{'type':'mcp'}]",
           "tools[0].type: 'mcp' is not supported");
     check(*state, RESPONSES, "'input':'q','tools':[{'type':'mcp'}],'tool_choice':'none'",
@@ -213,6 +216,7 @@ static void parts_say_what_they_say_in_every_dialect(void **state) {
     check_part(*state, "{'type':'redacted_thinking','data':'x'}", "");
     check_part(*state, "{'type':'encrypted_content','encrypted_content':'x'}", "");
     check_part(*state, "{'type':'refusal','refusal':'b'}", "b");
+    check_part(*state, "{'type':'mid_conversation_system','content':'b'}", "b");
     check_part(*state,
                "{'type':'document','source':{'type':'text','media_type':'text/plain','data':'b'}}",
                "b");
@@ -288,6 +292,11 @@ static void instructions_of_which_nothing_is_left_are_none(void **state) {
         *state, CHAT,
         "'messages':[{'role':'user','content':'q'},{'role':'developer','content':[{'type':'x'}]}]",
         "[user: q]");
+    check(*state, MESSAGES,
+          "'messages':[{'role':'system','content':[],'output_config':{'effort':'low'}},{'role':'"
+          "user',"
+          "'content':'q'}]",
+          "[user: q]");
     check(*state, CHAT, "'messages':[{'role':'system','content':[{'type':'x'}]}]",
           "messages must say something");
     check(*state, RESPONSES,

@@ -222,6 +222,7 @@ static tool_reader reader_of(const char *type) {
         {"function", read_function, false},
         {"custom", read_custom, false},
         {"tool_search", read_search, false},
+        {"namespace", skip, false}, /* one without tools */
         /* What another service, or the client by a schema of its own, runs: the model is not told of it, so it
          * cannot ask for it. */
         {"web_search", skip, true},

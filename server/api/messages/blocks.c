@@ -201,7 +201,8 @@ static int read_message(struct reading *r, const json_t *message, size_t index) 
         return refuse(r, ".role", "must be user, assistant or system");
     snprintf(r->where, sizeof(r->where), "messages[%zu].content", index);
     if (!is_user && !is_system) return read_assistant(r, content);
-    if (json_is_array(content) && json_array_size(content) == 0)
+    /* One of the system may be without content: then it says something to the service alone. */
+    if (is_user && json_is_array(content) && json_array_size(content) == 0)
         return refuse(r, "", "must not be empty");
     const size_t n_before = json_array_size(r->messages);
     const int rc = read_content(r, content, is_user ? read_user_block : read_system_block);
