@@ -1,15 +1,20 @@
 /* openapi.c - see openapi.h. */
 #include "server/openapi.h"
 
+#include <ctype.h>
 #include <stdbool.h>
 #include <string.h>
 
+#include "server/api/messages/messages.h"
 #include "server/api/request_fields.h"
 #include "server/json/buffer.h"
 #include "server/routes.h"
 #include "server/settings/build_info.h"
 #include "server/settings/kv_policy.h"
 #include "server/settings/prefill_rules.h"
+
+/* The schemas of answers.json, without the braces around them: written by embed_answers.py. */
+extern const char openapi_answers[];
 
 static void write_string(struct buffer *out, const char *text) {
     buffer_json_string(out, text, strlen(text));
@@ -22,12 +27,20 @@ static void write_bounds(const struct request_field *field, struct buffer *out) 
     buffer_printf(out, ",\"minimum\":%.12g,\"maximum\":%.12g", field->low, field->high);
 }
 
-/* Writes one type: a word, and a pair of brackets for each array that it is in. */
+/* Writes one type: a word, and a pair of brackets for each array that it is in; "[+]" is an array that
+ * is not empty, "string+" a string that is not, and 'word' a string that may be nothing else. */
 static void write_type(const struct request_field *field, const char *type, size_t n,
                        struct buffer *out) {
-    if (n > 2 && memcmp(type + n - 2, "[]", 2) == 0) {
+    if (n > 3 && memcmp(type + n - 3, "[+]", 3) == 0) {
+        buffer_puts(out, "{\"type\":\"array\",\"minItems\":1,\"items\":");
+        write_type(field, type, n - 3, out);
+    } else if (n > 2 && memcmp(type + n - 2, "[]", 2) == 0) {
         buffer_puts(out, "{\"type\":\"array\",\"items\":");
         write_type(field, type, n - 2, out);
+    } else if (*type == '\'') {
+        buffer_printf(out, "{\"const\":\"%.*s\"", (int)n - 2, type + 1);
+    } else if (type[n - 1] == '+') {
+        buffer_printf(out, "{\"type\":\"%.*s\",\"minLength\":1", (int)n - 1, type);
     } else if (*type == '@') {
         buffer_printf(out, "{\"$ref\":\"#/components/schemas/%.*s\"", (int)n - 1, type + 1);
     } else {
@@ -46,8 +59,8 @@ static void write_nothing(const struct request_field *field, struct buffer *out)
                      "{\"type\":\"object\",\"maxProperties\":0}]");
 }
 
-/* Writes the schema of a member, which may also be null. */
-static void write_field(const struct request_field *field, struct buffer *out) {
+/* Writes the schema of a member, which may also be null unless it is required. */
+static void write_field(const struct request_field *field, bool is_required, struct buffer *out) {
     write_string(out, field->name);
     if (strcmp(field->type, "refused") == 0) {
         write_nothing(field, out);
@@ -55,11 +68,11 @@ static void write_field(const struct request_field *field, struct buffer *out) {
         buffer_puts(out, ":{\"anyOf\":[");
         for (const char *type = field->type; *type;) {
             const size_t n = strcspn(type, "|");
+            if (type != field->type) buffer_puts(out, ",");
             write_type(field, type, n, out);
-            buffer_puts(out, ",");
             type += n + (type[n] == '|');
         }
-        buffer_puts(out, "{\"type\":\"null\"}]");
+        buffer_puts(out, is_required ? "]" : ",{\"type\":\"null\"}]");
     }
     buffer_puts(out, ",\"description\":");
     write_string(out, field->about);
@@ -79,7 +92,15 @@ static bool is_replaced(const struct request_table *const *tables, const char *n
     return false;
 }
 
-static void write_properties(const struct request_table *const *tables, struct buffer *out) {
+/* Tells whether a member is among the required ones: NULL, or up to ROUTE_MAX_REQUIRED names. */
+static bool is_listed(const char *const *required, const char *name) {
+    for (size_t i = 0; required && i < ROUTE_MAX_REQUIRED && required[i]; i++)
+        if (strcmp(required[i], name) == 0) return true;
+    return false;
+}
+
+static void write_properties(const struct request_table *const *tables, const char *const *required,
+                             struct buffer *out) {
     bool first = true;
     buffer_puts(out, "\"properties\":{");
     for (; *tables; tables++) {
@@ -88,7 +109,7 @@ static void write_properties(const struct request_table *const *tables, struct b
             if (is_replaced(tables, field->name)) continue;
             if (!first) buffer_puts(out, ",");
             first = false;
-            write_field(field, out);
+            write_field(field, is_listed(required, field->name), out);
         }
     }
     buffer_puts(out, "}");
@@ -99,7 +120,7 @@ static void write_properties(const struct request_table *const *tables, struct b
 static void write_body(const struct route *route, struct buffer *out) {
     buffer_puts(out, ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":{"
                      "\"schema\":{\"type\":\"object\",");
-    write_properties(route->tables, out);
+    write_properties(route->tables, route->required, out);
     buffer_puts(out, ",\"required\":[");
     for (size_t i = 0; i < ROUTE_MAX_REQUIRED && route->required[i]; i++) {
         if (i) buffer_puts(out, ",");
@@ -108,21 +129,50 @@ static void write_body(const struct route *route, struct buffer *out) {
     buffer_puts(out, "]}}}}");
 }
 
+/* Writes "TYPE":{"schema":{...}}, a part of a content. */
+static void write_content(const char *type, const char *schema, struct buffer *out) {
+    buffer_printf(out, "\"%s\":{", type);
+    if (schema) buffer_printf(out, "\"schema\":{\"$ref\":\"#/components/schemas/%s\"}", schema);
+    buffer_puts(out, "}");
+}
+
 static void write_answers(const struct route *route, struct buffer *out) {
     buffer_puts(out, ",\"responses\":{\"200\":{\"description\":");
     write_string(out, route->about);
-    buffer_printf(out, ",\"content\":{\"%s\":{}}}",
-                  route->content ? route->content : "application/json");
-    buffer_puts(out,
-                ",\"default\":{\"description\":\"An error\",\"content\":{\"application/json\":{"
-                "\"schema\":{\"type\":\"object\",\"properties\":{\"error\":{\"type\":\"object\"}},"
-                "\"required\":[\"error\"]}}}}}");
+    buffer_puts(out, ",\"content\":{");
+    write_content(route->content ? route->content : "application/json", route->answer, out);
+    if (route->event) {
+        buffer_puts(out, ",");
+        write_content("text/event-stream", route->event, out);
+    }
+    buffer_puts(out, "}},\"default\":{\"description\":\"An error\",\"content\":{");
+    /* Routes with a shape of their own have it under their names, as those of events. */
+    write_content("application/json",
+                  route->write_error == messages_write_error ? "messages_error" : "error", out);
+    buffer_puts(out, "}}}");
+}
+
+/* Writes a name of its own for the method and path, in the letters of identifiers:
+ * post_v1_chat_completions. */
+static void write_operation(const char *method, const char *path, struct buffer *out) {
+    buffer_printf(out, "\"operationId\":\"%s", method);
+    bool is_apart = false;
+    for (; *path; path++) {
+        const bool is_letter = isalnum((unsigned char)*path) || *path == '_';
+        if (is_letter && !is_apart) buffer_puts(out, "_");
+        if (is_letter) buffer_append(out, path, 1);
+        is_apart = is_letter;
+    }
+    buffer_puts(out, "\"");
 }
 
 static void write_route(const struct route *route, struct buffer *out) {
-    write_string(out, route->shown ? route->shown : route->path);
-    buffer_printf(out,
-                  ":{\"%s\":{\"summary\":", strcmp(route->method, "GET") == 0 ? "get" : "post");
+    const char *path = route->shown ? route->shown : route->path;
+    const char *method = strcmp(route->method, "GET") == 0 ? "get" : "post";
+    write_string(out, path);
+    buffer_printf(out, ":{\"%s\":{", method);
+    write_operation(method, path, out);
+    buffer_puts(out, ",\"summary\":");
     write_string(out, route->about);
     if (route->shown)
         buffer_puts(out, ",\"parameters\":[{\"name\":\"id\",\"in\":\"path\",\"required\":true,"
@@ -147,10 +197,10 @@ void openapi_write(const struct route *routes, size_t n, struct buffer *out) {
                 "\"bearer\":{\"type\":\"http\",\"scheme\":\"bearer\"},"
                 "\"x-api-key\":{\"type\":\"apiKey\",\"in\":\"header\",\"name\":\"x-api-key\"}},"
                 "\"schemas\":{\"stream_options\":{\"type\":\"object\",");
-    write_properties(stream_options, out);
+    write_properties(stream_options, NULL, out);
     buffer_puts(out, "},\"kv_policy\":");
     kv_policy_write_schema(out);
     buffer_puts(out, ",\"prefill\":");
     prefill_rules_write_schema(out);
-    buffer_puts(out, "}}}");
+    buffer_printf(out, ",%s}}}", openapi_answers);
 }

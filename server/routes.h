@@ -26,7 +26,9 @@ struct route {
     const struct request_table *const *tables; /* of the body, which is JSON; NULL: there is none */
     const char *required[ROUTE_MAX_REQUIRED];  /* members; NULL after the last one */
     const char *content;                       /* type of the answer; NULL: JSON */
-    const char *about;                         /* what the answer is */
+    const char *answer; /* what JSON it is: a name of answers.json; NULL: not JSON */
+    const char *event;  /* what the data of a stream's events are; NULL: there are no streams */
+    const char *about;  /* what the answer is */
 };
 
 /* Decides on host, origin, path, method and API key before a body is read, so a client without the

@@ -38,7 +38,7 @@ static int read_logprobs(struct request_reading *r, const struct request_field *
 /* max_tokens comes after max_completion_tokens, so the endpoint's own name wins when a client sends
  * both. */
 static const struct request_field fields[] = {
-    {"prompt", "string|string[]|integer[]|integer[][]", read_prompt, 0, 0, 0,
+    {"prompt", "string|string[+]|integer[+]|integer[+][+]", read_prompt, 0, 0, 0,
      "The text to continue, or several, or token ids."},
     {"max_completion_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
      "The same as max_tokens."},

@@ -31,8 +31,9 @@ struct request_reading {
 
 struct request_field {
     const char *name;
-    /* What a value is, for /openapi.json: "integer", "string|string[]" and the like; "@kv_policy": what
-     * is described there under that name; "refused": only what request_read_refused() takes. */
+    /* What a value is, for /openapi.json: "integer", "string|string[]" and the like; "[+]" and "string+"
+     * are not empty, and 'word' is this word alone; "@kv_policy": what is described there under that
+     * name; "refused": only what request_read_refused() takes. */
     const char *type;
     /* Returns 0, or negative with r->err filled. */
     int (*read)(struct request_reading *r, const struct request_field *field, const json_t *value);

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 
+import jsonschema
 import pytest
 
 from server import PATIENCE, ROOT
@@ -149,6 +150,136 @@ def test_the_documents_name_every_member(described):
     assert missing == set()
 
 
+# ---- answers ----
+
+def conforms(described, name, answer):
+    """An answer is what its schema says, and has no member that the schema does not know."""
+    schemas = described["components"]["schemas"]
+    schema = {"$ref": f"#/components/schemas/{name}", "components": described["components"]}
+    jsonschema.Draft202012Validator(schema).validate(answer)
+    assert_known(schemas, schemas[name], answer, name)
+
+
+def assert_known(schemas, schema, value, place):
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rsplit("/", 1)[1]]
+    choices = schema.get("anyOf", [schema])
+    choices = [schemas[c["$ref"].rsplit("/", 1)[1]] if "$ref" in c else c for c in choices]
+    if isinstance(value, list):
+        for choice in choices:
+            for one in value if "items" in choice else []:
+                assert_known(schemas, choice["items"], one, f"{place}[]")
+    if not isinstance(value, dict) or not any("properties" in c for c in choices):
+        return
+    fitting = [c for c in choices if set(c.get("required", [])) <= set(value)
+               and c.get("properties", {}).get("type", {}).get("const", value.get("type"))
+               == value.get("type")]
+    known = {}
+    for choice in fitting:
+        known.update(choice.get("properties", {}))
+    if place in OPEN_ANSWERS:
+        return
+    assert set(value) <= set(known), (place, set(value) - set(known))
+    for name, one in value.items():
+        assert_known(schemas, known[name], one, f"{place}.{name}")
+
+
+# Of these only some members are described: their types have their own.
+OPEN_ANSWERS = {"openapi", "state", "message.content[]", "message_event.message.content[]",
+                "message_event.content_block", "message_event.delta", "response.output[]",
+                "response_event.response.output[]", "response_event.item", "response_event"}
+CHAT = [{"role": "user", "content": "Hi"}]
+ASKED = {"/v1/completions": {"prompt": ["a", "b"], "max_tokens": 2, "logprobs": 1,
+                             "return_token_ids": True},
+         "/v1/completions/render": {"prompt": "a"}, "/v1/chat/completions/render": {"messages": CHAT},
+         "/v1/chat/completions": {"messages": CHAT, "max_tokens": 2, "logprobs": True,
+                                  "top_logprobs": 1, "return_token_ids": True},
+         "/v1/messages": {"messages": CHAT, "max_tokens": 2},
+         "/v1/messages/count_tokens": {"messages": CHAT},
+         "/v1/responses": {"input": "a", "max_output_tokens": 2},
+         "/tokenize": {"prompt": "a", "return_token_strs": True}, "/detokenize": {"tokens": [5]}}
+
+
+def content_of(described, path, method, status="200"):
+    return described["paths"][path][method]["responses"][status]["content"]
+
+
+def schema_name(content, kind="application/json"):
+    return content[kind]["schema"]["$ref"].rsplit("/", 1)[1]
+
+
+def test_every_operation_has_a_name_of_its_own(described):
+    names = [one["operationId"] for methods in described["paths"].values()
+             for one in methods.values()]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"(get|post)(_[a-z0-9]+)*", name) for name in names)
+    assert "post_v1_chat_completions" in names and "get_v1_models_id" in names
+
+
+def test_answers_are_as_described(tiny_server, described):
+    for path, body in ASKED.items():
+        reply = tiny_server.post(path, body)
+        assert reply.status == 200, reply.body
+        conforms(described, schema_name(content_of(described, path, "post")), reply.json())
+    model = tiny_server.get("/v1/models").json()["data"][0]["id"]
+    for path, methods in described["paths"].items():
+        content = content_of(described, path, "get") if "get" in methods else {}
+        if "application/json" in content:
+            answer = tiny_server.get(path.replace("{id}", model)).json()
+            conforms(described, schema_name(content), answer)
+    assert set(ASKED) == set(with_bodies(described))
+
+
+@pytest.mark.parametrize("path", [path for path in ASKED if "render" not in path])
+def test_refusals_are_as_described(tiny_server, described, path):
+    name = schema_name(content_of(described, path, "post", "default"))
+    conforms(described, name, tiny_server.post(path, {}).json())
+    assert (name == "messages_error") == path.startswith("/v1/messages")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages",
+                                  "/v1/responses"])
+def test_events_are_as_described(tiny_server, described, path):
+    name = schema_name(content_of(described, path, "post"), "text/event-stream")
+    for more in ({}, {"stream_options": {"include_usage": True}}):
+        reply = tiny_server.post(path, {**ASKED[path], "stream": True, **more})
+        assert reply.headers["Content-Type"].startswith("text/event-stream")
+        data = re.findall(r"^data: (.*)$", reply.body.decode(), re.M)
+        assert len(data) > 3
+        for one in data:
+            if one != "[DONE]":
+                conforms(described, name, json.loads(one))
+
+
+# What a schema cannot tell: the length of a prompt, and texts that are a language of their own.
+TOO_LOOSE = ("maximum context length", "invalid JSON", "tokens were asked for", "needs logprobs",
+             "does not exist", "only allowed with stream", "must not be more than max_tokens")
+LANGUAGES = {"guided_json", "guided_regex", "guided_grammar", "json_schema", "grammar", "regex", "ebnf",
+             "format", "response_format", "output_format", "structured_outputs", "text", "thinking",
+             "modalities", "web_search_options", "tools", "tool_choice", "messages", "input", "system", "output_config", "functions",
+             "function_call", "reasoning"}
+
+
+def test_what_is_described_is_read(tiny_server, described):
+    """The description is not looser than the parser, but for what has words of its own."""
+    loose = []
+    for path in with_bodies(described):
+        schema, asker = schema_of(described, path), Asker(tiny_server, path)
+        for name, member in schema["properties"].items():
+            checks = jsonschema.Draft202012Validator(
+                {**member, "components": described["components"]})
+            for value in VALUES if name not in LANGUAGES else ():
+                if value == "NaN" or "\\ud800" in value or not checks.is_valid(json.loads(value)):
+                    continue
+                status, body = asker.ask(text_with(base_of(schema), name, value))
+                if status == 200:
+                    continue
+                said = error_of(path, status, body)["message"]
+                if not any(words in said for words in TOO_LOOSE):
+                    loose.append((path, name, value[:40], said[:100]))
+    assert loose == [], sorted({(n, s) for _, n, _, s in loose})
+
+
 # ---- bad input ----
 
 def nested(described, path):
@@ -157,7 +288,7 @@ def nested(described, path):
     properties = schema["properties"]
     base = base_of(schema)
     for name, parts in described["components"]["schemas"].items():
-        if name not in properties:
+        if f"schemas/{name}\"" not in json.dumps(properties.get(name)):
             continue
         objects = parts.get("anyOf", [parts])
         for one in objects:

@@ -247,7 +247,7 @@ static int read_web_search(struct request_reading *r, const struct request_field
 /* max_completion_tokens comes after max_tokens, its older name, so it wins when a client sends
  * both. */
 static const struct request_field fields[] = {
-    {"messages", "object[]", read_messages, 0, 0, 0,
+    {"messages", "object[+]", read_messages, 0, 0, 0,
      "The conversation: role and content of each message."},
     {"max_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
      "The older name of max_completion_tokens."},
@@ -256,9 +256,9 @@ static const struct request_field fields[] = {
     {"logprobs", "boolean", read_logprobs, 0, 0, 0, "Log-probabilities of each token."},
     {"top_logprobs", "integer", read_top_logprobs, AT(params.n_logprobs), 0, SAMPLE_MAX_TOP,
      "And of so many best ones."},
-    {"modalities", "string[]", read_modalities, 0, 0, 0, "Only text."},
+    {"modalities", "'text'[]", read_modalities, 0, 0, 0, "Only text."},
     {"tools", "object[]", read_tools, 0, 0, 0, "Functions that the model may call."},
-    {"tool_choice", "string|object", read_tool_choice, 0, 0, 0,
+    {"tool_choice", "'none'|'auto'|'required'|object", read_tool_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
     {"functions", "refused", request_read_refused, 0, 0, 0, "Only an empty one: use tools."},

@@ -69,7 +69,7 @@ static int read_servers(struct request_reading *r, const struct request_field *f
 }
 
 static const struct request_field fields[] = {
-    {"messages", "object[]", read_messages, 0, 0, 0,
+    {"messages", "object[+]", read_messages, 0, 0, 0,
      "The conversation: role and content of each message."},
     {"max_tokens", "integer", read_max_tokens, offsetof(struct completion_request, max_tokens), 0,
      INT32_MAX, "Most tokens of an answer; required."},

@@ -113,7 +113,7 @@ static int read_ignored_count(struct request_reading *r, const struct request_fi
 #define AT(member) offsetof(struct completion_request, member)
 
 static const struct request_field fields[] = {
-    {"input", "string|object[]", read_input, 0, 0, 0,
+    {"input", "string|object[+]", read_input, 0, 0, 0,
      "The conversation: a text of the user, or items."},
     {"instructions", "string", request_keep_string,
      offsetof(struct responses_reading, instructions), 0, 0,
@@ -122,7 +122,7 @@ static const struct request_field fields[] = {
      "Most tokens of an answer."},
     {"tools", "object[]", request_keep_array, offsetof(struct responses_reading, tools), 0, 0,
      "Functions that the model may call, also in namespaces, and custom tools, which take a text."},
-    {"tool_choice", "string|object", read_choice, 0, 0, 0,
+    {"tool_choice", "'none'|'auto'|'required'|object", read_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
     {"parallel_tool_calls", "boolean", read_parallel, 0, 0, 0, "Several calls may be answered."},
     {"include", "string[]", read_include, 0, 0, 0,
@@ -134,12 +134,13 @@ static const struct request_field fields[] = {
     {"conversation", "refused", read_previous, 0, 0, 0, "Not supported: no response is stored."},
     {"background", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"prompt", "refused", request_read_refused, 0, 0, 0, "Not supported."},
-    {"truncation", "string", read_truncation, 0, 0, 0, "Only disabled."},
+    {"truncation", "'disabled'", read_truncation, 0, 0, 0, "Only disabled."},
     {"context_management", "array", request_keep_array,
      offsetof(struct responses_reading, management), 0, 0,
      "Ignored: no item is left out of the prompt."},
     {"store", "boolean", read_ignored_flag, 0, 0, 0, "Ignored: nothing is stored."},
-    {"max_tool_calls", "integer", read_ignored_count, 0, 0, 0, "Ignored: no tool runs here."},
+    {"max_tool_calls", "integer", read_ignored_count, 0, 0, INT32_MAX,
+     "Ignored: no tool runs here."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Repeated in the answer."},
     {"stream_options", "object", request_read_ignored, 0, 0, 0, "Ignored."},
     {"user", "string", request_read_ignored, 0, 0, 0, "Ignored."},
