@@ -4,12 +4,15 @@
     scripts/load/replicas.py --router nginx --replicas 2
     scripts/load/replicas.py --router sglang --replicas 4 --python VENV/bin/python     # has sglang-router
 
-Three trials, each with its figures on stdout as a line of JSON:
+Four trials, each with its figures on stdout as a line of JSON:
 
     prefixes   prompts that begin alike find their beginning cached: the share of prompt tokens that were.
                All beginnings together are larger than one replica's KV cache, so a router that spreads
                requests by chance loses them again; --spread shows that (the same, and nothing is asked of
                the share).
+    chats      short chats whose system prompt is the same, as indented JSON: how often a chat changes its
+               replica (of nginx, which tells where it sent a request), where first turns went, and the share
+               of the prompt tokens of later turns that was cached.
     kill       a replica is killed (SIGKILL) under streams: only those that ran on it are lost, and none
                that is asked afterwards.
     restart    each replica in turn is ended (SIGTERM) and started again under load: no request is lost.
@@ -18,6 +21,8 @@ nginx is configured by config/deploy/nginx.conf, with the replicas' addresses pu
 these does not hold."""
 import argparse
 import asyncio
+import collections
+import http.client
 import json
 import pathlib
 import random
@@ -116,6 +121,7 @@ class Nginx(Process):
                    for replica in replicas]
         text = text.replace("".join(lines), "".join(servers))
         text = text.replace("listen 8080;", f"listen 127.0.0.1:{self.port};")
+        text = text.replace("location / {", "location / {\n            add_header X-Replica $upstream_addr;")
         if options.spread:
             text = text.replace("hash $affinity consistent;", "random;")
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
@@ -231,6 +237,52 @@ async def try_prefixes(fleet, options):
             (options.spread or n_cached >= SHARE_WANTED * n_prompt)}
 
 
+def chat(connection, messages):
+    """Asks for the next turn, and adds it; returns the replica that answered, and its usage."""
+    text = json.dumps({"model": "quire", "messages": messages, "max_tokens": 8, "temperature": 0}, indent=2)
+    connection.request("POST", "/v1/chat/completions", text, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    if answer.status != 200:
+        raise RuntimeError(f"status {answer.status}: {told}")
+    messages.append({"role": "assistant", "content": told["choices"][0]["message"]["content"] or "Yes."})
+    return answer.headers.get("X-Replica"), told["usage"]
+
+
+def run_chats(port, numbers, n_turns):
+    """Returns of each chat the replicas of its turns, and the usages of the turns behind the first."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    rng, replicas, usages = random.Random(5), [], []
+    system = {"role": "system", "content": words(rng, 300)}
+    for number in numbers:
+        messages, on = [system], []
+        for turn in range(n_turns):
+            messages.append({"role": "user", "content": f"{turn}: {number} {words(rng, 4)}?"})
+            replica, usage = chat(connection, messages)
+            on.append(replica)
+            if turn > 0:
+                usages.append(usage)
+        replicas.append(on)
+    return replicas, usages
+
+
+async def try_chats(fleet, options):
+    n, n_clients, n_turns = 25 * options.replicas, 2 * options.replicas, 5
+    done = await asyncio.gather(*(
+        asyncio.to_thread(run_chats, fleet.router.port, range(first, n, n_clients), n_turns)
+        for first in range(n_clients)))
+    replicas = [on for one, _ in done for on in one]
+    usages = [usage for _, one in done for usage in one]
+    changes = sum(a != b for on in replicas for a, b in zip(on, on[1:]))
+    first = collections.Counter(on[0] for on in replicas)
+    cached = sum(one["prompt_tokens_details"]["cached_tokens"] for one in usages)
+    share = cached / sum(one["prompt_tokens"] for one in usages)
+    return {"chats": n, "turns": n * n_turns, "changes": changes, "first_turns_of_each": sorted(first.values()),
+            "cached_share_of_later_turns": round(share, 4),
+            "holds": options.spread or options.router != "nginx" or
+            (changes == 0 and len(first) == options.replicas)}
+
+
 async def settle(fleet, streams):
     """Waits until every stream runs or has its whole answer; returns how many run on each replica.
 
@@ -293,7 +345,7 @@ async def try_restart(fleet, options):
             "holds": not lost and not any(statuses)}
 
 
-TRIALS = {"prefixes": try_prefixes, "kill": try_kill, "restart": try_restart}
+TRIALS = {"prefixes": try_prefixes, "chats": try_chats, "kill": try_kill, "restart": try_restart}
 
 
 def parse_arguments():
