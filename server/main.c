@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef QUIRE_CUDA
 #include "cuda/cuda.h"
@@ -19,6 +20,7 @@
 #include "engine/base/likeness.h"
 #include "engine/cpu/cpu.h"
 #include "server/bench/bench.h"
+#include "server/early_signals.h"
 #include "server/health_command.h"
 #include "server/serve.h"
 #include "server/settings/api_keys.h"
@@ -135,6 +137,7 @@ static int run_serve(int argc, char **argv) {
     struct error err = {0};
     char model_dir[PATH_MAX];
     int status;
+    early_signals_take();
     keep_heap_warm();
     if (load_options(&options, argc, argv, &status)) return status;
     if (api_keys_settle(&options, &err)) {
@@ -310,6 +313,7 @@ static void refuse_command(const char *name) {
 
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
+    if (getpid() == 1) early_signals_take(); /* for any command: the kernel would drop them */
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
     if (strcmp(name, "--version") == 0) name = "version";
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)

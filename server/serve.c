@@ -17,17 +17,20 @@
 #include "server/api/job.h"
 #include "server/api/server.h"
 #include "server/descriptors.h"
+#include "server/early_signals.h"
 #include "server/http/http.h"
 #include "server/kv_events/publisher.h"
 #include "server/loop_memory.h"
 #include "server/model_load.h"
 #include "server/model_summary.h"
+#include "server/ops/health.h"
 #include "server/otlp/exporter.h"
 #include "server/routes.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
 #include "server/settings/options.h"
+#include "server/supervisor.h"
 
 /* How long clients may take to fetch the final error after all is cancelled, and how often draining
  * is checked. */
@@ -58,6 +61,7 @@ struct serve {
     char *model_name, *topic;
     struct kv_publisher *publisher; /* NULL: --kv-events is not given */
     struct model_load load;
+    struct supervisor supervisor;
     struct api_keys keys; /* that were read last, unless they are the options' */
 };
 
@@ -86,6 +90,7 @@ static void transport_closed(void *ctx) {
 static void close_all(struct serve *s) {
     if (s->closing) return;
     s->closing = true;
+    supervisor_stopping(&s->supervisor, "ending");
     /* Connections are answered until they are closed, also where a start fails behind the model. */
     s->server.draining = s->server.stopped = true;
     if (s->server.engine) {
@@ -97,6 +102,7 @@ static void close_all(struct serve *s) {
 
 static void begin_drain(struct serve *s) {
     s->server.draining = true;
+    supervisor_stopping(&s->supervisor, "running requests may finish");
     model_load_stop(&s->load);
     s->deadline_ms = uv_now(&s->loop) + 1000 * s->options->shutdown_timeout;
     http_stop_accepting(s->server.http);
@@ -149,6 +155,7 @@ static void watch_engine(struct serve *s) {
 static void on_tick(uv_timer_t *timer) {
     struct serve *s = timer->data;
     if (s->closing) return;
+    supervisor_tick(&s->supervisor, uv_now(&s->loop), health_is_live(&s->server));
     if (s->server.engine) watch_engine(s);
     if (s->server.draining) drain_further(s);
 }
@@ -203,10 +210,12 @@ static void on_hangup(uv_signal_t *handle, int number) {
     const bool has_certificate = s->options->ssl_certfile,
                has_keys = api_keys_can_change(s->options);
     if (s->closing) return;
+    supervisor_reloading(&s->supervisor);
     if (has_certificate) renew_certificate(s, number);
     if (has_keys) renew_keys(s, number);
     if (!has_certificate && !has_keys)
         log_event(LOG_INFO, "signal %d: there is nothing to read again", number);
+    supervisor_reloaded(&s->supervisor);
 }
 
 /* ---- the beginning ---- */
@@ -436,6 +445,12 @@ static int start_http(struct serve *s, struct error *err) {
     return 0;
 }
 
+/* Opens the way to the supervisor.  One that cannot be told is no reason not to serve. */
+static void open_supervisor(struct serve *s) {
+    struct error err;
+    if (supervisor_open(&s->supervisor, &err)) log_event(LOG_WARN, "%s", err.text);
+}
+
 static void init_handles(struct serve *s) {
     uv_async_init(&s->loop, &s->wake, engine_has_events);
     uv_timer_init(&s->loop, &s->tick);
@@ -476,6 +491,16 @@ static const char *scheme(const struct serve *s) {
     return s->options->ssl_certfile ? "https" : "http";
 }
 
+/* Tells the supervisor and the log that requests are taken. */
+static void tell_ready(struct serve *s) {
+    char status[256];
+    snprintf(status, sizeof(status), "serving %.100s on %s://%.100s:%u", s->model_name, scheme(s),
+             s->options->host, http_port(s->server.http));
+    supervisor_ready(&s->supervisor, status);
+    log_event(LOG_INFO, "ready: listening on %s://%s:%u", scheme(s), s->options->host,
+              http_port(s->server.http));
+}
+
 static void log_model(const struct serve *s) {
     log_head(s);
     log_plan(s);
@@ -483,8 +508,6 @@ static void log_model(const struct serve *s) {
     log_prefill(s);
     log_offload(s);
     model_summary_log(&s->load, s->server.info);
-    log_event(LOG_INFO, "ready: listening on %s://%s:%u", scheme(s), s->options->host,
-              http_port(s->server.http));
 }
 
 /* Serves the model that was loaded.  A server that has been told to end meanwhile only ends. */
@@ -497,8 +520,12 @@ static void model_loaded(void *ctx) {
         return;
     }
     s->server.engine = s->load.engine;
-    if (describe_model(s, s->failure)) close_all(s);
-    else log_model(s);
+    if (describe_model(s, s->failure)) {
+        close_all(s);
+        return;
+    }
+    log_model(s);
+    tell_ready(s);
 }
 
 /* Loads the model while the transport answers. */
@@ -527,6 +554,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (!rc) rc = open_loop(&s, err);
     if (rc) return rc;
     init_handles(&s);
+    open_supervisor(&s);
     skipped_types_init(&s.server.skipped);
     rc = job_make_threads(&s.loop, &s.first_work, err);
     if (!rc) rc = name_model(&s, model_dir, err);
@@ -539,6 +567,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     } else {
         api_keys_warn(options, http_is_loopback(s.server.http));
         start_handles(&s);
+        if (early_signals_hung_up()) on_hangup(&s.hangup, SIGHUP);
         begin_load(&s, model_dir, backend);
     }
     /* Returns when every handle is closed and no job is left. */
@@ -550,6 +579,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     skipped_types_fini(&s.server.skipped);
     kv_publisher_stop(s.publisher);
     otlp_stop(s.server.otlp);
+    supervisor_close(&s.supervisor);
     free(s.topic);
     close_loop(&s);
     api_keys_fini(&s.keys);

@@ -34,15 +34,19 @@ static void reply_unavailable(struct server *server, struct http_exchange *excha
 }
 
 /* Tells whether a step has taken longer than --step-timeout: a hung device never ends it. */
-static bool is_stuck(struct server *server) {
+static bool is_stuck(const struct server *server) {
     const double limit = (double)server->step_timeout_s;
     return limit > 0 && engine_step_seconds(server->engine) > limit;
+}
+
+bool health_is_live(const struct server *server) {
+    return !server->engine || !is_stuck(server);
 }
 
 /* Refuses where only a new process helps.  A failed engine ends the process by itself, and a
  * draining server is alive. */
 void health_live(struct server *server, struct http_exchange *exchange) {
-    if (server->engine && is_stuck(server))
+    if (!health_is_live(server))
         reply_unavailable(server, exchange, "engine_stuck",
                           "a step has taken longer than --step-timeout");
     else reply_ok(server, exchange);

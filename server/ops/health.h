@@ -8,12 +8,17 @@
 #ifndef SERVER_OPS_HEALTH_H
 #define SERVER_OPS_HEALTH_H
 
+#include <stdbool.h>
+
 struct api_error;
 struct http_exchange;
 struct server;
 
 /* Describes the refusal of what needs the model, which is being loaded.  Returns ERR_INVALID. */
 int health_refuse_loading(struct api_error *err);
+
+/* Tells what /live does: no step has taken longer than --step-timeout. */
+bool health_is_live(const struct server *server);
 
 void health_live(struct server *server, struct http_exchange *exchange);
 void health_health(struct server *server, struct http_exchange *exchange);
