@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Compares quire on two real pretrained models (scripts/fixtures/real_models.py) with transformers, with
+their own files, and with figures that were taken before.
+
+    scripts/quality/real_models.py MODELS [--quire build/quire] [--models smollm2,gemma3] [--quick]
+
+1. Tokens: of texts that hurt, those of the tokenizers library; of Gemma also those of a plain
+   implementation of the definition, read from the GGUF file.
+2. Log-probabilities of a prompt: transformers' in float32, on the same bf16 weights.
+3. Perplexity of held-out text under the KV policies: the table below.
+
+Prints a line for each comparison, CSV for the table, and `N passed, M failed`.  --quick leaves the table
+to its first rows."""
+import argparse
+import json
+import math
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BOOKS = ROOT / "models/quire-31m/eval/held_out.txt"
+START = 300_000  # the character that the perplexity's text begins at
+CLOSE = 1e-3     # of log-probabilities, in nats: float32 sums in another order
+WITHIN = 0.02    # of the table's perplexities
+
+
+def streaming(sink, budget, chunk):
+    return {"kv_policy": {"type": "streaming", "sink": sink, "recent": budget - sink,
+                          "chunk": chunk}}
+
+
+def heavy(score, budget, chunk):
+    half = budget // 2
+    return {"kv_policy": {"type": "heavy_hitter", "sink": 4, "recent": half - 4, "heavy": half,
+                          "chunk": chunk, "score": score}}
+
+
+# model: how many tokens, and the rows: name, members of the request, expected perplexity (None: it is
+# only printed)
+TABLES = {
+    "smollm2": (3500, [
+        ("full", {}, 40.57),
+        ("256, no sinks", streaming(0, 256, 32), 84.5),
+        ("256, 4 sinks", streaming(4, 256, 32), 46.0),
+        ("256, H2O sum", heavy("sum", 256, 32), 45.1),
+        ("256, H2O mean", heavy("mean", 256, 32), 43.7),
+        ("256, 1 sink", streaming(1, 256, 32), 45.9),
+        ("256, 2 sinks", streaming(2, 256, 32), 46.0),
+        ("512, no sinks", streaming(0, 512, 32), 73.9),
+        ("512, 4 sinks", streaming(4, 512, 32), 43.5),
+        ("1024, no sinks", streaming(0, 1024, 64), 61.1),
+        ("1024, 4 sinks", streaming(4, 1024, 64), 41.7),
+        ("1024, H2O sum", heavy("sum", 1024, 64), 41.2),
+    ]),
+    "gemma3": (3000, [
+        ("full", {}, None),
+        ("256, 4 sinks", {"kv_policy": {"type": "streaming", "sink": 4, "recent": 252}}, None),
+        ("256, H2O sum", {"kv_policy": {"type": "heavy_hitter", "sink": 4, "recent": 124,
+                                        "heavy": 128}}, None),
+        ("512, 4 sinks", {"kv_policy": {"type": "streaming", "sink": 4, "recent": 508}}, None),
+    ]),
+}
+QUICK_ROWS = 3
+TEXTS = [
+    "Hello world", "  two  spaces   three", "1234567 and 89.5%", "line\n\n\n\tend\n", " lead",
+    "caf\u00e9 \u4f60\u597d \U0001f642\u200d\u2640\ufe0f", "def f(x):\n        return x[1:]\n", "<b>bold</b><table>",
+    "user@example.org http://a.b/c?d=e&f", "don't can't we'll", "\u00a0nbsp\u3000wide", "",
+]
+
+
+class Quire:
+    """A server of one model."""
+
+    def __init__(self, binary, model):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.log = tempfile.NamedTemporaryFile("w+b", suffix=".log")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+        self.process = subprocess.Popen([binary, "serve", str(model), "--port", str(self.port)],
+                                        env=clean, stdout=self.log, stderr=self.log)
+
+    def __enter__(self):
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=10)
+                return self
+            except OSError:
+                time.sleep(0.2)
+        text = pathlib.Path(self.log.name).read_text(errors="replace")
+        self.__exit__()
+        sys.exit(f"quire did not start:\n{text[-2000:]}")
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+    def post(self, path, body):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}",
+                                         json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=3600) as reply:
+            return json.load(reply)
+
+    def tokens(self, text, special=False):
+        return self.post("/tokenize", {"prompt": text, "add_special_tokens": special})["tokens"]
+
+    def score(self, ids, **members):
+        """(log-probabilities of all tokens but the first, usage)."""
+        answer = self.post("/v1/completions", {"prompt": ids, "echo": True, "logprobs": 0,
+                                               "max_tokens": 0, **members})
+        return answer["choices"][0]["logprobs"]["token_logprobs"][1:], answer["usage"]
+
+
+class Pieces:
+    """SentencePiece's merges by score, as a GGUF file has them: plain and slow."""
+
+    def __init__(self, file):
+        from gguf import GGUFReader
+        found = GGUFReader(file).fields
+        self.texts, kinds, self.scores = (found["tokenizer.ggml." + name].contents()
+                                          for name in ("tokens", "token_type", "scores"))
+        self.ids = {text: i for i, text in enumerate(self.texts)}
+        whole = [t for t, kind in zip(self.texts, kinds) if kind in (3, 4)]
+        self.whole = set(whole)
+        self.pattern = re.compile(
+            "(" + "|".join(map(re.escape, sorted(whole, key=len, reverse=True))) + ")")
+
+    def merge(self, text):
+        parts = list(text.replace(" ", "\u2581"))
+        while True:
+            pairs = [(self.scores[self.ids[a + b]], -i)
+                     for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in self.ids]
+            if not pairs:
+                break
+            at = -max(pairs)[1]
+            parts[at:at + 2] = [parts[at] + parts[at + 1]]
+        for part in parts:
+            yield from ([self.ids[part]] if part in self.ids
+                        else [self.ids["<0x%02X>" % byte] for byte in part.encode()])
+
+    def encode(self, text):
+        ids = []
+        for part in filter(None, self.pattern.split(text)):
+            ids += [self.ids[part]] if part in self.whole else self.merge(part)
+        return ids
+
+
+class Judge:
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def check(self, ok, what):
+        self.passed, self.failed = self.passed + ok, self.failed + (not ok)
+        print(("ok    " if ok else "FAIL  ") + what, flush=True)
+
+
+def check_tokens(quire, judge, name, directory, file, texts):
+    from tokenizers import Tokenizer
+    library = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    different = [t for t in texts
+                 if quire.tokens(t) != library.encode(t, add_special_tokens=False).ids]
+    judge.check(not different, f"{name}: tokens of {len(texts)} texts are the library's "
+                               f"{different[:3]}")
+    if name == "gemma3":
+        pieces = Pieces(file)
+        different = [t for t in texts if quire.tokens(t) != pieces.encode(t)]
+        judge.check(not different, f"{name}: and those of the GGUF file {different[:3]}")
+    else:
+        digits = [library.id_to_token(i) for i in quire.tokens("1234567")]
+        judge.check(digits == list("1234567"), f"{name}: digits stay apart: {digits}")
+    lossy = [t for t in texts if quire.post("/detokenize", {"tokens": quire.tokens(t)})["prompt"] != t]
+    judge.check(not lossy, f"{name}: the texts come back {lossy[:3]}")
+
+
+def check_logprobs(quire, judge, name, directory, text):
+    import torch
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    ids = quire.tokens(text, True)[:600]
+    with torch.no_grad():
+        expected = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)
+    found, _ = quire.score(ids)
+    most = max(abs(x - expected[i, ids[i + 1]].item()) for i, x in enumerate(found))
+    judge.check(most < CLOSE, f"{name}: log-probabilities of {len(ids)} tokens differ from "
+                              f"transformers' by {most:.1e} at most")
+
+
+def check_table(quire, judge, name, text, quick):
+    n, rows = TABLES[name]
+    ids = quire.tokens(text, True)[:n]
+    print("model,tokens,policy,perplexity,expected,seconds", flush=True)
+    for what, members, expected in rows[:QUICK_ROWS] if quick else rows:
+        start = time.monotonic()
+        found, _ = quire.score(ids, **members)
+        perplexity = math.exp(-sum(found) / len(found))
+        print(f'{name},{n},"{what}",{perplexity:.2f},{expected or ""},'
+              f"{time.monotonic() - start:.0f}", flush=True)
+        if expected:
+            judge.check(abs(perplexity / expected - 1) <= WITHIN,
+                        f"{name}, {what}: {perplexity:.2f}, and was {expected}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", type=pathlib.Path, help="what real_models.py has made")
+    parser.add_argument("--quire", default=str(ROOT / "build/quire"))
+    parser.add_argument("--models", default=",".join(TABLES))
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    judge = Judge()
+    books = BOOKS.read_text(encoding="utf-8")
+    texts = TEXTS + [books[i:i + 150] for i in range(0, 150 * 75, 150)]
+    for name in args.models.split(","):
+        directory = args.folder / name
+        with Quire(args.quire, directory) as quire:
+            check_tokens(quire, judge, name, directory, args.folder / f"{name}.gguf", texts)
+            check_logprobs(quire, judge, name, directory, books[START:START + 3000])
+            check_table(quire, judge, name, books[START:START + 60_000], args.quick)
+    print(f"{judge.passed} passed, {judge.failed} failed")
+    return 1 if judge.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
