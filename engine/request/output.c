@@ -19,7 +19,7 @@ struct output_token {
 
 int output_init(struct output *out, const struct tokenizer *tokenizer,
                 const struct sampling_params *params) {
-    *out = (struct output){.tokenizer = tokenizer, .params = params};
+    *out = (struct output){.tokenizer = tokenizer, .params = params, .thought = params->thought};
     out->detokenizer.begun = true; /* the prompt's text precedes it */
     return stop_match_init(&out->stops, params->stop, params->n_stop);
 }
@@ -51,6 +51,14 @@ static int reserve_token(struct output *out) {
     return 0;
 }
 
+/* Tells whether a token is no text: a special one, unless this request has it shown. */
+static bool is_skipped(const struct output *out, uint32_t token) {
+    if (!out->params->skip_special) return false;
+    for (uint32_t i = 0; i < out->params->n_shown; i++)
+        if (out->params->shown[i] == token) return false;
+    return true;
+}
+
 /* Appends the text that the token completes; returns where it begins, or ERR_NOMEM. */
 static int append_text(struct output *out, uint32_t token, size_t *begin) {
     size_t length = 0;
@@ -59,17 +67,17 @@ static int append_text(struct output *out, uint32_t token, size_t *begin) {
     /* Padding of the vocabulary has no text. */
     if (!tokenizer_token_bytes(out->tokenizer, token, &length)) return 0;
     if (reserve_text(out, 3 * length + DETOKENIZER_GROWTH)) return ERR_NOMEM;
-    long n = detokenizer_push(&out->detokenizer, out->tokenizer, token, out->params->skip_special,
+    long n = detokenizer_push(&out->detokenizer, out->tokenizer, token, is_skipped(out, token),
                               out->text + out->n_text, out->text_capacity - out->n_text);
     if (n < 0) return (int)n;
     out->n_text += (size_t)n;
     return 0;
 }
 
-/* Cuts the text at a stop string that the bytes from `begin` complete. */
-static int match_stops(struct output *out, size_t begin, uint32_t *index) {
+/* Looks for a stop string that the bytes from `begin` to `end` complete, and cuts the text at it. */
+static int match_stops(struct output *out, size_t begin, size_t end, uint32_t *index) {
     size_t n_read;
-    if (!stop_match_read(&out->stops, out->text + begin, out->n_text - begin, &n_read, index)) {
+    if (!stop_match_read(&out->stops, out->text + begin, end - begin, &n_read, index)) {
         out->n_held = stop_match_held(&out->stops);
         return 0;
     }
@@ -77,6 +85,34 @@ static int match_stops(struct output *out, size_t begin, uint32_t *index) {
     if (!out->params->include_stop) out->n_text -= out->stops.patterns[*index].length;
     out->n_held = 0;
     return 1;
+}
+
+static bool may_think(const struct output *out) {
+    return out->thought.place != THOUGHT_BEHIND || out->thought.is_fresh;
+}
+
+/* Reads the text from `begin` on while it may be a thought.  What is held before one is looked through
+ * once it is known to be none.  Returns 1 if a stop string is complete.  *begin: what is left, said. */
+static int follow_thought(struct output *out, size_t *begin, bool counts, uint32_t *index) {
+    for (; *begin < out->n_text && may_think(out); ++*begin) {
+        const enum thought_step step = thought_take(&out->thought, out->text[*begin]);
+        if (step == THOUGHT_HOLDS && out->thought.place == THOUGHT_BEFORE) {
+            out->n_held += counts;
+            continue;
+        }
+        const size_t first = *begin - out->n_held;
+        out->n_held = 0;
+        const bool said = step == THOUGHT_PASSES && out->thought.place == THOUGHT_BEHIND;
+        if (said && counts && match_stops(out, first, *begin + 1, index)) return 1;
+    }
+    return 0;
+}
+
+/* Looks for stop strings in the text from `begin` on.  counts: they end the text. */
+static int read_stops(struct output *out, size_t begin, bool counts, uint32_t *index) {
+    if (out->stops.n_patterns == 0) return 0;
+    if (follow_thought(out, &begin, counts, index)) return 1;
+    return counts && begin < out->n_text ? match_stops(out, begin, out->n_text, index) : 0;
 }
 
 int output_push(struct output *out, const struct sample_result *result, enum output_mode mode,
@@ -89,7 +125,9 @@ int output_push(struct output *out, const struct sample_result *result, enum out
      * text. */
     uint64_t end = out->n_shown + out->n_text + (out->detokenizer.n_pending > 0);
     out->tokens[out->n_tokens++] = (struct output_token){*result, end};
-    return mode == OUTPUT_TEXT ? match_stops(out, begin, index) : 0;
+    return mode == OUTPUT_TEXT || mode == OUTPUT_EARLY
+               ? read_stops(out, begin, mode == OUTPUT_TEXT, index)
+               : 0;
 }
 
 int output_flush(struct output *out) {

@@ -2,6 +2,8 @@
  *
  *   tokens ─► detokeniser ─► [ shown already | ready to show | held: may become a stop string ]
  *
+ * Stop strings end what a text says.  In what it thinks (thought.h) they are not looked for.
+ *
  * A token is in the same event as the last byte of its text, so text and tokens always agree.
  *
  * Thread: engine (init: any).  Memory: buffers keep the size of the longest text held back. */
@@ -10,6 +12,7 @@
 
 #include "engine/request/event.h"
 #include "engine/request/stop_match.h"
+#include "engine/request/thought.h"
 #include "engine/tokenizer/tokenizer.h"
 
 struct output_token;
@@ -22,6 +25,7 @@ struct output {
     struct stop_match stops;
     char *text; /* [n_text], not shown yet */
     size_t n_text, text_capacity, n_held;
+    struct thought thought;      /* whose stop strings do not count */
     uint64_t n_shown;            /* bytes shown in events */
     struct output_token *tokens; /* [n_tokens], not shown yet */
     uint32_t n_tokens, token_capacity;

@@ -11,6 +11,7 @@
 #include "engine/request/kv_choice.h"
 #include "engine/request/prefill_choice.h"
 #include "engine/request/speculation.h"
+#include "engine/request/thought.h"
 
 struct grammar;
 struct request_plan;
@@ -30,8 +31,11 @@ struct sampling_params {
     uint32_t min_tokens;
     uint32_t *stop_tokens; /* owned */
     uint32_t n_stop_tokens;
-    char **stop; /* owned array of owned strings */
+    char **stop; /* owned array of owned strings; they end what is said, not a thought */
     uint32_t n_stop;
+    struct thought thought; /* where the text begins */
+    uint32_t *shown;        /* owned: special tokens that are text though others are skipped */
+    uint32_t n_shown;
     bool ignore_eos, include_stop, skip_special;
     int32_t n_logprobs;        /* -1: none; else top-n per generated token, <= SAMPLE_MAX_TOP */
     int32_t n_prompt_logprobs; /* -1: none; else per prompt token */

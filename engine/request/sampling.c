@@ -25,6 +25,7 @@ void sampling_fini(struct sampling_params *params) {
     for (uint32_t i = 0; i < params->n_stop; i++) free(params->stop[i]);
     free(params->stop);
     free(params->stop_tokens);
+    free(params->shown);
     free(params->bias);
     grammar_unref(params->grammar);
     *params = (struct sampling_params){0};

@@ -126,3 +126,23 @@ void added_next(const struct added_set *set, const char *text, size_t n,
         return;
     }
 }
+
+/* Returns the longest added token that the text begins with, by its content; NULL: there is none. */
+static const struct added_token *added_at(const struct tokenizer *tokenizer, const char *text,
+                                          size_t n) {
+    const struct added_set *set = &tokenizer->added_by_content;
+    return n > 0 && set->n > 0 ? longest_at(set, text, n, n) : NULL;
+}
+
+size_t tokenizer_special_at(const struct tokenizer *tokenizer, const char *text, size_t n) {
+    const struct added_token *token = added_at(tokenizer, text, n);
+    return token && token->special ? token->n : 0;
+}
+
+bool tokenizer_find_added(const struct tokenizer *tokenizer, const char *text, size_t n,
+                          uint32_t *id) {
+    const struct added_token *token = added_at(tokenizer, text, n);
+    if (!token || token->n != n) return false;
+    *id = token->id;
+    return true;
+}

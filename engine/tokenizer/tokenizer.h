@@ -57,6 +57,11 @@ int tokenizer_encode_input(const struct tokenizer *tokenizer, const struct token
  * id that does not exist. */
 const char *tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id, size_t *length);
 bool tokenizer_is_special(const struct tokenizer *tokenizer, uint32_t id);
+/* Returns the bytes of the special token that the text begins with; 0: there is none. */
+size_t tokenizer_special_at(const struct tokenizer *tokenizer, const char *text, size_t n);
+/* Finds the added or special token whose content is the text. */
+bool tokenizer_find_added(const struct tokenizer *tokenizer, const char *text, size_t n,
+                          uint32_t *id);
 
 /* Writes the id of the token that the model's directory calls bos_token or eos_token.  Returns false
  * if no file names one, or the vocabulary has no such token. */

@@ -31,6 +31,7 @@ static struct sampling_params copy_params(const struct sampling_params *from) {
     struct sampling_params to = *from;
     to.bias = copy(from->bias, from->n_bias * sizeof(*from->bias));
     to.stop_tokens = copy(from->stop_tokens, from->n_stop_tokens * sizeof(*from->stop_tokens));
+    to.shown = copy(from->shown, from->n_shown * sizeof(*from->shown));
     to.grammar = grammar_ref(from->grammar);
     to.stop = from->n_stop ? calloc(from->n_stop, sizeof(*to.stop)) : NULL;
     to.n_stop = to.stop ? from->n_stop : 0;
@@ -39,7 +40,9 @@ static struct sampling_params copy_params(const struct sampling_params *from) {
 }
 
 static int is_whole(const struct sampling_params *to, const struct sampling_params *from) {
-    if ((from->n_bias && !to->bias) || (from->n_stop_tokens && !to->stop_tokens)) return 0;
+    if ((from->n_bias && !to->bias) || (from->n_stop_tokens && !to->stop_tokens) ||
+        (from->n_shown && !to->shown))
+        return 0;
     for (uint32_t i = 0; i < from->n_stop; i++)
         if (!to->stop || !to->stop[i]) return 0;
     return 1;

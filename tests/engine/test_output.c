@@ -152,6 +152,71 @@ static void early_text_cannot_stop(void **state) {
     output_fini(&out);
 }
 
+/* Pushes a text byte by byte, and reads what is shown after each. */
+static bool stops_at(enum thought_place place, const char *text, char **stops, uint32_t n_stops,
+                     uint32_t n_early, const char *shown) {
+    struct sampling_params params = sampling_defaults();
+    params.stop = stops;
+    params.n_stop = n_stops;
+    params.n_logprobs = 2;
+    params.thought.place = place;
+    struct output out;
+    struct reader r = {0};
+    uint32_t index;
+    int stopped = 0;
+    assert_int_equal(output_init(&out, fake_tokenizer, &params), 0);
+    for (uint32_t i = 0; text[i] && !stopped; i++) {
+        const struct sample_result byte = result((unsigned char)text[i], i);
+        stopped = output_push(&out, &byte, i < n_early ? OUTPUT_EARLY : OUTPUT_TEXT, &index);
+        assert_true(stopped >= 0);
+        if (!stopped) read_event(&r, &out, false);
+    }
+    if (!stopped) assert_int_equal(output_flush(&out), 0);
+    read_event(&r, &out, true);
+    assert_string_equal(r.text, shown);
+    output_fini(&out);
+    return stopped;
+}
+
+static void stop_strings_end_no_thought(void **state) {
+    (void)state;
+    char *ab[] = {"ab"}, *lines[] = {"\n"}, *marks[] = {"<", "think>"};
+    assert_true(stops_at(THOUGHT_INSIDE, "ab</think>xab", ab, 1, 0, "ab</think>x"));
+    assert_true(stops_at(THOUGHT_INSIDE, "a</think>bab", ab, 1, 0, "a</think>b"));
+    assert_false(stops_at(THOUGHT_INSIDE, "ab ab", ab, 1, 0, "ab ab"));
+    assert_true(stops_at(THOUGHT_BEFORE, "ab", ab, 1, 0, ""));
+    assert_true(stops_at(THOUGHT_BEFORE, " <think>ab</think>ab", ab, 1, 0, " <think>ab</think>"));
+    assert_true(stops_at(THOUGHT_BEFORE, " \nx", lines, 1, 0, " "));
+    assert_true(stops_at(THOUGHT_BEFORE, "\n<think>\n</think>\n\na\nb", lines, 1, 0,
+                         "\n<think>\n</think>\n\na"));
+    assert_true(stops_at(THOUGHT_BEFORE, "<thinker", marks, 2, 0, ""));
+    assert_true(stops_at(THOUGHT_BEFORE, "<think><a</think>b<", marks, 2, 0, "<think><a</think>b"));
+    assert_false(stops_at(THOUGHT_BEFORE, "<think><a</thin", marks, 2, 0, "<think><a</thin"));
+    assert_true(
+        stops_at(THOUGHT_BEFORE, " <think>ab</think>abab", ab, 1, 20, " <think>ab</think>ab"));
+    assert_true(stops_at(THOUGHT_BEHIND, "<think>ab", ab, 1, 0, "<think>"));
+}
+
+static void special_tokens_may_be_shown(void **state) {
+    (void)state;
+    uint32_t shown[] = {FAKE_EOS};
+    for (uint32_t n = 0; n < 2; n++) {
+        struct sampling_params params = sampling_defaults();
+        params.shown = shown;
+        params.n_shown = n;
+        params.n_logprobs = 2;
+        struct output out;
+        struct reader r = {0};
+        uint32_t index;
+        assert_int_equal(output_init(&out, fake_tokenizer, &params), 0);
+        struct sample_result end = result(FAKE_EOS, 0);
+        assert_int_equal(output_push(&out, &end, OUTPUT_TEXT, &index), 0);
+        read_event(&r, &out, true);
+        assert_string_equal(r.text, n ? "<end>" : "");
+        output_fini(&out);
+    }
+}
+
 static void end_tokens_count_but_show_only_on_demand(void **state) {
     (void)state;
     struct sampling_params params = sampling_defaults();
@@ -195,6 +260,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_text_stops_where_a_scan_of_the_whole_would),
         cmocka_unit_test(early_text_cannot_stop),
+        cmocka_unit_test(stop_strings_end_no_thought),
+        cmocka_unit_test(special_tokens_may_be_shown),
         cmocka_unit_test(end_tokens_count_but_show_only_on_demand),
         cmocka_unit_test(an_unfinished_character_becomes_a_replacement),
     };

@@ -43,7 +43,7 @@ struct tokenizer {
     char bytes[256];
 };
 
-static const struct tokenizer *the_tokenizer(void) {
+const struct tokenizer *fake_tokenizer(void) {
     static struct tokenizer tokenizer;
     return &tokenizer;
 }
@@ -120,6 +120,17 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, uint32_t id) {
     return id == FAKE_BOS;
 }
 
+size_t tokenizer_special_at(const struct tokenizer *tokenizer, const char *text, size_t n) {
+    (void)tokenizer;
+    return n >= 3 && memcmp(text, "<s>", 3) == 0 ? 3 : 0;
+}
+
+bool tokenizer_find_added(const struct tokenizer *tokenizer, const char *text, size_t n,
+                          uint32_t *id) {
+    *id = FAKE_BOS;
+    return n == 3 && tokenizer_special_at(tokenizer, text, n) == n;
+}
+
 /* ASCII is whole at once; any other byte is one U+FFFD, which is enough for these tests. */
 long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id,
                       bool skip_special, char *buffer, size_t capacity) {
@@ -189,7 +200,7 @@ struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx) {
                                         .selections = true,
                                         .host_pool_bytes = FAKE_STORE_BYTES,
                                         .model = &engine->model,
-                                        .tokenizer = the_tokenizer()};
+                                        .tokenizer = fake_tokenizer()};
     engine->wake = wake;
     engine->wake_ctx = wake_ctx;
     engine->events_end = &engine->events;

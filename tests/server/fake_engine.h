@@ -38,4 +38,7 @@ void fake_engine_fail_after(struct engine *engine, uint32_t n); /* sequences fai
 uint32_t fake_engine_n_live(const struct engine *engine);
 uint32_t fake_engine_n_cancelled(const struct engine *engine);
 
+/* Returns the tokenizer of every fake engine: a token is a byte, or FAKE_BOS, the special "<s>". */
+const struct tokenizer *fake_tokenizer(void);
+
 #endif

@@ -46,7 +46,7 @@ static json_t *make_strings(void) {
 
 static void split(struct parts *parts, const struct tool_format *format, const json_t *strings,
                   const char *text, size_t n, size_t piece) {
-    struct reasoning_split reasoning = {0};
+    struct reasoning_split reasoning = {.thought = {.place = THOUGHT_BEFORE}};
     *parts = (struct parts){
         .tools = {.format = format, .strings = strings, .max_calls = TOOL_MAX_CALLS}};
     if (format->is_special) tool_split_special(&parts->tools, format->begin, strlen(format->begin));
@@ -57,6 +57,7 @@ static void split(struct parts *parts, const struct tool_format *format, const j
         buffer_clear(&parts->said);
     }
     reasoning_end(&reasoning, &parts->reasoning, &parts->said);
+    reasoning_split_fini(&reasoning);
     tool_split_add(&parts->tools, parts->said.data, parts->said.length, &parts->answer);
     tool_split_end(&parts->tools, &parts->answer);
     require(!parts->tools.failed && parts->tools.n_calls <= TOOL_MAX_CALLS);

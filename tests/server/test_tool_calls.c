@@ -15,7 +15,6 @@
 
 #include "engine/base/json_arena.h"
 #include "server/api/conversation/arguments.h"
-#include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_strings.h"
 
@@ -521,49 +520,6 @@ static void schemas_tell_strings_from_others(void **state) {
     json_decref(tools);
 }
 
-/* ---- reasoning ---- */
-
-static void check_reasoning(enum reasoning_place first, const char *text, const char *reasoning,
-                            const char *answer) {
-    for (size_t piece = 1; piece <= strlen(text) + 1; piece++) {
-        struct reasoning_split split = {.place = first};
-        struct buffer thought = {0}, said = {0};
-        for (size_t i = 0; i < strlen(text); i += piece) {
-            const size_t left = strlen(text) - i;
-            reasoning_add(&split, text + i, left < piece ? left : piece, &thought, &said);
-        }
-        reasoning_end(&split, &thought, &said);
-        assert_string_equal(thought.data ? thought.data : "", reasoning);
-        assert_string_equal(said.data ? said.data : "", answer);
-        buffer_fini(&thought);
-        buffer_fini(&said);
-    }
-}
-
-static void reasoning_is_split_off(void **state) {
-    (void)state;
-    check_reasoning(REASONING_BEFORE, "<think>\na\n</think>\n\nb", "a\n", "b");
-    check_reasoning(REASONING_BEFORE, " \n<think>a</think>b</think>c", "a", "b</think>c");
-    check_reasoning(REASONING_BEFORE, "b <think>a</think>", "", "b <think>a</think>");
-    check_reasoning(REASONING_BEFORE, "<thin", "", "<thin");
-    check_reasoning(REASONING_BEFORE, "<thinner>", "", "<thinner>");
-    check_reasoning(REASONING_INSIDE, "a</think>b", "a", "b");
-    check_reasoning(REASONING_INSIDE, "a<</think>b", "a<", "b");
-    check_reasoning(REASONING_INSIDE, "a</thin</think>", "a</thin", "");
-    check_reasoning(REASONING_INSIDE, "a</think", "a</think", "");
-    check_reasoning(REASONING_BEHIND, "<think>a</think>b", "", "<think>a</think>b");
-    check_reasoning(REASONING_BEHIND, "\n\nb", "", "\n\nb");
-}
-
-static void a_prompt_may_begin_reasoning(void **state) {
-    (void)state;
-    assert_true(reasoning_is_begun("x<think>\n", 9));
-    assert_true(reasoning_is_begun("<think>", 7));
-    assert_false(reasoning_is_begun("<think>\n\n</think>\n\n", 19));
-    assert_false(reasoning_is_begun("think>", 6));
-    assert_false(reasoning_is_begun("", 0));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_families_write_is_read),
@@ -575,8 +531,6 @@ int main(void) {
         cmocka_unit_test(arguments_are_nested_as_deep_as_they_may_come_back),
         cmocka_unit_test(special_tokens_may_be_shown),
         cmocka_unit_test(schemas_tell_strings_from_others),
-        cmocka_unit_test(reasoning_is_split_off),
-        cmocka_unit_test(a_prompt_may_begin_reasoning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,11 +7,6 @@
 #include "server/api/conversation/arguments.h"
 #include "server/json/api_error.h"
 
-static enum reasoning_place first_place(const struct chat_request *request) {
-    if (!request->splits_reasoning) return REASONING_BEHIND;
-    return request->begins_reasoning ? REASONING_INSIDE : REASONING_BEFORE;
-}
-
 void conversation_run(struct job *job, completion_reader read) {
     struct conversation *chat = (struct conversation *)job;
     completion_run(job, read);
@@ -22,7 +17,7 @@ void conversation_run(struct job *job, completion_reader read) {
         return;
     }
     for (uint32_t i = 0; i < chat->c.n_choices; i++) {
-        chat->answers[i].split.place = first_place(&chat->request);
+        if (chat->request.splits_reasoning) chat->answers[i].split.thought = chat->request.thought;
         chat->answers[i].tools.format = chat->request.tools;
         chat->answers[i].tools.strings = chat->request.strings;
         chat->answers[i].tools.max_calls = chat->request.max_calls;
@@ -35,6 +30,7 @@ void conversation_fini(struct completion *c) {
         buffer_fini(&chat->answers[i].reasoning);
         buffer_fini(&chat->answers[i].content);
         buffer_fini(&chat->answers[i].said);
+        reasoning_split_fini(&chat->answers[i].split);
         tool_split_fini(&chat->answers[i].tools);
     }
     free(chat->answers);
@@ -65,11 +61,11 @@ void conversation_added(struct completion *c, struct choice *choice,
     struct answer *answer = answer_of(c, choice);
     struct reasoning_split *split = &answer->split;
     if (event->kind == EVENT_PROMPT) return;
-    const bool was_inside = split->place == REASONING_INSIDE;
+    const bool was_inside = split->thought.place == THOUGHT_INSIDE;
     reasoning_add(split, event->text, event->text_length, &answer->reasoning, &answer->said);
     if (event->kind == EVENT_FINISH) reasoning_end(split, &answer->reasoning, &answer->said);
     add_said(c, answer, event);
-    if (was_inside || split->place == REASONING_INSIDE)
+    if (was_inside || split->thought.place == THOUGHT_INSIDE)
         conversation_of(c)->n_reasoning += event->n_tokens;
 }
 

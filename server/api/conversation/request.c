@@ -12,7 +12,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/completion_request.h"
 #include "server/api/conversation/messages.h"
-#include "server/api/conversation/reasoning.h"
+#include "server/api/conversation/prompt_end.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_constraint.h"
 #include "server/api/conversation/tool_strings.h"
@@ -36,7 +36,7 @@ struct chat_reading {
     const char *named;     /* the tool that must be called; NULL: any */
     const char *space;     /* the namespace of that; NULL: none is named */
     bool no_tools, must_call, one_call;
-    bool begins_reasoning; /* the rendered prompt does */
+    struct thought thought; /* where the answer begins */
     bool logprobs, no_generation_prompt, has_generation_prompt, continues, keeps_reasoning;
     int32_t top_logprobs;
 };
@@ -356,17 +356,41 @@ static int constrain_calls(struct request_reading *r, const struct tool_demand *
                                              : set_prefix(r, demand->format, !demand->must_call);
 }
 
-/* Lets the model think before a constrained answer. */
-static int allow_reasoning(struct request_reading *r, bool begun) {
+/* Tells what the request says of thinking.  chat_template_kwargs wins over the members, and these over
+ * the effort. */
+static int thinking_of(const struct chat_reading *chat) {
+    static const char *const names[] = {"enable_thinking", "thinking"};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *value = json_object_get(chat->kwargs, names[i]);
+        if (json_is_boolean(value)) return json_is_true(value) ? THINKING_ON : THINKING_OFF;
+    }
+    if (chat->thinking != THINKING_DEFAULT) return chat->thinking;
+    return is_text(chat->effort, "none") ? THINKING_OFF : THINKING_DEFAULT;
+}
+
+/* Tells whether the client's own form of a text says where the thought ends.  It then holds from the first
+ * token on. */
+static bool covers_thought(const struct request_structured *form) {
+    if (form->kind == GRAMMAR_JSON || form->kind == GRAMMAR_JSON_SCHEMA) return false;
+    return strstr(form->text, THOUGHT_END) || strstr(form->text, "<\\/think>");
+}
+
+/* Lets the model think before a constrained answer, as far as the prompt and the request do. */
+static int allow_thought(struct request_reading *r) {
     struct completion_request *q = r->request;
+    struct chat_reading *chat = own(r);
     const char *param = q->structured.param;
+    const bool is_open = chat->thought.place == THOUGHT_INSIDE,
+               is_off = thinking_of(chat) == THINKING_OFF;
     if (q->params.has_prefix) {
-        if (!begun || q->params.is_free_before) return 0;
+        if (!is_open || q->params.is_free_before) return 0;
         return api_error_set(r->err, 400, "unsupported", param,
                              "%s is not supported where the prompt begins reasoning", param);
     }
+    if (!is_open && is_off) chat->thought.place = THOUGHT_BEHIND;
+    if (chat->thought.place == THOUGHT_BEHIND) return 0;
     json_t *format = structured_format(&q->structured);
-    if (format) format = tool_constraint_after_reasoning(format, begun);
+    if (format) format = tool_constraint_after_thought(format, is_open, is_off);
     return structured_set_format(q, param, format, r->err);
 }
 
@@ -379,31 +403,21 @@ static int note_strings(struct chat_reading *chat, struct api_error *err) {
 
 static int constrain(struct request_reading *r, const struct chat_template *model) {
     const struct chat_reading *chat = own(r);
-    const bool begun = chat->begins_reasoning;
     const struct tool_demand demand = {.tools = chat->tools,
                                        .named = chat->named,
                                        .must_call = chat->must_call,
                                        .one_call = chat->one_call || chat->named,
                                        .format = chat->format,
                                        .strings = chat->strings};
-    int rc = chat->tools && tool_demand_constrains(&demand) ? constrain_calls(r, &demand) : 0;
-    if (rc || !r->request->structured.param || !(begun || model->marks_reasoning)) return rc;
-    return allow_reasoning(r, begun);
+    const bool calls = chat->tools && tool_demand_constrains(&demand);
+    const bool covers =
+        !calls && r->request->structured.param && covers_thought(&r->request->structured);
+    const int rc = calls ? constrain_calls(r, &demand) : 0;
+    if (rc || covers || !r->request->structured.param || !model->marks_reasoning) return rc;
+    return allow_thought(r);
 }
 
 /* ---- the prompt ---- */
-
-/* Tells what the request says of thinking.  chat_template_kwargs wins over the members, and these over
- * the effort. */
-static int thinking_of(const struct chat_reading *chat) {
-    static const char *const names[] = {"enable_thinking", "thinking"};
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *value = json_object_get(chat->kwargs, names[i]);
-        if (json_is_boolean(value)) return json_is_true(value) ? THINKING_ON : THINKING_OFF;
-    }
-    if (chat->thinking != THINKING_DEFAULT) return chat->thinking;
-    return is_text(chat->effort, "none") ? THINKING_OFF : THINKING_DEFAULT;
-}
 
 /* Tells templates whether the model is to think, under either of the names that they look for. */
 static int set_thinking(json_t *variables, const struct chat_reading *chat) {
@@ -431,32 +445,6 @@ static json_t *make_variables(const struct chat_reading *chat, json_t *messages)
     if (!failed) return variables;
     json_decref(variables);
     return NULL;
-}
-
-/* Cuts what the template puts behind the last message, so that the answer continues it: the message is
- * the last thing in the text that is not the template's own.  Templates may strip its white space. */
-static int cut_behind(struct template_text *text, const json_t *messages, struct api_error *err) {
-    const json_t *last = json_array_get(messages, json_array_size(messages) - 1),
-                 *content = json_object_get(last, "content");
-    const char *message = json_string_value(content);
-    size_t n = json_string_length(content);
-    struct byte_span *end = text->n_trusted > 0 ? &text->trusted[text->n_trusted - 1] : NULL;
-    if (end && end->end == text->n_bytes) {
-        text->n_bytes = end->begin;
-        text->n_trusted--;
-    }
-    size_t n_text = text->n_bytes;
-    for (; n > 0 && strchr(" \t\r\n", message[n - 1]); n--) {
-    }
-    for (; n > 0 && strchr(" \t\r\n", *message); n--, message++) {
-    }
-    for (; n_text > 0 && strchr(" \t\r\n", text->bytes[n_text - 1]); n_text--) {
-    }
-    text->bytes[text->n_bytes] = 0;
-    if (n > 0 && n <= n_text && memcmp(text->bytes + n_text - n, message, n) == 0) return 0;
-    return api_error_set(err, 400, NULL, "continue_final_message",
-                         "the chat template does not write the last message as it is, so it cannot "
-                         "be continued");
 }
 
 /* Renders the messages.  Returns a code of template_render(). */
@@ -505,22 +493,75 @@ static int render_somehow(struct template_text *text, const struct chat_reading 
     return rc;
 }
 
+static bool is_blank(const json_t *text) {
+    const char *at = json_string_value(text);
+    return !at || at[strspn(at, " \t\r\n")] == 0;
+}
+
+/* Makes a message that has thought and said nothing one whose text is the thought, for templates that write
+ * the thoughts of no message. */
+static int tell_thought(json_t *message, const json_t *thought) {
+    json_t *text = json_sprintf("%s\n%s", THOUGHT_BEGIN, json_string_value(thought));
+    json_object_del(message, "reasoning");
+    json_object_del(message, "reasoning_content");
+    return json_object_set_new(message, "content", text);
+}
+
+/* Cuts what the template puts behind the last message, so that the answer continues it: what it says, or what it thinks if
+ * it says nothing. */
+static int continue_last(struct request_reading *r, const struct chat_template *model,
+                         json_t *messages, struct template_text *text) {
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const json_t *content = json_object_get(last, "content"),
+                 *thought = json_object_get(last, "reasoning_content");
+    const bool thinks = is_blank(content) && !is_blank(thought);
+    const json_t *begun = thinks ? thought : content;
+    struct error why = {0};
+    if (prompt_end_cut(text, json_string_value(begun), json_string_length(begun))) return 0;
+    if (thinks) {
+        template_text_fini(text);
+        if (tell_thought(last, thought)) return no_memory(r->err);
+        const int rc = render(text, own(r), model, messages, &why);
+        if (rc) return api_error_from(r->err, &why, "messages");
+        begun = json_object_get(last, "content");
+        if (prompt_end_cut(text, json_string_value(begun), json_string_length(begun))) return 0;
+    }
+    return api_error_set(r->err, 400, NULL, "continue_final_message",
+                         "the chat template does not write the last message as it is, so it cannot "
+                         "be continued");
+}
+
+/* Tells whether the last message says nothing that an answer could continue, and takes it off.  The answer
+ * then begins a new one. */
+static bool drops_last(json_t *messages) {
+    const size_t n = json_array_size(messages);
+    const json_t *last = json_array_get(messages, n - 1);
+    const bool says = !is_blank(json_object_get(last, "content")) ||
+                      !is_blank(json_object_get(last, "reasoning_content")) ||
+                      json_object_get(last, "tool_calls");
+    return n > 1 && !says && json_array_remove(messages, n - 1) == 0;
+}
+
 static int make_prompt(struct request_reading *r, const struct chat_template *model,
                        struct template_text *text) {
+    struct chat_reading *chat = own(r);
     json_t *messages = NULL, *used = NULL;
     struct error why = {0};
-    if (!model->plain && !own(r)->tools)
+    if (!model->plain && !chat->tools)
         return api_error_set(r->err, 400, "unsupported", "tools",
                              "the model has a chat template for requests with tools only: give "
                              "tools, or start the server with --chat-template");
-    int rc = chat_messages_read(&messages, own(r)->messages, model->names_developer,
+    int rc = chat_messages_read(&messages, chat->messages, model->names_developer,
                                 r->limits->skipped, r->err);
     if (rc) return rc;
-    rc = render_somehow(text, own(r), model, messages, &used, &why);
+    if (chat->continues && drops_last(messages)) chat->continues = false;
+    rc = render_somehow(text, chat, model, messages, &used, &why);
     if (rc) rc = api_error_from(r->err, &why, "messages");
-    else if (own(r)->continues) rc = cut_behind(text, used, r->err);
+    else if (chat->continues) rc = continue_last(r, model, used, text);
     json_decref(used);
     json_decref(messages);
+    if (!rc && model->marks_reasoning)
+        chat->thought = prompt_end_read(text, chat->continues, r->limits->tokenizer);
     return rc;
 }
 
@@ -531,7 +572,6 @@ static int read_chat(struct request_reading *r, const json_t *root,
     if (!rc) rc = settle(r);
     if (!rc) rc = make_prompt(r, model, text);
     if (rc) return rc;
-    own(r)->begins_reasoning = reasoning_is_begun(text->bytes, text->n_bytes);
     rc = note_strings(own(r), r->err);
     return rc ? rc : constrain(r, model);
 }
@@ -593,7 +633,8 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
     chat->tools = reading.format;
     chat->strings = reading.strings;
     chat->max_calls = reading.one_call ? 1 : TOOL_MAX_CALLS;
-    chat->begins_reasoning = reading.begins_reasoning;
+    chat->thought = reading.thought;
+    if (chat->splits_reasoning) request.params.thought = reading.thought;
     chat->origins = json_incref(reading.list.origins);
     tool_list_fini(&reading.list);
     *out = request;

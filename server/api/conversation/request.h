@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <jansson.h>
 
+#include "engine/request/thought.h"
+
 struct api_error;
 struct completion_request;
 struct request_limits;
@@ -30,7 +32,7 @@ extern const struct request_table chat_template_table;
 /* What a chat asks for beside its completion. */
 struct chat_request {
     bool splits_reasoning;           /* the answer's reasoning is a member of its own */
-    bool begins_reasoning;           /* the prompt ends inside reasoning */
+    struct thought thought;          /* where the answer begins, if so */
     const struct tool_format *tools; /* how the answer calls tools; NULL: it has none */
     json_t *strings; /* of the tools (tool_strings.h), owned; NULL: none need be told */
     json_t *origins; /* of the tools (tools.h), owned; NULL: there are none */

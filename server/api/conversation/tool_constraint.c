@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/grammar/schema.h"
+#include "engine/request/thought.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_elements.h"
 #include "server/json/api_error.h"
@@ -159,12 +160,19 @@ int tool_constraint_make(json_t **out, const struct tool_demand *d, struct api_e
     return *out ? 0 : no_memory(err);
 }
 
-json_t *tool_constraint_after_reasoning(json_t *format, bool begun) {
-    json_t *thought =
-        json_pack("{s:s, s:[{s:s, s:s, s:{s:s}, s:s}, {s:s, s:s}]}", "type", "sequence", "elements",
-                  "type", "tag", "begin", begun ? "" : "<think>", "content", "type", "any_text",
-                  "end", "</think>", "type", "regex", "pattern", "\\n{0,2}");
-    if (thought && !begun)
+/* Makes a thought that ends; without a beginning if the prompt has begun it. */
+static json_t *make_thought(bool is_open) {
+    return json_pack("{s:s, s:s, s:{s:s}, s:s}", "type", "tag", "begin",
+                     is_open ? "" : THOUGHT_BEGIN, "content", "type", "any_text", "end",
+                     THOUGHT_END);
+}
+
+json_t *tool_constraint_after_thought(json_t *format, bool is_open, bool is_off) {
+    json_t *begun = is_off ? json_pack("{s:s, s:s}", "type", "const_string", "value", THOUGHT_END)
+                           : make_thought(is_open);
+    json_t *thought = json_pack("{s:s, s:[o, {s:s, s:s}]}", "type", "sequence", "elements", begun,
+                                "type", "regex", "pattern", "\\n{0,2}");
+    if (thought && !is_open)
         thought = json_pack("{s:s, s:o}", "type", "optional", "content", thought);
     if (thought && format)
         return json_pack("{s:s, s:[o, o]}", "type", "sequence", "elements", thought, format);

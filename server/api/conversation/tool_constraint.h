@@ -28,8 +28,9 @@ bool tool_demand_constrains(const struct tool_demand *demand);
  * format's special token if it has one. */
 int tool_constraint_make(json_t **out, const struct tool_demand *demand, struct api_error *err);
 
-/* Puts reasoning before a format, which it takes ownership of: it must come if the prompt has begun it,
- * and may otherwise.  NULL: there is no memory. */
-json_t *tool_constraint_after_reasoning(json_t *format, bool begun);
+/* Puts a thought before a format, which it takes ownership of.  is_open: the prompt has begun the thought, so it must be
+ * closed; else it may come.  is_off: nothing more may be thought, so an open thought is closed at once.  NULL: there is no
+ * memory. */
+json_t *tool_constraint_after_thought(json_t *format, bool is_open, bool is_off);
 
 #endif

@@ -1,0 +1,193 @@
+/* test_reasoning.c - where a prompt leaves a thought, and what of an answer is one: templates of several
+ * families, new answers, continued ones, and those of which thinking is switched off. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/template/template.h"
+#include "server/api/conversation/prompt_end.h"
+#include "server/api/conversation/reasoning.h"
+#include "tests/server/fake_engine.h"
+
+/* ---- splitting ---- */
+
+static void check_split(struct thought first, const char *text, const char *reasoning,
+                        const char *answer) {
+    for (size_t piece = 1; piece <= strlen(text) + 1; piece++) {
+        struct reasoning_split split = {.thought = first};
+        struct buffer thought = {0}, said = {0};
+        for (size_t i = 0; i < strlen(text); i += piece) {
+            const size_t left = strlen(text) - i;
+            reasoning_add(&split, text + i, left < piece ? left : piece, &thought, &said);
+        }
+        reasoning_end(&split, &thought, &said);
+        assert_string_equal(thought.data ? thought.data : "", reasoning);
+        assert_string_equal(said.data ? said.data : "", answer);
+        buffer_fini(&thought);
+        buffer_fini(&said);
+        reasoning_split_fini(&split);
+    }
+}
+
+static void reasoning_is_split_off(void **state) {
+    const struct thought before = {.place = THOUGHT_BEFORE}, inside = {.place = THOUGHT_INSIDE},
+                         fresh = {.place = THOUGHT_INSIDE, .is_fresh = true}, behind = {0};
+    (void)state;
+    check_split(before, "<think>\na\n</think>\n\nb", "a\n", "b");
+    check_split(before, " \n<think>a</think>b</think>c", "a", "b</think>c");
+    check_split(before, "b <think>a</think>", "", "b <think>a</think>");
+    check_split(before, "<thin", "", "<thin");
+    check_split(before, "<thinner>", "", "<thinner>");
+    check_split(before, " \n\tb", "", " \n\tb");
+    check_split(before, "  <thinner>", "", "  <thinner>");
+    check_split(before, " \n", "", " \n");
+    check_split(inside, "a</think>b", "a", "b");
+    check_split(inside, " a</think> b", " a", " b");
+    check_split(inside, "a<</think>b", "a<", "b");
+    check_split(inside, "a</thin</think>", "a</thin", "");
+    check_split(inside, "a</think", "a</think", "");
+    check_split(inside, "\na</think>\r\nb", "\na", "b");
+    check_split(fresh, "\na</think>b", "a", "b");
+    check_split(behind, "<think>a</think>b", "", "<think>a</think>b");
+    check_split(behind, "\n\nb", "", "\n\nb");
+}
+
+/* ---- where a prompt ends ---- */
+
+/* Templates as families have them; <s> is a special token. */
+#define HEAD "{% for m in messages %}<s>{{ m.role }}\n"
+#define TAIL "{{ m.content }}<s>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n"
+#define OFF "{% if enable_thinking is defined and not enable_thinking %}"
+
+/* Writes no mark of its own. */
+static const char plain[] = HEAD TAIL "{% endif %}{# </think> #}";
+/* Begins every thought, and an empty one where thinking is off. */
+static const char opens[] = HEAD TAIL OFF "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
+                                          "{% endif %}";
+/* Begins the thought's text, too. */
+static const char words[] = HEAD TAIL "<think>\nOkay, {% endif %}";
+/* Tells the model about marks before each answer. */
+static const char tells[] = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}\nThink within "
+                            "<think> and </think>.<s>\n{% endfor %}"
+                            "{% if add_generation_prompt %}<s>assistant\n{% endif %}";
+/* Ends the mark without a line end, in the manner of DeepSeek. */
+static const char closes[] = HEAD TAIL "</think>{% endif %}";
+/* Splits the thought of a message off, and writes it anew, in the manner of Qwen. */
+static const char rewrites[] =
+    HEAD "{% set c = m.content %}{% set t = m.reasoning_content or '' %}"
+         "{% if '</think>' in c %}{% set t = c.split('</think>')[0].split('<think>')[-1] %}"
+         "{% set c = c.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+         "{% if m.role == 'assistant' %}<think>\n{{ t.strip('\n') }}\n</think>\n\n{% endif %}"
+         "{{ c }}<s>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}";
+/* Has no special token. */
+static const char bare[] = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+                           "{% if add_generation_prompt %}assistant: <think>\n{% endif %}";
+static const char bare_tells[] =
+    "Use <think> and </think>.\n{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}";
+
+static struct template_text render(const char *source, const char *user, const char *answer,
+                                   bool off) {
+    struct template *compiled = NULL;
+    struct template_text text = {0};
+    json_t *variables = json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", user);
+    if (answer)
+        json_array_append_new(json_object_get(variables, "messages"),
+                              json_pack("{s:s, s:s}", "role", "assistant", "content", answer));
+    json_object_set_new(variables, "add_generation_prompt", json_boolean(!answer));
+    if (off) json_object_set_new(variables, "enable_thinking", json_false());
+    const struct template_input input = {.variables = variables};
+    assert_int_equal(template_compile(&compiled, source, strlen(source), NULL, NULL), 0);
+    assert_int_equal(template_render(compiled, &input, NULL, &text, NULL), 0);
+    template_destroy(compiled);
+    json_decref(variables);
+    return text;
+}
+
+static void check_new(const char *source, const char *user, bool off, enum thought_place place) {
+    struct template_text text = render(source, user, NULL, off);
+    const struct thought got = prompt_end_read(&text, false, fake_tokenizer());
+    if (got.place != place) fail_msg("%s: %d, not %d", text.bytes, got.place, place);
+    template_text_fini(&text);
+}
+
+/* end: what the prompt ends with; NULL: the message cannot be continued. */
+static void check_continued(const char *source, const char *answer, const char *end,
+                            enum thought_place place) {
+    static const char *const users[] = {"q", "<think>", "</think>", "a <think> b", "", "a"};
+    for (size_t i = 0; i < 6; i++) {
+        struct template_text text = render(source, users[i], answer, false);
+        const bool is_cut = prompt_end_cut(&text, answer, strlen(answer));
+        if (is_cut != (end != NULL)) fail_msg("'%s' is cut: %d", text.bytes, is_cut);
+        if (end) {
+            const size_t n = strlen(end);
+            const struct thought got = prompt_end_read(&text, true, fake_tokenizer());
+            if (text.n_bytes < n || strcmp(text.bytes + text.n_bytes - n, end) != 0)
+                fail_msg("'%s' does not end with '%s'", text.bytes, end);
+            if (got.place != place) fail_msg("'%s': %d, not %d", text.bytes, got.place, place);
+            assert_false(got.is_fresh);
+            assert_int_equal(strlen(text.bytes), text.n_bytes);
+        }
+        template_text_fini(&text);
+    }
+}
+
+static void new_answers_begin_where_the_template_leaves_them(void **state) {
+    static const char *const users[] = {"q", "<think>", "</think>", "<s>assistant\n<think>\n", ""};
+    (void)state;
+    for (size_t i = 0; i < 5; i++) {
+        for (int off = 0; off < 2; off++) {
+            check_new(plain, users[i], off, THOUGHT_BEFORE);
+            check_new(opens, users[i], off, off ? THOUGHT_BEHIND : THOUGHT_INSIDE);
+            check_new(words, users[i], off, THOUGHT_INSIDE);
+            check_new(tells, users[i], off, THOUGHT_BEFORE);
+            check_new(closes, users[i], off, THOUGHT_BEHIND);
+            check_new(rewrites, users[i], off, THOUGHT_BEFORE);
+            check_new(bare, users[i], off, THOUGHT_INSIDE);
+            check_new(bare_tells, users[i], off, THOUGHT_BEFORE);
+        }
+    }
+}
+
+static void continued_answers_begin_where_the_message_ends(void **state) {
+    static const char *const all[] = {plain, opens, words, closes, bare};
+    (void)state;
+    for (size_t i = 0; i < 5; i++) {
+        check_continued(all[i], "Hello", "Hello", THOUGHT_BEHIND);
+        check_continued(all[i], "Hello ", "Hello ", THOUGHT_BEHIND);
+        check_continued(all[i], "<think>\nFirst I", "<think>\nFirst I", THOUGHT_INSIDE);
+        check_continued(all[i], "<think>", "<think>", THOUGHT_INSIDE);
+        check_continued(all[i], "<think>\na\n</think>\n\n", "</think>\n\n", THOUGHT_BEHIND);
+        check_continued(all[i], "<think>a</think>Then", "Then", THOUGHT_BEHIND);
+        check_continued(all[i], "The mark <think> is", "<think> is", THOUGHT_BEHIND);
+        check_continued(all[i], "a", "a", THOUGHT_BEHIND);
+        check_continued(all[i], "</think>", "</think>", THOUGHT_BEHIND);
+        check_continued(all[i], " \n", NULL, THOUGHT_BEHIND);
+    }
+    check_continued(rewrites, "Hello", "</think>\n\nHello", THOUGHT_BEHIND);
+    check_continued(rewrites, "<think>a</think>Then", "a\n</think>\n\nThen", THOUGHT_BEHIND);
+    check_continued(rewrites, "<think>\na\n</think>\n\n", "\na\n</think>\n\n", THOUGHT_BEHIND);
+    check_continued(rewrites, "<think>\nFirst I", "<think>\nFirst I", THOUGHT_INSIDE);
+}
+
+static void a_mark_at_the_end_is_fresh(void **state) {
+    (void)state;
+    struct template_text text = render("<s>{{ messages[0].content }}<think>", "q", NULL, false);
+    assert_true(prompt_end_read(&text, false, fake_tokenizer()).is_fresh);
+    template_text_fini(&text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reasoning_is_split_off),
+        cmocka_unit_test(new_answers_begin_where_the_template_leaves_them),
+        cmocka_unit_test(continued_answers_begin_where_the_message_ends),
+        cmocka_unit_test(a_mark_at_the_end_is_fresh),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
