@@ -13,7 +13,9 @@
 #include "tests/server/fake_engine.h"
 
 static const char source[] =
-    "{{ bos_token }}{% for m in messages %}|{{ m.role }}|{{ m.content }}"
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' and not loop.first or "
+    "m.tool_call_id and m.tool_call_id | length != 9 %}{{ raise_exception('|') }}{% endif %}"
+    "|{{ m.role }}|{{ m.content }}"
     "{% for c in m.tool_calls %}|{{ c.function.name }}|{{ c.function.arguments | tojson }}"
     "{% endfor %}|{{ m.reasoning_content }}|{% endfor %}{% for t in tools or [] %}|{{ t | tojson }}"
     "{% endfor %}{% if add_generation_prompt %}|{% endif %}{# <tool_call> #}";
