@@ -27,6 +27,7 @@
 #include "server/settings/build_info.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
+#include "server/settings/model_kind.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options.h"
 #include "server/tokenize_command.h"
@@ -122,6 +123,13 @@ static void warn_of_service_link(const struct options *options) {
               link);
 }
 
+/* Writes the folder of the model to out [PATH_MAX]. */
+static int find_model(char *out, const struct options *options, bool has_weights,
+                      struct error *err) {
+    const int rc = model_dir_choose(out, options->model, err);
+    return rc ? rc : model_kind_check(out, has_weights, err);
+}
+
 /* Lets the heap keep some memory that long requests have used: the next one would wait for the system
  * to clear as many pages again. */
 static void keep_heap_warm(void) {
@@ -149,7 +157,7 @@ static int run_serve(int argc, char **argv) {
     int rc = log_start(&err);
     warn_of_service_link(&options);
     warn_of_variables();
-    if (!rc) rc = model_dir_choose(model_dir, options.model, &err);
+    if (!rc) rc = find_model(model_dir, &options, options.load_format != LOAD_DUMMY, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
         log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
@@ -181,7 +189,7 @@ static int run_on_backend(backend_work work, const void *plan, int argc, char **
     char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    int rc = model_dir_choose(model_dir, options.model, &err);
+    int rc = find_model(model_dir, &options, options.load_format != LOAD_DUMMY, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
         rc = work(plan, &options, model_dir, backend, &err);
@@ -234,7 +242,7 @@ static int run_tokenize(int argc, char **argv) {
     char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    int rc = model_dir_choose(model_dir, options.model, &err);
+    int rc = find_model(model_dir, &options, false, &err);
     if (!rc) rc = tokenize_command(model_dir, stdin, stdout, &err);
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);

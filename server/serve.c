@@ -491,14 +491,15 @@ static const char *scheme(const struct serve *s) {
     return s->options->ssl_certfile ? "https" : "http";
 }
 
-/* Tells the supervisor and the log that requests are taken. */
+/* Tells the supervisor and the log that requests are taken, and where. */
 static void tell_ready(struct serve *s) {
-    char status[256];
-    snprintf(status, sizeof(status), "serving %.100s on %s://%.100s:%u", s->model_name, scheme(s),
-             s->options->host, http_port(s->server.http));
+    const bool is_v6 = strchr(s->options->host, ':') != NULL; /* in brackets, as in any URL */
+    char address[160], status[300];
+    snprintf(address, sizeof(address), "%s://%s%.100s%s:%u", scheme(s), is_v6 ? "[" : "",
+             s->options->host, is_v6 ? "]" : "", http_port(s->server.http));
+    snprintf(status, sizeof(status), "serving %.100s on %s", s->model_name, address);
     supervisor_ready(&s->supervisor, status);
-    log_event(LOG_INFO, "ready: listening on %s://%s:%u", scheme(s), s->options->host,
-              http_port(s->server.http));
+    log_event(LOG_INFO, "ready: listening on %s", address);
 }
 
 static void log_model(const struct serve *s) {

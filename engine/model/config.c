@@ -45,10 +45,13 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     const char *name = json_string_value(json_array_get(list, 0));
     if (!name || json_array_size(list) != 1)
         return config_refuse(r, ERR_INVALID, "architectures", "is not a list of one name");
-    if (!family_find(name))
+    if (!family_find(name)) {
+        char all[FAMILY_LIST_BYTES];
+        family_list(all);
         return error_set(r->err, ERR_UNSUPPORTED,
-                         "%.200s: architecture '%.100s' is not supported%s", r->label, name,
-                         family_missing(name));
+                         "%.100s: architecture '%.60s' is not supported%s; these are: %s", r->label,
+                         name, family_missing(name), all);
+    }
     const char *type = json_string_value(config_get(r->root, "model_type"));
     const char *of_type = type ? family_of_type(type) : NULL;
     if (of_type && strcmp(of_type, name) != 0)
@@ -257,6 +260,21 @@ static int read_softmax(const struct config_reader *r, struct model_config *c) {
                          "is not vanilla, off-by-one or learnable");
 }
 
+/* Refuses quantised weights, by the name of their method. */
+static int refuse_quantised(const struct config_reader *r) {
+    const json_t *how = config_get(r->root, "quantization_config");
+    const char *method = json_string_value(config_get(how, "quant_method"));
+    /* Earlier versions of two libraries write their settings without a method. */
+    if (how && !method && config_get(how, "load_in_4bit")) method = "bitsandbytes";
+    if (!how && json_is_object(config_get(r->root, "quantization"))) method = "mlx";
+    if (!how && !method) return 0;
+    return error_set(r->err, ERR_UNSUPPORTED,
+                     "%.200s: config.json: '%s': the weights are quantised (%.60s), which is not "
+                     "supported: they must be bf16, f16 or f32",
+                     r->label, how ? "quantization_config" : "quantization",
+                     method ? method : "by a method without a name");
+}
+
 static int read_options(const struct config_reader *r, struct model_config *c) {
     double eps = family_find(c->architecture)->norm_eps;
     int rc = config_read_number(r, r->root, key_of(c, "rms_norm_eps"), 1e-12, 1.0, &eps);
@@ -268,8 +286,7 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     if ((rc = read_scales(r, c))) return rc;
     if ((rc = read_softcaps(r, c))) return rc;
     if ((rc = read_softmax(r, c))) return rc;
-    if (config_get(r->root, "quantization_config"))
-        return config_refuse(r, ERR_UNSUPPORTED, "quantization_config", "is not supported");
+    if ((rc = refuse_quantised(r))) return rc;
     return read_dtype(r, c);
 }
 

@@ -3,6 +3,7 @@
 #include "engine/model/family.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/model/family_config.h"
@@ -180,6 +181,13 @@ const char *family_of_type(const char *type) {
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
         if (strcmp(families[i].type, type) == 0) return families[i].architecture;
     return NULL;
+}
+
+void family_list(char *out) {
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]) && n < FAMILY_LIST_BYTES; i++)
+        n += (size_t)snprintf(out + n, FAMILY_LIST_BYTES - n, "%s%s", i ? ", " : "",
+                              families[i].architecture);
 }
 
 const char *family_missing(const char *architecture) {

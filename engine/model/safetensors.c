@@ -236,7 +236,9 @@ int safetensors_get(const struct safetensors *file, const char *name,
     const struct tensor *t = find(file, name, err);
     if (!t) return ERR_NOT_FOUND;
     if (t->dtype->dtype < 0)
-        return error_set(err, ERR_UNSUPPORTED, "%.200s: tensor '%.160s': dtype %s is not supported",
+        return error_set(err, ERR_UNSUPPORTED,
+                         "%.200s: tensor '%.160s': dtype %s is not supported: weights must be F32, "
+                         "F16 or BF16, and not quantised",
                          file->label, name, t->dtype->name);
     if (!shape_matches(t, shape)) return refuse_shape(file, t, shape, err);
     const unsigned char *data = file->data + t->begin;

@@ -246,7 +246,8 @@ static bool add_headers(const struct http_exchange *exchange, struct MHD_Respons
         ok = ok && add_header(response, line->name, line->value);
     }
     /* While draining, the client's next request should find another server. */
-    if (exchange->conn->http->listen_fd < 0) ok = ok && add_header(response, "Connection", "close");
+    if (exchange->conn->http->n_listeners == 0)
+        ok = ok && add_header(response, "Connection", "close");
     return ok;
 }
 

@@ -21,11 +21,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,7 +34,6 @@
 enum {
     ACCEPTS_PER_EVENT = 64,
     RUNS_PER_ITERATION = 8, /* then the loop's other handles run */
-    LISTEN_BACKLOG = 1024,
     EXTRA_CONNECTIONS = 16, /* connections that are ending while others have their places */
     /* A waiting connection retains its place among equals for this part of request_timeout_ms. */
     PATIENCE_SHARE = 6,
@@ -159,16 +155,22 @@ static void connection_accepted(struct http *http, int fd, const struct sockaddr
     http_kick(http);
 }
 
+static void pause_listening(struct http *http) {
+    for (size_t i = 0; i < http->n_listeners; i++) uv_poll_stop(&http->listeners[i].poll);
+    http->listen_paused = true;
+}
+
 static void listen_readable(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
     struct http *http = poll->data;
+    const int listen_fd = ((struct http_listener *)poll)->fd;
     const uint32_t most = http->config.max_connections + EXTRA_CONNECTIONS;
     for (int i = 0; i < ACCEPTS_PER_EVENT && http->n_conns < most; i++) {
         struct sockaddr_storage address;
         socklen_t size = sizeof(address);
-        const int fd = accept4(http->listen_fd, (struct sockaddr *)&address, &size,
-                               SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int fd =
+            accept4(listen_fd, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             const int plain = http->tls ? tls_accept(http->tls, fd) : fd;
             if (plain >= 0)
@@ -177,11 +179,18 @@ static void listen_readable(uv_poll_t *poll, int status, int events) {
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             /* The listener stays readable: polling it now would spin. */
-            uv_poll_stop(&http->listen);
-            http->listen_paused = true;
+            pause_listening(http);
         }
         if (errno != EINTR && errno != ECONNABORTED) return;
     }
+}
+
+/* Returns 0, or what libuv said of a listener that cannot be watched. */
+static int start_listening(struct http *http) {
+    int status = 0;
+    for (size_t i = 0; i < http->n_listeners && !status; i++)
+        status = loop_poll_start(&http->listeners[i].poll, UV_READABLE, listen_readable);
+    return status;
 }
 
 static void tick(uv_timer_t *timer) {
@@ -189,43 +198,21 @@ static void tick(uv_timer_t *timer) {
     const uint64_t now_ms = uv_now(http->loop);
     for (struct http_conn *conn = http->conns; conn; conn = conn->next) conn_check(conn, now_ms);
     linger_check(http, now_ms);
-    if (http->listen_paused && http->listen_fd >= 0) {
-        http->listen_paused = loop_poll_start(&http->listen, UV_READABLE, listen_readable) != 0;
-    }
+    if (http->listen_paused && start_listening(http) == 0) http->listen_paused = false;
 }
 
-static int open_listener(const struct http_config *config, int *out, uint16_t *port,
-                         struct error *err) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    char service[8];
-    int fd = -1;
-    snprintf(service, sizeof(service), "%u", config->port);
-    const int failure = getaddrinfo(config->host, service, &hints, &found);
-    if (failure)
-        return error_set(err, ERR_INVALID, "host '%s': %s", config->host, gai_strerror(failure));
+/* Opens the sockets.  Their handles are opened with the others. */
+static int open_listeners(struct http *http, struct error *err) {
+    int fds[LISTEN_MAX];
+    http->port = http->config.port;
+    const int rc = listen_open(fds, &http->n_listeners, http->config.host, &http->port, err);
+    for (size_t i = 0; !rc && i < http->n_listeners; i++) http->listeners[i].fd = fds[i];
+    return rc;
+}
 
-    const int on = 1;
-    struct sockaddr_storage address;
-    socklen_t size = sizeof(address);
-    fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-        bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, LISTEN_BACKLOG) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
-        goto fail;
-    }
-    /* The port is at the same offset in both families. */
-    *port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
-    *out = fd;
-    freeaddrinfo(found);
-    return 0;
-
-fail:
-    error_set(err, ERR_IO, "listening on %s port %u: %s", config->host, config->port,
-              strerror(errno));
-    if (fd >= 0) close(fd);
-    freeaddrinfo(found);
-    return ERR_IO;
+static void close_listeners(struct http *http) {
+    for (size_t i = 0; i < http->n_listeners; i++) close(http->listeners[i].fd);
+    http->n_listeners = 0;
 }
 
 /* ---- beginning and end ---- */
@@ -281,13 +268,14 @@ static int open_handles(struct http *http) {
         status = handle_opened(http, (uv_handle_t *)&http->epoll,
                                uv_poll_init(loop, &http->epoll, info->epoll_fd));
     }
-    if (!status) {
-        status = handle_opened(http, (uv_handle_t *)&http->listen,
-                               uv_poll_init(loop, &http->listen, http->listen_fd));
+    for (size_t i = 0; i < http->n_listeners && !status; i++) {
+        struct http_listener *listener = &http->listeners[i];
+        status = handle_opened(http, (uv_handle_t *)&listener->poll,
+                               uv_poll_init(loop, &listener->poll, listener->fd));
     }
     if (!status) status = uv_prepare_start(&http->prepare, before_poll);
     if (!status) status = loop_poll_start(&http->epoll, UV_READABLE, epoll_ready);
-    if (!status) status = loop_poll_start(&http->listen, UV_READABLE, listen_readable);
+    if (!status) status = start_listening(http);
     if (!status) status = uv_timer_start(&http->tick, tick, interval, interval);
     return status;
 }
@@ -318,12 +306,12 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
     if (config->certificate_file)
         code = tls_create(&http->tls, config->certificate_file, config->key_file, err);
     if (code) goto fail;
-    code = open_listener(config, &http->listen_fd, &http->port, err);
+    code = open_listeners(http, err);
     if (code) goto fail;
     http->daemon = start_daemon(http);
     if (!http->daemon) {
         code = error_set(err, ERR_IO, "cannot start libmicrohttpd");
-        close(http->listen_fd);
+        close_listeners(http);
         goto fail;
     }
     const int status = open_handles(http);
@@ -350,16 +338,9 @@ uint16_t http_port(const struct http *http) {
 }
 
 bool http_is_loopback(const struct http *http) {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } address;
-    socklen_t size = sizeof(address);
-    if (getsockname(http->listen_fd, &address.any, &size) != 0) return false;
-    if (address.any.sa_family == AF_INET) return ntohl(address.v4.sin_addr.s_addr) >> 24 == 127;
-    const struct in6_addr *v6 = &address.v6.sin6_addr;
-    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+    for (size_t i = 0; i < http->n_listeners; i++)
+        if (!listen_is_loopback(http->listeners[i].fd)) return false;
+    return http->n_listeners > 0;
 }
 
 uint32_t http_n_open(const struct http *http) {
@@ -390,10 +371,9 @@ static void close_handle(uv_handle_t *handle) {
 }
 
 void http_stop_accepting(struct http *http) {
-    if (http->listen_fd < 0) return;
-    close_handle((uv_handle_t *)&http->listen);
-    close(http->listen_fd);
-    http->listen_fd = -1;
+    for (size_t i = 0; i < http->n_listeners; i++)
+        close_handle((uv_handle_t *)&http->listeners[i].poll);
+    close_listeners(http);
 }
 
 /* Closes all connections and handles.  Stopping libmicrohttpd with a suspended connection is fatal,

@@ -1,6 +1,7 @@
 /* http_internal.h - what the transport's modules share; no other module includes it.
  *
  *   http.c      the daemon on the loop: accepting, running, closing
+ *   listen.c    the sockets that connections are accepted from
  *   wire.c      a client's bytes on their way to libmicrohttpd: scanned, and cut by request
  *   exchange.c  one request: admission, body, answer
  *   target.c    the host and the path that a request names
@@ -31,6 +32,7 @@
 
 #include "server/http/framing.h"
 #include "server/http/http.h"
+#include "server/http/listen.h"
 #include "server/http/target.h"
 
 enum {
@@ -118,6 +120,11 @@ struct http_conn {
     bool linger; /* refused: drain before closing, or the reset overtakes the answer */
 };
 
+struct http_listener {
+    uv_poll_t poll; /* first: by which a callback finds the listener */
+    int fd;
+};
+
 struct http {
     uv_loop_t *loop;
     struct http_config config;
@@ -127,8 +134,8 @@ struct http {
     uv_timer_t timeout;   /* MHD_get_timeout */
     uv_timer_t tick;      /* deadlines */
     uv_poll_t epoll;      /* the daemon's epoll descriptor */
-    uv_poll_t listen;
-    int listen_fd; /* -1: not accepting */
+    struct http_listener listeners[LISTEN_MAX];
+    size_t n_listeners; /* 0: not accepting */
     uint16_t port;
     struct http_conn *conns;
     struct http_linger *lingering;

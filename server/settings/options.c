@@ -484,6 +484,14 @@ static int apply_file(struct options *options, const char *path, struct error *e
     return rc;
 }
 
+/* Takes the brackets off an address of IPv6, which belong to URLs. */
+static void unbracket(char *host) {
+    const size_t n = strlen(host);
+    if (n < 3 || host[0] != '[' || host[n - 1] != ']') return;
+    memmove(host, host + 1, n - 2);
+    host[n - 2] = '\0';
+}
+
 /* Checks settings that depend on another one. */
 static int check_together(const struct options *o, struct error *err) {
     static const struct {
@@ -532,6 +540,7 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
         if (!rc) rc = apply_flags(&options, argc, argv, err);
         free(path);
     }
+    if (!rc) unbracket(options.host);
     if (!rc && !options.help) rc = check_together(&options, err);
     if (!rc)
         rc = kv_rules_read(&options.kv_rules, options.kv_policy, options.allowed_kv_policies, err);

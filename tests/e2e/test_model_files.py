@@ -1,6 +1,7 @@
 """Files of a model directory, and files that settings name, that are not what they should be."""
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -9,7 +10,7 @@ import subprocess
 import pytest
 
 from raw import RawConnection
-from server import BINARY, DEVICE, DEVICE_SETTINGS, MODEL, PATIENCE, WRAPPER, Server
+from server import BINARY, DEVICE, DEVICE_SETTINGS, MODEL, PATIENCE, ROOT, WRAPPER, Server
 
 # A GPU has its own copy of the weights.
 cpu_only = pytest.mark.skipif(DEVICE != "cpu", reason="weights lie in their files")
@@ -77,6 +78,123 @@ def test_a_settings_file_that_is_not_regular_is_refused_by_name(tmp_path, settin
     result = start(MODEL, setting, tmp_path / "named")
     assert result.returncode in (1, 2), result.stderr
     assert "named: not a regular file" in result.stderr
+
+
+# ---- what people name as a model ----
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n"
+
+
+def change_config(directory, **members):
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
+
+
+def make_other(directory, model, kind):
+    """A folder with something else than a model, or a file; returns what is named."""
+    files = {"empty": {}, "gguf": {"m.Q4_K_M.gguf": "GGUF"}, "a gguf file": {"m.gguf": "GGUF\3"},
+             "adapter": {"adapter_config.json": "{}"}, "pipeline": {"model_index.json": "{}"},
+             "meta": {"params.json": "{}", "consolidated.00.pth": "x"},
+             "mistral": {"params.json": "{}", "consolidated.safetensors": "x"},
+             "weights alone": {"model.safetensors": "x"}, "onnx": {"model.ONNX": "x"},
+             "a pointer file": {"x.safetensors": LFS}, "a text": {"notes.txt": "x"}}
+    if kind in files:
+        for name, text in files[kind].items():
+            (directory / name).write_text(text)
+        return directory / name if kind.startswith("a ") else directory
+    copy_model(model, directory)
+    if kind == "weights file":
+        return directory / "model.safetensors"
+    if kind == "config file":
+        return directory / "config.json"
+    if kind in ("config.json", "tokenizer.json", "model.safetensors"):
+        (directory / kind).write_text(LFS)
+    if kind in ("pickles", "both"):
+        (directory / "model.safetensors").unlink()
+        (directory / ("pytorch_model.bin" if kind == "pickles" else "m.gguf")).write_text("x")
+    if kind in ("quantize_config.json", "quant_config.json", "hf_quant_config.json"):
+        (directory / kind).write_text("{}")
+    for method in ("awq", "gptq", "fp8", "compressed-tensors", "mxfp4", "bitsandbytes"):
+        if kind == method:
+            change_config(directory, quantization_config={"quant_method": method, "bits": 4})
+    if kind == "old bitsandbytes":
+        change_config(directory, quantization_config={"load_in_4bit": True})
+    if kind == "mlx":
+        change_config(directory, quantization={"group_size": 64, "bits": 4})
+    if kind == "architecture":
+        change_config(directory, architectures=["RwkvForCausalLM"], model_type="rwkv")
+    return directory
+
+
+@pytest.mark.parametrize("kind, words", [
+    ("empty", "has no config.json: a model is a folder with config.json, tokenizer.json"),
+    ("gguf", "has m.Q4_K_M.gguf, a GGUF file, which is not read"),
+    ("a gguf file", "m.gguf is a GGUF file, which is not read"),
+    ("both", "has m.gguf, a GGUF file"), ("adapter", "an adapter, and not a model"),
+    ("pipeline", "a pipeline of several models"), ("meta", "weights in Meta's own layout"),
+    ("mistral", "weights in Mistral's own layout"), ("onnx", "a graph in ONNX"),
+    ("weights alone", "weights without their config.json"),
+    ("a pointer file", "x.safetensors is a Git LFS pointer"),
+    ("config.json", "config.json is a Git LFS pointer"),
+    ("tokenizer.json", "tokenizer.json is a Git LFS pointer"),
+    ("model.safetensors", "model.safetensors is a Git LFS pointer"),
+    ("pickles", "has pytorch_model.bin, pickled weights"), ("a text", "notes.txt is a file: a model is"),
+    ("weights file", "model.safetensors is a file: name its folder"),
+    ("config file", "config.json is a file: name its folder"), ("awq", "quantised (awq)"),
+    ("gptq", "quantised (gptq)"), ("fp8", "quantised (fp8)"), ("mxfp4", "quantised (mxfp4)"),
+    ("compressed-tensors", "quantised (compressed-tensors)"),
+    ("bitsandbytes", "quantised (bitsandbytes)"), ("old bitsandbytes", "quantised (bitsandbytes)"),
+    ("mlx", "quantised (mlx)"), ("quantize_config.json", "quantised (GPTQ)"),
+    ("quant_config.json", "quantised (AWQ)"), ("hf_quant_config.json", "quantised (ModelOpt)"),
+    ("architecture", "architecture 'RwkvForCausalLM' is not supported; these are: LlamaForCausalLM")])
+def test_what_is_no_model_is_named(tmp_path, tiny_model, kind, words):
+    result = start(make_other(tmp_path, tiny_model, kind))
+    assert result.returncode == 1 and words in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr and result.stderr.count(" error ") == 1
+
+
+def test_the_architectures_that_are_served_are_all_named(tmp_path, tiny_model):
+    known = re.findall(r'\.architecture = "(\w+)"', (ROOT / "engine/model/family.c").read_text())
+    said = start(make_other(tmp_path, tiny_model, "architecture")).stderr
+    assert len(known) > 10 and all(name in said for name in known)
+
+
+@pytest.mark.parametrize("name, words", [
+    ("Qwen/Qwen2.5-0.5B", "scripts/fetch_model Qwen/Qwen2.5-0.5B fetches"),
+    ("https://huggingface.co/owner/name", "scripts/fetch_model owner/name fetches"),
+    ("hf.co/owner/name", "scripts/fetch_model owner/name fetches"),
+    ("https://example.com/m.gguf", "is an address, and models are not fetched"),
+    ("gpt2", "there is no such folder"), ("./owner/name", "there is no such folder"),
+    ("/none/name", "there is no such folder"), ("owner/name/more", "there is no such folder"),
+    ("../name", "there is no such folder"), ("name:7b", "there is no such folder")])
+def test_a_name_that_is_no_folder_says_how_to_get_one(name, words):
+    result = start(name)
+    assert result.returncode == 1 and words in result.stderr, result.stderr
+
+
+def test_a_port_in_use_and_a_host_of_another_machine_are_said(serve, tiny_model):
+    server = serve(model=tiny_model)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+
+    def said(*arguments):
+        return subprocess.run([*WRAPPER, BINARY, "serve", tiny_model, *arguments], check=False,
+                              env={**clean, **DEVICE_SETTINGS}, capture_output=True, text=True,
+                              timeout=20 * PATIENCE).stderr
+    assert f"port {server.port} of 127.0.0.1 is in use by another program" in said(
+        "--port", str(server.port))
+    assert "is no address of this machine" in said("--port", "0", "--host", "192.0.2.7")
+    assert "without a port" in said("--port", "0", "--host", "localhost:8000")
+    assert "without a port" in said("--port", "0", "--host", "http://localhost")
+
+
+def test_an_address_in_brackets_is_that_address(tmp_path, tiny_model):
+    with socket.socket(socket.AF_INET6) as one:
+        try:
+            one.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    with Server(tmp_path, "--host", "[::1]", model=tiny_model, wait=False) as server:
+        server.wait_logged("ready: listening on http://[::1]:")
 
 
 def change_tokenizer(directory, **parts):

@@ -1,0 +1,216 @@
+/* model_kind.c - see model_kind.h. */
+#define _GNU_SOURCE /* FNM_CASEFOLD */
+
+#include "server/settings/model_kind.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+
+/* How many entries of a folder are looked at. */
+enum { MAX_ENTRIES = 4096, START_BYTES = 64 };
+
+static const char LAYOUT[] =
+    "a model is a folder with config.json, tokenizer.json and model.safetensors, as transformers "
+    "writes it";
+static const char LFS_START[] = "version https://git-lfs.github.com/spec/";
+
+/* Reads the first bytes of a regular file to start [START_BYTES], with zeros behind them.  Returns
+ * whether there are any. */
+static bool read_start(const char *path, char *start) {
+    struct error why = {0};
+    int fd;
+    memset(start, 0, START_BYTES);
+    if (file_open(&fd, path, O_RDONLY, &why)) return false;
+    const ssize_t n = read(fd, start, START_BYTES - 1);
+    close(fd);
+    return n > 0;
+}
+
+static bool begins_with(const char *path, const char *start) {
+    char bytes[START_BYTES];
+    return read_start(path, bytes) && memcmp(bytes, start, strlen(start)) == 0;
+}
+
+static bool has_file(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    struct stat status;
+    const int n = snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return n > 0 && n < (int)sizeof(path) && stat(path, &status) == 0;
+}
+
+/* Writes the first name in the folder that fits a pattern, whatever its case, to out [NAME_MAX + 1]. */
+static bool find_name(char *out, const char *folder, const char *pattern) {
+    DIR *dir = opendir(folder);
+    bool found = false;
+    const struct dirent *entry;
+    for (int i = 0; dir && !found && i < MAX_ENTRIES && (entry = readdir(dir)); i++) {
+        found = fnmatch(pattern, entry->d_name, FNM_CASEFOLD) == 0;
+        if (found) snprintf(out, NAME_MAX + 1, "%s", entry->d_name);
+    }
+    if (dir) closedir(dir);
+    return found;
+}
+
+/* ---- nothing is there ---- */
+
+/* Tells whether a text is OWNER/NAME, as the hub has it. */
+static bool is_hub_name(const char *text) {
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const size_t n_owner = strspn(text, letters);
+    if (n_owner == 0 || *text == '.' || text[n_owner] != '/') return false;
+    const char *name = text + n_owner + 1;
+    const size_t n = strspn(name, letters);
+    return n > 0 && *name != '.' && !name[n];
+}
+
+/* Returns OWNER/NAME of an address of the hub, or NULL. */
+static const char *hub_address(const char *text) {
+    static const char *const starts[] = {"https://huggingface.co/", "http://huggingface.co/",
+                                         "https://hf.co/",          "hf.co/",
+                                         "huggingface.co/",         "hf://"};
+    for (size_t i = 0; i < sizeof(starts) / sizeof(*starts); i++) {
+        const size_t n = strlen(starts[i]);
+        if (strncasecmp(text, starts[i], n) == 0) return text + n;
+    }
+    return NULL;
+}
+
+static int refuse_missing(const char *path, struct error *err) {
+    const char *name = hub_address(path);
+    if (!name && is_hub_name(path)) name = path;
+    if (name && strncmp(name, "models/", 7) == 0 && strchr(name + 7, '/')) name += 7;
+    if (name)
+        return error_set(
+            err, ERR_INVALID,
+            "%.200s is no folder here; scripts/fetch_model %.200s fetches a model of this "
+            "name from the hub, and then its folder is the model",
+            path, name);
+    if (strstr(path, "://"))
+        return error_set(err, ERR_INVALID, "%.200s is an address, and models are not fetched: %s",
+                         path, LAYOUT);
+    return error_set(err, ERR_INVALID, "%.200s: there is no such folder; %s", path, LAYOUT);
+}
+
+/* ---- a file ---- */
+
+static int refuse_file(const char *path, struct error *err) {
+    const char *slash = strrchr(path, '/');
+    const int n_folder = slash ? (int)(slash - path) : 1;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof(folder), "%.*s", n_folder ? n_folder : 1, slash ? path : ".");
+    if (begins_with(path, LFS_START))
+        return error_set(
+            err, ERR_INVALID,
+            "%.200s is a Git LFS pointer, and not the file that it stands for: `git lfs "
+            "pull` fetches it",
+            path);
+    if (begins_with(path, "GGUF"))
+        return error_set(err, ERR_INVALID, "%.200s is a GGUF file, which is not read: %s", path,
+                         LAYOUT);
+    if (has_file(folder, "config.json"))
+        return error_set(err, ERR_INVALID, "%.200s is a file: name its folder, %.200s", path,
+                         folder);
+    return error_set(err, ERR_INVALID, "%.200s is a file: %s", path, LAYOUT);
+}
+
+/* ---- a folder ---- */
+
+/* What a folder may have that shows another layout.  weights: of a folder with config.json that lacks
+ * weights in safetensors. */
+static const struct sign {
+    const char *pattern, *what;
+    bool weights;
+} signs[] = {
+    {"*.gguf", "a GGUF file, which is not read", true},
+    {"adapter_model.*", "an adapter, and not a model: merge it into its model first", true},
+    {"adapter_config.json", "an adapter, and not a model: merge it into its model first", true},
+    {"model_index.json", "a pipeline of several models, such as for images", true},
+    {"consolidated*.pth", "weights in Meta's own layout", true},
+    {"consolidated*.safetensors", "weights in Mistral's own layout", true},
+    {"pytorch_model*.bin", "pickled weights, which may run code and are not read", true},
+    {"*.pth", "pickled weights, which may run code and are not read", true},
+    {"*.pt", "pickled weights, which may run code and are not read", true},
+    {"*.ckpt", "pickled weights, which may run code and are not read", true},
+    {"tf_model.h5", "weights for TensorFlow", true},
+    {"flax_model.msgpack", "weights for Flax", true},
+    {"*.onnx", "a graph in ONNX, which is not read", true},
+    {"*.nemo", "an archive of NeMo, which is not read", true},
+    {"params.json", "parameters in Meta's or Mistral's own layout", false},
+    {"*.safetensors", "weights without their config.json", false},
+};
+
+static int refuse_sign(const char *folder, bool has_config, struct error *err) {
+    char name[NAME_MAX + 1];
+    for (size_t i = 0; i < sizeof(signs) / sizeof(*signs); i++) {
+        if ((has_config && !signs[i].weights) || !find_name(name, folder, signs[i].pattern))
+            continue;
+        return error_set(err, ERR_INVALID, "%.160s has %.100s, %s; %s", folder, name, signs[i].what,
+                         LAYOUT);
+    }
+    if (has_config) return 0; /* the reader of weights says what is missing */
+    if (has_file(folder, "model") && has_file(folder, "model/config.json"))
+        return error_set(err, ERR_INVALID, "%.200s has no config.json; %.200s/model has one",
+                         folder, folder);
+    return error_set(err, ERR_INVALID, "%.200s has no config.json: %s", folder, LAYOUT);
+}
+
+/* Refuses a folder where a file that is read is a pointer of Git LFS. */
+static int check_pointers(const char *folder, struct error *err) {
+    static const char *const patterns[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                           "model*.safetensors", "model.safetensors.index.json"};
+    char name[NAME_MAX + 1], path[PATH_MAX];
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++) {
+        if (!find_name(name, folder, patterns[i])) continue;
+        const int n = snprintf(path, sizeof(path), "%s/%s", folder, name);
+        if (n < 0 || n >= (int)sizeof(path) || !begins_with(path, LFS_START)) continue;
+        return error_set(
+            err, ERR_INVALID,
+            "%.300s is a Git LFS pointer, and not the file that it stands for: `git lfs "
+            "pull` in its folder fetches all of them",
+            path);
+    }
+    return 0;
+}
+
+/* Refuses a folder whose weights are quantised, where a file beside config.json says so. */
+static int check_quantised(const char *folder, struct error *err) {
+    static const char *const files[][2] = {{"quantize_config.json", "GPTQ"},
+                                           {"quant_config.json", "AWQ"},
+                                           {"hf_quant_config.json", "ModelOpt"}};
+    for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)
+        if (has_file(folder, files[i][0]))
+            return error_set(
+                err, ERR_UNSUPPORTED,
+                "%.200s has %s: the weights are quantised (%s), which is not supported: "
+                "they must be bf16, f16 or f32",
+                folder, files[i][0], files[i][1]);
+    return 0;
+}
+
+int model_kind_check(const char *path, bool has_weights, struct error *err) {
+    struct stat status;
+    if (stat(path, &status) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR) return refuse_missing(path, err);
+        return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
+    }
+    if (!S_ISDIR(status.st_mode)) return refuse_file(path, err);
+    if (!has_file(path, "config.json")) return refuse_sign(path, false, err);
+    int rc = check_pointers(path, err);
+    if (!rc && has_weights) rc = check_quantised(path, err);
+    if (rc || !has_weights) return rc;
+    if (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"))
+        return 0;
+    return refuse_sign(path, true, err);
+}
