@@ -49,7 +49,6 @@ struct serve {
     struct server server;
     const struct options *options;
     uv_loop_t loop;
-    uv_work_t first_work; /* starts the pool's threads */
     uv_async_t wake;
     uv_timer_t tick;
     uv_signal_t terminate, interrupt, hangup;
@@ -552,13 +551,13 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     err->code = 0;
     int rc = descriptors_for_connections(&s.max_connections, options->max_connections,
                                          descriptors_per_connection(options), err);
+    if (!rc) rc = job_make_threads(err);
     if (!rc) rc = open_loop(&s, err);
     if (rc) return rc;
     init_handles(&s);
     open_supervisor(&s);
     skipped_types_init(&s.server.skipped);
-    rc = job_make_threads(&s.loop, &s.first_work, err);
-    if (!rc) rc = name_model(&s, model_dir, err);
+    rc = name_model(&s, model_dir, err);
     if (!rc) rc = start_kv_events(&s, err);
     if (!rc) rc = start_traces(&s, err);
     if (!rc) describe_server(&s);

@@ -23,8 +23,9 @@ void grammar_vocab_destroy(struct grammar_vocab *vocab) {
 }
 
 int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enum grammar_kind kind,
-                    const char *text, size_t n, struct error *err) {
-    (void)out, (void)vocab, (void)kind, (void)text, (void)n;
+                    const char *text, size_t n, const struct grammar_limits *limits,
+                    struct error *err) {
+    (void)out, (void)vocab, (void)kind, (void)text, (void)n, (void)limits;
     return refuse(err);
 }
 

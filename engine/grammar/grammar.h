@@ -44,10 +44,19 @@ int grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *tok
                          uint32_t n_vocab, const uint32_t *eos, uint32_t n_eos, struct error *err);
 void grammar_vocab_destroy(struct grammar_vocab *vocab); /* NULL is allowed */
 
+/* What compiling may take. */
+struct grammar_limits {
+    double seconds; /* of a processor */
+    int64_t bytes;
+    bool (*is_stopped)(const void *user); /* tells whether it should end; NULL: it should not */
+    const void *user;
+};
+
 /* Compiles a text of n bytes, which is ERR_INVALID if it is wrong, or asks for what the library would
- * leave out.  May take seconds. */
+ * leave out; ERR_FULL: it takes more than the limits; ERR_STOPPED.  limits NULL: there are none. */
 int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enum grammar_kind kind,
-                    const char *text, size_t n, struct error *err);
+                    const char *text, size_t n, const struct grammar_limits *limits,
+                    struct error *err);
 struct grammar *grammar_ref(struct grammar *grammar); /* NULL is allowed, as below */
 void grammar_unref(struct grammar *grammar);
 size_t grammar_bytes(const struct grammar *grammar);

@@ -21,7 +21,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <ctime>
 #include <mutex>
 #include <new>
 #include <stdexcept>
@@ -30,10 +29,12 @@
 #include <vector>
 
 #include <dlpack/dlpack.h>
+#include <malloc.h>
 #include <xgrammar/compiler.h>
 #include <xgrammar/matcher.h>
 
 #include "engine/base/error.h"
+#include "engine/grammar/work.hh"
 extern "C" {
 #include "engine/tokenizer/tokenizer.h"
 }
@@ -53,48 +54,24 @@ constexpr std::chrono::microseconds WORTH_KEEPING(10);
 /* States that a matcher may keep: some, and some more for each byte of its text. */
 constexpr size_t MAX_STATES = 512 << 10, MAX_STATES_OF_BYTE = 16;
 
+/* What compiling has taken is given back to the system if it was this much at once. */
+constexpr int64_t TRIMMED_BYTES = 32 << 20;
+
 /* What the first states of a matcher may take. */
 constexpr double FIRST_SECONDS = 0.1;
-
-/* Processor time at which this thread's work ends; 0: no bound. */
-thread_local double deadline;
-
-/* Ends work that has taken too long. */
-struct too_much_work : std::exception {
-    const char *what() const noexcept override { return "it takes too long"; }
-};
-
-double thread_seconds() {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-/* Bounds the thread's work as long as it lives, and tells what it took. */
-class work_bound {
-  public:
-    explicit work_bound(double seconds) : began(thread_seconds()) { deadline = began + seconds; }
-    ~work_bound() { deadline = 0; }
-    double taken() const { return thread_seconds() - began; }
-
-  private:
-    const double began;
-};
 
 } // namespace
 
 namespace xgrammar {
 
-void CheckWorkImpl() {
-    if (deadline > 0 && thread_seconds() > deadline) throw too_much_work();
-}
-
 [[noreturn]] void LogFatalImpl(const std::string &, int, const std::string &message) {
+    work_go_on();
     throw std::runtime_error(message);
 }
 
 void LogMessageImpl(const std::string &, int, int level, const std::string &message) {
     if (level >= 2 && warning && warning->empty()) *warning = message;
+    work_go_on();
 }
 
 } // namespace xgrammar
@@ -171,14 +148,23 @@ struct grammar_matcher {
     double allowed; /* processor seconds that are left; at first there is no bound */
 };
 
+static int say_ended(struct error *err, enum work_ended::reason why) {
+    switch (why) {
+    case work_ended::MEMORY: return error_set(err, ERR_FULL, "it takes too much memory to compile");
+    case work_ended::STOPPED: return error_set(err, ERR_STOPPED, "it was to be compiled no more");
+    case work_ended::TIME: break;
+    }
+    return error_set(err, ERR_FULL, "it takes too long to compile");
+}
+
 /* Calls work(), which may throw, and returns what it returns. */
 template <typename Work> static int guarded(struct error *err, Work work) {
     try {
         return work();
     } catch (const std::bad_alloc &) {
         return error_set(err, ERR_NOMEM, "no memory for the grammar");
-    } catch (const too_much_work &) {
-        return error_set(err, ERR_FULL, "the grammar takes too long");
+    } catch (const work_ended &end) {
+        return say_ended(err, end.why);
     } catch (const std::exception &e) {
         return error_set(err, ERR_INVALID, "%s", e.what());
     } catch (...) {
@@ -236,17 +222,53 @@ struct warnings_kept {
     ~warnings_kept() { warning = nullptr; }
 };
 
+/* Finds by the library which tokens may follow. */
+static void fill_mask(xgrammar::GrammarMatcher &matcher, uint32_t *mask, uint32_t n_words) {
+    int64_t shape = n_words;
+    DLTensor tensor = {};
+    tensor.data = mask;
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = {kDLInt, 32, 1};
+    tensor.shape = &shape;
+    if (!matcher.FillNextTokenBitmask(&tensor)) std::fill_n(mask, n_words, UINT32_MAX);
+}
+
+/* Tries the first states and the first mask, which every sequence asks for. */
+static void try_begin(const xgrammar::CompiledGrammar &compiled, uint32_t n_vocab) {
+    xgrammar::GrammarMatcher matcher(compiled);
+    std::vector<uint32_t> mask(grammar_mask_words(n_vocab));
+    fill_mask(matcher, mask.data(), grammar_mask_words(n_vocab));
+}
+
 int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enum grammar_kind kind,
-                    const char *text, size_t n, struct error *err) {
-    return guarded(err, [&] {
+                    const char *text, size_t n, const struct grammar_limits *limits,
+                    struct error *err) {
+    static const struct grammar_limits none = {HUGE_VAL, INT64_MAX, nullptr, nullptr};
+    if (!limits) limits = &none;
+    int64_t peak_bytes = 0;
+    const int code = guarded(err, [&] {
         std::string left_out;
         const warnings_kept kept(&left_out);
-        xgrammar::GrammarCompiler compiler(vocab->info, 1, false);
-        xgrammar::CompiledGrammar compiled = compile(compiler, kind, std::string(text, n));
+        const uint32_t n_vocab = vocab->n_vocab;
+        /* Rules that are alike share their masks. */
+        xgrammar::GrammarCompiler compiler(vocab->info, 1, true);
+        const xgrammar::CompiledGrammar compiled = [&] {
+            const work_bound bound(limits->seconds, limits->bytes, limits->is_stopped,
+                                   limits->user);
+            xgrammar::CompiledGrammar made = compile(compiler, kind, std::string(text, n));
+            peak_bytes = bound.peak_bytes();
+            return made;
+        }();
         if (!left_out.empty()) return error_set(err, ERR_INVALID, "%s", left_out.c_str());
-        *out = new grammar(compiled, vocab->n_vocab);
+        const work_bound first(FIRST_SECONDS);
+        try_begin(compiled, n_vocab);
+        *out = new grammar(compiled, n_vocab);
         return 0;
     });
+    const bool took_much = peak_bytes > TRIMMED_BYTES || code == ERR_FULL || code == ERR_STOPPED;
+    if (limits != &none && took_much) malloc_trim(0);
+    return code;
 }
 
 struct grammar *grammar_ref(struct grammar *grammar) {
@@ -287,7 +309,7 @@ void grammar_matcher_allow(struct grammar_matcher *matcher, double seconds) {
 /* Calls work() within what the matcher is allowed, which becomes less by it. */
 template <typename Work> static int bounded(struct grammar_matcher *matcher, Work work) {
     return guarded(nullptr, [&] {
-        if (matcher->allowed <= 0) throw too_much_work();
+        if (matcher->allowed <= 0) throw work_ended(work_ended::TIME);
         const work_bound bound(matcher->allowed);
         const int code = work();
         matcher->allowed -= bound.taken();
@@ -309,18 +331,6 @@ int grammar_matcher_accept(struct grammar_matcher *matcher, uint32_t token) {
 
 bool grammar_matcher_is_over(const struct grammar_matcher *matcher) {
     return matcher->matcher.IsTerminated();
-}
-
-/* Finds by the library which tokens may follow. */
-static void fill_mask(xgrammar::GrammarMatcher &matcher, uint32_t *mask, uint32_t n_words) {
-    int64_t shape = n_words;
-    DLTensor tensor = {};
-    tensor.data = mask;
-    tensor.device = {kDLCPU, 0};
-    tensor.ndim = 1;
-    tensor.dtype = {kDLInt, 32, 1};
-    tensor.shape = &shape;
-    if (!matcher.FillNextTokenBitmask(&tensor)) std::fill_n(mask, n_words, UINT32_MAX);
 }
 
 int grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask) {

@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/engine.h"
-#include "engine/grammar/grammar.h"
+#include "engine/grammar/grammar_cache.h"
 #include "server/api/auth.h"
 #include "server/api/completion.h"
 #include "server/api/fanout.h"
@@ -89,19 +89,38 @@ static int admit_choices(struct completion *c) {
     return rc ? refuse_submission(c, &why) : 0;
 }
 
+static bool is_stopped(const void *user) {
+    return job_is_stopped(user);
+}
+
+static void compile_costly(struct job *job);
+
 /* Compiles the grammar, and gives it to the engine's requests. */
-static void compile(struct job *job) {
+static void compile(struct job *job, enum grammar_effort effort) {
     struct completion *c = (struct completion *)job;
-    job->rc = structured_compile(&c->request, job->server->info->grammars, &job->err);
+    const struct grammar_trial trial = {effort, is_stopped, job};
+    job->rc = structured_compile(&c->request, job->server->info->grammars, &trial, &job->err);
+    if (job->rc == ERR_FULL) {
+        job->rc = 0;
+        job_then(job, compile_costly, LANE_COSTLY_FORM);
+    }
     for (uint32_t i = 0; i < c->n_choices && !job->rc; i++)
         c->submission[i].params.grammar = grammar_ref(c->request.params.grammar);
+}
+
+static void compile_quickly(struct job *job) {
+    compile(job, GRAMMAR_QUICK);
+}
+
+static void compile_costly(struct job *job) {
+    compile(job, GRAMMAR_COSTLY);
 }
 
 /* Finds the request's grammar, or leaves it to another step of the job. */
 static int find_grammar(struct completion *c) {
     bool found;
     const int rc = structured_find(&c->request, c->job.server->info->grammars, &found, &c->job.err);
-    if (!rc && !found) c->job.then = compile;
+    if (!rc && !found) job_then(&c->job, compile_quickly, LANE_FORM);
     return rc;
 }
 
@@ -506,8 +525,10 @@ void completions_tick(struct server *server) {
 }
 
 void completions_cancel_all(struct server *server) {
-    for (struct completion *c = server->completions; c; c = c->next)
+    for (struct completion *c = server->completions; c; c = c->next) {
+        job_stop(&c->job);
         if (c->accepted) cancel_live(c);
+    }
 }
 
 static bool has_id(const struct completion *c, const char *id) {
@@ -521,6 +542,7 @@ uint32_t completions_cancel(struct server *server, const char *id, uint64_t clie
     for (struct completion *c = server->completions; c; c = c->next) {
         if (!c->job.exchange || c->client != client || !has_id(c, id)) continue;
         c->cancelled = true;
+        job_stop(&c->job);
         if (c->accepted) cancel_live(c);
         n++;
     }

@@ -2,6 +2,7 @@
 #include "server/api/job.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/error.h"
@@ -13,7 +14,9 @@
 static const uint32_t lane_threads[JOB_N_LANES] = {[LANE_SHORT_COMPLETION] = JOB_N_THREADS,
                                                    [LANE_LONG_COMPLETION] = 1,
                                                    [LANE_SHORT_TEXT] = 1,
-                                                   [LANE_LONG_TEXT] = 1};
+                                                   [LANE_LONG_TEXT] = 1,
+                                                   [LANE_FORM] = 2,
+                                                   [LANE_COSTLY_FORM] = 2};
 
 static enum job_lane_name lane_of(enum job_kind kind, size_t length) {
     const bool is_long = length >= JOB_LONG_BYTES;
@@ -65,11 +68,11 @@ static void lane_advance(struct job_lane *lane, uint32_t n_threads) {
     }
 }
 
-/* Lets the job wait for its second step. */
+/* Lets the job wait for its next step. */
 static void run_next(struct job *job) {
     job->run = job->then;
     job->then = NULL;
-    job->lane = LANE_LONG_COMPLETION;
+    job->lane = job->then_lane;
     lane_append(lane_at(job), job);
     lane_advance(lane_at(job), lane_threads[job->lane]);
 }
@@ -87,6 +90,7 @@ static void after_work(uv_work_t *work, int status) {
 
 static void client_gone(void *user) {
     struct job *job = user;
+    job_stop(job);
     if (!job->waiting) job->kept = http_keep_body(job->exchange);
     job->exchange = NULL;
     if (!job->waiting) return;
@@ -131,6 +135,19 @@ void job_free(struct job *job) {
     free(job);
 }
 
+void job_then(struct job *job, job_step step, enum job_lane_name lane) {
+    job->then = step;
+    job->then_lane = lane;
+}
+
+void job_stop(struct job *job) {
+    atomic_store_explicit(&job->stopped, true, memory_order_relaxed);
+}
+
+bool job_is_stopped(const struct job *job) {
+    return atomic_load_explicit(&job->stopped, memory_order_relaxed);
+}
+
 /* ---- the pool ---- */
 
 static void wait_for_end(void *end) {
@@ -161,9 +178,26 @@ static void do_nothing(uv_work_t *work) {
     (void)work;
 }
 
-int job_make_threads(uv_loop_t *loop, uv_work_t *work, struct error *err) {
-    unsetenv("UV_THREADPOOL_SIZE"); /* the lanes count on libuv's own four */
+/* Makes libuv create the threads, by their first work, which a loop of its own waits for. */
+static int start_pool(void) {
+    uv_loop_t loop;
+    uv_work_t work;
+    int status = uv_loop_init(&loop);
+    if (status) return status;
+    status = uv_queue_work(&loop, &work, do_nothing, NULL);
+    if (!status) uv_run(&loop, UV_RUN_DEFAULT);
+    uv_loop_close(&loop);
+    return status;
+}
+
+int job_make_threads(struct error *err) {
+    char n_threads[16];
+    snprintf(n_threads, sizeof(n_threads), "%d", JOB_N_THREADS);
+    setenv("UV_THREADPOOL_SIZE", n_threads, 1); /* libuv reads it when it creates them */
     const int rc = try_threads(err);
-    if (!rc) uv_queue_work(loop, work, do_nothing, NULL);
-    return rc;
+    if (rc) return rc;
+    const int status = start_pool();
+    return status ? error_set(err, ERR_NOMEM, "cannot start the threads that read requests: %s",
+                              uv_strerror(status))
+                  : 0;
 }

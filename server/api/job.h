@@ -4,15 +4,17 @@
  *   loop: job_start() ──► lane ──► pool thread: run() ──► loop: done()
  *
  * A lane bounds how many of the pool's threads one sort of work may hold.  Further jobs wait there,
- * first come, first served.  The bounded lanes can take three of the four threads:
+ * first come, first served.  The bounded lanes can take seven of the eight threads:
  *
  *   short completions   any thread
  *   long completions    one: they wait for each other, and for nothing else
  *   short texts         one: /tokenize and /detokenize
  *   long texts          one
+ *   forms               two: what compiles a grammar
+ *   costly forms        two: what compiles one that the lane of forms has given up
  *
- * A completion may have a second step, which compiles the grammar that it must comply with.  That may
- * take seconds, so it is for the lane of long completions.
+ * A job may have another step, in another lane: a completion compiles the grammar that it must comply
+ * with.  A form that takes long keeps no cheap one waiting.
  *
  * The body is the exchange's.  The exchange may end while the pool works: then the job keeps the body
  * until the work is done, which the pool's threads bound in number.  done() always runs.  When
@@ -24,6 +26,7 @@
 #ifndef SERVER_API_JOB_H
 #define SERVER_API_JOB_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,13 +42,20 @@ struct server;
 typedef void (*job_step)(struct job *job);
 
 /* A body of this many bytes is long: it takes some 50 ms. */
-enum { JOB_LONG_BYTES = 256 << 10, JOB_N_THREADS = 4 };
+enum { JOB_LONG_BYTES = 256 << 10, JOB_N_THREADS = 8 };
 
 enum job_kind { JOB_COMPLETION, JOB_TEXT };
 
-enum job_lane_name { LANE_SHORT_COMPLETION, LANE_LONG_COMPLETION, LANE_SHORT_TEXT, LANE_LONG_TEXT };
+enum job_lane_name {
+    LANE_SHORT_COMPLETION,
+    LANE_LONG_COMPLETION,
+    LANE_SHORT_TEXT,
+    LANE_LONG_TEXT,
+    LANE_FORM,
+    LANE_COSTLY_FORM
+};
 
-enum { JOB_N_LANES = LANE_LONG_TEXT + 1 };
+enum { JOB_N_LANES = LANE_COSTLY_FORM + 1 };
 
 /* Zero-initialise. */
 struct job_lanes {
@@ -66,8 +76,10 @@ struct job {
     size_t length;
     struct http_kept_body kept; /* the body of an exchange that has ended; or zeros */
     job_step run, done;
-    job_step then; /* run() may set it: what is to be run next, in LANE_LONG_COMPLETION */
-    int rc;        /* negative: err says why */
+    job_step then; /* job_then() sets it: what is to be run next, in then_lane */
+    enum job_lane_name then_lane;
+    atomic_bool stopped; /* the result is not wanted any more */
+    int rc;              /* negative: err says why */
     struct api_error err;
 };
 
@@ -83,8 +95,14 @@ struct job *job_start(struct server *server, struct http_exchange *exchange, enu
                       size_t size, job_step run, job_step done);
 void job_free(struct job *job);
 
+/* Lets another step run when this one has ended, unless the client has left by then.  For run(). */
+void job_then(struct job *job, job_step step, enum job_lane_name lane);
+/* Tells run() that its result is not wanted any more; so does a client that leaves. */
+void job_stop(struct job *job);
+bool job_is_stopped(const struct job *job); /* any thread */
+
 /* Creates the pool's threads now, because libuv creates them at their first use and aborts when it
- * cannot.  Run the loop afterwards: it uses `work` until then. */
-int job_make_threads(uv_loop_t *loop, uv_work_t *work, struct error *err);
+ * cannot.  Before loop_memory_reserve(): libuv frees what it knows of them when the process ends. */
+int job_make_threads(struct error *err);
 
 #endif

@@ -201,11 +201,15 @@ int structured_find(struct completion_request *q, struct grammar_cache *cache, b
 }
 
 int structured_compile(struct completion_request *q, struct grammar_cache *cache,
-                       struct api_error *err) {
+                       const struct grammar_trial *trial, struct api_error *err) {
     const struct request_structured *s = &q->structured;
     struct error why = {0};
-    const int rc = grammar_cache_get(cache, &q->params.grammar, s->kind, s->text, s->n_text, &why);
-    if (!rc) return 0;
+    const int rc =
+        grammar_cache_get(cache, &q->params.grammar, s->kind, s->text, s->n_text, trial, &why);
+    if (!rc || rc == ERR_FULL) return rc;
     if (why.code == ERR_NOMEM) return no_memory(err);
+    if (why.code == ERR_STOPPED)
+        return api_error_set(err, 503, NULL, NULL,
+                             "the request ended before its form was compiled");
     return api_error_set(err, 400, NULL, s->param, "%s: %.600s", s->param, why.text);
 }

@@ -17,6 +17,7 @@
 struct api_error;
 struct completion_request;
 struct grammar_cache;
+struct grammar_trial;
 struct request_reading;
 
 enum {
@@ -54,8 +55,8 @@ json_t *structured_format(const struct request_structured *structured);
 /* Looks the text up.  *found: there is nothing left to compile.  A server without grammars refuses. */
 int structured_find(struct completion_request *request, struct grammar_cache *cache, bool *found,
                     struct api_error *err);
-/* Compiles the text, which may take seconds. */
+/* Compiles the text.  ERR_FULL: a quick trial is not enough; any other error is in *err. */
 int structured_compile(struct completion_request *request, struct grammar_cache *cache,
-                       struct api_error *err);
+                       const struct grammar_trial *trial, struct api_error *err);
 
 #endif

@@ -8,10 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
-from server import BINARY, LONG, MODEL, ROOT, SLOW, sse_events
+from server import BINARY, LONG, MODEL, PATIENCE, ROOT, SLOW, sse_events
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PERSON = {"type": "object", "properties": {
@@ -241,6 +243,43 @@ def test_a_text_without_an_end_ends_at_max_tokens(grammars, fields, begins):
         choice = answer["choices"][0]
         assert choice["text"].startswith(begins) and choice["finish_reason"] == "length", choice
         assert answer["usage"]["completion_tokens"] == 60
+
+
+def bounded_strings(n, length):
+    names = [f"p{i}" for i in range(n)]
+    return {"type": "object", "properties": {name: {"type": "string", "maxLength": length} for name in names},
+            "required": names}
+
+
+def test_costly_forms_hold_nothing_and_end_with_the_server(grammars, serve):
+    """Forms that take very long to compile: cheap ones pass them, and SIGTERM ends the server."""
+    server = serve("--shutdown-timeout", "2")
+    statuses = []
+
+    def ask(i):
+        reply = server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_json": bounded_strings(480 + i, 128)})
+        statuses.append(reply.status)
+
+    clients = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+    for client in clients:
+        client.start()
+    time.sleep(1)
+    assert texts(server, guided_choice=["yes", "no"]) and texts(server, guided_regex="[a-f]{3}")
+    assert not statuses
+    began = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - began < 2 + 5 * PATIENCE
+    for client in clients:
+        client.join()
+    assert statuses == [503] * 4
+
+
+def test_a_form_that_takes_too_long_is_refused_at_once_the_second_time(grammars):
+    rules = {"guided_grammar": "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1} r{i + 1} | r{i + 1}" for i in range(60)),
+                                          'r60 ::= "y" | ""'])}
+    for _ in range(2):
+        error = complete(grammars, 400, **rules)["error"]
+        assert error["param"] == "guided_grammar" and "too " in error["message"], error
 
 
 @pytest.mark.parametrize("grammar", ["root ::= root", "root ::= \"a\" b\nb ::= b",

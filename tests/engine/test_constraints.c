@@ -62,7 +62,8 @@ static struct engine *start(uint32_t n_blocks) {
 static struct grammar *compile(struct engine *engine, enum grammar_kind kind, const char *text) {
     struct grammar *grammar = NULL;
     struct error err = {0};
-    if (grammar_cache_get(engine_info(engine)->grammars, &grammar, kind, text, strlen(text), &err))
+    if (grammar_cache_get(engine_info(engine)->grammars, &grammar, kind, text, strlen(text), NULL,
+                          &err))
         fail_msg("%s", err.text);
     return grammar;
 }

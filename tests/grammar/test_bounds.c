@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
-#include "engine/grammar/grammar.h"
+#include "engine/grammar/grammar_cache.h"
 #include "engine/tokenizer/tokenizer.h"
 
 enum { EOS = 8186, FORCED_BYTES = 512 };
@@ -23,7 +23,7 @@ static struct grammar_matcher *start(enum grammar_kind kind, const char *text) {
     struct grammar *grammar;
     struct grammar_matcher *matcher;
     struct error err = {0};
-    if (grammar_compile(&grammar, vocab, kind, text, strlen(text), &err))
+    if (grammar_compile(&grammar, vocab, kind, text, strlen(text), NULL, &err))
         fail_msg("%.100s: %s", text, err.text);
     assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
     grammar_unref(grammar);
@@ -131,6 +131,99 @@ static void what_a_matcher_keeps_is_bounded(void **state) {
     free(text);
 }
 
+/* Forms that take very long to compile, or much memory, or a deep stack.  NULL: made by the test. */
+static const struct {
+    enum grammar_kind kind;
+    const char *begin, *piece, *between, *end;
+    int n;
+} costly[] = {
+    {GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{",
+     "\"p%d\":{\"type\":\"string\",\"pattern\":\"^[a-z]{0,128}$\"}", ",", "}}", 900},
+    {GRAMMAR_EBNF, "root ::= ", "[^a-%c]{0,50}", " ", "", 1500},
+    {GRAMMAR_EBNF, "root ::= r0\n", "r%d ::= r%d r%d | r%d | \"x\"", "\n", "\nr400 ::= \"y\"", 400},
+    {GRAMMAR_EBNF, "root ::= ", "(", "", "\"a\"", 30000},
+    {GRAMMAR_REGEX, "(((a{90}){90}){90}){90}", "(.%c{90})?", "", "", 300},
+    {GRAMMAR_REGEX, "(a|b)*a", "(a|b){99}", "", "", 400},
+};
+
+static char *make_costly(size_t i) {
+    const size_t size = 64 + (size_t)costly[i].n * 128;
+    char *text = malloc(size);
+    size_t n = (size_t)snprintf(text, size, "%s", costly[i].begin);
+    for (int k = 0; k < costly[i].n; k++) {
+        char piece[128];
+        if (strstr(costly[i].piece, "%c"))
+            snprintf(piece, sizeof(piece), "%s%c%s", "[^a-", 'b' + k % 24, "]{0,50}");
+        else if (strncmp(costly[i].piece, "r%d", 3) == 0)
+            snprintf(piece, sizeof(piece), "r%d ::= r%d r%d | r%d | \"x\"", k, k + 1, k + 1, k + 1);
+        else if (strstr(costly[i].piece, "p%d"))
+            snprintf(piece, sizeof(piece),
+                     "\"p%d\":{\"type\":\"string\",\"pattern\":\"^[a-z]{%d,128}$\"}", k, k % 99);
+        else snprintf(piece, sizeof(piece), "%s", costly[i].piece);
+        n += (size_t)snprintf(text + n, size - n, "%s%s", k ? costly[i].between : "", piece);
+    }
+    snprintf(text + n, size - n, "%s", costly[i].end);
+    return text;
+}
+
+static void compiling_has_an_end(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(costly) / sizeof(*costly); i++) {
+        const struct grammar_limits little = {0.05, 256 << 20, NULL, NULL};
+        struct grammar *grammar = NULL;
+        struct error err = {0};
+        char *text = make_costly(i);
+        const int code =
+            grammar_compile(&grammar, vocab, costly[i].kind, text, strlen(text), &little, &err);
+        if (code != ERR_FULL && code != ERR_INVALID) fail_msg("%zu: %d %s", i, code, err.text);
+        free(text);
+    }
+}
+
+static bool yes(const void *user) {
+    (void)user;
+    return true;
+}
+
+static void compiling_ends_with_memory_and_when_it_is_told_to(void **state) {
+    (void)state;
+    struct grammar *grammar = NULL;
+    struct error err = {0};
+    char *text = make_costly(0);
+    const struct grammar_limits small = {60, 4 << 20, NULL, NULL}, told = {60, 1 << 30, yes, NULL};
+    assert_int_equal(
+        grammar_compile(&grammar, vocab, costly[0].kind, text, strlen(text), &small, &err),
+        ERR_FULL);
+    assert_non_null(strstr(err.text, "memory"));
+    assert_int_equal(
+        grammar_compile(&grammar, vocab, costly[0].kind, text, strlen(text), &told, &err),
+        ERR_STOPPED);
+    free(text);
+}
+
+/* The first time a quick trial is not enough; later a text that took too much is refused at once. */
+static void what_took_too_much_is_remembered(void **state) {
+    (void)state;
+    struct grammar_cache *cache;
+    struct grammar *grammar = NULL;
+    struct error err = {0}, again = {0};
+    const struct grammar_trial quick = {.effort = GRAMMAR_QUICK};
+    char *text = make_costly(0);
+    assert_int_equal(grammar_cache_create(&cache, vocab, 1 << 10), 0);
+    assert_int_equal(
+        grammar_cache_get(cache, &grammar, costly[0].kind, text, strlen(text), &quick, &err),
+        ERR_FULL);
+    assert_int_equal(grammar_cache_get(cache, &grammar, GRAMMAR_REGEX, "[a-z]+", 6, &quick, &err),
+                     ERR_UNSUPPORTED);
+    assert_int_equal(grammar_cache_get(cache, &grammar, GRAMMAR_REGEX, "[a-z]+", 6, &quick, &again),
+                     ERR_UNSUPPORTED);
+    assert_string_equal(err.text, again.text);
+    assert_null(grammar_cache_find(cache, GRAMMAR_REGEX, "[a-z]+", 6));
+    grammar_cache_destroy(cache); /* with the vocabulary */
+    vocab = NULL;
+    free(text);
+}
+
 static void no_time_is_no_call(void **state) {
     (void)state;
     struct grammar_matcher *matcher = start(GRAMMAR_REGEX, "a+");
@@ -166,6 +259,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_grows_with_each_token_is_ended),
         cmocka_unit_test(what_a_matcher_keeps_is_bounded),
         cmocka_unit_test(no_time_is_no_call),
+        cmocka_unit_test(compiling_has_an_end),
+        cmocka_unit_test(compiling_ends_with_memory_and_when_it_is_told_to),
+        cmocka_unit_test(what_took_too_much_is_remembered), /* the last: it takes the vocabulary */
     };
     if (!grammar_is_available()) return 77; /* Meson's number for a test that was skipped */
     if (argc < 2) return 1;

@@ -139,7 +139,7 @@ static int compile(struct walker *w, const json_t *request, struct grammar **gra
         const char *source = json_is_string(text) ? json_string_value(text) : dumped;
         if (!code)
             code = grammar_compile(grammar, w->vocab, (enum grammar_kind)i, source ? source : "",
-                                   source ? strlen(source) : 0, err);
+                                   source ? strlen(source) : 0, NULL, err);
         json_arena_free(dumped);
     }
     return code;

@@ -1,5 +1,6 @@
 /* test_job.c - long texts hold one thread, long completions another, and a short completion waits
  * for neither; a job that waits ends when its client leaves. */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -19,7 +20,6 @@ enum { PATIENCE_MS = 20000, MAX_JOBS = 32 };
 struct rig {
     uv_loop_t loop;
     uv_timer_t alarm;
-    uv_work_t first_work;
     struct server server;
     uv_sem_t gate;              /* long jobs run until they may pass */
     struct job *done[MAX_JOBS]; /* in the order of their ends; freed already */
@@ -39,7 +39,7 @@ static int set_up(void **state) {
     rig->loop.data = rig;
     rig->long_body = calloc(1, JOB_LONG_BYTES + 1);
     memset(rig->long_body, 'x', JOB_LONG_BYTES);
-    assert_int_equal(job_make_threads(&rig->loop, &rig->first_work, &err), 0);
+    assert_int_equal(job_make_threads(&err), 0);
     *state = rig;
     return 0;
 }
@@ -123,6 +123,56 @@ static void a_long_completion_does_not_wait_for_texts(void **state) {
     wait_done(rig, 9);
 }
 
+/* A cheap form has a second step that ends; a costly one waits for the gate in a third. */
+static void run_costly(struct job *job) {
+    run_long(job);
+}
+
+static void run_quick(struct job *job) {
+    if (job->length > 2) job_then(job, run_costly, LANE_COSTLY_FORM);
+}
+
+static void run_form(struct job *job) {
+    job_then(job, run_quick, LANE_FORM);
+}
+
+static struct job *start_form(struct rig *rig, struct http_exchange *exchange, const char *body) {
+    *exchange = (struct http_exchange){.method = "POST", .path = "/", .body = body};
+    return job_start(&rig->server, exchange, JOB_COMPLETION, sizeof(struct job), run_form,
+                     job_done);
+}
+
+static void a_cheap_form_does_not_wait_for_costly_ones(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchanges[12];
+    for (int i = 0; i < 8; i++) start_form(rig, &exchanges[i], "costly");
+    for (int i = 8; i < 10; i++) start(rig, &exchanges[i], JOB_TEXT, rig->long_body);
+    struct job *cheap = start_form(rig, &exchanges[10], "{}");
+    struct job *completion = start(rig, &exchanges[11], JOB_COMPLETION, "{}");
+    wait_done(rig, 2);
+    assert_true(rig->done[0] == cheap || rig->done[1] == cheap);
+    assert_true(rig->done[0] == completion || rig->done[1] == completion);
+    for (int i = 0; i < 10; i++) uv_sem_post(&rig->gate);
+    wait_done(rig, 12);
+}
+
+static void run_until_stopped(struct job *job) {
+    struct rig *rig = job->server->loop->data;
+    atomic_fetch_add(&rig->n_begun, 1);
+    while (!job_is_stopped(job)) sched_yield();
+}
+
+static void who_leaves_stops_the_job(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = {.method = "POST", .path = "/", .body = "{}"};
+    job_start(&rig->server, &exchange, JOB_COMPLETION, sizeof(struct job), run_until_stopped,
+              job_done);
+    const uint64_t deadline = uv_hrtime() + PATIENCE_MS * UINT64_C(1000000);
+    while (atomic_load(&rig->n_begun) < 1) assert_true(uv_hrtime() < deadline);
+    fake_http_leave(&exchange);
+    wait_done(rig, 1);
+}
+
 static void a_lane_is_first_come_first_served(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchanges[8];
@@ -161,6 +211,9 @@ int main(void) {
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_long_completion_does_not_wait_for_texts, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(a_cheap_form_does_not_wait_for_costly_ones, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(who_leaves_stops_the_job, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_lane_is_first_come_first_served, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_leaves_while_waiting_ends_at_once, set_up, tear_down),
     };
