@@ -488,6 +488,8 @@ static struct kv_limits kv_limits(const struct engine *e) {
         .learned_positions = e->info.model->positions == POSITIONS_LEARNED,
         .bounded_caches = e->info.bounded_caches,
         .budgets_by_layer = e->info.bounded_caches && e->config.backend->ops->evict->by_layer,
+        .budgets_beside_windows =
+            e->info.bounded_caches && e->config.backend->ops->evict->beside_windows,
         .groups = e->config.groups,
         .n_groups = e->config.n_groups,
         .selections = e->info.selections,

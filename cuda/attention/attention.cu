@@ -437,8 +437,9 @@ static void plan_splits(const struct cuda_backend *cuda, const struct step_array
     a->split_items = reinterpret_cast<const struct attn_split_item *>(arrays->device_items + at);
     const uint32_t window = widest_window(cuda);
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        const uint32_t layer = step_first_budgeted(&step->seqs[i]);
         const struct attn_split_rows rows = {i, first_dense_row(cuda, i), step->seqs[i].n_rows,
-                                             step->seqs[i].layers[0].n_slots, window};
+                                             step->seqs[i].layers[layer].n_slots, window};
         attn_split_add(plan, &a->split_shape, &rows);
     }
     attn_split_cut(plan, &a->split_shape);
@@ -646,7 +647,10 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     const bool indexed = sparse_seq_of(cuda->host_step, args->layer) >= 0;
     const uint32_t ranked = a->n_items - a->n_ranked, n_whole = ranked - a->n_sparse,
                    sparse = indexed ? n_whole : ranked;
-    const bool split = a->split.n_items > 0, only_ranked = cuda->prompt_copies.only_ranked;
+    /* In a layer where they do not count positions in the cache, ranked prompts are like others. */
+    const bool is_ranked = step_layer_is_ranked(cuda->host_step, args->layer),
+               split = a->split.n_items > 0,
+               only_ranked = cuda->prompt_copies.only_ranked && is_ranked;
     if (!a->prefill_fits || !aligned(args))
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode,
                              launch_of_prompts(cuda), err);
@@ -674,10 +678,12 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     if (split) rc = launch_splits(cuda, p, err);
     if (!rc) rc = launch_items(cuda, p, split ? n_whole : 0, sparse, nullptr, err);
     if (!rc) rc = launch_items(cuda, p, sparse, ranked, &cuda->sparse.view, err);
-    p.kv = view.ranked.kv;
-    p.page_table = view.ranked.table;
-    p.rotated = !view.is_rotated;
-    p.window = 0;
+    if (is_ranked) {
+        p.kv = view.ranked.kv;
+        p.page_table = view.ranked.table;
+        p.rotated = !view.is_rotated;
+        p.window = 0;
+    }
     return rc ? rc : launch_items(cuda, p, ranked, a->n_items, nullptr, err);
 }
 

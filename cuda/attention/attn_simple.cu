@@ -94,7 +94,7 @@ static __device__ void merge_warps(const struct softmax *state, struct plan *pla
 static __device__ float *scores_of(const struct attn_simple_params &p, size_t seq,
                                    uint32_t kv_head) {
     if (!p.decode || !p.attn_stats.scores) return nullptr;
-    const int32_t at = scores_place(*p.step, seq, p.selects);
+    const int32_t at = scores_place(*p.step, seq, p.layer, p.selects);
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     if (at < 0) return nullptr;
     return p.attn_stats.scores + (kv_head * p.attn_stats.score_stride + (size_t)at) * group;
@@ -110,7 +110,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     const uint32_t n_seen = (uint32_t)s.n_slots[view] - n_rows + (row - first) + 1;
     const int32_t *pages = pages_of(s, p.layer, seq);
     const size_t page_elements = p.kv.page_bytes / element_bytes(p.kv.dtype);
-    const struct device_budget *budget = budget_of(s, seq);
+    const struct device_budget *budget = budget_of(s, seq, p.layer);
     const bool rotated = budget && budget->cache_positions;
     float *const scores = scores_of(p, seq, kv_head);
     const __nv_bfloat16 *from =

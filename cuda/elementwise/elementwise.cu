@@ -244,18 +244,32 @@ cudaError_t launch_layernorm(const struct layernorm_params *p, struct launch lau
 
 /* ---- RoPE and append ---- */
 
+/* Stores the cosine and the sine of a row's angle. */
+static __device__ __forceinline__ void store_angle(const struct angles_params &p, size_t row,
+                                                   size_t freq, uint32_t position) {
+    double s, c;
+    sincos(position * p.inv_freq[freq], &s, &c);
+    p.angles[row * 2 * p.n_freqs + freq] = (float)(c * p.scale);
+    p.angles[(row * 2 + 1) * p.n_freqs + freq] = (float)(s * p.scale);
+}
+
 /* Computes the angles in double: a float angle is off by 0.06 radians at position 1,000,000.  It
  * runs once a step, for all layers. */
 static __global__ void angles_kernel(struct angles_params p) {
     let_next_start();
     wait_for_previous();
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= (size_t)p.step->n_rows * p.n_freqs) return;
+    const struct device_step &step = *p.step;
+    if (i >= (size_t)step.n_rows * p.n_freqs) return;
     const size_t row = i / p.n_freqs, f = i % p.n_freqs;
-    double s, c;
-    sincos((uint32_t)p.step->positions[row] * p.inv_freq[f], &s, &c);
-    p.angles[row * 2 * p.n_freqs + f] = (float)(c * p.scale);
-    p.angles[(row * 2 + 1) * p.n_freqs + f] = (float)(s * p.scale);
+    const uint32_t position = (uint32_t)step.positions[row];
+    store_angle(p, row, f, position);
+    if (!p.in_text) return;
+    const uint32_t seq = (uint32_t)step.row_seq[row];
+    const bool bounded = step.budgets && step.budgets[seq].capacity > 0;
+    store_angle(p, p.n_rows + row, f,
+                bounded ? step.budgets[seq].n_before + (uint32_t)row - (uint32_t)step.first_row[seq]
+                        : position);
 }
 
 cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
@@ -297,7 +311,7 @@ static __device__ __forceinline__ struct append_place place_of(const struct rope
     const int32_t *pages = pages_of(s, p.layer, seq);
     struct append_place place = {};
     place.slot = (uint32_t)s.append_slot[view];
-    place.budget = budget_of(s, seq);
+    place.budget = budget_of(s, seq, p.layer);
     if (place.budget) {
         place.rank = (uint32_t)s.n_slots[view] - (uint32_t)s.seq_rows[seq] + i;
         place.position = place.budget->n_before + i;
@@ -329,6 +343,15 @@ static __device__ __forceinline__ void note_token(const struct append_place &pla
     place.first->free_slot = place.budget->capacity;
     place.first->n_evictions = place.first->lost_at = 0;
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++) place.first->lost[k] = 0.0f;
+}
+
+/* Returns the angles of a row in the layer: by its position in the cache, or in the text. */
+static __device__ __forceinline__ const float *angles_of(const struct rope_append_params &p,
+                                                         uint32_t row) {
+    const size_t at = (size_t)row * 2 * p.n_freqs;
+    if (!p.text_angles) return p.angles + at;
+    const struct device_budget *budget = budget_of(*p.step, (size_t)p.step->row_seq[row], p.layer);
+    return (budget && budget->cache_positions ? p.angles : p.text_angles) + at;
 }
 
 /* The angles of N pairs. */
@@ -440,7 +463,7 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     typedef typename head_pairs<N>::words words;
     bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.kv.head_dim + at;
     words a = *reinterpret_cast<const words *>(x), b = *reinterpret_cast<const words *>(x + n);
-    const float *c = p.angles + (size_t)row * 2 * n + at;
+    const float *c = angles_of(p, row) + at;
     const pair_angles<N> angles(c, c + n);
     head_pairs<N> pairs; /* codes are of keys before these are rounded */
     pairs.unpack(a, b);
@@ -487,7 +510,7 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
         if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     }
     const bool rotations = !is_v && !(place.budget && place.budget->cache_positions);
-    const float *c = p.angles + (size_t)row * 2 * n, *s = c + n;
+    const float *c = angles_of(p, row), *s = c + n;
     if (rotations) {
         for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
             const float a = to_float(x[i]), b = to_float(x[i + n]);
@@ -530,7 +553,7 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
         if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     }
     const uint32_t n = is_v || (place.budget && place.budget->cache_positions) ? 0 : p.n_freqs;
-    const float *c = p.angles + (size_t)row * 2 * p.n_freqs, *s = c + p.n_freqs;
+    const float *c = angles_of(p, row), *s = c + p.n_freqs;
     float u[FP8_LANE_ELEMENTS], largest = 0.0f;
 #pragma unroll
     for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {

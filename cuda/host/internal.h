@@ -172,7 +172,8 @@ struct staging {
 /* The rotary angles of layers that share frequencies. */
 struct rotary {
     bool angles_valid; /* `angles` are those of the present step */
-    float *angles;     /* device [n_rows][2][n_freqs] */
+    float
+        *angles; /* device [n_rows][2][n_freqs]; where layers have windows twice (angles_params) */
     size_t angles_bytes;
     double inv_freq[MAX_FREQS]; /* what device_freqs and device_rotations were made from */
     uint32_t n_freqs;
@@ -352,6 +353,9 @@ struct prompt_view {
 };
 /* Says whether keys are stored before RoPE, and rotated by their ranks. */
 bool step_seq_is_ranked(const struct step_seq *seq);
+/* Tells whether some prompt of the step counts positions in the cache in this layer; all that do so
+ * anywhere then do. */
+bool step_layer_is_ranked(const struct step *step, uint32_t layer);
 /* Decides which of the present step's prompts are copied; attention_plan() may then leave them out. */
 void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype);
 /* Makes the copies, unless they are there.  rotations: of ranked prompts' keys; NULL: these are not

@@ -19,6 +19,7 @@
 #include "cuda/attention/sparse/sparse_view.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
+#include "engine/device/layer_set.h"
 #include "engine/device/pages.h"
 #include "engine/device/sample.h"
 
@@ -76,6 +77,7 @@ struct device_budget {
     uint32_t cache_positions;
     uint32_t n_before, score_row, begins_chunk, compress;
     int32_t scores_at; /* its first slot in each KV head's scores; -1: it needs none */
+    uint32_t layers[LAYER_SET_MAX / 32]; /* bit layer % 32 of word layer / 32: the layer has it */
 };
 
 /* What a decoding sequence selects, as kernels read it (kv_select).  Lists are named by where they
@@ -196,9 +198,10 @@ struct activate_params {
 struct angles_params {
     const struct device_step *step;
     const double *inv_freq; /* [n_freqs] */
-    float *angles;          /* [n_rows][2][n_freqs]: cosines, then sines */
+    float *angles;          /* [n_rows][2][n_freqs]: cosines, then sines; with in_text twice */
     uint32_t n_rows, n_freqs;
     float scale;
+    bool in_text; /* the same of positions in the text follow */
 };
 
 struct rope_append_params {
@@ -207,6 +210,8 @@ struct rope_append_params {
     const float *angles; /* from angles_params */
     struct kv_pool kv;   /* page: dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], then the states */
     uint32_t n_rows, n_heads, n_freqs, layer;
+    /* Of rows whose sequence does not count positions in the cache in this layer; NULL: `angles`. */
+    const float *text_angles;
 };
 
 /* Attention of the step's first n_decode rows, or of the rows behind them. */

@@ -126,29 +126,38 @@ int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *i
 }
 
 static int room_for_angles(struct cuda_backend *cuda, struct rotary *rotary, size_t n_rows,
-                           uint32_t n_freqs, struct error *err) {
+                           uint32_t n_freqs, bool in_text, struct error *err) {
     return device_reserve(cuda, (void **)&rotary->angles, &rotary->angles_bytes,
-                          n_rows * 2 * n_freqs * sizeof(float), err);
+                          (1 + in_text) * n_rows * 2 * n_freqs * sizeof(float), err);
 }
 
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     int rc = 0;
     for (int i = 0; i < MAX_ROPES && !rc; i++)
-        rc = room_for_angles(cuda, &cuda->rotary[i], limits->max_rows, limits->n_freqs, err);
+        rc = room_for_angles(cuda, &cuda->rotary[i], limits->max_rows, limits->n_freqs,
+                             limits->tracked, err);
     return rc;
+}
+
+/* Tells whether rows may have another position in layers with a window than in others.  That must not
+ * depend on the step: a graph is for many. */
+static bool has_two_positions(const struct cuda_backend *cuda, const struct kv_pool *kv) {
+    return kv->tracked && cuda->host_step->windows;
 }
 
 static int make_angles(struct cuda_backend *cuda, struct rotary *rotary,
                        const struct rope_append_args *args, struct error *err) {
+    const bool in_text = has_two_positions(cuda, args->kv);
     int rc = freqs_send(cuda, rotary, args->inv_freq, args->n_freqs, err);
-    if (!rc) rc = room_for_angles(cuda, rotary, cuda->launch_rows, args->n_freqs, err);
+    if (!rc) rc = room_for_angles(cuda, rotary, cuda->launch_rows, args->n_freqs, in_text, err);
     if (rc) return rc;
     const struct angles_params params = {.step = cuda->device_step,
                                          .inv_freq = rotary->device_freqs,
                                          .angles = rotary->angles,
                                          .n_rows = cuda->launch_rows,
                                          .n_freqs = args->n_freqs,
-                                         .scale = args->rope_scale};
+                                         .scale = args->rope_scale,
+                                         .in_text = in_text};
     rc = cuda_check(cuda, launch_angles(&params, launch_of(cuda)), "rotary angles", err);
     rotary->angles_valid = !rc;
     return rc;
@@ -162,14 +171,18 @@ int cuda_rope_append(struct backend *be, const struct rope_append_args *args, st
         int rc = make_angles(cuda, rotary, args, err);
         if (rc) return rc;
     }
-    const struct rope_append_params params = {.step = cuda->device_step,
-                                              .qkv = args->qkv,
-                                              .angles = rotary->angles,
-                                              .kv = *args->kv,
-                                              .n_rows = cuda->launch_rows,
-                                              .n_heads = args->n_heads,
-                                              .n_freqs = args->n_freqs,
-                                              .layer = args->layer};
+    const size_t n_angles = (size_t)cuda->launch_rows * 2 * args->n_freqs;
+    const bool in_text = has_two_positions(cuda, args->kv);
+    const struct rope_append_params params = {
+        .step = cuda->device_step,
+        .qkv = args->qkv,
+        .angles = rotary->angles,
+        .text_angles = in_text ? rotary->angles + n_angles : NULL,
+        .kv = *args->kv,
+        .n_rows = cuda->launch_rows,
+        .n_heads = args->n_heads,
+        .n_freqs = args->n_freqs,
+        .layer = args->layer};
     return cuda_check(cuda, launch_rope_append(&params, launch_of(cuda)), "rope_append", err);
 }
 

@@ -164,9 +164,11 @@ static int32_t pack_budgets(struct mirror *block, const struct step *step,
                                        .begins_chunk = seq->begins_chunk,
                                        .compress = seq->compress,
                                        .scores_at = -1};
+        for (uint32_t l = 0; l < step->n_layers; l++)
+            if (step_budget(seq, l)) to[i].layers[l / 32] |= 1u << l % 32;
         if (!kv_has_scores(budget)) continue;
         to[i].scores_at = at;
-        at += (int32_t)seq->layers[0].n_slots;
+        at += (int32_t)seq->layers[step_first_budgeted(seq)].n_slots;
     }
     return at;
 }

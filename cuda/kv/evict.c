@@ -47,7 +47,7 @@ int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32
     size_t n_slots = 0, room = cuda->scores_bytes / sizeof(float) / n_heads;
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seqs[i].budget || step->seqs[i].select)
-            n_slots += step->seqs[i].layers[0].n_slots;
+            n_slots += step->seqs[i].layers[step_first_budgeted(&step->seqs[i])].n_slots;
     if (n_slots > room) room = n_slots > 2 * room ? n_slots : 2 * room;
     return attn_stats_reserve(cuda, step->n_rows, room, n_heads, err);
 }
@@ -73,7 +73,8 @@ static struct evict_layers evict_layers(const struct cuda_backend *cuda, const s
 
 /* Tells whether a chunk ends with this step, and leaves more than the budget. */
 static bool ends_above_budget(const struct step_seq *seq, uint32_t layer) {
-    return seq->compress && seq->layers[layer].n_slots > seq->budget->capacity;
+    const struct kv_budget *budget = step_budget(seq, layer);
+    return budget && seq->compress && seq->layers[layer].n_slots > budget->capacity;
 }
 
 /* Launches the kernels of chunk().  max_slots is the most slots of a prompt that has scores. */
@@ -112,7 +113,8 @@ static int evict_chunk(struct backend *be, const struct attn_args *args, struct 
     bool compress = false;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
-        if (!seq->budget || !kv_has_scores(seq->budget)) continue;
+        const struct kv_budget *budget = step_budget(seq, args->layer);
+        if (!budget || !kv_has_scores(budget)) continue;
         compress |= ends_above_budget(seq, args->layer);
         max_slots = max_u32(max_slots, seq->layers[args->layer].n_slots);
     }
@@ -180,6 +182,7 @@ static int evict_totals(struct backend *be, const struct kv_pool *kv, struct evi
 }
 
 const struct evict_ops cuda_evict_ops = {
+    .beside_windows = true,
     .decode = evict_decode,
     .chunk = evict_chunk,
     .oldest = evict_oldest,

@@ -36,20 +36,26 @@ static __device__ __forceinline__ float row_factor(const struct kv_pool &kv, int
     return kv.dtype == DTYPE_FP8 ? fp8_factor(*row_scale(kv, page, row)) : 1.0f;
 }
 
-/* Returns the sequence's budget, or NULL if it has none. */
-static __device__ __forceinline__ const struct device_budget *budget_of(
-    const struct device_step &step, size_t seq) {
-    if (!step.budgets || step.budgets[seq].capacity == 0) return nullptr;
-    return step.budgets + seq;
+/* Tells whether the layer has the budget. */
+static __device__ __forceinline__ bool has_layer(const struct device_budget &b, uint32_t layer) {
+    return b.layers[layer / 32] >> layer % 32 & 1;
 }
 
-/* Returns the first slot of a decoding sequence's scores (struct attn_stats), or -1 if it needs
- * none. */
+/* Returns the sequence's budget in the layer, or NULL if it has none there. */
+static __device__ __forceinline__ const struct device_budget *budget_of(
+    const struct device_step &step, size_t seq, uint32_t layer) {
+    if (!step.budgets || step.budgets[seq].capacity == 0) return nullptr;
+    return has_layer(step.budgets[seq], layer) ? step.budgets + seq : nullptr;
+}
+
+/* Returns the first slot of a decoding sequence's scores (struct attn_stats), or -1 if it needs none
+ * of the layer. */
 static __device__ __forceinline__ int32_t scores_place(const struct device_step &step, size_t seq,
-                                                       bool selects) {
+                                                       uint32_t layer, bool selects) {
     if (selects && step.selects && step.selects[seq].n_selected > 0)
         return step.selects[seq].scores_at;
-    return step.budgets ? step.budgets[seq].scores_at : -1;
+    const struct device_budget *budget = budget_of(step, seq, layer);
+    return budget ? budget->scores_at : -1;
 }
 
 /* Returns a KV head's list of slots that stay after a chunk with scores, in the place of these.

@@ -29,7 +29,7 @@ struct item {
 static __device__ __forceinline__ bool item_of(const struct evict_params &p, uint32_t kv_head,
                                                uint32_t seq, struct item *item) {
     const struct device_step &s = *p.step;
-    item->budget = budget_of(s, seq);
+    item->budget = budget_of(s, seq, p.layer);
     if (!item->budget || !item->budget->compress) return false;
     if (item->budget->score == KV_SCORE_NONE) return false;
     item->n_slots = (uint32_t)s.n_slots[(size_t)p.layer * s.n_seqs + seq];

@@ -108,7 +108,7 @@ static __global__ void __launch_bounds__(BLOCK) evict_decode_kernel(const struct
     wait_for_previous();
     if (row >= s.n_decode) return;
     struct item item;
-    item.budget = budget_of(s, row);
+    item.budget = budget_of(s, row, p.layer);
     if (!item.budget || item.budget->score == KV_SCORE_NONE) return;
     item.group = p.n_heads / p.kv.n_kv_heads;
     item.pages = pages_of(s, p.layer, row);
@@ -151,25 +151,32 @@ static __global__ void __launch_bounds__(TOTALS_BLOCK)
                         struct evict_total *totals) {
     __shared__ float shared[32];
     const struct device_step &s = *step;
-    const uint32_t seq = blockIdx.x, n = s.n_layers * kv.n_kv_heads;
+    const uint32_t seq = blockIdx.x;
     let_next_start();
     wait_for_previous();
-    const struct device_budget *budget = budget_of(s, seq);
-    uint32_t n_evictions = 0;
+    const bool bounded = s.budgets && s.budgets[seq].capacity > 0;
+    /* n_evictions is the same for all heads; n_heads counts those of layers with the budget. */
+    uint32_t n_evictions = 0, n = 0, n_heads = 0;
     float sum = 0.0f;
-    for (uint32_t i = threadIdx.x; budget && i < n; i += TOTALS_BLOCK) {
+    if (bounded) n = s.n_layers * kv.n_kv_heads;
+    for (uint32_t i = threadIdx.x; i < n; i += TOTALS_BLOCK) {
         const uint32_t layer = i / kv.n_kv_heads;
+        if (!has_layer(s.budgets[seq], layer)) continue;
         const struct kv_page_state *first =
             page_state(kv, pages_of(s, layer, seq)[0], i % kv.n_kv_heads);
-        n_evictions = first->n_evictions; /* the same for all heads */
         float loss = 0.0f;
         for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss += ldexpf(first->lost[k], -(int)k);
         sum += 1.0f / (1.0f + LN_2 * loss);
     }
     sum = block_sum(sum, shared);
     if (threadIdx.x > 0) return;
-    const bool is_known = budget && n_evictions > 0 && budget->score != KV_SCORE_NONE;
-    totals[seq].retained_attention = is_known ? sum / (float)n : nanf("");
+    for (uint32_t layer = 0; bounded && layer < s.n_layers; layer++) {
+        if (!has_layer(s.budgets[seq], layer)) continue;
+        if (n_heads == 0) n_evictions = page_state(kv, pages_of(s, layer, seq)[0], 0)->n_evictions;
+        n_heads += kv.n_kv_heads;
+    }
+    const bool is_known = n_evictions > 0 && s.budgets[seq].score != KV_SCORE_NONE;
+    totals[seq].retained_attention = is_known ? sum / (float)n_heads : nanf("");
     totals[seq].n_evictions = n_evictions;
 }
 

@@ -30,7 +30,7 @@ static __device__ __forceinline__ bool item_of(const struct evict_layers &p, uin
                                                struct item *item) {
     const struct device_step &s = *p.step;
     const uint32_t seq = s.n_decode + blockIdx.y, layer = p.first_layer + blockIdx.z;
-    item->budget = budget_of(s, seq);
+    item->budget = budget_of(s, seq, layer);
     if (!item->budget || !item->budget->compress) return false;
     if (p.has_scores != (item->budget->score != KV_SCORE_NONE)) return false;
     const uint32_t n_slots = (uint32_t)s.n_slots[(size_t)layer * s.n_seqs + seq];

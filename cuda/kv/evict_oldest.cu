@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(BLOCK) evict_oldest_kernel(const struct
     let_next_start();
     wait_for_previous();
     if (row >= s.n_decode) return;
-    const struct device_budget *budget = budget_of(s, row);
+    const struct device_budget *budget = budget_of(s, row, layer);
     if (!budget || budget->score != KV_SCORE_NONE) return;
     const uint32_t n_slots = (uint32_t)s.n_slots[(size_t)layer * s.n_seqs + row],
                    leaver = budget->n_sink;

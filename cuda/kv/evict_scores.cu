@@ -40,7 +40,7 @@ static __device__ __forceinline__ bool work_of(const struct evict_params &p, str
     const struct device_step &s = *p.step;
     const uint32_t seq = s.n_decode + blockIdx.z;
     const int base = (int)blockIdx.x * PAGE_TOKENS;
-    w->budget = budget_of(s, seq);
+    w->budget = budget_of(s, seq, p.layer);
     const int n_slots = s.n_slots[(size_t)p.layer * s.n_seqs + seq];
     if (!w->budget || w->budget->score == KV_SCORE_NONE || base >= n_slots) return false;
     const struct prompt_pages &keys = keys_of(p, *w->budget);

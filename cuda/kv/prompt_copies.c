@@ -39,6 +39,12 @@ bool step_seq_is_ranked(const struct step_seq *seq) {
     return seq->budget && seq->budget->cache_positions;
 }
 
+bool step_layer_is_ranked(const struct step *step, uint32_t layer) {
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
+        if (step_ranked(&step->seqs[i], layer)) return true;
+    return false;
+}
+
 static bool is_copied(const struct prompt_copies *w, const struct step_seq *seq) {
     return w->of == COPY_ALL || (w->of == COPY_RANKED && step_seq_is_ranked(seq));
 }
@@ -163,7 +169,9 @@ int prompt_copies_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint
     const bool rotates =
         rotations && kv->tracked && rotates_in_vectors(rotations->n_freqs) && kv->head_dim % 8 == 0;
     if (w->of == COPY_UNKNOWN) prompt_copies_plan(cuda, kv->dtype);
-    const bool copies_are_read = w->of == COPY_ALL || (w->of == COPY_RANKED && rotates);
+    const bool is_ranked = step_layer_is_ranked(cuda->host_step, layer),
+               copies_are_read =
+                   w->of == COPY_ALL || (w->of == COPY_RANKED && rotates && is_ranked);
     uint32_t most, n_pages = copied_pages(w, cuda->host_step, layer, &most);
     const int rc = copies_are_read ? make_room(cuda, kv, n_pages, err) : 0;
     if (rc) return rc;

@@ -34,7 +34,7 @@ static __device__ __forceinline__ bool item_of(const struct prompt_copies_params
     const struct device_step &s = *p.step;
     const uint32_t seq = s.n_decode + blockIdx.z;
     const size_t view = (size_t)p.layer * s.n_seqs + seq;
-    const struct device_budget *budget = budget_of(s, seq);
+    const struct device_budget *budget = budget_of(s, seq, p.layer);
     const bool ranked = budget && budget->cache_positions;
     const int first = (int)(blockIdx.x * PAGE_TOKENS), n_slots = s.n_slots[view];
     const int first_seen =

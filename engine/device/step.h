@@ -42,7 +42,7 @@ struct step_seq {
     const struct kv_view *layers;   /* [step.n_layers] */
     const struct kv_budget *budget; /* NULL: attention evicts nothing */
     /* The layers that have the budget; they have the same n_slots and append_slot.  NULL: all.  Not
-     * NULL only if evict_ops.by_layer says so. */
+     * NULL only if evict_ops.by_layer or .beside_windows says so. */
     const struct layer_set *budgeted;
     uint32_t n_before; /* tokens of the text before the first row */
     /* With a budget: */

@@ -139,6 +139,14 @@ uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
     return n_resident;
 }
 
+uint32_t kv_n_shown(const struct kv_sequence *kv) {
+    const uint32_t n_resident = kv_n_resident(kv, kv->n_tokens),
+                   n_left_out = kv_window_n_left_out(kv) * PAGE_TOKENS;
+    if (layer_set_is_empty(&kv->plan.budgeted))
+        return min_u32(n_resident, kv->n_tokens - n_left_out);
+    return max_u32(n_resident, kv->n_tokens - n_left_out);
+}
+
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens) {
     const uint64_t n_next = (uint64_t)n_tokens + PAGE_TOKENS;
     struct kv_amount growth = {.blocks = missing_beside(kv, n_next).blocks};

@@ -146,6 +146,8 @@ bool kv_plan_takes_back(const struct kv_plan *plan);
 uint32_t kv_max_rows(const struct kv_sequence *kv);
 /* Returns how many of the first n_tokens tokens are still there once they are stored. */
 uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
+/* Returns the most slots that a layer shows the next row, but for its own. */
+uint32_t kv_n_shown(const struct kv_sequence *kv);
 /* Returns what the sequence, whose text has n_tokens tokens, may have to take next: a page in every
  * layer if it takes pages as its text grows, and host blocks. */
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);

@@ -89,7 +89,7 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
                          const struct kv_limits *limits, struct error *err) {
     if (!limits->bounded_caches)
         return error_set(err, ERR_INVALID, "this server has no bounded KV caches");
-    if (limits->some_windowed && !limits->budgets_by_layer)
+    if (limits->some_windowed && !limits->budgets_beside_windows)
         return error_set(err, ERR_INVALID,
                          "on the device %s all layers keep the same, but only some layers of this "
                          "model have a window",

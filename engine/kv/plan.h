@@ -57,6 +57,7 @@ struct kv_limits {
     bool learned_positions;   /* and part of what is cached: they cannot be counted in the cache */
     bool bounded_caches;
     bool budgets_by_layer;            /* some layers may keep all, beside others with a budget */
+    bool budgets_beside_windows;      /* layers with a window may */
     const struct layer_group *groups; /* [n_groups], of `selections` */
     uint32_t n_groups;
     bool selections;       /* there are filter layers, and the backend selects */

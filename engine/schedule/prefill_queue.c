@@ -18,7 +18,7 @@ static double work_of(const struct prefill_queue *p, const struct batch *batch) 
         return step_time_entering_work(&p->step_time, batch->step.n_rows);
     for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
         const struct step_seq *seq = &batch->step.seqs[i];
-        const uint32_t n_before = seq->layers[0].n_slots - seq->n_rows;
+        const uint32_t n_before = seq->layers[step_first_budgeted(seq)].n_slots - seq->n_rows;
         work += step_time_work(&p->step_time, seq->n_rows,
                                seq->sparse ? step_time_seen(&p->step_time, n_before) : n_before);
     }
@@ -102,7 +102,7 @@ static uint32_t n_slots_before(const struct prefill_queue *p, const struct seque
 /* Returns how many rows, at most n_rows, of the sequence's next chunk fit the budget. */
 static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
                              const struct sequence *seq, uint32_t n_rows) {
-    const uint32_t before = n_resident(seq);
+    const uint32_t before = kv_n_shown(&seq->kv);
     uint32_t most = step_time_rows(&p->step_time, budget->work, n_slots_before(p, seq));
     if (budget->is_whole && most < PREFILL_MIN_STEP_ROWS) most = PREFILL_MIN_STEP_ROWS;
     if (!budget->is_whole)
@@ -126,7 +126,7 @@ uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct pre
 static void use_budget(const struct prefill_queue *p, struct prefill_budget *budget,
                        const struct sequence *seq) {
     if (seq->n_rows == 0) return;
-    const uint64_t n_slots = (uint64_t)n_resident(seq) + seq->n_rows;
+    const uint64_t n_slots = (uint64_t)kv_n_shown(&seq->kv) + seq->n_rows;
     budget->n_rows -= seq->n_rows;
     budget->n_slots -= min_u64(budget->n_slots, n_slots);
     budget->work -= step_time_work(&p->step_time, seq->n_rows, n_slots_before(p, seq));

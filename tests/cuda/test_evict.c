@@ -1,6 +1,7 @@
 /* test_evict.c - bounded caches of the CUDA backend against the CPU's: sequences with every kind of
  * score, with and without positions of the cache, beside one without a budget, from the first piece
- * of their prompts to evictions.  Steps in which all decode are recorded and launched again.
+ * of their prompts to evictions.  Steps in which all decode are recorded and launched again.  Also
+ * beside a layer with a window, which keeps the text, at the text's positions.
  *
  * After every step the states are compared, and those of the CPU take the place of the device's: so
  * each step begins alike on both, and a tie that rounding has decided does no harm later.  After a
@@ -17,7 +18,7 @@
 #include "engine/device/step.h"
 
 enum { N_LAYERS = 2, N_TEXTS = 10, CHUNK = 96, MOST_ROWS = N_TEXTS * CHUNK };
-enum { N_STEPS = 75, FEW_STEPS = 20, RECORDED_ROWS = N_TEXTS, TEXT_PAGES = 10 };
+enum { N_STEPS = 75, FEW_STEPS = 20, RECORDED_ROWS = N_TEXTS, TEXT_PAGES = 16 };
 enum { N_PAGES = N_LAYERS * N_TEXTS * TEXT_PAGES };
 
 /* Scores are sums of probabilities, whose queries and keys were rounded to 8 bits: 2^-8 of a raw
@@ -47,6 +48,9 @@ struct text {
 struct rig {
     uint32_t n_heads, n_kv, dim, n_freqs;
     float softcap;
+    uint32_t windows[N_LAYERS]; /* layers with a window have no budget */
+    struct layer_set budgeted;
+    bool has_windows;
     double inv_freq[128];
     struct kv_pool cpu_kv, gpu_kv;
     struct text texts[N_TEXTS];
@@ -77,10 +81,12 @@ static uint32_t chunk_end(const struct text *t) {
 static void order(struct rig *r, struct text *t) {
     struct error err = {0};
     const uint32_t capacity = t->budget.capacity;
+    uint32_t n = 0;
     for (uint32_t l = 0; l < N_LAYERS; l++)
-        t->views[l] = (struct kv_view){t->pages[l], capacity + 1, capacity};
-    must(cpu->ops->evict->order(cpu, &r->cpu_kv, t->views, N_LAYERS, &err), &err);
-    must(gpu->ops->evict->order(gpu, &r->gpu_kv, t->views, N_LAYERS, &err), &err);
+        if (r->windows[l] == 0)
+            t->views[n++] = (struct kv_view){t->pages[l], capacity + 1, capacity};
+    must(cpu->ops->evict->order(cpu, &r->cpu_kv, t->views, n, &err), &err);
+    must(gpu->ops->evict->order(gpu, &r->gpu_kv, t->views, n, &err), &err);
 }
 
 /* A bounded text that has generated some tokens may begin a turn: a prompt behind them. */
@@ -91,12 +97,15 @@ static void begin_turn(struct rig *r, struct text *t) {
     if (t->turn > t->budget.capacity) order(r, t);
 }
 
-static struct step_seq describe(struct text *t, uint32_t first_row) {
+static struct step_seq describe(const struct rig *r, struct text *t, uint32_t first_row) {
     const bool full = t->bounded && !is_prompt(t) && t->n_kept == t->budget.capacity;
     for (uint32_t l = 0; l < N_LAYERS; l++)
-        t->views[l] =
-            (struct kv_view){t->pages[l], t->n_kept + t->n_rows, full ? KV_FREE_SLOT : t->n_kept};
+        t->views[l] = r->windows[l] > 0
+                          ? (struct kv_view){t->pages[l], t->n_done + t->n_rows, t->n_done}
+                          : (struct kv_view){t->pages[l], t->n_kept + t->n_rows,
+                                             full ? KV_FREE_SLOT : t->n_kept};
     struct step_seq seq = {.first_row = first_row,
+                           .budgeted = r->has_windows && t->bounded ? &r->budgeted : NULL,
                            .n_rows = t->n_rows,
                            .layers = t->views,
                            .budget = t->bounded ? &t->budget : NULL,
@@ -115,13 +124,16 @@ static void add_to_step(struct rig *r, uint32_t i) {
     const bool ranks = t->bounded && t->budget.cache_positions;
     t->n_rows = is_prompt(t) ? 1 + random_below(min_u32(chunk_end(t) - t->n_done, CHUNK)) : 1;
     r->order[r->step.n_seqs] = i;
-    r->seqs[r->step.n_seqs++] = describe(t, r->step.n_rows);
+    r->seqs[r->step.n_seqs++] = describe(r, t, r->step.n_rows);
     for (uint32_t row = 0; row < t->n_rows; row++)
         r->positions[r->step.n_rows++] = (ranks ? t->n_kept : t->n_done) + row;
 }
 
 static void make_step(struct rig *r) {
-    r->step = (struct step){.n_layers = N_LAYERS, .positions = r->positions, .seqs = r->seqs};
+    r->step = (struct step){.n_layers = N_LAYERS,
+                            .windows = r->has_windows ? r->windows : NULL,
+                            .positions = r->positions,
+                            .seqs = r->seqs};
     for (uint32_t i = 0; i < N_TEXTS; i++) begin_turn(r, &r->texts[i]);
     for (uint32_t i = 0; i < N_TEXTS; i++)
         if (!is_prompt(&r->texts[i])) add_to_step(r, i);
@@ -443,7 +455,7 @@ static void compare_step(struct rig *r) {
     for (uint32_t i = 0; i < r->step.n_seqs; i++) {
         struct text *t = &r->texts[r->order[i]];
         for (uint32_t l = 0; t->bounded && l < N_LAYERS; l++)
-            take_over(r, t, l, r->seqs[i].compress);
+            if (r->windows[l] == 0) take_over(r, t, l, r->seqs[i].compress);
         advance(t);
     }
 }
@@ -530,10 +542,14 @@ static void free_rig(struct rig *r) {
     free(r);
 }
 
-static void check_shape(const uint32_t *shape, enum dtype dtype, enum ranked ranked,
-                        float softcap) {
+/* window: of the first layer; 0: it has a budget, too. */
+static void check_windowed(const uint32_t *shape, enum dtype dtype, enum ranked ranked,
+                           float softcap, uint32_t window) {
     struct rig *r = new_rig(shape, dtype, ranked);
     r->softcap = softcap;
+    r->windows[0] = window;
+    r->has_windows = window > 0;
+    for (uint32_t l = window > 0; l < N_LAYERS; l++) layer_set_add(&r->budgeted, l);
     for (uint32_t i = 0; i < (small ? FEW_STEPS : N_STEPS); i++) {
         make_step(r);
         make_inputs(r);
@@ -546,6 +562,11 @@ static void check_shape(const uint32_t *shape, enum dtype dtype, enum ranked ran
      * nearly all evictions would differ. */
     assert_true(r->n_events > 100 && r->n_ties * 4 < r->n_events);
     free_rig(r);
+}
+
+static void check_shape(const uint32_t *shape, enum dtype dtype, enum ranked ranked,
+                        float softcap) {
+    check_windowed(shape, dtype, ranked, softcap, 0);
 }
 
 static const uint32_t shapes[][4] = {/* heads, kv heads, head_dim, rotary pairs */
@@ -624,6 +645,19 @@ static void batch_invariant_backends_make_no_copies(void **state) {
     close_another(shared);
 }
 
+/* A backend of its own: a graph is for models that have windows, or for others. */
+static void layers_with_a_window_keep_the_text(void **state) {
+    (void)state;
+    static const uint32_t windows[] = {30, 64, 100, 1000};
+    struct backend *shared = open_another(&(struct cuda_config){0});
+    for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1) {
+        const uint32_t window = windows[i % 4];
+        check_windowed(shapes[i], DTYPE_BF16, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0, window);
+        if (i % 2 == 0) check_windowed(shapes[i], DTYPE_FP8, (enum ranked)(i % 3), 0, window);
+    }
+    close_another(shared);
+}
+
 int main(int argc, char **argv) {
     if (!read_arguments(argc, argv, 0, &small)) return 1;
     const struct CMUnitTest tests[] = {
@@ -633,6 +667,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(fp8_pages_equal_the_cpu),
         cmocka_unit_test(copies_that_do_not_fit_are_not_needed),
         cmocka_unit_test(batch_invariant_backends_make_no_copies),
+        cmocka_unit_test(layers_with_a_window_keep_the_text),
     };
     const int status = open_backends();
     if (status) return status;

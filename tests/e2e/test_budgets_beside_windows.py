@@ -77,6 +77,18 @@ def turn_of(server, ids, budget, n):
                            cache_salt=json.dumps(kv_policy(budget)))
 
 
+def follow(text, ids, answer, errors):
+    """Lets the oracle read a turn's prompt and its answer, adds the errors of the answer's tokens, and
+    returns the next turn's prompt."""
+    (choice,) = answer["choices"]
+    rows = [text.more(ids[text.n:])[-1]]
+    rows += [text.token(token) for token in choice["token_ids"][:-1]]
+    if text.closest >= NEAR_TIE:
+        errors += [row_error(given, row, token) for given, row, token in
+                   zip(values_of(choice), rows, choice["token_ids"], strict=True)]
+    return ids + choice["token_ids"] + random_tokens(40, text.n)
+
+
 @pytest.mark.parametrize("budget", [
     Budget(4, 60, chunk=50), Budget(4, 60, chunk=50, cache_positions=True),
     Budget(4, 30, 40, "mean", chunk=64), Budget(2, 90, 110, "sum", chunk=100, cache_positions=True),
@@ -86,18 +98,75 @@ def test_turns_go_on_from_states(rig, budget):
     text, ids, errors = Text(rig.model, budget), random_tokens(230, 1), []
     for turn in range(3):
         answer = turn_of(rig.server, ids, budget, 40)
-        (choice,), n_cached = answer["choices"], answer["usage"]["prompt_tokens_details"]
-        n_cached = n_cached["cached_tokens"]
+        n_cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         assert n_cached == (text.n if text.layers else text.n // 64 * 64)
-        rows = [text.more(ids[text.n:])[-1]]
-        rows += [text.token(token) for token in choice["token_ids"][:-1]]
-        if text.closest < NEAR_TIE:
-            break
-        errors += [row_error(given, row, token) for given, row, token in
-                   zip(values_of(choice), rows, choice["token_ids"], strict=True)]
-        ids = ids + choice["token_ids"] + random_tokens(30 + 20 * turn, turn + 2)
+        ids = follow(text, ids, answer, errors)
     assert len(errors) >= 80
     check_errors(errors, str(budget), BF16_RANDOM)
+
+
+STATEFUL = pytest.mark.parametrize("budget", [
+    Budget(4, 60, chunk=50, cache_positions=True), Budget(4, 30, 40, "mean", chunk=64)], ids=str)
+
+
+def check_turn(server, text, ids, budget):
+    """That the turn goes on from all that the text has; returns the next turn's prompt."""
+    n_before, errors = text.n, []
+    answer = turn_of(server, ids, budget, 40)
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == n_before
+    ids = follow(text, ids, answer, errors)
+    assert text.closest < NEAR_TIE or len(errors) == 40
+    check_errors(errors, str(budget), BF16_RANDOM)
+    return ids
+
+
+@STATEFUL
+def test_states_come_back_from_the_host_pool(tmp_path, budget):
+    """When others have had all pages."""
+    rig = Rig(tmp_path, (0, 1, 3), "--kv-cache-memory", "1500K", "--kv-offload-size", "64M",
+              "--max-model-len", 512, context=2048)
+    with rig.server as server:
+        text = Text(rig.model, budget)
+        ids = check_turn(server, text, random_tokens(300, 1), budget)
+        for i in range(8):
+            turn_of(server, random_tokens(400, 10 + i), budget, 60)
+        server.wait_idle()
+        assert server.metrics()["quire_kv_pages_stored"] > 0
+        check_turn(server, text, ids, budget)
+
+
+@STATEFUL
+def test_states_come_back_from_disk(tmp_path, budget):
+    """Into another process."""
+    settings = ("--kv-disk-path", tmp_path / "disk", "--max-model-len", 512)
+    rig = Rig(tmp_path, (0, 1, 3), *settings, context=2048)
+    text = Text(rig.model, budget)
+    with rig.server as server:
+        ids = check_turn(server, text, random_tokens(300, 1), budget)
+        server.wait_idle()
+    with Server(tmp_path, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *PRECISE,
+                "--threads", 2, *settings, model=rig.path) as server:
+        check_turn(server, text, ids, budget)
+
+
+@pytest.mark.parametrize("settings", [("--kv-cache-dtype", "fp8"), ("--batch-invariant",)], ids=str)
+def test_other_pages_and_all_pages(tmp_path, settings):
+    """Eight bits cost what they cost under `full`; --batch-invariant keeps all pages of windows."""
+    plain = Rig(tmp_path / "plain", (0, 1, 3), context=2048)
+    other = Rig(tmp_path / "other", (0, 1, 3), *settings, context=2048)
+    with plain.server as one, other.server as two:
+        def apart(policy):
+            """The mean difference of a token's log-probability."""
+            asked = {"kv_policy": policy, "max_tokens": 0, "echo": True, "logprobs": 1}
+            scores = [s.complete(random_tokens(700, 1), **asked)["choices"][0]["logprobs"]
+                      ["token_logprobs"][1:] for s in (one, two)]
+            return sum(abs(a - b) for a, b in zip(*scores, strict=True)) / len(scores[0])
+
+        usual = apart({"type": "full"})
+        for budget in BUDGETS[:2] + BUDGETS[7:8]:
+            for in_cache in (False, True):
+                policy = kv_policy(dataclasses.replace(budget, cache_positions=in_cache))
+                assert apart(policy) < max(1.5 * usual, 1e-3)
 
 
 @pytest.mark.parametrize("positions", ["text", "cache"])
@@ -167,12 +236,25 @@ def test_ranges_leave_windows_alone(rig):
     assert usage["kv"]["evicted_tokens"] == text.n - text.n_kept
 
 
-def test_every_policy_that_is_listed_works(rig):
-    """By its name alone, with prompts beyond window and context."""
-    (model,) = rig.server.get("/v1/models").json()["data"]
-    assert model
-    for name in ("full", "streaming", "heavy_hitter"):
-        for n in (50, 300, 3000):
-            body = {"prompt": random_tokens(n, n), "max_tokens": 5, "kv_policy": {"type": name}}
-            reply = rig.server.post("/v1/completions", body)
-            assert reply.status in (200, 400), reply.body
+@pytest.mark.parametrize("windowed", ["first", "most", "all"])
+def test_every_policy_that_is_listed_works_with_its_defaults(tmp_path, windowed):
+    """Prompts beyond the window, the budget and the context; only positions in the text end there."""
+    context, lengths = 4096, (50, 3000, 6000)
+    with Rig(tmp_path, SOME[windowed], context=context, rows=512).server as server:
+        (model,) = server.get("/v1/models").json()["data"]
+        listed = [one["type"] for one in model["kv_policies"]]
+        assert {"full", "streaming", "heavy_hitter"} <= {*listed}
+        for name in listed:
+            for n in lengths:
+                reply = server.post("/v1/completions", {
+                    "prompt": random_tokens(n, n), "max_tokens": 5, "ignore_eos": True,
+                    "kv_policy": {"type": name}}, timeout=300)
+                if n > context and name != "streaming":
+                    assert reply.status == 400 and "context" in reply.error["message"]
+                    continue
+                assert reply.status == 200, reply.body
+                kv = reply.json()["usage"]["kv"]
+                has_budget = name != "full" and windowed != "all"
+                assert kv["budget_tokens"] == (None if name == "full" else 2048 * has_budget)
+                assert kv["resident_tokens"] == (min(n + 4, 2048) if has_budget else n + 4)
+        server.wait_idle()

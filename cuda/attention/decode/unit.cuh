@@ -35,9 +35,10 @@ static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params
     tile_duties d = {nullptr, false, 0, false};
     if (p.window > 0)
         d.first_seen = p.step->n_slots[(size_t)p.layer * p.step->n_seqs + tile.seq] - (int)p.window;
-    const device_budget *budget = budget_of(*p.step, tile.seq);
+    const device_budget *budget = budget_of(*p.step, tile.seq, p.layer);
     d.rotated = budget && budget->cache_positions;
-    const int32_t at = p.attn_stats.scores ? scores_place(*p.step, tile.seq, p.selects) : -1;
+    const int32_t at =
+        p.attn_stats.scores ? scores_place(*p.step, tile.seq, p.layer, p.selects) : -1;
     if (at >= 0)
         d.scores =
             p.attn_stats.scores + (tile.kv_head * p.attn_stats.score_stride + (size_t)at) * group;

@@ -76,12 +76,15 @@ static void window_done(struct kv_sequence *kv, uint32_t n_tokens) {
  * so that a row has the same bits. */
 enum { LEFT_OUT_TOGETHER = 8 };
 
+uint32_t kv_window_n_left_out(const struct kv_sequence *kv) {
+    const uint32_t n_behind = kv_window_n_behind(kv->space, kv->n_tokens);
+    return kv->plan.outgrows ? n_behind - n_behind % LEFT_OUT_TOGETHER : 0;
+}
+
 static void window_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
     (void)n_rows, (void)seq;
-    if (!kv->plan.outgrows) return;
-    const uint32_t n_behind = kv_window_n_behind(kv->space, kv->n_tokens),
-                   n = n_behind - n_behind % LEFT_OUT_TOGETHER;
-    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+    const uint32_t n = kv_window_n_left_out(kv);
+    for (uint32_t l = 0; n > 0 && l < kv->space->n_layers; l++) {
         if (!kv_list_is_windowed(kv, l)) continue;
         kv->views[l].pages += n;
         kv->views[l].n_slots -= n * PAGE_TOKENS;

@@ -262,6 +262,7 @@ struct bench {
         std::vector<device_budget> wishes(b.n_seqs);
         for (uint32_t i = 0; i < b.n_seqs; i++) {
             wishes[i].capacity = 1;
+            for (uint32_t &layers : wishes[i].layers) layers = ~0u;
             wishes[i].scores_at = (int32_t)(i * b.n_slots);
         }
         return wishes;

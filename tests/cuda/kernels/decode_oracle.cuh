@@ -248,6 +248,7 @@ struct rig {
         std::vector<device_budget> wishes(n_seqs);
         for (uint32_t i = 0; i < n_seqs; i++) {
             wishes[i].capacity = 1;
+            for (uint32_t &layers : wishes[i].layers) layers = ~0u;
             wishes[i].scores_at = (int32_t)(i * score_stride);
         }
         budgets.upload(wishes);
