@@ -48,6 +48,7 @@
 #include "engine/schedule/sequence.h"
 #include "engine/schedule/speculation_rules.h"
 #include "engine/schedule/stats_board.h"
+#include "engine/system_memory.h"
 #include "engine/tokenizer/tokenizer.h"
 
 /* While there are no requests, what is cached is saved to the tier on disk after a pause, bit by
@@ -68,6 +69,7 @@ struct engine {
     struct engine_info info;
     struct tokenizer *tokenizer;
     struct model *model;
+    struct system_memory system; /* when the pools were planned */
     struct kv_pool kv;
     struct host_pool store; /* base NULL: there is no host pool */
     struct kv_swaps swaps;
@@ -149,10 +151,35 @@ static int add_tokenizers_end(struct engine *e, struct error *err) {
     return model_add_end(&e->model->config, end, err);
 }
 
+/* Tells whether weights and pages lie in the system's memory. */
+static bool uses_system_memory(const struct engine *e) {
+    struct backend *be = e->config.backend;
+    return be->ops->memory(be).total == 0;
+}
+
+/* Refuses random weights that do not fit.  Nothing else stops them: pages that are written one after the
+ * other end with the process killed, without a word. */
+static int check_random_weights(const void *ctx, uint64_t total, struct error *err) {
+    const struct engine *e = ctx;
+    struct system_memory memory;
+    const double gib = 1 << 30;
+    if (!e->config.random_weights || !uses_system_memory(e)) return 0;
+    system_memory_read(&memory);
+    if (memory.available == 0 || total <= memory.available) return 0;
+    return error_set(
+        err, ERR_NOMEM,
+        "--load-format dummy: the weights take %.2f GiB, but %.2f GiB of memory can be "
+        "had (%s)",
+        (double)total / gib, (double)memory.available / gib,
+        *memory.limit ? memory.limit : "MemAvailable of /proc/meminfo");
+}
+
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const struct model_source source = {.random = c->random_weights,
                                         .context = c->max_model_len,
+                                        .check = check_random_weights,
+                                        .check_ctx = e,
                                         .progress = c->load_progress,
                                         .ctx = c->load_ctx};
     int code = c->tokens_only ? 0 : tokenizer_load(&e->tokenizer, c->model_dir, err);
@@ -202,7 +229,7 @@ static struct decoder_limits decoder_plan(struct engine *e, struct device_memory
     if (rows > c->max_batched_tokens) rows = c->max_batched_tokens;
     e->info.sparse_prefill = memory_plan_sparse(c, model);
     e->info.long_rows =
-        memory_plan_long_rows(c, model, e->info.max_model_len, device, memory_available());
+        memory_plan_long_rows(c, model, e->info.max_model_len, device, e->info.available_bytes);
     e->info.long_bytes = decoder_long_bytes(model, e->info.long_rows, c->backend->act_dtype);
     return (struct decoder_limits){.max_rows = c->max_batched_tokens,
                                    .max_logit_rows = rows,
@@ -320,18 +347,48 @@ static uint32_t count_wide(const struct model_config *model) {
     return n;
 }
 
+static struct longest_text longest_text(const struct engine *e) {
+    return (struct longest_text){.n_layers = e->model->config.n_layers,
+                                 .n_tokens = e->info.max_model_len,
+                                 .n_windowed = n_windowed(e),
+                                 .window = e->model->config.window,
+                                 .step_rows = e->config.max_batched_tokens,
+                                 .long_rows = e->info.long_rows,
+                                 .store = e->info.selections ? &e->store : NULL};
+}
+
+/* Refuses a size of the pool that is more than the system's memory. */
+static int check_pool(const struct engine *e, struct error *err) {
+    const uint64_t bytes = e->config.kv_cache_bytes;
+    if (!uses_system_memory(e) || bytes == 0) return 0;
+    return system_memory_check(&e->system, "--kv-cache-memory", bytes,
+                               e->info.weight_bytes + e->info.host_pool_bytes, err);
+}
+
+/* Notes what may be had of the system's memory.  Where nothing says how long texts may be, and the
+ * memory holds none of the model's context, they are as long as it holds. */
+static void measure_memory(struct engine *e) {
+    const struct engine_config *c = &e->config;
+    system_memory_read(&e->system);
+    e->info.available_bytes = e->system.available;
+    if (!uses_system_memory(e) || e->system.available == 0) return;
+    /* Random weights are no files: they are in use already. */
+    const uint64_t mapped = c->random_weights ? 0 : e->info.weight_bytes;
+    e->info.available_bytes = memory_plan_beside(e->system.available, mapped);
+    if (c->max_model_len || c->kv_cache_bytes || c->only_bounded || c->host_pool_bytes) return;
+    const struct longest_text longest = longest_text(e);
+    e->info.max_model_len = memory_plan_context(&e->kv, &longest, e->info.available_bytes);
+}
+
 static int create_pages(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     struct backend *be = c->backend;
     const uint32_t n_layers = e->model->config.n_layers;
-    const struct longest_text longest = {.n_layers = n_layers,
-                                         .n_tokens = e->info.max_model_len,
-                                         .n_windowed = n_windowed(e),
-                                         .window = e->model->config.window,
-                                         .step_rows = c->max_batched_tokens,
-                                         .long_rows = e->info.long_rows,
-                                         .store = e->info.selections ? &e->store : NULL};
-    int code = memory_plan_kv(&e->kv, c, &longest, be->ops->memory(be), memory_available(), err);
+    const struct longest_text longest = longest_text(e);
+    int code = check_pool(e, err);
+    if (!code)
+        code =
+            memory_plan_kv(&e->kv, c, &longest, be->ops->memory(be), e->info.available_bytes, err);
     if (code) return code;
     e->info.n_pages = e->kv.n_pages;
     e->info.text_pages = memory_plan_text_pages(&longest);
@@ -384,6 +441,9 @@ static int create_host_pool(struct engine *e, struct error *err) {
     if (code || store->n_blocks == 0) return code;
     e->info.host_pool_bytes = store->n_blocks * (uint64_t)host_pool_block_bytes(store);
     e->info.host_pool_tokens = (uint64_t)store->n_blocks * PAGE_TOKENS;
+    code = system_memory_check(&e->system, "--kv-offload-size", e->info.host_pool_bytes,
+                               uses_system_memory(e) ? e->info.weight_bytes : 0, err);
+    if (code) return code;
     code = be->ops->host_pool->alloc(be, e->info.host_pool_bytes, &store->base, err);
     if (!code) code = page_pool_create(&e->space.blocks, store->n_blocks, err);
     e->space.store = store;
@@ -421,6 +481,7 @@ static int create_memory(struct engine *e, struct error *err) {
     const uint32_t n_layers = e->model->config.n_layers;
     e->kv = memory_plan_pages(c, &e->model->config);
     e->info.bounded_caches = e->kv.tracked;
+    measure_memory(e);
     int code = create_host_pool(e, err);
     if (!code) code = create_workspace(e, err);
     if (!code) code = create_pages(e, err);

@@ -97,8 +97,10 @@ struct engine_info {
     uint32_t max_model_len, n_pages;
     uint64_t weight_bytes, kv_bytes, workspace_bytes;
     uint64_t device_bytes; /* the device's memory; 0: the backend uses the system's */
-    uint64_t other_bytes;  /* of the device's memory, used by other processes and the driver */
-    uint64_t kv_tokens;    /* tokens that the pool holds over all layers */
+    /* Of the system's memory, that may be had beside the weights; 0: unknown. */
+    uint64_t available_bytes;
+    uint64_t other_bytes; /* of the device's memory, used by other processes and the driver */
+    uint64_t kv_tokens;   /* tokens that the pool holds over all layers */
     /* Tokens that the pool holds over the layers that may have a budget; UINT64_MAX: there are none. */
     uint64_t budget_tokens;
     uint64_t text_pages; /* pages of a text of max_model_len tokens that is kept whole */

@@ -4,7 +4,6 @@
 #include "engine/memory_plan.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
@@ -14,36 +13,6 @@
 #include "engine/device/sparse.h"
 #include "engine/kv/kind.h"
 #include "engine/model/decoder.h"
-
-static uint64_t meminfo_available(void) {
-    FILE *file = fopen("/proc/meminfo", "r");
-    uint64_t kib = 0;
-    char line[128];
-    if (!file) return 0;
-    while (fgets(line, sizeof(line), file))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1) break;
-    fclose(file);
-    return kib * 1024;
-}
-
-/* Reads one number from a file of the control group; UINT64_MAX if there is none ("max"). */
-static uint64_t read_number(const char *path) {
-    FILE *file = fopen(path, "r");
-    uint64_t value;
-    if (!file) return UINT64_MAX;
-    if (fscanf(file, "%" SCNu64, &value) != 1) value = UINT64_MAX;
-    fclose(file);
-    return value;
-}
-
-uint64_t memory_available(void) {
-    uint64_t available = meminfo_available();
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max");
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current");
-    if (limit == UINT64_MAX || used == UINT64_MAX) return available;
-    uint64_t left = limit > used ? limit - used : 0;
-    return available ? min_u64(left, available) : left;
-}
 
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model) {
@@ -138,6 +107,26 @@ static uint64_t system_bytes(uint64_t available, uint64_t block_bytes, uint32_t 
     return available ? min_u64(useful, available / 4) : useful;
 }
 
+uint64_t memory_plan_text_pages(const struct longest_text *text) {
+    const uint64_t n_in_window = kv_window_n_pages(text->window, text->step_rows, text->n_tokens);
+    return kv_n_pages(text->n_tokens) * (text->n_layers - text->n_windowed) +
+           n_in_window * text->n_windowed;
+}
+
+uint64_t memory_plan_beside(uint64_t available, uint64_t mapped) {
+    const uint64_t rest = available > mapped ? available - mapped : 0;
+    return min_u64(available, 4 * max_u64(rest, available / 8));
+}
+
+uint32_t memory_plan_context(const struct kv_pool *pool, const struct longest_text *longest,
+                             uint64_t available) {
+    const uint64_t block_bytes = (uint64_t)pool->page_bytes * longest->n_layers,
+                   n_blocks = system_bytes(available, block_bytes, longest->n_tokens) / block_bytes;
+    if (memory_plan_text_pages(longest) <= n_blocks * longest->n_layers || n_blocks == 0)
+        return longest->n_tokens;
+    return (uint32_t)(n_blocks * PAGE_TOKENS);
+}
+
 static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,
                        const struct engine_config *config, struct device_memory device,
                        struct error *err) {
@@ -166,12 +155,6 @@ static int refuse_empty(uint64_t block_bytes, const struct engine_config *config
         err, ERR_NOMEM,
         "the KV cache must hold at least %d tokens, which take %" PRIu64 " bytes: raise %s",
         PAGE_TOKENS, block_bytes, of_share ? "--gpu-memory-utilization" : "--kv-cache-memory");
-}
-
-uint64_t memory_plan_text_pages(const struct longest_text *text) {
-    const uint64_t n_in_window = kv_window_n_pages(text->window, text->step_rows, text->n_tokens);
-    return kv_n_pages(text->n_tokens) * (text->n_layers - text->n_windowed) +
-           n_in_window * text->n_windowed;
 }
 
 /* Returns the pages that the longest text needs at least.  If the host pool can hold all of it, its

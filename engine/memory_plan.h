@@ -10,10 +10,6 @@
 
 struct host_pool;
 
-/* Returns the bytes that could be allocated now: what the system calls available, within the
- * control group's limit.  0: unknown. */
-uint64_t memory_available(void);
-
 /* Returns the pool's shape, from the settings and the model; n_pages and base are 0.  It is tracked
  * if bounded caches are asked for and the backend can evict. */
 struct kv_pool memory_plan_pages(const struct engine_config *config,
@@ -52,6 +48,17 @@ struct longest_text {
 
 /* Returns the pages of the longest text when all of it is on the device. */
 uint64_t memory_plan_text_pages(const struct longest_text *text);
+
+/* Returns what of the available memory of a system is left beside weights that are mapped from their
+ * files.  Cached files count as available, but these will be needed.  Where they are more than there
+ * is, an eighth is left: they are then read from the disk again and again. */
+uint64_t memory_plan_beside(uint64_t available, uint64_t mapped);
+
+/* Returns the longest text, up to longest->n_tokens, that the pool can hold in a system's memory:
+ * what --max-model-len is where it is not given.  A pool of less than a page of every layer is left
+ * for memory_plan_kv() to refuse. */
+uint32_t memory_plan_context(const struct kv_pool *pool, const struct longest_text *longest,
+                             uint64_t available);
 
 /* Sets pool->n_pages.  The pool gets kv_cache_bytes or, if that is 0, what is left of the device's
  * share.  In the system's memory (device.total 0) it gets at most a quarter of `available` (0:

@@ -309,6 +309,29 @@ static void log_head(const struct serve *s) {
     log_event(LOG_INFO, "logits come from %s", texts[s->server.info->model->head_source]);
 }
 
+/* Warns of what the system's memory does not hold.  Pages are taken as they are first used, so the
+ * kernel ends the process later, in the middle of requests. */
+static void warn_of_memory(const struct serve *s) {
+    const struct engine_info *info = s->server.info;
+    const double mib = 1 << 20;
+    const uint64_t planned = info->kv_bytes + info->host_pool_bytes + info->workspace_bytes;
+    if (info->device_bytes || info->available_bytes == 0) return;
+    if (planned > info->available_bytes)
+        log_event(
+            LOG_WARN,
+            "memory plan: KV pool, host pool and workspace may take %.1f MiB, but %.1f MiB can "
+            "be had beside the weights: lower --kv-cache-memory, --kv-offload-size or "
+            "--max-num-batched-tokens, or raise the limit of the container",
+            (double)planned / mib, (double)info->available_bytes / mib);
+    if (!s->options->max_model_len && info->max_model_len < info->model->max_position)
+        log_event(LOG_WARN,
+                  "memory plan: texts of up to %" PRIu32 " tokens, not the model's %" PRIu32
+                  ": no more fit into a quarter of the %.1f MiB that can be had; --kv-cache-memory "
+                  "sets the KV pool",
+                  info->max_model_len, info->model->max_position,
+                  (double)info->available_bytes / mib);
+}
+
 static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
@@ -339,6 +362,7 @@ static void log_plan(const struct serve *s) {
                   "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV "
                   "pool",
                   (double)info->n_pages / (double)info->text_pages, info->max_model_len);
+    warn_of_memory(s);
 }
 
 /* Tells the routes what is known before the model is. */

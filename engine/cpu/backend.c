@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/base/cgroup.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/amx.h"
@@ -264,10 +265,15 @@ static const struct product_kernels *bf16_products_of(enum cpu_isa isa) {
     return products->block ? products : NULL;
 }
 
+/* Returns how many threads can run at once: the usable CPUs, or what the control group's quota is
+ * worth.  With more threads than the quota allows, the group is stopped in the middle of a step, and
+ * all wait for the thread that it hit. */
 static uint32_t default_threads(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+    const double quota = cgroup_cpus("");
     int n = CPU_COUNT(&set);
+    if (quota > 0 && quota < n) n = (int)quota;
     return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (uint32_t)n;
 }
 

@@ -11,7 +11,7 @@
 enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512, CPU_ISA_AMX };
 
 struct cpu_config {
-    uint32_t n_threads;      /* including the caller; 0: the CPUs this process may run on */
+    uint32_t n_threads;      /* including the caller; 0: the usable CPUs, within the quota */
     enum cpu_isa isa;        /* AUTO: the best this machine has */
     enum dtype matmul_dtype; /* F32: products in f32.  BF16: inputs rounded to bf16, for CPUs with
                               * bf16 dot products (faster, less exact); ERR_UNSUPPORTED elsewhere */

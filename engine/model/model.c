@@ -236,6 +236,7 @@ static int load_weights(struct loader *l) {
     struct model *model = l->model;
     int rc = choose_head(l);
     if (!rc) rc = visit_weights(l, measure_weight);
+    if (!rc && l->source->check) rc = l->source->check(l->source->check_ctx, l->total, l->err);
     if (!rc) rc = tell(l);
     if (!rc) rc = visit_weights(l, move_weight);
     if (rc) return rc;

@@ -103,6 +103,10 @@ struct model {
 struct model_source {
     bool random;      /* only config.json is read (random_weights.h) */
     uint32_t context; /* as in model_config_load() */
+    /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.  May be
+     * NULL. */
+    int (*check)(const void *check_ctx, uint64_t total, struct error *err);
+    const void *check_ctx;
     /* Gets the bytes that the backend has, and all; called at the start and after each weight.
      * Returns true, or false to end the loading with ERR_STOPPED. */
     bool (*progress)(void *ctx, uint64_t done, uint64_t total);

@@ -26,6 +26,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
+#include "engine/system_memory.h"
 #include "server/bench/bench.h"
 #include "server/bench/report.h"
 
@@ -450,11 +451,17 @@ static int make_buffers(struct kernels *k, struct error *err) {
     return rc;
 }
 
+static uint64_t available_bytes(void) {
+    struct system_memory memory;
+    system_memory_read(&memory);
+    return memory.available;
+}
+
 /* Allocates pages for the largest case that --max-resident and half of the free memory allow. */
 static int make_pool(struct kernels *k, struct error *err) {
     const struct bench_plan *plan = k->plan;
     const struct device_memory device = k->be->ops->memory(k->be);
-    const uint64_t most = (device.total ? device.free : memory_available()) / 2 / k->kv.page_bytes;
+    const uint64_t most = (device.total ? device.free : available_bytes()) / 2 / k->kv.page_bytes;
     uint64_t n = 1;
     for (uint32_t i = 0; i < plan->batches.n; i++)
         for (uint32_t j = 0; j < plan->prompts.n; j++) {

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -21,6 +22,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
+#include "engine/system_memory.h"
 
 /* 2 * 4 KV heads * 64 tokens * 128 elements * 2 bytes, in 8 layers: 1 MiB for 64 tokens. */
 enum { N_LAYERS = 8, BLOCK = 1 << 20 };
@@ -115,6 +117,55 @@ static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
     assert_int_equal(plan(&config, 100000, none, 0, &n, &err), 0);
     assert_int_equal(n, 4 * 100000 / 64);
     assert_int_equal(plan(&config, 1024, none, 60 * BLOCK, &n, &err), ERR_NOMEM);
+}
+
+static void weights_that_are_mapped_are_needed(void **state) {
+    (void)state;
+    assert_int_equal(memory_plan_beside(16 * GIB, 0), 16 * GIB);
+    assert_int_equal(memory_plan_beside(16 * GIB, 4 * GIB),
+                     16 * GIB); /* a quarter is beside them */
+    assert_int_equal(memory_plan_beside(16 * GIB, 13 * GIB), 12 * GIB);
+    assert_int_equal(memory_plan_beside(16 * GIB, 15 * GIB), 8 * GIB);
+    assert_int_equal(memory_plan_beside(16 * GIB, 40 * GIB), 8 * GIB);
+    assert_int_equal(memory_plan_beside(1, 40 * GIB), 0);
+}
+
+static void the_context_is_what_a_system_holds(void **state) {
+    (void)state;
+    const struct engine_config config = {.kv_dtype = DTYPE_BF16};
+    const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
+    const struct kv_pool pool = memory_plan_pages(&config, &model);
+    struct longest_text longest = {.n_layers = N_LAYERS, .n_tokens = 32768};
+    assert_int_equal(memory_plan_context(&pool, &longest, 0), 32768); /* unknown */
+    assert_int_equal(memory_plan_context(&pool, &longest, 64 * GIB), 32768);
+    assert_int_equal(memory_plan_context(&pool, &longest, 4 * 512 * (uint64_t)BLOCK), 32768);
+    assert_int_equal(memory_plan_context(&pool, &longest, 4 * 100 * (uint64_t)BLOCK), 6400);
+    assert_int_equal(memory_plan_context(&pool, &longest, BLOCK), 32768); /* to be refused */
+    /* Layers with a window need few pages, however long the text is. */
+    longest.n_windowed = N_LAYERS - 1;
+    longest.window = 128;
+    longest.step_rows = 64;
+    assert_int_equal(memory_plan_context(&pool, &longest, 4 * 100 * (uint64_t)BLOCK), 32768);
+}
+
+static void more_than_there_is_is_refused_by_name(void **state) {
+    (void)state;
+    struct system_memory memory = {.total = 8 * GIB, .available = GIB};
+    struct error err = {0};
+    assert_int_equal(system_memory_check(&memory, "--kv-cache-memory", 7 * GIB, GIB, &err), 0);
+    assert_int_equal(system_memory_check(&memory, "--kv-cache-memory", 7 * GIB, 2 * GIB, &err),
+                     ERR_NOMEM);
+    assert_non_null(strstr(err.text, "--kv-cache-memory"));
+    assert_non_null(strstr(err.text, "the machine has 8.00 GiB"));
+    assert_int_equal(system_memory_check(&memory, "x", UINT64_MAX, UINT64_MAX, &err), ERR_NOMEM);
+    snprintf(memory.limit, sizeof(memory.limit), "/sys/fs/cgroup/memory.max");
+    assert_int_equal(system_memory_check(&memory, "--kv-offload-size", 9 * GIB, 0, &err),
+                     ERR_NOMEM);
+    assert_non_null(strstr(err.text, "/sys/fs/cgroup/memory.max allows 8.00 GiB"));
+    memory.total = 0;
+    assert_int_equal(system_memory_check(&memory, "x", UINT64_MAX, 1, &err), 0);
+    system_memory_read(&memory);
+    assert_true(memory.total > 0 && memory.available > 0 && memory.available <= memory.total);
 }
 
 /* A row of the room for long prompts is 4096 + 2048 elements of 2 bytes. */
@@ -369,6 +420,9 @@ int main(void) {
         cmocka_unit_test(long_prompts_get_a_tenth_of_the_share),
         cmocka_unit_test(no_whole_text_needs_to_fit_where_all_are_bounded),
         cmocka_unit_test(a_system_gives_a_quarter_or_what_is_of_use),
+        cmocka_unit_test(weights_that_are_mapped_are_needed),
+        cmocka_unit_test(the_context_is_what_a_system_holds),
+        cmocka_unit_test(more_than_there_is_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
