@@ -7,12 +7,15 @@
  * Thread: any.  Memory: see schema.h. */
 #include "engine/grammar/schema.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "engine/base/json_tree.h"
 
 enum { PATH_BYTES = 256, N_TYPES = 7 };
@@ -147,6 +150,12 @@ static bool has_group(const json_t *type, enum group group) {
     return only && only->group == group;
 }
 
+/* Tells whether a number is an integer, however it is written. */
+static bool is_whole(const json_t *value) {
+    const double x = json_number_value(value);
+    return json_is_number(value) && x == floor(x);
+}
+
 /* Tells whether the type allows a value. */
 static bool allows(const json_t *type, const json_t *value) {
     if (!type) return true;
@@ -160,6 +169,7 @@ static bool allows(const json_t *type, const json_t *value) {
         [JSON_INTEGER] = "integer", [JSON_REAL] = "number", [JSON_TRUE] = "boolean",
         [JSON_FALSE] = "boolean",   [JSON_NULL] = "null"};
     const char *name = json_string_value(type);
+    if (json_is_real(value) && is_whole(value) && strcmp(name, "integer") == 0) return true;
     return strcmp(name, names[json_typeof(value)]) == 0 ||
            (json_is_integer(value) && strcmp(name, "number") == 0);
 }
@@ -276,7 +286,39 @@ static int read_string(struct reading *r, json_t *schema, const struct place *at
     return refuse(r, at, what, "is not supported");
 }
 
+/* The bounds that the library can compare with, and their greatest, which no double is. */
+#define MOST_BOUND 1e37
+static const char most_bound[] = "-10000000000000000000000000000000000000";
+
+/* Brings a bound into those numbers, which are written without an exponent.  A bound that is beyond
+ * doubles says nothing. */
+static int check_bound(struct reading *r, json_t *schema, const char *keyword, bool is_upper,
+                       const struct place *at) {
+    const json_t *bound = json_object_get(schema, keyword);
+    const double x = json_number_value(bound);
+    if (!bound) return 0;
+    if (!json_is_number(bound)) return refuse(r, at, keyword, "must be a number");
+    if (fabs(x) <= MOST_BOUND) return 0;
+    if (is_upper != (x > 0)) return refuse(r, at, keyword, "allows no number of 37 digits or less");
+    if (fabs(x) == DBL_MAX) {
+        json_object_del(schema, keyword);
+        return 0;
+    }
+    json_t *most =
+        json_number_create(most_bound + (x > 0), strlen(most_bound) - (x > 0), JSON_REAL);
+    return json_object_set_new(schema, keyword, most) ? no_memory(r) : 0;
+}
+
+static int check_bounds(struct reading *r, json_t *schema, const struct place *at) {
+    int rc = check_bound(r, schema, "minimum", false, at);
+    if (!rc) rc = check_bound(r, schema, "exclusiveMinimum", false, at);
+    if (!rc) rc = check_bound(r, schema, "maximum", true, at);
+    return rc ? rc : check_bound(r, schema, "exclusiveMaximum", true, at);
+}
+
 static int read_number(struct reading *r, json_t *schema, const struct place *at) {
+    const int rc = check_bounds(r, schema, at);
+    if (rc) return rc;
     if (json_object_get(schema, "multipleOf") &&
         has_group(json_object_get(schema, "type"), OF_NUMBER)) {
         const json_t *type = json_object_get(schema, "type");

@@ -16,7 +16,7 @@
 struct error;
 
 enum {
-    SCHEMA_MAX_DEPTH = 64,
+    SCHEMA_MAX_DEPTH = 256,
     SCHEMA_MAX_NODES = 4096, /* schemas in a schema, and values of its enums */
     SCHEMA_MAX_COUNT = 4096, /* of maxItems and its like */
     SCHEMA_MAX_LENGTH = 128, /* of minLength and maxLength: each is a state for each length */

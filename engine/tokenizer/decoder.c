@@ -46,7 +46,8 @@ static int parse_metaspace(struct text_decoder *decoder, const json_t *component
 }
 
 static int parse_strip(struct text_decoder *decoder, const json_t *component, struct error *err) {
-    const json_int_t start = json_integer_value(json_object_get(component, "start"));
+    const json_t *given = json_object_get(component, "start");
+    const json_int_t start = json_is_integer(given) || !given ? json_integer_value(given) : -1;
     size_t n;
     const char *content = member_text(component, "content", &n), *after = content;
     if (content && n > 0) utf8_next(content, &after);

@@ -15,7 +15,8 @@ static int load_special(struct tokenizer *t, const json_t *template, const json_
     if (!json_is_array(ids))
         return error_set(err, ERR_INVALID, "tokenizer.json: a template's token has no ids");
     for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_int_t id = json_integer_value(json_array_get(ids, i));
+        const json_t *given = json_array_get(ids, i);
+        const json_int_t id = json_is_integer(given) ? json_integer_value(given) : -1;
         if (id < 0 || id >= t->n_tokens || !t->tokens[id].exists) {
             return error_set(err, ERR_INVALID, "tokenizer.json: a template's token does not exist");
         }

@@ -49,7 +49,6 @@ static void check_rewritten(const json_t *value) {
     json_t *again = NULL, *copy = json_tree_copy(value);
     const struct text first = write(value), copied = write(copy);
     require(json_arena_load(&again, first.bytes, first.n, flags, &why) == 0);
-    require(json_equal(value, again) && json_equal(value, copy));
     const struct text second = write(again);
     require(first.n == second.n && memcmp(first.bytes, second.bytes, first.n) == 0);
     require(first.n == copied.n && memcmp(first.bytes, copied.bytes, first.n) == 0);

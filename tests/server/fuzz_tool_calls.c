@@ -137,7 +137,12 @@ static void check_comes_back(const struct buffer *arguments) {
     require(arguments_read(&back, arguments->data, arguments->length) == 0);
     require(json_arena_load(&strict, arguments->data, arguments->length,
                             JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why) == 0);
-    require(json_equal(back, strict));
+    struct buffer one = {0}, other = {0}; /* json_equal() takes keys for shorter that have a NUL */
+    buffer_json_value(&one, back);
+    buffer_json_value(&other, strict);
+    require_equal(&one, &other);
+    buffer_fini(&one);
+    buffer_fini(&other);
     json_decref(back);
     json_decref(strict);
 }

@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "engine/template/template.h"
 
 static json_t *json(const char *text) {
@@ -332,6 +333,40 @@ static void threads_share_a_template(void **state) {
     template_destroy(t);
 }
 
+/* What is computed of a number is printed by its value. */
+static void numbers_are_printed_as_they_were_written(void **state) {
+    static const char text[] = "{\"a\": [18446744073709551616, 1e400, 1.50, -0, 1E2, 0.1],"
+                               " \"n\": 18446744073709551615}";
+    static const char *const cases[][2] = {
+        {"{{ a|tojson }}", "[18446744073709551616, 1e400, 1.50, -0, 1E2, 0.1]"},
+        {"{{ a }}", "[18446744073709551616, 1e400, 1.50, -0, 1E2, 0.1]"},
+        {"{{ n }} {{ n ~ '' }} {{ [n|string, n|int]|join }}",
+         "18446744073709551615 18446744073709551615 1844674407370955161518446744073709551615"},
+        {"{{ {'a': n}|tojson(indent=1) }}", "{\n \"a\": 18446744073709551615\n}"},
+        {"{% for x in a|reverse %}{{ x }};{% endfor %}",
+         "0.1;1E2;-0;1.50;1e400;18446744073709551616;"},
+        {"{{ n is integer }} {{ n is float }} {{ n is number }} {{ a[1] is float }}",
+         "True False True True"},
+        {"{{ n > 5 }} {{ a[1] > n }} {{ a[2] == 1.5 }} {{ a[3] == 0 }}", "True True True True"},
+        {"{{ a[2] + 1 }} {{ a[4]|int }} {{ -a[2] }} {{ a[3] + 0 }}", "2.5 100 -1.5 0"},
+    };
+    json_t *variables = NULL;
+    json_error_t why;
+    (void)state;
+    assert_int_equal(json_arena_load(&variables, text, strlen(text), 0, &why), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct template *t = compiled(cases[i][0]);
+        struct template_text out = {0};
+        struct error err = {0};
+        const struct template_input input = {.variables = variables};
+        if (template_render(t, &input, NULL, &out, &err)) fail_msg("%s", err.text);
+        assert_string_equal(out.bytes, cases[i][1]);
+        template_text_fini(&out);
+        template_destroy(t);
+    }
+    json_decref(variables);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks_follow_every_byte),
@@ -345,6 +380,7 @@ int main(void) {
         cmocka_unit_test(trusted_variables_win),
         cmocka_unit_test(an_empty_text_is_a_text),
         cmocka_unit_test(threads_share_a_template),
+        cmocka_unit_test(numbers_are_printed_as_they_were_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
