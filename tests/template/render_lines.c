@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "engine/template/template.h"
 
 static void read_limits(struct template_limits *limits, const json_t *json) {
@@ -94,7 +95,7 @@ int main(void) {
         char *dumped = result ? json_dumps(result, JSON_COMPACT) : NULL;
         puts(dumped ? dumped : "{\"error\": \"no result\"}");
         fflush(stdout);
-        free(dumped);
+        json_arena_free(dumped);
         json_decref(result);
         json_decref(json);
     }
