@@ -11,12 +11,14 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 
+#if defined(__x86_64__)
 /* amx.c with the tiles of software_tiles.h. */
 extern const struct product_kernels software_products;
 
 static bool has_bf16(void) {
     return __builtin_cpu_supports("avx512bf16");
 }
+#endif
 
 /* Memory that ends where a page begins that nobody may touch: the kernels are not instrumented by
  * sanitizers (see engine/cpu/meson.build), so this is what notices a read too far, in every build.
@@ -278,6 +280,7 @@ static void bf16_products_are_close_and_batch_invariant_on(struct backend *be) {
     }
 }
 
+#if defined(__x86_64__)
 static struct backend *bf16_backend(enum cpu_isa isa, bool is_present) {
     struct backend *be = NULL;
     const int rc = cpu_backend_create(
@@ -315,6 +318,7 @@ static void a_burst_of_tiles_multiplies_what_it_counts(void **state) {
     const float sum = software_products.burst(10);
     assert_true(sum == 10 * 32);
 }
+#endif
 
 static void conversions_agree_with_the_definition(void **state) {
     (void)state;
@@ -342,9 +346,11 @@ int main(void) {
         cmocka_unit_test(parts_write_their_own_columns),
         cmocka_unit_test(a_fused_norm_has_the_bits_of_a_norm_before),
         cmocka_unit_test(gated_equals_its_definition),
+#if defined(__x86_64__)
         cmocka_unit_test(bf16_products_are_close_and_batch_invariant),
         cmocka_unit_test(tiles_are_close_and_batch_invariant),
         cmocka_unit_test(a_burst_of_tiles_multiplies_what_it_counts),
+#endif
         cmocka_unit_test(conversions_agree_with_the_definition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
