@@ -103,6 +103,32 @@ def test_only_what_quire_reads_is_fetched_and_small_files_first(hub):
         assert said in done.stdout
 
 
+def without_client(hub, *arguments, **environment):
+    """-S: a Python without its site-packages, and so without the client."""
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run([sys.executable, "-S", hub.path / "scripts/fetch_model", *arguments],
+                          cwd=hub.path, env={**clean, **environment}, capture_output=True, text=True)
+
+
+def test_without_the_client_its_own_environment_is_used(hub):
+    python = hub.path / "build/venv-hub/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "entered: $*"\n')
+    python.chmod(0o755)
+    (python.parent.parent / "complete").touch()
+    done = without_client(hub, "owner/name", "--revision", "a b")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"entered: {hub.path}/scripts/fetch_model owner/name --revision a b\n"
+    assert without_client(hub, "--help").stdout.startswith("usage: fetch_model")
+
+
+def test_an_environment_that_cannot_be_made_is_said(hub):
+    done = without_client(hub, "owner/name", PIP_INDEX_URL="http://127.0.0.1:9/", PIP_RETRIES="0",
+                          PIP_CONFIG_FILE="/dev/null")
+    assert done.returncode == 1 and not (hub.path / "build/venv-hub/complete").exists()
+    assert "fetch_model: pip could not install huggingface_hub" in done.stderr, done.stderr
+
+
 def test_a_dry_run_fetches_nothing(hub):
     hub.add("owner/name", "model.safetensors")
     done = hub.fetch("owner/name", "elsewhere", "--dry-run")
