@@ -3,6 +3,7 @@ resumed, and the exit status that CI looks at."""
 import json
 import math
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -161,13 +162,13 @@ def test_the_perplexity_of_a_window_is_that_of_its_log_probabilities(tmp_path, q
 
 
 def test_a_server_is_started_and_stopped_for_the_run(tmp_path):
-    serve = f"{BINARY} serve --device cpu --threads 2"
+    serve = f"{shlex.quote(BINARY)} serve --device cpu --threads 2"
     run_eval(tmp_path, "--serve", serve, "--tasks", "passkey", "--lengths", "512", "--samples", "1")
     run, = read_results(tmp_path, "run")
     with pytest.raises(ConnectionRefusedError), \
             socket.create_connection(run["server"]["url"].removeprefix("http://").split(":")):
         pass
-    done = run_eval(tmp_path / "none", "--serve", f"{BINARY} serve --nonsense", *SMALL, expect=1)
+    done = run_eval(tmp_path / "none", "--serve", f"{shlex.quote(BINARY)} serve --nonsense", *SMALL, expect=1)
     assert "nonsense" in done.stderr
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -53,7 +54,7 @@ class Run:
 
 def quick_run(binary, tasks=()):
     """tasks: all of the preset's if none is named."""
-    return ("--serve", f"{binary} serve --device cpu --threads 2", "--quick", "--floors", FLOORS,
+    return ("--serve", f"{shlex.quote(str(binary))} serve --device cpu --threads 2", "--quick", "--floors", FLOORS,
             *(("--tasks", ",".join(tasks)) if tasks else ()))
 
 
