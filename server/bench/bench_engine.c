@@ -144,14 +144,29 @@ static double reading_tokens(const struct bench *b, uint32_t n_prompt, double n)
     return n * (1 - sparse_share(offload) + 2.0 / offload->n_layers);
 }
 
+/* Returns how many pool tokens a sequence of n_text tokens holds, as the mean over layers, if n_wide are
+ * held in layers without a window.  The others hold the window and a step's rows. */
+static double beside_windows(const struct bench *b, double n_wide, double n_text) {
+    const struct model_config *m = b->info->model;
+    const double window = (double)max_u32(m->window, PAGE_TOKENS) + b->config->max_batched_tokens +
+                          2 * PAGE_TOKENS,
+                 n_windowed = b->config->batch_invariant || window > n_text ? n_text : window;
+    double n = 0;
+    for (uint32_t l = 0; l < m->n_layers; l++)
+        n += layer_has_window(m->windows, l) ? n_windowed : n_wide;
+    return n / m->n_layers;
+}
+
 /* Returns how many tokens of the KV pool the batch's sequences of n tokens hold, at most. */
 static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uint32_t n_prompt,
                           uint32_t batch, double n) {
     /* While its prompt is computed, a bounded sequence also holds a chunk, and an offloaded one the
      * tokens that will move to the host pool. */
     const double kept = kept_tokens(kv, n);
-    if (kv_choice_is_bounded(kv) && kv->whole) return batch * (kept > n_prompt ? kept : n_prompt);
-    if (kv_choice_is_bounded(kv)) return batch * (kept + kv_choice_chunk(kv, n_prompt));
+    if (kv_choice_is_bounded(kv) && kv->whole)
+        return batch * beside_windows(b, kept > n_prompt ? kept : n_prompt, n);
+    if (kv_choice_is_bounded(kv))
+        return batch * beside_windows(b, kept + kv_choice_chunk(kv, n_prompt), n);
     if (!kv_choice_selects(kv)) return batch * n;
     if (kv->on_device) return batch * (n + sparse_share(&b->like->offload) * kv->n_selected);
     return reading_tokens(b, n_prompt, n) + (batch - 1) * read_tokens(b, kv, n);

@@ -118,8 +118,8 @@ def checkpoint(request, tmp_path_factory):
 
 @pytest.mark.parametrize("cache_positions", [False, True])
 def test_budgets(checkpoint, cache_positions):
-    """Texts that end within the trained context, and texts that go on behind it.  The budgets and
-    their chunks fit a window of 50."""
+    """Texts that end within the trained context, and texts that go on behind it.  Windows of 50 are
+    larger than two of the budgets, and smaller than the third."""
     if cache_positions and checkpoint.model.learns_positions:
         policy = {"type": "heavy_hitter", "positions": "cache"}
         assert "positions must be text" in checkpoint.refusal(kv_policy=policy)
@@ -127,6 +127,7 @@ def test_budgets(checkpoint, cache_positions):
     n_prompt, n = CONTEXT - 20 if cache_positions else 150, 40
     questions = [(checkpoint.tokens(n_prompt), budget, n) for budget in (
         Budget(3, 21, chunk=24, cache_positions=cache_positions),
+        Budget(2, 70, chunk=64, cache_positions=cache_positions),
         Budget(4, 11, 10, "sum", chunk=24, cache_positions=cache_positions))]
     test_bounded.check_answers(checkpoint.server, checkpoint.model, questions, 0.6, BF16)
 
