@@ -265,6 +265,12 @@ static void log_prefill(const struct serve *s) {
     const struct prefill_setup *setup = &s->load.prefill;
     if (!rules->sparse) {
         log_event(LOG_INFO, "prefill: dense: %s", rules->why_dense);
+    } else if (setup->path && setup->loses) {
+        log_event(LOG_WARN,
+                  "prefill: %s, dense under auto: the patterns of %s lose %.2f of perplexity on "
+                  "held-out text, and %.1f is allowed; --min-sparse-tokens takes them all the same",
+                  prefill_mode_name(rules->initial), setup->path, patterns_loss(&setup->patterns),
+                  PATTERNS_MOST_LOSS);
     } else if (setup->path) {
         log_event(LOG_INFO, "prefill: %s, patterns of %s, sparse from %u tokens on under auto (%s)",
                   prefill_mode_name(rules->initial), setup->path, rules->min_sparse_tokens,

@@ -66,6 +66,16 @@ int patterns_set_min_sparse_tokens(struct patterns *patterns, const char *backen
     return 0;
 }
 
+void patterns_forget_min_sparse_tokens(struct patterns *patterns, const char *backend) {
+    const uint32_t i = find_backend(patterns, backend);
+    if (i >= patterns->n_break_evens) return;
+    patterns->break_evens[i] = patterns->break_evens[--patterns->n_break_evens];
+}
+
+double patterns_loss(const struct patterns *patterns) {
+    return patterns->sparse_perplexity - patterns->dense_perplexity;
+}
+
 /* ---- reading ---- */
 
 static int refuse(const struct pattern_reader *r, uint32_t layer, const char *head,
@@ -187,11 +197,26 @@ static int read_break_evens(const struct pattern_reader *r, json_t *object) {
     return 0;
 }
 
+/* Reads what the patterns lose; both numbers or none. */
+static int read_perplexity(const struct pattern_reader *r, const json_t *object) {
+    const double dense = json_number_value(json_object_get(object, "dense")),
+                 sparse = json_number_value(json_object_get(object, "sparse"));
+    if (!object) return 0;
+    if (!(dense >= 1 && dense <= 1e9) || !(sparse >= 1 && sparse <= 1e9))
+        return error_set(r->err, ERR_INVALID,
+                         "%.200s: 'perplexity' needs the numbers 'dense' and 'sparse' of 1 to 1e9",
+                         r->label);
+    r->out->dense_perplexity = dense;
+    r->out->sparse_perplexity = sparse;
+    return 0;
+}
+
 static int read_wrapped(const struct pattern_reader *r, const json_t *root) {
     const char *format = json_string_value(json_object_get(root, "format"));
     if (!format || strcmp(format, FORMAT) != 0)
         return error_set(r->err, ERR_INVALID, "%.200s: 'format' is not " FORMAT, r->label);
-    const int rc = read_break_evens(r, json_object_get(root, "min_sparse_tokens"));
+    int rc = read_break_evens(r, json_object_get(root, "min_sparse_tokens"));
+    if (!rc) rc = read_perplexity(r, json_object_get(root, "perplexity"));
     return rc ? rc : read_layers(r, json_object_get(root, "layers"));
 }
 
@@ -287,6 +312,9 @@ static int write_members(FILE *file, const void *ctx) {
     const size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(6);
     int failed = fputs("\"min_sparse_tokens\": ", file) < 0;
     failed |= write_whole(file, break_evens_to_json(p), p->n_break_evens, 0);
+    if (p->dense_perplexity > 0)
+        failed |= fprintf(file, ",\n\"perplexity\": {\"dense\": %.4f, \"sparse\": %.4f}",
+                          p->dense_perplexity, p->sparse_perplexity) < 0;
     failed |= fputs(",\n\"layers\": [", file) < 0;
     for (uint32_t i = 0; i < p->n_layers && !failed; i++) {
         failed |= fputs(i ? ",\n" : "\n", file) < 0;

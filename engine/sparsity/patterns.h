@@ -5,7 +5,8 @@
  *
  *   [{"0": ["vertical_and_slash", 1000, 6096, 0.98], "1": ["stream_llm", 128, 4096, 1.0]}, ...]
  *   {"format": "quire-patterns-1", "provenance": {"model": "...", ...},
- *    "min_sparse_tokens": {"cpu": 2304, "cuda": 16384}, "layers": [{...}, ...]}
+ *    "min_sparse_tokens": {"cpu": 2304, "cuda": 16384},
+ *    "perplexity": {"dense": 21.48, "sparse": 21.5}, "layers": [{...}, ...]}
  *
  *   vertical_and_slash  p1 vertical lines, p2 diagonals
  *   stream_llm          the first p1 keys and the p2 newest
@@ -45,6 +46,8 @@ struct patterns {
     double *scores;             /* [n_layers][n_heads]; 0: none */
     struct pattern_break_even break_evens[PATTERNS_MAX_BACKENDS];
     uint32_t n_break_evens;
+    /* Of held-out text, read densely and with these patterns; 0: not measured. */
+    double dense_perplexity, sparse_perplexity;
 };
 
 /* Makes patterns as if no layer named a head.  ERR_NOMEM. */
@@ -65,6 +68,15 @@ uint32_t patterns_min_sparse_tokens(const struct patterns *patterns, const char 
 /* Sets the break-even of a backend.  ERR_FULL: too many backends, or too long a name. */
 int patterns_set_min_sparse_tokens(struct patterns *patterns, const char *backend,
                                    uint32_t n_tokens);
+
+/* Forgets the break-even of a backend: it was measured with other patterns. */
+void patterns_forget_min_sparse_tokens(struct patterns *patterns, const char *backend);
+
+/* What patterns may add to the perplexity of held-out text to be taken under PREFILL_AUTO: what
+ * MInference's do at most (its Figure 4). */
+#define PATTERNS_MOST_LOSS 0.2
+/* Returns what the patterns add to it; 0 where it was not measured. */
+double patterns_loss(const struct patterns *patterns);
 
 /* Returns the kind's name in files. */
 const char *pattern_kind_name(enum attn_pattern_kind kind);

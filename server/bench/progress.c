@@ -47,6 +47,13 @@ void progress_expect(struct progress *progress, double amount) {
     progress->total += amount;
 }
 
+void progress_estimate(struct progress *p, double seconds_left) {
+    p->done = fmax(clock_seconds() - p->begun_s, 1e-3);
+    p->given = 0;
+    p->total = p->done + fmax(seconds_left, 0);
+    p->shown = p->done / p->total;
+}
+
 void progress_add(struct progress *p, double amount, const char *next) {
     char line[LINE_BYTES];
     p->done += amount;

@@ -11,7 +11,7 @@
 struct progress {
     const char *name;          /* the command's, at the beginning of each line */
     double total, done;        /* in any unit that takes about the same time everywhere */
-    double shown;              /* the largest share of the total so far: the total may grow */
+    double shown;              /* the largest share of the total since it was estimated last */
     double given;              /* part of done: by an earlier run */
     double begun_s;            /* by clock_seconds() */
     int tenth;                 /* the last one shown */
@@ -19,8 +19,11 @@ struct progress {
 };
 
 void progress_begin(struct progress *progress, const char *name, double total, double given);
-/* Adds work that was not foreseen; the share shown never decreases. */
+/* Adds work that was not foreseen; the share shown does not decrease by it. */
 void progress_expect(struct progress *progress, double amount);
+/* Estimates anew: so many seconds are left.  From now on work is given in seconds.  The share shown may
+ * decrease: what was shown before was wrong. */
+void progress_estimate(struct progress *progress, double seconds_left);
 /* Adds work that was done; next: the name of what follows. */
 void progress_add(struct progress *progress, double amount, const char *next);
 /* Ends the line; call it before other output to standard error. */

@@ -43,6 +43,7 @@ static int make_request(struct engine_request *out, const struct timed_batch *ba
     out->params.sampler.temperature = 0;
     out->params.ignore_eos = true;
     out->params.max_tokens = batch->n_generate;
+    if (batch->scores) out->params.n_prompt_logprobs = 0;
     out->prompt = malloc(bytes);
     if (!out->prompt) return error_set(err, ERR_NOMEM, "no memory for a prompt to be timed");
     memcpy(out->prompt, batch->tokens + (size_t)i * batch->n_prompt, bytes);
@@ -70,6 +71,11 @@ static uint32_t take_tokens(const struct engine_event *event, uint32_t n, uint32
     return n;
 }
 
+static void take_scores(const struct engine_event *event, const struct timed_batch *batch) {
+    for (uint32_t i = 0; i < event->n_tokens && i < batch->n_prompt; i++)
+        batch->scores[i] = event->tokens[i].logprob;
+}
+
 /* Takes the engine's events and counts the sequences that are done. */
 static int take_finished(struct timed_engine *timed, const struct timed_batch *batch,
                          uint32_t *n_finished, struct timing *out, struct error *err) {
@@ -77,6 +83,7 @@ static int take_finished(struct timed_engine *timed, const struct timed_batch *b
     struct engine_event *event = engine_take_events(timed->engine), *next;
     for (; event; event = next) {
         next = event->next;
+        if (batch->scores && event->kind == EVENT_PROMPT) take_scores(event, batch);
         if (batch->generated)
             out->n_generated = take_tokens(event, out->n_generated, batch->generated);
         *n_finished += event->kind == EVENT_FINISH;

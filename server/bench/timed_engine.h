@@ -27,6 +27,7 @@ struct timed_batch {
     struct kv_choice kv;
     struct prefill_choice prefill;
     uint32_t *generated; /* [n_generate], of a single sequence, or NULL */
+    float *scores;       /* [n_prompt]: log-probabilities of a single prompt's tokens; NULL: none */
     /* Called after the engine's events, with the steps since the beginning; or NULL. */
     void (*stepped)(void *ctx, uint64_t n_steps);
     void *ctx;

@@ -26,6 +26,8 @@ static void settle_break_even(struct prefill_setup *setup, const struct options 
     const uint32_t asked = (uint32_t)options->min_sparse_tokens;
     const uint32_t tuned = patterns_min_sparse_tokens(&setup->patterns, backend);
     setup->min_sparse_tokens = asked ? asked : tuned ? tuned : PREFILL_MIN_SPARSE_TOKENS;
+    setup->loses = !asked && patterns_loss(&setup->patterns) > PATTERNS_MOST_LOSS;
+    if (setup->loses) setup->min_sparse_tokens = UINT32_MAX;
     setup->measured_on = tuned && !asked ? backend : NULL;
 }
 

@@ -7,6 +7,8 @@
 #ifndef SERVER_SETTINGS_PREFILL_SETUP_H
 #define SERVER_SETTINGS_PREFILL_SETUP_H
 
+#include <stdbool.h>
+
 #include "engine/sparsity/patterns.h"
 
 struct engine_config;
@@ -19,6 +21,7 @@ struct prefill_setup {
     struct patterns patterns;   /* without a file every head has the default */
     char *path;                 /* of the file; NULL: none was found */
     uint32_t min_sparse_tokens; /* from the settings, else the file, else the default */
+    bool loses;                 /* auto does not take the patterns: they lose too much */
     const char *measured_on;    /* the backend's name if the file has measured it, else NULL */
 };
 

@@ -15,6 +15,7 @@
 #include "engine/tune/tune_state.h"
 #include "server/bench/report.h"
 #include "server/json/buffer.h"
+#include "server/settings/data_dir.h"
 #include "server/settings/engine_setup.h"
 #include "server/settings/load_progress.h"
 #include "server/settings/model_file.h"
@@ -54,7 +55,7 @@ static int settle_lengths(struct tune *t, struct error *err) {
         if (length > t->longest) t->longest = length;
         if (length < t->shortest) t->shortest = length;
     }
-    t->top = min_u32(max_u32(t->longest, usual), context - 1); /* the engine generates one token */
+    t->top = min_u32(t->longest, context - 1); /* the engine generates one token */
     return 0;
 }
 
@@ -146,6 +147,17 @@ static int create_pass(struct tune *t, struct error *err) {
                             (uint32_t)t->options->synthetic_lines, err);
 }
 
+/* Loads what prompts are made of, and what the loss is measured by: --text, else the model's own text,
+ * else the default model's. */
+static int load_texts(struct tune *t, struct error *err) {
+    char data[PATH_MAX], model[PATH_MAX];
+    int rc = tune_prose_load(&t->prose, t->model_dir, err);
+    if (!rc && t->plan->text) return tune_text_load(&t->held_out, t->plan->text, err);
+    if (rc || t->prose || data_dir_find(data, NULL)) return rc;
+    const int n = snprintf(model, sizeof(model), "%s/models/quire-31m", data);
+    return n < PATH_MAX ? tune_prose_load(&t->held_out, model, err) : 0;
+}
+
 static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
     int rc = model_config_load(&t->model, t->model_dir, 0, err);
@@ -165,7 +177,7 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
                          " tokens are too short for sparse patterns",
                          t->shortest);
     if (!t->config.random_weights) rc = tokenizer_load(&t->tokenizer, t->model_dir, err);
-    if (!rc) rc = tune_prose_load(&t->prose, t->model_dir, err);
+    if (!rc) rc = load_texts(t, err);
     if (!rc)
         rc = tune_results_init(&t->results, n_samples * t->lengths.n, t->model.n_layers,
                                t->model.n_heads, n_candidates, t->candidates,
@@ -186,6 +198,7 @@ static void close_tune(struct tune *t) {
     model_config_fini(&t->model);
     free(t->prompt.ids);
     free(t->prose);
+    free(t->held_out);
 }
 
 /* ---- prompts ---- */
@@ -397,7 +410,7 @@ static void begin_progress(struct tune *t) {
         n_done += r->compared[s] ? r->n_layers : 0;
     }
     if (t->finds_filters) n_all += (double)r->n_samples * r->n_layers + tune_trial_work(t);
-    if (t->finds_patterns) n_all += tune_ladder_work(t);
+    if (t->finds_patterns) n_all += tune_ladder_work(t) + tune_loss_work(t);
     fprintf(stderr, "tune: measurements are saved in %s; another run continues from there\n",
             t->state_path);
     progress_begin(&t->progress, "tune", n_all, n_done);
@@ -407,7 +420,12 @@ static int find_patterns(struct tune *t, struct error *err) {
     const struct tune_summary sum = choose_all(t);
     tune_pass_destroy(t->pass); /* the engine needs its memory */
     t->pass = NULL;
-    int rc = tune_climb_ladder(t, err);
+    int rc = tune_save(t, &sum, err); /* a search that is stopped from here on has its patterns */
+    progress_end(&t->progress);
+    if (!rc)
+        fprintf(stderr, "tune: the patterns are in %s; what they lose and gain is measured\n",
+                t->out);
+    if (!rc) rc = tune_climb_ladder(t, err);
     progress_end(&t->progress);
     if (!rc) rc = tune_save(t, &sum, err);
     if (rc) return rc;
@@ -454,6 +472,7 @@ int tune_run(const struct tune_plan *plan, const struct options *options, const 
                      .options = options,
                      .model_dir = model_dir,
                      .be = backend,
+                     .unit_s = 1,
                      .config = engine_setup_config(options, model_dir, backend)};
     int rc = open_tune(&t, real_dir, err);
     if (!rc) rc = run(&t, err);

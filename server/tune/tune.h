@@ -9,7 +9,8 @@
  *   tune_layers.c     the tokens that layers choose at the end of a prompt, and their similarity
  *   tune_filters.c    the choice of filter layers
  *   tune_state.c      the measurements on disk, so that a second run continues
- *   tune_ladder.c     the length from which whole prompts are faster, through an engine
+ *   tune_loss.c       what the patterns lose on held-out text, through an engine
+ *   tune_ladder.c     the length from which whole prompts are faster, through the same one
  *   tune_output.c     the pattern file, and what is printed
  *   tune_trial.c      the answers with each set of filter layers
  *   tune_plan.c       the flags
@@ -33,6 +34,7 @@ struct tune_plan {
     uint64_t find;                                  /* enum tune_find */
     struct bench_sizes lengths;                     /* n 0: the default */
     char *lengths_text, *out, *filters_out, *state; /* all but the first: NULL means the default */
+    char *text;                                     /* NULL: the default */
     uint64_t n_samples;                             /* of each length */
     uint64_t seed;
     uint64_t objective;   /* enum tune_objective */

@@ -21,6 +21,7 @@
 
 struct tune_pass;
 struct tune_state;
+struct timed_engine;
 
 /* The tokens that layers choose in one prompt, and what all prompts have shown. */
 struct tune_comparison {
@@ -31,6 +32,13 @@ struct tune_comparison {
     double *similarity; /* [n_layers][n_layers], mean of all samples; 0 with a window */
     struct tune_filters best[TUNE_N_CHOICES];
     uint32_t n_best;
+};
+
+/* What the chosen patterns lose on held-out text; the perplexities are in struct patterns. */
+struct tune_loss {
+    uint32_t n_tokens; /* of a window; 0: not measured */
+    double density;
+    double pair_s; /* what one dense and one sparse prompt of that length took; 0: not measured */
 };
 
 struct tune {
@@ -46,15 +54,19 @@ struct tune {
     char out[PATH_MAX], filters_out[PATH_MAX], state_path[PATH_MAX];
     struct tokenizer *tokenizer; /* NULL: weights and tokens are random */
     char *prose;                 /* NULL: the model has none */
+    char *held_out;              /* --text; NULL: the prose */
     struct tune_pass *pass;      /* NULL: all layers have been measured */
     struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
     struct tune_results results;
     struct tune_state *state;
     struct progress progress;
+    double unit_s;  /* seconds of a unit of work; 1 while work is given in units */
+    double after_s; /* seconds of what follows the ladder */
     struct token_list prompt;
     struct patterns patterns;               /* the chosen ones */
     struct tune_rung rungs[TUNE_MAX_RUNGS]; /* by length */
     uint32_t n_rungs;
+    struct tune_loss loss;
     struct tune_comparison comparison;
 };
 
@@ -78,9 +90,16 @@ struct tune_choice tune_choice_of(const struct tune *tune, uint32_t layer, uint3
 int tune_make_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint32_t n_tokens,
                      struct error *err);
 
-/* Measures t->rungs; nothing else of the search may hold a device's memory.  There are none when
+/* Measures what the patterns lose (t->loss), with an engine that has them.  Without a text, or with one
+ * that is shorter than a prompt, nothing is measured. */
+int tune_measure_loss(struct tune *t, struct timed_engine *timed, struct error *err);
+double tune_loss_work(const struct tune *t); /* in the unit of tune_ladder_work() */
+void tune_describe_loss(struct buffer *out, const struct tune *t);
+
+/* Measures t->loss, then t->rungs; nothing else of the search may hold a device's memory.  There are none when
  * every head is dense. */
 int tune_climb_ladder(struct tune *t, struct error *err);
+bool tune_is_all_dense(const struct tune *t);
 /* Returns the expected work of tune_climb_ladder(), in runs of a candidate on the longest
  * prompt. */
 double tune_ladder_work(const struct tune *t);
@@ -90,10 +109,11 @@ void tune_print_settings(struct buffer *out, const struct tune *tune);
 /* Prints each head's choice to stdout. */
 void tune_print_heads(const struct tune *tune);
 void tune_print_summary(const struct tune *tune, const struct tune_summary *sum);
-/* Writes the pattern file, with notes on how it was found. */
+/* Writes the pattern file, with notes on how it was found.  Without rungs it has no break-even of this
+ * backend. */
 int tune_save(struct tune *tune, const struct tune_summary *sum, struct error *err);
 
-enum { TUNE_MAX_NOTES = 11 };
+enum { TUNE_MAX_NOTES = 12 };
 
 /* Notes in a file on how it was made. */
 struct tune_notes {

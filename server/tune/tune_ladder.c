@@ -9,9 +9,11 @@
 #include "server/tune/tune_job.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
@@ -73,6 +75,40 @@ static bool is_foreseen(const struct tune *t, uint32_t n_tokens) {
 
 /* ---- a rung ---- */
 
+/* Returns the seconds that a pair of n_tokens takes, by one that was measured: a prompt's time grows by
+ * more than its length, and by less than its square. */
+static double pair_seconds(uint32_t n_tokens, uint32_t n_measured, double measured_s) {
+    return measured_s * pow((double)n_tokens / n_measured, 1.6);
+}
+
+/* Returns the seconds of a rung with such pairs. */
+static double rung_seconds(double pair_s) {
+    const double n = ENOUGH_S / pair_s;
+    return pair_s * (1 + fmin(fmax(n, MIN_PAIRS), MAX_PAIRS));
+}
+
+/* Returns the seconds of the foreseen rungs from `next` on. */
+static double ladder_seconds(const struct tune *t, uint32_t next, uint32_t n_measured,
+                             double measured_s) {
+    double seconds = 0;
+    for (uint64_t n = next; n <= t->top; n *= 2)
+        seconds += rung_seconds(pair_seconds((uint32_t)n, n_measured, measured_s));
+    return seconds;
+}
+
+/* Goes on in seconds: what the units of work took so far says what the rest takes. */
+static void begin_estimate(struct tune *t) {
+    const double here = t->progress.done - t->progress.given;
+    const double elapsed = clock_seconds() - t->progress.begun_s;
+    const double trial = t->finds_filters ? tune_trial_work(t) : 0;
+    t->unit_s = here > 0 ? elapsed / here : 0;
+    t->after_s = trial * t->unit_s;
+    const double ladder = t->loss.pair_s > 0
+                              ? ladder_seconds(t, TUNE_FIRST_RUNG, t->loss.n_tokens, t->loss.pair_s)
+                              : tune_ladder_work(t) * t->unit_s;
+    progress_estimate(&t->progress, ladder + t->after_s);
+}
+
 static int time_prompt(struct tune *t, struct timed_engine *timed, enum prefill_mode mode,
                        double *seconds, struct error *err) {
     const struct timed_batch batch = {
@@ -103,8 +139,7 @@ static int time_pairs(struct tune *t, struct timed_engine *timed, struct tune_ru
         if (!rc) rc = time_prompt(t, timed, PREFILL_SPARSE, &sparse[n], err);
         if (rc) return rc;
         if (n > 0) spent += dense[n] + sparse[n];
-        if (n <= MIN_PAIRS)
-            progress_add(&t->progress, rung_work(t, rung->n_tokens) / (1 + MIN_PAIRS), where);
+        progress_add(&t->progress, dense[n] + sparse[n], where);
     }
     rung->dense_s = report_spread(dense + 1, n - 1).median;
     rung->sparse_s = report_spread(sparse + 1, n - 1).median;
@@ -113,10 +148,13 @@ static int time_pairs(struct tune *t, struct timed_engine *timed, struct tune_ru
 
 static int measure_rung(struct tune *t, struct timed_engine *timed, struct tune_rung *rung,
                         struct error *err) {
-    if (!is_foreseen(t, rung->n_tokens))
-        progress_expect(&t->progress, rung_work(t, rung->n_tokens));
-    const int rc = tune_make_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
-    return rc ? rc : time_pairs(t, timed, rung, err);
+    int rc = tune_make_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
+    if (!rc) rc = time_pairs(t, timed, rung, err);
+    if (rc || !is_foreseen(t, rung->n_tokens)) return rc;
+    progress_estimate(&t->progress,
+                      t->after_s + ladder_seconds(t, 2 * rung->n_tokens, rung->n_tokens,
+                                                  rung->dense_s + rung->sparse_s));
+    return 0;
 }
 
 /* ---- the ladder ---- */
@@ -136,7 +174,7 @@ static int climb(struct tune *t, struct timed_engine *timed, struct error *err) 
     return rc;
 }
 
-static bool is_all_dense(const struct tune *t) {
+bool tune_is_all_dense(const struct tune *t) {
     for (uint32_t i = 0; i < t->model.n_layers * t->model.n_heads; i++)
         if (t->patterns.heads[i].kind != PATTERN_DENSE) return false;
     return true;
@@ -158,10 +196,12 @@ static int open_engine(struct tune *t, struct timed_engine *timed, struct error 
 
 int tune_climb_ladder(struct tune *t, struct error *err) {
     struct timed_engine timed;
-    if (is_all_dense(t)) return 0; /* nothing is left out, so nothing is faster */
+    if (tune_is_all_dense(t)) return 0; /* nothing is left out, so nothing is faster */
     int rc = open_engine(t, &timed, err);
     if (rc) return rc;
-    rc = climb(t, &timed, err);
+    rc = tune_measure_loss(t, &timed, err);
+    if (!rc) begin_estimate(t);
+    if (!rc) rc = climb(t, &timed, err);
     timed_engine_close(&timed);
     return rc;
 }

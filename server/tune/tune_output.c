@@ -49,7 +49,9 @@ void tune_print_settings(struct buffer *out, const struct tune *t) {
 
 static void print_rungs(struct buffer *out, const struct tune *t) {
     buffer_puts(out, "prompts by tokens, dense and sparse: ");
-    if (t->n_rungs == 0) buffer_puts(out, "none, because every head is dense");
+    if (t->n_rungs == 0)
+        buffer_puts(out, tune_is_all_dense(t) ? "none, because every head is dense"
+                                              : "none: the search has not come so far");
     for (uint32_t i = 0; i < t->n_rungs; i++)
         buffer_printf(out, "%s%" PRIu32 ": %.4g and %.4g s", i ? "; " : "", t->rungs[i].n_tokens,
                       t->rungs[i].dense_s, t->rungs[i].sparse_s);
@@ -127,12 +129,17 @@ static void note_patterns(struct tune_notes *notes, const struct tune *t,
     print_candidates(tune_notes_add(notes, "candidates"), t);
     note_objective(notes, t);
     note_recall(tune_notes_add(notes, "recall"), t, sum);
+    tune_describe_loss(tune_notes_add(notes, "held_out"), t);
     print_rungs(tune_notes_add(notes, "break_even"), t);
 }
 
 int tune_save(struct tune *t, const struct tune_summary *sum, struct error *err) {
     struct tune_notes notes;
-    int rc = patterns_set_min_sparse_tokens(&t->patterns, t->be->name,
+    int rc = 0;
+    if (t->n_rungs == 0 && !tune_is_all_dense(t))
+        patterns_forget_min_sparse_tokens(&t->patterns, t->be->name);
+    else
+        rc = patterns_set_min_sparse_tokens(&t->patterns, t->be->name,
                                             tune_break_even(t->rungs, t->n_rungs));
     if (rc)
         return error_set(err, rc, "%.200s: 'min_sparse_tokens' has too many other backends",
@@ -192,6 +199,10 @@ void tune_print_summary(const struct tune *t, const struct tune_summary *sum) {
         fprintf(stderr, "tune: %" PRIu32 " heads %s\n", counts[kind], pattern_kind_name(kind));
     fprintf(stderr, "tune: recall %.4f on average, %.4f at worst; attention takes %.2f of dense\n",
             sum->recall, sum->worst, sum->cost);
+    struct buffer loss = {0};
+    tune_describe_loss(&loss, t);
+    if (!loss.failed) fprintf(stderr, "tune: held-out text: %s\n", loss.data);
+    buffer_fini(&loss);
     if (tune_break_even(t->rungs, t->n_rungs) == TUNE_NEVER)
         fprintf(stderr, "tune: dense prompts are faster up to %" PRIu32 " tokens\n", t->top);
     else

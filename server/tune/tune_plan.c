@@ -43,6 +43,10 @@ static const struct option entries[] = {
     {"wait", OPTION_NUMBER, AT(n_wait), 0, 1 << 16, "1", NULL,
      "layers right behind each filter that also see every token, while the selected tokens are "
      "fetched; choose 0 where few tokens are moved"},
+    {"text", OPTION_STRING, AT(text), 0, 0, NULL, NULL,
+     "held-out text by which is measured what the patterns lose [eval/held_out.txt of the model, "
+     "or "
+     "of the default model]"},
     {"seed", OPTION_NUMBER, AT(seed), 0, UINT32_MAX, "1", NULL, "seed of the prompts"},
     {"out", OPTION_STRING, AT(out), 0, 0, NULL, NULL,
      "pattern file to write [MODEL.json in this directory]"},

@@ -317,15 +317,10 @@ static int open_prose(FILE **out, const char *path, struct error *err) {
     return error_set(err, ERR_NOMEM, "tune: no memory for the model's prose");
 }
 
-int tune_prose_load(char **out, const char *model_dir, struct error *err) {
-    char path[PATH_MAX];
+int tune_text_load(char **out, const char *path, struct error *err) {
     FILE *file;
-    *out = NULL;
-    const int length = snprintf(path, sizeof(path), "%s/eval/held_out.txt", model_dir);
-    if (length < 0 || length >= PATH_MAX)
-        return error_set(err, ERR_INVALID, "%.200s: the path is too long", model_dir);
     int rc = open_prose(&file, path, err);
-    if (rc) return rc == ERR_NOT_FOUND ? 0 : rc;
+    if (rc) return rc;
     char *text = malloc(PROSE_BYTES + 1);
     rc = text ? read_prose(file, text, path, err)
               : error_set(err, ERR_NOMEM, "tune: no memory for the model's prose");
@@ -333,4 +328,16 @@ int tune_prose_load(char **out, const char *model_dir, struct error *err) {
     if (rc) free(text);
     else *out = text;
     return rc;
+}
+
+int tune_prose_load(char **out, const char *model_dir, struct error *err) {
+    char path[PATH_MAX];
+    struct error why = {0};
+    *out = NULL;
+    const int length = snprintf(path, sizeof(path), "%s/eval/held_out.txt", model_dir);
+    if (length < 0 || length >= PATH_MAX)
+        return error_set(err, ERR_INVALID, "%.200s: the path is too long", model_dir);
+    const int rc = tune_text_load(out, path, &why);
+    if (rc && rc != ERR_NOT_FOUND) *err = why;
+    return rc == ERR_NOT_FOUND ? 0 : rc;
 }

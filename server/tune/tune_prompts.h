@@ -22,6 +22,8 @@ enum tune_text { TUNE_RETRIEVAL, TUNE_NEEDLES, TUNE_PROSE, TUNE_SEVERAL, TUNE_N_
 
 const char *tune_text_name(enum tune_text kind);
 
+/* Loads a text file, at most 4 MiB of it; the caller frees *out.  ERR_NOT_FOUND. */
+int tune_text_load(char **out, const char *path, struct error *err);
 /* Loads the model's own prose from DIR/eval/held_out.txt, at most 4 MiB of it.  *out is malloc'd,
  * or NULL when there is none. */
 int tune_prose_load(char **out, const char *model_dir, struct error *err);

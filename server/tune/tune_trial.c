@@ -71,7 +71,8 @@ static int answer(struct trial *trial, const struct kv_choice *kv, uint32_t out[
                                       .generated = out};
     struct timing timing;
     const int rc = timed_engine_run(&trial->timed, &batch, &timing, err);
-    progress_add(&trial->tune->progress, trial->tune->model.n_layers, "answers");
+    progress_add(&trial->tune->progress, trial->tune->unit_s * trial->tune->model.n_layers,
+                 "answers");
     return rc;
 }
 

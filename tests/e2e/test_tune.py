@@ -7,7 +7,7 @@ import time
 
 import pytest
 from random_model import write_random_model
-from server import BINARY, DEVICE, PATIENCE, WRAPPER
+from server import BINARY, DEVICE, MODEL, PATIENCE, WRAPPER
 
 N_LAYERS, N_HEADS = 1, 2  # of the tiny model, which has no layer to spare for filters
 N_DEEP = 7  # layers of the one that has
@@ -120,13 +120,13 @@ def wait_for(process, state, n, word):
         time.sleep(0.005)
 
 
-def stop_at(model, directory, state, n, word, *flags):
-    """Runs a search until its state has n of the word."""
+def stop_at(model, directory, state, n, word, *flags, written=False):
+    """Runs a search until its state has n of the word.  written: the patterns are in the file by then."""
     with subprocess.Popen(command(model, *flags), cwd=directory, stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as process:
         wait_for(process, state, n, word)
         process.kill()
-    assert process.returncode != 0 and not (directory / "out.json").exists()
+    assert process.returncode != 0 and (directory / "out.json").exists() == written
 
 
 def test_a_search_that_was_stopped_goes_on(tiny_model, tmp_path):
@@ -150,7 +150,7 @@ def test_a_search_that_was_stopped_goes_on(tiny_model, tmp_path):
     assert not state.exists()
 
 
-LADDER = ("--lengths", "1024", "--samples", "40", "--out", "out.json")
+LADDER = ("--lengths", "1024,2048", "--samples", "20", "--out", "out.json")
 
 
 def write_results(model, directory, state):
@@ -166,7 +166,10 @@ def write_results(model, directory, state):
 def test_a_ladder_goes_on_with_rungs_of_its_own(tiny_model, tmp_path):
     state = tmp_path / "out.json.state"
     write_results(tiny_model, tmp_path, state)
-    stop_at(tiny_model, tmp_path, state, 1, '"patterns"', *LADDER)
+    stop_at(tiny_model, tmp_path, state, 1, '"patterns"', *LADDER, written=True)
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["min_sparse_tokens"] == {} and len(written["layers"]) == N_LAYERS
+    assert "has not come so far" in written["provenance"]["break_even"]
     *lines, rung = (json.loads(line) for line in state.read_text().splitlines())
     assert rung["n_tokens"] == 1024
     rung["dense_s"] = 12345.0
@@ -178,6 +181,7 @@ def test_a_ladder_goes_on_with_rungs_of_its_own(tiny_model, tmp_path):
         found = json.loads((tmp_path / "out.json").read_text())
         rungs = found["provenance"]["break_even"]
         assert "dense and sparse: 1024: " in rungs
+        assert "4096: " not in rungs  # --lengths has no prompts of that length
         assert ("1024: 1.234e+04 and" in rungs) == is_taken, rungs
 
 
@@ -186,8 +190,69 @@ def test_a_ladder_without_memory_says_so(tiny_model, tmp_path):
     write_results(tiny_model, tmp_path, state)
     done = tune(tiny_model, tmp_path, *LADDER, "--kv-cache-memory", "65536")
     assert done.returncode == 1
-    assert "break-even, prompts of up to 4095 tokens: the KV cache holds" in done.stderr
+    assert "break-even, prompts of up to 2048 tokens: the KV cache holds" in done.stderr
     assert state.read_text().count("\n") == 41  # nothing that was measured is lost
+
+
+TEXT = (MODEL / "eval" / "held_out.txt").read_text()
+
+
+@pytest.mark.parametrize("flags, words", [
+    ((), "perplexity of 3 windows of 1024 tokens: "),
+    (("--text", "short.txt"), "not measured: there is no held-out text of this length"),
+    (("--text", "long.txt"), "perplexity of 3 windows of 1024 tokens: "),
+])
+def test_the_file_says_what_its_patterns_lose(tiny_model, tmp_path, flags, words):
+    (tmp_path / "short.txt").write_text("a few words of text")
+    (tmp_path / "long.txt").write_text(TEXT[:40_000])
+    done = tune(tiny_model, tmp_path, *FLOPS, "--lengths", "1024", "--samples", "1", *flags)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["provenance"]["held_out"].startswith(words)
+    assert words in done.stderr
+    if "not" in words:
+        assert "perplexity" not in found
+        return
+    # Random weights make of any text what a uniform choice makes of it: nearly nothing is lost.
+    measured = found["perplexity"]
+    assert 1 < measured["dense"] < 1e5 and abs(measured["sparse"] / measured["dense"] - 1) < 0.2
+    assert f'{measured["dense"]:.2f} dense' in found["provenance"]["held_out"]
+
+
+def test_auto_takes_patterns_that_lose_little(tiny_model, tmp_path, serve):
+    """The bound is 0.2 of perplexity; a file without figures is taken, and a setting that asks wins."""
+    ids = list(range(100, 1400))
+    for perplexity, flags, mode in (
+            (None, (), "sparse"),
+            ({"dense": 40.0, "sparse": 40.19}, (), "sparse"),
+            ({"dense": 40.0, "sparse": 39.0}, (), "sparse"),
+            ({"dense": 40.0, "sparse": 40.21}, (), "dense"),
+            ({"dense": 40.57, "sparse": 41.36}, (), "dense"),
+            ({"dense": 40.57, "sparse": 41.36}, ("--min-sparse-tokens", "1024"), "sparse")):
+        content = {"format": "quire-patterns-1", "min_sparse_tokens": {DEVICE: 1024},
+                   "layers": [{str(h): ["stream_llm", 64, 64, 1] for h in range(N_HEADS)}]}
+        if perplexity:
+            content["perplexity"] = perplexity
+        (tmp_path / "file.json").write_text(json.dumps(content))
+        server = serve(str(tiny_model), "--pattern-file", str(tmp_path / "file.json"), *flags)
+        answer = server.post("/v1/completions", {"prompt": ids, "max_tokens": 1}).json()
+        assert answer["usage"]["prefill"]["mode"] == mode, (perplexity, flags)
+        assert ("of perplexity on held-out text, and 0.2 is allowed" in server.log) == (
+            mode == "dense")
+        # Who asks for it gets it.
+        asked = server.post("/v1/completions", {"prompt": [7, *ids], "max_tokens": 1,
+                                                "prefill": "sparse"}).json()
+        assert asked["usage"]["prefill"]["mode"] == "sparse"
+
+
+@pytest.mark.parametrize("perplexity", [{"dense": 3}, {"dense": 3, "sparse": "4"}, [], 7,
+                                        {"dense": 0, "sparse": 1}])
+def test_a_files_loss_must_be_two_numbers(tiny_model, tmp_path, perplexity):
+    (tmp_path / "out.json").write_text(json.dumps({
+        "format": "quire-patterns-1", "layers": [{}] * N_LAYERS, "perplexity": perplexity}))
+    done = tune(tiny_model, tmp_path, "--lengths", "1024", "--out", "out.json")
+    assert done.returncode == 1
+    assert "'perplexity' needs the numbers 'dense' and 'sparse'" in done.stderr
 
 
 def test_another_searchs_state_is_refused(tiny_model, tmp_path):
