@@ -35,7 +35,8 @@ def snapshot_download(repository, revision, allow_patterns, local_dir):
         print(json.dumps([repository, revision, sorted(allow_patterns)]), file=log)
     local_dir.mkdir(exist_ok=True)
     for name in allow_patterns:
-        shutil.copy(HUB / repository / name, local_dir)
+        (local_dir / name).parent.mkdir(exist_ok=True)
+        shutil.copy(HUB / repository / name, local_dir / name)
 '''
 ERRORS = ("class RepositoryNotFoundError(OSError): pass\n"
           "class GatedRepoError(RepositoryNotFoundError): pass\n"
@@ -127,6 +128,18 @@ def test_an_environment_that_cannot_be_made_is_said(hub):
                           PIP_CONFIG_FILE="/dev/null")
     assert done.returncode == 1 and not (hub.path / "build/venv-hub/complete").exists()
     assert "fetch_model: pip could not install huggingface_hub" in done.stderr, done.stderr
+
+
+def test_templates_and_added_tokens_come_too(hub):
+    """They are read (test_model_directory.py), so a model without them would be another one."""
+    others = ["added_tokens.json", "additional_chat_templates/tool_use.jinja",
+              "chat_template.jinja"]
+    directory = hub.add("owner/name", "model.safetensors", *others, "chat_template.json")
+    (directory / "added_tokens.json").write_text("{}")
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
+    assert hub.fetch("owner/name").returncode == 0
+    assert hub.asked[0][2] == sorted([*SMALL, *others])
+    assert (hub.path / "name/additional_chat_templates/tool_use.jinja").exists()
 
 
 def test_a_dry_run_fetches_nothing(hub):
