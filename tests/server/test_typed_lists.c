@@ -192,6 +192,47 @@ static void nothing_usable_is_an_answer_or_a_refusal(void **state) {
           "none of those in tools is");
 }
 
+static void only_allowed_tools_are_shown(void **state) {
+    static const char tools[] = "'tools':[{'type':'namespace','name':'n','tools':[" SCHEMED(
+        "f") "," SCHEMED("g") "]}," FLAT("f") "," FLAT("h") ",{'type':'web_search'}]";
+    static const struct {
+        const char *allowed, *shown;
+    } cases[] = {
+        {"{'type':'function','name':'h'}", "<h>"},
+        {"{'type':'function','function':{'name':'h'}}", "<h>"},
+        {"{'type':'function','name':'g'}", "<n__g>"},
+        {"{'type':'function','name':'f','namespace':'n'}", "<n__f>"},
+        {"{'type':'function','name':'n__f'},{'type':'mcp','server_label':'x'}", "<n__f>"},
+        {"{'type':'namespace','name':'n'}", "<n__f><n__g>"},
+        {"{'type':'image_generation'}", ""},
+    };
+    char fields[1024], expected[256];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        snprintf(expected, sizeof(expected), "[user: q]%s", cases[i].shown);
+        snprintf(fields, sizeof(fields),
+                 "'input':'q',%s,'tool_choice':{'type':'allowed_tools','mode':'auto','tools':[%s]}",
+                 tools, cases[i].allowed);
+        check(*state, RESPONSES, fields, expected);
+        snprintf(
+            fields, sizeof(fields),
+            "'messages':[{'role':'user','content':'q'}],%s,'tool_choice':{'type':'allowed_tools',"
+            "'allowed_tools':{'mode':'auto','tools':[%s]}}",
+            tools, cases[i].allowed);
+        check(*state, CHAT, fields, expected);
+    }
+    check(*state, RESPONSES,
+          "'input':'q','tools':[" FLAT("f") "],'tool_choice':{'type':'allowed_tools','mode':"
+                                            "'required','tools':[]}",
+          "tool_choice needs tools");
+    check(*state, RESPONSES,
+          "'input':'q','tools':[" FLAT("f") "],'tool_choice':{'type':'allowed_tools','mode':'auto',"
+                                            "'tools':[{'type':'function','name':'unheard'}]}",
+          "tool_choice: a tool that is allowed is not among tools");
+    check(*state, RESPONSES,
+          "'input':'q','tools':[" FLAT("f") "],'tool_choice':{'type':'allowed_tools','tools':[]}",
+          "tool_choice must have a mode");
+}
+
 /* Sends a part beside a text of the user's in each dialect. */
 static void check_part(struct rig *rig, const char *part, const char *shown) {
     char fields[4096], expected[256];
@@ -506,6 +547,41 @@ static void calls_are_told_apart_by_names(void **state) {
                "[{'id':'call_the-id_0_0','type':'custom','custom':{'name':'patch','input':'x'}}]");
 }
 
+static void check_stream(struct rig *rig, const char *call, const char *const *parts) {
+    char body[4096], said[512], part[512];
+    make_body(body, sizeof(body), "'input':'q','stream':true," TOOLS);
+    make_body(said, sizeof(said), call);
+    said[strlen(said) - 1] = 0;
+    fake_engine_answer(rig->server.engine, said + 1);
+    struct http_exchange exchange = rig_post("/v1/responses", body);
+    rig_begin(rig, &exchange);
+    rig_finish(rig);
+    for (; *parts; parts++) {
+        make_body(part, sizeof(part), *parts);
+        part[strlen(part) - 1] = 0;
+        if (!strstr(exchange.out.data, part + 1)) fail_msg("no %s in %s", part, exchange.out.data);
+    }
+    fake_http_fini(&exchange);
+}
+
+static void streams_have_the_same_calls(void **state) {
+    static const char *const named[] = {
+        "'type':'response.output_item.added'",
+        "'call_id':'call_the-id_0','name':'read','namespace':'mcp__n','arguments':''",
+        "'delta':'{}'",
+        "'arguments':'{}','name':'read','namespace':'mcp__n'",
+        "'call_id':'call_the-id_0','name':'read','namespace':'mcp__n','arguments':'{}'",
+        NULL};
+    static const char *const custom[] = {"'type':'response.custom_tool_call_input.done'",
+                                         "'name':'patch','input':'x'", NULL};
+    static const char *const search[] = {"'execution':'client','arguments':{}}",
+                                         "'execution':'client','arguments':{'query':'n'}}",
+                                         "'type':'response.completed'", NULL};
+    check_stream(*state, CALL("mcp__n__read", "{}"), named);
+    check_stream(*state, CALL("patch", "{'input':'x'}"), custom);
+    check_stream(*state, CALL("tool_search", "{'query':'n'}"), search);
+}
+
 /* ---- the log ---- */
 
 static void types_are_named_once(void **state) {
@@ -531,6 +607,7 @@ int main(void) {
         TEST(what_describes_a_function_is_one_in_every_dialect),
         TEST(namespaces_are_part_of_names),
         TEST(nothing_usable_is_an_answer_or_a_refusal),
+        TEST(only_allowed_tools_are_shown),
         TEST(parts_say_what_they_say_in_every_dialect),
         TEST(what_is_no_text_is_refused_in_every_dialect),
         TEST(instructions_of_which_nothing_is_left_are_none),
@@ -539,6 +616,7 @@ int main(void) {
         TEST(items_bring_tools),
         TEST(other_services_turns_are_read),
         TEST(calls_are_told_apart_by_names),
+        TEST(streams_have_the_same_calls),
         TEST(types_are_named_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

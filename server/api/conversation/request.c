@@ -35,6 +35,7 @@ struct chat_reading {
     struct tool_list list; /* that the body has, owned */
     const char *named;     /* the tool that must be called; NULL: any */
     const char *space;     /* the namespace of that; NULL: none is named */
+    const json_t *allowed; /* the only tools that may be called; NULL: all */
     bool no_tools, must_call, one_call;
     struct thought thought; /* where the answer begins */
     bool logprobs, no_generation_prompt, has_generation_prompt, continues, keeps_reasoning;
@@ -191,6 +192,18 @@ static int read_tools(struct request_reading *r, const struct request_field *fie
     return tool_list_add(&own(r)->list, &rules, "tools", value);
 }
 
+/* Reads which tools alone may be called, and whether one must be. */
+static int read_allowed_tools(struct request_reading *r, const struct request_field *field,
+                              const json_t *choice) {
+    const char *mode = json_string_value(json_object_get(choice, "mode"));
+    own(r)->allowed = json_object_get(choice, "tools");
+    own(r)->must_call = mode && strcmp(mode, "required") == 0;
+    if (!own(r)->must_call && (!mode || strcmp(mode, "auto") != 0))
+        return request_refuse(r, field, "must have a mode, auto or required");
+    return json_is_array(own(r)->allowed) ? 0
+                                          : request_refuse(r, field, "must have an array of tools");
+}
+
 /* Reads whether tools may be called, or one must be. */
 static int read_tool_choice(struct request_reading *r, const struct request_field *field,
                             const json_t *value) {
@@ -204,6 +217,7 @@ static int read_tool_choice(struct request_reading *r, const struct request_fiel
     }
     const char *type = json_string_value(json_object_get(value, "type"));
     const json_t *function = json_object_get(value, type ? type : "function");
+    if (type && strcmp(type, "allowed_tools") == 0) return read_allowed_tools(r, field, function);
     chat->named = json_string_value(json_object_get(function, "name"));
     chat->space = json_string_value(json_object_get(function, "namespace"));
     chat->must_call = true;
@@ -281,7 +295,9 @@ const struct request_table *const chat_tables[] = {
  * must be called, or one is of a type that is not known here: then the client awaits what cannot come. */
 static int settle_tools(struct request_reading *r) {
     struct chat_reading *chat = own(r);
-    const struct tool_list *list = &chat->list;
+    struct tool_list *list = &chat->list;
+    const int rc = chat->allowed ? tool_list_allow(list, chat->allowed, r->err) : 0;
+    if (rc) return rc;
     if (json_array_size(list->functions) > 0 && !chat->no_tools) chat->tools = list->functions;
     if (chat->must_call && !chat->tools)
         return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice needs tools%s",

@@ -328,3 +328,57 @@ struct tool_origin tool_origin_find(const json_t *origins, const char *name) {
     const char *shown = tool_shown_find(origins, NULL, name);
     return shown ? origin_of(json_object_get(origins, shown)) : (struct tool_origin){0};
 }
+
+/* ---- what may be called ---- */
+
+/* Tells whether an entry allows a tool, by its name and its origin. */
+static bool allows(const json_t *entry, const char *shown, const struct tool_origin *origin) {
+    const json_t *type = json_object_get(entry, "type"), *body = entry;
+    if (json_is_string(type) && json_is_object(json_object_get(entry, json_string_value(type))))
+        body = json_object_get(entry, json_string_value(type));
+    const char *name = json_string_value(json_object_get(body, "name")),
+               *space = json_string_value(json_object_get(body, "namespace"));
+    if (!name) return false;
+    if (is_word(type, "namespace")) return origin->space && strcmp(origin->space, name) == 0;
+    if (space && (!origin->space || strcmp(origin->space, space) != 0)) return false;
+    return strcmp(shown, name) == 0 || strcmp(origin->name, name) == 0;
+}
+
+/* Refuses an entry of the client's own tools that names none of them. */
+static int check_allowed(const struct tool_list *list, const json_t *entry, struct api_error *err) {
+    const json_t *type = json_object_get(entry, "type");
+    const char *shown;
+    json_t *origin;
+    bool is_there = !is_word(type, "function") && !is_word(type, "custom");
+    json_object_foreach(list->origins, shown, origin) {
+        const struct tool_origin of = origin_of(origin);
+        is_there = is_there || allows(entry, shown, &of);
+    }
+    return is_there ? 0
+                    : api_error_set(err, 400, NULL, "tool_choice",
+                                    "tool_choice: a tool that is allowed is not among tools");
+}
+
+int tool_list_allow(struct tool_list *list, const json_t *allowed, struct api_error *err) {
+    json_t *kept = json_array();
+    int rc = kept ? 0 : no_memory(err);
+    for (size_t k = 0; k < json_array_size(allowed) && !rc; k++)
+        rc = check_allowed(list, json_array_get(allowed, k), err);
+    for (size_t i = 0; i < json_array_size(list->functions) && !rc; i++) {
+        json_t *function = json_array_get(list->functions, i);
+        const char *shown =
+            json_string_value(json_object_get(json_object_get(function, "function"), "name"));
+        const struct tool_origin origin = origin_of(json_object_get(list->origins, shown));
+        bool is_allowed = false;
+        for (size_t k = 0; k < json_array_size(allowed); k++)
+            is_allowed = is_allowed || allows(json_array_get(allowed, k), shown, &origin);
+        if (is_allowed && json_array_append(kept, function)) rc = no_memory(err);
+    }
+    if (rc) {
+        json_decref(kept);
+        return rc;
+    }
+    json_decref(list->functions);
+    list->functions = kept;
+    return 0;
+}

@@ -40,6 +40,9 @@ struct tool_rules {
  * replaces it. */
 int tool_list_add(struct tool_list *list, const struct tool_rules *rules, const char *where,
                   const json_t *tools);
+/* Leaves those functions alone that `allowed` names: an array of tools, or of namespaces.  Entries of types
+ * that no list keeps are skipped. */
+int tool_list_allow(struct tool_list *list, const json_t *allowed, struct api_error *err);
 void tool_list_fini(struct tool_list *list);
 
 /* Joins a namespace and a name to the name that the model reads.  NULL: there is no memory.  namespace

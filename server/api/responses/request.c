@@ -169,9 +169,13 @@ static int translate_choice(struct request_reading *r, json_t *members) {
     const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
     if (json_is_string(choice))
         return json_object_set(members, "tool_choice", choice) ? no_memory(r->err) : 0;
+    if (is_word(type, "allowed_tools")) {
+        json_t *allowed = json_pack("{s:s, s:O}", "type", "allowed_tools", "allowed_tools", choice);
+        return json_object_set_new(members, "tool_choice", allowed) ? no_memory(r->err) : 0;
+    }
     if (!is_word(type, "function") && !is_word(type, "custom"))
         return api_error_set(r->err, 400, "unsupported", "tool_choice",
-                             "tool_choice.type must be function or custom");
+                             "tool_choice.type must be function, custom or allowed_tools");
     if (!json_is_string(name))
         return api_error_set(r->err, 400, NULL, "tool_choice", "tool_choice.name must be a string");
     const json_t *space = json_object_get(choice, "namespace");
