@@ -69,16 +69,36 @@ static void separate(struct buffer *list) {
     if (list->length) buffer_puts(list, ",");
 }
 
+static bool have_same_text(const struct tokenizer *tokenizer, uint32_t a, uint32_t b) {
+    size_t n_a = 0, n_b = 0;
+    const char *x = tokenizer_token_bytes(tokenizer, a, &n_a),
+               *y = tokenizer_token_bytes(tokenizer, b, &n_b);
+    return x && y && n_a == n_b && (n_a == 0 || memcmp(x, y, n_a) == 0);
+}
+
+/* Tells whether the text of the best token number i is the name of another one in the same object. */
+static bool is_named_before(const struct tokenizer *tokenizer, const struct token_info *info,
+                            uint32_t i) {
+    const uint32_t token = info->top[i].token;
+    if (token == info->token) return false;
+    bool is = have_same_text(tokenizer, token, info->token);
+    for (uint32_t j = 0; j < i && !is; j++)
+        is = have_same_text(tokenizer, token, info->top[j].token);
+    return is;
+}
+
 /* Writes {"token": logprob, ...}, best first; adds the token itself when it is not among the
- * best. */
+ * best.  Of tokens with one text, one has it as its name, and the others their ids. */
 static void write_top(struct buffer *out, const struct tokenizer *tokenizer,
                       const struct token_info *info) {
     bool listed = false;
     buffer_puts(out, "{");
     for (uint32_t i = 0; i < info->n_top; i++) {
-        listed = listed || info->top[i].token == info->token;
+        const uint32_t token = info->top[i].token;
+        listed = listed || token == info->token;
         if (i) buffer_puts(out, ",");
-        write_key(out, tokenizer, info->top[i].token);
+        if (is_named_before(tokenizer, info, i)) buffer_printf(out, "\"token_id:%u\"", token);
+        else write_key(out, tokenizer, token);
         buffer_puts(out, ":");
         buffer_json_double(out, info->top[i].logprob);
     }

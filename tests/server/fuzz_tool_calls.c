@@ -49,7 +49,6 @@ static void split(struct parts *parts, const struct tool_format *format, const j
     struct reasoning_split reasoning = {.thought = {.place = THOUGHT_BEFORE}};
     *parts = (struct parts){
         .tools = {.format = format, .strings = strings, .max_calls = TOOL_MAX_CALLS}};
-    if (format->is_special) tool_split_special(&parts->tools, format->begin, strlen(format->begin));
     for (size_t i = 0; i < n; i += piece) {
         reasoning_add(&reasoning, text + i, n - i < piece ? n - i : piece, &parts->reasoning,
                       &parts->said);
@@ -59,7 +58,7 @@ static void split(struct parts *parts, const struct tool_format *format, const j
     reasoning_end(&reasoning, &parts->reasoning, &parts->said);
     reasoning_split_fini(&reasoning);
     tool_split_add(&parts->tools, parts->said.data, parts->said.length, &parts->answer);
-    tool_split_end(&parts->tools, &parts->answer);
+    tool_split_end(&parts->tools, &parts->answer, n % 2 ? "" : NULL);
     require(!parts->tools.failed && parts->tools.n_calls <= TOOL_MAX_CALLS);
 }
 

@@ -46,11 +46,9 @@ static json_t *split_once(const struct tool_format *format, const json_t *string
     json_t *part;
     json_array_foreach((json_t *)parts, i, part) {
         const json_t *special = json_object_get(part, "special");
-        if (special)
-            tool_split_special(&split, json_string_value(special), json_string_length(special));
-        else add_text(&split, part, piece, &answer);
+        add_text(&split, special ? special : part, piece, &answer);
     }
-    tool_split_end(&split, &answer);
+    tool_split_end(&split, &answer, NULL);
     json_t *result = result_of(&split, &answer);
     tool_split_fini(&split);
     buffer_fini(&answer);

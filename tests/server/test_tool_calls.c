@@ -209,12 +209,15 @@ static struct tool_split read_in_pieces(const struct way *way, const char *befor
         const size_t left = strlen(before) - i;
         tool_split_add(&split, before + i, left < piece ? left : piece, answer);
     }
-    if (way->special) tool_split_special(&split, way->special, strlen(way->special));
+    for (size_t i = 0; way->special && i < strlen(way->special); i += piece) {
+        const size_t left = strlen(way->special) - i;
+        tool_split_add(&split, way->special + i, left < piece ? left : piece, answer);
+    }
     for (size_t i = 0; i < text->length; i += piece) {
         const size_t left = text->length - i;
         tool_split_add(&split, text->data + i, left < piece ? left : piece, answer);
     }
-    tool_split_end(&split, answer);
+    tool_split_end(&split, answer, NULL);
     assert_false(split.failed);
     return split;
 }
@@ -348,7 +351,7 @@ static void only_so_many_calls_count(void **state) {
         static const char call[] = "<tool_call>{\"name\":\"f\"}</tool_call>";
         tool_split_add(&split, call, strlen(call), &answer);
     }
-    tool_split_end(&split, &answer);
+    tool_split_end(&split, &answer, NULL);
     assert_int_equal(split.n_calls, 1);
     assert_string_equal(split.calls[0].arguments.data, "{}");
     assert_null(answer.data);
@@ -390,7 +393,7 @@ static void all_that_json_allows_is_read(void **state) {
         buffer_printf(&text, "<tool_call>{\"name\": \"f\", \"arguments\": %s}</tool_call>",
                       arguments);
         tool_split_add(&split, text.data, text.length, &answer);
-        tool_split_end(&split, &answer);
+        tool_split_end(&split, &answer, NULL);
         assert_int_equal(split.n_calls, is_wrong ? 0 : 1);
         if (!is_wrong)
             assert_string_equal(split.calls[0].arguments.data,
@@ -411,7 +414,7 @@ static void of_two_arguments_the_last_counts(void **state) {
                       "<tool_call>{\"name\":\"f\",\"arguments\":%s,\"arguments\":%s}</tool_call>",
                       values[i][0], values[i][1]);
         tool_split_add(&split, text.data, text.length, &answer);
-        tool_split_end(&split, &answer);
+        tool_split_end(&split, &answer, NULL);
         assert_int_equal(split.n_calls, i < 2);
         if (i < 2) assert_string_equal(split.calls[0].arguments.data, "{}");
         else assert_string_equal(answer.data, text.data);
@@ -433,7 +436,7 @@ static void arguments_are_nested_as_deep_as_they_may_come_back(void **state) {
         for (int i = 0; i < n; i++) buffer_puts(&text, "}");
         buffer_puts(&text, "}</tool_call>");
         tool_split_add(&split, text.data, text.length, &answer);
-        tool_split_end(&split, &answer);
+        tool_split_end(&split, &answer, NULL);
         assert_int_equal(split.n_calls, n <= ARGUMENTS_MAX_DEPTH);
         tool_split_fini(&split);
         buffer_fini(&text);
@@ -441,20 +444,70 @@ static void arguments_are_nested_as_deep_as_they_may_come_back(void **state) {
     }
 }
 
-static void special_tokens_may_be_shown(void **state) {
-    static const char *const marks[] = {"[TOOL_CALLS]", "<|tool_call|>"};
-    (void)state;
-    for (int i = 0; i < 2; i++) {
+/* Reads a text that is cut off, in pieces of every size. */
+static void check_cut(const char *sign, const char *text, const char *cut, uint32_t n_calls,
+                      const char *expected) {
+    for (size_t piece = 1; piece < 5; piece++) {
         struct buffer answer = {0};
-        struct tool_split split = {.format = tool_format_of(marks[i]), .max_calls = 1};
-        tool_split_special(&split, marks[i], strlen(marks[i]));
-        tool_split_add(&split, marks[i], strlen(marks[i]), &answer);
-        tool_split_add(&split, "[{\"name\":\"f\"}]", 14, &answer);
-        tool_split_end(&split, &answer);
-        assert_int_equal(split.n_calls, 1);
-        assert_null(answer.data);
+        struct tool_split split = {.format = tool_format_of(sign), .max_calls = TOOL_MAX_CALLS};
+        for (size_t i = 0; i < strlen(text); i += piece) {
+            const size_t left = strlen(text) - i;
+            tool_split_add(&split, text + i, left < piece ? left : piece, &answer);
+        }
+        tool_split_end(&split, &answer, cut);
+        if (split.n_calls != n_calls || strcmp(answer.data ? answer.data : "", expected) != 0)
+            fail_msg("'%s' cut: %u calls, '%s'", text, split.n_calls, answer.data);
         tool_split_fini(&split);
+        buffer_fini(&answer);
     }
+}
+
+static void what_is_cut_off_is_no_text(void **state) {
+    static const char hermes[] = "<tool_call>", call[] = "<tool_call>{\"name\":\"f\"}</tool_call>";
+    (void)state;
+    check_cut(hermes, "So <tool_call>", "", 0, "So ");
+    check_cut(hermes, "So <tool_c", "", 0, "So ");
+    check_cut(hermes, "a <", "", 0, "a <");
+    check_cut(hermes, "So <tool_call>\n{\"name\": \"f\", \"arg", "", 0, "So ");
+    check_cut(hermes, "<tool_call>{\"name\": \"f\"}", "", 1, "");
+    check_cut(hermes, "<tool_call>{\"name\": \"f\"}</tool", "", 0, "");
+    check_cut(hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"</tool_call>", "", 0,
+              "");
+    check_cut(hermes, "The mark <tool_call> begins a c", "", 0, "The mark <tool_call> begins a c");
+    check_cut(hermes, "<tool_call>{\"name\": 5}</tool_call> and", "", 0,
+              "<tool_call>{\"name\": 5}</tool_call> and");
+    check_cut(hermes, "So <t", "ool_call>", 0, "So ");
+    check_cut(hermes, "a<b <", "tool", 0, "a<b <");
+    check_cut(hermes, "So <tool_call>{\"na", "me", 0, "So ");
+    check_cut("<tool_call><function=x", "<tool_call>\n<func", "", 0, "");
+    check_cut("<tool_call><function=x", "<tool_call>\n<function=f>\n<parameter=a>\nx", "", 0, "");
+    check_cut("<arg_key>", "<tool_call>get_w", "", 0, "");
+    check_cut("<arg_key>", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_va", "", 0, "");
+    check_cut("[TOOL_CALLS]", "x[TOOL_CALLS][{\"name\": \"f\"", "", 0, "x");
+    check_cut("[TOOL_CALLS]", "[TOOL_CALLS]f[AR", "", 0, "");
+    check_cut("[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{}", "", 1, "");
+    check_cut("<|tool_call|>", "<|tool_call|>[{\"name\": \"f\"}, {", "", 0, "");
+    check_cut("{\"name\": x, \"parameters\": dictionary", "{\"name\": \"f\", \"para", "", 0, "");
+    check_cut("请使用 Json 格式表示调用的参数", "f\n{\"a\": ", "", 0, "");
+    for (size_t n = 2; n < strlen(call); n++) {
+        char text[64] = "";
+        memcpy(text, call, n);
+        const bool is_whole = strstr(text, "}") && n == strlen("<tool_call>{\"name\":\"f\"}");
+        check_cut(hermes, text, "", is_whole, "");
+    }
+}
+
+static void marks_may_stand_before_each_call(void **state) {
+    static const char sign[] = "[TOOL_CALLS]";
+    (void)state;
+    check_cut(sign, "x[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{\"a\": 1}", NULL, 2, "x");
+    check_cut(sign, "[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}", NULL, 1, "");
+    check_cut(sign, "[TOOL_CALLS] [{\"name\": \"f\"}]\n[TOOL_CALLS] [{\"name\": \"g\"}]", NULL, 2,
+              "");
+    check_cut(sign, "[TOOL_CALLS]f{}g{}", NULL, 2, "");
+    check_cut(sign, "[TOOL_CALLS]words", NULL, 0, "[TOOL_CALLS]words");
+    check_cut(sign, "x [TOOL_CALLS]", NULL, 0, "x [TOOL_CALLS]");
+    check_cut("<|tool_call|>", "<|tool_call|>[{\"name\": \"f\"}]<|/tool_call|>", NULL, 1, "");
 }
 
 /* ---- arguments without quotes ---- */
@@ -486,7 +539,7 @@ static void check_typed(const json_t *strings, const char *key, const char *valu
                           "</tool_call>",
                           key, value);
         tool_split_add(&split, text.data, text.length, &answer);
-        tool_split_end(&split, &answer);
+        tool_split_end(&split, &answer, NULL);
         snprintf(arguments, sizeof(arguments), "{\"%s\":%s}", key, expected);
         assert_int_equal(split.n_calls, 1);
         assert_string_equal(split.calls[0].arguments.data, arguments);
@@ -529,7 +582,8 @@ int main(void) {
         cmocka_unit_test(all_that_json_allows_is_read),
         cmocka_unit_test(of_two_arguments_the_last_counts),
         cmocka_unit_test(arguments_are_nested_as_deep_as_they_may_come_back),
-        cmocka_unit_test(special_tokens_may_be_shown),
+        cmocka_unit_test(what_is_cut_off_is_no_text),
+        cmocka_unit_test(marks_may_stand_before_each_call),
         cmocka_unit_test(schemas_tell_strings_from_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,7 @@ static void write_head(struct completion *c) {
 }
 
 static void write_logprobs(struct completion *c, const struct choice *choice) {
-    if (!c->format.logprobs || choice->tokens.length == 0) {
+    if (!c->format.logprobs || (c->request.stream && choice->tokens.length == 0)) {
         buffer_puts(&c->out, ",\"logprobs\":null");
         return;
     }

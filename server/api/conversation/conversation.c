@@ -21,6 +21,7 @@ void conversation_run(struct job *job, completion_reader read) {
         chat->answers[i].tools.format = chat->request.tools;
         chat->answers[i].tools.strings = chat->request.strings;
         chat->answers[i].tools.max_calls = chat->request.max_calls;
+        chat->answers[i].tools.must_call = chat->request.must_call;
     }
 }
 
@@ -32,6 +33,7 @@ void conversation_fini(struct completion *c) {
         buffer_fini(&chat->answers[i].said);
         reasoning_split_fini(&chat->answers[i].split);
         tool_split_fini(&chat->answers[i].tools);
+        scores_fini(&chat->answers[i].scores);
     }
     free(chat->answers);
     chat_request_fini(&chat->request);
@@ -40,31 +42,64 @@ void conversation_fini(struct completion *c) {
 /* ---- loop ---- */
 
 /* Finds the calls in what is no reasoning. */
-static void add_said(const struct completion *c, struct answer *answer,
-                     const struct engine_event *event) {
-    for (uint32_t i = 0; i < event->n_tokens && answer->tools.format; i++) {
-        const uint32_t token = event->tokens[i].token;
-        size_t n = 0;
-        const char *bytes = tokenizer_token_bytes(c->format.tokenizer, token, &n);
-        if (tokenizer_is_special(c->format.tokenizer, token))
-            tool_split_special(&answer->tools, bytes, n);
-    }
+static void find_calls(struct answer *answer) {
     tool_split_add(&answer->tools, answer->said.data, answer->said.length, &answer->content);
-    if (event->kind == EVENT_FINISH) tool_split_end(&answer->tools, &answer->content);
     answer->content.failed |= answer->said.failed || answer->tools.failed;
     buffer_clear(&answer->said);
+}
+
+static void split_text(struct answer *answer, const char *text, size_t n) {
+    reasoning_add(&answer->split, text, n, &answer->reasoning, &answer->said);
+    find_calls(answer);
+}
+
+/* Tells what has cut an answer off: a stop string, "" for anything else, or NULL: it has ended by itself. */
+static const char *cut_of(const struct completion *c, const struct engine_event *event) {
+    if (event->stopped_by_string) return c->request.params.stop[event->stop_index];
+    return event->reason != FINISH_STOP || event->stopped_by_token ? "" : NULL;
+}
+
+static void end_text(const struct completion *c, struct answer *answer,
+                     const struct engine_event *event) {
+    reasoning_end(&answer->split, &answer->reasoning, &answer->said);
+    find_calls(answer);
+    tool_split_end(&answer->tools, &answer->content, cut_of(c, event));
+}
+
+/* Decides which tokens are content, now that a byte has come, or the end.  n_before: the bytes of content that there
+ * were before it. */
+static void decide_scores(struct answer *answer, size_t n_before, struct buffer *list) {
+    const uint64_t n_held = answer->split.held.length + tool_split_held(&answer->tools),
+                   n = answer->n_text - n_held - answer->scores.n_decided,
+                   n_content = answer->content.length - n_before;
+    scores_decide(&answer->scores, n, n_content < n ? n_content : n, list);
+}
+
+/* Splits the text byte by byte, so that it is known of each where it goes. */
+static void split_scored(struct answer *answer, const struct engine_event *event,
+                         struct choice *choice) {
+    for (size_t i = 0; i < event->text_length; i++) {
+        const size_t n_before = answer->content.length;
+        answer->n_text++;
+        split_text(answer, event->text + i, 1);
+        decide_scores(answer, n_before, &choice->tokens);
+    }
 }
 
 /* Splits the event's text.  A token counts as reasoning if its text begins or ends inside. */
 void conversation_added(struct completion *c, struct choice *choice,
                         const struct engine_event *event) {
     struct answer *answer = answer_of(c, choice);
-    struct reasoning_split *split = &answer->split;
+    const struct reasoning_split *split = &answer->split;
     if (event->kind == EVENT_PROMPT) return;
     const bool was_inside = split->thought.place == THOUGHT_INSIDE;
-    reasoning_add(split, event->text, event->text_length, &answer->reasoning, &answer->said);
-    if (event->kind == EVENT_FINISH) reasoning_end(split, &answer->reasoning, &answer->said);
-    add_said(c, answer, event);
+    if (c->format.logprobs) split_scored(answer, event, choice);
+    else split_text(answer, event->text, event->text_length);
+    if (event->kind == EVENT_FINISH) {
+        const size_t n_before = answer->content.length;
+        end_text(c, answer, event);
+        if (c->format.logprobs) decide_scores(answer, n_before, &choice->tokens);
+    }
     if (was_inside || split->thought.place == THOUGHT_INSIDE)
         conversation_of(c)->n_reasoning += event->n_tokens;
 }
@@ -89,11 +124,37 @@ static void write_scored(struct buffer *out, const struct tokenizer *tokenizer, 
     write_bytes(out, bytes, bytes ? n : 0);
 }
 
+/* Tells whether a token is no text of the answer. */
+static bool is_hidden(const struct completion *c, uint32_t token) {
+    const struct sampling_params *params = &c->request.params;
+    if (!params->skip_special || !tokenizer_is_special(c->format.tokenizer, token)) return false;
+    for (uint32_t i = 0; i < params->n_shown; i++)
+        if (params->shown[i] == token) return false;
+    return true;
+}
+
+/* Notes a token with the bytes of text that it completes. */
+static struct buffer *add_score(struct completion *c, struct choice *choice, uint32_t token) {
+    char text[1024];
+    size_t n_bytes = 0;
+    const bool hides = is_hidden(c, token);
+    const char *bytes = tokenizer_token_bytes(c->format.tokenizer, token, &n_bytes);
+    const long n = detokenizer_push(&choice->detokenizer, c->format.tokenizer, token, hides, text,
+                                    sizeof(text));
+    /* Only an added token can be longer than the buffer, and that is text by itself. */
+    const size_t n_own = n >= 0 ? (size_t)n : n_bytes;
+    return scores_add(&answer_of(c, choice)->scores, n_own,
+                      !hides && bytes && n_bytes > 0 && n_own == 0);
+}
+
 void conversation_add_logprobs(struct choice *choice, const struct choice_format *format,
                                const struct token_info *info, bool skip) {
-    struct buffer *out = &choice->tokens;
+    struct buffer *out = add_score(choice->completion, choice, info->token);
     (void)skip;
-    if (out->length) buffer_puts(out, ",");
+    if (!out) {
+        choice->tokens.failed = true;
+        return;
+    }
     buffer_puts(out, "{");
     write_scored(out, format->tokenizer, info->token, info->logprob);
     buffer_puts(out, ",\"top_logprobs\":[");

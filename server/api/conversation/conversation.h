@@ -15,6 +15,7 @@
 #include "server/api/completion.h"
 #include "server/api/conversation/reasoning.h"
 #include "server/api/conversation/request.h"
+#include "server/api/conversation/scores.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tools.h"
 #include "server/json/buffer.h"
@@ -25,6 +26,8 @@ struct answer {
     struct tool_split tools;
     struct buffer said;               /* of the event that is being added: no reasoning */
     struct buffer reasoning, content; /* since the last answer_clear() */
+    struct scores scores;             /* with log-probabilities */
+    uint64_t n_text;                  /* bytes that have come, with log-probabilities */
     uint32_t n_calls_sent;
     bool has_begun; /* the beginning of its stream has been sent */
 };
@@ -51,7 +54,8 @@ void conversation_fini(struct completion *c);
 /* Splits the event's text: `added` of a completion_api. */
 void conversation_added(struct completion *c, struct choice *choice,
                         const struct engine_event *event);
-/* Adds a token to choice->tokens, an object with its bytes and the best ones: `add_logprobs`. */
+/* Notes a token, an object with its bytes and the best ones, which is added to choice->tokens once it is known to be one of
+ * the content: `add_logprobs`. */
 void conversation_add_logprobs(struct choice *choice, const struct choice_format *format,
                                const struct token_info *info, bool skip);
 

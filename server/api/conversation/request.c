@@ -338,23 +338,28 @@ static int settle(struct request_reading *r) {
 
 /* ---- what the answer may be ---- */
 
-/* Makes answers begin with the special token that the model's calls begin with.  is_free: text may come
- * before it, or instead of it. */
-static int set_prefix(struct request_reading *r, const struct tool_format *format, bool is_free) {
+/* Has a mark shown in the text if the tokenizer has it as a special token. */
+static int show_mark(struct request_reading *r, const char *mark) {
     const struct tokenizer *tokenizer = r->limits->tokenizer;
     struct sampling_params *params = &r->request->params;
-    for (uint32_t i = 0; tokenizer && i < r->limits->n_vocab; i++) {
-        size_t n = 0;
-        const char *bytes = tokenizer_token_bytes(tokenizer, i, &n);
-        if (!bytes || n != strlen(format->begin) || memcmp(bytes, format->begin, n) != 0) continue;
-        params->has_prefix = true;
-        params->is_free_before = is_free;
-        params->prefix = i;
+    uint32_t id;
+    if (!tokenizer || !tokenizer_find_added(tokenizer, mark, strlen(mark), &id) ||
+        !tokenizer_is_special(tokenizer, id))
         return 0;
-    }
-    const char *param = is_free ? "tools" : "tool_choice";
-    return api_error_set(r->err, 400, "unsupported", param, "%s: the model has no token %s", param,
-                         format->begin);
+    uint32_t *shown = realloc(params->shown, (params->n_shown + 1) * sizeof(*shown));
+    if (!shown) return no_memory(r->err);
+    params->shown = shown;
+    params->shown[params->n_shown++] = id;
+    return 0;
+}
+
+/* Has the marks shown that an answer is split by. */
+static int show_marks(struct request_reading *r, const struct chat_template *model) {
+    int rc = model->marks_reasoning ? show_mark(r, THOUGHT_BEGIN) : 0;
+    if (!rc && model->marks_reasoning) rc = show_mark(r, THOUGHT_END);
+    for (size_t i = 0; own(r)->format && tool_marks[i] && !rc; i++)
+        rc = show_mark(r, tool_marks[i]);
+    return rc;
 }
 
 /* Constrains the answer to the calls that are asked for.  What response_format says is for answers
@@ -366,10 +371,13 @@ static int constrain_calls(struct request_reading *r, const struct tool_demand *
         return api_error_set(r->err, 400, "unsupported", r->request->structured.param,
                              "%s is not supported beside strict tools that may be called",
                              r->request->structured.param);
-    int rc = tool_constraint_make(&format, demand, r->err);
-    if (!rc) rc = structured_set_format(r->request, param, format, r->err);
-    return rc || !demand->format->is_special ? rc
-                                             : set_prefix(r, demand->format, !demand->must_call);
+    struct sampling_params *params = &r->request->params;
+    /* Calls begin with the token itself.  Text may come before it, or instead of it, unless one must be
+     * made. */
+    params->has_prefix = demand->format->is_special && !*demand->mark;
+    params->is_free_before = !demand->must_call;
+    const int rc = tool_constraint_make(&format, demand, r->err);
+    return rc ? rc : structured_set_format(r->request, param, format, r->err);
 }
 
 /* Tells what the request says of thinking.  chat_template_kwargs wins over the members, and these over
@@ -419,13 +427,20 @@ static int note_strings(struct chat_reading *chat, struct api_error *err) {
 
 static int constrain(struct request_reading *r, const struct chat_template *model) {
     const struct chat_reading *chat = own(r);
-    const struct tool_demand demand = {.tools = chat->tools,
-                                       .named = chat->named,
-                                       .must_call = chat->must_call,
-                                       .one_call = chat->one_call || chat->named,
-                                       .format = chat->format,
-                                       .strings = chat->strings};
+    struct tool_demand demand = {.tools = chat->tools,
+                                 .mark = "",
+                                 .named = chat->named,
+                                 .must_call = chat->must_call,
+                                 .one_call = chat->one_call || chat->named,
+                                 .format = chat->format,
+                                 .strings = chat->strings};
     const bool calls = chat->tools && tool_demand_constrains(&demand);
+    const struct tokenizer *tokenizer = r->limits->tokenizer;
+    if (chat->format && chat->format->is_special &&
+        !(tokenizer &&
+          tokenizer_find_added(tokenizer, chat->format->begin, strlen(chat->format->begin),
+                               &r->request->params.prefix)))
+        demand.mark = chat->format->begin;
     const bool covers =
         !calls && r->request->structured.param && covers_thought(&r->request->structured);
     const int rc = calls ? constrain_calls(r, &demand) : 0;
@@ -589,6 +604,7 @@ static int read_chat(struct request_reading *r, const json_t *root,
     if (!rc) rc = make_prompt(r, model, text);
     if (rc) return rc;
     rc = note_strings(own(r), r->err);
+    if (!rc) rc = show_marks(r, model);
     return rc ? rc : constrain(r, model);
 }
 
@@ -648,6 +664,7 @@ int chat_request_parse(struct completion_request *out, struct chat_request *chat
     chat->splits_reasoning = model->marks_reasoning && !reading.keeps_reasoning;
     chat->tools = reading.format;
     chat->strings = reading.strings;
+    chat->must_call = reading.must_call;
     chat->max_calls = reading.one_call ? 1 : TOOL_MAX_CALLS;
     chat->thought = reading.thought;
     if (chat->splits_reasoning) request.params.thought = reading.thought;

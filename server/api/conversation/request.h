@@ -37,6 +37,7 @@ struct chat_request {
     json_t *strings; /* of the tools (tool_strings.h), owned; NULL: none need be told */
     json_t *origins; /* of the tools (tools.h), owned; NULL: there are none */
     uint32_t max_calls;
+    bool must_call; /* behind its thought the answer is calls alone */
 };
 
 struct chat_dialect {

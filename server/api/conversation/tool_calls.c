@@ -205,20 +205,28 @@ static bool read_objects(struct tool_split *split, struct piece text, char betwe
     return true;
 }
 
-/* Reads calls that are a name each, `mark` where the tokenizer shows it, and an object. */
-static bool read_named(struct tool_split *split, struct piece text, const char *mark) {
-    for (text = trimmed(text); text.n > 0;) {
+/* Skips white space, and the mark that some models write before each of several calls. */
+static struct piece skip_begin(const struct tool_split *split, struct piece p) {
+    const char *mark = split->format->begin;
+    for (p = skip_space(p); *mark && begins(p, mark);)
+        p = skip_space(behind(p, p.at + strlen(mark)));
+    return p;
+}
+
+/* Reads calls that are a name each, and an object.  Marks between them, such as [ARGS], are skipped. */
+static bool read_named(struct tool_split *split, struct piece text) {
+    for (text = skip_begin(split, text); text.n > 0;) {
         const char *brace = find(text, "{");
         struct piece name = {text.at, brace ? (size_t)(brace - text.at) : 0};
-        const char *at = find(name, mark);
-        if (at) name.n = (size_t)(at - name.at);
+        const char *mark = name.n > 0 ? memchr(name.at, '[', name.n) : NULL;
+        if (mark) name.n = (size_t)(mark - name.at);
         if (!is_name(trimmed(name))) return false;
         const struct piece object = braced_of(behind(text, brace));
         struct tool_call *call = object.n > 0 ? add_call(split, trimmed(name)) : NULL;
         if (!call) return false;
         buffer_append(&call->arguments, object.at, object.n);
         if (!arguments_settle(&call->arguments)) return false;
-        text = skip_space(behind(text, object.at + object.n));
+        text = skip_begin(split, behind(text, object.at + object.n));
     }
     return true;
 }
@@ -247,15 +255,21 @@ static bool read_array(struct tool_split *split, const char *text, size_t n) {
 }
 
 /* Reads calls of Mistral: an array of objects; since version 11 of its tokenizer NAME[ARGS]{…}, one
- * after the other.  The marks are special tokens: they do not stand in the text as a rule. */
+ * after the other, with or without the mark before each. */
 static bool read_mistral(struct tool_split *split, const char *text, size_t n) {
-    const struct piece all = trimmed((struct piece){text, n});
-    return begins(all, "[") ? read_array(split, text, n) : read_named(split, all, "[ARGS]");
+    struct piece rest = skip_begin(split, (struct piece){text, n});
+    if (!begins(rest, "[")) return read_named(split, rest);
+    while (rest.n > 0) {
+        const struct piece list = braced_of(rest);
+        if (list.n == 0 || !read_array(split, list.at, list.n)) return false;
+        rest = skip_begin(split, behind(rest, list.at + list.n));
+    }
+    return true;
 }
 
 /* Reads calls of GLM-4: a name, and on the next line its arguments. */
 static bool read_lines(struct tool_split *split, const char *text, size_t n) {
-    return read_named(split, (struct piece){text, n}, "\n");
+    return read_named(split, (struct piece){text, n});
 }
 
 /* Tells calls of GLM-4 from its other answers, which begin with a line end. */
@@ -407,19 +421,25 @@ static const struct tool_elements arguments = {"<arg_key>", "</arg_key>", "<arg_
 
 /* The more telling signs come first; that of GLM-4 says "write the arguments as JSON". */
 static const struct tool_format formats[] = {
-    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", NULL, false, read_glm, &glm,
-     &arguments},
+    {"glm-4.5", "<arg_key>", "<tool_call>", "</tool_call>", NULL, false, read_glm, &glm, &arguments,
+     "", true},
     {"qwen3-coder", "<function=", "<tool_call>", "</tool_call>", NULL, false, read_functions,
-     &functions, &parameters},
-    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", NULL, false, read_json, &hermes, NULL},
-    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, NULL, true, read_mistral, &array, NULL},
+     &functions, &parameters, "<", false},
+    {"hermes", "<tool_call>", "<tool_call>", "</tool_call>", NULL, false, read_json, &hermes, NULL,
+     "{", false},
+    {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", NULL, NULL, true, read_mistral, &array, NULL, "[",
+     true},
     {"phi-4", "<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", NULL, true, read_array, &array,
-     NULL},
+     NULL, "[", false},
     {"llama-3", "\"parameters\": dictionary", "", NULL, look_for_object, false, read_llama, &llama,
-     NULL},
+     NULL, "{", false},
     {"glm-4", "请使用 Json 格式表示调用的参数", "", NULL, look_for_lines, false, read_lines, &lines,
-     NULL},
+     NULL, "", true},
 };
+
+const char *const tool_marks[] = {"<tool_call>", "</tool_call>",  "[TOOL_CALLS]",   "[ARGS]",
+                                  "[CALL_ID]",   "<|tool_call|>", "<|/tool_call|>", "<arg_key>",
+                                  "</arg_key>",  "<arg_value>",   "</arg_value>",   NULL};
 
 const struct tool_format *tool_format_of(const char *template_source) {
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
@@ -439,11 +459,8 @@ void tool_split_fini(struct tool_split *split) {
  * dropped. */
 static bool read_held(struct tool_split *split, size_t n, const struct buffer *answer) {
     const uint32_t n_before = split->n_calls;
-    struct piece text = {split->held.data ? split->held.data : "", n};
-    /* A client that wants special tokens in the text gets this one, too. */
-    if (split->format->is_special && begins(text, split->format->begin))
-        text = behind(text, text.at + strlen(split->format->begin));
-    const bool is_call = split->format->read(split, text.at, text.n);
+    const struct piece text = {split->held.data ? split->held.data : "", n};
+    const bool is_call = trimmed(text).n > 0 && split->format->read(split, text.at, text.n);
     for (uint32_t i = n_before; i < split->n_calls; i++) {
         split->calls[i].at = answer->length;
         split->failed |= split->calls[i].name.failed || split->calls[i].arguments.failed;
@@ -499,7 +516,7 @@ static bool look_for_begin(struct tool_split *split, struct buffer *answer) {
 
 /* Gives what is held back as answer, with the mark before it, and looks for no more calls. */
 static void give_up(struct tool_split *split, struct buffer *answer) {
-    if (!split->format->is_special) buffer_puts(answer, split->format->begin);
+    buffer_puts(answer, split->format->begin);
     release(split, split->held.length, answer);
     split->is_answer = true;
 }
@@ -534,16 +551,10 @@ static void look_at_first(struct tool_split *split) {
     split->is_answer = is == TOOL_BEGINS_NOT;
 }
 
-void tool_split_special(struct tool_split *split, const char *token, size_t n) {
-    const struct tool_format *format = split->format;
-    if (!format || !format->is_special || split->is_inside) return;
-    split->is_inside = n == strlen(format->begin) && memcmp(token, format->begin, n) == 0;
-}
-
 void tool_split_add(struct tool_split *split, const char *text, size_t n, struct buffer *answer) {
     const struct tool_format *format = split->format;
     if (n == 0) return;
-    if (!format || split->is_answer || (format->is_special && !split->is_inside)) {
+    if (!format || split->is_answer) {
         buffer_append(answer, text, n);
         return;
     }
@@ -558,13 +569,55 @@ void tool_split_add(struct tool_split *split, const char *text, size_t n, struct
                split->held.length > 0;
 }
 
+/* Tells whether what is held may be the beginning of calls, whose rest has been cut off. */
+static bool may_be_calls(const struct tool_split *split) {
+    const struct tool_format *format = split->format;
+    const struct piece text = skip_space((struct piece){split->held.data, split->held.length});
+    if (text.n == 0) return true;
+    if (text.at[0] && strchr(format->first, text.at[0]))
+        return split->n_misses == 0 || !strchr("[{", text.at[0]) || braced_of(text).n == 0;
+    size_t n = 0;
+    while (n < text.n && !strchr("<[{\n", text.at[n])) n++;
+    return format->names_first && is_name(trimmed((struct piece){text.at, n}));
+}
+
+/* Tells whether the held bytes are the beginning of the mark that has been cut off.  What a stop string cuts off is known;
+ * of another rest one byte is too little to tell. */
+static bool is_cut_mark(const struct tool_split *split, const char *cut) {
+    const char *mark = split->format->begin;
+    const size_t n = split->held.length;
+    if (!*mark || n == 0) return false;
+    return *cut ? strncmp(cut, mark + n, strlen(mark + n)) == 0 : n > 1 || split->must_call;
+}
+
+/* Tells whether what is held has been cut off in a call, or in the mark before one. */
+static bool is_cut_call(const struct tool_split *split, const char *cut) {
+    return split->is_inside ? may_be_calls(split) : is_cut_mark(split, cut);
+}
+
+/* Reads what is held at the text's end.  Calls of a format whose first word may be a call already are whole
+ * only at their mark, unless the model has left it out. */
+static bool read_rest(struct tool_split *split, const struct buffer *answer, const char *cut) {
+    const struct tool_format *format = split->format;
+    const bool needs_end = cut && format->names_first && format->end;
+    if (!split->is_inside || (needs_end && strcmp(cut, format->end) != 0)) return false;
+    return read_held(split, split->held.length, answer);
+}
+
 /* Reads what is held as calls, or gives it back with the mark before it. */
-void tool_split_end(struct tool_split *split, struct buffer *answer) {
+void tool_split_end(struct tool_split *split, struct buffer *answer, const char *cut) {
     if (!split->format || split->failed || !split->held.data) return;
-    if (split->is_inside && read_held(split, split->held.length, answer)) {
+    if (read_rest(split, answer, cut) || (cut && is_cut_call(split, cut))) {
         buffer_clear(&split->held);
+        split->is_inside = false;
         return;
     }
     if (split->is_inside) give_up(split, answer);
     else release(split, split->held.length, answer);
+    split->is_inside = false;
+}
+
+size_t tool_split_held(const struct tool_split *split) {
+    const size_t n_mark = split->is_inside ? strlen(split->format->begin) : 0;
+    return split->held.length + n_mark;
 }

@@ -125,23 +125,31 @@ static int make_calls(json_t **out, const struct tool_demand *d, struct api_erro
     return rc;
 }
 
-/* Makes one call or several of them. */
+/* Makes one call or several of them, without what stands around all. */
+static json_t *make_inner(const struct tool_demand *d, json_t *tags) {
+    return json_pack("{s:s, s:o, s:s, s:b, s:b}", "type", "tags_with_separator", "tags", tags,
+                     "separator", d->format->writing->between, "at_least_one", true,
+                     "stop_after_first", d->one_call);
+}
+
+/* Makes a tag of all calls, with what stands around them. */
 static json_t *make_list(const struct tool_demand *d, json_t *tags) {
     const struct tool_writing *w = d->format->writing;
-    json_t *list =
-        json_pack("{s:s, s:o, s:s, s:b, s:b}", "type", "tags_with_separator", "tags", tags,
-                  "separator", w->between, "at_least_one", true, "stop_after_first", d->one_call);
-    if (!list || !*w->open) return list;
-    return json_pack("{s:s, s:[{s:s, s:s}, o, {s:s, s:s}]}", "type", "sequence", "elements", "type",
-                     "const_string", "value", w->open, list, "type", "const_string", "value",
+    json_t *list = make_inner(d, tags);
+    char begin[2 * MAX_MARK];
+    if (!list || (!*w->open && !*d->mark)) return list;
+    snprintf(begin, sizeof(begin), "%s%s", d->mark, w->open);
+    return json_pack("{s:s, s:s, s:o, s:s}", "type", "tag", "begin", begin, "content", list, "end",
                      w->close);
 }
 
-/* Makes an answer that may be text, and calls where a call begins.  Behind a special token come calls
- * alone. */
+/* Makes an answer that may be text, and calls where a call begins.  Behind a token come calls alone. */
 static int make_free(json_t **out, const struct tool_demand *d, json_t *tags,
                      struct api_error *err) {
-    if (d->format->is_special) *out = make_list(d, tags);
+    if (*d->mark)
+        *out = json_pack("{s:s, s:[s], s:[o], s:b}", "type", "triggered_tags", "triggers", d->mark,
+                         "tags", make_list(d, tags), "stop_after_first", true);
+    else if (d->format->is_special) *out = make_list(d, tags);
     else if (*d->format->begin)
         *out = json_pack("{s:s, s:[s], s:o, s:b}", "type", "triggered_tags", "triggers",
                          d->format->begin, "tags", tags, "stop_after_first", d->one_call);

@@ -18,14 +18,16 @@ struct tool_demand {
     bool must_call;      /* else text may come instead, and tools that are not strict are free */
     bool one_call;
     const struct tool_format *format; /* of the model's calls */
-    const json_t *strings;            /* of the tools (tool_strings.h) */
+    const char
+        *mark; /* which the tokenizer has as no token, so that it is text before them; "": none */
+    const json_t *strings; /* of the tools (tool_strings.h) */
 };
 
 /* Tells whether calls must be constrained: one must be made, or a tool is strict. */
 bool tool_demand_constrains(const struct tool_demand *demand);
 
 /* Writes a structural tag's format (engine/grammar/grammar.h) of all allowed answers, behind the
- * format's special token if it has one. */
+ * format's token if it has one that is none of the text. */
 int tool_constraint_make(json_t **out, const struct tool_demand *demand, struct api_error *err);
 
 /* Puts a thought before a format, which it takes ownership of.  is_open: the prompt has begun the thought, so it must be
