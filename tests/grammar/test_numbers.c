@@ -128,7 +128,8 @@ static void values_and_bounds_are_those_of_the_text(void **state) {
         struct error err = {0};
         struct grammar *grammar;
         if (prepare(&schema, cases[i].schema, &err) ||
-            grammar_compile(&grammar, vocab, GRAMMAR_JSON_SCHEMA, schema.bytes, schema.n, &err))
+            grammar_compile(&grammar, vocab, GRAMMAR_JSON_SCHEMA, schema.bytes, schema.n, NULL,
+                            &err))
             fail_msg("%s: %s", cases[i].schema, err.text);
         for (int k = 0; k < 8; k++) {
             const char *right = cases[i].right[k], *wrong = cases[i].wrong[k];
