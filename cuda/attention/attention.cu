@@ -393,10 +393,15 @@ static bool is_apart(const struct cuda_backend *cuda, uint32_t seq) {
     return step_seq_is_ranked(&cuda->host_step->seqs[seq]) && !cuda->prompt_copies.only_ranked;
 }
 
+/* Returns how many of a sparse prompt's rows that are indexed together come before the step's. */
+static uint32_t first_indexed_row(const struct step_seq *seq) {
+    return seq->layers[step_first_budgeted(seq)].n_slots - seq->n_rows - seq->sparse->first_slot;
+}
+
 static bool is_sparse(const struct step *step, const struct attn_prefill_item &item) {
     const struct step_seq *seq = &step->seqs[item.seq];
     if (!seq->sparse) return false;
-    const uint32_t begin = seq->layers[0].n_slots - seq->n_rows - seq->sparse->first_slot;
+    const uint32_t begin = first_indexed_row(seq);
     return begin / SPARSE_TILE + (uint32_t)item.tile < sparse_first_dense_tile(seq->sparse);
 }
 
@@ -406,8 +411,8 @@ static uint32_t first_dense_row(const struct cuda_backend *cuda, uint32_t i) {
     const struct step_seq *seq = &cuda->host_step->seqs[i];
     if (is_apart(cuda, i)) return seq->n_rows;
     if (!seq->sparse) return 0;
-    const uint32_t begin = seq->layers[0].n_slots - seq->n_rows - seq->sparse->first_slot,
-                   first = begin / SPARSE_TILE, dense = sparse_first_dense_tile(seq->sparse);
+    const uint32_t first = first_indexed_row(seq) / SPARSE_TILE,
+                   dense = sparse_first_dense_tile(seq->sparse);
     return dense > first ? std::min((dense - first) * SPARSE_TILE, seq->n_rows) : 0;
 }
 

@@ -338,7 +338,7 @@ static int settle(struct request_reading *r) {
 
 /* ---- what the answer may be ---- */
 
-/* Has a mark shown in the text if the tokenizer has it as a special token. */
+/* Shows a mark in the text if the tokenizer has it as a special token. */
 static int show_mark(struct request_reading *r, const char *mark) {
     const struct tokenizer *tokenizer = r->limits->tokenizer;
     struct sampling_params *params = &r->request->params;
@@ -353,7 +353,7 @@ static int show_mark(struct request_reading *r, const char *mark) {
     return 0;
 }
 
-/* Has the marks shown that an answer is split by. */
+/* Shows the marks that an answer is split by. */
 static int show_marks(struct request_reading *r, const struct chat_template *model) {
     int rc = model->marks_reasoning ? show_mark(r, THOUGHT_BEGIN) : 0;
     if (!rc && model->marks_reasoning) rc = show_mark(r, THOUGHT_END);
