@@ -151,6 +151,28 @@ static void what_describes_a_function_is_one_in_every_dialect(void **state) {
                "<tool_search>");
 }
 
+static void a_grammar_is_part_of_the_description(void **state) {
+    static const char show[] = "{% for t in tools %}<{{ t.function.description }}>{% endfor %}";
+    static const char *const syntaxes[] = {"lark",
+                                           "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
+                                           "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
+                                           "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"};
+    char fields[1024];
+    template_destroy(chat.plain);
+    assert_int_equal(template_compile(&chat.plain, show, strlen(show), NULL, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(fields, sizeof(fields),
+                 "'input':'q','tools':[{'type':'namespace','name':'n','description':'N','tools':["
+                 "{'type':'custom','name':'g','description':'d','format':{'type':'grammar',"
+                 "'syntax':'%s','definition':'start: x'}},{'type':'custom','name':'h','format':{"
+                 "'type':'grammar','syntax':'regex','definition':'x+'}}]}]",
+                 syntaxes[i]);
+        check(*state, RESPONSES, fields,
+              "<N\n\nd\n\nThe input has the form of this grammar:\nstart: x>"
+              "<The input has the form of this expression:\nx+>");
+    }
+}
+
 static void namespaces_are_part_of_names(void **state) {
     check_tool(*state,
                "{'type':'namespace','name':'mcp__a','tools':[" SCHEMED("f") "," SCHEMED("g") "]}",
@@ -605,6 +627,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(unknown_tools_are_skipped_beside_known_ones),
         TEST(what_describes_a_function_is_one_in_every_dialect),
+        TEST(a_grammar_is_part_of_the_description),
         TEST(namespaces_are_part_of_names),
         TEST(nothing_usable_is_an_answer_or_a_refusal),
         TEST(only_allowed_tools_are_shown),

@@ -92,10 +92,10 @@ static json_t *make_about(const struct reading *r, bool *failed) {
     for (int i = 0; i < 3; i++) {
         if (json_string_length(parts[i]) == 0) continue;
         if (all.length) buffer_puts(&all, "\n\n");
-        const json_t *syntax = json_object_get(grammar, "syntax");
         if (i == 2)
-            buffer_printf(&all, "The input has the form of this grammar (%.32s):\n",
-                          json_is_string(syntax) ? json_string_value(syntax) : "grammar");
+            buffer_printf(
+                &all, "The input has the form of this %s:\n",
+                is_word(json_object_get(grammar, "syntax"), "regex") ? "expression" : "grammar");
         buffer_append(&all, json_string_value(parts[i]), json_string_length(parts[i]));
     }
     if (r->about) *r->about = NULL;
