@@ -68,6 +68,15 @@ int arguments_read(json_t **out, const char *text, size_t n) {
     return read_mended(out, text, n, &odd);
 }
 
+int arguments_of(json_t **out, const json_t *member) {
+    if (json_is_string(member))
+        return arguments_read(out, json_string_value(member), json_string_length(member));
+    if (json_is_object(member)) *out = json_incref((json_t *)member);
+    else if (!member || json_is_null(member)) *out = json_object();
+    else return ERR_INVALID;
+    return *out ? 0 : ERR_NOMEM;
+}
+
 bool arguments_settle(struct buffer *arguments) {
     const char *text = arguments->data ? arguments->data : "";
     struct json_oddities odd = {0};

@@ -29,6 +29,10 @@ int arguments_parse(json_t **out, const char *text, size_t n, struct json_odditi
  * arguments.  ERR_INVALID, ERR_NOMEM. */
 int arguments_read(json_t **out, const char *text, size_t n);
 
+/* Reads the member of a call that holds its arguments: an object, or a text as above.  A missing one, null and an empty text
+ * mean the same.  ERR_INVALID, ERR_NOMEM. */
+int arguments_of(json_t **out, const json_t *member);
+
 /* Mends a model's arguments.  Returns false if arguments_read() would refuse them; where there is no
  * memory, they have failed. */
 bool arguments_settle(struct buffer *arguments);

@@ -72,13 +72,14 @@ static int read_thoughts(const struct reading *r, const json_t *parts, json_t *o
     return rc;
 }
 
-/* Reads the content, which only an assistant that calls tools may leave out. */
+/* Reads the content, which an assistant that calls tools may leave out, and a tool without a result. */
 static int read_content(const struct reading *r) {
     const json_t *content = json_object_get(r->from, "content");
     const bool answers = strcmp(r->role, "assistant") == 0;
     json_t *text = NULL, *others = NULL;
     char where[64];
-    if (!is_given(content) && !answers) return refuse(r, "content", "is required");
+    if (!is_given(content) && !answers && strcmp(r->role, "tool") != 0)
+        return refuse(r, "content", "is required");
     if (json_is_array(content) && answers) {
         others = json_array();
         const int rc = others ? read_thoughts(r, content, others) : no_memory(r->err);
@@ -114,11 +115,13 @@ static int read_custom_call(const struct reading *r, const json_t *call, size_t 
     const json_t *custom = json_object_get(call, "custom"), *name = json_object_get(custom, "name"),
                  *input = json_object_get(custom, "input"), *id = json_object_get(call, "id");
     if (!json_is_string(name)) return refuse_call(r, index, ".custom.name must be a string");
-    if (!json_is_string(input)) return refuse_call(r, index, ".custom.input must be a string");
+    if (is_given(input) && !json_is_string(input))
+        return refuse_call(r, index, ".custom.input must be a string");
     if (is_given(id) && !json_is_string(id)) return refuse_call(r, index, ".id must be a string");
     json_t *shown = tool_shown_name(json_object_get(custom, "namespace"), name);
-    json_t *out = json_pack("{s:s, s:{s:o, s:{s:O}}, s:O*}", "type", "function", "function", "name",
-                            shown, "arguments", "input", input, "id", is_given(id) ? id : NULL);
+    json_t *text = is_given(input) ? json_incref((json_t *)input) : json_string("");
+    json_t *out = json_pack("{s:s, s:{s:o, s:{s:o}}, s:O*}", "type", "function", "function", "name",
+                            shown, "arguments", "input", text, "id", is_given(id) ? id : NULL);
     return !out || json_array_append_new(calls, out) ? no_memory(r->err) : 0;
 }
 
@@ -136,12 +139,8 @@ static int read_call(const struct reading *r, const json_t *call, size_t index, 
                  *id = json_object_get(call, "id");
     if (!json_is_string(name)) return refuse_call(r, index, ".function.name must be a string");
     if (is_given(id) && !json_is_string(id)) return refuse_call(r, index, ".id must be a string");
-    json_t *parsed = json_is_object(arguments) ? json_incref((json_t *)arguments) : NULL;
-    int rc = 0;
-    if (!is_given(arguments)) parsed = json_object();
-    else if (json_is_string(arguments))
-        rc = arguments_read(&parsed, json_string_value(arguments), json_string_length(arguments));
-    if (rc == ERR_NOMEM || (!parsed && !is_given(arguments))) return no_memory(r->err);
+    json_t *parsed = NULL;
+    if (arguments_of(&parsed, arguments) == ERR_NOMEM) return no_memory(r->err);
     if (!parsed)
         return refuse_call(r, index, ".function.arguments must be a JSON object in a string");
     json_t *shown = tool_shown_name(json_object_get(function, "namespace"), name);
@@ -211,6 +210,31 @@ static int read_message(struct reading *r) {
     return rc ? rc : read_calls(r);
 }
 
+static bool is_role(const json_t *message, const char *role) {
+    const char *given = json_string_value(json_object_get(message, "role"));
+    return given && strcmp(given, role) == 0;
+}
+
+/* Moves the results of tools in front of all else that comes between a message with calls and the next of
+ * the assistant, because no template knows a text between a call and its result. */
+static int put_results_first(json_t *list) {
+    size_t place = 0; /* of the next result; 0: no calls await one */
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *message = json_array_get(list, i);
+        if (is_role(message, "assistant"))
+            place = json_object_get(message, "tool_calls") ? i + 1 : 0;
+        if (place == 0 || !is_role(message, "tool")) continue;
+        json_incref(message);
+        if (place < i && (json_array_remove(list, i) || json_array_insert(list, place, message))) {
+            json_decref(message);
+            return ERR_NOMEM;
+        }
+        json_decref(message);
+        place++;
+    }
+    return 0;
+}
+
 int chat_messages_read(json_t **out, const json_t *messages, bool names_developer,
                        struct skipped_types *skipped, struct api_error *err) {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
@@ -234,6 +258,7 @@ int chat_messages_read(json_t **out, const json_t *messages, bool names_develope
     }
     if (!rc && json_array_size(list) == 0)
         rc = api_error_set(err, 400, NULL, "messages", "messages must say something");
+    if (!rc && put_results_first(list)) rc = no_memory(err);
     if (rc) json_decref(list);
     else *out = list;
     return rc;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "server/api/conversation/arguments.h"
 #include "server/api/conversation/content.h"
 #include "server/api/conversation/tools.h"
 #include "server/json/api_error.h"
@@ -86,8 +87,8 @@ static int read_result(struct reading *r, const json_t *block) {
     char where[96];
     if (!json_is_string(id)) return refuse(r, ".tool_use_id", "must be a string");
     snprintf(where, sizeof(where), "%s.content", r->where);
-    int rc = flush(r, "user");
-    if (!rc) rc = content_read(&r->content, where, json_object_get(block, "content"), &content);
+    /* The text of the message comes behind all of its results. */
+    const int rc = content_read(&r->content, where, json_object_get(block, "content"), &content);
     if (rc) return rc;
     json_t *message =
         json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", content);
@@ -104,17 +105,22 @@ static int read_user_block(struct reading *r, const json_t *block) {
 static int read_use(struct reading *r, const json_t *block) {
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name"),
                  *input = json_object_get(block, "input");
+    json_t *parsed = NULL;
     if (!json_is_string(id)) return refuse(r, ".id", "must be a string");
     if (!json_is_string(name)) return refuse(r, ".name", "must be a string");
-    if (!json_is_object(input)) return refuse(r, ".input", "must be an object");
+    const int rc = arguments_of(&parsed, input);
+    if (rc) return rc == ERR_NOMEM ? no_memory(r->err) : refuse(r, ".input", "must be an object");
     json_t *calls = json_object_get(r->message, "tool_calls");
     if (!calls) {
         calls = json_array();
-        if (json_object_set_new(r->message, "tool_calls", calls)) return no_memory(r->err);
+        if (json_object_set_new(r->message, "tool_calls", calls)) {
+            json_decref(parsed);
+            return no_memory(r->err);
+        }
     }
     json_t *shown = tool_shown_name(json_object_get(block, "namespace"), name);
-    json_t *call = json_pack("{s:O, s:s, s:{s:o, s:O}}", "id", id, "type", "function", "function",
-                             "name", shown, "arguments", input);
+    json_t *call = json_pack("{s:O, s:s, s:{s:o, s:o}}", "id", id, "type", "function", "function",
+                             "name", shown, "arguments", parsed);
     return !call || json_array_append_new(calls, call) ? no_memory(r->err) : 0;
 }
 

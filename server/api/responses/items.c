@@ -144,8 +144,7 @@ static int add_named(struct reading *r, const json_t *item, json_t *arguments) {
 
 /* Reads the arguments of a call, JSON in a string. */
 static int read_arguments(const struct reading *r, const json_t *arguments, json_t **out) {
-    if (!json_is_string(arguments)) return refuse(r, ".arguments", "must be a string");
-    const int rc = arguments_read(out, json_string_value(arguments), json_string_length(arguments));
+    const int rc = arguments_of(out, arguments);
     if (rc == ERR_NOMEM) return no_memory(r->err);
     return rc ? refuse(r, ".arguments", "must be a JSON object in a string") : 0;
 }
@@ -159,8 +158,9 @@ static int read_call(struct reading *r, const json_t *item) {
 /* Reads a call of a tool that takes free text, which templates know as a function of one string. */
 static int read_custom_call(struct reading *r, const json_t *item) {
     const json_t *input = json_object_get(item, "input");
-    if (!json_is_string(input)) return refuse(r, ".input", "must be a string");
-    return add_named(r, item, json_pack("{s:O}", "input", input));
+    if (is_given(input) && !json_is_string(input)) return refuse(r, ".input", "must be a string");
+    json_t *text = is_given(input) ? json_incref((json_t *)input) : json_string("");
+    return add_named(r, item, json_pack("{s:o}", "input", text));
 }
 
 /* ---- calls of other types ---- */
