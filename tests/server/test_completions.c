@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/device/layer_group.h"
+#include "server/api/choice.h"
 #include "server/api/completions.h"
 #include "server/api/server.h"
 #include "server/routes.h"
@@ -695,6 +696,22 @@ static void texts_become_tokens_and_back(void **state) {
     }
 }
 
+static void tokens_of_one_text_keep_their_log_probabilities(void **state) {
+    (void)state;
+    const struct token_logprob top[] = {{'a', -1}, {'a', -2}, {'b', -3}, {'b', -4}};
+    const struct token_info info = {.token = 'b', .logprob = -3, .n_top = 4, .top = top};
+    const struct choice_format format = {.tokenizer = fake_tokenizer()};
+    struct choice choice;
+    choice_init(&choice, NULL, NULL, 0);
+    choice_add_logprobs(&choice, &format, &info, false);
+    json_t *told = json_loads(choice.top_logprobs.data, 0, NULL);
+    assert_int_equal(json_object_size(told), 3); /* b twice is one token */
+    assert_true(json_number_value(json_object_get(told, "a")) == -1);
+    assert_true(json_number_value(json_object_get(told, "token_id:97")) == -2);
+    json_decref(told);
+    choice_fini(&choice);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, rig_set_up, rig_tear_down)
 
 int main(void) {
@@ -704,6 +721,7 @@ int main(void) {
         TEST(best_of_keeps_the_likeliest),
         TEST(stop_strings_end_and_are_named),
         TEST(logprobs_have_the_legacy_shape),
+        TEST(tokens_of_one_text_keep_their_log_probabilities),
         TEST(echo_puts_the_prompt_before_the_answer),
         TEST(echo_with_logprobs_scores_the_prompt),
         TEST(half_characters_are_shown_as_bytes),
