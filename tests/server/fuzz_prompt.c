@@ -29,6 +29,7 @@ static const struct chat_template *the_template(void) {
     if (chat.plain) return &chat;
     chat.own = json_pack("{s:s}", "bos_token", "|");
     chat.tool_text = strdup(source);
+    chat.marks_reasoning = true;
     require(chat.own && chat.tool_text &&
             !template_compile(&chat.plain, source, strlen(source), NULL, NULL));
     return &chat;
