@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,7 +21,14 @@ union address {
     struct sockaddr any;
     struct sockaddr_in v4;
     struct sockaddr_in6 v6;
-    struct sockaddr_storage storage;
+    struct sockaddr_storage
+        storage; /* zero behind what is used, so that all of it can be compared */
+};
+
+/* The addresses of a name, each once. */
+struct addresses {
+    union address all[LISTEN_MAX];
+    size_t n;
 };
 
 /* Sets the port, which is at the same offset in both families. */
@@ -29,7 +37,9 @@ static void set_port(union address *address, uint16_t port) {
 }
 
 /* Opens a listener on the address.  Returns its descriptor, or -1 with errno. */
-static int open_one(const union address *address, socklen_t size, bool has_others) {
+static int open_one(const union address *address, bool has_others) {
+    const socklen_t size =
+        address->any.sa_family == AF_INET ? sizeof(address->v4) : sizeof(address->v6);
     const int on = 1;
     const int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
@@ -51,12 +61,32 @@ static uint16_t port_of(int fd) {
     return getsockname(fd, &address.any, &size) == 0 ? ntohs(address.v4.sin_port) : 0;
 }
 
-static bool is_repeated(const struct addrinfo *all, const struct addrinfo *one) {
-    for (; all != one; all = all->ai_next)
-        if (all->ai_addrlen == one->ai_addrlen &&
-            memcmp(all->ai_addr, one->ai_addr, one->ai_addrlen) == 0)
-            return true;
-    return false;
+static void add(struct addresses *to, const struct sockaddr *one, socklen_t size) {
+    union address address = {.storage = {0}};
+    if (size > sizeof(address) || to->n == LISTEN_MAX) return;
+    memcpy(&address, one, size);
+    for (size_t i = 0; i < to->n; i++)
+        if (memcmp(&to->all[i], &address, sizeof(address)) == 0) return;
+    to->all[to->n++] = address;
+}
+
+/* Finds the addresses of a name.  Returns 0, or getaddrinfo's error.  localhost is 127.0.0.1 in any case
+ * (RFC 6761, 6.3): files of names have it for ::1 alone, or are missing in a bare container. */
+static int resolve(struct addresses *out, const char *host) {
+    const struct sockaddr_in loopback = {.sin_family = AF_INET,
+                                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    const bool is_local = strcasecmp(host, "localhost") == 0;
+    struct addrinfo *all = NULL;
+    out->n = 0;
+    const int failure = getaddrinfo(host, NULL, &hints, &all);
+    if (failure && !is_local) return failure;
+    for (const struct addrinfo *at = all; at; at = at->ai_next)
+        if (at->ai_family == AF_INET || at->ai_family == AF_INET6)
+            add(out, at->ai_addr, at->ai_addrlen);
+    if (is_local) add(out, (const struct sockaddr *)&loopback, sizeof(loopback));
+    if (all) freeaddrinfo(all);
+    return 0;
 }
 
 /* Tells whether an address is none of this machine's, as IPv6 where it is switched off. */
@@ -69,15 +99,13 @@ static void close_all(const int *fds, size_t n) {
 }
 
 /* Listens on all of the addresses that there are.  Returns 0, or errno. */
-static int open_all(int fds[LISTEN_MAX], size_t *n, const struct addrinfo *all, uint16_t *port) {
-    int absent = 0;
+static int open_all(int fds[LISTEN_MAX], size_t *n, const struct addresses *from, uint16_t *port) {
+    int absent = EADDRNOTAVAIL;
     *n = 0;
-    for (const struct addrinfo *at = all; at && *n < LISTEN_MAX; at = at->ai_next) {
-        union address address = {.storage = {0}};
-        if (at->ai_addrlen > sizeof(address) || is_repeated(all, at)) continue;
-        memcpy(&address, at->ai_addr, at->ai_addrlen);
+    for (size_t i = 0; i < from->n; i++) {
+        union address address = from->all[i];
         set_port(&address, *port);
-        const int fd = open_one(&address, at->ai_addrlen, all->ai_next != NULL);
+        const int fd = open_one(&address, from->n > 1);
         if (fd < 0 && is_absent(errno)) {
             absent = errno;
         } else if (fd < 0) {
@@ -89,7 +117,7 @@ static int open_all(int fds[LISTEN_MAX], size_t *n, const struct addrinfo *all, 
             *port = port_of(fd);
         }
     }
-    return *n ? 0 : absent ? absent : EADDRNOTAVAIL;
+    return *n ? 0 : absent;
 }
 
 static int refuse(const char *host, uint16_t port, int why, struct error *err) {
@@ -111,21 +139,19 @@ static int refuse(const char *host, uint16_t port, int why, struct error *err) {
 
 int listen_open(int fds[LISTEN_MAX], size_t *n, const char *host, uint16_t *port,
                 struct error *err) {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *all = NULL;
-    const int failure = getaddrinfo(host, NULL, &hints, &all);
+    struct addresses addresses;
+    const int failure = resolve(&addresses, host);
     if (failure)
         return error_set(err, ERR_INVALID,
                          "--host '%.200s': %s; it must be a name or an address of this machine, "
                          "without a port",
                          host, gai_strerror(failure));
     uint16_t chosen = *port;
-    int why = open_all(fds, n, all, &chosen);
+    int why = open_all(fds, n, &addresses, &chosen);
     for (int i = 1; why == EADDRINUSE && *port == 0 && i < TRIES; i++) {
         chosen = 0;
-        why = open_all(fds, n, all, &chosen);
+        why = open_all(fds, n, &addresses, &chosen);
     }
-    freeaddrinfo(all);
     if (why) return refuse(host, *port, why, err);
     *port = chosen;
     return 0;

@@ -33,7 +33,7 @@ struct found {
 int getaddrinfo(const char *restrict name, const char *restrict service,
                 const struct addrinfo *restrict hints, struct addrinfo **restrict out) {
     (void)service, (void)hints;
-    if (strcmp(name, "unknown") == 0) return EAI_NONAME;
+    if (strcmp(name, "unknown") == 0 || !addresses) return EAI_NONAME;
     struct addrinfo **last = out;
     for (size_t i = 0; addresses[i]; i++) {
         struct found *one = calloc(1, sizeof(*one));
@@ -56,6 +56,12 @@ void freeaddrinfo(struct addrinfo *all) {
         next = all->ai_next;
         free(all);
     }
+}
+
+static int open_named(const char *name, const char *const *list, int fds[LISTEN_MAX], size_t *n,
+                      uint16_t *port, struct error *err) {
+    addresses = list;
+    return listen_open(fds, n, name, port, err);
 }
 
 static int open_on(const char *const *list, int fds[LISTEN_MAX], size_t *n, uint16_t *port,
@@ -110,6 +116,23 @@ static void every_address_of_a_name_is_listened_on(void **state) {
     assert_int_equal(n, 3); /* one is repeated */
     assert_true(answers("127.0.0.1", port) && answers("127.0.0.3", port));
     close_all(fds, n);
+}
+
+/* Whatever the file of names has, or where there is none. */
+static void localhost_is_the_loopback_address(void **state) {
+    static const char *const v6[] = {"::1", NULL}, *const v4[] = {"127.0.0.1", NULL};
+    static const char *const *const lists[] = {v6, v4, NULL};
+    int fds[LISTEN_MAX];
+    size_t n;
+    struct error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof(lists) / sizeof(*lists); i++) {
+        uint16_t port = 0;
+        assert_int_equal(open_named("LocalHost", lists[i], fds, &n, &port, &err), 0);
+        assert_true(answers("127.0.0.1", port));
+        assert_int_equal(n, lists[i] == v6 && has_ipv6() ? 2 : 1);
+        close_all(fds, n);
+    }
 }
 
 /* An address of a documentation's net is on no machine. */
@@ -169,6 +192,7 @@ static void what_others_reach_is_no_loopback(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_address_of_a_name_is_listened_on),
+        cmocka_unit_test(localhost_is_the_loopback_address),
         cmocka_unit_test(addresses_that_the_machine_lacks_are_left_out),
         cmocka_unit_test(a_port_that_is_taken_is_named),
         cmocka_unit_test(what_others_reach_is_no_loopback),
