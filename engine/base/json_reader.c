@@ -1,8 +1,6 @@
 /* json_reader.c - see json_reader.h. */
 #include "engine/base/json_reader.h"
 
-#include <float.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>

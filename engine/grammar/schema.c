@@ -292,8 +292,8 @@ static const char most_bound[] = "-10000000000000000000000000000000000000";
 
 /* Brings a bound into those numbers, which are written without an exponent.  A bound that is beyond
  * doubles says nothing. */
-static int check_bound(struct reading *r, json_t *schema, const char *keyword, bool is_upper,
-                       const struct place *at) {
+static int fit_bound(struct reading *r, json_t *schema, const char *keyword, bool is_upper,
+                     const struct place *at) {
     const json_t *bound = json_object_get(schema, keyword);
     const double x = json_number_value(bound);
     if (!bound) return 0;
@@ -309,15 +309,15 @@ static int check_bound(struct reading *r, json_t *schema, const char *keyword, b
     return json_object_set_new(schema, keyword, most) ? no_memory(r) : 0;
 }
 
-static int check_bounds(struct reading *r, json_t *schema, const struct place *at) {
-    int rc = check_bound(r, schema, "minimum", false, at);
-    if (!rc) rc = check_bound(r, schema, "exclusiveMinimum", false, at);
-    if (!rc) rc = check_bound(r, schema, "maximum", true, at);
-    return rc ? rc : check_bound(r, schema, "exclusiveMaximum", true, at);
+static int fit_bounds(struct reading *r, json_t *schema, const struct place *at) {
+    int rc = fit_bound(r, schema, "minimum", false, at);
+    if (!rc) rc = fit_bound(r, schema, "exclusiveMinimum", false, at);
+    if (!rc) rc = fit_bound(r, schema, "maximum", true, at);
+    return rc ? rc : fit_bound(r, schema, "exclusiveMaximum", true, at);
 }
 
 static int read_number(struct reading *r, json_t *schema, const struct place *at) {
-    const int rc = check_bounds(r, schema, at);
+    const int rc = fit_bounds(r, schema, at);
     if (rc) return rc;
     if (json_object_get(schema, "multipleOf") &&
         has_group(json_object_get(schema, "type"), OF_NUMBER)) {
