@@ -130,6 +130,13 @@ static int find_model(char *out, const struct options *options, bool has_weights
     return rc ? rc : model_kind_check(out, has_weights, err);
 }
 
+/* Tells what this build lacks, before a request is refused for it. */
+static void log_gaps(void) {
+    for (const struct build_gap *gap = build_info.gaps; gap->name; gap++)
+        log_event(LOG_INFO, "built without %s: %s; to get it: %s", gap->name, gap->without,
+                  gap->remedy);
+}
+
 /* Lets the heap keep some memory that long requests have used: the next one would wait for the system
  * to clear as many pages again. */
 static void keep_heap_warm(void) {
@@ -162,6 +169,7 @@ static int run_serve(int argc, char **argv) {
     if (!rc) {
         log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
                   backend->name, backend->description);
+        log_gaps();
         log_event(LOG_INFO, "the model's files are in %s", model_dir);
         rc = serve_run(&options, model_dir, backend, &err);
         backend->ops->destroy(backend);
@@ -271,6 +279,8 @@ static int run_version(int argc, char **argv) {
             printf("%s %s", i ? "," : "", backend->kernels[i]);
         putchar('\n');
     }
+    for (const struct build_gap *gap = build_info.gaps; gap->name; gap++)
+        printf("without %s: %s; to get it: %s\n", gap->name, gap->without, gap->remedy);
     if (model_dir_choose(model_dir, NULL, &err)) puts(err.text);
     else printf("default model %s\n", model_dir);
     return STATUS_OK;
@@ -290,7 +300,9 @@ static const struct subcommand commands[] = {
      run_tokenize},
     {"health", "health [options]          ask the server of these settings whether it works",
      run_health},
-    {"version", "version                   print version, commit, backends and the default model",
+    {"version",
+     "version                   print version, commit, backends, what is missing, the default "
+     "model",
      run_version},
     {"help", "help                      print this", run_help},
 };

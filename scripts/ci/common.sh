@@ -60,6 +60,43 @@ install_packages() {
         apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
 }
 
+# gaps DIR: prints what the program built there was built without, a line each: what `quire version`
+# says.
+gaps() {
+    [ ! -x "$1/quire" ] || "$1/quire" version 2>/dev/null | sed -n 's/^without //p'
+}
+
+# may_have_come NAME: tells whether what a build lacked can be there now.  xgrammar needs the network,
+# which only an attempt shows.
+may_have_come() {
+    case $1 in
+    xgrammar) command -v c++ ;;
+    ZeroMQ) pkg-config --exists 'libzmq >= 4.2' ;;
+    CUDA) command -v nvcc || [ -x /usr/local/cuda/bin/nvcc ] ;;
+    esac >/dev/null 2>&1
+}
+
+# look_again DIR: configures DIR anew where something that was not found may have come; what was
+# switched off stays off.
+look_again() {
+    local line
+    while read -r line; do
+        case $line in *'it is disabled there') continue ;; esac
+        may_have_come "${line%%:*}" || continue
+        say "$1 was built without ${line%%:*}: looking for it again"
+        meson setup --reconfigure "$1" >&2 || true
+        return
+    done < <(gaps "$1")
+}
+
+# tell_gaps DIR: says what the program lacks, and how to get it.
+tell_gaps() {
+    local line
+    while read -r line; do
+        say "$1/quire is built without $line"
+    done < <(gaps "$1")
+}
+
 # build_in DIR [meson setup options]: configures DIR once, then builds it.  Build output goes to
 # stderr: stdout belongs to the program that runs afterwards.
 build_in() {
@@ -68,6 +105,8 @@ build_in() {
     if [ ! -f "$dir/build.ninja" ]; then
         # A setup that was interrupted leaves a directory without build.ninja; meson starts it over.
         meson setup "$dir" "$@" >&2
+    else
+        look_again "$dir"
     fi
     ninja -C "$dir" >&2
 }

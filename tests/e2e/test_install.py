@@ -78,3 +78,71 @@ def test_the_package_holds_the_installed_tree_with_nothing_of_its_maker(tree):
     folders = [member.name.split("/") for member in members]
     assert folders == sorted(folders)
     assert {(member.uid, member.gid, member.mtime) for member in members} == {(0, 0, 1000000000)}
+
+
+GAPS = {"xgrammar": "grammar", "ZeroMQ": "kv_events", "CUDA": "cuda"}
+
+
+def test_a_build_says_what_it_lacks(server):
+    """In `quire version`, and in the log of each start."""
+    told = subprocess.run([BINARY, "version"], capture_output=True, text=True, check=True).stdout
+    lines = [line.removeprefix("without ") for line in told.splitlines() if line.startswith("without ")]
+    assert {line.split(":")[0] for line in lines} <= set(GAPS)
+    assert ("backend cuda" in told) != any(line.startswith("CUDA:") for line in lines)
+    for line in lines:
+        assert "; to get it: " in line and f"built without {line}" in server.log
+    assert server.log.count(" built without ") == len(lines)
+
+
+@pytest.fixture
+def build(tmp_path):
+    """build(lines): runs scripts' build_in on a folder whose program says these lines, with programs in place of
+    meson and ninja that note their arguments; returns these and what was said."""
+    folder, tools = tmp_path / "build", tmp_path / "tools"
+    folder.mkdir()
+    tools.mkdir()
+    (folder / "build.ninja").touch()
+    for name in ("meson", "ninja", "nvcc"):
+        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/called\n')
+        (tools / name).chmod(0o755)
+
+    def run(lines, path=None):
+        (folder / "quire").write_text("#!/bin/sh\ncat <<'END'\nquire 0, commit 0\n" + "".join(
+            f"without {line}\n" for line in lines) + "END\n")
+        (folder / "quire").chmod(0o755)
+        (tmp_path / "called").write_text("")
+        done = subprocess.run(
+            ["bash", "-ec", '. scripts/ci/common.sh; build_in "$0"; tell_gaps "$0"', folder], cwd=ROOT,
+            env={**os.environ, "PATH": f"{tools}:{path or os.environ['PATH']}"}, capture_output=True, text=True,
+            check=True)
+        return (tmp_path / "called").read_text().splitlines(), done.stderr
+
+    return run
+
+
+def test_a_build_that_lacks_nothing_is_not_configured_anew(build):
+    called, said = build([])
+    assert [line.split()[0] for line in called] == ["ninja"] and "without" not in said
+
+
+@pytest.mark.parametrize("name", ["xgrammar", "CUDA"])
+def test_what_was_not_found_is_looked_for_again(build, name):
+    called, said = build([f"{name}: that is bad; to get it: do this"])
+    assert [" ".join(line.split()[:3]) for line in called] == ["meson setup --reconfigure", f"ninja -C {called[1].split()[2]}"]
+    assert f"is built without {name}: that is bad; to get it: do this" in said
+
+
+def test_what_was_switched_off_stays_off(build):
+    called, said = build(["CUDA: no GPU is used; to get it: meson configure BUILD -Dcuda=auto, it is disabled there"])
+    assert [line.split()[0] for line in called] == ["ninja"] and "is built without CUDA" in said
+
+
+def test_a_package_is_named_for_what_it_lacks(tmp_path):
+    text = (ROOT / "scripts/package").read_text()
+    naming = text[text.index("gaps=$(sed"):text.index("[ -z \"$gaps\" ]")]
+    for lacks, suffix in (("xgrammar",), "-without-xgrammar"), (("ZeroMQ", "CUDA"), "-without-zeromq"), (
+            ("xgrammar", "ZeroMQ"), "-without-xgrammar-without-zeromq"), ((), ""):
+        about = "quire 0, commit 0\n" + "".join(f"without {one}: x; to get it: y\n" for one in lacks)
+        done = subprocess.run(["bash", "-euc", f'about=$0; name=quire-0\n{naming}\necho "$name"', about],
+                              capture_output=True, text=True, check=True)
+        assert done.stdout == f"quire-0{suffix}\n"
