@@ -45,8 +45,8 @@ bool step_layer_is_ranked(const struct step *step, uint32_t layer) {
     return false;
 }
 
-static bool is_copied(const struct prompt_copies *w, const struct step_seq *seq) {
-    return w->of == COPY_ALL || (w->of == COPY_RANKED && step_seq_is_ranked(seq));
+static bool is_copied(const struct prompt_copies *w, const struct step_seq *seq, uint32_t layer) {
+    return w->of == COPY_ALL || (w->of == COPY_RANKED && step_ranked(seq, layer));
 }
 
 /* Returns how many pages a layer's copies take; *most: of one prompt. */
@@ -55,7 +55,7 @@ static uint32_t copied_pages(const struct prompt_copies *w, const struct step *s
     uint32_t n = 0;
     *most = 0;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
-        if (!is_copied(w, &step->seqs[i])) continue;
+        if (!is_copied(w, &step->seqs[i], layer)) continue;
         const uint32_t n_pages = (uint32_t)kv_n_pages(step->seqs[i].layers[layer].n_slots);
         *most = max_u32(*most, n_pages);
         n += n_pages;
