@@ -134,10 +134,14 @@ static const struct type {
                     {"number", OF_NUMBER}, {"integer", OF_NUMBER},  {"array", OF_ARRAY},
                     {"object", OF_OBJECT}};
 
-static const struct type *type_of(const json_t *name) {
-    for (int i = 0; i < N_TYPES && json_is_string(name); i++)
-        if (strcmp(types[i].name, json_string_value(name)) == 0) return &types[i];
+static const struct type *type_named(const char *name) {
+    for (int i = 0; i < N_TYPES && name; i++)
+        if (strcmp(types[i].name, name) == 0) return &types[i];
     return NULL;
+}
+
+static const struct type *type_of(const json_t *name) {
+    return type_named(json_string_value(name));
 }
 
 /* Tells whether `type`, a name or a list of names, has a type with this group's keywords. */
@@ -175,6 +179,74 @@ static bool allows(const json_t *type, const json_t *value) {
 }
 
 /* ---- parts ---- */
+
+/* Returns what a schema refers to; NULL: there is nothing. */
+static const json_t *target_of(const struct reading *r, const json_t *schema) {
+    const char *ref = json_string_value(json_object_get(schema, "$ref")) + 1;
+    const json_t *at = r->root;
+    while (at && *ref == '/') {
+        char name[PATH_BYTES];
+        const size_t n = strcspn(++ref, "/");
+        if (n == 0 || n >= sizeof(name)) return NULL;
+        memcpy(name, ref, n);
+        name[n] = 0;
+        at = json_object_get(at, name);
+        ref += n;
+    }
+    return at;
+}
+
+enum { ALL_TYPES = (1 << N_TYPES) - 1, MAX_TYPE_DEPTH = 16 };
+
+/* Returns the types that the name of one type stands for, a bit for each: an integer is a number. */
+static unsigned bits_of(const struct type *type) {
+    if (!type) return ALL_TYPES;
+    const unsigned bit = 1u << (type - types);
+    return type->group == OF_NUMBER ? bit | 1u << (type_named("number") - types) : bit;
+}
+
+/* Returns the types that a value may have, a bit for each. */
+static unsigned types_of_value(const json_t *value) {
+    unsigned bits = 0;
+    for (int i = 0; i < N_TYPES; i++) {
+        json_t *name = json_string(types[i].name);
+        if (!name || allows(name, value)) bits |= bits_of(&types[i]);
+        json_decref(name);
+    }
+    return bits;
+}
+
+/* Returns the types that a schema allows, a bit for each; more where that is not known. */
+static unsigned types_of(const struct reading *r, const json_t *schema, unsigned depth) {
+    const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
+    const json_t *any = json_object_get(schema, "anyOf");
+    unsigned bits = 0;
+    if (depth > MAX_TYPE_DEPTH || !json_is_object(schema)) return ALL_TYPES;
+    if (json_object_get(schema, "$ref")) return types_of(r, target_of(r, schema), depth + 1);
+    if (json_object_get(schema, "const")) return types_of_value(json_object_get(schema, "const"));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        bits |= types_of_value(json_array_get(list, i));
+    for (size_t i = 0; i < json_array_size(any); i++)
+        bits |= types_of(r, json_array_get(any, i), depth + 1);
+    if (list || any) return bits;
+    for (size_t i = 0; i < json_array_size(type); i++)
+        bits |= bits_of(type_of(json_array_get(type, i)));
+    return json_is_array(type) ? bits : bits_of(type_of(type));
+}
+
+/* Says `anyOf` in place of `oneOf` where no value can be of two of its schemas, because no type is. */
+static int settle_one_of(struct reading *r, json_t *schema) {
+    json_t *list = json_object_get(schema, "oneOf");
+    unsigned bits = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const unsigned more = types_of(r, json_array_get(list, i), 0);
+        if (bits & more) return 0;
+        bits |= more;
+    }
+    if (json_object_set(schema, "anyOf", list)) return no_memory(r);
+    json_object_del(schema, "oneOf");
+    return 0;
+}
 
 static int read_schema(struct reading *r, json_t *schema, const struct place *at);
 
@@ -316,22 +388,64 @@ static int fit_bounds(struct reading *r, json_t *schema, const struct place *at)
     return rc ? rc : fit_bound(r, schema, "exclusiveMaximum", true, at);
 }
 
-static int read_number(struct reading *r, json_t *schema, const struct place *at) {
-    const int rc = fit_bounds(r, schema, at);
-    if (rc) return rc;
-    if (json_object_get(schema, "multipleOf") &&
-        has_group(json_object_get(schema, "type"), OF_NUMBER)) {
-        const json_t *type = json_object_get(schema, "type");
-        json_t *number = json_string("number");
-        const bool is_number = json_equal(type, number);
-        bool lists = false;
-        for (size_t i = 0; i < json_array_size(type); i++)
-            lists |= json_equal(json_array_get(type, i), number);
-        json_decref(number);
-        if (is_number || lists)
-            return refuse(r, at, "multipleOf", "is supported for integers only");
+/* Checks that some number lies between the bounds. */
+static int check_bounds(struct reading *r, const json_t *schema, const struct place *at) {
+    static const struct {
+        const char *name;
+        bool is_lower, is_strict;
+    } bounds[] = {{"minimum", true, false},
+                  {"exclusiveMinimum", true, true},
+                  {"maximum", false, false},
+                  {"exclusiveMaximum", false, true}};
+    double least = -INFINITY, most = INFINITY;
+    bool is_strict = false;
+    for (size_t i = 0; i < sizeof(bounds) / sizeof(*bounds); i++) {
+        const json_t *value = json_object_get(schema, bounds[i].name);
+        if (!value) continue;
+        const double bound = json_number_value(value);
+        if (bounds[i].is_lower ? bound >= least : bound <= most) is_strict |= bounds[i].is_strict;
+        if (bounds[i].is_lower && bound > least) least = bound;
+        if (!bounds[i].is_lower && bound < most) most = bound;
+        /* Greater integers may be between two that are one double. */
+        if (least > most || (least == most && is_strict && fabs(most) < 0x1p53))
+            return refuse(r, at, bounds[i].name, "leaves no number beside the other bound");
     }
     return 0;
+}
+
+enum { MAX_MULTIPLE = 1024, MAX_MULTIPLES_WIDTH = 10000 };
+
+/* Checks multipleOf, which the library follows within limits. */
+static int check_multiple(struct reading *r, const json_t *schema, const struct place *at) {
+    const json_t *multiple = json_object_get(schema, "multipleOf");
+    const json_t *least = json_object_get(schema, "minimum"),
+                 *most = json_object_get(schema, "maximum");
+    if (!least) least = json_object_get(schema, "exclusiveMinimum");
+    if (!most) most = json_object_get(schema, "exclusiveMaximum");
+    const double n = json_number_value(multiple), from = json_number_value(least),
+                 to = json_number_value(most);
+    if (!json_is_number(multiple) || n < 1 || n > MAX_MULTIPLE || n != floor(n))
+        return refuse(r, at, "multipleOf", "must be an integer between 1 and 1024");
+    if (fabs(from) > 0x1p53 || fabs(to) > 0x1p53)
+        return refuse(r, at, "multipleOf", "is not supported beside bounds beyond 2^53");
+    if (least && most && to - from > MAX_MULTIPLES_WIDTH)
+        return refuse(r, at, "multipleOf",
+                      "is not supported beside bounds that are more than 10000 apart");
+    if (least && most && floor(to / n) * n < from)
+        return refuse(r, at, "multipleOf", "has no multiple between the bounds");
+    return 0;
+}
+
+static int read_number(struct reading *r, json_t *schema, const struct place *at) {
+    const json_t *type = json_object_get(schema, "type");
+    int rc = fit_bounds(r, schema, at);
+    if (!rc) rc = check_bounds(r, schema, at);
+    if (rc || !json_object_get(schema, "multipleOf")) return rc;
+    bool has_reals = type_of(type) == type_named("number");
+    for (size_t i = 0; i < json_array_size(type); i++)
+        has_reals |= type_of(json_array_get(type, i)) == type_named("number");
+    if (has_reals) return refuse(r, at, "multipleOf", "is supported for integers only");
+    return check_multiple(r, schema, at);
 }
 
 static int read_array(struct reading *r, json_t *schema, const struct place *at) {
@@ -539,7 +653,8 @@ static int read_shape(struct reading *r, json_t *schema, const char *shape,
         return read_values(r, schema, at);
     if (strcmp(shape, "allOf") == 0 && json_array_size(json_object_get(schema, shape)) > 1)
         return refuse(r, at, shape, "is supported with one schema only");
-    return read_list(r, schema, shape, at);
+    const int rc = read_list(r, schema, shape, at);
+    return rc || strcmp(shape, "oneOf") != 0 ? rc : settle_one_of(r, schema);
 }
 
 static int read_schema(struct reading *r, json_t *schema, const struct place *at) {
@@ -562,22 +677,6 @@ static int read_schema(struct reading *r, json_t *schema, const struct place *at
 }
 
 /* ---- references ---- */
-
-/* Returns what a schema refers to; NULL: there is nothing. */
-static const json_t *target_of(const struct reading *r, const json_t *schema) {
-    const char *ref = json_string_value(json_object_get(schema, "$ref")) + 1;
-    const json_t *at = r->root;
-    while (at && *ref == '/') {
-        char name[PATH_BYTES];
-        const size_t n = strcspn(++ref, "/");
-        if (n == 0 || n >= sizeof(name)) return NULL;
-        memcpy(name, ref, n);
-        name[n] = 0;
-        at = json_object_get(at, name);
-        ref += n;
-    }
-    return at;
-}
 
 static bool is_seen(const struct reading *r, const json_t *schema) {
     for (unsigned i = 0; i < r->n_seen; i++)

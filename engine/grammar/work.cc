@@ -6,6 +6,7 @@
 #include <ctime>
 #include <malloc.h>
 #include <new>
+#include <pthread.h>
 
 namespace {
 
@@ -15,7 +16,8 @@ struct work {
     bool (*is_stopped)(const void *user);
     const void *user;
     unsigned n_allocations;
-    bool is_paused; /* a message is being made, by destructors, which must not throw */
+    const char *stack_end; /* the stack may grow down to here; nullptr: it is not looked at */
+    bool is_paused;        /* a message is being made, by destructors, which must not throw */
 };
 
 thread_local work now;
@@ -35,9 +37,23 @@ void check() {
     if (now.deadline > 0 && thread_seconds() > now.deadline) throw work_ended(work_ended::TIME);
 }
 
+/* Returns the address down to which the thread's stack may be used: a quarter is left for what does not
+ * look. */
+const char *find_stack_end() {
+    pthread_attr_t attr;
+    void *lowest = nullptr;
+    std::size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attr)) return nullptr;
+    pthread_attr_getstack(&attr, &lowest, &size);
+    pthread_attr_destroy(&attr);
+    return static_cast<const char *>(lowest) + size / 4;
+}
+
 /* Counts an allocation before it is made. */
 void count_allocation(std::size_t size) {
     if (now.is_paused) return;
+    if (static_cast<const char *>(__builtin_frame_address(0)) < now.stack_end)
+        throw work_ended(work_ended::DEPTH);
     if (size > static_cast<std::size_t>(now.max_bytes) ||
         now.n_bytes > now.max_bytes - static_cast<int64_t>(size))
         throw work_ended(work_ended::MEMORY);
@@ -65,7 +81,8 @@ void BeginLogImpl() {
 work_bound::work_bound(double seconds, int64_t max_bytes, bool (*is_stopped)(const void *user),
                        const void *user)
     : began(thread_seconds()) {
-    now = {began + seconds, max_bytes, 0, 0, is_stopped, user, 0, false};
+    const char *stack_end = max_bytes > 0 ? find_stack_end() : nullptr;
+    now = {began + seconds, max_bytes, 0, 0, is_stopped, user, 0, stack_end, false};
 }
 
 work_bound::~work_bound() {
@@ -78,6 +95,10 @@ void work_go_on() {
 
 double work_bound::taken() const {
     return thread_seconds() - began;
+}
+
+int64_t work_bound::n_bytes() const {
+    return now.n_bytes;
 }
 
 int64_t work_bound::peak_bytes() const {

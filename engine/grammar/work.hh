@@ -3,7 +3,7 @@
  *
  * The library counts units of work in its loops (packagefiles/xgrammar-limits.patch) and calls
  * CheckWorkImpl() now and then.  Where memory is bounded, too, each allocation counts as well, so a loop
- * without a count of its own is seen if it allocates.  Work that has reached a bound is ended by an
+ * without a count of its own is seen if it allocates, and so is a recursion that nears the stack's end.  Work that has reached a bound is ended by an
  * exception.
  *
  * Thread: a bound is that of the thread that makes it.  Memory: none. */
@@ -15,7 +15,7 @@
 
 /* Thrown out of the library. */
 struct work_ended : std::exception {
-    enum reason { TIME, MEMORY, STOPPED } why;
+    enum reason { TIME, MEMORY, DEPTH, STOPPED } why;
     explicit work_ended(reason r) : why(r) {}
     const char *what() const noexcept override { return "the work has been ended"; }
 };
@@ -33,6 +33,7 @@ class work_bound {
 
     double taken() const;       /* processor seconds */
     int64_t peak_bytes() const; /* the most that was allocated at once */
+    int64_t n_bytes() const;    /* what was allocated and has not been freed */
 
   private:
     const double began;

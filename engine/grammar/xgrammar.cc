@@ -55,7 +55,7 @@ constexpr std::chrono::microseconds WORTH_KEEPING(10);
 constexpr size_t MAX_STATES = 512 << 10, MAX_STATES_OF_BYTE = 16;
 
 /* What compiling has taken is given back to the system if it was this much at once. */
-constexpr int64_t TRIMMED_BYTES = 32 << 20;
+constexpr int64_t TRIMMED_BYTES = 4 << 20;
 
 /* What the first states of a matcher may take. */
 constexpr double FIRST_SECONDS = 0.1;
@@ -134,11 +134,12 @@ void mask_store::keep(const state_key &key, const uint32_t *mask, size_t n_words
 struct grammar {
     xgrammar::CompiledGrammar compiled;
     uint32_t n_vocab;
+    size_t n_bytes; /* of `compiled` */
     std::atomic<unsigned> n_refs;
     mask_store masks;
 
-    grammar(const xgrammar::CompiledGrammar &from, uint32_t n)
-        : compiled(from), n_vocab(n), n_refs(1) {}
+    grammar(const xgrammar::CompiledGrammar &from, uint32_t n, size_t bytes)
+        : compiled(from), n_vocab(n), n_bytes(bytes), n_refs(1) {}
 };
 
 struct grammar_matcher {
@@ -151,6 +152,7 @@ struct grammar_matcher {
 static int say_ended(struct error *err, enum work_ended::reason why) {
     switch (why) {
     case work_ended::MEMORY: return error_set(err, ERR_FULL, "it takes too much memory to compile");
+    case work_ended::DEPTH: return error_set(err, ERR_INVALID, "it is nested too deeply");
     case work_ended::STOPPED: return error_set(err, ERR_STOPPED, "it was to be compiled no more");
     case work_ended::TIME: break;
     }
@@ -234,11 +236,34 @@ static void fill_mask(xgrammar::GrammarMatcher &matcher, uint32_t *mask, uint32_
     if (!matcher.FillNextTokenBitmask(&tensor)) std::fill_n(mask, n_words, UINT32_MAX);
 }
 
+/* Compiles a text by a compiler that ends with it.  Rules that are alike share their masks. */
+static xgrammar::CompiledGrammar compile_within(const xgrammar::TokenizerInfo &info,
+                                                enum grammar_kind kind, const char *text,
+                                                size_t n) {
+    xgrammar::GrammarCompiler compiler(info, 1, true);
+    return compile(compiler, kind, std::string(text, n));
+}
+
 /* Tries the first states and the first mask, which every sequence asks for. */
 static void try_begin(const xgrammar::CompiledGrammar &compiled, uint32_t n_vocab) {
     xgrammar::GrammarMatcher matcher(compiled);
     std::vector<uint32_t> mask(grammar_mask_words(n_vocab));
     fill_mask(matcher, mask.data(), grammar_mask_words(n_vocab));
+}
+
+/* Refuses what the library would leave out.  Its warning says what, and that it is ignored. */
+static int refuse_left_out(struct error *err, const std::string &said) {
+    static const char *const ignored[] = {" It is ignored", " and is ignored", " is ignored",
+                                          "; ignoring", "; falling back"};
+    std::string what = said;
+    for (const char *phrase : ignored) {
+        const size_t at = what.find(phrase), behind = what.find(':', at);
+        if (at == std::string::npos) continue;
+        const bool is_last = phrase[0] == ';' || behind == std::string::npos;
+        what.replace(at, is_last ? std::string::npos : behind - at,
+                     what.find("not supported") < at ? "" : " is not supported");
+    }
+    return error_set(err, ERR_INVALID, "%s", what.c_str());
 }
 
 int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enum grammar_kind kind,
@@ -251,19 +276,19 @@ int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enu
         std::string left_out;
         const warnings_kept kept(&left_out);
         const uint32_t n_vocab = vocab->n_vocab;
-        /* Rules that are alike share their masks. */
-        xgrammar::GrammarCompiler compiler(vocab->info, 1, true);
+        int64_t n_bytes = 0;
         const xgrammar::CompiledGrammar compiled = [&] {
             const work_bound bound(limits->seconds, limits->bytes, limits->is_stopped,
                                    limits->user);
-            xgrammar::CompiledGrammar made = compile(compiler, kind, std::string(text, n));
+            const xgrammar::CompiledGrammar made = compile_within(vocab->info, kind, text, n);
             peak_bytes = bound.peak_bytes();
+            n_bytes = bound.n_bytes();
             return made;
         }();
-        if (!left_out.empty()) return error_set(err, ERR_INVALID, "%s", left_out.c_str());
+        if (!left_out.empty()) return refuse_left_out(err, left_out);
         const work_bound first(FIRST_SECONDS);
         try_begin(compiled, n_vocab);
-        *out = new grammar(compiled, n_vocab);
+        *out = new grammar(compiled, n_vocab, static_cast<size_t>(n_bytes));
         return 0;
     });
     const bool took_much = peak_bytes > TRIMMED_BYTES || code == ERR_FULL || code == ERR_STOPPED;
@@ -282,7 +307,7 @@ void grammar_unref(struct grammar *grammar) {
 
 size_t grammar_bytes(const struct grammar *grammar) {
     const size_t mask_bytes = grammar_mask_words(grammar->n_vocab) * sizeof(uint32_t);
-    return grammar->compiled.MemorySizeBytes() + mask_store::MAX_MASKS * mask_bytes;
+    return grammar->n_bytes + mask_store::MAX_MASKS * mask_bytes;
 }
 
 int grammar_matcher_create(struct grammar_matcher **out, struct grammar *grammar) {

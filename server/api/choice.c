@@ -25,6 +25,7 @@ void choice_fini(struct choice *choice) {
     buffer_fini(&choice->token_logprobs);
     buffer_fini(&choice->top_logprobs);
     buffer_fini(&choice->text_offsets);
+    json_check_fini(&choice->check);
 }
 
 void choice_clear(struct choice *choice) {

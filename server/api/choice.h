@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/json/buffer.h"
+#include "server/json/json_check.h"
 
 struct completion;
 struct prompt;
@@ -51,6 +52,8 @@ struct choice {
      * is in the last four is up to the API. */
     struct buffer text, ids, kept;
     struct buffer tokens, token_logprobs, top_logprobs, text_offsets;
+
+    struct json_check check; /* of the answer, without its reasoning */
 
     struct detokenizer detokenizer; /* follows the tokens to know their offsets */
     size_t n_characters;

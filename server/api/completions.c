@@ -319,6 +319,18 @@ static void take_ending(struct completion *c, struct choice *choice,
     fail(c, &err);
 }
 
+/* Fails an answer that has ended by itself and should be JSON, but is none: what allowed it is at fault. */
+static void check_form(struct completion *c, const struct choice *choice) {
+    struct api_error err;
+    if (!choice->finished || choice->reason != FINISH_STOP || choice->stop_string >= 0 ||
+        choice->stop_token >= 0 || json_check_is_whole(&choice->check))
+        return;
+    log_event(LOG_ERROR, "request id=%s: the answer has ended and is no JSON", c->request_id);
+    api_error_set(&err, 500, NULL, c->request.structured.param,
+                  "%s: the answer has ended and is no JSON", c->request.structured.param);
+    fail(c, &err);
+}
+
 static void send_progress(struct completion *c, const struct choice *choice,
                           const struct engine_event *event) {
     if (!c->job.exchange) return;
@@ -337,6 +349,9 @@ static void take_event(struct choice *choice, const struct engine_event *event) 
     if (event->kind == EVENT_FINISH) take_ending(c, choice, event);
     if (c->job.exchange) choice_add(choice, &c->format, event);
     if (c->job.exchange && c->api->added) c->api->added(c, choice, event);
+    else if (c->job.exchange && event->kind != EVENT_PROMPT)
+        json_check_add(&choice->check, event->text, event->text_length);
+    if (c->job.exchange && c->request.structured.is_json) check_form(c, choice);
     if (c->job.exchange && c->request.stream) stream_choice(c, choice);
     if (c->n_live > 0) return;
     histogram_add(&c->job.server->counters.longest, &histogram_tokens, c->n_longest);

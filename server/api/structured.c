@@ -39,7 +39,13 @@ static int set_text(struct completion_request *q, const char *param, enum gramma
     if (!copy) return no_memory(err);
     memcpy(copy, text, n);
     copy[n] = 0;
-    *s = (struct request_structured){.param = param, .kind = kind, .text = copy, .n_text = n};
+    *s = (struct request_structured){
+        .param = param,
+        .kind = kind,
+        .text = copy,
+        .n_text = n,
+        .is_json = kind == GRAMMAR_JSON || kind == GRAMMAR_JSON_SCHEMA,
+    };
     return 0;
 }
 

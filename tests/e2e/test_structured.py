@@ -245,6 +245,36 @@ def test_a_text_without_an_end_ends_at_max_tokens(grammars, fields, begins):
         assert answer["usage"]["completion_tokens"] == 60
 
 
+CLOSE = [({"exclusiveMinimum": 0, "exclusiveMaximum": 0.000001}), {"minimum": 1e-8, "maximum": 1e-7},
+         {"minimum": 0.1234567, "maximum": 0.1234568}, {"minimum": -1e-9, "exclusiveMaximum": 0},
+         {"exclusiveMinimum": 1e-17, "maximum": 1e-16}]
+
+
+@pytest.mark.parametrize("bounds", CLOSE, ids=str)
+def test_numbers_between_close_bounds(grammars, bounds):
+    schema = {"type": "object", "properties": {"p": {"type": "number", **bounds}}, "required": ["p"]}
+    for text in texts(grammars, guided_json=schema, temperature=1, n=4):
+        value = json.loads(text)["p"]
+        assert bounds.get("minimum", -1) <= value <= bounds.get("maximum", 1)
+        assert bounds.get("exclusiveMinimum", -1) < value < bounds.get("exclusiveMaximum", 1)
+
+
+def test_bounds_that_leave_no_number_are_refused(grammars):
+    for bounds in ({"exclusiveMinimum": 5e-324, "exclusiveMaximum": 1e-323}, {"minimum": 2, "maximum": 1},
+                   {"minimum": 1, "exclusiveMaximum": 1}):
+        error = complete(grammars, 400, guided_json={"type": "number", **bounds})["error"]
+        assert "no number" in error["message"], error
+
+
+def test_hostile_forms_stop_nothing():
+    """A short form of scripts/load/hostile_forms.py."""
+    pytest.importorskip("jsonschema")
+    done = subprocess.run([sys.executable, ROOT / "scripts/load/hostile_forms.py", "--binary", BINARY, "--forms", "60",
+                           "--streams", "2", "--clients", "3", "--quiet", "3", "--slack", "30"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or "without xgrammar" in done.stdout, done.stdout + done.stderr
+
+
 def bounded_strings(n, length):
     names = [f"p{i}" for i in range(n)]
     return {"type": "object", "properties": {name: {"type": "string", "maxLength": length} for name in names},

@@ -74,6 +74,31 @@ static const struct {
     {"{\"minProperties\":2}", NULL, "minProperties above 1"},
     {"{\"required\":[\"a\"],\"additionalProperties\":false}", NULL, "required names a property"},
     {"{\"enum\":[]}", NULL, "enum has no value"},
+    {"{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"^a$\"},{\"type\":\"object\"}]}",
+     "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a$\"},{\"type\":\"object\","
+     "\"additionalProperties\":true}]}",
+     NULL},
+    {"{\"oneOf\":[{\"$ref\":\"#/$defs/"
+     "a\"},{\"const\":\"x\"},{\"enum\":[null,true]}],\"$defs\":{\"a\":{"
+     "\"type\":\"integer\"}}}",
+     "{\"anyOf\":[{\"$ref\":\"#/$defs/"
+     "a\"},{\"const\":\"x\"},{\"enum\":[null,true]}],\"$defs\":{\"a\":{"
+     "\"type\":\"integer\"}}}",
+     NULL},
+    {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}",
+     "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", NULL},
+    {"{\"oneOf\":[{\"type\":[\"string\",\"null\"]},{\"const\":null}]}",
+     "{\"oneOf\":[{\"type\":[\"string\",\"null\"]},{\"const\":null}]}", NULL},
+    {"{\"properties\":{\"p\":{\"type\":\"number\",\"minimum\":3,\"exclusiveMaximum\":3}}}", NULL,
+     "#/properties/p: exclusiveMaximum leaves no number"},
+    {"{\"type\":\"integer\",\"maximum\":\"3\"}", NULL, "#: maximum must be a number"},
+    {"{\"type\":\"integer\",\"multipleOf\":0.5}", NULL, "#: multipleOf must be an integer between"},
+    {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":1,\"maximum\":6}", NULL,
+     "#: multipleOf has no multiple"},
+    {"{\"items\":{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":0,\"maximum\":1000000}}", NULL,
+     "#/items: multipleOf is not supported beside bounds"},
+    {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":4}",
+     "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":4}", NULL},
     {"{\"const\":1,\"type\":\"string\"}", NULL, "const is not of the type"},
 };
 
@@ -292,6 +317,85 @@ static void escapes_are_characters(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
+/* Values that a schema allows, and others near them. */
+static const struct {
+    const char *schema, *good, *bad; /* separated by blanks */
+} values[] = {
+    {"{\"type\":\"number\"}", "0 -1.5 1e99 12E-99 123456789012345678901234", "1e100 01 1e+999 -e5"},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":0.000001}",
+     "0.0000001 0.0000009", "0 0.000001 1"},
+    {"{\"type\":\"number\",\"minimum\":1e-8,\"maximum\":1e-7}", "0.0000001",
+     "0 0.000001 0.0000002"},
+    {"{\"type\":\"integer\",\"multipleOf\":5,\"minimum\":0}", "0 5 1000 123456789012345", "-5 3 7"},
+    {"{\"type\":\"integer\",\"multipleOf\":5,\"maximum\":12}", "10 5 0 -5 -100000", "15 11 100"},
+    {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":100}", "105 700", "98 7 0 -105"},
+    {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-20}", "-14 -7 0 7 7000", "-21 -20 5"},
+    {"{\"type\":\"string\",\"format\":\"date\"}", "\"2024-02-29\" \"2000-02-29\" \"2023-12-31\"",
+     "\"2023-02-29\" \"1900-02-29\" \"2023-04-31\" \"2023-02-30\" \"0000-01-01\""},
+    {"{\"type\":\"string\",\"format\":\"date-time\"}", "\"2024-02-29T23:59:59Z\"",
+     "\"2023-02-29T00:00:00Z\" \"2023-06-31T00:00:00Z\" \"2023-01-01T12:00:60Z\""},
+    {"{\"type\":\"string\",\"format\":\"ipv4\"}", "\"0.0.0.0\" \"255.249.199.9\"",
+     "\"01.0.0.0\" \"256.0.0.0\" \"1.2.3.007\""},
+    {"{\"type\":\"string\",\"format\":\"hostname\"}", "\"a\" \"a-b.example.org\"",
+     "\"-a\" \"a-\" \"a..b\" \"a."
+     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\""},
+};
+
+/* Tells whether the grammar takes the text, and its end. */
+static bool is_value(struct tokenizer *tokenizer, struct grammar *grammar, const char *text) {
+    struct token_list ids = {0};
+    struct error err = {0};
+    struct grammar_matcher *matcher;
+    bool all = true;
+    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), false, UINT32_MAX, &ids, &err),
+                     0);
+    assert_int_equal(grammar_matcher_create(&matcher, grammar), 0);
+    for (size_t i = 0; i < ids.n && all; i++)
+        all = grammar_matcher_accept(matcher, ids.ids[i]) == 0;
+    all = all && grammar_matcher_accept(matcher, 8186) == 0;
+    grammar_matcher_destroy(matcher);
+    free(ids.ids);
+    return all;
+}
+
+static void check_list(struct tokenizer *tokenizer, struct grammar *grammar, const char *list,
+                       bool wanted) {
+    char text[128];
+    for (const char *at = list; *at; at += strcspn(at, " "), at += *at == ' ') {
+        snprintf(text, sizeof(text), "%.*s", (int)strcspn(at, " "), at);
+        if (is_value(tokenizer, grammar, text) != wanted)
+            fail_msg("%s is %s", text, wanted ? "refused" : "taken");
+    }
+}
+
+static void values_at_the_bounds_of_schemas(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct error err = {0};
+    if (!grammar_is_available()) skip();
+    assert_int_equal(tokenizer_load(&tokenizer, model_dir, &err), 0);
+    struct grammar_cache *cache = make_cache(tokenizer, 256 << 20);
+    for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
+        struct grammar *grammar;
+        const char *schema = values[i].schema;
+        if (grammar_cache_get(cache, &grammar, GRAMMAR_JSON_SCHEMA, schema, strlen(schema), NULL,
+                              &err))
+            fail_msg("%s: %s", schema, err.text);
+        check_list(tokenizer, grammar, values[i].good, true);
+        check_list(tokenizer, grammar, values[i].bad, false);
+        grammar_unref(grammar);
+    }
+    struct grammar *none;
+    const char *const empty =
+        "{\"type\":\"number\",\"exclusiveMinimum\":5e-324,\"exclusiveMaximum\":1e-323}";
+    assert_int_equal(
+        grammar_cache_get(cache, &none, GRAMMAR_JSON_SCHEMA, empty, strlen(empty), NULL, &err),
+        ERR_INVALID);
+    assert_non_null(strstr(err.text, "no number"));
+    grammar_cache_destroy(cache);
+    tokenizer_destroy(tokenizer);
+}
+
 /* Compiles the text once more, replays the tokens, and writes the mask that no other one had a part
  * in. */
 static void fresh_mask(struct tokenizer *tokenizer, enum grammar_kind kind, const char *text,
@@ -390,6 +494,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(masks_say_what_is_accepted),
         cmocka_unit_test(white_space_is_that_of_unicode),
         cmocka_unit_test(escapes_are_characters),
+        cmocka_unit_test(values_at_the_bounds_of_schemas),
         cmocka_unit_test(kept_masks_are_right),
     };
     if (argc < 2) return 1;

@@ -43,6 +43,7 @@ void conversation_fini(struct completion *c) {
 
 /* Finds the calls in what is no reasoning. */
 static void find_calls(struct answer *answer) {
+    json_check_add(answer->check, answer->said.data, answer->said.length);
     tool_split_add(&answer->tools, answer->said.data, answer->said.length, &answer->content);
     answer->content.failed |= answer->said.failed || answer->tools.failed;
     buffer_clear(&answer->said);
@@ -92,6 +93,7 @@ void conversation_added(struct completion *c, struct choice *choice,
     struct answer *answer = answer_of(c, choice);
     const struct reasoning_split *split = &answer->split;
     if (event->kind == EVENT_PROMPT) return;
+    answer->check = &choice->check;
     const bool was_inside = split->thought.place == THOUGHT_INSIDE;
     if (c->format.logprobs) split_scored(answer, event, choice);
     else split_text(answer, event->text, event->text_length);

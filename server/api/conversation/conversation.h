@@ -24,6 +24,7 @@
 struct answer {
     struct reasoning_split split;
     struct tool_split tools;
+    struct json_check *check;         /* of the choice: sees what is no reasoning */
     struct buffer said;               /* of the event that is being added: no reasoning */
     struct buffer reasoning, content; /* since the last answer_clear() */
     struct scores scores;             /* with log-probabilities */

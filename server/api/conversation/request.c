@@ -415,7 +415,10 @@ static int allow_thought(struct request_reading *r) {
     if (chat->thought.place == THOUGHT_BEHIND) return 0;
     json_t *format = structured_format(&q->structured);
     if (format) format = tool_constraint_after_thought(format, is_open, is_off);
-    return structured_set_format(q, param, format, r->err);
+    const bool is_json = q->structured.is_json;
+    const int rc = structured_set_format(q, param, format, r->err);
+    q->structured.is_json = is_json && !rc;
+    return rc;
 }
 
 /* Notes which arguments are strings, where the format does not tell. */
