@@ -435,7 +435,7 @@ static void job_done(struct job *job) {
     struct completion *c = (struct completion *)job;
     struct server *server = job->server;
     server->n_preparing--;
-    if (job->exchange && !job->rc && c->cancelled) job->rc = refuse_cancelled(&job->err);
+    if (job->exchange && c->cancelled) job->rc = refuse_cancelled(&job->err);
     if (job->exchange && !job->rc) job->rc = submit(c);
     if (!job->exchange || job->rc) {
         if (job->exchange) {

@@ -131,37 +131,44 @@ static void what_a_matcher_keeps_is_bounded(void **state) {
     free(text);
 }
 
-/* Forms that take very long to compile, or much memory, or a deep stack.  NULL: made by the test. */
+/* Pieces of forms that take very long to compile, or much memory, or a deep stack. */
+
+static int write_string(char *out, size_t size, int k) {
+    return snprintf(out, size, "%s\"p%d\":{\"type\":\"string\",\"pattern\":\"^[a-z]{%d,128}$\"}",
+                    k ? "," : "", k, k % 99);
+}
+
+static int write_class(char *out, size_t size, int k) {
+    return snprintf(out, size, "[^a-%c]{0,50} ", 'b' + k % 24);
+}
+
+static int write_doubling(char *out, size_t size, int k) {
+    return snprintf(out, size, "\nr%d ::= r%d r%d | r%d | \"x\"", k, k + 1, k + 1, k + 1);
+}
+
+static int write_bracket(char *out, size_t size, int k) {
+    (void)k;
+    return snprintf(out, size, "(");
+}
+
 static const struct {
     enum grammar_kind kind;
-    const char *begin, *piece, *between, *end;
+    const char *begin, *end;
+    int (*piece)(char *out, size_t size, int k);
     int n;
 } costly[] = {
-    {GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{",
-     "\"p%d\":{\"type\":\"string\",\"pattern\":\"^[a-z]{0,128}$\"}", ",", "}}", 900},
-    {GRAMMAR_EBNF, "root ::= ", "[^a-%c]{0,50}", " ", "", 1500},
-    {GRAMMAR_EBNF, "root ::= r0\n", "r%d ::= r%d r%d | r%d | \"x\"", "\n", "\nr400 ::= \"y\"", 400},
-    {GRAMMAR_EBNF, "root ::= ", "(", "", "\"a\"", 30000},
-    {GRAMMAR_REGEX, "(((a{90}){90}){90}){90}", "(.%c{90})?", "", "", 300},
-    {GRAMMAR_REGEX, "(a|b)*a", "(a|b){99}", "", "", 400},
+    {GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{", "}}", write_string, 900},
+    {GRAMMAR_EBNF, "root ::= ", "", write_class, 1500},
+    {GRAMMAR_REGEX, "(((a{90}){90}){90}){90}", "", write_class, 300},
+    {GRAMMAR_EBNF, "root ::= r0", "\nr400 ::= \"y\"", write_doubling, 400},
+    {GRAMMAR_EBNF, "root ::= ", "\"a\"", write_bracket, 30000},
 };
 
 static char *make_costly(size_t i) {
-    const size_t size = 64 + (size_t)costly[i].n * 128;
+    const size_t size = 64 + (size_t)costly[i].n * 64;
     char *text = malloc(size);
     size_t n = (size_t)snprintf(text, size, "%s", costly[i].begin);
-    for (int k = 0; k < costly[i].n; k++) {
-        char piece[128];
-        if (strstr(costly[i].piece, "%c"))
-            snprintf(piece, sizeof(piece), "%s%c%s", "[^a-", 'b' + k % 24, "]{0,50}");
-        else if (strncmp(costly[i].piece, "r%d", 3) == 0)
-            snprintf(piece, sizeof(piece), "r%d ::= r%d r%d | r%d | \"x\"", k, k + 1, k + 1, k + 1);
-        else if (strstr(costly[i].piece, "p%d"))
-            snprintf(piece, sizeof(piece),
-                     "\"p%d\":{\"type\":\"string\",\"pattern\":\"^[a-z]{%d,128}$\"}", k, k % 99);
-        else snprintf(piece, sizeof(piece), "%s", costly[i].piece);
-        n += (size_t)snprintf(text + n, size - n, "%s%s", k ? costly[i].between : "", piece);
-    }
+    for (int k = 0; k < costly[i].n; k++) n += (size_t)costly[i].piece(text + n, size - n, k);
     snprintf(text + n, size - n, "%s", costly[i].end);
     return text;
 }
@@ -169,7 +176,7 @@ static char *make_costly(size_t i) {
 static void compiling_has_an_end(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(costly) / sizeof(*costly); i++) {
-        const struct grammar_limits little = {0.05, 256 << 20, NULL, NULL};
+        const struct grammar_limits little = {0.01, 256 << 20, NULL, NULL};
         struct grammar *grammar = NULL;
         struct error err = {0};
         char *text = make_costly(i);
@@ -177,6 +184,22 @@ static void compiling_has_an_end(void **state) {
             grammar_compile(&grammar, vocab, costly[i].kind, text, strlen(text), &little, &err);
         if (code != ERR_FULL && code != ERR_INVALID) fail_msg("%zu: %d %s", i, code, err.text);
         free(text);
+    }
+}
+
+/* Rules by which the library calls itself without an end. */
+static void compiling_ends_before_the_stack(void **state) {
+    static const char *const forms[] = {"root ::= r0\nr0 ::= (r0){2,9}",
+                                        "root ::= a\na ::= (b){2,9}\nb ::= (a){3}"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++) {
+        const struct grammar_limits large = {60, 1 << 30, NULL, NULL};
+        struct grammar *grammar = NULL;
+        struct error err = {0};
+        assert_int_equal(grammar_compile(&grammar, vocab, GRAMMAR_EBNF, forms[i], strlen(forms[i]),
+                                         &large, &err),
+                         ERR_INVALID);
+        assert_non_null(strstr(err.text, "deeply"));
     }
 }
 
@@ -260,6 +283,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_a_matcher_keeps_is_bounded),
         cmocka_unit_test(no_time_is_no_call),
         cmocka_unit_test(compiling_has_an_end),
+        cmocka_unit_test(compiling_ends_before_the_stack),
         cmocka_unit_test(compiling_ends_with_memory_and_when_it_is_told_to),
         cmocka_unit_test(what_took_too_much_is_remembered), /* the last: it takes the vocabulary */
     };
