@@ -18,6 +18,7 @@ enum { LARGEST_FILE = 1 << 20 };
 struct reading {
     struct generation *out;
     const char *path;
+    bool is_own; /* generation_config.json, which says only what its author means */
     struct error *err;
 };
 
@@ -129,7 +130,8 @@ static void note_unserved(const struct reading *r, const json_t *root) {
 }
 
 /* Reads do_sample.  Where it is false the likeliest token is taken; where it is absent, as in most
- * files, the other members say how to sample. */
+ * files, the other members say how to sample.  In config.json it means nothing: old versions of the
+ * library wrote its default there. */
 static int take_do_sample(const struct reading *r, const json_t *root) {
     const json_t *value = json_object_get(root, "do_sample");
     if (!value || json_is_null(value) || json_is_true(value)) return 0;
@@ -147,15 +149,17 @@ static int take_all(const struct reading *r, const json_t *root) {
     }
     /* The sampler needs some mass. */
     if (r->out->sampler.top_p < FLT_MIN) r->out->sampler.top_p = FLT_MIN;
+    if (!r->is_own) return 0;
     note_unserved(r, root);
     return take_do_sample(r, root);
 }
 
 /* Takes what a file says; ERR_NOT_FOUND if there is none. */
-static int take_file(struct generation *out, const char *dir, const char *name, struct error *err) {
+static int take_file(struct generation *out, const char *dir, const char *name, bool is_own,
+                     struct error *err) {
     char path[PATH_MAX];
     json_t *root = NULL;
-    const struct reading r = {out, path, err};
+    const struct reading r = {out, path, is_own, err};
     if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path))
         return error_set(err, ERR_INVALID, "%.200s: the path is too long", dir);
     int rc = json_guard_read(&root, path, LARGEST_FILE, err);
@@ -172,7 +176,7 @@ int generation_load(struct generation *out, const char *model_dir, bool reads, s
     int rc = ERR_NOT_FOUND;
     *out = (struct generation){.sampler = sampling_defaults().sampler};
     for (int i = 0; reads && i < 2 && rc == ERR_NOT_FOUND; i++)
-        rc = take_file(out, model_dir, files[i], &why);
+        rc = take_file(out, model_dir, files[i], i == 0, &why);
     if (!reads || rc == ERR_NOT_FOUND) return 0;
     if (rc) *err = why;
     return rc;

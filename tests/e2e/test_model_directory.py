@@ -175,6 +175,15 @@ def test_config_json_has_the_sampling_of_old_models(model, tmp_path):
         assert "sampling top_k 1 (config.json)" in summary(server)
 
 
+def test_config_json_of_old_models_has_the_librarys_defaults(model, tmp_path):
+    """Old versions wrote these whatever the author meant."""
+    (model / "generation_config.json").unlink()
+    edit(model, "config.json", do_sample=False, max_length=20, num_beams=1, temperature=1.0)
+    with serve(model, tmp_path) as server:
+        assert len(answers(server)) == 5
+        assert "it is not used" not in server.log
+
+
 @pytest.mark.parametrize("generation, rule", [
     ({"temperature": "hot"}, "'temperature' must be a number between 0 and 100"),
     ({"temperature": -1}, "'temperature' must be a number between 0 and 100"),
