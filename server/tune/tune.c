@@ -372,7 +372,7 @@ uint32_t tune_n_full_attention(const struct tune *t) {
 }
 
 struct tune_choice tune_choice_of(const struct tune *t, uint32_t layer, uint32_t head) {
-    const struct tune_goal goal = {t->plan->objective, t->plan->target, t->plan->floor};
+    const struct tune_goal goal = {t->plan->objective, t->plan->target, t->floor};
     return tune_has_window(t, layer) ? TUNE_DENSE : tune_choose(&t->results, &goal, layer, head);
 }
 
@@ -416,15 +416,45 @@ static void begin_progress(struct tune *t) {
     progress_begin(&t->progress, "tune", n_all, n_done);
 }
 
+/* Chooses the patterns of all heads, writes them, and measures what they lose.  A search that is stopped
+ * from here on has its patterns. */
+static int choose_and_try(struct tune *t, struct tune_summary *sum, double floor,
+                          struct error *err) {
+    t->floor = floor;
+    t->loss.is_known = false;
+    t->patterns.dense_perplexity = t->patterns.sparse_perplexity = 0; /* of others */
+    *sum = choose_all(t);
+    int rc = tune_save(t, sum, err);
+    progress_end(&t->progress);
+    if (rc) return rc;
+    fprintf(stderr, "tune: the patterns with a floor of %.3g are in %s\n", floor, t->out);
+    rc = tune_measure_loss(t, err);
+    progress_end(&t->progress);
+    if (!rc && t->loss.n_tokens)
+        fprintf(stderr, "tune: they lose %.2f of perplexity on held-out text\n",
+                patterns_loss(&t->patterns));
+    return rc;
+}
+
+/* Does that with --floor, or with one floor after the other until the patterns lose little: heads of
+ * low recall are few, and lose the most. */
+static int choose_within_bound(struct tune *t, struct tune_summary *sum, struct error *err) {
+    static const double floors[] = {0.8, 0.9, 0.95, 0.98};
+    const double given = t->plan->floor;
+    int rc = choose_and_try(t, sum, given > 0 ? given : floors[0], err);
+    for (size_t i = 1; i < sizeof(floors) / sizeof(*floors) && !rc && given <= 0; i++) {
+        if (patterns_loss(&t->patterns) <= PATTERNS_MOST_LOSS) break;
+        progress_expect(&t->progress, tune_loss_work(t));
+        rc = choose_and_try(t, sum, floors[i], err);
+    }
+    return rc;
+}
+
 static int find_patterns(struct tune *t, struct error *err) {
-    const struct tune_summary sum = choose_all(t);
+    struct tune_summary sum;
     tune_pass_destroy(t->pass); /* the engine needs its memory */
     t->pass = NULL;
-    int rc = tune_save(t, &sum, err); /* a search that is stopped from here on has its patterns */
-    progress_end(&t->progress);
-    if (!rc)
-        fprintf(stderr, "tune: the patterns are in %s; what they lose and gain is measured\n",
-                t->out);
+    int rc = choose_within_bound(t, &sum, err);
     if (!rc) rc = tune_climb_ladder(t, err);
     progress_end(&t->progress);
     if (!rc) rc = tune_save(t, &sum, err);

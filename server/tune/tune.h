@@ -39,7 +39,7 @@ struct tune_plan {
     uint64_t seed;
     uint64_t objective;   /* enum tune_objective */
     double budget;        /* TUNE_FLOPS: share of the pairs that a fitted candidate may visit */
-    double target, floor; /* struct tune_goal */
+    double target, floor; /* struct tune_goal; floor 0: raised until the patterns lose little */
     uint64_t n_selected, n_dense; /* 0: the default */
     uint64_t max_filters, n_wait;
 };

@@ -36,7 +36,10 @@ struct tune_comparison {
 
 /* What the chosen patterns lose on held-out text; the perplexities are in struct patterns. */
 struct tune_loss {
-    uint32_t n_tokens; /* of a window; 0: not measured */
+    bool is_known;     /* of the patterns as they are; or that there is nothing to measure it by */
+    uint32_t n_tokens; /* of a window; 0: none has been read */
+    double dense;      /* the windows' perplexity, read densely */
+    double dense_s;    /* what a dense prompt of that length took */
     double density;
     double pair_s; /* what one dense and one sparse prompt of that length took; 0: not measured */
 };
@@ -63,6 +66,7 @@ struct tune {
     double unit_s;  /* seconds of a unit of work; 1 while work is given in units */
     double after_s; /* seconds of what follows the ladder */
     struct token_list prompt;
+    double floor;                           /* by which they were chosen */
     struct patterns patterns;               /* the chosen ones */
     struct tune_rung rungs[TUNE_MAX_RUNGS]; /* by length */
     uint32_t n_rungs;
@@ -90,13 +94,16 @@ struct tune_choice tune_choice_of(const struct tune *tune, uint32_t layer, uint3
 int tune_make_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint32_t n_tokens,
                      struct error *err);
 
-/* Measures what the patterns lose (t->loss), with an engine that has them.  Without a text, or with one
- * that is shorter than a prompt, nothing is measured. */
-int tune_measure_loss(struct tune *t, struct timed_engine *timed, struct error *err);
+/* Opens an engine as `quire serve` would with these options and patterns, for one sequence of t->top
+ * tokens. */
+int tune_open_engine(struct tune *t, struct timed_engine *timed, struct error *err);
+/* Measures what the patterns lose (t->loss); nothing else of the search may hold a device's memory.
+ * Without a text, or with one that is shorter than a prompt, nothing is measured. */
+int tune_measure_loss(struct tune *t, struct error *err);
 double tune_loss_work(const struct tune *t); /* in the unit of tune_ladder_work() */
 void tune_describe_loss(struct buffer *out, const struct tune *t);
 
-/* Measures t->loss, then t->rungs; nothing else of the search may hold a device's memory.  There are none when
+/* Measures t->rungs; nothing else of the search may hold a device's memory.  There are none when
  * every head is dense. */
 int tune_climb_ladder(struct tune *t, struct error *err);
 bool tune_is_all_dense(const struct tune *t);

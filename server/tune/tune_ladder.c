@@ -180,8 +180,7 @@ bool tune_is_all_dense(const struct tune *t) {
     return true;
 }
 
-/* Opens an engine as `quire serve` would with these options, for one sequence of t->top tokens. */
-static int open_engine(struct tune *t, struct timed_engine *timed, struct error *err) {
+int tune_open_engine(struct tune *t, struct timed_engine *timed, struct error *err) {
     struct engine_config config = t->config;
     struct error why = {0};
     config.max_model_len = t->top + 1; /* the generated token */
@@ -197,11 +196,10 @@ static int open_engine(struct tune *t, struct timed_engine *timed, struct error 
 int tune_climb_ladder(struct tune *t, struct error *err) {
     struct timed_engine timed;
     if (tune_is_all_dense(t)) return 0; /* nothing is left out, so nothing is faster */
-    int rc = open_engine(t, &timed, err);
+    int rc = tune_open_engine(t, &timed, err);
     if (rc) return rc;
-    rc = tune_measure_loss(t, &timed, err);
-    if (!rc) begin_estimate(t);
-    if (!rc) rc = climb(t, &timed, err);
+    begin_estimate(t);
+    rc = climb(t, &timed, err);
     timed_engine_close(&timed);
     return rc;
 }

@@ -1,5 +1,5 @@
 /* tune_loss.c - measures what the chosen patterns lose: the perplexity of held-out text, read densely
- * and sparsely by the engine that climbs the ladder.
+ * and sparsely through an engine.  Densely it is read once, whatever patterns follow.
  *
  *   window   0 … FIRST_ROW │ rows that count │ tail
  *
@@ -77,23 +77,28 @@ static int take_window(struct tune *t, const struct token_list *ids, uint32_t i,
 static int read_windows(struct tune *t, struct timed_engine *timed, const struct token_list *ids,
                         const struct reading *r, struct error *err) {
     struct tune_loss *loss = &t->loss;
+    const bool is_first = loss->n_tokens == 0;
     double dense = 0, sparse = 0;
+    loss->density = 0;
     for (uint32_t i = 0; i < N_WINDOWS; i++) {
         struct timing timing = {0};
         double nll = 0;
         int rc = take_window(t, ids, i, r->n_tokens, err);
-        if (!rc) rc = read_window(t, timed, r, PREFILL_DENSE, &nll, &timing, err);
-        dense += nll / N_WINDOWS;
-        loss->pair_s = timing.total_seconds;
+        if (!rc && is_first) {
+            rc = read_window(t, timed, r, PREFILL_DENSE, &nll, &timing, err);
+            dense += nll / N_WINDOWS;
+            loss->dense_s = timing.total_seconds;
+        }
         if (!rc) rc = read_window(t, timed, r, PREFILL_SPARSE, &nll, &timing, err);
         if (rc) return rc;
         sparse += nll / N_WINDOWS;
-        loss->pair_s += timing.total_seconds;
+        loss->pair_s = loss->dense_s + timing.total_seconds;
         loss->density += timing.prefill.density / N_WINDOWS;
         progress_add(&t->progress, tune_loss_work(t) / N_WINDOWS, "held-out text");
     }
     loss->n_tokens = r->n_tokens;
-    t->patterns.dense_perplexity = exp(dense);
+    if (is_first) loss->dense = exp(dense);
+    t->patterns.dense_perplexity = loss->dense;
     t->patterns.sparse_perplexity = exp(sparse);
     return 0;
 }
@@ -102,16 +107,30 @@ double tune_loss_work(const struct tune *t) {
     return text_of(t) && t->tokenizer ? 2.0 * N_WINDOWS * t->model.n_layers : 0;
 }
 
-int tune_measure_loss(struct tune *t, struct timed_engine *timed, struct error *err) {
+/* Opens the engine and reads the windows with it. */
+static int read_all(struct tune *t, const struct token_list *ids, const struct reading *r,
+                    struct error *err) {
+    struct timed_engine timed;
+    int rc = tune_open_engine(t, &timed, err);
+    if (rc) return rc;
+    rc = read_windows(t, &timed, ids, r, err);
+    timed_engine_close(&timed);
+    return rc;
+}
+
+int tune_measure_loss(struct tune *t, struct error *err) {
     struct token_list ids = {0};
     struct reading r = {.n_tokens = min_u32(t->longest, t->top)};
-    if (tune_loss_work(t) == 0) return 0;
+    t->loss.is_known = true;
+    if (tune_is_all_dense(t))
+        t->patterns.dense_perplexity = t->patterns.sparse_perplexity = t->loss.dense;
+    if (tune_loss_work(t) == 0 || tune_is_all_dense(t)) return 0;
     r.first = min_u32(r.n_tokens / 4, 512);
     r.end = r.n_tokens - min_u32(TAIL, r.n_tokens / 4);
     int rc = encode(t, &ids, err);
     if (!rc && r.n_tokens >= SHORTEST && ids.n > r.n_tokens) {
         r.logprobs = calloc(r.n_tokens, sizeof(*r.logprobs));
-        rc = r.logprobs ? read_windows(t, timed, &ids, &r, err)
+        rc = r.logprobs ? read_all(t, &ids, &r, err)
                         : error_set(err, ERR_NOMEM, "tune: no memory for log-probabilities");
     }
     free(ids.ids);
@@ -119,10 +138,19 @@ int tune_measure_loss(struct tune *t, struct timed_engine *timed, struct error *
     return rc;
 }
 
+/* Returns why there is no figure; NULL: there is one. */
+static const char *why_not(const struct tune *t) {
+    if (tune_is_all_dense(t)) return "nothing is left out, because every head is dense";
+    if (!t->loss.is_known) return "not measured: the search has not come so far";
+    if (t->patterns.dense_perplexity > 0) return NULL;
+    return "not measured: there is no held-out text of this length (--text)";
+}
+
 void tune_describe_loss(struct buffer *out, const struct tune *t) {
     const struct patterns *p = &t->patterns;
-    if (p->dense_perplexity <= 0) {
-        buffer_puts(out, "not measured: there is no held-out text of this length (--text)");
+    const char *why = why_not(t);
+    if (why) {
+        buffer_puts(out, why);
         return;
     }
     buffer_printf(

@@ -121,7 +121,7 @@ static void note_recall(struct buffer *out, const struct tune *t, const struct t
     buffer_printf(out,
                   "at least %.3g; found: %.4f on average, %.4f in the worst head and prompt. A "
                   "head's score is its mean",
-                  t->plan->floor, sum->recall, sum->worst);
+                  t->floor, sum->recall, sum->worst);
 }
 
 static void note_patterns(struct tune_notes *notes, const struct tune *t,

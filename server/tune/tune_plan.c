@@ -31,8 +31,10 @@ static const struct option entries[] = {
      "first 1024 and nearest 4096 keys in 30000 tokens"},
     {"recall", OPTION_FRACTION, AT(target), 1, 100, "0.95", NULL,
      "share of a head's attention that its pattern must find in every prompt"},
-    {"floor", OPTION_FRACTION, AT(floor), 0, 100, "0.8", NULL,
-     "least share that a pattern must find; a head without such a pattern stays dense"},
+    {"floor", OPTION_FRACTION, AT(floor), 0, 100, "0", NULL,
+     "least share that a pattern must find; a head without such a pattern stays dense; 0: 0.8, "
+     "then "
+     "0.9, 0.95 and 0.98 until the patterns lose 0.2 of perplexity at most"},
     {"selected", OPTION_NUMBER, AT(n_selected), 0, 1 << 20, "0", NULL,
      "tokens that a filter selects; 0: a sixteenth of the prompt"},
     {"max-filters", OPTION_NUMBER, AT(max_filters), 1, TUNE_MAX_FILTERS, "3", NULL,

@@ -170,6 +170,7 @@ def test_a_ladder_goes_on_with_rungs_of_its_own(tiny_model, tmp_path):
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["min_sparse_tokens"] == {} and len(written["layers"]) == N_LAYERS
     assert "has not come so far" in written["provenance"]["break_even"]
+    assert "at least 0.8; found" in written["provenance"]["recall"]
     *lines, rung = (json.loads(line) for line in state.read_text().splitlines())
     assert rung["n_tokens"] == 1024
     rung["dense_s"] = 12345.0
@@ -217,6 +218,26 @@ def test_the_file_says_what_its_patterns_lose(tiny_model, tmp_path, flags, words
     measured = found["perplexity"]
     assert 1 < measured["dense"] < 1e5 and abs(measured["sparse"] / measured["dense"] - 1) < 0.2
     assert f'{measured["dense"]:.2f} dense' in found["provenance"]["held_out"]
+
+
+def test_the_floor_is_raised_until_little_is_lost(tmp_path):
+    """In 1,024 tokens a budget of 0.3 is few keys, and loses much of the default model's text: heads
+    that find little of their attention are made dense, more with each floor."""
+    flags = ("--find", "patterns", "--objective", "flops", "--budget", "0.3", "--lengths", "1024",
+             "--samples", "1", "--out", "out.json")
+    found = {}
+    for floor in ("0", "0.8"):
+        done = tune(MODEL, tmp_path, *flags, "--floor", floor)
+        assert done.returncode == 0, done.stderr
+        file = json.loads((tmp_path / "out.json").read_text())
+        n_dense = sum(entry[0] == "dense" for layer in file["layers"] for entry in layer.values())
+        lost = file["perplexity"]["sparse"] - file["perplexity"]["dense"]
+        found[floor] = (lost, n_dense, done.stderr.count("the patterns with a floor of"))
+        (tmp_path / "out.json").unlink()
+    assert found["0.8"][0] > 0.2 and found["0.8"][2] == 1
+    lost, n_dense, n_floors = found["0"]
+    assert lost < found["0.8"][0] / 2 and n_dense > found["0.8"][1] and 1 < n_floors <= 4
+    assert lost <= 0.2 or n_floors == 4  # the last one counts, and auto does not take it
 
 
 def test_auto_takes_patterns_that_lose_little(tiny_model, tmp_path, serve):
