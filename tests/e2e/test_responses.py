@@ -60,7 +60,8 @@ def test_logprobs(client, model):
     answer = client.responses.create(model=model, input=HELLO, temperature=0, top_logprobs=2,
                                      include=["message.output_text.logprobs"])
     scored = answer.output[0].content[0].logprobs
-    assert len(scored) == answer.usage.output_tokens
+    assert len(scored) == answer.usage.output_tokens - 1  # the end token is none of the text
+    assert "".join(one.token for one in scored) == answer.output_text
     assert all(len(one.top_logprobs) == 2 for one in scored)
 
 
