@@ -85,7 +85,9 @@ def test_what_is_skipped_is_logged_once(agent):
 
 
 def test_a_call_of_a_namespace_goes_out_and_comes_back(agent):
-    body = codex_body([said("user", "Read note 1.")], temperature=0, stream=False, reasoning=None, tools=[
+    # One call: the default model would go on calling until the context ends.
+    body = codex_body([said("user", "Read note 1.")], temperature=0, stream=False, reasoning=None,
+                      parallel_tool_calls=False, tools=[
         {"type": "namespace", "name": "mcp__notes", "description": "Notes.", "tools": [
             {**NOTE, "parameters": {"type": "object", "additionalProperties": False, "required": ["id"],
                                     "properties": {"id": {"enum": ["1", "2"]}}}}]}])
