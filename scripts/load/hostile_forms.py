@@ -266,7 +266,9 @@ def end(server):
 
 
 def trial(options, folder):
-    server = Server(options.binary, folder, "--model", options.model, *options.arguments)
+    # The KV cache is bounded: its memory fills with requests of any kind, and would be all that is seen.
+    server = Server(options.binary, folder, "--model", options.model, "--kv-cache-memory", "128M", "--max-model-len",
+                    "2048", *options.arguments)
     if server.port is None:
         sys.exit("the server does not start")
     streams = Streams(server, options.streams)
