@@ -89,8 +89,9 @@ def errors_of(choice, model, prompt, budget, greedy=False):
     return text, of_prompt, generated
 
 
-def check_usage(usage, text, budget):
-    """Of a text whose last token was drawn but never computed."""
+def check_usage(usage, text, budget, retained=0.03):
+    """Of a text whose last token was drawn but never computed.  retained: how far the retained
+    attention may be off in bf16, which evicts others of nearly the same score."""
     kv = usage["kv"]
     assert kv["policy"] == kv_policy(budget)["type"]
     assert kv["budget_tokens"] == text.capacity
@@ -98,13 +99,15 @@ def check_usage(usage, text, budget):
     assert kv["evicted_tokens"] == text.n - text.n_kept
     wanted = text.retained_attention
     assert kv["retained_attention"] == (wanted if wanted is None
-                                        else pytest.approx(wanted, rel=1e-4 if EXACT else 0.03))
+                                        else pytest.approx(wanted, rel=1e-4 if EXACT else retained))
 
 
-def check_answers(server, model, questions, at_least=1.0, bf16=BF16_RANDOM, **parameters):
+def check_answers(server, model, questions, at_least=1.0, bf16=BF16_RANDOM, retained=0.03,
+                  kept=KEPT, **parameters):
     """questions: (prompt, budget, tokens to generate), asked all at once.  at_least: the share of
     the generated tokens that must have been compared before a near tie.  In bf16 there must be
-    some without a score, by whose errors the others' are judged."""
+    some without a score, by kept times whose errors the others' are judged.  retained: see
+    check_usage()."""
     greedy = parameters.get("temperature") == 0
     with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
         answers = list(pool.map(lambda q: ask(server, *q, **parameters), questions))
@@ -118,10 +121,10 @@ def check_answers(server, model, questions, at_least=1.0, bf16=BF16_RANDOM, **pa
             by_score += [(own, f"{budget} behind {len(prompt)} tokens") for own in errors]
         n_seen += len(errors[1])
         if len(errors[1]) == n:
-            check_usage(usage, text, budget)
+            check_usage(usage, text, budget, retained)
     noise = max(check_errors(errors, "kept by place", bf16) for errors in by_place)
     for errors, what in by_score:
-        check_chosen(errors, what, noise, KEPT)
+        check_chosen(errors, what, noise, kept)
     assert n_seen >= at_least * sum(n for _, _, n in questions)
 
 

@@ -11,12 +11,17 @@ import pytest
 import test_bounded
 from bounded_oracle import Budget, Text
 from oracle_model import Model
-from precision import BF16_RANDOM, EXACT, N_TOP, PRECISE, check_errors, row_error, values_of
+from precision import (BF16_RANDOM, EXACT, KEPT, N_TOP, PRECISE, check_chosen, check_errors,
+                       row_error, values_of)
 from random_model import write_random_model
 from server import DEVICE, Server
 from test_bounded import NEAR_TIE, kv_policy, random_tokens
 
 WINDOW, CONTEXT, N_LAYERS = 100, 512, 4
+# In bf16 other tokens of nearly the same score leave, and the texts drift apart with each.  An H200 was
+# off by up to 17 times what it is where tokens are kept by their place.  The retained attention is a
+# mean of the layers that have the budget, in which one choice weighs more where these are few.
+DRIFT = {"retained": 0.12, "kept": 20}
 SOME = {"first": (0,), "last": (3,), "most": (0, 1, 3), "middle": (1, 2), "all": (0, 1, 2, 3)}
 BUDGETS = [Budget(4, 60, chunk=50), Budget(0, 200, chunk=64),
            Budget(4, 30, 40, "sum", chunk=64), Budget(2, 90, 110, "mean", chunk=100),
@@ -35,7 +40,7 @@ class Rig:
             directory / "model", context, architectures=["MistralForCausalLM"],
             model_type="mistral", num_hidden_layers=N_LAYERS, sliding_window=WINDOW,
             layer_types=types)
-        self.model = Model(self.path)
+        self.model, self.noise = Model(self.path), None
         self.server = Server(directory, "--max-num-batched-tokens", rows, "--max-num-seqs", 16,
                              *PRECISE, "--threads", 2, *settings, model=self.path)
 
@@ -56,9 +61,10 @@ def test_windows_stay_as_they_are(rig, positions):
     for i, budget in enumerate(BUDGETS):
         budget = dataclasses.replace(budget, cache_positions=positions == "cache")
         outgrows = budget.cache_positions and not budget.whole
-        n_prompt = rng.randint(700, 900) if outgrows else rng.randint(250, 400)
+        lengths = (700, 900) if EXACT else (430, CONTEXT)  # both outgrow the context with the answer
+        n_prompt = rng.randint(*(lengths if outgrows else (250, 400)))
         questions.append((random_tokens(n_prompt, i), budget, 100))
-    test_bounded.check_answers(rig.server, rig.model, questions, at_least=0.6)
+    test_bounded.check_answers(rig.server, rig.model, questions, at_least=0.6, **DRIFT)
 
 
 def test_texts_around_the_borders_of_windows_and_pages(rig):
@@ -68,7 +74,7 @@ def test_texts_around_the_borders_of_windows_and_pages(rig):
         budget = BUDGETS[i % 6]
         questions.append((random_tokens(n, i), dataclasses.replace(
             budget, cache_positions=rng.random() < 0.5), 20 + n))
-    test_bounded.check_answers(rig.server, rig.model, questions, at_least=0.8)
+    test_bounded.check_answers(rig.server, rig.model, questions, at_least=0.8, **DRIFT)
 
 
 def turn_of(server, ids, budget, n):
@@ -89,12 +95,8 @@ def follow(text, ids, answer, errors):
     return ids + choice["token_ids"] + random_tokens(40, text.n)
 
 
-@pytest.mark.parametrize("budget", [
-    Budget(4, 60, chunk=50), Budget(4, 60, chunk=50, cache_positions=True),
-    Budget(4, 30, 40, "mean", chunk=64), Budget(2, 90, 110, "sum", chunk=100, cache_positions=True),
-    Budget(3, 30, 30, "window", chunk=64, window=20)], ids=str)
-def test_turns_go_on_from_states(rig, budget):
-    """With the windows' pages in them.  Where no layer has the budget, blocks are found instead."""
+def follow_turns(rig, budget):
+    """Returns the errors of three turns, each of which goes on from the one before."""
     text, ids, errors = Text(rig.model, budget), random_tokens(230, 1), []
     for turn in range(3):
         answer = turn_of(rig.server, ids, budget, 40)
@@ -102,7 +104,26 @@ def test_turns_go_on_from_states(rig, budget):
         assert n_cached == (text.n if text.layers else text.n // 64 * 64)
         ids = follow(text, ids, answer, errors)
     assert len(errors) >= 80
-    check_errors(errors, str(budget), BF16_RANDOM)
+    return errors
+
+
+BY_PLACE = (Budget(4, 60, chunk=50), Budget(4, 60, chunk=50, cache_positions=True))
+
+
+@pytest.mark.parametrize("scored", [
+    Budget(4, 30, 40, "mean", chunk=64), Budget(2, 90, 110, "sum", chunk=100, cache_positions=True),
+    Budget(3, 30, 30, "window", chunk=64, window=20)], ids=str)
+def test_turns_go_on_from_states(rig, scored):
+    """With the windows' pages in them.  Where no layer has the budget, blocks are found instead.  In
+    bf16 scores are judged by what is off where tokens are kept by their place."""
+    if rig.noise is None:
+        rig.noise = max(check_errors(follow_turns(rig, budget), str(budget), BF16_RANDOM)
+                        for budget in BY_PLACE)
+    errors = follow_turns(rig, scored)
+    if EXACT:
+        check_errors(errors, str(scored))
+    else:
+        check_chosen(errors, str(scored), rig.noise, KEPT)
 
 
 STATEFUL = pytest.mark.parametrize("budget", [
