@@ -249,13 +249,18 @@ def test_blocks_move_to_the_host_pool_and_back(built, tmp_path):
     (["--kv-events", "tcp://203.0.113.1:5557"], "--kv-events tcp://203.0.113.1:5557: "),
     (["--kv-events", "nothing"], "--kv-events nothing: "),
     (["--kv-events", "inproc://a", "--kv-events-replay", "tcp://*:x"], "--kv-events-replay tcp://*:x"),
-    (["--kv-events-replay", "tcp://*:1"], "--kv-events-replay needs --kv-events"),
     (["--kv-events", "inproc://a", "--no-enable-prefix-caching"],
      "--kv-events needs --enable-prefix-caching")])
 def test_wrong_settings_end_the_server(built, tmp_path, arguments, said):
     server = Server(tmp_path, *arguments, wait=False)
     assert server.process.wait(60 * PATIENCE) == 1
     assert said in server.log
+
+
+def test_replay_without_events_is_a_wrong_command(tmp_path):
+    server = Server(tmp_path, "--kv-events-replay", "tcp://*:1", wait=False)
+    assert server.process.wait(60 * PATIENCE) == 2
+    assert "--kv-events-replay needs --kv-events" in server.log
 
 
 def test_a_quire_without_zeromq_refuses_by_name(tmp_path):

@@ -173,7 +173,7 @@ def test_a_reader_that_takes_nothing_is_dropped(tmp_path, tiny_model):
 
 @pytest.mark.parametrize("arguments,why", [
     (["--ssl-certfile", "none.pem", "--ssl-keyfile", "none.pem"], "TLS certificate none.pem"),
-    (["--ssl-certfile", "none.pem"], "need each other")])
+    (["--ssl-certfile", "none.pem"], "--ssl-certfile needs --ssl-keyfile")])
 def test_a_start_without_a_certificate_ends(tmp_path, tiny_model, arguments, why):
     server = Server(tmp_path, *arguments, model=tiny_model, wait=False)
     assert server.process.wait(30 * PATIENCE) in (1, 2)

@@ -228,9 +228,14 @@ def test_an_endpoint_that_is_none_ends_the_server(tmp_path, endpoint):
      "--otlp-ca-file: /no/such/file: Error while reading file."),
     (("--otlp-endpoint", "https://host", "--otlp-ca-file", "/dev/null"), "--otlp-ca-file: /dev/null: "),
     (("--otlp-endpoint", "http://host", "--otlp-ca-file", "/dev/null"),
-     "--otlp-ca-file needs an --otlp-endpoint of https://"),
-    (("--otlp-ca-file", "/dev/null"), "--otlp-ca-file needs --otlp-endpoint")])
+     "--otlp-ca-file needs an --otlp-endpoint of https://")])
 def test_authorities_that_cannot_be_used_end_the_server(tmp_path, arguments, why):
     server = Server(tmp_path, *arguments, wait=False)
     assert server.process.wait(60 * PATIENCE) == 1
     assert why in server.log
+
+
+def test_authorities_without_an_endpoint_are_a_wrong_command(tmp_path):
+    server = Server(tmp_path, "--otlp-ca-file", "/dev/null", wait=False)
+    assert server.process.wait(60 * PATIENCE) == 2
+    assert "--otlp-ca-file needs --otlp-endpoint" in server.log

@@ -283,7 +283,7 @@ def test_unfinished_bodies_stay_within_their_bound(serve, tiny_model):
 def test_less_room_for_bodies_than_for_one_is_refused(tmp_path, tiny_model):
     with Server(tmp_path, "--max-buffered-body", "1M", model=tiny_model, wait=False) as server:
         assert server.process.wait(30 * PATIENCE) != 0
-        server.wait_logged("request bodies")
+        server.wait_logged("--max-buffered-body (1048576) must not be less than --max-body-size")
         server.process.returncode = 0  # judged here
 
 
