@@ -172,8 +172,9 @@ struct staging {
 /* The rotary angles of layers that share frequencies. */
 struct rotary {
     bool angles_valid; /* `angles` are those of the present step */
-    float
-        *angles; /* device [n_rows][2][n_freqs]; where layers have windows twice (angles_params) */
+    /* Device [n_rows][2][n_freqs].  Where layers have windows, those of the text's positions follow
+     * (angles_params). */
+    float *angles;
     size_t angles_bytes;
     double inv_freq[MAX_FREQS]; /* what device_freqs and device_rotations were made from */
     uint32_t n_freqs;
