@@ -199,7 +199,7 @@ static int load_files(struct engine *e, struct error *err) {
 }
 
 /* Compiled grammars that are kept for later requests. */
-enum { GRAMMARS_BYTES = 128 << 20 };
+enum { GRAMMARS_BYTES = 64 << 20 };
 
 /* Prepares the vocabulary for grammars, where the build can compile any.  A model without end tokens
  * has none. */

@@ -214,17 +214,21 @@ class Forms:
 
     def __init__(self, server, options):
         self.server, self.options, self.lock = server, options, threading.Lock()
-        self.n, self.until = 0, time.monotonic() + options.seconds
+        self.n, self.begun = 0, time.monotonic()
+        self.until = self.begun + options.seconds
         self.counts, self.invalid = collections.defaultdict(collections.Counter), []
 
     def ask(self, i):
         rng = random.Random(self.options.seed * 1000003 + i)
         kind, form = make_form(rng)
         timeout = 0.3 if rng.random() < 0.05 else 120
+        begun = time.monotonic()
         status, answer = self.server.post({"max_tokens": rng.choice([8, 60]), "temperature": 1, "seed": i, **form}, timeout)
         with self.lock:
             counts = self.counts[kind]
             counts["asked"] += 1
+            counts["seconds"] += time.monotonic() - begun
+            counts["longer than 5 s"] += time.monotonic() - begun > 5
             counts[{200: "answered", 400: "refused", 0: "left"}.get(status, str(status))] += 1
             if status == 200 and answer["choices"][0]["finish_reason"] == "stop":
                 counts["finished"] += 1
@@ -238,6 +242,8 @@ class Forms:
                 if self.n >= self.options.forms or time.monotonic() > self.until:
                     return
                 i, self.n = self.n, self.n + 1
+                if i % self.options.report == 0:
+                    print(f"# {i} forms, {self.server.memory() >> 20} MiB, {time.monotonic() - self.begun:.0f} s", file=sys.stderr, flush=True)
             self.ask(i)
 
     def run(self):
@@ -265,12 +271,18 @@ def end(server):
     return time.monotonic() - begun, status
 
 
+def fill_cache(server):
+    """Uses every page of the KV cache once, so that its memory is counted before the forms as it is behind them."""
+    for i in range(12):
+        server.post({"prompt": [100 + (i * 7919 + j * j) % 4000 for j in range(1900)], "max_tokens": 1})
+
+
 def trial(options, folder):
-    # The KV cache is bounded: its memory fills with requests of any kind, and would be all that is seen.
     server = Server(options.binary, folder, "--model", options.model, "--kv-cache-memory", "128M", "--max-model-len",
                     "2048", *options.arguments)
     if server.port is None:
         sys.exit("the server does not start")
+    fill_cache(server)
     streams = Streams(server, options.streams)
     time.sleep(options.quiet)
     alone = streams.stop()
@@ -283,10 +295,10 @@ def trial(options, folder):
     time.sleep(1)
     after = server.memory()
     took, status = end(server)
-    columns = ["asked", "answered", "finished", "refused", "left", "429", "500", "503"]
+    columns = ["asked", "answered", "finished", "refused", "left", "429", "500", "503", "longer than 5 s", "seconds"]
     print(",".join(["kind", *columns]))
     for kind, counts in sorted(forms.counts.items()):
-        print(",".join([kind, *(str(counts[column]) for column in columns)]))
+        print(",".join([kind, *(f"{counts[column]:.0f}" for column in columns)]))
     print(f"# {forms.n} forms in {seconds:.0f} s; longest wait of a stream {1000 * alone:.0f} ms alone, {1000 * beside:.0f} ms beside them; "
           f"{before >> 20} MiB before, {after >> 20} MiB after; ended {took:.1f} s behind SIGTERM, status {status}; "
           f"{len(forms.invalid)} invalid answers; {streams.failures} streams failed")
@@ -307,6 +319,7 @@ def main():
     parser.add_argument("--clients", type=int, default=8, help="that ask for forms at once")
     parser.add_argument("--seconds", type=float, default=1e9, help="ask for no more forms after this time")
     parser.add_argument("--quiet", type=float, default=20, help="seconds of the run without forms")
+    parser.add_argument("--report", type=int, default=500, help="forms between two lines of the memory, on the standard error")
     parser.add_argument("--slack", type=float, default=0, help="seconds that a busy machine may add to each bound")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("arguments", nargs="*", metavar="-- ARGUMENT", help="of quire serve")

@@ -36,6 +36,7 @@ struct completion_api {
     void (*write_answer)(struct completion *c);
     /* Writes the events with which a stream begins, before any token is there; NULL: none. */
     void (*write_begin)(struct completion *c);
+    bool begins_with_counts; /* write_begin() tells n_cached, and waits until that is known */
     /* Writes whole events: what the choice has gathered since the last ones.  May write none. */
     void (*write_events)(struct completion *c, struct choice *choice);
     /* Writes an event that tells the progress of the choice's prompt (completion_write_progress()). */
@@ -60,6 +61,7 @@ struct completion {
     uint32_t tenant, weight;         /* of the client's API key; 0 and 1: it needs none */
     bool accepted;                   /* by the engine */
     bool cancelled;                  /* by a client, in a request of its own */
+    bool begun;                      /* write_begin() has been called */
     struct completion_request request;
     struct choice_format format;
     struct engine_request *submission; /* from the job until the engine takes it */

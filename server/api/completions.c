@@ -68,6 +68,7 @@ static int make_choices(struct completion *c) {
     for (uint32_t i = 0; i < c->n_choices; i++) {
         choice_init(&c->choices[i], c, &c->request.prompts.items[i / best_of], i / best_of);
         c->submission[i].user = &c->choices[i];
+        c->submission[i].progress |= c->request.stream && c->api->begins_with_counts;
         c->submission[i].arrived_s = 1e-9 * (double)c->started_ns; /* both clocks are monotonic */
     }
     return 0;
@@ -236,6 +237,15 @@ static void send_out(struct completion *c) {
     c->written_ms = uv_now(c->job.server->loop);
 }
 
+/* Sends the events with which the stream begins, once. */
+static void send_begin(struct completion *c) {
+    if (c->begun || !c->api->write_begin) return;
+    c->begun = true;
+    buffer_clear(&c->out);
+    c->api->write_begin(c);
+    send_out(c);
+}
+
 static void stream_choice(struct completion *c, struct choice *choice) {
     if (!choice_has_news(choice)) return;
     buffer_clear(&c->out);
@@ -333,7 +343,7 @@ static void check_form(struct completion *c, const struct choice *choice) {
 
 static void send_progress(struct completion *c, const struct choice *choice,
                           const struct engine_event *event) {
-    if (!c->job.exchange) return;
+    if (!c->job.exchange || !c->request.return_progress) return;
     buffer_clear(&c->out);
     c->api->write_progress(c, choice, event);
     send_out(c);
@@ -343,6 +353,7 @@ static void take_event(struct choice *choice, const struct engine_event *event) 
     struct completion *c = choice->completion;
     count_found(choice, event);
     if (event->kind == EVENT_PROGRESS) {
+        if (c->job.exchange) send_begin(c);
         send_progress(c, choice, event);
         return;
     }
@@ -352,6 +363,7 @@ static void take_event(struct choice *choice, const struct engine_event *event) 
     else if (c->job.exchange && event->kind != EVENT_PROMPT)
         json_check_add(&choice->check, event->text, event->text_length);
     if (c->job.exchange && c->request.structured.is_json) check_form(c, choice);
+    if (c->job.exchange && c->request.stream) send_begin(c);
     if (c->job.exchange && c->request.stream) stream_choice(c, choice);
     if (c->n_live > 0) return;
     histogram_add(&c->job.server->counters.longest, &histogram_tokens, c->n_longest);
@@ -389,10 +401,7 @@ static void begin_answer(struct completion *c) {
     http_set_header(exchange, "X-Accel-Buffering", "no");
     http_stream_begin(exchange, 200, "text/event-stream; charset=utf-8");
     c->written_ms = uv_now(c->job.server->loop);
-    if (!c->api->write_begin) return;
-    buffer_clear(&c->out);
-    c->api->write_begin(c);
-    send_out(c);
+    if (!c->api->begins_with_counts) send_begin(c);
 }
 
 /* Tells the engine on whose behalf the sequences run. */

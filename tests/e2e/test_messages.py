@@ -55,6 +55,10 @@ def test_cached_tokens_are_no_input(server):
     again = ask(server, messages=messages, cache_salt="messages")["usage"]
     assert first["cache_read_input_tokens"] == 0 and again["cache_read_input_tokens"] > 64
     assert (again["input_tokens"] + again["cache_read_input_tokens"]) == first["input_tokens"]
+    events = events_of(server.post(PATH, {**BODY, "messages": messages, "cache_salt": "messages", "stream": True}).body)
+    counts = [(usage["input_tokens"], usage["cache_read_input_tokens"])
+              for usage in (events[0]["message"]["usage"], events[-2]["usage"])]
+    assert counts == 2 * [(again["input_tokens"], again["cache_read_input_tokens"])]
 
 
 @pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be brief.",

@@ -77,7 +77,8 @@ def test_what_only_openai_has_is_ignored(client, model):
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"background": True}, "background"),
-    ({"truncation": "auto"}, "truncation"),
+    ({"truncation": "middle"}, "truncation"),
+    ({"truncation": "auto", "input": "many words " * 40000}, "input"),
     ({"temperature": 3}, "temperature"),
     ({"max_output_tokens": 10**6}, "max_output_tokens"),
     ({"input": [{"type": "message", "role": "user", "content": [

@@ -298,7 +298,7 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"input\":[{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"{}\"}]}", "input",
          "input[0].call_id must be"},
         {"{\"input\":\"q\",\"previous_response_id\":\"x\"}", "previous_response_id", "is stored"},
-        {"{\"input\":\"q\",\"truncation\":\"auto\"}", "truncation", "must be disabled"},
+        {"{\"input\":\"q\",\"truncation\":\"middle\"}", "truncation", "must be disabled or auto"},
         {"{\"input\":\"q\",\"background\":true}", "background", "not supported"},
         {"{\"input\":\"q\",\"tools\":[{\"type\":\"mcp\"}]}", "tools", "'mcp' is not supported"},
         {"{\"input\":\"q\",\"tools\":[{\"type\":\"web_search\"}],\"tool_choice\":\"required\"}",

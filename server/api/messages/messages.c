@@ -98,7 +98,7 @@ static void write_reason(struct completion *c) {
     }
 }
 
-/* Writes the usage.  What was found in the cache is no input token here, and known at the end. */
+/* Writes the usage.  What was found in the cache is no input token here. */
 static void write_usage(struct completion *c) {
     buffer_printf(&c->out,
                   "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,"
@@ -285,6 +285,7 @@ void messages_create(struct server *server, struct http_exchange *exchange) {
         .write_error = messages_write_error,
         .write_answer = write_answer,
         .write_begin = write_begin,
+        .begins_with_counts = true,
         .write_events = write_events,
         .write_progress = write_progress,
         .write_end = write_end,

@@ -91,12 +91,11 @@ static int read_previous(struct request_reading *r, const struct request_field *
                          field->name);
 }
 
+/* Takes both words.  A prompt that is longer than the context is refused under either. */
 static int read_truncation(struct request_reading *r, const struct request_field *field,
                            const json_t *value) {
-    if (is_word(value, "disabled")) return 0;
-    if (!is_word(value, "auto")) return request_refuse(r, field, "must be disabled");
-    return api_error_set(r->err, 400, "unsupported", field->name,
-                         "truncation must be disabled: no item is left out of the prompt");
+    if (is_word(value, "disabled") || is_word(value, "auto")) return 0;
+    return request_refuse(r, field, "must be disabled or auto");
 }
 
 static int read_ignored_flag(struct request_reading *r, const struct request_field *field,
@@ -134,7 +133,8 @@ static const struct request_field fields[] = {
     {"conversation", "refused", read_previous, 0, 0, 0, "Not supported: no response is stored."},
     {"background", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"prompt", "refused", request_read_refused, 0, 0, 0, "Not supported."},
-    {"truncation", "'disabled'", read_truncation, 0, 0, 0, "Only disabled."},
+    {"truncation", "'disabled'|'auto'", read_truncation, 0, 0, 0,
+     "No item is left out under either: a prompt beyond the context is refused."},
     {"context_management", "array", request_keep_array,
      offsetof(struct responses_reading, management), 0, 0,
      "Ignored: no item is left out of the prompt."},
@@ -237,6 +237,7 @@ static int make_echo(struct request_reading *r, const json_t *root) {
     echo(out, root, "tools", "[]");
     echo(out, root, "top_logprobs", "0");
     echo(out, root, "top_p", "1");
+    echo(out, root, "truncation", "\"disabled\"");
     echo(out, root, "user", "null");
     return out->failed ? no_memory(r->err) : 0;
 }

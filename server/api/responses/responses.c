@@ -103,8 +103,7 @@ static void write_response(struct completion *c, const char *status, const struc
         &c->out, ",\"incomplete_details\":%s,\"output\":[",
         strcmp(status, "incomplete") == 0 ? "{\"reason\":\"max_output_tokens\"}" : "null");
     buffer_append(&c->out, r->items.data, r->items.length);
-    buffer_puts(&c->out, "],\"previous_response_id\":null,\"store\":false,\"background\":false,"
-                         "\"truncation\":\"disabled\"");
+    buffer_puts(&c->out, "],\"previous_response_id\":null,\"store\":false,\"background\":false");
     buffer_append(&c->out, r->echo.members.data, r->echo.members.length);
     buffer_puts(&c->out, ",");
     if (ended) write_usage(c);
