@@ -54,6 +54,18 @@ def test_files_that_pages_name_exist(page):
         assert name in SOURCES | {"x.c", "x.h"}, name
 
 
+def test_headings_that_sources_name_exist():
+    """A comment's docs/x.md, "Heading" leads to that heading of that page."""
+    for room in ("engine", "server", "cuda", "config"):
+        for path in (ROOT / room).rglob("*.*"):
+            text = re.sub(r"\n \* ?", " ", path.read_text(encoding="utf-8"))
+            for name, heading in re.findall(r'(docs/[\w/-]+\.md)(?:, "([^"]+)")?', text):
+                page = ROOT / name
+                assert page.exists(), f"{path}: {name}"
+                headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+                assert not heading or heading in headings, f"{path}: {heading}"
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
