@@ -29,64 +29,23 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
-#include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 #include "engine/device/sample.h"
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
+#include "engine/model/decoder_internal.h"
+#include "engine/model/decoder_layer.h"
+#include "engine/model/feed_forward.h"
+#include "engine/model/residual.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct decoder_layout {
     size_t x, normed, qkv, attn, gate_up, ffn, last, last_attn, logits, long_x, long_qkv, total;
-};
-
-/* Activations of rows that follow one another in the step. */
-struct row_range {
-    void *x, *qkv;
-    uint32_t n;
-};
-
-/* What some sequence of a step adds to the operations of every step: a set of these bits. */
-enum {
-    STEP_EVICTS_LOWEST = 1, /* by scores, in each layer */
-    STEP_EVICTS_OLDEST = 2, /* in all layers at once */
-    STEP_EVICTS = STEP_EVICTS_LOWEST | STEP_EVICTS_OLDEST,
-    STEP_SELECTS = 4,
-    STEP_OBSERVES = 8,
-    N_STEP_EXTRAS = 16
-};
-
-/* A step's operations from tokens to logits, as run_graph() gets them. */
-struct step_body {
-    struct decoder *decoder;
-    unsigned extras;
-};
-
-struct decoder {
-    const struct model *model;
-    struct backend *be;
-    const struct kv_pool *kv;
-    struct decoder_limits limits;
-    uint32_t q_dim, kv_dim, qkv_dim;
-    void *arena;
-    void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
-    uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */
-    struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row: in slice_rows */
-    struct step_body bodies[N_STEP_EXTRAS];
-    /* The step that is being submitted: */
-    struct step step; /* with the model's windows */
-    unsigned extras;
-    const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
-    bool last_attends;   /* in the last layer prompts attend: something reads the results */
-    bool has_logits;     /* of the newest step: its rows left their logits, in order */
-    bool owes_evictions; /* of the newest step: the oldest tokens are still there */
-    uint32_t n_sampled;  /* sample rows of the newest step: STEP_SAMPLED may name these */
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -125,11 +84,6 @@ size_t decoder_long_bytes(const struct model_config *c, uint32_t n_rows, enum dt
 size_t decoder_workspace_bytes(const struct model_config *config,
                                const struct decoder_limits *limits) {
     return make_plan(config, limits, F32_BYTES).total;
-}
-
-/* Returns the address of element number `offset` of an activation buffer. */
-static void *act_at(const struct decoder *d, void *buffer, size_t offset) {
-    return (char *)buffer + offset * dtype_size(d->be->act_dtype);
 }
 
 static int make_arena(struct decoder *d, struct error *err) {
@@ -195,327 +149,6 @@ void decoder_destroy(struct decoder *decoder) {
     free(decoder);
 }
 
-/* A product's input, normed: by the product, or before it. */
-struct normed {
-    const void *x;
-    const struct rmsnorm_input *norm; /* NULL, or &rms */
-    struct rmsnorm_input rms;
-};
-
-/* Norms the rows of x, packed, that a product will read; LayerNorm is an operation of its own. */
-static int norm_rows(struct decoder *d, const void *x, uint32_t n_rows, const struct weight *weight,
-                     const struct weight *bias, struct normed *out, struct error *err) {
-    const struct model_config *c = &d->model->config;
-    const struct layernorm_args args = {.x = x,
-                                        .weight = weight,
-                                        .bias = weight_if_present(bias),
-                                        .out = d->normed,
-                                        .n_rows = n_rows,
-                                        .dim = c->dim,
-                                        .eps = c->norm_eps};
-    out->rms = (struct rmsnorm_input){weight, c->norm_eps, d->normed};
-    out->x = c->layer_norm ? d->normed : x;
-    out->norm = c->layer_norm ? NULL : &out->rms;
-    return c->layer_norm ? d->be->ops->layernorm(d->be, &args, err) : 0;
-}
-
-/* Adds in W^T (+ b), or its norm, to the residual stream x. */
-static int run_residual(struct decoder *d, const void *in, const struct weight *w,
-                        const struct weight *bias, const struct weight *post_norm, void *x,
-                        uint32_t n_rows, struct error *err) {
-    const bool normed = d->model->config.post_norms;
-    const struct linear_args args = {.x = in,
-                                     .n_rows = n_rows,
-                                     .n_in = w->cols,
-                                     .n_parts = 1,
-                                     .accumulate = !normed,
-                                     .parts = {{.w = w,
-                                                .bias = weight_if_present(bias),
-                                                .y = normed ? d->normed : x,
-                                                .y_stride = w->rows}}};
-    const struct rmsnorm_args norm = {.x = d->normed,
-                                      .weight = post_norm,
-                                      .out = x,
-                                      .n_rows = n_rows,
-                                      .dim = w->rows,
-                                      .x_stride = w->rows,
-                                      .out_stride = w->rows,
-                                      .eps = d->model->config.norm_eps,
-                                      .n_heads = 1,
-                                      .accumulate = true};
-    const int rc = d->be->ops->linear(d->be, &args, err);
-    return rc || !normed ? rc : d->be->ops->rmsnorm(d->be, &norm, err);
-}
-
-static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
-                   struct error *err) {
-    struct normed input;
-    int rc = norm_rows(d, rows.x, rows.n, &w->attn_norm, &w->attn_norm_bias, &input, err);
-    const struct linear_args args = {.x = input.x,
-                                     .norm = input.norm,
-                                     .n_rows = rows.n,
-                                     .n_in = d->model->config.dim,
-                                     .n_parts = 3,
-                                     .parts = {
-                                         {.w = &w->q,
-                                          .bias = weight_if_present(&w->q_bias),
-                                          .y = rows.qkv,
-                                          .y_stride = d->qkv_dim},
-                                         {.w = &w->k,
-                                          .bias = weight_if_present(&w->k_bias),
-                                          .y = act_at(d, rows.qkv, d->q_dim),
-                                          .y_stride = d->qkv_dim},
-                                         {.w = &w->v,
-                                          .bias = weight_if_present(&w->v_bias),
-                                          .y = act_at(d, rows.qkv, d->q_dim + d->kv_dim),
-                                          .y_stride = d->qkv_dim},
-                                     }};
-    return rc ? rc : d->be->ops->linear(d->be, &args, err);
-}
-
-/* Norms each of the n_heads heads that begin at x, in every row of qkv. */
-static int norm_heads(struct decoder *d, void *x, const struct weight *weight, uint32_t n_heads,
-                      uint32_t n_rows, struct error *err) {
-    const struct rmsnorm_args norm = {.x = x,
-                                      .weight = weight,
-                                      .out = x,
-                                      .n_rows = n_rows,
-                                      .dim = d->model->config.head_dim,
-                                      .x_stride = d->qkv_dim,
-                                      .out_stride = d->qkv_dim,
-                                      .eps = d->model->config.norm_eps,
-                                      .n_heads = n_heads};
-    return d->be->ops->rmsnorm(d->be, &norm, err);
-}
-
-static int norm_qk(struct decoder *d, const struct layer_weights *w, struct row_range rows,
-                   struct error *err) {
-    const struct model_config *c = &d->model->config;
-    if (!c->qk_norm) return 0;
-    const int rc = norm_heads(d, rows.qkv, &w->q_norm, c->n_heads, rows.n, err);
-    if (rc) return rc;
-    return norm_heads(d, act_at(d, rows.qkv, d->q_dim), &w->k_norm, c->n_kv_heads, rows.n, err);
-}
-
-static bool is_local(const struct model_config *c, uint32_t layer) {
-    return c->local_freq && c->windows[layer] > 0;
-}
-
-static const double *freqs_of(const struct model_config *c, uint32_t layer) {
-    return is_local(c, layer) ? c->local_freq : c->inv_freq;
-}
-
-/* Computes q from x, and keys and values into their pages. */
-static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
-                       struct error *err) {
-    const struct model_config *c = &d->model->config;
-    const struct rope_append_args rope = {.qkv = rows.qkv,
-                                          .kv = d->kv,
-                                          .inv_freq = freqs_of(c, layer),
-                                          .rope_scale = c->rope_scale,
-                                          .n_freqs = c->n_freqs,
-                                          .layer = layer,
-                                          .n_heads = c->n_heads,
-                                          .rope = is_local(c, layer)};
-    const struct layer_weights *w = &d->model->layers[layer];
-    int rc = run_qkv(d, w, rows, err);
-    if (!rc) rc = norm_qk(d, w, rows, err);
-    return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
-}
-
-static bool is_indexed(const struct decoder *d, uint32_t layer) {
-    return d->sparse && !d->sparse->sparse->groups && step_window(&d->step, layer) == 0;
-}
-
-/* Lets a filter layer choose for the layers behind it, where a sparse prompt's filters do that. */
-static int run_choose(struct decoder *d, const struct attn_args *attn, struct error *err) {
-    const struct attn_sparse *sparse = d->sparse ? d->sparse->sparse : NULL;
-    for (uint32_t i = 0; sparse && i < sparse->n_groups; i++)
-        if (sparse->groups[i].filter == attn->layer)
-            return d->be->ops->sparse->choose(d->be, attn, err);
-    return 0;
-}
-
-/* Returns the sinks of a layer's softmax, NULL if the model has none. */
-static const struct weight *sinks_of(const struct decoder *d, uint32_t layer) {
-    static const struct weight zeros = {0};
-    switch (d->model->config.softmax) {
-    case SOFTMAX_OFF_BY_ONE: return &zeros;
-    case SOFTMAX_SINKS: return &d->model->layers[layer].sinks;
-    case SOFTMAX_PLAIN: break;
-    }
-    return NULL;
-}
-
-/* Runs the backend's index(); q is that of the first row that the sparse sequence indexes. */
-static int run_index(struct decoder *d, uint32_t layer, const void *q, struct error *err) {
-    const struct model_config *c = &d->model->config;
-    const struct sparse_index_args args = {.q = q,
-                                           .q_stride = d->qkv_dim,
-                                           .kv = d->kv,
-                                           .layer = layer,
-                                           .n_heads = c->n_heads,
-                                           .scale = c->attn_scale,
-                                           .softcap = c->attn_softcap,
-                                           .slopes = c->slopes,
-                                           .sinks = sinks_of(d, layer)};
-    return d->be->ops->sparse->index(d->be, &args, err);
-}
-
-/* Returns the group that the layer is sparse in. */
-static uint32_t sparse_group(const struct decoder *d, uint32_t layer) {
-    for (uint32_t i = 0; i < d->limits.n_groups; i++)
-        if (group_has(&d->limits.groups[i], d->model->config.windows, layer)) return i;
-    return NO_GROUP;
-}
-
-static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const void *q) {
-    const struct model_config *c = &d->model->config;
-    return (struct attn_args){.q = q,
-                              .q_stride = d->qkv_dim,
-                              .out = d->attn,
-                              .kv = d->kv,
-                              .layer = layer,
-                              .n_heads = c->n_heads,
-                              .scale = c->attn_scale,
-                              .softcap = c->attn_softcap,
-                              .sinks = sinks_of(d, layer),
-                              .inv_freq = freqs_of(c, layer),
-                              .rope_scale = c->rope_scale,
-                              .n_freqs = c->n_freqs,
-                              .rope = is_local(c, layer),
-                              .slopes = c->slopes,
-                              .group = sparse_group(d, layer)};
-}
-
-/* Returns the group whose filter the layer is, n_groups if it is no filter. */
-static uint32_t group_index(const struct decoder *d, uint32_t layer) {
-    uint32_t i = 0;
-    while (i < d->limits.n_groups && d->limits.groups[i].filter != layer) i++;
-    return i;
-}
-
-static struct select_args select_args_of(const struct decoder *d, const struct attn_args *attn,
-                                         uint32_t index) {
-    const struct layer_group *groups = d->limits.groups;
-    return (struct select_args){
-        .attn = *attn,
-        .group = &groups[index],
-        .group_index = index,
-        .store = d->limits.store,
-        .first_host_layer = groups_n_layers(groups, index, d->model->config.windows)};
-}
-
-static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t index,
-                      struct error *err) {
-    const struct select_args args = select_args_of(d, attn, index);
-    return d->be->ops->select->select(d->be, &args, err);
-}
-
-/* Keeps a filter layer's token scores of the last rows, where sequences select by these. */
-static int run_observe(struct decoder *d, const struct attn_args *attn, struct error *err) {
-    const uint32_t index = group_index(d, attn->layer);
-    if (!(d->extras & STEP_OBSERVES) || index == d->limits.n_groups) return 0;
-    const struct select_args args = select_args_of(d, attn, index);
-    return d->be->ops->select->observe(d->be, &args, err);
-}
-
-/* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
-static int run_attn_decode(struct decoder *d, struct attn_args attn, struct error *err) {
-    const uint32_t index = group_index(d, attn.layer);
-    attn.selects = d->extras & STEP_SELECTS && index < d->limits.n_groups;
-    const int rc = d->be->ops->attn_decode(d->be, &attn, err);
-    return rc || !attn.selects ? rc : run_select(d, &attn, index, err);
-}
-
-/* Runs attention of the prompts, unless nothing reads it. */
-static int run_attn_prefill(struct decoder *d, const struct attn_args *attn, struct error *err) {
-    const bool is_last = attn->layer + 1 == d->model->config.n_layers;
-    return is_last && !d->last_attends ? 0 : d->be->ops->attn_prefill(d->be, attn, err);
-}
-
-/* Evicts the oldest tokens of layers whose attention has been computed. */
-static int run_oldest(struct decoder *d, uint32_t first_layer, uint32_t n_layers,
-                      struct error *err) {
-    if (!(d->extras & STEP_EVICTS_OLDEST)) return 0;
-    return d->be->ops->evict->oldest(d->be, d->kv, first_layer, n_layers, err);
-}
-
-/* Computes a layer's attn from x, and evicts tokens by their scores where sequences have these. */
-static int run_attention(struct decoder *d, uint32_t layer, struct row_range rows,
-                         struct error *err) {
-    const struct attn_args attn = attn_of(d, layer, rows.qkv);
-    int rc = enter_layer(d, layer, rows, err);
-    if (!rc && is_indexed(d, layer))
-        rc = run_index(d, layer, act_at(d, rows.qkv, (size_t)d->sparse->first_row * d->qkv_dim),
-                       err);
-    if (rc) return rc;
-    if ((rc = run_attn_decode(d, attn, err))) return rc;
-    if ((rc = run_attn_prefill(d, &attn, err))) return rc;
-    if ((rc = run_observe(d, &attn, err))) return rc;
-    if ((rc = run_choose(d, &attn, err))) return rc;
-    if (!(d->extras & STEP_EVICTS_LOWEST)) return 0;
-    if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
-    return d->be->ops->evict->chunk(d->be, &attn, err);
-}
-
-/* Computes ffn from its input, by a gate and up, or by up and a function. */
-static int run_gated(struct decoder *d, const struct layer_weights *w, const struct normed *input,
-                     uint32_t n_rows, struct error *err) {
-    const struct gated_args gated = {.x = input->x,
-                                     .norm = input->norm,
-                                     .n_rows = n_rows,
-                                     .n_in = d->model->config.dim,
-                                     .gate = &w->gate,
-                                     .up = &w->up,
-                                     .gate_bias = weight_if_present(&w->gate_bias),
-                                     .up_bias = weight_if_present(&w->up_bias),
-                                     .gate_up = d->gate_up,
-                                     .out = d->ffn,
-                                     .kind = d->model->config.gate};
-    return d->be->ops->gated(d->be, &gated, err);
-}
-
-static int run_plain(struct decoder *d, const struct layer_weights *w, const struct normed *input,
-                     uint32_t n_rows, struct error *err) {
-    const struct model_config *c = &d->model->config;
-    const struct linear_args up = {.x = input->x,
-                                   .norm = input->norm,
-                                   .n_rows = n_rows,
-                                   .n_in = c->dim,
-                                   .n_parts = 1,
-                                   .parts = {{.w = &w->up,
-                                              .bias = weight_if_present(&w->up_bias),
-                                              .y = d->ffn,
-                                              .y_stride = c->ffn_dim}}};
-    const struct activate_args act = {
-        .x = d->ffn, .n_rows = n_rows, .dim = c->ffn_dim, .kind = c->act};
-    const int rc = d->be->ops->linear(d->be, &up, err);
-    return rc ? rc : d->be->ops->activate(d->be, &act, err);
-}
-
-static int run_hidden(struct decoder *d, const struct layer_weights *w, const void *x,
-                      uint32_t n_rows, struct error *err) {
-    struct normed input;
-    const int rc = norm_rows(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
-    if (rc) return rc;
-    return d->model->config.plain_ffn ? run_plain(d, w, &input, n_rows, err)
-                                      : run_gated(d, w, &input, n_rows, err);
-}
-
-/* Runs the rest of a layer on n_rows rows of attention results and of the residual stream x.  In a
- * parallel block the feed-forward layer reads x as attention did, so before that is added. */
-static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
-                   uint32_t n_rows, struct error *err) {
-    const struct layer_weights *w = &d->model->layers[layer];
-    const bool parallel = d->model->config.parallel;
-    int rc = parallel ? run_hidden(d, w, x, n_rows, err) : 0;
-    if (!rc) rc = run_residual(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
-    if (!rc && !parallel) rc = run_hidden(d, w, x, n_rows, err);
-    if (rc) return rc;
-    return run_residual(d, d->ffn, &w->down, &w->down_bias, &w->ffn_post_norm, x, n_rows, err);
-}
-
 static int run_embed(struct decoder *d, void *x, struct error *err) {
     const struct embed_args embed = {
         .table = &d->model->embedding, .out = x, .scale = d->model->config.embed_scale};
@@ -532,8 +165,9 @@ static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
     const struct row_range rows = {d->x, d->qkv, n_rows};
     int rc = run_embed(d, d->x, err);
     for (uint32_t layer = 0; layer < n_layers && !rc; layer++) {
-        rc = run_attention(d, layer, rows, err);
-        if (!rc && layer + 1 < n_layers) rc = run_ffn(d, layer, d->attn, d->x, n_rows, err);
+        rc = decoder_layer_attention(d, layer, rows, err);
+        if (!rc && layer + 1 < n_layers)
+            rc = feed_forward_run(d, layer, d->attn, d->x, n_rows, err);
     }
     return rc;
 }
@@ -549,8 +183,8 @@ static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uin
 static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
     const struct model *m = d->model;
-    struct normed input;
-    int rc = norm_rows(d, x, n, &m->final_norm, &m->final_norm_bias, &input, err);
+    struct residual_input input;
+    int rc = residual_norm(d, x, n, &m->final_norm, &m->final_norm_bias, &input, err);
     const struct linear_args head = {
         .x = input.x,
         .norm = input.norm,
@@ -571,7 +205,7 @@ static int run_head(struct decoder *d, const void *x, uint32_t n, struct error *
     int rc = gather(d, x, d->last, n, c->dim, err);
     if (rc) return rc;
     if ((rc = gather(d, d->attn, d->last_attn, n, d->q_dim, err))) return rc;
-    rc = run_ffn(d, c->n_layers - 1, d->last_attn, d->last, n, err);
+    rc = feed_forward_run(d, c->n_layers - 1, d->last_attn, d->last, n, err);
     return rc ? rc : run_logits(d, d->last, n, err);
 }
 
@@ -655,8 +289,8 @@ static int run_to_logits(void *ctx, uint32_t n_rows, struct error *err) {
     assert(body->extras == d->extras);
     const uint32_t n_layers = d->model->config.n_layers;
     int rc = run_layers(d, n_rows, err);
-    if (!rc) rc = run_oldest(d, 0, n_layers, err);
-    if (!rc) rc = run_ffn(d, n_layers - 1, d->attn, d->x, n_rows, err);
+    if (!rc) rc = decoder_layer_evict_oldest(d, 0, n_layers, err);
+    if (!rc) rc = feed_forward_run(d, n_layers - 1, d->attn, d->x, n_rows, err);
     return rc ? rc : run_logits(d, d->x, n_rows, err);
 }
 
@@ -807,7 +441,7 @@ int decoder_submit(struct decoder *d, const struct step *step, const struct samp
 int decoder_submit_evictions(struct decoder *d, struct error *err) {
     const bool owes = d->owes_evictions;
     d->owes_evictions = false;
-    return owes ? run_oldest(d, 0, d->model->config.n_layers, err) : 0;
+    return owes ? decoder_layer_evict_oldest(d, 0, d->model->config.n_layers, err) : 0;
 }
 
 /* ---- a long prompt ---- */
@@ -830,22 +464,12 @@ static int check_slice(const struct decoder *d, const struct step *step,
     return check_rows(d, step, err);
 }
 
-/* Runs attention of the layer that the rows leave, which evicts if they are the last. */
-static int attend_slice(struct decoder *d, uint32_t layer, struct row_range rows,
-                        struct error *err) {
-    const struct attn_args attn = attn_of(d, layer, rows.qkv);
-    int rc = d->be->ops->attn_prefill(d->be, &attn, err);
-    if (!rc) rc = run_observe(d, &attn, err);
-    if (!rc && d->extras & STEP_EVICTS_LOWEST) rc = d->be->ops->evict->chunk(d->be, &attn, err);
-    return rc ? rc : run_oldest(d, layer, 1, err);
-}
-
 /* Runs what the rows need before they enter the slice's layer: that of the layer before it. */
 static int leave_layer(struct decoder *d, const struct layer_slice *slice, struct row_range rows,
                        struct error *err) {
     if (slice->layer == 0) return run_embed(d, rows.x, err);
-    const int rc = attend_slice(d, slice->layer - 1, rows, err);
-    return rc ? rc : run_ffn(d, slice->layer - 1, d->attn, rows.x, rows.n, err);
+    const int rc = decoder_layer_attend_slice(d, slice->layer - 1, rows, err);
+    return rc ? rc : feed_forward_run(d, slice->layer - 1, d->attn, rows.x, rows.n, err);
 }
 
 /* Takes the rows into the slice's layer.  With its last rows the layer is indexed, unless none will
@@ -855,9 +479,9 @@ static int run_layer_slice(struct decoder *d, const struct layer_slice *slice,
     const bool is_last = slice->first_row + slice->n_rows == slice->n_prompt_rows,
                leaves = slice->leaves_last || slice->layer + 1 < d->model->config.n_layers;
     int rc = leave_layer(d, slice, rows, err);
-    if (!rc) rc = enter_layer(d, slice->layer, rows, err);
-    if (rc || !is_last || !leaves || !is_indexed(d, slice->layer)) return rc;
-    return run_index(d, slice->layer, d->long_qkv, err);
+    if (!rc) rc = decoder_layer_enter(d, slice->layer, rows, err);
+    if (rc || !is_last || !leaves || !decoder_layer_is_indexed(d, slice->layer)) return rc;
+    return decoder_layer_index(d, slice->layer, d->long_qkv, err);
 }
 
 int decoder_submit_slice(struct decoder *d, const struct step *step,
@@ -872,7 +496,7 @@ int decoder_submit_slice(struct decoder *d, const struct step *step,
     if (rc) return rc;
     if ((rc = begin(d, step, n_samples, err))) return rc;
     if (!is_leaving(d, slice)) return run_layer_slice(d, slice, rows, err);
-    rc = attend_slice(d, slice->layer - 1, rows, err);
+    rc = decoder_layer_attend_slice(d, slice->layer - 1, rows, err);
     if (!rc) rc = run_samples(d, rows.x, samples, n_samples, results, NULL, err);
     if (rc || !layer_slice_is_final(slice, d->model->config.n_layers)) return rc;
     return fetch_totals(d, totals, err);

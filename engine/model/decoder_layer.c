@@ -1,0 +1,227 @@
+/* decoder_layer.c - see decoder_layer.h. */
+#include "engine/model/decoder_layer.h"
+
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/evict.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/select.h"
+#include "engine/device/sparse.h"
+#include "engine/model/residual.h"
+
+static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
+                   struct error *err) {
+    struct residual_input input;
+    int rc = residual_norm(d, rows.x, rows.n, &w->attn_norm, &w->attn_norm_bias, &input, err);
+    const struct linear_args args = {.x = input.x,
+                                     .norm = input.norm,
+                                     .n_rows = rows.n,
+                                     .n_in = d->model->config.dim,
+                                     .n_parts = 3,
+                                     .parts = {
+                                         {.w = &w->q,
+                                          .bias = weight_if_present(&w->q_bias),
+                                          .y = rows.qkv,
+                                          .y_stride = d->qkv_dim},
+                                         {.w = &w->k,
+                                          .bias = weight_if_present(&w->k_bias),
+                                          .y = act_at(d, rows.qkv, d->q_dim),
+                                          .y_stride = d->qkv_dim},
+                                         {.w = &w->v,
+                                          .bias = weight_if_present(&w->v_bias),
+                                          .y = act_at(d, rows.qkv, d->q_dim + d->kv_dim),
+                                          .y_stride = d->qkv_dim},
+                                     }};
+    return rc ? rc : d->be->ops->linear(d->be, &args, err);
+}
+
+/* Norms each of the n_heads heads that begin at x, in every row of qkv. */
+static int norm_heads(struct decoder *d, void *x, const struct weight *weight, uint32_t n_heads,
+                      uint32_t n_rows, struct error *err) {
+    const struct rmsnorm_args norm = {.x = x,
+                                      .weight = weight,
+                                      .out = x,
+                                      .n_rows = n_rows,
+                                      .dim = d->model->config.head_dim,
+                                      .x_stride = d->qkv_dim,
+                                      .out_stride = d->qkv_dim,
+                                      .eps = d->model->config.norm_eps,
+                                      .n_heads = n_heads};
+    return d->be->ops->rmsnorm(d->be, &norm, err);
+}
+
+static int norm_qk(struct decoder *d, const struct layer_weights *w, struct row_range rows,
+                   struct error *err) {
+    const struct model_config *c = &d->model->config;
+    if (!c->qk_norm) return 0;
+    const int rc = norm_heads(d, rows.qkv, &w->q_norm, c->n_heads, rows.n, err);
+    if (rc) return rc;
+    return norm_heads(d, act_at(d, rows.qkv, d->q_dim), &w->k_norm, c->n_kv_heads, rows.n, err);
+}
+
+static bool is_local(const struct model_config *c, uint32_t layer) {
+    return c->local_freq && c->windows[layer] > 0;
+}
+
+static const double *freqs_of(const struct model_config *c, uint32_t layer) {
+    return is_local(c, layer) ? c->local_freq : c->inv_freq;
+}
+
+int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows,
+                        struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct rope_append_args rope = {.qkv = rows.qkv,
+                                          .kv = d->kv,
+                                          .inv_freq = freqs_of(c, layer),
+                                          .rope_scale = c->rope_scale,
+                                          .n_freqs = c->n_freqs,
+                                          .layer = layer,
+                                          .n_heads = c->n_heads,
+                                          .rope = is_local(c, layer)};
+    const struct layer_weights *w = &d->model->layers[layer];
+    int rc = run_qkv(d, w, rows, err);
+    if (!rc) rc = norm_qk(d, w, rows, err);
+    return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
+}
+
+bool decoder_layer_is_indexed(const struct decoder *d, uint32_t layer) {
+    return d->sparse && !d->sparse->sparse->groups && step_window(&d->step, layer) == 0;
+}
+
+/* Lets a filter layer choose for the layers behind it, where a sparse prompt's filters do that. */
+static int run_choose(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    const struct attn_sparse *sparse = d->sparse ? d->sparse->sparse : NULL;
+    for (uint32_t i = 0; sparse && i < sparse->n_groups; i++)
+        if (sparse->groups[i].filter == attn->layer)
+            return d->be->ops->sparse->choose(d->be, attn, err);
+    return 0;
+}
+
+/* Returns the sinks of a layer's softmax, NULL if the model has none. */
+static const struct weight *sinks_of(const struct decoder *d, uint32_t layer) {
+    static const struct weight zeros = {0};
+    switch (d->model->config.softmax) {
+    case SOFTMAX_OFF_BY_ONE: return &zeros;
+    case SOFTMAX_SINKS: return &d->model->layers[layer].sinks;
+    case SOFTMAX_PLAIN: break;
+    }
+    return NULL;
+}
+
+int decoder_layer_index(struct decoder *d, uint32_t layer, const void *q, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct sparse_index_args args = {.q = q,
+                                           .q_stride = d->qkv_dim,
+                                           .kv = d->kv,
+                                           .layer = layer,
+                                           .n_heads = c->n_heads,
+                                           .scale = c->attn_scale,
+                                           .softcap = c->attn_softcap,
+                                           .slopes = c->slopes,
+                                           .sinks = sinks_of(d, layer)};
+    return d->be->ops->sparse->index(d->be, &args, err);
+}
+
+/* Returns the group that the layer is sparse in. */
+static uint32_t sparse_group(const struct decoder *d, uint32_t layer) {
+    for (uint32_t i = 0; i < d->limits.n_groups; i++)
+        if (group_has(&d->limits.groups[i], d->model->config.windows, layer)) return i;
+    return NO_GROUP;
+}
+
+static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const void *q) {
+    const struct model_config *c = &d->model->config;
+    return (struct attn_args){.q = q,
+                              .q_stride = d->qkv_dim,
+                              .out = d->attn,
+                              .kv = d->kv,
+                              .layer = layer,
+                              .n_heads = c->n_heads,
+                              .scale = c->attn_scale,
+                              .softcap = c->attn_softcap,
+                              .sinks = sinks_of(d, layer),
+                              .inv_freq = freqs_of(c, layer),
+                              .rope_scale = c->rope_scale,
+                              .n_freqs = c->n_freqs,
+                              .rope = is_local(c, layer),
+                              .slopes = c->slopes,
+                              .group = sparse_group(d, layer)};
+}
+
+/* Returns the group whose filter the layer is, n_groups if it is no filter. */
+static uint32_t group_index(const struct decoder *d, uint32_t layer) {
+    uint32_t i = 0;
+    while (i < d->limits.n_groups && d->limits.groups[i].filter != layer) i++;
+    return i;
+}
+
+static struct select_args select_args_of(const struct decoder *d, const struct attn_args *attn,
+                                         uint32_t index) {
+    const struct layer_group *groups = d->limits.groups;
+    return (struct select_args){
+        .attn = *attn,
+        .group = &groups[index],
+        .group_index = index,
+        .store = d->limits.store,
+        .first_host_layer = groups_n_layers(groups, index, d->model->config.windows)};
+}
+
+static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t index,
+                      struct error *err) {
+    const struct select_args args = select_args_of(d, attn, index);
+    return d->be->ops->select->select(d->be, &args, err);
+}
+
+/* Keeps a filter layer's token scores of the last rows, where sequences select by these. */
+static int run_observe(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    const uint32_t index = group_index(d, attn->layer);
+    if (!(d->extras & STEP_OBSERVES) || index == d->limits.n_groups) return 0;
+    const struct select_args args = select_args_of(d, attn, index);
+    return d->be->ops->select->observe(d->be, &args, err);
+}
+
+/* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
+static int run_attn_decode(struct decoder *d, struct attn_args attn, struct error *err) {
+    const uint32_t index = group_index(d, attn.layer);
+    attn.selects = d->extras & STEP_SELECTS && index < d->limits.n_groups;
+    const int rc = d->be->ops->attn_decode(d->be, &attn, err);
+    return rc || !attn.selects ? rc : run_select(d, &attn, index, err);
+}
+
+/* Runs attention of the prompts, unless nothing reads it. */
+static int run_attn_prefill(struct decoder *d, const struct attn_args *attn, struct error *err) {
+    const bool is_last = attn->layer + 1 == d->model->config.n_layers;
+    return is_last && !d->last_attends ? 0 : d->be->ops->attn_prefill(d->be, attn, err);
+}
+
+int decoder_layer_evict_oldest(struct decoder *d, uint32_t first_layer, uint32_t n_layers,
+                               struct error *err) {
+    if (!(d->extras & STEP_EVICTS_OLDEST)) return 0;
+    return d->be->ops->evict->oldest(d->be, d->kv, first_layer, n_layers, err);
+}
+
+int decoder_layer_attention(struct decoder *d, uint32_t layer, struct row_range rows,
+                            struct error *err) {
+    const struct attn_args attn = attn_of(d, layer, rows.qkv);
+    int rc = decoder_layer_enter(d, layer, rows, err);
+    if (!rc && decoder_layer_is_indexed(d, layer))
+        rc = decoder_layer_index(
+            d, layer, act_at(d, rows.qkv, (size_t)d->sparse->first_row * d->qkv_dim), err);
+    if (rc) return rc;
+    if ((rc = run_attn_decode(d, attn, err))) return rc;
+    if ((rc = run_attn_prefill(d, &attn, err))) return rc;
+    if ((rc = run_observe(d, &attn, err))) return rc;
+    if ((rc = run_choose(d, &attn, err))) return rc;
+    if (!(d->extras & STEP_EVICTS_LOWEST)) return 0;
+    if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
+    return d->be->ops->evict->chunk(d->be, &attn, err);
+}
+
+int decoder_layer_attend_slice(struct decoder *d, uint32_t layer, struct row_range rows,
+                               struct error *err) {
+    const struct attn_args attn = attn_of(d, layer, rows.qkv);
+    int rc = d->be->ops->attn_prefill(d->be, &attn, err);
+    if (!rc) rc = run_observe(d, &attn, err);
+    if (!rc && d->extras & STEP_EVICTS_LOWEST) rc = d->be->ops->evict->chunk(d->be, &attn, err);
+    return rc ? rc : decoder_layer_evict_oldest(d, layer, 1, err);
+}

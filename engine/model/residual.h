@@ -1,0 +1,32 @@
+/* residual.h - how the parts of a layer read the residual stream, and add to it.
+ *
+ * Thread: engine.  Memory: none of its own. */
+#ifndef ENGINE_MODEL_RESIDUAL_H
+#define ENGINE_MODEL_RESIDUAL_H
+
+#include <stdint.h>
+
+#include "engine/device/backend.h"
+
+struct decoder;
+struct error;
+
+/* A product's input: the residual stream, which the product norms, or its norm. */
+struct residual_input {
+    const void *x;                    /* act [n_rows, dim] */
+    const struct rmsnorm_input *norm; /* NULL, or &rms */
+    struct rmsnorm_input rms;
+};
+
+/* Prepares the rows of x, act [n_rows, dim], as the input of products.  LayerNorm is computed at
+ * once, into the decoder's `normed`; RMSNorm is computed by the products.  *out is valid until the
+ * next call, and must not be copied. */
+int residual_norm(struct decoder *d, const void *x, uint32_t n_rows, const struct weight *weight,
+                  const struct weight *bias, struct residual_input *out, struct error *err);
+/* Adds in W^T + bias to x, act [n_rows, dim]; in: act [n_rows, w->cols].  Where the model has
+ * post_norms, adds the norm of that instead.  bias may be absent. */
+int residual_add(struct decoder *d, const void *in, const struct weight *w,
+                 const struct weight *bias, const struct weight *post_norm, void *x,
+                 uint32_t n_rows, struct error *err);
+
+#endif
