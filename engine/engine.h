@@ -120,7 +120,18 @@ struct engine_info {
     const char *speculation_excluded; /* what speculation does not go with here; NULL: nothing */
 };
 
-/* Loads model and tokenizer, plans memory, starts the engine thread. */
+/* Loads model and tokenizer, plans memory, starts the engine thread.  *out is untouched on failure.
+ *
+ * ERR_INVALID if
+ *   - max_num_seqs is 0, or more than max_batched_tokens;
+ *   - max_model_len is more than the model's context;
+ *   - there is a disk_path or a kv_feed, but no prefix_caching;
+ *   - a pattern of `patterns` is of no known kind, has more columns or pages than sparse.h allows, or
+ *     is PATTERN_FILTERS beside one that is not;
+ *   - host_pool_bytes is not 0, but too little for one block;
+ *   - a group has layers that the model lacks, that a group before it has, or whose outermost ones
+ *     have a window; or there are more than MAX_LAYER_GROUPS.
+ * ERR_NOMEM if the memory is too small for what is planned.  Files have errors of their own. */
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err);
 const struct engine_info *engine_info(const struct engine *engine);
 
@@ -137,10 +148,25 @@ int engine_admit(struct engine *engine, struct engine_request *requests, uint32_
 /* Submits n_requests requests, all or none.  On success takes ownership of the arrays and writes
  * ids[i]; on failure the caller keeps ownership, but for the plans, which are gone.
  *
- * ERR_FULL: the queue is full.  ERR_TOO_LONG and ERR_INVALID: the request can never run, and the
- * text says why.  max_model_len applies to requests that keep all tokens.  PREFILL_SPARSE is
- * ERR_INVALID without sparse_prefill or patterns, with a bounded cache, and with log-probabilities
- * of the prompt.  With no_reuse a prompt that cannot be layer-major is ERR_TOO_LONG. */
+ * ERR_FULL: the queue has no place for them.  The other codes say that a request can never run, and
+ * err->param names the parameter; of sampling parameters only the text does.
+ *
+ * ERR_INVALID if
+ *   - the prompt is empty, or has a token that the vocabulary lacks;
+ *   - a sampling parameter is outside its bounds (sampling.h);
+ *   - its KV policy contradicts itself, or needs what the engine lacks (kv/plan.h);
+ *   - prefill.dense_above is not in [0, 1];
+ *   - it has patterns like those that engine_create() refuses;
+ *   - it is PREFILL_SPARSE, and the engine has no sparse_prefill, or neither has patterns;
+ *   - it is PREFILL_SPARSE with a KV policy that needs all pairs of row and key (dense_rule).
+ *     Others may have a sparse prompt: a budget that is cut after the whole prompt, for one;
+ *   - its patterns are PATTERN_FILTERS, and there are no groups, a layer evicts, or it has no_reuse;
+ *   - it wants to be told what is kept, a layer evicts or selects, and the device runs ahead;
+ *   - it asks for speculation, and has what speculation does not go with (speculation_rules.h).
+ * ERR_TOO_LONG if
+ *   - it keeps all tokens, and prompt and max_tokens exceed max_model_len or the KV cache;
+ *   - it is PREFILL_SPARSE, and its prompt exceeds max_model_len, whatever it keeps;
+ *   - it is PREFILL_SPARSE with no_reuse, and the workspace of layer-major prompts is too small. */
 int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
                   uint64_t *ids, struct error *err);
 /* Cancels a request; ignores unknown ids.  Its final event follows, with FINISH_CANCELLED unless

@@ -386,35 +386,6 @@ static void stopping_ends_everything_once(void **state) {
     assert_true(late_backend_end() > 0);
 }
 
-static void requests_that_cannot_run_are_refused(void **state) {
-    (void)state;
-    struct engine *engine = start(16, true);
-    uint32_t prompt[2000] = {1};
-    struct engine_request good = {.prompt = prompt, .n_prompt = 5, .params = sampling_defaults()},
-                          bad = good;
-    struct error err = {0};
-    uint64_t ids[2];
-    bad.params.sampler.top_p = 0;
-    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
-    bad = good, bad.params.sampler.temperature = NAN;
-    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
-    bad = good, bad.n_prompt = 0;
-    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
-    bad = good, bad.prefill.dense_above = 1.5f;
-    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
-    bad = good, bad.prefill.mode = PREFILL_SPARSE; /* no room was planned for it */
-    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
-    bad = good, bad.n_prompt = 1020; /* and 16 to generate */
-    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_TOO_LONG);
-    struct engine_request two[2] = {good, bad};
-    assert_int_equal(engine_submit(engine, two, 2, ids, &err), ERR_TOO_LONG); /* all or none */
-    bad = good, prompt[3] = 1u << 30;
-    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
-    assert_null(engine_take_events(engine));
-    answers_leave_no_page(engine);
-    engine_destroy(engine);
-}
-
 static void a_full_queue_refuses_all_or_none(void **state) {
     (void)state;
     struct error err = {0};
@@ -439,28 +410,6 @@ static void a_full_queue_refuses_all_or_none(void **state) {
     answers_wait(engine, &a, 1);
     answer_forget(&a);
     engine_destroy(engine);
-}
-
-static void settings_that_cannot_work_are_named(void **state) {
-    (void)state;
-    struct engine *engine = NULL;
-    struct error err = {0};
-    struct engine_config config = {.model_dir = model_dir,
-                                   .backend = backend,
-                                   .max_model_len = 4096,
-                                   .max_num_seqs = 4,
-                                   .max_batched_tokens = 64,
-                                   .kv_cache_bytes = 1 << 20,
-                                   .kv_dtype = DTYPE_F32};
-    assert_int_equal(engine_create(&engine, &config, &err), ERR_NOMEM);
-    assert_non_null(strstr(err.text, "--max-model-len"));
-    config.kv_cache_bytes = 0;
-    config.max_model_len = 1u << 30;
-    assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
-    config.max_batched_tokens = 3;
-    assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
-    assert_non_null(strstr(err.text, "--max-num-batched-tokens"));
-    assert_null(engine);
 }
 
 /* A backend that fails on demand: the CPU's table with one entry replaced.  It waits for the last
@@ -563,9 +512,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(seeds_are_reproducible_and_differ),
         cmocka_unit_test(cancelling_frees_pages_in_every_phase),
         cmocka_unit_test(stopping_ends_everything_once),
-        cmocka_unit_test(requests_that_cannot_run_are_refused),
         cmocka_unit_test(a_full_queue_refuses_all_or_none),
-        cmocka_unit_test(settings_that_cannot_work_are_named),
         cmocka_unit_test(a_backend_failure_ends_every_request_and_is_sticky),
         cmocka_unit_test(many_threads_may_use_one_engine),
         cmocka_unit_test(answers_do_not_depend_on_company_or_cache),

@@ -173,32 +173,15 @@ static int refusal(struct engine *engine, const struct engine_request *r) {
     return code;
 }
 
-static void sparse_prompts_that_cannot_be_are_refused(void **state) {
+static void a_backend_with_dense_attention_alone_refuses(void **state) {
     (void)state;
-    static struct attn_pattern wrong[MAX_HEADS];
     uint32_t prompt[100] = {1};
     const struct engine_request good = {.prompt = prompt,
                                         .n_prompt = 100,
                                         .params = sampling_defaults(),
                                         .prefill = {.mode = PREFILL_SPARSE}};
     struct engine_config config = plain_config();
-    struct engine *engine = answers_start(&config);
-    struct engine_request bad = good;
-    bad.kv = (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 60};
-    assert_int_equal(refusal(engine, &bad), ERR_INVALID);
-    wrong[3] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, SPARSE_MAX_COLUMNS + 1, 1};
-    bad = good, bad.prefill.patterns = wrong;
-    assert_int_equal(refusal(engine, &bad), ERR_INVALID);
-    engine_destroy(engine);
-    config.patterns = NULL;
-    engine = answers_start(&config);
-    assert_int_equal(refusal(engine, &good), ERR_INVALID);
-    engine_destroy(engine);
-    config.patterns = wrong;
-    struct error err = {0};
-    assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
-    /* A backend that has only dense attention. */
-    config = plain_config();
+    struct engine *engine;
     const struct backend_ops *real = backend->ops;
     struct backend_ops ops = *real;
     ops.sparse = NULL;
@@ -431,7 +414,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(company_and_running_ahead_change_no_bit),
         cmocka_unit_test(what_was_visited_is_told),
         cmocka_unit_test(auto_begins_at_the_break_even),
-        cmocka_unit_test(sparse_prompts_that_cannot_be_are_refused),
+        cmocka_unit_test(a_backend_with_dense_attention_alone_refuses),
         cmocka_unit_test(cancelling_a_sparse_prompt_leaves_no_page),
         cmocka_unit_test(without_reuse_nobody_before_changes_a_bit),
         cmocka_unit_test(without_reuse_no_company_changes_a_bit),
