@@ -19,7 +19,7 @@ typedef __nv_bfloat16 bf16;
 enum { TILE_OUT = 16, SLICE = 32, N_WARPS = 8, MMA_ROWS = 8 };
 
 /* Returns a weight row; a row past the end is the last one, and its results are not used. */
-static __device__ __forceinline__ const bf16 *weight_row(const struct skinny_part *part,
+static __device__ __forceinline__ const bf16 *weight_row(const struct product_part *part,
                                                          uint32_t row, uint32_t n_in) {
     const uint32_t last = part->n_out - 1;
     return static_cast<const bf16 *>(part->w) + (size_t)(row < last ? row : last) * n_in;
@@ -40,13 +40,13 @@ static __device__ __forceinline__ void multiply(float (&sums)[4], const struct s
     mma(sums, w->low.z, w->high.z, w->low.w, w->high.w, x.z, x.w);
 }
 
-static __device__ __forceinline__ float with_bias(const struct skinny_part *part, uint32_t out,
+static __device__ __forceinline__ float with_bias(const struct product_part *part, uint32_t out,
                                                   float x) {
     return part->bias ? x + load_dtype(part->bias, out, part->bias_dtype) : x;
 }
 
-static __device__ __forceinline__ void store_result(const struct skinny_params &p,
-                                                    const struct skinny_part *part, uint32_t row,
+static __device__ __forceinline__ void store_result(const struct product &p,
+                                                    const struct product_part *part, uint32_t row,
                                                     uint32_t out, float x) {
     const size_t at = row * part->y_stride + out;
     if (p.y_f32) {
@@ -99,7 +99,7 @@ static __device__ __forceinline__ float add_warps(const struct plan<N_MMA> *plan
 
 template <int N_MMA>
 static __device__ __forceinline__ float scale_of(const struct plan<N_MMA> *plan, uint32_t row,
-                                                 const struct skinny_params &p) {
+                                                 const struct product &p) {
     float x = 0.0f;
     for (int w = 0; w < N_WARPS; w++) x += plan->squares[w][row];
     return rsqrtf(x / (float)p.n_in + p.eps);
@@ -108,8 +108,8 @@ static __device__ __forceinline__ float scale_of(const struct plan<N_MMA> *plan,
 /* Adds the warps up and writes the tile; `thread` counts those of the N_WARPS warps. */
 template <int N_MMA, bool NORM>
 static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan, uint32_t thread,
-                                                  const struct skinny_params &p,
-                                                  const struct skinny_part *part, uint32_t tile) {
+                                                  const struct product &p,
+                                                  const struct product_part *part, uint32_t tile) {
     const uint32_t width = p.gated ? TILE_OUT / 2 : TILE_OUT, i = thread % TILE_OUT,
                    out = tile * width + i;
     if (i >= width || out >= part->n_out) return;
@@ -126,8 +126,8 @@ static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan
 
 /* Returns the part to which tile *tile belongs; *tile becomes its number in the part.  Gate and up
  * count as one part. */
-static __device__ __forceinline__ const struct skinny_part *find_part(const struct skinny_params &p,
-                                                                      uint32_t *tile) {
+static __device__ __forceinline__ const struct product_part *find_part(const struct product &p,
+                                                                       uint32_t *tile) {
     uint32_t i = 0;
 #pragma unroll 1
     for (; i + 1 < p.n_parts && !p.gated; i++) {
@@ -139,15 +139,14 @@ static __device__ __forceinline__ const struct skinny_part *find_part(const stru
 }
 
 /* Returns 8 elements of x row `row` from k on; zeros outside. */
-static __device__ __forceinline__ uint4 load_x(const struct skinny_params &p, uint32_t row,
-                                               uint32_t k) {
+static __device__ __forceinline__ uint4 load_x(const struct product &p, uint32_t row, uint32_t k) {
     if (row >= p.n_rows || k >= p.n_in) return make_uint4(0, 0, 0, 0);
     return *reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) + (size_t)row * p.n_in +
                                             k);
 }
 
 /* Counts the tiles of all parts. */
-static inline uint32_t count_tiles(const struct skinny_params *p) {
+static inline uint32_t count_tiles(const struct product *p) {
     uint32_t n = 0;
     if (p->gated) return (p->parts[0].n_out + TILE_OUT / 2 - 1) / (TILE_OUT / 2);
     for (uint32_t i = 0; i < p->n_parts; i++) n += (p->parts[i].n_out + TILE_OUT - 1) / TILE_OUT;

@@ -51,7 +51,7 @@ static int wide_open(struct cuda_backend *cuda, struct error *err) {
     const size_t bytes = (size_t)cuda->n_multiprocessors * WIDE_SHARE_BYTES;
     int rc =
         cuda_check(cuda, open_wide(cuda->device, &cuda->wide), "asking for the memory's rate", err);
-    cuda->wide_from = cuda->wide.fast_memory ? FAST_WIDE_FROM : SKINNY_MAX_ROWS + 1;
+    cuda->wide_from = cuda->wide.fast_memory ? FAST_WIDE_FROM : FEW_MAX_ROWS + 1;
     if (rc || cuda->wide.n_clusters == 0) return rc;
     rc = device_alloc(cuda, bytes, &cuda->wide.shares, err);
     if (rc) return rc;
@@ -193,7 +193,7 @@ static bool aligned(const void *p, size_t to) {
     return (uintptr_t)p % to == 0;
 }
 
-static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t n) {
+static bool bf16_fits(const struct linear_args *args, uint32_t part, uint32_t n) {
     bool fits = args->n_in % BLAS_WIDTH == 0 && aligned(args->x, BLAS_ALIGN);
     for (uint32_t i = part; i < part + n; i++)
         fits &=
@@ -213,7 +213,7 @@ static bool is_small(const struct linear_args *args) {
 
 /* Returns from how many rows on launch_wide() is ahead of launch_stream(). */
 static uint32_t wide_from(const struct cuda_backend *cuda, const struct linear_args *args) {
-    return is_small(args) ? SKINNY_MAX_ROWS + 1 : cuda->wide_from;
+    return is_small(args) ? FEW_MAX_ROWS + 1 : cuda->wide_from;
 }
 
 /* Says whether launch_wide() takes the product and is ahead of the others.  For 224 and 256 rows a
@@ -222,7 +222,7 @@ static uint32_t wide_from(const struct cuda_backend *cuda, const struct linear_a
 static bool wide_fits(const struct cuda_backend *cuda, const struct linear_args *args, bool gated) {
     bool fits = cuda->wide.n_clusters > 0 && !cuda->batch_invariant &&
                 args->n_rows >= wide_from(cuda, args) && args->n_rows <= WIDE_MAX_ROWS &&
-                skinny_fits(args, 0, args->n_parts);
+                bf16_fits(args, 0, args->n_parts);
     for (uint32_t i = 0; i < args->n_parts && fits; i++) {
         const struct linear_part *part = &args->parts[i];
         fits = (gated || args->n_rows <= WIDE_WHOLE_ROWS || args->n_in > part->w->rows) &&
@@ -235,8 +235,8 @@ static bool wide_fits(const struct cuda_backend *cuda, const struct linear_args 
 /* Says whether the product, with its norm, is one launch of the kernel for few rows. */
 static bool fits_one_launch(const struct cuda_backend *cuda, const struct linear_args *args) {
     const struct weight *norm = args->norm ? args->norm->weight : NULL;
-    return !cuda->batch_invariant && args->n_rows <= SKINNY_MAX_ROWS &&
-           !wide_fits(cuda, args, false) && skinny_fits(args, 0, args->n_parts) &&
+    return !cuda->batch_invariant && args->n_rows <= FEW_MAX_ROWS &&
+           !wide_fits(cuda, args, false) && bf16_fits(args, 0, args->n_parts) &&
            (!norm || (norm->dtype == DTYPE_BF16 && aligned(norm->data, BLAS_ALIGN) &&
                       (!cuda->streams || args->n_in <= STREAM_MAX_NORM)));
 }
@@ -248,34 +248,34 @@ static bool blas_fits(const struct linear_args *args, const struct linear_part *
     return !bias || (bias->dtype == DTYPE_BF16 && aligned(bias->data, BLAS_ALIGN) && !args->y_f32);
 }
 
-typedef cudaError_t (*product_launcher)(const struct skinny_params *params, struct launch launch);
+typedef cudaError_t (*product_launcher)(const struct product *params, struct launch launch);
 
-static struct skinny_params own_params(const struct linear_args *args, uint32_t first, uint32_t n) {
-    struct skinny_params params = {.x = args->x,
-                                   .n_rows = args->n_rows,
-                                   .n_in = args->n_in,
-                                   .n_parts = n,
-                                   .w_dtype = args->parts[first].w->dtype,
-                                   .norm_weight = args->norm ? args->norm->weight->data : NULL,
-                                   .eps = args->norm ? args->norm->eps : 0,
-                                   .accumulate = args->accumulate,
-                                   .y_f32 = args->y_f32};
+static struct product own_params(const struct linear_args *args, uint32_t first, uint32_t n) {
+    struct product params = {.x = args->x,
+                             .n_rows = args->n_rows,
+                             .n_in = args->n_in,
+                             .n_parts = n,
+                             .w_dtype = args->parts[first].w->dtype,
+                             .norm_weight = args->norm ? args->norm->weight->data : NULL,
+                             .eps = args->norm ? args->norm->eps : 0,
+                             .accumulate = args->accumulate,
+                             .y_f32 = args->y_f32};
     for (uint32_t i = 0; i < n; i++) {
         const struct linear_part *part = &args->parts[first + i];
         params.parts[i] =
-            (struct skinny_part){.w = part->w->data,
-                                 .bias = part->bias ? part->bias->data : NULL,
-                                 .bias_dtype = part->bias ? part->bias->dtype : DTYPE_F32,
-                                 .y = part->y,
-                                 .y_stride = part->y_stride,
-                                 .n_out = part->w->rows};
+            (struct product_part){.w = part->w->data,
+                                  .bias = part->bias ? part->bias->data : NULL,
+                                  .bias_dtype = part->bias ? part->bias->dtype : DTYPE_F32,
+                                  .y = part->y,
+                                  .y_stride = part->y_stride,
+                                  .n_out = part->w->rows};
     }
     return params;
 }
 
 static int run_own(struct cuda_backend *cuda, const struct linear_args *args, uint32_t first,
                    uint32_t n, product_launcher product, struct error *err) {
-    struct skinny_params params = own_params(args, first, n);
+    struct product params = own_params(args, first, n);
     params.n_idle = cuda->n_idle;
     cuda->n_idle = 0;
     return cuda_check(cuda, product(&params, launch_of(cuda)), "linear", err);
@@ -332,7 +332,7 @@ int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args, 
     for (uint32_t first = 0, n; first < args->n_parts && !rc; first += n) {
         uint32_t n_out;
         n = count_joined(args, first, &n_out);
-        const bool fits = skinny_fits(args, first, n) && blas_fits(args, &args->parts[first]) &&
+        const bool fits = bf16_fits(args, first, n) && blas_fits(args, &args->parts[first]) &&
                           n_out % BLAS_WIDTH == 0;
         rc = fits ? run_blas(cuda, args, &args->parts[first], n_out, err) : ERR_UNSUPPORTED;
         if (rc != ERR_UNSUPPORTED) continue;
@@ -347,24 +347,23 @@ int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args, 
 static int run_parts(struct cuda_backend *cuda, const struct linear_args *args,
                      product_launcher fast, struct error *err) {
     int rc = 0;
-    if (skinny_fits(args, 0, args->n_parts))
-        return run_own(cuda, args, 0, args->n_parts, fast, err);
+    if (bf16_fits(args, 0, args->n_parts)) return run_own(cuda, args, 0, args->n_parts, fast, err);
     for (uint32_t i = 0; i < args->n_parts && !rc; i++)
-        rc = run_own(cuda, args, i, 1, skinny_fits(args, i, 1) ? fast : launch_linear_any, err);
+        rc = run_own(cuda, args, i, 1, bf16_fits(args, i, 1) ? fast : launch_linear_any, err);
     return rc;
 }
 
 static product_launcher few_rows(const struct cuda_backend *cuda) {
-    return cuda->streams ? launch_stream : launch_skinny;
+    return cuda->streams ? launch_stream : launch_few;
 }
 
 /* ---- up to WIDE_MAX_ROWS rows ---- */
 
 static int run_wide(struct cuda_backend *cuda, const struct linear_args *args, struct error *err) {
-    struct skinny_params params = own_params(args, 0, args->n_parts);
+    struct product params = own_params(args, 0, args->n_parts);
     params.n_parts = 0;
     for (uint32_t first = 0, n; first < args->n_parts; first += n) {
-        struct skinny_part *part = &params.parts[params.n_parts++];
+        struct product_part *part = &params.parts[params.n_parts++];
         *part = params.parts[first];
         n = count_joined(args, first, &part->n_out);
     }
@@ -393,15 +392,15 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
     }
     if (wide_fits(cuda, &plain, false)) return run_wide(cuda, &plain, err);
     if (cuda->batch_invariant) return run_parts(cuda, &plain, launch_linear_invariant, err);
-    return args->n_rows > SKINNY_MAX_ROWS ? linear_many_rows(cuda, &plain, err)
-                                          : run_parts(cuda, &plain, few_rows(cuda), err);
+    return args->n_rows > FEW_MAX_ROWS ? linear_many_rows(cuda, &plain, err)
+                                       : run_parts(cuda, &plain, few_rows(cuda), err);
 }
 
 /* Says whether launch_gated() takes the product and is ahead of the others.  Up to WIDE_MAX_ROWS
  * these compute as many rows, so missing ones do not count. */
 static bool many_rows_fit(const struct cuda_backend *cuda, const struct linear_args *both) {
     const uint32_t n_out = both->parts[0].w->rows, n_clusters = cuda->n_gated_clusters;
-    if (cuda->batch_invariant || both->n_rows <= WIDE_WHOLE_ROWS || !skinny_fits(both, 0, 2))
+    if (cuda->batch_invariant || both->n_rows <= WIDE_WHOLE_ROWS || !bf16_fits(both, 0, 2))
         return false;
     return gated_fits(max_u32(both->n_rows, WIDE_MAX_ROWS), both->n_in, n_out, n_clusters) &&
            (both->n_rows > WIDE_MAX_ROWS || gated_beats_wide(both->n_in, n_out, n_clusters));
@@ -421,7 +420,7 @@ static enum gated_launch choose_gated(const struct cuda_backend *cuda,
 static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, enum gate_kind kind,
                      void *out, enum gated_launch how, struct error *err) {
     const struct launch launch = launch_of(cuda);
-    struct skinny_params params = own_params(both, 0, 2);
+    struct product params = own_params(both, 0, 2);
     cudaError_t rc = cudaErrorInvalidValue;
     params.gated = true;
     params.kind = kind;

@@ -85,7 +85,7 @@ static_assert((int)CLUSTER == GATED_CLUSTER, "tiles are counted in pairs");
 
 struct gated_params {
     CUtensorMap x, w[2];
-    struct skinny_params p;
+    struct product p;
     struct gated_cut cut;
 };
 
@@ -183,11 +183,11 @@ struct held_tile {
 };
 
 template <int N>
-static __device__ __forceinline__ void add_bias(const struct skinny_params &p, uint32_t out,
+static __device__ __forceinline__ void add_bias(const struct product &p, uint32_t out,
                                                 float (&sums)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
-        const struct skinny_part *part = &p.parts[i >= N / 2];
+        const struct product_part *part = &p.parts[i >= N / 2];
         const uint32_t at = out + i % (N / 2) * 2 + threadIdx.x % 4 * 2;
         if (!part->bias || at >= part->n_out) continue;
         for (int e = 0; e < 2; e++) {
@@ -224,7 +224,7 @@ static __device__ __forceinline__ void transpose_words(uint32_t (&x)[4]) {
 
 /* Stores 32 outputs of half of the held rows. */
 template <enum gate_kind KIND>
-static __device__ __forceinline__ void store_slice(const struct skinny_params &p,
+static __device__ __forceinline__ void store_slice(const struct product &p,
                                                    const struct held_tile &held, int slice) {
     const int h = slice % 2, j = slice / 2 * 4;
     const uint32_t row = held.row + h * 8, out = held.out + (j + threadIdx.x % 4) * 8;
@@ -318,7 +318,7 @@ static __global__ void __launch_bounds__(N_THREADS, 1)
 
 template <class Plan>
 static cudaError_t launch_tiles(struct gated_params *g, struct launch launch) {
-    const struct skinny_params &p = g->p;
+    const struct product &p = g->p;
     const uint64_t row_bytes = (uint64_t)p.n_in * 2;
     cudaError_t rc = tensor_map_matrix(&g->x, p.x, p.n_rows, p.n_in, row_bytes, GROUP_ROWS);
     for (int i = 0; i < 2 && !rc; i++)
@@ -330,8 +330,7 @@ static cudaError_t launch_tiles(struct gated_params *g, struct launch launch) {
         CLUSTER, CLUSTER * g->cut.n_clusters, N_THREADS, sizeof(Plan), *g);
 }
 
-cudaError_t launch_gated(const struct skinny_params *p, uint32_t max_clusters,
-                         struct launch launch) {
+cudaError_t launch_gated(const struct product *p, uint32_t max_clusters, struct launch launch) {
     if (max_clusters == 0) return cudaErrorNotSupported;
     struct gated_params g = {
         {}, {}, *p, gated_choose_cut(p->n_rows, p->parts[0].n_out, max_clusters)};

@@ -37,16 +37,16 @@ typedef tile_shape<1, 1, 1, 2, 8> few_shape;    /* 16 x 16 */
 
 /* Returns the part to which a tile of `width` outputs belongs; `tile` becomes its number in the
  * part. */
-static __device__ __forceinline__ const struct skinny_part *part_of(const struct skinny_params &p,
-                                                                    uint32_t width,
-                                                                    uint32_t *tile) {
+static __device__ __forceinline__ const struct product_part *part_of(const struct product &p,
+                                                                     uint32_t width,
+                                                                     uint32_t *tile) {
     uint32_t part = 0;
     while (*tile >= (p.parts[part].n_out + width - 1) / width)
         *tile -= (p.parts[part++].n_out + width - 1) / width;
     return &p.parts[part];
 }
 
-static uint32_t count_tiles(const struct skinny_params *p, uint32_t width) {
+static uint32_t count_tiles(const struct product *p, uint32_t width) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_parts; i++) n += (p->parts[i].n_out + width - 1) / width;
     return n;
@@ -54,8 +54,8 @@ static uint32_t count_tiles(const struct skinny_params *p, uint32_t width) {
 
 /* ---- results ---- */
 
-static __device__ __forceinline__ void store_one(const struct skinny_params &p,
-                                                 const struct skinny_part *part, uint32_t row,
+static __device__ __forceinline__ void store_one(const struct product &p,
+                                                 const struct product_part *part, uint32_t row,
                                                  uint32_t out, float sum) {
     const size_t at = row * part->y_stride + out;
     if (row >= p.n_rows || out >= part->n_out) return;
@@ -70,8 +70,8 @@ static __device__ __forceinline__ void store_one(const struct skinny_params &p,
 }
 
 /* Stores two neighbouring outputs, in one word where y is bf16 and its rows allow it. */
-static __device__ __forceinline__ void store_two(const struct skinny_params &p,
-                                                 const struct skinny_part *part, bool words,
+static __device__ __forceinline__ void store_two(const struct product &p,
+                                                 const struct product_part *part, bool words,
                                                  uint32_t row, uint32_t out, float a, float b) {
     if (!words) {
         store_one(p, part, row, out, a);
@@ -89,16 +89,16 @@ static __device__ __forceinline__ void store_two(const struct skinny_params &p,
     *y = p.accumulate ? pack_bf16(before.x + a, before.y + b) : pack_bf16(a, b);
 }
 
-static __device__ __forceinline__ bool words_fit(const struct skinny_params &p,
-                                                 const struct skinny_part *part) {
+static __device__ __forceinline__ bool words_fit(const struct product &p,
+                                                 const struct product_part *part) {
     const size_t odd = (uintptr_t)part->y / sizeof(bf16) | part->y_stride | part->n_out;
     return !p.y_f32 && odd % 2 == 0;
 }
 
 /* Stores an accumulator: rows lane / 4 and + 8 from `row` on, outputs lane % 4 * 2 and + 1 from
  * `out`. */
-static __device__ __forceinline__ void store_sums(const struct skinny_params &p,
-                                                  const struct skinny_part *part, bool words,
+static __device__ __forceinline__ void store_sums(const struct product &p,
+                                                  const struct product_part *part, bool words,
                                                   uint32_t row, uint32_t out,
                                                   const float (&sums)[4]) {
     const uint32_t lane = threadIdx.x % 32;
@@ -167,10 +167,10 @@ static __device__ __forceinline__ void multiply_slice(float (&sums)[S::MX][S::NW
 /* Computes one tile.  The first weights are requested before the wait for the previous kernel: they
  * never change. */
 template <typename S>
-static __global__ void __launch_bounds__(S::THREADS) product_kernel(struct skinny_params p) {
+static __global__ void __launch_bounds__(S::THREADS) invariant_kernel(struct product p) {
     extern __shared__ uint4 shared[];
     uint32_t tile = blockIdx.y;
-    const struct skinny_part *part = part_of(p, S::W, &tile);
+    const struct product_part *part = part_of(p, S::W, &tile);
     const uint32_t warp = threadIdx.x / 32, first_x = blockIdx.x * S::X, first_w = tile * S::W;
     const uint32_t own_x = warp % S::WX * S::MX * MMA_X, own_w = warp / S::WX * S::NW * MMA_W;
     const int n_slices = (p.n_in + SLICE - 1) / SLICE;
@@ -214,24 +214,24 @@ static __global__ void __launch_bounds__(S::THREADS) product_kernel(struct skinn
 /* ---- choosing the shape: it affects speed only, the bits are the same ---- */
 
 template <typename S>
-static cudaError_t launch_shape(const struct skinny_params *p, struct launch launch) {
+static cudaError_t launch_shape(const struct product *p, struct launch launch) {
     const cudaError_t code = cudaFuncSetAttribute(
-        product_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES);
+        invariant_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES);
     if (code != cudaSuccess) return code;
-    return launch_kernel(launch, product_kernel<S>,
+    return launch_kernel(launch, invariant_kernel<S>,
                          dim3((p->n_rows + S::X - 1) / S::X, count_tiles(p, S::W)), S::THREADS,
                          S::SHARED_BYTES, *p);
 }
 
 /* Says whether the shape's tiles give most of a large GPU's multiprocessors work, and a block fits
  * into one. */
-template <typename S> static bool suits(const struct skinny_params *p, int shared_bytes) {
+template <typename S> static bool suits(const struct product *p, int shared_bytes) {
     enum { ENOUGH_BLOCKS = 96 };
     const uint32_t n_blocks = (p->n_rows + S::X - 1) / S::X * count_tiles(p, S::W);
     return n_blocks >= ENOUGH_BLOCKS && S::SHARED_BYTES <= shared_bytes;
 }
 
-cudaError_t launch_linear_invariant(const struct skinny_params *p, struct launch launch) {
+cudaError_t launch_linear_invariant(const struct product *p, struct launch launch) {
     int device, shared_bytes;
     if (p->n_rows == 0 || count_tiles(p, 1) == 0) return cudaSuccess;
     if (p->n_rows <= few_shape::X) return launch_shape<few_shape>(p, launch);

@@ -2,7 +2,7 @@
  *
  *   x  bf16 [n_rows, n_in]      W  bf16 [n_out, n_in] (linear_any: any dtype)      y  bf16 or f32
  *
- * skinny: a block takes 16 weight rows, a tile of one part (q, k and v share a launch).  Its warps
+ * few: a block takes 16 weight rows, a tile of one part (q, k and v share a launch).  Its warps
  * take 32-wide slices of n_in in turn, and tensor cores multiply them with 8 or 16 rows of x at
  * once.  So the arithmetic is a handful of instructions for 1 KB of weights, whatever n_rows is.
  *
@@ -47,8 +47,8 @@ struct place {
     uint32_t k;
 };
 
-static __device__ __forceinline__ struct place place_of(const struct skinny_params &p,
-                                                        const struct skinny_part *part,
+static __device__ __forceinline__ struct place place_of(const struct product &p,
+                                                        const struct product_part *part,
                                                         uint32_t tile) {
     const uint32_t lane = threadIdx.x % 32, half = TILE_OUT / 2,
                    row = tile * (p.gated ? half : TILE_OUT) + lane / 4;
@@ -64,17 +64,16 @@ static __device__ __forceinline__ struct slice load_slice(const struct place *at
     return (struct slice){load_once(at->low + k), load_once(at->high + k)};
 }
 
-static __device__ __forceinline__ uint4 load_norm_weight(const struct skinny_params &p,
-                                                         uint32_t k) {
+static __device__ __forceinline__ uint4 load_norm_weight(const struct product &p, uint32_t k) {
     return __ldg(reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.norm_weight) + k));
 }
 
 template <int N_MMA, int N_AHEAD, bool NORM>
 static __global__ void __launch_bounds__(32 * N_WARPS, 2)
-    skinny_kernel(const __grid_constant__ struct skinny_params p) {
+    few_kernel(const __grid_constant__ struct product p) {
     __shared__ struct plan<N_MMA> plan;
     uint32_t tile = blockIdx.x;
-    const struct skinny_part *part = find_part(p, &tile);
+    const struct product_part *part = find_part(p, &tile);
     const struct place at = place_of(p, part, tile);
     const uint32_t x_row = threadIdx.x % 32 / 4, stride = N_WARPS * SLICE;
     struct slice ahead[N_AHEAD];
@@ -109,21 +108,21 @@ static __global__ void __launch_bounds__(32 * N_WARPS, 2)
 
 /* Returns the kernel for p.  The numbers of slices ahead were measured, with Llama-3-8B's shapes on
  * an H100. */
-static void (*choose_kernel(const struct skinny_params *p))(struct skinny_params) {
+static void (*choose_kernel(const struct product *p))(struct product) {
     if (p->n_rows > MMA_ROWS)
-        return p->norm_weight ? skinny_kernel<2, 4, true> : skinny_kernel<2, 4, false>;
-    return p->norm_weight ? skinny_kernel<1, 6, true> : skinny_kernel<1, 6, false>;
+        return p->norm_weight ? few_kernel<2, 4, true> : few_kernel<2, 4, false>;
+    return p->norm_weight ? few_kernel<1, 6, true> : few_kernel<1, 6, false>;
 }
 
-cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch) {
+cudaError_t launch_few(const struct product *p, struct launch launch) {
     const uint32_t n_tiles = count_tiles(p);
     if (n_tiles == 0 || p->n_rows == 0) return cudaSuccess;
-    if (p->n_rows > SKINNY_MAX_ROWS) return cudaErrorInvalidValue;
+    if (p->n_rows > FEW_MAX_ROWS) return cudaErrorInvalidValue;
     return launch_kernel(launch, choose_kernel(p), n_tiles, 32 * N_WARPS, 0, *p);
 }
 
 /* Computes any shape: a warp per weight row and ANY_ROWS rows of x, an element a lane. */
-static __global__ void linear_any_kernel(const __grid_constant__ struct skinny_params p) {
+static __global__ void linear_any_kernel(const __grid_constant__ struct product p) {
     const uint32_t first = blockIdx.y * ANY_ROWS, lane = threadIdx.x % 32;
     uint32_t out = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, part = 0;
     float sums[ANY_ROWS] = {};
@@ -146,7 +145,7 @@ static __global__ void linear_any_kernel(const __grid_constant__ struct skinny_p
     }
 }
 
-cudaError_t launch_linear_any(const struct skinny_params *p, struct launch launch) {
+cudaError_t launch_linear_any(const struct product *p, struct launch launch) {
     uint32_t n_out = 0;
     for (uint32_t i = 0; i < p->n_parts; i++) n_out += p->parts[i].n_out;
     if (n_out == 0 || p->n_rows == 0) return cudaSuccess;

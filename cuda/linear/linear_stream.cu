@@ -60,9 +60,9 @@ template <class S> struct stream_memory {
 };
 
 /* Returns row `row` (0 .. 15) of a tile. */
-static __device__ __forceinline__ const bf16 *tile_row(const struct skinny_params &p, uint32_t tile,
+static __device__ __forceinline__ const bf16 *tile_row(const struct product &p, uint32_t tile,
                                                        uint32_t row) {
-    const struct skinny_part *part = find_part(p, &tile);
+    const struct product_part *part = find_part(p, &tile);
     const uint32_t half = TILE_OUT / 2;
     if (!p.gated) return weight_row(part, tile * TILE_OUT + row, p.n_in);
     return weight_row(row < half ? part : part + 1, tile * half + row % half, p.n_in);
@@ -103,8 +103,7 @@ struct stage_order {
 };
 
 template <class S>
-static __device__ __forceinline__ void produce(const struct skinny_params &p,
-                                               struct stream_memory<S> *m,
+static __device__ __forceinline__ void produce(const struct product &p, struct stream_memory<S> *m,
                                                struct block_tiles tiles) {
     const uint32_t lane = threadIdx.x;
     const uint64_t policy = pass_through_policy();
@@ -138,14 +137,14 @@ static __device__ __forceinline__ void produce(const struct skinny_params &p,
 /* A consumer: the warp's share of x, and of a tile's sums. */
 template <class S, bool NORM, bool CAN_RELOAD> struct consumer {
     static constexpr int N_MMA = S::N_MMA;
-    const struct skinny_params &p;
+    const struct product &p;
     const bf16 *norm;
     const struct stage_order order;
     uint32_t warp, lane;
     uint4 held[S::N_HELD][N_MMA];
     float sums[N_MMA][4], squares[N_MMA];
 
-    __device__ __forceinline__ consumer(const struct skinny_params &params, const bf16 *weights)
+    __device__ __forceinline__ consumer(const struct product &params, const bf16 *weights)
         : p(params), norm(weights), order(params.n_in), warp(threadIdx.x / 32 - 1),
           lane(threadIdx.x % 32) {}
 
@@ -231,8 +230,7 @@ static __device__ __forceinline__ void multiply_tile(struct consumer<S, NORM, CA
 }
 
 template <class S, bool NORM, bool CAN_RELOAD>
-static __device__ __forceinline__ void consume(const struct skinny_params &p,
-                                               struct stream_memory<S> *m,
+static __device__ __forceinline__ void consume(const struct product &p, struct stream_memory<S> *m,
                                                struct block_tiles tiles) {
     const uint32_t thread = threadIdx.x - 32;
     struct consumer<S, NORM, CAN_RELOAD> c(p, m->norm);
@@ -256,14 +254,14 @@ static __device__ __forceinline__ void consume(const struct skinny_params &p,
          * this one. */
         named_sync(1, N_WARPS * 32);
         uint32_t in_part = tile;
-        const struct skinny_part *part = find_part(p, &in_part);
+        const struct product_part *part = find_part(p, &in_part);
         store_tile<S::N_MMA, NORM>(plan, thread, p, part, in_part);
     }
 }
 
 template <class S, bool NORM, bool CAN_RELOAD>
 static __global__ void __launch_bounds__(THREADS, 1)
-    stream_kernel(const __grid_constant__ struct skinny_params p, struct block_tiles tiles) {
+    stream_kernel(const __grid_constant__ struct product p, struct block_tiles tiles) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char memory[];
     struct stream_memory<S> *m = reinterpret_cast<struct stream_memory<S> *>(memory);
@@ -298,8 +296,7 @@ bool open_stream(void) {
     return open_shape<stream_shape<1>>() && open_shape<stream_shape<2>>();
 }
 
-template <class S>
-static cudaError_t launch_shape(const struct skinny_params *p, struct launch launch) {
+template <class S> static cudaError_t launch_shape(const struct product *p, struct launch launch) {
     const uint32_t n_tiles = count_tiles(p), n_blocks = min(n_tiles, launch.n_multiprocessors);
     const struct block_tiles tiles = deal_tiles(n_tiles, n_blocks, p->n_idle);
     const auto norm = p->n_in > S::HELD_STAGES * STAGE_K ? stream_kernel<S, true, true>
@@ -310,9 +307,9 @@ static cudaError_t launch_shape(const struct skinny_params *p, struct launch lau
     return launch_kernel(launch, kernel, n_blocks, THREADS, bytes, *p, tiles);
 }
 
-cudaError_t launch_stream(const struct skinny_params *p, struct launch launch) {
+cudaError_t launch_stream(const struct product *p, struct launch launch) {
     if (count_tiles(p) == 0 || p->n_rows == 0) return cudaSuccess;
-    if (p->n_rows > SKINNY_MAX_ROWS || launch.n_multiprocessors == 0 ||
+    if (p->n_rows > FEW_MAX_ROWS || launch.n_multiprocessors == 0 ||
         (p->norm_weight && p->n_in > STREAM_MAX_NORM))
         return cudaErrorInvalidValue;
     return p->n_rows > MMA_ROWS ? launch_shape<stream_shape<2>>(p, launch)

@@ -79,7 +79,7 @@ static_assert((int)CLUSTER == WIDE_CLUSTER, "tiles are counted in pairs");
 
 struct wide_params {
     CUtensorMap x, w[LINEAR_MAX_PARTS];
-    struct skinny_params p;
+    struct product p;
     struct wide_room room;
     /* n_items: what a cluster computes at a time, times the shares of a sum */
     uint32_t n_tiles, n_splits, n_items, half_rows;
@@ -287,11 +287,11 @@ static __device__ __forceinline__ void add_shares(const struct wide_params &w, u
 }
 
 template <class Plan>
-static __device__ __forceinline__ void add_bias(const struct skinny_params &p,
+static __device__ __forceinline__ void add_bias(const struct product &p,
                                                 const struct wide_place &place,
                                                 typename Plan::accumulator &sums) {
     constexpr int N_COLUMNS = Plan::WIDTH / 8;
-    const struct skinny_part *part = &p.parts[place.part];
+    const struct product_part *part = &p.parts[place.part];
     if (!part->bias && !(p.gated && part[1].bias)) return;
 #pragma unroll
     for (int j = 0; j < N_COLUMNS; j++) {
@@ -324,7 +324,7 @@ static __device__ __forceinline__ void store_two(float2 *to, float2 x) {
 template <class Plan, typename Two>
 static __device__ __forceinline__ Two *find_results(const struct wide_params &w,
                                                     const struct wide_place &place, int half) {
-    const struct skinny_part *part = &w.p.parts[place.part];
+    const struct product_part *part = &w.p.parts[place.part];
     const uint32_t lane = threadIdx.x % 32, local = threadIdx.x / 32 * 16 + lane / 4 + half * 8,
                    row = Plan::SHARES_W ? cluster_rank() * w.half_rows + local : local;
     if (row >= w.p.n_rows || (Plan::SHARES_W && local >= w.half_rows)) return nullptr;
@@ -426,14 +426,14 @@ static __global__ void __launch_bounds__(Plan::N_CONSUMERS + GROUP_THREADS, 1)
 
 /* ---- host ---- */
 
-static struct wide_shape shape_of(const struct skinny_params *p) {
+static struct wide_shape shape_of(const struct product *p) {
     struct wide_shape shape = {p->n_rows, p->n_in, p->n_parts, {}, p->gated};
     for (uint32_t i = 0; i < p->n_parts; i++) shape.n_out[i] = p->parts[i].n_out;
     return shape;
 }
 
 template <class Plan>
-static cudaError_t launch_tiles(const struct skinny_params *p, uint32_t n_splits,
+static cudaError_t launch_tiles(const struct product *p, uint32_t n_splits,
                                 const struct wide_room *room, struct launch launch) {
     struct wide_params w = {};
     w.p = *p;
@@ -459,7 +459,7 @@ static cudaError_t launch_tiles(const struct skinny_params *p, uint32_t n_splits
                            Plan::N_CONSUMERS + GROUP_THREADS, sizeof(Plan), w);
 }
 
-typedef cudaError_t (*tiles_launcher)(const struct skinny_params *p, uint32_t n_splits,
+typedef cudaError_t (*tiles_launcher)(const struct product *p, uint32_t n_splits,
                                       const struct wide_room *room, struct launch launch);
 
 template <int GROUPS> static tiles_launcher find_pairs(uint32_t width) {
@@ -490,7 +490,7 @@ static tiles_launcher find_launcher(const struct wide_shape *shape, uint32_t wid
     }
 }
 
-cudaError_t launch_wide(const struct skinny_params *p, const struct wide_room *room,
+cudaError_t launch_wide(const struct product *p, const struct wide_room *room,
                         struct launch launch) {
     const struct wide_shape shape = shape_of(p);
     if (wide_count_tiles(&shape, GROUP_ROWS) == 0 || p->n_rows == 0) return cudaSuccess;

@@ -13,7 +13,7 @@
 
 static bool small;
 
-struct product {
+struct product_case {
     uint32_t n_rows, n_in, n_parts, n_out[LINEAR_MAX_PARTS];
     enum dtype dtype, bias_dtype;
     bool bias, accumulate, y_f32, joined; /* joined: the parts' weights lie side by side */
@@ -25,7 +25,7 @@ struct part {
     struct weight cpu_weight, cpu_bias, gpu_weight, gpu_bias_weight;
 };
 
-static struct part make_part(const struct product *p, uint32_t n_out, void *gpu_w) {
+static struct part make_part(const struct product_case *p, uint32_t n_out, void *gpu_w) {
     const size_t n = (size_t)n_out * p->n_in;
     struct part part = {.w = random_bf16(n, 1), .bias = random_bf16(n_out, 4)};
     struct error err = {0};
@@ -47,7 +47,7 @@ static void free_part(struct part *part, bool own_weight) {
     free(part->w), free(part->bias), free(part->host_w), free(part->host_bias);
 }
 
-static void check_product(const struct product *p) {
+static void check_product(const struct product_case *p) {
     struct error err = {0};
     uint32_t width = 0;
     for (uint32_t i = 0; i < p->n_parts; i++) width += p->n_out[i];
@@ -124,15 +124,15 @@ static void for_each_size(const struct matrix *matrices, size_t n, matrix_check 
 static void check_one_part(const struct matrix *m, uint32_t n_rows, size_t turn) {
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
         for (size_t mode = 0; mode < 3; mode++)
-            check_product(&(struct product){.n_rows = n_rows,
-                                            .n_in = m->n_in,
-                                            .n_parts = 1,
-                                            .n_out = {m->n_out},
-                                            .dtype = dtype,
-                                            .bias_dtype = turn % 2 ? DTYPE_BF16 : dtype,
-                                            .bias = (turn + mode) % 2,
-                                            .accumulate = mode == 1,
-                                            .y_f32 = mode == 2});
+            check_product(&(struct product_case){.n_rows = n_rows,
+                                                 .n_in = m->n_in,
+                                                 .n_parts = 1,
+                                                 .n_out = {m->n_out},
+                                                 .dtype = dtype,
+                                                 .bias_dtype = turn % 2 ? DTYPE_BF16 : dtype,
+                                                 .bias = (turn + mode) % 2,
+                                                 .accumulate = mode == 1,
+                                                 .y_f32 = mode == 2});
 }
 
 static void products_of_one_part_equal_the_cpu(void **state) {
@@ -159,14 +159,14 @@ static void products_behind_attention_equal_the_cpu(void **state) {
     for (uint32_t i = 0; i < 5; i++) {
         const uint32_t n_rows = 1 + i % 3 * 3;
         cuda->n_idle = idle[i];
-        check_product(&(struct product){.n_rows = n_rows,
-                                        .n_in = 1032,
-                                        .n_parts = 1,
-                                        .n_out = {4096},
-                                        .dtype = DTYPE_BF16,
-                                        .bias_dtype = DTYPE_BF16,
-                                        .bias = n_rows % 2,
-                                        .accumulate = true});
+        check_product(&(struct product_case){.n_rows = n_rows,
+                                             .n_in = 1032,
+                                             .n_parts = 1,
+                                             .n_out = {4096},
+                                             .dtype = DTYPE_BF16,
+                                             .bias_dtype = DTYPE_BF16,
+                                             .bias = n_rows % 2,
+                                             .accumulate = true});
         assert_int_equal(cuda->n_idle, 0);
     }
 }
@@ -185,14 +185,14 @@ static void parts_share_a_launch_and_a_row(void **state) {
             for (int joined = 0; joined < 2; joined++) {
                 const uint32_t *n_out = shapes[s].n_out;
                 if (small && !(shapes[s].in_small && row_counts[r].in_small)) continue;
-                check_product(&(struct product){.n_rows = row_counts[r].n,
-                                                .n_in = shapes[s].n_in,
-                                                .n_parts = n_out[2] ? 3 : 2,
-                                                .n_out = {n_out[0], n_out[1], n_out[2]},
-                                                .dtype = DTYPE_BF16,
-                                                .bias_dtype = DTYPE_BF16,
-                                                .bias = r % 3 == 2,
-                                                .joined = joined});
+                check_product(&(struct product_case){.n_rows = row_counts[r].n,
+                                                     .n_in = shapes[s].n_in,
+                                                     .n_parts = n_out[2] ? 3 : 2,
+                                                     .n_out = {n_out[0], n_out[1], n_out[2]},
+                                                     .dtype = DTYPE_BF16,
+                                                     .bias_dtype = DTYPE_BF16,
+                                                     .bias = r % 3 == 2,
+                                                     .joined = joined});
             }
 }
 
@@ -222,30 +222,30 @@ static double typical_size(const struct fused *f) {
 static void launch_gated_alone(const struct fused *f, const struct gated_args *args) {
     struct cuda_backend *cuda = CUDA_BACKEND(gpu);
     struct error err = {0};
-    const struct skinny_part gate = {args->gate->data, f->bias ? args->gate_bias->data : NULL,
-                                     f->dtype,         args->out,
-                                     f->n_out,         f->n_out},
-                             up = {args->up->data,
-                                   f->bias ? args->up_bias->data : NULL,
-                                   f->dtype,
-                                   NULL,
-                                   0,
-                                   f->n_out};
-    const struct skinny_params params = {.x = args->x,
-                                         .n_rows = f->n_rows,
-                                         .n_in = f->n_in,
-                                         .n_parts = 2,
-                                         .parts = {gate, up},
-                                         .w_dtype = f->dtype,
-                                         .gated = true,
-                                         .kind = f->kind};
+    const struct product_part gate = {args->gate->data, f->bias ? args->gate_bias->data : NULL,
+                                      f->dtype,         args->out,
+                                      f->n_out,         f->n_out},
+                              up = {args->up->data,
+                                    f->bias ? args->up_bias->data : NULL,
+                                    f->dtype,
+                                    NULL,
+                                    0,
+                                    f->n_out};
+    const struct product params = {.x = args->x,
+                                   .n_rows = f->n_rows,
+                                   .n_in = f->n_in,
+                                   .n_parts = 2,
+                                   .parts = {gate, up},
+                                   .w_dtype = f->dtype,
+                                   .gated = true,
+                                   .kind = f->kind};
     must(cuda_check(cuda, launch_gated(&params, f->n_clusters, launch_of(cuda)), "gated", &err),
          &err);
 }
 
 static void check_fused(const struct fused *f) {
     struct error err = {0};
-    const struct product shape = {
+    const struct product_case shape = {
         .n_rows = f->n_rows, .n_in = f->n_in, .dtype = f->dtype, .bias_dtype = f->dtype};
     const size_t n_x = (size_t)f->n_rows * f->n_in, n_y = (size_t)f->n_rows * f->n_out;
     float *x = random_bf16(n_x, 3), *g = random_bf16(f->n_in, 2), *expected = random_floats(n_y),
@@ -357,7 +357,8 @@ static void rows_that_two_kernels_take_equal_the_cpu(void **state) {
  * no part in the next product. */
 static void nans_of_all_ones_pass_between_blocks(void **state) {
     (void)state;
-    const struct product shape = {.n_in = 4096, .n_parts = 1, .n_out = {96}, .dtype = DTYPE_BF16};
+    const struct product_case shape = {
+        .n_in = 4096, .n_parts = 1, .n_out = {96}, .dtype = DTYPE_BF16};
     static const uint32_t n_rows[] = {17, 130, 250};
     for (size_t r = 0; r < sizeof(n_rows) / sizeof(n_rows[0]); r++) {
         struct error err = {0};
@@ -377,7 +378,7 @@ static void nans_of_all_ones_pass_between_blocks(void **state) {
         gpu_read(got, y, n_y, DTYPE_F32);
         for (size_t i = 0; i < n_y; i++) assert_true(isnan(got[i]));
         gpu_free(x), gpu_free(w), gpu_free(y), free(got);
-        struct product next = shape;
+        struct product_case next = shape;
         next.n_rows = n_rows[r];
         check_product(&next);
     }
@@ -481,7 +482,7 @@ static void check_company(const struct company *c) {
         {64, false}, {65, false}, {128, false}, {129, true}, {300, false}, {517, false}};
     const uint32_t n_all = count_all_rows();
     const size_t n_y = (size_t)n_all * c->n_out;
-    const struct product shape = {.n_in = c->n_in, .dtype = c->dtype, .bias_dtype = c->dtype};
+    const struct product_case shape = {.n_in = c->n_in, .dtype = c->dtype, .bias_dtype = c->dtype};
     float *x = random_bf16((size_t)n_all * c->n_in, 1), *all = random_floats(n_y),
           *some = random_floats(n_y), *ones = random_floats(n_y);
     void *gpu_x = gpu_array(x, (size_t)n_all * c->n_in, DTYPE_BF16);
@@ -527,7 +528,7 @@ static void few_rows_have_the_same_bits_in_every_run(void **state) {
     (void)state;
     enum { N_RUNS = 300, N_ROWS = 16 };
     const struct company c = {.n_in = 14336, .n_out = small ? 512 : 4096, .dtype = DTYPE_BF16};
-    const struct product shape = {.n_in = c.n_in, .dtype = c.dtype, .bias_dtype = c.dtype};
+    const struct product_case shape = {.n_in = c.n_in, .dtype = c.dtype, .bias_dtype = c.dtype};
     const size_t n_y = (size_t)N_ROWS * c.n_out;
     float *x = random_bf16((size_t)N_ROWS * c.n_in, 1), *first = random_floats(n_y),
           *again = random_floats(n_y), *ones = random_floats(n_y);

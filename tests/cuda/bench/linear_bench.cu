@@ -65,9 +65,9 @@ static size_t count_weights(const struct shape *s) {
     return n;
 }
 
-static struct skinny_params params_of(const struct shape *s, const struct arena *arena, size_t at,
-                                      uint32_t n_rows) {
-    struct skinny_params p = {};
+static struct product params_of(const struct shape *s, const struct arena *arena, size_t at,
+                                uint32_t n_rows) {
+    struct product p = {};
     p.x = arena->x;
     p.n_rows = n_rows;
     p.n_in = s->n_in;
@@ -97,34 +97,34 @@ static double bench_read(const struct arena *arena, cudaStream_t stream) {
     return (double)bytes / us * 1e-6;
 }
 
-typedef cudaError_t (*launcher)(const struct shape *s, const struct arena *arena,
-                                struct skinny_params *p, struct launch launch);
+typedef cudaError_t (*launcher)(const struct shape *s, const struct arena *arena, struct product *p,
+                                struct launch launch);
 
-static cudaError_t run_bare(const struct shape *, const struct arena *, struct skinny_params *p,
+static cudaError_t run_bare(const struct shape *, const struct arena *, struct product *p,
                             struct launch launch) {
-    return launch_skinny(p, launch);
+    return launch_few(p, launch);
 }
 
-static void fuse(const struct shape *s, const struct arena *arena, struct skinny_params *p) {
+static void fuse(const struct shape *s, const struct arena *arena, struct product *p) {
     p->norm_weight = s->norm ? arena->norm_weight : nullptr;
     p->eps = 1e-5f;
     p->gated = s->gated;
     if (s->gated) p->parts[0].y_stride = p->parts[0].n_out;
 }
 
-static cudaError_t run_fused(const struct shape *s, const struct arena *arena,
-                             struct skinny_params *p, struct launch launch) {
+static cudaError_t run_fused(const struct shape *s, const struct arena *arena, struct product *p,
+                             struct launch launch) {
     fuse(s, arena, p);
-    return launch_skinny(p, launch);
+    return launch_few(p, launch);
 }
 
-static cudaError_t run_stream(const struct shape *s, const struct arena *arena,
-                              struct skinny_params *p, struct launch launch) {
+static cudaError_t run_stream(const struct shape *s, const struct arena *arena, struct product *p,
+                              struct launch launch) {
     fuse(s, arena, p);
     return launch_stream(p, launch);
 }
 
-static void normalise(const struct arena *arena, struct skinny_params *p, struct launch launch) {
+static void normalise(const struct arena *arena, struct product *p, struct launch launch) {
     const struct rmsnorm_params norm = {p->x,       arena->norm_weight,
                                         DTYPE_BF16, arena->normed,
                                         p->n_rows,  p->n_in,
@@ -134,18 +134,18 @@ static void normalise(const struct arena *arena, struct skinny_params *p, struct
     p->x = arena->normed;
 }
 
-static cudaError_t run_wide(const struct shape *s, const struct arena *arena,
-                            struct skinny_params *p, struct launch launch) {
+static cudaError_t run_wide(const struct shape *s, const struct arena *arena, struct product *p,
+                            struct launch launch) {
     if (s->norm) normalise(arena, p, launch);
     p->gated = s->gated;
     if (s->gated) p->parts[0].y_stride = p->parts[0].n_out;
     return launch_wide(p, &arena->room, launch);
 }
 
-static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
-                             struct skinny_params *p, struct launch launch) {
+static cudaError_t run_apart(const struct shape *s, const struct arena *arena, struct product *p,
+                             struct launch launch) {
     if (s->norm) normalise(arena, p, launch);
-    check(launch_skinny(p, launch), s->name);
+    check(launch_few(p, launch), s->name);
     if (!s->gated) return cudaSuccess;
     const struct gate_mul_params silu = {arena->y, arena->normed, p->n_rows, p->parts[0].n_out};
     return launch_gate_mul(&silu, launch);
@@ -159,7 +159,7 @@ static void bench_shape(const struct shape *s, const struct arena *arena, cudaSt
         time_graph(stream, 9,
                    [&] {
                        for (size_t i = 0; i < n_sets; i++) {
-                           struct skinny_params p = params_of(s, arena, i * n, n_rows);
+                           struct product p = params_of(s, arena, i * n, n_rows);
                            check(run(s, arena, &p,
                                      (struct launch){stream, overlap, arena->n_multiprocessors}),
                                  s->name);
@@ -178,7 +178,7 @@ static void bench_model(const struct arena *arena, cudaStream_t stream, uint32_t
         for (int layer = 0; layer < 33; layer++)
             for (const struct shape &s : shapes) {
                 if ((layer == 32) != s.y_f32) continue;
-                struct skinny_params p = params_of(&s, arena, at, n_rows);
+                struct product p = params_of(&s, arena, at, n_rows);
                 check(
                     run(&s, arena, &p, (struct launch){stream, overlap, arena->n_multiprocessors}),
                     s.name);
