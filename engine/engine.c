@@ -446,7 +446,7 @@ static int create_host_pool(struct engine *e, struct error *err) {
     if (code) return code;
     code = be->ops->host_pool->alloc(be, e->info.host_pool_bytes, &store->base, err);
     if (!code) code = page_pool_create(&e->space.blocks, store->n_blocks, err);
-    e->space.store = store;
+    e->space.io.host = store;
     e->space.swaps = &e->swaps;
     return code;
 }
@@ -490,8 +490,8 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.feed = c->kv_feed;
     e->space.windows = e->model->config.windows;
     e->space.window = gives_back(e) ? e->model->config.window : 0;
-    e->space.be = c->backend;
-    e->space.memory = &e->kv;
+    e->space.io.be = c->backend;
+    e->space.io.memory = &e->kv;
     e->space.groups = c->groups;
     e->space.n_groups = e->info.selections ? c->n_groups : 0;
     e->space.batch_invariant = c->batch_invariant;

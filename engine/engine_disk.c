@@ -7,7 +7,6 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
-#include "engine/device/backend.h"
 #include "engine/device/pages.h"
 #include "engine/engine.h"
 #include "engine/kv/disk/disk.h"
@@ -35,7 +34,7 @@ int engine_disk_begin(struct engine_disk *disk, const struct engine_config *conf
     struct digest_value identity;
     if (!disk->tier) return 0;
     int code = kv_identity(&identity, config, model, space, err);
-    if (!code) code = kv_disk_begin(disk->tier, identity, space->memory->page_bytes, err);
+    if (!code) code = kv_disk_begin(disk->tier, identity, space->io.memory->page_bytes, err);
     if (code) return code;
     space->disk = disk->tier;
     space->readings = &disk->readings;
@@ -63,7 +62,7 @@ int engine_disk_key(const struct engine_disk *disk, enum engine_key purpose, uin
 static bool save(const struct engine_disk *disk, const struct kv_space *space, uint32_t n_most) {
     struct error err;
     const bool more = kv_save_cached(space, n_most);
-    if (space->be->ops->sync(space->be, &err)) return false; /* the next step will notice, too */
+    if (page_io_sync(&space->io, &err)) return false; /* the next step will notice, too */
     kv_disk_completed(disk->tier, 0, true);
     return more;
 }

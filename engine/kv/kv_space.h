@@ -8,13 +8,11 @@
 #include <stdint.h>
 
 #include "engine/device/layer_group.h"
+#include "engine/kv/page_io.h"
 
-struct backend;
-struct host_pool;
 struct kv_disk;
 struct kv_feed;
 struct kv_plan;
-struct kv_pool;
 struct kv_readings;
 struct kv_swaps;
 struct page_pool;
@@ -50,12 +48,9 @@ struct kv_space {
     uint32_t n_layers;
     const uint32_t *windows; /* as in struct step */
     uint32_t window;         /* the largest; 0: there is none, or pages are kept all the same */
-    /* The device and its pages, from which a suspended sequence's data are copied. */
-    struct backend *be;
-    const struct kv_pool *memory;
-    const struct host_pool *store;    /* host pool's memory; NULL: there is none */
-    struct kv_swaps *swaps;           /* swapped data of waiting sequences; NULL: none */
-    struct kv_disk *disk;             /* the tier below (disk/disk.h); NULL: none */
+    struct page_io io;       /* the memory of pages and host blocks */
+    struct kv_swaps *swaps;  /* swapped data of waiting sequences; NULL: none */
+    struct kv_disk *disk;    /* the tier below (disk/disk.h); NULL: none */
     struct kv_readings *readings;     /* what is being read from it; NULL: none */
     struct kv_feed *feed;             /* is told of the cache's blocks; NULL: there is none */
     const struct layer_group *groups; /* host [n_groups]: the layers that are sparse where a */

@@ -5,8 +5,8 @@
 
 #include "engine/device/pages.h"
 #include "engine/kv/disk/disk.h"
-#include "engine/kv/host_copy.h"
 #include "engine/kv/kv_space.h"
+#include "engine/kv/page_io.h"
 
 struct disk_key kv_block_key(uint64_t salt, const struct disk_id *parent, const uint32_t *tokens) {
     struct disk_key key = {
@@ -33,8 +33,8 @@ enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *of
     if (!job) return is_full ? OFFER_NO_ROOM : OFFER_NEEDLESS;
     int code = 0;
     if (offer->pages)
-        code = kv_pages_download(space, offer->pages, offer->n_pages, job->pages, NULL);
-    else kv_blocks_read(space, offer->blocks, offer->n_pages, job->pages);
+        code = page_io_read(&space->io, offer->pages, offer->n_pages, job->pages, NULL);
+    else page_io_take_blocks(&space->io, offer->blocks, offer->n_pages, job->pages);
     kv_disk_end_write(space->disk, job, code != 0);
     return OFFER_TAKEN;
 }
@@ -42,7 +42,7 @@ enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *of
 enum kv_save_result kv_save_one(const struct kv_space *space, const struct kv_offer *offer,
                                 struct kv_saving *saving) {
     const uint64_t bytes = disk_format_payload(offer->key->n_tokens) +
-                           offer->n_pages * (uint64_t)space->memory->page_bytes;
+                           offer->n_pages * (uint64_t)space->io.memory->page_bytes;
     if (bytes > saving->bytes) return SAVE_ENOUGH;
     saving->bytes -= bytes;
     switch (kv_offer(space, offer)) {

@@ -34,10 +34,10 @@
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
 #include "engine/kv/disk/disk.h"
-#include "engine/kv/host_copy.h"
 #include "engine/kv/kv_feed.h"
 #include "engine/kv/kv_space.h"
 #include "engine/kv/offer.h"
+#include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/swap.h"
 
@@ -121,9 +121,9 @@ static void count_entries(struct prefix_cache *cache) {
     const uint32_t n_least = cache->n_of[KV_PLAIN] + (space->blocks ? 0 : cache->n_of[KV_SPARSE]);
     cache->n_entries = page_pool_n_pages(cache->pool) / max_u32(n_least, 1);
     if (!space->swaps) return;
-    cache->place_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers);
-    cache->n_entries +=
-        page_pool_n_pages(space->blocks) / max_u32((uint32_t)kv_blocks_for(space, n_least), 1);
+    cache->place_blocks = (uint32_t)page_io_n_blocks(&space->io, cache->n_layers);
+    cache->n_entries += page_pool_n_pages(space->blocks) /
+                        max_u32((uint32_t)page_io_n_blocks(&space->io, n_least), 1);
 }
 
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
@@ -215,7 +215,7 @@ static uint32_t n_block_pages(const struct prefix_cache *cache, const struct blo
 
 /* Returns how many host blocks the block takes, or would take. */
 static uint32_t n_places(const struct prefix_cache *cache, const struct block *b) {
-    return (uint32_t)kv_blocks_for(cache->space, n_block_pages(cache, b));
+    return (uint32_t)page_io_n_blocks(&cache->space->io, n_block_pages(cache, b));
 }
 
 /* Returns how many pages the block, in its list, could give. */
@@ -502,12 +502,12 @@ void prefix_cache_drop_oldest_stored(struct prefix_cache *cache) {
 
 /* Transfers a block's pages in layers of this role to or from its host blocks, from *place on. */
 static int move_role(const struct prefix_cache *cache, uint32_t block, enum kv_role role,
-                     kv_move_pages move, uint32_t *place, struct error *err) {
+                     page_io_blocks move, uint32_t *place, struct error *err) {
     const uint32_t *pages = block_pages(cache, block), *places = block_places(cache, block);
     int code = 0;
     for (uint32_t l = 0; l < cache->n_layers && !code; l++)
         if (cache->roles[l] == role)
-            code = move(cache->space, &pages[l], 1, places, (*place)++, err);
+            code = move(&cache->space->io, &pages[l], 1, places, (*place)++, err);
     return code;
 }
 
@@ -517,7 +517,7 @@ static int move_out(const struct prefix_cache *cache, uint32_t block, struct err
     int code = 0;
     for (unsigned i = 0; i < KV_N_PLACED && !code; i++)
         if (!cache->blocks[block].dropped[kv_place_order[i]])
-            code = move_role(cache, block, kv_place_order[i], kv_pages_out, &place, err);
+            code = move_role(cache, block, kv_place_order[i], page_io_write_blocks, &place, err);
     return code;
 }
 
@@ -530,7 +530,7 @@ static int move_in(const struct prefix_cache *cache, uint32_t block, const bool 
         const enum kv_role role = kv_place_order[i];
         if (was_dropped[role]) continue;
         if (cache->blocks[block].dropped[role]) place += cache->n_of[role];
-        else code = move_role(cache, block, role, kv_pages_in, &place, err);
+        else code = move_role(cache, block, role, page_io_read_blocks, &place, err);
     }
     return code;
 }

@@ -20,7 +20,7 @@
  *   no window   [  7  ][  4  ][  9  ][  3  ][  8  ]
  *   a window                         [  1  ][  6  ]   all that the next token sees
  *
- * With a host pool (host_copy.h) an evicted block moves there if there is space; the blocks that
+ * With a host pool (page_io.h) an evicted block moves there if there is space; the blocks that
  * have been there longest are dropped for it.  It is found as before, without window pages if it
  * had none.  The sequence that uses it next brings it back.  The parent of a block with pages has
  * pages, too.

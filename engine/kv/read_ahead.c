@@ -16,9 +16,9 @@
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
 #include "engine/kv/disk/disk.h"
-#include "engine/kv/host_copy.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/offer.h"
+#include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/sequence_prefix.h"
@@ -280,7 +280,7 @@ static int insert(struct kv_reading *r, struct disk_job *job, struct error *err)
     int code = take_pages(r, needs, &n);
     if (code) return code;
     if (n > job->head.n_pages) code = ERR_FULL; /* no block has so few */
-    else code = kv_pages_upload(space, r->pages, n, job->pages, err);
+    else code = page_io_write(&space->io, r->pages, n, job->pages, err);
     if (!code) {
         const uint32_t block = prefix_cache_insert(space->cache, parent, kv->salt, kv->hashes[i],
                                                    tokens_of(r, i), r->lists, 0, needs, KV_NO_PAGE);
@@ -328,8 +328,8 @@ static int fill_state(const struct kv_space *space, struct kv_state *state,
         const uint32_t n = kv_state_range(space, state->n_tokens, job->head.n_pages, l).n;
         page_pool_take_sure(space->pool, state->layers[l].pages, n);
         state->layers[l].n = n;
-        code = kv_pages_upload(space, state->layers[l].pages, n,
-                               job->pages + place * space->memory->page_bytes, err);
+        code = page_io_write(&space->io, state->layers[l].pages, n,
+                             job->pages + place * space->io.memory->page_bytes, err);
         place += n;
     }
     state->n_pages = job->head.n_pages;

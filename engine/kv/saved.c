@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
-#include "engine/device/backend.h"
+#include "engine/device/pages.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 
@@ -19,17 +19,12 @@ static uint32_t first_saved(const struct kv_sequence *kv, uint32_t layer, uint32
     return kv_list_is_windowed(kv, layer) ? n_expired : 0;
 }
 
-/* Copies n pages to host memory, or back; returns where the next ones are. */
+/* Copies n pages to host memory, or back; advances *host to where the next ones are. */
 static int copy(const struct kv_space *space, const uint32_t *pages, uint32_t n, char **host,
                 bool back, struct error *err) {
-    struct backend *be = space->be;
-    const size_t page_bytes = space->memory->page_bytes;
-    int code = 0;
-    for (uint32_t i = 0; i < n && !code; i++, *host += page_bytes) {
-        char *page = (char *)space->memory->base + pages[i] * page_bytes;
-        code = back ? be->ops->upload(be, page, *host, page_bytes, err)
-                    : be->ops->download(be, *host, page, page_bytes, err);
-    }
+    const int code = back ? page_io_write(&space->io, pages, n, *host, err)
+                          : page_io_read(&space->io, pages, n, *host, err);
+    *host += n * space->io.memory->page_bytes;
     return code;
 }
 
@@ -69,13 +64,13 @@ static struct kv_saved *make(const struct kv_sequence *kv, size_t bytes) {
 int kv_save(struct kv_sequence *kv, struct error *err) {
     const size_t n_pages = count_pages(kv);
     if (n_pages == 0 || kv->n_tokens == 0 || kv->saved) return 0;
-    const size_t bytes = n_pages * kv->space->memory->page_bytes;
+    const size_t bytes = n_pages * kv->space->io.memory->page_bytes;
     kv->saved = make(kv, bytes);
     if (!kv->saved)
         return error_set(err, ERR_NOMEM, "no memory to save the request's KV cache (%zu bytes)",
                          bytes);
     const int code = copy_all(kv, false, err);
-    return code ? code : kv->space->be->ops->sync(kv->space->be, err);
+    return code ? code : page_io_sync(&kv->space->io, err);
 }
 
 void kv_give_back_saved(struct kv_sequence *kv) {

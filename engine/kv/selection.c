@@ -4,7 +4,6 @@
 #include <assert.h>
 
 #include "engine/base/sizes.h"
-#include "engine/device/backend.h"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
 #include "engine/kv/kv_sequence.h"
@@ -26,7 +25,7 @@ uint32_t selection_seen_pages(const struct kv_plan *plan) {
 
 /* Returns the pages of one group's tokens in slots. */
 static uint32_t slot_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    return (uint32_t)div_up(plan->n_selected, kv_state_slots(space->memory));
+    return (uint32_t)div_up(plan->n_selected, kv_state_slots(space->io.memory));
 }
 
 /* Returns the pages of one group's token scores, for as many candidates as there will ever be. */
@@ -34,7 +33,7 @@ static uint32_t score_pages(const struct kv_space *space, const struct kv_plan *
     if (plan->selector == KV_SELECTOR_LAST) return 0;
     const uint64_t n_pages = kv_plan_candidates(plan, plan->n_most - 1) / PAGE_TOKENS;
     return (uint32_t)div_up(n_pages * kv_observed_runs(plan->selector),
-                            kv_score_runs(space->memory));
+                            kv_score_runs(space->io.memory));
 }
 
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan) {
@@ -105,15 +104,13 @@ void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *page
 /* Notes the tokens that a page of the state names: those of n slots. */
 static int add_chosen(const struct kv_space *space, uint32_t page, uint32_t n, struct kv_kept *kept,
                       struct error *err) {
-    const struct kv_pool *memory = space->memory;
-    const char *from = (char *)memory->base + page * memory->page_bytes;
+    const uint32_t n_heads = space->io.memory->n_kv_heads;
     uint32_t tokens[PAGE_TOKENS];
     int code = 0;
     for (uint32_t at = 0; at < n && !code; at += PAGE_TOKENS) { /* n is a multiple of it */
-        code = space->be->ops->download(space->be, tokens, from + at * sizeof(*tokens),
-                                        sizeof(tokens), err);
+        code = page_io_read_words(&space->io, page, at, PAGE_TOKENS, tokens, err);
         for (uint32_t i = 0; i < PAGE_TOKENS && !code; i++)
-            kv_kept_add(kept, tokens[i], tokens[i] + 1, memory->n_kv_heads);
+            kv_kept_add(kept, tokens[i], tokens[i] + 1, n_heads);
     }
     return code;
 }
@@ -129,9 +126,9 @@ int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_
                        struct kv_kept *kept, struct error *err) {
     const struct kv_space *space = kv->space;
     const struct kv_select *select = &kv->selection.select;
-    const uint32_t n_pages = slot_pages(space, &kv->plan), each = kv_state_slots(space->memory);
+    const uint32_t n_pages = slot_pages(space, &kv->plan), each = kv_state_slots(space->io.memory);
     int code = 0;
-    kv_kept_add(kept, select->n_candidates, n_tokens, space->memory->n_kv_heads);
+    kv_kept_add(kept, select->n_candidates, n_tokens, space->io.memory->n_kv_heads);
     if (select->n_candidates == 0) return 0;
     const uint32_t *pages = select->state_pages + (size_t)group_of(space, layer) * n_pages;
     for (uint32_t p = 0; p < n_pages && !code; p++)

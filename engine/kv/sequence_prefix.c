@@ -9,7 +9,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/device/backend.h"
 #include "engine/device/host_pool.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
@@ -32,7 +31,7 @@ static uint32_t n_shareable(const struct kv_sequence *kv) {
     for (const struct kv_kind *const *kind = kv->plan.kinds->all; *kind; kind++)
         if ((*kind)->sharing > least) least = (*kind)->sharing;
     if (!kv->space->cache || least >= KV_SHARES_STATES) return 0;
-    if (needs_homes(kv) && !host_pool_is_exact(kv->space->store)) return 0;
+    if (needs_homes(kv) && !host_pool_is_exact(kv->space->io.host)) return 0;
     return least == KV_SHARES_PROMPT ? kv_plan_together(&kv->plan) : UINT32_MAX;
 }
 
@@ -230,15 +229,8 @@ static int fetch_homes(const struct kv_sequence *kv, uint32_t first, uint32_t n,
     int code = 0;
     for (uint32_t i = 0; i < n; i++)
         homes[i] = prefix_cache_home(space->cache, kv->blocks[first + i]);
-    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++) {
-        const struct offload_args args = {.kv = space->memory,
-                                          .store = space->store,
-                                          .host_layer = host_layer++,
-                                          .n = n,
-                                          .pages = kv->layers[l].pages + first,
-                                          .blocks = homes};
-        code = space->be->ops->host_pool->reload(space->be, &args, err);
-    }
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
+        code = page_io_reload(&space->io, host_layer++, kv->layers[l].pages + first, homes, n, err);
     return code;
 }
 

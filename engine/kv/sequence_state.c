@@ -9,10 +9,10 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
-#include "engine/kv/host_copy.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/state_cache.h"
 #include "engine/kv/swap.h"
@@ -134,8 +134,8 @@ static int copy_from_blocks(struct kv_sequence *kv, const struct kv_state *state
     for (uint32_t l = 0; l < space->n_layers && !code; l++) {
         const struct kv_range range = kv_state_range(space, state->n_tokens, state->n_pages, l);
         assert(range.first + range.n <= kv->layers[l].n);
-        code = kv_pages_in(space, kv->layers[l].pages + range.first, range.n, state->blocks.pages,
-                           place, err);
+        code = page_io_read_blocks(&space->io, kv->layers[l].pages + range.first, range.n,
+                                   state->blocks.pages, place, err);
         place += range.n;
     }
     space->swaps->n_in += state->n_pages;

@@ -13,12 +13,11 @@
 #include "engine/base/populate.h"
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
-#include "engine/device/backend.h"
 #include "engine/kv/disk/disk.h"
-#include "engine/kv/host_copy.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/offer.h"
+#include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/plan.h"
 #include "engine/kv/prefix_cache.h"
@@ -120,8 +119,8 @@ static int make_state(const struct kv_space *space, struct kv_state *state, cons
                       uint32_t n_tokens, uint64_t n_pages, bool with_lists) {
     int code = with_lists ? make_lists(state, space->n_layers, n_pages) : 0;
     if (!code && space->swaps)
-        code =
-            kv_list_grow(&state->blocks, (uint32_t)kv_blocks_for(space, n_pages * space->n_layers));
+        code = kv_list_grow(&state->blocks,
+                            (uint32_t)page_io_n_blocks(&space->io, n_pages * space->n_layers));
     if (code || n_tokens == 0) return code;
     state->tokens = malloc(n_tokens * sizeof(*tokens));
     if (!state->tokens) return ERR_NOMEM;
@@ -182,8 +181,7 @@ int kv_state_copy(const struct kv_space *space, const struct kv_state *state,
             its[n++] = state->layers[l].pages[i];
             n_left--;
             if (n < COPIED_TOGETHER && n_left > 0) continue;
-            code = space->be->ops->copy_pages(space->be, space->memory, back ? its : mine,
-                                              back ? mine : its, n, err);
+            code = page_io_copy(&space->io, back ? its : mine, back ? mine : its, n, err);
             n = 0;
         }
     }
@@ -421,15 +419,15 @@ static bool store(struct state_cache *cache, struct kv_state *state) {
     const struct kv_space *space = cache->space;
     size_t place = 0;
     if (!space->swaps || !state->is_sound) return false;
-    const uint32_t n = (uint32_t)kv_blocks_for(space, state->n_pages);
+    const uint32_t n = (uint32_t)page_io_n_blocks(&space->io, state->n_pages);
     if (n == 0 || n > state->blocks.capacity) return false;
     kv_drop_stored(space, n);
     if (page_pool_take(space->blocks, state->blocks.pages, n)) return false;
     state->blocks.n = n;
     complete(cache, state);
     for (uint32_t l = 0; l < space->n_layers; l++) {
-        (void)kv_pages_out(space, state->layers[l].pages, state->layers[l].n, state->blocks.pages,
-                           place, NULL);
+        (void)page_io_write_blocks(&space->io, state->layers[l].pages, state->layers[l].n,
+                                   state->blocks.pages, place, NULL);
         place += state->layers[l].n;
     }
     space->swaps->n_out += state->n_pages;

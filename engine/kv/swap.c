@@ -8,9 +8,9 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
-#include "engine/kv/host_copy.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 
@@ -136,7 +136,7 @@ static uint64_t n_swapped_pages(const struct kv_sequence *kv) {
 
 /* Transfers the swapped pages to or from their blocks.  Skips the first n_known pages of the text,
  * which are in place already; in layers with a window none are. */
-static int copy(const struct kv_sequence *kv, kv_move_pages move, uint32_t n_known,
+static int copy(const struct kv_sequence *kv, page_io_blocks move, uint32_t n_known,
                 uint64_t *n_moved, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t *blocks = kv->swap.blocks.pages, n_chosen = n_chosen_pages(kv);
@@ -147,13 +147,13 @@ static int copy(const struct kv_sequence *kv, kv_move_pages move, uint32_t n_kno
         const bool has_known = kv_list_is_text(kv, l) && !kv_has_window(space, l);
         const uint32_t known = has_known ? min_u32(n_known, range.end) : 0,
                        from = max_u32(range.from, known);
-        code = move(space, kv->layers[l].pages + from, range.end - from, blocks,
+        code = move(&space->io, kv->layers[l].pages + from, range.end - from, blocks,
                     place + from - range.from, err);
         place += range.end - range.from;
         *n_moved += range.end - from;
     }
     *n_moved += n_chosen;
-    return code ? code : move(space, kv->selection.held.pages, n_chosen, blocks, place, err);
+    return code ? code : move(&space->io, kv->selection.held.pages, n_chosen, blocks, place, err);
 }
 
 static uint32_t n_shared(const struct kv_sequence *kv) {
@@ -166,7 +166,7 @@ static uint32_t n_shared(const struct kv_sequence *kv) {
 static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
     const struct kv_space *space = kv->space;
     struct page_list *blocks = &kv->swap.blocks;
-    const uint64_t n = kv_blocks_for(space, n_pages),
+    const uint64_t n = page_io_n_blocks(&space->io, n_pages),
                    n_cached =
                        kv_n_stored_blocks(space) + page_pool_n_offered(space->blocks, PAGE_CACHED);
     if (n == 0 || n > page_pool_n_free(space->blocks) + n_cached) return false;
@@ -193,7 +193,7 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
         return 0;
     }
     append(space, swap);
-    return copy(kv, kv_pages_out, 0, &space->swaps->n_out, err);
+    return copy(kv, page_io_write_blocks, 0, &space->swaps->n_out, err);
 }
 
 int kv_swap_in(struct kv_sequence *kv, struct error *err) {
@@ -202,7 +202,7 @@ int kv_swap_in(struct kv_sequence *kv, struct error *err) {
         kv_swap_drop(kv->space, swap);
         return 0;
     }
-    const int code = copy(kv, kv_pages_in, kv->n_blocks, &kv->space->swaps->n_in, err);
+    const int code = copy(kv, page_io_read_blocks, kv->n_blocks, &kv->space->swaps->n_in, err);
     kv->selection.select = swap->select;
     kv->n_found = 0; /* it could lose all of that again */
     forget(kv->space, swap);

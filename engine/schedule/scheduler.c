@@ -603,12 +603,12 @@ uint32_t scheduler_n_live(const struct scheduler *s) {
 
 static void count_host_pool(const struct scheduler *s, struct engine_stats *out) {
     const struct kv_space *space = s->space;
-    if (!space->store) return;
+    if (!space->io.host) return;
     const uint64_t n_cached =
         kv_n_stored_blocks(space) + page_pool_n_offered(space->blocks, PAGE_CACHED);
     const uint64_t n_used =
         page_pool_n_pages(space->blocks) - page_pool_n_free(space->blocks) - n_cached;
-    out->host_pool_used_bytes = n_used * host_pool_block_bytes(space->store);
+    out->host_pool_used_bytes = n_used * host_pool_block_bytes(space->io.host);
     out->n_swapped_out = space->swaps->n_out;
     out->n_swapped_in = space->swaps->n_in;
     out->pages_stored = kv_n_stored(space);

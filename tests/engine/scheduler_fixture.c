@@ -148,8 +148,8 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     memset(&device, 0, sizeof(device));
     f->memory = calloc(n_pages, sizeof(*f->memory));
     f->pool = (struct kv_pool){.base = f->memory, .page_bytes = sizeof(*f->memory)};
-    f->space.be = &fake_backend;
-    f->space.memory = &f->pool;
+    f->space.io.be = &fake_backend;
+    f->space.io.memory = &f->pool;
     f->space.groups = &f->group;
     f->space.n_groups = 1;
     fixture_set_layers(f, N_LAYERS);
@@ -186,7 +186,7 @@ void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
                                   .n_kv_heads = 1,
                                   .head_dim = 1};
     f->store.base = calloc(n_blocks, host_pool_block_bytes(&f->store));
-    f->space.store = &f->store;
+    f->space.io.host = &f->store;
     f->space.swaps = &f->swaps;
     assert_int_equal(page_pool_create(&f->space.blocks, n_blocks, NULL), 0);
     state_cache_destroy(f->space.states);

@@ -342,7 +342,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     struct kv_space space = {.n_layers = 32, .groups = million_groups, .n_groups = 3};
     assert_int_equal(plan_million(&m, 100 * GIB, &err), 0);
     assert_true(m.n_long >= TOKENS - 1);
-    space.memory = &m.pool;
+    space.io.memory = &m.pool;
     assert_int_equal(page_pool_create(&space.pool, m.pool.n_pages, &err), 0);
     struct kv_plan plan = kv_plan_make(&choice, TOKENS, GENERATED);
     kv_plan_by_layers(&plan, &space, m.n_long, false);
@@ -388,7 +388,7 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
                              .n_groups = 1,
                              .windows = windows,
                              .window = WINDOW,
-                             .memory = &pool};
+                             .io.memory = &pool};
     struct engine_config config = {0};
     const struct device_memory any = {0};
     struct error err = {0};

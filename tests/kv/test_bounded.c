@@ -199,7 +199,7 @@ static bool leave(uint32_t n_prompt, uint32_t n_generated) {
     const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = 100, .chunk = 64};
     const uint32_t n_tokens = n_prompt + n_generated;
     const struct kv_plan plan = kv_plan_make(&choice, n_prompt, n_generated + 1);
-    struct life life = {.space = {.be = &fake_backend, .n_layers = N_LAYERS},
+    struct life life = {.space = {.io.be = &fake_backend, .n_layers = N_LAYERS},
                         .choice = choice,
                         .n_prompt = n_prompt,
                         .capacity = 100};
@@ -290,7 +290,7 @@ static void begin_states(struct states_rig *rig) {
     uint32_t *tokens = calloc(N_PROMPT, sizeof(*tokens));
     struct kv_sequence kv;
     assert_non_null(tokens);
-    *rig = (struct states_rig){.space = {.be = &fake_backend, .n_layers = N_LAYERS}};
+    *rig = (struct states_rig){.space = {.io.be = &fake_backend, .n_layers = N_LAYERS}};
     assert_int_equal(page_pool_create(&rig->space.pool, N_MANY_PAGES, NULL), 0);
     assert_int_equal(prefix_cache_create(&rig->space.cache, &rig->space, NULL), 0);
     assert_int_equal(state_cache_create(&rig->space.states, &rig->space, NULL), 0);

@@ -39,7 +39,6 @@
 #include <string.h>
 
 #include "engine/base/sizes.h"
-#include "engine/device/backend.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/kv/kind.h"
@@ -219,7 +218,7 @@ static int bounded_settle(struct kv_sequence *kv, struct error *err) {
     for (uint32_t l = 0; l < space->n_layers; l++)
         if (is_own(kv, l))
             kv->views[n++] = (struct kv_view){kv->layers[l].pages, capacity + 1, capacity};
-    return space->be->ops->evict->order(space->be, space->memory, kv->views, n, err);
+    return page_io_order(&space->io, kv->views, n, err);
 }
 
 /* Notes the positions of a page's slots, of which the first is number `first`. */
@@ -233,15 +232,12 @@ static void add_slots(const struct kv_page_state *state, uint32_t first, uint32_
 static int add_head(const struct kv_sequence *kv, uint32_t layer, uint32_t kv_head,
                     struct kv_kept *kept, struct error *err) {
     const struct kv_space *space = kv->space;
-    const struct kv_pool *memory = space->memory;
     const uint32_t n_slots = n_slots_in_use(kv, kv->n_tokens);
     uint32_t free_slot = KV_FREE_SLOT; /* none */
     int code = 0;
     for (uint32_t p = 0; p < kv_n_pages(n_slots) && !code; p++) {
-        const char *page = (char *)memory->base + kv->layers[layer].pages[p] * memory->page_bytes;
         struct kv_page_state state;
-        code = space->be->ops->download(space->be, &state, page + kv_state_offset(memory, kv_head),
-                                        sizeof(state), err);
+        code = page_io_read_state(&space->io, kv->layers[layer].pages[p], kv_head, &state, err);
         if (code) break;
         if (p == 0 && is_full(kv, kv->n_tokens)) free_slot = state.free_slot;
         add_slots(&state, p * PAGE_TOKENS, n_slots, free_slot, kept);
@@ -254,7 +250,7 @@ static int bounded_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32
     assert(n_tokens == kv->n_tokens);
     (void)n_tokens;
     int code = 0;
-    for (uint32_t h = 0; h < kv->space->memory->n_kv_heads && !code; h++)
+    for (uint32_t h = 0; h < kv->space->io.memory->n_kv_heads && !code; h++)
         code = add_head(kv, layer, h, kept, err);
     return code;
 }

@@ -54,8 +54,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/device/backend.h"
-#include "engine/device/host_pool.h"
 #include "engine/device/layer_slice.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
@@ -266,27 +264,15 @@ static void moved_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_
  * them. */
 static int store_layer(const struct kv_sequence *kv, uint32_t host_layer, const uint32_t *list,
                        uint32_t first, uint32_t n, struct error *err) {
-    const struct kv_space *space = kv->space;
-    const struct offload_args args = {.kv = space->memory,
-                                      .store = space->store,
-                                      .host_layer = host_layer,
-                                      .n = n,
-                                      .pages = list,
-                                      .blocks = kv->selection.blocks.pages + first};
-    return n == 0 ? 0 : space->be->ops->host_pool->offload(space->be, &args, err);
+    const uint32_t *blocks = kv->selection.blocks.pages + first;
+    return page_io_offload(&kv->space->io, host_layer, list, blocks, n, err);
 }
 
 /* Transfers them back. */
 static int fetch_layer(const struct kv_sequence *kv, uint32_t host_layer, const uint32_t *list,
                        uint32_t first, uint32_t n, struct error *err) {
-    const struct kv_space *space = kv->space;
-    const struct offload_args args = {.kv = space->memory,
-                                      .store = space->store,
-                                      .host_layer = host_layer,
-                                      .n = n,
-                                      .pages = list,
-                                      .blocks = kv->selection.blocks.pages + first};
-    return n == 0 ? 0 : space->be->ops->host_pool->reload(space->be, &args, err);
+    const uint32_t *blocks = kv->selection.blocks.pages + first;
+    return page_io_reload(&kv->space->io, host_layer, list, blocks, n, err);
 }
 
 /* Transfers what the layer will read to its own pages, once all of the prompt's rows have entered
@@ -296,9 +282,8 @@ static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *
     const bool is_sparse = kv_is_sparse(space, layer);
     const uint32_t first = is_sparse ? kv->selection.tail_from / PAGE_TOKENS : kv->n_expired,
                    to = is_sparse ? selection_chosen_pages(&kv->plan) : first;
-    return space->be->ops->copy_pages(space->be, space->memory, buffer_of(kv, layer) + first,
-                                      kv->layers[layer].pages + to, kv->plan.n_buffer_pages - first,
-                                      err);
+    return page_io_copy(&space->io, buffer_of(kv, layer) + first, kv->layers[layer].pages + to,
+                        kv->plan.n_buffer_pages - first, err);
 }
 
 /* Copies what was found of the prompt to a layer's buffer, before the first slice enters the layer.

@@ -1,0 +1,89 @@
+/* page_io.h - copies pages and host blocks, which callers name by their numbers.
+ *
+ * No other file of engine/kv calls the device, or knows where a page is.  So a pool may be one
+ * device's, or consist of shards of the same pages on several.
+ *
+ *   page_io_copy            pages         --> pages
+ *   page_io_offload         pages         --> one host layer of host blocks, token by token
+ *   page_io_reload          pages        <--  the same
+ *   page_io_write_blocks    pages         --> host blocks, byte for byte
+ *   page_io_read_blocks     pages        <--  the same
+ *   page_io_read            pages         --> the caller's memory, byte for byte
+ *   page_io_write           pages        <--  the same
+ *
+ * In host blocks that have pages byte for byte, a page begins where the one before it ends:
+ *
+ *   blocks   [ 4: page 0, page 1, pag ][ 9: e 2, page 3, … ]
+ *
+ * Copies keep the order of their submission, among themselves and with steps.  So pages and blocks
+ * may be handed out again as soon as these functions have returned.  The caller's memory has what
+ * page_io_read() reads once page_io_sync(), or backend_ops.collect() of a later step, has returned.
+ *
+ * All functions that return int return 0 or ERR_DEVICE.
+ *
+ * Thread: engine.  Memory: none; struct page_io is copied, what it points to is borrowed. */
+#ifndef ENGINE_KV_PAGE_IO_H
+#define ENGINE_KV_PAGE_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct backend;
+struct error;
+struct host_pool;
+struct kv_page_state;
+struct kv_pool;
+struct kv_view;
+
+struct page_io {
+    struct backend *be;
+    const struct kv_pool *memory; /* of all pages */
+    const struct host_pool *host; /* NULL: there is none */
+};
+
+/* Copies pages from[n] to to[n]; none may be in both. */
+int page_io_copy(const struct page_io *io, const uint32_t *from, const uint32_t *to, uint32_t n,
+                 struct error *err);
+
+/* Copies pages[n] of one layer to a host layer (host_pool.h) of blocks[n], or back. */
+int page_io_offload(const struct page_io *io, uint32_t host_layer, const uint32_t *pages,
+                    const uint32_t *blocks, uint32_t n, struct error *err);
+int page_io_reload(const struct page_io *io, uint32_t host_layer, const uint32_t *pages,
+                   const uint32_t *blocks, uint32_t n, struct error *err);
+
+/* Returns how many host blocks n_pages pages take, byte for byte. */
+uint64_t page_io_n_blocks(const struct page_io *io, uint64_t n_pages);
+/* One of the two below. */
+typedef int (*page_io_blocks)(const struct page_io *io, const uint32_t *pages, size_t n,
+                              const uint32_t *blocks, size_t first, struct error *err);
+/* Copies pages[n] to the places of page number `first` and those behind it in the blocks, or
+ * back. */
+int page_io_write_blocks(const struct page_io *io, const uint32_t *pages, size_t n,
+                         const uint32_t *blocks, size_t first, struct error *err);
+int page_io_read_blocks(const struct page_io *io, const uint32_t *pages, size_t n,
+                        const uint32_t *blocks, size_t first, struct error *err);
+/* Copies the first n pages that the blocks have to host [n][page_bytes], on the engine's thread.
+ * page_io_write_blocks() to these blocks must have completed. */
+void page_io_take_blocks(const struct page_io *io, const uint32_t *blocks, uint64_t n, char *host);
+
+/* Copies pages[n] to host [n][page_bytes], or back. */
+int page_io_read(const struct page_io *io, const uint32_t *pages, size_t n, char *host,
+                 struct error *err);
+int page_io_write(const struct page_io *io, const uint32_t *pages, size_t n, const char *host,
+                  struct error *err);
+/* The next two wait for what was submitted before; *out is valid when they return. */
+
+/* Copies a KV head's state of a page of a tracked pool. */
+int page_io_read_state(const struct page_io *io, uint32_t page, uint32_t kv_head,
+                       struct kv_page_state *out, struct error *err);
+/* Copies n words from word number `first` on of a page that holds a selection's state (select.h). */
+int page_io_read_words(const struct page_io *io, uint32_t page, uint32_t first, uint32_t n,
+                       uint32_t *out, struct error *err);
+
+/* Puts the slots of bounded caches into the order of their tokens (evict_ops.order). */
+int page_io_order(const struct page_io *io, const struct kv_view *views, uint32_t n,
+                  struct error *err);
+/* Waits until all that was submitted before has completed. */
+int page_io_sync(const struct page_io *io, struct error *err);
+
+#endif
