@@ -18,6 +18,7 @@
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
 #include "engine/model/family_names.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/rope_config.h"
 #include "engine/model/window_config.h"
 
@@ -36,7 +37,6 @@ static const struct count_key required_counts[] = {
     {"hidden_size", offsetof(struct model_config, dim), 1 << 16},
     {"num_hidden_layers", offsetof(struct model_config, n_layers), 1024},
     {"num_attention_heads", offsetof(struct model_config, n_heads), 1024},
-    {"intermediate_size", offsetof(struct model_config, ffn_dim), 1 << 20},
     {"max_position_embeddings", offsetof(struct model_config, max_position), 1 << 30},
 };
 
@@ -75,11 +75,11 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->first_position = family->first_position;
     c->layer_norm = family->layer_norm;
     c->norm_bias = family->norm_bias;
-    c->plain_ffn = family->plain_ffn;
     c->parallel = family->parallel;
     c->qkv_by_group = family->qkv_by_group;
     c->tensors = family->tensors;
     c->head_dim = family->usual_head_dim;
+    c->max_position = family->usual_context;
     return 0;
 }
 
@@ -106,26 +106,37 @@ static int read_heads(const struct config_reader *r, struct model_config *c) {
     return 0;
 }
 
-/* Returns true if the model's family has a count where config.json lacks it. */
-static bool has_usual(const struct model_config *c, size_t offset) {
+/* Reads a count.  config.json may lack it if *out has the family's usual one already, which is not
+ * 0. */
+static int read_required(const struct config_reader *r, const struct model_config *c,
+                         const char *usual_key, uint32_t max, uint32_t *out) {
+    const char *key = key_of(c, usual_key);
+    if (!config_get(r->root, key) && *out == 0)
+        return config_refuse(r, ERR_INVALID, key, "is missing");
+    return config_read_count(r, r->root, key, max, out);
+}
+
+/* Reads what follows attention; the layers of today's families are all of one shape. */
+static int read_layers(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    if (offset == offsetof(struct model_config, ffn_dim)) return family->usual_ffn_ratio > 0;
-    return offset == offsetof(struct model_config, max_position) && family->usual_context > 0;
+    struct layer_shape shape = {family->ffn, family->usual_ffn_ratio * c->dim};
+    const int rc = read_required(r, c, "intermediate_size", 1 << 20, &shape.ffn_dim);
+    if (rc) return rc;
+    c->layers = calloc(c->n_layers, sizeof(*c->layers));
+    if (!c->layers)
+        return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' shapes", r->label);
+    for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i] = shape;
+    return 0;
 }
 
 static int read_shape(const struct config_reader *r, struct model_config *c) {
     for (size_t i = 0; i < sizeof(required_counts) / sizeof(required_counts[0]); i++) {
         const struct count_key *k = &required_counts[i];
-        const char *key = key_of(c, k->key);
-        if (!config_get(r->root, key) && !has_usual(c, k->offset))
-            return config_refuse(r, ERR_INVALID, key, "is missing");
-        int rc = config_read_count(r, r->root, key, k->max, (uint32_t *)((char *)c + k->offset));
+        int rc = read_required(r, c, k->key, k->max, (uint32_t *)((char *)c + k->offset));
         if (rc) return rc;
     }
-    const struct model_family *family = family_find(c->architecture);
-    if (c->ffn_dim == 0) c->ffn_dim = family->usual_ffn_ratio * c->dim;
-    if (c->max_position == 0) c->max_position = family->usual_context;
-    return read_heads(r, c);
+    const int rc = read_layers(r, c);
+    return rc ? rc : read_heads(r, c);
 }
 
 static int read_dtype(const struct config_reader *r, struct model_config *c) {
@@ -164,7 +175,7 @@ static int read_biases(const struct config_reader *r, struct model_config *c) {
     return 0;
 }
 
-/* Reads the function of a feed-forward layer without a gate. */
+/* Reads the function of FFN_PLAIN. */
 static int read_activation(const struct config_reader *r, struct model_config *c) {
     static const struct {
         const char *name;
@@ -190,7 +201,7 @@ static int read_activation(const struct config_reader *r, struct model_config *c
 static int read_gate(const struct config_reader *r, struct model_config *c) {
     static const char *const keys[] = {"hidden_act", "hidden_activation"};
     const bool gelu = c->gate == GATE_GELU;
-    if (c->plain_ffn) return read_activation(r, c);
+    if (family_find(c->architecture)->ffn == FFN_PLAIN) return read_activation(r, c);
     for (int i = 0; i < 2; i++) {
         const json_t *act = config_get(r->root, keys[i]);
         const char *name = json_string_value(act);
@@ -414,10 +425,12 @@ done:
 
 void model_config_fini(struct model_config *config) {
     free(config->inv_freq);
+    free(config->layers);
     free(config->windows);
     free(config->local_freq);
     free(config->slopes);
     config->slopes = NULL;
     config->inv_freq = config->local_freq = NULL;
     config->windows = NULL;
+    config->layers = NULL;
 }

@@ -6,8 +6,8 @@
  *   normed   act [max_rows, dim]            workspace of norms within and after products
  *   qkv      act [max_rows, (n_heads + 2 * n_kv_heads) * head_dim]
  *   attn     act [max_rows, n_heads * head_dim]
- *   gate_up  act [max_rows, 2 * ffn_dim]    where feed-forward layers have gates
- *   ffn      act [max_rows, ffn_dim]
+ *   gate_up  act [max_rows, as in feed_forward_widths()]
+ *   ffn      act [max_rows, as in feed_forward_widths()]
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
  *   last_attn act [max_logit_rows, n_heads * head_dim]                 and of attn
  *   logits   f32 [max_logit_rows, n_vocab]
@@ -58,6 +58,7 @@ static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, siz
 static struct decoder_layout make_plan(const struct model_config *c,
                                        const struct decoder_limits *limits, size_t act_bytes) {
     struct decoder_layout plan = {0};
+    const struct ffn_widths ffn = feed_forward_widths(c);
     const size_t rows =
         limits->max_rows > limits->max_logit_rows ? limits->max_rows : limits->max_logit_rows;
     const size_t q_dim = (size_t)c->n_heads * c->head_dim,
@@ -66,8 +67,8 @@ static struct decoder_layout make_plan(const struct model_config *c,
     plan.normed = reserve(&plan, rows, c->dim, act_bytes);
     plan.qkv = reserve(&plan, rows, q_dim + 2 * kv_dim, act_bytes);
     plan.attn = reserve(&plan, rows, q_dim, act_bytes);
-    plan.gate_up = reserve(&plan, rows, c->plain_ffn ? 0 : 2 * (size_t)c->ffn_dim, act_bytes);
-    plan.ffn = reserve(&plan, rows, c->ffn_dim, act_bytes);
+    plan.gate_up = reserve(&plan, rows, ffn.gate_up, act_bytes);
+    plan.ffn = reserve(&plan, rows, ffn.ffn, act_bytes);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
     plan.last_attn = reserve(&plan, limits->max_logit_rows, q_dim, act_bytes);
     plan.logits = reserve(&plan, limits->max_logit_rows, c->n_vocab, F32_BYTES);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "engine/device/backend.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 
 /* Whether a product has a bias. */
@@ -40,11 +41,12 @@ struct model_family {
     int (*read)(const struct config_reader *r, struct model_config *c);
     /* The same as the members of model_config: */
     bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
-    bool layer_norm, norm_bias, plain_ffn, parallel;
+    bool layer_norm, norm_bias, parallel;
     bool fused_qkv, qkv_by_group, fused_gate_up, paired_rotary;
     enum model_positions positions;
     uint32_t first_position;
-    enum act_kind act;      /* of a plain_ffn, where config.json lacks the key */
+    enum ffn_kind ffn;      /* of every layer */
+    enum act_kind act;      /* of FFN_PLAIN, where config.json lacks the key */
     double partial_rotary;  /* usual share of a head that rotates; 0: all of it, always */
     uint32_t window_period; /* every window_period-th layer has no window; 0: all have one */
     /* Usual base of the rotary frequencies in layers with a window; 0: as in the others. */

@@ -9,6 +9,7 @@
 #include "engine/model/alibi.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family_names.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 
 /* A key whose value must be this one, as it is where the key is absent. */
@@ -125,7 +126,7 @@ int family_read_mpt(const struct config_reader *r, struct model_config *c) {
     if (rc) return rc;
     if (config_get(r->root, "logit_scale"))
         return config_refuse(r, ERR_UNSUPPORTED, "logit_scale", "is not null");
-    c->ffn_dim = ratio * c->dim;
+    for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i].ffn_dim = ratio * c->dim;
     return read_mpt_attention(r, c);
 }
 

@@ -3,12 +3,13 @@
 
 #include <stdbool.h>
 
+#include "engine/base/sizes.h"
 #include "engine/model/decoder_internal.h"
 #include "engine/model/residual.h"
 
-/* Computes ffn from its input, by a gate and up, or by up and a function. */
-static int run_gated(struct decoder *d, const struct layer_weights *w,
-                     const struct residual_input *input, uint32_t n_rows, struct error *err) {
+static int run_gated(struct decoder *d, uint32_t layer, const struct residual_input *input,
+                     uint32_t n_rows, struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
     const struct gated_args gated = {.x = input->x,
                                      .norm = input->norm,
                                      .n_rows = n_rows,
@@ -23,9 +24,11 @@ static int run_gated(struct decoder *d, const struct layer_weights *w,
     return d->be->ops->gated(d->be, &gated, err);
 }
 
-static int run_plain(struct decoder *d, const struct layer_weights *w,
-                     const struct residual_input *input, uint32_t n_rows, struct error *err) {
+static int run_plain(struct decoder *d, uint32_t layer, const struct residual_input *input,
+                     uint32_t n_rows, struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
     const struct model_config *c = &d->model->config;
+    const uint32_t ffn_dim = c->layers[layer].ffn_dim;
     const struct linear_args up = {.x = input->x,
                                    .norm = input->norm,
                                    .n_rows = n_rows,
@@ -34,20 +37,37 @@ static int run_plain(struct decoder *d, const struct layer_weights *w,
                                    .parts = {{.w = &w->up,
                                               .bias = weight_if_present(&w->up_bias),
                                               .y = d->ffn,
-                                              .y_stride = c->ffn_dim}}};
+                                              .y_stride = ffn_dim}}};
     const struct activate_args act = {
-        .x = d->ffn, .n_rows = n_rows, .dim = c->ffn_dim, .kind = c->act};
+        .x = d->ffn, .n_rows = n_rows, .dim = ffn_dim, .kind = c->act};
     const int rc = d->be->ops->linear(d->be, &up, err);
     return rc ? rc : d->be->ops->activate(d->be, &act, err);
 }
 
-static int run_hidden(struct decoder *d, const struct layer_weights *w, const void *x,
-                      uint32_t n_rows, struct error *err) {
+static const struct {
+    /* Computes the buffer ffn from its input: act [n_rows, ffn_dim]. */
+    int (*run_hidden)(struct decoder *d, uint32_t layer, const struct residual_input *input,
+                      uint32_t n_rows, struct error *err);
+    uint32_t n_in_gate_up; /* matrices whose products lie in gate_up meanwhile */
+} kinds[] = {[FFN_GATED] = {run_gated, 2}, [FFN_PLAIN] = {run_plain, 0}};
+
+struct ffn_widths feed_forward_widths(const struct model_config *c) {
+    struct ffn_widths most = {0};
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct layer_shape *shape = &c->layers[i];
+        most.gate_up = max_u32(most.gate_up, kinds[shape->kind].n_in_gate_up * shape->ffn_dim);
+        most.ffn = max_u32(most.ffn, shape->ffn_dim);
+    }
+    return most;
+}
+
+static int run_hidden(struct decoder *d, uint32_t layer, const void *x, uint32_t n_rows,
+                      struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
     struct residual_input input;
     const int rc = residual_norm(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
     if (rc) return rc;
-    return d->model->config.plain_ffn ? run_plain(d, w, &input, n_rows, err)
-                                      : run_gated(d, w, &input, n_rows, err);
+    return kinds[d->model->config.layers[layer].kind].run_hidden(d, layer, &input, n_rows, err);
 }
 
 int feed_forward_run(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
@@ -55,9 +75,9 @@ int feed_forward_run(struct decoder *d, uint32_t layer, const void *attn_out, vo
     const struct layer_weights *w = &d->model->layers[layer];
     const bool parallel = d->model->config.parallel;
     /* A parallel block reads x as attention did, before attention is added. */
-    int rc = parallel ? run_hidden(d, w, x, n_rows, err) : 0;
+    int rc = parallel ? run_hidden(d, layer, x, n_rows, err) : 0;
     if (!rc) rc = residual_add(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
-    if (!rc && !parallel) rc = run_hidden(d, w, x, n_rows, err);
+    if (!rc && !parallel) rc = run_hidden(d, layer, x, n_rows, err);
     if (rc) return rc;
     return residual_add(d, d->ffn, &w->down, &w->down_bias, &w->ffn_post_norm, x, n_rows, err);
 }

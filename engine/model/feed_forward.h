@@ -1,4 +1,6 @@
-/* feed_forward.h - what follows attention in a layer.
+/* feed_forward.h - what follows attention in a layer: its kinds, its sizes, and how it runs.
+ *
+ * A new kind is a value of ffn_kind, a row of the table in feed_forward.c, and rules in weights.c.
  *
  * Thread: engine.  Memory: none of its own. */
 #ifndef ENGINE_MODEL_FEED_FORWARD_H
@@ -8,6 +10,26 @@
 
 struct decoder;
 struct error;
+struct model_config;
+
+enum ffn_kind {
+    FFN_GATED, /* down(gate(x) * up(x)), with model_config.gate of gate(x) */
+    FFN_PLAIN  /* down(up(x)), with model_config.act of up(x) */
+};
+
+/* The feed-forward part of one layer; layers of a model may differ. */
+struct layer_shape {
+    enum ffn_kind kind;
+    uint32_t ffn_dim; /* rows of up, and of gate */
+};
+
+/* Elements of a row in the decoder's buffers gate_up and ffn, which all layers share. */
+struct ffn_widths {
+    uint32_t gate_up, ffn;
+};
+
+/* Returns the widths that the model's widest layers need. */
+struct ffn_widths feed_forward_widths(const struct model_config *config);
 
 /* Runs the rest of a layer on n_rows rows.  attn_out, act [n_rows, n_heads * head_dim]: what
  * attention computed; x, act [n_rows, dim]: the residual stream, to which the layer adds. */

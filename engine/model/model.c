@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/family_names.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/qkv_order.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
@@ -26,7 +27,8 @@ struct loader {
     const struct model_source *source;
     struct backend *be;
     struct error *err;
-    uint64_t total; /* bytes of all weights */
+    const struct layer_shape *shape; /* of the layer that is visited; NULL: none is */
+    uint64_t total;                  /* bytes of all weights */
 };
 
 /* What is done with each weight: first all are measured, then all are uploaded. */
@@ -58,8 +60,9 @@ static int find_weight(struct loader *l, const struct weight_rule *rule, const c
                        struct weight *host) {
     const struct model_config *config = &l->model->config;
     const bool is_vector = rule->rows == SIDE_VECTOR;
-    const uint32_t rows = weights_side(rule->rows, config), cols = weights_side(rule->cols, config),
-                   whole = weights_side(rule->whole, config);
+    const uint32_t rows = weights_side(rule->rows, config, l->shape),
+                   cols = weights_side(rule->cols, config, l->shape),
+                   whole = weights_side(rule->whole, config, l->shape);
     const struct tensor_shape shape = {.n_dims = is_vector ? 1 : 2,
                                        .rows = rule->whole && !is_vector ? whole : rows,
                                        .cols = rule->whole && is_vector ? whole : cols};
@@ -70,7 +73,7 @@ static int find_weight(struct loader *l, const struct weight_rule *rule, const c
     host->rows = rows;
     host->cols = cols;
     if (is_by_group(rule, config)) return 0;
-    const size_t before = weights_side(rule->before, config), each = is_vector ? 1 : cols;
+    const size_t before = weights_side(rule->before, config, l->shape), each = is_vector ? 1 : cols;
     host->data = (const char *)host->data + before * each * dtype_size(host->dtype);
     return 0;
 }
@@ -110,8 +113,8 @@ static int take_from_groups(struct loader *l, const struct weight_rule *rule, st
                  row_bytes = bytes / n_rows, n_groups = c->n_kv_heads;
     void *out = own_room(l, bytes);
     if (!out) return ERR_NOMEM;
-    qkv_order(out, host->data, n_groups, weights_side(SIDE_QKV, c) / n_groups * row_bytes,
-              weights_side(rule->before, c) / n_groups * row_bytes, bytes / n_groups);
+    qkv_order(out, host->data, n_groups, weights_side(SIDE_QKV, c, NULL) / n_groups * row_bytes,
+              weights_side(rule->before, c, NULL) / n_groups * row_bytes, bytes / n_groups);
     host->data = out;
     return 0;
 }
@@ -193,7 +196,7 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
     char name[MAX_NAME];
     for (size_t i = 0; i < rules->n; i++) {
         const struct weight_rule *rule = &rules->rules[i];
-        if (!weights_rule_applies(rule, &l->model->config)) continue;
+        if (!weights_rule_applies(rule, &l->model->config, l->shape)) continue;
         expand_name(name, &l->model->config, rule->name, layer);
         int rc = visit(l, rule, name, (struct weight *)((char *)base + rule->at));
         if (rc) return rc;
@@ -204,8 +207,11 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
 static int visit_weights(struct loader *l, weight_visitor visit) {
     struct model *model = l->model;
     int rc = visit_rules(l, visit, &weights_of_model, 0, model);
-    for (uint32_t i = 0; !rc && i < model->config.n_layers; i++)
+    for (uint32_t i = 0; !rc && i < model->config.n_layers; i++) {
+        l->shape = &model->config.layers[i];
         rc = visit_rules(l, visit, &weights_of_layer, i, &model->layers[i]);
+    }
+    l->shape = NULL;
     return rc;
 }
 

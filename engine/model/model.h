@@ -10,6 +10,7 @@
 
 struct checkpoint;
 struct family_name;
+struct layer_shape;
 struct random_weights;
 struct reordered;
 
@@ -41,14 +42,15 @@ enum softmax_kind {
 /* What the decoder needs to know; a model family fills this in and adds no code. */
 struct model_config {
     char architecture[64];
-    uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim;
-    uint32_t max_position; /* trained context, tokens */
-    uint32_t window;       /* tokens that some layers see at most; 0: all layers see everything */
-    uint32_t *windows;     /* [n_layers], owned: as in struct step; NULL where there is none */
+    uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim;
+    struct layer_shape *layers; /* [n_layers], owned: their feed-forward parts */
+    uint32_t max_position;      /* trained context, tokens */
+    uint32_t window;   /* tokens that some layers see at most; 0: all layers see everything */
+    uint32_t *windows; /* [n_layers], owned: as in struct step; NULL where there is none */
     float norm_eps, attn_scale, rope_scale, embed_scale;
     float attn_softcap, logit_softcap; /* 0: none */
-    enum gate_kind gate;
-    enum act_kind act; /* of a feed-forward layer without a gate */
+    enum gate_kind gate;               /* of FFN_GATED */
+    enum act_kind act;                 /* of FFN_PLAIN */
     enum model_positions positions;
     uint32_t first_position; /* of learned positions: the table's row of position 0 */
     enum softmax_kind softmax;
@@ -60,7 +62,6 @@ struct model_config {
     bool own_ffn_norms;            /* the checkpoint has pre_ and post_feedforward_layernorm */
     bool norms_from_one;           /* in the checkpoint 1 is subtracted from the norms' weights */
     bool layer_norm, norm_bias;    /* LayerNorm instead of RMSNorm; norms have a bias */
-    bool plain_ffn;                /* the feed-forward layer has no gate: down(act(up(x))) */
     bool parallel;                 /* attention and feed-forward read the same x */
     bool shared_norm;              /* and the same norm of it */
     bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */

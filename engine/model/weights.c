@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 
 #define IN_MODEL(member) offsetof(struct model, member)
@@ -265,7 +266,7 @@ const struct weight_rule *weights_find(const char *name) {
     return &model_rules[i];
 }
 
-static unsigned traits_of(const struct model_config *c) {
+static unsigned traits_of(const struct model_config *c, const struct layer_shape *shape) {
     const struct {
         bool has;
         enum weight_trait trait;
@@ -279,7 +280,7 @@ static unsigned traits_of(const struct model_config *c) {
         {c->own_ffn_norms, TRAIT_OWN_FFN_NORMS},
         {c->fused_qkv, TRAIT_FUSED_QKV},
         {c->fused_gate_up, TRAIT_FUSED_GATE_UP},
-        {c->plain_ffn, TRAIT_PLAIN_FFN},
+        {shape && shape->kind == FFN_PLAIN, TRAIT_PLAIN_FFN},
         {c->norm_bias, TRAIT_NORM_BIAS},
         {c->shared_norm, TRAIT_SHARED_NORM},
         {c->positions == POSITIONS_LEARNED, TRAIT_LEARNED_POSITIONS},
@@ -291,12 +292,14 @@ static unsigned traits_of(const struct model_config *c) {
     return traits;
 }
 
-bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config) {
-    const unsigned traits = traits_of(config);
+bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config,
+                          const struct layer_shape *shape) {
+    const unsigned traits = traits_of(config, shape);
     return (traits & rule->with) == rule->with && (traits & rule->without) == 0;
 }
 
-uint32_t weights_side(enum weight_side side, const struct model_config *config) {
+uint32_t weights_side(enum weight_side side, const struct model_config *config,
+                      const struct layer_shape *shape) {
     const uint32_t q = config->n_heads * config->head_dim,
                    kv = config->n_kv_heads * config->head_dim;
     switch (side) {
@@ -309,8 +312,8 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config) 
     case SIDE_KV: return kv;
     case SIDE_QK: return q + kv;
     case SIDE_QKV: return q + 2 * kv;
-    case SIDE_FFN: return config->ffn_dim;
-    case SIDE_GATE_UP: return 2 * config->ffn_dim;
+    case SIDE_FFN: return shape->ffn_dim;
+    case SIDE_GATE_UP: return 2 * shape->ffn_dim;
     case SIDE_HEAD: return config->head_dim;
     case SIDE_HEADS: return config->n_heads;
     }

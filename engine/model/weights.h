@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct layer_shape;
 struct model_config;
 
 /* A side of a tensor, in terms of the configuration. */
@@ -71,7 +72,12 @@ extern const struct weight_rules weights_of_model, weights_of_layer;
 
 /* Returns the rule of the model with this name, which must exist. */
 const struct weight_rule *weights_find(const char *name);
-bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config);
-uint32_t weights_side(enum weight_side side, const struct model_config *config);
+/* Returns true if the model has the tensor, in a layer of this shape.  shape: NULL for rules of the
+ * model. */
+bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config,
+                          const struct layer_shape *shape);
+/* Returns a side's length; shape: NULL for sides that no layer's shape says. */
+uint32_t weights_side(enum weight_side side, const struct model_config *config,
+                      const struct layer_shape *shape);
 
 #endif

@@ -24,6 +24,7 @@
 #include "engine/device/sample.h"
 #include "engine/device/step.h"
 #include "engine/memory_plan.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
 #include "engine/system_memory.h"
@@ -438,8 +439,9 @@ static int alloc_filled(struct kernels *k, size_t bytes, void **out, struct erro
 static int make_buffers(struct kernels *k, struct error *err) {
     const struct model_config *m = &k->model->config;
     const size_t q = (size_t)m->n_heads * m->head_dim, kv = (size_t)m->n_kv_heads * m->head_dim;
+    const size_t ffn = feed_forward_widths(m).ffn;
     size_t width = q + 2 * kv;
-    if (width < 2 * (size_t)m->ffn_dim) width = 2 * (size_t)m->ffn_dim;
+    if (width < 2 * ffn) width = 2 * ffn;
     if (width < m->dim) width = m->dim;
     const size_t bytes = width * k->max_rows * dtype_size(k->be->act_dtype);
     int rc = alloc_filled(k, bytes, &k->x, err);

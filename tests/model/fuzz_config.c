@@ -11,13 +11,14 @@
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/model/config.h"
+#include "engine/model/feed_forward.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check(const struct model_config *c) {
-    if (c->n_vocab == 0 || c->dim == 0 || c->n_layers == 0 || c->ffn_dim == 0 ||
-        c->max_position == 0)
-        abort();
+    if (c->n_vocab == 0 || c->dim == 0 || c->n_layers == 0 || c->max_position == 0) abort();
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layers[i].ffn_dim == 0) abort();
     if (c->n_heads == 0 || c->n_kv_heads == 0 || c->n_heads % c->n_kv_heads != 0) abort();
     if (c->head_dim == 0 || c->head_dim % 2 != 0 || c->head_dim > 256) abort();
     const bool rotates = c->positions == POSITIONS_ROTARY;

@@ -14,6 +14,7 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/model/config.h"
+#include "engine/model/feed_forward.h"
 
 static const char base[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":100,\"hidden_"
                            "size\":64,\"intermediate_size\":96,"
@@ -74,7 +75,7 @@ static void fills_in_defaults(void **state) {
     assert_int_equal(c.n_kv_heads, 4);
     assert_int_equal(c.head_dim, 16);
     assert_int_equal(c.n_freqs, 8);
-    assert_int_equal(c.ffn_dim, 96);
+    assert_int_equal(c.layers[0].ffn_dim, 96);
     assert_int_equal(c.max_position, 256);
     assert_true(c.norm_eps == 1e-6f && c.attn_scale == 0.25f && c.rope_scale == 1.0f);
     assert_false(c.tied_head || c.qkv_bias || c.o_bias || c.mlp_bias || c.has_bos);

@@ -13,6 +13,7 @@
 #include "engine/device/backend.h"
 #include "engine/model/alibi.h"
 #include "engine/model/config.h"
+#include "engine/model/feed_forward.h"
 
 #define NEOX                                                                                       \
     "{\"architectures\":[\"GPTNeoXForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"           \
@@ -61,7 +62,7 @@ static void expect_refused(const char *text, int code, const char *key) {
 static void neox_turns_a_part_of_its_heads(void **state) {
     (void)state;
     struct model_config c = parsed(NEOX "}");
-    assert_true(c.layer_norm && c.norm_bias && c.plain_ffn && c.act == ACT_GELU);
+    assert_true(c.layer_norm && c.norm_bias && c.layers[0].kind == FFN_PLAIN && c.act == ACT_GELU);
     assert_true(c.parallel && !c.shared_norm && c.fused_qkv && c.qkv_by_group);
     assert_true(c.qkv_bias && c.o_bias && c.mlp_bias && !c.tied_head && c.norm_eps == 1e-5f);
     assert_int_equal(c.n_freqs, 4);
@@ -86,7 +87,7 @@ static void opt_has_learned_positions(void **state) {
     struct model_config c = parsed(OPT "}");
     assert_true(c.positions == POSITIONS_LEARNED && c.first_position == 2 && !c.inv_freq);
     assert_true(c.n_freqs == 0 && c.rope_scale == 1 && c.act == ACT_RELU && c.tied_head);
-    assert_true(c.ffn_dim == 96 && !c.parallel && !c.fused_qkv);
+    assert_true(c.layers[0].ffn_dim == 96 && !c.parallel && !c.fused_qkv);
     assert_true(c.qkv_bias && c.o_bias && c.mlp_bias && c.norm_bias);
     model_config_fini(&c);
     c = parsed(OPT ",\"enable_bias\":false,\"activation_function\":\"gelu\","
@@ -108,12 +109,12 @@ static void falcons_blocks_are_of_three_kinds(void **state) {
     (void)state;
     struct model_config c = parsed(FALCON ",\"num_kv_heads\":4}");
     assert_true(c.parallel && c.shared_norm && c.n_kv_heads == 1 && c.qkv_by_group);
-    assert_true(c.ffn_dim == 256 && c.max_position == 2048 && c.tied_head && !c.qkv_bias);
+    assert_true(c.layers[0].ffn_dim == 256 && c.max_position == 2048 && c.tied_head && !c.qkv_bias);
     assert_true(c.n_freqs == 8 && c.act == ACT_GELU);
     model_config_fini(&c);
     c = parsed(FALCON ",\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"bias\":true,"
                       "\"ffn_hidden_size\":100}");
-    assert_true(c.parallel && !c.shared_norm && c.n_kv_heads == 2 && c.ffn_dim == 100);
+    assert_true(c.parallel && !c.shared_norm && c.n_kv_heads == 2 && c.layers[0].ffn_dim == 100);
     assert_true(c.qkv_bias && c.o_bias && c.mlp_bias);
     model_config_fini(&c);
     c = parsed(FALCON ",\"new_decoder_architecture\":true,\"num_kv_heads\":2,"
@@ -143,12 +144,13 @@ static void mpt_has_a_bias_by_distance(void **state) {
     struct model_config c = parsed(MPT "}");
     assert_true(c.positions == POSITIONS_ALIBI && c.attn_scale == 0.25f && c.slopes[0] == 0.25f);
     assert_true(c.layer_norm && !c.norm_bias && c.fused_qkv && !c.qkv_by_group && c.tied_head);
-    assert_true(c.dim == 64 && c.n_heads == 4 && c.max_position == 256 && c.ffn_dim == 256);
+    assert_true(c.dim == 64 && c.n_heads == 4 && c.max_position == 256 &&
+                c.layers[0].ffn_dim == 256);
     assert_false(c.qkv_bias || c.o_bias || c.mlp_bias || c.parallel);
     model_config_fini(&c);
     c = parsed(MPT ",\"expansion_ratio\":2,\"attn_config\":{\"softmax_scale\":0.5,"
                    "\"alibi_bias_max\":4,\"attn_impl\":\"triton\",\"clip_qkv\":null}}");
-    assert_true(c.ffn_dim == 128 && c.attn_scale == 0.5f && c.slopes[0] == 0.5f);
+    assert_true(c.layers[0].ffn_dim == 128 && c.attn_scale == 0.5f && c.slopes[0] == 0.5f);
     model_config_fini(&c);
     expect_refused(MPT ",\"attn_config\":{\"clip_qkv\":6}}", ERR_UNSUPPORTED, "clip_qkv");
     expect_refused(MPT ",\"attn_config\":{\"qk_ln\":true}}", ERR_UNSUPPORTED, "qk_ln");
@@ -169,10 +171,11 @@ static void chatglm_is_glm_by_other_names(void **state) {
     struct model_config c =
         parsed(CHATGLM ",\"multi_query_attention\":true,\"add_qkv_bias\":true,\"rope_ratio\":16,"
                        "\"layernorm_epsilon\":0.25}");
-    assert_true(c.n_vocab == 100 && c.n_layers == 2 && c.head_dim == 32 && c.ffn_dim == 96);
+    assert_true(c.n_vocab == 100 && c.n_layers == 2 && c.head_dim == 32 &&
+                c.layers[0].ffn_dim == 96);
     assert_true(c.n_kv_heads == 2 && c.qkv_bias && !c.o_bias && c.norm_eps == 0.25f);
     assert_true(c.fused_qkv && !c.qkv_by_group && c.fused_gate_up && c.paired_rotary);
-    assert_true(!c.layer_norm && !c.plain_ffn && c.n_freqs == 8 && !c.tied_head);
+    assert_true(!c.layer_norm && c.layers[0].kind == FFN_GATED && c.n_freqs == 8 && !c.tied_head);
     assert_true(fabs(c.inv_freq[4] - 1 / sqrt(160000)) < 1e-12);
     model_config_fini(&c);
     c = parsed(CHATGLM "}");
