@@ -8,9 +8,9 @@
 
 struct error;
 
-/* Raises the soft limit of open files to what `wanted` connections need, n_each for each, if the hard limit allows
- * it.  Otherwise *out is less than wanted, which is logged.  Returns ERR_INVALID when not even one
- * can be served.  Call it before the server opens anything. */
+/* Raises the soft limit of open files to what `wanted` connections need, n_each for each, if the
+ * hard limit allows it.  Otherwise *out is less than wanted, which is logged.  Returns ERR_INVALID
+ * when not even one can be served.  Call it before the server opens anything. */
 int descriptors_for_connections(uint32_t *out, uint64_t wanted, uint32_t n_each, struct error *err);
 
 #endif

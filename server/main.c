@@ -87,8 +87,8 @@ static int refuse_usage(const struct error *err) {
     return STATUS_USAGE;
 }
 
-/* Warns of variables that look like a setting's and are none's.  Refusing them was rejected: another
- * program may have them. */
+/* Warns of variables that look like a setting's and are none's.  Refusing them was rejected:
+ * another program may have them. */
 static void warn_of_variables(void) {
     for (char *const *at = environ; *at; at++) {
         const char *meant = option_hint_variable(options_table(), *at);
@@ -137,8 +137,8 @@ static void log_gaps(void) {
                   gap->remedy);
 }
 
-/* Lets the heap keep some memory that long requests have used: the next one would wait for the system
- * to clear as many pages again. */
+/* Lets the heap keep some memory that long requests have used: the next one would wait for the
+ * system to clear as many pages again. */
 static void keep_heap_warm(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 4 << 20);

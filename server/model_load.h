@@ -46,7 +46,8 @@ struct model_load {
 
 /* Begins to load; the loop must run until done() was called. */
 void model_load_begin(struct model_load *load, uv_loop_t *loop);
-/* Makes a load that has not ended end early, with ERR_STOPPED, once the weight at hand is loaded. */
+/* Makes a load that has not ended end early, with ERR_STOPPED, once the weight at hand is
+ * loaded. */
 void model_load_stop(struct model_load *load);
 void model_load_fini(struct model_load *load); /* a zeroed one is allowed */
 

@@ -1,5 +1,6 @@
-/* model_summary.h - the line at start that says what was taken from the files of a model's directory:
- * end tokens, the begin token, sampling, the chat template; and one that says what was not.
+/* model_summary.h - the line at start that says what was taken from the files of a model's
+ * directory: end tokens, the begin token, sampling, the chat template; and one that says what was
+ * not.
  *
  * Thread: loop.  Memory: none is kept. */
 #ifndef SERVER_MODEL_SUMMARY_H

@@ -27,8 +27,9 @@ static void write_bounds(const struct request_field *field, struct buffer *out) 
     buffer_printf(out, ",\"minimum\":%.12g,\"maximum\":%.12g", field->low, field->high);
 }
 
-/* Writes one type: a word, and a pair of brackets for each array that it is in; "[+]" is an array that
- * is not empty, "string+" a string that is not, and 'word' a string that may be nothing else. */
+/* Writes one type: a word, and a pair of brackets for each array that it is in; "[+]" is an array
+ * that is not empty, "string+" a string that is not, and 'word' a string that may be nothing
+ * else. */
 static void write_type(const struct request_field *field, const char *type, size_t n,
                        struct buffer *out) {
     if (n > 3 && memcmp(type + n - 3, "[+]", 3) == 0) {

@@ -240,8 +240,8 @@ static int refuse_path(struct http_exchange *exchange, struct api_error *err) {
                          "%.200s does not exist: /openapi.json has the routes", path);
 }
 
-/* Refuses a body that is compressed: it would have to be bounded once more, and where clients of this
- * server are, bytes on the wire are cheap. */
+/* Refuses a body that is compressed: it would have to be bounded once more, and where clients of
+ * this server are, bytes on the wire are cheap. */
 static int check_encoding(struct http_exchange *exchange, struct api_error *err) {
     if (!http_body_is_encoded(exchange)) return 0;
     http_set_header(exchange, "Accept-Encoding", "identity");

@@ -32,8 +32,8 @@ struct route {
 };
 
 /* Decides on host, origin, path, method and API key before a body is read, so a client without the
- * key cannot make the server hold 64 MB.  This and routes_handle() are the transport's callbacks; ctx is the
- * struct server. */
+ * key cannot make the server hold 64 MB.  This and routes_handle() are the transport's callbacks;
+ * ctx is the struct server. */
 bool routes_admit(struct http_exchange *exchange, void *ctx);
 /* Returns the path of the route that answers, as it is written for people; NULL: there is none. */
 const char *routes_name(const char *path);

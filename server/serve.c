@@ -184,7 +184,8 @@ static void renew_certificate(struct serve *s, int number) {
     }
 }
 
-/* Replaces the API keys, all at once.  Requests that run go on, also those of a key that has gone. */
+/* Replaces the API keys, all at once.  Requests that run go on, also those of a key that has
+ * gone. */
 static void renew_keys(struct serve *s, int number) {
     struct server *server = &s->server;
     struct api_keys fresh = {0};
@@ -243,7 +244,8 @@ static int start_kv_events(struct serve *s, struct error *err) {
     return rc;
 }
 
-/* Starts posting spans, before the model is loaded: an endpoint that is none ends the server at once. */
+/* Starts posting spans, before the model is loaded: an endpoint that is none ends the server at
+ * once. */
 static int start_traces(struct serve *s, struct error *err) {
     const struct options *o = s->options;
     const struct otlp_settings settings = {

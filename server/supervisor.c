@@ -31,7 +31,8 @@ static socklen_t make_address(struct sockaddr_un *address, const char *name) {
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + !is_abstract);
 }
 
-/* Returns the milliseconds between two messages: half of what is asked of this process.  0: nothing. */
+/* Returns the milliseconds between two messages: half of what is asked of this process.  0:
+ * nothing. */
 static uint64_t watchdog_period(void) {
     const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
     if (!usec || (pid && strtoll(pid, NULL, 10) != (long long)getpid())) return 0;
@@ -65,7 +66,8 @@ void supervisor_close(struct supervisor *supervisor) {
     supervisor->socket = -1;
 }
 
-/* Sends a message.  A lost one costs the supervisor's view of the server only; it must not end it. */
+/* Sends a message.  A lost one costs the supervisor's view of the server only; it must not end
+ * it. */
 static void tell(const struct supervisor *supervisor, const char *state, const char *status) {
     char message[MESSAGE_BYTES];
     if (supervisor->socket < 0) return;

@@ -23,8 +23,8 @@ struct supervisor {
     uint64_t watchdog_ms, next_ms; /* 0: none is asked for; when the next message is due */
 };
 
-/* Opens the socket that the environment names, and reads what WATCHDOG_USEC asks for.  ERR_IO: it is
- * named, but cannot be reached. */
+/* Opens the socket that the environment names, and reads what WATCHDOG_USEC asks for.  ERR_IO: it
+ * is named, but cannot be reached. */
 int supervisor_open(struct supervisor *supervisor, struct error *err);
 void supervisor_close(struct supervisor *supervisor);
 

@@ -130,8 +130,8 @@ static void read_memory_v2(const char *folder, void *ctx) {
     read_memory(folder, &files, ctx);
 }
 
-/* Reads a group of version 1.  Its numbers with "total_" are of the group and those below it, which is
- * what the limit counts. */
+/* Reads a group of version 1.  Its numbers with "total_" are of the group and those below it, which
+ * is what the limit counts. */
 static void read_memory_v1(const char *folder, void *ctx) {
     static const struct memory_files files = {
         .limits = {"memory.limit_in_bytes"},

@@ -1,8 +1,8 @@
 /* cgroup.h - what the control groups of this process allow: memory and CPUs, in both versions.
  *
  * A limit of any group above counts as one of the process's own group does.  A container sees its
- * own group at the root of the hierarchy; a service of systemd sees the whole tree, and its place in
- * it is in /proc/self/cgroup.  So for each place where a hierarchy is mounted by convention, the
+ * own group at the root of the hierarchy; a service of systemd sees the whole tree, and its place
+ * in it is in /proc/self/cgroup.  So for each place where a hierarchy is mounted by convention, the
  * group's folder and all folders above it are read, as far as they exist:
  *
  *   version 2   /sys/fs/cgroup, /sys/fs/cgroup/unified   memory.max, memory.high, cpu.max

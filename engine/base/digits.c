@@ -16,8 +16,8 @@ struct byte_sets {
     uint64_t digits, zeros, commas, spaces;
 };
 
-/* The commas behind a round's numbers: their places in the block, a byte for each, the lowest for the
- * first; and the last one as a bit. */
+/* The commas behind a round's numbers: their places in the block, a byte for each, the lowest for
+ * the first; and the last one as a bit. */
 struct commas {
     uint64_t places, last;
 };
@@ -87,8 +87,8 @@ WITH_VECTORS static inline __m256i four_halves(__m256i words, uint32_t shifts) {
 /* Reads a round of a list; false: a number has too many digits, or is too large. */
 WITH_VECTORS static inline bool read_round(const char *block, uint64_t commas, bool spaced,
                                            uint32_t limit, uint32_t *numbers) {
-    /* No byte of these sums and differences reaches its neighbour: in a list each number begins before
-     * its comma. */
+    /* No byte of these sums and differences reaches its neighbour: in a list each number begins
+     * before its comma. */
     const uint64_t starts = (commas << 8) + EACH_BYTE(1u + spaced) - 1, lengths = commas - starts;
     if ((lengths + EACH_BYTE(0x7f - MOST_DIGITS)) & EACH_BYTE(0x80)) return false;
     const uint64_t shifts = EACH_BYTE(64) - 8 * lengths;

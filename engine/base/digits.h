@@ -10,8 +10,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first digit is the lowest byte");
 
-/* Returns how many digits text begins with, and their number; 0 if there is none, if there are eight
- * or more, or if end comes within eight bytes.  Reads no byte at or behind end. */
+/* Returns how many digits text begins with, and their number; 0 if there is none, if there are
+ * eight or more, or if end comes within eight bytes.  Reads no byte at or behind end. */
 static inline unsigned digits_read(const char *text, const char *end, uint32_t *number) {
     uint64_t bytes;
     if (end - text < (ptrdiff_t)sizeof(bytes)) return 0;
@@ -30,10 +30,10 @@ static inline unsigned digits_read(const char *text, const char *end, uint32_t *
 }
 
 /* Reads numbers below limit, as JSON writes them, from what follows a comma of a list
- * `digits, digits, …` or `digits,digits,…`.  Reads some at a time with vector instructions, as long as
- * more than 64 bytes are left before end, and moves *text behind the last one's comma.  Stops before
- * numbers that it cannot read, which are not told apart from wrong ones.  Returns how many were read:
- * 0 without such instructions.  May write beyond what it returns, within space. */
+ * `digits, digits, …` or `digits,digits,…`.  Reads some at a time with vector instructions, as long
+ * as more than 64 bytes are left before end, and moves *text behind the last one's comma.  Stops
+ * before numbers that it cannot read, which are not told apart from wrong ones.  Returns how many
+ * were read: 0 without such instructions.  May write beyond what it returns, within space. */
 size_t digits_read_blocks(const char **text, const char *end, uint32_t limit, uint32_t *numbers,
                           size_t space);
 

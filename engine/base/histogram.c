@@ -1,7 +1,7 @@
 /* histogram.c - see histogram.h.
  *
- * Bounds are those that dashboards made for vLLM expect, and a few more: short times for a GPU, long
- * ones for prompts of a million tokens. */
+ * Bounds are those that dashboards made for vLLM expect, and a few more: short times for a GPU,
+ * long ones for prompts of a million tokens. */
 #include "engine/base/histogram.h"
 
 #include <stddef.h>

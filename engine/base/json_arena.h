@@ -27,14 +27,15 @@ int json_arena_load(json_t **out, const char *text, size_t length, size_t flags,
 int json_arena_read(json_t **out, const char *text, size_t length, size_t flags,
                     struct json_oddities *odd, json_error_t *why);
 
-/* Returns how a number was written, if its value does not tell: see json_reader.h.  NULL for others.
- * The text lives as long as the number. */
+/* Returns how a number was written, if its value does not tell: see json_reader.h.  NULL for
+ * others.  The text lives as long as the number. */
 const char *json_number_text(const json_t *value);
 
 /* Returns the digits of an integer beyond int64, whose type is JSON_REAL; NULL: it is none. */
 const char *json_number_digits(const json_t *value);
 
-/* Makes a number of n bytes of JSON: JSON_REAL, or JSON_INTEGER for 0.  NULL: there is no memory. */
+/* Makes a number of n bytes of JSON: JSON_REAL, or JSON_INTEGER for 0.  NULL: there is no
+ * memory. */
 json_t *json_number_create(const char *text, size_t n, json_type type);
 
 /* Frees a text that json_dumps() returned; free() must not be used for jansson's memory. */

@@ -155,7 +155,8 @@ static void read_string(struct reader *r, struct json_string *out, const char *w
     r->at = quote + 1;
 }
 
-/* Replaces the string's text by what its escapes say, which stays in the scratch until the next one. */
+/* Replaces the string's text by what its escapes say, which stays in the scratch until the next
+ * one. */
 static void decode(struct reader *r, struct json_string *string) {
     const enum json_halves halves =
         r->flags & JSON_ALLOW_HALVES ? JSON_HALVES_REPLACED : JSON_HALVES_REFUSED;

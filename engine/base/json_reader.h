@@ -1,18 +1,20 @@
-/* json_reader.h - reads a JSON text into jansson's objects, and keeps its numbers as they are written.
+/* json_reader.h - reads a JSON text into jansson's objects, and keeps its numbers as they are
+ * written.
  *
  *   12            JSON_INTEGER 12
  *   2^64, 10^30   JSON_REAL, the nearest double          json_number_text(): the digits
  *   1.50, 1e400   JSON_REAL 1.5, the greatest double     json_number_text(): "1.50", "1e400"
  *   -0            JSON_INTEGER 0                         json_number_text(): "-0"
  *
- * jansson's own parser refuses what its two types of numbers cannot hold, and forgets how a number was
- * written.  Most numbers in a body are only passed on: in a schema, to a template, or back to the
- * client.  So here an integer is JSON_INTEGER only where that is all there is to say about it.  Any
- * other number has its text behind it, in the memory of its object: no string can be taken for one.
- * A reader that needs a number's value finds it as far as a double holds it, and checks its bounds.
+ * jansson's own parser refuses what its two types of numbers cannot hold, and forgets how a number
+ * was written.  Most numbers in a body are only passed on: in a schema, to a template, or back to
+ * the client.  So here an integer is JSON_INTEGER only where that is all there is to say about it.
+ * Any other number has its text behind it, in the memory of its object: no string can be taken for
+ * one.  A reader that needs a number's value finds it as far as a double holds it, and checks its
+ * bounds.
  *
- * Nothing here is recursive: what is open is a list of JSON_MAX_LEVELS containers.  jansson's functions
- * that free or write a value take some hundred bytes of the stack for each level.
+ * Nothing here is recursive: what is open is a list of JSON_MAX_LEVELS containers.  jansson's
+ * functions that free or write a value take some hundred bytes of the stack for each level.
  *
  * Thread: any.  Memory: objects come from jansson's allocator. */
 #ifndef ENGINE_BASE_JSON_READER_H

@@ -1,7 +1,7 @@
 /* json_strings.h - the strings of a JSON text: where each ends, and what it says.
  *
- * Long strings are most of a body.  So they are searched, checked and copied by loops that compilers
- * turn into vector instructions; only escapes are read byte by byte.
+ * Long strings are most of a body.  So they are searched, checked and copied by loops that
+ * compilers turn into vector instructions; only escapes are read byte by byte.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_BASE_JSON_STRINGS_H
@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Returns the quote that ends the string whose text begins at `at`, NULL if none does before `end`. */
+/* Returns the quote that ends the string whose text begins at `at`, NULL if none does before
+ * `end`. */
 const char *json_string_end(const char *at, const char *end);
 
 /* A string's text, between its quotes. */
@@ -27,8 +28,9 @@ const char *json_string_look(struct json_string *out, const char *bytes, size_t 
 /* What becomes of escapes that are no character, halves of surrogate pairs. */
 enum json_halves { JSON_HALVES_REFUSED, JSON_HALVES_REPLACED /* by U+FFFD each */ };
 
-/* Decodes a string that has escapes to `to`, which has space for string->n bytes.  Returns the end of
- * what was written, or NULL: *wrong is an escape that is none.  *n_halves counts those replaced. */
+/* Decodes a string that has escapes to `to`, which has space for string->n bytes.  Returns the end
+ * of what was written, or NULL: *wrong is an escape that is none.  *n_halves counts those
+ * replaced. */
 char *json_string_decode(char *to, const struct json_string *string, enum json_halves halves,
                          size_t *n_halves, const char **wrong);
 

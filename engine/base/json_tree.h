@@ -11,11 +11,12 @@
 #include <stddef.h>
 #include <jansson.h>
 
-/* Copies arrays and objects.  Strings and numbers, which nothing changes, are shared.  NULL: there is
- * no memory. */
+/* Copies arrays and objects.  Strings and numbers, which nothing changes, are shared.  NULL: there
+ * is no memory. */
 json_t *json_tree_copy(const json_t *value);
 
-/* Writes a value in the fewest bytes.  Returns 0, or -1 if there is no memory, or put() returns -1. */
+/* Writes a value in the fewest bytes.  Returns 0, or -1 if there is no memory, or put() returns
+ * -1. */
 int json_tree_write(const json_t *value, json_dump_callback_t put, void *data);
 
 /* Returns how many bytes that would be, SIZE_MAX if there is no memory. */

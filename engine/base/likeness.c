@@ -15,8 +15,8 @@ static unsigned least(unsigned a, unsigned b) {
     return a < b ? a : b;
 }
 
-/* Keeps three rows of the usual table: [i][j] is the distance of a's first i bytes from b's first j,
- * and row i is row i % 3. */
+/* Keeps three rows of the usual table: [i][j] is the distance of a's first i bytes from b's first
+ * j, and row i is row i % 3. */
 unsigned likeness_distance(const char *a, const char *b) {
     const size_t n_a = strlen(a), n_b = strlen(b);
     unsigned rows[3][LIKENESS_MAX_BYTES + 1];

@@ -6,13 +6,13 @@
 
 enum { LIKENESS_MAX_BYTES = 64 };
 
-/* Returns how many bytes have to be put in, left out, changed or exchanged with their neighbour to make
- * one of the words of the other; the case of letters does not count, and '_' is '-'.  Longer words than
- * LIKENESS_MAX_BYTES differ in everything. */
+/* Returns how many bytes have to be put in, left out, changed or exchanged with their neighbour to
+ * make one of the words of the other; the case of letters does not count, and '_' is '-'.  Longer
+ * words than LIKENESS_MAX_BYTES differ in everything. */
 unsigned likeness_distance(const char *a, const char *b);
 
-/* Returns the most that a word may differ from the one that was meant: a third of its bytes, at most
- * 3. */
+/* Returns the most that a word may differ from the one that was meant: a third of its bytes, at
+ * most 3. */
 unsigned likeness_most(const char *word);
 
 #endif

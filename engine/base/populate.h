@@ -1,4 +1,5 @@
-/* populate.h - gives memory its pages before it is written, in one call instead of a fault for each.
+/* populate.h - gives memory its pages before it is written, in one call instead of a fault for
+ * each.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_BASE_POPULATE_H
@@ -6,7 +7,8 @@
 
 #include <stddef.h>
 
-/* Prepares memory that is about to be written as a whole.  It may do nothing: the faults come then. */
+/* Prepares memory that is about to be written as a whole.  It may do nothing: the faults come
+ * then. */
 void populate(void *bytes, size_t size);
 
 #endif

@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <signal.h>
 
-/* Keeps every signal from this thread, and from those that it starts, also through a library.  Returns
- * the former mask. */
+/* Keeps every signal from this thread, and from those that it starts, also through a library.
+ * Returns the former mask. */
 sigset_t signals_block(void);
 void signals_restore(sigset_t former);
 

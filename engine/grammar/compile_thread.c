@@ -1,7 +1,7 @@
 /* compile_thread.c - see compile_thread.h.
  *
- * The caller and the thread share a task, which the last of both frees.  A thread that was left behind
- * frees what it has compiled, too. */
+ * The caller and the thread share a task, which the last of both frees.  A thread that was left
+ * behind frees what it has compiled, too. */
 #define _GNU_SOURCE /* setpriority() of one thread */
 #include "engine/grammar/compile_thread.h"
 

@@ -38,8 +38,8 @@ enum grammar_kind {
 /* Tells whether this build can compile grammars. */
 bool grammar_is_available(void);
 
-/* Prepares a tokenizer's tokens.  n_vocab: of the model, which may have more.  eos [n_eos] end a text;
- * without one there is nothing to tell the end by (ERR_UNSUPPORTED). */
+/* Prepares a tokenizer's tokens.  n_vocab: of the model, which may have more.  eos [n_eos] end a
+ * text; without one there is nothing to tell the end by (ERR_UNSUPPORTED). */
 int grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *tokenizer,
                          uint32_t n_vocab, const uint32_t *eos, uint32_t n_eos, struct error *err);
 void grammar_vocab_destroy(struct grammar_vocab *vocab); /* NULL is allowed */
@@ -52,8 +52,9 @@ struct grammar_limits {
     const void *user;
 };
 
-/* Compiles a text of n bytes, which is ERR_INVALID if it is wrong, or asks for what the library would
- * leave out; ERR_FULL: it takes more than the limits; ERR_STOPPED.  limits NULL: there are none. */
+/* Compiles a text of n bytes, which is ERR_INVALID if it is wrong, or asks for what the library
+ * would leave out; ERR_FULL: it takes more than the limits; ERR_STOPPED.  limits NULL: there are
+ * none. */
 int grammar_compile(struct grammar **out, const struct grammar_vocab *vocab, enum grammar_kind kind,
                     const char *text, size_t n, const struct grammar_limits *limits,
                     struct error *err);
@@ -70,9 +71,10 @@ static inline uint32_t grammar_mask_words(uint32_t n_vocab) {
 /* Holds a reference to the grammar.  ERR_NOMEM; ERR_FULL: it takes too long. */
 int grammar_matcher_create(struct grammar_matcher **out, struct grammar *grammar);
 void grammar_matcher_destroy(struct grammar_matcher *matcher); /* NULL is allowed */
-/* Sets how much processor time the calls that follow may take together; at first there is no bound.  A
- * call that would take more is ended and returns ERR_FULL, and so does one that would make the matcher
- * keep too much.  After that, and after ERR_NOMEM, a matcher can only be destroyed. */
+/* Sets how much processor time the calls that follow may take together; at first there is no
+ * bound.  A call that would take more is ended and returns ERR_FULL, and so does one that would
+ * make the matcher keep too much.  After that, and after ERR_NOMEM, a matcher can only be
+ * destroyed. */
 void grammar_matcher_allow(struct grammar_matcher *matcher, double seconds);
 /* Takes the next token.  ERR_INVALID if it may not follow; ERR_FULL; ERR_NOMEM. */
 int grammar_matcher_accept(struct grammar_matcher *matcher, uint32_t token);
@@ -81,8 +83,8 @@ bool grammar_matcher_is_over(const struct grammar_matcher *matcher);
 /* Writes a bit for each token that may follow, [grammar_mask_words(n_vocab)], the first in bit 0.
  * Not after the end.  ERR_FULL; ERR_NOMEM. */
 int grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask);
-/* Copies the text that must follow in any case, as far as it fits: it may have no end.  *n: its bytes.
- * Not after the end.  ERR_FULL; ERR_NOMEM. */
+/* Copies the text that must follow in any case, as far as it fits: it may have no end.  *n: its
+ * bytes.  Not after the end.  ERR_FULL; ERR_NOMEM. */
 int grammar_matcher_forced(struct grammar_matcher *matcher, char *text, size_t capacity, size_t *n);
 
 #ifdef __cplusplus

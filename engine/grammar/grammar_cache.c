@@ -1,7 +1,7 @@
 /* grammar_cache.c - see grammar_cache.h.
  *
- * A list in order of use.  It is short, because grammars are large, and is only walked once a request.
- * A text's hash is compared before the text; two texts with one hash are told apart. */
+ * A list in order of use.  It is short, because grammars are large, and is only walked once a
+ * request.  A text's hash is compared before the text; two texts with one hash are told apart. */
 #include "engine/grammar/grammar_cache.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* schema.c - see schema.h.
  *
- * A schema's keywords say what it is: a reference, a value, a list of values, a choice of schemas, or
- * one of some types.  The library reads the first of these that it finds and nothing else, so they may
- * not stand beside each other.
+ * A schema's keywords say what it is: a reference, a value, a list of values, a choice of schemas,
+ * or one of some types.  The library reads the first of these that it finds and nothing else, so
+ * they may not stand beside each other.
  *
  * Thread: any.  Memory: see schema.h. */
 #include "engine/grammar/schema.h"
@@ -198,7 +198,8 @@ static const json_t *target_of(const struct reading *r, const json_t *schema) {
 
 enum { ALL_TYPES = (1 << N_TYPES) - 1, MAX_TYPE_DEPTH = 16 };
 
-/* Returns the types that the name of one type stands for, a bit for each: an integer is a number. */
+/* Returns the types that the name of one type stands for, a bit for each: an integer is a
+ * number. */
 static unsigned bits_of(const struct type *type) {
     if (!type) return ALL_TYPES;
     const unsigned bit = 1u << (type - types);
@@ -234,7 +235,8 @@ static unsigned types_of(const struct reading *r, const json_t *schema, unsigned
     return json_is_array(type) ? bits : bits_of(type_of(type));
 }
 
-/* Says `anyOf` in place of `oneOf` where no value can be of two of its schemas, because no type is. */
+/* Says `anyOf` in place of `oneOf` where no value can be of two of its schemas, because no type
+ * is. */
 static int settle_one_of(struct reading *r, json_t *schema) {
     json_t *list = json_object_get(schema, "oneOf");
     unsigned bits = 0;
@@ -307,16 +309,16 @@ static int check_counts(struct reading *r, const json_t *schema, const struct pl
     return 0;
 }
 
-/* The characters up to U+FFFF, in ranges that begin with one byte of UTF-8 or with all that follow: of
- * others the library makes surrogates, too, which are no text, so that each of their bytes would count
- * as a character. */
+/* The characters up to U+FFFF, in ranges that begin with one byte of UTF-8 or with all that follow:
+ * of others the library makes surrogates, too, which are no text, so that each of their bytes would
+ * count as a character. */
 #define ANY_CHARACTER                                                                              \
     "([ "                                                                                          \
     "-~]|[\\u00a0-\\u07ff]|[\\u0800-\\u0fff]|[\\u1000-\\ucfff]|[\\ud000-\\ud7ff]|[\\ue000-"        \
     "\\uffff])"
 
-/* Says a string's length by a pattern: the library's own way takes long, and lets control characters
- * through. */
+/* Says a string's length by a pattern: the library's own way takes long, and lets control
+ * characters through. */
 static int pattern_of_length(struct reading *r, json_t *schema, const struct place *at) {
     const json_t *least = json_object_get(schema, "minLength"),
                  *most = json_object_get(schema, "maxLength");
@@ -495,8 +497,8 @@ static int name_required(struct reading *r, json_t *schema, const struct place *
     return 0;
 }
 
-/* Refuses keys that could come twice, or be those of properties, where that counts: then a parser sees
- * another object than the grammar did. */
+/* Refuses keys that could come twice, or be those of properties, where that counts: then a parser
+ * sees another object than the grammar did. */
 static int check_keys(struct reading *r, const json_t *schema, const struct place *at) {
     const bool has_patterns = json_object_get(schema, "patternProperties"),
                has_names = json_object_get(schema, "propertyNames"),
@@ -616,7 +618,8 @@ static int read_ref(struct reading *r, const json_t *schema, const struct place 
     return 0;
 }
 
-/* Returns the schema's keyword that says what it is; NULL: its type does.  *n: how many there are. */
+/* Returns the schema's keyword that says what it is; NULL: its type does.  *n: how many there
+ * are. */
 static const char *shape_of(const json_t *schema, unsigned *n) {
     const char *shape = NULL;
     *n = 0;

@@ -1,11 +1,11 @@
 /* schema.h - a client's JSON Schema becomes one that the library follows in full, or is refused.
  *
- * The library leaves out much of JSON Schema without a word.  So each schema is looked at first: what
- * would be left out is refused by its name and place.  What comes out allows nothing that the schema
- * does not allow; but less, where that keeps answers to the point:
+ * The library leaves out much of JSON Schema without a word.  So each schema is looked at first:
+ * what would be left out is refused by its name and place.  What comes out allows nothing that the
+ * schema does not allow; but less, where that keeps answers to the point:
  *
- *   - an object with `properties` has these alone, in their order; others only if they are required;
- *   - where `type` is missing, it is that of the other keywords.
+ *   - an object with `properties` has these alone, in their order; others only if they are
+ *   required; - where `type` is missing, it is that of the other keywords.
  *
  * Thread: any.  Memory: the result is the caller's. */
 #ifndef ENGINE_GRAMMAR_SCHEMA_H

@@ -37,8 +37,8 @@ void check() {
     if (now.deadline > 0 && thread_seconds() > now.deadline) throw work_ended(work_ended::TIME);
 }
 
-/* Returns the address down to which the thread's stack may be used: a quarter is left for what does not
- * look. */
+/* Returns the address down to which the thread's stack may be used: a quarter is left for what does
+ * not look. */
 const char *find_stack_end() {
     pthread_attr_t attr;
     void *lowest = nullptr;

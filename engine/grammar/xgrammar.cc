@@ -2,17 +2,17 @@
  *
  * The only C++ of the engine: the library has no C interface.  No exception leaves this file.
  *
- * The library warns where it leaves out part of a schema.  Such a warning is a refusal here, so what a
- * client asks for is never ignored.  Its two functions for messages are defined here, and keep the
- * last message of a thread while that compiles.
+ * The library warns where it leaves out part of a schema.  Such a warning is a refusal here, so
+ * what a client asks for is never ignored.  Its two functions for messages are defined here, and
+ * keep the last message of a thread while that compiles.
  *
- * A mask that took long is kept with the grammar, under a key of the matcher's state.  Within a string
- * the same state comes again with each token, and with each sequence of the grammar.  The key is
- * GetStateKey() of packagefiles/xgrammar-state-key.patch.
+ * A mask that took long is kept with the grammar, under a key of the matcher's state.  Within a
+ * string the same state comes again with each token, and with each sequence of the grammar.  The
+ * key is GetStateKey() of packagefiles/xgrammar-state-key.patch.
  *
  * How much the library has to do, the grammar alone decides.  Its loops count units of work, by
- * packagefiles/xgrammar-limits.patch, and call a function here now and then, which ends work that has
- * taken too long by an exception.
+ * packagefiles/xgrammar-limits.patch, and call a function here now and then, which ends work that
+ * has taken too long by an exception.
  *
  * Thread: see grammar.h.  Memory: see grammar.h. */
 #include "engine/grammar/grammar.h"
@@ -44,8 +44,8 @@ namespace {
 /* Where the library's warnings go while a thread compiles; NULL: nowhere. */
 thread_local std::string *warning;
 
-/* JSON is written in one line, with a space behind commas and colons.  Otherwise a model may write white
- * space for ever, and there is nowhere only one way. */
+/* JSON is written in one line, with a space behind commas and colons.  Otherwise a model may write
+ * white space for ever, and there is nowhere only one way. */
 constexpr bool FREE_SPACE = false;
 
 /* Masks that are found faster are found again.  Which ones are kept changes no answer. */

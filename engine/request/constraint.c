@@ -1,10 +1,11 @@
 /* constraint.c - see constraint.h.
  *
- * A client's grammar may be such that each token costs more, or that one token costs much.  So what the
- * matcher takes is bounded, and a call that would take more is ended.  It is the processor's time, because a
- * busy machine is not the grammar's fault.
+ * A client's grammar may be such that each token costs more, or that one token costs much.  So what
+ * the matcher takes is bounded, and a call that would take more is ended.  It is the processor's
+ * time, because a busy machine is not the grammar's fault.
  *
- *   one sequence   FIRST_SECONDS at most, for one token or in all; SECONDS_OF_TOKEN more with each token
+ *   one sequence   FIRST_SECONDS at most, for one token or in all; SECONDS_OF_TOKEN more with each
+ *                  token
  *   all sequences  a credit, which grows with the time.  Where it is used up, a call still has
  *                  LEAST_SECONDS, so that only costly grammars fail for it
  *
@@ -106,8 +107,8 @@ void constraint_take(struct constraint *c, uint32_t token) {
     else if (c->forced[c->first_forced++] != token) c->failed = ERR_INVALID;
 }
 
-/* Lets the matcher take as many of the tokens as it does: *n_taken.  Returns why it takes no more, unless
- * the next one may not follow. */
+/* Lets the matcher take as many of the tokens as it does: *n_taken.  Returns why it takes no more,
+ * unless the next one may not follow. */
 static int take_all(struct constraint *c, const uint32_t *tokens, size_t n, uint32_t *n_taken) {
     int code = 0;
     for (*n_taken = 0; *n_taken < n; ++*n_taken)

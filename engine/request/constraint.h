@@ -1,4 +1,5 @@
-/* constraint.h - keeps one sequence's tokens inside its grammar: which may come next, and which must.
+/* constraint.h - keeps one sequence's tokens inside its grammar: which may come next, and which
+ * must.
  *
  *   token ─► constraint_take() ─► constraint_mask(): the tokens that may follow
  *                              └► forced: tokens of the text that must follow in any case
@@ -20,8 +21,8 @@ struct tokenizer;
 
 enum { CONSTRAINT_MAX_FORCED_BYTES = 512 };
 
-/* What the matchers of all sequences may take of the engine thread, beyond what each may have for its
- * token in any case. */
+/* What the matchers of all sequences may take of the engine thread, beyond what each may have for
+ * its token in any case. */
 struct constraint_credit {
     double seconds; /* of a processor, that are left */
     double at;      /* when they were counted, in seconds; 0: never */
@@ -35,8 +36,7 @@ struct constraint {
     const struct tokenizer *tokenizer;
     uint32_t n_vocab;
     uint32_t *mask; /* grammar_mask_words(n_vocab) */
-    bool
-        waits; /* everything is allowed until the token `awaited`, behind which the grammar begins */
+    bool waits;     /* everything is allowed until the token `awaited`; then the grammar begins */
     uint32_t awaited;
     /* [n_forced]: they come next, and the matcher has taken them already. */
     uint32_t *forced;
@@ -45,8 +45,8 @@ struct constraint {
     int failed;   /* ERR_*: no token may follow, or it takes too long to find out which */
 };
 
-/* Borrows the tokenizer and the credit that all sequences share; params without a grammar: everything is
- * allowed.  ERR_NOMEM; a failed init needs no fini. */
+/* Borrows the tokenizer and the credit that all sequences share; params without a grammar:
+ * everything is allowed.  ERR_NOMEM; a failed init needs no fini. */
 int constraint_init(struct constraint *c, const struct sampling_params *params,
                     const struct tokenizer *tokenizer, uint32_t n_vocab,
                     struct constraint_credit *credit);
@@ -65,8 +65,8 @@ static inline uint32_t constraint_next_forced(const struct constraint *c) {
 }
 
 /* Returns which tokens may come next, valid until the next call; NULL: all, or none can be told any
- * more.  `banned` [n_banned] are end tokens that should not come: *ban becomes false if nothing else
- * may. */
+ * more.  `banned` [n_banned] are end tokens that should not come: *ban becomes false if nothing
+ * else may. */
 const uint32_t *constraint_mask(struct constraint *c, const uint32_t *banned, uint32_t n_banned,
                                 bool *ban);
 /* Writes why it has failed, and returns the code: ERR_UNSUPPORTED where the grammar is at fault. */

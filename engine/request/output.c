@@ -74,7 +74,8 @@ static int append_text(struct output *out, uint32_t token, size_t *begin) {
     return 0;
 }
 
-/* Looks for a stop string that the bytes from `begin` to `end` complete, and cuts the text at it. */
+/* Looks for a stop string that the bytes from `begin` to `end` complete, and cuts the text at
+ * it. */
 static int match_stops(struct output *out, size_t begin, size_t end, uint32_t *index) {
     size_t n_read;
     if (!stop_match_read(&out->stops, out->text + begin, end - begin, &n_read, index)) {
@@ -91,8 +92,9 @@ static bool may_think(const struct output *out) {
     return out->thought.place != THOUGHT_BEHIND || out->thought.is_fresh;
 }
 
-/* Reads the text from `begin` on while it may be a thought.  What is held before one is looked through
- * once it is known to be none.  Returns 1 if a stop string is complete.  *begin: what is left, said. */
+/* Reads the text from `begin` on while it may be a thought.  What is held before one is looked
+ * through once it is known to be none.  Returns 1 if a stop string is complete.  *begin: what is
+ * left, said. */
 static int follow_thought(struct output *out, size_t *begin, bool counts, uint32_t *index) {
     for (; *begin < out->n_text && may_think(out); ++*begin) {
         const enum thought_step step = thought_take(&out->thought, out->text[*begin]);

@@ -3,15 +3,15 @@
 
 #include <stddef.h>
 
-/* Tells whether a cache is reduced before the prompt's end.  Patterns are lines and places of a whole
- * text, not of what is left of one. */
+/* Tells whether a cache is reduced before the prompt's end.  Patterns are lines and places of a
+ * whole text, not of what is left of one. */
 static bool is_cut(const struct kv_choice *kv, bool scores_prompt) {
     (void)scores_prompt;
     return kv_choice_is_bounded(kv) && !kv->whole;
 }
 
-/* Tells whether keys are rotated when they are read, which the operations that choose and visit keys
- * do not do. */
+/* Tells whether keys are rotated when they are read, which the operations that choose and visit
+ * keys do not do. */
 static bool is_rotated(const struct kv_choice *kv, bool scores_prompt) {
     (void)scores_prompt;
     return kv_choice_is_bounded(kv) && kv->cache_positions;

@@ -1,5 +1,5 @@
-/* thought.c - see thought.h.  In both marks '<' stands only at the beginning, so that after a mismatch
- * only the byte itself can begin a new one. */
+/* thought.c - see thought.h.  In both marks '<' stands only at the beginning, so that after a
+ * mismatch only the byte itself can begin a new one. */
 #include "engine/request/thought.h"
 
 static const char begin_mark[] = THOUGHT_BEGIN, end_mark[] = THOUGHT_END;

@@ -1,11 +1,11 @@
-/* thought.h - follows a text byte by byte: what it thinks, between <think> and </think>, and what it
- * says behind.
+/* thought.h - follows a text byte by byte: what it thinks, between <think> and </think>, and what
+ * it says behind.
  *
  *   BEFORE ──<think>──► INSIDE ──</think>──► BEHIND
  *      └──────────── anything else ────────────┘
  *
- * White space and a mark's beginning are held until it is known what they are.  Line ends right behind
- * a mark belong to neither part.
+ * White space and a mark's beginning are held until it is known what they are.  Line ends right
+ * behind a mark belong to neither part.
  *
  * Thread: the owner's.  Memory: none; the owner keeps what is held. */
 #ifndef ENGINE_REQUEST_THOUGHT_H

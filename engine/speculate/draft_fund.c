@@ -11,7 +11,8 @@ enum { STEP = GUESS_PRICE_STEP, HALF_PER_TOKEN = STEP / 128, CREDIT_MAX = 4 * ST
 /* The fund holds at most what a first step with guesses can save: it lends for no dearer one. */
 enum { FUND_MAX = DRAFT_FEW * STEP };
 
-/* The tokens for which an answer must have followed a match, for each step of the price and of debt. */
+/* The tokens for which an answer must have followed a match, for each step of the price and of
+ * debt. */
 enum { FOLLOWED_EACH = 3 };
 
 /* Sequences that only lose by guesses may lose a 128th of all steps, and one and a half at once. */
@@ -42,7 +43,8 @@ static int32_t debt_of(const struct draft_account *account) {
     return account->credit < 0 ? -account->credit : 0;
 }
 
-/* Tells whether the answer itself has followed the match for so long that it is more than chance. */
+/* Tells whether the answer itself has followed the match for so long that it is more than
+ * chance. */
 static bool is_followed(const struct draft_account *account, uint32_t n_matched, int32_t price) {
     const uint64_t n_followed = min_u32(n_matched, account->n_answered),
                    n_needed = FOLLOWED_EACH * (uint64_t)(price + debt_of(account));

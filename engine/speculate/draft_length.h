@@ -7,15 +7,15 @@
  *   price     = 1 / 8 for each running sequence, up to 1
  *   guesses  <= credit / price, and at most one more than twice as many as were right the last time
  *
- * One sequence alone leaves most of the machine idle: a row more costs little.  Where many run, a row
- * costs what it may save.
+ * One sequence alone leaves most of the machine idle: a row more costs little.  Where many run, a
+ * row costs what it may save.
  *
- * So where no guess is right, at most 1 / 64 of the steps' cost is lost on them, and what the account
- * held at the start.  Where guesses are right their number doubles, up to DRAFT_FEW.
+ * So where no guess is right, at most 1 / 64 of the steps' cost is lost on them, and what the
+ * account held at the start.  Where guesses are right their number doubles, up to DRAFT_FEW.
  *
- * A match that was of no use doubles the length that the next one must have, while there is less than
- * a step left: that is spent on matches that are more than chance.  One that was of use ends that, and
- * time does slowly.
+ * A match that was of no use doubles the length that the next one must have, while there is less
+ * than a step left: that is spent on matches that are more than chance.  One that was of use ends
+ * that, and time does slowly.
  *
  * Where the backend runs ahead a step with guesses has another price, and draft_fund.h decides.
  *

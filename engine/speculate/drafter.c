@@ -26,9 +26,9 @@ struct source {
     bool is_recent;
 };
 
-/* Finds the match to guess from: the longer one, of equally long ones the text's own.  Where the text
- * has gone on as the last guesses' source did, that one is the hint: a quotation is followed to its
- * end. */
+/* Finds the match to guess from: the longer one, of equally long ones the text's own.  Where the
+ * text has gone on as the last guesses' source did, that one is the hint: a quotation is followed
+ * to its end. */
 static struct source find(const struct drafter *drafter, const uint32_t *tokens,
                           uint32_t n_tokens) {
     const bool has_read = drafter->index.n_indexed + 1 >= n_tokens,

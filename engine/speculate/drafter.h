@@ -3,9 +3,9 @@
  *
  * The guesses are what followed the longest earlier occurrence of the text's end, in the text
  * (suffix_index.h) or, where that one is longer, in a recent answer (recent_answers.h);
- * draft_length.h says how many there may be.  So an answer that quotes its prompt, itself or another
- * answer is guessed, and any other is left alone.  (Prompt lookup decoding, Saxena 2023; SuffixDecoding,
- * Oliaro et al. 2024.)
+ * draft_length.h says how many there may be.  So an answer that quotes its prompt, itself or
+ * another answer is guessed, and any other is left alone.  (Prompt lookup decoding, Saxena 2023;
+ * SuffixDecoding, Oliaro et al. 2024.)
  *
  * Guesses change no answer.  A step computes the sequence's last token and its n guesses as n + 1
  * rows, and each row is sampled as it would be without guesses: from the same logits, with the same
@@ -43,9 +43,9 @@ struct drafter {
     bool copied_recent; /* from an answer */
 };
 
-/* Makes a drafter of a text of up to n_most tokens, which sees the recent answers of one scope; NULL:
- * it sees none.  fund: the engine's; NULL: the backend does not run ahead.  Both are borrowed.
- * ERR_NOMEM; a failed init needs no fini. */
+/* Makes a drafter of a text of up to n_most tokens, which sees the recent answers of one scope;
+ * NULL: it sees none.  fund: the engine's; NULL: the backend does not run ahead.  Both are
+ * borrowed.  ERR_NOMEM; a failed init needs no fini. */
 int drafter_init(struct drafter *drafter, uint32_t n_most, const struct recent_answers *recent,
                  uint64_t scope, struct draft_fund *fund);
 void drafter_fini(struct drafter *drafter); /* a zeroed struct is allowed */
@@ -54,8 +54,8 @@ void drafter_fini(struct drafter *drafter); /* a zeroed struct is allowed */
 void drafter_read(struct drafter *drafter, const uint32_t *tokens, uint32_t n_tokens);
 /* Tells whether it has read all of the text, and would guess now. */
 bool drafter_is_ready(const struct drafter *drafter, const uint32_t *tokens, uint32_t n_tokens);
-/* Writes up to `most` guesses behind the text's n_tokens tokens, where there must be space.  Returns
- * their number. */
+/* Writes up to `most` guesses behind the text's n_tokens tokens, where there must be space.
+ * Returns their number. */
 uint32_t drafter_guess(struct drafter *drafter, uint32_t *tokens, uint32_t n_tokens, uint32_t most);
 /* Tells how many sequences share the step that the next guesses are for. */
 void drafter_share(struct drafter *drafter, uint32_t n_running);
@@ -64,8 +64,8 @@ void drafter_learn(struct drafter *drafter, uint32_t n_tokens, uint32_t n_drafte
                    uint32_t n_accepted);
 /* Notes that the sequence has waited for its newest token, and nothing was guessed then. */
 void drafter_waited(struct drafter *drafter);
-/* Pays for the delay by others' guesses, if the sequence has gained enough by its own.  There must be
- * a fund. */
+/* Pays for the delay by others' guesses, if the sequence has gained enough by its own.  There must
+ * be a fund. */
 bool drafter_bear(struct drafter *drafter);
 
 #endif

@@ -7,7 +7,8 @@
 
 #include "engine/base/sizes.h"
 
-/* The newest measurement weighs one part in so many at least.  The average of fewer is their mean. */
+/* The newest measurement weighs one part in so many at least.  The average of fewer is their
+ * mean. */
 enum { LEAST_WEIGHT = 8 };
 
 /* Plain steps before their average is good enough to compare with, and the one that is left out. */
@@ -16,8 +17,8 @@ enum { ENOUGH_PLAIN = LEAST_WEIGHT + 1 };
 /* A delay of nearly nothing may grow by more than twofold at once. */
 static const double least_jump = 0.25;
 
-/* Plain steps after which a delay is forgotten.  A price that rose by chance must not rule out for good
- * what would measure it again. */
+/* Plain steps after which a delay is forgotten.  A price that rose by chance must not rule out for
+ * good what would measure it again. */
 enum { FORGETS_AFTER = 4096 };
 
 static uint32_t size_of(uint32_t n_seqs) {

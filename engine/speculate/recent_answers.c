@@ -89,8 +89,8 @@ static uint32_t age_of(const struct recent_answers *recent, uint32_t position) {
     return recent->n_written - position;
 }
 
-/* Returns for how many tokens, at most SUFFIX_MAX, what was written before the position is the text's
- * end. */
+/* Returns for how many tokens, at most SUFFIX_MAX, what was written before the position is the
+ * text's end. */
 static uint32_t match_length(const struct recent_answers *recent, uint64_t scope,
                              const uint32_t *tokens, uint32_t n_tokens, uint32_t position) {
     const uint32_t most = min_u32(n_tokens, SUFFIX_MAX);
@@ -108,8 +108,8 @@ static void consider(struct suffix_match *best, const struct recent_answers *rec
         *best = (struct suffix_match){position, length};
 }
 
-/* Compares slots as they are now.  So a position whose slot has been written again since is no match,
- * or is one of what is there. */
+/* Compares slots as they are now.  So a position whose slot has been written again since is no
+ * match, or is one of what is there. */
 struct suffix_match recent_answers_find(const struct recent_answers *recent, uint64_t scope,
                                         const uint32_t *tokens, uint32_t n_tokens,
                                         const uint32_t *hint) {

@@ -1,23 +1,23 @@
 /* recent_answers.h - the newest answers of an engine, and what followed a text's end in them.
  *
- *   slots   … │ the cat sat on the mat │END│ once upon a time │END│ oldest answers, overwritten next …
+ *   slots   … │ the cat sat on the mat │END│ once upon a time │END│ oldest answers, replaced next …
  *                        ▲ at                                  ▲ n_written
  *   heads   [hash of a scope and RECENT_MIN tokens] ─► the newest position behind such tokens
- *   earlier [of each slot]                          ─► the one before it with the same hash: a chain
+ *   earlier [of each slot]    ─► the one before it with the same hash: a chain
  *
  * A position counts the tokens ever written, modulo 2^32; its slot holds the token that follows
  * there.  The slot before the next one to be written is always an END, and no token is one: so a
  * match never reaches from the newest answer into what is left of the oldest.
  *
  * An answer is found only by the scope that it was added in, a number that clients cannot choose:
- * whose prefixes a request does not share, its guesses do not show either.  The scope is part of the
- * hash, too, so answers of another one are not even visited, but for chance.
+ * whose prefixes a request does not share, its guesses do not show either.  The scope is part of
+ * the hash, too, so answers of another one are not even visited, but for chance.
  *
- * Matches are longer than those of a text with itself (suffix_index.h): what others say is like what
- * this text says less often than its own words are.
+ * Matches are longer than those of a text with itself (suffix_index.h): what others say is like
+ * what this text says less often than its own words are.
  *
- * Thread: engine (create: any).  Memory: recent_answers_bytes(), taken by create and never grown; the
- * system backs it with pages as answers come. */
+ * Thread: engine (create: any).  Memory: recent_answers_bytes(), taken by create and never grown;
+ * the system backs it with pages as answers come. */
 #ifndef ENGINE_SPECULATE_RECENT_ANSWERS_H
 #define ENGINE_SPECULATE_RECENT_ANSWERS_H
 
@@ -44,9 +44,9 @@ size_t recent_answers_bytes(uint32_t n_tokens);
  * out, and of one that is too long the newest tokens are kept. */
 void recent_answers_add(struct recent_answers *recent, uint64_t scope, const uint32_t *tokens,
                         uint32_t n_tokens);
-/* Returns the longest match of the text's end in an answer of the scope, of up to SUFFIX_MAX tokens.
- * Of equally long ones it is the one at *hint, if that is one of them, else the newest.  NULL: there
- * is no hint. */
+/* Returns the longest match of the text's end in an answer of the scope, of up to SUFFIX_MAX
+ * tokens.  Of equally long ones it is the one at *hint, if that is one of them, else the newest.
+ * NULL: there is no hint. */
 struct suffix_match recent_answers_find(const struct recent_answers *recent, uint64_t scope,
                                         const uint32_t *tokens, uint32_t n_tokens,
                                         const uint32_t *hint);

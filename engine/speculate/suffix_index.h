@@ -47,8 +47,8 @@ void suffix_index_extend(struct suffix_index *index, const uint32_t *tokens, uin
                          uint32_t n_most);
 
 /* Returns the longest match of the end of the text of n_tokens tokens.  Of equally long ones it is
- * the one at `hint`, if that is one of them, else the newest.  Positions that are not indexed yet are
- * not found, but for the hint; 0: there is no hint. */
+ * the one at `hint`, if that is one of them, else the newest.  Positions that are not indexed yet
+ * are not found, but for the hint; 0: there is no hint. */
 struct suffix_match suffix_index_find(const struct suffix_index *index, const uint32_t *tokens,
                                       uint32_t n_tokens, uint32_t hint);
 

@@ -50,8 +50,8 @@ static struct value group_attribute(struct value v, const struct string *name) {
     return string_is(name, "list") ? v.list->items[1] : value_missing();
 }
 
-/* Returns V_MISSING: the value has no attributes here.  The render fails where Python's type has this
- * one. */
+/* Returns V_MISSING: the value has no attributes here.  The render fails where Python's type has
+ * this one. */
 static struct value no_attribute(struct render *r, struct value v, const struct string *name) {
     static const char *const names[N_VALUE_TYPES][7] = {
         [V_RANGE] = {"count", "index", "start", "step", "stop"},

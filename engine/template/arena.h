@@ -23,8 +23,8 @@ void arena_fini(struct arena *arena);
 
 /* Returns n bytes aligned for any object, not initialised, or NULL; arena->rc then says why. */
 void *arena_take(struct arena *arena, size_t n);
-/* Returns a piece of n_new bytes with the first n_old of `piece`, which may be NULL.  It is extended
- * in place where it is the newest piece and its block has room. */
+/* Returns a piece of n_new bytes with the first n_old of `piece`, which may be NULL.  It is
+ * extended in place where it is the newest piece and its block has room. */
 void *arena_grow(struct arena *arena, void *piece, size_t n_old, size_t n_new);
 
 #endif

@@ -14,7 +14,8 @@ size_t chars_count(const char *bytes, size_t n);
 /* Returns how many bytes the first n_chars characters take, at most n. */
 size_t chars_bytes(const char *bytes, size_t n, size_t n_chars);
 
-/* Returns the character at `at` and moves *at behind it; U+FFFD and one byte where there is none. */
+/* Returns the character at `at` and moves *at behind it; U+FFFD and one byte where there is
+ * none. */
 uint32_t chars_next(const char *bytes, size_t n, size_t *at);
 /* Returns the character that ends before *at, which it moves to the character's beginning. */
 uint32_t chars_before(const char *bytes, size_t *at);

@@ -75,7 +75,8 @@ static void write_value(struct render *r, struct value v) {
 
 enum { MAX_TERMS = 16 /* longer sums are computed as any other */ };
 
-/* Collects the terms of a + b + c, the first one first; returns how many, 0 if it is no such sum. */
+/* Collects the terms of a + b + c, the first one first; returns how many, 0 if it is no such
+ * sum. */
 static size_t terms_of(const struct node *node, const struct node *terms[MAX_TERMS]) {
     size_t n = 1, at;
     const struct node *left = node;
@@ -90,7 +91,8 @@ static bool is_plain_string(struct value v) {
     return v.type == V_STRING && !v.string->markup;
 }
 
-/* Writes what an expression is.  Most are sums of strings, which need not be added to be written. */
+/* Writes what an expression is.  Most are sums of strings, which need not be added to be
+ * written. */
 static void write_expression(struct render *r, const struct node *node) {
     const struct node *terms[MAX_TERMS];
     struct value values[MAX_TERMS];

@@ -1,8 +1,8 @@
 /* lexer.h - a template's source as tokens: literal text, and what is between {{ }} and {% %}.
  *
  * Whitespace is controlled as jinja2 does with trim_blocks and lstrip_blocks: the line end behind a
- * block tag, and the blanks of its line in front of it, are removed; - removes all whitespace on its
- * side, + keeps it.
+ * block tag, and the blanks of its line in front of it, are removed; - removes all whitespace on
+ * its side, + keeps it.
  *
  * Thread: the compiler's.  Memory: strings are in the template's arena. */
 #ifndef ENGINE_TEMPLATE_LEXER_H

@@ -103,7 +103,8 @@ static uint32_t read_digits(const char **at, const char *end, int most, int base
     return number;
 }
 
-/* Writes what the escape at *at, behind its backslash, stands for.  Returns false if it has none. */
+/* Writes what the escape at *at, behind its backslash, stands for.  Returns false if it has
+ * none. */
 static bool unescape(const char **at, const char *end, char **to) {
     static const char from[] = "\\'\"abfnrtv", into[] = "\\'\"\a\b\f\n\r\t\v";
     const char c = **at;

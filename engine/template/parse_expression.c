@@ -357,8 +357,9 @@ static struct node *parse_postfix(struct parser *p, struct node *node) {
     return p->rc ? NULL : node;
 }
 
-/* Reads the name of a filter or a test and finds it.  In a branch of an `if` one may be missing, as in
- * jinja2: published templates ask there for what only some programs have, and do not come there. */
+/* Reads the name of a filter or a test and finds it.  In a branch of an `if` one may be missing, as
+ * in jinja2: published templates ask there for what only some programs have, and do not come
+ * there. */
 static const struct callable *parse_callable(struct parser *p, bool is_filter) {
     const struct token at = p->token;
     const char *const what = is_filter ? "filter" : "test";

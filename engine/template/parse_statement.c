@@ -31,8 +31,8 @@ static void parse_whole_block(struct parser *p, struct nodes *body, const char *
     parser_next(p);
 }
 
-/* Reads what stands behind `else`.  A recursive loop is a function, as a macro is: its `else` cannot
- * leave the loop around it. */
+/* Reads what stands behind `else`.  A recursive loop is a function, as a macro is: its `else`
+ * cannot leave the loop around it. */
 static void parse_otherwise(struct parser *p, struct for_node *loop) {
     const uint32_t breakable = p->breakable;
     if (loop->is_recursive) p->breakable = 0;
@@ -350,7 +350,8 @@ static bool at_one_of(const struct parser *p, const char *const *names) {
     return false;
 }
 
-/* Reads until the end of the template, or a tag of one of the names: it becomes the current token. */
+/* Reads until the end of the template, or a tag of one of the names: it becomes the current
+ * token. */
 static void parse_body(struct parser *p, struct nodes *body, const char *const *ends) {
     if (!parser_enter(p)) return;
     while (!p->rc && !parser_at(p, T_END)) {

@@ -79,8 +79,8 @@ static inline void render_leave(struct render *r) {
 
 /* Returns how a number was written, NULL if that does not matter. */
 const char *render_number_text(const struct render *r, struct value number);
-/* Returns whether a value is an integer, of any size.  One beyond int64 is a V_FLOAT that was written
- * without a fraction or an exponent. */
+/* Returns whether a value is an integer, of any size.  One beyond int64 is a V_FLOAT that was
+ * written without a fraction or an exponent. */
 bool render_is_integer(const struct render *r, struct value v);
 
 /* Writes to the capture, or to the output. */

@@ -343,7 +343,8 @@ static void resolve_macro(struct resolver *s, struct macro_node *macro) {
     leave(s, &macro->scope);
 }
 
-/* Resolves a loop.  The targets have the same slots in the scopes of body and condition: the first. */
+/* Resolves a loop.  The targets have the same slots in the scopes of body and condition: the
+ * first. */
 static void resolve_for(struct resolver *s, struct for_node *loop) {
     struct symbols symbols;
     bind_expression(s, loop->iter);

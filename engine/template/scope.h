@@ -2,8 +2,9 @@
  *
  * jinja2 decides when it compiles which variable a name means, and so does this:
  *
- *   - Loops, macros, calls, filter blocks, `with` and blocks that are set have scopes; `if` has none.
- *   - A scope that assigns a name has a variable of its own.  It begins as a copy of the outer
+ *   - Loops, macros, calls, filter blocks, `with` and blocks that are set have scopes; `if` has
+ *   none.  - A scope that assigns a name has a variable of its own.  It begins as a copy of the
+ *   outer
  *     scope's, every time the scope is entered: an assignment in a loop ends with the iteration.
  *   - A name that no scope around assigns is one of the render's variables.
  *

@@ -19,7 +19,8 @@ const struct string *text_strip(struct render *r, const struct string *s, const 
 /* Replaces the first n occurrences, all if n is negative. */
 const struct string *text_replace(struct render *r, const struct string *s,
                                   const struct string *old, const struct string *with, int64_t n);
-/* Splits at a separator, or at whitespace where it is NULL, n times at most unless n is negative. */
+/* Splits at a separator, or at whitespace where it is NULL, n times at most unless n is
+ * negative. */
 struct list *text_split(struct render *r, const struct string *s, const struct string *separator,
                         int64_t n, bool from_right);
 struct list *text_split_lines(struct render *r, const struct string *s, bool keeps_ends);

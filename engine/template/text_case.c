@@ -37,8 +37,8 @@ static size_t put_case(struct builder *b, const struct string *s, size_t at, cas
     return at;
 }
 
-/* Writes the run of ASCII that begins at `at`, whose letters are one bit apart, and returns the byte
- * after it. */
+/* Writes the run of ASCII that begins at `at`, whose letters are one bit apart, and returns the
+ * byte after it. */
 static size_t put_ascii(struct builder *b, const struct string *s, size_t at, case_fn convert) {
     const char first = convert == chars_upper ? 'a' : 'A';
     size_t end = at;

@@ -4,8 +4,8 @@
  *   string ─► bytes        s y s t e m : \n H i
  *             marks        1 1 1 1 1 1 1  1 0 0     one a byte; none where all are `trusted`
  *
- * Values are immutable, but for namespaces, iterators, cyclers and joiners, and live in the arena of
- * their render or of the template.  So slices share the memory of what they were cut from.
+ * Values are immutable, but for namespaces, iterators, cyclers and joiners, and live in the arena
+ * of their render or of the template.  So slices share the memory of what they were cut from.
  *
  * Strings carry an origin for each byte.  Every other value carries one: that of the literal or the
  * variable it comes from.  It decides about the bytes that printing the value makes.

@@ -127,7 +127,8 @@ void added_next(const struct added_set *set, const char *text, size_t n,
     }
 }
 
-/* Returns the longest added token that the text begins with, by its content; NULL: there is none. */
+/* Returns the longest added token that the text begins with, by its content; NULL: there is
+ * none. */
 static const struct added_token *added_at(const struct tokenizer *tokenizer, const char *text,
                                           size_t n) {
     const struct added_set *set = &tokenizer->added_by_content;

@@ -1,8 +1,8 @@
-/* chunks.c - encodes a text chunk by chunk, so that a chunk that was encoded before is looked up; see
- * tokenizer_cache.h.
+/* chunks.c - encodes a text chunk by chunk, so that a chunk that was encoded before is looked up;
+ * see tokenizer_cache.h.
  *
  *   text    the quick brown fox jumps over the lazy dog
- *   chunk  [the quick brown fo]                              its pieces but the last are certain: what
+ *   chunk  [the quick brown fo] its pieces but the last are certain: what
  *                        chunk [ fox jumps over the]         follows cannot change them; the next
  *                                         chunk [ the lazy…  chunk begins where they end
  *
@@ -11,17 +11,18 @@
  *   a piece     is encoded on its own, so only where pieces begin and end can depend on other text;
  *   before it   a chunk begins where a piece does, and patterns that look behind, or may match
  *               nothing, are not searched by chunks (is_forward);
- *   behind it   PCRE2 reports a partial match as soon as an attempt to match reaches the chunk's end.
- *               The matches before did not, so they are the same whatever is there.
+ *   behind it   PCRE2 reports a partial match as soon as an attempt to match reaches the chunk's
+ *               end.  The matches before did not, so they are the same whatever is there.
  *
- * Long pieces, those of texts without a pre-tokenizer, are merged word by word (symbols.c).  Whether a
- * place is a cut depends on the two characters around it, so it is certain where a chunk has both.
+ * Long pieces, those of texts without a pre-tokenizer, are merged word by word (symbols.c).
+ * Whether a place is a cut depends on the two characters around it, so it is certain where a chunk
+ * has both.
  *
- * A piece that is longer than a chunk, or needs many steps to be found, is encoded as without a cache:
- * the search for it in a chunk, at most FEW_STEPS a place, is all that it costs more.
+ * A piece that is longer than a chunk, or needs many steps to be found, is encoded as without a
+ * cache: the search for it in a chunk, at most FEW_STEPS a place, is all that it costs more.
  *
- * Budgets of a call (match.c) are not spent on what is looked up.  So a text that exceeds them may be
- * encoded if parts of it were encoded before.
+ * Budgets of a call (match.c) are not spent on what is looked up.  So a text that exceeds them may
+ * be encoded if parts of it were encoded before.
  *
  * Thread: any; what changes is in the call's struct encoding.  Memory: the cache's. */
 #include "engine/base/error.h"

@@ -1,9 +1,9 @@
 /* extra_tokens.c - the added tokens of tokenizer.json, with what the files beside it say of them
  * (token_names.h).
  *
- * A token that both have keeps the id of tokenizer.json and gets the flags of the other file.  A name
- * or a special token whose text only the vocabulary has becomes a special added token: without that
- * its text in a prompt would be pieces.
+ * A token that both have keeps the id of tokenizer.json and gets the flags of the other file.  A
+ * name or a special token whose text only the vocabulary has becomes a special added token: without
+ * that its text in a prompt would be pieces.
  *
  * Thread: the loading one.  Memory: the caller's. */
 #include "engine/base/error.h"

@@ -5,9 +5,9 @@
  *                                             ids ◄─ windows.c, bpe.c ◄─ symbols.c ◄───┘
  *
  * load.c builds all of it from a tokenizer.json, with vocabulary.c for the tokens and their merges
- * and post_processor.c for the ids around a text.  encode.c drives it, with chunks.c to look up text
- * that was encoded before; detokenize.c turns ids back
- * into text, with what decoder.c made of each token.
+ * and post_processor.c for the ids around a text.  encode.c drives it, with chunks.c to look up
+ * text that was encoded before; detokenize.c turns ids back into text, with what decoder.c made of
+ * each token.
  *
  * Thread: a loaded tokenizer never changes; what changes is in struct encoding, one a call.
  * Memory: each part has a _fini that accepts a zeroed or half-built one.  Functions here
@@ -348,8 +348,8 @@ struct tokenizer {
     struct text bytes;
     struct normalizer normalizer;
     struct added_set added, added_normalized;
-    /* `added` and all special tokens, by their content: what is searched in a text of which parts are
-     * not trusted, because places in a normal form are not places in the text. */
+    /* `added` and all special tokens, by their content: what is searched in a text of which parts
+     * are not trusted, because places in a normal form are not places in the text. */
     struct added_set added_by_content;
     struct pretokenizer pretokenizer;
     struct symbols symbols;
@@ -382,8 +382,8 @@ int encode_piece(struct encoding *encoding, const char *piece, size_t n);
 
 /* Extends the list by n ids that have been written behind its last; in encode.c. */
 int encoding_extend(struct encoding *encoding, size_t n);
-/* Returns the first id behind the first n_before that is special, but for the unknown token; NO_TOKEN:
- * there is none. */
+/* Returns the first id behind the first n_before that is special, but for the unknown token;
+ * NO_TOKEN: there is none. */
 uint32_t encoding_find_special(const struct encoding *e, size_t n_before);
 
 /* --- chunks.c: encoding chunk by chunk, with a cache ------------------------------------------ */
@@ -395,7 +395,8 @@ enum extent {
     EXTENT_FIRST,   /* the first piece at least */
 };
 
-/* Encodes pieces from the text's beginning on and appends their ids.  *done: the bytes they have. */
+/* Encodes pieces from the text's beginning on and appends their ids.  *done: the bytes they
+ * have. */
 typedef int (*extent_fn)(struct encoding *encoding, size_t step, const char *text, size_t n,
                          enum extent extent, size_t *done);
 /* Encodes a text that `step` of the pre-tokenizer gets; the step behind its last gets pieces.  An
@@ -410,8 +411,8 @@ int token_list_append(struct token_list *list, const uint32_t *ids, size_t n);
 
 /* --- extra_tokens.c: added tokens that other files of the directory tell of ------------------- */
 
-/* Makes the list of added tokens: `own`, those of tokenizer.json, with what the names say.  The caller
- * owns *out.  ERR_NOMEM. */
+/* Makes the list of added tokens: `own`, those of tokenizer.json, with what the names say.  The
+ * caller owns *out.  ERR_NOMEM. */
 int extra_tokens_merge(json_t **out, json_t *own, const json_t *vocab,
                        const struct token_names *names);
 

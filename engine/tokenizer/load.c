@@ -1,4 +1,5 @@
-/* load.c - builds a tokenizer from a tokenizer.json and the files beside it; see internal.h for its parts.
+/* load.c - builds a tokenizer from a tokenizer.json and the files beside it; see internal.h for its
+ * parts.
  *
  * A component that could change a single id and is not understood is refused by name.  Offsets
  * (trim_offsets) change none and are ignored; so are the file's truncation and padding, which are

@@ -20,8 +20,8 @@ struct token_list {
     size_t n, capacity;
 };
 
-/* Loads a tokenizer from path, a model directory or a tokenizer.json.  Of a directory the files that
- * token_names.h lists count, too.  Refuses unsupported components by name. */
+/* Loads a tokenizer from path, a model directory or a tokenizer.json.  Of a directory the files
+ * that token_names.h lists count, too.  Refuses unsupported components by name. */
 int tokenizer_load(struct tokenizer **out, const char *path, struct error *err);
 void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is allowed */
 
@@ -38,8 +38,8 @@ struct tokenizer_input {
     const char *text;
     size_t length;
     bool add_special; /* as above */
-    /* Special tokens are recognised inside the n_trusted spans only: what lies elsewhere, or only in
-     * part inside, is text.  The spans are in order and disjoint. */
+    /* Special tokens are recognised inside the n_trusted spans only: what lies elsewhere, or only
+     * in part inside, is text.  The spans are in order and disjoint. */
     bool is_trusted_in_part;
     const struct byte_span *trusted;
     size_t n_trusted;
@@ -48,8 +48,8 @@ struct tokenizer_input {
     struct tokenizer_cache *cache;
     uint64_t scope;
 };
-/* Does the same as tokenizer_encode().  ERR_INVALID, too, if a part of the text that is not trusted is
- * a special token by itself, which only a vocabulary that merges into one allows. */
+/* Does the same as tokenizer_encode().  ERR_INVALID, too, if a part of the text that is not trusted
+ * is a special token by itself, which only a vocabulary that merges into one allows. */
 int tokenizer_encode_input(const struct tokenizer *tokenizer, const struct tokenizer_input *input,
                            size_t max_ids, struct token_list *out, struct error *err);
 
@@ -63,8 +63,8 @@ size_t tokenizer_special_at(const struct tokenizer *tokenizer, const char *text,
 bool tokenizer_find_added(const struct tokenizer *tokenizer, const char *text, size_t n,
                           uint32_t *id);
 
-/* Writes the id of the token that the model's directory calls bos_token or eos_token.  Returns false
- * if no file names one, or the vocabulary has no such token. */
+/* Writes the id of the token that the model's directory calls bos_token or eos_token.  Returns
+ * false if no file names one, or the vocabulary has no such token. */
 enum token_name { TOKEN_BEGIN, TOKEN_END, N_TOKEN_NAMES };
 bool tokenizer_named(const struct tokenizer *tokenizer, enum token_name name, uint32_t *id);
 /* Returns the ids that are put in front of a text with add_special, borrowed. */

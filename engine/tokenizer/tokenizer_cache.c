@@ -15,9 +15,9 @@
 #include "engine/tokenizer/internal.h"
 
 enum {
-    /* A chunk is long beside the piece or so that is cut twice at its end, and short beside the texts
-     * for which encoding takes noticeable time: of a text that has grown, its last chunk is encoded
-     * again. */
+    /* A chunk is long beside the piece or so that is cut twice at its end, and short beside the
+     * texts for which encoding takes noticeable time: of a text that has grown, its last chunk is
+     * encoded again. */
     CHUNK_BYTES = 4096,
     LEAST_SHARE = 16, /* of a chunk is the shortest text that is looked up */
     BLOCK_BYTES = 16, /* that an allocator needs for a block */

@@ -1,9 +1,9 @@
-/* tokenizer_cache.h - the tokens of texts that were encoded lately, so that a text which comes again
- * costs little more than a comparison.
+/* tokenizer_cache.h - the tokens of texts that were encoded lately, so that a text which comes
+ * again costs little more than a comparison.
  *
- *   key    scope │ step │ ends │ bytes       whose text, for which step of the pre-tokenizer, whether
- *   value  tokens │ n_done                   the text ends here, and the text; its first n_done bytes
- *                                            have these tokens whatever follows
+ *   key    scope │ step │ ends │ bytes     whose text, for which step of the pre-tokenizer, whether
+ *                                          the text ends here, and the text
+ *   value  tokens │ n_done                 the first n_done bytes have these tokens in any text
  *
  * chunks.c cuts texts into such chunks and says why the tokens of each are those of the whole text.
  * A hash under a secret key finds an entry, and its bytes are always compared: clients can neither
@@ -56,8 +56,8 @@ struct tokenizer_cache_key tokenizer_cache_key(const struct tokenizer_cache *cac
 struct tokenizer_cache_hit {
     size_t n_ids, n_done;
 };
-/* Looks up a text and writes its tokens behind the list's last, but leaves it to the caller to count
- * them.  ERR_NOMEM. */
+/* Looks up a text and writes its tokens behind the list's last, but leaves it to the caller to
+ * count them.  ERR_NOMEM. */
 int tokenizer_cache_find(struct tokenizer_cache *cache, const struct tokenizer_cache_key *key,
                          struct token_list *list, struct tokenizer_cache_hit *hit);
 /* Inserts a text.  Nothing happens if it is there, or if there is no memory. */

@@ -20,8 +20,8 @@ const struct api_key *auth_find(const struct api_keys *keys, const struct http_e
 int auth_check(const struct api_keys *keys, const struct http_exchange *exchange,
                struct api_error *err);
 
-/* Hashes the key that a request carries, whether one is asked for or not; 0: it carries none.  Requests
- * of one client can be told from those of others by it. */
+/* Hashes the key that a request carries, whether one is asked for or not; 0: it carries none.
+ * Requests of one client can be told from those of others by it. */
 uint64_t auth_client(const struct salt_key *salt, const struct http_exchange *exchange);
 
 #endif

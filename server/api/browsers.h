@@ -4,10 +4,10 @@
  * things protect them:
  *
  *   Host     localhost and addresses are always answered; names only if they are listed, or if
- *            there is no list and other machines reach the server anyway.  A page whose own name was
- *            made to resolve to this machine (DNS rebinding) is refused.
- *   Origin   a page of another origin is refused unless it is listed; a listed one is told so in the
- *            headers of cross-origin resource sharing (CORS), and may read the answer.
+ *            there is no list and other machines reach the server anyway.  A page whose own name
+ *            was made to resolve to this machine (DNS rebinding) is refused.
+ *   Origin   a page of another origin is refused unless it is listed; a listed one is told so in
+ *            the headers of cross-origin resource sharing (CORS), and may read the answer.
  *
  * Clients that are no browsers send no Origin.
  *
@@ -31,8 +31,8 @@ struct browser_rules {
 int browsers_check(const struct browser_rules *rules, struct http_exchange *exchange,
                    struct api_error *err);
 
-/* Tells whether a browser asks beforehand what a listed origin may send (a preflight request), after
- * adding the headers of the answer: 204 without a body. */
+/* Tells whether a browser asks beforehand what a listed origin may send (a preflight request),
+ * after adding the headers of the answer: 204 without a body. */
 bool browsers_is_preflight(const struct browser_rules *rules, struct http_exchange *exchange);
 
 #endif

@@ -59,7 +59,8 @@ void choice_write_token(struct buffer *out, const struct tokenizer *tokenizer, u
     buffer_puts(out, "\"");
 }
 
-/* Writes a token as a key.  An id without a text, of a vocabulary that is padded, keeps its number. */
+/* Writes a token as a key.  An id without a text, of a vocabulary that is padded, keeps its
+ * number. */
 static void write_key(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
     size_t length;
     if (tokenizer_token_bytes(tokenizer, id, &length)) choice_write_token(out, tokenizer, id);
@@ -77,7 +78,8 @@ static bool have_same_text(const struct tokenizer *tokenizer, uint32_t a, uint32
     return x && y && n_a == n_b && (n_a == 0 || memcmp(x, y, n_a) == 0);
 }
 
-/* Tells whether the text of the best token number i is the name of another one in the same object. */
+/* Tells whether the text of the best token number i is the name of another one in the same
+ * object. */
 static bool is_named_before(const struct tokenizer *tokenizer, const struct token_info *info,
                             uint32_t i) {
     const uint32_t token = info->top[i].token;

@@ -75,8 +75,8 @@ void choice_clear(struct choice *choice);
  * offsets. */
 void choice_add_logprobs(struct choice *choice, const struct choice_format *format,
                          const struct token_info *info, bool skip);
-/* Writes a token as its text, a JSON string.  A token that is part of a character is written as OpenAI
- * does: "bytes:\xe2\x80". */
+/* Writes a token as its text, a JSON string.  A token that is part of a character is written as
+ * OpenAI does: "bytes:\xe2\x80". */
 void choice_write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id);
 /* Writes ,"finish_reason":…,"stop_reason":…  finish: NULL or the word in place of the usual one. */
 void choice_write_reason(const struct choice *choice, const char *finish, char *const *stops,

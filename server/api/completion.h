@@ -1,7 +1,8 @@
 /* completion.h - one completion, and the API in which it was asked for.
  *
- * An API reads the body and writes the answers, in a file of its own (openai.c).  completions.c does
- * the rest for all of them: jobs, the engine's requests and events, streams, errors, departures.
+ * An API reads the body and writes the answers, in a file of its own (openai.c).  completions.c
+ * does the rest for all of them: jobs, the engine's requests and events, streams, errors,
+ * departures.
  *
  * Thread: loop (but for the job).  Memory: each completion owns everything of its request. */
 #ifndef SERVER_API_COMPLETION_H
@@ -39,7 +40,8 @@ struct completion_api {
     bool begins_with_counts; /* write_begin() tells n_cached, and waits until that is known */
     /* Writes whole events: what the choice has gathered since the last ones.  May write none. */
     void (*write_events)(struct completion *c, struct choice *choice);
-    /* Writes an event that tells the progress of the choice's prompt (completion_write_progress()). */
+    /* Writes an event that tells the progress of the choice's prompt
+     * (completion_write_progress()). */
     void (*write_progress)(struct completion *c, const struct choice *choice,
                            const struct engine_event *event);
     void (*write_end)(struct completion *c); /* those behind the last choice's end */
@@ -94,8 +96,8 @@ void completion_start(struct server *server, struct http_exchange *exchange,
 /* Reads the job's body, tokenises its prompts and makes the engine's requests.  Thread: pool. */
 void completion_run(struct job *job, completion_reader read);
 
-/* Writes what each of OpenAI's objects of the completion begins with, up to "choices":[.  It is made
- * once, as the completion has objects of one name. */
+/* Writes what each of OpenAI's objects of the completion begins with, up to "choices":[.  It is
+ * made once, as the completion has objects of one name. */
 void completion_write_head(struct completion *c, const char *object);
 
 /* Writes ,"prompt_progress":{…}: the prompt's tokens, those found in the cache, those computed or
@@ -105,10 +107,11 @@ void completion_write_progress(struct completion *c, const struct engine_event *
 uint32_t completion_n_generated(const struct completion *c); /* tokens, of all choices */
 
 /* Writes "usage":{…} to c->out.  Cached tokens are counted once for each prompt, with its first
- * choice.  The members kv and prefill are known only when the last sequence has ended.  n_reasoning:
- * tokens of reasoning, written unless they are 0. */
+ * choice.  The members kv and prefill are known only when the last sequence has ended.
+ * n_reasoning: tokens of reasoning, written unless they are 0. */
 void completion_write_usage(struct completion *c, uint32_t n_reasoning);
-/* Writes ,"kv":…,"prefill":…,"speculation":… once the last sequence has ended, and nothing before. */
+/* Writes ,"kv":…,"prefill":…,"speculation":… once the last sequence has ended, and nothing
+ * before. */
 void completion_write_accounts(struct completion *c);
 /* Writes what an event of a stream says of usage, with a comma before it: nothing, null, or, as the
  * client wishes, the counts so far. */

@@ -81,8 +81,9 @@ static int refuse_submission(struct completion *c, const struct error *why) {
     return api_error_from(&c->job.err, why, why->param ? why->param : "prompt");
 }
 
-/* Lets the engine check the requests here, where long prompts keep no other request waiting.  A plan depends on
- * the grammar: requests whose grammar is still to be compiled are checked when they are submitted. */
+/* Lets the engine check the requests here, where long prompts keep no other request waiting.  A
+ * plan depends on the grammar: requests whose grammar is still to be compiled are checked when they
+ * are submitted. */
 static int admit_choices(struct completion *c) {
     struct error why = {0};
     if (c->job.then) return 0;
@@ -287,8 +288,8 @@ static bool is_first_of_prompt(const struct choice *choice) {
     return choice == &c->choices[choice->prompt_index * c->request.best_of];
 }
 
-/* Counts what the cache had of the choice's prompt with its first event, so that usage in the middle
- * of a stream knows it, too. */
+/* Counts what the cache had of the choice's prompt with its first event, so that usage in the
+ * middle of a stream knows it, too. */
 static void count_found(struct choice *choice, const struct engine_event *event) {
     if (choice->found_counted || !is_first_of_prompt(choice)) return;
     choice->found_counted = true;
@@ -329,7 +330,8 @@ static void take_ending(struct completion *c, struct choice *choice,
     fail(c, &err);
 }
 
-/* Fails an answer that has ended by itself and should be JSON, but is none: what allowed it is at fault. */
+/* Fails an answer that has ended by itself and should be JSON, but is none: what allowed it is at
+ * fault. */
 static void check_form(struct completion *c, const struct choice *choice) {
     struct api_error err;
     if (!choice->finished || choice->reason != FINISH_STOP || choice->stop_string >= 0 ||

@@ -19,9 +19,9 @@ struct server;
 /* Takes the engine's events and writes the answers; call it after each wake. */
 void completions_take_events(struct server *server);
 
-/* Ends completions that outlive server->deadline_s, and writes a comment into streams that have been
- * silent; call it every COMPLETIONS_TICK_MS.  With the
- * silence allowed, each client hears from the server at least once a second. */
+/* Ends completions that outlive server->deadline_s, and writes a comment into streams that have
+ * been silent; call it every COMPLETIONS_TICK_MS.  With the silence allowed, each client hears from
+ * the server at least once a second. */
 enum { COMPLETIONS_TICK_MS = 200, COMPLETIONS_SILENCE_MS = 700 };
 void completions_tick(struct server *server);
 

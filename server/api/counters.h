@@ -32,8 +32,8 @@ struct counters {
     struct histogram n_choices, max_tokens, longest;
 };
 
-/* Counts an answer.  handler: of the route (a constant), NULL: there is no such route.  seconds < 0:
- * not known. */
+/* Counts an answer.  handler: of the route (a constant), NULL: there is no such route.  seconds <
+ * 0: not known. */
 void counters_count_answer(struct counters *counters, const char *handler, const char *method,
                            unsigned status, double seconds);
 void counters_count_prompt(struct counters *counters, enum prefill_mode mode);

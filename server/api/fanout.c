@@ -15,8 +15,9 @@ static void *copy(const void *from, size_t size) {
     return to;
 }
 
-/* Returns the tokens' array, or a copy if it is still needed, with space behind the tokens.  Without
- * it the answer's first token would have the whole text copied before the client sees it. */
+/* Returns the tokens' array, or a copy if it is still needed, with space behind the tokens.
+ * Without it the answer's first token would have the whole text copied before the client sees
+ * it. */
 static uint32_t *give_prompt(struct token_list *tokens, bool is_needed) {
     const size_t n_bytes = (tokens->n + PROMPT_SPARE_TOKENS) * sizeof(*tokens->ids);
     uint32_t *to = is_needed ? malloc(n_bytes) : realloc(tokens->ids, n_bytes);

@@ -41,8 +41,8 @@ static const struct format_type *type_named(const char *name) {
     return NULL;
 }
 
-/* Members of a format that hold what its answers are.  One that its type does not read would be left
- * out. */
+/* Members of a format that hold what its answers are.  One that its type does not read would be
+ * left out. */
 static const char *const value_members[] = {"json_schema", "schema", "value",   "regex",
                                             "pattern",     "ebnf",   "grammar", "choice"};
 

@@ -1,7 +1,7 @@
 /* forms.h - the members by which a request says what form its answer must have, under the names of
  * every server that has such a member.
  *
- *   response_format, text.format, output_format, output_config.format   a format: an object with a type
+ *   response_format, text.format, output_format, output_config.format   an object with a type
  *   structured_outputs, guided_*                                        vLLM's
  *   json_schema, grammar, regex, ebnf, format                           those of other servers
  *

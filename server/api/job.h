@@ -13,11 +13,11 @@
  *   forms               two: what compiles a grammar
  *   costly forms        two: what compiles one that the lane of forms has given up
  *
- * A job may have another step, in another lane: a completion compiles the grammar that it must comply
- * with.  A form that takes long keeps no cheap one waiting.
+ * A job may have another step, in another lane: a completion compiles the grammar that it must
+ * comply with.  A form that takes long keeps no cheap one waiting.
  *
- * The body is the exchange's.  The exchange may end while the pool works: then the job keeps the body
- * until the work is done, which the pool's threads bound in number.  done() always runs.  When
+ * The body is the exchange's.  The exchange may end while the pool works: then the job keeps the
+ * body until the work is done, which the pool's threads bound in number.  done() always runs.  When
  * job->exchange is NULL by then, the client has left and no answer is sent.  A client that leaves
  * while its job still waits ends the job at once, without run().
  *
@@ -102,7 +102,8 @@ void job_stop(struct job *job);
 bool job_is_stopped(const struct job *job); /* any thread */
 
 /* Creates the pool's threads now, because libuv creates them at their first use and aborts when it
- * cannot.  Before loop_memory_reserve(): libuv frees what it knows of them when the process ends. */
+ * cannot.  Before loop_memory_reserve(): libuv frees what it knows of them when the process
+ * ends. */
 int job_make_threads(struct error *err);
 
 #endif

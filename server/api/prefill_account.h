@@ -1,8 +1,8 @@
 /* prefill_account.h - sums up how the prompts of a request's sequences were computed, for
  * usage.prefill.
  *
- * One sparse sequence makes the request sparse.  Where all are dense, the first one says why.  Times are sums over the sequences; density is the
- * mean of the sparse ones.
+ * One sparse sequence makes the request sparse.  Where all are dense, the first one says why.
+ * Times are sums over the sequences; density is the mean of the sparse ones.
  *
  * Thread: loop.  Memory: fixed. */
 #ifndef SERVER_API_PREFILL_ACCOUNT_H

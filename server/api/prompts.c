@@ -119,8 +119,8 @@ static int grow_tokens(struct prompt_reader *r, struct token_list *tokens) {
     return 0;
 }
 
-/* Makes space for the only list of tokens, and for what the engine appends to it.  A token has a digit
- * and a comma at least; a likely one has five digits and two bytes behind them. */
+/* Makes space for the only list of tokens, and for what the engine appends to it.  A token has a
+ * digit and a comma at least; a likely one has five digits and two bytes behind them. */
 static int reserve_tokens(struct prompt_reader *r, struct token_list *tokens,
                           struct spare_ids *spare) {
     const size_t n_bytes = (size_t)(r->end - r->at),
@@ -190,9 +190,9 @@ static void read_blocks(struct prompt_reader *r, struct token_list *tokens) {
 }
 
 /* Reads `digits, digits, …` as far as that goes and tokens has space, eight bytes at a time, and
- * stops before an element that read_token() must judge or append.  What stands between the first two
- * numbers is expected between all: so the place of the next number depends on the digits alone.  A
- * comma is not the array's last byte. */
+ * stops before an element that read_token() must judge or append.  What stands between the first
+ * two numbers is expected between all: so the place of the next number depends on the digits
+ * alone.  A comma is not the array's last byte. */
 static void read_plain_tokens(struct prompt_reader *r, struct token_list *tokens) {
     peek(r);
     const char *at = r->at;

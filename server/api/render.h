@@ -1,7 +1,7 @@
 /* render.h - what a body's prompts are as tokens, without running them.
  *
- * Routers ask for the ids to find out which server has them cached; clients count them.  A prompt may
- * be longer than the context.
+ * Routers ask for the ids to find out which server has them cached; clients count them.  A prompt
+ * may be longer than the context.
  *
  * Thread: loop (but for the job).  Memory: the job owns everything of its request. */
 #ifndef SERVER_API_RENDER_H

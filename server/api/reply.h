@@ -20,7 +20,8 @@ void reply_text(struct server *server, struct http_exchange *exchange, unsigned 
                 const char *content_type, struct buffer *body);
 void reply_json(struct server *server, struct http_exchange *exchange, unsigned status,
                 struct buffer *body);
-/* Sends with status 200 what programs ask for all the time: the log has it at the level debug only. */
+/* Sends with status 200 what programs ask for all the time: the log has it at the level debug
+ * only. */
 void reply_polled(struct server *server, struct http_exchange *exchange, const char *content_type,
                   struct buffer *body);
 void reply_error(struct server *server, struct http_exchange *exchange,

@@ -31,9 +31,9 @@ struct request_reading {
 
 struct request_field {
     const char *name;
-    /* What a value is, for /openapi.json: "integer", "string|string[]" and the like; "[+]" and "string+"
-     * are not empty, and 'word' is this word alone; "@kv_policy": what is described there under that
-     * name; "refused": only what request_read_refused() takes. */
+    /* What a value is, for /openapi.json: "integer", "string|string[]" and the like; "[+]" and
+     * "string+" are not empty, and 'word' is this word alone; "@kv_policy": what is described there
+     * under that name; "refused": only what request_read_refused() takes. */
     const char *type;
     /* Returns 0, or negative with r->err filled. */
     int (*read)(struct request_reading *r, const struct request_field *field, const json_t *value);
@@ -91,8 +91,8 @@ int request_keep_array(struct request_reading *r, const struct request_field *fi
                        const json_t *value);
 int request_keep_string(struct request_reading *r, const struct request_field *field,
                         const json_t *value);
-/* Refuses members that ask for something quire cannot do.  Nothing is asked for by false, by what is
- * empty, and, where the field's `high` is not 0, by the number `low`. */
+/* Refuses members that ask for something quire cannot do.  Nothing is asked for by false, by what
+ * is empty, and, where the field's `high` is not 0, by the number `low`. */
 int request_read_refused(struct request_reading *r, const struct request_field *field,
                          const json_t *value);
 

@@ -45,8 +45,8 @@ struct server {
     uint64_t step_timeout_s; /* after which a step is stuck; 0: never */
     int64_t created;         /* Unix time the model was loaded */
     bool open_metrics;       /* /metrics needs no key, either */
-    /* Returns the route that answers the path, a constant; NULL: none does.  Itself NULL: answers are
-     * not counted by route. */
+    /* Returns the route that answers the path, a constant; NULL: none does.  Itself NULL: answers
+     * are not counted by route. */
     const char *(*route_of)(const char *path);
     struct cache_setting cache;
     struct throughput throughput;

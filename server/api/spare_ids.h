@@ -2,7 +2,8 @@
  *
  * The system takes about as long to clear the pages of 100,000 ids as a job to read them.  A list's
  * memory does not come back soon: it goes to the engine, and on as the name of a cached state.  So
- * when a job has read a long list, one of the pool's threads prepares memory for one a little longer.
+ * when a job has read a long list, one of the pool's threads prepares memory for one a little
+ * longer.
  *
  * Thread: as the functions say.  Memory: one array. */
 #ifndef SERVER_API_SPARE_IDS_H

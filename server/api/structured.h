@@ -1,6 +1,6 @@
 /* structured.h - what a request says of the form of its answer (forms.h has the members).
  *
- *   body ─► request_structured: one text that describes all answers ─► compiled: sampling_params.grammar
+ *   body ─► request_structured: one text for all answers ─► compiled: sampling_params.grammar
  *
  * An API may wrap the text before it is compiled, as chats do with reasoning.
  *
@@ -38,8 +38,8 @@ struct request_structured {
 
 void request_structured_fini(struct request_structured *structured);
 
-/* Reads one of the ways to say what the answer must be: json (a schema), json_object, regex, choice,
- * grammar.  param: the member, a constant, for errors. */
+/* Reads one of the ways to say what the answer must be: json (a schema), json_object, regex,
+ * choice, grammar.  param: the member, a constant, for errors. */
 int structured_read_way(struct request_reading *r, const char *param, const char *way,
                         const json_t *value);
 
@@ -53,7 +53,8 @@ json_t *structured_format(const struct request_structured *structured);
 
 /* ---- compiling ---- */
 
-/* Looks the text up.  *found: there is nothing left to compile.  A server without grammars refuses. */
+/* Looks the text up.  *found: there is nothing left to compile.  A server without grammars
+ * refuses. */
 int structured_find(struct completion_request *request, struct grammar_cache *cache, bool *found,
                     struct api_error *err);
 /* Compiles the text.  ERR_FULL: a quick trial is not enough; any other error is in *err. */

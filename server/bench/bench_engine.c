@@ -145,8 +145,8 @@ static double reading_tokens(const struct bench *b, uint32_t n_prompt, double n)
     return n * (1 - sparse_share(offload) + 2.0 / offload->n_layers);
 }
 
-/* Returns how many pool tokens a sequence of n_text tokens holds, as the mean over layers, if n_wide are
- * held in layers without a window.  The others hold the window and a step's rows. */
+/* Returns how many pool tokens a sequence of n_text tokens holds, as the mean over layers, if
+ * n_wide are held in layers without a window.  The others hold the window and a step's rows. */
 static double beside_windows(const struct bench *b, double n_wide, double n_text) {
     const struct model_config *m = b->info->model;
     const double window = (double)max_u32(m->window, PAGE_TOKENS) + b->config->max_batched_tokens +

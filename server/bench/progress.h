@@ -21,8 +21,8 @@ struct progress {
 void progress_begin(struct progress *progress, const char *name, double total, double given);
 /* Adds work that was not foreseen; the share shown does not decrease by it. */
 void progress_expect(struct progress *progress, double amount);
-/* Estimates anew: so many seconds are left.  From now on work is given in seconds.  The share shown may
- * decrease: what was shown before was wrong. */
+/* Estimates anew: so many seconds are left.  From now on work is given in seconds.  The share shown
+ * may decrease: what was shown before was wrong. */
 void progress_estimate(struct progress *progress, double seconds_left);
 /* Adds work that was done; next: the name of what follows. */
 void progress_add(struct progress *progress, double amount, const char *next);

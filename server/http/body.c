@@ -2,9 +2,9 @@
  *
  * Small bodies lie on the heap.  Larger ones have their own pages, which move without copying when
  * they grow and return to the system at once.  The bound counts capacity: no page beyond it is ever
- * touched, so the process never holds more memory for bodies than it has counted, but for one spare:
- * the pages of one body of SPARE_MAX bytes at most wait for the next, which then gets no new ones.
- * The system takes as long to clear a body's pages as a client to send them.
+ * touched, so the process never holds more memory for bodies than it has counted, but for one
+ * spare: the pages of one body of SPARE_MAX bytes at most wait for the next, which then gets no new
+ * ones.  The system takes as long to clear a body's pages as a client to send them.
  *
  *   all bodies            max_buffered_bytes
  *   those of one address  half of it, but always enough for one of max_body_bytes
@@ -59,8 +59,9 @@ static void count(struct http_conn *conn, struct body *body, size_t capacity) {
     body->capacity = capacity;
 }
 
-/* Returns the body's next capacity when `needed` bytes no longer fit.  One whose length is known gets
- * up to four times what has arrived: few steps, but never much for a client that has sent little. */
+/* Returns the body's next capacity when `needed` bytes no longer fit.  One whose length is known
+ * gets up to four times what has arrived: few steps, but never much for a client that has sent
+ * little. */
 static size_t next_capacity(const struct body *body, size_t needed, uint64_t whole) {
     size_t capacity = whole && needed < AHEAD_MAX / 4 ? 4 * needed
                       : body->capacity < HEAP_MAX     ? 2 * body->capacity
@@ -86,7 +87,8 @@ static char *move_to_pages(struct body *body, size_t capacity) {
     return data;
 }
 
-/* Moves the body into the spare pages, if it is about to get pages of its own, and these suffice. */
+/* Moves the body into the spare pages, if it is about to get pages of its own, and these
+ * suffice. */
 static bool move_to_spare(struct http_conn *conn, struct body *body, size_t capacity) {
     struct http_kept_body *spare = &conn->http->spare;
     if (body->mapped || capacity <= HEAP_MAX || spare->capacity < capacity) return false;

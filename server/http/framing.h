@@ -87,10 +87,11 @@ struct framing {
 };
 
 void framing_init(struct framing *framing, uint64_t max_body);
-/* Scans the bytes and returns how many of them belong to the request and were taken.  That is all of
- * them until it is WHOLE, but for white space at the end of the data that may end a field's value:
- * give it again, with what follows it.  Takes white space that does end one out of the data, of which
- * the first *kept bytes are then what was taken.  Returns 0 for a request that is REFUSED. */
+/* Scans the bytes and returns how many of them belong to the request and were taken.  That is all
+ * of them until it is WHOLE, but for white space at the end of the data that may end a field's
+ * value: give it again, with what follows it.  Takes white space that does end one out of the data,
+ * of which the first *kept bytes are then what was taken.  Returns 0 for a request that is
+ * REFUSED. */
 size_t framing_scan(struct framing *framing, char *data, size_t length, size_t *kept);
 /* Makes the request REFUSED.  The message is borrowed. */
 void framing_refuse(struct framing *framing, unsigned status, const char *message);

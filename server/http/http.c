@@ -217,8 +217,9 @@ static void close_listeners(struct http *http) {
 
 /* ---- beginning and end ---- */
 
-/* Without it, newer versions of libmicrohttpd put a connection that is added into a list for another
- * thread, and report it after MHD_add_connection has returned.  All calls are made by one thread. */
+/* Without it, newer versions of libmicrohttpd put a connection that is added into a list for
+ * another thread, and report it after MHD_add_connection has returned.  All calls are made by one
+ * thread. */
 #if MHD_VERSION >= 0x00097707
 enum { ONE_THREAD = MHD_USE_NO_THREAD_SAFETY };
 #else

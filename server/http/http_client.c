@@ -106,8 +106,8 @@ static int open_socket(struct link *link, struct error *err) {
     return link->fd < 0 ? refuse(request, strerror(why), err) : 0;
 }
 
-/* Tells GnuTLS which name or address the certificate must be for.  The handshake says the name, too;
- * it has no place for an address. */
+/* Tells GnuTLS which name or address the certificate must be for.  The handshake says the name,
+ * too; it has no place for an address. */
 static int expect_host(struct link *link) {
     const char *host = link->request->host;
     unsigned char address[sizeof(struct in6_addr)];

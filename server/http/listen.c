@@ -70,8 +70,9 @@ static void add(struct addresses *to, const struct sockaddr *one, socklen_t size
     to->all[to->n++] = address;
 }
 
-/* Finds the addresses of a name.  Returns 0, or getaddrinfo's error.  localhost is 127.0.0.1 in any case
- * (RFC 6761, 6.3): files of names have it for ::1 alone, or are missing in a bare container. */
+/* Finds the addresses of a name.  Returns 0, or getaddrinfo's error.  localhost is 127.0.0.1 in any
+ * case (RFC 6761, 6.3): files of names have it for ::1 alone, or are missing in a bare
+ * container. */
 static int resolve(struct addresses *out, const char *host) {
     const struct sockaddr_in loopback = {.sin_family = AF_INET,
                                          .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

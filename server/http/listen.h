@@ -14,8 +14,8 @@ enum { LISTEN_MAX = 16 };
 
 /* Listens on every address of a name or an address, all of one port, and writes the descriptors.
  * localhost is 127.0.0.1 besides what the system says of it.
- * Addresses that this machine does not have are left out, unless it has none of them.  *port: the port;
- * 0: any free one, which is written there. */
+ * Addresses that this machine does not have are left out, unless it has none of them.  *port: the
+ * port; 0: any free one, which is written there. */
 int listen_open(int fds[LISTEN_MAX], size_t *n, const char *host, uint16_t *port,
                 struct error *err);
 /* Returns whether only this machine reaches the socket. */

@@ -18,8 +18,8 @@ static size_t scheme_length(const char *sent) {
 }
 
 int target_read_host(struct target *target, const char *sent) {
-    /* Names, addresses, ports.  No '%', which would be decoded with the path, and no '@': a name and
-     * a password in front of the host are there to mislead people. */
+    /* Names, addresses, ports.  No '%', which would be decoded with the path, and no '@': a name
+     * and a password in front of the host are there to mislead people. */
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                   "-._~:[]";
     const size_t n_scheme = scheme_length(sent);

@@ -1,7 +1,7 @@
 /* target.h - the target of a request: the host it names, and the path that handlers see.
  *
- * A target has one of these forms (RFC 9112, 3.2); the others are left to the handler, which knows no
- * such path:
+ * A target has one of these forms (RFC 9112, 3.2); the others are left to the handler, which knows
+ * no such path:
  *
  *   /v1/models?limit=1                     origin-form: the header Host names the host
  *   http://localhost:8000/v1/models        absolute-form, as clients of a proxy write it: it names
@@ -26,8 +26,8 @@ struct target {
 
 /* Reads the form and the host of a target as it was sent.  Returns 0 or ERR_NOMEM. */
 int target_read_host(struct target *target, const char *sent);
-/* Writes the path of the same target, decoded and without its query.  Returns it: target's, or a part
- * of what was given.  NULL: no memory. */
+/* Writes the path of the same target, decoded and without its query.  Returns it: target's, or a
+ * part of what was given.  NULL: no memory. */
 const char *target_read_path(struct target *target, const char *decoded);
 void target_fini(struct target *target);
 

@@ -2,13 +2,13 @@
  *
  * A session moves on whenever one of its sockets is ready, as far as it can (session_run), and then
  * waits for what it lacks.  When one side ends, the other is told once everything has been passed
- * on.  The transport enforces all deadlines by closing its end; only a client that does not take the
- * last bytes is this thread's matter (FLUSH_S).
+ * on.  The transport enforces all deadlines by closing its end; only a client that does not take
+ * the last bytes is this thread's matter (FLUSH_S).
  *
  * The thread has its own epoll set, and no uv loop: loop_memory.c serves only one.
  *
- * Thread: its own, but for tls.h's functions, which reach it through the mailbox.  Memory: a session
- * that has ended is freed once the events that were taken with its own have been seen. */
+ * Thread: its own, but for tls.h's functions, which reach it through the mailbox.  Memory: a
+ * session that has ended is freed once the events that were taken with its own have been seen. */
 #define _GNU_SOURCE /* SOCK_NONBLOCK */
 
 #include "server/http/tls.h"

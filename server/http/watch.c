@@ -229,9 +229,9 @@ static void check_reader(struct http_conn *conn, uint64_t now_ms) {
         conn_kill(conn, true);
 }
 
-/* Makes libmicrohttpd look at a connection that has ended, by entering it into its epoll set anew.  It
- * closes a connection in two steps, and between them waits for an event.  A shut socket of TCP has
- * one more, but a socket pair whose other end is gone (tls.c) has none. */
+/* Makes libmicrohttpd look at a connection that has ended, by entering it into its epoll set anew.
+ * It closes a connection in two steps, and between them waits for an event.  A shut socket of TCP
+ * has one more, but a socket pair whose other end is gone (tls.c) has none. */
 static void nudge(struct http_conn *conn) {
     MHD_suspend_connection(conn->mhd);
     MHD_resume_connection(conn->mhd);

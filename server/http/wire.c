@@ -109,8 +109,8 @@ static ssize_t refuse(struct http_conn *conn) {
     return fail_with(ECONNRESET);
 }
 
-/* Peeks at bytes among which the request may end, scans them, and reads those of this request.  Returns
- * how many of them libmicrohttpd gets.  *more: there may be others behind them. */
+/* Peeks at bytes among which the request may end, scans them, and reads those of this request.
+ * Returns how many of them libmicrohttpd gets.  *more: there may be others behind them. */
 static ssize_t read_part(struct http_conn *conn, char *buffer, size_t length, bool *more) {
     struct framing *framing = &conn->framing;
     const ssize_t n = receive(conn, buffer, length, MSG_PEEK);
@@ -122,7 +122,8 @@ static ssize_t read_part(struct http_conn *conn, char *buffer, size_t length, bo
     if (framing->state == FRAMING_REFUSED) return refuse(conn);
     *more = framing->state != FRAMING_WHOLE && (size_t)n == length;
     if (taken < (size_t)n && *more) {
-        /* White space may end a value, and there is no place for the byte behind it, which decides. */
+        /* White space may end a value, and there is no place for the byte behind it, which
+         * decides. */
         framing_refuse(framing, 431, "the request's headers are too large");
         return refuse(conn);
     }

@@ -14,7 +14,8 @@ struct api_error {
     const char *param; /* NULL: none */
     const char *code;  /* NULL: none */
     uint32_t retry_s; /* seconds after which to try again (Retry-After); 0: 1 with 429, else none */
-    /* Of a text that is too long, for APIs whose clients read these numbers; most is 0 otherwise. */
+    /* Of a text that is too long, for APIs whose clients read these numbers; most is 0
+     * otherwise. */
     struct {
         uint64_t prompt, answer, most;
     } tokens;
@@ -25,8 +26,8 @@ struct api_error {
 int api_error_set(struct api_error *err, unsigned status, const char *code, const char *param,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* Fills err for a prompt of that many tokens and an answer of as many as were asked for, which are more
- * than `most` together.  Returns ERR_INVALID. */
+/* Fills err for a prompt of that many tokens and an answer of as many as were asked for, which are
+ * more than `most` together.  Returns ERR_INVALID. */
 int api_error_set_length(struct api_error *err, const char *param, uint64_t n_prompt,
                          uint64_t n_answer, uint64_t most, const char *format, ...)
     __attribute__((format(printf, 6, 7)));

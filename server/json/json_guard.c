@@ -24,8 +24,9 @@ struct guard {
     size_t n_valid; /* bytes at the beginning that are known to be UTF-8 */
 };
 
-/* Bytes that are tested at once, by loops that compilers turn into vector instructions.  What a loop
- * has found costs about as much to look at as sixteen bytes, so a long block suits long runs. */
+/* Bytes that are tested at once, by loops that compilers turn into vector instructions.  What a
+ * loop has found costs about as much to look at as sixteen bytes, so a long block suits long
+ * runs. */
 enum { BLOCK = 32, LONG_BLOCK = 128 };
 
 static inline bool is_ascii(const char *text, size_t length) {

@@ -18,7 +18,8 @@
 
 struct error;
 
-/* At worst some 35 MB of objects.  A long conversation with tools has some ten thousand containers. */
+/* At worst some 35 MB of objects.  A long conversation with tools has some ten thousand
+ * containers. */
 enum { JSON_MAX_DEPTH = 256, JSON_MAX_CONTAINERS = 32768, JSON_MAX_VALUES = 262144 };
 
 struct json_span {

@@ -19,7 +19,8 @@
 struct kv_feed_event;
 struct msgpack;
 
-/* Writes a message.  cleared: it says first that all blocks are gone.  events: [n], oldest first. */
+/* Writes a message.  cleared: it says first that all blocks are gone.  events: [n], oldest
+ * first. */
 void event_batch_write(struct msgpack *out, double time_s, bool cleared,
                        const struct kv_feed_event *events, uint32_t n);
 

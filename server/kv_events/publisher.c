@@ -74,8 +74,8 @@ static void publish_all(struct kv_publisher *p) {
     } while (n > 0 || p->is_cleared);
 }
 
-/* Sends one message of a replay: the reader's address, nothing, number, events.  Returns false if the reader has
- * no room or is gone. */
+/* Sends one message of a replay: the reader's address, nothing, number, events.  Returns false if
+ * the reader has no room or is gone. */
 static bool reply(struct kv_publisher *p, zmq_msg_t *reader, uint64_t number, const void *data,
                   size_t n) {
     unsigned char bytes[NUMBER_BYTES];
@@ -117,8 +117,8 @@ static unsigned read_rest(struct kv_publisher *p, unsigned char frame[NUMBER_BYT
     return n;
 }
 
-/* Takes a message, and answers it if it is the reader's address, nothing and a number.  Returns false
- * if there is none. */
+/* Takes a message, and answers it if it is the reader's address, nothing and a number.  Returns
+ * false if there is none. */
 static bool answer_request(struct kv_publisher *p) {
     zmq_msg_t reader;
     unsigned char frame[NUMBER_BYTES] = {0};

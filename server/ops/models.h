@@ -1,5 +1,5 @@
-/* models.h - GET /v1/models and /v1/models/{id}: the one model that is served, in OpenAI's shape, or in
- * Anthropic's if the request has the header anthropic-version.
+/* models.h - GET /v1/models and /v1/models/{id}: the one model that is served, in OpenAI's shape,
+ * or in Anthropic's if the request has the header anthropic-version.
  *
  * Thread: loop.  Memory: none. */
 #ifndef SERVER_OPS_MODELS_H

@@ -1,4 +1,5 @@
-/* trace_context.h - where a request stands in a trace: the header traceparent of W3C's Trace Context.
+/* trace_context.h - where a request stands in a trace: the header traceparent of W3C's Trace
+ * Context.
  *
  *   00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01      version, trace, span, flags
  *

@@ -44,8 +44,9 @@ int api_keys_settle(struct options *options, struct error *err);
 
 /* Tells whether there is a file that could have changed. */
 bool api_keys_can_change(const struct options *options);
-/* Reads the files again into *out, which is zeroed.  A name that the former list has keeps its tenant,
- * and another gets one that no former name has, while there are any.  On failure *out is empty. */
+/* Reads the files again into *out, which is zeroed.  A name that the former list has keeps its
+ * tenant, and another gets one that no former name has, while there are any.  On failure *out is
+ * empty. */
 int api_keys_renew(struct api_keys *out, const struct api_keys *former,
                    const struct options *options, struct error *err);
 bool api_keys_have_tenant(const struct api_keys *keys, uint32_t tenant);

@@ -10,7 +10,8 @@ struct build_backend {
     const char *const *kernels; /* NULL-terminated: instruction sets or GPU architectures */
 };
 
-/* What a build may lack: a library that was not there when it was configured, or was switched off. */
+/* What a build may lack: a library that was not there when it was configured, or was switched
+ * off. */
 struct build_gap {
     const char *name;    /* of what is missing */
     const char *without; /* what the program cannot do */

@@ -42,8 +42,8 @@ static bool mentions(const char *source, const char *word) {
     return strstr(source, word) != NULL;
 }
 
-/* Notes what a template's text tells of its model.  It is that of requests without tools, unless there
- * is none for them. */
+/* Notes what a template's text tells of its model.  It is that of requests without tools, unless
+ * there is none for them. */
 static int describe(struct chat_template *chat, const char *source, const char *label,
                     struct error *err) {
     chat->names_developer = mentions(source, "developer");
@@ -73,8 +73,8 @@ static int take_with_tools(struct chat_template *chat, const char *source, size_
     return rc ? rc : keep_text(chat, source, err);
 }
 
-/* Takes a template by its name.  The last one of a name counts; others than these two are named in the
- * log. */
+/* Takes a template by its name.  The last one of a name counts; others than these two are named in
+ * the log. */
 static int take_named(struct chat_template *chat, const char *name, const json_t *source,
                       const char *label, struct error *err) {
     const char *text = json_string_value(source);

@@ -2,8 +2,8 @@
  *
  * The source is the setting --chat-template, a file; else chat_template.jinja of the model's
  * directory and additional_chat_templates/NAME.jinja; else `chat_template` in its
- * tokenizer_config.json: one template, or several by name.  Of names, `default` and, for requests with
- * tools, `tool_use` count.
+ * tokenizer_config.json: one template, or several by name.  Of names, `default` and, for requests
+ * with tools, `tool_use` count.
  *
  * Thread: main, at the start; read-only afterwards.  Memory: the struct owns all of it. */
 #ifndef SERVER_SETTINGS_CHAT_TEMPLATE_H
@@ -27,9 +27,9 @@ struct chat_template {
     bool has_processors;         /* the directory has a chat_template.json, which is not read */
 };
 
-/* Loads the model's template into *out, which is zeroed.  file: the setting, or NULL.  A model without a template is none.  ERR_INVALID,
- * ERR_UNSUPPORTED: the text names file, line and column.  ERR_NOT_FOUND: `file` does not exist.
- * ERR_NOMEM. */
+/* Loads the model's template into *out, which is zeroed.  file: the setting, or NULL.  A model
+ * without a template is none.  ERR_INVALID, ERR_UNSUPPORTED: the text names file, line and column.
+ * ERR_NOT_FOUND: `file` does not exist.  ERR_NOMEM. */
 int chat_template_load(struct chat_template *out, const char *file, const char *model_dir,
                        struct error *err);
 void chat_template_fini(struct chat_template *chat);

@@ -50,7 +50,8 @@ static const struct member members[] = {
 
 enum { N_MEMBERS = sizeof(members) / sizeof(*members) };
 
-/* Members of the file that change answers and are not served.  Others are about the library itself. */
+/* Members of the file that change answers and are not served.  Others are about the library
+ * itself. */
 static const char *const unserved[] = {
     "bad_words_ids",
     "begin_suppress_tokens",

@@ -1,7 +1,8 @@
 /* generation.h - what the model's generation_config.json says of sampling: the default of what a
  * request does not say.
  *
- * A model without that file may have the same members in its config.json, as transformers reads them.
+ * A model without that file may have the same members in its config.json, as transformers reads
+ * them.
  *
  * Thread: any, at the start; read-only afterwards.  Memory: none is kept. */
 #ifndef SERVER_SETTINGS_GENERATION_H

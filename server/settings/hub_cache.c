@@ -27,7 +27,8 @@ static bool join(char *out, const char *folder, const char *name) {
     return n >= 0 && n < PATH_MAX;
 }
 
-/* Writes the folder of the revision that refs/main names to out.  Returns false if there is none. */
+/* Writes the folder of the revision that refs/main names to out.  Returns false if there is
+ * none. */
 static bool find_main(char *out, const char *folder) {
     char path[PATH_MAX], all[PATH_MAX];
     char *text = NULL;

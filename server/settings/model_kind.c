@@ -49,7 +49,8 @@ static bool has_file(const char *folder, const char *name) {
     return n > 0 && n < (int)sizeof(path) && stat(path, &status) == 0;
 }
 
-/* Writes the first name in the folder that fits a pattern, whatever its case, to out [NAME_MAX + 1]. */
+/* Writes the first name in the folder that fits a pattern, whatever its case, to out [NAME_MAX +
+ * 1]. */
 static bool find_name(char *out, const char *folder, const char *pattern) {
     DIR *dir = opendir(folder);
     bool found = false;
@@ -127,8 +128,8 @@ static int refuse_file(const char *path, struct error *err) {
 
 /* ---- a folder ---- */
 
-/* What a folder may have that shows another layout.  weights: of a folder with config.json that lacks
- * weights in safetensors. */
+/* What a folder may have that shows another layout.  weights: of a folder with config.json that
+ * lacks weights in safetensors. */
 static const struct sign {
     const char *pattern, *what;
     bool weights;

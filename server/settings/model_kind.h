@@ -1,8 +1,8 @@
-/* model_kind.h - what a path is that was named as a model and is none: a file of another format, a name
- * of the hub, a pointer of Git LFS.
+/* model_kind.h - what a path is that was named as a model and is none: a file of another format, a
+ * name of the hub, a pointer of Git LFS.
  *
- * A model is a folder in the layout of transformers.  People name other things, and would otherwise be
- * told which file is missing, and not what they have instead of it.
+ * A model is a folder in the layout of transformers.  People name other things, and would otherwise
+ * be told which file is missing, and not what they have instead of it.
  *
  * Thread: main, at start-up.  Memory: none is kept. */
 #ifndef SERVER_SETTINGS_MODEL_KIND_H
@@ -12,8 +12,9 @@
 
 struct error;
 
-/* Returns 0 if the path may be a model's folder; what is wrong inside of its files is the reader's to
- * say.  Else ERR_INVALID, with what it is and what to do.  has_weights: weights are needed, too. */
+/* Returns 0 if the path may be a model's folder; what is wrong inside of its files is the reader's
+ * to say.  Else ERR_INVALID, with what it is and what to do.  has_weights: weights are needed,
+ * too. */
 int model_kind_check(const char *path, bool has_weights, struct error *err);
 
 #endif

@@ -63,7 +63,8 @@ struct options {
     bool enable_prefix_caching, batch_invariant, ui, require_api_key;
     bool keys_in_arguments; /* --api-key or --api-keys was given as a flag */
     bool help;              /* --help was given */
-    /* The environment's "NAME=value" that was ignored: a Service's address.  NULL: there was none. */
+    /* The environment's "NAME=value" that was ignored: a Service's address.  NULL: there was
+     * none. */
     const char *service_link;
 };
 

@@ -61,8 +61,8 @@ const char *prefill_pattern_name(enum attn_pattern_kind kind);
 int prefill_rules_read(struct prefill_request *out, const json_t *value,
                        const struct prefill_rules *rules, struct api_error *err);
 void prefill_request_fini(struct prefill_request *request);
-/* Resolves a request by the rules.  `dense` may keep its prompt dense (NULL: nothing does); explicit
- * sparse was refused before.  The choice borrows the request's patterns. */
+/* Resolves a request by the rules.  `dense` may keep its prompt dense (NULL: nothing does);
+ * explicit sparse was refused before.  The choice borrows the request's patterns. */
 struct prefill_choice prefill_rules_resolve(const struct prefill_rules *rules,
                                             const struct prefill_request *request,
                                             const struct dense_rule *dense);

@@ -5,7 +5,8 @@
  *
  *   QUIRE_SERVICE_HOST=10.0.0.11            QUIRE_PORT=tcp://10.0.0.11:80
  *   QUIRE_SERVICE_PORT=80                   QUIRE_PORT_80_TCP=tcp://10.0.0.11:80
- *   QUIRE_SERVICE_PORT_HTTP=80              QUIRE_PORT_80_TCP_PROTO=tcp, ..._PORT=80, ..._ADDR=10.0.0.11
+ *   QUIRE_SERVICE_PORT_HTTP=80              QUIRE_PORT_80_TCP_PROTO=tcp, ..._PORT=80,
+ *                                           ..._ADDR=10.0.0.11
  *
  * `docker run --link` sets those of the right column, too.
  *
@@ -15,8 +16,8 @@
 
 #include <stdbool.h>
 
-/* Tells whether the value is an address as a kubelet writes it: tcp://, udp:// or sctp://, a host and
- * a port. */
+/* Tells whether the value is an address as a kubelet writes it: tcp://, udp:// or sctp://, a host
+ * and a port. */
 bool service_link_is_address(const char *value);
 
 /* Tells whether "NAME=value" is one of the variables above, for a Service of any name. */

@@ -147,8 +147,8 @@ static int create_pass(struct tune *t, struct error *err) {
                             (uint32_t)t->options->synthetic_lines, err);
 }
 
-/* Loads what prompts are made of, and what the loss is measured by: --text, else the model's own text,
- * else the default model's. */
+/* Loads what prompts are made of, and what the loss is measured by: --text, else the model's own
+ * text, else the default model's. */
 static int load_texts(struct tune *t, struct error *err) {
     char data[PATH_MAX], model[PATH_MAX];
     int rc = tune_prose_load(&t->prose, t->model_dir, err);
@@ -416,8 +416,8 @@ static void begin_progress(struct tune *t) {
     progress_begin(&t->progress, "tune", n_all, n_done);
 }
 
-/* Chooses the patterns of all heads, writes them, and measures what they lose.  A search that is stopped
- * from here on has its patterns. */
+/* Chooses the patterns of all heads, writes them, and measures what they lose.  A search that is
+ * stopped from here on has its patterns. */
 static int choose_and_try(struct tune *t, struct tune_summary *sum, double floor,
                           struct error *err) {
     t->floor = floor;
@@ -436,8 +436,8 @@ static int choose_and_try(struct tune *t, struct tune_summary *sum, double floor
     return rc;
 }
 
-/* Does that with --floor, or with one floor after the other until the patterns lose little: heads of
- * low recall are few, and lose the most. */
+/* Does that with --floor, or with one floor after the other until the patterns lose little: heads
+ * of low recall are few, and lose the most. */
 static int choose_within_bound(struct tune *t, struct tune_summary *sum, struct error *err) {
     static const double floors[] = {0.8, 0.9, 0.95, 0.98};
     const double given = t->plan->floor;

@@ -94,8 +94,8 @@ struct tune_choice tune_choice_of(const struct tune *tune, uint32_t layer, uint3
 int tune_make_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint32_t n_tokens,
                      struct error *err);
 
-/* Opens an engine as `quire serve` would with these options and patterns, for one sequence of t->top
- * tokens. */
+/* Opens an engine as `quire serve` would with these options and patterns, for one sequence of
+ * t->top tokens. */
 int tune_open_engine(struct tune *t, struct timed_engine *timed, struct error *err);
 /* Measures what the patterns lose (t->loss); nothing else of the search may hold a device's memory.
  * Without a text, or with one that is shorter than a prompt, nothing is measured. */
@@ -116,8 +116,8 @@ void tune_print_settings(struct buffer *out, const struct tune *tune);
 /* Prints each head's choice to stdout. */
 void tune_print_heads(const struct tune *tune);
 void tune_print_summary(const struct tune *tune, const struct tune_summary *sum);
-/* Writes the pattern file, with notes on how it was found.  Without rungs it has no break-even of this
- * backend. */
+/* Writes the pattern file, with notes on how it was found.  Without rungs it has no break-even of
+ * this backend. */
 int tune_save(struct tune *tune, const struct tune_summary *sum, struct error *err);
 
 enum { TUNE_MAX_NOTES = 12 };

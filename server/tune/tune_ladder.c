@@ -75,8 +75,8 @@ static bool is_foreseen(const struct tune *t, uint32_t n_tokens) {
 
 /* ---- a rung ---- */
 
-/* Returns the seconds that a pair of n_tokens takes, by one that was measured: a prompt's time grows by
- * more than its length, and by less than its square. */
+/* Returns the seconds that a pair of n_tokens takes, by one that was measured: a prompt's time
+ * grows by more than its length, and by less than its square. */
 static double pair_seconds(uint32_t n_tokens, uint32_t n_measured, double measured_s) {
     return measured_s * pow((double)n_tokens / n_measured, 1.6);
 }

@@ -1,5 +1,5 @@
-/* tune_loss.c - measures what the chosen patterns lose: the perplexity of held-out text, read densely
- * and sparsely through an engine.  Densely it is read once, whatever patterns follow.
+/* tune_loss.c - measures what the chosen patterns lose: the perplexity of held-out text, read
+ * densely and sparsely through an engine.  Densely it is read once, whatever patterns follow.
  *
  *   window   0 … FIRST_ROW │ rows that count │ tail
  *

@@ -16,7 +16,8 @@ static void refuse(struct server *server, struct http_exchange *exchange) {
     reply_error(server, exchange, &err);
 }
 
-/* Tells whether the browser has this page.  It sends a list of tags, which may be weak, or a star. */
+/* Tells whether the browser has this page.  It sends a list of tags, which may be weak, or a
+ * star. */
 static bool has_page(const struct http_exchange *exchange) {
     const char *tags = http_header(exchange, "If-None-Match");
     return tags && (strstr(tags, page_etag) || strcmp(tags, "*") == 0);

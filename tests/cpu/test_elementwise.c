@@ -1,5 +1,5 @@
-/* test_elementwise.c - norms, activations, RoPE, embedding, soft cap and gather against their definitions, at
- * ragged widths. */
+/* test_elementwise.c - norms, activations, RoPE, embedding, soft cap and gather against their
+ * definitions, at ragged widths. */
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/vec.h"

@@ -248,8 +248,9 @@ static void soft_caps_equal_the_cpu(void **state) {
     check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows, 0.5f);
 }
 
-/* Texts so long, and rows so few, that prompts are split; with 8-bit pages so few that none are copied,
- * and too many in one prompt.  A window that leaves some pieces empty, and one in all layers. */
+/* Texts so long, and rows so few, that prompts are split; with 8-bit pages so few that none are
+ * copied, and too many in one prompt.  A window that leaves some pieces empty, and one in all
+ * layers. */
 static void few_rows_behind_long_texts_equal_the_cpu(void **state) {
     (void)state;
     static const uint32_t windows[][N_LAYERS] = {{0, 0}, {0, 700}, {1500, 1500}},
@@ -287,9 +288,9 @@ static void single_sequences_equal_the_cpu(void **state) {
     }
 }
 
-/* Steps of few rows, by graphs that are set to one after the other: prompts that are attended whole,
- * in pieces, and in pieces that are merged, alone and beside sequences that decode; each kind at
- * first, recorded, and at other lengths. */
+/* Steps of few rows, by graphs that are set to one after the other: prompts that are attended
+ * whole, in pieces, and in pieces that are merged, alone and beside sequences that decode; each
+ * kind at first, recorded, and at other lengths. */
 static void check_graphs(struct batch *b) {
     static const uint32_t rows[][2] = {{17, 0}, {17, 0}, {17, 0}, {0, 17}, {0, 17}, {0, 17},
                                        {5, 17}, {5, 17}, {5, 17}, {1, 17}, {1, 17}, {1, 17},

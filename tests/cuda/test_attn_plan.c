@@ -110,8 +110,8 @@ static void mark_units(const struct planned *p, const struct attn_tile *t, uint8
         assert_int_equal(units[slot / ATTN_UNIT_SLOTS]++, 0);
 }
 
-/* Checks that the blocks that have tiles are the first ones, and that partials have readers, but no more
- * than there can be. */
+/* Checks that the blocks that have tiles are the first ones, and that partials have readers, but no
+ * more than there can be. */
 static void check_end(const struct planned *p) {
     const int32_t n_readers = p->end.n_readers;
     int32_t most = 0;
@@ -175,8 +175,8 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Returns how long the blocks read, in units of a block while all do, if they share the memory's rate
- * equally, but none reads more than a third faster. */
+/* Returns how long the blocks read, in units of a block while all do, if they share the memory's
+ * rate equally, but none reads more than a third faster. */
 static double time_of(struct planned *p) {
     const uint32_t n = p->shape.n_blocks;
     double time = 0, done = 0;
@@ -226,8 +226,8 @@ static void random_batches_are_covered_and_balanced(void **state) {
     assert_in_range(n_whole, 200, 1800);
 }
 
-/* Sequences as a server has them, of 500 to 3,500 tokens: no block waits for a merge, and the longest
- * ends hardly later than the mean. */
+/* Sequences as a server has them, of 500 to 3,500 tokens: no block waits for a merge, and the
+ * longest ends hardly later than the mean. */
 static void many_items_are_not_cut(void **state) {
     (void)state;
     uint32_t n_slots[256];
@@ -242,8 +242,8 @@ static void many_items_are_not_cut(void **state) {
     }
 }
 
-/* A plan of 132 blocks for equal sequences: the largest number of units of a block, and how many have
- * any. */
+/* A plan of 132 blocks for equal sequences: the largest number of units of a block, and how many
+ * have any. */
 struct equal_plan {
     uint64_t largest;
     uint32_t n_busy, n_merges, n_partials;
@@ -265,8 +265,8 @@ static struct equal_plan plan_equal(uint32_t n_kv_heads, uint32_t n_seqs, uint32
     return plan_equal_in(shape_of(132, n_kv_heads, 0), n_seqs, length);
 }
 
-/* All blocks have as many items as each other if nearly all have any; else they have unequal numbers,
- * because fewer blocks do not keep memory busy. */
+/* All blocks have as many items as each other if nearly all have any; else they have unequal
+ * numbers, because fewer blocks do not keep memory busy. */
 static void equal_items_are_dealt_in_equal_numbers(void **state) {
     (void)state;
     const struct equal_plan dealt = plan_equal(8, 256, 1500), cut = plan_equal(8, 100, 1500),
@@ -349,8 +349,8 @@ static void an_empty_batch_has_no_work(void **state) {
     }
 }
 
-/* Checks that blocks have one tile each, and that an item's tiles are as long as each other, but for
- * `grain` units, of which each tile begins at a multiple. */
+/* Checks that blocks have one tile each, and that an item's tiles are as long as each other, but
+ * for `grain` units, of which each tile begins at a multiple. */
 static void check_parts(const struct planned *p, uint32_t grain) {
     uint32_t block = 0;
     for (uint32_t item = 0; item < p->n_seqs * p->shape.n_kv_heads; item++) {

@@ -1,4 +1,5 @@
-/* test_elementwise.c - embedding, norms, activations and gather of the CUDA backend against the CPU's. */
+/* test_elementwise.c - embedding, norms, activations and gather of the CUDA backend against the
+ * CPU's. */
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/step.h"

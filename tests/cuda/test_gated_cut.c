@@ -1,6 +1,6 @@
-/* test_gated_cut.c - cuts of gated products of many rows: every output is computed once, the blocks of
- * a cluster share what linear_gated.cu lets them copy for each other, and products that would leave
- * the device idle are left to other kernels. */
+/* test_gated_cut.c - cuts of gated products of many rows: every output is computed once, the blocks
+ * of a cluster share what linear_gated.cu lets them copy for each other, and products that would
+ * leave the device idle are left to other kernels. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -21,9 +21,9 @@ enum { SMALL_PROMPTS = 4, SMALL_GREEDY = 4 };
 static const char *model_dir;
 static bool small;
 
-/* How far bf16 moves the best ten logits of a prompt from the goldens, which are float64: the largest of
- * the ten, its mean and standard deviation over 30 readings (16 of the longer prompts) that
- * scripts/fixtures/golden_roundings.py rounds without a device. */
+/* How far bf16 moves the best ten logits of a prompt from the goldens, which are float64: the
+ * largest of the ten, its mean and standard deviation over 30 readings (16 of the longer prompts)
+ * that scripts/fixtures/golden_roundings.py rounds without a device. */
 static const struct {
     uint32_t n_tokens;
     double mean, deviation;

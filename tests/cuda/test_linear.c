@@ -98,8 +98,8 @@ struct row_count {
     bool in_small;
 };
 
-/* Few rows in one operand of mma and in two, then launch_wide() with one to three warpgroups and with
- * halves of the rows, then cuBLASLt, which on other devices begins at 17 rows. */
+/* Few rows in one operand of mma and in two, then launch_wide() with one to three warpgroups and
+ * with halves of the rows, then cuBLASLt, which on other devices begins at 17 rows. */
 static const struct row_count row_counts[] = {
     {1, true},   {2, false},  {7, false},   {8, false},   {9, true},    {15, false},
     {16, false}, {17, true},  {33, false},  {64, false},  {100, false}, {129, false},
@@ -138,10 +138,10 @@ static void check_one_part(const struct matrix *m, uint32_t n_rows, size_t turn)
 static void products_of_one_part_equal_the_cpu(void **state) {
     (void)state;
     /* 4096 -> 96: so few outputs that cuBLASLt and launch_wide() split the sums.  2056 -> 1040: for
-     * launch_wide() from 9 rows on where memory is fast, as those behind it are.  1032 -> 5000: more
-     * tiles than a device has blocks of launch_stream(), in stages of which the last is not full.
-     * 7176 -> 2200: such stages of an x that registers do not hold as a whole, for two tiles of a block.
-     * 32 -> 20000: more tiles than launch_wide() has blocks. */
+     * launch_wide() from 9 rows on where memory is fast, as those behind it are.  1032 -> 5000:
+     * more tiles than a device has blocks of launch_stream(), in stages of which the last is not
+     * full.  7176 -> 2200: such stages of an x that registers do not hold as a whole, for two tiles
+     * of a block.  32 -> 20000: more tiles than launch_wide() has blocks. */
     static const struct matrix matrices[] = {
         {1, 1, false},       {8, 8, false},       {15, 7, true},      {16, 24, false},
         {24, 17, false},     {64, 6, false},      {384, 640, false},  {1024, 384, false},
@@ -150,8 +150,8 @@ static void products_of_one_part_equal_the_cpu(void **state) {
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_one_part);
 }
 
-/* 256 tiles: blocks on multiprocessors that attention has left idle take two or three, others one or
- * two. */
+/* 256 tiles: blocks on multiprocessors that attention has left idle take two or three, others one
+ * or two. */
 static void products_behind_attention_equal_the_cpu(void **state) {
     (void)state;
     struct cuda_backend *cuda = CUDA_BACKEND(gpu);
@@ -326,7 +326,8 @@ static void check_all_fused(const struct matrix *m, uint32_t n_rows, size_t turn
 
 static void fused_products_equal_the_cpu(void **state) {
     (void)state;
-    /* 6152: registers hold a part of x.  8200: launch_stream() has no room for the norm's weights. */
+    /* 6152: registers hold a part of x.  8200: launch_stream() has no room for the norm's
+     * weights. */
     static const struct matrix matrices[] = {
         {1, 1, false},       {8, 8, false},   {15, 7, false},      {24, 17, false},
         {64, 6, false},      {384, 40, true}, {384, 1024, false},  {4096, 96, false},

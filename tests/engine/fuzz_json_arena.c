@@ -1,6 +1,6 @@
 /* fuzz_json_arena.c - whatever the bytes, what was reserved is enough (the arena asserts it), and
- * the document is the one that jansson makes, where jansson can hold its numbers.  What is written of
- * a document is read as the same.
+ * the document is the one that jansson makes, where jansson can hold its numbers.  What is written
+ * of a document is read as the same.
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/engine/fuzz_json_arena.c \
  *         engine/base/json_{arena,reader,strings,tree}.c engine/base/error.c -ljansson -o fuzz &&

@@ -1,8 +1,8 @@
-/* living.h - one text with a bounded cache that really lives on, turn after turn, in the same pages:
- * the oracle of conversations.
+/* living.h - one text with a bounded cache that really lives on, turn after turn, in the same
+ * pages: the oracle of conversations.
  *
- * It drives a decoder by itself, without scheduler, sequences or caches, as docs/kv-policies.md says
- * that turns are appended.  Any failure fails the calling cmocka test.
+ * It drives a decoder by itself, without scheduler, sequences or caches, as docs/kv-policies.md
+ * says that turns are appended.  Any failure fails the calling cmocka test.
  *
  * Thread: the test's.  Memory: its own, until living_end(). */
 #ifndef TESTS_ENGINE_LIVING_H

@@ -129,8 +129,8 @@ static void make_caches(struct fixture *f) {
     assert_int_equal(state_cache_create(&f->space.states, &f->space, NULL), 0);
 }
 
-/* Makes a fund for which a step with guesses takes as long as any, so that many are made.  The clock
- * stands still: nothing else is measured. */
+/* Makes a fund for which a step with guesses takes as long as any, so that many are made.  The
+ * clock stands still: nothing else is measured. */
 static struct draft_fund *cheap_guesses(struct fixture *f) {
     f->fund = draft_fund_make();
     for (int i = 0; i < 100; i++) guess_price_measure(&f->fund.price, 1, (uint32_t)i / 50, 1);
@@ -237,8 +237,8 @@ static uint32_t token_of(struct fixture *f, const struct step *step, uint32_t ro
     return f->sampled[token & ~STEP_SAMPLED];
 }
 
-/* As predicted, drawn as number n_generated of a request with that seed, which counts or not.  last:
- * the token before. */
+/* As predicted, drawn as number n_generated of a request with that seed, which counts or not.
+ * last: the token before. */
 static uint32_t draw(uint32_t hash, uint32_t last, double uniform, uint32_t n_counted) {
     hash = fixture_mix(fixture_mix(hash, (uint32_t)(uniform * 65536)), n_counted);
     if (repeats && (hash >> 8) % 8 != 0) return 'a' + (last + 1) % 26;

@@ -1,8 +1,8 @@
 /* test_constraints.c - the whole engine with grammars, with a small model on the CPU.
  *
  * An answer must be one that the grammar allows, and the same one whatever else runs, whether the
- * device runs ahead, and wherever the sequence was suspended.  What grammars allow is tested elsewhere
- * (tests/grammar/), against another validator. */
+ * device runs ahead, and wherever the sequence was suspended.  What grammars allow is tested
+ * elsewhere (tests/grammar/), against another validator. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -63,8 +63,8 @@ static uint32_t random_below(uint64_t *seed, uint32_t n) {
     return (uint32_t)((*seed >> 33) % n);
 }
 
-/* Writes what follows a comma of a list whose numbers come behind a space or behind none, and a byte
- * that ends it. */
+/* Writes what follows a comma of a list whose numbers come behind a space or behind none, and a
+ * byte that ends it. */
 static size_t write_list(char *text, uint64_t *seed, const char *space, uint32_t n) {
     char *at = text;
     for (uint32_t i = 0; i < n; i++)

@@ -1,6 +1,6 @@
 /* test_disk.c - the whole engine with a tier on disk, over checkpoints whose layers have windows or
- * none: answers must be those of engines that cache nothing, to the bit, whatever was evicted to the
- * disk, by an earlier engine, or has happened to the files meanwhile. */
+ * none: answers must be those of engines that cache nothing, to the bit, whatever was evicted to
+ * the disk, by an earlier engine, or has happened to the files meanwhile. */
 #define _XOPEN_SOURCE 700 /* nftw() */
 #define _DEFAULT_SOURCE
 #include <ftw.h>
@@ -127,8 +127,8 @@ static void forget_all(struct answer *answers, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) answer_forget(&answers[i]);
 }
 
-/* With pages for one text or several, host blocks or none, and a device that runs ahead; each engine
- * finds what those before it have left. */
+/* With pages for one text or several, host blocks or none, and a device that runs ahead; each
+ * engine finds what those before it have left. */
 static void answers_do_not_depend_on_the_disk(void **state) {
     (void)state;
     static struct recipe recipes[N_RECIPES];

@@ -1,8 +1,8 @@
 /* test_homes.c - prompts whose tokens lie in the host pool, and are found there by other requests,
  * with a fake model (scheduler_fixture.h, fake_select.h).
  *
- * That what is found is right shows in the answers; that nothing is computed twice, in the rows that
- * have been run; and that nothing is copied twice, in the copies.
+ * That what is found is right shows in the answers; that nothing is computed twice, in the rows
+ * that have been run; and that nothing is copied twice, in the copies.
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */

@@ -1,5 +1,6 @@
-/* test_speculation.c - guesses with a fake model (scheduler_fixture.h), which mostly goes on with the
- * alphabet and so repeats its own text: what a request gives must not depend on what was guessed.
+/* test_speculation.c - guesses with a fake model (scheduler_fixture.h), which mostly goes on with
+ * the alphabet and so repeats its own text: what a request gives must not depend on what was
+ * guessed.
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */
@@ -193,8 +194,8 @@ static void guesses_take_no_row_from_other_sequences(void **state) {
     fixture_fini(&f);
 }
 
-/* A request and its answer, and a second one with the same answer.  Its own text has nothing to guess
- * from: it is shorter than the alphabet. */
+/* A request and its answer, and a second one with the same answer.  Its own text has nothing to
+ * guess from: it is shorter than the alphabet. */
 struct two_requests {
     const char *what;
     uint64_t salts[2], clients[2];
@@ -291,8 +292,8 @@ static void nothing_is_learned_from_steps_that_make_graphs(void **state) {
     fixture_fini(&f);
 }
 
-/* Short answers, some of which leave the alphabet behind a token that was waited for.  The fund falls in
- * a step in which no guess was wrong. */
+/* Short answers, some of which leave the alphabet behind a token that was waited for.  The fund
+ * falls in a step in which no guess was wrong. */
 static void a_wait_that_comes_to_nothing_is_paid(void **state) {
     (void)state;
     struct fixture f;

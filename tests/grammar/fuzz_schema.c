@@ -1,4 +1,5 @@
-/* fuzz_schema.c - schemas from clients: each is refused by a text, or becomes one that stays as it is. */
+/* fuzz_schema.c - schemas from clients: each is refused by a text, or becomes one that stays as it
+ * is. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <jansson.h>

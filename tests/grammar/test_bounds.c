@@ -1,4 +1,5 @@
-/* test_bounds.c - grammars that are made to cost: what the library does for one of them has an end. */
+/* test_bounds.c - grammars that are made to cost: what the library does for one of them has an
+ * end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +77,8 @@ static void forced_text_without_an_end_is_cut(void **state) {
     }
 }
 
-/* Accepts one token again and again, with no more time for each than `seconds`; returns the code. */
+/* Accepts one token again and again, with no more time for each than `seconds`; returns the
+ * code. */
 static int repeat(struct grammar_matcher *matcher, uint32_t token, int n, double seconds) {
     int code = 0;
     for (int i = 0; i < n && !code; i++) {
@@ -224,7 +226,8 @@ static void compiling_ends_with_memory_and_when_it_is_told_to(void **state) {
     free(text);
 }
 
-/* The first time a quick trial is not enough; later a text that took too much is refused at once. */
+/* The first time a quick trial is not enough; later a text that took too much is refused at
+ * once. */
 static void what_took_too_much_is_remembered(void **state) {
     (void)state;
     struct grammar_cache *cache;

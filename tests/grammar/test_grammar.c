@@ -436,8 +436,8 @@ static uint32_t any_allowed(struct tokenizer *tokenizer, const uint32_t *mask, u
     return best;
 }
 
-/* Walks at random through one grammar, whose kept masks must be those of a grammar that has kept none.  A
- * mask is kept if it took 10 us: most of these take longer at 8,192 tokens. */
+/* Walks at random through one grammar, whose kept masks must be those of a grammar that has kept
+ * none.  A mask is kept if it took 10 us: most of these take longer at 8,192 tokens. */
 static void kept_masks_are_right(void **state) {
     enum { N_WALKS = 12, N_STEPS = 24 };
     static const struct {

@@ -1,5 +1,5 @@
-/* test_numbers.c - numbers of schemas that 64 bits or a double cannot hold: values are written as they
- * are, and bounds are the bounds. */
+/* test_numbers.c - numbers of schemas that 64 bits or a double cannot hold: values are written as
+ * they are, and bounds are the bounds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

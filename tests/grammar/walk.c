@@ -2,12 +2,12 @@
  *
  *   walk TOKENIZER N_TOKENS < requests > answers
  *
- * A request is a line of JSON: {"kind": "schema", "text": {…} or "…", "seed": 1, "n": 3}.  Its answer is
- * a line, too: {"error": "…"}, or {"texts": […], "unfinished": 0, "compile_ms": …, "bytes": …,
- * "masks": …, "mask_us": mean, "mask_us_99": …, "mask_us_max": …, "accept_us": mean}.
+ * A request is a line of JSON: {"kind": "schema", "text": {…} or "…", "seed": 1, "n": 3}.  Its
+ * answer is a line, too: {"error": "…"}, or {"texts": […], "unfinished": 0, "compile_ms": …,
+ * "bytes": …, "masks": …, "mask_us": mean, "mask_us_99": …, "mask_us_max": …, "accept_us": mean}.
  *
- * Half of the tokens are drawn from those that may come, half from the short ones among them, so that
- * most texts end within N_TOKENS. */
+ * Half of the tokens are drawn from those that may come, half from the short ones among them, so
+ * that most texts end within N_TOKENS. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* fuzz_disk_format.c - any bytes at all as a file of the tier on disk, as they are and with checksums
- * that are right.
+/* fuzz_disk_format.c - any bytes at all as a file of the tier on disk, as they are and with
+ * checksums that are right.
  *
  * Of what is accepted every token and page must lie in the file. */
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* test_disk.c - the tier on disk by itself: what survives a restart, what is refused, and that nothing
- * that happens to its files does more than cost hits. */
+/* test_disk.c - the tier on disk by itself: what survives a restart, what is refused, and that
+ * nothing that happens to its files does more than cost hits. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -196,8 +196,8 @@ static void begin_counting(struct runner *r) {
     r->be->ops = &counted.ops;
 }
 
-/* Nothing reads what a prompt's first chunks attend to in the last layer, even beside a sequence that
- * decodes.  What they leave in the pages is the same. */
+/* Nothing reads what a prompt's first chunks attend to in the last layer, even beside a sequence
+ * that decodes.  What they leave in the pages is the same. */
 static void check_unread_attention(struct fixture *f) {
     const struct golden_prompt *p = &f->goldens.prompts[0];
     const uint32_t chunk = p->n_tokens / 3;

@@ -30,7 +30,8 @@ void rig_finish(struct rig *rig);
 /* Takes a request from beginning to end; the parsed body is the caller's. */
 json_t *rig_ask(struct rig *rig, const char *path, const char *body, unsigned status);
 
-/* Checks the ids of the calls in an answer of a chat, and writes "call_the-id_CHOICE_CALL" for them. */
+/* Checks the ids of the calls in an answer of a chat, and writes "call_the-id_CHOICE_CALL" for
+ * them. */
 void rig_number_calls(const json_t *answer);
 
 /* Compares a value, as compact text in the order of the answer. */

@@ -1,4 +1,5 @@
-/* fuzz_chat.c - whatever the bytes: the body of a chat is rendered or refused; see fuzz_prompt.h. */
+/* fuzz_chat.c - whatever the bytes: the body of a chat is rendered or refused; see
+ * fuzz_prompt.h. */
 #include "server/api/conversation/request.h"
 #include "tests/server/fuzz_prompt.h"
 

@@ -23,8 +23,8 @@ static bool is_space(const char *bytes, size_t size) {
     return true;
 }
 
-/* Where the input's first requests ended, how many of their bytes were kept, and how it stood at its
- * end. */
+/* Where the input's first requests ended, how many of their bytes were kept, and how it stood at
+ * its end. */
 struct verdict {
     size_t n_requests, end, n_kept;
     struct framing last;
@@ -76,7 +76,8 @@ static void check_same(const struct verdict *a, const struct verdict *b) {
     if (strcmp(a->last.id, b->last.id) != 0) abort();
 }
 
-/* Checks a whole head without a body: every line ends in CR LF, and nothing else is a control byte. */
+/* Checks a whole head without a body: every line ends in CR LF, and nothing else is a control
+ * byte. */
 static void check_head(const char *bytes, size_t size) {
     struct verdict verdict = {0};
     framing_init(&verdict.last, 0);

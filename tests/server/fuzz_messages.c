@@ -1,4 +1,5 @@
-/* fuzz_messages.c - whatever the bytes: the body of POST /v1/messages is rendered or refused; see fuzz_prompt.h. */
+/* fuzz_messages.c - whatever the bytes: the body of POST /v1/messages is rendered or refused; see
+ * fuzz_prompt.h. */
 #include "server/api/conversation/request.h"
 #include "server/api/messages/request.h"
 #include "tests/server/fuzz_prompt.h"

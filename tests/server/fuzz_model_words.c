@@ -1,5 +1,5 @@
-/* fuzz_model_words.c - any bytes at all as the files of a model's directory that name tokens, sampling
- * and templates: the first byte says which.  Whatever is taken is within its bounds. */
+/* fuzz_model_words.c - any bytes at all as the files of a model's directory that name tokens,
+ * sampling and templates: the first byte says which.  Whatever is taken is within its bounds. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* fuzz_prompt.h - a body of any dialect of chats is rendered or refused with a reason, and no byte of
- * a message is trusted.
+/* fuzz_prompt.h - a body of any dialect of chats is rendered or refused with a reason, and no byte
+ * of a message is trusted.
  *
  * Thread: the fuzzer's.  Memory: none is left. */
 #ifndef TESTS_SERVER_FUZZ_PROMPT_H

@@ -129,7 +129,8 @@ static const char *skip_value(const char *at) {
     return skip(at + 1, space);
 }
 
-/* What is answered is read when it is sent back, by strict parsers, too, and means the same there. */
+/* What is answered is read when it is sent back, by strict parsers, too, and means the same
+ * there. */
 static void check_comes_back(const struct buffer *arguments) {
     json_t *back = NULL, *strict = NULL;
     json_error_t why;

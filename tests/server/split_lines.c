@@ -1,12 +1,12 @@
-/* split_lines.c - splits answers into text and calls for tests in other languages, in pieces of every
- * size.
+/* split_lines.c - splits answers into text and calls for tests in other languages, in pieces of
+ * every size.
  *
  *   {"template": "...", "parts": ["text", {"special": "[TOOL_CALLS]"}, "text"], "tools": [...]}
  *   {"format": "mistral", "answer": "...", "calls": [{"name": "f", "arguments": "{...}"}]}
  *   {"error": "..."}
  *
- * Each line of stdin is an answer, each line of stdout its result.  `tools` may be missing.  A text of n bytes is given in pieces
- * of 1 byte, of 2, up to n; results that differ are an error.
+ * Each line of stdin is an answer, each line of stdout its result.  `tools` may be missing.  A text
+ * of n bytes is given in pieces of 1 byte, of 2, up to n; results that differ are an error.
  *
  * Thread: main.  Memory: one answer at a time. */
 #include <stdio.h>

@@ -395,7 +395,8 @@ static void bodies_arrive_whole(void **state) {
     rig_stop(&rig);
 }
 
-/* The pages of one body wait for the next: it has none of the other's bytes, and they do not count. */
+/* The pages of one body wait for the next: it has none of the other's bytes, and they do not
+ * count. */
 static void bodies_follow_one_another_in_the_same_pages(void **state) {
     enum { N_FIRST = 8000 };
     static const size_t lengths[] = {100000, 700000, 65537, 699999, 1000000, 80000, 700000};

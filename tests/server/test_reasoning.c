@@ -1,5 +1,5 @@
-/* test_reasoning.c - where a prompt leaves a thought, and what of an answer is one: templates of several
- * families, new answers, continued ones, and those of which thinking is switched off. */
+/* test_reasoning.c - where a prompt leaves a thought, and what of an answer is one: templates of
+ * several families, new answers, continued ones, and those of which thinking is switched off. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

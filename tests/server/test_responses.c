@@ -1,5 +1,5 @@
-/* test_responses.c - POST /v1/responses on an engine without a model: what items become in the prompt,
- * and answers, events in their order, and errors. */
+/* test_responses.c - POST /v1/responses on an engine without a model: what items become in the
+ * prompt, and answers, events in their order, and errors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

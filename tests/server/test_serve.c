@@ -26,8 +26,8 @@
 
 static const char *model_dir;
 
-/* The CPU's table with two entries replaced.  held: weights stay on their way; broken: what is asked
- * next fails. */
+/* The CPU's table with two entries replaced.  held: weights stay on their way; broken: what is
+ * asked next fails. */
 static atomic_bool broken, hung, held;
 static atomic_uint n_uploads;
 static int (*real_collect)(struct backend *be, uint32_t n_newer, struct error *err);

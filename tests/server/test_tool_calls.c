@@ -1,7 +1,7 @@
 /* test_tool_calls.c - tool calls and reasoning in generated text, whatever pieces it comes in.
  *
- * Random calls are written as each family writes them, by code of the test's own, cut into pieces of
- * every size, and read back. */
+ * Random calls are written as each family writes them, by code of the test's own, cut into pieces
+ * of every size, and read back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -358,8 +358,8 @@ static void only_so_many_calls_count(void **state) {
     tool_split_fini(&split);
 }
 
-/* Arguments are copied as they are written, and not by what a parser makes of them, but for what other
- * parsers refuse. */
+/* Arguments are copied as they are written, and not by what a parser makes of them, but for what
+ * other parsers refuse. */
 static void all_that_json_allows_is_read(void **state) {
     static const char *const texts[][2] = {
         {"{\"a\": -6e6155577, \"b\": 123456789012345678901234567890}", NULL},

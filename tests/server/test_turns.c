@@ -1,5 +1,5 @@
-/* test_turns.c - conversations on templates that raise at some of their turns: what such a template then
- * gets, and that later turns leave the beginning of the prompt as it was.
+/* test_turns.c - conversations on templates that raise at some of their turns: what such a template
+ * then gets, and that later turns leave the beginning of the prompt as it was.
  *
  * Messages are written with ' for ". */
 #include <setjmp.h>
@@ -206,8 +206,8 @@ static void ids_fit(void **state) {
         for (int j = 0; j < i; j++) assert_string_not_equal(ids[i], ids[j]);
 }
 
-/* The prompt of each turn begins with that of the turn before, but for its last message, which the next
- * may go on. */
+/* The prompt of each turn begins with that of the turn before, but for its last message, which the
+ * next may go on. */
 static void later_turns_begin_like_earlier_ones(void **state) {
     static const char *const templates[] = {in_front, alternating, with_system, uncounted, failing};
     static const char *const turns[] = {S,

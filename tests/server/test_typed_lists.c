@@ -1,5 +1,5 @@
-/* test_typed_lists.c - tools, items, blocks and parts of every type in the three dialects of a chat: what
- * they become in the prompt, what comes back of calls, and what the log says.
+/* test_typed_lists.c - tools, items, blocks and parts of every type in the three dialects of a
+ * chat: what they become in the prompt, what comes back of calls, and what the log says.
  *
  * Bodies are written with ' for ". */
 #include <setjmp.h>

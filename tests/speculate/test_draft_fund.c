@@ -1,4 +1,5 @@
-/* test_draft_fund.c - an account where the backend runs ahead: what it tries, and what that costs. */
+/* test_draft_fund.c - an account where the backend runs ahead: what it tries, and what that
+ * costs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,9 @@
-/* test_tokenizer_cache.c - with a cache a text has the tokens that it has without; and the cache keeps
- * its bound and its scopes apart.
+/* test_tokenizer_cache.c - with a cache a text has the tokens that it has without; and the cache
+ * keeps its bound and its scopes apart.
  *
- * Texts are random, made of what pre-tokenizers treat in different ways, and often begin as an earlier
- * one.  Chunks are a few bytes long, so that every kind of place lies at the end of one. */
+ * Texts are random, made of what pre-tokenizers treat in different ways, and often begin as an
+ * earlier one.  Chunks are a few bytes long, so that every kind of place lies at the end of
+ * one. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -315,7 +316,8 @@ static void special_tokens_are_not_found(void **unused) {
     json_decref(parts);
 }
 
-/* Looks up a text and, if it is not there, inserts ids made of it.  Returns whether it was there. */
+/* Looks up a text and, if it is not there, inserts ids made of it.  Returns whether it was
+ * there. */
 static bool look_up(struct tokenizer_cache *cache, uint64_t scope, size_t step, bool ends,
                     const char *text) {
     struct token_list list = {0};

@@ -14,8 +14,8 @@ bool call_id_fits(const char *id, size_t length) {
     return fits;
 }
 
-/* Hashes under a fixed key, so that every server has the same aliases.  A client that makes its own ids
- * collide confuses its own conversation alone. */
+/* Hashes under a fixed key, so that every server has the same aliases.  A client that makes its own
+ * ids collide confuses its own conversation alone. */
 void call_id_alias(char out[CALL_ID_LENGTH + 1], const char *text, size_t length) {
     static const uint64_t key[2] = {0, 0};
     struct siphash hash;

@@ -31,8 +31,9 @@ struct content_rules {
 int content_add(const struct content_rules *rules, const char *where, const json_t *part,
                 struct buffer *out, bool *has_text);
 
-/* Reads content into a new string: a string, a part, or a list of parts, whose texts are joined by line
- * ends; null and NULL say nothing.  An object that is no part and has no text is given as JSON. */
+/* Reads content into a new string: a string, a part, or a list of parts, whose texts are joined by
+ * line ends; null and NULL say nothing.  An object that is no part and has no text is given as
+ * JSON. */
 int content_read(const struct content_rules *rules, const char *where, const json_t *content,
                  json_t **out);
 

@@ -54,7 +54,8 @@ static void split_text(struct answer *answer, const char *text, size_t n) {
     find_calls(answer);
 }
 
-/* Tells what has cut an answer off: a stop string, "" for anything else, or NULL: it has ended by itself. */
+/* Tells what has cut an answer off: a stop string, "" for anything else, or NULL: it has ended by
+ * itself. */
 static const char *cut_of(const struct completion *c, const struct engine_event *event) {
     if (event->stopped_by_string) return c->request.params.stop[event->stop_index];
     return event->reason != FINISH_STOP || event->stopped_by_token ? "" : NULL;
@@ -67,8 +68,8 @@ static void end_text(const struct completion *c, struct answer *answer,
     tool_split_end(&answer->tools, &answer->content, cut_of(c, event));
 }
 
-/* Decides which tokens are content, now that a byte has come, or the end.  n_before: the bytes of content that there
- * were before it. */
+/* Decides which tokens are content, now that a byte has come, or the end.  n_before: the bytes of
+ * content that there were before it. */
 static void decide_scores(struct answer *answer, size_t n_before, struct buffer *list) {
     const uint64_t n_held = answer->split.held.length + tool_split_held(&answer->tools),
                    n = answer->n_text - n_held - answer->scores.n_decided,

@@ -1,5 +1,5 @@
-/* conversation.h - a completion that is a chat, whatever its shape: what the model says is split into
- * reasoning, text and calls while it comes.
+/* conversation.h - a completion that is a chat, whatever its shape: what the model says is split
+ * into reasoning, text and calls while it comes.
  *
  *   body ──dialect──► members of a chat ──request.h──► prompt ─► engine ─► events
  *                                                                            │
@@ -55,15 +55,16 @@ void conversation_fini(struct completion *c);
 /* Splits the event's text: `added` of a completion_api. */
 void conversation_added(struct completion *c, struct choice *choice,
                         const struct engine_event *event);
-/* Notes a token, an object with its bytes and the best ones, which is added to choice->tokens once it is known to be one of
- * the content: `add_logprobs`. */
+/* Notes a token, an object with its bytes and the best ones, which is added to choice->tokens once
+ * it is known to be one of the content: `add_logprobs`. */
 void conversation_add_logprobs(struct choice *choice, const struct choice_format *format,
                                const struct token_info *info, bool skip);
 
 /* Tells whether something has come that has not been sent. */
 bool answer_has_news(const struct answer *answer);
-/* Returns the content that the model wrote before the first call that is not sent, from *begin on, and
- * moves *begin behind it.  With all calls sent it is the rest.  The bytes stay the answer's. */
+/* Returns the content that the model wrote before the first call that is not sent, from *begin on,
+ * and moves *begin behind it.  With all calls sent it is the rest.  The bytes stay the
+ * answer's. */
 struct buffer answer_next_text(const struct answer *answer, size_t *begin);
 /* Forgets the text that has been sent; all calls must have been, too. */
 void answer_clear(struct answer *answer);

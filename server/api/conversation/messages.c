@@ -72,7 +72,8 @@ static int read_thoughts(const struct reading *r, const json_t *parts, json_t *o
     return rc;
 }
 
-/* Reads the content, which an assistant that calls tools may leave out, and a tool without a result. */
+/* Reads the content, which an assistant that calls tools may leave out, and a tool without a
+ * result. */
 static int read_content(const struct reading *r) {
     const json_t *content = json_object_get(r->from, "content");
     const bool answers = strcmp(r->role, "assistant") == 0;
@@ -215,8 +216,8 @@ static bool is_role(const json_t *message, const char *role) {
     return given && strcmp(given, role) == 0;
 }
 
-/* Moves the results of tools in front of all else that comes between a message with calls and the next of
- * the assistant, because no template knows a text between a call and its result. */
+/* Moves the results of tools in front of all else that comes between a message with calls and the
+ * next of the assistant, because no template knows a text between a call and its result. */
 static int put_results_first(json_t *list) {
     size_t place = 0; /* of the next result; 0: no calls await one */
     for (size_t i = 0; i < json_array_size(list); i++) {

@@ -14,8 +14,8 @@ struct api_error;
 struct skipped_types;
 
 /* Checks the messages of a body and makes those for the template.  names_developer: the template
- * knows that role; else such messages are of the role `system`.  skipped: takes note of types that are
- * not shown; NULL is allowed.  On failure *out is untouched. */
+ * knows that role; else such messages are of the role `system`.  skipped: takes note of types that
+ * are not shown; NULL is allowed.  On failure *out is untouched. */
 int chat_messages_read(json_t **out, const json_t *messages, bool names_developer,
                        struct skipped_types *skipped, struct api_error *err);
 

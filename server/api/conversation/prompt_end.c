@@ -43,8 +43,8 @@ static void cut_at(struct template_text *text, size_t end) {
     text->bytes[end] = 0;
 }
 
-/* Finds where the message ends in the text: it holds the last byte that is not the template's, and little
- * of the template's behind that.  Returns 0 if it does not. */
+/* Finds where the message ends in the text: it holds the last byte that is not the template's, and
+ * little of the template's behind that.  Returns 0 if it does not. */
 static size_t find_end(const struct template_text *text, const char *message, size_t n) {
     size_t last = tail_of(text);
     while (last > 0 && is_space(text->bytes[last - 1])) last--;
@@ -77,8 +77,8 @@ bool prompt_end_cut(struct template_text *text, const char *message, size_t n) {
 
 /* ---- thoughts ---- */
 
-/* Returns where the last message begins in a part of the template, behind a special token; `begin` if
- * there is none. */
+/* Returns where the last message begins in a part of the template, behind a special token; `begin`
+ * if there is none. */
 static size_t behind_special(const struct template_text *text, size_t begin, size_t end,
                              const struct tokenizer *tokenizer) {
     size_t behind = begin;
@@ -149,8 +149,8 @@ static size_t behind_mark(const struct template_text *text, size_t begin, const 
     return begin;
 }
 
-/* Tells the state by the last mark alone.  Without special tokens the part may hold what the template
- * says to the model about marks: one that closes counts only at the end. */
+/* Tells the state by the last mark alone.  Without special tokens the part may hold what the
+ * template says to the model about marks: one that closes counts only at the end. */
 static enum thought_state last_mark(const struct template_text *text, size_t begin) {
     const size_t open = behind_mark(text, begin, begin_mark);
     size_t close = behind_mark(text, begin, end_mark);

@@ -1,5 +1,5 @@
-/* prompt_end.h - what a rendered prompt ends with: whether its last message goes on, and whether a thought
- * is open there.
+/* prompt_end.h - what a rendered prompt ends with: whether its last message goes on, and whether a
+ * thought is open there.
  *
  *   …<|im_start|>assistant\n              nothing is begun: a thought may come
  *   …<|im_start|>assistant\n<think>\n     a thought is open: the answer begins inside
@@ -7,8 +7,8 @@
  *   …assistant\nThe sun                   the answer goes on: what comes is said
  *   …assistant\n<think>\nFirst I          the thought goes on
  *
- * Only marks of the template count, and those of the message that is continued, where it begins with
- * one.  What a user writes opens and closes nothing.
+ * Only marks of the template count, and those of the message that is continued, where it begins
+ * with one.  What a user writes opens and closes nothing.
  *
  * Thread: any.  Memory: none. */
 #ifndef SERVER_API_CONVERSATION_PROMPT_END_H
@@ -22,9 +22,9 @@
 struct template_text;
 struct tokenizer;
 
-/* Cuts what the template puts behind a message, so that the answer continues it.  message [n]: its text.  Templates may
- * strip its white space, and may have rewritten a thought that it begins with.  Returns whether the text ends with the
- * message then; if not, it is unchanged. */
+/* Cuts what the template puts behind a message, so that the answer continues it.  message [n]: its
+ * text.  Templates may strip its white space, and may have rewritten a thought that it begins
+ * with.  Returns whether the text ends with the message then; if not, it is unchanged. */
 bool prompt_end_cut(struct template_text *text, const char *message, size_t n);
 
 /* Tells where an answer begins.  continues: it goes on with the message that the text ends with.

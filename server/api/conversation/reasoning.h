@@ -2,9 +2,9 @@
  *
  *   <think>  r e a s o n i n g  </think>  a n s w e r
  *
- * engine/request/thought.h has the rules.  What may be a mark is held back until it is whole or turns
- * out to be text; so is white space before a mark.  Where the prompt ends inside a thought, the text
- * begins there.
+ * engine/request/thought.h has the rules.  What may be a mark is held back until it is whole or
+ * turns out to be text; so is white space before a mark.  Where the prompt ends inside a thought,
+ * the text begins there.
  *
  * Thread: the owner's.  Memory: the split owns what it holds back. */
 #ifndef SERVER_API_CONVERSATION_REASONING_H

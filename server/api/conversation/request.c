@@ -291,8 +291,9 @@ static const struct request_table own_table = REQUEST_TABLE(fields);
 const struct request_table *const chat_tables[] = {
     &request_common, &request_openai, &request_forms, &chat_template_table, &own_table, NULL};
 
-/* Settles which tools may be called.  Where all that are given are skipped, the answer has none, unless one
- * must be called, or one is of a type that is not known here: then the client awaits what cannot come. */
+/* Settles which tools may be called.  Where all that are given are skipped, the answer has none,
+ * unless one must be called, or one is of a type that is not known here: then the client awaits
+ * what cannot come. */
 static int settle_tools(struct request_reading *r) {
     struct chat_reading *chat = own(r);
     struct tool_list *list = &chat->list;
@@ -372,16 +373,16 @@ static int constrain_calls(struct request_reading *r, const struct tool_demand *
                              "%s is not supported beside strict tools that may be called",
                              r->request->structured.param);
     struct sampling_params *params = &r->request->params;
-    /* Calls begin with the token itself.  Text may come before it, or instead of it, unless one must be
-     * made. */
+    /* Calls begin with the token itself.  Text may come before it, or instead of it, unless one
+     * must be made. */
     params->has_prefix = demand->format->is_special && !*demand->mark;
     params->is_free_before = !demand->must_call;
     const int rc = tool_constraint_make(&format, demand, r->err);
     return rc ? rc : structured_set_format(r->request, param, format, r->err);
 }
 
-/* Tells what the request says of thinking.  chat_template_kwargs wins over the members, and these over
- * the effort. */
+/* Tells what the request says of thinking.  chat_template_kwargs wins over the members, and these
+ * over the effort. */
 static int thinking_of(const struct chat_reading *chat) {
     static const char *const names[] = {"enable_thinking", "thinking"};
     for (size_t i = 0; i < 2; i++) {
@@ -392,8 +393,8 @@ static int thinking_of(const struct chat_reading *chat) {
     return is_text(chat->effort, "none") ? THINKING_OFF : THINKING_DEFAULT;
 }
 
-/* Tells whether the client's own form of a text says where the thought ends.  It then holds from the first
- * token on. */
+/* Tells whether the client's own form of a text says where the thought ends.  It then holds from
+ * the first token on. */
 static bool covers_thought(const struct request_structured *form) {
     if (form->kind == GRAMMAR_JSON || form->kind == GRAMMAR_JSON_SCHEMA) return false;
     return strstr(form->text, THOUGHT_END) || strstr(form->text, "<\\/think>");
@@ -502,9 +503,9 @@ static bool is_among(const json_t *messages, json_t *const *others, unsigned n) 
     return false;
 }
 
-/* Renders the messages.  A template that raises may do so at forms that its model has never seen: the same
- * turns are then tried in forms that more templates take.  Where it raises at all of them, the first
- * error counts.  *used: what has been rendered, the caller's. */
+/* Renders the messages.  A template that raises may do so at forms that its model has never seen:
+ * the same turns are then tried in forms that more templates take.  Where it raises at all of them,
+ * the first error counts.  *used: what has been rendered, the caller's. */
 static int render_somehow(struct template_text *text, const struct chat_reading *chat,
                           const struct chat_template *model, json_t *messages, json_t **used,
                           struct error *why) {
@@ -532,8 +533,8 @@ static bool is_blank(const json_t *text) {
     return !at || at[strspn(at, " \t\r\n")] == 0;
 }
 
-/* Makes a message that has thought and said nothing one whose text is the thought, for templates that write
- * the thoughts of no message. */
+/* Makes a message that has thought and said nothing one whose text is the thought, for templates
+ * that write the thoughts of no message. */
 static int tell_thought(json_t *message, const json_t *thought) {
     json_t *text = json_sprintf("%s\n%s", THOUGHT_BEGIN, json_string_value(thought));
     json_object_del(message, "reasoning");
@@ -541,8 +542,8 @@ static int tell_thought(json_t *message, const json_t *thought) {
     return json_object_set_new(message, "content", text);
 }
 
-/* Cuts what the template puts behind the last message, so that the answer continues it: what it says, or what it thinks if
- * it says nothing. */
+/* Cuts what the template puts behind the last message, so that the answer continues it: what it
+ * says, or what it thinks if it says nothing. */
 static int continue_last(struct request_reading *r, const struct chat_template *model,
                          json_t *messages, struct template_text *text) {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
@@ -565,8 +566,8 @@ static int continue_last(struct request_reading *r, const struct chat_template *
                          "be continued");
 }
 
-/* Tells whether the last message says nothing that an answer could continue, and takes it off.  The answer
- * then begins a new one. */
+/* Tells whether the last message says nothing that an answer could continue, and takes it off.  The
+ * answer then begins a new one. */
 static bool drops_last(json_t *messages) {
     const size_t n = json_array_size(messages);
     const json_t *last = json_array_get(messages, n - 1);

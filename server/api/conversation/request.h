@@ -41,8 +41,8 @@ struct chat_request {
 };
 
 struct chat_dialect {
-    /* Reads the members of a body, which r->own is for, and adds those of a chat to `members` and to
-     * `tools`.  These may share values with the body. */
+    /* Reads the members of a body, which r->own is for, and adds those of a chat to `members` and
+     * to `tools`.  These may share values with the body. */
     int (*translate)(struct request_reading *r, const json_t *root, json_t *members,
                      struct tool_list *tools);
     void *own;

@@ -30,11 +30,11 @@ struct scores {
 };
 
 void scores_fini(struct scores *s);
-/* Adds a token with n_own bytes of text, and returns what its JSON is to be written to; NULL: there is no
- * memory.  is_part: it is the beginning of a character, which a later token completes. */
+/* Adds a token with n_own bytes of text, and returns what its JSON is to be written to; NULL: there
+ * is no memory.  is_part: it is the beginning of a character, which a later token completes. */
 struct buffer *scores_add(struct scores *s, size_t n_own, bool is_part);
-/* Takes note that of the next n bytes of text the last n_content are content.  Appends the tokens that have some of these to
- * the list. */
+/* Takes note that of the next n bytes of text the last n_content are content.  Appends the tokens
+ * that have some of these to the list. */
 void scores_decide(struct scores *s, uint64_t n, uint64_t n_content, struct buffer *list);
 
 #endif

@@ -1,7 +1,9 @@
-/* skipped.h - types of elements that bodies had and the model is not shown, each named once in the log.
+/* skipped.h - types of elements that bodies had and the model is not shown, each named once in the
+ * log.
  *
- * Agents send the same unknown element with every request, so a line for each would say nothing new.
- * Clients choose the names: there is room for a fixed number of them, and none is logged beyond it.
+ * Agents send the same unknown element with every request, so a line for each would say nothing
+ * new.  Clients choose the names: there is room for a fixed number of them, and none is logged
+ * beyond it.
  *
  * Thread: any.  Memory: fixed. */
 #ifndef SERVER_API_CONVERSATION_SKIPPED_H
@@ -20,8 +22,9 @@ struct skipped_types {
 
 void skipped_types_init(struct skipped_types *skipped);
 void skipped_types_fini(struct skipped_types *skipped);
-/* Logs that elements of this type are skipped in this list of bodies, unless that has been logged.  A
- * type that is too long counts as others with the same beginning.  NULL is allowed: nothing is logged. */
+/* Logs that elements of this type are skipped in this list of bodies, unless that has been logged.
+ * A type that is too long counts as others with the same beginning.  NULL is allowed: nothing is
+ * logged. */
 void skipped_types_note(struct skipped_types *skipped, const char *list, const char *type);
 
 #endif

@@ -140,8 +140,8 @@ static json_t *parse_object(struct piece text, struct json_oddities *odd) {
     return arguments_parse(&root, text.at, text.n, odd) ? NULL : root;
 }
 
-/* Adds the arguments that an object's member has: its text, which is not looked for where there may be
- * two such members, or what the text means; or JSON in a string, as some models write them. */
+/* Adds the arguments that an object's member has: its text, which is not looked for where there may
+ * be two such members, or what the text means; or JSON in a string, as some models write them. */
 static bool add_arguments(struct tool_call *call, struct piece object, const char *member,
                           const json_t *value, bool has_doubled) {
     const struct piece text =
@@ -213,7 +213,8 @@ static struct piece skip_begin(const struct tool_split *split, struct piece p) {
     return p;
 }
 
-/* Reads calls that are a name each, and an object.  Marks between them, such as [ARGS], are skipped. */
+/* Reads calls that are a name each, and an object.  Marks between them, such as [ARGS], are
+ * skipped. */
 static bool read_named(struct tool_split *split, struct piece text) {
     for (text = skip_begin(split, text); text.n > 0;) {
         const char *brace = find(text, "{");
@@ -393,7 +394,8 @@ static bool read_functions(struct tool_split *split, const char *text, size_t n)
     return call && read_elements(split, call, rest);
 }
 
-/* Reads a call of GLM-4.5: NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each argument. */
+/* Reads a call of GLM-4.5: NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each
+ * argument. */
 static bool read_glm(struct tool_split *split, const char *text, size_t n) {
     const struct piece all = trimmed((struct piece){text, n});
     const char *end = find(all, "<arg_key>");
@@ -521,8 +523,8 @@ static void give_up(struct tool_split *split, struct buffer *answer) {
     split->is_answer = true;
 }
 
-/* Looks for the end of calls.  An end inside of an argument is none: what stands before it cannot be
- * read. */
+/* Looks for the end of calls.  An end inside of an argument is none: what stands before it cannot
+ * be read. */
 static bool look_for_end(struct tool_split *split, struct buffer *answer) {
     const char *mark = split->format->end;
     if (!mark) return false;
@@ -581,8 +583,8 @@ static bool may_be_calls(const struct tool_split *split) {
     return format->names_first && is_name(trimmed((struct piece){text.at, n}));
 }
 
-/* Tells whether the held bytes are the beginning of the mark that has been cut off.  What a stop string cuts off is known;
- * of another rest one byte is too little to tell. */
+/* Tells whether the held bytes are the beginning of the mark that has been cut off.  What a stop
+ * string cuts off is known; of another rest one byte is too little to tell. */
 static bool is_cut_mark(const struct tool_split *split, const char *cut) {
     const char *mark = split->format->begin;
     const size_t n = split->held.length;
@@ -595,8 +597,8 @@ static bool is_cut_call(const struct tool_split *split, const char *cut) {
     return split->is_inside ? may_be_calls(split) : is_cut_mark(split, cut);
 }
 
-/* Reads what is held at the text's end.  Calls of a format whose first word may be a call already are whole
- * only at their mark, unless the model has left it out. */
+/* Reads what is held at the text's end.  Calls of a format whose first word may be a call already
+ * are whole only at their mark, unless the model has left it out. */
 static bool read_rest(struct tool_split *split, const struct buffer *answer, const char *cut) {
     const struct tool_format *format = split->format;
     const bool needs_end = cut && format->names_first && format->end;

@@ -3,9 +3,10 @@
  *   text ─► answer          <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>
  *        └► calls: f, {"x": 1}
  *
- * Each family writes calls in a format of its own; a format is one row of a table.  Text that seems to
- * be a call and is none is answer.  A call is known when its end has come, or the text's.  The marks are
- * found in the text, whether a tokenizer has them as special tokens, as other added ones, or in pieces.
+ * Each family writes calls in a format of its own; a format is one row of a table.  Text that seems
+ * to be a call and is none is answer.  A call is known when its end has come, or the text's.  The
+ * marks are found in the text, whether a tokenizer has them as special tokens, as other added ones,
+ * or in pieces.
  *
  * Thread: the owner's.  Memory: the split owns its calls. */
 #ifndef SERVER_API_CONVERSATION_TOOL_CALLS_H
@@ -54,8 +55,8 @@ struct tool_format {
     bool names_first;                     /* or with a name */
 };
 
-/* The marks of all formats; NULL ends the list.  A tokenizer may have them as special tokens, which are then shown in
- * the text all the same. */
+/* The marks of all formats; NULL ends the list.  A tokenizer may have them as special tokens, which
+ * are then shown in the text all the same. */
 extern const char *const tool_marks[];
 
 /* Returns the first format whose sign the template has; NULL: none. */
@@ -81,8 +82,8 @@ struct tool_split {
 void tool_split_fini(struct tool_split *split);
 /* Appends what is no call to `answer`. */
 void tool_split_add(struct tool_split *split, const char *text, size_t n, struct buffer *answer);
-/* Ends the text.  cut: NULL, or what has cut it off: the stop string, "" where there is none.  A call that is
- * cut off is dropped: no client can use a part of one. */
+/* Ends the text.  cut: NULL, or what has cut it off: the stop string, "" where there is none.  A
+ * call that is cut off is dropped: no client can use a part of one. */
 void tool_split_end(struct tool_split *split, struct buffer *answer, const char *cut);
 /* Returns how many bytes of the text so far may be part of a call. */
 size_t tool_split_held(const struct tool_split *split);

@@ -143,7 +143,8 @@ static json_t *make_list(const struct tool_demand *d, json_t *tags) {
                      w->close);
 }
 
-/* Makes an answer that may be text, and calls where a call begins.  Behind a token come calls alone. */
+/* Makes an answer that may be text, and calls where a call begins.  Behind a token come calls
+ * alone. */
 static int make_free(json_t **out, const struct tool_demand *d, json_t *tags,
                      struct api_error *err) {
     if (*d->mark)

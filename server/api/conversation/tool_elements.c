@@ -8,8 +8,8 @@
 #include "engine/base/json_tree.h"
 #include "server/api/conversation/tool_strings.h"
 
-/* The definitions that arguments refer to are written again for each argument.  So many bytes they may
- * be together. */
+/* The definitions that arguments refer to are written again for each argument.  So many bytes they
+ * may be together. */
 enum { MAX_KEY = 128, MAX_MARKS = 64, MAX_DEFINITIONS = 256 << 10 };
 
 struct writing {
@@ -48,8 +48,8 @@ static int check_key(struct writing *w, const char *key) {
                               key);
 }
 
-/* Checks that what is referred to is a definition: nothing else is known beside one argument.  *has:
- * there is a reference. */
+/* Checks that what is referred to is a definition: nothing else is known beside one argument.
+ * *has: there is a reference. */
 static int check_refs(struct writing *w, const json_t *value, bool *has) {
     const char *ref = json_string_value(json_object_get(value, "$ref")), *key;
     json_t *part;

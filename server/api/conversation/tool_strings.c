@@ -1,7 +1,7 @@
 /* tool_strings.c - see tool_strings.h.
  *
- * A table is JSON: {"tool": {"named": {"key": 1}, "other": 0}}, with the numbers of enum tool_string,
- * and `other` for keys that the schema does not name. */
+ * A table is JSON: {"tool": {"named": {"key": 1}, "other": 0}}, with the numbers of enum
+ * tool_string, and `other` for keys that the schema does not name. */
 #include "server/api/conversation/tool_strings.h"
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* tools.c - see tools.h.
  *
- * An origin is JSON: {"index": 0, "kind": 0, "name": "read", "namespace": "notes"}, with the index of its
- * function and the numbers of enum tool_kind. */
+ * An origin is JSON: {"index": 0, "kind": 0, "name": "read", "namespace": "notes"}, with the index
+ * of its function and the numbers of enum tool_kind. */
 #include "server/api/conversation/tools.h"
 
 #include <stdio.h>
@@ -79,8 +79,9 @@ static int keep(const struct reading *r, json_t *function, enum tool_kind kind,
 
 /* ---- kinds ---- */
 
-/* Makes the description: what the namespace says before its first tool, the tool's own, and the grammar
- * of what it takes.  Returns NULL where there is none, and with *failed where there is no memory. */
+/* Makes the description: what the namespace says before its first tool, the tool's own, and the
+ * grammar of what it takes.  Returns NULL where there is none, and with *failed where there is no
+ * memory. */
 static json_t *make_about(const struct reading *r, bool *failed) {
     const json_t *format = json_object_get(r->body, "format"),
                  *grammar = json_object_get(format, "grammar"), *parts[4] = {NULL};
@@ -170,8 +171,8 @@ static int skip(const struct reading *r) {
     return 0;
 }
 
-/* Reads a search in tools that only the client knows.  One of a service has nothing to search in: the
- * tools that it would defer are all shown. */
+/* Reads a search in tools that only the client knows.  One of a service has nothing to search in:
+ * the tools that it would defer are all shown. */
 static int read_search(const struct reading *r) {
     const json_t *schema = json_object_get(r->tool, "parameters");
     if (!is_word(json_object_get(r->tool, "execution"), "client") || !json_is_object(schema))
@@ -211,8 +212,8 @@ static int read_unknown(const struct reading *r) {
 
 typedef int (*tool_reader)(const struct reading *r);
 
-/* Returns what reads tools of a type.  The names of Anthropic's end in the day of their version, so the
- * beginnings of names are compared where `more` says so. */
+/* Returns what reads tools of a type.  The names of Anthropic's end in the day of their version, so
+ * the beginnings of names are compared where `more` says so. */
 static tool_reader reader_of(const char *type) {
     static const struct {
         const char *type;
@@ -223,8 +224,8 @@ static tool_reader reader_of(const char *type) {
         {"custom", read_custom, false},
         {"tool_search", read_search, false},
         {"namespace", skip, false}, /* one without tools */
-        /* What another service, or the client by a schema of its own, runs: the model is not told of it, so it
-         * cannot ask for it. */
+        /* What another service, or the client by a schema of its own, runs: the model is not told
+         * of it, so it cannot ask for it. */
         {"web_search", skip, true},
         {"web_fetch", skip, true},
         {"file_search", skip, true},

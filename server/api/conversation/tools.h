@@ -1,6 +1,8 @@
-/* tools.h - the tools of a request, in the words of every dialect, as functions that a template knows.
+/* tools.h - the tools of a request, in the words of every dialect, as functions that a template
+ * knows.
  *
- *   function                     a function, with its members beside its type or in an object of their own
+ *   function                     a function, with its members beside its type or in an object of
+ *                                their own
  *   custom                       a function of one string, `input`
  *   tool_search of the client's  a function with the parameters that it has
  *   any that has `tools`         these, by the names NAMESPACE__NAME: `namespace`
@@ -8,8 +10,8 @@
  *
  * A call comes back under the kind, the namespace and the name that its tool was given with.
  *
- * Thread: any; a list belongs to one thread at a time.  Memory: a list owns what it has, which may share
- * values with the body. */
+ * Thread: any; a list belongs to one thread at a time.  Memory: a list owns what it has, which may
+ * share values with the body. */
 #ifndef SERVER_API_CONVERSATION_TOOLS_H
 #define SERVER_API_CONVERSATION_TOOLS_H
 
@@ -40,13 +42,13 @@ struct tool_rules {
  * replaces it. */
 int tool_list_add(struct tool_list *list, const struct tool_rules *rules, const char *where,
                   const json_t *tools);
-/* Leaves those functions alone that `allowed` names: an array of tools, or of namespaces.  Entries of types
- * that no list keeps are skipped. */
+/* Leaves those functions alone that `allowed` names: an array of tools, or of namespaces.  Entries
+ * of types that no list keeps are skipped. */
 int tool_list_allow(struct tool_list *list, const json_t *allowed, struct api_error *err);
 void tool_list_fini(struct tool_list *list);
 
-/* Joins a namespace and a name to the name that the model reads.  NULL: there is no memory.  namespace
- * NULL, JSON null or empty: the name itself. */
+/* Joins a namespace and a name to the name that the model reads.  NULL: there is no memory.
+ * namespace NULL, JSON null or empty: the name itself. */
 json_t *tool_shown_name(const json_t *space, const json_t *name);
 
 /* Where a tool that is called comes from. */
@@ -56,8 +58,8 @@ struct tool_origin {
     const char *space; /* its namespace; NULL: none */
 };
 
-/* Finds the tool by the name that a model calls: the one that it was shown, or, where only one tool has
- * it, the name without its namespace. */
+/* Finds the tool by the name that a model calls: the one that it was shown, or, where only one tool
+ * has it, the name without its namespace. */
 struct tool_origin tool_origin_find(const json_t *origins, const char *name);
 /* Returns the name under which a tool is shown that a body names; NULL: there is none. */
 const char *tool_shown_find(const json_t *origins, const char *space, const char *name);

@@ -1,15 +1,15 @@
 /* turns.h - the turns of a conversation, written for a template that takes fewer forms of them.
  *
- * Templates raise at what their model has never seen: a system message behind the first turn, or any,
- * two turns of one role, a turn of the user right behind results of tools, ids of calls of another
- * length.  Agents send all of these.
+ * Templates raise at what their model has never seen: a system message behind the first turn, or
+ * any, two turns of one role, a turn of the user right behind results of tools, ids of calls of
+ * another length.  Agents send all of these.
  *
  *   [system A] [user] [system B] [user] [tool] [user C]
  *     └ in front, or in the   └ joined        └ in the result's text
  *       first user's turn
  *
- * A later system message becomes part of the user's turn in its place, not of the first message.  So a
- * new one changes nothing before it, and the prefix stays in the cache.
+ * A later system message becomes part of the user's turn in its place, not of the first message.
+ * So a new one changes nothing before it, and the prefix stays in the cache.
  *
  * Thread: any.  Memory: results are new; they share values with what they are made from. */
 #ifndef SERVER_API_CONVERSATION_TURNS_H

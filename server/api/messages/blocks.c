@@ -148,8 +148,8 @@ static int read_assistant_block(struct reading *r, const json_t *block) {
     return is_type(block, "tool_result") ? refuse_type(r, block) : read_text(r, block);
 }
 
-/* Reads a block of the system.  It may define a tool that the model may call from here on; one that it
- * only refers to is among the tools of the body, and has been shown all the time. */
+/* Reads a block of the system.  It may define a tool that the model may call from here on; one that
+ * it only refers to is among the tools of the body, and has been shown all the time. */
 static int read_system_block(struct reading *r, const json_t *block) {
     const struct tool_rules rules = {
         .needs_schema = true, .skipped = r->content.skipped, .err = r->err};

@@ -16,8 +16,8 @@ struct tool_list;
  * request, so no prefix behind it could be found in the cache. */
 int blocks_read_system(json_t *messages, const json_t *system, struct skipped_types *skipped,
                        struct api_error *err);
-/* Appends the messages of a body, and adds the tools that they bring.  *continues: the last one is the
- * assistant's, so the answer continues it. */
+/* Appends the messages of a body, and adds the tools that they bring.  *continues: the last one is
+ * the assistant's, so the answer continues it. */
 int blocks_read_messages(json_t *messages, struct tool_list *tools, const json_t *from,
                          bool *continues, struct skipped_types *skipped, struct api_error *err);
 

@@ -57,7 +57,8 @@ static int read_stops(struct request_reading *r, const struct request_field *fie
     return request_read_stop(r, field, value);
 }
 
-/* Reads the servers that Anthropic's own service would ask, as tools of the type mcp are in other APIs. */
+/* Reads the servers that Anthropic's own service would ask, as tools of the type mcp are in other
+ * APIs. */
 static int read_servers(struct request_reading *r, const struct request_field *field,
                         const json_t *value) {
     bool fits = json_is_array(value);
@@ -100,7 +101,8 @@ static int translate_tools(struct request_reading *r, struct tool_list *tools) {
     return tool_list_add(tools, &rules, "tools", own(r)->tools);
 }
 
-/* Translates the choice.  The words `any` and `tool` are OpenAI's `required` and a named function. */
+/* Translates the choice.  The words `any` and `tool` are OpenAI's `required` and a named
+ * function. */
 static int translate_choice(struct request_reading *r, json_t *members) {
     const json_t *choice = own(r)->choice, *name = json_object_get(choice, "name"),
                  *one = json_object_get(choice, "disable_parallel_tool_use");

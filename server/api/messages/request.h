@@ -23,8 +23,8 @@ struct request_table;
 /* The members of a body; NULL ends the list. */
 extern const struct request_table *const messages_tables[];
 
-/* Reads and checks a body, and renders its prompt.  counts: the tokens of the prompt are counted, so
- * max_tokens need not be there. */
+/* Reads and checks a body, and renders its prompt.  counts: the tokens of the prompt are counted,
+ * so max_tokens need not be there. */
 int messages_request_parse(struct completion_request *out, struct chat_request *chat, bool counts,
                            const char *body, size_t length, const struct request_limits *limits,
                            struct api_error *err);

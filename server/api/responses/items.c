@@ -108,7 +108,8 @@ static int read_reasoning(struct reading *r, const json_t *item) {
     return json_object_set_new(r->assistant, "reasoning_content", text) ? no_memory(r->err) : 0;
 }
 
-/* Adds a call, and takes its name and its arguments, an object; NULL: there was no memory for them. */
+/* Adds a call, and takes its name and its arguments, an object; NULL: there was no memory for
+ * them. */
 static int add_call(struct reading *r, const json_t *item, json_t *name, json_t *arguments) {
     static const char *const lacks[] = {NULL};
     const json_t *id = json_object_get(item, "call_id");
@@ -185,8 +186,8 @@ static int read_action(const struct reading *r, const json_t *item, json_t **out
     return *out ? 0 : no_memory(r->err);
 }
 
-/* Reads what a call that another service ran says of its result.  The call itself is nothing that the
- * model could repeat. */
+/* Reads what a call that another service ran says of its result.  The call itself is nothing that
+ * the model could repeat. */
 static int read_result_of(struct reading *r, const json_t *item) {
     static const struct {
         const char *type, *member;
@@ -248,8 +249,8 @@ static int add_tools(struct reading *r, const json_t *item) {
     return tool_list_add(r->tools, &rules, where, json_object_get(item, "tools"));
 }
 
-/* Reads tools that a search has found: the model may call them from here on.  What it is told of them as
- * the search's output is their names. */
+/* Reads tools that a search has found: the model may call them from here on.  What it is told of
+ * them as the search's output is their names. */
 static int read_found(struct reading *r, const json_t *item) {
     const json_t *tools = json_object_get(item, "tools");
     struct buffer names = {0};

@@ -21,7 +21,8 @@ struct api_error;
 struct skipped_types;
 struct tool_list;
 
-/* Appends the messages of `input`, a string or an array of items, and adds the tools that items have. */
+/* Appends the messages of `input`, a string or an array of items, and adds the tools that items
+ * have. */
 int items_read(json_t *messages, struct tool_list *tools, const json_t *input,
                struct skipped_types *skipped, struct api_error *err);
 

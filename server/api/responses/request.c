@@ -212,7 +212,8 @@ static int translate_flags(struct request_reading *r, json_t *members) {
 
 /* ---- the echo ---- */
 
-/* Writes ,"name":value.  Values that are missing, or too long to repeat, are given as `otherwise`. */
+/* Writes ,"name":value.  Values that are missing, or too long to repeat, are given as
+ * `otherwise`. */
 static void echo(struct buffer *out, const json_t *root, const char *name, const char *otherwise) {
     const json_t *value = json_object_get(root, name);
     buffer_printf(out, ",\"%s\":", name);

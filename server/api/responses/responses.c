@@ -1,7 +1,7 @@
 /* responses.c - see responses.h.
  *
- * An answer is a list of items, of which one is open at a time.  Events say what happens to them, and
- * items that are complete are kept, because the last event repeats them all:
+ * An answer is a list of items, of which one is open at a time.  Events say what happens to them,
+ * and items that are complete are kept, because the last event repeats them all:
  *
  *   created  in_progress  ( item added  part added  delta…  part done  item done )…  completed
  *

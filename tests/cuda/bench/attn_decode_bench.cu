@@ -124,8 +124,8 @@ struct timing {
     uint32_t n_blocks; /* that have work */
 };
 
-/* How a kernel follows the one before: after its end; beside its end; beside it, with the first units
- * read before its end, as in the engine's recorded steps. */
+/* How a kernel follows the one before: after its end; beside its end; beside it, with the first
+ * units read before its end, as in the engine's recorded steps. */
 enum launch_mode { ALONE, OVERLAPPED, RECORDED };
 const char *const MODE_NAMES[] = {"-", "overlap", "recorded"};
 

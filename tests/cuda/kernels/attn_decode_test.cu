@@ -83,8 +83,8 @@ __global__ void append_late(uint16_t *pool, const uint16_t *right, const size_t 
 }
 
 /* Checks that attention sees the slot that the kernel before writes, though it reads other units
- * before that one has ended.  The slot is the sequence's last or in its middle; the step names it if
- * is_known. */
+ * before that one has ended.  The slot is the sequence's last or in its middle; the step names it
+ * if is_known. */
 void check_appended(enum dtype dtype, uint32_t dim, uint32_t n_blocks, bool is_known) {
     const test_case c = {"appended", 16, 2,      dim,   dtype, {1, 17, 300, 4097, 9000},
                          n_blocks,   0,  RANDOM, false, true};
@@ -219,8 +219,8 @@ void check_caps() {
         }
 }
 
-/* Keys or values that are NaN: a partial result that is NaN is not taken for one that is not there yet,
- * for which blocks would wait forever.  Other sequences stay as they are. */
+/* Keys or values that are NaN: a partial result that is NaN is not taken for one that is not there
+ * yet, for which blocks would wait forever.  Other sequences stay as they are. */
 void check_nan() {
     for (bool is_value : {false, true})
         for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {

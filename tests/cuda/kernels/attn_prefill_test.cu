@@ -263,8 +263,8 @@ static void test_splits(const struct shape &s, const std::vector<struct seq_shap
     free_batch(b);
 }
 
-/* Few rows behind texts of many lengths.  The last sequences: every tile size of the groups below, to
- * either side. */
+/* Few rows behind texts of many lengths.  The last sequences: every tile size of the groups below,
+ * to either side. */
 static const std::vector<struct seq_shape> few_splits = {{1, 3}, {17, 1500}},
                                            many_splits = {{1, 5000},  {1, 1},      {2, 2049},
                                                           {16, 4096}, {31, 4127},  {33, 1000},
@@ -294,8 +294,8 @@ static void test_all_splits(bool small) {
 
 /* --- splits of pages of 8 bits --- */
 
-/* The codes of a row times 2^power, with the scale that covers its largest; the row becomes what they
- * stand for. */
+/* The codes of a row times 2^power, with the scale that covers its largest; the row becomes what
+ * they stand for. */
 static uint8_t encode_row(uint16_t *row, uint8_t *codes, int dim, int power) {
     float largest = 0;
     for (int d = 0; d < dim; d++)
@@ -311,9 +311,9 @@ static uint8_t encode_row(uint16_t *row, uint8_t *codes, int dim, int power) {
     return (uint8_t)(127 + exponent);
 }
 
-/* The batch's pages as [K, V][kv_head][slot][dim] codes, their scales, and space.  Its own become what
- * the codes stand for, of rows that differ by up to 2^6.  What no sequence has are codes that are NaN,
- * and scales that are infinite. */
+/* The batch's pages as [K, V][kv_head][slot][dim] codes, their scales, and space.  Its own become
+ * what the codes stand for, of rows that differ by up to 2^6.  What no sequence has are codes that
+ * are NaN, and scales that are infinite. */
 static std::vector<uint8_t> encode_pages(struct batch &b) {
     const size_t n_rows = (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS,
                  page_bytes = n_rows * (b.shape.dim + 1) + 384;
@@ -328,8 +328,8 @@ static std::vector<uint8_t> encode_pages(struct batch &b) {
     return pages;
 }
 
-/* A block that converts codes itself has the bits of one that reads 16-bit copies.  Returns into how many
- * items the backend's plan cuts the batch. */
+/* A block that converts codes itself has the bits of one that reads 16-bit copies.  Returns into
+ * how many items the backend's plan cuts the batch. */
 static uint32_t test_codes(const struct shape &s, const std::vector<struct seq_shape> &seqs) {
     struct batch b = make_batch(s, seqs, false);
     uint32_t n_items = 0;

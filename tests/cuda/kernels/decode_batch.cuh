@@ -46,7 +46,8 @@ template <typename T> struct device_array {
         CHECK(cudaMemcpy(to.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost));
         return to;
     }
-    /* Fills it with NaNs that no arithmetic makes, as memory for partial results is that has none. */
+    /* Fills it with NaNs that no arithmetic makes, as memory for partial results is that has
+     * none. */
     void poison() { CHECK(cudaMemset(data, 0xff, n * sizeof(T))); }
 };
 
