@@ -469,7 +469,7 @@ static int create_scheduler(struct engine *e, struct error *err) {
         .max_long_rows = e->info.long_rows,
         .max_prompt_slots = most_prompt_slots(e),
         .max_itl_s = e->config.max_itl_ms / 1000.0,
-        .row_work = dim * (2 * q_dim + 2 * kv_dim + 3 * (double)m->layers[0].ffn_dim),
+        .row_work = dim * (2 * q_dim + 2 * kv_dim) + feed_forward_work(m),
         .enter_work = dim * (q_dim + 2 * kv_dim),
         .pair_work = 2 * q_dim,
         .now_s = clock_seconds,

@@ -49,7 +49,8 @@ static const struct {
     int (*run_hidden)(struct decoder *d, uint32_t layer, const struct residual_input *input,
                       uint32_t n_rows, struct error *err);
     uint32_t n_in_gate_up; /* matrices whose products lie in gate_up meanwhile */
-} kinds[] = {[FFN_GATED] = {run_gated, 2}, [FFN_PLAIN] = {run_plain, 0}};
+    uint32_t n_matrices;   /* of ffn_dim x dim that a row is multiplied with */
+} kinds[] = {[FFN_GATED] = {run_gated, 2, 3}, [FFN_PLAIN] = {run_plain, 0, 2}};
 
 struct ffn_widths feed_forward_widths(const struct model_config *c) {
     struct ffn_widths most = {0};
@@ -59,6 +60,13 @@ struct ffn_widths feed_forward_widths(const struct model_config *c) {
         most.ffn = max_u32(most.ffn, shape->ffn_dim);
     }
     return most;
+}
+
+double feed_forward_work(const struct model_config *c) {
+    double sum = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        sum += (double)kinds[c->layers[i].kind].n_matrices * c->layers[i].ffn_dim;
+    return sum * c->dim / c->n_layers;
 }
 
 static int run_hidden(struct decoder *d, uint32_t layer, const void *x, uint32_t n_rows,

@@ -30,6 +30,8 @@ struct ffn_widths {
 
 /* Returns the widths that the model's widest layers need. */
 struct ffn_widths feed_forward_widths(const struct model_config *config);
+/* Returns the multiply-adds of one row in a feed-forward part, the mean of the model's layers. */
+double feed_forward_work(const struct model_config *config);
 
 /* Runs the rest of a layer on n_rows rows.  attn_out, act [n_rows, n_heads * head_dim]: what
  * attention computed; x, act [n_rows, dim]: the residual stream, to which the layer adds. */

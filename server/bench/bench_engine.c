@@ -189,7 +189,7 @@ static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
  * key and value that it sees.  Past the last layer's attention only the last token is computed. */
 static double prompt_flops(const struct model_config *m, const struct kv_choice *kv, uint32_t n) {
     double qkv = (double)m->dim * (m->n_heads + 2.0 * m->n_kv_heads) * m->head_dim;
-    double o = (double)m->n_heads * m->head_dim * m->dim, ffn = 3.0 * m->dim * m->layers[0].ffn_dim;
+    double o = (double)m->n_heads * m->head_dim * m->dim, ffn = feed_forward_work(m);
     double attention = 4.0 * m->n_heads * m->head_dim * seen_tokens(kv, n);
     double rows = (double)n * (m->n_layers - 1) + 1;
     return m->n_layers * (2.0 * n * qkv + attention) + 2 * rows * (o + ffn) +
