@@ -3,7 +3,7 @@ weights.  torch is larger than all other clients together, so it is not among th
 
     build/venv-clients/bin/python -m pip install accelerate torch transformers
 
-Answers of a model that knows them all are equal whoever computes them.  So most of these documents are cut
+Answers of a model that knows them all are always equal.  So most of these documents are cut
 short: of what they ask, nothing is left in the context."""
 import json
 import random

@@ -143,7 +143,7 @@ static void a_row_of_zeros_stays_one(void **state) {
     assert_memory_equal(back, zeros, sizeof(zeros));
 }
 
-/* [block][host layer][token], each its codes, its scales, and what nobody writes. */
+/* [block][host layer][token], each its codes, its scales, and what is not written. */
 static void check_token(const struct kv_pool *kv, const struct host_pool *store, uint32_t page,
                         uint32_t at, const uint8_t *token) {
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;

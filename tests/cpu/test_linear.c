@@ -20,9 +20,9 @@ static bool has_bf16(void) {
 }
 #endif
 
-/* Memory that ends where a page begins that nobody may touch: the kernels are not instrumented by
- * sanitizers (see engine/cpu/meson.build), so this is what notices a read too far, in every build.
- */
+/* Memory that ends where a page begins that must not be touched: the kernels are not instrumented
+ * by sanitizers (see engine/cpu/meson.build), so this is what notices a read too far, in every
+ * build. */
 static void *guarded_alloc(size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), usable = (bytes + page - 1) / page * page;
     char *base =

@@ -148,7 +148,7 @@ static void rig_fini(struct rig *rig) {
     free(rig->blocks);
 }
 
-/* NaN: whoever reads what nobody wrote shows. */
+/* NaN: a read of what was not written shows. */
 static void poison(const struct rig *rig, uint32_t page) {
     memset((char *)rig->kv.base + page * rig->kv.page_bytes, 0xff, rig->kv.page_bytes);
 }
@@ -372,7 +372,8 @@ static void check_choice(const struct run *r, uint32_t g) {
     free(got);
 }
 
-/* Who is chosen again stays; new ones go, ascending, to the slots that are free, ascending. */
+/* A token that is chosen again stays; new ones go, ascending, to the slots that are free,
+ * ascending. */
 static void check_slots(struct run *r, uint32_t g) {
     bool *was = calloc(r->plan.n_text, sizeof(bool)), *is = calloc(r->plan.n_text, sizeof(bool));
     uint32_t n_new = 0, last = 0;
@@ -770,7 +771,7 @@ static void selectors_choose_differently(void **state) {
 }
 
 /* Keys that are equal are worth the same: the lower token is chosen.  A query of zero makes all of
- * them equal, one of NaN counts for nobody. */
+ * them equal, one of NaN counts for no token. */
 static void ties_and_nan_are_defined_on(struct backend *be) {
     for (uint32_t n_keys = 0; n_keys <= 8; n_keys += 8) {
         struct plan plan = random_plan(n_keys > 0);

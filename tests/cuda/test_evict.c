@@ -288,7 +288,8 @@ static bool compare_pooled(const struct head *h, uint32_t n) {
     return n_other == 0;
 }
 
-/* Whoever only one side keeps must be next to whoever only the other does.  False: they differ. */
+/* A token that only one side keeps must score about as much as one that only the other keeps.
+ * False: they differ. */
 static bool compare_kept(const struct head *h, uint32_t n) {
     bool same = true;
     if (h->text->budget.pooling != KV_POOLING_NONE) return compare_pooled(h, n);

@@ -24,7 +24,7 @@ enum { MAX_SELECTED = 192, CHOSEN_PAGES = MAX_SELECTED / PAGE_TOKENS, N_SINK = 4
 enum { EACH_LAYER = TEXT_PAGES + CHOSEN_PAGES, RECORDED_ROWS = 8 };
 enum { N_PAGES = N_TEXTS * (N_LAYERS * EACH_LAYER + 2), N_BLOCKS = N_TEXTS * TEXT_PAGES };
 
-/* Layer 0 is dense, 1 a filter, 2 waits, 4 has a window; 7 is the next filter, and nobody waits
+/* Layer 0 is dense, 1 a filter, 2 waits, 4 has a window; 7 is the next filter, and no layer waits
  * behind it. */
 static const struct layer_group groups[] = {{1, 3, 7}, {7, 8, 9}};
 static const uint32_t windows[N_LAYERS] = {[4] = 100};
@@ -284,7 +284,7 @@ static bool has(const uint32_t *tokens, uint32_t n, uint32_t token) {
     return false;
 }
 
-/* Whoever only one side has must be worth what those are that only the other has. */
+/* A token that only one side has must score as much as those that only the other has. */
 static void expect_ties(const struct rig *r, const struct text *t, uint32_t group, uint32_t row,
                         const uint32_t *got, const uint32_t *expected) {
     const uint32_t n = t->n_selected, layer = groups[group].filter;

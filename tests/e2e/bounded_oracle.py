@@ -80,7 +80,7 @@ class Head:
 
     def attend(self, queries, keys, values, generated):
         """queries [group, rows, dim], keys and values [rows, dim] of the text's next tokens; what
-        the queries read, [group, rows, dim].  Afterwards whoever must go is gone."""
+        the queries read, [group, rows, dim].  Afterwards evicted tokens are gone."""
         first, rows = self.keys.n, len(keys)
         self.keys.append(keys)
         self.values.append(values)

@@ -1,6 +1,6 @@
 /* live_bytes.c - preloaded into a program, counts the bytes that it has allocated and not freed.
  *
- * LIVE_BYTES names a file, which is mapped by this program and by whoever reads it:
+ * LIVE_BYTES names a file, which is mapped by this program and by the process that reads it:
  *
  *   bytes     of all blocks of malloc() and its family that are alive, as malloc_usable_size() says
  *   n         how many blocks

@@ -84,7 +84,7 @@ class Text:
                                   for i in range(0, len(tokens), 512)])
 
     def token(self, token, off_by):
-        """Logits after one more token, as generated.  Where rounding may decide who is chosen, all
+        """Logits after one more token, as generated.  Where rounding may decide the choice, all
         choices are tried, and that stays which is off_by(logits) least."""
         step = Step(self.selection, self.n, ())
         logits = self._rows([token], step)[0]

@@ -194,7 +194,7 @@ class Text:
         return self.model.logits(self._rows(tokens, None, True))
 
     def _rows(self, tokens, dense_from, leaves_last):
-        """What leaves the last layer; if nobody needs that, it only stores keys and values, and
+        """What leaves the last layer; if nothing needs that, it only stores keys and values, and
         chooses none.  dense_from None: all rows are dense."""
         m, first = self.model, self.n
         at = numpy.arange(first, first + len(tokens))

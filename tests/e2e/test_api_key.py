@@ -87,7 +87,7 @@ def test_a_key_among_the_arguments_is_warned_of(serve, tiny_model):
     ("127.0.0.1", False), ("127.1.2.3", False), ("localhost", False), ("0.0.0.0", True),
 ])
 def test_an_open_address_without_a_key_is_warned_of(serve, tiny_model, host, is_open):
-    wait = host != "127.1.2.3"  # nobody listens where the test asks
+    wait = host != "127.1.2.3"  # no server listens where the test asks
     server = serve("--host", host, model=tiny_model, wait=wait)
     server.wait_logged("listening", seconds=30)
     assert server.log.count(OPEN + host) == is_open

@@ -107,7 +107,7 @@ def test_streaming_is_a_mask(sink, recent, n_prompt, chunk, cache_positions):
 
 
 def kept_by_hand(probabilities, n_prompt, n, budget):
-    """Who is kept after n tokens, with sets and dictionaries, token by token.  probabilities(row,
+    """What is kept after n tokens, with sets and dictionaries, token by token.  probabilities(row,
     seen): what the row gives to each of them."""
     kept, score = [], {}
     for row in range(n):
@@ -205,7 +205,7 @@ def model_of_default(cache=[]):
 def test_among_equal_scores_the_oldest_goes():
     model = model_of("mha-f32")
     head = Head(model, 0, 0, Budget(1, 2, 3, "sum"))
-    queries = numpy.zeros((model.group, 1, model.head_dim))  # give the same to everybody
+    queries = numpy.zeros((model.group, 1, model.head_dim))  # give the same to every token
     for _ in range(6):
         head.attend(queries, queries[0], queries[0], True)
     head.scores.all[:] = [9, 2, 1, 1, 1, 0]

@@ -1,4 +1,4 @@
-"""Many clients at once: every answer is the one obtained alone, and whoever leaves gives its pages
+"""Many clients at once: every answer is the one obtained alone, and one that leaves gives its pages
 back."""
 import asyncio
 import json

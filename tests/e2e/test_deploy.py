@@ -1,4 +1,4 @@
-"""The manifests of config/deploy: those who read them accept them, and every flag, port, path and metric that
+"""The manifests of config/deploy: programs accept them, and every flag, port, path and metric that
 they name is the program's."""
 import copy
 import ipaddress

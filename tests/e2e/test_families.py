@@ -198,7 +198,7 @@ def test_heavy_hitters(families, family):
 
 @every_family
 def test_offload(families, family):
-    """Two layers leave none behind a filter; without a file nobody knows the filters."""
+    """Two layers leave none behind a filter; without a file the filters are not known."""
     f = families(family)
     why = ("every layer of this model has a window" if family == "mistral"
            else "no filter layers are known")

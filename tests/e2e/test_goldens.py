@@ -107,7 +107,7 @@ def test_log_probability_order_of_the_first_token(server, tokenizer, golden):
     # The CPU's activations are f32: what is left is the order of sums, and that is less than lies
     # between any two of the first six.
     tolerance = 5e-3 if DEVICE == "cpu" else BF16_DIFFERENCE * logits[0]
-    # Who is among the first five for certain must be there, and nobody who cannot be.
+    # A token that is among the first five for certain must be there, and none that cannot be.
     assert {t for t, logit in zip(tokens, logits) if logit > logits[5] + tolerance} <= top.keys()
     assert top.keys() <= {t for t, logit in zip(tokens, logits) if logit > logits[4] - tolerance}
     # Differences of log-probabilities are differences of logits.

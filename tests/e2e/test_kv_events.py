@@ -121,7 +121,7 @@ def pair(built, tmp_path):
     with Router(ports[0]) as router, Server(tmp_path, *arguments) as server:
         router.await_server()
         ask(server, [1, 2, 3])
-        # Whoever subscribes late has missed the beginning: the replay tells it.
+        # A late subscriber has missed the beginning: the replay tells it.
         replay(router, ports[1])
         router.replay_port = ports[1]
         yield server, router

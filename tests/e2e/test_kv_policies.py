@@ -190,7 +190,7 @@ def test_echo_and_logprobs(server, policy):
 
 @every_policy
 def test_prefix_cache(server, policy):
-    """Bounded requests share no blocks, whoever was there before, but states of their own kind
+    """Bounded requests share no blocks, whichever was there before, but states of their own kind
     (test_states.py); those of which only some layers have a budget share nothing."""
     shares = policy in (FULL, MOVED, NOT_MOVED)
 
@@ -360,7 +360,7 @@ class TestATightPool:
             assert logprobs == pytest.approx(expected, abs=1e-6 if DEVICE == "cpu" else SAME_TOKEN)
 
     def test_what_outgrows_it_is_computed_again_as_it_was(self, serve, server, small_model):
-        """The store has room for its tokens, and none for its pages.  Somebody who matters more
+        """The store has room for its tokens, and none for its pages.  A request that matters more
         makes it lose its place when it has outgrown the pool."""
         store = {"cpu": "10944K", "cuda": "5472K"}[DEVICE]
         small = serve("--kv-offload-size", store, *self.SETTINGS, "--max-model-len", 1216,

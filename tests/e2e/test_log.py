@@ -1,4 +1,4 @@
-"""The log: what nobody reads stops nobody, what is lost is counted, and what clients send cannot
+"""The log: what is not read stops no request, what is lost is counted, and what clients send cannot
 forge it."""
 import fcntl
 import json
@@ -56,7 +56,7 @@ def ask_version(server, n_requests):
 
 @pytest.fixture
 def stalled(tmp_path, tiny_model):
-    """A server that has logged more than anybody has read, and its pipe."""
+    """A server that has logged more than has been read, and its pipe."""
     with Pipe() as pipe:
         server = Server(tmp_path, model=tiny_model, stderr=pipe.writer)
         pipe.forget_writer()
@@ -68,7 +68,7 @@ def stalled(tmp_path, tiny_model):
             server.process.wait()
 
 
-def test_a_log_that_nobody_reads_stops_nobody(stalled):
+def test_a_log_that_is_not_read_stops_no_request(stalled):
     server, _ = stalled
     assert server.metrics()["quire_log_dropped_lines_total"] > 0
     assert server.complete("a", max_tokens=3)["usage"]["completion_tokens"] == 3
@@ -97,7 +97,7 @@ def test_lost_lines_are_said_once_the_reader_is_back(stalled):
     assert any("id=after-the-gap" in line for line in lines)
 
 
-def test_a_log_that_cannot_be_written_stops_nobody(tmp_path, tiny_model):
+def test_a_log_that_cannot_be_written_stops_no_request(tmp_path, tiny_model):
     """stderr is a pipe without a reader."""
     with Pipe() as pipe:
         server = Server(tmp_path, model=tiny_model, stderr=pipe.writer)

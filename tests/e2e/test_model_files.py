@@ -240,7 +240,7 @@ CUT_SHORT = "the model's file 'model.safetensors' was cut short"
 
 @cpu_only
 def test_weights_cut_short_under_a_server_end_it_with_a_sentence(tmp_path, tiny_model):
-    """Its clients get an error each; whoever streams, an event behind what was generated."""
+    """Its clients get an error each; streaming ones an event behind what was generated."""
     copy_model(tiny_model, tmp_path)
     server = Server(tmp_path, model=tmp_path)
     with RawConnection(server) as connection:

@@ -158,7 +158,7 @@ def test_the_next_turn_finds_the_prompt(server, first, then):
     assert_idle(server)
 
 
-def test_those_who_ask_at_once_share_a_context(server):
+def test_requests_at_the_same_time_share_a_context(server):
     with contextlib.ExitStack() as stack:
         for i in range(4):
             connection = stack.enter_context(streaming(server, MOVED, PROMPT + [400 + i],
@@ -269,7 +269,7 @@ def test_a_soak_tells_what_is_left(serve, small_model, settings):
     assert status == 1 and "quire_kv_pages_free was" in said, said
 
 
-def test_who_finds_no_memory_waits(serve, small_model, settings):
+def test_waits_without_memory(serve, small_model, settings):
     """Each needs up to 6 of 14 blocks."""
     small = serve(*settings, "--kv-offload-size", 14 * BLOCK_BYTES + 1, model=small_model)
     policy = {**MOVED, "selected": 64}

@@ -258,7 +258,7 @@ def test_prompts_that_go_layer_by_layer(model, scarce, prefill):
 
 @both_places
 def test_pages_in_use_are_those_of_the_window(model, offload):
-    """While a long text is generated, and none of its pages is anybody's afterwards."""
+    """While a long text is generated, and none of its pages is in use afterwards."""
     most, done = 0, threading.Event()
     policy = {"type": "offload", "selected": 64, "tail": 64, "offload": offload}
     n_sparse = 2 + 2 if offload else pages_of(CONTEXT) + 1
@@ -274,7 +274,7 @@ def test_pages_in_use_are_those_of_the_window(model, offload):
         thread = threading.Thread(target=run)
         thread.start()
         while not done.wait(0.002):
-            # Pages that the cache keeps of the prompt's layers with a window are nobody's.
+            # Pages that the cache keeps of the prompt's layers with a window are not in use.
             most = max(most, server.pages_in_use())
         thread.join()
         n_kept = model.n_wide - (model.n_sparse if offload else 0)

@@ -355,7 +355,7 @@ def test_seeds(asked):
 
 @every_way
 def test_others_go_on(asked):
-    """Who generates is given tokens while a long prompt is computed, and the ones it would have
+    """Requests are given tokens while a long prompt is computed, and the ones it would have
     been given alone."""
     def generate(on_token=lambda: None):
         with RawConnection(asked.server, timeout=60) as connection:
@@ -417,7 +417,7 @@ SHORT = {"max_tokens": 4, "ignore_eos": True, "logprobs": 0}
 
 
 def with_end(end, salt, server, prefill, **parameters):
-    """An answer to a prompt whose beginning is everybody's."""
+    """An answer to a prompt with a beginning that all share."""
     return server.complete(PROMPT[:1000] + prompt_of(400, end), prefill=prefill, cache_salt=salt,
                            **{**SHORT, **parameters})
 
@@ -537,7 +537,7 @@ def test_metrics_count_by_pattern(asked):
     assert seconds == pytest.approx(usage["index_ms"] / 1000, abs=1e-4)
 
 
-# ---- who decides ----
+# ---- what decides ----
 
 
 def test_auto_is_sparse_from_a_length_on(serve, tmp_path):
@@ -620,7 +620,7 @@ def test_a_dense_server_refuses_sparse(serve, pattern_file):
     assert prefill["mode"] == "dense" and prefill["modes"] == ["auto", "dense"]
 
 
-def test_without_a_file_only_who_asks_gets_sparse(serve, tiny_model):
+def test_without_a_file_only_requests_that_ask_get_sparse(serve, tiny_model):
     """No file is named after the tiny model's directory."""
     server = serve("--min-sparse-tokens", 600, "--threads", 2, model=tiny_model)
     only_if_asked = "layer by layer, for requests that ask for sparse prefill"

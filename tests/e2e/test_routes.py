@@ -249,7 +249,7 @@ class TestApiKey:
         for path in ("//v1/models", "/v1/models/", "/version/", "//metrics//x"):
             assert guarded.get(path).status == 401
 
-    def test_nobody_sends_a_body_without_it(self, guarded):
+    def test_no_body_is_sent_without_it(self, guarded):
         with RawConnection(guarded) as connection:
             connection.send(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                             b"Content-Length: 60000000\r\n\r\n{")

@@ -227,6 +227,6 @@ def test_layer_by_layer_in_slices(rows, tmp_path):
 
 @pytest.mark.parametrize("rows, long_rows", [(192, 1), (300, 1), (512, 640)])
 def test_in_chunks(rows, long_rows, tmp_path):
-    """One after the other: how a prompt is cut depends on who else is there."""
+    """One after the other: how a prompt is cut depends on what else runs."""
     compare(tmp_path, ("--max-num-batched-tokens", rows, "--max-long-tokens", long_rows),
             seed=rows, n_at_once=1, chunk=rows, long_rows=long_rows // 128 * 128)

@@ -202,7 +202,7 @@ class TestHangingUp:
     @pytest.mark.parametrize("stream", [False, True])
     @pytest.mark.parametrize("max_tokens", [3, 300])
     def test_half(self, server, stream, max_tokens):
-        """The request is whole: who closes only the sending side gets the answer."""
+        """The request is whole: a client that closes only its sending side gets the answer."""
         with RawConnection(server) as connection:
             connection.send_last(completion_request(
                 prompt="a", max_tokens=max_tokens, stream=stream, ignore_eos=True))
@@ -226,7 +226,7 @@ class TestHangingUp:
         time.sleep(0.1)
         server.wait_idle(10)
 
-    def test_a_crowd_of_half_dead_connections_harms_nobody(self, serve, tiny_model):
+    def test_a_crowd_of_half_dead_connections_harms_no_stream(self, serve, tiny_model):
         """Twice as many as there are places, while streams run and others ask."""
         server = serve("--max-connections", "128", model=tiny_model)
         streams = [RawConnection(server, address="127.0.0.3") for _ in range(16)]
@@ -366,7 +366,7 @@ def test_256_idle_connections(server):
     ids=["soft", "hard"]
 )
 def test_connections_beyond_the_descriptors_do_not_hang(serve, tiny_model, limit, n_served):
-    """The soft limit is raised; where the hard one is too low, who comes too late hears so."""
+    """The soft limit is raised; where the hard one is too low, late clients are told so."""
     server = serve(
         "--max-connections", "400", model=tiny_model, prefix=("prlimit", f"--nofile={limit}")
     )

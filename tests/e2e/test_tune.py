@@ -260,7 +260,7 @@ def test_auto_takes_patterns_that_lose_little(tiny_model, tmp_path, serve):
         assert answer["usage"]["prefill"]["mode"] == mode, (perplexity, flags)
         assert ("of perplexity on held-out text, and 0.2 is allowed" in server.log) == (
             mode == "dense")
-        # Who asks for it gets it.
+        # A request that asks for it gets it.
         asked = server.post("/v1/completions", {"prompt": [7, *ids], "max_tokens": 1,
                                                 "prefill": "sparse"}).json()
         assert asked["usage"]["prefill"]["mode"] == "sparse"

@@ -208,7 +208,7 @@ def test_beginnings_are_shared_while_there_are_pages(large):
 
 
 def test_pages_in_use_are_those_of_the_window(model, large):
-    """While a long text is generated, and none of its pages is anybody's afterwards."""
+    """While a long text is generated, and none of its pages is in use afterwards."""
     most, done = 0, threading.Event()
 
     def run():

@@ -278,7 +278,7 @@ static uint32_t choice_of(const struct sequence *seq) {
     return seq->prefill.is_sparse ? 1 + seq->prefill.sparse.synthetic : 0;
 }
 
-/* Sparse rows leave their choice behind, and nobody may see another one than his own. */
+/* Sparse rows leave their choice behind, and no row may see another one than its own. */
 static void check_choices(struct fixture *f, const struct step_seq *seq,
                           const struct row_set *rows) {
     const struct kv_view *view = &seq->layers[rows->layer];

@@ -22,7 +22,7 @@
  * too.
  *
  * Of sparse prompts the fake checks that slices and pieces come as step.h and decoder.h want
- * them, and that nobody sees a token that was computed under another choice; what they predict is
+ * them, and that no row sees a token that was computed under another choice; what they predict is
  * the same.  A sparse step visits half of what is causal.
  *
  * Any failure fails the calling cmocka test.

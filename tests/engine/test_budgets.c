@@ -162,7 +162,7 @@ static void positions_in_the_cache_are_those_of_the_text_at_first(void **state) 
     engine_destroy(engine);
 }
 
-/* Full ones first: they are those who need more pages later. */
+/* Full ones first: they are those that need more pages later. */
 static struct recipe random_recipe(int i) {
     struct recipe r = make_recipe(1 + (uint32_t)rand() % (rand() % 2 ? 60 : 300), 60);
     const uint32_t chunk = 32 + (uint32_t)rand() % 100, recent = 1 + (uint32_t)rand() % 60;
@@ -182,7 +182,7 @@ static struct recipe random_recipe(int i) {
     return r;
 }
 
-/* max_tokens that nobody waits for ends by a token of the answer that was given alone. */
+/* max_tokens that no test waits for ends by a token of the answer that was given alone. */
 static void answer_alone(struct recipe *recipes, struct answer *alone, uint32_t n) {
     static uint32_t stop[64];
     struct engine *engine = start(24, 256, true);

@@ -54,7 +54,7 @@ static void layers_follow_the_filter_before_them(void **state) {
     assert_groups(&filters, 2, one, 1);
 }
 
-static void a_filter_that_nobody_follows_has_no_group(void **state) {
+static void a_filter_that_no_layer_follows_has_no_group(void **state) {
     (void)state;
     struct filters filters;
     struct error err = {0};
@@ -66,7 +66,7 @@ static void a_filter_that_nobody_follows_has_no_group(void **state) {
 }
 
 /* A window in every second layer, the first one too; or in all but every sixth. */
-static void layers_with_a_window_follow_nobody(void **state) {
+static void layers_with_a_window_follow_no_filter(void **state) {
     (void)state;
     uint32_t second[24], sixth[24], all[24];
     struct filters filters;
@@ -204,8 +204,8 @@ static void a_missing_file_is_not_found(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_follow_the_filter_before_them),
-        cmocka_unit_test(a_filter_that_nobody_follows_has_no_group),
-        cmocka_unit_test(layers_with_a_window_follow_nobody),
+        cmocka_unit_test(a_filter_that_no_layer_follows_has_no_group),
+        cmocka_unit_test(layers_with_a_window_follow_no_filter),
         cmocka_unit_test(filters_must_be_layers_of_the_model),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(shipped_files_are_read),

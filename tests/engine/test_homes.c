@@ -77,7 +77,7 @@ static void run_one(struct fixture *f, uint32_t n_prompt, uint32_t max_tokens, e
     assert_int_equal(c.last.n_cached, n_cached);
 }
 
-/* Whoever was there first, and whoever comes next, in all pairs.  What lies in the host pool
+/* Every sort of sequence first, and every sort next, in all pairs.  What lies in the host pool
  * already is not copied there again. */
 static void a_prefix_is_found_wherever_it_is(void **state) {
     (void)state;
@@ -124,7 +124,7 @@ static void an_evicted_prefix_is_found(void **state) {
 }
 
 /* Many ask one context at once: it is computed once, and is in the host pool once. */
-static void those_who_ask_at_once_share_host_blocks(void **state) {
+static void requests_at_the_same_time_share_host_blocks(void **state) {
     (void)state;
     enum { N = 6 };
     struct fixture f;
@@ -151,7 +151,7 @@ static void those_who_ask_at_once_share_host_blocks(void **state) {
 }
 
 /* While one request has a context in the host pool, another one has its pages; each keeps what it
- * needs, whoever ends first. */
+ * needs, whichever ends first. */
 static void both_sorts_may_use_a_prefix_at_once(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 4; i++) {
@@ -167,7 +167,7 @@ static void both_sorts_may_use_a_prefix_at_once(void **state) {
         fixture_run(&f);
         for (int k = 0; k < 2; k++) client_check(&clients[k]);
         assert_int_equal(clients[1].last.n_cached, N_FOUND);
-        /* Who ended last decides. */
+        /* The one that ended last decides. */
         const bool moved_is_last = (i / 2 ? first : second) == MOVED;
         assert_int_equal(n_homes(&f), moved_is_last ? N_BLOCKS : 0);
         fixture_fini(&f);
@@ -200,9 +200,9 @@ static void a_lone_request_needs_no_more_than_without_a_prefix(void **state) {
     }
 }
 
-/* Requests that need host blocks have those of a prefix that nobody uses.  It is then computed
+/* Requests that need host blocks have those of a prefix that is unused.  It is then computed
  * again. */
-static void homes_are_given_up_to_those_who_need_blocks(void **state) {
+static void homes_are_given_up_to_sequences_that_need_blocks(void **state) {
     (void)state;
     struct fixture f;
     struct client c = {0};
@@ -221,8 +221,8 @@ static void homes_are_given_up_to_those_who_need_blocks(void **state) {
     fixture_fini(&f);
 }
 
-/* A request that waits keeps the host blocks that are homes; whoever runs may have them. */
-static void who_waits_keeps_homes(void **state) {
+/* A request that waits keeps the host blocks that are homes; running sequences may take them. */
+static void a_waiting_sequence_keeps_homes(void **state) {
     (void)state;
     for (uint32_t n_blocks = 24; n_blocks < 60; n_blocks++) {
         struct fixture f;
@@ -366,11 +366,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prefix_is_found_wherever_it_is),
         cmocka_unit_test(an_evicted_prefix_is_found),
-        cmocka_unit_test(those_who_ask_at_once_share_host_blocks),
+        cmocka_unit_test(requests_at_the_same_time_share_host_blocks),
         cmocka_unit_test(both_sorts_may_use_a_prefix_at_once),
         cmocka_unit_test(a_lone_request_needs_no_more_than_without_a_prefix),
-        cmocka_unit_test(homes_are_given_up_to_those_who_need_blocks),
-        cmocka_unit_test(who_waits_keeps_homes),
+        cmocka_unit_test(homes_are_given_up_to_sequences_that_need_blocks),
+        cmocka_unit_test(a_waiting_sequence_keeps_homes),
         cmocka_unit_test(a_prompt_that_does_not_fit_finds_its_prefix),
         cmocka_unit_test(a_prompt_that_does_not_fit_may_be_found_whole),
         cmocka_unit_test(a_long_prompt_shares_with_others),

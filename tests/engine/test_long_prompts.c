@@ -135,7 +135,7 @@ static void random_prompts_give_what_they_give_alone(void **state) {
     assert_true(f.n_slices > 0);
 }
 
-/* How a prompt in chunks was cut depends on who else ran. */
+/* How a prompt in chunks was cut depends on what else ran. */
 static void nothing_depends_on_company_where_it_must_not(void **state) {
     (void)state;
     struct fixture f;
@@ -201,7 +201,7 @@ static void one_long_prompt_at_a_time(void **state) {
 }
 
 /* What is left to compute may be little enough to need no turn. */
-static void a_cached_prompt_waits_for_nobody(void **state) {
+static void a_cached_prompt_waits_for_no_other(void **state) {
     (void)state;
     struct fixture f;
     struct client before = {0}, reader = {0}, follower = {0};
@@ -480,7 +480,7 @@ static double longest_interval(double max_itl_s, uint32_t n_first, uint32_t n_lo
     return longest_s;
 }
 
-static void who_generates_waits_no_longer_than_agreed(void **state) {
+static void a_generating_sequence_waits_no_longer_than_agreed(void **state) {
     (void)state;
     assert_true(longest_interval(20e-3, 2000, 8000, 1) < 20.1e-3);
     assert_true(longest_interval(20e-3, 2000, 4000, 8000) < 20.1e-3);
@@ -493,14 +493,14 @@ int main(void) {
         cmocka_unit_test(a_long_prompt_runs_between_the_steps_of_others),
         cmocka_unit_test(a_long_prompt_that_is_scored_leaves_the_last_layer),
         cmocka_unit_test(one_long_prompt_at_a_time),
-        cmocka_unit_test(a_cached_prompt_waits_for_nobody),
+        cmocka_unit_test(a_cached_prompt_waits_for_no_other),
         cmocka_unit_test(prefixes_are_shared_within_one_choice_only),
         cmocka_unit_test(auto_is_sparse_where_it_pays_and_may),
         cmocka_unit_test(cancelling_a_long_prompt_leaves_nothing),
         cmocka_unit_test(a_failure_ends_a_long_prompt_once),
         cmocka_unit_test(what_is_not_a_number_is_never_shared),
         cmocka_unit_test(a_long_prompt_that_loses_its_place_begins_again),
-        cmocka_unit_test(who_generates_waits_no_longer_than_agreed),
+        cmocka_unit_test(a_generating_sequence_waits_no_longer_than_agreed),
         cmocka_unit_test(random_prompts_give_what_they_give_alone),
         cmocka_unit_test(nothing_depends_on_company_where_it_must_not),
     };

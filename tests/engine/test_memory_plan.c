@@ -352,7 +352,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     /* Beside it there are 16,384 tokens for others, of every layer. */
     assert_true(m.pool.n_pages - most.pages >= 16384 / PAGE_TOKENS * 32);
     page_pool_destroy(space.pool);
-    /* As many pages are too few where nobody selects. */
+    /* As many pages are too few where nothing selects. */
     m.config.kv_cache_bytes = (uint64_t)m.pool.n_pages * m.pool.page_bytes;
     struct longest_text text = {
         .n_layers = 32, .n_tokens = TOKENS + GENERATED, .long_rows = m.n_long, .store = &m.store};

@@ -269,8 +269,8 @@ static uint32_t answer_in_turn(struct room room, const struct recipe *recipes,
     return least;
 }
 
-/* Whether requests find its context in the pool, in the host pool or not at all, whoever computed
- * it, and whoever else asks at the same time. */
+/* Whether requests find its context in the pool, in the host pool or not at all, whichever request
+ * computed it, and whichever others ask at the same time. */
 static void a_context_may_be_asked_often(void **state) {
     (void)state;
     enum { N = 6, N_CONTEXT = 330 };

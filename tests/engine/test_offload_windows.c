@@ -1,5 +1,5 @@
 /* test_offload_windows.c - the whole engine with sequences that select, of a model half of whose
- * layers have a window: answers must not depend on how few pages there are, on who else runs, on
+ * layers have a window: answers must not depend on how few pages there are, on what else runs, on
  * where tokens wait, or on whether a step is in flight while pages go back.
  *
  * Weights are made up.  That what is selected is the right thing is tested elsewhere, against the
@@ -195,7 +195,7 @@ static void long_prompts_go_layer_by_layer(void **state) {
     }
 }
 
-static void who_chooses_or_follows_has_no_window(void **state) {
+static void layers_that_choose_or_follow_have_no_window(void **state) {
     (void)state;
     static const struct layer_group wrong[] = {{0, 1, 2}, {1, 2, 5}, {1, 3, 6}};
     for (int i = 0; i < 3; i++) {
@@ -227,7 +227,7 @@ static void remove_config(void) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_chooses_or_follows_has_no_window),
+        cmocka_unit_test(layers_that_choose_or_follow_have_no_window),
         cmocka_unit_test(answers_do_not_depend_on_pages_or_places),
         cmocka_unit_test(long_prompts_go_layer_by_layer),
     };

@@ -61,7 +61,7 @@ static void check_selected(const struct engine_stats *stats, const struct client
 static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uint32_t n_pages,
                                        uint32_t max_rows, uint32_t max_seqs, unsigned seed) {
     enum { N = 300 };
-    /* Those who will generate much are let in easily, and lose their places later. */
+    /* Requests that will generate much are admitted easily, and are preempted later. */
     const uint32_t longest = mixed == HALF_BOUNDED ? 60 : 250, most = mixed == ALL_FULL ? 134 : 300;
     const int patience = mixed == ALL_FULL ? 6 : 60; /* steps */
     struct fixture f;

@@ -142,8 +142,8 @@ static void a_text_longer_than_the_store_is_refused(void **state) {
     fixture_fini(&f);
 }
 
-/* There are pages for everybody, and blocks for one of two. */
-static void who_has_no_blocks_does_not_go_for_them(void **state) {
+/* There are pages for both sequences, and host blocks for one. */
+static void a_sequence_without_blocks_preempts_no_other_for_them(void **state) {
     (void)state;
     struct fixture f;
     struct client first = {0}, second = {0}, full = {0};
@@ -169,7 +169,7 @@ static void who_has_no_blocks_does_not_go_for_them(void **state) {
 }
 
 /* Blocks that others have are waited for. */
-static void who_finds_no_blocks_waits(void **state) {
+static void a_sequence_that_finds_no_blocks_waits(void **state) {
     (void)state;
     struct fixture f;
     struct client first = {0}, second = {0};
@@ -192,7 +192,7 @@ static void who_finds_no_blocks_waits(void **state) {
 }
 
 /* The second would find the blocks for its prompt, but the first will want one of them soon. */
-static void the_next_block_is_left_to_those_who_run(void **state) {
+static void the_next_block_is_left_to_running_sequences(void **state) {
     (void)state;
     struct fixture f;
     struct client first = {0}, second = {0};
@@ -454,9 +454,9 @@ int main(void) {
         cmocka_unit_test(short_texts_are_kept_whole),
         cmocka_unit_test(only_prompts_are_shared),
         cmocka_unit_test(a_text_longer_than_the_store_is_refused),
-        cmocka_unit_test(who_has_no_blocks_does_not_go_for_them),
-        cmocka_unit_test(who_finds_no_blocks_waits),
-        cmocka_unit_test(the_next_block_is_left_to_those_who_run),
+        cmocka_unit_test(a_sequence_without_blocks_preempts_no_other_for_them),
+        cmocka_unit_test(a_sequence_that_finds_no_blocks_waits),
+        cmocka_unit_test(the_next_block_is_left_to_running_sequences),
         cmocka_unit_test(blocks_alone_are_reason_enough_to_try_again),
         cmocka_unit_test(cancelling_leaves_nothing_behind),
         cmocka_unit_test(ending_all_leaves_nothing_behind),

@@ -1,6 +1,6 @@
 /* test_sparse_prompts.c - the whole engine with a small model on the CPU and sparse prompts:
- * the order in which a prompt is computed changes no bit, nor does who runs beside it, and what was
- * visited is told. */
+ * the order in which a prompt is computed changes no bit, nor does what runs beside it, and what
+ * was visited is told. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,7 +87,7 @@ static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
         }
 }
 
-/* Prompts that go layer by layer are indexed whole, whoever runs beside them. */
+/* Prompts that go layer by layer are indexed whole, whatever runs beside them. */
 static void company_and_running_ahead_change_no_bit(void **state) {
     (void)state;
     enum { N = 6 };
@@ -235,7 +235,7 @@ static struct answer answer_warm(const struct recipe pair[2]) {
 }
 
 /* Of what others have left the keys were chosen for another end. */
-static void without_reuse_nobody_before_changes_a_bit(void **state) {
+static void without_reuse_no_earlier_request_changes_a_bit(void **state) {
     (void)state;
     struct recipe pair[2];
     srand(9);
@@ -416,7 +416,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(auto_begins_at_the_break_even),
         cmocka_unit_test(a_backend_with_dense_attention_alone_refuses),
         cmocka_unit_test(cancelling_a_sparse_prompt_leaves_no_page),
-        cmocka_unit_test(without_reuse_nobody_before_changes_a_bit),
+        cmocka_unit_test(without_reuse_no_earlier_request_changes_a_bit),
         cmocka_unit_test(without_reuse_no_company_changes_a_bit),
         cmocka_unit_test(without_reuse_blocks_are_given),
         cmocka_unit_test(without_reuse_preemption_changes_no_bit),

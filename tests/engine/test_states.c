@@ -450,7 +450,7 @@ static void states_give_way(void **state) {
             answer_forget(&answers[i]);
         }
     }
-    /* Whoever came last is still there, and a request that needs the whole pool gets it. */
+    /* The last state is still there, and a request that needs the whole pool gets it. */
     assert_true(cached_of(engine, &recipes[N - 1]) > 0 || cached_of(engine, &recipes[0]) > 0);
     struct recipe whole = make_recipe((struct kv_choice){.mechanism = KV_WHOLE}, 700, 60);
     assert_int_equal(cached_of(engine, &whole), 0);

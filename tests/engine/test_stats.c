@@ -127,7 +127,7 @@ static void readers_see_whole_statistics_in_order(void **state) {
     free(board);
 }
 
-static void pages_that_nobody_needs_are_not_in_use(void **state) {
+static void pages_without_a_user_are_not_in_use(void **state) {
     (void)state;
     struct engine_stats stats = {.pages_total = 100, .pages_free = 40, .pages_cached = 35};
     assert_true(engine_stats_kv_use(&stats) == 0.25);
@@ -142,7 +142,7 @@ int main(void) {
         cmocka_unit_test(times_add_up),
         cmocka_unit_test(a_sequence_without_tokens_is_all_prefill),
         cmocka_unit_test(readers_see_whole_statistics_in_order),
-        cmocka_unit_test(pages_that_nobody_needs_are_not_in_use),
+        cmocka_unit_test(pages_without_a_user_are_not_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

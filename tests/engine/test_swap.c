@@ -240,8 +240,8 @@ static void what_others_use_stays_where_it_is(void **state) {
     fixture_fini(&f);
 }
 
-/* The same, but whoever has the first pages ends, and somebody else needs them, before it goes on.
- * They go to the store, too; but without room for them the others are of no use there. */
+/* The same, but the sequence with the first pages ends, and another one needs them, before it goes
+ * on.  They go to the store, too; but without room for them the others are of no use there. */
 static void without_its_beginning_it_is_computed_again(void **state) {
     (void)state;
     const uint32_t n_blocks[] = {PLENTY, 8}, least_rows = LEAST_ROWS - 256 + 559;
@@ -262,8 +262,8 @@ static void without_its_beginning_it_is_computed_again(void **state) {
     }
 }
 
-/* All blocks are those of who waits, until somebody runs who needs some. */
-static void who_runs_may_have_the_blocks_of_who_waits(void **state) {
+/* All blocks are those of waiting sequences, until one that runs needs some. */
+static void a_running_sequence_may_take_the_blocks_of_waiting_ones(void **state) {
     (void)state;
     struct pair p;
     struct client moving = {0};
@@ -305,7 +305,7 @@ static void trying_in_vain_changes_nothing(void **state) {
 }
 
 /* It finds 256 tokens in the cache, and then no pages for the others. */
-static void who_has_computed_nothing_has_nothing_to_keep(void **state) {
+static void a_sequence_that_computed_nothing_keeps_nothing(void **state) {
     (void)state;
     struct fixture f;
     struct client clients[3] = {0};
@@ -337,7 +337,7 @@ static void check_blocks(const struct pair *p, bool moves) {
                     used <= (N_PROMPT + N_GENERATED) / PAGE_TOKENS * block_bytes);
 }
 
-static void who_waits_may_be_cancelled(void **state) {
+static void a_waiting_sequence_may_be_cancelled(void **state) {
     (void)state;
     for (uint32_t n_steps = 0; n_steps < 3 * N_KINDS; n_steps++) {
         struct pair p;
@@ -406,7 +406,7 @@ static void evicted_blocks_are_found_again(void **state) {
     struct engine_stats stats = stats_of(&f);
     assert_int_equal(stats.pages_stored, 4 * N_LAYERS);
     assert_int_equal(stats.n_swapped_out, 4 * N_LAYERS);
-    assert_int_equal(stats.host_pool_used_bytes, 0); /* whoever needs it may have it */
+    assert_int_equal(stats.host_pool_used_bytes, 0); /* any sequence that needs it may take it */
     f.rows_run = 0;
     assert_int_equal(ask(&f, 300, 0), 256);
     assert_int_equal(f.rows_run, 300 - 256 + 1);
@@ -457,7 +457,7 @@ static void a_stored_block_may_be_computed_again(void **state) {
 }
 
 /* The store is full of them. */
-static void cached_blocks_make_nobody_wait(void **state) {
+static void cached_blocks_make_no_sequence_wait(void **state) {
     (void)state;
     for (int moves = 0; moves < 2; moves++) {
         struct fixture f;
@@ -544,16 +544,16 @@ int main(void) {
         cmocka_unit_test(where_the_store_is_full_it_is_computed_again),
         cmocka_unit_test(what_others_use_stays_where_it_is),
         cmocka_unit_test(without_its_beginning_it_is_computed_again),
-        cmocka_unit_test(who_runs_may_have_the_blocks_of_who_waits),
+        cmocka_unit_test(a_running_sequence_may_take_the_blocks_of_waiting_ones),
         cmocka_unit_test(trying_in_vain_changes_nothing),
-        cmocka_unit_test(who_has_computed_nothing_has_nothing_to_keep),
-        cmocka_unit_test(who_waits_may_be_cancelled),
+        cmocka_unit_test(a_sequence_that_computed_nothing_keeps_nothing),
+        cmocka_unit_test(a_waiting_sequence_may_be_cancelled),
         cmocka_unit_test(ending_all_leaves_nothing_behind),
         cmocka_unit_test(a_failing_copy_is_told),
         cmocka_unit_test(evicted_blocks_are_found_again),
         cmocka_unit_test(the_store_drops_what_was_used_least_recently),
         cmocka_unit_test(a_stored_block_may_be_computed_again),
-        cmocka_unit_test(cached_blocks_make_nobody_wait),
+        cmocka_unit_test(cached_blocks_make_no_sequence_wait),
         cmocka_unit_test(random_requests_give_what_they_give_alone),
     };
     int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);

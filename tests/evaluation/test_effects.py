@@ -106,7 +106,7 @@ def test_sparse_prompts_count_when_something_was_left_out():
     assert first["behind"] == 1
     nothing = {"mode": "sparse", "density": 1}
     assert effects.of_prefill(nothing, True, first)["behind"] == 1  # the rest of the same prompt
-    assert effects.of_prefill(nothing, True, None)["behind"] == 0  # cached, by whom is not known
+    assert effects.of_prefill(nothing, True, None)["behind"] == 0  # cached by an unknown request
     finding = effects.judge([effects.of_prefill(nothing, False, None)])
     assert finding.is_void and "prefix cache" in finding.why
 

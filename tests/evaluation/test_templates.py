@@ -1,4 +1,4 @@
-"""Templates, and how many tokens a text has by whom."""
+"""Templates, and how many tokens a text has by each counter."""
 import pytest
 
 from evaluation import templates, tokens
@@ -19,7 +19,7 @@ def test_auto_takes_the_chat_form_of_a_model_that_has_it(local):
     assert "<|im_start|>" in why
 
 
-def test_auto_takes_the_raw_form_where_nobody_knows():
+def test_auto_takes_the_raw_form_where_nothing_is_known():
     class Dumb(Tokens):
         can_encode = False
 

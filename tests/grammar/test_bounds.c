@@ -31,7 +31,7 @@ static struct grammar_matcher *start(enum grammar_kind kind, const char *text) {
     return matcher;
 }
 
-/* Forms whose only text has no end, or one that nobody reaches. */
+/* Forms whose only text has no end, or one that cannot be reached. */
 static const struct {
     enum grammar_kind kind;
     const char *text, *begins;

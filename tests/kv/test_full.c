@@ -1,8 +1,8 @@
 /* test_full.c - the full policy and the prefix cache, against a naive oracle.
  *
  * A block of tokens is written as one letter, so a text like "abca" is a prompt of four blocks.
- * Pages carry a tag that says which layer of which text they were computed for: whoever adopts a
- * page checks it. */
+ * Pages carry a tag that says which layer of which text they were computed for: a sequence that
+ * adopts a page checks it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -54,7 +54,7 @@ static void an_empty_pool_serves_nothing(void **state) {
     page_pool_destroy(NULL);
 }
 
-/* A page counts while each of its holders offers it, whoever they are. */
+/* A page counts while each of its holders offers it, whichever they are. */
 static void pages_that_all_holders_offer_are_counted(void **state) {
     (void)state;
     struct page_pool *pool = NULL;

@@ -692,7 +692,7 @@ static void the_last_queries_scores_are_kept(void **state) {
     set_small_sizes(NULL);
 }
 
-/* All that it may come to need, as where nobody is preempted: nothing is taken later. */
+/* All that it may come to need, as where nothing is preempted: nothing is taken later. */
 static void reserve_all(uint32_t n_prompt, uint32_t max_tokens, uint32_t n_pages) {
     struct life life;
     const struct kv_choice choice = {.mechanism = KV_SELECTING, .n_selected = 100, .n_tail = 70};
@@ -773,7 +773,7 @@ static void nothing_is_taken_when_something_is_short(void **state) {
 }
 
 /* Two wait; the first goes on, and wants all blocks of the store: its own, and the other one's. */
-static void who_goes_on_takes_the_blocks_of_others(void **state) {
+static void a_resumed_sequence_takes_the_blocks_of_others(void **state) {
     shape = *state;
     struct life first, second;
     const struct kv_choice choice = {.mechanism = KV_SELECTING, .n_selected = 64, .n_tail = 64};
@@ -862,7 +862,7 @@ int main(void) {
         cmocka_unit_test_prestate(an_answers_length_does_not_matter, &windowed),
         cmocka_unit_test_prestate(nothing_is_taken_when_something_is_short, &plain),
         cmocka_unit_test_prestate(nothing_is_taken_when_something_is_short, &windowed),
-        cmocka_unit_test_prestate(who_goes_on_takes_the_blocks_of_others, &plain),
+        cmocka_unit_test_prestate(a_resumed_sequence_takes_the_blocks_of_others, &plain),
         cmocka_unit_test(impossible_choices_are_refused),
     };
     return cmocka_run_group_tests(tests, set_small_sizes, NULL);

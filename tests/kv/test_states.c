@@ -168,7 +168,7 @@ static void of_one_name_there_is_one_state(void **state) {
     end(&rig);
 }
 
-/* A block of the prefix cache that nobody uses any more. */
+/* A block of the prefix cache that is not used any more. */
 static void add_block(struct rig *rig, uint32_t seed) {
     uint32_t tokens[PAGE_TOKENS] = {seed}, pages[N_LAYERS];
     struct page_list lists[N_LAYERS];

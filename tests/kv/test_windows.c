@@ -330,7 +330,7 @@ static void a_text_longer_than_the_pool_has_room(void **state) {
 }
 
 /* While there are pages, all of the prompt is shared from any of its blocks on.  When they run
- * short, those go that nobody is near, and then only the text's end is found. */
+ * short, those are dropped that no sequence is near, and then only the text's end is found. */
 static void short_pools_keep_the_end_of_a_text(void **state) {
     (void)state;
     struct fixture f;
@@ -350,7 +350,7 @@ static void short_pools_keep_the_end_of_a_text(void **state) {
     teardown(&f);
 }
 
-/* Who computes a slim block again fills it. */
+/* A sequence that computes a slim block again fills it. */
 static void a_slim_block_is_filled_again(void **state) {
     (void)state;
     struct fixture f;

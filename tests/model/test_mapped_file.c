@@ -52,7 +52,7 @@ static void a_file_that_is_cut_short_reads_as_zeros_and_is_marked(void **state) 
     assert_false(mapped_file_is_whole(&file));
     assert_true(mapped_file_is_whole(&other));
     mapped_file_close(&file);
-    /* Its place in the table is nobody's now, and clean for the next. */
+    /* Its place in the table is free now, and clean for the next mapping. */
     assert_int_equal(ftruncate(fd, SIZE), 0);
     assert_int_equal(mapped_file_open(&file, path, &err), 0);
     assert_true(mapped_file_is_whole(&file));
@@ -89,7 +89,7 @@ static void threads_that_meet_the_end_together_all_go_on(void **state) {
     unlink(path);
 }
 
-/* In a child: a mapping that is nobody's weights is cut short, or the signal is just sent. */
+/* In a child: a mapping that holds no weights is cut short, or the signal is just sent. */
 static void die_of(int fd, bool is_sent) {
     if (is_sent) {
         kill(getpid(), SIGBUS);

@@ -17,7 +17,7 @@ void fake_http_fini(struct http_exchange *exchange) {
     free(exchange->content_type);
 }
 
-/* What the real transport asserts: nobody touches an exchange that is over. */
+/* What the real transport asserts: nothing touches an exchange that is over. */
 static void check_open(const struct http_exchange *exchange) {
     assert(!exchange->completed && !exchange->gone);
     (void)exchange;

@@ -38,7 +38,7 @@ static void short_prompts_are_read_together(void **state) {
 
 /* Each step has room for fewer rows of prompts, as more sequences generate: 256 prompts of 2,048
  * take 64 steps of 8,192 rows, and two more for those rows. */
-static void those_who_generate_take_a_row_each(void **state) {
+static void sequences_that_generate_take_a_row_each(void **state) {
     (void)state;
     const struct bench_schedule s = make(256, 2048, 8192, 2048);
     assert_int_equal(s.n_first, 1);
@@ -83,7 +83,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_fill_each_step),
         cmocka_unit_test(short_prompts_are_read_together),
-        cmocka_unit_test(those_who_generate_take_a_row_each),
+        cmocka_unit_test(sequences_that_generate_take_a_row_each),
         cmocka_unit_test(chunks_are_not_crossed),
         cmocka_unit_test(a_prompt_may_be_read_alone),
         cmocka_unit_test(the_greatest_batch_ends),

@@ -665,7 +665,7 @@ static void waiting_costs_nothing(void **state) {
     rig_open(&rig);
     for (int i = 0; i < N; i++) {
         client_open(&clients[i], &rig);
-        if (i % 2) client_send(&clients[i], text); /* with pipelined input that nobody reads yet */
+        if (i % 2) client_send(&clients[i], text); /* with pipelined input that is not read yet */
         else client_send(&clients[i], "GET /silent HTTP/1.1\r\nHost: a\r\n\r\nGET ");
     }
     assert_true(rig_wait(&rig.n_open, N));

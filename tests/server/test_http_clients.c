@@ -95,7 +95,7 @@ static void half_closed_clients_get_their_answers(void **state) {
 }
 
 /* Both have closed their side just behind the request; only one still reads. */
-static void who_has_left_is_told_from_who_waits(void **state) {
+static void a_client_that_left_is_told_from_one_that_waits(void **state) {
     struct rig rig;
     struct client left, waits;
     struct answer answer;
@@ -118,8 +118,8 @@ static void who_has_left_is_told_from_who_waits(void **state) {
     rig_stop(&rig);
 }
 
-/* Long behind the request nobody half closes: this client has left, and at once it is known. */
-static void who_leaves_later_is_noticed_at_once(void **state) {
+/* Long behind the request no client half closes: this client has left, and at once it is known. */
+static void a_client_that_leaves_later_is_noticed_at_once(void **state) {
     struct rig rig;
     struct client client;
     char byte;
@@ -192,7 +192,7 @@ static void half_sent_requests_do_not_lock_others_out(void **state) {
         (void)client_send_bytes(&halves[i], "POST /size HTTP/1.1\r\n", 21);
         if (i % 10 == 0) assert_int_equal(ask_from(&rig, "127.0.0.2", GET_ECHO), 200);
     }
-    /* Who comes too late hears so, and so does who lost its place. */
+    /* A client that comes too late is told so, and so is one that lost its place. */
     client_read(&halves[N_HALF - 1], &answer, true);
     assert_int_equal(answer.status, 503);
     assert_non_null(strstr(answer.head, "\r\nRetry-After: "));
@@ -364,8 +364,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaving_before_the_request_is_whole_ends_the_connection),
         cmocka_unit_test(half_closed_clients_get_their_answers),
-        cmocka_unit_test(who_has_left_is_told_from_who_waits),
-        cmocka_unit_test(who_leaves_later_is_noticed_at_once),
+        cmocka_unit_test(a_client_that_left_is_told_from_one_that_waits),
+        cmocka_unit_test(a_client_that_leaves_later_is_noticed_at_once),
         cmocka_unit_test(expecting_a_bodiless_request_keeps_the_next_one),
         cmocka_unit_test(half_sent_requests_do_not_lock_others_out),
         cmocka_unit_test(an_address_gets_its_own_places_back),

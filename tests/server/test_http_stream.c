@@ -188,7 +188,7 @@ static void a_reader_that_takes_nothing_is_dropped(void **state) {
 }
 
 /* The reader's clock starts with the answer: a check between the handler's answer and the run that
- * sends it finds nobody stalled.  The ticks come each 10 ms, so some answers meet one. */
+ * sends it finds no stalled client.  The ticks come each 10 ms, so some answers meet one. */
 static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
     struct rig rig;
     (void)state;
@@ -247,7 +247,7 @@ static void a_stream_for_head_ends_with_its_head(void **state) {
     assert_string_equal(answer.body, "GET /echo ");
     answer_fini(&answer);
     assert_int_equal(atomic_load(&rig.n_gone),
-                     1); /* nobody would read what the handler had to say */
+                     1); /* no client would read what the handler had to say */
     client_close(&client);
     rig_stop(&rig);
 }

@@ -162,7 +162,7 @@ static void run_until_stopped(struct job *job) {
     while (!job_is_stopped(job)) sched_yield();
 }
 
-static void who_leaves_stops_the_job(void **state) {
+static void a_client_that_leaves_stops_the_job(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchange = {.method = "POST", .path = "/", .body = "{}"};
     job_start(&rig->server, &exchange, JOB_COMPLETION, sizeof(struct job), run_until_stopped,
@@ -186,7 +186,7 @@ static void a_lane_is_first_come_first_served(void **state) {
 }
 
 /* The first, the last and one between leave; the one that runs does, too. */
-static void who_leaves_while_waiting_ends_at_once(void **state) {
+static void a_client_that_leaves_a_waiting_job_ends_it_at_once(void **state) {
     struct rig *rig = *state;
     static const int leaving[] = {1, 7, 4};
     struct http_exchange exchanges[8];
@@ -213,9 +213,10 @@ int main(void) {
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_cheap_form_does_not_wait_for_costly_ones, set_up,
                                         tear_down),
-        cmocka_unit_test_setup_teardown(who_leaves_stops_the_job, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_client_that_leaves_stops_the_job, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_lane_is_first_come_first_served, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(who_leaves_while_waiting_ends_at_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_client_that_leaves_a_waiting_job_ends_it_at_once, set_up,
+                                        tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

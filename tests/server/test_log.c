@@ -1,5 +1,5 @@
 /* test_log.c - lines come whole and in order from many threads, a reader that stands still delays
- * nobody, and a quoted value can be read back.
+ * no thread, and a quoted value can be read back.
  *
  * Standard error is a pipe of the test's while a server would log. */
 #define _GNU_SOURCE /* pipe2, F_SETPIPE_SZ */
@@ -130,7 +130,7 @@ static void lines_of_many_threads_come_whole_and_in_order(void **state) {
     run_with_reader(0);
 }
 
-/* Whoever shares standard error may have made it so. */
+/* Another process that shares standard error may have made it so. */
 static void a_pipe_that_does_not_block_is_waited_for(void **state) {
     (void)state;
     run_with_reader(O_NONBLOCK);
@@ -178,7 +178,7 @@ static void a_refused_line_is_counted(void **state) {
     open_rig(&rig, 0);
     start();
     close(rig.reader);
-    for (int i = 0; i < 10; i++) log_event(LOG_WARN, "for nobody");
+    for (int i = 0; i < 10; i++) log_event(LOG_WARN, "for no reader");
     log_stop();
     restore_stderr(&rig);
     free(rig.text);

@@ -182,7 +182,7 @@ static void sparse_is_refused_where_it_cannot_be_had(void **state) {
     assert_int_equal(prefill_rules_resolve(&dense, &request, NULL).mode, PREFILL_DENSE);
 }
 
-static void what_nobody_names_is_the_servers(void **state) {
+static void a_request_without_a_mode_has_the_servers(void **state) {
     (void)state;
     const struct prefill_request none = {0}, sparse = {.named = true, .mode = PREFILL_SPARSE},
                                  automatic = {.named = true, .mode = PREFILL_AUTO};
@@ -204,7 +204,7 @@ static void what_nobody_names_is_the_servers(void **state) {
     assert_int_equal(prefill_rules_resolve(&tuned, &sparse, scored).mode, PREFILL_SPARSE);
     assert_int_equal(prefill_rules_resolve(&tuned, &none, NULL).dense_tail, 64);
     assert_int_equal(prefill_rules_resolve(&tuned, &none, NULL).synthetic, 7);
-    /* Without a file those who ask get the default; auto is left without patterns. */
+    /* Without a file requests that ask get the default; auto is left without patterns. */
     assert_null(prefill_rules_resolve(&tuned, &sparse, NULL).patterns);
     assert_ptr_equal(prefill_rules_resolve(&untuned, &sparse, NULL).patterns, fallback);
     assert_null(prefill_rules_resolve(&untuned, &none, NULL).patterns);
@@ -262,7 +262,7 @@ int main(void) {
         cmocka_unit_test(a_pattern_is_every_heads),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(sparse_is_refused_where_it_cannot_be_had),
-        cmocka_unit_test(what_nobody_names_is_the_servers),
+        cmocka_unit_test(a_request_without_a_mode_has_the_servers),
         cmocka_unit_test(rules_are_shown),
         cmocka_unit_test(accounts_are_of_what_was_sparse),
     };

@@ -1,6 +1,6 @@
 /* test_tune_pass.c - attention measured in the middle of the default model: recall is that of the
- * visited keys, what tokens are worth to the first layer is what its weights say, and nobody
- * downstream notices. */
+ * visited keys, what tokens are worth to the first layer is what its weights say, and no
+ * later layer notices. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -164,7 +164,7 @@ class Page:
         self.ask("Input.insertText", text=text)
 
     def choose(self, selector, value):
-        """Chooses an option as a person does who has the list open."""
+        """Chooses an option as in an open list."""
         self.evaluate(f"""(() => {{ const e = document.querySelector({json.dumps(selector)});
             e.value = {json.dumps(value)};
             e.dispatchEvent(new Event('change', {{bubbles: true}})); }})()""")

@@ -26,7 +26,7 @@ def open_page(browser, server, **rest):
 
 @pytest.fixture
 def page(browser, server):
-    """A page of the test's own, which must have asked nobody else and complained of nothing."""
+    """A page of the test's own, which must have asked no other server and complained of nothing."""
     one = open_page(browser, server)
     yield one
     one.check_clean(server.url)
@@ -212,7 +212,7 @@ def test_the_keyboard_is_enough(page):
 
 
 def test_what_can_be_used_has_a_name(page):
-    """Every field and region has one for those who cannot see it, by what Chromium tells readers."""
+    """Every field and region has one for screen readers, by what Chromium tells readers."""
     page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
     nodes = page.ask("Accessibility.getFullAXTree")["nodes"]
     fields = {"textbox", "spinbutton", "combobox", "checkbox", "radio", "button", "progressbar"}

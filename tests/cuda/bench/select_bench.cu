@@ -1,6 +1,7 @@
 /* select_bench.cu - what a selection costs: 32 query heads, 8 KV heads of 128, bf16, one sequence.
  *
- *   keys, slots   from raw scores to who is chosen; then what must be fetched (all of it: fresh)
+ *   keys, slots   from raw scores to the chosen tokens; then what must be fetched (all of it:
+ *                 fresh)
  *   blocks        2,048 and 512 tokens for each of 12 layers from the system's memory, in order
  *   pages         the same from pages on the device
  *   store         pages to blocks

@@ -94,7 +94,7 @@ struct fixture {
 
     void make_pages() {
         for (uint32_t n : c.n_slots) n_pages += (n + PAGE_TOKENS - 1) / PAGE_TOKENS;
-        n_pages += 3; /* some that nobody owns */
+        n_pages += 3; /* some without an owner */
         std::vector<int32_t> order(n_pages);
         for (uint32_t i = 0; i < n_pages; i++) order[i] = (int32_t)i;
         std::shuffle(order.begin(), order.end(), random);
