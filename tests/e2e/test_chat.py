@@ -39,6 +39,7 @@ def prompt_ids(server, **fields):
     return answer["choices"][0]["prompt_token_ids"]
 
 
+@pytest.mark.quick("POST /v1/chat/completions")
 def test_the_client_reads_an_answer(client, model):
     answer = client.chat.completions.create(model=model, **GREEDY)
     choice = answer.choices[0]

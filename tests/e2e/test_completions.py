@@ -17,6 +17,7 @@ def text_of(answer, index=0):
     return answer["choices"][index]["text"]
 
 
+@pytest.mark.quick("POST /v1/completions")
 def test_shape_of_an_answer(server):
     answer = server.complete(TALE, max_tokens=5)
     assert re.fullmatch(r"cmpl-[A-Za-z0-9._-]+", answer["id"])

@@ -29,6 +29,7 @@ def events_of(body):
     return events
 
 
+@pytest.mark.quick("POST /v1/messages")
 def test_the_text_is_that_of_a_chat(server):
     chat = server.post("/v1/chat/completions", BODY).json()
     answer = ask(server)
@@ -61,6 +62,7 @@ def test_cached_tokens_are_no_input(server):
     assert counts == 2 * [(again["input_tokens"], again["cache_read_input_tokens"])]
 
 
+@pytest.mark.quick("POST /v1/messages/count_tokens")
 @pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be brief.",
                                                    "cache_control": {"type": "ephemeral"}}]])
 def test_count_tokens_counts_the_prompt(server, system):

@@ -94,6 +94,7 @@ def text_with(body, name, value):
 
 # ---- the description ----
 
+@pytest.mark.quick("GET /openapi.json")
 def test_every_route_is_there(tiny_server, described):
     for path, methods in described["paths"].items():
         for method in methods:
@@ -103,6 +104,16 @@ def test_every_route_is_there(tiny_server, described):
     documented = set(re.findall(r"`(?:(?:GET|POST) )?(/[a-z0-9_/{}.]*)`",
                                 (ROOT / "docs/api.md").read_text().split("## POST")[0]))
     assert documented == set(described["paths"])
+
+
+@pytest.mark.quick()
+def test_every_route_has_a_quick_test(described):
+    """One that scripts/test --quick runs, and that names the route."""
+    marked = [route for file in (ROOT / "tests/e2e").glob("test_*.py")
+              for names in re.findall(r"^@pytest\.mark\.quick\((.*)\)$", file.read_text(), re.MULTILINE)
+              for route in re.findall(r'"(.*?)"', names)]
+    assert set(marked) == {f"{method.upper()} {path}" for path, methods in described["paths"].items()
+                           for method in methods}
 
 
 def test_references_lead_somewhere(described):

@@ -27,6 +27,7 @@ def hash_of(text):
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
+@pytest.mark.quick("GET /")
 def test_the_page_is_one_document(page):
     assert page.status == 200
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
@@ -120,6 +121,7 @@ def test_the_page_needs_no_key_and_its_routes_do(tmp_path, tiny_model):
 
 # ---- GET /state ----
 
+@pytest.mark.quick("GET /state")
 def test_an_idle_engine(tmp_path, tiny_model):
     with Server(tmp_path, model=tiny_model) as one:
         reply = one.get("/state")

@@ -14,6 +14,7 @@ LONG = "one two three four five " * 500
 
 # ---- prompts ----
 
+@pytest.mark.quick("POST /v1/completions/render")
 def test_render_gives_the_ids_that_run(server):
     prompts = ["Once upon a time", "The end"]
     body = {"prompt": prompts, "max_tokens": 1, "return_token_ids": True, "model": "quire-31m"}
@@ -24,6 +25,7 @@ def test_render_gives_the_ids_that_run(server):
         {"token_ids": [5, 6]}]
 
 
+@pytest.mark.quick("POST /v1/chat/completions/render")
 def test_chats_are_rendered_and_tokenized(server):
     body = {"messages": HELLO, "max_tokens": 1, "return_token_ids": True}
     ids = server.post("/v1/chat/completions", body).json()["choices"][0]["prompt_token_ids"]
@@ -104,6 +106,7 @@ def begin(server, path, body, request_id):
 LASTING = {"max_tokens": 20000, "temperature": 0, "ignore_eos": True}
 
 
+@pytest.mark.quick("POST /v1/requests/{id}/cancel")
 @pytest.mark.parametrize("prefix", ["", "cmpl-"])
 def test_a_cancelled_request_answers_what_it_has(server, prefix):
     thread, replies = begin(server, "/v1/completions", {"prompt": "Once", **LASTING}, "to-cancel")

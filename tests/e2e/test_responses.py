@@ -17,6 +17,7 @@ def chat_text(server, messages, **fields):
     return answer.json()["choices"][0]["message"]["content"]
 
 
+@pytest.mark.quick("POST /v1/responses")
 def test_the_text_is_that_of_a_chat(server, client, model):
     answer = client.responses.create(model=model, input=HELLO, instructions="Be brief.",
                                      temperature=0)

@@ -24,6 +24,7 @@ def test_a_start_that_fails_is_never_ready(tmp_path, small_model):
         assert server.process.returncode == 1, server.log
 
 
+@pytest.mark.quick("GET /v1/models", "GET /v1/models/{id}")
 def test_models(server):
     models = server.get("/v1/models").json()
     assert models["object"] == "list"
@@ -45,11 +46,13 @@ def test_the_served_name_is_the_one_accepted(server):
     assert server.complete("a", model=name, max_tokens=1)["model"] == name
 
 
+@pytest.mark.quick("GET /health", "GET /live", "GET /ready")
 @pytest.mark.parametrize("route", OPEN_ROUTES)
 def test_health_routes(server, route):
     assert server.get(route).status == 200
 
 
+@pytest.mark.quick("GET /version")
 def test_version(server):
     """Routers read 'version'; the rest is what `quire version` prints."""
     told = server.get("/version").json()
@@ -66,6 +69,7 @@ def test_version(server):
         assert "sm_80" in told["backends"]["cuda"]
 
 
+@pytest.mark.quick("GET /metrics")
 def test_metrics_are_prometheus_text(server):
     reply = server.get("/metrics")
     assert reply.headers["Content-Type"].startswith("text/plain")
@@ -160,6 +164,7 @@ def test_tokenize_equals_the_library(server, tokenizer):
         assert bare["tokens"] == tokenizer.encode(text, add_special_tokens=False).ids
 
 
+@pytest.mark.quick("POST /tokenize", "POST /detokenize")
 def test_shipped_tokenizer_goldens(server):
     goldens = json.loads((MODEL / "tokenizer_goldens.json").read_text())["strings"]
     for golden in goldens:
@@ -178,6 +183,7 @@ def test_tokenize_a_megabyte_of_one_letter(server):
     assert reply.json()["count"] > 1000
 
 
+@pytest.mark.quick("GET /tokenizer_info")
 def test_tokenizer_info(server):
     info = server.get("/tokenizer_info").json()
     assert isinstance(info, dict) and info
