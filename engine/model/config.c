@@ -119,7 +119,7 @@ static int read_required(const struct config_reader *r, const struct model_confi
 /* Reads what follows attention; the layers of today's families are all of one shape. */
 static int read_layers(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    struct layer_shape shape = {family->ffn, family->usual_ffn_ratio * c->dim};
+    struct layer_shape shape = {.kind = family->ffn, .ffn_dim = family->usual_ffn_ratio * c->dim};
     const int rc = read_required(r, c, "intermediate_size", 1 << 20, &shape.ffn_dim);
     if (rc) return rc;
     c->layers = calloc(c->n_layers, sizeof(*c->layers));

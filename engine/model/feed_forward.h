@@ -20,7 +20,8 @@ enum ffn_kind {
 /* The feed-forward part of one layer; layers of a model may differ. */
 struct layer_shape {
     enum ffn_kind kind;
-    uint32_t ffn_dim; /* rows of up, and of gate */
+    uint32_t ffn_dim;   /* rows of up, and of gate */
+    uint32_t n_experts; /* gates, ups and downs that rows choose from; 0: one, for all rows */
 };
 
 /* Elements of a row in the decoder's buffers gate_up and ffn, which all layers share. */

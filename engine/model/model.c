@@ -8,14 +8,11 @@
 
 #include "engine/base/error.h"
 #include "engine/model/checkpoint.h"
-#include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/qkv_order.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
 #include "engine/model/weights.h"
-
-enum { MAX_NAME = 128 };
 
 struct reordered {
     struct reordered *next;
@@ -34,17 +31,6 @@ struct loader {
 /* What is done with each weight: first all are measured, then all are uploaded. */
 typedef int (*weight_visitor)(struct loader *l, const struct weight_rule *rule, const char *name,
                               struct weight *out);
-
-/* Writes the name that the model's family has for a rule's, with its '#' replaced. */
-static void expand_name(char *out, const struct model_config *c, const char *rule, uint32_t layer) {
-    const char *suffix = strrchr(rule, '.');
-    char usual[MAX_NAME];
-    snprintf(usual, sizeof(usual), "%.*s", (int)(suffix - rule), rule);
-    const char *name = family_own_name(c->tensors, usual), *mark = strchr(name, '#');
-    if (mark)
-        snprintf(out, MAX_NAME, "%.*s%u%s%s", (int)(mark - name), name, layer, mark + 1, suffix);
-    else snprintf(out, MAX_NAME, "%s%s", name, suffix);
-}
 
 static bool is_by_group(const struct weight_rule *rule, const struct model_config *c) {
     return c->qkv_by_group && rule->whole == SIDE_QKV;
@@ -193,11 +179,11 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
 
 static int visit_rules(struct loader *l, weight_visitor visit, const struct weight_rules *rules,
                        uint32_t layer, void *base) {
-    char name[MAX_NAME];
+    char name[WEIGHTS_MAX_NAME];
     for (size_t i = 0; i < rules->n; i++) {
         const struct weight_rule *rule = &rules->rules[i];
         if (!weights_rule_applies(rule, &l->model->config, l->shape)) continue;
-        expand_name(name, &l->model->config, rule->name, layer);
+        weights_tensor_name(name, l->model->config.tensors, rule->name, layer, 0);
         int rc = visit(l, rule, name, (struct weight *)((char *)base + rule->at));
         if (rc) return rc;
     }
@@ -221,9 +207,9 @@ static int choose_head(struct loader *l) {
     const struct weight_rule *head = weights_find("lm_head.weight"),
                              *embedding = weights_find("model.embed_tokens.weight");
     struct weight own, table;
-    char head_name[MAX_NAME], table_name[MAX_NAME];
-    expand_name(head_name, &model->config, head->name, 0);
-    expand_name(table_name, &model->config, embedding->name, 0);
+    char head_name[WEIGHTS_MAX_NAME], table_name[WEIGHTS_MAX_NAME];
+    weights_tensor_name(head_name, model->config.tensors, head->name, 0, 0);
+    weights_tensor_name(table_name, model->config.tensors, embedding->name, 0, 0);
     model->config.head_source = model->config.tied_head ? HEAD_TIED : HEAD_OWN;
     if (!model->config.tied_head || l->source->random ||
         !checkpoint_has(model->checkpoint, head_name))

@@ -1,13 +1,18 @@
 /* weights.c - see weights.h.  What only some families have is a condition of its rules. */
 #include "engine/model/weights.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 
 #define IN_MODEL(member) offsetof(struct model, member)
 #define IN_LAYER(member) offsetof(struct layer_weights, member)
+enum { UINT32_DIGITS = 11 }; /* with the 0 at the end */
+
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 // clang-format off: a rule is two lines, what it reads and what for
@@ -260,6 +265,21 @@ static const struct weight_rule layer_rules[] = {
 const struct weight_rules weights_of_model = {model_rules, COUNT(model_rules)};
 const struct weight_rules weights_of_layer = {layer_rules, COUNT(layer_rules)};
 
+void weights_tensor_name(char *out, const struct family_name *names, const char *rule_name,
+                         uint32_t layer, uint32_t expert) {
+    const char *suffix = strrchr(rule_name, '.');
+    const size_t most = WEIGHTS_MAX_NAME - UINT32_DIGITS;
+    char usual[WEIGHTS_MAX_NAME];
+    size_t n = 0;
+    snprintf(usual, sizeof(usual), "%.*s", (int)(suffix - rule_name), rule_name);
+    for (const char *c = family_own_name(names, usual); *c && n < most; c++) {
+        if (*c == '#') n += (size_t)snprintf(out + n, UINT32_DIGITS, "%" PRIu32, layer);
+        else if (*c == '@') n += (size_t)snprintf(out + n, UINT32_DIGITS, "%" PRIu32, expert);
+        else out[n++] = *c;
+    }
+    snprintf(out + n, WEIGHTS_MAX_NAME - n, "%s", suffix);
+}
+
 const struct weight_rule *weights_find(const char *name) {
     size_t i = 0;
     while (i + 1 < COUNT(model_rules) && strcmp(model_rules[i].name, name) != 0) i++;
@@ -285,6 +305,7 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
         {c->shared_norm, TRAIT_SHARED_NORM},
         {c->positions == POSITIONS_LEARNED, TRAIT_LEARNED_POSITIONS},
         {c->softmax == SOFTMAX_SINKS, TRAIT_SINKS},
+        {shape && shape->n_experts > 0, TRAIT_EXPERTS},
     };
     unsigned traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)
@@ -316,6 +337,7 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
     case SIDE_GATE_UP: return 2 * shape->ffn_dim;
     case SIDE_HEAD: return config->head_dim;
     case SIDE_HEADS: return config->n_heads;
+    case SIDE_EXPERTS: return shape->n_experts;
     }
     return 0;
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct family_name;
 struct layer_shape;
 struct model_config;
 
@@ -27,7 +28,8 @@ enum weight_side {
     SIDE_FFN,
     SIDE_GATE_UP,
     SIDE_HEAD,
-    SIDE_HEADS
+    SIDE_HEADS,
+    SIDE_EXPERTS
 };
 
 /* What tensors a model has, as a set of bits. */
@@ -45,11 +47,12 @@ enum weight_trait {
     TRAIT_NORM_BIAS = 1024,
     TRAIT_SHARED_NORM = 2048,
     TRAIT_LEARNED_POSITIONS = 4096,
-    TRAIT_SINKS = 8192
+    TRAIT_SINKS = 8192,
+    TRAIT_EXPERTS = 16384
 };
 
 struct weight_rule {
-    const char *name;      /* layer rules: '#' stands for the layer's number */
+    const char *name;      /* '#' stands for the layer's number, '@' for the expert's */
     size_t at;             /* offset of the struct weight, in struct model or layer_weights */
     enum weight_side rows; /* SIDE_VECTOR: the tensor has one dimension, cols */
     enum weight_side cols;
@@ -69,6 +72,13 @@ struct weight_rules {
 };
 
 extern const struct weight_rules weights_of_model, weights_of_layer;
+
+enum { WEIGHTS_MAX_NAME = 128 };
+
+/* Writes the name that a tensor has in files to out [WEIGHTS_MAX_NAME].  It is the family's own name,
+ * or else the rule's, with numbers for '#' and '@'.  names: as in family_own_name(). */
+void weights_tensor_name(char *out, const struct family_name *names, const char *rule_name,
+                         uint32_t layer, uint32_t expert);
 
 /* Returns the rule of the model with this name, which must exist. */
 const struct weight_rule *weights_find(const char *name);

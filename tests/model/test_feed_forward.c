@@ -15,7 +15,9 @@ static struct model_config with_layers(struct layer_shape *layers, uint32_t n) {
 
 static void buffers_are_as_wide_as_the_widest_layer(void **state) {
     (void)state;
-    struct layer_shape layers[] = {{FFN_GATED, 16}, {FFN_PLAIN, 48}, {FFN_GATED, 20}};
+    struct layer_shape layers[] = {{.kind = FFN_GATED, .ffn_dim = 16},
+                                   {.kind = FFN_PLAIN, .ffn_dim = 48},
+                                   {.kind = FFN_GATED, .ffn_dim = 20}};
     const struct model_config model = with_layers(layers, 3);
     const struct ffn_widths widths = feed_forward_widths(&model);
     assert_int_equal(widths.ffn, 48);
@@ -24,7 +26,8 @@ static void buffers_are_as_wide_as_the_widest_layer(void **state) {
 
 static void a_model_without_gates_needs_no_buffer_for_them(void **state) {
     (void)state;
-    struct layer_shape layers[] = {{FFN_PLAIN, 16}, {FFN_PLAIN, 24}};
+    struct layer_shape layers[] = {{.kind = FFN_PLAIN, .ffn_dim = 16},
+                                   {.kind = FFN_PLAIN, .ffn_dim = 24}};
     const struct model_config model = with_layers(layers, 2);
     const struct ffn_widths widths = feed_forward_widths(&model);
     assert_int_equal(widths.ffn, 24);
@@ -33,7 +36,8 @@ static void a_model_without_gates_needs_no_buffer_for_them(void **state) {
 
 static void work_is_the_mean_of_the_layers(void **state) {
     (void)state;
-    struct layer_shape layers[] = {{FFN_GATED, 16}, {FFN_PLAIN, 32}};
+    struct layer_shape layers[] = {{.kind = FFN_GATED, .ffn_dim = 16},
+                                   {.kind = FFN_PLAIN, .ffn_dim = 32}};
     const struct model_config model = with_layers(layers, 2), first = with_layers(layers, 1);
     assert_true(feed_forward_work(&first) == 3 * 16 * 8);
     assert_true(feed_forward_work(&model) == (3 * 16 + 2 * 32) * 8 / 2);
