@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/kv_space.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv_identity.h"
 
 /* Items that one call saves: a request that arrives meanwhile waits for their copies. */

@@ -128,15 +128,8 @@ struct kv_kinds {
 extern const struct kv_kinds kv_kinds_full, kv_kinds_bounded, kv_kinds_selected, kv_kinds_moved,
     kv_kinds_divided;
 
-/* Returns how many of the first pages of layers with a window no longer matter to rows behind
- * n_tokens tokens. */
-uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens);
-/* Returns which of their pages matter, n_tokens tokens being stored. */
-struct kv_range kv_window_range(const struct kv_space *space, uint32_t n_tokens);
-/* Returns how many of their pages views leave out, so that block tables of a text that may be longer than
- * the model's context do not grow with it. */
+/* Returns how many first pages of layers with a window views leave out, so that block tables of a
+ * text that may be longer than the model's context do not grow with it. */
 uint32_t kv_window_n_left_out(const struct kv_sequence *kv);
-/* Returns the most pages that a layer with a window has for a text of n_tokens tokens. */
-uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 
 #endif

@@ -14,6 +14,7 @@
 #include "engine/device/pages.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/saved.h"
 #include "engine/kv/sequence_prefix.h"
 #include "engine/kv/sequence_state.h"

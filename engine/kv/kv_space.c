@@ -1,12 +1,9 @@
 /* kv_space.c - see kv_space.h. */
 #include "engine/kv/kv_space.h"
 
-#include "engine/base/error.h"
-#include "engine/kv/disk/disk.h"
-#include "engine/kv/page_pool.h"
+#include "engine/base/sizes.h"
+#include "engine/device/pages.h"
 #include "engine/kv/plan.h"
-#include "engine/kv/prefix_cache.h"
-#include "engine/kv/state_cache.h"
 
 const enum kv_role kv_place_order[KV_N_PLACED] = {KV_PLAIN, KV_SPARSE, KV_WINDOWED};
 
@@ -41,52 +38,24 @@ uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer) {
     return layer;
 }
 
-uint32_t kv_n_idle(const struct kv_space *space) {
-    return (space->cache ? prefix_cache_n_idle_pages(space->cache) : 0) +
-           (space->states ? state_cache_n_idle_pages(space->states) : 0);
+/* Returns how many of the tokens before a row layers with a window keep: so many that their first
+ * page is whole.  That page stands for the expired ones.  A kernel that reads pages in pairs gives
+ * unseen slots the weight 0, so it must find no NaN in slots that were never written. */
+static uint32_t n_kept(uint32_t window) {
+    return window == 0 ? UINT32_MAX : max_u32(window - 1, PAGE_TOKENS);
 }
 
-uint64_t kv_n_available(const struct kv_space *space) {
-    return (uint64_t)page_pool_n_free(space->pool) + kv_n_idle(space);
+uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens) {
+    const uint32_t n = n_kept(space->window);
+    return n_tokens > n ? (n_tokens - n) / PAGE_TOKENS : 0;
 }
 
-/* Evicts what was used least recently; something must be idle. */
-static void evict_oldest(const struct kv_space *space) {
-    if (space->states && state_cache_oldest(space->states) < prefix_cache_oldest(space->cache))
-        state_cache_evict_oldest(space->states);
-    else prefix_cache_evict_oldest(space->cache);
+struct kv_range kv_window_range(const struct kv_space *space, uint32_t n_tokens) {
+    const uint32_t n_behind = kv_window_n_behind(space, n_tokens);
+    return (struct kv_range){n_behind, (uint32_t)kv_n_pages(n_tokens) - n_behind};
 }
 
-int kv_make_free(const struct kv_space *space, uint64_t n_pages) {
-    if (n_pages > kv_n_available(space)) return ERR_FULL;
-    while (page_pool_n_free(space->pool) < n_pages) evict_oldest(space);
-    return 0;
-}
-
-bool kv_save_cached(const struct kv_space *space, uint32_t n_most) {
-    if (!space->disk) return false;
-    struct kv_saving saving = {.n_items = n_most, .bytes = kv_disk_max_bytes(space->disk)};
-    enum kv_save_result saved = SAVE_ON;
-    if (space->states) saved = state_cache_save(space->states, &saving);
-    if (saved == SAVE_ON) saved = prefix_cache_save(space->cache, &saving);
-    return saved == SAVE_LATER;
-}
-
-uint32_t kv_n_stored(const struct kv_space *space) {
-    return (space->cache ? prefix_cache_n_stored_pages(space->cache) : 0) +
-           (space->states ? state_cache_n_stored_pages(space->states) : 0);
-}
-
-uint32_t kv_n_stored_blocks(const struct kv_space *space) {
-    return (space->cache ? prefix_cache_n_store_blocks(space->cache) : 0) +
-           (space->states ? state_cache_n_store_blocks(space->states) : 0);
-}
-
-void kv_drop_stored(const struct kv_space *space, uint64_t n_blocks) {
-    while (page_pool_n_free(space->blocks) < n_blocks && kv_n_stored_blocks(space) > 0) {
-        if (space->states &&
-            state_cache_oldest_stored(space->states) < prefix_cache_oldest_stored(space->cache))
-            state_cache_drop_oldest_stored(space->states);
-        else prefix_cache_drop_oldest_stored(space->cache);
-    }
+uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens) {
+    const uint64_t n_slots = (uint64_t)n_kept(window) + step_rows;
+    return min_u64(kv_n_pages(n_tokens), kv_n_pages(n_slots) + 1);
 }

@@ -9,12 +9,13 @@
 
 #include "engine/device/layer_group.h"
 #include "engine/kv/page_io.h"
+#include "engine/kv/page_list.h"
 
 struct kv_disk;
 struct kv_feed;
 struct kv_plan;
 struct kv_readings;
-struct kv_swaps;
+struct kv_swap;
 struct page_pool;
 struct prefix_cache;
 struct state_cache;
@@ -27,17 +28,22 @@ struct kv_amount {
     uint64_t pages, blocks;
 };
 
-/* A place in a list for which there is no page, or host block, yet. */
-#define KV_NO_PAGE UINT32_MAX
-
 /* Pages of a list. */
 struct kv_range {
     uint32_t first, n;
 };
 
-struct page_list {
-    uint32_t *pages; /* in slot order */
-    uint32_t n, capacity;
+/* Swapped data of waiting sequences (swap.h), in the order in which these were preempted. */
+struct kv_swaps {
+    struct kv_swap *oldest, *newest;
+    uint64_t n_out, n_in; /* pages that anything has copied to the host pool and back, so far */
+};
+
+/* What becomes of pages that a cache evicts: they move to n_blocks host blocks, or else they are
+ * only offered to the tier on disk (offer.h). */
+struct kv_demotion {
+    bool to_host;
+    uint32_t n_blocks;
 };
 
 struct kv_space {
@@ -93,26 +99,14 @@ uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer); /* of a
 /* Returns the first sparse layer from this one on, n_layers if there are no more. */
 uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
 
-/* ---- what is cached: blocks of the prefix cache and states, in one order of age ---- */
+/* ---- pages of layers with a window ---- */
 
-/* Returns how many pages evictions could free. */
-uint32_t kv_n_idle(const struct kv_space *space);
-/* Returns how many pages are free, or would be once all that is cached is evicted. */
-uint64_t kv_n_available(const struct kv_space *space);
-/* Makes n_pages pages of the pool free: evicts what is cached when there are fewer.  ERR_FULL:
- * nothing has been evicted. */
-int kv_make_free(const struct kv_space *space, uint64_t n_pages);
-
-/* Returns how many cached pages are in the host pool; the second, how many host blocks these
- * take, homes of sparse layers' tokens (prefix_cache.h) not counted. */
-uint32_t kv_n_stored(const struct kv_space *space);
-uint32_t kv_n_stored_blocks(const struct kv_space *space);
-/* Drops cached pages from the host pool until n_blocks host blocks are free or there are no more to
- * drop. */
-void kv_drop_stored(const struct kv_space *space, uint64_t n_blocks);
-
-/* Offers what is cached to the tier on disk, as far as it is not there, until that has taken n_most
- * items.  Returns true if there are more. */
-bool kv_save_cached(const struct kv_space *space, uint32_t n_most);
+/* Returns how many of a list's first pages no longer matter to rows behind n_tokens tokens. */
+uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens);
+/* Returns which pages of a list matter when n_tokens tokens are stored. */
+struct kv_range kv_window_range(const struct kv_space *space, uint32_t n_tokens);
+/* Returns the most pages that a layer has for a text of n_tokens tokens.  step_rows: the most rows
+ * that a step appends. */
+uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 
 #endif

@@ -4,34 +4,12 @@
 #include "engine/kv/lists.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
-#include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/layer_group.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
-
-uint32_t kv_grown(uint32_t capacity, uint32_t need) {
-    return max_u32(capacity < UINT32_MAX / 2 ? 2 * capacity : UINT32_MAX, need);
-}
-
-int kv_list_grow(struct page_list *list, uint32_t n_pages) {
-    if (n_pages <= list->capacity) return 0;
-    const uint32_t capacity = kv_grown(list->capacity, n_pages);
-    uint32_t *pages = realloc(list->pages, capacity * sizeof(*pages));
-    if (!pages) return ERR_NOMEM;
-    list->pages = pages;
-    list->capacity = capacity;
-    return 0;
-}
-
-void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages) {
-    if (list->n <= n_pages) return;
-    for (uint32_t i = n_pages; i < list->n; i++)
-        if (list->pages[i] != KV_NO_PAGE) page_pool_release(space->pool, &list->pages[i], 1);
-    list->n = n_pages;
-}
+#include "engine/kv/reclaim.h"
 
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer) {
     return !kv->selection.has_left || !kv_is_sparse(kv->space, layer);
@@ -119,7 +97,7 @@ void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages) {
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         struct page_list *list = &kv->layers[l];
         const uint32_t n_gone = kv_list_is_windowed(kv, l) ? kv->n_expired : 0;
-        kv_list_trim(list, kv->space, max_u32(n_pages, n_gone));
+        kv_list_trim(list, kv->space->pool, max_u32(n_pages, n_gone));
         list->n = min_u32(list->n, n_pages);
     }
     if (n_pages == 0) kv->n_holes = 0;

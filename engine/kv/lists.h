@@ -1,6 +1,6 @@
 /* lists.h - the lists of pages of a sequence, for its kinds.
  *
- * Thread: engine.  Memory: lists grow geometrically and are never shortened. */
+ * Thread: engine.  Memory: see page_list.h. */
 #ifndef ENGINE_KV_LISTS_H
 #define ENGINE_KV_LISTS_H
 
@@ -11,15 +11,6 @@
 
 struct error;
 struct kv_sequence;
-
-/* Returns the larger of twice the capacity and `need`. */
-uint32_t kv_grown(uint32_t capacity, uint32_t need);
-/* Makes capacity for n_pages pages in a list.  ERR_NOMEM. */
-int kv_list_grow(struct page_list *list, uint32_t n_pages);
-/* Gives back all but the list's first n_pages pages.  Places without a page stay out of it. */
-void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages);
-
-/* ---- all lists of a sequence ---- */
 
 /* The lengths that lists should have, by role. */
 struct kv_lengths {

@@ -39,7 +39,6 @@
 #include "engine/kv/offer.h"
 #include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/swap.h"
 
 struct block {
     uint64_t hash, salt;
@@ -535,19 +534,11 @@ static int move_in(const struct prefix_cache *cache, uint32_t block, const bool 
     return code;
 }
 
-/* Moves an idle block to the host pool, or drops it if there is no space.  A block that has
- * children there always finds space, at least theirs, or they have been dropped.  A failed copy is
- * no reason to drop the block: a device that fails does not read it again. */
-static void store_or_drop(struct prefix_cache *cache, uint32_t block) {
+/* Moves an idle block to host blocks, which it has taken.  A failed copy is no reason to drop the
+ * block: a device that fails does not read it again. */
+static void store(struct prefix_cache *cache, uint32_t block) {
     const struct kv_space *space = cache->space;
     struct block *b = &cache->blocks[block];
-    const bool stores = cache->place_blocks > 0 && (has_sparse(b) || b->n_children > 0);
-    const uint32_t n = stores ? n_places(cache, b) : 0;
-    if (stores) kv_drop_stored(space, n);
-    if (!stores || page_pool_take(space->blocks, block_places(cache, block), n)) {
-        offer_and_drop(cache, block);
-        return;
-    }
     (void)move_out(cache, block, NULL);
     space->swaps->n_out += n_block_pages(cache, b);
     list_remove(cache, b);
@@ -639,15 +630,28 @@ uint64_t prefix_cache_tick(struct prefix_cache *cache) {
     return cache->clock++;
 }
 
-void prefix_cache_evict_oldest(struct prefix_cache *cache) {
-    if (oldest_of(cache, &cache->passed) < oldest_of(cache, &cache->idle))
-        drop_oldest_window(cache);
-    else store_or_drop(cache, cache->idle.oldest);
+/* Tells whether used blocks' window pages were needed less recently than any unused block. */
+static bool window_is_oldest(const struct prefix_cache *cache) {
+    return oldest_of(cache, &cache->passed) < oldest_of(cache, &cache->idle);
 }
 
-void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
-    while (page_pool_n_free(cache->pool) < n_pages && prefix_cache_oldest(cache) < UINT64_MAX)
-        prefix_cache_evict_oldest(cache);
+/* Lets only blocks move that are of use in the host pool: those that have their sparse layers'
+ * tokens, or children there.  A block that has children there always finds space: at least
+ * theirs, or they have been dropped. */
+struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache) {
+    if (window_is_oldest(cache) || cache->place_blocks == 0) return (struct kv_demotion){0};
+    const struct block *b = &cache->blocks[cache->idle.oldest];
+    if (!has_sparse(b) && b->n_children == 0) return (struct kv_demotion){0};
+    return (struct kv_demotion){.to_host = true, .n_blocks = n_places(cache, b)};
+}
+
+void prefix_cache_evict_oldest(struct prefix_cache *cache, struct kv_demotion demotion) {
+    const uint32_t block = cache->idle.oldest;
+    if (window_is_oldest(cache)) drop_oldest_window(cache);
+    else if (demotion.to_host &&
+             !page_pool_take(cache->space->blocks, block_places(cache, block), demotion.n_blocks))
+        store(cache, block);
+    else offer_and_drop(cache, block);
 }
 
 /* Takes the home from an unused block, which keeps its place in its list: its children, which are

@@ -118,15 +118,16 @@ int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
 void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
                               const struct page_list *layers, uint32_t index);
 
-/* Gives pages back to the pool that were needed least recently; there must be some to give.  An
- * unused block is evicted whole; a used one drops window pages that no user needs.  prefix_cache_
- * oldest() returns when they were needed, UINT64_MAX if there are none. */
-void prefix_cache_evict_oldest(struct prefix_cache *cache);
+/* Returns when the pages were needed that are evicted next, UINT64_MAX if there are none. */
 uint64_t prefix_cache_oldest(const struct prefix_cache *cache);
+/* Returns what becomes of the pages that are evicted next; there must be some. */
+struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache);
+/* Gives the pages back to the pool that were needed least recently; there must be some.  An unused
+ * block is evicted whole; a used one drops window pages that no user needs.  The block moves to the
+ * host pool if the demotion says so and that many host blocks are free; else it is dropped. */
+void prefix_cache_evict_oldest(struct prefix_cache *cache, struct kv_demotion demotion);
 /* Returns the present moment, by which the age of blocks is told; it passes with every call. */
 uint64_t prefix_cache_tick(struct prefix_cache *cache);
-/* Evicts until at least n_pages are free in the pool or there are no more to give. */
-void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages);
 /* Offers the unused blocks to the tier on disk, parents first, as far as the pass goes (offer.h). */
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving);
 /* Returns the block's name on disk; there must be such a tier. */

@@ -21,6 +21,7 @@
 #include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/sequence_prefix.h"
 #include "engine/kv/sequence_state.h"
 #include "engine/kv/state_cache.h"

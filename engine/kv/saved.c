@@ -75,7 +75,7 @@ int kv_save(struct kv_sequence *kv, struct error *err) {
 
 void kv_give_back_saved(struct kv_sequence *kv) {
     kv_lists_trim(kv, 0);
-    kv_list_trim(&kv->selection.held, kv->space, 0);
+    kv_list_trim(&kv->selection.held, kv->space->pool, 0);
     if (kv->saved) kv_lists_begin(kv, kv->saved->n_expired);
 }
 

@@ -137,6 +137,6 @@ int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_
 }
 
 void selection_drop(struct kv_sequence *kv) {
-    kv_list_trim(&kv->selection.held, kv->space, 0);
+    kv_list_trim(&kv->selection.held, kv->space->pool, 0);
     kv->selection.select = (struct kv_select){0};
 }

@@ -14,6 +14,7 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/state_cache.h"
 #include "engine/kv/swap.h"
 
@@ -279,7 +280,7 @@ static void keep_lists(struct kv_sequence *kv) {
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         const struct kv_range range = kind_in(kv, l)->state_pages(kv, kv->n_tokens);
         struct page_list *list = &kv->layers[l];
-        kv_list_trim(list, kv->space, range.first + range.n);
+        kv_list_trim(list, kv->space->pool, range.first + range.n);
         memmove(list->pages, list->pages + range.first, range.n * sizeof(*list->pages));
         list->n = range.n;
     }

@@ -14,14 +14,11 @@
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
 #include "engine/kv/disk/disk.h"
-#include "engine/kv/kind.h"
-#include "engine/kv/lists.h"
 #include "engine/kv/offer.h"
 #include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/plan.h"
 #include "engine/kv/prefix_cache.h"
-#include "engine/kv/swap.h"
 
 /* Pages that one operation copies: as many as a kernel's parameters can name on a GPU. */
 enum { COPIED_TOGETHER = 500 };
@@ -203,7 +200,7 @@ int kv_state_return(const struct kv_space *space, struct kv_state *state, struct
 }
 
 static void release_pages(const struct kv_space *space, struct kv_state *state) {
-    for (uint32_t l = 0; l < space->n_layers; l++) kv_list_trim(&state->layers[l], space, 0);
+    for (uint32_t l = 0; l < space->n_layers; l++) kv_list_trim(&state->layers[l], space->pool, 0);
 }
 
 void kv_state_destroy(const struct kv_space *space, struct kv_state *state) {
@@ -413,17 +410,19 @@ uint64_t state_cache_oldest_stored(const struct state_cache *cache) {
     return cache->stored.oldest ? cache->stored.oldest->since : UINT64_MAX;
 }
 
-/* Copies the state's pages to host blocks, if there is space; false: there is none.  For failed copies
- * see complete(). */
-static bool store(struct state_cache *cache, struct kv_state *state) {
+struct kv_demotion state_cache_demotion(const struct state_cache *cache) {
+    const struct kv_space *space = cache->space;
+    const struct kv_state *state = cache->idle.oldest;
+    if (!space->swaps || !state->is_sound) return (struct kv_demotion){0};
+    const uint32_t n = (uint32_t)page_io_n_blocks(&space->io, state->n_pages);
+    if (n == 0 || n > state->blocks.capacity) return (struct kv_demotion){0};
+    return (struct kv_demotion){.to_host = true, .n_blocks = n};
+}
+
+/* Copies the state's pages to its host blocks.  For failed copies see complete(). */
+static void copy_out(struct state_cache *cache, struct kv_state *state) {
     const struct kv_space *space = cache->space;
     size_t place = 0;
-    if (!space->swaps || !state->is_sound) return false;
-    const uint32_t n = (uint32_t)page_io_n_blocks(&space->io, state->n_pages);
-    if (n == 0 || n > state->blocks.capacity) return false;
-    kv_drop_stored(space, n);
-    if (page_pool_take(space->blocks, state->blocks.pages, n)) return false;
-    state->blocks.n = n;
     complete(cache, state);
     for (uint32_t l = 0; l < space->n_layers; l++) {
         (void)page_io_write_blocks(&space->io, state->layers[l].pages, state->layers[l].n,
@@ -432,20 +431,26 @@ static bool store(struct state_cache *cache, struct kv_state *state) {
     }
     space->swaps->n_out += state->n_pages;
     state->stored_at = space->disk ? kv_disk_moment(space->disk) : 0;
-    return true;
 }
 
-void state_cache_evict_oldest(struct state_cache *cache) {
-    struct kv_state *state = cache->idle.oldest;
-    if (!store(cache, state)) {
-        offer_and_drop(cache, state);
-        return;
-    }
+static void store(struct state_cache *cache, struct kv_state *state) {
+    copy_out(cache, state);
     remove_from_list(cache, state);
     release_pages(cache->space, state);
     state->is_stored = true;
     cache->n_store_blocks += state->blocks.n;
     append(cache, state);
+}
+
+void state_cache_evict_oldest(struct state_cache *cache, struct kv_demotion demotion) {
+    struct kv_state *state = cache->idle.oldest;
+    const uint32_t n = demotion.n_blocks;
+    if (!demotion.to_host || page_pool_take(cache->space->blocks, state->blocks.pages, n)) {
+        offer_and_drop(cache, state);
+        return;
+    }
+    state->blocks.n = n;
+    store(cache, state);
 }
 
 void state_cache_drop_oldest_stored(struct state_cache *cache) {

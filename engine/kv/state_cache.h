@@ -120,10 +120,14 @@ void state_cache_insert(struct state_cache *cache, struct kv_state *state);
 /* Returns ownership of a state to the caller; its pages are then not idle. */
 void state_cache_take(struct state_cache *cache, struct kv_state *state);
 
-/* Returns when the least recently used state with pages was used, UINT64_MAX if there is none
- * (prefix_cache_oldest()).  state_cache_evict_oldest() frees its pages. */
+/* Returns when the least recently used state with pages was used, UINT64_MAX if there is none; on
+ * the same clock as prefix_cache_oldest(). */
 uint64_t state_cache_oldest(const struct state_cache *cache);
-void state_cache_evict_oldest(struct state_cache *cache);
+/* Returns what becomes of that state when it is evicted; there must be one. */
+struct kv_demotion state_cache_demotion(const struct state_cache *cache);
+/* Frees that state's pages.  It moves to the host pool if the demotion says so and that many host
+ * blocks are free; else it is dropped. */
+void state_cache_evict_oldest(struct state_cache *cache, struct kv_demotion demotion);
 uint32_t state_cache_n_idle_pages(const struct state_cache *cache);
 
 /* Does for sound states what prefix_cache_save() does for blocks, the newest first. */

@@ -13,6 +13,7 @@
 #include "engine/kv/page_io.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
 
 /* ---- waiting sequences, in the order in which they were preempted ---- */
 

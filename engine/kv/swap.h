@@ -39,11 +39,6 @@ struct kv_swap {
     struct kv_select select; /* when it was suspended; its state pages are swapped, too */
 };
 
-struct kv_swaps {
-    struct kv_swap *oldest, *newest;
-    uint64_t n_out, n_in; /* pages copied to the host pool and back, so far */
-};
-
 /* Saves in the host pool what no other sequence has, before the sequence's pages are given back.
  * Does nothing if the host pool has no space, or if nothing has been computed since kv_match().
  * ERR_DEVICE. */

@@ -22,6 +22,7 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/swap.h"
 #include "engine/schedule/fair_share.h"
 #include "engine/schedule/prefill_queue.h"

@@ -19,6 +19,7 @@
 #include "engine/device/step.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/state_cache.h"
 #include "tests/engine/fake_select.h"
 #include "tests/engine/fake_tokenizer.h"

@@ -19,6 +19,7 @@
 #include "engine/base/error.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/swap.h"
 #include "tests/engine/scheduler_fixture.h"
 

@@ -15,6 +15,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kv/page_pool.h"
+#include "engine/kv/reclaim.h"
 #include "tests/engine/scheduler_fixture.h"
 
 enum { ON_DEVICE = true, IN_STORE = false };

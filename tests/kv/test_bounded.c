@@ -375,7 +375,7 @@ static void a_lent_state_may_be_evicted(void **state) {
     begin_states(&rig);
     start(&rig, &kv, N_NEXT);
     while (state_cache_n_idle_pages(rig.space.states) > 0)
-        state_cache_evict_oldest(rig.space.states);
+        state_cache_evict_oldest(rig.space.states, state_cache_demotion(rig.space.states));
     assert_null(kv.borrowed);
     assert_int_equal(n_copied, 0);
     check_content(&rig, kv.layers);

@@ -20,6 +20,7 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
 
 enum { N_LAYERS = 3, N_BLOCKS = 10, N_PAGES = N_BLOCKS * N_LAYERS + 2, N_SEQS = 5, MAX_TEXT = 6 };
 
@@ -77,8 +78,13 @@ static void reader_take(struct reader *reader, const struct kv_feed_event *event
     reader->blocks[reader->n++].hash = event->hash;
 }
 
+/* Evicts all that is cached. */
+static void evict_all(const struct kv_space *space) {
+    assert_int_equal(kv_make_free(space, kv_n_available(space)), 0);
+}
+
 static void teardown(struct fixture *f) {
-    prefix_cache_evict(f->space.cache, N_PAGES);
+    evict_all(&f->space);
     assert_int_equal(prefix_cache_n_blocks(f->space.cache), 0);
     assert_int_equal(page_pool_n_free(f->space.pool), N_PAGES);
     prefix_cache_destroy(f->space.cache);
@@ -367,10 +373,10 @@ static void the_least_recently_used_leaf_goes_first(void **state) {
     kv_sequence_fini(&u.kv);
     compute(&f, &u, "ax", 0);
     kv_sequence_fini(&u.kv);
-    prefix_cache_evict(f.space.cache, page_pool_n_free(f.space.pool) + 1);
+    assert_int_equal(kv_make_free(&f.space, page_pool_n_free(f.space.pool) + 1), 0);
     assert_int_equal(cached_tokens(&f, "abc", 0), 2 * PAGE_TOKENS);
     /* "ab" was just touched: "ax" goes. */
-    prefix_cache_evict(f.space.cache, page_pool_n_free(f.space.pool) + 1);
+    assert_int_equal(kv_make_free(&f.space, page_pool_n_free(f.space.pool) + 1), 0);
     assert_int_equal(cached_tokens(&f, "ax", 0), PAGE_TOKENS);
     teardown(&f);
 }

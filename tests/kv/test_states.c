@@ -15,6 +15,7 @@
 #include "engine/device/pages.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/state_cache.h"
 
 enum { N_LAYERS = 3, N_PAGES = 60 };

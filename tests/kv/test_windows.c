@@ -24,6 +24,7 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/swap.h"
 
 enum {
@@ -103,6 +104,11 @@ static void add_store(struct fixture *f) {
     assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
 }
 
+/* Evicts all that is cached. */
+static void evict_all(const struct kv_space *space) {
+    assert_int_equal(kv_make_free(space, kv_n_available(space)), 0);
+}
+
 /* Whatever the sequences did, every page comes back, and every block. */
 static void teardown(struct fixture *f) {
     if (f->space.blocks) {
@@ -115,7 +121,7 @@ static void teardown(struct fixture *f) {
     }
     if (f->space.cache) {
         assert_int_equal(kv_n_available(&f->space), f->n_pages);
-        prefix_cache_evict(f->space.cache, f->n_pages);
+        evict_all(&f->space);
     }
     assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages);
     prefix_cache_destroy(f->space.cache);
@@ -340,7 +346,7 @@ static void short_pools_keep_the_end_of_a_text(void **state) {
     assert_int_equal(cached_tokens(&f, "abcdefXY"), 6 * PAGE_TOKENS);
     assert_int_equal(prefix_cache_n_idle_pages(f.space.cache),
                      N_WINDOWED * first_seen(&f, 12 * PAGE_TOKENS));
-    prefix_cache_evict(f.space.cache, N_PAGES);
+    evict_all(&f.space);
     assert_int_equal(n_used(&f), 12 + N_WINDOWED * (12 - first_seen(&f, 12 * PAGE_TOKENS)));
     assert_int_equal(cached_tokens(&f, "abcdefXY"), 0);
     assert_int_equal(cached_tokens(&f, "abcdefghijklXY"), 12 * PAGE_TOKENS);
@@ -357,7 +363,7 @@ static void a_slim_block_is_filled_again(void **state) {
     struct user u, again;
     setup(&f, windows, N_PAGES, true);
     compute(&f, &u, "abcdefghijkl");
-    prefix_cache_evict(f.space.cache, N_PAGES);
+    evict_all(&f.space);
     assert_int_equal(cached_tokens(&f, "abX"), 0);
     compute(&f, &again, "abX");
     assert_int_equal(cached_tokens(&f, "abY"), 2 * PAGE_TOKENS);
@@ -430,7 +436,7 @@ static void a_window_waits_in_the_store(void **state) {
     lose_place(&f, &u);
     assert_int_equal(f.swaps.n_out, n_pages);
     assert_int_equal(page_pool_n_offered(f.space.blocks, PAGE_WAITING), blocks_for(n_pages));
-    prefix_cache_evict(f.space.cache, N_PAGES);
+    evict_all(&f.space);
     kv_drop_stored(&f.space, STORE_BLOCKS);
     memset(f.tags, 'x', sizeof(f.tags));
     snprintf(u.text + strlen(u.text), 2, "m");
@@ -454,7 +460,7 @@ static void slim_blocks_are_enough_beside_a_window(void **state) {
     const uint32_t n_pages = 1 + N_WINDOWED * (11 - u.kv.n_expired);
     lose_place(&f, &u);
     assert_int_equal(f.swaps.n_out, n_pages);
-    prefix_cache_evict(f.space.cache, N_PAGES);
+    evict_all(&f.space);
     assert_int_equal(cached_tokens(&f, "abcdefghijX"), 0); /* of the seventh block on */
     assert_true(go_on(&f, &u));
     assert_int_equal(u.kv.n_tokens, 11 * PAGE_TOKENS);
@@ -464,7 +470,7 @@ static void slim_blocks_are_enough_beside_a_window(void **state) {
     compute(&f, &last, "abcdefghijY");
     lose_place(&f, &last);
     kv_sequence_fini(&other.kv);
-    prefix_cache_evict(f.space.cache, N_PAGES);
+    evict_all(&f.space);
     kv_drop_stored(&f.space, STORE_BLOCKS);
     assert_true(go_on(&f, &last)); /* its first blocks are gone */
     assert_int_equal(last.kv.n_tokens, 0);
@@ -482,9 +488,9 @@ static void evicted_windows_are_found_again(void **state) {
         setup(&f, windows, N_PAGES, true);
         add_store(&f);
         compute(&f, &u, "abcdefghijkl");
-        if (is_short) prefix_cache_evict(f.space.cache, N_PAGES);
+        if (is_short) evict_all(&f.space);
         kv_sequence_fini(&u.kv);
-        prefix_cache_evict(f.space.cache, N_PAGES);
+        evict_all(&f.space);
         assert_int_equal(page_pool_n_free(f.space.pool), N_PAGES);
         const uint32_t n_pages = 12 + N_WINDOWED * (is_short ? n_in_window : 12);
         assert_int_equal(prefix_cache_n_stored_pages(f.space.cache), n_pages);
@@ -544,7 +550,7 @@ static void check_counts(struct fixture *f, const struct user *users) {
         assert_true(page_pool_n_holders(f->space.pool, i) > 0 || !used[i]);
     if (rand() % 64) return;
     const uint64_t available = kv_n_available(&f->space);
-    prefix_cache_evict(f->space.cache, N_PAGES);
+    evict_all(&f->space);
     assert_int_equal(page_pool_n_free(f->space.pool), available);
     assert_int_equal(prefix_cache_n_idle_pages(f->space.cache), 0);
 }

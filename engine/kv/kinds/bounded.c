@@ -132,7 +132,7 @@ static void bounded_take(struct kv_sequence *kv, uint64_t n_tokens) {
 }
 
 static void release_buffers(struct kv_sequence *kv) {
-    kv_list_trim(&kv->buffers, kv->space, 0);
+    kv_list_trim(&kv->buffers, kv->space->pool, 0);
 }
 
 /* Returns where the prompt's chunk that has token number `at` ends. */
@@ -187,7 +187,8 @@ static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
     release_buffers(kv);
     if (had_buffers) kv_lists_cover(kv);
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
-        if (is_own(kv, l)) kv_list_trim(&kv->layers[l], kv->space, bounded_length(kv, n_tokens));
+        if (is_own(kv, l))
+            kv_list_trim(&kv->layers[l], kv->space->pool, bounded_length(kv, n_tokens));
 }
 
 /* Tells whether one slot of each KV head is free: from then on tokens are evicted in place. */

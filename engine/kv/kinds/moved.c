@@ -401,8 +401,8 @@ static void trim(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     if (!kv->selection.has_left) return;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
-        kv_list_trim(&kv->layers[l], space, selection_seen_pages(&kv->plan));
-    kv_list_trim(&kv->selection.scratch, space, 0);
+        kv_list_trim(&kv->layers[l], space->pool, selection_seen_pages(&kv->plan));
+    kv_list_trim(&kv->selection.scratch, space->pool, 0);
 }
 
 /* Takes the pages that the other layers still lack, where all pages are taken at the start.  They
@@ -437,7 +437,7 @@ static void moved_suspended(struct kv_sequence *kv) {
 static void moved_release(struct kv_sequence *kv) {
     struct page_list *blocks = &kv->selection.blocks;
     selection_drop(kv);
-    kv_list_trim(&kv->selection.scratch, kv->space, 0);
+    kv_list_trim(&kv->selection.scratch, kv->space->pool, 0);
     kv->n_offloaded = 0;
     if (kv->swap.n_tokens > 0) return;
     for (uint32_t i = 0; i < blocks->n; i++)

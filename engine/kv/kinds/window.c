@@ -20,29 +20,8 @@
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/reclaim.h"
 #include "engine/kv/sequence_prefix.h"
-
-/* Returns how many of the tokens before a row layers with a window keep: so many that their first
- * page is whole.  That page stands for the expired ones.  A kernel that reads pages in pairs gives
- * unseen slots the weight 0, so it must find no NaN in slots that were never written. */
-static uint32_t n_kept(uint32_t window) {
-    return window == 0 ? UINT32_MAX : max_u32(window - 1, PAGE_TOKENS);
-}
-
-uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens) {
-    const uint32_t n = n_kept(space->window);
-    return n_tokens > n ? (n_tokens - n) / PAGE_TOKENS : 0;
-}
-
-struct kv_range kv_window_range(const struct kv_space *space, uint32_t n_tokens) {
-    const uint32_t n_behind = kv_window_n_behind(space, n_tokens);
-    return (struct kv_range){n_behind, (uint32_t)kv_n_pages(n_tokens) - n_behind};
-}
-
-uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens) {
-    const uint64_t n_slots = (uint64_t)n_kept(window) + step_rows;
-    return min_u64(kv_n_pages(n_tokens), kv_n_pages(n_slots) + 1);
-}
 
 static uint64_t window_most(const struct kv_space *space, const struct kv_plan *plan,
                             enum kv_phase phase, uint32_t n_tokens) {

@@ -1,0 +1,45 @@
+/* reclaim.h - makes pages and host blocks free: takes them from what is only cached, the least
+ * recently used first.
+ *
+ *   pages of the pool    blocks of the prefix cache and states, in one order of age
+ *        │ evicted
+ *        ▼
+ *   host blocks          the same, in the order in which they came here
+ *        │ dropped
+ *        ▼
+ *   files                the tier on disk, if there is one (offer.h)
+ *
+ * The caches say what is oldest and where it would move; the order between them, and the space that
+ * it moves to, are decided here.  So no cache calls another one, or asks for space itself.
+ *
+ * Thread: engine.  Memory: none. */
+#ifndef ENGINE_KV_RECLAIM_H
+#define ENGINE_KV_RECLAIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct kv_space;
+
+/* Returns how many pages of the pool evictions could free. */
+uint32_t kv_n_idle(const struct kv_space *space);
+/* Returns how many pages are free, or would be once all that is cached is evicted. */
+uint64_t kv_n_available(const struct kv_space *space);
+/* Makes n_pages pages of the pool free: evicts what is cached when there are fewer.  ERR_FULL: so
+ * many cannot be freed, and nothing has been evicted. */
+int kv_make_free(const struct kv_space *space, uint64_t n_pages);
+
+/* Returns how many cached pages are in the host pool. */
+uint32_t kv_n_stored(const struct kv_space *space);
+/* Returns how many host blocks these pages take; homes of sparse layers' tokens (prefix_cache.h)
+ * are not counted. */
+uint32_t kv_n_stored_blocks(const struct kv_space *space);
+/* Drops cached pages from the host pool until n_blocks host blocks are free or there are no more to
+ * drop. */
+void kv_drop_stored(const struct kv_space *space, uint64_t n_blocks);
+
+/* Offers what is cached to the tier on disk, as far as it is not there, until the tier has taken
+ * n_most items.  Returns true if there are more. */
+bool kv_save_cached(const struct kv_space *space, uint32_t n_most);
+
+#endif
