@@ -19,9 +19,9 @@ from test_bounded import NEAR_TIE, kv_policy, random_tokens
 
 WINDOW, CONTEXT, N_LAYERS = 100, 512, 4
 # In bf16 other tokens of nearly the same score leave, and the texts drift apart with each.  An H200 was
-# off by up to 17 times what it is where tokens are kept by their place.  The retained attention is a
+# off by up to 25 times what it is where tokens are kept by their place.  The retained attention is a
 # mean of the layers that have the budget, in which one choice weighs more where these are few.
-DRIFT = {"retained": 0.12, "kept": 20}
+DRIFT = {"retained": 0.12, "kept": 30}
 SOME = {"first": (0,), "last": (3,), "most": (0, 1, 3), "middle": (1, 2), "all": (0, 1, 2, 3)}
 BUDGETS = [Budget(4, 60, chunk=50), Budget(0, 200, chunk=64),
            Budget(4, 30, 40, "sum", chunk=64), Budget(2, 90, 110, "mean", chunk=100),
