@@ -82,7 +82,8 @@ static const char *skip_part(const char *at, const char *end, const char *marks,
     return behind > digits ? behind : at;
 }
 
-size_t json_number_length(const char *at, const char *end) {
+/* Returns the bytes of the number that the text begins with; 0: there is none. */
+static size_t number_length(const char *at, const char *end) {
     const char *digits = at < end && *at == '-' ? at + 1 : at;
     const char *behind = digits < end && *digits == '0' ? digits + 1 : skip_digits(digits, end);
     if (behind == digits) return 0;
@@ -106,7 +107,7 @@ static bool read_integer(const char *at, size_t n, json_int_t *out) {
 
 static json_t *read_number(struct reader *r) {
     const char *const at = r->at;
-    const size_t n = json_number_length(at, r->end);
+    const size_t n = number_length(at, r->end);
     json_int_t integer;
     if (n == 0) {
         miss(r, "a value");

@@ -30,9 +30,6 @@ enum {
     JSON_ALLOW_HALVES = 1 << 20,
 };
 
-/* Returns the bytes of the number that the text begins with; 0: there is none. */
-size_t json_number_length(const char *at, const char *end);
-
 /* What a text has that other parsers of JSON may refuse, or read otherwise. */
 struct json_oddities {
     size_t n_halves, n_doubled; /* replaced, and members that a later one of their name replaced */

@@ -115,8 +115,7 @@ struct kv_kind {
     uint32_t (*ends_at)(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens);
 };
 
-extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded, kv_kind_selected,
-    kv_kind_moved;
+extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded;
 
 /* The kinds that a plan assigns: by role, and each of them once, up to a NULL. */
 struct kv_kinds {

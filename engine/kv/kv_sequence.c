@@ -21,6 +21,8 @@
 #include "engine/kv/state_cache.h"
 #include "engine/request/kept.h"
 
+static void release(struct kv_sequence *kv);
+
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt) {
     *kv = (struct kv_sequence){.space = space, .plan = *plan, .salt = salt};
@@ -34,7 +36,7 @@ int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
 }
 
 void kv_sequence_fini(struct kv_sequence *kv) {
-    if (kv->layers && kv->views) kv_release(kv);
+    if (kv->layers && kv->views) release(kv);
     else if (kv->views) sequence_state_release(kv); /* kv_keep() has taken the rest */
     for (uint32_t i = 0; kv->layers && i < kv->space->n_layers; i++) free(kv->layers[i].pages);
     free(kv->layers);
@@ -393,7 +395,8 @@ int kv_resume(struct kv_sequence *kv, struct error *err) {
     return code ? code : kv_swap_in(kv, err);
 }
 
-void kv_release(struct kv_sequence *kv) {
+/* Gives every page back and forgets what is stored. */
+static void release(struct kv_sequence *kv) {
     kv_swap_drop(kv->space, &kv->swap);
     kv_forget_saved(kv);
     sequence_state_release(kv);

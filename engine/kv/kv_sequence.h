@@ -216,8 +216,6 @@ int kv_resume(struct kv_sequence *kv, struct error *err);
  * are sound; no step may be in flight.  tokens: host [n_tokens], its text.  Returns true if it has
  * taken ownership of them; then the sequence can only be finished. */
 bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens);
-/* Gives every page back and forgets what is stored. */
-void kv_release(struct kv_sequence *kv);
 
 /* ---- for kinds ---- */
 

@@ -444,10 +444,6 @@ static struct disk_key disk_key(const struct prefix_cache *cache, uint32_t block
                         block_tokens(cache, block));
 }
 
-const struct disk_id *prefix_cache_disk_id(const struct prefix_cache *cache, uint32_t block) {
-    return &cache->ids[block];
-}
-
 /* Puts the pages that the block has into the order of host blocks. */
 static const uint32_t *pages_in_order(struct prefix_cache *cache, uint32_t block) {
     const uint32_t *pages = block_pages(cache, block);

@@ -130,8 +130,6 @@ void prefix_cache_evict_oldest(struct prefix_cache *cache, struct kv_demotion de
 uint64_t prefix_cache_tick(struct prefix_cache *cache);
 /* Offers the unused blocks to the tier on disk, parents first, as far as the pass goes (offer.h). */
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving);
-/* Returns the block's name on disk; there must be such a tier. */
-const struct disk_id *prefix_cache_disk_id(const struct prefix_cache *cache, uint32_t block);
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* pages that evict could
                                                                          free */

@@ -56,10 +56,6 @@ const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv, const st
     return NULL;
 }
 
-bool prefill_stays_dense(const struct dense_rule *rule, enum prefill_mode mode) {
-    return prefill_why_dense(rule, mode) != DENSE_NOT;
-}
-
 enum dense_reason prefill_why_dense(const struct dense_rule *rule, enum prefill_mode mode) {
     if (mode == PREFILL_DENSE) return DENSE_ASKED;
     if (rule && rule->needs) return DENSE_KV_POLICY;

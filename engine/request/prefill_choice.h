@@ -71,9 +71,8 @@ struct dense_rule {
  * prefill. */
 const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv, const struct kv_part *part,
                                             bool scores_prompt);
-/* Tells whether a prompt of this mode stays dense by the rule, which may be NULL. */
-bool prefill_stays_dense(const struct dense_rule *rule, enum prefill_mode mode);
-/* Returns why: DENSE_NOT where it does not. */
+/* Returns why a prompt of this mode stays dense by the rule, which may be NULL; DENSE_NOT: it does
+ * not. */
 enum dense_reason prefill_why_dense(const struct dense_rule *rule, enum prefill_mode mode);
 
 /* How a prompt was computed. */

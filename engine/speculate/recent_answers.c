@@ -26,10 +26,6 @@ struct recent_answers {
     struct slot *slots; /* [n_slots] */
 };
 
-size_t recent_answers_bytes(uint32_t n_tokens) {
-    return n_tokens * (sizeof(uint32_t) + sizeof(struct slot));
-}
-
 int recent_answers_create(struct recent_answers **out, uint32_t n_tokens) {
     assert(n_tokens > 2 * RECENT_MIN && (n_tokens & (n_tokens - 1)) == 0);
     struct recent_answers *recent = calloc(1, sizeof(*recent));

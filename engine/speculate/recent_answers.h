@@ -16,8 +16,8 @@
  * Matches are longer than those of a text with itself (suffix_index.h): what others say is like
  * what this text says less often than its own words are.
  *
- * Thread: engine (create: any).  Memory: recent_answers_bytes(), taken by create and never grown;
- * the system backs it with pages as answers come. */
+ * Thread: engine (create: any).  Memory: 20 bytes a token, taken by create and never grown; the
+ * system backs it with pages as answers come. */
 #ifndef ENGINE_SPECULATE_RECENT_ANSWERS_H
 #define ENGINE_SPECULATE_RECENT_ANSWERS_H
 
@@ -38,7 +38,6 @@ struct recent_answers; /* opaque: the fields live in recent_answers.c */
 /* Makes a store of n_tokens tokens, a power of 2 above 2 * RECENT_MIN.  ERR_NOMEM. */
 int recent_answers_create(struct recent_answers **out, uint32_t n_tokens);
 void recent_answers_destroy(struct recent_answers *recent); /* NULL is allowed */
-size_t recent_answers_bytes(uint32_t n_tokens);
 
 /* Adds an answer, and forgets the oldest ones for it.  One that is too short to be found is left
  * out, and of one that is too long the newest tokens are kept. */

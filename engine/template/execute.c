@@ -126,8 +126,9 @@ static void execute_in(struct render *r, const struct nodes *nodes, struct frame
     r->frame = outer;
 }
 
-const struct string *node_execute_captured(struct render *r, const struct nodes *nodes,
-                                           struct frame *frame) {
+/* Runs nodes in a frame and returns what they write. */
+static const struct string *execute_captured(struct render *r, const struct nodes *nodes,
+                                             struct frame *frame) {
     struct builder text, *const outer = r->capture;
     builder_init(&text, r);
     r->capture = &text;
@@ -149,7 +150,7 @@ static void execute_if(struct render *r, const struct node *node) {
 static struct value block_text(struct render *r, const struct node *node) {
     struct frame *frame = frame_new(r, &node->block.scope, r->frame), *const outer = r->frame;
     if (!frame) return value_none(false);
-    struct value text = value_string(node_execute_captured(r, &node->block.body, frame));
+    struct value text = value_string(execute_captured(r, &node->block.body, frame));
     if (node->block.filter && r->flow == FLOW_ON) {
         r->frame = frame;
         text = node_evaluate_block_filter(r, node->block.filter, text);
@@ -291,7 +292,7 @@ struct value macro_call(struct render *r, const struct macro *macro, const struc
         *slot = i < n_plain ? value_undefined(node->params[i]->name.name)
                             : node_evaluate(r, node->defaults[i - n_plain]);
     }
-    const struct string *text = node_execute_captured(r, &node->body, frame);
+    const struct string *text = execute_captured(r, &node->body, frame);
     r->frame = outer;
     r->flow = flow;
     return value_string(text);

@@ -49,10 +49,6 @@ struct frame *frame_new(struct render *r, const struct scope *scope, struct fram
 /* Sets those slots that are not parameters, as they are when the scope is entered. */
 void frame_reset(struct render *r, const struct scope *scope, struct frame *frame);
 
-/* Runs nodes in a frame and returns what they write. */
-const struct string *node_execute_captured(struct render *r, const struct nodes *nodes,
-                                           struct frame *frame);
-
 struct value macro_call(struct render *r, const struct macro *macro, const struct args *args);
 
 void loop_run(struct render *r, const struct for_node *node, struct value iterable, int64_t depth0);

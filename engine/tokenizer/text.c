@@ -92,7 +92,8 @@ const char *utf8_before(const char *p) {
     return p;
 }
 
-bool char_is_space(uint32_t c) {
+/* Returns whether a character is Unicode's White_Space, which is \s in the reference library. */
+static bool is_space(uint32_t c) {
     return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
            c == 0x205F || c == 0x3000;
@@ -102,7 +103,7 @@ size_t skip_space_back(const char *text, size_t from, size_t least) {
     const char *p = text + from;
     while (p > text + least) {
         const char *after, *before = utf8_before(p);
-        if (!char_is_space(utf8_next(before, &after))) break;
+        if (!is_space(utf8_next(before, &after))) break;
         p = before;
     }
     return (size_t)(p - text);
@@ -112,7 +113,7 @@ size_t skip_space(const char *text, size_t from, size_t n) {
     const char *p = text + from;
     while (p < text + n) {
         const char *after;
-        if (!char_is_space(utf8_next(p, &after))) break;
+        if (!is_space(utf8_next(p, &after))) break;
         p = after;
     }
     return (size_t)(p - text);

@@ -28,8 +28,6 @@ uint32_t utf8_next(const char *p, const char **after);
 /* Returns the beginning of the character that ends just before p. */
 const char *utf8_before(const char *p);
 
-/* Returns whether a character is Unicode's White_Space, which is \s in the reference library. */
-bool char_is_space(uint32_t codepoint);
 /* Returns where the white space that ends at `from` begins, but not less than `least`. skip_space()
  * returns where the white space that begins at `from` ends. */
 size_t skip_space_back(const char *text, size_t from, size_t least);

@@ -123,22 +123,10 @@ struct completion_request completion_request_defaults(const struct request_limit
                                        .add_special = true};
 }
 
-int completion_request_parse(struct completion_request *out, const char *body, size_t length,
-                             const struct request_limits *limits, struct api_error *err) {
-    struct error why = {0};
-    struct json_span prompts;
-    json_t *root = NULL;
-    int rc = json_guard_load(&root, body, length, "prompt", &prompts, &why);
-    if (rc) {
-        api_error_from(err, &why, NULL);
-        return rc;
-    }
-    return completion_request_read(out, root, &prompts, limits, err);
-}
-
-int completion_request_read(struct completion_request *out, json_t *root,
-                            const struct json_span *prompts, const struct request_limits *limits,
-                            struct api_error *err) {
+/* Reads and checks a loaded body, which it takes ownership of.  prompts: the array that was cut out
+ * of it. */
+static int read_body(struct completion_request *out, json_t *root, const struct json_span *prompts,
+                     const struct request_limits *limits, struct api_error *err) {
     struct completion_request request = completion_request_defaults(limits);
     struct request_reading r = {.request = &request, .limits = limits, .err = err};
     int rc = request_read_tables(&r, completion_tables, root);
@@ -152,6 +140,19 @@ int completion_request_read(struct completion_request *out, json_t *root,
     }
     *out = request;
     return 0;
+}
+
+int completion_request_parse(struct completion_request *out, const char *body, size_t length,
+                             const struct request_limits *limits, struct api_error *err) {
+    struct error why = {0};
+    struct json_span prompts;
+    json_t *root = NULL;
+    int rc = json_guard_load(&root, body, length, "prompt", &prompts, &why);
+    if (rc) {
+        api_error_from(err, &why, NULL);
+        return rc;
+    }
+    return read_body(out, root, &prompts, limits, err);
 }
 
 void completion_request_fini(struct completion_request *request) {

@@ -100,11 +100,6 @@ int completion_request_check(struct request_reading *r);
 /* Reads and checks a body.  On failure *out holds nothing to free and err names the cause. */
 int completion_request_parse(struct completion_request *out, const char *body, size_t length,
                              const struct request_limits *limits, struct api_error *err);
-/* Does the same with a loaded body, which it takes ownership of.  prompts: the array that was cut
- * out of it. */
-int completion_request_read(struct completion_request *out, json_t *root,
-                            const struct json_span *prompts, const struct request_limits *limits,
-                            struct api_error *err);
 void completion_request_fini(struct completion_request *request);
 
 /* Tokenises the text prompts, to count or to show their tokens.  Looks nothing up. */

@@ -14,7 +14,7 @@ int request_refuse(struct request_reading *r, const struct request_field *field,
     return api_error_set(r->err, 400, NULL, field->name, "%s %s", field->name, rule);
 }
 
-int request_out_of_memory(struct request_reading *r) {
+static int out_of_memory(struct request_reading *r) {
     api_error_set(r->err, 500, NULL, NULL, "no memory for the request");
     return ERR_NOMEM;
 }
@@ -208,7 +208,7 @@ static int add_stop(struct request_reading *r, const struct request_field *field
     if (strlen(json_string_value(value)) != length)
         return request_refuse(r, field, "strings must not hold a NUL");
     params->stop[params->n_stop] = strdup(json_string_value(value));
-    if (!params->stop[params->n_stop]) return request_out_of_memory(r);
+    if (!params->stop[params->n_stop]) return out_of_memory(r);
     params->n_stop++;
     return 0;
 }
@@ -221,7 +221,7 @@ int request_read_stop(struct request_reading *r, const struct request_field *fie
         return request_refuse(r, field, "must not hold more than 16 strings");
     if (n == 0) return 0;
     params->stop = calloc(n, sizeof(*params->stop));
-    if (!params->stop) return request_out_of_memory(r);
+    if (!params->stop) return out_of_memory(r);
     if (!json_is_array(value)) return add_stop(r, field, value);
     int rc = 0;
     for (size_t i = 0; i < n && !rc; i++) rc = add_stop(r, field, json_array_get(value, i));
@@ -237,7 +237,7 @@ static int read_stop_tokens(struct request_reading *r, const struct request_fiel
         return request_refuse(r, field, "must not hold more than 1024 token ids");
     if (n == 0) return 0;
     params->stop_tokens = calloc(n, sizeof(*params->stop_tokens));
-    if (!params->stop_tokens) return request_out_of_memory(r);
+    if (!params->stop_tokens) return out_of_memory(r);
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(value, i);
         if (!json_is_integer(id)) return request_refuse(r, field, "must be an array of token ids");
@@ -271,7 +271,7 @@ static int read_bias(struct request_reading *r, const struct request_field *fiel
         return request_refuse(r, field, "must not hold more than 1024 tokens");
     if (n == 0) return 0;
     params->bias = calloc(n, sizeof(*params->bias));
-    if (!params->bias) return request_out_of_memory(r);
+    if (!params->bias) return out_of_memory(r);
     const char *key;
     const json_t *number;
     void *iterator = json_object_iter((json_t *)value);

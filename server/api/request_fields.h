@@ -63,7 +63,6 @@ int request_read_tables(struct request_reading *r, const struct request_table *c
 /* ---- readers ---- */
 
 int request_refuse(struct request_reading *r, const struct request_field *field, const char *rule);
-int request_out_of_memory(struct request_reading *r);
 int request_read_u32(struct request_reading *r, const struct request_field *field,
                      const json_t *value);
 int request_read_i32(struct request_reading *r, const struct request_field *field,

@@ -361,13 +361,6 @@ static const struct disk_entry *find(struct kv_disk *disk, const struct disk_id 
     return disk_index_find(disk->index, id);
 }
 
-bool kv_disk_has(struct kv_disk *disk, const struct disk_id *id) {
-    pthread_mutex_lock(&disk->lock);
-    const bool found = find(disk, id) != NULL;
-    pthread_mutex_unlock(&disk->lock);
-    return found;
-}
-
 bool kv_disk_can_read(struct kv_disk *disk, const struct disk_id *id) {
     pthread_mutex_lock(&disk->lock);
     const struct disk_entry *entry = find(disk, id);

@@ -76,7 +76,6 @@ void kv_disk_close(struct kv_disk *disk);
 struct digest_value kv_disk_secret(const struct kv_disk *disk, uint64_t purpose);
 
 struct disk_id kv_disk_id(const struct kv_disk *disk, const struct disk_key *key);
-bool kv_disk_has(struct kv_disk *disk, const struct disk_id *id);      /* or it is being written */
 bool kv_disk_can_read(struct kv_disk *disk, const struct disk_id *id); /* all of it is there */
 /* Looks for the longest state of more than n_min and at most n_max of these tokens; key has kind and
  * words.  Sets the key's n_tokens and tokens; false: there is none. */

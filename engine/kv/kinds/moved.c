@@ -446,7 +446,7 @@ static void moved_release(struct kv_sequence *kv) {
     blocks->n = kv->selection.n_block_holes = 0;
 }
 
-const struct kv_kind kv_kind_moved = {
+static const struct kv_kind moved = {
     .sharing = KV_SHARES_PROMPT,
     .grows = true,
     .moves = true,
@@ -470,6 +470,6 @@ const struct kv_kind kv_kind_moved = {
 
 const struct kv_kinds kv_kinds_moved = {.of = {[KV_PLAIN] = &kv_kind_full,
                                                [KV_WINDOWED] = &kv_kind_window,
-                                               [KV_SPARSE] = &kv_kind_moved,
+                                               [KV_SPARSE] = &moved,
                                                [KV_BUDGETED] = &kv_kind_full},
-                                        .all = {&kv_kind_full, &kv_kind_window, &kv_kind_moved}};
+                                        .all = {&kv_kind_full, &kv_kind_window, &moved}};

@@ -77,7 +77,7 @@ static void selected_describe(struct kv_sequence *kv, uint32_t n_rows, struct st
     for (; (l = kv_next_sparse(space, l)) < space->n_layers; l++) view_layer(kv, host_layer++, l);
 }
 
-const struct kv_kind kv_kind_selected = {
+static const struct kv_kind selected = {
     .sharing = KV_SHARES_PROMPT,
     .grows = true,
     .most = selected_most,
@@ -95,14 +95,13 @@ const struct kv_kind kv_kind_selected = {
 static const struct kv_kinds divided = {
     .of = {[KV_PLAIN] = &kv_kind_full,
            [KV_WINDOWED] = &kv_kind_window,
-           [KV_SPARSE] = &kv_kind_selected,
+           [KV_SPARSE] = &selected,
            [KV_BUDGETED] = &kv_kind_bounded},
-    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_selected, &kv_kind_bounded}};
+    .all = {&kv_kind_full, &kv_kind_window, &selected, &kv_kind_bounded}};
 
-const struct kv_kinds kv_kinds_selected = {
-    .of = {[KV_PLAIN] = &kv_kind_full,
-           [KV_WINDOWED] = &kv_kind_window,
-           [KV_SPARSE] = &kv_kind_selected,
-           [KV_BUDGETED] = &kv_kind_full},
-    .all = {&kv_kind_full, &kv_kind_window, &kv_kind_selected},
-    .divided = &divided};
+const struct kv_kinds kv_kinds_selected = {.of = {[KV_PLAIN] = &kv_kind_full,
+                                                  [KV_WINDOWED] = &kv_kind_window,
+                                                  [KV_SPARSE] = &selected,
+                                                  [KV_BUDGETED] = &kv_kind_full},
+                                           .all = {&kv_kind_full, &kv_kind_window, &selected},
+                                           .divided = &divided};

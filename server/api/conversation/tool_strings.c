@@ -25,7 +25,8 @@ static enum tool_string string_of_values(const json_t *values) {
     return json_array_size(values) > 0 ? is : TOOL_STRING_NONE;
 }
 
-enum tool_string tool_string_of(const json_t *schema) {
+/* Tells how arguments of this schema are written. */
+static enum tool_string string_of_schema(const json_t *schema) {
     static const char *const shapes[] = {"$ref", "anyOf", "oneOf", "allOf"}, *const bounds[] = {
                                                                                  "pattern",
                                                                                  "format",
@@ -51,10 +52,10 @@ static json_t *make_entry(const json_t *parameters) {
     json_t *schema, *named = json_object();
     bool failed = !named;
     json_object_foreach((json_t *)properties, key, schema) {
-        failed |= json_object_set_new(named, key, json_integer(tool_string_of(schema))) < 0;
+        failed |= json_object_set_new(named, key, json_integer(string_of_schema(schema))) < 0;
     }
     const enum tool_string other =
-        tool_string_of(json_object_get(parameters, "additionalProperties"));
+        string_of_schema(json_object_get(parameters, "additionalProperties"));
     if (!failed) return json_pack("{s:o, s:i}", "named", named, "other", (int)other);
     json_decref(named);
     return NULL;

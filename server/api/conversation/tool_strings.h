@@ -21,9 +21,6 @@
 
 enum tool_string { TOOL_STRING_NONE, TOOL_STRING_BARE, TOOL_STRING_QUOTED };
 
-/* Tells how arguments of this schema are written. */
-enum tool_string tool_string_of(const json_t *schema);
-
 /* Makes a table of the strings among the arguments of `tools`, which have been checked.  NULL:
  * there is no memory. */
 json_t *tool_strings_create(const json_t *tools);
