@@ -90,8 +90,9 @@ static int check_prefill(const struct admission *a, const struct engine_request 
     return 0;
 }
 
-/* Checks that it can be told what is kept.  Where a backend runs ahead, the step behind the last one
- * may already have evicted or selected, so what the device holds is not what the answer saw. */
+/* Checks that it can be told what is kept.  Where a backend runs ahead, the step behind the last
+ * one may already have evicted or selected, so what the device holds is not what the answer
+ * saw. */
 static int check_kept(const struct admission *a, const struct engine_request *r,
                       const struct request_plan *plan, struct error *err) {
     if (!r->kept || !a->runs_ahead || kv_plan_sees_all(&plan->kv)) return 0;
@@ -109,8 +110,8 @@ static int check_speculation(const struct admission *a, const struct engine_requ
                      speculation_refused(a->shared->space, r, &plan->kv));
 }
 
-/* Returns the place of the first token that is not in the vocabulary, or n.  Compilers turn the loop
- * over a block into vector instructions. */
+/* Returns the place of the first token that is not in the vocabulary, or n.  Compilers turn the
+ * loop over a block into vector instructions. */
 static uint32_t find_outside(const uint32_t *tokens, uint32_t n, uint32_t n_vocab) {
     enum { BLOCK = 64 };
     uint32_t at = 0;

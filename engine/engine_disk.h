@@ -1,5 +1,5 @@
-/* engine_disk.h - an engine's tier on disk (kv/disk/disk.h): its beginning, its keys, and when what is
- * cached is saved there.
+/* engine_disk.h - an engine's tier on disk (kv/disk/disk.h): its beginning, its keys, and when what
+ * is cached is saved there.
  *
  * What is evicted is written when that happens.  The rest is saved in pauses, while there are no
  * requests, and at the end.

@@ -1,9 +1,9 @@
-/* kv_identity.h - what decides the bits of cached pages beside their tokens: the identity under which
- * the tier on disk keeps them.
+/* kv_identity.h - what decides the bits of cached pages beside their tokens: the identity under
+ * which the tier on disk keeps them.
  *
- * It covers the model (model_digest.h), the device and what its sums depend on, the program's build,
- * and the layout of pages.  So a cache that another model, device, element type or version of the
- * program wrote is not found, and grows old on disk.
+ * It covers the model (model_digest.h), the device and what its sums depend on, the program's
+ * build, and the layout of pages.  So a cache that another model, device, element type or version
+ * of the program wrote is not found, and grows old on disk.
  *
  * Thread: any one.  Memory: none. */
 #ifndef ENGINE_KV_IDENTITY_H

@@ -49,9 +49,9 @@ struct longest_text {
 /* Returns the pages of the longest text when all of it is on the device. */
 uint64_t memory_plan_text_pages(const struct longest_text *text);
 
-/* Returns what of the available memory of a system is left beside weights that are mapped from their
- * files.  Cached files count as available, but these will be needed.  Where they are more than there
- * is, an eighth is left: they are then read from the disk again and again. */
+/* Returns what of the available memory of a system is left beside weights that are mapped from
+ * their files.  Cached files count as available, but these will be needed.  Where they are more
+ * than there is, an eighth is left: they are then read from the disk again and again. */
 uint64_t memory_plan_beside(uint64_t available, uint64_t mapped);
 
 /* Returns the longest text, up to longest->n_tokens, that the pool can hold in a system's memory:

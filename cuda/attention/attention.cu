@@ -13,7 +13,8 @@
  *
  * The step's memory block holds, after its header:
  *
- *   plan 0: tiles, merges, end | plan 1 ... | arrays of the step | items of attn_prefill | split items
+ *   plan 0: tiles, merges, end | plan 1 ... | arrays of the step | items of attn_prefill | split
+ *   items
  *
  * Layers whose sequences are equally long share plan 0.  If some layers have windows, those with
  * the same window share the plan of the first of them.  Each layer has its own plan once a step has
@@ -42,8 +43,8 @@ static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte wor
 static_assert(sizeof(struct attn_merge) % 16 == 0 && sizeof(struct attn_plan_end) % 16 == 0,
               "one plan's tiles follow another plan");
 
-/* The most tiles of a prompt that read pages of 8 bits themselves: with four that is faster than copies,
- * with six it is slower (the table in prefill/codes.cuh). */
+/* The most tiles of a prompt that read pages of 8 bits themselves: with four that is faster than
+ * copies, with six it is slower (the table in prefill/codes.cuh). */
 enum { MOST_CODE_TILES = 4 };
 
 enum {
@@ -129,7 +130,8 @@ static int reserve_splits(struct cuda_backend *cuda, const struct attention *a, 
                           err);
 }
 
-/* Returns how many rows of partial results decode attention has: a query head's of one tile each. */
+/* Returns how many rows of partial results decode attention has: a query head's of one tile
+ * each. */
 static size_t partial_rows(const struct attention *a) {
     return (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads);
 }
@@ -471,8 +473,8 @@ static void plan_prefill(const struct cuda_backend *cuda, const struct step_arra
     if (max_splits(a) > 0) plan_splits(cuda, arrays);
 }
 
-/* Says whether the step's prompts need no copies of 8-bit pages: all are split, each has few rows, and no
- * index or eviction reads their keys. */
+/* Says whether the step's prompts need no copies of 8-bit pages: all are split, each has few rows,
+ * and no index or eviction reads their keys. */
 static bool splits_read_codes(const struct cuda_backend *cuda) {
     const struct attention *a = cuda->attention;
     const struct step *step = cuda->host_step;

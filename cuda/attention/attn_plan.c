@@ -11,8 +11,8 @@ enum {
     MIN_TILE_UNITS = 8,
     /* The warps of a block take so many units in turn, so 62 take as long as 64. */
     TURN_UNITS = 8,
-    /* Merging takes 1 to 2 us.  A block of an H200 reads so many units of 128 columns meanwhile, while all
-     * blocks read. */
+    /* Merging takes 1 to 2 us.  A block of an H200 reads so many units of 128 columns meanwhile,
+     * while all blocks read. */
     MERGE_COST_UNITS = 8,
     /* Few blocks wait for each unit's way, and several units are on theirs at once: a block attends
      * so many of 16 bits meanwhile, or twice as many of 8. */
@@ -27,8 +27,8 @@ enum {
     /* Partials that are enough for a thread that reads them. */
     READER_PARTIALS = 3,
     MOST_READERS = 32,
-    /* Threads that share the partials of an item if cuts are fixed: a row's bits may not depend on other
-     * items. */
+    /* Threads that share the partials of an item if cuts are fixed: a row's bits may not depend on
+     * other items. */
     FIXED_READERS = 8
 };
 
@@ -127,9 +127,9 @@ static void sink(struct attn_load *heap, uint32_t n) {
     heap[at] = x;
 }
 
-/* Returns how many blocks it takes for all to read equally fast.  With fewer, some have a way to memory
- * for themselves that other multiprocessors share by two: 115 on 132, with equal loads, take an H100
- * 3 % longer than 132. */
+/* Returns how many blocks it takes for all to read equally fast.  With fewer, some have a way to
+ * memory for themselves that other multiprocessors share by two: 115 on 132, with equal loads, take
+ * an H100 3 % longer than 132. */
 static uint32_t enough_blocks(const struct attn_plan_shape *shape) {
     return (uint32_t)div_up((uint64_t)shape->n_blocks * 19, 20);
 }
@@ -167,9 +167,10 @@ static uint32_t deal_items(struct attn_plan *plan, const struct attn_plan_shape 
     return n;
 }
 
-/* Returns about how long n blocks take for their loads, in units of a block while all read; sorts the
- * loads.  As long as three blocks in four are left, memory is busy; then those left read a third faster.
- * Of fewer blocks than enough it is the longest load, which is too long rather than too short. */
+/* Returns about how long n blocks take for their loads, in units of a block while all read; sorts
+ * the loads.  As long as three blocks in four are left, memory is busy; then those left read a
+ * third faster.  Of fewer blocks than enough it is the longest load, which is too long rather than
+ * too short. */
 static uint64_t time_of_loads(const struct attn_plan_shape *shape, struct attn_load *loads,
                               uint32_t n) {
     qsort(loads, n, sizeof(*loads), by_falling_units);
@@ -187,8 +188,8 @@ static uint32_t longest_item(const struct attn_plan_batch *batch) {
     return longest;
 }
 
-/* Makes a plan in which no item is cut, unless its blocks take more units than `most`, by an estimate.
- * Returns false then: the plan must be begun again. */
+/* Makes a plan in which no item is cut, unless its blocks take more units than `most`, by an
+ * estimate.  Returns false then: the plan must be begun again. */
 static bool keep_whole(struct attn_plan *plan, const struct attn_plan_shape *shape,
                        const struct attn_plan_batch *batch, uint64_t most) {
     /* No time_of_loads() is less, but for its roundings. */
@@ -226,8 +227,8 @@ static void cut_evenly(struct attn_plan *plan, const struct attn_plan_shape *sha
     }
 }
 
-/* Cuts every item by the same rule, at multiples of split_slots.  Tiles go to the same block if their
- * middles lie in the same even share. */
+/* Cuts every item by the same rule, at multiples of split_slots.  Tiles go to the same block if
+ * their middles lie in the same even share. */
 static void cut_fixed(struct attn_plan *plan, const struct attn_plan_shape *shape,
                       const struct attn_plan_batch *batch, const struct course *c) {
     uint64_t at = 0, share = UINT64_MAX;
@@ -257,8 +258,9 @@ static uint64_t count_parts(const struct attn_plan_shape *shape,
     return n * shape->n_kv_heads;
 }
 
-/* Returns how many units a part has at least, if the longest item has `longest`.  Two warps of a scheduler take twice as long as one to
- * convert units of 8 bits, so half as many are enough if all items can have so short parts. */
+/* Returns how many units a part has at least, if the longest item has `longest`.  Two warps of a
+ * scheduler take twice as long as one to convert units of 8 bits, so half as many are enough if all
+ * items can have so short parts. */
 static uint32_t least_part(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
                            uint32_t longest, uint32_t n_blocks) {
     if (!shape->few) return MIN_TILE_UNITS;
@@ -268,8 +270,8 @@ static uint32_t least_part(const struct attn_plan_shape *shape, const struct att
     return suits ? less : MIN_TILE_UNITS;
 }
 
-/* Returns the least number of units that the longest part has if there is one to a block; 0 if the items
- * are more than the blocks. */
+/* Returns the least number of units that the longest part has if there is one to a block; 0 if the
+ * items are more than the blocks. */
 static uint32_t longest_part(const struct attn_plan_shape *shape,
                              const struct attn_plan_batch *batch, uint32_t n_blocks) {
     const uint32_t longest = longest_item(batch);
@@ -283,8 +285,8 @@ static uint32_t longest_part(const struct attn_plan_shape *shape,
     return high;
 }
 
-/* Returns all units of the longest part's turns if that is `most` at most and leaves enough blocks; else
- * those it has. */
+/* Returns all units of the longest part's turns if that is `most` at most and leaves enough blocks;
+ * else those it has. */
 static uint32_t fill_turns(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
                            uint32_t longest, uint64_t most) {
     const uint32_t all = (uint32_t)round_up(longest, TURN_UNITS);

@@ -10,11 +10,12 @@
  *           |_______________________^
  *
  * The first tile of a block needs no look-up, and only data change from step to step, unless `few`
- * does.  A captured CUDA graph therefore stays valid: a block without work finds an empty tile.  The
- * blocks that have tiles are the first ones.  The last of them to end merge the items, and wait for
- * each other's partials; so all blocks must be resident at once.
+ * does.  A captured CUDA graph therefore stays valid: a block without work finds an empty tile.
+ * The blocks that have tiles are the first ones.  The last of them to end merge the items, and wait
+ * for each other's partials; so all blocks must be resident at once.
  *
- * There are four ways to cut.  `fixed` is asked for; of the others the fastest is taken, by an estimate:
+ * There are four ways to cut.  `fixed` is asked for; of the others the fastest is taken, by an
+ * estimate:
  *   fixed     (split_slots > 0) every split_slots slots: a row's bits depend on its own length only
  *   whole     no item is cut
  *   parts     each item is cut into equal parts, one to a block
@@ -96,9 +97,9 @@ struct attn_plan_batch {
     uint32_t window; /* the layer's: only the newest `window` slots are seen; 0: all */
 };
 
-/* Says whether the items are so few and short that n_few blocks read them about as fast as all.  The
- * multiprocessors that these leave idle begin with the weights of the next product meanwhile.  The
- * caller decides for all plans of a step together, because it sets the launch. */
+/* Says whether the items are so few and short that n_few blocks read them about as fast as all.
+ * The multiprocessors that these leave idle begin with the weights of the next product meanwhile.
+ * The caller decides for all plans of a step together, because it sets the launch. */
 bool attn_plan_suits_few(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch);
 
 /* Returns how many blocks to launch. */

@@ -1,7 +1,7 @@
 /* inflight.c - what a step sends to the device beside its description, and the results that it
  * fetches.
  *
- *   host    step n:  args ──copy──►          results ◄── delivered by collect()      (small_copy.cu)
+ *   host    step n:  args ──copy──►          results ◄── delivered by collect()  (small_copy.cu)
  *   device  ......... step n-1 ............. step n .............
  *
  * A step is submitted while the one before it runs, so there are two in-flight steps, which

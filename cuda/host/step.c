@@ -183,8 +183,8 @@ static void pack_selects(struct cuda_backend *cuda, const struct step_shape *sha
     cuda->step.select_lists = device + (size_t)step->n_decode * SELECT_WORDS;
 }
 
-/* Packs the two headers.  kv/prompt_copies.c numbers its copies in order, so the second header's table is
- * the same in every layer. */
+/* Packs the two headers.  kv/prompt_copies.c numbers its copies in order, so the second header's
+ * table is the same in every layer. */
 static void pack_headers(struct cuda_backend *cuda, const struct device_step *step) {
     struct device_step headers[2] = {*step, *step};
     headers[1].table = cuda->prompt_copies.numbers;

@@ -11,8 +11,9 @@
  * once.  Decoding reads the pages themselves, because there the number of bytes counts.
  *
  * Copies are named by a step of their own, whose table counts from 0 (step.c).  16-bit pages that
- * do not fit are not copied: the kernels then rotate their keys in shared memory.  A batch-invariant
- * backend never copies those, because a row's bits may not depend on what else there is.
+ * do not fit are not copied: the kernels then rotate their keys in shared memory.  A
+ * batch-invariant backend never copies those, because a row's bits may not depend on what else
+ * there is.
  *
  * Where keys are rotated, even one row is worth its copies: they let its keys be split among all
  * multiprocessors (attention/prefill/split.h).  For 2,248 slots of 8 KV heads of 128 elements they

@@ -22,8 +22,8 @@ static __device__ __forceinline__ uint32_t cluster_rank() {
     return blockIdx.x % CLUSTER;
 }
 
-/* Makes the barriers of all stages, for blocks of n_groups warpgroups of consumers and two producers.
- * On return the other block of the cluster has made its own. */
+/* Makes the barriers of all stages, for blocks of n_groups warpgroups of consumers and two
+ * producers.  On return the other block of the cluster has made its own. */
 template <class Plan>
 static __device__ __forceinline__ void make_barriers(Plan *plan, uint32_t n_groups) {
     constexpr int N_STAGES = sizeof(plan->full) / sizeof(plan->full[0]);

@@ -2,8 +2,8 @@
  *
  *   args:  rows [n] | counts, bias, banned, allowed of every row | results [n]
  *
- * Results are few words of each row, so the kernel writes them to the pinned half of the args by itself;
- * host/inflight.c delivers them. */
+ * Results are few words of each row, so the kernel writes them to the pinned half of the args by
+ * itself; host/inflight.c delivers them. */
 #include "cuda/host/internal.h"
 
 #include <string.h>

@@ -575,7 +575,8 @@ static __device__ uint32_t draw(struct team *team, const struct device_sample &r
 
 /* ---- the rest of a row ---- */
 
-/* Applies the mask of allowed tokens, penalties, biases and bans to the block's own slice, which no other block reads. */
+/* Applies the mask of allowed tokens, penalties, biases and bans to the block's own slice, which no
+ * other block reads. */
 static __device__ const float *apply_penalties(const struct team &team,
                                                const struct device_sample &row,
                                                const float *logits) {

@@ -43,7 +43,8 @@ static void run_angles(struct cpu_backend *cpu, struct angle_job *job) {
     pool_run(cpu->pool, angles_task, job, div_up(job->n_rows, ROWS_PER_TASK));
 }
 
-/* Tells whether some rows have another position in layers that do not have their sequence's budget. */
+/* Tells whether some rows have another position in layers that do not have their sequence's
+ * budget. */
 static bool has_two_positions(const struct step *step) {
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seqs[i].budgeted &&

@@ -1,5 +1,6 @@
 /* measure.c - the machine's memory and arithmetic ceilings, measured with the backend's own
- * threads.  The arithmetic is that of the products on registers, with the instruction set chosen. */
+ * threads.  The arithmetic is that of the products on registers, with the instruction set
+ * chosen. */
 #include <stdlib.h>
 #include <string.h>
 

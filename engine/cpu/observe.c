@@ -101,7 +101,8 @@ static float *softmax_of(const struct observe_job *job, uint32_t seq, uint32_t r
     return job->softmax + 2 * (i * job->args->attn.n_heads + head);
 }
 
-/* Loads the queries of a KV head for as many rows before `end` as a tile takes, from this one on. */
+/* Loads the queries of a KV head for as many rows before `end` as a tile takes, from this one
+ * on. */
 static struct tile load_tile(const struct observe_job *job, uint32_t seq, uint32_t row,
                              uint32_t end, uint32_t kv_head, float *q) {
     const struct step_seq *s = seq_of(job, seq);

@@ -1,5 +1,5 @@
-/* sparse_filters.c - which slots before a chunk of a prompt the layers behind a filter visit (OmniKV's
- * variant for prompts; contract: PATTERN_FILTERS in engine/device/sparse.h).
+/* sparse_filters.c - which slots before a chunk of a prompt the layers behind a filter visit
+ * (OmniKV's variant for prompts; contract: PATTERN_FILTERS in engine/device/sparse.h).
  *
  *   attention of the filter     (max, sum) of every row and head
  *   score    a task is a page   the same products again: for each row the largest weight over the

@@ -53,8 +53,8 @@ struct sample_row {
     uint32_t n_bias;
     const uint32_t *banned; /* host [n_banned]: logit -inf (end tokens before min_tokens) */
     uint32_t n_banned;
-    /* Host [(n_vocab + 31) / 32], a bit for each token, the first in bit 0: tokens whose bit is 0 have
-     * logit -inf.  NULL: all are allowed. */
+    /* Host [(n_vocab + 31) / 32], a bit for each token, the first in bit 0: tokens whose bit is 0
+     * have logit -inf.  NULL: all are allowed. */
     const uint32_t *allowed;
     uint32_t n_top; /* how many top log-probabilities are wanted, <= SAMPLE_MAX_TOP */
 };

@@ -20,8 +20,8 @@
  *
  *   token scores   [ page 0: query 0 … 15, PAGE_TOKENS floats each ][ page 1: … ] …
  *
- * The query at position p of the text has place p % KV_OBSERVED.  With KV_SELECTOR_ACCUMULATED there
- * is one place, which has the sum.
+ * The query at position p of the text has place p % KV_OBSERVED.  With KV_SELECTOR_ACCUMULATED
+ * there is one place, which has the sum.
  *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_DEVICE_SELECT_H
@@ -99,9 +99,10 @@ struct kv_select {
  * all slots that the row sees.  If the sequence has a kv_observation, candidates are chosen by the
  * weighted sum of the token scores of the last KV_OBSERVED queries, the newest one among them.  The
  * query before counts 1 or, with KV_SELECTOR_EXPONENTIAL, 1 / 2, and so on; the sum begins with the
- * oldest query.  With KV_SELECTOR_ACCUMULATED all queries count 1.  The first n_sink candidates are chosen, and the best others up to
- * n_selected.  Ties go to the lower token; NaN counts as the lowest score.  The chosen tokens are
- * in the slots of the group's sparse layers before their attention runs. */
+ * oldest query.  With KV_SELECTOR_ACCUMULATED all queries count 1.  The first n_sink candidates are
+ * chosen, and the best others up to n_selected.  Ties go to the lower token; NaN counts as the
+ * lowest score.  The chosen tokens are in the slots of the group's sparse layers before their
+ * attention runs. */
 struct select_args {
     struct attn_args attn; /* of the filter's attn_decode */
     const struct layer_group *group;

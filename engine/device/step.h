@@ -51,17 +51,17 @@ struct step_seq {
     uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
     bool compress;      /* prompts: the last row ends a chunk.  After this step the first
                            min(n_slots, capacity) slots hold the kept tokens */
-    /* NULL: attention is dense.  At most one sequence of a step has this.  It computes a prompt, and
-     * its rows are some of those that are indexed together.  Rows that attn_prefill computes begin
-     * at a multiple of SPARSE_TILE from first_slot.  If it has a budget, its keys are rotated before
-     * they are stored, and rows that count for scores are not before dense_from. */
+    /* NULL: attention is dense.  At most one sequence of a step has this.  It computes a prompt,
+     * and its rows are some of those that are indexed together.  Rows that attn_prefill computes
+     * begin at a multiple of SPARSE_TILE from first_slot.  If it has a budget, its keys are rotated
+     * before they are stored, and rows that count for scores are not before dense_from. */
     const struct attn_sparse *sparse;
     /* NULL: each layer's slots are those of its view.  Otherwise select() also chooses which tokens
      * are in the first n_selected slots of sparse layers without a budget.  Only for sequences that
      * decode; filters have no budget. */
     const struct kv_select *select;
-    /* NULL: the newest query chooses.  Otherwise the last ones do, and filters keep the token scores
-     * of the step's last rows. */
+    /* NULL: the newest query chooses.  Otherwise the last ones do, and filters keep the token
+     * scores of the step's last rows. */
     const struct kv_observation *observed;
 };
 
@@ -70,13 +70,13 @@ struct step_seq {
 struct step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
     /* Host [n_layers]: the most slots that a row sees, including its own; 0: all.  NULL: all slots
-     * in all layers.  In a layer with a window no sequence has a budget.  A sequence that selects has
-     * the slots of the text there, and a sparse one is dense.  Slots of another one may begin where
-     * the text no longer matters. */
+     * in all layers.  In a layer with a window no sequence has a budget.  A sequence that selects
+     * has the slots of the text there, and a sparse one is dense.  Slots of another one may begin
+     * where the text no longer matters. */
     const uint32_t *windows;
     const uint32_t *tokens; /* host [n_rows]; or STEP_SAMPLED | i */
-    /* Host [n_rows], RoPE positions; with cache_positions, ranks, and row i of the sequence then has the
-     * position n_before + i in layers without the budget. */
+    /* Host [n_rows], RoPE positions; with cache_positions, ranks, and row i of the sequence then
+     * has the position n_before + i in layers without the budget. */
     const uint32_t *positions;
     const struct step_seq *seqs;
 };

@@ -34,8 +34,8 @@ enum kv_phase {
 };
 
 /* Which tokens' pages other sequences may share, from the most to the least.  KV_SHARES_STATES:
- * none, but a sequence may go on from all that another one had (state_cache.h).  The kinds of its other
- * layers must then have state_pages(). */
+ * none, but a sequence may go on from all that another one had (state_cache.h).  The kinds of its
+ * other layers must then have state_pages(). */
 enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_STATES, KV_SHARES_NOTHING };
 
 struct kv_kind {
@@ -76,8 +76,8 @@ struct kv_kind {
     void (*take)(struct kv_sequence *kv, uint64_t n_tokens);
     /* Returns how many rows the next step may have; NULL: any number. */
     uint32_t (*max_rows)(const struct kv_sequence *kv);
-    /* Describes its part of a step that appends n_rows tokens: replaces the views of its layers, and
-     * sets what seq says about them.  All views describe the whole text before. */
+    /* Describes its part of a step that appends n_rows tokens: replaces the views of its layers,
+     * and sets what seq says about them.  All views describe the whole text before. */
     void (*describe)(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
     /* Submits work that follows a submitted step (slice NULL) or slice and precedes the next one,
      * such as copies to the host pool.  The step's tokens are committed.  ERR_DEVICE. */
@@ -98,8 +98,8 @@ struct kv_kind {
 
     /* ---- states ---- */
 
-    /* Returns which pages of each list hold what the sequence keeps of its first n_tokens tokens; NULL:
-     * the kind's layers cannot be part of a state. */
+    /* Returns which pages of each list hold what the sequence keeps of its first n_tokens tokens;
+     * NULL: the kind's layers cannot be part of a state. */
     struct kv_range (*state_pages)(const struct kv_sequence *kv, uint32_t n_tokens);
 
     /* ---- states, with KV_SHARES_STATES ---- */
@@ -107,8 +107,8 @@ struct kv_kind {
     /* Tells whether the rows of a step change nothing in the pages but their own slots until
      * kv_submitted() has returned: a state before any of them can still be copied then. */
     bool (*cuts_states)(const struct kv_sequence *kv);
-    /* Puts what these pages hold as a prompt finds it that goes on from there, when the sequence has
-     * ended; NULL: it is like that.  ERR_DEVICE. */
+    /* Puts what these pages hold as a prompt finds it that goes on from there, when the sequence
+     * has ended; NULL: it is like that.  ERR_DEVICE. */
     int (*settle)(struct kv_sequence *kv, struct error *err);
     /* Returns a number that two sequences of one key must agree on, if the one is to go on from the
      * state that the other had after n_tokens tokens, the last `turn` of which began its chunks. */

@@ -77,8 +77,8 @@ enum kv_role {
     KV_N_ROLES
 };
 
-/* The order in which host blocks, and files on disk, have the pages of a block of the prefix cache: by
- * the role of their layer.  What a block lacks is left out. */
+/* The order in which host blocks, and files on disk, have the pages of a block of the prefix cache:
+ * by the role of their layer.  What a block lacks is left out. */
 enum { KV_N_PLACED = 3 };
 extern const enum kv_role kv_place_order[KV_N_PLACED];
 

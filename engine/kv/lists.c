@@ -48,8 +48,9 @@ static uint32_t missing(const struct kv_sequence *kv, uint32_t layer, struct kv_
 }
 
 /* Tells that no list lacks a page, in most steps and without a look at each.  Layers with a window
- * give pages back, so they are no guide; nor are layers that keep a budget of their own.  Other lists of one role have the same length, and the
- * first layer is never sparse, because a filter comes before it. */
+ * give pages back, so they are no guide; nor are layers that keep a budget of their own.  Other
+ * lists of one role have the same length, and the first layer is never sparse, because a filter
+ * comes before it. */
 static bool are_long_enough(const struct kv_sequence *kv, struct kv_lengths lengths) {
     const struct kv_space *space = kv->space;
     if (kv->n_holes > 0) return false;

@@ -76,7 +76,8 @@ int page_io_write(const struct page_io *io, const uint32_t *pages, size_t n, con
 /* Copies a KV head's state of a page of a tracked pool. */
 int page_io_read_state(const struct page_io *io, uint32_t page, uint32_t kv_head,
                        struct kv_page_state *out, struct error *err);
-/* Copies n words from word number `first` on of a page that holds a selection's state (select.h). */
+/* Copies n words from word number `first` on of a page that holds a selection's state
+ * (select.h). */
 int page_io_read_words(const struct page_io *io, uint32_t page, uint32_t first, uint32_t n,
                        uint32_t *out, struct error *err);
 

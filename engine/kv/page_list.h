@@ -20,7 +20,8 @@ struct page_list {
 uint32_t kv_grown(uint32_t capacity, uint32_t need);
 /* Makes capacity for n_pages pages in a list.  ERR_NOMEM: the list is as it was. */
 int kv_list_grow(struct page_list *list, uint32_t n_pages);
-/* Gives all but the list's first n_pages pages back to the pool, and skips places without a page. */
+/* Gives all but the list's first n_pages pages back to the pool, and skips places without a
+ * page. */
 void kv_list_trim(struct page_list *list, struct page_pool *pool, uint32_t n_pages);
 
 #endif

@@ -40,7 +40,8 @@ enum page_offer { PAGE_CACHED, PAGE_WAITING, PAGE_N_OFFERS };
 void page_pool_offer(struct page_pool *pool, enum page_offer by, const uint32_t *pages, uint32_t n);
 void page_pool_withdraw(struct page_pool *pool, enum page_offer by, const uint32_t *pages,
                         uint32_t n);
-/* Returns how many pages would be free if all holders let go that offer as this one, or as one before it. */
+/* Returns how many pages would be free if all holders let go that offer as this one, or as one
+ * before it. */
 uint32_t page_pool_n_offered(const struct page_pool *pool, enum page_offer by);
 
 #endif

@@ -36,8 +36,8 @@ struct kv_plan {
      * ones (the tail).  The first two numbers are multiples of PAGE_TOKENS. */
     uint32_t n_selected, n_tail, n_sink;
     enum kv_selector selector; /* of kinds that select; else KV_SELECTOR_LAST */
-    /* The prompt is computed layer by layer: all of it if its end decides what is kept, else all but
-     * its last token.  Layers that will keep a part of it then share two buffers of pages
+    /* The prompt is computed layer by layer: all of it if its end decides what is kept, else all
+     * but its last token.  Layers that will keep a part of it then share two buffers of pages
      * (kinds/bounded.c, kinds/moved.c). */
     bool layer_major;
     uint32_t n_buffer_pages; /* of each */
@@ -79,9 +79,9 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, u
  * check.  ERR_INVALID. */
 int kv_part_check(const struct kv_part *part, const struct kv_choice *rest, uint32_t n_prompt,
                   const struct kv_limits *limits, struct error *err);
-/* Lets some layers keep the budget of a part that has passed the check; a part without layers changes
- * nothing.  Then takes the budget, of all layers or of the part, from layers with a window: these
- * keep what their window sees.  If no layer is left, the plan has no budget. */
+/* Lets some layers keep the budget of a part that has passed the check; a part without layers
+ * changes nothing.  Then takes the budget, of all layers or of the part, from layers with a window:
+ * these keep what their window sees.  If no layer is left, the plan has no budget. */
 void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part, const struct kv_space *space);
 
 /* Tells whether the prompt's last row decides what is kept of it.  So that row is computed together
@@ -98,13 +98,13 @@ static inline uint32_t kv_plan_n_exact(const struct kv_plan *plan) {
 
 /* Makes the prompt layer-major if its pages do not all fit the space, or if only a budget of it
  * stays and it is layer-major in any case (is_by_layers).  Its rows must fit the workspace for such
- * prompts.  Where tokens are moved, its last token must be able to select.  The answer's length does
- * not matter: the same prompt is computed in the same way.  step_rows must be set. */
+ * prompts.  Where tokens are moved, its last token must be able to select.  The answer's length
+ * does not matter: the same prompt is computed in the same way.  step_rows must be set. */
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows,
                        bool is_by_layers);
 
-/* Tells whether each token sees all of the text that its layers can see, so that it does not matter how
- * many are computed together. */
+/* Tells whether each token sees all of the text that its layers can see, so that it does not matter
+ * how many are computed together. */
 static inline bool kv_plan_sees_all(const struct kv_plan *plan) {
     return plan->budget.capacity == 0 && plan->n_selected == 0;
 }

@@ -12,13 +12,13 @@
  * A block moves to the host pool after its children, and is dropped from there after them.  In both
  * lists a child is older than its parent.
  *
- * Every block owns a page in each layer that is plain, or sparse where no tokens can move.  So entries
- * for the pool's pages divided by these layers are always enough, and no operation allocates.
- * Where all layers have windows there is one entry for every page; as blocks without window pages
- * own none, entries may run out.  For the host pool there are as many more as it can hold blocks
- * that have dropped what they can.
- * The hash is SipHash-2-4 under a random key.  Clients choose the tokens, and must not be able to
- * choose collisions that turn the table into one long list.
+ * Every block owns a page in each layer that is plain, or sparse where no tokens can move.  So
+ * entries for the pool's pages divided by these layers are always enough, and no operation
+ * allocates.  Where all layers have windows there is one entry for every page; as blocks without
+ * window pages own none, entries may run out.  For the host pool there are as many more as it can
+ * hold blocks that have dropped what they can.  The hash is SipHash-2-4 under a random key.
+ * Clients choose the tokens, and must not be able to choose collisions that turn the table into one
+ * long list.
  *
  * Thread: engine.  Memory: see prefix_cache.h. */
 #include "engine/kv/prefix_cache.h"
@@ -68,7 +68,8 @@ struct prefix_cache {
     uint32_t n_layers, n_of[KV_N_ROLES], n_entries, n_blocks;
     uint32_t place_blocks; /* the most host blocks that a stored block takes; 0: none are stored */
     uint32_t n_idle_pages; /* pages that the blocks in lists could give */
-    /* Pages of blocks in `stored`, and the host blocks that they take; homes of blocks in `idle`. */
+    /* Pages of blocks in `stored`, and the host blocks that they take; homes of blocks in
+     * `idle`. */
     uint32_t n_stored_pages, n_store_blocks, n_homes;
     uint64_t clock;
     uint32_t vacant; /* head of the list of vacant entries */
@@ -223,8 +224,8 @@ static uint32_t n_idle_pages(const struct prefix_cache *cache, const struct bloc
     return b->n_users == 0 ? n_block_pages(cache, b) : cache->n_of[KV_WINDOWED];
 }
 
-/* Counts what an unused block has in the host pool, as it enters its list (1) or leaves it (-1), and
- * offers its home meanwhile. */
+/* Counts what an unused block has in the host pool, as it enters its list (1) or leaves it (-1),
+ * and offers its home meanwhile. */
 static void count_stored(struct prefix_cache *cache, const struct block *b, int sign) {
     if (b->n_users > 0) return;
     struct page_pool *blocks = cache->space->blocks;

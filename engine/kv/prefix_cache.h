@@ -86,15 +86,15 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
                              uint32_t index, uint32_t needs, uint32_t home);
 
-/* Adds a user.  A block in use is never evicted, and keeps the pages that a user needs: PREFIX_WINDOW,
- * PREFIX_SPARSE.  Use parents first, stop using them last. */
+/* Adds a user.  A block in use is never evicted, and keeps the pages that a user needs:
+ * PREFIX_WINDOW, PREFIX_SPARSE.  Use parents first, stop using them last. */
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs);
 void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t needs);
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block);
 /* Ends a user's need for the block's window pages; it still uses the block. */
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block);
-/* Returns the block's page in every layer, [n_layers].  Those of layers with a window, and of sparse
- * layers, are meaningless if the block has dropped them. */
+/* Returns the block's page in every layer, [n_layers].  Those of layers with a window, and of
+ * sparse layers, are meaningless if the block has dropped them. */
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
 bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block);
 /* Returns true if the block has no sparse pages, neither in the pool nor, if it is stored, in the
@@ -128,7 +128,8 @@ struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache);
 void prefix_cache_evict_oldest(struct prefix_cache *cache, struct kv_demotion demotion);
 /* Returns the present moment, by which the age of blocks is told; it passes with every call. */
 uint64_t prefix_cache_tick(struct prefix_cache *cache);
-/* Offers the unused blocks to the tier on disk, parents first, as far as the pass goes (offer.h). */
+/* Offers the unused blocks to the tier on disk, parents first, as far as the pass goes
+ * (offer.h). */
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving);
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* pages that evict could

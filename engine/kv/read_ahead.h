@@ -37,8 +37,8 @@ struct kv_readings {
 };
 
 /* Asks the disk for the text's first n_max tokens if that has not been done, and returns true while
- * the sequence is to be held back.  n_tokens: of its text, for which it will need pages.  The tokens
- * must stay where they are until it has started. */
+ * the sequence is to be held back.  n_tokens: of its text, for which it will need pages.  The
+ * tokens must stay where they are until it has started. */
 bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
                    uint32_t n_tokens);
 /* Forgets what the sequence is reading, and lets it ask again. */

@@ -45,8 +45,8 @@ void selection_describe(struct kv_sequence *kv, struct step_seq *seq);
 /* Sets the view of a sparse layer, after selection_describe(). */
 void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *pages);
 
-/* Describes which rows of any step of n_rows rows are observed, if the plan selects by more than the
- * newest query.  The rows may be those of a slice, and of the slices before it. */
+/* Describes which rows of any step of n_rows rows are observed, if the plan selects by more than
+ * the newest query.  The rows may be those of a slice, and of the slices before it. */
 void selection_observe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
 
 /* Notes what a sparse layer's newest step saw of the first n_tokens tokens, all that is stored: the

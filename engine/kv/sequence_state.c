@@ -22,8 +22,8 @@ static const struct kv_kind *kind_in(const struct kv_sequence *kv, uint32_t laye
     return kv->plan.kinds->of[kv_role_of(kv->space, &kv->plan, layer)];
 }
 
-/* Finds the kind that decides what the sequence's states are.  Each layer must be of it, or else of a
- * kind that can be part of a state.  A layer-major prompt is read from its beginning, and has no
+/* Finds the kind that decides what the sequence's states are.  Each layer must be of it, or else of
+ * a kind that can be part of a state.  A layer-major prompt is read from its beginning, and has no
  * moment before its last token. */
 void sequence_state_init(struct kv_sequence *kv) {
     const struct kv_kind *stateful = NULL;

@@ -13,12 +13,12 @@
  *
  * The state before the prompt's last token serves those that have the same prompt: the last token
  * is computed anew, for its logits.  It is as it would be in any prompt that begins like this one.
- * Without scores a row only adds a slot: the pages are copied behind the step that computes the last
- * row, before it evicts, and nothing waits for that (kv_kind.cuts_states).  With scores each row
- * changes those of all tokens.  The last row is then a step of its own, and the pages are copied
- * before it.  The state at the end is the sequence's own pages, which are put in order for the
- * next prompt at once, so that it does not wait for that (kv_kind.settle).  A sequence that goes on
- * from it does so as if its new tokens had been appended to that very sequence: a new turn
+ * Without scores a row only adds a slot: the pages are copied behind the step that computes the
+ * last row, before it evicts, and nothing waits for that (kv_kind.cuts_states).  With scores each
+ * row changes those of all tokens.  The last row is then a step of its own, and the pages are
+ * copied before it.  The state at the end is the sequence's own pages, which are put in order for
+ * the next prompt at once, so that it does not wait for that (kv_kind.settle).  A sequence that
+ * goes on from it does so as if its new tokens had been appended to that very sequence: a new turn
  * (kv_sequence.turn).  In a batch-invariant space there is none, because what a text gives must not
  * depend on its history.
  *
@@ -44,8 +44,8 @@ enum { STATE_MIN_ROWS = 128 };
 void sequence_state_init(struct kv_sequence *kv);
 /* Makes what the sequence's own states need.  ERR_NOMEM. */
 int sequence_state_prepare(struct kv_sequence *kv);
-/* Returns the key of states that the sequence may go on from, and the most tokens that one may have of
- * the text's first n_max; false: there are none. */
+/* Returns the key of states that the sequence may go on from, and the most tokens that one may have
+ * of the text's first n_max; false: there are none. */
 bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_state_key *key,
                         uint32_t *n_most);
 /* Returns the state from which the sequence would go on, or NULL; changes nothing. */
@@ -68,8 +68,8 @@ void sequence_state_unmatch(struct kv_sequence *kv);
  * number. */
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
 /* Returns borrowed pages after a submitted step and before its last evictions, and copies the state
- * that is due then, if there are pages for it.  tokens: the sequence's text, which names the state; it is copied while the device
- * computes.  ERR_DEVICE. */
+ * that is due then, if there are pages for it.  tokens: the sequence's text, which names the state;
+ * it is copied while the device computes.  ERR_DEVICE. */
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err);
 /* Publishes what the first n_tokens tokens, which are known to be sound, have left. */
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens);

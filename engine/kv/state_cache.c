@@ -164,8 +164,8 @@ struct kv_range kv_state_range(const struct kv_space *space, uint32_t n_tokens, 
     return (struct kv_range){0, (n_pages - n * windowed.n) / (space->n_layers - n)};
 }
 
-/* Copies pages of many layers in one operation, because each takes a GPU some microseconds beside the
- * bytes. */
+/* Copies pages of many layers in one operation, because each takes a GPU some microseconds beside
+ * the bytes. */
 int kv_state_copy(const struct kv_space *space, const struct kv_state *state,
                   const struct page_list *lists, bool back, struct error *err) {
     uint32_t mine[COPIED_TOGETHER], its[COPIED_TOGETHER], n = 0, n_left = state->n_pages;
@@ -264,8 +264,8 @@ static void take_out(struct state_cache *cache, struct kv_state *state) {
     cache->n_states--;
 }
 
-/* Copies what lent pages hold.  A failed copy is no reason to drop the state: a device that fails does
- * not read it again. */
+/* Copies what lent pages hold.  A failed copy is no reason to drop the state: a device that fails
+ * does not read it again. */
 static void complete(struct state_cache *cache, struct kv_state *state) {
     (void)kv_state_return(cache->space, state, NULL);
 }
@@ -296,7 +296,8 @@ static const uint32_t *pages_in_order(struct state_cache *cache, const struct kv
     return cache->offered;
 }
 
-/* Describes the state for the tier on disk; the key must live as long.  false: it is not offered. */
+/* Describes the state for the tier on disk; the key must live as long.  false: it is not
+ * offered. */
 static bool describe(struct state_cache *cache, struct kv_state *state, struct disk_key *key,
                      struct kv_offer *out) {
     struct kv_disk *disk = cache->space->disk;

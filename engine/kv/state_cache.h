@@ -5,8 +5,8 @@
  *   "You are a helpful… Yes.", the same   the same a turn later: a copy, not the rest of it
  *
  * What a bounded cache keeps of a prefix depends on what follows it, so states share no pages, and
- * a state is used as a whole.  Its name is all of its tokens, the salt, and whatever decides what is
- * kept.  Tokens are compared on every hit.
+ * a state is used as a whole.  Its name is all of its tokens, the salt, and whatever decides what
+ * is kept.  Tokens are compared on every hit.
  *
  * A state is cached from its insertion on, and unused: its pages can be freed at any time, least
  * recently used first, in one order with the blocks of the prefix cache.  With a host pool an
@@ -56,8 +56,8 @@ struct kv_state {
     uint32_t ends_at; /* as kv_kind.ends_at() gave it */
     /* Its pages, [n_layers], as kv_state_range() says; or host blocks that hold what they had. */
     struct page_list *layers, blocks;
-    /* NULL, or the lists of a sequence that borrows its pages, and has given it these: what those lists
-     * hold is still to be copied here. */
+    /* NULL, or the lists of a sequence that borrows its pages, and has given it these: what those
+     * lists hold is still to be copied here. */
     const struct page_list *lent_to;
     uint32_t n_pages;   /* of all layers together */
     uint64_t since;     /* when it was used last */
@@ -75,15 +75,15 @@ struct kv_state_key kv_state_key(const struct kv_plan *plan, uint64_t salt);
 struct disk_key kv_state_disk_key(const struct kv_state_key *key, const uint32_t *tokens,
                                   uint32_t n_tokens);
 
-/* Makes an empty state for up to n_pages pages a layer.  tokens: its name, which is copied; NULL: it
- * has space for one of n_tokens, or n_tokens is 0 and it is given an array later.  with_lists: it has
- * lists of its own.  Returns NULL if there is no memory. */
+/* Makes an empty state for up to n_pages pages a layer.  tokens: its name, which is copied; NULL:
+ * it has space for one of n_tokens, or n_tokens is 0 and it is given an array later.  with_lists:
+ * it has lists of its own.  Returns NULL if there is no memory. */
 struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_state_key *key,
                                  const uint32_t *tokens, uint32_t n_tokens, uint64_t n_pages,
                                  bool with_lists);
-/* Returns which pages of a layer's list a state of n_tokens tokens has, if it has n_pages in all: in a
- * layer with a window those that the window sees, in the others equally many from the first one
- * on.  n_pages must be possible. */
+/* Returns which pages of a layer's list a state of n_tokens tokens has, if it has n_pages in all:
+ * in a layer with a window those that the window sees, in the others equally many from the first
+ * one on.  n_pages must be possible. */
 struct kv_range kv_state_range(const struct kv_space *space, uint32_t n_tokens, uint32_t n_pages,
                                uint32_t layer);
 /* Tells whether a state of n_tokens tokens may have n_pages in all. */

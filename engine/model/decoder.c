@@ -15,11 +15,11 @@
  *   long_qkv act [max_long_rows, as qkv]    which outlive the step
  *
  * After the last layer's attention only the rows that need logits are computed further.  They are
- * gathered into `last`, max_logit_rows at a time, so that a long prompt's log-probabilities fit.  If
- * no row of a prompt needs any, as in a chunk that is not the last, that attention is left out, too.
- * A step in which every sequence decodes needs all of its rows, and so does one with guesses.  It is
- * the same operations every time, and the backend may capture them in a CUDA graph (run_graph).  Budgets
- * and selections add operations, so such steps have graphs of their own. */
+ * gathered into `last`, max_logit_rows at a time, so that a long prompt's log-probabilities fit.
+ * If no row of a prompt needs any, as in a chunk that is not the last, that attention is left out,
+ * too.  A step in which every sequence decodes needs all of its rows, and so does one with
+ * guesses.  It is the same operations every time, and the backend may capture them in a CUDA graph
+ * (run_graph).  Budgets and selections add operations, so such steps have graphs of their own. */
 #include "engine/model/decoder.h"
 
 #include <assert.h>
@@ -358,8 +358,8 @@ static const struct step_seq *sparse_of(const struct step *step) {
     return NULL;
 }
 
-/* Says whether something reads what prompts attend to in the last layer: logits, or a choice of tokens,
- * for which attention keeps scores. */
+/* Says whether something reads what prompts attend to in the last layer: logits, or a choice of
+ * tokens, for which attention keeps scores. */
 static bool needs_last_attention(const struct decoder *d, const struct step *step,
                                  const struct sample_row *samples, uint32_t n_samples) {
     if (d->sparse || d->extras & (STEP_EVICTS_LOWEST | STEP_OBSERVES)) return true;

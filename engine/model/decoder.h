@@ -14,8 +14,8 @@
  * and leaves the one before it.  Rows that need no logits never leave the last layer; their pages
  * are filled.  The prompt's last token, which is not one of them, is then computed in an ordinary
  * step.  Where some need logits (leaves_last), all leave it in one more round of slices, those with
- * layer n_layers.  Until a slice leaves a layer, x and q stay in a workspace for all rows of the one
- * long prompt.
+ * layer n_layers.  Until a slice leaves a layer, x and q stay in a workspace for all rows of the
+ * one long prompt.
  *
  * Thread: engine.  Memory: activation buffers are allocated at create for the largest step. */
 #ifndef ENGINE_MODEL_DECODER_H
@@ -77,8 +77,8 @@ int decoder_submit_samples(struct decoder *decoder, const struct sample_row *sam
                            uint32_t n_samples, struct sample_result *results,
                            struct evict_total *totals, struct error *err);
 /* Submits what a submitted step still has to evict: the oldest tokens of caches without scores.
- * Their results do not wait for it.  Until then a sequence has all the slots of the step, from which
- * a state before it can be copied. */
+ * Their results do not wait for it.  Until then a sequence has all the slots of the step, from
+ * which a state before it can be copied. */
 int decoder_submit_evictions(struct decoder *decoder, struct error *err);
 /* Submits a step of one sequence, whose rows are the slice's.  Slices come in order of their rows,
  * layer by layer.  Only those that leave the last layer may have samples, as in decoder_submit().

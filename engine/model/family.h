@@ -65,7 +65,8 @@ struct model_family {
 const struct model_family *family_find(const char *architecture);
 /* Returns the architecture that a 'model_type' stands for, NULL if no served family has it. */
 const char *family_of_type(const char *type);
-/* Writes the names of all served architectures to out [FAMILY_LIST_BYTES], with commas between them. */
+/* Writes the names of all served architectures to out [FAMILY_LIST_BYTES], with commas between
+ * them. */
 enum { FAMILY_LIST_BYTES = 384 };
 void family_list(char *out);
 /* Returns what is missing for an architecture that is not served, "" if that is not known. */

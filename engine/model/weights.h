@@ -75,8 +75,8 @@ extern const struct weight_rules weights_of_model, weights_of_layer;
 
 enum { WEIGHTS_MAX_NAME = 128 };
 
-/* Writes the name that a tensor has in files to out [WEIGHTS_MAX_NAME].  It is the family's own name,
- * or else the rule's, with numbers for '#' and '@'.  names: as in family_own_name(). */
+/* Writes the name that a tensor has in files to out [WEIGHTS_MAX_NAME].  It is the family's own
+ * name, or else the rule's, with numbers for '#' and '@'.  names: as in family_own_name(). */
 void weights_tensor_name(char *out, const struct family_name *names, const char *rule_name,
                          uint32_t layer, uint32_t expert);
 

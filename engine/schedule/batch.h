@@ -62,12 +62,12 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
  * may then submit copies of the pages that it fills (kv_submitted()).  ERR_DEVICE. */
 int batch_submitted(const struct batch *batch, struct error *err);
 
-/* Completes the samples of sequences with a grammar or a penalty, once the tokens of all steps before
- * this one are known. */
+/* Completes the samples of sequences with a grammar or a penalty, once the tokens of all steps
+ * before this one are known. */
 void batch_complete_samples(struct batch *batch);
 
-/* Returns what the batch's sequence `at` has evicted so far, once the batch has run.  NULL: it has no
- * budget, or there are more slices to come. */
+/* Returns what the batch's sequence `at` has evicted so far, once the batch has run.  NULL: it has
+ * no budget, or there are more slices to come. */
 const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at);
 
 /* Tells whether all of the step's sequences generate, with guesses or without. */

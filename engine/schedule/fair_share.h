@@ -2,10 +2,11 @@
  * (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996) over tenants.
  *
  * A tenant's clock runs ahead with each of its requests by what it is expected to cost, in tokens,
- * divided by the tenant's weight.  A request's tag is its tenant's clock before that, but no earlier
- * than the tag of the request that was admitted last.  Lower tags come first.  So tenants that always
- * have requests get tokens in proportion to their weights, however many requests each of them sends.
- * A tenant that was idle saves nothing up.  With one tenant it is the order of arrival.
+ * divided by the tenant's weight.  A request's tag is its tenant's clock before that, but no
+ * earlier than the tag of the request that was admitted last.  Lower tags come first.  So tenants
+ * that always have requests get tokens in proportion to their weights, however many requests each
+ * of them sends.  A tenant that was idle saves nothing up.  With one tenant it is the order of
+ * arrival.
  *
  *   cost = prompt tokens + min(max_tokens, tokens that this tenant's requests generated on average)
  *

@@ -67,10 +67,12 @@ bool prefill_queue_has_budget(const struct prefill_budget *budget);
 /* Returns how many rows the sequence has in the next step; notes in it whether they choose keys. */
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
                                  struct sequence *seq);
-/* Gives a running sequence n_rows rows of the step, and subtracts a prefill chunk from the budget. */
+/* Gives a running sequence n_rows rows of the step, and subtracts a prefill chunk from the
+ * budget. */
 void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
                          struct sequence *seq, uint32_t n_rows);
-/* Gives a generating sequence rows for n guesses besides its own, and subtracts them from the budget. */
+/* Gives a generating sequence rows for n guesses besides its own, and subtracts them from the
+ * budget. */
 void prefill_queue_add_drafts(const struct prefill_queue *p, struct prefill_budget *budget,
                               struct sequence *seq, uint32_t n);
 /* Counts the rows of a step that is in flight as stored, and the tokens that it samples as the
@@ -88,8 +90,8 @@ void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice);
 
 /* ---- the cost of steps and slices ---- */
 
-/* Measures a step or slice that completed at now_s, for later forecasts.  Returns the seconds that it
- * took. */
+/* Measures a step or slice that completed at now_s, for later forecasts.  Returns the seconds that
+ * it took. */
 double prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s);
 
 #endif

@@ -285,8 +285,8 @@ static bool must_complete_first(const struct scheduler *s, const struct sequence
            !kv_fits(&seq->kv, (uint64_t)seq->kv.n_tokens + n_rows);
 }
 
-/* Returns how many guesses of running[at] there is space for beside the row that it has been given.  For
- * guesses no page is taken that another running sequence may need next. */
+/* Returns how many guesses of running[at] there is space for beside the row that it has been
+ * given.  For guesses no page is taken that another running sequence may need next. */
 static uint32_t room_for_drafts(const struct scheduler *s, const struct sequence *seq,
                                 const struct prefill_budget *budget) {
     const struct kv_space *space = s->space;
@@ -539,8 +539,8 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     return over;
 }
 
-/* Lets the sequences that guessed nothing pay for their delay by the guesses of others.  Returns whether
- * one of them has not gained enough by its own ones for that. */
+/* Lets the sequences that guessed nothing pay for their delay by the guesses of others.  Returns
+ * whether one of them has not gained enough by its own ones for that. */
 static bool charge_bystanders(const struct batch *batch) {
     bool any_lost = false;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
@@ -551,7 +551,8 @@ static bool charge_bystanders(const struct batch *batch) {
     return any_lost;
 }
 
-/* Learns what guesses cost from a step that took `seconds`, and notes whether others were delayed. */
+/* Learns what guesses cost from a step that took `seconds`, and notes whether others were
+ * delayed. */
 static void measure_guesses(struct scheduler *s, const struct batch *batch, double seconds) {
     const uint32_t n_seqs = batch->step.n_seqs;
     if (!s->fund || !batch_only_generates(batch)) return;

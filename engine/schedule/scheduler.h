@@ -90,8 +90,9 @@ void scheduler_fail_step(struct scheduler *scheduler, int code, const char *text
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);
 uint32_t scheduler_n_inflight(const struct scheduler *scheduler);
-/* Notes that the backend made a graph for the step planned last, which takes far longer than others.
- * Nothing is learned from the time of that one, nor of the one before it, whose results waited. */
+/* Notes that the backend made a graph for the step planned last, which takes far longer than
+ * others.  Nothing is learned from the time of that one, nor of the one before it, whose results
+ * waited. */
 void scheduler_note_new_graph(struct scheduler *scheduler);
 
 /* Counts the sequences that have not had their final event. */

@@ -27,7 +27,8 @@ static int init_prompt_event(struct sequence *seq) {
     return 0;
 }
 
-/* Returns whose recent answers may guess the request's: those of the same salt and the same client. */
+/* Returns whose recent answers may guess the request's: those of the same salt and the same
+ * client. */
 static uint64_t answers_scope(const struct sequence_shared *shared,
                               const struct engine_request *request) {
     struct siphash hash;
@@ -348,9 +349,9 @@ static int take_token(struct sequence *seq, const struct sample_result *result, 
     return v->ends && !v->by_string ? output_flush(&seq->output) : 0;
 }
 
-/* Tells whether tokens may be computed without having been sampled.  Their log-probabilities would be
- * missing; caches that choose what they keep would see them together; and their bits would depend on
- * whether a step is in flight. */
+/* Tells whether tokens may be computed without having been sampled.  Their log-probabilities would
+ * be missing; caches that choose what they keep would see them together; and their bits would
+ * depend on whether a step is in flight. */
 static bool may_jump(const struct sequence *seq) {
     return seq->constraint.matcher && seq->params.n_logprobs < 0 &&
            kv_plan_sees_all(&seq->kv.plan) && !seq->shared->space->batch_invariant;
@@ -396,8 +397,8 @@ static void learn_drafts(struct sequence *seq, uint32_t n_taken, uint32_t n_acce
     seq->has_waited |= seq->may_draft && seq->n_sampled > 0;
 }
 
-/* Takes n sampled tokens, the first n - 1 of which were guessed, up to one that ends the sequence.  The
- * step stored rows of guesses behind it, too, which are taken back.  ERR_NOMEM. */
+/* Takes n sampled tokens, the first n - 1 of which were guessed, up to one that ends the sequence.
+ * The step stored rows of guesses behind it, too, which are taken back.  ERR_NOMEM. */
 static int take_tokens(struct sequence *seq, const struct sample_result *results, uint32_t n,
                        struct verdict *v) {
     uint32_t n_taken = 0;
@@ -456,8 +457,8 @@ static bool are_valid(const struct sample_result *results, uint32_t n) {
     return true;
 }
 
-/* Takes back the rows of the step's guesses behind the first wrong one, and returns how many of its n
- * results count.  What was computed behind a wrong guess says nothing of the request. */
+/* Takes back the rows of the step's guesses behind the first wrong one, and returns how many of its
+ * n results count.  What was computed behind a wrong guess says nothing of the request. */
 static uint32_t settle_drafts(struct sequence *seq, const struct sample_result *results,
                               uint32_t n) {
     const uint32_t n_drafts = seq->n_drafts;

@@ -8,8 +8,8 @@
  * row after it was computed in vain.  The sequence is then `over`, but it lives and keeps its pages
  * until the last step that has rows of it completes.
  *
- * Where the next tokens are guessed (drafter.h), the guesses lie behind the tokens, and the step that
- * has their rows is the sequence's only one in flight:
+ * Where the next tokens are guessed (drafter.h), the guesses lie behind the tokens, and the step
+ * that has their rows is the sequence's only one in flight:
  *
  *   tokens: [ prompt | generated | n_drafts guesses ]
  *           [ kv.n_tokens stored | 1 + n_drafts rows ]
@@ -152,8 +152,9 @@ int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct
 /* Returns how much of the text the KV cache has held, evicted and fetched so far. */
 struct kv_usage sequence_usage(const struct sequence *seq);
 
-/* Writes the sample rows that the sequence needs from the n_rows rows that follow its first n_before
- * tokens, and returns their number (<= n_rows).  first_row is the first of them in the step. */
+/* Writes the sample rows that the sequence needs from the n_rows rows that follow its first
+ * n_before tokens, and returns their number (<= n_rows).  first_row is the first of them in the
+ * step. */
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
                               uint32_t first_row, struct sample_row *rows);
 
@@ -169,12 +170,12 @@ void sequence_complete_row(struct sequence *seq, struct sample_row *row);
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events);
 
-/* Appends an event that n_processed tokens of the prompt have been computed or found, if the request
- * asks for it. */
+/* Appends an event that n_processed tokens of the prompt have been computed or found, if the
+ * request asks for it. */
 void sequence_report(const struct sequence *seq, uint32_t n_processed, struct event_list *events);
 
-/* Takes the results of a step that was in flight when the sequence ended: nothing comes of them, but
- * whether they are sound. */
+/* Takes the results of a step that was in flight when the sequence ended: nothing comes of them,
+ * but whether they are sound. */
 void sequence_accept_late(struct sequence *seq, uint32_t n_stored,
                           const struct sample_result *results, uint32_t n);
 /* Leaves what the cache keeps of an ended sequence to others, before it is destroyed. */

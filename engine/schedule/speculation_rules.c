@@ -14,8 +14,8 @@ struct subject {
     const struct kv_plan *plan;
 };
 
-/* Tells whether tokens have the bits of one kernel, whatever runs beside them: guesses are computed by
- * that of prompts. */
+/* Tells whether tokens have the bits of one kernel, whatever runs beside them: guesses are computed
+ * by that of prompts. */
 static bool is_invariant(const struct subject *s) {
     return s->space->batch_invariant;
 }

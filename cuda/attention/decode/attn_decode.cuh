@@ -19,7 +19,8 @@ enum { ATTN_DECODE_MAX_GROUP = 16 };
 /* For 8-bit keys that are stored before RoPE, n_freqs is a multiple of this. */
 enum { ATTN_DECODE_ROTATED = 16 };
 
-/* How the copy engine finds a unit's keys and values in the pool; and their scales, with DTYPE_FP8. */
+/* How the copy engine finds a unit's keys and values in the pool; and their scales, with
+ * DTYPE_FP8. */
 struct unit_maps {
     CUtensorMap elements, scales;
 };
@@ -78,8 +79,8 @@ struct attn_decode_params {
  * it calls the driver. */
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages);
 
-/* Counts the blocks that are resident at once: shape->n_blocks, n_few and part_units.  Needs the shape,
- * kv_dtype and use_map. */
+/* Counts the blocks that are resident at once: shape->n_blocks, n_few and part_units.  Needs the
+ * shape, kv_dtype and use_map. */
 cudaError_t attn_decode_count_blocks(const attn_decode_params &p, struct attn_plan_shape *shape);
 
 /* Launches the attention.  A sequence without a tile in the plan keeps its output as it was. */

@@ -1,19 +1,20 @@
 /* exchange.cuh - how blocks merge the partial results of items that several of them attended.
  *
- *   block    | tile | tile | leaves a partial |                  the first to arrive end here, so that
+ *   block    | tile | tile | leaves a partial | the first to arrive end here, so that
  *   block        | tile | tile | leaves |                        the next kernel finds room
  *   block           | tile | leaves | waits, merges a share |    the last merge all items
  *
- * A partial is a row of vectors, 4 outputs of a head each, with the log-sum-exp beside every one.  It
- * passes through L2.  There is no flag: memory without a vector holds MISSING, and the one thread that
- * reads a vector waits for its words to become something else, and makes them MISSING again.  So the way
- * is one write and one read, without a fence.  No block waits before it has left its own partials, and
- * all are resident at once (attn_plan.h), so each wait ends.
+ * A partial is a row of vectors, 4 outputs of a head each, with the log-sum-exp beside every one.
+ * It passes through L2.  There is no flag: memory without a vector holds MISSING, and the one
+ * thread that reads a vector waits for its words to become something else, and makes them MISSING
+ * again.  So the way is one write and one read, without a fence.  No block waits before it has left
+ * its own partials, and all are resident at once (attn_plan.h), so each wait ends.
  *
  * It takes an H100 0.8 to 1.2 us, an H200 1.1 to 1.5.  If all blocks merge it takes 1.7 to 4.6 us,
- * because none ends before the slowest.  A kernel that merges takes 1.5 to 2, and in a step the next
- * product begins 2 us later.  Clusters take 2 us, and there is only room for as many as left a quarter
- * of the multiprocessors idle (docs/benchmarks/gpu-kernels.md, "Partial results through L2").
+ * because none ends before the slowest.  A kernel that merges takes 1.5 to 2, and in a step the
+ * next product begins 2 us later.  Clusters take 2 us, and there is only room for as many as left a
+ * quarter of the multiprocessors idle (docs/benchmarks/gpu-kernels.md, "Partial results through
+ * L2").
  *
  * Thread: device code, by whole blocks.  Memory: what attn_decode_params.partial_out says. */
 #ifndef CUDA_ATTENTION_DECODE_EXCHANGE_CUH
@@ -109,8 +110,8 @@ static __device__ __forceinline__ merged gather_parts(const attn_decode_params &
     return sum;
 }
 
-/* Adds up what the readers of a vector have, by halves: `sum` of the first becomes all of it.  sums: the
- * thread's own, with that of the next reader n_at_once further on. */
+/* Adds up what the readers of a vector have, by halves: `sum` of the first becomes all of it.
+ * sums: the thread's own, with that of the next reader n_at_once further on. */
 static __device__ __forceinline__ void add_readers(merged *sum, merged *sums, int reader,
                                                    int n_readers, int n_at_once) {
     *sums = *sum;
@@ -134,8 +135,8 @@ struct arrival {
     uint32_t number; /* thread 0: of the blocks that arrived before */
 };
 
-/* Counts a block, and asks for what it needs to merge.  To be called before the block adds up its last
- * tile, which takes as long. */
+/* Counts a block, and asks for what it needs to merge.  To be called before the block adds up its
+ * last tile, which takes as long. */
 static __device__ __forceinline__ arrival arrive(const attn_decode_params &p, const attn_tile &last,
                                                  int lane) {
     arrival a = {};
@@ -148,8 +149,8 @@ static __device__ __forceinline__ arrival arrive(const attn_decode_params &p, co
     return a;
 }
 
-/* Merges a share of the cut items if this block is among the last to arrive.  n_readers threads share the
- * parts of a vector.  memory: of a `merged` for each thread. */
+/* Merges a share of the cut items if this block is among the last to arrive.  n_readers threads
+ * share the parts of a vector.  memory: of a `merged` for each thread. */
 template <class S>
 static __device__ __forceinline__ void merge_items(const attn_decode_params &p, const arrival &a,
                                                    int n_merges, int group, uint32_t *number,

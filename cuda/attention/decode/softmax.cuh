@@ -1,10 +1,10 @@
 /* softmax.cuh - the online softmax of a warp's units, in base 2, f32.
  *
- * The maxima that are subtracted from the heads' scores are raised only if a unit has a score, of any
- * head, that is larger by MAX_SLACK.  Most units then have nothing to reduce among lanes, and no
- * outputs to rescale.  A maximum is therefore the score of one of the warp's slots, but not always of
- * the largest.  But for rounding, results do not depend on that: sums and outputs are relative to the
- * same maximum.
+ * The maxima that are subtracted from the heads' scores are raised only if a unit has a score, of
+ * any head, that is larger by MAX_SLACK.  Most units then have nothing to reduce among lanes, and
+ * no outputs to rescale.  A maximum is therefore the score of one of the warp's slots, but not
+ * always of the largest.  But for rounding, results do not depend on that: sums and outputs are
+ * relative to the same maximum.
  *
  * Thread: device code, by whole warps.  Memory: none. */
 #ifndef CUDA_ATTENTION_DECODE_SOFTMAX_CUH

@@ -33,8 +33,8 @@ template <class S> static __device__ __forceinline__ int code_column(int k, int 
     return k / WORDS * (16 * WORDS) + lane % 4 * (4 * WORDS) + k % WORDS * 4;
 }
 
-/* Multiplies a unit's keys of step k with all queries.  Odd steps have sums of their own, so that no
- * product waits for the one before. */
+/* Multiplies a unit's keys of step k with all queries.  Odd steps have sums of their own, so that
+ * no product waits for the one before. */
 template <class S>
 static __device__ __forceinline__ void multiply_keys(float (&even)[S::N_TILES][4],
                                                      float (&odd)[S::N_TILES][4],

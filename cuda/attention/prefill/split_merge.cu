@@ -5,8 +5,8 @@
  *                                                                      partial_out is not read
  *   out          bf16 [n_total_rows, n_heads * head_dim]
  *
- * decode/exchange.cuh merges few rows with many partial results each; here are many rows, most with a
- * handful of partial results.
+ * decode/exchange.cuh merges few rows with many partial results each; here are many rows, most with
+ * a handful of partial results.
  *
  * Grid:   (matrix rows of a tile / 8, cut tiles, KV heads); a warp per row, lanes along head_dim.
  * Shared: none.          Bound: memory, 4 * n_partials * n_kv_heads * block_rows * head_dim bytes.

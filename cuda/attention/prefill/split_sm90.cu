@@ -1,13 +1,13 @@
 /* split_sm90.cu - few prompt rows after many keys (split.h) for Hopper (sm90.cuh): a block takes
- * fewer rows, with all heads of a group, in one matrix, and one split of their pairs.  Pages are bf16, or
- * of 8 bits (codes.cuh).
+ * fewer rows, with all heads of a group, in one matrix, and one split of their pairs.  Pages are
+ * bf16, or of 8 bits (codes.cuh).
  *
  *   q       a stack of matrices [n_heads][D], one per row: a box of (128 / group rows, group, 64)
  *
  * Grid:   (KV heads, items).
  * Shared: an sm90_plan, or a codes_plan.
- * Bound:  of bf16 pages, memory with less than 128 rows times heads of a group, then tensor cores; of 8
- *         bits, see codes.cuh.
+ * Bound:  of bf16 pages, memory with less than 128 rows times heads of a group, then tensor cores;
+ *         of 8 bits, see codes.cuh.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attention/prefill/attn_prefill.cuh"
 

@@ -5,10 +5,11 @@
  *                            kv_disk_read ► reads┘        └─────► done ──► kv_disk_take_done
  *
  * One lock guards the queues, the index and the counts.  No file is touched under it.  An entry of
- * the index has 0 bytes while its item is being written: it is not read then, and not written twice.
+ * the index has 0 bytes while its item is being written: it is not read then, and not written
+ * twice.
  *
- * Thread: see disk.h; `filling` and the moments belong to the engine thread.  Memory: jobs own their
- * files' bytes. */
+ * Thread: see disk.h; `filling` and the moments belong to the engine thread.  Memory: jobs own
+ * their files' bytes. */
 #include "engine/kv/disk/disk.h"
 
 #include <errno.h>

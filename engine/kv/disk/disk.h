@@ -8,9 +8,9 @@
  *
  * An item is a block of the prefix cache or a state (format.h).  The tier does not know what is in
  * its pages.  The engine thread never waits for a file: it asks the index, which is in memory, and
- * queues copies.  Copies that wait to be written take at most DISK_WRITE_BYTES, files that are being
- * read DISK_READ_BYTES, or one item each if that is larger.  What does not fit is not written, and
- * costs only hits; so does a disk that is full or fails.
+ * queues copies.  Copies that wait to be written take at most DISK_WRITE_BYTES, files that are
+ * being read DISK_READ_BYTES, or one item each if that is larger.  What does not fit is not
+ * written, and costs only hits; so does a disk that is full or fails.
  *
  * Copies from a device that runs ahead may not be there yet when begin_write's caller returns.  A
  * moment says when one was submitted, and whether it is past by now.
@@ -77,8 +77,8 @@ struct digest_value kv_disk_secret(const struct kv_disk *disk, uint64_t purpose)
 
 struct disk_id kv_disk_id(const struct kv_disk *disk, const struct disk_key *key);
 bool kv_disk_can_read(struct kv_disk *disk, const struct disk_id *id); /* all of it is there */
-/* Looks for the longest state of more than n_min and at most n_max of these tokens; key has kind and
- * words.  Sets the key's n_tokens and tokens; false: there is none. */
+/* Looks for the longest state of more than n_min and at most n_max of these tokens; key has kind
+ * and words.  Sets the key's n_tokens and tokens; false: there is none. */
 bool kv_disk_find_state(struct kv_disk *disk, struct disk_key *key, const uint32_t *tokens,
                         uint32_t n_min, uint32_t n_max);
 void kv_disk_touch(struct kv_disk *disk, const struct disk_id *id); /* it was used */

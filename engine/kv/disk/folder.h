@@ -44,8 +44,8 @@ int disk_folder_scan(const struct disk_folder *folder, struct disk_index *index,
 int disk_folder_write(const struct disk_folder *folder, const struct disk_id *id, const char *bytes,
                       size_t size, struct error *err);
 /* Reads a file of exactly `size` bytes and notes that it was used.  to: aligned to DISK_ALIGN, with
- * room for `size` rounded up to that.  ERR_NOT_FOUND; ERR_IO, or ERR_INVALID: it has another size, or
- * is no regular file. */
+ * room for `size` rounded up to that.  ERR_NOT_FOUND; ERR_IO, or ERR_INVALID: it has another size,
+ * or is no regular file. */
 int disk_folder_read(const struct disk_folder *folder, const struct disk_id *id, char *to,
                      size_t size, struct error *err);
 void disk_folder_remove(const struct disk_folder *folder, const struct disk_id *id);

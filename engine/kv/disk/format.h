@@ -5,8 +5,9 @@
  *
  * A file says all that decides its contents: the identity of its writer, the kind, what its owner
  * tells items apart by (words), the parent's name and the tokens.  A reader compares all of that
- * with what it looks for.  So a name that two items share costs a hit, and no request gets another's
- * cache.  Numbers have the machine's byte order, and a file of the other order is refused.
+ * with what it looks for.  So a name that two items share costs a hit, and no request gets
+ * another's cache.  Numbers have the machine's byte order, and a file of the other order is
+ * refused.
  *
  * A file may be torn, damaged or foreign: nothing in it is trusted before it is checked.
  *
@@ -46,8 +47,8 @@ struct digest_value disk_key_name(const struct disk_key *key, const uint64_t sec
 /* Begins a name; absorbing tokens one by one and then their number ends it. */
 void disk_key_begin(struct digest *digest, const struct disk_key *key, const uint64_t secret[]);
 
-/* Returns where the pages begin, and the size of the file.  n_tokens is not more than a file of that
- * size could have; the sum must not overflow: disk_format_fits(). */
+/* Returns where the pages begin, and the size of the file.  n_tokens is not more than a file of
+ * that size could have; the sum must not overflow: disk_format_fits(). */
 size_t disk_format_payload(uint32_t n_tokens);
 size_t disk_format_bytes(const struct disk_head *head);
 

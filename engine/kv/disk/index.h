@@ -36,7 +36,8 @@ struct disk_entry {
 int disk_index_create(struct disk_index **out);    /* ERR_NOMEM */
 void disk_index_destroy(struct disk_index *index); /* NULL is allowed */
 
-/* Adds an entry as the newest.  ERR_FULL: there are too many, or it is there already.  ERR_NOMEM. */
+/* Adds an entry as the newest.  ERR_FULL: there are too many, or it is there already.
+ * ERR_NOMEM. */
 int disk_index_add(struct disk_index *index, const struct disk_entry *entry);
 /* Puts all entries in the order of used_s.  Within a second those with more tokens are older,
  * because they are of no use without those with fewer. */

@@ -13,16 +13,16 @@
  * head.  So the pages that the sequence ever needs are known when it starts.  It takes them then,
  * gives back what only the prompt needed, and never waits for more.
  *
- * A prompt that is layer-major is one chunk, and each layer is reduced as soon as all rows have left
- * it.  Until then the layer has its own pages and, behind them, one of two buffers: a slice leaves
- * one layer and enters the next, so two are needed at a time.  Nothing is copied between them,
- * because what a layer keeps ends in its first pages.
+ * A prompt that is layer-major is one chunk, and each layer is reduced as soon as all rows have
+ * left it.  Until then the layer has its own pages and, behind them, one of two buffers: a slice
+ * leaves one layer and enters the next, so two are needed at a time.  Nothing is copied between
+ * them, because what a layer keeps ends in its first pages.
  *
  *   layers 0, 2, 4, …   [ own ][ 0 ][ 1 ][ 2 ][ 3 ]      own: pages for C + 1
  *   layers 1, 3, 5, …   [ own ][ 4 ][ 5 ][ 6 ][ 7 ]
  *
- * A layer with a window has own pages for the prompt's end, and the buffer before them, in the place of
- * pages that have expired.
+ * A layer with a window has own pages for the prompt's end, and the buffer before them, in the
+ * place of pages that have expired.
  *
  *   a window              [ 0 ][ 1 ][ 2 ][ own ]
  *
@@ -63,7 +63,8 @@ static uint32_t kept_before(const struct kv_plan *plan, uint32_t turn) {
     return min_u32(turn, plan->budget.capacity);
 }
 
-/* Returns the slots in a layer's own pages that the rest of the prompt needs behind `turn` tokens. */
+/* Returns the slots in a layer's own pages that the rest of the prompt needs behind `turn`
+ * tokens. */
 static uint32_t prompt_slots(const struct kv_plan *plan, uint32_t turn) {
     if (plan->layer_major) return 0;
     return min_u32(kept_before(plan, turn) + plan->n_prompt - turn,
