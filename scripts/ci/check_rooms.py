@@ -7,7 +7,12 @@ A room is a folder of engine/, server/ or cuda/; a file belongs to the longest n
 path begins with.  Each line says which rooms it may include besides itself, and which libraries
 besides libc and POSIX.  A room may name only rooms above it in the table, so nothing includes in a
 circle.  Debian puts every library's headers into /usr/include, so a wrong include compiles; only
-this notices."""
+this notices.
+
+Includes are followed: the headers of a room bring others with them.  What a room sees that way
+without including it itself is in SEEN.  A header that brings a room or a library somewhere new is a
+fault, and so is an entry of SEEN that nothing brings any more."""
+import collections
 import pathlib
 import re
 import subprocess
@@ -52,6 +57,24 @@ ROOMS = {
     # The only file that knows which devices there are.
     "server/main.c": ("engine/base engine/cpu cuda server server/settings server/bench "
                       "server/tune", "uv"),
+}
+
+# room: what it sees through headers that it includes, and may not include itself
+SEEN = {
+    "engine/schedule": "engine/tokenizer",
+    "engine": "engine/speculate",
+    "engine/tune": "engine/kv engine/request engine/schedule",
+    "server/settings": "engine/kv engine/schedule",
+    "server/otlp": "jansson",
+    "server/api": "engine/device engine/kv engine/schedule",
+    "server/ops": "engine/grammar engine/kv engine/request engine/schedule uv",
+    "server/ui": ("engine/device engine/grammar engine/kv engine/request engine/schedule "
+                  "engine/tokenizer jansson server/settings uv"),
+    "server/bench": "engine/kv engine/schedule engine/sparsity jansson",
+    "server/tune": "engine/device engine/kv engine/request engine/schedule jansson",
+    "server": ("engine/device engine/grammar engine/kv engine/request engine/schedule "
+               "engine/sparsity"),
+    "server/main.c": "engine engine/device engine/kv engine/request engine/schedule jansson",
 }
 
 LIBRARIES = [
@@ -99,6 +122,43 @@ def check_includes(root, path):
             yield f'{path}: {room} may not include "{name}"'
 
 
+def includes_of(root, path, cache):
+    if path not in cache:
+        cache[path] = INCLUDE.findall((root / path).read_text())
+    return cache[path]
+
+
+def ways_of(root, path, cache):
+    """What a file sees through its includes, rooms and libraries: the files on the first way."""
+    ways, known, todo = {}, {path}, [(path,)]
+    while todo:
+        way = todo.pop(0)
+        for kind, name in includes_of(root, way[-1], cache):
+            seen = library_of(name) if kind == "<" else room_of(name)
+            if seen:
+                ways.setdefault(seen, (*way, name))
+            if kind == '"' and name not in known and (root / name).is_file():
+                known.add(name)
+                todo.append((*way, name))
+    return ways
+
+
+def check_seen(root, paths):
+    cache, seen = {}, collections.defaultdict(dict)
+    for path in paths:
+        room = room_of(path)
+        own = {room, *ROOMS[room][0].split(), *ROOMS[room][1].split()}
+        for what, way in ways_of(root, path, cache).items():
+            if what not in own:
+                seen[room].setdefault(what, way)
+    for room in ROOMS:
+        listed = set(SEEN.get(room, "").split())
+        for what in sorted(seen[room].keys() - listed):
+            yield f"{room} sees {what}, which is not in SEEN: {' -> '.join(seen[room][what])}"
+        for what in sorted(listed - seen[room].keys()):
+            yield f"SEEN says that {room} sees {what}, which nothing brings"
+
+
 def compiles(root, text, *arguments):
     return subprocess.run(["cc", "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi",
                            "-fsyntax-only", "-I.", "-x", "c", *arguments], cwd=root, input=text,
@@ -126,6 +186,7 @@ def main():
             faults.append(f"{path}: in no room")
             continue
         faults += [*check_includes(root, path), *check_alone(root, path, has_cuda)]
+    faults += check_seen(root, [path for path in paths if room_of(path)])
     for fault in faults:
         print(fault, file=sys.stderr)
     if faults:
