@@ -244,9 +244,9 @@ static void probabilities_of(const struct run *r, uint32_t layer, uint32_t query
     double max = -INFINITY, sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         const float *k = input_of(r, layer, tokens[i], s->n_heads + kv_head);
-        p[i] = 0;
-        for (uint32_t d = 0; d < s->dim; d++) p[i] += (double)q[d] * k[d];
-        p[i] /= sqrt(s->dim);
+        double score = 0;
+        for (uint32_t d = 0; d < s->dim; d++) score += (double)q[d] * k[d];
+        p[i] = score / sqrt(s->dim);
         if (s->softcap > 0) p[i] = s->softcap * tanh(p[i] / s->softcap);
         max = fmax(max, p[i]);
     }
@@ -397,12 +397,17 @@ static void check_slots(struct run *r, uint32_t g) {
     r->expected.n_copies += n_new * (g == 0 ? GROUP_LAYERS : 1);
 }
 
-/* Of a head's row of inputs: how far what comes from the store may be off. */
-static float allowed_error(const struct run *r, const float *row, uint32_t d) {
+/* Returns how far an element may be off that comes from the store.  largest: of its head's row. */
+static float allowed_error(const struct run *r, float element, float largest) {
+    return r->plan.rough ? fmaxf(fabsf(element) / 16, largest / 224 / 1024) : 0;
+}
+
+/* Returns the largest of a row's elements, for allowed_error(). */
+static float largest_of(const struct run *r, const float *row) {
     float largest = 0;
-    if (!r->plan.rough) return 0;
-    for (uint32_t i = 0; i < r->rig->shape.dim; i++) largest = fmaxf(largest, fabsf(row[i]));
-    return fmaxf(fabsf(row[d]) / 16, largest / 224 / 1024);
+    for (uint32_t i = 0; r->plan.rough && i < r->rig->shape.dim; i++)
+        largest = fmaxf(largest, fabsf(row[i]));
+    return largest;
 }
 
 /* What a row's elements are multiples of; at: the slot in the page. */
@@ -422,13 +427,14 @@ static void check_slot(const struct run *r, uint32_t layer, uint32_t slot, uint3
         const float *k = input_of(r, layer, token, s->n_heads + head), *v = k + s->n_kv * s->dim;
         const float k_factor = factor_of(r, page, head, at),
                     v_factor = factor_of(r, page, s->n_kv + head, at);
+        const float k_largest = largest_of(r, k), v_largest = largest_of(r, v);
         for (uint32_t d = 0; d < s->dim; d++) {
             const size_t k_at = head * head_size + d * PAGE_TOKENS + at,
                          v_at = (s->n_kv + head) * head_size + at * s->dim + d;
             const float k_is = load_as_f32(page, k_at, s->dtype) * k_factor,
                         v_is = load_as_f32(page, v_at, s->dtype) * v_factor;
-            assert_true(fabsf(k_is - k[d]) <= allowed_error(r, k, d));
-            assert_true(fabsf(v_is - v[d]) <= allowed_error(r, v, d));
+            assert_true(fabsf(k_is - k[d]) <= allowed_error(r, k[d], k_largest));
+            assert_true(fabsf(v_is - v[d]) <= allowed_error(r, v[d], v_largest));
         }
     }
 }
