@@ -195,7 +195,8 @@ static int load_files(struct engine *e, struct error *err) {
     e->info.max_model_len = c->max_model_len ? c->max_model_len : model->max_position;
     e->info.model = model;
     e->info.tokenizer = e->tokenizer;
-    e->info.weight_bytes = e->model->weight_bytes;
+    e->info.weight_bytes = e->info.step_weight_bytes = e->model->weight_bytes;
+    if (!model->tied_head) e->info.step_weight_bytes -= weight_bytes(&e->model->embedding);
     return 0;
 }
 

@@ -14,6 +14,7 @@
 #include "cuda/host/kernels.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 /* exp(x) = exp2(LOG2_E * x) */
 static constexpr float LOG2_E = 1.4426950408889634f;
@@ -207,6 +208,14 @@ static __device__ __forceinline__ float load_dtype(const void *data, size_t i, e
     if (dtype == DTYPE_F32) return static_cast<const float *>(data)[i];
     if (dtype == DTYPE_FP8) return fp8_values(static_cast<const uint8_t *>(data)[i]).x;
     if (dtype == DTYPE_F16) return to_float(static_cast<const __half *>(data)[i]);
+    return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
+}
+
+/* Returns element i of a weight that is plain (weight_is_plain()). */
+static __device__ __forceinline__ float load_dtype(const void *data, size_t i,
+                                                   enum element element) {
+    if (element == ELEMENT_F32) return static_cast<const float *>(data)[i];
+    if (element == ELEMENT_F16) return to_float(static_cast<const __half *>(data)[i]);
     return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
 }
 

@@ -59,7 +59,7 @@ static __global__ void embed_kernel(struct embed_params p) {
     const size_t token = token_of(*p.step, row);
     bf16 *out = static_cast<bf16 *>(p.out) + row * p.dim;
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.dtype) * p.scale);
+        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.element) * p.scale);
 }
 
 static __global__ void embed_vector_kernel(struct embed_params p) {
@@ -74,7 +74,7 @@ static __global__ void embed_vector_kernel(struct embed_params p) {
 
 cudaError_t launch_embed(const struct embed_params *p, struct launch launch) {
     const bool vectors =
-        p->dtype == DTYPE_BF16 && p->scale == 1.0f && vectors_fit(p->dim, p->table, p->out);
+        p->element == ELEMENT_BF16 && p->scale == 1.0f && vectors_fit(p->dim, p->table, p->out);
     if (p->n_rows == 0) return cudaSuccess;
     return launch_kernel(launch, vectors ? embed_vector_kernel : embed_kernel, p->n_rows, 256, 0,
                          *p);
@@ -88,7 +88,7 @@ static __global__ void add_positions_kernel(struct add_positions_params p) {
     const size_t at = (p.first + (size_t)(uint32_t)p.step->positions[row]) * p.dim;
     bf16 *x = static_cast<bf16 *>(p.x) + row * p.dim;
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(x + i, to_float(x[i]) + load_dtype(p.table, at + i, p.dtype));
+        store_as(x + i, to_float(x[i]) + load_dtype(p.table, at + i, p.element));
 }
 
 cudaError_t launch_add_positions(const struct add_positions_params *p, struct launch launch) {
@@ -106,7 +106,7 @@ static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float scale
 
 /* Says whether the weight is read as vectors of 8 elements. */
 static __device__ __forceinline__ bool has_weight_vectors(const struct rmsnorm_params &p) {
-    return p.dtype == DTYPE_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0;
+    return p.element == ELEMENT_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0;
 }
 
 static __device__ __forceinline__ uint4 weight_vector(const struct rmsnorm_params &p, uint32_t i) {
@@ -127,7 +127,7 @@ static __device__ __forceinline__ void unpack_weight(float *w, const struct rmsn
     } else {
 #pragma unroll
         for (int j = 0; j < VECTOR; j++)
-            w[j] = load_dtype(p.weight, (size_t)i * VECTOR + j, p.dtype);
+            w[j] = load_dtype(p.weight, (size_t)i * VECTOR + j, p.element);
     }
 }
 
@@ -199,7 +199,7 @@ static __global__ void rmsnorm_kernel(struct rmsnorm_params p) {
         sum += to_float(x[i]) * to_float(x[i]);
     const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, to_float(x[i]) * scale * load_dtype(p.weight, i, p.dtype) +
+        store_as(out + i, to_float(x[i]) * scale * load_dtype(p.weight, i, p.element) +
                               (p.accumulate ? to_float(out[i]) : 0.0f));
 }
 
@@ -233,8 +233,8 @@ static __global__ void layernorm_kernel(struct layernorm_params p) {
     __syncthreads(); /* all threads have read the first sum */
     const float scale = rsqrtf(block_sum(squares, shared) / (float)p.dim + p.eps);
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, (to_float(x[i]) - mean) * scale * load_dtype(p.weight, i, p.dtype) +
-                              (p.bias ? load_dtype(p.bias, i, p.bias_dtype) : 0.0f));
+        store_as(out + i, (to_float(x[i]) - mean) * scale * load_dtype(p.weight, i, p.element) +
+                              (p.bias ? load_dtype(p.bias, i, p.bias_element) : 0.0f));
 }
 
 cudaError_t launch_layernorm(const struct layernorm_params *p, struct launch launch) {

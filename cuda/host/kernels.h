@@ -22,6 +22,7 @@
 #include "engine/device/layer_set.h"
 #include "engine/device/pages.h"
 #include "engine/device/sample.h"
+#include "engine/device/weight.h"
 
 struct evict_total;
 
@@ -152,8 +153,8 @@ static inline struct score_scale score_scale_of(float scale, float softcap) {
 /* n_rows, here and wherever there is a step: the launch's rows; rows past the step's do nothing. */
 struct embed_params {
     const struct device_step *step;
-    const void *table; /* dtype [n_vocab, dim] */
-    enum dtype dtype;
+    const void *table; /* element [n_vocab, dim] */
+    enum element element;
     void *out; /* bf16 [n_rows, dim] */
     uint32_t n_rows, dim;
     float scale;
@@ -161,16 +162,16 @@ struct embed_params {
 
 struct add_positions_params {
     const struct device_step *step;
-    const void *table; /* dtype [n_positions, dim] */
-    enum dtype dtype;
+    const void *table; /* element [n_positions, dim] */
+    enum element element;
     void *x; /* bf16 [n_rows, dim] */
     uint32_t n_rows, dim, first;
 };
 
 struct rmsnorm_params {
     const void *x;      /* bf16, row i at x + i * x_stride elements: [n_heads, dim] */
-    const void *weight; /* dtype [dim] */
-    enum dtype dtype;
+    const void *weight; /* element [dim] */
+    enum element element;
     void *out; /* bf16, row i at out + i * out_stride; may be x unless it accumulates */
     uint32_t n_rows, dim;
     size_t x_stride, out_stride;
@@ -181,9 +182,9 @@ struct rmsnorm_params {
 
 struct layernorm_params {
     const void *x;      /* bf16 [n_rows, dim] */
-    const void *weight; /* dtype [dim] */
-    const void *bias;   /* bias_dtype [dim], or NULL */
-    enum dtype dtype, bias_dtype;
+    const void *weight; /* element [dim] */
+    const void *bias;   /* bias_element [dim], or NULL */
+    enum element element, bias_element;
     void *out; /* bf16 [n_rows, dim]; may be x */
     uint32_t n_rows, dim;
     float eps;
@@ -310,7 +311,7 @@ struct soft_cap_params {
 struct product_part {
     const void *w;    /* [n_out, n_in] */
     const void *bias; /* [n_out] or NULL */
-    enum dtype bias_dtype;
+    enum element bias_dtype;
     void *y; /* bf16 or f32, row i at y + i * y_stride elements */
     size_t y_stride;
     uint32_t n_out;
@@ -324,7 +325,7 @@ struct product {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;
     struct product_part parts[LINEAR_MAX_PARTS];
-    enum dtype w_dtype;      /* the dtype of every part */
+    enum element w_dtype;    /* of every part */
     const void *norm_weight; /* bf16 [n_in], 16-byte aligned, or NULL */
     float eps;
     bool gated, accumulate, y_f32;

@@ -13,7 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 namespace {
 
@@ -79,7 +79,7 @@ int run_products(struct measurement *m, struct error *err) {
     const size_t bytes = (size_t)SIDE * SIDE * 2;
     struct weight w = {};
     w.data = m->memory;
-    w.dtype = DTYPE_BF16;
+    w.format.element = ELEMENT_BF16;
     w.rows = w.cols = SIDE;
     struct linear_args args = {};
     args.x = m->memory + bytes;

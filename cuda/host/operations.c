@@ -14,7 +14,7 @@ int cuda_embed(struct backend *be, const struct embed_args *args, struct error *
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct embed_params params = {.step = cuda->device_step,
                                         .table = args->table->data,
-                                        .dtype = args->table->dtype,
+                                        .element = args->table->format.element,
                                         .out = args->out,
                                         .n_rows = cuda->launch_rows,
                                         .dim = args->table->cols,
@@ -27,7 +27,7 @@ int cuda_add_positions(struct backend *be, const struct add_positions_args *args
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct add_positions_params params = {.step = cuda->device_step,
                                                 .table = args->table->data,
-                                                .dtype = args->table->dtype,
+                                                .element = args->table->format.element,
                                                 .x = args->x,
                                                 .n_rows = cuda->launch_rows,
                                                 .dim = args->table->cols,
@@ -39,7 +39,7 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct rmsnorm_params params = {.x = args->x,
                                           .weight = args->weight->data,
-                                          .dtype = args->weight->dtype,
+                                          .element = args->weight->format.element,
                                           .out = args->out,
                                           .n_rows = args->n_rows,
                                           .dim = args->dim,
@@ -57,8 +57,8 @@ int cuda_layernorm(struct backend *be, const struct layernorm_args *args, struct
         .x = args->x,
         .weight = args->weight->data,
         .bias = args->bias ? args->bias->data : NULL,
-        .dtype = args->weight->dtype,
-        .bias_dtype = args->bias ? args->bias->dtype : DTYPE_F32,
+        .element = args->weight->format.element,
+        .bias_element = args->bias ? args->bias->format.element : ELEMENT_F32,
         .out = args->out,
         .n_rows = args->n_rows,
         .dim = args->dim,

@@ -28,7 +28,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8 };
 enum { FAST_WIDE_FROM = 9 };    /* see wide_open() */
@@ -196,8 +196,8 @@ static bool aligned(const void *p, size_t to) {
 static bool bf16_fits(const struct linear_args *args, uint32_t part, uint32_t n) {
     bool fits = args->n_in % BLAS_WIDTH == 0 && aligned(args->x, BLAS_ALIGN);
     for (uint32_t i = part; i < part + n; i++)
-        fits &=
-            args->parts[i].w->dtype == DTYPE_BF16 && aligned(args->parts[i].w->data, BLAS_ALIGN);
+        fits &= args->parts[i].w->format.element == ELEMENT_BF16 &&
+                aligned(args->parts[i].w->data, BLAS_ALIGN);
     return fits;
 }
 
@@ -237,7 +237,7 @@ static bool fits_one_launch(const struct cuda_backend *cuda, const struct linear
     const struct weight *norm = args->norm ? args->norm->weight : NULL;
     return !cuda->batch_invariant && args->n_rows <= FEW_MAX_ROWS &&
            !wide_fits(cuda, args, false) && bf16_fits(args, 0, args->n_parts) &&
-           (!norm || (norm->dtype == DTYPE_BF16 && aligned(norm->data, BLAS_ALIGN) &&
+           (!norm || (norm->format.element == ELEMENT_BF16 && aligned(norm->data, BLAS_ALIGN) &&
                       (!cuda->streams || args->n_in <= STREAM_MAX_NORM)));
 }
 
@@ -245,7 +245,8 @@ static bool blas_fits(const struct linear_args *args, const struct linear_part *
     const struct weight *bias = part->bias;
     if (part->w->rows % BLAS_WIDTH || part->y_stride % BLAS_WIDTH || !aligned(part->y, BLAS_ALIGN))
         return false;
-    return !bias || (bias->dtype == DTYPE_BF16 && aligned(bias->data, BLAS_ALIGN) && !args->y_f32);
+    return !bias || (bias->format.element == ELEMENT_BF16 && aligned(bias->data, BLAS_ALIGN) &&
+                     !args->y_f32);
 }
 
 typedef cudaError_t (*product_launcher)(const struct product *params, struct launch launch);
@@ -255,20 +256,20 @@ static struct product own_params(const struct linear_args *args, uint32_t first,
                              .n_rows = args->n_rows,
                              .n_in = args->n_in,
                              .n_parts = n,
-                             .w_dtype = args->parts[first].w->dtype,
+                             .w_dtype = args->parts[first].w->format.element,
                              .norm_weight = args->norm ? args->norm->weight->data : NULL,
                              .eps = args->norm ? args->norm->eps : 0,
                              .accumulate = args->accumulate,
                              .y_f32 = args->y_f32};
     for (uint32_t i = 0; i < n; i++) {
         const struct linear_part *part = &args->parts[first + i];
-        params.parts[i] =
-            (struct product_part){.w = part->w->data,
-                                  .bias = part->bias ? part->bias->data : NULL,
-                                  .bias_dtype = part->bias ? part->bias->dtype : DTYPE_F32,
-                                  .y = part->y,
-                                  .y_stride = part->y_stride,
-                                  .n_out = part->w->rows};
+        params.parts[i] = (struct product_part){
+            .w = part->w->data,
+            .bias = part->bias ? part->bias->data : NULL,
+            .bias_dtype = part->bias ? part->bias->format.element : ELEMENT_F32,
+            .y = part->y,
+            .y_stride = part->y_stride,
+            .n_out = part->w->rows};
     }
     return params;
 }
@@ -315,9 +316,8 @@ static uint32_t count_joined(const struct linear_args *args, uint32_t first, uin
     *n_out = part->w->rows;
     for (; first + n < args->n_parts; n++) {
         const struct linear_part *next = part + 1;
-        const char *w_end = (const char *)part->w->data +
-                            (size_t)part->w->rows * args->n_in * dtype_size(part->w->dtype);
-        if (part->bias || next->bias || part->w->dtype != next->w->dtype ||
+        const char *w_end = (const char *)part->w->data + part->w->rows * weight_row_bytes(part->w);
+        if (part->bias || next->bias || !weight_same_format(&part->w->format, &next->w->format) ||
             part->y_stride != next->y_stride)
             break;
         if (w_end != next->w->data || (char *)part->y + part->w->rows * y_bytes != next->y) break;

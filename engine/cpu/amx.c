@@ -194,8 +194,8 @@ static vecf load_pairs(const float *x, uint32_t k, uint32_t n_in) {
 
 /* Writes one group: pairs [k / 2][row]. */
 static void amx_pack(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
-                     enum dtype dtype) {
-    (void)stride, (void)dtype;
+                     enum element element) {
+    (void)stride, (void)element;
     uint32_t *to = out;
     const __mmask16 mask = (__mmask16)((1u << n_rows) - 1);
     for (uint32_t k = 0; k < n_in; k += DEPTH) {

@@ -103,7 +103,7 @@ static void attend_page(const struct tile *t, const struct attn_work *w, const f
     }
     const struct page_rows values =
         page_rows(t->kernels, kv, t->view->pages[page], kv->n_kv_heads + t->kv_head, w->page);
-    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values.data, values.dtype,
+    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values.data, values.element,
                             kv->head_dim, slots_of_page(tile_last_visible(t), page), w->page);
 }
 

@@ -95,6 +95,8 @@ void select_free(struct selections *selections);
 /* Returns where a group's state holds the token number of a slot. */
 uint32_t *select_token_in(const struct kv_pool *kv, const struct kv_select *select, uint32_t group,
                           uint32_t slot);
+/* Writes the values of a row of a weight: out [cols]. */
+void weight_row(const struct cpu_backend *cpu, const struct weight *w, uint32_t row, float *out);
 /* Finishes a gated product: computes args->out from args->gate_up. */
 int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 

@@ -44,10 +44,8 @@ static void embed_row(const struct row_job *job, uint32_t row, uint32_t worker) 
     (void)worker;
     const struct embed_args *args = job->args;
     size_t dim = args->table->cols, token = token_of(job->cpu, row);
-    const char *from =
-        (const char *)args->table->data + token * dim * dtype_size(args->table->dtype);
     float *to = (float *)args->out + row * dim;
-    job->cpu->kernels->to_f32(to, from, dim, args->table->dtype);
+    weight_row(job->cpu, args->table, (uint32_t)token, to);
     for (size_t i = 0; i < dim && args->scale != 1; i++) to[i] *= args->scale;
 }
 
@@ -59,12 +57,9 @@ int cpu_embed(struct backend *be, const struct embed_args *args, struct error *e
 
 static void add_positions_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     const struct add_positions_args *args = job->args;
-    const size_t dim = args->table->cols,
-                 at = ((size_t)args->first + job->cpu->step->positions[row]) * dim;
+    const size_t dim = args->table->cols;
     float *to = (float *)args->x + row * dim, *learned = scratch_of(job->cpu, worker);
-    job->cpu->kernels->to_f32(learned,
-                              (const char *)args->table->data + at * dtype_size(args->table->dtype),
-                              dim, args->table->dtype);
+    weight_row(job->cpu, args->table, args->first + job->cpu->step->positions[row], learned);
     for (size_t i = 0; i < dim; i++) to[i] += learned[i];
 }
 
@@ -91,7 +86,7 @@ int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct erro
     int rc = scratch_reserve(cpu, args->dim * sizeof(float), err);
     if (rc < 0) return rc;
     /* The weight's f32 copy lies in the caller's scratch, which no row task writes. */
-    cpu->kernels->to_f32(scratch_of(cpu, 0), args->weight->data, args->dim, args->weight->dtype);
+    weight_row(cpu, args->weight, 0, scratch_of(cpu, 0));
     return run_rows(&(struct row_job){cpu, args, args->n_rows, rmsnorm_row});
 }
 
@@ -110,9 +105,8 @@ int cpu_layernorm(struct backend *be, const struct layernorm_args *args, struct 
     if (rc < 0) return rc;
     /* As in cpu_rmsnorm(), no row task writes the f32 copies. */
     float *wide = scratch_of(cpu, 0);
-    cpu->kernels->to_f32(wide, args->weight->data, args->dim, args->weight->dtype);
-    if (args->bias)
-        cpu->kernels->to_f32(wide + args->dim, args->bias->data, args->dim, args->bias->dtype);
+    weight_row(cpu, args->weight, 0, wide);
+    if (args->bias) weight_row(cpu, args->bias, 0, wide + args->dim);
     return run_rows(&(struct row_job){cpu, args, args->n_rows, layernorm_row});
 }
 
@@ -179,9 +173,9 @@ static void store_row(const struct kv_pool *kv, uint32_t page, uint32_t head, ui
     char *to = page_of_head(kv, page, head) + at * (stride > 1 ? 1 : dim) * dtype_size(kv->dtype);
     if (kv->dtype == DTYPE_FP8)
         page_scales(kv, page, head)[at] =
-            fp8_pack((uint8_t *)to, stride, (const char *)from, 1, dim, DTYPE_F32);
+            fp8_pack((uint8_t *)to, stride, (const char *)from, 1, dim, ELEMENT_F32);
     else
-        for (size_t d = 0; d < dim; d++) store_f32_as(to, d * stride, from[d], kv->dtype);
+        for (size_t d = 0; d < dim; d++) store_f32_as(to, d * stride, from[d], page_element(kv));
 }
 
 /* Finds the sequence of a row by bisection, as sequences are in row order. */

@@ -46,9 +46,9 @@ float fp8_to_f32(uint8_t code) {
 
 /* Returns the smallest scale at which `largest` does not saturate, up to the largest scale allowed.
  * 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent and takes the next scale. */
-static uint8_t scale_of(float largest, enum dtype dtype) {
+static uint8_t scale_of(float largest, enum element element) {
     const uint32_t carry = 0x7fffff - 0x600000, exponent = (bits_of(largest) + carry) >> 23,
-                   most = dtype == DTYPE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
+                   most = element == ELEMENT_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
     return (uint8_t)min_u32(exponent > 9 ? exponent - 8 : 1, most);
 }
 
@@ -57,22 +57,22 @@ float fp8_factor(uint8_t scale) {
 }
 
 uint8_t fp8_pack(uint8_t *codes, uint32_t codes_stride, const char *from, uint32_t stride,
-                 uint32_t n, enum dtype dtype) {
+                 uint32_t n, enum element element) {
     float largest = 0;
     for (size_t i = 0; i < n; i++) {
-        const float x = fabsf(load_as_f32(from, i * stride, dtype));
+        const float x = fabsf(load_as_f32(from, i * stride, element));
         largest = x > largest ? x : largest; /* NaN does not compare as larger */
     }
-    const uint8_t scale = scale_of(largest, dtype);
+    const uint8_t scale = scale_of(largest, element);
     const float inverse = fp8_factor((uint8_t)(2 * 127 - scale));
     for (size_t i = 0; i < n; i++)
-        codes[i * codes_stride] = fp8_from_f32(load_as_f32(from, i * stride, dtype) * inverse);
+        codes[i * codes_stride] = fp8_from_f32(load_as_f32(from, i * stride, element) * inverse);
     return scale;
 }
 
 void fp8_unpack(char *to, uint32_t stride, const uint8_t *codes, uint8_t scale, uint32_t n,
-                enum dtype dtype) {
+                enum element element) {
     const float factor = fp8_factor(scale);
     for (size_t i = 0; i < n; i++)
-        store_f32_as(to, i * stride, fp8_to_f32(codes[i]) * factor, dtype);
+        store_f32_as(to, i * stride, fp8_to_f32(codes[i]) * factor, element);
 }

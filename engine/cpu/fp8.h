@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 /* Returns the e4m3 code of x, rounded to nearest even and saturated at 448. e4m3 has a sign, 4 bits
  * of exponent (bias 7) and 3 of mantissa.  It has no infinity, and 0x7f is NaN. */
@@ -19,8 +19,8 @@ float fp8_to_f32(uint8_t code);
 float fp8_factor(uint8_t scale);
 /* Encodes n elements, each `stride` elements behind the previous one, and returns their scale. */
 uint8_t fp8_pack(uint8_t *codes, uint32_t codes_stride, const char *from, uint32_t stride,
-                 uint32_t n, enum dtype dtype);
+                 uint32_t n, enum element element);
 void fp8_unpack(char *to, uint32_t stride, const uint8_t *codes, uint8_t scale, uint32_t n,
-                enum dtype dtype);
+                enum element element);
 
 #endif

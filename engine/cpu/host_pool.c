@@ -40,7 +40,7 @@ void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
         if (kv->dtype == DTYPE_FP8) page_scales(kv, page, i)[at] = scales[i];
         if (store->fp8 && kv->dtype != DTYPE_FP8)
             fp8_unpack(row.first, row.stride, (const uint8_t *)from + (size_t)i * dim, scales[i],
-                       dim, kv->dtype);
+                       dim, page_element(kv));
         else
             copy_elements(row.first, row.stride, from + (size_t)i * dim * dtype_size(kv->dtype), 1,
                           dim, kv->dtype);
@@ -56,8 +56,8 @@ static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
         const struct row row = row_in_page(kv, page, at, i);
         if (kv->dtype == DTYPE_FP8) scales[i] = page_scales(kv, page, i)[at];
         if (store->fp8 && kv->dtype != DTYPE_FP8)
-            scales[i] =
-                fp8_pack((uint8_t *)to + (size_t)i * dim, 1, row.first, row.stride, dim, kv->dtype);
+            scales[i] = fp8_pack((uint8_t *)to + (size_t)i * dim, 1, row.first, row.stride, dim,
+                                 page_element(kv));
         else
             copy_elements(to + (size_t)i * dim * dtype_size(kv->dtype), 1, row.first, row.stride,
                           dim, kv->dtype);

@@ -56,37 +56,37 @@ INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols,
 
 /* Returns half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES bf16 weights,
  * whose even and odd elements convert in one instruction each: hence the order of pack_row. */
-INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum dtype dtype) {
-    if (dtype != DTYPE_BF16) return vec_load_as(w, at + half * LANES, dtype);
+INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum element element) {
+    if (element != ELEMENT_BF16) return vec_load_as(w, at + half * LANES, element);
     vecu pairs = *(const vecp *)((const uint16_t *)w + at);
     return (vecf)(half ? pairs & 0xffff0000u : pairs << 16);
 }
 
-INLINE void pack_step(float *out, const float *x, enum dtype dtype, veci even, veci odd) {
+INLINE void pack_step(float *out, const float *x, enum element element, veci even, veci odd) {
     vecf a = vec_load(x), b = vec_load(x + LANES);
-    vec_store(out, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, even) : a);
-    vec_store(out + LANES, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, odd) : b);
+    vec_store(out, element == ELEMENT_BF16 ? __builtin_shuffle(a, b, even) : a);
+    vec_store(out + LANES, element == ELEMENT_BF16 ? __builtin_shuffle(a, b, odd) : b);
 }
 
 /* Separates even and odd elements for bf16 weights. */
-static void pack_row(float *out, const float *x, uint32_t n_in, enum dtype dtype) {
+static void pack_row(float *out, const float *x, uint32_t n_in, enum element element) {
     veci even, odd;
     for (int i = 0; i < LANES; i++) {
         even[i] = 2 * i;
         odd[i] = 2 * i + 1;
     }
     uint32_t k = 0;
-    for (; k + 2 * LANES <= n_in; k += 2 * LANES) pack_step(out + k, x + k, dtype, even, odd);
+    for (; k + 2 * LANES <= n_in; k += 2 * LANES) pack_step(out + k, x + k, element, even, odd);
     if (k == n_in) return;
     float padded[2 * LANES] = {0};
     memcpy(padded, x + k, (n_in - k) * sizeof(float));
-    pack_step(out + k, padded, dtype, even, odd);
+    pack_step(out + k, padded, element, even, odd);
 }
 
 static void pack(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
-                 enum dtype dtype) {
+                 enum element element) {
     for (uint32_t r = 0; r < n_rows; r++)
-        pack_row((float *)out + r * stride, x + (size_t)r * n_in, n_in, dtype);
+        pack_row((float *)out + r * stride, x + (size_t)r * n_in, n_in, element);
 }
 
 /* The rows of x and the columns of w that a tile multiplies. */
@@ -96,7 +96,7 @@ struct in_tile {
     const void *w;
     size_t w_stride;
     size_t ahead; /* elements from w to the weights to prefetch */
-    enum dtype dtype;
+    enum element element;
 };
 
 /* Computes acc += x[k, k + 2 * LANES) w[k, k + 2 * LANES).  After inlining only k is not a
@@ -111,7 +111,7 @@ INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t 
             a[r] = vec_load(in->x + r * in->x_stride + k_x + half * LANES);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
-            vecf b = weight_half(in->w, c * in->w_stride + k_w, half, in->dtype);
+            vecf b = weight_half(in->w, c * in->w_stride + k_w, half, in->element);
 #pragma GCC unroll 8
             for (uint32_t r = 0; r < rows; r++) acc[r][c] += a[r] * b;
         }
@@ -122,8 +122,8 @@ INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t 
 
 /* Prefetches the next tile's columns while this tile's are multiplied for the first time.  The
  * processor's own prefetching stops at the end of each of these many short streams. */
-INLINE void prefetch_weight(const void *w, size_t at, enum dtype dtype) {
-    __builtin_prefetch((const char *)w + at * dtype_size(dtype), 0, 2);
+INLINE void prefetch_weight(const void *w, size_t at, enum element element) {
+    __builtin_prefetch((const char *)w + element_bytes(element, at), 0, 2);
 }
 
 /* Computes rows x cols dot products; w as stored. */
@@ -133,12 +133,12 @@ INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t c
     uint32_t k = 0;
     for (; k + 2 * LANES <= n_in; k += 2 * LANES) {
         for (uint32_t c = 0; c < cols; c++)
-            prefetch_weight(in.w, c * in.w_stride + k + in.ahead, in.dtype);
+            prefetch_weight(in.w, c * in.w_stride + k + in.ahead, in.element);
         dot_step(acc, &in, rows, cols, k, k);
     }
     if (k < n_in) { /* x is padded, w is not */
         float tail[TILE_COLS][2 * LANES] = {0};
-        size_t size = dtype_size(in.dtype);
+        size_t size = element_bits(in.element) / 8;
         for (uint32_t c = 0; c < cols; c++)
             memcpy(tail[c], (const char *)in.w + (c * in.w_stride + k) * size, (n_in - k) * size);
         in.w = tail;
@@ -150,7 +150,7 @@ INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t c
 
 INLINE void dot_rows(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t cols,
                      struct out_tile out, uint32_t col) {
-    in.w = (const char *)in.w + col * in.w_stride * dtype_size(in.dtype);
+    in.w = (const char *)in.w + element_bytes(in.element, col * in.w_stride);
     in.ahead = cols * in.w_stride;
     for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
         dot_tile(in, TILE_ROWS, n_in, cols, &out, col);
@@ -173,21 +173,23 @@ INLINE void dot_columns(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint3
     for (; c < n_cols; c++) dot_rows(in, n_rows, n_in, 1, *out, c);
 }
 
-static void to_f32(float *out, const void *in, size_t n, enum dtype dtype) {
+static void to_f32(float *out, const void *in, size_t n, enum element element) {
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) vec_store(out + i, vec_load_as(in, i, dtype));
-    for (; i < n; i++) out[i] = load_as_f32(in, i, dtype);
+    for (; i + LANES <= n; i += LANES) vec_store(out + i, vec_load_as(in, i, element));
+    for (; i < n; i++) out[i] = load_as_f32(in, i, element);
 }
 
 static void block(const struct product_block *b) {
     const struct out_tile out = {b->bias, b->y, b->y_stride, b->accumulate};
     struct in_tile in = {.x = b->x, .x_stride = b->x_stride, .w = b->w, .w_stride = b->n_in};
     const uint32_t n_rows = b->n_rows, n_in = b->n_in, n_cols = b->n_cols;
-    switch (b->dtype) { /* a constant dtype lets the conversion inline */
-    case DTYPE_F32: in.dtype = DTYPE_F32, dot_columns(in, n_rows, n_in, n_cols, &out); break;
-    case DTYPE_F16: in.dtype = DTYPE_F16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
-    case DTYPE_BF16: in.dtype = DTYPE_BF16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
-    case DTYPE_FP8: break; /* no weight has this dtype */
+    switch (b->element) { /* a constant element lets the conversion inline */
+    case ELEMENT_F32: in.element = ELEMENT_F32, dot_columns(in, n_rows, n_in, n_cols, &out); break;
+    case ELEMENT_F16: in.element = ELEMENT_F16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
+    case ELEMENT_BF16:
+        in.element = ELEMENT_BF16, dot_columns(in, n_rows, n_in, n_cols, &out);
+        break;
+    default: break;
     }
 }
 
@@ -227,8 +229,8 @@ static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
 }
 
 static void pack_bf16(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
-                      enum dtype dtype) {
-    (void)dtype;
+                      enum element element) {
+    (void)element;
     for (uint32_t r = 0; r < n_rows; r++)
         pack_row_bf16((uint16_t *)out + r * stride, x + (size_t)r * n_in, n_in);
 }
@@ -242,7 +244,7 @@ INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uin
     for (uint32_t k = 0; k < n_in; k += PACK_UNIT) {
         __mmask32 mask = n_in - k < PACK_UNIT ? (1u << (n_in - k)) - 1 : ~0u;
         for (uint32_t c = 0; c < cols; c++)
-            prefetch_weight(w, (size_t)c * n_in + k + ahead, DTYPE_BF16);
+            prefetch_weight(w, (size_t)c * n_in + k + ahead, ELEMENT_BF16);
         __m512bh a[TILE_ROWS];
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < rows; r++)
@@ -359,8 +361,8 @@ static void gate_mul(float *out, const float *gate, const float *up, uint32_t n,
     for (; i + LANES <= n; i += LANES)
         vec_store(out + i, through_gate(vec_load(gate + i), kind) * vec_load(up + i));
     if (i == n) return;
-    vecf last = through_gate(vec_load_tail(gate, i, n - i, DTYPE_F32), kind) *
-                vec_load_tail(up, i, n - i, DTYPE_F32);
+    vecf last = through_gate(vec_load_tail(gate, i, n - i, ELEMENT_F32), kind) *
+                vec_load_tail(up, i, n - i, ELEMENT_F32);
     memcpy(out + i, &last, (n - i) * sizeof(float));
 }
 
@@ -368,7 +370,7 @@ static void gelu_tanh(float *x, uint32_t n) {
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) vec_store(x + i, through_gate(vec_load(x + i), GATE_GELU));
     if (i == n) return;
-    const vecf last = through_gate(vec_load_tail(x, i, n - i, DTYPE_F32), GATE_GELU);
+    const vecf last = through_gate(vec_load_tail(x, i, n - i, ELEMENT_F32), GATE_GELU);
     memcpy(x + i, &last, (n - i) * sizeof(float));
 }
 
@@ -393,7 +395,7 @@ static void soft_cap(float *x, size_t n, float cap) {
     size_t i = 0;
     for (; i + LANES <= n; i += LANES) vec_store(x + i, capped(vec_load(x + i), cap));
     if (i == n) return;
-    const vecf last = capped(vec_load_tail(x, i, (uint32_t)(n - i), DTYPE_F32), cap);
+    const vecf last = capped(vec_load_tail(x, i, (uint32_t)(n - i), ELEMENT_F32), cap);
     memcpy(x + i, &last, (n - i) * sizeof(float));
 }
 
@@ -421,11 +423,11 @@ INLINE void scores_rows(float *s, const float *q, uint32_t rows, const float *kt
         scores_tile(s + slot, q, rows, kt + slot, dim);
 }
 
-static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype,
-                        uint32_t dim, float *scratch) {
+static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k,
+                        enum element element, uint32_t dim, float *scratch) {
     const float *kt = k;
-    if (dtype != DTYPE_F32) {
-        to_f32(scratch, k, (size_t)PAGE_TOKENS * dim, dtype);
+    if (element != ELEMENT_F32) {
+        to_f32(scratch, k, (size_t)PAGE_TOKENS * dim, element);
         kt = scratch;
     }
     for (; n_rows >= ATTN_ROWS; n_rows -= ATTN_ROWS) {
@@ -443,18 +445,18 @@ static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k
 
 /* Rotates n pairs of elements, from i on, of LANES slots' keys.  c[f] and s[f] hold the cos and sin
  * of angle i + f for these slots. */
-INLINE void rotate_pairs(float *out, const void *k, enum dtype dtype, uint32_t n_freqs, uint32_t i,
-                         uint32_t n, uint32_t slot, const vecf *c, const vecf *s) {
+INLINE void rotate_pairs(float *out, const void *k, enum element element, uint32_t n_freqs,
+                         uint32_t i, uint32_t n, uint32_t slot, const vecf *c, const vecf *s) {
     for (uint32_t f = 0; f < n; f++) {
         const size_t first = (size_t)(i + f) * PAGE_TOKENS + slot,
                      second = first + (size_t)n_freqs * PAGE_TOKENS;
-        const vecf a = vec_load_as(k, first, dtype), b = vec_load_as(k, second, dtype);
+        const vecf a = vec_load_as(k, first, element), b = vec_load_as(k, second, element);
         vec_store(out + first, a * c[f] - b * s[f]);
         vec_store(out + second, b * c[f] + a * s[f]);
     }
 }
 
-INLINE void rotate_as(float *out, const void *k, enum dtype dtype, const uint32_t *rank,
+INLINE void rotate_as(float *out, const void *k, enum element element, const uint32_t *rank,
                       const float *angles, uint32_t n_freqs) {
     const uint32_t stride = angle_stride(n_freqs);
     for (uint32_t slot = 0; slot < PAGE_TOKENS; slot += LANES) {
@@ -469,22 +471,22 @@ INLINE void rotate_as(float *out, const void *k, enum dtype dtype, const uint32_
             }
             vec_transpose(c);
             vec_transpose(s);
-            rotate_pairs(out, k, dtype, n_freqs, i, n_freqs - i < LANES ? n_freqs - i : LANES, slot,
-                         c, s);
+            rotate_pairs(out, k, element, n_freqs, i, n_freqs - i < LANES ? n_freqs - i : LANES,
+                         slot, c, s);
         }
     }
 }
 
-static void rotate_page(float *out, const void *k, enum dtype dtype, uint32_t dim,
+static void rotate_page(float *out, const void *k, enum element element, uint32_t dim,
                         const uint32_t *rank, const float *angles, uint32_t n_freqs) {
     const size_t done = (size_t)2 * n_freqs * PAGE_TOKENS, all = (size_t)dim * PAGE_TOKENS;
-    switch (dtype) { /* a constant dtype lets the conversion inline */
-    case DTYPE_F32: rotate_as(out, k, DTYPE_F32, rank, angles, n_freqs); break;
-    case DTYPE_F16: rotate_as(out, k, DTYPE_F16, rank, angles, n_freqs); break;
-    case DTYPE_BF16: rotate_as(out, k, DTYPE_BF16, rank, angles, n_freqs); break;
-    case DTYPE_FP8: break; /* page_rows() has dequantised them */
+    switch (element) { /* a constant element lets the conversion inline */
+    case ELEMENT_F32: rotate_as(out, k, ELEMENT_F32, rank, angles, n_freqs); break;
+    case ELEMENT_F16: rotate_as(out, k, ELEMENT_F16, rank, angles, n_freqs); break;
+    case ELEMENT_BF16: rotate_as(out, k, ELEMENT_BF16, rank, angles, n_freqs); break;
+    default: break; /* page_rows() has dequantised the others */
     }
-    to_f32(out + done, (const char *)k + done * dtype_size(dtype), all - done, dtype);
+    to_f32(out + done, (const char *)k + element_bytes(element, done), all - done, element);
 }
 
 static float softmax_update(float *s, uint32_t n, float *max, float *sum) {
@@ -542,21 +544,21 @@ INLINE void values_rows(float *o, const float *factor, const float *s, uint32_t 
     if (d == dim) return;
     /* Vectors here, too: scalar code might contract differently per tile. */
     for (uint32_t r = 0; r < rows; r++) {
-        vecf acc = vec_load_tail(o, (size_t)r * dim + d, dim - d, DTYPE_F32) * factor[r];
+        vecf acc = vec_load_tail(o, (size_t)r * dim + d, dim - d, ELEMENT_F32) * factor[r];
         for (uint32_t slot = 0; slot < n_slots; slot++) {
             acc += vec_set(s[r * PAGE_TOKENS + slot]) *
-                   vec_load_tail(v, (size_t)slot * dim + d, dim - d, DTYPE_F32);
+                   vec_load_tail(v, (size_t)slot * dim + d, dim - d, ELEMENT_F32);
         }
         memcpy(o + (size_t)r * dim + d, &acc, (dim - d) * sizeof(float));
     }
 }
 
 static void page_values(float *o, const float *factor, const float *s, uint32_t n_rows,
-                        const void *v, enum dtype dtype, uint32_t dim, uint32_t n_slots,
+                        const void *v, enum element element, uint32_t dim, uint32_t n_slots,
                         float *scratch) {
     const float *wide = v;
-    if (dtype != DTYPE_F32) {
-        to_f32(scratch, v, (size_t)n_slots * dim, dtype);
+    if (element != ELEMENT_F32) {
+        to_f32(scratch, v, (size_t)n_slots * dim, element);
         wide = scratch;
     }
     for (; n_rows >= ATTN_ROWS; n_rows -= ATTN_ROWS) {

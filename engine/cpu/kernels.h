@@ -1,13 +1,13 @@
 /* kernels.h - the inner loops of the CPU backend, one table per instruction set.
  *
  * kernels.c is compiled once for each; the table is chosen when the backend is created.
- * All numbers are f32 unless a dtype says otherwise. */
+ * All numbers are f32 unless an element says otherwise. */
 #ifndef ENGINE_CPU_KERNELS_H
 #define ENGINE_CPU_KERNELS_H
 
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 enum { PACK_UNIT = 32, PACK_ROWS = 16, ANGLE_UNIT = 16 };
 
@@ -22,8 +22,8 @@ struct product_block {
     const void *x;   /* packed rows */
     size_t x_stride; /* elements of a packed row */
     uint32_t n_rows, n_in;
-    const void *w; /* [n_cols, n_in] of dtype, as stored */
-    enum dtype dtype;
+    const void *w; /* [n_cols, n_in], without scales */
+    enum element element;
     uint32_t n_cols;
     const float *bias; /* NULL: none */
     float *y;
@@ -33,12 +33,12 @@ struct product_block {
 
 /* One way to multiply.  Blocks begin at multiples of row_unit and col_unit, unless a matrix ends. */
 struct product_kernels {
-    /* Packs at most PACK_ROWS rows, n_in floats each, for `block` with weights of that dtype: rows
+    /* Packs at most PACK_ROWS rows, n_in floats each, for `block` with weights of these elements: rows
      * `stride` elements apart, or the group as a whole.  Pads them with zeros to PACK_UNIT elements
      * or less. */
     void (*pack)(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
-                 enum dtype dtype);
-    /* The order of a sum depends on n_in and dtype alone. */
+                 enum element element);
+    /* The order of a sum depends on n_in and the element alone. */
     void (*block)(const struct product_block *b);
     /* Runs rounds * burst_size multiply-adds on registers alone, to measure the peak rate.  Returns
      * one of their sums so that they are not optimised away. */
@@ -50,11 +50,11 @@ struct product_kernels {
 };
 
 struct cpu_kernels {
-    struct product_kernels products; /* in f32, of weights of every dtype */
+    struct product_kernels products; /* in f32, of weights of every element */
     /* Both inputs in bf16: pairwise bf16 dot products summed in f32.  All NULL where the instruction
      * set has none. */
     struct product_kernels bf16_products;
-    void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
+    void (*to_f32)(float *out, const void *in, size_t n, enum element element);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
                     bool accumulate);
     /* bias NULL: none. */
@@ -68,18 +68,18 @@ struct cpu_kernels {
     /* Computes the scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]).
      * Rows of s are PAGE_TOKENS long; k is [dim, PAGE_TOKENS], and scratch holds as many floats.
      * Unused slots give meaningless numbers. */
-    void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype,
-                        uint32_t dim, float *scratch);
+    void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k,
+                        enum element element, uint32_t dim, float *scratch);
     /* Writes a copy of a page's keys, [dim, PAGE_TOKENS], each slot rotated by row rank[slot] of
      * angles.  A row of angles is [2][angle_stride(n_freqs)]: cos, sin. */
-    void (*rotate_page)(float *out, const void *k, enum dtype dtype, uint32_t dim,
+    void (*rotate_page)(float *out, const void *k, enum element element, uint32_t dim,
                         const uint32_t *rank, const float *angles, uint32_t n_freqs);
     /* Advances the online softmax of one row in base 2: s[0..n) becomes weights, max and sum are
      * updated.  Returns the factor for what was accumulated before. */
     float (*softmax_update)(float *s, uint32_t n, float *max, float *sum);
     /* Computes o[r] = o[r] * factor[r] + sum over slots of s[r][slot] * v[slot]. */
     void (*page_values)(float *o, const float *factor, const float *s, uint32_t n_rows,
-                        const void *v, enum dtype dtype, uint32_t dim, uint32_t n_slots,
+                        const void *v, enum element element, uint32_t dim, uint32_t n_slots,
                         float *scratch);
     /* Adds one query token's attention to the scores of a page's first n slots: score = decay *
      * score + sum of its probabilities.  The sum is over its heads, r < n_rows, in their order;

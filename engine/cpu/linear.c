@@ -14,7 +14,6 @@
 #include "engine/base/sizes.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 
 enum { MIN_BLOCK_ROWS = 48, FEW_ROWS = 16 };
 
@@ -23,12 +22,12 @@ struct cut {
     uint32_t part, col, n_cols;
 };
 
-/* Parts whose weights have the same dtype, and so take the same packed input. */
+/* Parts whose weights have the same elements, and so take the same packed input. */
 struct linear_job {
     struct cpu_backend *cpu;
     const struct linear_args *args;
     const struct linear_part *parts;
-    enum dtype dtype;
+    enum element element;
     const struct product_kernels *kernels;
     size_t x_stride; /* elements of a packed row */
     uint32_t block_rows;
@@ -47,14 +46,15 @@ static void pack_task(void *ctx, uint32_t task, uint32_t worker) {
     const uint32_t first = task * PACK_ROWS, n_left = args->n_rows - first;
     job->kernels->pack(packed_row(job, first), job->x_stride,
                        (const float *)args->x + (size_t)first * args->n_in,
-                       n_left < PACK_ROWS ? n_left : PACK_ROWS, args->n_in, job->dtype);
+                       n_left < PACK_ROWS ? n_left : PACK_ROWS, args->n_in, job->element);
 }
 
 static const float *widened_bias(const struct linear_job *job, const struct weight *bias,
                                  uint32_t col, uint32_t n_cols, uint32_t worker) {
     float *wide = scratch_of(job->cpu, worker);
-    job->cpu->kernels->to_f32(wide, (const char *)bias->data + col * dtype_size(bias->dtype),
-                              n_cols, bias->dtype);
+    const enum element element = bias->format.element;
+    job->cpu->kernels->to_f32(wide, (const char *)bias->data + element_bytes(element, col), n_cols,
+                              element);
     return wide;
 }
 
@@ -69,8 +69,8 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
         .x_stride = job->x_stride,
         .n_rows = n_left < job->block_rows ? n_left : job->block_rows,
         .n_in = args->n_in,
-        .w = (const char *)part->w->data + (size_t)cut->col * args->n_in * dtype_size(job->dtype),
-        .dtype = job->dtype,
+        .w = (const char *)part->w->data + cut->col * weight_row_bytes(part->w),
+        .element = job->element,
         .n_cols = cut->n_cols,
         .bias = part->bias && part->bias->data
                     ? widened_bias(job, part->bias, cut->col, cut->n_cols, worker)
@@ -123,9 +123,9 @@ static int cut_columns(struct linear_job *job, uint32_t n_parts, struct error *e
 static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, uint32_t first,
                      uint32_t n, struct error *err) {
     struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
-    job.dtype = job.parts[0].w->dtype;
-    job.kernels = cpu->bf16_products && job.dtype == DTYPE_BF16 ? cpu->bf16_products
-                                                                : &cpu->kernels->products;
+    job.element = job.parts[0].w->format.element;
+    job.kernels = cpu->bf16_products && job.element == ELEMENT_BF16 ? cpu->bf16_products
+                                                                    : &cpu->kernels->products;
     const uint32_t packed_size = job.kernels->packed_size;
     /* One more cache line, so that rows do not all begin in the same cache set. */
     job.x_stride = round_up(args->n_in, PACK_UNIT) + 64 / packed_size;
@@ -151,7 +151,9 @@ int cpu_linear(struct backend *be, const struct linear_args *args, struct error 
     }
     for (uint32_t first = 0, n; rc == 0 && first < args->n_parts; first += n) {
         for (n = 1; first + n < args->n_parts; n++)
-            if (args->parts[first + n].w->dtype != args->parts[first].w->dtype) break;
+            if (!weight_same_format(&args->parts[first + n].w->format,
+                                    &args->parts[first].w->format))
+                break;
         rc = run_parts(cpu, &plain, first, n, err);
     }
     return rc;

@@ -193,7 +193,7 @@ void lines_mean_keys(const struct lines_task *task, uint32_t n_pages) {
         const struct page_rows keys = page_rows(task->cpu->kernels, kv, task->view->pages[page],
                                                 kv_head, task->workspace.keys);
         task->cpu->kernels->to_f32(task->workspace.keys, keys.data,
-                                   (size_t)PAGE_TOKENS * kv->head_dim, keys.dtype);
+                                   (size_t)PAGE_TOKENS * kv->head_dim, keys.element);
         for (uint32_t d = 0; d < kv->head_dim; d++) {
             const float *slots = task->workspace.keys + (size_t)d * PAGE_TOKENS;
             float sum = 0.0f;

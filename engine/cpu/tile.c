@@ -44,8 +44,8 @@ struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_po
     const char *stored = page_of_head(kv, page, head);
     const uint32_t dim = kv->head_dim;
     float factors[PAGE_TOKENS];
-    if (kv->dtype != DTYPE_FP8) return (struct page_rows){stored, kv->dtype};
-    kernels->to_f32(workspace, stored, (size_t)PAGE_TOKENS * dim, DTYPE_FP8);
+    if (kv->dtype != DTYPE_FP8) return (struct page_rows){stored, page_element(kv)};
+    kernels->to_f32(workspace, stored, (size_t)PAGE_TOKENS * dim, ELEMENT_E4M3);
     const uint8_t *scales = page_scales(kv, page, head);
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) factors[i] = fp8_factor(scales[i]);
     if (head < kv->n_kv_heads)
@@ -55,7 +55,7 @@ struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_po
     else
         for (uint32_t i = 0; i < PAGE_TOKENS; i++)
             for (uint32_t d = 0; d < dim; d++) workspace[(size_t)i * dim + d] *= factors[i];
-    return (struct page_rows){workspace, DTYPE_F32};
+    return (struct page_rows){workspace, ELEMENT_F32};
 }
 
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task) {
@@ -80,11 +80,12 @@ void tile_load_queries(const struct attn_args *args, const struct tile *t, uint3
 }
 
 float sink_logit(const struct cpu_kernels *kernels, const struct weight *sinks, uint32_t head) {
+    const enum element element = sinks ? sinks->format.element : ELEMENT_F32;
     float logit = 0;
     if (!sinks) return -INFINITY;
     if (sinks->data)
-        kernels->to_f32(&logit, (const char *)sinks->data + head * dtype_size(sinks->dtype), 1,
-                        sinks->dtype);
+        kernels->to_f32(&logit, (const char *)sinks->data + element_bytes(element, head), 1,
+                        element);
     return logit * (float)LOG2_E;
 }
 
@@ -97,8 +98,8 @@ static void rotated_keys(const struct tile *t, float *out, const struct page_row
     uint32_t rank[PAGE_TOKENS];
     /* An unused slot may hold anything, but its rank must still be in the table. */
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) rank[i] = i < n ? state->rank[i] : 0;
-    t->kernels->rotate_page(out, keys->data, keys->dtype, kv->head_dim, rank, t->angles->table.data,
-                            t->angles->n_freqs);
+    t->kernels->rotate_page(out, keys->data, keys->element, kv->head_dim, rank,
+                            t->angles->table.data, t->angles->n_freqs);
 }
 
 static struct tile_bias bias_of(const struct attn_args *args, const struct step *step,
@@ -175,9 +176,9 @@ void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t p
         page_rows(t->kernels, t->kv, t->view->pages[page], t->kv_head, workspace);
     if (t->angles) {
         rotated_keys(t, workspace, &keys, page);
-        keys = (struct page_rows){workspace, DTYPE_F32};
+        keys = (struct page_rows){workspace, ELEMENT_F32};
     }
-    t->kernels->page_scores(scores, q, t->n_rows, keys.data, keys.dtype, t->kv->head_dim,
+    t->kernels->page_scores(scores, q, t->n_rows, keys.data, keys.element, t->kv->head_dim,
                             workspace);
     if (t->softcap > 0) /* scores are in base 2, and so is the cap */
         t->kernels->soft_cap(scores, (size_t)t->n_rows * PAGE_TOKENS, (float)(t->softcap * LOG2_E));

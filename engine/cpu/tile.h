@@ -81,8 +81,13 @@ static inline struct kv_page_state *page_state(const struct kv_pool *kv, uint32_
 /* Keys or values of a head in a page as kernels take them. */
 struct page_rows {
     const void *data;
-    enum dtype dtype;
+    enum element element;
 };
+
+/* Returns the elements of a pool's pages, as kernels read them. */
+static inline enum element page_element(const struct kv_pool *kv) {
+    return (enum element)kv->dtype;
+}
 
 /* Returns the rows in place, or for DTYPE_FP8 a dequantised copy in `workspace`, which has
  * PAGE_TOKENS * head_dim floats. */

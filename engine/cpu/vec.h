@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 #if defined(__AVX512F__)
 enum { LANES = 16 };
@@ -67,19 +67,18 @@ static inline vecf vec_from_e4m3(vecb codes) {
     return (vecf)((((vecu)value | (x & 0x80u) << 24) & ~nan) | (0x7fc00000u & nan));
 }
 
-static inline vecf vec_load_as(const void *p, size_t index, enum dtype dtype) {
-    if (dtype == DTYPE_F32) return vec_load((const float *)p + index);
-    if (dtype == DTYPE_FP8) return vec_from_e4m3(*(const vecb *)((const uint8_t *)p + index));
+static inline vecf vec_load_as(const void *p, size_t index, enum element element) {
+    if (element == ELEMENT_F32) return vec_load((const float *)p + index);
+    if (element == ELEMENT_E4M3) return vec_from_e4m3(*(const vecb *)((const uint8_t *)p + index));
     vech h = *(const vech *)((const uint16_t *)p + index);
-    return dtype == DTYPE_BF16 ? vec_from_bf16(h) : vec_from_f16(h);
+    return element == ELEMENT_BF16 ? vec_from_bf16(h) : vec_from_f16(h);
 }
 
 /* Loads the last n < LANES elements of a row; the other lanes are zero. */
-static inline vecf vec_load_tail(const void *p, size_t index, uint32_t n, enum dtype dtype) {
+static inline vecf vec_load_tail(const void *p, size_t index, uint32_t n, enum element element) {
     char padded[LANES * 4] = {0};
-    size_t size = dtype_size(dtype);
-    memcpy(padded, (const char *)p + index * size, n * size);
-    return vec_load_as(padded, 0, dtype);
+    memcpy(padded, (const char *)p + element_bytes(element, index), element_bytes(element, n));
+    return vec_load_as(padded, 0, element);
 }
 
 /* Adds halves, then quarters, ...: vec_reduce() uses the same order for each of its sums. */
@@ -206,18 +205,18 @@ static inline float e4m3_to_f32(uint8_t code) {
     return vec_from_e4m3(v)[0];
 }
 
-static inline float load_as_f32(const void *p, size_t index, enum dtype dtype) {
-    if (dtype == DTYPE_F32) return ((const float *)p)[index];
-    if (dtype == DTYPE_FP8) return e4m3_to_f32(((const uint8_t *)p)[index]);
+static inline float load_as_f32(const void *p, size_t index, enum element element) {
+    if (element == ELEMENT_F32) return ((const float *)p)[index];
+    if (element == ELEMENT_E4M3) return e4m3_to_f32(((const uint8_t *)p)[index]);
     uint16_t h = ((const uint16_t *)p)[index];
-    return dtype == DTYPE_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+    return element == ELEMENT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
-static inline void store_f32_as(void *p, size_t index, float value, enum dtype dtype) {
-    if (dtype == DTYPE_F32) {
+static inline void store_f32_as(void *p, size_t index, float value, enum element element) {
+    if (element == ELEMENT_F32) {
         ((float *)p)[index] = value;
     } else {
-        ((uint16_t *)p)[index] = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+        ((uint16_t *)p)[index] = element == ELEMENT_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
     }
 }
 

@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 struct attn_args;
 struct backend;

@@ -11,7 +11,6 @@
 #include "engine/base/digest.h"
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
-#include "engine/device/dtype.h"
 #include "engine/model/mapped_file.h"
 
 #define SINGLE_FILE "model.safetensors"

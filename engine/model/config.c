@@ -14,7 +14,6 @@
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
 #include "engine/model/family_names.h"
@@ -139,18 +138,15 @@ static int read_shape(const struct config_reader *r, struct model_config *c) {
     return rc ? rc : read_heads(r, c);
 }
 
-static int read_dtype(const struct config_reader *r, struct model_config *c) {
-    static const char *const names[] = {
-        [DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16"};
+/* Refuses a dtype that no reader knows.  What is read is what each tensor's own header says. */
+static int check_dtype(const struct config_reader *r) {
+    static const char *const names[] = {"float32", "float16", "bfloat16"};
     const json_t *value = config_get(r->root, "dtype");
     if (!value) value = config_get(r->root, "torch_dtype"); /* its name before transformers 5 */
     if (!value) return 0;
     const char *name = json_string_value(value);
-    for (int i = 0; name && i < 3; i++) {
-        if (strcmp(name, names[i]) != 0) continue;
-        c->weight_dtype = (enum dtype)i;
-        return 0;
-    }
+    for (int i = 0; name && i < 3; i++)
+        if (strcmp(name, names[i]) == 0) return 0;
     return config_refuse(r, ERR_UNSUPPORTED, "dtype", "is not float32, float16 or bfloat16");
 }
 
@@ -298,7 +294,7 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     if ((rc = read_softcaps(r, c))) return rc;
     if ((rc = read_softmax(r, c))) return rc;
     if ((rc = refuse_quantised(r))) return rc;
-    return read_dtype(r, c);
+    return check_dtype(r);
 }
 
 static int read_token(const struct config_reader *r, const struct model_config *c, const char *key,

@@ -1,7 +1,7 @@
 /* model.c - see model.h.  Walks the family's weight map: find, check, hand to the backend. */
 #include "engine/model/model.h"
 
-#include <math.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +36,11 @@ static bool is_by_group(const struct weight_rule *rule, const struct model_confi
     return c->qkv_by_group && rule->whole == SIDE_QKV;
 }
 
-static uint64_t weight_bytes(const struct weight *w) {
-    return (uint64_t)w->rows * w->cols * dtype_size(w->dtype);
+/* Returns the weight, a vector as a column: then a row is what the file's order moves. */
+static struct weight by_row(const struct weight *w) {
+    struct weight rows = *w;
+    if (w->rows == 1) rows.rows = w->cols, rows.cols = 1;
+    return rows;
 }
 
 /* Describes the weight as the host has it; a random one has no data yet.  One whose rows lie by KV
@@ -52,15 +55,19 @@ static int find_weight(struct loader *l, const struct weight_rule *rule, const c
     const struct tensor_shape shape = {.n_dims = is_vector ? 1 : 2,
                                        .rows = rule->whole && !is_vector ? whole : rows,
                                        .cols = rule->whole && is_vector ? whole : cols};
-    *host = (struct weight){.dtype = DTYPE_BF16, .rows = rows, .cols = cols};
+    *host = weight_plain(NULL, ELEMENT_BF16, rows, cols);
     if (l->source->random) return 0;
     int rc = checkpoint_get(l->model->checkpoint, name, &shape, host, l->err);
     if (rc) return rc;
+    const struct weight tensor = by_row(host);
+    const uint32_t before =
+        is_by_group(rule, config) ? 0 : weights_side(rule->before, config, l->shape);
+    if (!weight_rows(&tensor, before, is_vector ? cols : rows, host))
+        return error_set(l->err, ERR_UNSUPPORTED,
+                         "tensor '%.160s': its row %" PRIu32 " is inside a block of scales", name,
+                         before);
     host->rows = rows;
     host->cols = cols;
-    if (is_by_group(rule, config)) return 0;
-    const size_t before = weights_side(rule->before, config, l->shape), each = is_vector ? 1 : cols;
-    host->data = (const char *)host->data + before * each * dtype_size(host->dtype);
     return 0;
 }
 
@@ -95,8 +102,9 @@ static void *own_room(struct loader *l, size_t bytes) {
 /* Replaces the data of a tensor of q, k and v by a copy of one of them. */
 static int take_from_groups(struct loader *l, const struct weight_rule *rule, struct weight *host) {
     const struct model_config *c = &l->model->config;
-    const size_t bytes = weight_bytes(host), n_rows = host->rows == 1 ? host->cols : host->rows,
-                 row_bytes = bytes / n_rows, n_groups = c->n_kv_heads;
+    const struct weight rows = by_row(host);
+    const size_t bytes = weight_bytes(host), row_bytes = weight_row_bytes(&rows),
+                 n_groups = c->n_kv_heads;
     void *out = own_room(l, bytes);
     if (!out) return ERR_NOMEM;
     qkv_order(out, host->data, n_groups, weights_side(SIDE_QKV, c, NULL) / n_groups * row_bytes,
@@ -108,30 +116,12 @@ static int take_from_groups(struct loader *l, const struct weight_rule *rule, st
 /* Replaces the weight's data with a copy in the decoder's order. */
 static int reorder(struct loader *l, struct weight *host) {
     const struct model_config *c = &l->model->config;
-    const bool is_vector = host->rows == 1;
-    const size_t n_rows = is_vector ? host->cols : host->rows, bytes = weight_bytes(host);
-    void *out = own_room(l, bytes);
+    const struct weight rows = by_row(host);
+    void *out = own_room(l, weight_bytes(host));
     if (!out) return ERR_NOMEM;
-    rotary_order(out, host->data, n_rows, bytes / n_rows, c->head_dim, c->n_freqs);
+    rotary_order(out, host->data, rows.rows, weight_row_bytes(&rows), c->head_dim, c->n_freqs);
     host->data = out;
     return 0;
-}
-
-static float half_to_float(uint16_t bits) {
-    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    float size =
-        exponent ? ldexpf((float)(1024 + mantissa), exponent - 25) : ldexpf((float)mantissa, -24);
-    if (exponent == 31) size = mantissa ? NAN : INFINITY;
-    return bits >> 15 ? -size : size;
-}
-
-static float to_float(const void *values, size_t i, enum dtype dtype) {
-    if (dtype == DTYPE_F32) return ((const float *)values)[i];
-    const uint16_t bits = ((const uint16_t *)values)[i];
-    const uint32_t wide = (uint32_t)bits << 16;
-    float x;
-    memcpy(&x, &wide, sizeof(x));
-    return dtype == DTYPE_BF16 ? x : half_to_float(bits);
 }
 
 /* Replaces a vector with a copy that has 1 added to each element, in f32: 16 bits would round what
@@ -139,9 +129,9 @@ static float to_float(const void *values, size_t i, enum dtype dtype) {
 static int add_one(struct loader *l, struct weight *host) {
     float *out = own_room(l, host->cols * sizeof(float));
     if (!out) return ERR_NOMEM;
-    for (uint32_t i = 0; i < host->cols; i++) out[i] = 1 + to_float(host->data, i, host->dtype);
-    host->data = out;
-    host->dtype = DTYPE_F32;
+    weight_to_float(host, 0, out);
+    for (uint32_t i = 0; i < host->cols; i++) out[i] = 1 + out[i];
+    *host = weight_plain(out, ELEMENT_F32, 1, host->cols);
     return 0;
 }
 
@@ -217,8 +207,9 @@ static int choose_head(struct loader *l) {
     int rc = find_weight(l, head, head_name, &own);
     if (!rc) rc = find_weight(l, embedding, table_name, &table);
     if (rc) return rc;
-    const bool equal =
-        own.dtype == table.dtype && memcmp(own.data, table.data, weight_bytes(&own)) == 0;
+    const bool equal = weight_is_plain(&own.format) &&
+                       weight_same_format(&own.format, &table.format) &&
+                       memcmp(own.data, table.data, weight_bytes(&own)) == 0;
     model->config.tied_head = equal;
     model->config.head_source = equal ? HEAD_EQUAL : HEAD_FOUND;
     return 0;
@@ -233,7 +224,6 @@ static int load_weights(struct loader *l) {
     if (!rc) rc = visit_weights(l, move_weight);
     if (rc) return rc;
     if (model->config.tied_head) model->head = model->embedding;
-    model->config.weight_dtype = model->embedding.dtype;
     return 0;
 }
 

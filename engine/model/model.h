@@ -6,7 +6,7 @@
 #define ENGINE_MODEL_MODEL_H
 
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 struct checkpoint;
 struct family_name;
@@ -76,8 +76,7 @@ struct model_config {
     uint32_t bos;
     bool has_bos;
     uint32_t eos[MODEL_MAX_EOS];
-    uint32_t n_eos;          /* of config.json, generation_config.json and the tokenizer */
-    enum dtype weight_dtype; /* of the embedding, for the log */
+    uint32_t n_eos; /* of config.json, generation_config.json and the tokenizer */
 };
 
 struct layer_weights {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 enum { BLOCK = 4194301, SHIFTS = 1024, SHIFT_STEP = 32 };
 /* The sum of four uniform 16-bit numbers has a deviation of 65536 / sqrt(3). */
@@ -135,7 +135,7 @@ int random_weights_get(struct random_weights *r, bool is_norm, struct weight *we
     r->last = is_norm ? norm_memory(n, err) : matrix_memory(r, n, err);
     r->last_is_norm = is_norm;
     if (!r->last) return ERR_NOMEM;
-    weight->dtype = DTYPE_BF16;
+    weight->format = (struct weight_format){.element = ELEMENT_BF16};
     weight->data = r->last->data + (is_norm ? 0 : next_random(r) % SHIFTS * SHIFT_STEP);
     return 0;
 }

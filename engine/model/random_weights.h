@@ -20,7 +20,7 @@ struct weight;
 int random_weights_create(struct random_weights **out, struct error *err);
 void random_weights_destroy(struct random_weights *random); /* NULL is allowed */
 
-/* Fills in data and dtype of a weight that has rows and cols; is_norm: a vector of ones. */
+/* Fills in data and format of a weight that has rows and cols; is_norm: a vector of ones. */
 int random_weights_get(struct random_weights *random, bool is_norm, struct weight *weight,
                        struct error *err);
 /* Takes back the memory of the last weight of get(), which was copied. */

@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 enum { LENGTH_BYTES = 8 };
 
@@ -16,14 +16,16 @@ enum { LENGTH_BYTES = 8 };
 struct dtype_name {
     const char *name;
     uint32_t size_bytes;
-    int dtype; /* enum dtype, or -1: no kernel reads it */
+    int element; /* enum element, or -1: weights are not read from it */
 };
 
 static const struct dtype_name dtype_names[] = {
-    {"F32", 4, DTYPE_F32}, {"F16", 2, DTYPE_F16}, {"BF16", 2, DTYPE_BF16}, {"F64", 8, -1},
-    {"I64", 8, -1},        {"U64", 8, -1},        {"I32", 4, -1},          {"U32", 4, -1},
-    {"I16", 2, -1},        {"U16", 2, -1},        {"I8", 1, -1},           {"U8", 1, -1},
-    {"BOOL", 1, -1},       {"F8_E4M3", 1, -1},    {"F8_E5M2", 1, -1},      {"C64", 8, -1},
+    {"F32", 4, ELEMENT_F32}, {"F16", 2, ELEMENT_F16}, {"BF16", 2, ELEMENT_BF16},
+    {"F64", 8, -1},          {"I64", 8, -1},          {"U64", 8, -1},
+    {"I32", 4, -1},          {"U32", 4, -1},          {"I16", 2, -1},
+    {"U16", 2, -1},          {"I8", 1, -1},           {"U8", 1, -1},
+    {"BOOL", 1, -1},         {"F8_E4M3", 1, -1},      {"F8_E5M2", 1, -1},
+    {"C64", 8, -1},
 };
 
 struct tensor {
@@ -235,7 +237,7 @@ int safetensors_get(const struct safetensors *file, const char *name,
                     const struct tensor_shape *shape, struct weight *out, struct error *err) {
     const struct tensor *t = find(file, name, err);
     if (!t) return ERR_NOT_FOUND;
-    if (t->dtype->dtype < 0)
+    if (t->dtype->element < 0)
         return error_set(err, ERR_UNSUPPORTED,
                          "%.200s: tensor '%.160s': dtype %s is not supported: weights must be F32, "
                          "F16 or BF16, and not quantised",
@@ -244,11 +246,7 @@ int safetensors_get(const struct safetensors *file, const char *name,
     const unsigned char *data = file->data + t->begin;
     if ((uintptr_t)data % t->dtype->size_bytes != 0)
         return refuse(file, name, "its data is not aligned for its dtype", err);
-    *out = (struct weight){
-        .data = data,
-        .dtype = (enum dtype)t->dtype->dtype,
-        .rows = shape->n_dims == 1 ? 1 : shape->rows,
-        .cols = shape->cols,
-    };
+    *out = weight_plain(data, (enum element)t->dtype->element, shape->n_dims == 1 ? 1 : shape->rows,
+                        shape->cols);
     return 0;
 }

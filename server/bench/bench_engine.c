@@ -14,7 +14,6 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
@@ -107,15 +106,6 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
 }
 
 /* --- results --- */
-
-/* Returns the weight bytes that a decode step reads: all but an embedding table that is not also
- * the head. */
-static double step_weight_bytes(const struct engine_info *info) {
-    const struct model_config *m = info->model;
-    double table =
-        m->tied_head ? 0 : (double)m->n_vocab * m->dim * (double)dtype_size(m->weight_dtype);
-    return (double)info->weight_bytes - table;
-}
 
 /* Returns how many of n tokens that were read or generated a sequence retains. */
 static double kept_tokens(const struct kv_choice *kv, double n) {
@@ -378,7 +368,7 @@ static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) 
 
 static double step_seconds(const struct bench *b, const struct decode *d, double n_tokens) {
     const double n_read = d->batch * read_tokens(b, &d->kv, n_tokens);
-    return (step_weight_bytes(b->info) + (double)b->kv_token_bytes * n_read) /
+    return ((double)b->info->step_weight_bytes + (double)b->kv_token_bytes * n_read) /
            b->ceilings->read_bytes_per_s;
 }
 

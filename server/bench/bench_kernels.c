@@ -217,13 +217,20 @@ static int do_head(const struct kernel_case *c, uint32_t turn, struct error *err
     return c->k->be->ops->linear(c->k->be, &args, err);
 }
 
-static int run_product(struct kernels *k, const char *name, iteration_body body, size_t n_out,
-                       size_t n_in, bool is_head, struct error *err) {
+/* Runs a product of n parts that share their input. */
+static int run_product(struct kernels *k, const char *name, iteration_body body,
+                       const struct weight *const *parts, uint32_t n, struct error *err) {
+    const bool is_head = parts[0] == &k->model->head;
+    const size_t n_in = parts[0]->cols;
+    size_t n_out = 0, weights = 0;
     int rc = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        n_out += parts[i]->rows;
+        weights += weight_bytes(parts[i]);
+    }
     for (int i = 0; i < N_ROWS && !rc; i++) {
         const uint32_t n_rows = row_counts[i];
         const size_t act = dtype_size(k->be->act_dtype);
-        const size_t weight = dtype_size(k->model->config.weight_dtype);
         const uint32_t n_layers = k->model->config.n_layers;
         if (n_rows > (is_head ? (uint32_t)MAX_HEAD_ROWS : k->max_rows)) continue;
         struct kernel_case *c = new_case(k, name, body, n_rows, err);
@@ -231,8 +238,7 @@ static int run_product(struct kernels *k, const char *name, iteration_body body,
         if (!is_head) c->n_iterations = min_u32(n_layers, MAX_ITERATIONS);
         snprintf(c->shape, sizeof(c->shape), "%ux%zux%zu", n_rows, n_out, n_in);
         c->repeated = n_rows <= MAX_HEAD_ROWS;
-        c->bytes =
-            (double)(n_out * n_in * weight) + (double)n_rows * (double)((n_in + n_out) * act);
+        c->bytes = (double)weights + (double)n_rows * (double)((n_in + n_out) * act);
         c->flops = 2.0 * n_rows * (double)n_out * (double)n_in;
         rc = run_case(c, err);
     }
@@ -241,14 +247,21 @@ static int run_product(struct kernels *k, const char *name, iteration_body body,
 
 static int run_products(struct kernels *k, struct error *err) {
     const struct layer_weights *w = &k->model->layers[0];
-    const struct weight *head = &k->model->head;
-    int rc = run_product(k, "linear qkv", do_qkv, w->q.rows + 2 * (size_t)w->k.rows, w->q.cols,
-                         false, err);
-    if (!rc) rc = run_product(k, "linear o", do_o, w->o.rows, w->o.cols, false, err);
-    if (!rc)
-        rc = run_product(k, "gated", do_gated, 2 * (size_t)w->gate.rows, w->gate.cols, false, err);
-    if (!rc) rc = run_product(k, "linear down", do_down, w->down.rows, w->down.cols, false, err);
-    return rc ? rc : run_product(k, "linear head", do_head, head->rows, head->cols, true, err);
+    const struct {
+        const char *name;
+        iteration_body body;
+        const struct weight *parts[LINEAR_MAX_PARTS];
+        uint32_t n;
+    } products[] = {
+        {"linear qkv", do_qkv, {&w->q, &w->k, &w->v}, 3}, {"linear o", do_o, {&w->o}, 1},
+        {"gated", do_gated, {&w->gate, &w->up}, 2},       {"linear down", do_down, {&w->down}, 1},
+        {"linear head", do_head, {&k->model->head}, 1},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof(products) / sizeof(products[0]) && !rc; i++)
+        rc = run_product(k, products[i].name, products[i].body, products[i].parts, products[i].n,
+                         err);
+    return rc;
 }
 
 /* ---- attention ---- */
@@ -420,9 +433,9 @@ static int run_samples(struct kernels *k, const char *name, iteration_body body,
 static int fill(struct kernels *k, void *to, size_t bytes, struct error *err) {
     struct weight block = {.rows = 1024, .cols = 4096};
     struct random_weights *random = NULL;
-    const size_t block_bytes = (size_t)block.rows * block.cols * 2;
     int rc = random_weights_create(&random, err);
     if (!rc) rc = random_weights_get(random, false, &block, err);
+    const size_t block_bytes = weight_bytes(&block);
     for (size_t at = 0; at < bytes && !rc; at += block_bytes)
         rc = k->be->ops->upload(k->be, (char *)to + at, block.data,
                                 bytes - at < block_bytes ? bytes - at : block_bytes, err);

@@ -55,8 +55,8 @@ static inline void vary_rows(float *rows, size_t n, uint32_t dim) {
 static inline void make_exact_in_fp8(float *row, uint32_t n) {
     uint8_t codes[256];
     vary_rows(row, 1, n);
-    const uint8_t scale = fp8_pack(codes, 1, (const char *)row, 1, n, DTYPE_F32);
-    fp8_unpack((char *)row, 1, codes, scale, n, DTYPE_F32);
+    const uint8_t scale = fp8_pack(codes, 1, (const char *)row, 1, n, ELEMENT_F32);
+    fp8_unpack((char *)row, 1, codes, scale, n, ELEMENT_F32);
 }
 
 /* Calls test for every instruction set of this machine, with one thread and with three. */

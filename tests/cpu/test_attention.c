@@ -101,7 +101,8 @@ static struct fixture fixture_make(struct backend *be, struct shape s, enum dtyp
         f.qkv[i] *= 3; /* sharp and flat rows */
     f.sink_logits = random_floats(s.n_heads);
     for (uint32_t i = 0; i < s.n_heads; i++) f.sink_logits[i] *= i % 3 == 2 ? 200 : 10;
-    f.sinks = (struct weight){.data = s.sinks == SINKS ? f.sink_logits : NULL, .dtype = DTYPE_F32};
+    f.sinks = (struct weight){.data = s.sinks == SINKS ? f.sink_logits : NULL,
+                              .format = {.element = ELEMENT_F32}};
     return f;
 }
 
@@ -242,11 +243,11 @@ static void check_row(const struct kv_pool *wide, const struct kv_pool *kv, uint
     const size_t first = first_element(kv, row, at);
     float *x = (float *)((char *)wide->base + page * wide->page_bytes) + first;
     const uint8_t *stored = (const uint8_t *)kv->base + page * kv->page_bytes,
-                  scale = fp8_pack(codes, 1, (const char *)x, stride, kv->head_dim, DTYPE_F32);
+                  scale = fp8_pack(codes, 1, (const char *)x, stride, kv->head_dim, ELEMENT_F32);
     assert_int_equal(stored[kv_elements_bytes(kv) + (size_t)row * PAGE_TOKENS + at], scale);
     for (uint32_t d = 0; d < kv->head_dim; d++)
         assert_int_equal(stored[first + (size_t)d * stride], codes[d]);
-    fp8_unpack((char *)x, stride, codes, scale, kv->head_dim, DTYPE_F32);
+    fp8_unpack((char *)x, stride, codes, scale, kv->head_dim, ELEMENT_F32);
 }
 
 /* Appended rows are rounded as a store's are, and attention is that over pages of what they stand

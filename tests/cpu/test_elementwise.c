@@ -24,7 +24,7 @@ static void rmsnorm_equals_its_definition_on(struct backend *be) {
             for (uint32_t d = 0; d < dim; d++)
                 expected[r * dim + d] = x[r * stride + d] / sqrt(sum / dim + 1e-5) * w[d];
         }
-        struct weight weight = {w, DTYPE_F32, 1, dim};
+        struct weight weight = weight_plain(w, ELEMENT_F32, 1, dim);
         struct rmsnorm_args args = {x, &weight, out, N_ROWS, dim, stride, dim, 1e-5f, 1, false};
         assert_int_equal(be->ops->rmsnorm(be, &args, NULL), 0);
         assert_close(out, expected, (size_t)N_ROWS * dim, 2e-6);
@@ -48,7 +48,7 @@ static void rmsnorm_knows_heads_and_adds_on(struct backend *be) {
           *apart = random_floats(N_ROWS * HEADS * DIM), *sum = random_floats(N_ROWS * HEADS * DIM),
           *before = malloc(N_ROWS * HEADS * DIM * sizeof(float));
     double *expected = malloc(N_ROWS * HEADS * DIM * sizeof(double));
-    const struct weight weight = {w, DTYPE_F32, 1, DIM};
+    const struct weight weight = weight_plain(w, ELEMENT_F32, 1, DIM);
     for (uint32_t h = 0; h < HEADS; h++) {
         const struct rmsnorm_args one = {x + h * DIM, &weight,     apart + h * DIM, N_ROWS, DIM,
                                          STRIDE,      HEADS * DIM, 1e-5f,           1,      false};
@@ -95,7 +95,8 @@ static void layernorm_equals_its_definition_on(struct backend *be) {
                 expected[r * dim + d] =
                     (x[r * dim + d] - mean) / sqrt(squares + 1e-5) * w[d] + (in_place ? b[d] : 0);
         }
-        const struct weight weight = {w, DTYPE_F32, 1, dim}, bias = {b, DTYPE_F32, 1, dim};
+        const struct weight weight = weight_plain(w, ELEMENT_F32, 1, dim),
+                            bias = weight_plain(b, ELEMENT_F32, 1, dim);
         const struct layernorm_args args = {.x = x,
                                             .weight = &weight,
                                             .bias = in_place ? &bias : NULL,
@@ -152,11 +153,11 @@ static void learned_positions_are_added_on(struct backend *be) {
     uint32_t positions[N_ROWS];
     for (int i = 0; i < N_ROWS; i++) positions[i] = random_below(N_POSITIONS - FIRST);
     positions[0] = N_POSITIONS - FIRST - 1;
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+    for (enum element element = ELEMENT_F32; element <= ELEMENT_BF16; element++) {
         char table[N_POSITIONS * DIM * 4];
         for (size_t i = 0; i < N_POSITIONS * DIM; i++)
-            store_f32_as(table, i, random_float(), dtype);
-        const struct weight w = {table, dtype, N_POSITIONS, DIM};
+            store_f32_as(table, i, random_float(), element);
+        const struct weight w = weight_plain(table, element, N_POSITIONS, DIM);
         float *x = random_floats(N_ROWS * DIM), before[N_ROWS * DIM];
         memcpy(before, x, sizeof(before));
         const struct step step = {.n_rows = N_ROWS, .positions = positions};
@@ -166,7 +167,7 @@ static void learned_positions_are_added_on(struct backend *be) {
         for (size_t i = 0; i < N_ROWS * DIM; i++)
             assert_true(x[i] ==
                         before[i] + load_as_f32(table, (positions[i / DIM] + FIRST) * DIM + i % DIM,
-                                                dtype));
+                                                element));
         free(x);
     }
 }
@@ -180,16 +181,16 @@ static void embedding_widens_the_rows_of_the_tokens_on(struct backend *be) {
     enum { VOCAB = 50, DIM = 21 };
     uint32_t tokens[N_ROWS];
     for (int i = 0; i < N_ROWS; i++) tokens[i] = random_below(VOCAB);
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+    for (enum element element = ELEMENT_F32; element <= ELEMENT_BF16; element++) {
         char table[VOCAB * DIM * 4];
-        for (size_t i = 0; i < VOCAB * DIM; i++) store_f32_as(table, i, random_float(), dtype);
-        struct weight w = {table, dtype, VOCAB, DIM};
+        for (size_t i = 0; i < VOCAB * DIM; i++) store_f32_as(table, i, random_float(), element);
+        struct weight w = weight_plain(table, element, VOCAB, DIM);
         float out[N_ROWS * DIM];
         struct step step = {.n_rows = N_ROWS, .tokens = tokens};
         assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
         assert_int_equal(be->ops->embed(be, &(struct embed_args){&w, out, 3}, NULL), 0);
         for (size_t i = 0; i < N_ROWS * DIM; i++) {
-            assert_true(out[i] == 3 * load_as_f32(table, tokens[i / DIM] * DIM + i % DIM, dtype));
+            assert_true(out[i] == 3 * load_as_f32(table, tokens[i / DIM] * DIM + i % DIM, element));
         }
     }
 }

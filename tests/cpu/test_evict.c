@@ -74,8 +74,8 @@ static float *random_inputs(const struct plan *p) {
         x[i] *= 2; /* sharp and flat rows */
         if (p->nan_row == i / width && i % width < q_width) x[i] = NAN;
         if (i % width < q_width || p->shape.dtype == DTYPE_FP8) continue;
-        store_f32_as(element, 0, x[i], p->shape.dtype);
-        x[i] = load_as_f32(element, 0, p->shape.dtype);
+        store_f32_as(element, 0, x[i], (enum element)p->shape.dtype);
+        x[i] = load_as_f32(element, 0, (enum element)p->shape.dtype);
     }
     for (size_t i = 0; p->shape.dtype == DTYPE_FP8 && i < (size_t)p->n_text * width;
          i += p->shape.dim)

@@ -53,8 +53,8 @@ static void rounding_is_to_nearest_even(void **state) {
     expect_code(INFINITY, 0x7e);
 }
 
-static uint32_t most_scale(enum dtype dtype) {
-    return dtype == DTYPE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
+static uint32_t most_scale(enum element element) {
+    return element == ELEMENT_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
 }
 
 /* What a scale covers. */
@@ -63,33 +63,35 @@ static double covered(uint32_t scale) {
 }
 
 /* Of a row of x and NaN, which counts for nothing. */
-static void check_scale(float x, enum dtype dtype) {
+static void check_scale(float x, enum element element) {
     char row[2 * 4];
     uint8_t codes[2];
-    store_f32_as(row, 0, x, dtype);
-    store_f32_as(row, 1, NAN, dtype);
-    const float held = load_as_f32(row, 0, dtype);
-    const uint32_t scale = fp8_pack(codes, 1, row, 1, 2, dtype);
-    assert_true(scale >= 1 && scale <= most_scale(dtype));
-    assert_true(covered(scale) >= held || scale == most_scale(dtype));
+    store_f32_as(row, 0, x, element);
+    store_f32_as(row, 1, NAN, element);
+    const float held = load_as_f32(row, 0, element);
+    const uint32_t scale = fp8_pack(codes, 1, row, 1, 2, element);
+    assert_true(scale >= 1 && scale <= most_scale(element));
+    assert_true(covered(scale) >= held || scale == most_scale(element));
     assert_true(scale == 1 || covered(scale - 1) < held);
     assert_int_equal(codes[1], 0x7f);
 }
 
 static void the_scale_is_the_least_that_covers_a_row(void **state) {
     (void)state;
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+    for (enum element element = ELEMENT_F32; element <= ELEMENT_BF16; element++)
         for (int exponent = -150; exponent <= 128; exponent++)
-            for (int i = 0; i < 64; i++) check_scale(ldexpf(1.0f + (float)i / 64, exponent), dtype);
+            for (int i = 0; i < 64; i++)
+                check_scale(ldexpf(1.0f + (float)i / 64, exponent), element);
 }
 
 /* Elements of a row whose magnitudes are about 2^from … 2^to, one in eight something special. */
-static void fill_row(char *row, uint32_t stride, uint32_t n, enum dtype dtype, int from, int to) {
+static void fill_row(char *row, uint32_t stride, uint32_t n, enum element element, int from,
+                     int to) {
     static const float special[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 1, -1, 65504};
     for (uint32_t i = 0; i < n; i++) {
         float x = ldexpf(random_float(), from + (int)random_below((uint32_t)(to - from + 1)));
         if (random_below(64) == 0) x = special[random_below(8)];
-        store_f32_as(row, (size_t)i * stride, x, dtype);
+        store_f32_as(row, (size_t)i * stride, x, element);
     }
 }
 
@@ -112,22 +114,22 @@ static void rows_return_as_nearly_as_promised(void **state) {
     char row[MOST_DIM * 3 * 4], back[MOST_DIM * 2 * 4], again[MOST_DIM * 4];
     uint8_t codes[MOST_DIM];
     for (uint32_t i = 0; i < 30000; i++) {
-        const enum dtype dtype = (enum dtype)(i % 3);
+        const enum element element = (enum element)(i % 3);
         const uint32_t n = 1 + random_below(MOST_DIM), stride = 1 + random_below(3),
-                       reach = dtype == DTYPE_F16 ? 15 : 127;
+                       reach = element == ELEMENT_F16 ? 15 : 127;
         const int to = (int)random_below(2 * reach) - (int)reach, from = to - (int)random_below(20);
-        fill_row(row, stride, n, dtype, from, to);
-        const uint8_t scale = fp8_pack(codes, 1, row, stride, n, dtype);
-        fp8_unpack(back, 2, codes, scale, n, dtype);
+        fill_row(row, stride, n, element, from, to);
+        const uint8_t scale = fp8_pack(codes, 1, row, stride, n, element);
+        fp8_unpack(back, 2, codes, scale, n, element);
         for (uint32_t k = 0; k < n; k++)
-            expect_element(load_as_f32(back, 2 * (size_t)k, dtype),
-                           load_as_f32(row, (size_t)k * stride, dtype), scale);
+            expect_element(load_as_f32(back, 2 * (size_t)k, element),
+                           load_as_f32(row, (size_t)k * stride, element), scale);
         /* What has come back loses nothing any more. */
-        const uint8_t same = fp8_pack(codes, 1, back, 2, n, dtype);
-        fp8_unpack(again, 1, codes, same, n, dtype);
+        const uint8_t same = fp8_pack(codes, 1, back, 2, n, element);
+        fp8_unpack(again, 1, codes, same, n, element);
         for (uint32_t k = 0; k < n; k++) {
-            const float x = load_as_f32(again, k, dtype),
-                        y = load_as_f32(back, 2 * (size_t)k, dtype);
+            const float x = load_as_f32(again, k, element),
+                        y = load_as_f32(back, 2 * (size_t)k, element);
             assert_true(x == y || (isnan(x) && isnan(y)));
         }
     }
@@ -138,8 +140,8 @@ static void a_row_of_zeros_stays_one(void **state) {
     const float zeros[4] = {0, -0.0f, 0, -0.0f};
     float back[4] = {1, 1, 1, 1};
     uint8_t codes[4];
-    const uint8_t scale = fp8_pack(codes, 1, (const char *)zeros, 1, 4, DTYPE_F32);
-    fp8_unpack((char *)back, 1, codes, scale, 4, DTYPE_F32);
+    const uint8_t scale = fp8_pack(codes, 1, (const char *)zeros, 1, 4, ELEMENT_F32);
+    fp8_unpack((char *)back, 1, codes, scale, 4, ELEMENT_F32);
     assert_memory_equal(back, zeros, sizeof(zeros));
 }
 
@@ -152,7 +154,8 @@ static void check_token(const struct kv_pool *kv, const struct host_pool *store,
     for (uint32_t row = 0; row < n_rows; row++) {
         const bool key = row < kv->n_kv_heads;
         const char *from = page_of_head(kv, page, row) + (key ? at : at * dim) * size;
-        const uint8_t scale = fp8_pack(expected, 1, from, key ? PAGE_TOKENS : 1, dim, kv->dtype);
+        const uint8_t scale =
+            fp8_pack(expected, 1, from, key ? PAGE_TOKENS : 1, dim, (enum element)kv->dtype);
         assert_memory_equal(token + (size_t)row * dim, expected, dim);
         assert_int_equal(token[(size_t)n_rows * dim + row], scale);
     }
@@ -178,7 +181,7 @@ static void a_token_lies_as_drawn_on(struct backend *be) {
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = malloc(N_PAGES * kv.page_bytes);
     store.base = malloc(N_BLOCKS * host_pool_block_bytes(&store));
-    fill_row(kv.base, 1, (uint32_t)(N_PAGES * kv.page_bytes / 2), kv.dtype, -9, 3);
+    fill_row(kv.base, 1, (uint32_t)(N_PAGES * kv.page_bytes / 2), (enum element)kv.dtype, -9, 3);
     memset(store.base, 0xa5, N_BLOCKS * host_pool_block_bytes(&store));
     assert_int_equal(be->ops->host_pool->offload(be, &args, NULL), 0);
     for (uint32_t i = 0; i < 2; i++)

@@ -9,7 +9,6 @@
 #include "engine/cpu/backend.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 
 #if defined(__x86_64__)
 /* amx.c with the tiles of software_tiles.h. */
@@ -45,7 +44,7 @@ static float *guarded_floats(size_t n) {
 
 struct product {
     uint32_t n_rows, n_in, n_out;
-    enum dtype dtype;
+    enum element element;
     float *x;
     void *w;
     float *bias;
@@ -53,25 +52,25 @@ struct product {
 };
 
 static struct product random_product(uint32_t n_rows, uint32_t n_in, uint32_t n_out,
-                                     enum dtype dtype) {
+                                     enum element element) {
     struct product p = {n_rows,
                         n_in,
                         n_out,
-                        dtype,
+                        element,
                         guarded_floats((size_t)n_rows * n_in),
                         NULL,
                         random_floats(n_out),
                         NULL};
     size_t n = (size_t)n_out * n_in;
-    p.w = guarded_alloc(n * dtype_size(dtype));
+    p.w = guarded_alloc(n * element_bits(element) / 8);
     p.expected = calloc((size_t)n_rows * n_out, sizeof(double));
-    for (size_t i = 0; i < n; i++) store_f32_as(p.w, i, random_float(), dtype);
+    for (size_t i = 0; i < n; i++) store_f32_as(p.w, i, random_float(), element);
     for (uint32_t r = 0; r < n_rows; r++) {
         for (uint32_t c = 0; c < n_out; c++) {
             double sum = p.bias[c];
             for (uint32_t k = 0; k < n_in; k++) {
                 sum += (double)p.x[(size_t)r * n_in + k] *
-                       load_as_f32(p.w, (size_t)c * n_in + k, dtype);
+                       load_as_f32(p.w, (size_t)c * n_in + k, element);
             }
             p.expected[(size_t)r * n_out + c] = sum;
         }
@@ -81,7 +80,7 @@ static struct product random_product(uint32_t n_rows, uint32_t n_in, uint32_t n_
 
 static void product_free(struct product *p) {
     guarded_free(p->x, (size_t)p->n_rows * p->n_in * sizeof(float));
-    guarded_free(p->w, (size_t)p->n_out * p->n_in * dtype_size(p->dtype));
+    guarded_free(p->w, (size_t)p->n_out * p->n_in * element_bits(p->element) / 8);
     free(p->bias);
     free(p->expected);
 }
@@ -89,7 +88,8 @@ static void product_free(struct product *p) {
 /* Runs rows [first, first + n) with bias into y. */
 static void run_product(struct backend *be, const struct product *p, uint32_t first, uint32_t n,
                         float *y, bool accumulate) {
-    struct weight w = {p->w, p->dtype, p->n_out, p->n_in}, bias = {p->bias, DTYPE_F32, 1, p->n_out};
+    struct weight w = weight_plain(p->w, p->element, p->n_out, p->n_in),
+                  bias = weight_plain(p->bias, ELEMENT_F32, 1, p->n_out);
     struct linear_args args = {.x = p->x + (size_t)first * p->n_in,
                                .n_rows = n,
                                .n_in = p->n_in,
@@ -107,9 +107,9 @@ static const uint32_t shapes[][3] = {/* n_rows, n_in, n_out */
                                      {48, 40, 224}};
 
 static void products_equal_sums_in_double_on(struct backend *be) {
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+    for (enum element element = ELEMENT_F32; element <= ELEMENT_BF16; element++) {
         for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-            struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], dtype);
+            struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], element);
             size_t n = (size_t)p.n_rows * p.n_out;
             float *y = guarded_floats(n);
             run_product(be, &p, 0, p.n_rows, y, false);
@@ -129,8 +129,8 @@ static void products_equal_sums_in_double(void **state) {
 }
 
 static void a_row_has_the_same_bits_alone_and_in_a_batch_on(struct backend *be) {
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
-        struct product p = random_product(37, 200, 61, dtype);
+    for (enum element element = ELEMENT_F32; element <= ELEMENT_BF16; element++) {
+        struct product p = random_product(37, 200, 61, element);
         float *batch = random_floats(37 * 61), *alone = random_floats(61);
         run_product(be, &p, 0, 37, batch, false);
         for (uint32_t r = 0; r < 37; r++) {
@@ -152,9 +152,10 @@ static void a_row_has_the_same_bits_alone_and_in_a_batch(void **state) {
 }
 
 static void parts_write_their_own_columns_on(struct backend *be) {
-    struct product q = random_product(5, 48, 30, DTYPE_BF16),
-                   k = random_product(5, 48, 10, DTYPE_F32);
-    struct weight wq = {q.w, DTYPE_BF16, 30, 48}, wk = {k.w, DTYPE_F32, 10, 48};
+    struct product q = random_product(5, 48, 30, ELEMENT_BF16),
+                   k = random_product(5, 48, 10, ELEMENT_F32);
+    struct weight wq = weight_plain(q.w, ELEMENT_BF16, 30, 48),
+                  wk = weight_plain(k.w, ELEMENT_F32, 10, 48);
     float y[5 * 40], separate[5 * 40];
     struct linear_args args = {.x = q.x,
                                .n_rows = 5,
@@ -180,11 +181,12 @@ static void parts_write_their_own_columns(void **state) {
 
 static void a_fused_norm_has_the_bits_of_a_norm_before_on(struct backend *be) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_BF16);
+        struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], ELEMENT_BF16);
         const size_t n_x = (size_t)p.n_rows * p.n_in, n_y = (size_t)p.n_rows * p.n_out;
         float *g = random_floats(p.n_in), *apart = random_floats(n_y), *fused = random_floats(n_y),
               *normed = guarded_floats(n_x), *room = guarded_floats(n_x);
-        struct weight weight = {g, DTYPE_F32, 1, p.n_in}, w = {p.w, p.dtype, p.n_out, p.n_in};
+        struct weight weight = weight_plain(g, ELEMENT_F32, 1, p.n_in),
+                      w = weight_plain(p.w, p.element, p.n_out, p.n_in);
         struct rmsnorm_input norm = {&weight, 1e-5f, room};
         struct rmsnorm_args before = {p.x,    &weight, normed, p.n_rows, p.n_in,
                                       p.n_in, p.n_in,  1e-5f,  1,        false};
@@ -219,15 +221,17 @@ static double through_gate(double g, enum gate_kind kind) {
 /* Biases of up to 120 saturate the gate, both ways. */
 static void gated_equals_its_definition_on(struct backend *be) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        struct product gate = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_BF16),
-                       up = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_F32);
+        struct product gate =
+                           random_product(shapes[i][0], shapes[i][1], shapes[i][2], ELEMENT_BF16),
+                       up = random_product(shapes[i][0], shapes[i][1], shapes[i][2], ELEMENT_F32);
         const enum gate_kind kind = i % 2 ? GATE_GELU : GATE_SILU;
         const size_t n_out = gate.n_out, n = gate.n_rows * n_out;
         float *room = guarded_floats(2 * n), *out = guarded_floats(n), *more = random_floats(n_out);
         double *expected = malloc(n * sizeof(double));
-        struct weight wg = {gate.w, gate.dtype, gate.n_out, gate.n_in},
-                      wu = {up.w, up.dtype, up.n_out, up.n_in},
-                      bg = {more, DTYPE_F32, 1, gate.n_out}, bu = {up.bias, DTYPE_F32, 1, up.n_out};
+        struct weight wg = weight_plain(gate.w, gate.element, gate.n_out, gate.n_in),
+                      wu = weight_plain(up.w, up.element, up.n_out, up.n_in),
+                      bg = weight_plain(more, ELEMENT_F32, 1, gate.n_out),
+                      bu = weight_plain(up.bias, ELEMENT_F32, 1, up.n_out);
         for (size_t j = 0; j < n_out; j++) more[j] *= 120;
         for (size_t j = 0; j < n; j++) {
             const size_t row = j / n_out, col = j % n_out;
@@ -262,7 +266,7 @@ static void gated_equals_its_definition(void **state) {
 /* With bf16 products both inputs are rounded: 2^-9 relative each, random signs. */
 static void bf16_products_are_close_and_batch_invariant_on(struct backend *be) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_BF16);
+        struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], ELEMENT_BF16);
         size_t n = (size_t)p.n_rows * p.n_out;
         float *y = guarded_floats(n), *alone = random_floats(p.n_out);
         run_product(be, &p, 0, p.n_rows, y, false);

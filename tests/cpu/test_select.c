@@ -168,8 +168,8 @@ static float *random_inputs(const struct shape *s, const struct plan *p) {
         char element[4];
         x[i] *= 2; /* sharp and flat rows */
         if (i % width < q_width || s->dtype == DTYPE_FP8) continue;
-        store_f32_as(element, 0, x[i], s->dtype);
-        x[i] = load_as_f32(element, 0, s->dtype);
+        store_f32_as(element, 0, x[i], (enum element)s->dtype);
+        x[i] = load_as_f32(element, 0, (enum element)s->dtype);
     }
     for (size_t i = 0; s->fp8 && !p->rough && i < (size_t)p->n_text * width; i += s->dim)
         if (i % width >= q_width) make_exact_in_fp8(x + i, s->dim);
@@ -431,8 +431,8 @@ static void check_slot(const struct run *r, uint32_t layer, uint32_t slot, uint3
         for (uint32_t d = 0; d < s->dim; d++) {
             const size_t k_at = head * head_size + d * PAGE_TOKENS + at,
                          v_at = (s->n_kv + head) * head_size + at * s->dim + d;
-            const float k_is = load_as_f32(page, k_at, s->dtype) * k_factor,
-                        v_is = load_as_f32(page, v_at, s->dtype) * v_factor;
+            const float k_is = load_as_f32(page, k_at, (enum element)s->dtype) * k_factor,
+                        v_is = load_as_f32(page, v_at, (enum element)s->dtype) * v_factor;
             assert_true(fabsf(k_is - k[d]) <= allowed_error(r, k[d], k_largest));
             assert_true(fabsf(v_is - v[d]) <= allowed_error(r, v[d], v_largest));
         }

@@ -13,7 +13,7 @@
 #include "cuda/cuda.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 /* bf16 keeps 8 bits: half a step is up to 2^-8 of a value, 3.9e-3. */
 #define BF16_TOLERANCE 4.5e-3
@@ -68,16 +68,16 @@ static inline float *random_bf16(size_t n, float scale) {
     float *x = random_floats(n);
     for (size_t i = 0; i < n; i++) {
         uint16_t h;
-        store_f32_as(&h, 0, x[i] * scale, DTYPE_BF16);
-        x[i] = load_as_f32(&h, 0, DTYPE_BF16);
+        store_f32_as(&h, 0, x[i] * scale, ELEMENT_BF16);
+        x[i] = load_as_f32(&h, 0, ELEMENT_BF16);
     }
     return x;
 }
 
-static inline void *converted(const float *x, size_t n, enum dtype dtype) {
-    void *out = malloc(n * dtype_size(dtype) + 1);
+static inline void *converted(const float *x, size_t n, enum element element) {
+    void *out = malloc(element_bytes(element, n) + 1);
     assert_non_null(out);
-    for (size_t i = 0; i < n; i++) store_f32_as(out, i, x[i], dtype);
+    for (size_t i = 0; i < n; i++) store_f32_as(out, i, x[i], element);
     return out;
 }
 
@@ -88,30 +88,31 @@ static inline void *gpu_alloc(size_t bytes) {
     return memory;
 }
 
-/* n values as dtype on the device. */
-static inline void *gpu_array(const float *x, size_t n, enum dtype dtype) {
+/* n values as elements on the device. */
+static inline void *gpu_array(const float *x, size_t n, enum element element) {
     struct error err = {0};
-    void *host = converted(x, n, dtype), *memory = gpu_alloc(n * dtype_size(dtype));
-    must(gpu->ops->upload(gpu, memory, host, n * dtype_size(dtype), &err), &err);
+    void *host = converted(x, n, element), *memory = gpu_alloc(element_bytes(element, n));
+    must(gpu->ops->upload(gpu, memory, host, element_bytes(element, n), &err), &err);
     free(host);
     return memory;
 }
 
-static inline void gpu_read(float *out, const void *memory, size_t n, enum dtype dtype) {
+static inline void gpu_read(float *out, const void *memory, size_t n, enum element element) {
     struct error err = {0};
-    void *host = malloc(n * dtype_size(dtype) + 1);
-    must(gpu->ops->download(gpu, host, memory, n * dtype_size(dtype), &err), &err);
+    void *host = malloc(element_bytes(element, n) + 1);
+    must(gpu->ops->download(gpu, host, memory, element_bytes(element, n), &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
-    for (size_t i = 0; i < n; i++) out[i] = load_as_f32(host, i, dtype);
+    for (size_t i = 0; i < n; i++) out[i] = load_as_f32(host, i, element);
     free(host);
 }
 
 /* NaN wherever nothing was written. */
-static inline void *gpu_poison(size_t n, enum dtype dtype) {
+static inline void *gpu_poison(size_t n, enum element element) {
     struct error err = {0};
-    void *memory = gpu_alloc(n * dtype_size(dtype)), *host = malloc(n * dtype_size(dtype) + 1);
-    memset(host, 0xff, n * dtype_size(dtype));
-    must(gpu->ops->upload(gpu, memory, host, n * dtype_size(dtype), &err), &err);
+    void *memory = gpu_alloc(element_bytes(element, n)),
+         *host = malloc(element_bytes(element, n) + 1);
+    memset(host, 0xff, element_bytes(element, n));
+    must(gpu->ops->upload(gpu, memory, host, element_bytes(element, n), &err), &err);
     free(host);
     return memory;
 }

@@ -36,8 +36,8 @@ static void make_pools(struct batch *b) {
         .dtype = b->kv_dtype, .n_pages = n_pages, .n_kv_heads = b->n_kv, .head_dim = b->dim};
     b->gpu_kv.page_bytes = kv_page_bytes(&b->gpu_kv);
     b->cpu_kv = b->gpu_kv;
-    b->gpu_kv.base =
-        gpu_poison(n_pages * b->gpu_kv.page_bytes / dtype_size(b->kv_dtype), b->kv_dtype);
+    b->gpu_kv.base = gpu_poison(n_pages * b->gpu_kv.page_bytes / dtype_size(b->kv_dtype),
+                                (enum element)b->kv_dtype);
     must(cpu->ops->alloc(cpu, n_pages * b->cpu_kv.page_bytes, &b->cpu_kv.base, &err), &err);
     for (uint32_t l = 0, next = 0; l < N_LAYERS; l++)
         for (uint32_t s = 0; s < MAX_SEQS; s++)
@@ -112,13 +112,14 @@ static void run_step(struct batch *b, const struct step *step, bool check) {
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         float *qkv = random_bf16(n_qkv, 2);
         if (b->kv_dtype == DTYPE_FP8) vary_rows(qkv, n_qkv / b->dim, b->dim);
-        void *gpu_qkv = gpu_array(qkv, n_qkv, DTYPE_BF16), *gpu_out = gpu_poison(n_out, DTYPE_BF16);
+        void *gpu_qkv = gpu_array(qkv, n_qkv, ELEMENT_BF16),
+             *gpu_out = gpu_poison(n_out, ELEMENT_BF16);
         run_layer(cpu, b, &b->cpu_kv, l, qkv, expected);
         run_layer(gpu, b, &b->gpu_kv, l, gpu_qkv, gpu_out);
         if (check) {
-            gpu_read(rotated, gpu_qkv, n_qkv, DTYPE_BF16);
+            gpu_read(rotated, gpu_qkv, n_qkv, ELEMENT_BF16);
             assert_near(rotated, qkv, n_qkv, BF16_TOLERANCE, "rope");
-            gpu_read(got, gpu_out, n_out, DTYPE_BF16);
+            gpu_read(got, gpu_out, n_out, ELEMENT_BF16);
             assert_near(got, expected, n_out, 1e-2, "attention");
         }
         gpu_free(gpu_qkv), gpu_free(gpu_out);
@@ -154,7 +155,7 @@ static void run_graph_step(struct graph_rig *r, const struct step *step) {
     float *qkv[N_LAYERS], *expected = random_floats(n_out), *got = random_floats(n_out);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         qkv[l] = random_bf16(n_qkv, 2);
-        void *host = converted(qkv[l], n_qkv, DTYPE_BF16);
+        void *host = converted(qkv[l], n_qkv, ELEMENT_BF16);
         must(gpu->ops->upload(gpu, r->qkv[l], host, n_qkv * 2, &err), &err);
         must(gpu->ops->sync(gpu, &err), &err);
         free(host);
@@ -165,7 +166,7 @@ static void run_graph_step(struct graph_rig *r, const struct step *step) {
     must(gpu->ops->sync(gpu, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         run_layer(cpu, b, &b->cpu_kv, l, qkv[l], expected);
-        gpu_read(got, r->out[l], n_out, DTYPE_BF16);
+        gpu_read(got, r->out[l], n_out, ELEMENT_BF16);
         assert_near(got, expected, n_out, 1e-2, "attention by a graph");
         free(qkv[l]);
     }
@@ -301,8 +302,8 @@ static void check_graphs(struct batch *b) {
     b->n_seqs = 2;
     make_pools(b);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
-        r.qkv[l] = gpu_poison((size_t)GRAPH_ROWS * width_of(b), DTYPE_BF16);
-        r.out[l] = gpu_poison((size_t)GRAPH_ROWS * b->n_heads * b->dim, DTYPE_BF16);
+        r.qkv[l] = gpu_poison((size_t)GRAPH_ROWS * width_of(b), ELEMENT_BF16);
+        r.out[l] = gpu_poison((size_t)GRAPH_ROWS * b->n_heads * b->dim, ELEMENT_BF16);
     }
     struct step step = make_step(b, none, b->history);
     run_step(b, &step, false);

@@ -1,8 +1,8 @@
 /* test_elementwise.c - embedding, norms, activations and gather of the CUDA backend against the
  * CPU's. */
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/step.h"
+#include "engine/device/weight.h"
 #include "tests/cuda/cuda_test.h"
 
 static const uint32_t widths[] = {1, 3, 8, 15, 16, 17, 24, 384, 1000, 4096, 10240};
@@ -10,23 +10,24 @@ enum { N_WIDTHS = sizeof(widths) / sizeof(widths[0]) };
 static const uint32_t heights[] = {1, 2, 37, 300};
 enum { N_HEIGHTS = sizeof(heights) / sizeof(heights[0]) };
 
-static void check_rmsnorm(uint32_t n_rows, uint32_t dim, uint32_t gap, enum dtype dtype,
+static void check_rmsnorm(uint32_t n_rows, uint32_t dim, uint32_t gap, enum element dtype,
                           bool in_place) {
     const size_t stride = dim + gap, n = n_rows * stride;
     struct error err = {0};
     float *x = random_bf16(n, 3), *w = random_bf16(dim, 2), *expected = random_floats(n_rows * dim),
           *got = random_floats(n);
-    void *host_w = converted(w, dim, dtype), *gpu_x = gpu_array(x, n, DTYPE_BF16),
+    void *host_w = converted(w, dim, dtype), *gpu_x = gpu_array(x, n, ELEMENT_BF16),
          *gpu_w = gpu_array(w, dim, dtype);
-    void *out = in_place ? gpu_x : gpu_poison(n_rows * dim, DTYPE_BF16);
-    const struct weight cpu_weight = {host_w, dtype, 1, dim}, gpu_weight = {gpu_w, dtype, 1, dim};
+    void *out = in_place ? gpu_x : gpu_poison(n_rows * dim, ELEMENT_BF16);
+    const struct weight cpu_weight = weight_plain(host_w, dtype, 1, dim),
+                        gpu_weight = weight_plain(gpu_w, dtype, 1, dim);
     struct rmsnorm_args args = {x,      &cpu_weight, expected, n_rows, dim,
                                 stride, dim,         1e-5f,    1,      false};
     must(cpu->ops->rmsnorm(cpu, &args, &err), &err);
     args = (struct rmsnorm_args){
         gpu_x, &gpu_weight, out, n_rows, dim, stride, in_place ? stride : dim, 1e-5f, 1, false};
     must(gpu->ops->rmsnorm(gpu, &args, &err), &err);
-    gpu_read(got, out, in_place ? n : n_rows * dim, DTYPE_BF16);
+    gpu_read(got, out, in_place ? n : n_rows * dim, ELEMENT_BF16);
     for (size_t r = 0; in_place && r < n_rows; r++)
         memmove(got + r * dim, got + r * stride, dim * sizeof(float));
     assert_near(got, expected, n_rows * dim, BF16_TOLERANCE, "rmsnorm");
@@ -39,7 +40,7 @@ static void rmsnorm_equals_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_WIDTHS; i++)
         for (size_t j = 0; j < N_HEIGHTS; j++)
-            for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+            for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
                 check_rmsnorm(heights[j], widths[i], (i + j) % 3 * 4, dtype, (i + j) % 2);
 }
 
@@ -50,10 +51,10 @@ static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t d
     struct error err = {0};
     float *x = random_bf16(n, 3), *w = random_bf16(dim, 2), *expected = random_bf16(n, 1),
           *got = random_floats(n);
-    void *gpu_x = gpu_array(x, n, DTYPE_BF16), *gpu_w = gpu_array(w, dim, DTYPE_F32),
-         *gpu_out = accumulate ? gpu_array(expected, n, DTYPE_BF16) : gpu_x;
-    const struct weight cpu_weight = {w, DTYPE_F32, 1, dim},
-                        gpu_weight = {gpu_w, DTYPE_F32, 1, dim};
+    void *gpu_x = gpu_array(x, n, ELEMENT_BF16), *gpu_w = gpu_array(w, dim, ELEMENT_F32),
+         *gpu_out = accumulate ? gpu_array(expected, n, ELEMENT_BF16) : gpu_x;
+    const struct weight cpu_weight = weight_plain(w, ELEMENT_F32, 1, dim),
+                        gpu_weight = weight_plain(gpu_w, ELEMENT_F32, 1, dim);
     struct rmsnorm_args args = {.x = x,
                                 .weight = &cpu_weight,
                                 .out = accumulate ? expected : x,
@@ -69,7 +70,7 @@ static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t d
     args.weight = &gpu_weight;
     args.out = gpu_out;
     must(gpu->ops->rmsnorm(gpu, &args, &err), &err);
-    gpu_read(got, gpu_out, n, DTYPE_BF16);
+    gpu_read(got, gpu_out, n, ELEMENT_BF16);
     assert_near(got, accumulate ? expected : x, n, BF16_TOLERANCE, "rmsnorm of heads");
     if (accumulate) gpu_free(gpu_out);
     gpu_free(gpu_x), gpu_free(gpu_w);
@@ -86,18 +87,20 @@ static void rmsnorm_of_heads_equals_the_cpu(void **state) {
         }
 }
 
-static void check_layernorm(uint32_t n_rows, uint32_t dim, enum dtype dtype, bool in_place) {
+static void check_layernorm(uint32_t n_rows, uint32_t dim, enum element dtype, bool in_place) {
     const size_t n = (size_t)n_rows * dim;
     struct error err = {0};
     float *x = random_bf16(n, 3), *w = random_bf16(dim, 2), *b = random_bf16(dim, 1),
           *expected = random_floats(n), *got = random_floats(n);
     for (size_t i = 0; i < n; i++) x[i] += (float)(i / dim % 2 * 4);
-    void *host_w = converted(w, dim, dtype), *gpu_x = gpu_array(x, n, DTYPE_BF16),
-         *gpu_w = gpu_array(w, dim, dtype), *gpu_b = gpu_array(b, dim, DTYPE_F32),
-         *out = in_place ? gpu_x : gpu_poison(n, DTYPE_BF16);
-    const struct weight cpu_weight = {host_w, dtype, 1, dim}, gpu_weight = {gpu_w, dtype, 1, dim},
-                        cpu_bias = {b, DTYPE_F32, 1, dim}, gpu_bias = {gpu_b, DTYPE_F32, 1, dim};
-    gpu_read(x, gpu_x, n, DTYPE_BF16); /* as the sum was rounded */
+    void *host_w = converted(w, dim, dtype), *gpu_x = gpu_array(x, n, ELEMENT_BF16),
+         *gpu_w = gpu_array(w, dim, dtype), *gpu_b = gpu_array(b, dim, ELEMENT_F32),
+         *out = in_place ? gpu_x : gpu_poison(n, ELEMENT_BF16);
+    const struct weight cpu_weight = weight_plain(host_w, dtype, 1, dim),
+                        gpu_weight = weight_plain(gpu_w, dtype, 1, dim),
+                        cpu_bias = weight_plain(b, ELEMENT_F32, 1, dim),
+                        gpu_bias = weight_plain(gpu_b, ELEMENT_F32, 1, dim);
+    gpu_read(x, gpu_x, n, ELEMENT_BF16); /* as the sum was rounded */
     struct layernorm_args args = {x,   &cpu_weight, in_place ? &cpu_bias : NULL, expected, n_rows,
                                   dim, 1e-5f};
     must(cpu->ops->layernorm(cpu, &args, &err), &err);
@@ -106,7 +109,7 @@ static void check_layernorm(uint32_t n_rows, uint32_t dim, enum dtype dtype, boo
     args.bias = in_place ? &gpu_bias : NULL;
     args.out = out;
     must(gpu->ops->layernorm(gpu, &args, &err), &err);
-    gpu_read(got, out, n, DTYPE_BF16);
+    gpu_read(got, out, n, ELEMENT_BF16);
     assert_near(got, expected, n, BF16_TOLERANCE, "layernorm");
     if (!in_place) gpu_free(out);
     gpu_free(gpu_x), gpu_free(gpu_w), gpu_free(gpu_b);
@@ -117,7 +120,7 @@ static void layernorm_equals_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_WIDTHS; i++)
         for (size_t j = 0; j < N_HEIGHTS; j++)
-            for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+            for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
                 check_layernorm(heights[j], widths[i], dtype, (i + j) % 2);
 }
 
@@ -129,10 +132,10 @@ static void activations_equal_the_cpu(void **state) {
         const enum act_kind kind = i % 3;
         float *x = random_bf16(n, 6), *got = random_floats(n);
         x[0] = NAN;
-        void *gpu_x = gpu_array(x, n, DTYPE_BF16);
+        void *gpu_x = gpu_array(x, n, ELEMENT_BF16);
         must(cpu->ops->activate(cpu, &(struct activate_args){x, rows, dim, kind}, &err), &err);
         must(gpu->ops->activate(gpu, &(struct activate_args){gpu_x, rows, dim, kind}, &err), &err);
-        gpu_read(got, gpu_x, n, DTYPE_BF16);
+        gpu_read(got, gpu_x, n, ELEMENT_BF16);
         assert_true(isnan(got[0]) && isnan(x[0]));
         assert_near(got + 1, x + 1, n - 1, BF16_TOLERANCE, "activation");
         gpu_free(gpu_x);
@@ -140,7 +143,7 @@ static void activations_equal_the_cpu(void **state) {
     }
 }
 
-static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
+static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum element dtype) {
     enum { N_POSITIONS = 400, FIRST = 2 };
     const size_t n = (size_t)n_rows * dim;
     struct error err = {0};
@@ -150,9 +153,9 @@ static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum dtype dt
           *got = random_floats(n);
     void *host = converted(table, N_POSITIONS * (size_t)dim, dtype),
          *gpu_table = gpu_array(table, N_POSITIONS * (size_t)dim, dtype),
-         *gpu_x = gpu_array(x, n, DTYPE_BF16);
-    const struct weight cpu_weight = {host, dtype, N_POSITIONS, dim},
-                        gpu_weight = {gpu_table, dtype, N_POSITIONS, dim};
+         *gpu_x = gpu_array(x, n, ELEMENT_BF16);
+    const struct weight cpu_weight = weight_plain(host, dtype, N_POSITIONS, dim),
+                        gpu_weight = weight_plain(gpu_table, dtype, N_POSITIONS, dim);
     for (uint32_t i = 0; i < n_rows; i++) positions[i] = random_below(N_POSITIONS - FIRST);
     const struct step step = {.n_rows = n_rows, .tokens = tokens, .positions = positions};
     must(cpu->ops->step_begin(cpu, &step, &err), &err);
@@ -162,7 +165,7 @@ static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum dtype dt
     must(
         gpu->ops->add_positions(gpu, &(struct add_positions_args){&gpu_weight, FIRST, gpu_x}, &err),
         &err);
-    gpu_read(got, gpu_x, n, DTYPE_BF16);
+    gpu_read(got, gpu_x, n, ELEMENT_BF16);
     assert_near(got, x, n, BF16_TOLERANCE, "learned positions");
     gpu_free(gpu_table), gpu_free(gpu_x);
     free(tokens), free(positions), free(table), free(x), free(got), free(host);
@@ -171,11 +174,11 @@ static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum dtype dt
 static void learned_positions_equal_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_WIDTHS; i++)
-        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+        for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
             check_learned_positions(heights[i % N_HEIGHTS], widths[i], dtype);
 }
 
-static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
+static void check_embed(uint32_t n_rows, uint32_t dim, enum element dtype) {
     enum { VOCAB = 50 };
     struct error err = {0};
     uint32_t *tokens = malloc(n_rows * sizeof(*tokens));
@@ -184,9 +187,9 @@ static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
           *got = random_floats((size_t)n_rows * dim);
     void *host = converted(table, VOCAB * (size_t)dim, dtype),
          *gpu_table = gpu_array(table, VOCAB * (size_t)dim, dtype),
-         *out = gpu_poison((size_t)n_rows * dim, DTYPE_BF16);
-    const struct weight cpu_weight = {host, dtype, VOCAB, dim},
-                        gpu_weight = {gpu_table, dtype, VOCAB, dim};
+         *out = gpu_poison((size_t)n_rows * dim, ELEMENT_BF16);
+    const struct weight cpu_weight = weight_plain(host, dtype, VOCAB, dim),
+                        gpu_weight = weight_plain(gpu_table, dtype, VOCAB, dim);
     for (uint32_t i = 0; i < n_rows; i++) tokens[i] = random_below(VOCAB);
     const struct step step = {.n_rows = n_rows, .tokens = tokens};
     const float scale = n_rows % 2 ? 1 : 2;
@@ -194,7 +197,7 @@ static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
     must(cpu->ops->embed(cpu, &(struct embed_args){&cpu_weight, expected, scale}, &err), &err);
     must(gpu->ops->step_begin(gpu, &step, &err), &err);
     must(gpu->ops->embed(gpu, &(struct embed_args){&gpu_weight, out, scale}, &err), &err);
-    gpu_read(got, out, (size_t)n_rows * dim, DTYPE_BF16);
+    gpu_read(got, out, (size_t)n_rows * dim, ELEMENT_BF16);
     assert_memory_equal(got, expected, (size_t)n_rows * dim * sizeof(float)); /* copies are exact */
     gpu_free(gpu_table), gpu_free(out);
     free(tokens), free(table), free(expected), free(got), free(host);
@@ -203,7 +206,7 @@ static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
 static void embedding_equals_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_WIDTHS; i++)
-        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+        for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
             check_embed(heights[i % N_HEIGHTS], widths[i], dtype);
 }
 
@@ -215,12 +218,12 @@ static void gather_picks_rows(void **state) {
     for (size_t i = 0; i < N_WIDTHS; i++) {
         const uint32_t dim = widths[i];
         float *x = random_bf16((size_t)FROM * dim, 1), *got = random_floats((size_t)N * dim);
-        void *gpu_x = gpu_array(x, (size_t)FROM * dim, DTYPE_BF16),
-             *out = gpu_poison((size_t)N * dim, DTYPE_BF16);
+        void *gpu_x = gpu_array(x, (size_t)FROM * dim, ELEMENT_BF16),
+             *out = gpu_poison((size_t)N * dim, ELEMENT_BF16);
         for (int k = 0; k < N; k++) rows[k] = random_below(FROM);
         must(gpu->ops->gather_rows(gpu, &(struct gather_rows_args){gpu_x, out, rows, N, dim}, &err),
              &err);
-        gpu_read(got, out, (size_t)N * dim, DTYPE_BF16);
+        gpu_read(got, out, (size_t)N * dim, ELEMENT_BF16);
         for (int k = 0; k < N; k++)
             assert_memory_equal(got + (size_t)k * dim, x + (size_t)rows[k] * dim,
                                 dim * sizeof(float));
@@ -238,11 +241,11 @@ static void soft_cap_equals_the_cpu(void **state) {
         float *x = random_floats(n + 1), *got = random_floats(n + 1);
         for (uint32_t k = 0; k < n; k++) x[k] *= k % 2 ? 10 : 200;
         x[0] = NAN;
-        void *gpu_x = gpu_array(x, n + 1, DTYPE_F32);
+        void *gpu_x = gpu_array(x, n + 1, ELEMENT_F32);
         must(cpu->ops->soft_cap(cpu, &(struct soft_cap_args){x, rows, widths[i], 30}, &err), &err);
         must(gpu->ops->soft_cap(gpu, &(struct soft_cap_args){gpu_x, rows, widths[i], 30}, &err),
              &err);
-        gpu_read(got, gpu_x, n + 1, DTYPE_F32);
+        gpu_read(got, gpu_x, n + 1, ELEMENT_F32);
         assert_true(isnan(got[0]) && got[n] == x[n]);
         assert_near(got + 1, x + 1, n, 1e-6, "soft cap");
         gpu_free(gpu_x);

@@ -156,7 +156,7 @@ static void make_inputs(struct rig *r) {
         free(r->qkv[l]);
         r->qkv[l] = random_bf16(n, 2);
         if (r->gpu_kv.dtype == DTYPE_FP8) vary_rows(r->qkv[l], n / r->dim, r->dim);
-        void *host = converted(r->qkv[l], n, DTYPE_BF16);
+        void *host = converted(r->qkv[l], n, ELEMENT_BF16);
         must(gpu->ops->upload(gpu, r->gpu_qkv[l], host, n * 2, &err), &err);
         free(host);
     }
@@ -229,7 +229,7 @@ static void run_step(struct rig *r) {
     must(gpu->ops->evict->totals(gpu, &r->gpu_kv, got, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
-        gpu_read(out, r->gpu_out[l], n_out, DTYPE_BF16);
+        gpu_read(out, r->gpu_out[l], n_out, ELEMENT_BF16);
         assert_near(out, r->out[l], n_out, 2e-2, "attention");
     }
     compare_totals(r, got, expected);
@@ -387,9 +387,10 @@ static void compare_rows(const struct rig *r, const char *got, const char *expec
         if (!same[h % r->n_kv]) continue;
         for (size_t i = 0; i < n * r->dim; i++) {
             const size_t row = h * PAGE_TOKENS + i / r->dim;
-            a[i] = load_as_f32(got, h * head + i, r->gpu_kv.dtype) * factor_of(r, got, row);
-            b[i] =
-                load_as_f32(expected, h * head + i, r->gpu_kv.dtype) * factor_of(r, expected, row);
+            a[i] = load_as_f32(got, h * head + i, (enum element)r->gpu_kv.dtype) *
+                   factor_of(r, got, row);
+            b[i] = load_as_f32(expected, h * head + i, (enum element)r->gpu_kv.dtype) *
+                   factor_of(r, expected, row);
         }
         const bool keys = h < r->n_kv;
         assert_near(a, b, n * r->dim,
@@ -473,7 +474,7 @@ static void make_pools(struct rig *r, enum dtype dtype) {
     r->gpu_kv.page_bytes = kv_page_bytes(&r->gpu_kv);
     r->cpu_kv = r->gpu_kv;
     const size_t bytes = N_PAGES * r->gpu_kv.page_bytes;
-    r->gpu_kv.base = gpu_poison(bytes / dtype_size(dtype), dtype);
+    r->gpu_kv.base = gpu_poison(bytes / dtype_size(dtype), (enum element)dtype);
     must(cpu->ops->alloc(cpu, bytes, &r->cpu_kv.base, &err), &err);
     memset(r->cpu_kv.base, 0xff, bytes);
     for (uint32_t i = 0, next = 0; i < N_TEXTS; i++)
@@ -526,8 +527,8 @@ static struct rig *new_rig(const uint32_t *shape, enum dtype dtype, enum ranked 
     make_pools(r, dtype);
     make_texts(r, ranked);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
-        r->gpu_qkv[l] = gpu_poison((size_t)MOST_ROWS * width_of(r), DTYPE_BF16);
-        r->gpu_out[l] = gpu_poison((size_t)MOST_ROWS * r->n_heads * r->dim, DTYPE_BF16);
+        r->gpu_qkv[l] = gpu_poison((size_t)MOST_ROWS * width_of(r), ELEMENT_BF16);
+        r->gpu_out[l] = gpu_poison((size_t)MOST_ROWS * r->n_heads * r->dim, ELEMENT_BF16);
         r->out[l] = random_floats((size_t)MOST_ROWS * r->n_heads * r->dim);
     }
     return r;

@@ -27,7 +27,7 @@ static void *hostile_pages(const struct kv_pool *kv) {
         if (i % kv->head_dim < 8 && i / kv->head_dim % 4 == 0)
             x[i] = (float)(17 + 2 * (i % kv->head_dim)) / 16;
     }
-    void *out = converted(x, n, kv->dtype);
+    void *out = converted(x, n, (enum element)kv->dtype);
     free(x);
     return out;
 }
@@ -38,7 +38,7 @@ static void expect_token(const struct kv_pool *kv, const char *page, uint32_t at
     uint8_t codes[MAX_DIM];
     for (uint32_t row = 0; row < n_rows; row++) {
         const char *from = page + ((size_t)row * PAGE_TOKENS + at) * dim * dtype_size(kv->dtype);
-        const uint8_t scale = fp8_pack(codes, 1, from, 1, dim, kv->dtype);
+        const uint8_t scale = fp8_pack(codes, 1, from, 1, dim, (enum element)kv->dtype);
         assert_memory_equal(token + (size_t)row * dim, codes, dim);
         assert_int_equal(token[(size_t)n_rows * dim + row], scale);
     }

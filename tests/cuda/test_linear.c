@@ -8,14 +8,14 @@
 #include "cuda/host/internal.h"
 #include "cuda/linear/gated_cut.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 #include "tests/cuda/cuda_test.h"
 
 static bool small;
 
 struct product_case {
     uint32_t n_rows, n_in, n_parts, n_out[LINEAR_MAX_PARTS];
-    enum dtype dtype, bias_dtype;
+    enum element dtype, bias_dtype;
     bool bias, accumulate, y_f32, joined; /* joined: the parts' weights lie side by side */
 };
 
@@ -31,13 +31,14 @@ static struct part make_part(const struct product_case *p, uint32_t n_out, void 
     struct error err = {0};
     part.host_w = converted(part.w, n, p->dtype);
     part.host_bias = converted(part.bias, n_out, p->bias_dtype);
-    part.gpu_w = gpu_w ? gpu_w : gpu_alloc(n * dtype_size(p->dtype));
-    must(gpu->ops->upload(gpu, part.gpu_w, part.host_w, n * dtype_size(p->dtype), &err), &err);
+    part.gpu_w = gpu_w ? gpu_w : gpu_alloc(n * element_bits(p->dtype) / 8);
+    must(gpu->ops->upload(gpu, part.gpu_w, part.host_w, n * element_bits(p->dtype) / 8, &err),
+         &err);
     part.gpu_bias = gpu_array(part.bias, n_out, p->bias_dtype);
-    part.cpu_weight = (struct weight){part.host_w, p->dtype, n_out, p->n_in};
-    part.gpu_weight = (struct weight){part.gpu_w, p->dtype, n_out, p->n_in};
-    part.cpu_bias = (struct weight){part.host_bias, p->bias_dtype, 1, n_out};
-    part.gpu_bias_weight = (struct weight){part.gpu_bias, p->bias_dtype, 1, n_out};
+    part.cpu_weight = weight_plain(part.host_w, p->dtype, n_out, p->n_in);
+    part.gpu_weight = weight_plain(part.gpu_w, p->dtype, n_out, p->n_in);
+    part.cpu_bias = weight_plain(part.host_bias, p->bias_dtype, 1, n_out);
+    part.gpu_bias_weight = weight_plain(part.gpu_bias, p->bias_dtype, 1, n_out);
     return part;
 }
 
@@ -52,11 +53,11 @@ static void check_product(const struct product_case *p) {
     uint32_t width = 0;
     for (uint32_t i = 0; i < p->n_parts; i++) width += p->n_out[i];
     const size_t n_x = (size_t)p->n_rows * p->n_in, n_y = (size_t)p->n_rows * width;
-    const enum dtype y_dtype = p->y_f32 ? DTYPE_F32 : DTYPE_BF16;
+    const enum element y_dtype = p->y_f32 ? ELEMENT_F32 : ELEMENT_BF16;
     float *x = random_bf16(n_x, 1), *expected = random_bf16(n_y, 8), *got = random_floats(n_y);
-    void *gpu_x = gpu_array(x, n_x, DTYPE_BF16);
+    void *gpu_x = gpu_array(x, n_x, ELEMENT_BF16);
     void *gpu_y = p->accumulate ? gpu_array(expected, n_y, y_dtype) : gpu_poison(n_y, y_dtype);
-    char *all = p->joined ? gpu_alloc((size_t)width * p->n_in * dtype_size(p->dtype)) : NULL;
+    char *all = p->joined ? gpu_alloc((size_t)width * p->n_in * element_bits(p->dtype) / 8) : NULL;
     struct part parts[LINEAR_MAX_PARTS];
     struct linear_args args = {.x = x,
                                .n_rows = p->n_rows,
@@ -68,12 +69,12 @@ static void check_product(const struct product_case *p) {
     gpu_args.x = gpu_x;
     for (uint32_t i = 0, at = 0; i < p->n_parts; at += p->n_out[i++]) {
         parts[i] = make_part(p, p->n_out[i],
-                             all ? all + (size_t)at * p->n_in * dtype_size(p->dtype) : NULL);
+                             all ? all + (size_t)at * p->n_in * element_bits(p->dtype) / 8 : NULL);
         args.parts[i] = (struct linear_part){
             &parts[i].cpu_weight, p->bias ? &parts[i].cpu_bias : NULL, expected + at, width};
         gpu_args.parts[i] =
             (struct linear_part){&parts[i].gpu_weight, p->bias ? &parts[i].gpu_bias_weight : NULL,
-                                 (char *)gpu_y + at * dtype_size(y_dtype), width};
+                                 (char *)gpu_y + at * element_bits(y_dtype) / 8, width};
     }
     must(cpu->ops->linear(cpu, &args, &err), &err);
     must(gpu->ops->linear(gpu, &gpu_args, &err), &err);
@@ -122,14 +123,14 @@ static void for_each_size(const struct matrix *matrices, size_t n, matrix_check 
 }
 
 static void check_one_part(const struct matrix *m, uint32_t n_rows, size_t turn) {
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+    for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
         for (size_t mode = 0; mode < 3; mode++)
             check_product(&(struct product_case){.n_rows = n_rows,
                                                  .n_in = m->n_in,
                                                  .n_parts = 1,
                                                  .n_out = {m->n_out},
                                                  .dtype = dtype,
-                                                 .bias_dtype = turn % 2 ? DTYPE_BF16 : dtype,
+                                                 .bias_dtype = turn % 2 ? ELEMENT_BF16 : dtype,
                                                  .bias = (turn + mode) % 2,
                                                  .accumulate = mode == 1,
                                                  .y_f32 = mode == 2});
@@ -163,8 +164,8 @@ static void products_behind_attention_equal_the_cpu(void **state) {
                                              .n_in = 1032,
                                              .n_parts = 1,
                                              .n_out = {4096},
-                                             .dtype = DTYPE_BF16,
-                                             .bias_dtype = DTYPE_BF16,
+                                             .dtype = ELEMENT_BF16,
+                                             .bias_dtype = ELEMENT_BF16,
                                              .bias = n_rows % 2,
                                              .accumulate = true});
         assert_int_equal(cuda->n_idle, 0);
@@ -189,8 +190,8 @@ static void parts_share_a_launch_and_a_row(void **state) {
                                                      .n_in = shapes[s].n_in,
                                                      .n_parts = n_out[2] ? 3 : 2,
                                                      .n_out = {n_out[0], n_out[1], n_out[2]},
-                                                     .dtype = DTYPE_BF16,
-                                                     .bias_dtype = DTYPE_BF16,
+                                                     .dtype = ELEMENT_BF16,
+                                                     .bias_dtype = ELEMENT_BF16,
                                                      .bias = r % 3 == 2,
                                                      .joined = joined});
             }
@@ -199,7 +200,7 @@ static void parts_share_a_launch_and_a_row(void **state) {
 /* What is fused with a product.  The width of the room between gate and up is the backend's. */
 struct fused {
     uint32_t n_rows, n_in, n_out;
-    enum dtype dtype, norm_dtype;
+    enum element dtype, norm_dtype;
     bool norm, bias, gated;
     enum gate_kind kind;
     uint32_t n_clusters; /* 0: the backend chooses a kernel; else launch_gated() with so many */
@@ -251,12 +252,12 @@ static void check_fused(const struct fused *f) {
     float *x = random_bf16(n_x, 3), *g = random_bf16(f->n_in, 2), *expected = random_floats(n_y),
           *got = random_floats(n_y), *room = random_floats(n_x), *gate_up = random_floats(2 * n_y);
     void *host_g = converted(g, f->n_in, f->norm_dtype),
-         *gpu_g = gpu_array(g, f->n_in, f->norm_dtype), *gpu_x = gpu_array(x, n_x, DTYPE_BF16),
-         *gpu_room = gpu_poison(n_x, DTYPE_BF16), *gpu_gate_up = gpu_poison(2 * n_y, DTYPE_BF16),
-         *gpu_y = gpu_poison(n_y, DTYPE_BF16);
+         *gpu_g = gpu_array(g, f->n_in, f->norm_dtype), *gpu_x = gpu_array(x, n_x, ELEMENT_BF16),
+         *gpu_room = gpu_poison(n_x, ELEMENT_BF16),
+         *gpu_gate_up = gpu_poison(2 * n_y, ELEMENT_BF16), *gpu_y = gpu_poison(n_y, ELEMENT_BF16);
     struct part gate = make_part(&shape, f->n_out, NULL), up = make_part(&shape, f->n_out, NULL);
-    const struct weight cpu_g = {host_g, f->norm_dtype, 1, f->n_in},
-                        gpu_g_weight = {gpu_g, f->norm_dtype, 1, f->n_in};
+    const struct weight cpu_g = weight_plain(host_g, f->norm_dtype, 1, f->n_in),
+                        gpu_g_weight = weight_plain(gpu_g, f->norm_dtype, 1, f->n_in);
     const struct rmsnorm_input cpu_norm = {&cpu_g, 1e-5f, room},
                                gpu_norm = {&gpu_g_weight, 1e-5f, gpu_room};
     const struct rmsnorm_input *norms[2] = {f->norm ? &cpu_norm : NULL, f->norm ? &gpu_norm : NULL};
@@ -300,7 +301,7 @@ static void check_fused(const struct fused *f) {
             &gate.gpu_weight, f->bias ? &gate.gpu_bias_weight : NULL, gpu_y, f->n_out};
         must(gpu->ops->linear(gpu, &args, &err), &err);
     }
-    gpu_read(got, gpu_y, n_y, DTYPE_BF16);
+    gpu_read(got, gpu_y, n_y, ELEMENT_BF16);
     char what[160];
     snprintf(what, sizeof(what),
              "%u x %u x %u, dtype %d, norm %d (dtype %d), bias %d, gated %d (kind %d)", f->n_rows,
@@ -316,8 +317,8 @@ static void check_all_fused(const struct matrix *m, uint32_t n_rows, size_t turn
         check_fused(&(struct fused){.n_rows = n_rows,
                                     .n_in = m->n_in,
                                     .n_out = m->n_out,
-                                    .dtype = kind == 5 ? DTYPE_F16 : DTYPE_BF16,
-                                    .norm_dtype = (enum dtype)(turn % 3),
+                                    .dtype = kind == 5 ? ELEMENT_F16 : ELEMENT_BF16,
+                                    .norm_dtype = (enum element)(turn % 3),
                                     .norm = kind != 2,
                                     .bias = (turn + kind) % 2,
                                     .gated = kind >= 2,
@@ -359,16 +360,16 @@ static void rows_that_two_kernels_take_equal_the_cpu(void **state) {
 static void nans_of_all_ones_pass_between_blocks(void **state) {
     (void)state;
     const struct product_case shape = {
-        .n_in = 4096, .n_parts = 1, .n_out = {96}, .dtype = DTYPE_BF16};
+        .n_in = 4096, .n_parts = 1, .n_out = {96}, .dtype = ELEMENT_BF16};
     static const uint32_t n_rows[] = {17, 130, 250};
     for (size_t r = 0; r < sizeof(n_rows) / sizeof(n_rows[0]); r++) {
         struct error err = {0};
         const size_t n_y = (size_t)n_rows[r] * shape.n_out[0];
-        void *x = gpu_poison((size_t)n_rows[r] * shape.n_in, DTYPE_BF16),
-             *w = gpu_poison((size_t)shape.n_out[0] * shape.n_in, DTYPE_BF16);
+        void *x = gpu_poison((size_t)n_rows[r] * shape.n_in, ELEMENT_BF16),
+             *w = gpu_poison((size_t)shape.n_out[0] * shape.n_in, ELEMENT_BF16);
         float *got = random_floats(n_y);
-        void *y = gpu_array(got, n_y, DTYPE_F32);
-        const struct weight weight = {w, DTYPE_BF16, shape.n_out[0], shape.n_in};
+        void *y = gpu_array(got, n_y, ELEMENT_F32);
+        const struct weight weight = weight_plain(w, ELEMENT_BF16, shape.n_out[0], shape.n_in);
         const struct linear_args args = {.x = x,
                                          .n_rows = n_rows[r],
                                          .n_in = shape.n_in,
@@ -376,7 +377,7 @@ static void nans_of_all_ones_pass_between_blocks(void **state) {
                                          .parts = {{&weight, NULL, y, shape.n_out[0]}},
                                          .y_f32 = true};
         must(gpu->ops->linear(gpu, &args, &err), &err);
-        gpu_read(got, y, n_y, DTYPE_F32);
+        gpu_read(got, y, n_y, ELEMENT_F32);
         for (size_t i = 0; i < n_y; i++) assert_true(isnan(got[i]));
         gpu_free(x), gpu_free(w), gpu_free(y), free(got);
         struct product_case next = shape;
@@ -405,8 +406,8 @@ static void gated_products_of_many_rows_equal_the_cpu(void **state) {
                 check_fused(&(struct fused){.n_rows = shapes[i].n_rows,
                                             .n_in = shapes[i].n_in,
                                             .n_out = shapes[i].n_out,
-                                            .dtype = DTYPE_BF16,
-                                            .norm_dtype = DTYPE_BF16,
+                                            .dtype = ELEMENT_BF16,
+                                            .norm_dtype = ELEMENT_BF16,
                                             .bias = turn / 2,
                                             .gated = true,
                                             .kind = turn % 2 ? GATE_GELU : GATE_SILU,
@@ -428,8 +429,8 @@ static void cuda_gated_takes_the_kernel_for_many_rows(void **state) {
         check_fused(&(struct fused){.n_rows = shapes[i][0],
                                     .n_in = n_in,
                                     .n_out = shapes[i][1],
-                                    .dtype = DTYPE_BF16,
-                                    .norm_dtype = DTYPE_BF16,
+                                    .dtype = ELEMENT_BF16,
+                                    .norm_dtype = ELEMENT_BF16,
                                     .norm = true,
                                     .gated = true});
 }
@@ -437,7 +438,7 @@ static void cuda_gated_takes_the_kernel_for_many_rows(void **state) {
 /* A product whose rows are computed again, some at a time. */
 struct company {
     uint32_t n_in, n_out;
-    enum dtype dtype;
+    enum element dtype;
     bool bias, accumulate, y_f32;
 };
 
@@ -451,7 +452,7 @@ static uint32_t count_all_rows(void) {
 static void multiply_rows(const struct company *c, const struct part *part, const void *gpu_x,
                           uint32_t first, uint32_t n, const float *ones, float *out) {
     struct error err = {0};
-    const enum dtype y_dtype = c->y_f32 ? DTYPE_F32 : DTYPE_BF16;
+    const enum element y_dtype = c->y_f32 ? ELEMENT_F32 : ELEMENT_BF16;
     const size_t n_y = (size_t)n * c->n_out;
     void *gpu_y = gpu_array(ones, n_y, y_dtype);
     const struct linear_args args = {
@@ -486,7 +487,7 @@ static void check_company(const struct company *c) {
     const struct product_case shape = {.n_in = c->n_in, .dtype = c->dtype, .bias_dtype = c->dtype};
     float *x = random_bf16((size_t)n_all * c->n_in, 1), *all = random_floats(n_y),
           *some = random_floats(n_y), *ones = random_floats(n_y);
-    void *gpu_x = gpu_array(x, (size_t)n_all * c->n_in, DTYPE_BF16);
+    void *gpu_x = gpu_array(x, (size_t)n_all * c->n_in, ELEMENT_BF16);
     struct part part = make_part(&shape, c->n_out, NULL);
     for (size_t i = 0; i < n_y; i++) ones[i] = 1;
     multiply_rows(c, &part, gpu_x, 0, n_all, ones, all);
@@ -513,14 +514,14 @@ static void a_row_has_the_same_bits_in_any_company(void **state) {
             if (small && !matrices[m].in_small) continue;
             check_company(&(struct company){.n_in = matrices[m].n_in,
                                             .n_out = matrices[m].n_out,
-                                            .dtype = DTYPE_BF16,
+                                            .dtype = ELEMENT_BF16,
                                             .bias = mode != 2,
                                             .accumulate = mode == 1,
                                             .y_f32 = mode == 2});
         }
-    check_company(&(struct company){.n_in = 100, .n_out = 65, .dtype = DTYPE_BF16});
-    check_company(&(struct company){.n_in = 384, .n_out = 65, .dtype = DTYPE_F16, .bias = true});
-    check_company(&(struct company){.n_in = 384, .n_out = 65, .dtype = DTYPE_F32});
+    check_company(&(struct company){.n_in = 100, .n_out = 65, .dtype = ELEMENT_BF16});
+    check_company(&(struct company){.n_in = 384, .n_out = 65, .dtype = ELEMENT_F16, .bias = true});
+    check_company(&(struct company){.n_in = 384, .n_out = 65, .dtype = ELEMENT_F32});
 }
 
 /* Longer rows than registers hold, many times: a stage of weights that is overwritten while a warp
@@ -528,12 +529,12 @@ static void a_row_has_the_same_bits_in_any_company(void **state) {
 static void few_rows_have_the_same_bits_in_every_run(void **state) {
     (void)state;
     enum { N_RUNS = 300, N_ROWS = 16 };
-    const struct company c = {.n_in = 14336, .n_out = small ? 512 : 4096, .dtype = DTYPE_BF16};
+    const struct company c = {.n_in = 14336, .n_out = small ? 512 : 4096, .dtype = ELEMENT_BF16};
     const struct product_case shape = {.n_in = c.n_in, .dtype = c.dtype, .bias_dtype = c.dtype};
     const size_t n_y = (size_t)N_ROWS * c.n_out;
     float *x = random_bf16((size_t)N_ROWS * c.n_in, 1), *first = random_floats(n_y),
           *again = random_floats(n_y), *ones = random_floats(n_y);
-    void *gpu_x = gpu_array(x, (size_t)N_ROWS * c.n_in, DTYPE_BF16);
+    void *gpu_x = gpu_array(x, (size_t)N_ROWS * c.n_in, ELEMENT_BF16);
     struct part part = make_part(&shape, c.n_out, NULL);
     for (uint32_t n = 8; n <= N_ROWS; n += 4) {
         multiply_rows(&c, &part, gpu_x, 0, n, ones, first);

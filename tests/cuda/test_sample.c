@@ -135,7 +135,7 @@ static void check_case(uint32_t n_vocab, uint32_t n, int kind, uint32_t *n_borde
         rows[i] = random_row(&lists[i], n_vocab);
         rows[i].logit_row = n - 1 - i;
     }
-    void *device = gpu_array(logits, (size_t)n * n_vocab, DTYPE_F32);
+    void *device = gpu_array(logits, (size_t)n * n_vocab, ELEMENT_F32);
     sample_on(cpu, logits, n_vocab, rows, n, expected);
     sample_on(gpu, device, n_vocab, rows, n, got);
     for (uint32_t i = 0; i < n; i++) {
@@ -196,7 +196,7 @@ static void broken_rows_fail_alone(void **state) {
             .logit_row = i, .sampler = {.top_p = 1, .repetition_penalty = 1}, .n_top = 3};
     rows[4].banned = all;
     rows[4].n_banned = V;
-    void *device = gpu_array(logits, N * V, DTYPE_F32);
+    void *device = gpu_array(logits, N * V, ELEMENT_F32);
     sample_on(gpu, device, V, rows, N, results);
     for (int i = 0; i < N; i++) {
         assert_int_equal(results[i].invalid, i != 3);
@@ -227,7 +227,7 @@ static void long_lists_go_in_parts(void **state) {
     struct sample_result results[N];
     struct token_count *counts = calloc(LIST, sizeof(*counts));
     float *logits = random_bf16((size_t)N * V, 4);
-    void *device = gpu_array(logits, (size_t)N * V, DTYPE_F32);
+    void *device = gpu_array(logits, (size_t)N * V, ELEMENT_F32);
     for (uint32_t i = 0; i < LIST; i++) counts[i] = (struct token_count){i, 1, true};
     for (uint32_t i = 0; i < N; i++)
         rows[i] = (struct sample_row){.logit_row = i,
@@ -260,7 +260,7 @@ static void log_probabilities_have_the_same_bits_in_any_company(void **state) {
     /* The best logit is 0, so that the last bits of the sum are not lost beside it. */
     for (size_t i = 0; i < (size_t)N * V; i++)
         logits[i] = i % V == 0 ? 0 : -8 - 4 * fabsf(logits[i]);
-    void *device = gpu_array(logits, (size_t)N * V, DTYPE_F32);
+    void *device = gpu_array(logits, (size_t)N * V, ELEMENT_F32);
     for (uint32_t i = 0; i < N; i++)
         rows[i] =
             (struct sample_row){.logit_row = i, .sampler = {.top_p = 1, .repetition_penalty = 1}};

@@ -230,8 +230,8 @@ static void make_step(struct rig *r) {
         /* Near what the step before asked for: so some tokens are chosen again. */
         float *change = random_bf16(n, 1);
         for (size_t i = 0; i < n; i++) r->q[l][i] = 0.9f * r->q[l][i] + 0.5f * change[i];
-        void *host = converted(r->q[l], n, DTYPE_BF16);
-        for (size_t i = 0; i < n; i++) r->q[l][i] = load_as_f32(host, i, DTYPE_BF16);
+        void *host = converted(r->q[l], n, ELEMENT_BF16);
+        for (size_t i = 0; i < n; i++) r->q[l][i] = load_as_f32(host, i, ELEMENT_BF16);
         must(gpu->ops->upload(gpu, r->gpu.q[l], host, n * 2, &err), &err);
         memcpy(r->cpu.q[l], r->q[l], n * sizeof(float));
         free(host), free(change);
@@ -261,7 +261,7 @@ static double score_of(const struct rig *r, const struct text *t, uint32_t layer
     const uint32_t kv_head = head / (r->n_heads / r->n_kv);
     double sum = 0;
     for (uint32_t d = 0; d < r->dim; d++)
-        sum += (double)q[d] * load_as_f32(key, kv_head * r->dim + d, r->cpu.kv.dtype);
+        sum += (double)q[d] * load_as_f32(key, kv_head * r->dim + d, (enum element)r->cpu.kv.dtype);
     if (r->cpu.kv.dtype == DTYPE_FP8) sum *= fp8_factor(scale_of(r, key, kv_head));
     const double score = sum / sqrt(r->dim), cap = r->softcap;
     return cap > 0 ? cap * tanh(score / cap) : score;
@@ -345,7 +345,7 @@ static void compare_worth(const struct rig *r, uint32_t group) {
     const uint32_t n = r->texts[0].select.n_candidates;
     const float *expected = r->cpu.worth[group];
     float *got = random_floats(n);
-    gpu_read(got, r->gpu.worth[group], n, DTYPE_F32);
+    gpu_read(got, r->gpu.worth[group], n, ELEMENT_F32);
     for (uint32_t i = 0; i < n; i++)
         if (!(fabsf(got[i] - expected[i]) <= 1e-3f * expected[i]))
             fail_msg("token %u is worth %g, not %g", i, (double)got[i], (double)expected[i]);
@@ -355,7 +355,7 @@ static void compare_worth(const struct rig *r, uint32_t group) {
 static void compare_outputs(const struct rig *r, uint32_t row, uint32_t layer) {
     const size_t n = (size_t)r->n_heads * r->dim, first = row * n;
     float *got = random_floats(first + n);
-    gpu_read(got, r->gpu.out[layer], first + n, DTYPE_BF16);
+    gpu_read(got, r->gpu.out[layer], first + n, ELEMENT_BF16);
     assert_near(got + first, (float *)r->cpu.out[layer] + first, n, 2e-2, "attention");
     free(got);
 }
@@ -391,7 +391,7 @@ static char *tokens_of_codes(const struct rig *r, const float *x) {
         const size_t row = i % n_rows;
         token[n_elements(r) + row] =
             (char)fp8_pack((uint8_t *)token + row * r->dim, 1, (const char *)(x + i * r->dim), 1,
-                           r->dim, DTYPE_F32);
+                           r->dim, ELEMENT_F32);
     }
     return tokens;
 }
@@ -401,8 +401,9 @@ static void make_tokens(struct rig *r, struct text *t) {
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         float *x = random_bf16(n, 2);
         for (size_t i = 0; r->fp8 && i < n; i += r->dim) make_exact_in_fp8(x + i, r->dim);
-        t->tokens[l] =
-            r->cpu.kv.dtype == DTYPE_FP8 ? tokens_of_codes(r, x) : converted(x, n, r->cpu.kv.dtype);
+        t->tokens[l] = r->cpu.kv.dtype == DTYPE_FP8
+                           ? tokens_of_codes(r, x)
+                           : converted(x, n, (enum element)r->cpu.kv.dtype);
         free(x);
         for (uint32_t p = 0; p < TEXT_PAGES; p++) {
             const char *tokens = t->tokens[l] + p * PAGE_TOKENS * token_bytes(r);
@@ -583,8 +584,8 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
     must(gpu->ops->host_pool->alloc(gpu, N * host_pool_block_bytes(&store), &store.base, &err),
          &err);
     float *first = random_bf16(ROWS * WIDTH, 2), *second = random_bf16(ROWS * WIDTH, 2);
-    void *rows[2] = {gpu_array(first, ROWS * WIDTH, DTYPE_BF16),
-                     gpu_array(second, ROWS * WIDTH, DTYPE_BF16)};
+    void *rows[2] = {gpu_array(first, ROWS * WIDTH, ELEMENT_BF16),
+                     gpu_array(second, ROWS * WIDTH, ELEMENT_BF16)};
     for (uint32_t i = 0; i < 2; i++) {
         const struct rope_append_args rope = {rows[i], &kv, inv_freq, 1.0f, DIM / 2, 0, KV, 0};
         must(gpu->ops->step_begin(gpu, &step, &err), &err);
@@ -598,7 +599,7 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
         for (uint32_t i = 0; i < 2 * KV * DIM; i++) {
             const size_t block = blocks[t / PAGE_TOKENS];
             const float x = load_as_f32(
-                stored, (block * PAGE_TOKENS + t % PAGE_TOKENS) * 2 * KV * DIM + i, DTYPE_BF16);
+                stored, (block * PAGE_TOKENS + t % PAGE_TOKENS) * 2 * KV * DIM + i, ELEMENT_BF16);
             if (x != first[t * WIDTH + KV * DIM + i])
                 fail_msg("token %u, element %u: %g, not %g", t, i, x,
                          first[t * WIDTH + KV * DIM + i]);

@@ -110,7 +110,7 @@ static void make_pools(struct rig *r) {
     kv.page_bytes = kv_page_bytes(&kv);
     r->cpu_kv = r->gpu_kv = kv;
     must(cpu->ops->alloc(cpu, N_PAGES * kv.page_bytes, &r->cpu_kv.base, &err), &err);
-    r->gpu_kv.base = gpu_poison(N_PAGES * kv.page_bytes / 2, DTYPE_F16);
+    r->gpu_kv.base = gpu_poison(N_PAGES * kv.page_bytes / 2, ELEMENT_F16);
     for (uint32_t i = 0; i < N_PAGES; i++) r->pages[i % 2][i / 2] = N_PAGES - 1 - i;
 }
 
@@ -127,13 +127,13 @@ static void make_rig(struct rig *r, const struct shape *s) {
                                      .synthetic = s->synthetic};
     r->qkv = random_bf16(n * width_of(s), 2);
     if (s->dtype == DTYPE_FP8) vary_rows(r->qkv, n * width_of(s) / s->dim, s->dim);
-    r->gpu_qkv = gpu_array(r->qkv, n * width_of(s), DTYPE_BF16);
+    r->gpu_qkv = gpu_array(r->qkv, n * width_of(s), ELEMENT_BF16);
     r->out = random_floats(n_out);
     r->gpu_out = random_floats(n_out);
     r->lse = random_floats(n * s->n_heads);
     r->gpu_lse = random_floats(n * s->n_heads);
-    r->out_on_gpu = gpu_poison(n_out, DTYPE_BF16);
-    r->lse_on_gpu = gpu_poison(n * s->n_heads, DTYPE_F32);
+    r->out_on_gpu = gpu_poison(n_out, ELEMENT_BF16);
+    r->lse_on_gpu = gpu_poison(n * s->n_heads, ELEMENT_F32);
 }
 
 static void free_rig(struct rig *r) {
@@ -333,8 +333,8 @@ static void compare_attention(struct rig *r) {
     const struct shape *s = r->shape;
     const size_t first = s->first_slot ? OTHER_ROWS + s->first_slot : 0,
                  n = OTHER_ROWS + slots_of(s), width = (size_t)s->n_heads * s->dim;
-    gpu_read(r->gpu_out, r->out_on_gpu, n * width, DTYPE_BF16);
-    gpu_read(r->gpu_lse, r->lse_on_gpu, n * s->n_heads, DTYPE_F32);
+    gpu_read(r->gpu_out, r->out_on_gpu, n * width, ELEMENT_BF16);
+    gpu_read(r->gpu_lse, r->lse_on_gpu, n * s->n_heads, ELEMENT_F32);
     for (uint32_t head = 0; head < s->n_heads; head++) {
         if (r->differs[head]) continue;
         for (size_t row = first; row < n; row++) {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 #include "engine/model/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -24,7 +24,7 @@ static void read_all(const struct safetensors *file, const char *name) {
             const struct tensor_shape shape = {
                 .n_dims = rows == 0 ? 1 : 2, .rows = rows, .cols = cols};
             if (safetensors_get(file, name, &shape, &w, &err)) continue;
-            const size_t n = (size_t)w.rows * w.cols * dtype_size(w.dtype);
+            const size_t n = weight_bytes(&w);
             for (size_t i = 0; i < n; i++) sink += ((const uint8_t *)w.data)[i];
         }
     }

@@ -12,7 +12,6 @@
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/model/config.h"
 #include "engine/model/feed_forward.h"
 
@@ -97,12 +96,10 @@ static void reads_options(void **state) {
     assert_int_equal(c.head_dim, 32);
     assert_int_equal(c.n_layers, 1024);
     assert_true(c.norm_eps == 1e-5f && c.tied_head && c.qkv_bias && c.o_bias && c.mlp_bias);
-    assert_int_equal(c.weight_dtype, DTYPE_BF16);
     assert_true(c.has_bos);
     assert_int_equal(c.bos, 1);
     model_config_fini(&c);
     c = expect_parsed("{\"dtype\":\"float16\"}", NULL);
-    assert_int_equal(c.weight_dtype, DTYPE_F16);
     model_config_fini(&c);
 }
 

@@ -84,7 +84,7 @@ static void describes_its_weights(void **state) {
     runner_open(&runner, MODEL_DIR, 0, &(struct cpu_config){.n_threads = 1}, 1, DTYPE_F32,
                 &(struct decoder_limits){.max_rows = 1, .max_logit_rows = 1});
     const struct model *model = runner.model;
-    assert_int_equal(model->config.weight_dtype, DTYPE_BF16);
+    assert_int_equal(model->embedding.format.element, ELEMENT_BF16);
     assert_ptr_equal(model->head.data, model->embedding.data); /* tied */
     assert_int_equal(model->head.rows, 8192);
     assert_int_equal(model->layers[11].k.rows, 128);

@@ -21,7 +21,6 @@
 #include "engine/base/json_arena.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
 
@@ -135,7 +134,7 @@ static void loads_shards_and_biases(void **state) {
     model_destroy(model, f->be);
     link_model(f, BIASED);
     assert_int_equal(model_load(&model, f->dir, NULL, f->be, &err), 0);
-    assert_int_equal(model->layers[0].gate_bias.dtype, DTYPE_F16);
+    assert_int_equal(model->layers[0].gate_bias.format.element, ELEMENT_F16);
     assert_ptr_not_equal(model->head.data, model->embedding.data);
     model_destroy(model, f->be);
     model_destroy(NULL, f->be);

@@ -11,7 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 #include "engine/model/safetensors.h"
 
 enum { LENGTH_BYTES = 8, MAX_FILE = 8192 };
@@ -79,11 +79,11 @@ static void reads_tensors_of_a_good_file(void **state) {
     assert_int_equal(parse(&image, &file, &copy, &err), 0);
     assert_int_equal(safetensors_count(file), 3);
     assert_int_equal(safetensors_get(file, "a", &(struct tensor_shape){2, 2, 3}, &w, &err), 0);
-    assert_int_equal(w.dtype, DTYPE_F32);
+    assert_int_equal(w.format.element, ELEMENT_F32);
     assert_int_equal(w.rows, 2);
     assert_int_equal(w.cols, 3);
     assert_int_equal(safetensors_get(file, "b", &(struct tensor_shape){1, 1, 3}, &w, &err), 0);
-    assert_int_equal(w.dtype, DTYPE_BF16);
+    assert_int_equal(w.format.element, ELEMENT_BF16);
     assert_int_equal(*(const unsigned char *)w.data, 42);
     assert_int_equal(safetensors_has(file, "empty", &err), 0);
     safetensors_destroy(file);

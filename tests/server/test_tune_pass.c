@@ -194,16 +194,16 @@ static void project(const struct model *m, const struct weight *w, uint32_t head
     const struct weight *norm = &m->layers[0].attn_norm;
     double x[DIM], squares = 0, flat[HEAD_DIM] = {0};
     for (uint32_t i = 0; i < DIM; i++) {
-        x[i] = load_as_f32(m->embedding.data, (size_t)token * DIM + i, m->embedding.dtype);
+        x[i] = load_as_f32(m->embedding.data, (size_t)token * DIM + i, m->embedding.format.element);
         squares += x[i] * x[i];
     }
     for (uint32_t i = 0; i < DIM; i++)
-        x[i] *= load_as_f32(norm->data, i, norm->dtype) /
+        x[i] *= load_as_f32(norm->data, i, norm->format.element) /
                 sqrt(squares / DIM + (double)m->config.norm_eps);
     for (uint32_t d = 0; d < HEAD_DIM; d++)
         for (uint32_t i = 0; i < DIM; i++)
-            flat[d] +=
-                x[i] * load_as_f32(w->data, ((size_t)head * HEAD_DIM + d) * DIM + i, w->dtype);
+            flat[d] += x[i] * load_as_f32(w->data, ((size_t)head * HEAD_DIM + d) * DIM + i,
+                                          w->format.element);
     for (uint32_t d = 0; d < HEAD_DIM / 2; d++) {
         const double angle = position * m->config.inv_freq[d], c = cos(angle), s = sin(angle);
         out[d] = flat[d] * c - flat[d + HEAD_DIM / 2] * s;

@@ -8,8 +8,8 @@
  *
  * Thread: main.  Memory: 6 GB of the device. */
 #include "cuda/elementwise/elementwise.cu"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
+#include "engine/device/weight.h"
 #include "tests/cuda/bench/bench.cuh"
 
 enum {
@@ -73,8 +73,8 @@ static void make_arena(struct arena *arena) {
 }
 
 static cudaError_t run_rmsnorm(const struct arena *a, int set, uint32_t n, struct launch launch) {
-    const struct rmsnorm_params p = {a->in[set], a->weight, DTYPE_BF16, a->out[set], n,
-                                     DIM,        DIM,       DIM,        1e-5f,       1};
+    const struct rmsnorm_params p = {a->in[set], a->weight, ELEMENT_BF16, a->out[set], n,
+                                     DIM,        DIM,       DIM,          1e-5f,       1};
     return launch_rmsnorm(&p, launch);
 }
 
@@ -96,7 +96,7 @@ static cudaError_t run_rope(const struct arena *a, int set, uint32_t n, struct l
 }
 
 static cudaError_t run_embed(const struct arena *a, int set, uint32_t n, struct launch launch) {
-    const struct embed_params p = {a->step, a->in[set], DTYPE_BF16, a->out[set], n, DIM, 1.0f};
+    const struct embed_params p = {a->step, a->in[set], ELEMENT_BF16, a->out[set], n, DIM, 1.0f};
     return launch_embed(&p, launch);
 }
 

@@ -19,7 +19,7 @@
 #include "cuda/linear/linear_stream.cu"
 #include "cuda/linear/linear_wide.cu"
 #include "cuda/linear/wide_cut.c"
-#include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 #include "tests/cuda/bench/bench.cuh"
 
 /* The ceiling: every block reads its share and throws it away. */
@@ -72,7 +72,7 @@ static struct product params_of(const struct shape *s, const struct arena *arena
     p.n_rows = n_rows;
     p.n_in = s->n_in;
     p.n_parts = s->n_parts;
-    p.w_dtype = DTYPE_BF16;
+    p.w_dtype = ELEMENT_BF16;
     p.accumulate = s->accumulate;
     p.y_f32 = s->y_f32;
     size_t width = 0, y_at = 0;
@@ -125,11 +125,11 @@ static cudaError_t run_stream(const struct shape *s, const struct arena *arena, 
 }
 
 static void normalise(const struct arena *arena, struct product *p, struct launch launch) {
-    const struct rmsnorm_params norm = {p->x,       arena->norm_weight,
-                                        DTYPE_BF16, arena->normed,
-                                        p->n_rows,  p->n_in,
-                                        p->n_in,    p->n_in,
-                                        1e-5f,      1};
+    const struct rmsnorm_params norm = {p->x,         arena->norm_weight,
+                                        ELEMENT_BF16, arena->normed,
+                                        p->n_rows,    p->n_in,
+                                        p->n_in,      p->n_in,
+                                        1e-5f,        1};
     check(launch_rmsnorm(&norm, launch), "rmsnorm");
     p->x = arena->normed;
 }

@@ -1,0 +1,113 @@
+/* weight.c - see weight.h. */
+#include "engine/device/weight.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/sizes.h"
+
+/* Returns the value of a float of n_exponent and n_mantissa bits behind a sign.  `is_ieee`: the
+ * largest exponent is that of infinity and NaN; else it is one like the others. */
+static float small_float(uint32_t bits, int n_exponent, int n_mantissa, bool is_ieee) {
+    const int all = (1 << n_exponent) - 1, bias = all >> 1,
+              exponent = (int)(bits >> n_mantissa) & all,
+              mantissa = (int)bits & ((1 << n_mantissa) - 1);
+    float size = ldexpf((float)(mantissa + (exponent ? 1 << n_mantissa : 0)),
+                        (exponent ? exponent : 1) - bias - n_mantissa);
+    if (is_ieee && exponent == all) size = mantissa ? NAN : INFINITY;
+    return bits >> (n_exponent + n_mantissa) & 1 ? -size : size;
+}
+
+static float from_f16(uint16_t bits) {
+    return small_float(bits, 5, 10, true);
+}
+
+static float from_bf16(uint16_t bits) {
+    const uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof(x));
+    return x;
+}
+
+static float from_e4m3(uint8_t bits) {
+    return (bits & 0x7f) == 0x7f ? NAN : small_float(bits, 4, 3, false);
+}
+
+static float element_at(const void *data, size_t i, enum element element) {
+    const uint8_t byte = ((const uint8_t *)data)[element_bytes(element, i + 1) - 1],
+                  half = i % 2 ? byte >> 4 : byte & 15; /* of elements of 4 bits */
+    switch (element) {
+    case ELEMENT_F32: return ((const float *)data)[i];
+    case ELEMENT_F16: return from_f16(((const uint16_t *)data)[i]);
+    case ELEMENT_BF16: return from_bf16(((const uint16_t *)data)[i]);
+    case ELEMENT_E4M3: return from_e4m3(byte);
+    case ELEMENT_I8: return (int8_t)byte;
+    case ELEMENT_I4: return (float)(half - 8);
+    case ELEMENT_E2M1: return small_float(half, 2, 1, false);
+    }
+    return NAN;
+}
+
+static float scale_at(const void *scales, size_t i, enum scale_type type) {
+    switch (type) {
+    case SCALE_NONE: return 1;
+    case SCALE_F32: return ((const float *)scales)[i];
+    case SCALE_F16: return from_f16(((const uint16_t *)scales)[i]);
+    case SCALE_BF16: return from_bf16(((const uint16_t *)scales)[i]);
+    case SCALE_E8M0: {
+        const uint8_t code = ((const uint8_t *)scales)[i];
+        return code == 0xff ? NAN : ldexpf(1, code - 127);
+    }
+    case SCALE_E4M3: return from_e4m3(((const uint8_t *)scales)[i]);
+    }
+    return NAN;
+}
+
+static size_t scale_bytes(enum scale_type type) {
+    static const uint8_t bytes[] = {[SCALE_F32] = 4,  [SCALE_F16] = 2,  [SCALE_BF16] = 2,
+                                    [SCALE_E8M0] = 1, [SCALE_E4M3] = 1, [SCALE_NONE] = 0};
+    return bytes[type];
+}
+
+static size_t blocks_of(uint32_t side, uint16_t block) {
+    return block ? div_up(side, block) : 1;
+}
+
+struct weight weight_plain(const void *data, enum element element, uint32_t rows, uint32_t cols) {
+    return (struct weight){
+        .data = data, .format = {.element = element}, .rows = rows, .cols = cols};
+}
+
+uint64_t weight_bytes(const struct weight *w) {
+    const struct weight_format *f = &w->format;
+    const uint64_t n_blocks =
+        (uint64_t)blocks_of(w->rows, f->block_rows) * blocks_of(w->cols, f->block_cols);
+    return (uint64_t)w->rows * weight_row_bytes(w) +
+           n_blocks * scale_bytes(f->scale) * (f->has_min ? 2 : 1);
+}
+
+bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weight *out) {
+    const struct weight_format *f = &w->format;
+    const size_t block = f->block_rows;
+    if (f->scale && block && first % block != 0) return false;
+    const size_t blocks_before = block ? first / block * blocks_of(w->cols, f->block_cols) : 0,
+                 scales_before = blocks_before * scale_bytes(f->scale);
+    *out = *w;
+    out->data = (const char *)w->data + first * weight_row_bytes(w);
+    if (f->scale) out->scales = (const char *)w->scales + scales_before;
+    if (f->has_min) out->mins = (const char *)w->mins + scales_before;
+    out->rows = n;
+    return true;
+}
+
+void weight_to_float(const struct weight *w, uint32_t row, float *out) {
+    const struct weight_format *f = &w->format;
+    const char *data = (const char *)w->data + row * weight_row_bytes(w);
+    const size_t first =
+        f->block_rows ? row / f->block_rows * blocks_of(w->cols, f->block_cols) : 0;
+    for (uint32_t i = 0; i < w->cols; i++) {
+        const size_t block = first + (f->block_cols ? i / f->block_cols : 0);
+        out[i] = element_at(data, i, f->element) * scale_at(w->scales, block, f->scale);
+        if (f->has_min) out[i] += scale_at(w->mins, block, f->scale);
+    }
+}

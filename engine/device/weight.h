@@ -1,0 +1,100 @@
+/* weight.h - matrices on a device, and how their elements are stored.
+ *
+ * A format is a few numbers, not a name.  A reader of files converts what it finds to them, so
+ * nothing else knows the names of file formats.
+ *
+ *   data     [rows] of weight_row_bytes(): the elements of a row, in whole bytes
+ *   scales   [row blocks][column blocks]: a number for each block of elements
+ *   mins     as scales, and of the same type
+ *
+ * An element is worth element * scale + min.  A block is block_rows x block_cols elements; blocks at
+ * the lower and the right edge may be smaller.
+ *
+ * All sizes of weights are computed here.  weight_to_float() is plain C: what every kernel that
+ * reads weights is compared with.
+ *
+ * Thread: any.  Memory: none; a view borrows the memory of its weight. */
+#ifndef ENGINE_DEVICE_WEIGHT_H
+#define ENGINE_DEVICE_WEIGHT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Of elements of 4 bits the first is in the lower half of a byte. */
+enum element {
+    ELEMENT_F32,
+    ELEMENT_F16,
+    ELEMENT_BF16,
+    ELEMENT_E4M3, /* sign, 4 bits of exponent (bias 7), 3 of mantissa; 0x7f and 0xff are NaN */
+    ELEMENT_I8,   /* -128 to 127 */
+    ELEMENT_I4,   /* the code, 0 to 15, less 8 */
+    ELEMENT_E2M1  /* sign, 2 bits of exponent (bias 1), 1 of mantissa: 0 to 6 */
+};
+
+enum scale_type {
+    SCALE_NONE, /* every scale is 1 */
+    SCALE_F32,
+    SCALE_F16,
+    SCALE_BF16,
+    SCALE_E8M0, /* 2^(code - 127); 0xff is NaN */
+    SCALE_E4M3
+};
+
+struct weight_format {
+    enum element element;
+    enum scale_type scale;
+    uint16_t block_rows, block_cols; /* of a scale; 0: the whole side */
+    bool has_min;                    /* else every min is 0; with scales only */
+};
+
+/* A matrix, row-major, rows = output features.  A vector is one row. */
+struct weight {
+    const void *data; /* NULL: absent (an optional bias) */
+    const void *scales, *mins;
+    struct weight_format format;
+    uint32_t rows, cols;
+};
+
+static inline const struct weight *weight_if_present(const struct weight *weight) {
+    return weight->data ? weight : NULL;
+}
+
+static inline uint32_t element_bits(enum element element) {
+    static const uint8_t bits[] = {32, 16, 16, 8, 8, 4, 4};
+    return bits[element];
+}
+
+/* Returns the bytes of n adjacent elements: whole ones. */
+static inline size_t element_bytes(enum element element, size_t n) {
+    return (n * element_bits(element) + 7) / 8;
+}
+
+/* Returns true if elements are floats of at least 16 bits that need no scale. */
+static inline bool weight_is_plain(const struct weight_format *format) {
+    return format->element <= ELEMENT_BF16 && format->scale == SCALE_NONE;
+}
+
+static inline bool weight_same_format(const struct weight_format *a,
+                                      const struct weight_format *b) {
+    return a->element == b->element && a->scale == b->scale && a->block_rows == b->block_rows &&
+           a->block_cols == b->block_cols && a->has_min == b->has_min;
+}
+
+/* Returns a weight without scales. */
+struct weight weight_plain(const void *data, enum element element, uint32_t rows, uint32_t cols);
+
+static inline size_t weight_row_bytes(const struct weight *w) {
+    return element_bytes(w->format.element, w->cols);
+}
+
+/* Returns the bytes of data, scales and mins. */
+uint64_t weight_bytes(const struct weight *w);
+
+/* Makes *out a view of n rows from `first` on.  Returns false if they begin inside a block. */
+bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weight *out);
+
+/* Writes the values of a row's elements: out [cols]. */
+void weight_to_float(const struct weight *w, uint32_t row, float *out);
+
+#endif
