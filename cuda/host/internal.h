@@ -21,6 +21,7 @@
 #include "cuda/host/kernels.h"
 #include "cuda/kv/select.h"
 #include "cuda/kv/select_pack.h"
+#include "cuda/linear/product.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/layer_group.h"
@@ -43,7 +44,7 @@ extern "C" {
 /* Attention's plans lie at fixed places behind the header: attention.cu. */
 enum { STEP_HEADER_BYTES = 256 };
 enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 256 };
-enum { MATMUL_CACHE = 2048, N_STAGING = 2, MAX_FREQS = 512 };
+enum { MATMUL_CACHE = 2048, MATMUL_WORKSPACE_BYTES = 64 << 20, N_STAGING = 2, MAX_FREQS = 512 };
 
 /* The same bytes in pinned host memory and on the device; the first `used` of them are taken. */
 struct mirror {
@@ -80,7 +81,7 @@ struct inflight_step {
 
 /* A product's shape, and cuBLASLt's choice for it. */
 struct matmul_key {
-    uint32_t n_out, n_in, n_rows; /* n_rows: rounded up, see linear.c */
+    uint32_t n_out, n_in, n_rows; /* n_rows: rounded up, see cublaslt.c */
     size_t y_stride;
     bool accumulate, y_f32, bias;
 };
@@ -187,7 +188,6 @@ struct cuda_backend {
     int device;
     int node;             /* the NUMA node whose memory the host pool prefers, or NUMA_ANY */
     bool overlap;         /* compute capability 9.0: kernels.h */
-    bool streams;         /* launch_stream() runs here */
     bool failed;          /* sticky: the device no longer works */
     bool batch_invariant; /* cuda.h: no choice that changes bits may depend on a step's rows */
     uint32_t n_multiprocessors, n_copiers;
@@ -232,9 +232,7 @@ struct cuda_backend {
 
     struct blas blas;
     void *workspace;
-    struct wide_room wide;
-    uint32_t wide_from;           /* rows from which launch_wide() is the best */
-    uint32_t n_gated_clusters;    /* as open_gated() returns it */
+    struct product_device products;
     struct matmul_entry *matmuls; /* [MATMUL_CACHE], by the key's hash */
 
     struct weight_chunk *chunks;
@@ -396,9 +394,9 @@ void weights_free(struct cuda_backend *cuda);
 
 int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err);
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err);
-/* Computes a product as cuda_linear() does for many rows: with cuBLASLt, where it supports the
- * shape.  It takes no norm. */
-int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args, struct error *err);
+/* Computes an operation by the kernel of this name, which must take all of its parts at once. */
+int linear_by(struct cuda_backend *cuda, const char *kernel, const struct linear_args *args,
+              struct error *err);
 int linear_open(struct cuda_backend *cuda, struct error *err);
 void linear_close(struct cuda_backend *cuda);
 

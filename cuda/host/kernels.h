@@ -43,7 +43,7 @@ struct step_nodes {
 struct launch {
     cudaStream_t stream;
     bool overlap;
-    uint32_t n_multiprocessors; /* of the device; launch_stream() and launch_sample() ask */
+    uint32_t n_multiprocessors; /* of the device; the stream kernel and launch_sample() ask */
     struct step_nodes *nodes;   /* NULL: no graph needs to know of the launch */
 };
 
@@ -308,40 +308,6 @@ struct soft_cap_params {
     struct score_scale scale;
 };
 
-struct product_part {
-    const void *w;    /* [n_out, n_in] */
-    const void *bias; /* [n_out] or NULL */
-    enum element bias_dtype;
-    void *y; /* bf16 or f32, row i at y + i * y_stride elements */
-    size_t y_stride;
-    uint32_t n_out;
-};
-
-/* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch.  Only launch_few(),
- * launch_stream() and, but for the norm, launch_wide() take the rest: with norm_weight they multiply
- * RMSNorm(x) instead of x; if gated, the parts are gate and up, and parts[0].y is kind(gate) * up.
- * launch_gated() takes nothing but gated products without a norm. */
-struct product {
-    const void *x; /* bf16 [n_rows, n_in] */
-    uint32_t n_rows, n_in, n_parts;
-    struct product_part parts[LINEAR_MAX_PARTS];
-    enum element w_dtype;    /* of every part */
-    const void *norm_weight; /* bf16 [n_in], 16-byte aligned, or NULL */
-    float eps;
-    bool gated, accumulate, y_f32;
-    enum gate_kind kind;
-    uint32_t n_idle; /* launch_stream(): multiprocessors that the kernel before leaves idle */
-};
-
-/* The part of the device that launch_wide() uses. */
-enum { WIDE_SHARE_BYTES = 256 * 112 * 4 };
-struct wide_room {
-    uint32_t n_clusters; /* that run at the same time; 0: it does not run here */
-    /* WIDE_SHARE_BYTES for each multiprocessor, all MISSING_BYTE between kernels */
-    void *shares;
-    bool fast_memory; /* as an H200 has it; see linear_wide.cu */
-};
-
 /* A row of a sample op, with its lists in device memory. */
 struct device_sample {
     uint32_t logit_row, kind, target, n_counts, n_bias, n_banned, n_top;
@@ -404,35 +370,6 @@ cudaError_t launch_prompt_copies(const struct prompt_copies_params *p, uint32_t 
 cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch);
-/* launch_few() needs bf16 weights, n_in % 8 == 0, x and w 16-byte aligned, and at most
- * FEW_MAX_ROWS rows. */
-enum { FEW_MAX_ROWS = 16 };
-cudaError_t launch_few(const struct product *p, struct launch launch);
-/* Says whether this device runs launch_stream(), and makes it ready. */
-bool open_stream(void);
-/* Computes what launch_few() does at more of the memory's rate.  A norm has at most
- * STREAM_MAX_NORM columns. */
-enum { STREAM_MAX_NORM = 8192 };
-cudaError_t launch_stream(const struct product *p, struct launch launch);
-/* Makes launch_wide() ready, and sets what it has to know of the device. */
-cudaError_t open_wide(int device, struct wide_room *room);
-/* Computes up to WIDE_MAX_ROWS rows under launch_few()'s other conditions; besides, each n_out is
- * a multiple of 8, each y_stride even, and each y aligned to two elements. */
-enum { WIDE_MAX_ROWS = 256 };
-cudaError_t launch_wide(const struct product *p, const struct wide_room *room,
-                        struct launch launch);
-/* Makes launch_gated() ready, and returns how many of its clusters run at the same time; 0: it does
- * not run here. */
-uint32_t open_gated(uint32_t n_multiprocessors);
-/* Computes a gated product under launch_few()'s conditions and those of gated_fits(), but for the
- * number of tiles; besides, y_stride is a multiple of 8, and y 16-byte aligned. */
-cudaError_t launch_gated(const struct product *p, uint32_t n_clusters, struct launch launch);
-/* Computes any number of rows, under launch_few()'s other conditions.  A row's bits depend on
- * nothing but the row and the weights. */
-cudaError_t launch_linear_invariant(const struct product *p, struct launch launch);
-/* Computes any shape, alignment and weight dtype, slowly.  A row's bits depend on nothing but the
- * row and the weights, as in launch_linear_invariant(). */
-cudaError_t launch_linear_any(const struct product *p, struct launch launch);
 enum { SAMPLE_MAX_VOCAB = 1 << 20 };
 cudaError_t launch_sample(const struct sample_params *p, struct launch launch);
 

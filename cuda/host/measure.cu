@@ -89,7 +89,7 @@ int run_products(struct measurement *m, struct error *err) {
     args.parts[0].y = m->memory + 2 * bytes;
     args.parts[0].y_stride = SIDE;
     int rc = 0;
-    for (int i = 0; i < N_PRODUCTS && !rc; i++) rc = linear_many_rows(m->cuda, &args, err);
+    for (int i = 0; i < N_PRODUCTS && !rc; i++) rc = linear_by(m->cuda, "cublaslt", &args, err);
     return rc;
 }
 

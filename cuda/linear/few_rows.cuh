@@ -13,6 +13,7 @@
 #define CUDA_LINEAR_FEW_ROWS_CUH
 
 #include "cuda/common/mma.cuh"
+#include "cuda/linear/product.h"
 
 typedef __nv_bfloat16 bf16;
 

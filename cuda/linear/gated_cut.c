@@ -37,21 +37,22 @@ struct gated_cut gated_choose_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_
     return count_outputs(&small) < gain * count_outputs(&large) ? small : large;
 }
 
-/* Tells whether enough of what the clusters compute are outputs.  With gate and up of Llama-3-8B,
- * in tiles of 128, the kernel was ahead of cuBLASLt by 5 % on an H100 where 85 % were (384 rows),
- * and behind by 8 % and more on an H200 where 64 % were (288 rows). */
-bool gated_fits(uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_clusters) {
+bool gated_takes(uint32_t n_rows, uint32_t n_in, uint32_t n_out) {
+    return n_rows > GATED_TILE_ROWS && n_out % 8 == 0 && n_in % GATED_STAGE_COLUMNS == 0 &&
+           n_in >= GATED_SLICES * GATED_STAGE_COLUMNS;
+}
+
+/* Tells whether enough of what the clusters compute are outputs: cuBLASLt is slower where 85 % are,
+ * and faster where 64 % are. */
+bool gated_fills(uint32_t n_rows, uint32_t n_out, uint32_t n_clusters) {
     const float least = 0.84f;
-    if (n_clusters == 0 || n_rows <= GATED_TILE_ROWS || n_out % 8 || n_in % GATED_STAGE_COLUMNS ||
-        n_in < GATED_SLICES * GATED_STAGE_COLUMNS)
-        return false;
     const struct gated_cut cut = gated_choose_cut(n_rows, n_out, n_clusters);
     return (float)n_rows * (float)n_out >=
            least * GATED_CLUSTER * GATED_TILE_ROWS * (float)n_clusters * count_outputs(&cut);
 }
 
-/* Compares what a cluster computes of 256 rows, as many as either kernel does.  launch_gated() is
- * ahead by what it stores while it multiplies, so clusters must have a second turn. */
+/* Compares what a cluster computes of 256 rows, as many as either kernel does.  The gated
+ * kernel is faster by what it stores while it multiplies, so clusters must have a second turn. */
 bool gated_beats_wide(uint32_t n_in, uint32_t n_out, uint32_t n_clusters) {
     const uint32_t n_rows = 2 * GATED_TILE_ROWS;
     const struct wide_shape shape = {n_rows, n_in, 2, {n_out, n_out}, true};

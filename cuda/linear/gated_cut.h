@@ -54,12 +54,16 @@ struct gated_item {
 
 struct gated_cut gated_choose_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters);
 
-/* Says whether launch_gated() can compute a gated product and is likely to be ahead of cuBLASLt:
- * more than 128 rows, n_in a multiple of 64 and at least 512, n_out a multiple of 8, and tiles
- * enough. */
-bool gated_fits(uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_clusters);
+/* Says whether the kernel can compute a gated product: more than 128 rows.  n_in is a multiple of 64
+ * and at least 512, n_out a multiple of 8. */
+bool gated_takes(uint32_t n_rows, uint32_t n_in, uint32_t n_out);
 
-/* Says whether it is likely to be ahead of launch_wide() for 193 to 256 rows; n_clusters > 0. */
+/* Says whether tiles fill the clusters so well that the kernel is likely to be faster than
+ * cuBLASLt; n_clusters > 0. */
+bool gated_fills(uint32_t n_rows, uint32_t n_out, uint32_t n_clusters);
+
+/* Says whether it is likely to be faster than the wide kernel for 193 to 256 rows;
+ * n_clusters > 0. */
 bool gated_beats_wide(uint32_t n_in, uint32_t n_out, uint32_t n_clusters);
 
 GATED_CALL uint32_t gated_min(uint32_t a, uint32_t b) {

@@ -50,8 +50,10 @@
  *
  * Shared: struct gated_plan.  Bound: wgmma, 4 * n_rows * n_in * n_out operations.
  * Oracle: engine/cpu/linear.c. */
+#include "cuda/host/internal.h"
 #include "cuda/linear/block_pair.cuh"
 #include "cuda/linear/gated_cut.h"
+#include "cuda/linear/product.h"
 
 typedef __nv_bfloat16 bf16;
 
@@ -330,7 +332,8 @@ static cudaError_t launch_tiles(struct gated_params *g, struct launch launch) {
         CLUSTER, CLUSTER * g->cut.n_clusters, N_THREADS, sizeof(Plan), *g);
 }
 
-cudaError_t launch_gated(const struct product *p, uint32_t max_clusters, struct launch launch) {
+static cudaError_t start_gated(const struct product *p, uint32_t max_clusters,
+                               struct launch launch) {
     if (max_clusters == 0) return cudaErrorNotSupported;
     struct gated_params g = {
         {}, {}, *p, gated_choose_cut(p->n_rows, p->parts[0].n_out, max_clusters)};
@@ -341,18 +344,25 @@ cudaError_t launch_gated(const struct product *p, uint32_t max_clusters, struct 
     }
 }
 
+extern "C" product_launch launch_gated;
+int launch_gated(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    return cuda_check(cuda, start_gated(p, cuda->products.n_gated_clusters, launch_of(cuda)),
+                      "the product kernel \"gated\"", err);
+}
+
 template <enum gate_kind KIND, int OUTPUTS> static bool open_kernel(int *n) {
     typedef gated_plan<OUTPUTS> plan;
     return open_pairs<plan>(gated_kernel<KIND, plan>, N_THREADS, n);
 }
 
-uint32_t open_gated(uint32_t n_multiprocessors) {
-    int n = (int)(n_multiprocessors / CLUSTER);
+extern "C" product_open open_gated;
+int open_gated(struct cuda_backend *cuda, struct error *) {
+    int n = (int)(cuda->n_multiprocessors / CLUSTER);
     if (n > 0 && open_kernel<GATE_SILU, GATED_LARGE_TILE>(&n) &&
         open_kernel<GATE_GELU, GATED_LARGE_TILE>(&n) &&
         open_kernel<GATE_SILU, GATED_SMALL_TILE>(&n) &&
         open_kernel<GATE_GELU, GATED_SMALL_TILE>(&n))
-        return (uint32_t)n;
+        cuda->products.n_gated_clusters = (uint32_t)n;
     cudaGetLastError(); /* an answer, not a fault */
     return 0;
 }

@@ -17,6 +17,8 @@
  * Bound:  few rows: memory, 2 * n_in * n_out bytes.  Many: tensor cores.
  * Oracle: engine/cpu/linear.c; and each shape has the same bits as the others. */
 #include "cuda/common/mma.cuh"
+#include "cuda/host/internal.h"
+#include "cuda/linear/product.h"
 
 typedef __nv_bfloat16 bf16;
 
@@ -231,7 +233,7 @@ template <typename S> static bool suits(const struct product *p, int shared_byte
     return n_blocks >= ENOUGH_BLOCKS && S::SHARED_BYTES <= shared_bytes;
 }
 
-cudaError_t launch_linear_invariant(const struct product *p, struct launch launch) {
+static cudaError_t start_invariant(const struct product *p, struct launch launch) {
     int device, shared_bytes;
     if (p->n_rows == 0 || count_tiles(p, 1) == 0) return cudaSuccess;
     if (p->n_rows <= few_shape::X) return launch_shape<few_shape>(p, launch);
@@ -245,4 +247,10 @@ cudaError_t launch_linear_invariant(const struct product *p, struct launch launc
     if (p->n_rows > small_shape::X && suits<middle_shape>(p, shared_bytes))
         return launch_shape<middle_shape>(p, launch);
     return launch_shape<small_shape>(p, launch);
+}
+
+extern "C" product_launch launch_invariant;
+int launch_invariant(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    return cuda_check(cuda, start_invariant(p, launch_of(cuda)), "the product kernel \"invariant\"",
+                      err);
 }

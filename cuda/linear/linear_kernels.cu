@@ -26,7 +26,9 @@
  * Shared: one f32 a warp, weight row and x row, to add the warps up; for norm one more a warp and x
  * row.
  * Bound:  memory, 2 * n_in * n_out bytes.        Oracle: engine/cpu/linear.c. */
+#include "cuda/host/internal.h"
 #include "cuda/linear/few_rows.cuh"
+#include "cuda/linear/product.h"
 
 enum { ANY_ROWS = 4 };
 
@@ -114,11 +116,16 @@ static void (*choose_kernel(const struct product *p))(struct product) {
     return p->norm_weight ? few_kernel<1, 6, true> : few_kernel<1, 6, false>;
 }
 
-cudaError_t launch_few(const struct product *p, struct launch launch) {
+static cudaError_t start_few(const struct product *p, struct launch launch) {
     const uint32_t n_tiles = count_tiles(p);
     if (n_tiles == 0 || p->n_rows == 0) return cudaSuccess;
     if (p->n_rows > FEW_MAX_ROWS) return cudaErrorInvalidValue;
     return launch_kernel(launch, choose_kernel(p), n_tiles, 32 * N_WARPS, 0, *p);
+}
+
+extern "C" product_launch launch_few;
+int launch_few(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    return cuda_check(cuda, start_few(p, launch_of(cuda)), "the product kernel \"few\"", err);
 }
 
 /* Computes any shape: a warp per weight row and ANY_ROWS rows of x, an element a lane. */
@@ -145,10 +152,15 @@ static __global__ void linear_any_kernel(const __grid_constant__ struct product 
     }
 }
 
-cudaError_t launch_linear_any(const struct product *p, struct launch launch) {
+static cudaError_t start_any(const struct product *p, struct launch launch) {
     uint32_t n_out = 0;
     for (uint32_t i = 0; i < p->n_parts; i++) n_out += p->parts[i].n_out;
     if (n_out == 0 || p->n_rows == 0) return cudaSuccess;
     return launch_kernel(launch, linear_any_kernel,
                          dim3((n_out + 3) / 4, (p->n_rows + ANY_ROWS - 1) / ANY_ROWS), 128, 0, *p);
+}
+
+extern "C" product_launch launch_any;
+int launch_any(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    return cuda_check(cuda, start_any(p, launch_of(cuda)), "the product kernel \"any\"", err);
 }

@@ -34,7 +34,9 @@
  * Shared: a ring of stages, two plans, the norm's weights.
  * Bound:  memory, 2 * n_in * n_out bytes.        Oracle: engine/cpu/linear.c. */
 #include "cuda/common/sm90.cuh"
+#include "cuda/host/internal.h"
 #include "cuda/linear/few_rows.cuh"
+#include "cuda/linear/product.h"
 
 enum {
     STAGE_K = 1024,
@@ -292,8 +294,14 @@ template <class S> static bool open_shape() {
            open_kernel<S, true, true>();
 }
 
-bool open_stream(void) {
+static bool open_shapes() {
     return open_shape<stream_shape<1>>() && open_shape<stream_shape<2>>();
+}
+
+extern "C" product_open open_stream;
+int open_stream(struct cuda_backend *cuda, struct error *) {
+    cuda->products.streams = open_shapes();
+    return 0;
 }
 
 template <class S> static cudaError_t launch_shape(const struct product *p, struct launch launch) {
@@ -307,11 +315,16 @@ template <class S> static cudaError_t launch_shape(const struct product *p, stru
     return launch_kernel(launch, kernel, n_blocks, THREADS, bytes, *p, tiles);
 }
 
-cudaError_t launch_stream(const struct product *p, struct launch launch) {
+static cudaError_t start_stream(const struct product *p, struct launch launch) {
     if (count_tiles(p) == 0 || p->n_rows == 0) return cudaSuccess;
     if (p->n_rows > FEW_MAX_ROWS || launch.n_multiprocessors == 0 ||
         (p->norm_weight && p->n_in > STREAM_MAX_NORM))
         return cudaErrorInvalidValue;
     return p->n_rows > MMA_ROWS ? launch_shape<stream_shape<2>>(p, launch)
                                 : launch_shape<stream_shape<1>>(p, launch);
+}
+
+extern "C" product_launch launch_stream;
+int launch_stream(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    return cuda_check(cuda, start_stream(p, launch_of(cuda)), "the product kernel \"stream\"", err);
 }

@@ -49,7 +49,9 @@
  *
  * Shared: struct wide_plan.  Bound: memory, 2 * n_in * n_out bytes.
  * Oracle: engine/cpu/linear.c. */
+#include "cuda/host/internal.h"
 #include "cuda/linear/block_pair.cuh"
+#include "cuda/linear/product.h"
 #include "cuda/linear/wide_cut.h"
 
 typedef __nv_bfloat16 bf16;
@@ -490,14 +492,21 @@ static tiles_launcher find_launcher(const struct wide_shape *shape, uint32_t wid
     }
 }
 
-cudaError_t launch_wide(const struct product *p, const struct wide_room *room,
-                        struct launch launch) {
+static cudaError_t start_wide(const struct product *p, const struct wide_room *room,
+                              struct launch launch) {
     const struct wide_shape shape = shape_of(p);
     if (wide_count_tiles(&shape, GROUP_ROWS) == 0 || p->n_rows == 0) return cudaSuccess;
     if (room->n_clusters == 0) return cudaErrorNotSupported;
     if (p->n_rows > WIDE_MAX_ROWS) return cudaErrorInvalidValue;
     const struct wide_cut cut = wide_choose_cut(&shape, room->n_clusters);
     return find_launcher(&shape, cut.width)(p, cut.n_splits, room, launch);
+}
+
+extern "C" product_launch launch_wide;
+int launch_wide(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    const struct product joined = p->gated ? *p : product_join(p);
+    return cuda_check(cuda, start_wide(&joined, &cuda->products.wide, launch_of(cuda)),
+                      "the product kernel \"wide\"", err);
 }
 
 template <class Plan> static bool open_tiles(int *n) {
@@ -530,7 +539,7 @@ static cudaError_t find_memory_rate(int device, int n_multiprocessors, bool *is_
     return cudaSuccess;
 }
 
-cudaError_t open_wide(int device, struct wide_room *room) {
+static cudaError_t find_wide(int device, struct wide_room *room) {
     int n_multiprocessors;
     cudaError_t rc =
         cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
@@ -542,4 +551,21 @@ cudaError_t open_wide(int device, struct wide_room *room) {
         room->n_clusters = (uint32_t)n;
     cudaGetLastError(); /* an answer, not a fault */
     return cudaSuccess;
+}
+
+/* Makes the kernel ready where the device runs it, and sets from how many rows on it is faster than
+ * the stream kernel.  Blocks of that kernel hold 8 rows of x, and read more of them with every tile.
+ * Where memory is fast it waits for x; elsewhere both kernels wait for the weights. */
+extern "C" product_open open_wide;
+int open_wide(struct cuda_backend *cuda, struct error *err) {
+    enum { FAST_FROM = 9 };
+    struct wide_room *room = &cuda->products.wide;
+    const size_t bytes = (size_t)cuda->n_multiprocessors * WIDE_SHARE_BYTES;
+    int rc = cuda_check(cuda, find_wide(cuda->device, room), "asking for the memory's rate", err);
+    cuda->products.wide_from = room->fast_memory ? FAST_FROM : FEW_MAX_ROWS + 1;
+    if (rc || room->n_clusters == 0) return rc;
+    rc = device_alloc(cuda, bytes, &room->shares, err);
+    if (rc) return rc;
+    return cuda_check(cuda, cudaMemsetAsync(room->shares, MISSING_BYTE, bytes, cuda->stream),
+                      "clearing memory", err);
 }

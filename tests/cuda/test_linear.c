@@ -99,8 +99,8 @@ struct row_count {
     bool in_small;
 };
 
-/* Few rows in one operand of mma and in two, then launch_wide() with one to three warpgroups and
- * with halves of the rows, then cuBLASLt, which on other devices begins at 17 rows. */
+/* Few rows fill one operand of mma, or two.  The wide kernel then has one to three warpgroups, or
+ * halves of the rows.  cuBLASLt has the most rows; on other devices it begins at 17. */
 static const struct row_count row_counts[] = {
     {1, true},   {2, false},  {7, false},   {8, false},   {9, true},    {15, false},
     {16, false}, {17, true},  {33, false},  {64, false},  {100, false}, {129, false},
@@ -138,11 +138,11 @@ static void check_one_part(const struct matrix *m, uint32_t n_rows, size_t turn)
 
 static void products_of_one_part_equal_the_cpu(void **state) {
     (void)state;
-    /* 4096 -> 96: so few outputs that cuBLASLt and launch_wide() split the sums.  2056 -> 1040: for
-     * launch_wide() from 9 rows on where memory is fast, as those behind it are.  1032 -> 5000:
-     * more tiles than a device has blocks of launch_stream(), in stages of which the last is not
+    /* 4096 -> 96: so few outputs that cuBLASLt and the wide kernel split the sums.  2056 -> 1040: for
+     * the wide kernel from 9 rows on where memory is fast, as those behind it are.  1032 -> 5000:
+     * more tiles than a device has blocks of the stream kernel, in stages of which the last is not
      * full.  7176 -> 2200: such stages of an x that registers do not hold as a whole, for two tiles
-     * of a block.  32 -> 20000: more tiles than launch_wide() has blocks. */
+     * of a block.  32 -> 20000: more tiles than the wide kernel has blocks. */
     static const struct matrix matrices[] = {
         {1, 1, false},       {8, 8, false},       {15, 7, true},      {16, 24, false},
         {24, 17, false},     {64, 6, false},      {384, 640, false},  {1024, 384, false},
@@ -203,7 +203,7 @@ struct fused {
     enum element dtype, norm_dtype;
     bool norm, bias, gated;
     enum gate_kind kind;
-    uint32_t n_clusters; /* 0: the backend chooses a kernel; else launch_gated() with so many */
+    uint32_t n_clusters; /* 0: the backend chooses a kernel; else the gated kernel with so many */
 };
 
 /* The CPU normalises in f32, the device multiplies what bf16 holds of it: each of n_in terms is off
@@ -220,18 +220,19 @@ static double typical_size(const struct fused *f) {
     return f->gated ? sum * sum : sum;
 }
 
-static void launch_gated_alone(const struct fused *f, const struct gated_args *args) {
+static void gate_alone(const struct fused *f, const struct gated_args *args) {
     struct cuda_backend *cuda = CUDA_BACKEND(gpu);
     struct error err = {0};
-    const struct product_part gate = {args->gate->data, f->bias ? args->gate_bias->data : NULL,
-                                      f->dtype,         args->out,
-                                      f->n_out,         f->n_out},
-                              up = {args->up->data,
-                                    f->bias ? args->up_bias->data : NULL,
-                                    f->dtype,
-                                    NULL,
-                                    0,
-                                    f->n_out};
+    const struct product_part gate = {.w = args->gate->data,
+                                      .bias = f->bias ? args->gate_bias->data : NULL,
+                                      .bias_dtype = f->dtype,
+                                      .y = args->out,
+                                      .y_stride = f->n_out,
+                                      .n_out = f->n_out},
+                              up = {.w = args->up->data,
+                                    .bias = f->bias ? args->up_bias->data : NULL,
+                                    .bias_dtype = f->dtype,
+                                    .n_out = f->n_out};
     const struct product params = {.x = args->x,
                                    .n_rows = f->n_rows,
                                    .n_in = f->n_in,
@@ -240,8 +241,10 @@ static void launch_gated_alone(const struct fused *f, const struct gated_args *a
                                    .w_dtype = f->dtype,
                                    .gated = true,
                                    .kind = f->kind};
-    must(cuda_check(cuda, launch_gated(&params, f->n_clusters, launch_of(cuda)), "gated", &err),
-         &err);
+    const uint32_t n_clusters = cuda->products.n_gated_clusters;
+    cuda->products.n_gated_clusters = f->n_clusters;
+    must(product_find("gated")->launch(cuda, &params, &err), &err);
+    cuda->products.n_gated_clusters = n_clusters;
 }
 
 static void check_fused(const struct fused *f) {
@@ -285,7 +288,7 @@ static void check_fused(const struct fused *f) {
                                    .gate_up = gpu_gate_up,
                                    .out = gpu_y,
                                    .kind = f->kind};
-        if (f->n_clusters) launch_gated_alone(f, &args);
+        if (f->n_clusters) gate_alone(f, &args);
         else must(gpu->ops->gated(gpu, &args, &err), &err);
     } else {
         struct linear_args args = {
@@ -327,7 +330,7 @@ static void check_all_fused(const struct matrix *m, uint32_t n_rows, size_t turn
 
 static void fused_products_equal_the_cpu(void **state) {
     (void)state;
-    /* 6152: registers hold a part of x.  8200: launch_stream() has no room for the norm's
+    /* 6152: registers hold a part of x.  8200: the stream kernel has no room for the norm's
      * weights. */
     static const struct matrix matrices[] = {
         {1, 1, false},       {8, 8, false},   {15, 7, false},      {24, 17, false},
@@ -337,24 +340,25 @@ static void fused_products_equal_the_cpu(void **state) {
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_all_fused);
 }
 
-/* 9 to 16 rows are for launch_stream() or for launch_wide(): the device's memory decides. */
+/* 9 to 16 rows are for the stream kernel or for the wide kernel: the device's memory decides. */
 static void rows_that_two_kernels_take_equal_the_cpu(void **state) {
     (void)state;
     static const struct matrix matrices[] = {
         {384, 640, true}, {4096, 96, false}, {1032, 5000, false}, {512, 1032, true}};
     struct cuda_backend *cuda = CUDA_BACKEND(gpu);
-    const uint32_t chosen = cuda->wide_from;
-    for (cuda->wide_from = 9; cuda->wide_from <= 17; cuda->wide_from += 8)
+    uint32_t *from = &cuda->products.wide_from;
+    const uint32_t chosen = *from;
+    for (*from = 9; *from <= 17; *from += 8)
         for (size_t m = 0; m < sizeof(matrices) / sizeof(matrices[0]); m++)
             for (uint32_t n_rows = 9; n_rows <= 16; n_rows++) {
                 if (small && !(matrices[m].in_small && n_rows == 9)) continue;
                 check_one_part(&matrices[m], n_rows, m + n_rows);
                 check_all_fused(&matrices[m], n_rows, m + n_rows);
             }
-    cuda->wide_from = chosen;
+    *from = chosen;
 }
 
-/* Blocks of launch_wide() that split a sum wait for words that are not all ones.  Here x and W are
+/* Blocks of the wide kernel that split a sum wait for words that are not all ones.  Here x and W are
  * nothing but such bits: the sums that they send each other are NaN, and what they leave behind has
  * no part in the next product. */
 static void nans_of_all_ones_pass_between_blocks(void **state) {
@@ -399,7 +403,7 @@ static void gated_products_of_many_rows_equal_the_cpu(void **state) {
                   {257, 576, 344, 2, true},  {300, 1024, 776, 3, true},  {513, 512, 1000, 5, false},
                   {200, 512, 320, 3, true},  {1000, 512, 640, 7, false}, {2177, 512, 264, 4, true},
                   {2177, 512, 256, 4, true}};
-    if (CUDA_BACKEND(gpu)->n_gated_clusters == 0) skip();
+    if (CUDA_BACKEND(gpu)->products.n_gated_clusters == 0) skip();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         for (int turn = 0; turn < 4; turn++)
             if (!small || shapes[i].in_small)
@@ -414,16 +418,16 @@ static void gated_products_of_many_rows_equal_the_cpu(void **state) {
                                             .n_clusters = shapes[i].n_clusters});
 }
 
-/* The device is full, so cuda_gated() takes launch_gated() where there is one: from 193 rows on if
+/* The device is full, so cuda_gated() takes the gated kernel where there is one: from 193 rows on if
  * all clusters have two turns. */
 static void cuda_gated_takes_the_kernel_for_many_rows(void **state) {
     (void)state;
-    const uint32_t n_in = 512, n_clusters = CUDA_BACKEND(gpu)->n_gated_clusters,
+    const uint32_t n_in = 512, n_clusters = CUDA_BACKEND(gpu)->products.n_gated_clusters,
                    two_turns = 2 * (n_clusters ? n_clusters : 66) * GATED_SMALL_TILE;
     const uint32_t shapes[][2] = {{1000, 4224}, {193, two_turns}, {256, two_turns}};
     if (n_clusters > 0) {
         assert_true(gated_beats_wide(n_in, two_turns, n_clusters));
-        assert_true(gated_fits(WIDE_MAX_ROWS, n_in, two_turns, n_clusters));
+        assert_true(gated_fills(WIDE_MAX_ROWS, two_turns, n_clusters));
     }
     for (int i = 0; i < 3 && !small; i++)
         check_fused(&(struct fused){.n_rows = shapes[i][0],
@@ -570,9 +574,9 @@ int main(int argc, char **argv) {
     const int status = open_backends();
     if (status) return status;
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    CUDA_BACKEND(gpu)->streams = false;
-    CUDA_BACKEND(gpu)->wide.n_clusters = 0;
-    CUDA_BACKEND(gpu)->n_gated_clusters = 0;
+    CUDA_BACKEND(gpu)->products.streams = false;
+    CUDA_BACKEND(gpu)->products.wide.n_clusters = 0;
+    CUDA_BACKEND(gpu)->products.n_gated_clusters = 0;
     n_failed += cmocka_run_group_tests(tests, NULL, NULL);
     reopen_batch_invariant();
     n_failed += cmocka_run_group_tests(invariant_tests, NULL, NULL);

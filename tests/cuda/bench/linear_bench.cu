@@ -5,10 +5,10 @@
  *
  *   bare     products alone
  *   fused    norm and SiLU inside the products
- *   stream   the same by launch_stream()
+ *   stream   the same by the stream kernel
  *   apart    norm and SiLU in kernels of their own
- *   wide     16 to 256 rows by launch_wide(), with SiLU inside and the norm apart (from 193 rows on
- *            a model's gate and up are for launch_gated(), which is not here)
+ *   wide     16 to 256 rows by the wide kernel, with SiLU inside and the norm apart (from 193 rows on
+ *            a model's gate and up are for the gated kernel, which is not here)
  *
  * Weights are random and rotate through 1 GB, many times the second-level cache.  Launches are
  * replayed from a CUDA graph.  "model" is 32 layers and the head over 15 GB, nothing twice.
@@ -21,6 +21,18 @@
 #include "cuda/linear/wide_cut.c"
 #include "engine/device/weight.h"
 #include "tests/cuda/bench/bench.cuh"
+
+/* The launchers that take a backend are not used here. */
+int cuda_check(struct cuda_backend *, cudaError_t code, const char *what, struct error *) {
+    check(code, what);
+    return 0;
+}
+int device_alloc(struct cuda_backend *, size_t, void **, struct error *) {
+    return -1;
+}
+struct product product_join(const struct product *p) {
+    return *p;
+}
 
 /* The ceiling: every block reads its share and throws it away. */
 static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *sink) {
@@ -102,7 +114,7 @@ typedef cudaError_t (*launcher)(const struct shape *s, const struct arena *arena
 
 static cudaError_t run_bare(const struct shape *, const struct arena *, struct product *p,
                             struct launch launch) {
-    return launch_few(p, launch);
+    return start_few(p, launch);
 }
 
 static void fuse(const struct shape *s, const struct arena *arena, struct product *p) {
@@ -115,13 +127,13 @@ static void fuse(const struct shape *s, const struct arena *arena, struct produc
 static cudaError_t run_fused(const struct shape *s, const struct arena *arena, struct product *p,
                              struct launch launch) {
     fuse(s, arena, p);
-    return launch_few(p, launch);
+    return start_few(p, launch);
 }
 
 static cudaError_t run_stream(const struct shape *s, const struct arena *arena, struct product *p,
                               struct launch launch) {
     fuse(s, arena, p);
-    return launch_stream(p, launch);
+    return start_stream(p, launch);
 }
 
 static void normalise(const struct arena *arena, struct product *p, struct launch launch) {
@@ -139,13 +151,13 @@ static cudaError_t run_wide(const struct shape *s, const struct arena *arena, st
     if (s->norm) normalise(arena, p, launch);
     p->gated = s->gated;
     if (s->gated) p->parts[0].y_stride = p->parts[0].n_out;
-    return launch_wide(p, &arena->room, launch);
+    return start_wide(p, &arena->room, launch);
 }
 
 static cudaError_t run_apart(const struct shape *s, const struct arena *arena, struct product *p,
                              struct launch launch) {
     if (s->norm) normalise(arena, p, launch);
-    check(launch_few(p, launch), s->name);
+    check(start_few(p, launch), s->name);
     if (!s->gated) return cudaSuccess;
     const struct gate_mul_params silu = {arena->y, arena->normed, p->n_rows, p->parts[0].n_out};
     return launch_gate_mul(&silu, launch);
@@ -238,9 +250,9 @@ int main() {
     fill_kernel<<<64, 256, 0, stream>>>(arena.x, n_x, 1.0f);
     fill_kernel<<<64, 256, 0, stream>>>(arena.norm_weight, 4096, 1.0f);
     check(cudaMemsetAsync(arena.y, 0, n_y * sizeof(float), stream), "memory");
-    check(open_wide(0, &arena.room), "rate");
-    if (!open_stream() || arena.room.n_clusters == 0) {
-        fprintf(stderr, "this device does not run launch_stream() and launch_wide()\n");
+    check(find_wide(0, &arena.room), "rate");
+    if (!open_shapes() || arena.room.n_clusters == 0) {
+        fprintf(stderr, "this device does not run the stream kernel and the wide kernel\n");
         return 1;
     }
     const double read = bench_read(&arena, stream);

@@ -1,0 +1,230 @@
+/* choice.c - the list of product kernels, and which of them computes a product: see product.h.
+ *
+ *   rows   <= 16   one launch for all parts, norm and gate included: reading the weights is the
+ *                  whole cost, or launches are (is_small()).  "stream" on compute capability 9.0,
+ *                  "few" elsewhere
+ *   rows  <= 192   on compute capability 9.0 "wide": one launch for all parts, gate included.  From
+ *                  9 rows on where memory is fast (open_wide()) and weights are not small
+ *   more than 192  on 9.0 "gated", for gated products that fill the device
+ *   rows  <= 256   "wide" for others, and for long sums
+ *   more rows      "cublaslt"; parts that lie side by side (q, k, v or gate, up) are one product
+ *   else           "any": f16 and f32 weights, odd widths, slowly
+ *
+ * A batch-invariant backend takes "invariant", whose sums have one order, or "any", for any number
+ * of rows.
+ *
+ * Thread: engine.  Memory: none. */
+#include <string.h>
+
+#include "cuda/linear/gated_cut.h"
+#include "cuda/linear/product.h"
+#include "cuda/linear/wide_cut.h"
+#include "engine/base/sizes.h"
+
+enum { ALIGN = 16, WIDTH = 8 };         /* of bf16 that is read in vectors: bytes, elements */
+enum { SMALL_BYTES = 4 << 20 };         /* see is_small() */
+enum { BF16_BYTES = 2, F32_BYTES = 4 }; /* of results */
+
+/* Only the list names them. */
+product_open open_stream, open_wide, open_gated;
+product_launch launch_few, launch_stream, launch_wide, launch_gated, launch_cublaslt,
+    launch_invariant, launch_any;
+
+static bool aligned(const void *p, size_t to) {
+    return (uintptr_t)p % to == 0;
+}
+
+/* Says whether x and the weights are as all kernels but "any" read them. */
+static bool is_bf16(const struct product *p) {
+    bool fits = p->w_dtype == ELEMENT_BF16 && p->n_in % WIDTH == 0 && aligned(p->x, ALIGN);
+    for (uint32_t i = 0; i < p->n_parts; i++) fits &= aligned(p->parts[i].w, ALIGN);
+    return fits;
+}
+
+/* Says whether the weights are so few that launches take the time, not their bytes: a kernel that
+ * takes the norm, too, is then faster.  Nothing was measured between 8 and 34 MB. */
+static bool is_small(const struct product *p) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < p->n_parts; i++) n += p->parts[i].n_out;
+    return n * p->n_in * BF16_BYTES <= SMALL_BYTES;
+}
+
+/* ---- up to FEW_MAX_ROWS rows ---- */
+
+static bool few_rows_fit(const struct product *p) {
+    return p->n_rows <= FEW_MAX_ROWS && is_bf16(p) &&
+           (!p->norm_weight || (p->norm_dtype == ELEMENT_BF16 && aligned(p->norm_weight, ALIGN)));
+}
+
+static bool stream_fits(const struct product_device *device, const struct product *p) {
+    return device->streams && few_rows_fit(p) && (!p->norm_weight || p->n_in <= STREAM_MAX_NORM);
+}
+
+/* Leaves the product to "stream" where that runs: a norm that "stream" does not take is computed
+ * before. */
+static bool few_fits(const struct product_device *device, const struct product *p) {
+    return !device->streams && few_rows_fit(p);
+}
+
+static float few_rows_cost(const struct product_device *device, const struct product *p) {
+    (void)device, (void)p;
+    return 3;
+}
+
+/* ---- up to WIDE_MAX_ROWS rows ---- */
+
+static bool wide_fits(const struct product_device *device, const struct product *p) {
+    const size_t pair = 2 * (p->y_f32 ? F32_BYTES : BF16_BYTES);
+    bool fits = device->wide.n_clusters > 0 && p->n_rows <= WIDE_MAX_ROWS && is_bf16(p);
+    if (p->gated) return fits && p->parts[0].n_out % WIDTH == 0 && aligned(p->parts[0].y, ALIGN);
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        const struct product_part *part = &p->parts[i];
+        fits &= part->n_out % WIDTH == 0 && part->y_stride % 2 == 0 && aligned(part->y, pair);
+    }
+    return fits;
+}
+
+/* Leaves products of more than WIDE_WHOLE_ROWS rows to cuBLASLt, which is faster, but for gated
+ * ones and long sums. */
+static float wide_cost(const struct product_device *device, const struct product *p) {
+    const uint32_t from = is_small(p) ? FEW_MAX_ROWS + 1 : device->wide_from;
+    bool pays = p->n_rows >= from && !p->is_partial;
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        pays &= p->gated || p->n_rows <= WIDE_WHOLE_ROWS || p->n_in > p->parts[i].n_out;
+    return pays ? 2 : PRODUCT_NEVER;
+}
+
+/* ---- more rows ---- */
+
+static bool gated_fits(const struct product_device *device, const struct product *p) {
+    return device->n_gated_clusters > 0 && p->gated && is_bf16(p) &&
+           aligned(p->parts[0].y, ALIGN) && gated_takes(p->n_rows, p->n_in, p->parts[0].n_out);
+}
+
+/* Counts WIDE_MAX_ROWS rows where there are fewer: the other kernels then compute as many. */
+static float gated_cost(const struct product_device *device, const struct product *p) {
+    const uint32_t n_out = p->parts[0].n_out, n_clusters = device->n_gated_clusters;
+    const bool pays = p->n_rows > WIDE_WHOLE_ROWS &&
+                      gated_fills(max_u32(p->n_rows, WIDE_MAX_ROWS), n_out, n_clusters) &&
+                      (p->n_rows > WIDE_MAX_ROWS || gated_beats_wide(p->n_in, n_out, n_clusters));
+    return pays ? 1 : PRODUCT_NEVER;
+}
+
+/* Looks at the joined parts as one, whose result and bias are the first part's. */
+static bool cublaslt_fits(const struct product_device *device, const struct product *p) {
+    const struct product_part *part = &p->parts[0];
+    (void)device;
+    return !p->gated && product_is_joined(p) && is_bf16(p) && part->n_out % WIDTH == 0 &&
+           product_join(p).parts[0].n_out % WIDTH == 0 && part->y_stride % WIDTH == 0 &&
+           aligned(part->y, ALIGN) &&
+           (!part->bias ||
+            (part->bias_dtype == ELEMENT_BF16 && aligned(part->bias, ALIGN) && !p->y_f32));
+}
+
+static float cublaslt_cost(const struct product_device *device, const struct product *p) {
+    (void)device, (void)p;
+    return 4;
+}
+
+/* ---- kernels whose sums have one order ---- */
+
+static bool invariant_fits(const struct product_device *device, const struct product *p) {
+    (void)device;
+    return !p->gated && is_bf16(p);
+}
+
+static float invariant_cost(const struct product_device *device, const struct product *p) {
+    (void)p;
+    return device->batch_invariant ? 1 : PRODUCT_NEVER;
+}
+
+static bool any_fits(const struct product_device *device, const struct product *p) {
+    (void)device;
+    return !p->gated && product_is_joined(p);
+}
+
+static float any_cost(const struct product_device *device, const struct product *p) {
+    (void)device, (void)p;
+    return 5;
+}
+
+/* ---- the list ---- */
+
+const struct product_kernel product_kernels[] = {
+    {.name = "stream",
+     .open = open_stream,
+     .fits = stream_fits,
+     .cost = few_rows_cost,
+     .launch = launch_stream,
+     .takes_norm = true,
+     .takes_idle = true},
+    {.name = "few",
+     .fits = few_fits,
+     .cost = few_rows_cost,
+     .launch = launch_few,
+     .takes_norm = true,
+     .takes_idle = true},
+    {.name = "wide",
+     .open = open_wide,
+     .fits = wide_fits,
+     .cost = wide_cost,
+     .launch = launch_wide},
+    {.name = "gated",
+     .open = open_gated,
+     .fits = gated_fits,
+     .cost = gated_cost,
+     .launch = launch_gated},
+    {.name = "cublaslt", .fits = cublaslt_fits, .cost = cublaslt_cost, .launch = launch_cublaslt},
+    {.name = "invariant",
+     .fits = invariant_fits,
+     .cost = invariant_cost,
+     .launch = launch_invariant,
+     .is_invariant = true,
+     .takes_idle = true},
+    {.name = "any",
+     .fits = any_fits,
+     .cost = any_cost,
+     .launch = launch_any,
+     .is_invariant = true,
+     .takes_idle = true},
+    {.name = NULL}};
+
+const struct product_kernel *product_choose(const struct product_device *device,
+                                            const struct product *p) {
+    const struct product_kernel *best = NULL;
+    float least = PRODUCT_NEVER;
+    for (const struct product_kernel *k = product_kernels; k->name; k++) {
+        if (device->batch_invariant && !k->is_invariant) continue;
+        if (!k->fits(device, p)) continue;
+        const float cost = k->cost(device, p);
+        if (cost >= least) continue;
+        least = cost;
+        best = k;
+    }
+    return best;
+}
+
+const struct product_kernel *product_find(const char *name) {
+    const struct product_kernel *k = product_kernels;
+    while (strcmp(k->name, name) != 0) k++;
+    return k;
+}
+
+/* ---- parts that lie side by side ---- */
+
+bool product_is_joined(const struct product *p) {
+    for (uint32_t i = 0; i + 1 < p->n_parts; i++)
+        if (!p->parts[i].joins_next) return false;
+    return true;
+}
+
+struct product product_join(const struct product *p) {
+    struct product joined = *p;
+    joined.n_parts = 0;
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        if (i > 0 && p->parts[i - 1].joins_next)
+            joined.parts[joined.n_parts - 1].n_out += p->parts[i].n_out;
+        else joined.parts[joined.n_parts++] = p->parts[i];
+    }
+    return joined;
+}

@@ -1,0 +1,168 @@
+/* test_choice.c - which kernel computes a product, on devices that need not be there. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cuda/linear/product.h"
+#include "tests/cuda/product_choices.h"
+
+/* Nothing is launched here. */
+#define NO_LAUNCH(name)                                                                            \
+    int name(struct cuda_backend *cuda, const struct product *p, struct error *err) {              \
+        (void)cuda, (void)p, (void)err;                                                            \
+        return -1;                                                                                 \
+    }
+#define NO_OPEN(name)                                                                              \
+    int name(struct cuda_backend *cuda, struct error *err) {                                       \
+        (void)cuda, (void)err;                                                                     \
+        return -1;                                                                                 \
+    }
+product_launch launch_few, launch_stream, launch_wide, launch_gated, launch_cublaslt,
+    launch_invariant, launch_any;
+product_open open_stream, open_wide, open_gated;
+NO_LAUNCH(launch_few)
+NO_LAUNCH(launch_stream)
+NO_LAUNCH(launch_wide)
+NO_LAUNCH(launch_gated)
+NO_LAUNCH(launch_cublaslt)
+NO_LAUNCH(launch_invariant)
+NO_LAUNCH(launch_any)
+NO_OPEN(open_stream)
+NO_OPEN(open_wide)
+NO_OPEN(open_gated)
+
+/* An H100 and an H200 have 132 multiprocessors: 66 clusters. */
+static struct product_device device_of(enum choice_device name) {
+    struct product_device device = {.batch_invariant = name == H200_INVARIANT,
+                                    .streams = name != A100,
+                                    .wide_from = name == A100 || name == H100 ? 17 : 9,
+                                    .wide = {.fast_memory = name != A100 && name != H100}};
+    if (name != A100 && name != H200_WITHOUT_WIDE) device.wide.n_clusters = 66;
+    if (name != A100 && name != H200_WITHOUT_GATED) device.n_gated_clusters = 66;
+    return device;
+}
+
+static enum element dtype_of(const char *name) {
+    if (!name || strcmp(name, "bf16") == 0) return ELEMENT_BF16;
+    return strcmp(name, "f16") == 0 ? ELEMENT_F16 : ELEMENT_F32;
+}
+
+/* Weights, biases and results are aligned as the backend's memory is; results lie side by side. */
+static struct product product_of(const struct choice_shape *s, uint32_t n_rows) {
+    static const _Alignas(64) char memory[64];
+    struct product p = {.x = memory,
+                        .n_rows = n_rows,
+                        .n_in = s->n_in,
+                        .w_dtype = dtype_of(s->dtype),
+                        .norm_dtype = dtype_of(s->norm),
+                        .norm_weight = s->norm ? memory : NULL,
+                        .gated = s->gated,
+                        .y_f32 = s->y_f32};
+    const uint32_t n_parts = s->gated ? 2 : LINEAR_MAX_PARTS;
+    uintptr_t y = (uintptr_t)memory;
+    size_t width = 0;
+    for (uint32_t i = 0; i < LINEAR_MAX_PARTS; i++) width += s->n_out[i];
+    for (; p.n_parts < n_parts && (s->gated || s->n_out[p.n_parts]); p.n_parts++) {
+        const uint32_t n_out = s->n_out[s->gated ? 0 : p.n_parts];
+        p.parts[p.n_parts] = (struct product_part){.w = memory,
+                                                   .bias = s->bias ? memory : NULL,
+                                                   .bias_dtype = dtype_of(s->bias),
+                                                   .y = (void *)y, /* NOLINT */
+                                                   .y_stride = width,
+                                                   .n_out = n_out,
+                                                   .joins_next = s->joined};
+        y += n_out * (s->y_f32 ? sizeof(float) : sizeof(uint16_t));
+    }
+    return p;
+}
+
+/* Says how a product is computed, as linear.c does. */
+static void describe(char *out, size_t size, const struct product_device *device,
+                     struct product *p) {
+    const struct product_kernel *kernel = product_choose(device, p);
+    const bool is_apart = p->norm_weight && !(kernel && kernel->takes_norm);
+    if (is_apart) {
+        p->norm_weight = NULL;
+        kernel = product_choose(device, p);
+        if (p->gated && kernel && kernel->takes_norm) kernel = NULL;
+    }
+    snprintf(out, size, "%s%s", is_apart ? "norm+" : "", kernel ? kernel->name : "parts");
+}
+
+static uint32_t next_rows(uint32_t n) {
+    return n < 640 ? n + 1 : n < 2048 ? n + 64 : n + 1024;
+}
+
+static void check_choice(const struct choice *c, enum choice_device name) {
+    const struct product_device device = device_of(name);
+    char found[1024], last[64] = "", now[64];
+    size_t at = 0;
+    for (uint32_t n = 1; n <= 8192; n = next_rows(n)) {
+        struct product p = product_of(&c->shape, n);
+        describe(now, sizeof(now), &device, &p);
+        if (strcmp(now, last) == 0) continue;
+        at += (size_t)snprintf(found + at, sizeof(found) - at, "%s%u %s", at ? ", " : "", n, now);
+        assert_true(at < sizeof(found));
+        strcpy(last, now);
+    }
+    if (strcmp(found, c->kernels[name]) != 0)
+        fail_msg("device %d, %u -> %u: %s\n  recorded: %s", name, c->shape.n_in, c->shape.n_out[0],
+                 found, c->kernels[name]);
+}
+
+static void kernels_are_the_recorded_ones(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++)
+        for (int device = 0; device < N_CHOICE_DEVICES; device++)
+            check_choice(&choices[i], (enum choice_device)device);
+}
+
+/* The reference is the last resort, and never refuses a part. */
+static void any_takes_every_part(void **state) {
+    (void)state;
+    const struct product_device none = {.batch_invariant = true};
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+        struct product p = product_of(&choices[i].shape, 3);
+        p.n_parts = 1;
+        p.gated = false;
+        assert_true(product_find("any")->fits(&none, &p));
+        p.x = (const char *)p.x + 2;
+        assert_string_equal(product_choose(&none, &p)->name, "any");
+    }
+}
+
+static void vectors_need_aligned_weights(void **state) {
+    (void)state;
+    const struct product_device device = device_of(H200);
+    for (uint32_t n_rows = 1; n_rows <= 512; n_rows *= 2) {
+        struct product p =
+            product_of(&(struct choice_shape){.n_in = 4096, .n_out = {4096}}, n_rows);
+        p.parts[0].w = (const char *)p.parts[0].w + 8;
+        assert_string_equal(product_choose(&device, &p)->name, "any");
+    }
+}
+
+static void joined_parts_become_one(void **state) {
+    (void)state;
+    struct product p =
+        product_of(&(struct choice_shape){.n_in = 64, .n_out = {8, 16, 24}, .joined = true}, 1);
+    assert_true(product_is_joined(&p));
+    assert_int_equal(product_join(&p).n_parts, 1);
+    assert_int_equal(product_join(&p).parts[0].n_out, 48);
+    p.parts[0].joins_next = false;
+    assert_false(product_is_joined(&p));
+    assert_int_equal(product_join(&p).n_parts, 2);
+    assert_int_equal(product_join(&p).parts[0].n_out, 8);
+    assert_int_equal(product_join(&p).parts[1].n_out, 40);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_are_the_recorded_ones), cmocka_unit_test(any_takes_every_part),
+        cmocka_unit_test(vectors_need_aligned_weights), cmocka_unit_test(joined_parts_become_one)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
