@@ -77,7 +77,7 @@ struct engine {
     struct engine_disk disk;
     struct kv_space space;
     struct sequence_shared shared;
-    struct draft_fund fund; /* of shared, if the backend runs ahead */
+    struct shared_credit guess_credit; /* of shared, if the backend runs ahead */
     struct constraint_credit grammar_credit;
     struct admission admission;
 
@@ -453,8 +453,8 @@ static int create_host_pool(struct engine *e, struct error *err) {
     return code;
 }
 
-static struct draft_fund *fund_of(struct engine *e) {
-    return e->config.backend->runs_ahead ? &e->fund : NULL;
+static struct shared_credit *guess_credit_of(struct engine *e) {
+    return e->config.backend->runs_ahead ? &e->guess_credit : NULL;
 }
 
 /* Creates the scheduler.  Work is in multiply-adds of a layer: of its matrices for every row, and
@@ -474,7 +474,7 @@ static int create_scheduler(struct engine *e, struct error *err) {
         .enter_work = dim * (q_dim + 2 * kv_dim),
         .pair_work = 2 * q_dim,
         .now_s = clock_seconds,
-        .fund = fund_of(e)};
+        .guess_credit = guess_credit_of(e)};
     return scheduler_create(&e->scheduler, &config, err);
 }
 
@@ -586,7 +586,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     stats_board_init(&e->stats);
     pthread_mutex_init(&e->failure_lock, NULL);
     pthread_mutex_init(&e->spare_lock, NULL);
-    e->fund = draft_fund_make();
+    e->guess_credit = shared_credit_make();
     atomic_init(&e->next_id, 1);
     atomic_init(&e->healthy, true);
     atomic_init(&e->saves, true);
@@ -605,7 +605,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .n_vocab = e->model->config.n_vocab,
                                          .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows,
-                                         .fund = fund_of(e),
+                                         .guess_credit = guess_credit_of(e),
                                          .grammar_credit = &e->grammar_credit};
     if ((code = describe_prefill(e, err))) goto fail;
     if ((code = create_recent_answers(e, err))) goto fail;

@@ -32,7 +32,7 @@ struct scheduler {
     const struct kv_space *space;
     uint32_t max_rows, max_seqs;
     double (*now_s)(void);
-    struct draft_fund *fund;
+    struct shared_credit *guess_credit;
     struct prefill_queue prefill_queue;
     struct fair_share fair_share;
     struct sequence *first_waiting, *last_waiting;
@@ -57,7 +57,7 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
     s->max_rows = max_rows;
     s->max_seqs = max_seqs;
     s->now_s = config->now_s;
-    s->fund = config->fund;
+    s->guess_credit = config->guess_credit;
     s->prefill_queue = (struct prefill_queue){
         .space = config->space,
         .max_rows = max_rows,
@@ -541,7 +541,7 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
 
 /* Lets the sequences that guessed nothing pay for their delay by the guesses of others.  Returns
  * whether one of them has not gained enough by its own ones for that. */
-static bool charge_bystanders(const struct batch *batch) {
+static bool charge_delayed(const struct batch *batch) {
     bool any_lost = false;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         struct sequence *seq = batch->entries[i].seq;
@@ -555,11 +555,11 @@ static bool charge_bystanders(const struct batch *batch) {
  * delayed. */
 static void measure_guesses(struct scheduler *s, const struct batch *batch, double seconds) {
     const uint32_t n_seqs = batch->step.n_seqs;
-    if (!s->fund || !batch_only_generates(batch)) return;
+    if (!s->guess_credit || !batch_only_generates(batch)) return;
     if (!batch->untimed && (batch->n_drafting > 0 || batch->is_ahead))
-        guess_price_measure(&s->fund->price, n_seqs, batch->n_drafting, seconds);
-    if (batch->n_drafting == 0) draft_fund_plain(s->fund);
-    else draft_fund_delay(s->fund, n_seqs, charge_bystanders(batch));
+        guess_price_measure(&s->guess_credit->price, n_seqs, batch->n_drafting, seconds);
+    if (batch->n_drafting == 0) shared_credit_note_plain(s->guess_credit);
+    else shared_credit_note_guesses(s->guess_credit, n_seqs, charge_delayed(batch));
 }
 
 /* Returns how many rows the batch has completed: those of a layer-major prompt with its last

@@ -48,7 +48,7 @@
 #include "engine/schedule/batch.h"
 #include "engine/schedule/stats.h"
 
-struct draft_fund;
+struct shared_credit;
 struct kv_space;
 struct scheduler; /* opaque: the fields live in scheduler.c */
 struct sequence;
@@ -64,7 +64,7 @@ struct scheduler_config {
     double max_itl_s;          /* between two tokens of a sequence; 0: no limit */
     double row_work, enter_work, pair_work; /* as in struct step_time */
     double (*now_s)(void);                  /* a clock that is never set back */
-    struct draft_fund *fund; /* of all sequences, borrowed; NULL: the backend does not run ahead */
+    struct shared_credit *guess_credit;     /* borrowed; NULL: the backend does not run ahead */
 };
 
 int scheduler_create(struct scheduler **out, const struct scheduler_config *config,

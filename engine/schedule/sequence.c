@@ -47,7 +47,7 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     seq->prefill = plan->prefill;
     seq->speculates = seq->speculation.is_on = plan->speculates;
     if (seq->speculates && drafter_init(&seq->drafter, plan->kv.n_most, shared->recent,
-                                        answers_scope(shared, request), shared->fund))
+                                        answers_scope(shared, request), shared->guess_credit))
         return ERR_NOMEM;
     const uint64_t salt =
         prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt & ~KV_SALT_PRIVATE,
@@ -184,7 +184,7 @@ uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running)
 }
 
 bool sequence_bears_delay(struct sequence *seq) {
-    return seq->speculates && drafter_bear(&seq->drafter);
+    return seq->speculates && drafter_pay_delay(&seq->drafter);
 }
 
 bool sequence_worth_waiting(struct sequence *seq, struct sequence *other) {

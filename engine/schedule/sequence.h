@@ -48,10 +48,10 @@ struct sequence_shared {
     const uint32_t *eos; /* [n_eos] */
     uint32_t n_eos, n_vocab;
     struct prefill_support prefill;
-    uint32_t max_rows;             /* of a step */
-    uint32_t max_long_rows;        /* of a layer-major prompt */
-    struct recent_answers *recent; /* NULL: no request sees what another one was answered */
-    struct draft_fund *fund;       /* for guesses; NULL: the backend does not run ahead */
+    uint32_t max_rows;                  /* of a step */
+    uint32_t max_long_rows;             /* of a layer-major prompt */
+    struct recent_answers *recent;      /* NULL: no request sees what another one was answered */
+    struct shared_credit *guess_credit; /* for guesses; NULL: the backend does not run ahead */
     struct constraint_credit *grammar_credit;
 };
 

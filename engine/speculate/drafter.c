@@ -6,9 +6,9 @@
 #include "engine/base/sizes.h"
 
 int drafter_init(struct drafter *drafter, uint32_t n_most, const struct recent_answers *recent,
-                 uint64_t scope, struct draft_fund *fund) {
+                 uint64_t scope, struct shared_credit *shared) {
     *drafter = (struct drafter){.recent = recent, .scope = scope};
-    draft_length_init(&drafter->length, fund);
+    draft_length_init(&drafter->length, shared);
     return suffix_index_init(&drafter->index, n_most);
 }
 
@@ -81,6 +81,6 @@ void drafter_waited(struct drafter *drafter) {
     draft_length_waited(&drafter->length);
 }
 
-bool drafter_bear(struct drafter *drafter) {
-    return draft_length_bear(&drafter->length);
+bool drafter_pay_delay(struct drafter *drafter) {
+    return draft_length_pay_delay(&drafter->length);
 }

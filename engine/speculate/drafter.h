@@ -11,12 +11,12 @@
  * rows, and each row is sampled as it would be without guesses: from the same logits, with the same
  * parameters and the same random number.  The first row's token is the answer's next one.  If it is
  * the first guess, the second row saw the right text, and its token comes next; and so on up to the
- * first token that is not the guess.  What was stored behind it is given up.  That is rejection
- * sampling for a draft that puts all probability on one token: the guess x is kept with the
- * probability p(x), and otherwise the token comes from p without x, renormalised (Leviathan et al.
- * 2023, section 2.3; Chen et al. 2023, theorem 1).  So tokens have the distribution that they have
- * without guesses, and where rows have the same bits in company, with one seed they are the same
- * tokens.
+ * first token that is not the guess.  The keys and values of later rows are given up.  That is
+ * rejection sampling for a draft that puts all probability on one token: the guess x is kept with
+ * the probability p(x), and otherwise the token comes from p without x, renormalised (Leviathan et
+ * al.  2023, section 2.3; Chen et al. 2023, theorem 1).  So tokens have the distribution that they
+ * have without guesses, and where rows have the same bits in company, with one seed they are the
+ * same tokens.
  *
  * Thread: engine (init: any).  Memory: that of the index, 8 to 16 bytes a token of the text; recent
  * answers are borrowed. */
@@ -37,35 +37,35 @@ struct drafter {
     struct suffix_index index;
     struct draft_length length;
     const struct recent_answers *recent; /* or NULL */
-    uint64_t scope;                      /* of the answers among them that may be seen */
+    uint64_t scope;                      /* only recent answers of this scope are seen */
     /* The last guesses: where they were found, and put.  copied_at 0: there were none. */
     uint32_t copied_from, copied_at;
     bool copied_recent; /* from an answer */
 };
 
 /* Makes a drafter of a text of up to n_most tokens, which sees the recent answers of one scope;
- * NULL: it sees none.  fund: the engine's; NULL: the backend does not run ahead.  Both are
- * borrowed.  ERR_NOMEM; a failed init needs no fini. */
+ * NULL: it sees none.  shared: the engine's credit; NULL: the backend does not run ahead.
+ * Both are borrowed.  ERR_NOMEM; a failed init needs no fini. */
 int drafter_init(struct drafter *drafter, uint32_t n_most, const struct recent_answers *recent,
-                 uint64_t scope, struct draft_fund *fund);
+                 uint64_t scope, struct shared_credit *shared);
 void drafter_fini(struct drafter *drafter); /* a zeroed struct is allowed */
 
-/* Reads on in the text, which has n_tokens tokens. */
+/* Indexes at most DRAFTER_READ_MOST tokens more of the text, which has n_tokens tokens. */
 void drafter_read(struct drafter *drafter, const uint32_t *tokens, uint32_t n_tokens);
-/* Tells whether it has read all of the text, and would guess now. */
+/* Tells whether it has indexed all of the text, and would guess now. */
 bool drafter_is_ready(const struct drafter *drafter, const uint32_t *tokens, uint32_t n_tokens);
 /* Writes up to `most` guesses behind the text's n_tokens tokens, where there must be space.
  * Returns their number. */
 uint32_t drafter_guess(struct drafter *drafter, uint32_t *tokens, uint32_t n_tokens, uint32_t most);
-/* Tells how many sequences share the step that the next guesses are for. */
+/* Sets how many sequences share the step that the next guesses are for. */
 void drafter_share(struct drafter *drafter, uint32_t n_running);
-/* Notes that a step has given n_tokens tokens: of its n_drafted guesses n_accepted were right. */
+/* Notes that a step has given n_tokens tokens.  Of its n_drafted guesses n_accepted were right. */
 void drafter_learn(struct drafter *drafter, uint32_t n_tokens, uint32_t n_drafted,
                    uint32_t n_accepted);
 /* Notes that the sequence has waited for its newest token, and nothing was guessed then. */
 void drafter_waited(struct drafter *drafter);
-/* Pays for the delay by others' guesses, if the sequence has gained enough by its own.  There must
- * be a fund. */
-bool drafter_bear(struct drafter *drafter);
+/* Takes the price of a delay by another sequence's guesses.  False: the sequence has too little
+ * credit.  The drafter must have a shared credit. */
+bool drafter_pay_delay(struct drafter *drafter);
 
 #endif

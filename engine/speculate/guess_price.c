@@ -7,7 +7,7 @@
 
 #include "engine/base/sizes.h"
 
-/* The newest measurement weighs one part in so many at least.  The average of fewer is their
+/* The newest measurement counts at least an eighth of the average.  The average of fewer is their
  * mean. */
 enum { LEAST_WEIGHT = 8 };
 

@@ -1,9 +1,9 @@
 /* guess_price.h - what guesses cost on a backend that runs ahead, learned from the times of steps.
  *
  * Such a backend computes a step with guesses by the kernels of prompts.  What that costs depends
- * on the model and the device: a model of 31 million parameters takes twice the time of a plain
- * step, in which each sequence has one row; a model of 8 billion hardly more.  So both kinds of
- * steps are timed, apart for 1, 2, 3 to 4, 5 to 8 … sequences:
+ * on the model and the device.  A small model takes twice the time of a plain step, in which each
+ * sequence has one row.  A large model takes hardly more.  So steps with and without guesses are
+ * timed separately, for 1, 2, 3-4, 5-8 … sequences:
  *
  *   delay  = seconds of a step with guesses / seconds of a plain one - 1
  *   price  = delay / sequences that guess in the step * running sequences, which are all delayed
@@ -12,14 +12,13 @@
  * Behind its guesses a sequence cannot run ahead.  That is the wait: the step that others compute
  * meanwhile, or the time in which the device has nothing to do.
  *
- * Rows are not counted: the kernels compute a few dozen in hardly more time than one.  A step may
- * take far longer than others of its kind, as one does for which there is no graph yet: those are
- * not measured.  And the first plain one is left out, and no measurement counts as more than twice
- * what was expected.
+ * Rows are not counted, because the kernels compute a few dozen in hardly more time than one.  A
+ * step without a CUDA graph yet takes far longer than later ones, and is not measured.  Neither is
+ * the first plain step.  No measurement counts as more than twice the expected value.
  *
- * For a number of sequences that has not been measured the delay is that of the nearest smaller
- * one, else of the nearest larger one; before the first measurement, GUESS_PRICE_FIRST.  What has
- * not been measured for 4,096 plain steps is forgotten.
+ * An unmeasured number of sequences has the delay of the nearest smaller one, else of the nearest
+ * larger one.  Before the first measurement the delay is GUESS_PRICE_FIRST.  A delay that was not
+ * measured for 4,096 plain steps is forgotten.
  *
  * Thread: engine.  Memory: embedded. */
 #ifndef ENGINE_SPECULATE_GUESS_PRICE_H
@@ -42,17 +41,17 @@ struct guess_price {
     uint32_t n_since[GUESS_PRICE_SIZES]; /* plain steps since the newest with guesses */
 };
 
-/* Measures a step of n_seqs sequences that generate, n_drafting of them with guesses.  A plain one
- * must have been submitted before the results of the step before it were known. */
+/* Adds the time of a step of n_seqs sequences that generate, n_drafting of them with guesses.  A
+ * plain step must have been submitted before the results of the step before it were known. */
 void guess_price_measure(struct guess_price *price, uint32_t n_seqs, uint32_t n_drafting,
                          double seconds);
-/* Returns what all n_running sequences lose together if one of them has guesses in a step. */
+/* Returns what n_running sequences lose together, in 128ths of a plain step, if one of them has
+ * guesses in a step. */
 uint32_t guess_price_step(const struct guess_price *price, uint32_t n_running);
 /* Returns what each of them loses by such a step, whether it guesses or not. */
 uint32_t guess_price_delay(const struct guess_price *price, uint32_t n_running);
 /* Returns what a sequence loses that waits for its newest token.  Beside others that is a step.
- * Alone it is what passes between two steps: a quarter of a small model's step on an H100, and less
- * of a larger one's. */
+ * Alone it is the gap between two steps, taken as a quarter of one. */
 uint32_t guess_price_wait(uint32_t n_running);
 
 #endif

@@ -76,11 +76,11 @@ struct completion {
     uint64_t started_unix_ns;
     unsigned status; /* of the answer that has ended; 0: the client has left */
     uint64_t started_ns, written_ms;
-    uint32_t n_prompt, n_cached; /* tokens */
-    uint32_t n_longest;          /* tokens generated for the longest choice that has ended */
-    struct kv_account kv;        /* of the sequences that have ended; so is prefill */
-    struct prefill_account prefill;
-    struct speculation_usage speculation; /* as well */
+    uint32_t n_prompt, n_cached;    /* tokens */
+    uint32_t n_longest;             /* tokens generated for the longest choice that has ended */
+    struct kv_account kv;           /* of the sequences that have ended */
+    struct prefill_account prefill; /* of the sequences that have ended */
+    struct speculation_usage speculation; /* of the sequences that have ended */
     struct buffer head;                   /* what completion_write_head() repeats */
     struct buffer out;
 };

@@ -130,12 +130,13 @@ static void make_caches(struct fixture *f) {
     assert_int_equal(state_cache_create(&f->space.states, &f->space, NULL), 0);
 }
 
-/* Makes a fund for which a step with guesses takes as long as any, so that many are made.  The
+/* Makes a credit for which a step with guesses takes as long as any, so that many are made.  The
  * clock stands still: nothing else is measured. */
-static struct draft_fund *cheap_guesses(struct fixture *f) {
-    f->fund = draft_fund_make();
-    for (int i = 0; i < 100; i++) guess_price_measure(&f->fund.price, 1, (uint32_t)i / 50, 1);
-    return &f->fund;
+static struct shared_credit *cheap_guesses(struct fixture *f) {
+    f->guess_credit = shared_credit_make();
+    for (int i = 0; i < 100; i++)
+        guess_price_measure(&f->guess_credit.price, 1, (uint32_t)i / 50, 1);
+    return &f->guess_credit;
 }
 
 void fixture_init(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs) {
@@ -167,7 +168,7 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
                                                      .min_sparse_tokens = UINT32_MAX},
                                          .max_long_rows = config.max_long_rows};
     assert_int_equal(recent_answers_create(&f->shared.recent, N_RECENT_TOKENS), 0);
-    if (run_ahead) f->shared.fund = config.fund = cheap_guesses(f);
+    if (run_ahead) f->shared.guess_credit = config.guess_credit = cheap_guesses(f);
     config.space = &f->space;
     config.now_s = fake_now_s;
     if (config.row_work <= 0) config.row_work = 1;

@@ -74,7 +74,7 @@ struct fixture {
     struct kv_space space;
     struct layer_group group; /* layer 0 chooses for all others */
     struct sequence_shared shared;
-    struct draft_fund fund; /* where the next step is planned ahead */
+    struct shared_credit guess_credit; /* where the next step is planned ahead */
     struct scheduler *scheduler;
     struct event_list events;
     struct page *memory; /* [n_pages] */

@@ -262,9 +262,9 @@ static void what_guesses_cost_is_learned_from_steps_that_only_generate(void **st
     (void)state;
     struct fixture f;
     struct client c[2] = {0};
-    const struct guess_price *price = &f.fund.price;
+    const struct guess_price *price = &f.guess_credit.price;
     fixture_init(&f, 60, 64, 4);
-    f.fund = draft_fund_make();
+    f.guess_credit = shared_credit_make();
     struct engine_request r = alphabet_request(&c[0], 300, 1); /* steps of a prompt */
     run_timed(&f, &r, 1, false);
     assert_int_equal(price->n_plain[0], 0);
@@ -283,16 +283,16 @@ static void nothing_is_learned_from_steps_that_make_graphs(void **state) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 64, 4);
-    f.fund = draft_fund_make();
+    f.guess_credit = shared_credit_make();
     struct engine_request r = alphabet_request(&c, 60, 700);
     r.params.ignore_eos = true;
     run_timed(&f, &r, 1, true);
-    assert_int_equal(f.fund.price.n_plain[0] + f.fund.price.n_guessing[0], 0);
+    assert_int_equal(f.guess_credit.price.n_plain[0] + f.guess_credit.price.n_guessing[0], 0);
     client_check(&c);
     fixture_fini(&f);
 }
 
-/* Short answers, some of which leave the alphabet behind a token that was waited for.  The fund
+/* Short answers, some of which leave the alphabet behind a token that was waited for.  The credit
  * falls in a step in which no guess was wrong. */
 static void a_wait_that_comes_to_nothing_is_paid(void **state) {
     (void)state;
@@ -306,12 +306,12 @@ static void a_wait_that_comes_to_nothing_is_paid(void **state) {
         fixture_submit(&f, &r, i + 1);
         for (uint32_t n = 1; scheduler_n_live(f.scheduler) + f.n_inflight > 0; n++) {
             struct engine_stats before, after;
-            const int32_t credit = f.fund.credit;
+            const int32_t credit = f.guess_credit.credit;
             scheduler_stats(f.scheduler, &before);
             fixture_step(&f, n);
             scheduler_stats(f.scheduler, &after);
-            has_paid |=
-                f.fund.credit < credit && after.speculation.n_drafts == before.speculation.n_drafts;
+            has_paid |= f.guess_credit.credit < credit &&
+                        after.speculation.n_drafts == before.speculation.n_drafts;
         }
         client_check(&c);
     }

@@ -44,8 +44,8 @@ static void a_quotation_is_followed_to_its_end(void **state) {
     assert_true(n_steps < (N / 2) / 14);
     drafter_fini(&d);
     /* It is also where a step with guesses costs more, behind the tokens that show it to be one. */
-    struct draft_fund fund = draft_fund_make();
-    assert_int_equal(drafter_init(&d, N, NULL, 0, &fund), 0);
+    struct shared_credit shared = shared_credit_make();
+    assert_int_equal(drafter_init(&d, N, NULL, 0, &shared), 0);
     assert_true(answer_all(&d, text, N / 2 + 4, answer, N, &n_guessed) < n_steps + 6);
     drafter_fini(&d);
 }
@@ -70,10 +70,10 @@ static void where_no_guess_is_right_few_are_made(void **state) {
     assert_true(n_guessed > 0 && n_guessed <= 1 + (N - 400) / 64);
     drafter_fini(&d);
     /* Three tokens are no evidence where a step with guesses takes as long as three others. */
-    struct draft_fund fund = draft_fund_make();
-    for (int i = 0; i < 20; i++) guess_price_measure(&fund.price, 1, 0, 1);
-    for (int i = 0; i < 20; i++) guess_price_measure(&fund.price, 1, 1, 3);
-    assert_int_equal(drafter_init(&d, N, NULL, 0, &fund), 0);
+    struct shared_credit shared = shared_credit_make();
+    for (int i = 0; i < 20; i++) guess_price_measure(&shared.price, 1, 0, 1);
+    for (int i = 0; i < 20; i++) guess_price_measure(&shared.price, 1, 1, 3);
+    assert_int_equal(drafter_init(&d, N, NULL, 0, &shared), 0);
     n_steps = answer_all(&d, text, 400, answer, N, &n_guessed);
     assert_true(n_guessed == 0 && n_steps == N - 400);
     drafter_fini(&d);
