@@ -197,27 +197,6 @@ def test_pieces_of_any_size_give_the_same(rows, serve, tmp_path):
     check_answers(server, Model(directory), questions, at_least=0.9)
 
 
-@pytest.mark.parametrize("score", ALL_SCORES)
-def test_a_budget_of_the_whole_text_is_the_policy_full(regime, score):
-    server, model, cache_positions = regime
-    prompt, n = random_tokens(150, seed=8), 50
-    full = {"prompt": prompt, "max_tokens": n, "echo": True, "logprobs": N_TOP, "temperature": 0,
-            "return_token_ids": True}
-    choice = server.complete(**full)["choices"][0]
-    heavy = 0 if score == "none" else 60
-    budget = Budget(4, 196 - heavy, heavy, score, chunk=64, cache_positions=cache_positions)
-    bounded, usage = ask(server, prompt, budget, n, temperature=0)
-    assert usage["kv"]["evicted_tokens"] == 0 and usage["kv"]["retained_attention"] is None
-    for one in (bounded, choice):
-        _, *errors = errors_of(one, model, prompt, budget, greedy=True)
-        check_errors(sum(errors, []), score, BF16_RANDOM)
-    if not EXACT:
-        return  # the two come from other kernels
-    assert bounded["token_ids"] == choice["token_ids"]
-    values, wanted = (c["logprobs"]["token_logprobs"][1:] for c in (bounded, choice))
-    assert values == pytest.approx(wanted, rel=1e-5, abs=1e-5)
-
-
 def test_the_default_model(serve, tokenizer):
     """Its heads differ as those of a trained model do."""
     server = serve(*SETTINGS)

@@ -57,19 +57,6 @@ def test_keeping_everything_gives_the_goldens_of_the_default_model():
         assert text.greedy(logits, 32) == golden["greedy32"]
 
 
-@pytest.mark.parametrize("cache_positions", [False, True])
-@pytest.mark.parametrize("score", ["none", "sum", "mean", "decay", "window"])
-def test_a_budget_of_the_whole_text_is_no_budget(score, cache_positions):
-    model = model_of("gqa-f32-sharded")
-    tokens = random_tokens(model, 120, seed=1)
-    budget = Budget(4, 116, 0, score, chunk=32, cache_positions=cache_positions)
-    text = Text(model, budget)
-    difference = follow(text, tokens[:70], tokens[70:]) - follow(Text(model), tokens[:70],
-                                                                 tokens[70:])
-    assert abs(difference).max() < 1e-10
-    assert text.n_kept == 120 and text.retained_attention is None
-
-
 def streaming_logits(model, tokens, starts, sink, recent, cache_positions):
     """StreamingLLM as a mask on the whole text, with no cache.  starts[t]: where the rows that were
     computed together with row t begin; they see the sinks, the `recent` tokens before them and, of

@@ -129,17 +129,6 @@ def test_what_is_stored_is_shared_by_the_same_pattern_only(server, model):
     assert comparison.n["stored"] == 1
 
 
-def test_selecting_everything_is_dense(server):
-    prompt = random_tokens(900, random.Random(3))
-    for echo in (False, True):
-        answers = [server.complete(prompt=prompt, prefill=prefill, max_tokens=20, logprobs=5,
-                                   temperature=0, cache_salt="all", echo=echo)
-                   for prefill in ("dense", mode(4096, 128))]
-        wanted, got = (answer["choices"][0]["logprobs"] for answer in answers)
-        assert got == wanted  # bit for bit: the same keys in the same order
-    assert answers[1]["usage"]["prefill"]["density"] == 1
-
-
 @pytest.mark.parametrize("policy", [
     {"type": "offload", "selected": 128, "tail": 64, "offload": False, "selector": "uniform"},
     {"type": "offload", "selected": 128, "tail": 64, "offload": True}])

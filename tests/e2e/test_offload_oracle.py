@@ -310,19 +310,3 @@ def test_prompts_that_go_layer_by_layer(scarce, prefill):
         assert text.n_chosen == len(text.groups) * whole_pages(selection.selected) * n
         assert usage["prefill"]["mode"] == ("dense" if prefill == "dense" else "sparse")
     errors.check()
-
-
-@pytest.mark.parametrize("offload", [False, True])
-def test_selecting_everything_is_the_policy_full(regime, offload):
-    server, model, filters = regime
-    prompt, n, errors = random_tokens(400, 8), 200, Errors()
-    full = {"prompt": prompt, "max_tokens": n, "echo": True, "logprobs": N_TOP, "temperature": 0,
-            "return_token_ids": True, "ignore_eos": True}
-    wanted = server.complete(**full)["choices"][0]
-    selection = Selection(*filters, selected=600, tail=64)
-    got, usage = ask(server, prompt, selection, offload, n, temperature=0)
-    assert usage["kv"]["selected_tokens"] == 0
-    read_choice(got, model, prompt, selection, errors)
-    errors.check()
-    if EXACT:
-        assert got["token_ids"] == wanted["token_ids"] and got["logprobs"] == wanted["logprobs"]

@@ -109,21 +109,6 @@ def test_answers_are_the_oracles(model, server):
 
 
 @both_places
-def test_selecting_everything_is_the_policy_full(model, server, offload):
-    prompt, n = tokens_of(400, 8), 150
-    full = {"prompt": prompt, "max_tokens": n, "echo": True, "logprobs": N_TOP, "temperature": 0,
-            "return_token_ids": True, "ignore_eos": True}
-    wanted = server.complete(**full)["choices"][0]
-    selection, errors = model.selection(selected=500), Errors()
-    got, usage = ask(server, prompt, selection, offload, n, temperature=0)
-    assert usage["kv"]["selected_tokens"] == 0
-    read_choice(got, model.oracle, prompt, selection, errors)
-    errors.check()
-    if EXACT:
-        assert got["token_ids"] == wanted["token_ids"] and got["logprobs"] == wanted["logprobs"]
-
-
-@both_places
 def test_sparse_prompts(model, server, offload):
     """Their first token is that of `full`; with a pattern that visits everything all is the
     oracle's."""

@@ -234,16 +234,3 @@ def test_a_pool_of_the_budgets_and_two_layers_is_enough(tmp_path):
     pool = {"cpu": "3M", "cuda": "1500K"}["cpu" if EXACT else "cuda"]
     compare(tmp_path, ("--kv-cache-memory", pool, "--allowed-kv-policies", "streaming,heavy_hitter",
                        "--kv-policy", '{"type": "streaming"}'), seed=5)
-
-
-def test_the_oracle_is_the_bounded_one_where_patterns_see_everything(tmp_path):
-    model = Model(write_random_model(tmp_path / "model", CONTEXT))
-    everything = [Pattern("dense"), Pattern("stream_llm", 0, 2000)] * (model.n_heads // 2)
-    tokens = random_tokens(500, random.Random(3))
-    for budget in (Budget(4, 60, whole=True),
-                   Budget(4, 60, 40, "window", whole=True, window=40, pooling="max")):
-        text = Text(model, budget, Prefill([everything] * model.n_layers, dense_above=1))
-        exact = bounded_oracle.Text(model, budget)
-        assert abs(text.read(tokens) - exact.prompt(tokens)).max() < 1e-9
-        assert abs(text.token(5) - exact.token(5)).max() < 1e-9
-        assert text.n_kept == exact.n_kept == budget.capacity and text.density == 1

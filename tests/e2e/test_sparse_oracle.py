@@ -187,19 +187,6 @@ def model(tmp_path_factory):
     return Model(write_random_model(tmp_path_factory.mktemp("oracle"), CONTEXT))
 
 
-@pytest.mark.parametrize("chunk", [None, 192])
-def test_the_oracle_is_dense_where_patterns_see_everything(model, chunk):
-    everything = [Pattern("dense"), Pattern("vertical_and_slash", 0, 2000),
-                  Pattern("stream_llm", 0, 2000), Pattern("block_sparse", 20)]
-    cut = {} if chunk is None else {"chunk": chunk, "long_rows": 0}
-    text = Text(model, Prefill([everything] * model.n_layers, tail=3, dense_above=1, **cut))
-    tokens = random_tokens(700, random.Random(1))
-    wanted = bounded_oracle.Text(model).prompt(tokens)
-    assert abs(text.prompt(tokens[:650]) - wanted[649]).max() < 1e-10 * abs(wanted).max()
-    assert abs(text.more(tokens[650:]) - wanted[650:]).max() < 1e-10 * abs(wanted).max()
-    assert text.n_visited == text.n_causal > 0
-
-
 @pytest.mark.parametrize("first, n_rows", [(0, 1000), (192, 700), (960, 40)])
 def test_the_oracle_visits_what_the_lines_say(first, n_rows):
     """Row by row, without tiles and groups."""
