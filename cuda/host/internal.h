@@ -387,9 +387,10 @@ int host_pool_sync(struct cuda_backend *cuda, struct error *err);
 void host_pool_close(struct cuda_backend *cuda);
 
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
-int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
-                       struct error *err);
-void cuda_weight_release(struct backend *be, const void *weight);
+bool cuda_takes(const struct backend *be, const struct weight_format *format, unsigned uses);
+int cuda_weight_load(struct backend *be, const struct weight *host, struct weight *out,
+                     struct error *err);
+void cuda_weight_release(struct backend *be, const struct weight *weight);
 void weights_free(struct cuda_backend *cuda);
 
 int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err);

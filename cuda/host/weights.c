@@ -106,30 +106,36 @@ static int add_chunk(struct cuda_backend *cuda, size_t bytes, struct error *err)
     return 0;
 }
 
-int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
-                       struct error *err) {
+bool cuda_takes(const struct backend *be, const struct weight_format *format, unsigned uses) {
+    (void)be, (void)uses;
+    return weight_is_plain(format);
+}
+
+int cuda_weight_load(struct backend *be, const struct weight *host, struct weight *out,
+                     struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const size_t room = round_up(bytes, WEIGHT_ALIGN);
+    const size_t bytes = weight_bytes(host), room = round_up(bytes, WEIGHT_ALIGN);
     int rc = 0;
     if (!cuda->chunks || cuda->chunks->capacity - cuda->chunks->used < room)
         rc = add_chunk(cuda, room, err);
     if (rc) return rc;
     struct weight_chunk *chunk = cuda->chunks;
     char *to = chunk->base + chunk->used;
-    rc = copy_to_device(cuda, to, host, bytes, err);
+    rc = copy_to_device(cuda, to, host->data, bytes, err);
     if (rc) return rc;
     chunk->used += room;
     chunk->n_live++;
     cuda->weight_bytes += room;
-    *out = to;
+    *out = *host;
+    out->data = to;
     return 0;
 }
 
 /* Releases a weight; its chunk is freed with the last of its weights. */
-void cuda_weight_release(struct backend *be, const void *weight) {
+void cuda_weight_release(struct backend *be, const struct weight *weight) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct weight_chunk **link = &cuda->chunks, *chunk;
-    const char *at = weight;
+    const char *at = weight->data;
     while ((chunk = *link) && (at < chunk->base || at >= chunk->base + chunk->capacity))
         link = &chunk->next;
     if (!chunk || --chunk->n_live > 0) return;

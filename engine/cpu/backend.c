@@ -61,17 +61,6 @@ void cpu_free(struct backend *be, void *memory) {
     munmap(mapping, mapping->bytes);
 }
 
-static int cpu_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
-                             struct error *err) {
-    (void)be, (void)bytes, (void)err;
-    *out = host; /* the mapping itself: weights are used as stored */
-    return 0;
-}
-
-static void cpu_weight_release(struct backend *be, const void *weight) {
-    (void)be, (void)weight;
-}
-
 static int cpu_upload(struct backend *be, void *to, const void *host, size_t bytes,
                       struct error *err) {
     (void)be, (void)err;
@@ -183,7 +172,8 @@ static const struct backend_ops cpu_ops = {
     .reserve = cpu_reserve,
     .alloc = cpu_alloc,
     .free = cpu_free,
-    .weight_upload = cpu_weight_upload,
+    .takes = cpu_takes,
+    .weight_load = cpu_weight_load,
     .weight_release = cpu_weight_release,
     .upload = cpu_upload,
     .download = cpu_download,

@@ -103,6 +103,10 @@ int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 /* Allocates cleared memory, for the KV pool and the host pool alike.  cpu_free() accepts NULL. */
 int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
 void cpu_free(struct backend *be, void *memory);
+bool cpu_takes(const struct backend *be, const struct weight_format *format, unsigned uses);
+int cpu_weight_load(struct backend *be, const struct weight *host, struct weight *out,
+                    struct error *err);
+void cpu_weight_release(struct backend *be, const struct weight *weight);
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);
 int cpu_add_positions(struct backend *be, const struct add_positions_args *args, struct error *err);
 int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);

@@ -3,6 +3,22 @@
 
 #include "engine/device/weight.h"
 
+bool cpu_takes(const struct backend *be, const struct weight_format *format, unsigned uses) {
+    (void)be, (void)uses;
+    return weight_is_plain(format);
+}
+
+int cpu_weight_load(struct backend *be, const struct weight *host, struct weight *out,
+                    struct error *err) {
+    (void)be, (void)err;
+    *out = *host;
+    return 0;
+}
+
+void cpu_weight_release(struct backend *be, const struct weight *weight) {
+    (void)be, (void)weight;
+}
+
 void weight_row(const struct cpu_backend *cpu, const struct weight *w, uint32_t row, float *out) {
     const char *data = (const char *)w->data + row * weight_row_bytes(w);
     if (weight_is_plain(&w->format)) cpu->kernels->to_f32(out, data, w->cols, w->format.element);

@@ -186,12 +186,16 @@ struct backend_ops {
     /* Allocates memory, zero-filled and 64-byte aligned. */
     int (*alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
     void (*free)(struct backend *be, void *memory);
-    /* Makes host bytes readable by the device.  *out may be `host` itself (on the CPU): then the
-     * bytes must outlive it.  Or it is a copy: then they may change as soon as this returns.  The
-     * caller gives *out to weight_release. */
-    int (*weight_upload)(struct backend *be, const void *host, size_t bytes, const void **out,
-                         struct error *err);
-    void (*weight_release)(struct backend *be, const void *weight);
+    /* Returns true if the device has kernels for weights of the format; uses: bits of enum
+     * weight_use. */
+    bool (*takes)(const struct backend *be, const struct weight_format *format, unsigned uses);
+    /* Makes a weight that the device takes readable by it.  out->data may be host->data (on the
+     * CPU): then the host's memory must outlive *out.  Or *out is a copy, which may be in another
+     * order: then that memory may change as soon as this returns.  The caller gives *out to
+     * weight_release. */
+    int (*weight_load)(struct backend *be, const struct weight *host, struct weight *out,
+                       struct error *err);
+    void (*weight_release)(struct backend *be, const struct weight *weight);
     int (*upload)(struct backend *be, void *to, const void *host, size_t bytes, struct error *err);
     int (*download)(struct backend *be, void *host, const void *from, size_t bytes,
                     struct error *err);

@@ -2,6 +2,7 @@
 #include "engine/device/weight.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/sizes.h"
@@ -71,6 +72,21 @@ static size_t scale_bytes(enum scale_type type) {
 
 static size_t blocks_of(uint32_t side, uint16_t block) {
     return block ? div_up(side, block) : 1;
+}
+
+void weight_format_text(const struct weight_format *format, char text[WEIGHT_FORMAT_TEXT]) {
+    static const char *const elements[] = {"F32", "F16", "BF16", "E4M3", "I8", "I4", "E2M1"},
+                             *const scales[] = {"no", "F32", "F16", "BF16", "E8M0", "E4M3"};
+    const char *element = elements[format->element];
+    char sides[2][8] = {"all", "all"};
+    if (format->scale == SCALE_NONE) {
+        snprintf(text, WEIGHT_FORMAT_TEXT, "%s", element);
+        return;
+    }
+    if (format->block_rows) snprintf(sides[0], sizeof(sides[0]), "%u", format->block_rows);
+    if (format->block_cols) snprintf(sides[1], sizeof(sides[1]), "%u", format->block_cols);
+    snprintf(text, WEIGHT_FORMAT_TEXT, "%s with %s scales%s of %s x %s elements", element,
+             scales[format->scale], format->has_min ? " and minimums" : "", sides[0], sides[1]);
 }
 
 struct weight weight_plain(const void *data, enum element element, uint32_t rows, uint32_t cols) {

@@ -56,6 +56,13 @@ struct weight {
     uint32_t rows, cols;
 };
 
+/* What a weight is needed for, as a set of bits. */
+enum weight_use {
+    WEIGHT_PRODUCT = 1, /* x is multiplied with it */
+    WEIGHT_TABLE = 2,   /* its rows are looked up */
+    WEIGHT_VECTOR = 4   /* a norm, a bias, sinks */
+};
+
 static inline const struct weight *weight_if_present(const struct weight *weight) {
     return weight->data ? weight : NULL;
 }
@@ -80,6 +87,10 @@ static inline bool weight_same_format(const struct weight_format *a,
     return a->element == b->element && a->scale == b->scale && a->block_rows == b->block_rows &&
            a->block_cols == b->block_cols && a->has_min == b->has_min;
 }
+
+/* Writes the format for messages, such as "E4M3 with F32 scales of 128 x 128 elements". */
+enum { WEIGHT_FORMAT_TEXT = 80 };
+void weight_format_text(const struct weight_format *format, char text[WEIGHT_FORMAT_TEXT]);
 
 /* Returns a weight without scales. */
 struct weight weight_plain(const void *data, enum element element, uint32_t rows, uint32_t cols);

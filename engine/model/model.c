@@ -28,7 +28,7 @@ struct loader {
     uint64_t total;                  /* bytes of all weights */
 };
 
-/* What is done with each weight: first all are measured, then all are uploaded. */
+/* What is done with each weight: first all are measured, then all are loaded. */
 typedef int (*weight_visitor)(struct loader *l, const struct weight_rule *rule, const char *name,
                               struct weight *out);
 
@@ -71,12 +71,24 @@ static int find_weight(struct loader *l, const struct weight_rule *rule, const c
     return 0;
 }
 
+/* Refuses a weight that the device has no kernels for. */
+static int check_format(struct loader *l, const struct weight_rule *rule, const char *name,
+                        const struct weight *host) {
+    char text[WEIGHT_FORMAT_TEXT];
+    if (l->be->ops->takes(l->be, &host->format, weights_uses(rule, &l->model->config))) return 0;
+    weight_format_text(&host->format, text);
+    return error_set(l->err, ERR_UNSUPPORTED,
+                     "tensor '%.160s': its format, %s, is not supported on the device %s", name,
+                     text, l->be->name);
+}
+
 static int measure_weight(struct loader *l, const struct weight_rule *rule, const char *name,
                           struct weight *out) {
     struct weight host;
     (void)out;
     int rc = find_weight(l, rule, name, &host);
-    if (rc == 0) l->total += weight_bytes(&host);
+    if (!rc) rc = check_format(l, rule, name, &host);
+    if (!rc) l->total += weight_bytes(&host);
     return rc;
 }
 
@@ -145,7 +157,6 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
                        struct weight *out) {
     struct model *model = l->model;
     struct weight host;
-    const void *data;
     const bool reorders = rule->turns && model->config.paired_rotary && !model->random,
                adds_one = rule->is_norm && model->config.norms_from_one && !model->random,
                takes = is_by_group(rule, &model->config) && !model->random;
@@ -157,12 +168,11 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
     if (rc == 0 && reorders) rc = reorder(l, &host);
     if (rc == 0 && adds_one) rc = add_one(l, &host);
     if (rc) return rc;
-    rc = l->be->ops->weight_upload(l->be, host.data, weight_bytes(&host), &data, l->err);
+    rc = l->be->ops->weight_load(l->be, &host, out, l->err);
     if (rc) return rc;
-    if (model->random && data != host.data) random_weights_take_back(model->random);
-    if ((takes || reorders || adds_one) && data != host.data) drop_reordered(model);
-    *out = host;
-    out->data = data;
+    const bool is_copy = out->data != host.data;
+    if (model->random && is_copy) random_weights_take_back(model->random);
+    if ((takes || reorders || adds_one) && is_copy) drop_reordered(model);
     model->weight_bytes += file_bytes;
     return tell(l);
 }
@@ -279,7 +289,7 @@ fail:
 static void release_rules(struct backend *be, const struct weight_rules *rules, void *base) {
     for (size_t i = 0; i < rules->n; i++) {
         struct weight *w = (struct weight *)((char *)base + rules->rules[i].at);
-        if (w->data) be->ops->weight_release(be, w->data);
+        if (w->data) be->ops->weight_release(be, w);
         w->data = NULL;
     }
 }

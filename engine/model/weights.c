@@ -20,12 +20,14 @@ static const struct weight_rule model_rules[] = {
     {.name = "model.embed_tokens.weight",
      .at = IN_MODEL(embedding),
      .rows = SIDE_VOCAB,
-     .cols = SIDE_DIM},
+     .cols = SIDE_DIM,
+     .is_table = true},
     {.name = "model.embed_positions.weight",
      .at = IN_MODEL(positions),
      .rows = SIDE_POSITIONS,
      .cols = SIDE_DIM,
-     .with = TRAIT_LEARNED_POSITIONS},
+     .with = TRAIT_LEARNED_POSITIONS,
+     .is_table = true},
     {.name = "model.norm.weight",
      .at = IN_MODEL(final_norm),
      .rows = SIDE_VECTOR,
@@ -317,6 +319,12 @@ bool weights_rule_applies(const struct weight_rule *rule, const struct model_con
                           const struct layer_shape *shape) {
     const unsigned traits = traits_of(config, shape);
     return (traits & rule->with) == rule->with && (traits & rule->without) == 0;
+}
+
+unsigned weights_uses(const struct weight_rule *rule, const struct model_config *config) {
+    const bool is_head = config->tied_head && rule->at == IN_MODEL(embedding) && rule->is_table;
+    if (rule->rows == SIDE_VECTOR) return WEIGHT_VECTOR;
+    return rule->is_table ? WEIGHT_TABLE | (is_head ? WEIGHT_PRODUCT : 0) : WEIGHT_PRODUCT;
 }
 
 uint32_t weights_side(enum weight_side side, const struct model_config *config,

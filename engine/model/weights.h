@@ -61,9 +61,10 @@ struct weight_rule {
      * other elements. */
     enum weight_side whole, before;
     unsigned with,
-        without;  /* weight_trait: a model has the tensor if it has all and none of these */
-    bool is_norm; /* a vector that scales: 1 where weights are random */
-    bool turns;   /* its rows are q's or k's (rotary_order.h) */
+        without;   /* weight_trait: a model has the tensor if it has all and none of these */
+    bool is_norm;  /* a vector that scales: 1 where weights are random */
+    bool turns;    /* its rows are q's or k's (rotary_order.h) */
+    bool is_table; /* its rows are looked up */
 };
 
 struct weight_rules {
@@ -86,6 +87,8 @@ const struct weight_rule *weights_find(const char *name);
  * model. */
 bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config,
                           const struct layer_shape *shape);
+/* Returns what the model needs the tensor for: bits of enum weight_use. */
+unsigned weights_uses(const struct weight_rule *rule, const struct model_config *config);
 /* Returns a side's length; shape: NULL for sides that no layer's shape says. */
 uint32_t weights_side(enum weight_side side, const struct model_config *config,
                       const struct layer_shape *shape);

@@ -114,27 +114,29 @@ static double seconds_now(void) {
 /* Odd sizes, larger than a staging buffer and than a chunk, released in another order. */
 static void weights_arrive_whole(void **state) {
     (void)state;
-    static const size_t sizes[] = {2,  768,     1001, 3 << 20, (40 << 20) + 6, 100, (200 << 20) + 2,
+    static const size_t sizes[] = {2,  768,     1002, 3 << 20, (40 << 20) + 6, 100, (200 << 20) + 2,
                                    16, 64 << 20};
     enum { N = sizeof(sizes) / sizeof(sizes[0]) };
     struct error err = {0};
     unsigned char *from[N], *got = malloc(sizes[6]);
-    const void *weights[N];
+    struct weight weights[N];
     double seconds = 0, bytes = 0;
     for (int i = 0; i < N; i++) {
         from[i] = random_bytes(sizes[i]);
         const double start = seconds_now();
-        must(gpu->ops->weight_upload(gpu, from[i], sizes[i], &weights[i], &err), &err);
+        const struct weight host =
+            weight_plain(from[i], ELEMENT_BF16, 1, (uint32_t)(sizes[i] / sizeof(uint16_t)));
+        must(gpu->ops->weight_load(gpu, &host, &weights[i], &err), &err);
         must(gpu->ops->sync(gpu, &err), &err);
         if (sizes[i] > 50 << 20) seconds += seconds_now() - start, bytes += (double)sizes[i];
     }
     for (int i = 0; i < N; i++) {
-        must(gpu->ops->download(gpu, got, weights[i], sizes[i], &err), &err);
+        must(gpu->ops->download(gpu, got, weights[i].data, sizes[i], &err), &err);
         must(gpu->ops->sync(gpu, &err), &err);
         assert_memory_equal(got, from[i], sizes[i]);
     }
     for (int i = 0; i < N; i++) {
-        gpu->ops->weight_release(gpu, weights[i * 4 % N]);
+        gpu->ops->weight_release(gpu, &weights[i * 4 % N]);
         free(from[i]);
     }
     free(got);

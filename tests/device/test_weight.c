@@ -217,12 +217,30 @@ static void sizes_count_rows_scales_and_mins(void **state) {
     assert_int_equal(weight_bytes(&w), 3 * 65 + 4);
 }
 
+static void messages_name_formats(void **state) {
+    static const struct {
+        struct weight_format format;
+        const char *text;
+    } cases[] = {
+        {{.element = ELEMENT_BF16}, "BF16"},
+        {{ELEMENT_E4M3, SCALE_F32, 128, 128, false}, "E4M3 with F32 scales of 128 x 128 elements"},
+        {{ELEMENT_I4, SCALE_F16, 1, 0, true},
+         "I4 with F16 scales and minimums of 1 x all elements"}};
+    char text[WEIGHT_FORMAT_TEXT];
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        weight_format_text(&cases[i].format, text);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_have_their_values),
         cmocka_unit_test(kernels_read_floats_alike),
         cmocka_unit_test(every_format_is_read_as_defined),
         cmocka_unit_test(sizes_count_rows_scales_and_mins),
+        cmocka_unit_test(messages_name_formats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -327,6 +327,33 @@ static void refuses_weights_that_are_not_the_configs(void **state) {
 }
 
 /* As a device without ALiBi does, whatever the directory has besides a config. */
+static bool takes_no_f16_products(const struct backend *be, const struct weight_format *format,
+                                  unsigned uses) {
+    (void)be;
+    return format->element != ELEMENT_F16 || !(uses & WEIGHT_PRODUCT);
+}
+
+static int loads_nothing(struct backend *be, const struct weight *host, struct weight *out,
+                         struct error *err) {
+    (void)be, (void)host, (void)out, (void)err;
+    fail_msg("a weight was loaded before all were checked");
+    return ERR_DEVICE;
+}
+
+static void refuses_formats_that_the_device_does_not_take(void **state) {
+    const struct fixture *f = *state;
+    const struct backend_ops *ops = f->be->ops;
+    struct backend_ops changed = *ops;
+    changed.takes = takes_no_f16_products;
+    changed.weight_load = loads_nothing;
+    link_model(f, BIASED);
+    f->be->ops = &changed;
+    expect_refused(f, ERR_UNSUPPORTED,
+                   "tensor 'lm_head.weight': its format, F16, is not "
+                   "supported on the device cpu");
+    f->be->ops = ops;
+}
+
 static void refuses_a_bias_by_distance_where_the_device_has_none(void **state) {
     const struct fixture *f = *state;
     struct backend without = *f->be;
@@ -418,6 +445,7 @@ int main(void) {
         cmocka_unit_test(refuses_directories_in_place_of_files),
         cmocka_unit_test(names_what_is_missing),
         cmocka_unit_test(refuses_weights_that_are_not_the_configs),
+        cmocka_unit_test(refuses_formats_that_the_device_does_not_take),
         cmocka_unit_test(refuses_a_bias_by_distance_where_the_device_has_none),
         cmocka_unit_test(refuses_a_config_too_large_to_be_one),
         cmocka_unit_test(says_when_a_file_is_cut_short_while_it_is_loaded),

@@ -29,10 +29,10 @@ static const char *model_dir;
 /* The CPU's table with two entries replaced.  held: weights stay on their way; broken: what is
  * asked next fails. */
 static atomic_bool broken, hung, held;
-static atomic_uint n_uploads;
+static atomic_uint n_loads;
 static int (*real_collect)(struct backend *be, uint32_t n_newer, struct error *err);
-static int (*real_weight_upload)(struct backend *be, const void *host, size_t bytes,
-                                 const void **out, struct error *err);
+static int (*real_weight_load)(struct backend *be, const struct weight *host, struct weight *out,
+                               struct error *err);
 
 static int failing_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     while (atomic_load(&hung)) poll(NULL, 0, 2);
@@ -40,12 +40,12 @@ static int failing_collect(struct backend *be, uint32_t n_newer, struct error *e
     return real_collect(be, n_newer, err);
 }
 
-static int holding_weight_upload(struct backend *be, const void *host, size_t bytes,
-                                 const void **out, struct error *err) {
-    atomic_fetch_add(&n_uploads, 1);
+static int holding_weight_load(struct backend *be, const struct weight *host, struct weight *out,
+                               struct error *err) {
+    atomic_fetch_add(&n_loads, 1);
     while (atomic_load(&held)) poll(NULL, 0, 2);
     if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "no such device");
-    return real_weight_upload(be, host, bytes, out, err);
+    return real_weight_load(be, host, out, err);
 }
 
 struct running {
@@ -93,9 +93,9 @@ static void start_server(struct running *r, uint16_t port) {
     assert_int_equal(cpu_backend_create(&r->backend, &(struct cpu_config){0}, &r->err), 0);
     r->ops = *r->backend->ops;
     real_collect = r->ops.collect;
-    real_weight_upload = r->ops.weight_upload;
+    real_weight_load = r->ops.weight_load;
     r->ops.collect = failing_collect;
-    r->ops.weight_upload = holding_weight_upload;
+    r->ops.weight_load = holding_weight_load;
     r->backend->ops = &r->ops;
     assert_int_equal(pthread_create(&r->thread, NULL, run_server, r), 0);
     for (int i = 0; i < 5000; i++, poll(NULL, 0, 2))
@@ -194,7 +194,7 @@ static void a_hung_or_failed_device_is_told_to_everyone(void **state) {
 static void start_held(struct running *running, struct rig *rig) {
     atomic_store(&broken, false);
     atomic_store(&held, true);
-    atomic_store(&n_uploads, 0);
+    atomic_store(&n_loads, 0);
     rig->config.port = free_port();
     start_server(running, rig->config.port);
 }
@@ -259,13 +259,13 @@ static void a_signal_ends_the_loading(void **state) {
     struct rig rig = {0};
     (void)state;
     start_held(&running, &rig);
-    while (atomic_load(&n_uploads) == 0) poll(NULL, 0, 2);
+    while (atomic_load(&n_loads) == 0) poll(NULL, 0, 2);
     kill(getpid(), SIGTERM);
     while (accepts(rig.config.port)) poll(NULL, 0, 2);
     atomic_store(&held, false);
     stop_server(&running);
     assert_int_equal(running.rc, 0);
-    assert_int_equal(atomic_load(&n_uploads), 1); /* of many weights */
+    assert_int_equal(atomic_load(&n_loads), 1); /* of many weights */
 }
 
 static void a_model_that_cannot_be_loaded_ends_the_server(void **state) {
