@@ -30,11 +30,11 @@ struct batch {
     struct evict_total *totals;    /* [step.n_seqs]: batch_evicted() says which are valid */
     struct select_total *selected; /* [step.n_decode], valid for sequences that select */
     bool selects;                  /* some sequence does */
-    /* Some row is sampled by what the tokens before it are: batch_complete_samples() is due. */
+    /* What some row may sample depends on the tokens before it: batch_complete_samples() is due. */
     bool reads_tokens;
     uint32_t n_samples;
     uint32_t n_drafting;      /* sequences with rows of guesses */
-    enum step_time_kind kind; /* STEP_TIME_SLICE: `slice` is valid */
+    enum step_time_kind kind; /* a step, or a slice: then `slice` is valid */
     struct layer_slice slice;
     struct sequence *sparse; /* the sequence that chooses keys, or NULL; `visited` is added to it */
     struct attn_sparse choice;
@@ -42,7 +42,7 @@ struct batch {
     double prompt_work; /* of the prompts' rows (step_time.h) */
     bool decodes;       /* some sequence generates */
     bool is_ahead;      /* it was planned while the batch before it was in flight */
-    bool untimed;       /* a graph was made meanwhile: its time tells nothing of its kind */
+    bool untimed;       /* includes the capture of a CUDA graph, so its time is not measured */
     double planned_s;   /* the time at which it was planned */
     uint32_t max_rows, max_seqs;
     uint32_t *tokens, *positions;

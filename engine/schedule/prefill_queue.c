@@ -32,30 +32,30 @@ static double work_of(const struct prefill_queue *p, const struct batch *batch) 
  * instead. */
 static enum prefill_order order_of(const struct prefill_queue *p, const struct sequence *seq,
                                    uint32_t n_stored) {
-    const enum prefill_order way = prefill_order(&seq->prefill, n_stored, p->max_long_rows);
+    const enum prefill_order order = prefill_order(&seq->prefill, n_stored, p->max_long_rows);
     if (seq->kv.plan.layer_major) /* what is computed together is stored, or a prefix of it */
         return n_stored < seq->prefill.n_together ? PREFILL_LAYER_MAJOR : PREFILL_CHUNKED;
     const bool is_alone = p->space->batch_invariant || seq->prefill.no_reuse;
-    return way == PREFILL_SPARSE_CHUNKED && is_alone ? PREFILL_CHUNKED : way;
+    return order == PREFILL_SPARSE_CHUNKED && is_alone ? PREFILL_CHUNKED : order;
 }
 
 /* Computes the answer once per owner, since a long prompt has many blocks to look up. */
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq) {
     if (!p->owner || !(seq->prefill.is_sparse || seq->kv.plan.layer_major)) return false;
-    if (seq->refused_owner == p->turn) return true;
+    if (seq->refused_owner == p->n_owners) return true;
     const uint32_t n_stored = kv_n_matchable(&seq->kv, seq->tokens, sequence_n_reusable(seq));
     const bool waits = order_of(p, seq, n_stored) != PREFILL_CHUNKED;
-    if (waits) seq->refused_owner = p->turn;
+    if (waits) seq->refused_owner = p->n_owners;
     return waits;
 }
 
 void prefill_queue_end(struct prefill_queue *p, struct sequence *seq) {
     if (p->owner == seq) p->owner = NULL;
-    seq->way = PREFILL_CHUNKED;
+    seq->prefill_order = PREFILL_CHUNKED;
 }
 
 bool prefill_queue_is_layer_major(const struct prefill_queue *p) {
-    return p->owner && p->owner->way == PREFILL_LAYER_MAJOR;
+    return p->owner && p->owner->prefill_order == PREFILL_LAYER_MAJOR;
 }
 
 /* ---- prefill chunks in steps ---- */
@@ -96,7 +96,8 @@ static uint32_t n_resident(const struct sequence *seq) {
 /* Returns how many slots the sequence's next rows see, not counting their own. */
 static uint32_t n_slots_before(const struct prefill_queue *p, const struct sequence *seq) {
     const uint32_t n_slots = n_resident(seq);
-    return seq->way == PREFILL_SPARSE_CHUNKED ? step_time_seen(&p->step_time, n_slots) : n_slots;
+    return seq->prefill_order == PREFILL_SPARSE_CHUNKED ? step_time_seen(&p->step_time, n_slots)
+                                                        : n_slots;
 }
 
 /* Returns how many rows, at most n_rows, of the sequence's next chunk fit the budget. */
@@ -114,9 +115,10 @@ uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct pre
                                  struct sequence *seq) {
     const uint32_t left = sequence_n_left(seq), most = kv_max_rows(&seq->kv);
     seq->is_sparse_chunk = false;
-    if (seq->way == PREFILL_LAYER_MAJOR) return 0;
+    if (seq->prefill_order == PREFILL_LAYER_MAJOR) return 0;
     if (left <= 1) return left;
-    if (seq->way == PREFILL_CHUNKED) return fitting_rows(p, budget, seq, min_u32(left, most));
+    if (seq->prefill_order == PREFILL_CHUNKED)
+        return fitting_rows(p, budget, seq, min_u32(left, most));
     return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
                               fitting_rows(p, budget, seq, seq->prefill.chunk),
                               &seq->is_sparse_chunk);
@@ -136,11 +138,11 @@ static void use_budget(const struct prefill_queue *p, struct prefill_budget *bud
 
 /* Returns true if rows become sparse for the first time. */
 static bool begin_prompt(struct prefill_queue *p, struct sequence *seq) {
-    seq->way = order_of(p, seq, seq->kv.n_tokens);
-    if (seq->way == PREFILL_CHUNKED) return false;
+    seq->prefill_order = order_of(p, seq, seq->kv.n_tokens);
+    if (seq->prefill_order == PREFILL_CHUNKED) return false;
     const bool was_sparse = seq->was_sparse;
     p->owner = seq;
-    p->turn++;
+    p->n_owners++;
     step_time_begin_prompt(&p->step_time);
     seq->was_sparse =
         prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) != PREFILL_CHUNKED;
@@ -158,14 +160,14 @@ bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq,
     return becomes_sparse;
 }
 
-/* Subtracts no single row: prefill_queue_budget() has counted it. */
+/* Does not subtract one-row chunks, which prefill_queue_budget() counted. */
 void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
                          struct sequence *seq, uint32_t n_rows) {
     seq->n_rows = n_rows;
     if (sequence_n_left(seq) > 1) use_budget(p, budget, seq);
 }
 
-/* Leaves is_whole: the step's first prefill chunk is still to come. */
+/* Does not change is_whole, because the step's first prefill chunk is still to come. */
 void prefill_queue_add_drafts(const struct prefill_queue *p, struct prefill_budget *budget,
                               struct sequence *seq, uint32_t n) {
     if (n == 0) return;
@@ -199,7 +201,7 @@ void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step) {
         struct sequence *seq = entry->seq;
         kv_commit(&seq->kv, seq->n_rows);
         seq->n_rows = 0;
-        if (seq->way == PREFILL_SPARSE_CHUNKED && seq->kv.n_tokens >= seq->n_prompt)
+        if (seq->prefill_order == PREFILL_SPARSE_CHUNKED && seq->kv.n_tokens >= seq->n_prompt)
             prefill_queue_end(p, seq);
         await_sample(step, entry);
     }

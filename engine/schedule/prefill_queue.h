@@ -28,7 +28,7 @@ struct prefill_queue {
     uint64_t max_slots;               /* its max_prompt_slots */
     struct step_time step_time;
     struct sequence *owner; /* the running sequence that owns the prefill, or NULL */
-    uint32_t turn;          /* how many owners there have been */
+    uint32_t n_owners;      /* so far; the newest is `owner` */
     bool slice_is_due;
     bool slice_is_limited; /* the newest slice was cut to keep max_itl_s */
     double until_step_s;   /* while a sequence generates: the seconds that slices may still take

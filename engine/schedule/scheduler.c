@@ -305,8 +305,8 @@ static void add_drafts(struct scheduler *s, struct sequence *seq, struct prefill
     prefill_queue_add_drafts(&s->prefill_queue, budget, seq, n);
 }
 
-/* Forgets the guesses of the first n running sequences, whose step is not to be.  Those that are in
- * flight have no rows in it. */
+/* Drops the guesses of the first n running sequences, because the planned step was abandoned.
+ * Sequences in flight have no rows in it. */
 static void forget_drafts(struct scheduler *s, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         if (s->running[i]->n_rows > 0) s->running[i]->n_drafts = 0;
@@ -338,7 +338,7 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
  * that waiting for it saves work. */
 static bool is_held_back(const struct scheduler *s, struct sequence *seq) {
     for (uint32_t i = 0; i < s->n_running; i++)
-        if (sequence_worth_waiting(seq, s->running[i])) return true;
+        if (sequence_should_wait(seq, s->running[i])) return true;
     return false;
 }
 
@@ -361,7 +361,8 @@ static bool is_blocked(const struct scheduler *s, const struct sequence *seq,
 }
 
 /* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
- * that it must wait.  *reads: for the tier on disk; others may overtake it meanwhile. */
+ * that it must wait.  *reads: it waits for the disk, and the next sequence in the queue may start
+ * first. */
 static int start_kv(struct scheduler *s, struct sequence *seq, bool *reads, struct error *err) {
     const struct kv_amount left = left_for_running(s);
     const struct kv_spare before = kv_spare(s->space, left);
@@ -539,14 +540,14 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     return over;
 }
 
-/* Lets the sequences that guessed nothing pay for their delay by the guesses of others.  Returns
- * whether one of them has not gained enough by its own ones for that. */
+/* Charges the delay by guesses to the sequences without guesses.  Returns true if one had too
+ * little credit. */
 static bool charge_delayed(const struct batch *batch) {
     bool any_lost = false;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         struct sequence *seq = batch->entries[i].seq;
         if (seq->over || seq->n_drafts > 0) continue;
-        if (!sequence_bears_delay(seq)) any_lost = true;
+        if (!sequence_pays_delay(seq)) any_lost = true;
     }
     return any_lost;
 }

@@ -183,11 +183,11 @@ uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running)
     return seq->n_drafts;
 }
 
-bool sequence_bears_delay(struct sequence *seq) {
+bool sequence_pays_delay(struct sequence *seq) {
     return seq->speculates && drafter_pay_delay(&seq->drafter);
 }
 
-bool sequence_worth_waiting(struct sequence *seq, struct sequence *other) {
+bool sequence_should_wait(struct sequence *seq, struct sequence *other) {
     return sequence_n_reusable(seq) > 0 &&
            kv_worth_waiting(&seq->kv, seq->tokens, &other->kv, other->tokens);
 }

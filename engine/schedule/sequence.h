@@ -72,28 +72,30 @@ struct sequence {
     struct kv_sequence kv;
     uint32_t n_done; /* tokens stored by completed steps, or found in the cache */
     struct prefill_plan prefill;
-    enum prefill_order way;   /* of the prompt rows that are left; else PREFILL_CHUNKED */
+    enum prefill_order
+        prefill_order;        /* for the rest of the prompt; PREFILL_CHUNKED if none is left */
     struct layer_slice slice; /* PREFILL_LAYER_MAJOR: the next one; its n_rows is not set */
     bool is_sparse_chunk;     /* PREFILL_SPARSE_CHUNKED: the planned chunk chooses its keys */
     bool was_sparse;          /* some prompt rows were computed sparsely; all rows of a sparse
                                  layer-major prompt are */
-    uint32_t refused_owner;   /* prefill_queue.turn of the owner whose end it waits for */
+    uint32_t refused_owner;   /* prefill_queue.n_owners when it was refused: it waits for the end
+                                 of that owner; 0: it waits for none */
     struct sparse_totals visited;
     uint32_t n_rows;     /* in the step that is being planned */
     uint32_t n_inflight; /* in-flight steps that have rows of the sequence */
-    uint32_t n_sampled;  /* how many of these sample a token */
+    uint32_t n_sampled;  /* how many of these steps sample a token of it */
     uint32_t draw_row;   /* sample row of the newest such token */
     uint32_t n_drafts;   /* guesses with rows in the step that is planned or in flight */
     bool speculates;
     bool may_draft;         /* the newest known token lets it guess, so it should not run ahead */
-    bool has_waited;        /* it has not run ahead because of that, and has not guessed since */
+    bool has_waited;        /* it left out a step because it may guess, and has not guessed since */
     struct drafter drafter; /* if it speculates */
-    struct speculation_usage speculation; /* what came of it so far */
+    struct speculation_usage speculation; /* its guesses so far */
     uint32_t n_cached; /* tokens found in the prefix cache at the first admission */
     bool admitted;     /* has run before */
     bool over;         /* has had its final event */
-    bool failed;       /* which was an error */
-    bool progress;     /* events tell how much of the prompt has been computed */
+    bool failed;       /* its final event was an error */
+    bool progress;     /* events say how much of the prompt has been computed */
     struct timing timing;
     struct sampling_state sampling;
     struct constraint constraint;
@@ -116,37 +118,37 @@ void sequence_destroy(struct sequence *seq); /* NULL is allowed */
 /* Returns ownership of the request's arrays to the caller, when a submit fails half way. */
 void sequence_abandon(struct sequence *seq);
 
+/* Returns how many tokens have been generated, without those of in-flight steps. */
 uint32_t sequence_n_generated(const struct sequence *seq);
 /* Returns how many of the sequence's first tokens may come from the prefix cache. */
 uint32_t sequence_n_reusable(const struct sequence *seq);
-/* Returns how many rows can be computed now: tokens that the KV cache does not store yet. */
+/* Returns how many rows the sequence can have in the next step: its tokens that are not in the KV
+ * cache yet. */
 uint32_t sequence_n_left(const struct sequence *seq);
-/* Tells whether the sequence should leave out a step: its in-flight token comes meanwhile, and the
- * tokens forced behind that are computed together in the next one.
+/* Tells whether the sequence should leave out a step.  Its in-flight token comes meanwhile, and the
+ * tokens forced behind that are computed together in the next step.
  *
  *   saved   a step of this sequence for each forced token, less the one left out
- *   lost    1 / 8 of a step, at most, of each of the n_running sequences that share the next one
+ *   lost    1 / 8 of a step, at most, of each of the n_running sequences that share the next step
  *
- * The next one is no step in which every row wants its logits: it has no CUDA graph, and two
- * attention kernels a layer.  What that costs was not timed alone.  On an H200, 64 sequences of
- * Llama-3-8B's shape reached 0.95 of the free rate where every third step was such a one, and 0.98
- * where none was: a tenth of a step. */
+ * The next step is slower, because not every row wants its logits.  So it has no CUDA graph, and
+ * two attention kernels a layer. */
 bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
-/* Guesses up to `most` tokens if the sequence speculates and the row that it has been given is a
- * generated token's, and reserves pages for them.  Returns their number: that many rows more.
- * n_running: the sequences that share the step. */
+/* Guesses up to `most` tokens behind the sequence's own, and reserves pages for them.  Returns their
+ * number, which is how many rows it needs more.  That is 0 if it does not speculate, or if its row
+ * in this step is not a generated token's.  n_running: the sequences that share the step. */
 uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running);
-/* Lets a sequence that has a row in a step with guesses of others alone pay for the delay.  Returns
- * whether its own guesses have gained enough for that. */
-bool sequence_bears_delay(struct sequence *seq);
-/* Tells whether `other` is computing a prompt whose next block this one needs, too, so that waiting
- * for it saves work. */
-bool sequence_worth_waiting(struct sequence *seq, struct sequence *other);
+/* Charges a sequence without guesses for its delay by the guesses of others in the same step.
+ * False: its own credit does not cover the delay, and nothing is charged. */
+bool sequence_pays_delay(struct sequence *seq);
+/* Tells whether `other` is computing a prompt whose next prefix block `seq` needs, too.  Then `seq`
+ * should wait for it, because that saves work. */
+bool sequence_should_wait(struct sequence *seq, struct sequence *other);
 /* Tells whether the tier on disk is being read for the sequence, so that it is held back
  * (read_ahead.h). */
 bool sequence_reads_ahead(struct sequence *seq);
-/* Gives the sequence its pages, for the tokens it has, or for all that it may ever have if it must
- * not be preempted; see kv_start(). */
+/* Reserves the sequence's pages: for its tokens, or for all that it may ever have if it must not be
+ * preempted.  Returns what kv_start() does. */
 int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err);
 
 /* Returns how much of the text the KV cache has held, evicted and fetched so far. */
@@ -165,8 +167,9 @@ bool sequence_reads_tokens(const struct sequence *seq);
  * called when all of these are known, and before the row is sampled. */
 void sequence_complete_row(struct sequence *seq, struct sample_row *row);
 
-/* Takes the results of those rows, once their step has stored the sequence's first n_stored tokens.
- * Appends the sequence's events; returns true if one of them is the final event. */
+/* Takes the n results of sample rows that sequence_sample_rows() wrote.  Their step has completed,
+ * so that the cache has the first n_stored tokens.  Appends the sequence's events.  Returns true if
+ * one of them is the final event. */
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events);
 
@@ -174,11 +177,12 @@ bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sampl
  * request asks for it. */
 void sequence_report(const struct sequence *seq, uint32_t n_processed, struct event_list *events);
 
-/* Takes the results of a step that was in flight when the sequence ended: nothing comes of them,
- * but whether they are sound. */
+/* Drops the results of a step that was in flight when the sequence ended.  Remembers whether they
+ * were valid, because the prefix cache may keep the pages only then. */
 void sequence_accept_late(struct sequence *seq, uint32_t n_stored,
                           const struct sample_result *results, uint32_t n);
-/* Leaves what the cache keeps of an ended sequence to others, before it is destroyed. */
+/* Leaves the state of an ended sequence to later requests, if its kind has states.  To be called
+ * before it is destroyed. */
 void sequence_keep(struct sequence *seq);
 
 /* Ends the sequence early with FINISH_CANCELLED or FINISH_ERROR (code, text). */

@@ -77,7 +77,7 @@ struct engine_stats {
     /* Prompts that began to be computed sparsely, and what their steps visited, by pattern. */
     uint64_t n_sparse;
     struct sparse_totals sparse;
-    struct speculation_usage speculation;   /* its is_on means nothing */
+    struct speculation_usage speculation;   /* is_on is unused here */
     struct kv_disk_stats disk;              /* all zero: there is none */
     uint64_t n_kv_events, n_kv_feed_broken; /* of the feed of cached blocks (kv_feed.h) */
 };
