@@ -41,8 +41,7 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     for (uint32_t i = 0; kv->layers && i < kv->space->n_layers; i++) free(kv->layers[i].pages);
     free(kv->layers);
     free(kv->views);
-    free(kv->hashes);
-    free(kv->blocks);
+    sequence_prefix_fini(kv);
     free(kv->selection.held.pages);
     free(kv->selection.tables);
     free(kv->selection.all_pages);
@@ -239,13 +238,13 @@ int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     if (kv->saved) return kv->n_tokens;
     const struct kv_state *state = sequence_state_find(kv, tokens, n_max);
-    return state ? state->n_tokens : sequence_prefix_find(kv, tokens, n_max, NULL).n_tokens;
+    return state ? state->n_tokens : sequence_prefix_find(kv, tokens, n_max).n_tokens;
 }
 
 uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     if (kv->saved) return kv->n_tokens;
-    assert(kv->n_tokens == 0 && kv->n_blocks == 0);
-    const struct prefix_match match = sequence_prefix_find(kv, tokens, n_max, kv->blocks);
+    assert(kv->n_tokens == 0);
+    const struct prefix_match match = sequence_prefix_match(kv, tokens, n_max);
     if (match.is_swapped) kv_swap_claim(kv);
     else {
         if (kv->selection.blocks.n > 0)

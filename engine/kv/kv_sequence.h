@@ -34,6 +34,7 @@
 #include "engine/kv/kv_space.h"
 #include "engine/kv/plan.h"
 #include "engine/kv/read_ahead.h"
+#include "engine/kv/sequence_prefix.h"
 #include "engine/kv/swap.h"
 #include "engine/request/usage.h"
 
@@ -77,19 +78,15 @@ struct kv_sequence {
                                  the end of another; its prompt's chunks are counted from here */
     struct page_list *layers; /* [n_layers] */
     struct kv_view *views;    /* [n_layers] */
-    /* sequence_prefix.c: */
-    uint64_t *hashes; /* of the sequence's whole blocks, as far as known */
-    uint32_t *blocks; /* the prefix cache's blocks that the sequence uses */
-    uint32_t n_hashes, n_blocks, block_capacity;
     uint32_t n_holes;   /* places without a page in each sparse layer's list, between match and
                            reserve */
-    uint32_t n_far;     /* the first blocks whose window pages it does not need */
     uint32_t n_expired; /* the first pages that layers with a window have given back, or never
                            had */
     /* kinds/bounded.c: */
     bool prompt_done;         /* the last step of its prompt has completed */
     struct page_list buffers; /* both buffers of a layer-major prompt */
     struct kv_selection selection;
+    struct sequence_prefix prefix;
     uint32_t n_offloaded; /* tokens that sparse layers have in the host pool only */
     struct kv_swap swap;
     struct kv_usage counted; /* what steps have reported so far */

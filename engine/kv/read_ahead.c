@@ -101,10 +101,9 @@ static struct disk_key key_of(const struct kv_reading *r, uint32_t block) {
 static bool find_blocks(struct kv_reading *r, uint32_t n_max) {
     const struct kv_sequence *kv = r->kv;
     struct kv_disk *disk = kv->space->disk;
-    const uint32_t n = min_u32(n_max / PAGE_TOKENS, kv->n_hashes);
+    const uint32_t n = min_u32(n_max / PAGE_TOKENS, sequence_prefix_n_hashes(kv));
     if (n == 0) return false;
-    const uint32_t n_found =
-        sequence_prefix_find(kv, r->tokens, n_max, NULL).n_tokens / PAGE_TOKENS;
+    const uint32_t n_found = sequence_prefix_find(kv, r->tokens, n_max).n_tokens / PAGE_TOKENS;
     r->ids = calloc(n, sizeof(*r->ids));
     for (r->n_end = 0; r->ids && r->n_end < n; r->n_end++) {
         const struct disk_key key = key_of(r, r->n_end);
@@ -257,7 +256,8 @@ static int use_chain(struct kv_reading *r, uint32_t *n_used, struct error *err) 
     uint32_t block = PREFIX_NONE, n;
     int code = 0;
     for (uint32_t i = 0; i < r->n_taken && !code; i++) {
-        block = prefix_cache_find(cache, block, kv->salt, kv->hashes[i], tokens_of(r, i));
+        block =
+            prefix_cache_find(cache, block, kv->salt, sequence_prefix_hash(kv, i), tokens_of(r, i));
         if (block == PREFIX_NONE) return ERR_NOT_FOUND;
         use(r, i, block);
         *n_used = i + 1;
@@ -283,8 +283,9 @@ static int insert(struct kv_reading *r, struct disk_job *job, struct error *err)
     if (n > job->head.n_pages) code = ERR_FULL; /* no block has so few */
     else code = page_io_write(&space->io, r->pages, n, job->pages, err);
     if (!code) {
-        const uint32_t block = prefix_cache_insert(space->cache, parent, kv->salt, kv->hashes[i],
-                                                   tokens_of(r, i), r->lists, 0, needs, KV_NO_PAGE);
+        const uint32_t block =
+            prefix_cache_insert(space->cache, parent, kv->salt, sequence_prefix_hash(kv, i),
+                                tokens_of(r, i), r->lists, 0, needs, KV_NO_PAGE);
         if (block == PREFIX_NONE) code = ERR_FULL;
         r->blocks[i] = block;
         r->needs[i] = needs;

@@ -37,24 +37,24 @@ static uint32_t n_shareable(const struct kv_sequence *kv) {
 
 int sequence_prefix_grow(struct kv_sequence *kv, uint32_t n_tokens) {
     const uint32_t n_blocks = (uint32_t)kv_n_pages(n_tokens);
-    if (n_blocks <= kv->block_capacity || n_shareable(kv) == 0) return 0;
-    uint32_t capacity = kv_grown(kv->block_capacity, n_blocks);
-    uint32_t *blocks = realloc(kv->blocks, capacity * sizeof(*blocks));
-    if (blocks) kv->blocks = blocks;
-    uint64_t *hashes = realloc(kv->hashes, capacity * sizeof(*hashes));
-    if (hashes) kv->hashes = hashes;
+    if (n_blocks <= kv->prefix.capacity || n_shareable(kv) == 0) return 0;
+    uint32_t capacity = kv_grown(kv->prefix.capacity, n_blocks);
+    uint32_t *blocks = realloc(kv->prefix.blocks, capacity * sizeof(*blocks));
+    if (blocks) kv->prefix.blocks = blocks;
+    uint64_t *hashes = realloc(kv->prefix.hashes, capacity * sizeof(*hashes));
+    if (hashes) kv->prefix.hashes = hashes;
     if (!blocks || !hashes) return ERR_NOMEM;
-    kv->block_capacity = capacity;
+    kv->prefix.capacity = capacity;
     return 0;
 }
 
 static void hash_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_blocks) {
-    for (uint32_t i = kv->n_hashes; i < n_blocks; i++) {
-        uint64_t chain = i ? kv->hashes[i - 1] : kv->salt;
-        kv->hashes[i] =
+    for (uint32_t i = kv->prefix.n_hashes; i < n_blocks; i++) {
+        uint64_t chain = i ? kv->prefix.hashes[i - 1] : kv->salt;
+        kv->prefix.hashes[i] =
             prefix_cache_hash(kv->space->cache, chain, tokens + (size_t)i * PAGE_TOKENS);
     }
-    if (n_blocks > kv->n_hashes) kv->n_hashes = n_blocks;
+    if (n_blocks > kv->prefix.n_hashes) kv->prefix.n_hashes = n_blocks;
 }
 
 int sequence_prefix_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
@@ -67,17 +67,17 @@ int sequence_prefix_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
 /* Compares the hashes of the first block that `other` has not inserted.  They are chained, so if
  * they are equal, all blocks up to it are. */
 bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other) {
-    uint32_t next = other->n_blocks;
-    if (next >= other->n_hashes || next >= kv->n_hashes) return false;
-    return kv->hashes[next] == other->hashes[next];
+    uint32_t next = other->prefix.n_blocks;
+    if (next >= other->prefix.n_hashes || next >= kv->prefix.n_hashes) return false;
+    return kv->prefix.hashes[next] == other->prefix.hashes[next];
 }
 
 static uint32_t last_block(const struct kv_sequence *kv) {
-    return kv->n_blocks ? kv->blocks[kv->n_blocks - 1] : PREFIX_NONE;
+    return kv->prefix.n_blocks ? kv->prefix.blocks[kv->prefix.n_blocks - 1] : PREFIX_NONE;
 }
 
 static uint32_t needs_of(const struct kv_sequence *kv, uint32_t block) {
-    return (block >= kv->n_far ? PREFIX_WINDOW : 0) | (needs_homes(kv) ? 0 : PREFIX_SPARSE);
+    return (block >= kv->prefix.n_far ? PREFIX_WINDOW : 0) | (needs_homes(kv) ? 0 : PREFIX_SPARSE);
 }
 
 /* Tells whether the block has its tokens of sparse layers where the sequence can use them.  A
@@ -100,9 +100,9 @@ static struct found find_blocks(const struct kv_sequence *kv, const uint32_t *to
     const struct prefix_cache *cache = kv->space->cache;
     struct found found = {0};
     uint32_t dropped_end = 0, parent = PREFIX_NONE;
-    for (uint32_t i = 0; i < n_max / PAGE_TOKENS && i < kv->n_hashes; i++) {
+    for (uint32_t i = 0; i < n_max / PAGE_TOKENS && i < kv->prefix.n_hashes; i++) {
         const uint32_t *block_tokens = tokens + (size_t)i * PAGE_TOKENS;
-        parent = prefix_cache_find(cache, parent, kv->salt, kv->hashes[i], block_tokens);
+        parent = prefix_cache_find(cache, parent, kv->salt, kv->prefix.hashes[i], block_tokens);
         if (parent == PREFIX_NONE) break;
         if (blocks) blocks[i] = parent;
         found.n_named = i + 1;
@@ -118,8 +118,8 @@ static struct found find_blocks(const struct kv_sequence *kv, const uint32_t *to
 /* Prefers swapped data if they have more than the cache alone.  A swapped sequence gets its window
  * pages from the host pool, and the rest from blocks.  One that moves tokens has kept its own host
  * blocks, and needs no homes. */
-struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uint32_t *tokens,
-                                         uint32_t n_max, uint32_t *blocks) {
+static struct prefix_match find(const struct kv_sequence *kv, const uint32_t *tokens,
+                                uint32_t n_max, uint32_t *blocks) {
     const struct found found = find_blocks(kv, tokens, n_max, blocks);
     const uint32_t n_tokens = found.n_enough * PAGE_TOKENS, n_swapped = kv->swap.n_tokens,
                    n_usable = needs_homes(kv) ? found.n_named : found.n_sparse;
@@ -128,6 +128,17 @@ struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uin
     return (struct prefix_match){.n_blocks = min_u32(n_usable, n_swapped / PAGE_TOKENS),
                                  .n_tokens = n_swapped,
                                  .is_swapped = true};
+}
+
+struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uint32_t *tokens,
+                                         uint32_t n_max) {
+    return find(kv, tokens, n_max, NULL);
+}
+
+struct prefix_match sequence_prefix_match(struct kv_sequence *kv, const uint32_t *tokens,
+                                          uint32_t n_max) {
+    assert(kv->prefix.n_blocks == 0);
+    return find(kv, tokens, n_max, kv->prefix.blocks);
 }
 
 /* Tells whether the block's sparse pages, as far as it has any, become the sequence's, too.  Those
@@ -146,10 +157,11 @@ static void share_page(const struct kv_space *space, struct page_list *list, uin
 static void use_block(struct kv_sequence *kv, uint32_t i) {
     const struct kv_space *space = kv->space;
     struct prefix_cache *cache = space->cache;
-    const uint32_t *pages = prefix_cache_pages(cache, kv->blocks[i]), needs = needs_of(kv, i);
-    prefix_cache_use(cache, kv->blocks[i], needs);
-    if (prefix_cache_is_stored(cache, kv->blocks[i])) return; /* and so are all behind it */
-    const bool shares = shares_sparse(kv, kv->blocks[i]);
+    const uint32_t *pages = prefix_cache_pages(cache, kv->prefix.blocks[i]),
+                   needs = needs_of(kv, i);
+    prefix_cache_use(cache, kv->prefix.blocks[i], needs);
+    if (prefix_cache_is_stored(cache, kv->prefix.blocks[i])) return; /* and so are all behind it */
+    const bool shares = shares_sparse(kv, kv->prefix.blocks[i]);
     if (!shares && !kv->selection.has_left && space->n_groups > 0) kv->n_holes++;
     for (uint32_t l = 0; l < space->n_layers; l++) {
         const enum kv_role role = kv_role_of(space, &kv->plan, l);
@@ -167,9 +179,9 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
                            ? kv->swap.n_expired
                            : max_u32(kv->n_expired, kv_window_n_behind(kv->space, match->n_tokens));
     kv_lists_begin(kv, n_expired);
-    kv->n_far = match->is_swapped ? max_u32(n, n_expired) : n_expired;
+    kv->prefix.n_far = match->is_swapped ? max_u32(n, n_expired) : n_expired;
     for (uint32_t i = 0; i < n; i++) use_block(kv, i);
-    kv->n_blocks = n;
+    kv->prefix.n_blocks = n;
 }
 
 static uint32_t home_of(const struct kv_sequence *kv, uint32_t block) {
@@ -181,26 +193,26 @@ static uint32_t home_of(const struct kv_sequence *kv, uint32_t block) {
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     struct prefix_cache *cache = kv->space->cache;
     const uint32_t n_blocks = min_u32(n_tokens, n_shareable(kv)) / PAGE_TOKENS;
-    if (n_blocks <= kv->n_blocks) return;
+    if (n_blocks <= kv->prefix.n_blocks) return;
     hash_blocks(kv, tokens, n_blocks);
-    for (uint32_t i = kv->n_blocks; i < n_blocks; i++) {
-        const uint32_t block = prefix_cache_insert(cache, last_block(kv), kv->salt, kv->hashes[i],
-                                                   tokens + (size_t)i * PAGE_TOKENS, kv->layers, i,
-                                                   needs_of(kv, i), home_of(kv, i));
+    for (uint32_t i = kv->prefix.n_blocks; i < n_blocks; i++) {
+        const uint32_t block = prefix_cache_insert(
+            cache, last_block(kv), kv->salt, kv->prefix.hashes[i], tokens + (size_t)i * PAGE_TOKENS,
+            kv->layers, i, needs_of(kv, i), home_of(kv, i));
         if (block == PREFIX_NONE) return;
-        kv->blocks[i] = block;
-        kv->n_blocks = i + 1;
+        kv->prefix.blocks[i] = block;
+        kv->prefix.n_blocks = i + 1;
     }
 }
 
 bool sequence_prefix_is_growing(const struct kv_sequence *kv) {
-    return kv->n_blocks < n_shareable(kv) / PAGE_TOKENS;
+    return kv->prefix.n_blocks < n_shareable(kv) / PAGE_TOKENS;
 }
 
 void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n) {
-    for (uint32_t i = kv->n_far; i < n && i < kv->n_blocks; i++)
-        prefix_cache_expire(kv->space->cache, kv->blocks[i]);
-    kv->n_far = max_u32(kv->n_far, n);
+    for (uint32_t i = kv->prefix.n_far; i < n && i < kv->prefix.n_blocks; i++)
+        prefix_cache_expire(kv->space->cache, kv->prefix.blocks[i]);
+    kv->prefix.n_far = max_u32(kv->prefix.n_far, n);
 }
 
 /* Brings blocks back from their places in the host pool.  A sequence with pages of its own for
@@ -208,17 +220,18 @@ void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n) {
 static int bring_back(struct kv_sequence *kv, struct error *err) {
     struct prefix_cache *cache = kv->space->cache;
     int code = 0;
-    for (uint32_t i = 0; i < kv->n_blocks && !code; i++) {
+    for (uint32_t i = 0; i < kv->prefix.n_blocks && !code; i++) {
         const uint32_t needs = needs_of(kv, i) | (kv->selection.has_left ? 0 : PREFIX_SPARSE);
-        if (prefix_cache_is_stored(cache, kv->blocks[i]))
-            code = prefix_cache_bring_back(cache, kv->blocks[i], kv->layers, i, needs, err);
+        if (prefix_cache_is_stored(cache, kv->prefix.blocks[i]))
+            code = prefix_cache_bring_back(cache, kv->prefix.blocks[i], kv->layers, i, needs, err);
     }
     return code;
 }
 
 /* Tells whether block i has no sparse pages yet, but its home. */
 static bool is_at_home(const struct kv_sequence *kv, uint32_t i) {
-    return i < kv->n_blocks && prefix_cache_sparse_dropped(kv->space->cache, kv->blocks[i]);
+    return i < kv->prefix.n_blocks &&
+           prefix_cache_sparse_dropped(kv->space->cache, kv->prefix.blocks[i]);
 }
 
 /* Copies the homes of n blocks from block `first` on into the pages of sparse layers. */
@@ -228,7 +241,7 @@ static int fetch_homes(const struct kv_sequence *kv, uint32_t first, uint32_t n,
     uint32_t homes[MOST_HOMES], host_layer = 0;
     int code = 0;
     for (uint32_t i = 0; i < n; i++)
-        homes[i] = prefix_cache_home(space->cache, kv->blocks[first + i]);
+        homes[i] = prefix_cache_home(space->cache, kv->prefix.blocks[first + i]);
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
         code = page_io_reload(&space->io, host_layer++, kv->layers[l].pages + first, homes, n, err);
     return code;
@@ -237,11 +250,11 @@ static int fetch_homes(const struct kv_sequence *kv, uint32_t first, uint32_t n,
 /* Brings back what blocks have at home, as far as their sparse pages are needed. */
 static int bring_home(struct kv_sequence *kv, struct error *err) {
     int code = 0;
-    for (uint32_t i = 0, n; i < kv->n_blocks && !code; i += n) {
+    for (uint32_t i = 0, n; i < kv->prefix.n_blocks && !code; i += n) {
         for (n = 0; n < MOST_HOMES && is_at_home(kv, i + n);) n++;
         if (n > 0) code = fetch_homes(kv, i, n, err);
         for (uint32_t k = i; k < i + n; k++)
-            prefix_cache_hold_sparse(kv->space->cache, kv->blocks[k], kv->layers, k);
+            prefix_cache_hold_sparse(kv->space->cache, kv->prefix.blocks[k], kv->layers, k);
         n = max_u32(n, 1);
     }
     return code;
@@ -254,9 +267,39 @@ int sequence_prefix_resume(struct kv_sequence *kv, struct error *err) {
 
 /* Begins with children, so that they grow old before their parents (prefix_cache.h). */
 void sequence_prefix_release(struct kv_sequence *kv) {
-    while (kv->n_blocks > 0) {
-        const uint32_t i = --kv->n_blocks;
-        prefix_cache_unuse(kv->space->cache, kv->blocks[i], needs_of(kv, i));
+    while (kv->prefix.n_blocks > 0) {
+        const uint32_t i = --kv->prefix.n_blocks;
+        prefix_cache_unuse(kv->space->cache, kv->prefix.blocks[i], needs_of(kv, i));
     }
-    kv->n_far = 0;
+    kv->prefix.n_far = 0;
+}
+
+void sequence_prefix_fini(struct kv_sequence *kv) {
+    free(kv->prefix.hashes);
+    free(kv->prefix.blocks);
+}
+
+uint32_t sequence_prefix_n_blocks(const struct kv_sequence *kv) {
+    return kv->prefix.n_blocks;
+}
+
+uint32_t sequence_prefix_block(const struct kv_sequence *kv, uint32_t i) {
+    assert(i < kv->prefix.n_blocks);
+    return kv->prefix.blocks[i];
+}
+
+uint32_t sequence_prefix_n_shared(const struct kv_sequence *kv) {
+    const struct sequence_prefix *prefix = &kv->prefix;
+    uint32_t n = 0;
+    while (n < prefix->n_blocks && prefix_cache_n_users(kv->space->cache, prefix->blocks[n]) > 1)
+        n++;
+    return n;
+}
+
+uint32_t sequence_prefix_n_hashes(const struct kv_sequence *kv) {
+    return kv->prefix.n_hashes;
+}
+
+uint64_t sequence_prefix_hash(const struct kv_sequence *kv, uint32_t i) {
+    return kv->prefix.hashes[i];
 }

@@ -22,6 +22,14 @@
 struct error;
 struct kv_sequence;
 
+/* A sequence's part in the prefix cache; only sequence_prefix.c opens it. */
+struct sequence_prefix {
+    uint64_t *hashes; /* of the text's whole blocks, as far as known */
+    uint32_t *blocks; /* the prefix cache's blocks that the sequence uses */
+    uint32_t n_hashes, n_blocks, capacity;
+    uint32_t n_far; /* the first blocks whose window pages it does not need */
+};
+
 /* The part of a text that the cache and the sequence's own swapped data have. */
 struct prefix_match {
     uint32_t n_blocks; /* of the cache, to be used */
@@ -33,12 +41,15 @@ struct prefix_match {
 int sequence_prefix_prepare(struct kv_sequence *kv, const uint32_t *prompt);
 /* Makes capacity for the blocks of n_tokens tokens.  ERR_NOMEM. */
 int sequence_prefix_grow(struct kv_sequence *kv, uint32_t n_tokens);
-/* Looks for the text's first n_max tokens; changes nothing.  blocks: NULL, or gets the numbers of
- * the blocks found, which may be more than n_blocks. */
+/* Frees the part; no block is in use. */
+void sequence_prefix_fini(struct kv_sequence *kv);
+/* Looks for the text's first n_max tokens; changes nothing. */
 struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uint32_t *tokens,
-                                         uint32_t n_max, uint32_t *blocks);
-/* Uses the match's blocks, whose numbers are in kv->blocks, and puts their pages into the empty
- * lists. */
+                                         uint32_t n_max);
+/* Does the same for a sequence that uses no blocks, and remembers those that it found. */
+struct prefix_match sequence_prefix_match(struct kv_sequence *kv, const uint32_t *tokens,
+                                          uint32_t n_max);
+/* Uses the remembered blocks of the match, and puts their pages into the empty lists. */
 void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *match);
 /* Inserts whole blocks of the first n_tokens tokens, which are stored and known to be sound, as far
  * as they may be shared. */
@@ -54,5 +65,16 @@ void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n);
 int sequence_prefix_resume(struct kv_sequence *kv, struct error *err);
 /* Stops using the blocks; their pages stay in the lists. */
 void sequence_prefix_release(struct kv_sequence *kv);
+
+/* Returns how many blocks of the prefix cache the sequence uses: the text's first ones. */
+uint32_t sequence_prefix_n_blocks(const struct kv_sequence *kv);
+/* Returns the prefix cache's number of the text's block i, which the sequence uses. */
+uint32_t sequence_prefix_block(const struct kv_sequence *kv, uint32_t i);
+/* Returns how many of these blocks, from the first one on, other sequences use, too. */
+uint32_t sequence_prefix_n_shared(const struct kv_sequence *kv);
+/* Returns of how many of the text's whole blocks the hashes are known. */
+uint32_t sequence_prefix_n_hashes(const struct kv_sequence *kv);
+/* Returns the hash of the text's block i, which is known. */
+uint64_t sequence_prefix_hash(const struct kv_sequence *kv, uint32_t i);
 
 #endif

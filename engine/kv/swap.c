@@ -157,12 +157,6 @@ static int copy(const struct kv_sequence *kv, page_io_blocks move, uint32_t n_kn
     return code ? code : move(&space->io, kv->selection.held.pages, n_chosen, blocks, place, err);
 }
 
-static uint32_t n_shared(const struct kv_sequence *kv) {
-    uint32_t n = 0;
-    while (n < kv->n_blocks && prefix_cache_n_users(kv->space->cache, kv->blocks[n]) > 1) n++;
-    return n;
-}
-
 /* Takes blocks for n_pages pages if they are free, or the prefix cache's. */
 static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
     const struct kv_space *space = kv->space;
@@ -185,7 +179,7 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
     /* Nothing has been computed since match(): the sequence failed to start, and its data stay. */
     if (!space->swaps || kv->n_tokens == kv->n_found) return 0;
     swap->n_tokens = kv->n_tokens;
-    swap->n_shared = n_shared(kv);
+    swap->n_shared = sequence_prefix_n_shared(kv);
     swap->n_expired = kv->n_expired;
     swap->select = kv->selection.select;
     swap->kept = &kv->selection.blocks;
@@ -203,7 +197,8 @@ int kv_swap_in(struct kv_sequence *kv, struct error *err) {
         kv_swap_drop(kv->space, swap);
         return 0;
     }
-    const int code = copy(kv, page_io_read_blocks, kv->n_blocks, &kv->space->swaps->n_in, err);
+    const int code =
+        copy(kv, page_io_read_blocks, sequence_prefix_n_blocks(kv), &kv->space->swaps->n_in, err);
     kv->selection.select = swap->select;
     kv->n_found = 0; /* it could lose all of that again */
     forget(kv->space, swap);

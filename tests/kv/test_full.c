@@ -187,7 +187,7 @@ static void start(struct fixture *f, struct user *u) {
 }
 
 static void stop(struct fixture *f, struct user *u) {
-    oracle_release(f, u, u->kv.n_blocks);
+    oracle_release(f, u, u->kv.prefix.n_blocks);
     kv_sequence_fini(&u->kv);
     u->active = false;
 }
@@ -227,7 +227,7 @@ static void advance(struct fixture *f, struct user *u) {
             make_tag(f->tags[u->kv.layers[l].pages[b]], u, l, b);
     check_pages(f, u);
     if (rand() % 2) return;
-    oracle_insert(f, u, u->kv.n_blocks, u->kv.n_tokens / PAGE_TOKENS);
+    oracle_insert(f, u, u->kv.prefix.n_blocks, u->kv.n_tokens / PAGE_TOKENS);
     kv_insert(&u->kv, u->tokens, u->kv.n_tokens);
 }
 

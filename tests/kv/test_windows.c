@@ -384,7 +384,7 @@ static void names_may_run_out(void **state) {
     setup(&f, everywhere, 44, true);
     for (int i = 0; i < N_SEQS; i++) compute(&f, &users[i], texts[i]);
     assert_int_equal(prefix_cache_n_blocks(f.space.cache), 44);
-    assert_true(users[1].kv.n_blocks < MAX_TEXT);
+    assert_true(users[1].kv.prefix.n_blocks < MAX_TEXT);
     for (int i = 0; i < N_SEQS; i++) kv_sequence_fini(&users[i].kv);
     assert_int_equal(cached_tokens(&f, long_text), MAX_TEXT * PAGE_TOKENS);
     teardown(&f);
@@ -464,7 +464,7 @@ static void slim_blocks_are_enough_beside_a_window(void **state) {
     assert_int_equal(cached_tokens(&f, "abcdefghijX"), 0); /* of the seventh block on */
     assert_true(go_on(&f, &u));
     assert_int_equal(u.kv.n_tokens, 11 * PAGE_TOKENS);
-    assert_int_equal(u.kv.n_blocks, 10);
+    assert_int_equal(u.kv.prefix.n_blocks, 10);
     assert_int_equal(f.swaps.n_in, n_pages);
     kv_sequence_fini(&u.kv);
     compute(&f, &last, "abcdefghijY");

@@ -185,13 +185,15 @@ static void take_home(struct kv_sequence *kv, uint32_t block) {
 static void moved_matched(struct kv_sequence *kv) {
     struct kv_selection *s = &kv->selection;
     if (kv->swap.is_matched) {
-        for (uint32_t i = 0; i < kv->n_blocks; i++)
-            prefix_cache_give_home(kv->space->cache, kv->blocks[i], s->blocks.pages[i]);
+        for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv); i++)
+            prefix_cache_give_home(kv->space->cache, sequence_prefix_block(kv, i),
+                                   s->blocks.pages[i]);
         return;
     }
-    assert(s->blocks.n == 0 && kv->n_blocks <= s->blocks.capacity);
-    for (uint32_t i = 0; i < kv->n_blocks; i++) take_home(kv, kv->blocks[i]);
-    s->n_written = kv->n_blocks; /* moved_resumed() sees to it */
+    assert(s->blocks.n == 0 && sequence_prefix_n_blocks(kv) <= s->blocks.capacity);
+    for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv); i++)
+        take_home(kv, sequence_prefix_block(kv, i));
+    s->n_written = sequence_prefix_n_blocks(kv); /* moved_resumed() sees to it */
 }
 
 static uint32_t moved_max_rows(const struct kv_sequence *kv) {
@@ -343,12 +345,13 @@ static int moved_submitted(struct kv_sequence *kv, const struct layer_slice *sli
  * home. */
 static int make_home(struct kv_sequence *kv, uint32_t i, struct error *err) {
     const struct kv_space *space = kv->space;
-    const uint32_t *pages = prefix_cache_pages(space->cache, kv->blocks[i]);
+    const uint32_t *pages = prefix_cache_pages(space->cache, sequence_prefix_block(kv, i));
     uint32_t host_layer = 0;
     int code = 0;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
         code = store_layer(kv, host_layer++, &pages[l], i, 1, err);
-    prefix_cache_give_home(space->cache, kv->blocks[i], kv->selection.blocks.pages[i]);
+    prefix_cache_give_home(space->cache, sequence_prefix_block(kv, i),
+                           kv->selection.blocks.pages[i]);
     return code;
 }
 
@@ -368,15 +371,16 @@ static int fetch(const struct kv_sequence *kv, uint32_t first, uint32_t n, uint3
 static int fetch_tail(const struct kv_sequence *kv, struct error *err) {
     const uint32_t first = kv->selection.tail_from / PAGE_TOKENS;
     if (kv->swap.is_matched || kv->n_tokens < kv_plan_together(&kv->plan)) return 0;
-    return fetch(kv, first, kv->n_blocks - first, selection_chosen_pages(&kv->plan), err);
+    return fetch(kv, first, sequence_prefix_n_blocks(kv) - first, selection_chosen_pages(&kv->plan),
+                 err);
 }
 
 /* Tells whether the sequence's pages of the found block number i are the block's own. */
 static bool is_in_place(const struct kv_sequence *kv, uint32_t i) {
     const struct prefix_cache *cache = kv->space->cache;
     const uint32_t layer = kv_next_sparse(kv->space, 0), *pages = kv->layers[layer].pages;
-    return !prefix_cache_sparse_dropped(cache, kv->blocks[i]) &&
-           prefix_cache_pages(cache, kv->blocks[i])[layer] == pages[i];
+    return !prefix_cache_sparse_dropped(cache, sequence_prefix_block(kv, i)) &&
+           prefix_cache_pages(cache, sequence_prefix_block(kv, i))[layer] == pages[i];
 }
 
 /* Makes homes that are lacking, and copies to the sequence's pages what is not there. */
@@ -384,15 +388,15 @@ static int moved_resumed(struct kv_sequence *kv, struct error *err) {
     uint32_t first = 0; /* of those that are not there */
     int code = 0;
     if (kv->selection.has_left) return fetch_tail(kv, err);
-    for (uint32_t i = 0; i < kv->n_blocks && !code; i++) {
+    for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv) && !code; i++) {
         const bool is_there = is_in_place(kv, i);
-        if (prefix_cache_home(kv->space->cache, kv->blocks[i]) == KV_NO_PAGE)
+        if (prefix_cache_home(kv->space->cache, sequence_prefix_block(kv, i)) == KV_NO_PAGE)
             code = make_home(kv, i, err);
         if (!is_there) continue;
         if (!code) code = fetch(kv, first, i - first, first, err);
         first = i + 1;
     }
-    return code ? code : fetch(kv, first, kv->n_blocks - first, first, err);
+    return code ? code : fetch(kv, first, sequence_prefix_n_blocks(kv) - first, first, err);
 }
 
 /* Gives back what is no longer read once every step from before sparse layers left has

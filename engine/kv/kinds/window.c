@@ -45,7 +45,7 @@ static void window_done(struct kv_sequence *kv, uint32_t n_tokens) {
     if (n <= kv->n_expired) return;
     if (sequence_prefix_is_growing(kv) &&
         kv_n_available(kv->space) >= kv_most(kv->space, &kv->plan).pages)
-        n = min_u32(n, kv->n_blocks);
+        n = min_u32(n, sequence_prefix_n_blocks(kv));
     if (n <= kv->n_expired) return;
     sequence_prefix_expire(kv, n);
     kv_lists_expire(kv, n);
