@@ -345,10 +345,10 @@ int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uin
     const struct kv_spare spare = kv_spare(kv->space, left ? *left : (struct kv_amount){0});
     const struct kv_amount missing = kv_missing(kv, n_tokens);
     const bool fits = is_spare(missing, spare);
-    if (kv->matched && !fits) sequence_state_take_over(kv, missing.pages, spare.pages);
+    if (!fits) sequence_state_take_over(kv, missing.pages, spare.pages);
     if (!left || fits || is_spare(kv_missing(kv, n_tokens), spare)) code = kv_reserve(kv, n_tokens);
     if (code == 0) {
-        kv->n_beginnings = 0;
+        kv_reading_started(kv);
         return kv_resume(kv, err);
     }
     kv_suspend(kv, NULL); /* cannot fail: there is nothing new to swap out */
@@ -375,8 +375,8 @@ static bool is_unique(const struct kv_sequence *kv) {
 int kv_suspend(struct kv_sequence *kv, struct error *err) {
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->suspended) (*kind)->suspended(kv);
-    const bool saves = is_unique(kv) && !kv->matched;
-    if (kv->matched) sequence_state_unmatch(kv);
+    const bool saves = is_unique(kv) && !sequence_state_is_matched(kv);
+    sequence_state_unmatch(kv);
     int code = sequence_state_return(kv, err);
     if (!code) code = saves ? kv_save(kv, err) : kv_swap_out(kv, err);
     if (saves) kv_give_back_saved(kv);
@@ -386,7 +386,7 @@ int kv_suspend(struct kv_sequence *kv, struct error *err) {
 
 int kv_resume(struct kv_sequence *kv, struct error *err) {
     if (kv->saved) return kv_restore(kv, err);
-    if (kv->matched) return sequence_state_resume(kv, err);
+    if (sequence_state_is_matched(kv)) return sequence_state_resume(kv, err);
     int code = sequence_prefix_resume(kv, err);
     kv_lists_cover(kv);
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)

@@ -35,6 +35,7 @@
 #include "engine/kv/plan.h"
 #include "engine/kv/read_ahead.h"
 #include "engine/kv/sequence_prefix.h"
+#include "engine/kv/sequence_state.h"
 #include "engine/kv/swap.h"
 #include "engine/request/usage.h"
 
@@ -73,7 +74,6 @@ struct kv_sequence {
     uint64_t salt;
     uint32_t n_tokens;        /* stored, or about to be by an in-flight step */
     uint32_t n_found;         /* tokens of these that kv_match() found */
-    uint32_t n_sound;         /* tokens of these whose results are known to be sound */
     uint32_t turn;            /* tokens before the present turn: those that the sequence had from
                                  the end of another; its prompt's chunks are counted from here */
     struct page_list *layers; /* [n_layers] */
@@ -91,21 +91,8 @@ struct kv_sequence {
     struct kv_swap swap;
     struct kv_usage counted; /* what steps have reported so far */
     struct kv_saved *saved;  /* NULL, or what its pages held */
-    /* sequence_state.c: */
-    const struct kv_kind
-        *stateful;            /* the kind that decides what its states are; NULL: it has none */
-    uint64_t name;            /* a hash of all that decides the prompt's last state; 0: unknown */
-    struct kv_state *matched; /* from which the sequence is about to go on; or NULL */
-    /* Whose pages it has, until its first step has been submitted; or NULL. */
-    struct kv_state *borrowed;
-    /* The sequence's own states, or NULL: before its prompt's last token, not published yet; and at
-     * its end, empty until then. */
-    struct kv_state *coming, *ending;
-    /* read_ahead.c: */
-    enum kv_ahead ahead;
-    uint32_t n_beginnings;      /* of readings since it ran last */
-    uint32_t n_ahead;           /* tokens that the caches had when it was done with that */
-    struct kv_reading *reading; /* KV_AHEAD_WANTS, KV_AHEAD_READS; else NULL */
+    struct sequence_state state;
+    struct sequence_reading reading;
 };
 
 /* Initialises kv; on failure nothing is left behind.  ERR_NOMEM. */

@@ -127,12 +127,12 @@ static int make_lists(struct kv_reading *r) {
 /* Finds out what the disk has; the sequence then wants it, or is done. */
 static void ask(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     struct kv_reading *r = create(kv, tokens);
-    kv->ahead = KV_AHEAD_DONE;
-    kv->n_ahead = kv_n_matchable(kv, tokens, n_max);
+    kv->reading.ahead = KV_AHEAD_DONE;
+    kv->reading.n_ahead = kv_n_matchable(kv, tokens, n_max);
     if (!r) return;
     if (find_state(r, n_max) || (!r->is_state && find_blocks(r, n_max) && make_lists(r) == 0)) {
-        kv->ahead = KV_AHEAD_WANTS;
-        kv->reading = r;
+        kv->reading.ahead = KV_AHEAD_WANTS;
+        kv->reading.at = r;
     } else destroy(r);
 }
 
@@ -175,39 +175,43 @@ static bool begin(struct kv_sequence *kv, uint32_t n_tokens) {
     const struct kv_amount missing = kv_missing(kv, n_tokens);
     if (readings->n == READINGS_MAX || !fits_beside(readings, kv->space, missing.pages))
         return true;
-    kv->reading->n_pages = missing.pages;
-    kv->ahead = KV_AHEAD_READS;
-    kv->n_beginnings++;
-    kv->reading->serial = ++readings->serial;
-    kv->reading->since_s = clock_seconds();
-    readings->all[readings->n++] = kv->reading;
-    ask_further(kv->reading);
+    kv->reading.at->n_pages = missing.pages;
+    kv->reading.ahead = KV_AHEAD_READS;
+    kv->reading.n_beginnings++;
+    kv->reading.at->serial = ++readings->serial;
+    kv->reading.at->since_s = clock_seconds();
+    readings->all[readings->n++] = kv->reading.at;
+    ask_further(kv->reading.at);
     return true;
 }
 
 /* Tells whether what the sequence found when it asked may be gone from the caches by now. */
 static bool is_outdated(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
-    if (kv->ahead == KV_AHEAD_WANTS) return kv->space->readings->n < READINGS_MAX;
-    return kv->ahead == KV_AHEAD_DONE && kv->n_beginnings < MAX_BEGINNINGS &&
-           kv_n_matchable(kv, tokens, n_max) < kv->n_ahead;
+    if (kv->reading.ahead == KV_AHEAD_WANTS) return kv->space->readings->n < READINGS_MAX;
+    return kv->reading.ahead == KV_AHEAD_DONE && kv->reading.n_beginnings < MAX_BEGINNINGS &&
+           kv_n_matchable(kv, tokens, n_max) < kv->reading.n_ahead;
 }
 
 bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
                    uint32_t n_tokens) {
     if (!kv->space->disk || kv->saved || kv->swap.n_tokens > 0 || n_max == 0) return false;
     if (is_outdated(kv, tokens, n_max)) kv_forget_reading(kv);
-    if (kv->ahead == KV_AHEAD_UNASKED) ask(kv, tokens, n_max);
-    if (kv->ahead == KV_AHEAD_WANTS) return begin(kv, n_tokens);
-    return kv->ahead == KV_AHEAD_READS;
+    if (kv->reading.ahead == KV_AHEAD_UNASKED) ask(kv, tokens, n_max);
+    if (kv->reading.ahead == KV_AHEAD_WANTS) return begin(kv, n_tokens);
+    return kv->reading.ahead == KV_AHEAD_READS;
 }
 
 void kv_forget_reading(struct kv_sequence *kv) {
     struct kv_readings *readings = kv->space->readings;
-    for (uint32_t i = 0; kv->reading && i < readings->n; i++)
-        if (readings->all[i] == kv->reading) readings->all[i] = readings->all[--readings->n];
-    destroy(kv->reading);
-    kv->reading = NULL;
-    kv->ahead = KV_AHEAD_UNASKED;
+    for (uint32_t i = 0; kv->reading.at && i < readings->n; i++)
+        if (readings->all[i] == kv->reading.at) readings->all[i] = readings->all[--readings->n];
+    destroy(kv->reading.at);
+    kv->reading.at = NULL;
+    kv->reading.ahead = KV_AHEAD_UNASKED;
+}
+
+void kv_reading_started(struct kv_sequence *kv) {
+    kv->reading.n_beginnings = 0;
 }
 
 /* ---- blocks that have arrived ---- */
@@ -393,12 +397,12 @@ static void sort_in(const struct kv_space *space, struct disk_job *job) {
  * their children. */
 static void end(struct kv_reading *r) {
     struct kv_sequence *kv = r->kv;
-    const bool again = r->is_lost && kv->n_beginnings < MAX_BEGINNINGS;
-    kv->n_ahead = r->n_taken * PAGE_TOKENS;
+    const bool again = r->is_lost && kv->reading.n_beginnings < MAX_BEGINNINGS;
+    kv->reading.n_ahead = r->n_taken * PAGE_TOKENS;
     for (uint32_t i = r->n_taken; !r->is_state && i-- > 0;)
         kv_disk_touch(kv->space->disk, &r->ids[i]);
     kv_forget_reading(kv);
-    if (!again) kv->ahead = KV_AHEAD_DONE;
+    if (!again) kv->reading.ahead = KV_AHEAD_DONE;
 }
 
 int kv_readings_advance(const struct kv_space *space, struct error *err) {

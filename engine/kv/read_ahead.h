@@ -29,6 +29,14 @@ enum { READINGS_MAX = 4 };
 /* How far a sequence has come with what the disk has of it. */
 enum kv_ahead { KV_AHEAD_UNASKED, KV_AHEAD_WANTS, KV_AHEAD_READS, KV_AHEAD_DONE };
 
+/* A sequence's part in that; only read_ahead.c opens it.  Zeroed: it has not asked. */
+struct sequence_reading {
+    enum kv_ahead ahead;
+    uint32_t n_beginnings; /* of readings since the sequence ran last */
+    uint32_t n_ahead;      /* tokens that the caches had when it was done with that */
+    struct kv_reading *at; /* what it wants, or reads; else NULL */
+};
+
 /* All that are reading; zeroed: none. */
 struct kv_readings {
     struct kv_reading *all[READINGS_MAX];
@@ -43,6 +51,8 @@ bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_ma
                    uint32_t n_tokens);
 /* Forgets what the sequence is reading, and lets it ask again. */
 void kv_forget_reading(struct kv_sequence *kv);
+/* Notes that the sequence runs, so that it may begin to read as often as at first. */
+void kv_reading_started(struct kv_sequence *kv);
 
 /* Takes what has arrived, for all sequences.  ERR_DEVICE. */
 int kv_readings_advance(const struct kv_space *space, struct error *err);

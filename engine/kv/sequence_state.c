@@ -33,12 +33,12 @@ void sequence_state_init(struct kv_sequence *kv) {
         if (!kind->state_pages) return;
         if (kind->sharing == KV_SHARES_STATES) stateful = kind;
     }
-    kv->stateful = stateful;
+    kv->state.kind = stateful;
 }
 
 /* Returns the kind that decides what the sequence's states are, or NULL if they are not cached. */
 static const struct kv_kind *kind_of(const struct kv_sequence *kv) {
-    return kv->stateful;
+    return kv->state.kind;
 }
 
 /* Returns the most pages that a state has in a layer. */
@@ -65,12 +65,12 @@ int sequence_state_prepare(struct kv_sequence *kv) {
     const struct kv_state_key key = kv_state_key(&kv->plan, kv->salt);
     const uint64_t n_pages = most_pages(kv);
     if (!space->batch_invariant) {
-        kv->ending = kv_state_create(space, &key, NULL, 0, n_pages, false);
-        if (!kv->ending) return ERR_NOMEM;
+        kv->state.ending = kv_state_create(space, &key, NULL, 0, n_pages, false);
+        if (!kv->state.ending) return ERR_NOMEM;
     }
     if (n_prompt <= STATE_MIN_ROWS) return 0;
-    kv->coming = kv_state_create(space, &key, NULL, n_prompt - 1, n_pages, true);
-    return kv->coming ? 0 : ERR_NOMEM;
+    kv->state.coming = kv_state_create(space, &key, NULL, n_prompt - 1, n_pages, true);
+    return kv->state.coming ? 0 : ERR_NOMEM;
 }
 
 /* ---- going on ---- */
@@ -100,7 +100,7 @@ void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32
     struct kv_state *state = sequence_state_find(kv, tokens, n_max);
     if (!state) return;
     state_cache_take(kv->space->states, state);
-    kv->matched = state;
+    kv->state.matched = state;
     kv->n_tokens = kv->n_found = state->n_tokens;
     kv->turn = state->turn;
     kv_lists_begin(kv, kv_window_n_behind(kv->space, state->n_tokens));
@@ -108,21 +108,21 @@ void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32
 
 /* Forgets the state before the prompt's last token if few rows before it are left to compute. */
 static void forget_if_short(struct kv_sequence *kv) {
-    if (!kv->coming || kv->coming->n_tokens >= kv->n_found + STATE_MIN_ROWS) return;
-    kv_state_destroy(kv->space, kv->coming);
-    kv->coming = NULL;
+    if (!kv->state.coming || kv->state.coming->n_tokens >= kv->n_found + STATE_MIN_ROWS) return;
+    kv_state_destroy(kv->space, kv->state.coming);
+    kv->state.coming = NULL;
 }
 
 void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t spare) {
-    struct kv_state *state = kv->matched;
-    if (state->is_stored || (int64_t)missing - state->n_pages > spare) return;
+    struct kv_state *state = kv->state.matched;
+    if (!state || state->is_stored || (int64_t)missing - state->n_pages > spare) return;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         struct page_list *to = &kv->layers[l], *from = &state->layers[l];
         assert(to->n + from->n <= to->capacity); /* to->n: the pages behind a window */
         for (uint32_t i = 0; i < from->n; i++) to->pages[to->n++] = from->pages[i];
         from->n = 0;
     }
-    kv->matched = NULL;
+    kv->state.matched = NULL;
     kv_state_destroy(kv->space, state);
     forget_if_short(kv);
 }
@@ -160,12 +160,12 @@ static void exchange_pages(struct kv_sequence *kv, struct kv_state *state) {
 static void borrow(struct kv_sequence *kv, struct kv_state *state) {
     exchange_pages(kv, state);
     state->lent_to = kv->layers;
-    state->owner = &kv->borrowed;
-    kv->borrowed = state;
+    state->owner = &kv->state.borrowed;
+    kv->state.borrowed = state;
 }
 
 int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
-    struct kv_state *state = kv->matched;
+    struct kv_state *state = kv->state.matched;
     int code = 0;
     if (state->is_stored) code = copy_from_blocks(kv, state, err);
     else if (kind_of(kv)->cuts_states(kv)) borrow(kv, state);
@@ -176,19 +176,24 @@ int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
     return code;
 }
 
+bool sequence_state_is_matched(const struct kv_sequence *kv) {
+    return kv->state.matched;
+}
+
 void sequence_state_unmatch(struct kv_sequence *kv) {
-    state_cache_insert(kv->space->states, kv->matched);
-    kv->matched = NULL;
+    if (!kv->state.matched) return;
+    state_cache_insert(kv->space->states, kv->state.matched);
+    kv->state.matched = NULL;
 }
 
 int sequence_state_return(struct kv_sequence *kv, struct error *err) {
-    return kv->borrowed ? kv_state_return(kv->space, kv->borrowed, err) : 0;
+    return kv->state.borrowed ? kv_state_return(kv->space, kv->state.borrowed, err) : 0;
 }
 
 /* ---- the state before the prompt's last token ---- */
 
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv) {
-    const struct kv_state *state = kv->coming;
+    const struct kv_state *state = kv->state.coming;
     if (!state || kv->n_tokens >= state->n_tokens || kind_of(kv)->cuts_states(kv))
         return UINT32_MAX;
     return state->n_tokens - kv->n_tokens;
@@ -201,10 +206,10 @@ static bool is_due(const struct kv_sequence *kv, const struct kv_state *state) {
 }
 
 static void forget_coming(struct kv_sequence *kv) {
-    struct kv_state *state = kv->coming;
+    struct kv_state *state = kv->state.coming;
     if (state && state->is_cached) state_cache_take(kv->space->states, state);
     kv_state_destroy(kv->space, state);
-    kv->coming = NULL;
+    kv->state.coming = NULL;
 }
 
 /* Takes pages for the state, which are evicted for it if need be; false: there are too few. */
@@ -222,7 +227,7 @@ static bool take_pages(struct kv_sequence *kv, struct kv_state *state) {
 }
 
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err) {
-    struct kv_state *state = kv->coming;
+    struct kv_state *state = kv->state.coming;
     const struct kv_space *space = kv->space;
     int code = sequence_state_return(kv, err);
     if (code || !state || state->is_cached || !is_due(kv, state)) return code;
@@ -234,32 +239,32 @@ int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, str
     state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, state->n_tokens);
     code = kv_state_copy(space, state, kv->layers, false, err);
     kv_state_name(state, tokens);
-    state->owner = &kv->coming;
+    state->owner = &kv->state.coming;
     state_cache_insert(space->states, state);
     return code;
 }
 
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens) {
-    struct kv_state *state = kv->coming;
-    kv->n_sound = n_tokens;
+    struct kv_state *state = kv->state.coming;
+    kv->state.n_sound = n_tokens;
     if (!state || !state->is_cached || n_tokens <= state->n_tokens) return;
     state->is_sound = true;
     state->owner = NULL;
-    kv->coming = NULL;
+    kv->state.coming = NULL;
 }
 
 static uint64_t name_of(struct kv_sequence *kv, const uint32_t *prompt) {
     const struct kv_state_key key = kv_state_key(&kv->plan, kv->salt);
-    if (kv->name == 0)
-        kv->name = state_cache_hash(kv->space->states, &key, prompt, kv->plan.n_prompt);
-    return kv->name;
+    if (kv->state.name == 0)
+        kv->state.name = state_cache_hash(kv->space->states, &key, prompt, kv->plan.n_prompt);
+    return kv->state.name;
 }
 
 /* Hashes a prompt only if another one of its length ends like it. */
 bool sequence_state_is_coming(struct kv_sequence *kv, const uint32_t *tokens,
                               struct kv_sequence *other, const uint32_t *others) {
     const uint32_t n = kv->plan.n_prompt, n_first = n - min_u32(n, 32);
-    if (!other->coming || kv->n_tokens > 0 || other->plan.n_prompt != n || !kind_of(kv))
+    if (!other->state.coming || kv->n_tokens > 0 || other->plan.n_prompt != n || !kind_of(kv))
         return false;
     return memcmp(tokens + n_first, others + n_first, (n - n_first) * sizeof(*tokens)) == 0 &&
            name_of(kv, tokens) == name_of(other, others);
@@ -268,8 +273,9 @@ bool sequence_state_is_coming(struct kv_sequence *kv, const uint32_t *tokens,
 /* ---- the state at the end ---- */
 
 static bool is_worth_keeping(const struct kv_sequence *kv, uint32_t n_known) {
-    return kv->ending && !kv->saved && !kv->matched && kv->layers[0].n > 0 &&
-           kv->n_sound == kv->n_tokens && kv->n_tokens >= max_u32(kv->plan.n_prompt, PAGE_TOKENS) &&
+    return kv->state.ending && !kv->saved && !kv->state.matched && kv->layers[0].n > 0 &&
+           kv->state.n_sound == kv->n_tokens &&
+           kv->n_tokens >= max_u32(kv->plan.n_prompt, PAGE_TOKENS) &&
            kv->n_tokens <= min_u32(n_known, STATE_MAX_TOKENS);
 }
 
@@ -287,9 +293,9 @@ static void keep_lists(struct kv_sequence *kv) {
 }
 
 bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
-    struct kv_state *state = kv->ending;
+    struct kv_state *state = kv->state.ending;
     if (!is_worth_keeping(kv, n_tokens)) return false;
-    assert(!kv->borrowed); /* a step has been submitted since */
+    assert(!kv->state.borrowed); /* a step has been submitted since */
     const struct kv_kind *kind = kind_of(kv);
     /* A device that fails will say so in the next step, too. */
     if (kind->settle && kind->settle(kv, NULL)) return false;
@@ -300,15 +306,15 @@ bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     state->layers = kv->layers;
     state->is_sound = true;
     kv->layers = NULL;
-    kv->ending = NULL;
+    kv->state.ending = NULL;
     state_cache_insert(kv->space->states, state);
     return true;
 }
 
 void sequence_state_release(struct kv_sequence *kv) {
     (void)sequence_state_return(kv, NULL);
-    if (kv->matched) sequence_state_unmatch(kv);
+    sequence_state_unmatch(kv);
     forget_coming(kv);
-    kv_state_destroy(kv->space, kv->ending);
-    kv->ending = NULL;
+    kv_state_destroy(kv->space, kv->state.ending);
+    kv->state.ending = NULL;
 }

@@ -32,6 +32,7 @@
 #include <stdint.h>
 
 struct error;
+struct kv_kind;
 struct kv_sequence;
 struct kv_state;
 struct kv_state_key;
@@ -39,6 +40,19 @@ struct kv_state_key;
 /* A prompt with fewer rows to compute gets no state before its last token: copying it, and a step
  * more, would cost about as much. */
 enum { STATE_MIN_ROWS = 128 };
+
+/* A sequence's part in the cache of states; only sequence_state.c opens it. */
+struct sequence_state {
+    const struct kv_kind *kind; /* that decides what its states are; NULL: it has none */
+    uint64_t name;              /* a hash of all that decides the prompt's last state; 0: unknown */
+    uint32_t n_sound;           /* tokens whose results are known to be sound */
+    struct kv_state *matched;   /* from which the sequence is about to go on; or NULL */
+    /* Whose pages it has, until its first step has been submitted; or NULL. */
+    struct kv_state *borrowed;
+    /* The sequence's own states, or NULL: before its prompt's last token, not published yet; and at
+     * its end, empty until then. */
+    struct kv_state *coming, *ending;
+};
 
 /* Finds out whether the new sequence has states; its plan is known. */
 void sequence_state_init(struct kv_sequence *kv);
@@ -51,9 +65,11 @@ bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_
 /* Returns the state from which the sequence would go on, or NULL; changes nothing. */
 struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_t *tokens,
                                      uint32_t n_max);
-/* Holds such a state for the empty sequence, until one of the next three functions. */
+/* Holds such a state for the empty sequence, until it is taken over, resumed or given back. */
 void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
-/* Takes the matched state's pages over, if it has pages and the sequence gets what it lacks then:
+/* Tells whether the sequence holds one. */
+bool sequence_state_is_matched(const struct kv_sequence *kv);
+/* Takes the matched state's pages over, if there is one, it has pages and the sequence gets what it lacks then:
  * `missing` pages without them, of which `spare` are there.  Otherwise does nothing. */
 void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t spare);
 /* Gives the sequence what the matched state holds: copies it, or borrows the pages.  ERR_DEVICE. */
@@ -61,7 +77,7 @@ int sequence_state_resume(struct kv_sequence *kv, struct error *err);
 /* Ends the borrowing, if there is any: before the sequence's pages lose what the state holds.
  * ERR_DEVICE. */
 int sequence_state_return(struct kv_sequence *kv, struct error *err);
-/* Gives the matched state back. */
+/* Gives the matched state back, if there is one. */
 void sequence_state_unmatch(struct kv_sequence *kv);
 
 /* Returns how many rows the sequence may have before it copies its state; UINT32_MAX: any

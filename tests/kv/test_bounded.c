@@ -299,8 +299,8 @@ static void begin_states(struct states_rig *rig) {
     for (uint32_t l = 0; l < N_LAYERS; l++)
         for (uint32_t i = 0; i < 200; i++) rig->left[l][i] = content_of[kv.layers[l].pages[i]];
     while (kv.n_tokens < N_PROMPT) step(&kv);
-    assert_true(kv.coming && kv.coming->n_pages > 3 * 200);
-    check_content(rig, kv.coming->layers);
+    assert_true(kv.state.coming && kv.state.coming->n_pages > 3 * 200);
+    check_content(rig, kv.state.coming->layers);
     kv_vouch(&kv, N_PROMPT);
     assert_true(kv_keep(&kv, tokens, N_PROMPT));
     kv_sequence_fini(&kv);
@@ -320,13 +320,13 @@ static void states_are_copied_behind_the_next_step(void **state) {
     struct kv_sequence kv;
     begin_states(&rig);
     start(&rig, &kv, N_NEXT);
-    const struct kv_state *borrowed = kv.borrowed;
+    const struct kv_state *borrowed = kv.state.borrowed;
     assert_non_null(borrowed);
     assert_int_equal(kv.n_found, N_PROMPT);
     assert_int_equal(n_copied, 0);
     check_content(&rig, kv.layers);
     step(&kv);
-    assert_null(kv.borrowed);
+    assert_null(kv.state.borrowed);
     assert_int_equal(n_copied, borrowed->n_pages);
     check_content(&rig, borrowed->layers);
     step(&kv);
@@ -344,8 +344,8 @@ static void a_lent_state_is_copied_for_others(void **state) {
     start(&rig, &one, N_NEXT);
     start(&rig, &other, N_NEXT);
     assert_int_equal(other.n_found, N_PROMPT);
-    assert_null(one.borrowed);
-    assert_non_null(other.borrowed);
+    assert_null(one.state.borrowed);
+    assert_non_null(other.state.borrowed);
     check_content(&rig, one.layers);
     check_content(&rig, other.layers);
     kv_sequence_fini(&one);
@@ -376,7 +376,7 @@ static void a_lent_state_may_be_evicted(void **state) {
     start(&rig, &kv, N_NEXT);
     while (state_cache_n_idle_pages(rig.space.states) > 0)
         state_cache_evict_oldest(rig.space.states, state_cache_demotion(rig.space.states));
-    assert_null(kv.borrowed);
+    assert_null(kv.state.borrowed);
     assert_int_equal(n_copied, 0);
     check_content(&rig, kv.layers);
     step(&kv);
