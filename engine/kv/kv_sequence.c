@@ -42,11 +42,7 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     free(kv->layers);
     free(kv->views);
     sequence_prefix_fini(kv);
-    free(kv->selection.held.pages);
-    free(kv->selection.tables);
-    free(kv->selection.all_pages);
-    free(kv->selection.blocks.pages);
-    free(kv->selection.scratch.pages);
+    selection_fini(kv);
     free(kv->buffers.pages);
     free(kv->swap.blocks.pages);
     *kv = (struct kv_sequence){0};
@@ -157,12 +153,12 @@ struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens) {
     return growth;
 }
 
-uint32_t kv_n_host_blocks(const struct kv_sequence *kv) {
-    return kv->selection.blocks.n;
+uint32_t kv_n_host_blocks(struct kv_sequence *kv) {
+    return selection_blocks(kv)->n;
 }
 
 uint32_t kv_n_used(const struct kv_sequence *kv) {
-    uint32_t n = kv->selection.held.n + kv->selection.scratch.n + kv->buffers.n;
+    uint32_t n = selection_n_pages(kv) + kv->buffers.n;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         const bool has_holes = kv->n_expired > 0 && kv_list_is_windowed(kv, l);
         n += kv->layers[l].n - (has_holes ? min_u32(kv->n_expired, kv->layers[l].n) : 0);
@@ -176,7 +172,7 @@ struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens) {
     usage.values[KV_BUDGET_TOKENS] = kv->plan.budget.capacity;
     usage.values[KV_RESIDENT_TOKENS] = n_resident;
     usage.values[KV_EVICTED_TOKENS] = (double)n_tokens - n_resident;
-    usage.values[KV_OFFLOADED_TOKENS] = kv->n_offloaded;
+    usage.values[KV_OFFLOADED_TOKENS] = selection_n_offloaded(kv);
     return usage;
 }
 
@@ -198,11 +194,6 @@ int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept
         else kv_kept_add(kept, n_tokens - n_seen(space, l, n_tokens), n_tokens, n_heads);
     }
     return code;
-}
-
-uint64_t kv_n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
-    if (kv->selection.has_left || !kv->selection.one_by_one) return n_tokens;
-    return min_u64(n_tokens, max_u32(kv_plan_n_read(&kv->plan), kv->n_tokens + 1));
 }
 
 /* ---- its life ---- */
@@ -247,7 +238,7 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
     const struct prefix_match match = sequence_prefix_match(kv, tokens, n_max);
     if (match.is_swapped) kv_swap_claim(kv);
     else {
-        if (kv->selection.blocks.n > 0)
+        if (selection_blocks(kv)->n > 0)
             kv_swap_drop(kv->space, &kv->swap); /* others take their place */
         begin(kv);
     }

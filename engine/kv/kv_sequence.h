@@ -28,12 +28,12 @@
 #include <stdint.h>
 
 #include "engine/device/pages.h"
-#include "engine/device/select.h"
 #include "engine/device/step.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_space.h"
 #include "engine/kv/plan.h"
 #include "engine/kv/read_ahead.h"
+#include "engine/kv/selection.h"
 #include "engine/kv/sequence_prefix.h"
 #include "engine/kv/sequence_state.h"
 #include "engine/kv/swap.h"
@@ -46,26 +46,6 @@ struct kv_saved;
 struct kv_state;
 struct layer_slice;
 struct select_total;
-
-/* The state of a sequence that selects, beside its layers' lists; else zeroed. */
-struct kv_selection {
-    struct kv_select select;        /* of its newest step that selected; n_candidates 0: none did */
-    struct kv_observation observed; /* of its newest step that observed */
-    struct page_list
-        held; /* select.state_pages, observed.pages, then the kind's own; all or none */
-    /* kinds/selected.c: */
-    uint32_t *tables;           /* [n_host_layers][its pages]: sparse layers' block tables */
-    const uint32_t **all_pages; /* [n_layers]: select.pool_pages */
-    /* kinds/moved.c: */
-    struct page_list blocks; /* select.blocks, in the order of the text */
-    uint32_t n_block_holes;  /* places in it without a host block, between match and reserve */
-    uint32_t n_written;      /* blocks that have been copied to the host pool */
-    bool has_left;           /* sparse layers' lists hold their selection and grow no more: */
-    uint32_t tail_from;      /* the first token of the tail's pages in them */
-    bool one_by_one;         /* generated tokens are computed again one by one, not like a prompt */
-    struct page_list scratch; /* two buffers of a layer-major prompt's pages; else pages that are
-                                 taken ahead */
-};
 
 /* One sequence's share of the cache, embedded in the sequence. */
 struct kv_sequence {
@@ -87,7 +67,6 @@ struct kv_sequence {
     struct page_list buffers; /* both buffers of a layer-major prompt */
     struct kv_selection selection;
     struct sequence_prefix prefix;
-    uint32_t n_offloaded; /* tokens that sparse layers have in the host pool only */
     struct kv_swap swap;
     struct kv_usage counted; /* what steps have reported so far */
     struct kv_saved *saved;  /* NULL, or what its pages held */
@@ -136,7 +115,7 @@ uint32_t kv_n_shown(const struct kv_sequence *kv);
  * layer if it takes pages as its text grows, and host blocks. */
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
 /* Returns how many host blocks hold its tokens. */
-uint32_t kv_n_host_blocks(const struct kv_sequence *kv);
+uint32_t kv_n_host_blocks(struct kv_sequence *kv);
 
 /* Returns how many pages of the pool it uses, shared ones among them. */
 uint32_t kv_n_used(const struct kv_sequence *kv);
@@ -203,9 +182,6 @@ bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens);
 
 /* ---- for kinds ---- */
 
-/* Returns how many of n_tokens tokens need pages in lists now.  Those that are computed one by one
- * come after sparse layers have left the text. */
-uint64_t kv_n_listed(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns the most pages in this phase of a text of up to n_tokens tokens, but for buffers of a
  * layer-major prompt. */
 uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan,

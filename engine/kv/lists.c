@@ -12,7 +12,7 @@
 #include "engine/kv/reclaim.h"
 
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer) {
-    return !kv->selection.has_left || !kv_is_sparse(kv->space, layer);
+    return !selection_has_left(kv) || !kv_is_sparse(kv->space, layer);
 }
 
 bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer) {

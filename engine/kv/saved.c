@@ -30,7 +30,7 @@ static int copy(const struct kv_space *space, const uint32_t *pages, uint32_t n,
 
 static int copy_all(struct kv_sequence *kv, bool back, struct error *err) {
     const struct kv_saved *saved = kv->saved;
-    const struct page_list *held = &kv->selection.held;
+    const struct page_list *held = selection_held(kv);
     char *host = saved->pages;
     int code = 0;
     for (uint32_t l = 0; l < kv->space->n_layers && !code; l++) {
@@ -43,7 +43,7 @@ static int copy_all(struct kv_sequence *kv, bool back, struct error *err) {
 }
 
 static size_t count_pages(const struct kv_sequence *kv) {
-    size_t n = kv->selection.held.n;
+    size_t n = selection_held(kv)->n;
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
         n += kv->layers[l].n - first_saved(kv, l, kv->n_expired);
     return n;
@@ -75,7 +75,7 @@ int kv_save(struct kv_sequence *kv, struct error *err) {
 
 void kv_give_back_saved(struct kv_sequence *kv) {
     kv_lists_trim(kv, 0);
-    kv_list_trim(&kv->selection.held, kv->space->pool, 0);
+    selection_give_back(kv);
     if (kv->saved) kv_lists_begin(kv, kv->saved->n_expired);
 }
 

@@ -2,6 +2,7 @@
 #include "engine/kv/selection.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
@@ -10,6 +11,64 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 #include "engine/request/kept.h"
+
+void selection_fini(struct kv_sequence *kv) {
+    struct kv_selection *s = &kv->selection;
+    free(s->held.pages);
+    free(s->tables);
+    free(s->all_pages);
+    free(s->blocks.pages);
+    free(s->scratch.pages);
+}
+
+bool selection_has_left(const struct kv_sequence *kv) {
+    return kv->selection.has_left;
+}
+
+uint64_t selection_n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
+    if (kv->selection.has_left || !kv->selection.one_by_one) return n_tokens;
+    return min_u64(n_tokens, max_u32(kv_plan_n_read(&kv->plan), kv->n_tokens + 1));
+}
+
+uint32_t selection_n_pages(const struct kv_sequence *kv) {
+    return kv->selection.held.n + kv->selection.scratch.n;
+}
+
+uint32_t selection_n_offloaded(const struct kv_sequence *kv) {
+    return kv->selection.n_offloaded;
+}
+
+const struct page_list *selection_held(const struct kv_sequence *kv) {
+    return &kv->selection.held;
+}
+
+struct page_list *selection_blocks(struct kv_sequence *kv) {
+    return &kv->selection.blocks;
+}
+
+uint32_t selection_home(const struct kv_sequence *kv, uint32_t i) {
+    assert(i < kv->selection.n_written);
+    return kv->selection.blocks.pages[i];
+}
+
+void selection_suspend(struct kv_sequence *kv) {
+    kv->selection.suspended = kv->selection.select;
+}
+
+/* Counts the pages if something was chosen, or if queries have left scores there. */
+uint32_t selection_n_filled(const struct kv_sequence *kv) {
+    const struct kv_selection *s = &kv->selection;
+    const bool filled = s->suspended.n_candidates > 0 || kv->plan.selector != KV_SELECTOR_LAST;
+    return filled ? s->held.n : 0;
+}
+
+void selection_resume(struct kv_sequence *kv) {
+    kv->selection.select = kv->selection.suspended;
+}
+
+void selection_give_back(struct kv_sequence *kv) {
+    kv_list_trim(&kv->selection.held, kv->space->pool, 0);
+}
 
 uint32_t selection_chosen_pages(const struct kv_plan *plan) {
     return plan->n_selected / PAGE_TOKENS;
@@ -137,6 +196,6 @@ int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_
 }
 
 void selection_drop(struct kv_sequence *kv) {
-    kv_list_trim(&kv->selection.held, kv->space->pool, 0);
+    selection_give_back(kv);
     kv->selection.select = (struct kv_select){0};
 }

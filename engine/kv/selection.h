@@ -12,7 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/device/select.h"
 #include "engine/device/step.h"
+#include "engine/kv/page_list.h"
 
 struct error;
 struct kv_kept;
@@ -21,8 +23,65 @@ struct kv_sequence;
 struct kv_space;
 struct step_seq;
 
-/* Returns how many pages the chosen tokens take; the second, the most that the tail takes. */
+/* The selection of a sequence whose plan has one; else zeroed.  Only selection.c and the two kinds
+ * open it. */
+struct kv_selection {
+    struct kv_select select;        /* of its newest step that selected; n_candidates 0: none did */
+    struct kv_observation observed; /* of its newest step that observed */
+    struct kv_select suspended;     /* `select` when the sequence was swapped out */
+    struct page_list
+        held; /* select.state_pages, observed.pages, then the kind's own; all or none */
+    /* kinds/selected.c: */
+    uint32_t *tables;           /* [n_host_layers][its pages]: sparse layers' block tables */
+    const uint32_t **all_pages; /* [n_layers]: select.pool_pages */
+    /* kinds/moved.c: */
+    struct page_list blocks; /* select.blocks, in the order of the text */
+    uint32_t n_block_holes;  /* places in it without a host block, between match and reserve */
+    uint32_t n_written;      /* blocks that have been copied to the host pool */
+    uint32_t n_offloaded;    /* tokens that sparse layers have in the host pool only */
+    bool has_left;           /* sparse layers' lists hold their selection and grow no more: */
+    uint32_t tail_from;      /* the first token of the tail's pages in them */
+    bool one_by_one;         /* generated tokens are computed again one by one, not like a prompt */
+    struct page_list scratch; /* two buffers of a layer-major prompt's pages; else pages that are
+                                 taken ahead */
+};
+
+/* Frees what the selection has allocated; its pages have been given back. */
+void selection_fini(struct kv_sequence *kv);
+
+/* ---- for those who know no selection ---- */
+
+/* Tells whether sparse layers have left the text: their lists then hold what they have selected of
+ * it, and the tail. */
+bool selection_has_left(const struct kv_sequence *kv);
+/* Returns how many of n_tokens tokens need pages in lists now.  Those that are computed one by one
+ * come after sparse layers have left the text. */
+uint64_t selection_n_listed(const struct kv_sequence *kv, uint64_t n_tokens);
+/* Returns how many pages the sequence has beside its lists. */
+uint32_t selection_n_pages(const struct kv_sequence *kv);
+/* Returns how many tokens sparse layers have in the host pool only. */
+uint32_t selection_n_offloaded(const struct kv_sequence *kv);
+/* Returns the pages that the selection holds beside the lists. */
+const struct page_list *selection_held(const struct kv_sequence *kv);
+/* Returns the host blocks that have sparse layers' tokens, in the order of the text. */
+struct page_list *selection_blocks(struct kv_sequence *kv);
+/* Returns the host block that has the text's block i, which has been copied there. */
+uint32_t selection_home(const struct kv_sequence *kv, uint32_t i);
+
+/* Remembers what was chosen, until selection_resume(); the held pages may then be dropped. */
+void selection_suspend(struct kv_sequence *kv);
+/* Returns how many of the held pages had been filled when the selection was suspended. */
+uint32_t selection_n_filled(const struct kv_sequence *kv);
+/* Chooses again what selection_suspend() remembered; the held pages have their contents back. */
+void selection_resume(struct kv_sequence *kv);
+/* Gives the held pages back, but does not forget what was chosen. */
+void selection_give_back(struct kv_sequence *kv);
+
+/* ---- for the kinds that select ---- */
+
+/* Returns how many pages the chosen tokens take. */
 uint32_t selection_chosen_pages(const struct kv_plan *plan);
+/* Returns the most pages that the tail takes. */
 uint32_t selection_tail_pages(const struct kv_plan *plan);
 /* Returns the most pages that a sparse layer sees: both together. */
 uint32_t selection_seen_pages(const struct kv_plan *plan);

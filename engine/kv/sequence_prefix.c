@@ -162,11 +162,11 @@ static void use_block(struct kv_sequence *kv, uint32_t i) {
     prefix_cache_use(cache, kv->prefix.blocks[i], needs);
     if (prefix_cache_is_stored(cache, kv->prefix.blocks[i])) return; /* and so are all behind it */
     const bool shares = shares_sparse(kv, kv->prefix.blocks[i]);
-    if (!shares && !kv->selection.has_left && space->n_groups > 0) kv->n_holes++;
+    if (!shares && !selection_has_left(kv) && space->n_groups > 0) kv->n_holes++;
     for (uint32_t l = 0; l < space->n_layers; l++) {
         const enum kv_role role = kv_role_of(space, &kv->plan, l);
         if (role == KV_WINDOWED && !(needs & PREFIX_WINDOW)) continue;
-        if (role == KV_SPARSE && kv->selection.has_left) continue;
+        if (role == KV_SPARSE && selection_has_left(kv)) continue;
         const bool is_hole = role == KV_SPARSE && !shares;
         share_page(space, &kv->layers[l], is_hole ? KV_NO_PAGE : pages[l]);
     }
@@ -185,9 +185,7 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
 }
 
 static uint32_t home_of(const struct kv_sequence *kv, uint32_t block) {
-    if (!needs_homes(kv)) return KV_NO_PAGE;
-    assert(block < kv->selection.n_written);
-    return kv->selection.blocks.pages[block];
+    return needs_homes(kv) ? selection_home(kv, block) : KV_NO_PAGE;
 }
 
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
@@ -221,7 +219,7 @@ static int bring_back(struct kv_sequence *kv, struct error *err) {
     struct prefix_cache *cache = kv->space->cache;
     int code = 0;
     for (uint32_t i = 0; i < kv->prefix.n_blocks && !code; i++) {
-        const uint32_t needs = needs_of(kv, i) | (kv->selection.has_left ? 0 : PREFIX_SPARSE);
+        const uint32_t needs = needs_of(kv, i) | (selection_has_left(kv) ? 0 : PREFIX_SPARSE);
         if (prefix_cache_is_stored(cache, kv->prefix.blocks[i]))
             code = prefix_cache_bring_back(cache, kv->prefix.blocks[i], kv->layers, i, needs, err);
     }

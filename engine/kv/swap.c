@@ -108,12 +108,6 @@ void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks)
 
 /* ---- copies ---- */
 
-/* Returns how many held pages a selection, or the queries that it will look at, have filled. */
-static uint32_t n_chosen_pages(const struct kv_sequence *kv) {
-    const bool filled = kv->swap.select.n_candidates > 0 || kv->plan.selector != KV_SELECTOR_LAST;
-    return filled ? kv->selection.held.n : 0;
-}
-
 /* Pages of a layer's list that are swapped. */
 struct range {
     uint32_t from, end;
@@ -127,7 +121,7 @@ static struct range range_of(const struct kv_sequence *kv, uint32_t layer) {
 }
 
 static uint64_t n_swapped_pages(const struct kv_sequence *kv) {
-    uint64_t n = n_chosen_pages(kv);
+    uint64_t n = selection_n_filled(kv);
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         const struct range range = range_of(kv, l);
         n += range.end - range.from;
@@ -140,7 +134,7 @@ static uint64_t n_swapped_pages(const struct kv_sequence *kv) {
 static int copy(const struct kv_sequence *kv, page_io_blocks move, uint32_t n_known,
                 uint64_t *n_moved, struct error *err) {
     const struct kv_space *space = kv->space;
-    const uint32_t *blocks = kv->swap.blocks.pages, n_chosen = n_chosen_pages(kv);
+    const uint32_t *blocks = kv->swap.blocks.pages, n_filled = selection_n_filled(kv);
     size_t place = 0;
     int code = 0;
     for (uint32_t l = 0; l < space->n_layers && !code; l++) {
@@ -153,8 +147,8 @@ static int copy(const struct kv_sequence *kv, page_io_blocks move, uint32_t n_kn
         place += range.end - range.from;
         *n_moved += range.end - from;
     }
-    *n_moved += n_chosen;
-    return code ? code : move(&space->io, kv->selection.held.pages, n_chosen, blocks, place, err);
+    *n_moved += n_filled;
+    return code ? code : move(&space->io, selection_held(kv)->pages, n_filled, blocks, place, err);
 }
 
 /* Takes blocks for n_pages pages if they are free, or the prefix cache's. */
@@ -181,8 +175,8 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
     swap->n_tokens = kv->n_tokens;
     swap->n_shared = sequence_prefix_n_shared(kv);
     swap->n_expired = kv->n_expired;
-    swap->select = kv->selection.select;
-    swap->kept = &kv->selection.blocks;
+    swap->kept = selection_blocks(kv);
+    selection_suspend(kv);
     if (!take_blocks(kv, n_swapped_pages(kv))) {
         swap->n_tokens = 0;
         return 0;
@@ -199,7 +193,7 @@ int kv_swap_in(struct kv_sequence *kv, struct error *err) {
     }
     const int code =
         copy(kv, page_io_read_blocks, sequence_prefix_n_blocks(kv), &kv->space->swaps->n_in, err);
-    kv->selection.select = swap->select;
+    selection_resume(kv);
     kv->n_found = 0; /* it could lose all of that again */
     forget(kv->space, swap);
     return code;

@@ -19,7 +19,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/select.h"
 #include "engine/kv/kv_space.h"
 
 struct error;
@@ -34,9 +33,8 @@ struct kv_swap {
     /* How many of a list's first pages are not swapped, in layers without a window and with one.
      * Others use them, or they have been given back. */
     uint32_t n_shared, n_expired;
-    bool is_matched;         /* the sequence is about to continue: its blocks cannot be dropped */
-    uint32_t n_lent;         /* how many of the last blocks it already uses for its tokens */
-    struct kv_select select; /* when it was suspended; its state pages are swapped, too */
+    bool is_matched; /* the sequence is about to continue: its blocks cannot be dropped */
+    uint32_t n_lent; /* how many of the last blocks it already uses for its tokens */
 };
 
 /* Saves in the host pool what no other sequence has, before the sequence's pages are given back.

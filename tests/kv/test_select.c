@@ -506,7 +506,8 @@ static void step(struct life *life, uint32_t n_rows) {
     if (selects) run_selecting(life, &seq, fresh);
     if (selects && !life->choice.on_device) {
         if (life->n_left_at == 0) life->n_left_at = n_tokens;
-        assert_int_equal(life->kv.n_offloaded, seq.select->n_candidates - life->n_selected);
+        assert_int_equal(life->kv.selection.n_offloaded,
+                         seq.select->n_candidates - life->n_selected);
     }
     kv_commit(&life->kv, n_rows);
     assert_int_equal(kv_submitted(&life->kv, NULL, NULL, NULL), 0);
@@ -566,7 +567,7 @@ static void suspend(struct life *life) {
     assert_int_equal(n_held(life), 0);
     assert_int_equal(n_blocks_held(life), n_blocks);
     assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS);
-    assert_int_equal(life->kv.n_tokens + life->kv.n_offloaded, 0);
+    assert_int_equal(life->kv.n_tokens + life->kv.selection.n_offloaded, 0);
     memset(page_memory, 0xee, sizeof(page_memory));
     if (n_blocks > 0 && rand() % 8 == 0) {
         assert_int_equal(kv_make_blocks(&life->space, N_BLOCKS - n_blocks + 1), 0);

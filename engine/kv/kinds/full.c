@@ -13,7 +13,7 @@ static uint64_t full_most(const struct kv_space *space, const struct kv_plan *pl
 }
 
 static uint32_t full_length(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return (uint32_t)kv_n_pages(kv_n_listed(kv, n_tokens));
+    return (uint32_t)kv_n_pages(selection_n_listed(kv, n_tokens));
 }
 
 const struct kv_kind kv_kind_full = {

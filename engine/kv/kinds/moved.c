@@ -250,7 +250,7 @@ static void view_selecting(struct kv_sequence *kv, struct step_seq *seq) {
         view_sparse(kv, l, n_moved);
     s->has_left = true;
     s->tail_from = s->select.n_candidates;
-    kv->n_offloaded = s->select.n_candidates - s->select.n_selected;
+    kv->selection.n_offloaded = s->select.n_candidates - s->select.n_selected;
 }
 
 static void moved_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
@@ -442,7 +442,7 @@ static void moved_release(struct kv_sequence *kv) {
     struct page_list *blocks = &kv->selection.blocks;
     selection_drop(kv);
     kv_list_trim(&kv->selection.scratch, kv->space->pool, 0);
-    kv->n_offloaded = 0;
+    kv->selection.n_offloaded = 0;
     if (kv->swap.n_tokens > 0) return;
     for (uint32_t i = 0; i < blocks->n; i++)
         if (blocks->pages[i] != KV_NO_PAGE)

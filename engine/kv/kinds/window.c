@@ -35,9 +35,9 @@ static uint64_t window_most(const struct kv_space *space, const struct kv_plan *
 static uint32_t window_length(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0,
                    n_before = max_u32(kv->n_tokens, n_together),
-                   n_rows = kv->selection.has_left ? 1 : kv->plan.step_rows;
+                   n_rows = selection_has_left(kv) ? 1 : kv->plan.step_rows;
     const uint64_t end = (uint64_t)max_u32(n_before, kv->space->window) + n_rows;
-    return (uint32_t)kv_n_pages(min_u64(kv_n_listed(kv, n_tokens), end));
+    return (uint32_t)kv_n_pages(min_u64(selection_n_listed(kv, n_tokens), end));
 }
 
 static void window_done(struct kv_sequence *kv, uint32_t n_tokens) {
