@@ -44,7 +44,7 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     sequence_prefix_fini(kv);
     selection_fini(kv);
     free(kv->buffers.pages);
-    free(kv->swap.blocks.pages);
+    kv_swap_fini(kv);
     *kv = (struct kv_sequence){0};
 }
 
@@ -238,8 +238,7 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
     const struct prefix_match match = sequence_prefix_match(kv, tokens, n_max);
     if (match.is_swapped) kv_swap_claim(kv);
     else {
-        if (selection_blocks(kv)->n > 0)
-            kv_swap_drop(kv->space, &kv->swap); /* others take their place */
+        if (selection_blocks(kv)->n > 0) kv_swap_drop(kv); /* others take their place */
         begin(kv);
     }
     sequence_prefix_use(kv, &match);
@@ -354,7 +353,7 @@ static void give_back(struct kv_sequence *kv) {
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->release) (*kind)->release(kv);
     kv->n_tokens = kv->n_found = 0;
-    if (kv->swap.n_tokens == 0) begin(kv);
+    if (kv_swap_n_tokens(kv) == 0) begin(kv);
 }
 
 static bool is_unique(const struct kv_sequence *kv) {
@@ -387,7 +386,7 @@ int kv_resume(struct kv_sequence *kv, struct error *err) {
 
 /* Gives every page back and forgets what is stored. */
 static void release(struct kv_sequence *kv) {
-    kv_swap_drop(kv->space, &kv->swap);
+    kv_swap_drop(kv);
     kv_forget_saved(kv);
     sequence_state_release(kv);
     give_back(kv);

@@ -194,7 +194,7 @@ static bool is_outdated(const struct kv_sequence *kv, const uint32_t *tokens, ui
 
 bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
                    uint32_t n_tokens) {
-    if (!kv->space->disk || kv->saved || kv->swap.n_tokens > 0 || n_max == 0) return false;
+    if (!kv->space->disk || kv->saved || kv_swap_n_tokens(kv) > 0 || n_max == 0) return false;
     if (is_outdated(kv, tokens, n_max)) kv_forget_reading(kv);
     if (kv->reading.ahead == KV_AHEAD_UNASKED) ask(kv, tokens, n_max);
     if (kv->reading.ahead == KV_AHEAD_WANTS) return begin(kv, n_tokens);

@@ -49,7 +49,7 @@ struct kv_selection {
 /* Frees what the selection has allocated; its pages have been given back. */
 void selection_fini(struct kv_sequence *kv);
 
-/* ---- for those who know no selection ---- */
+/* ---- for other files ---- */
 
 /* Tells whether sparse layers have left the text: their lists then hold what they have selected of
  * it, and the tail. */

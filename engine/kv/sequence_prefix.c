@@ -121,9 +121,9 @@ static struct found find_blocks(const struct kv_sequence *kv, const uint32_t *to
 static struct prefix_match find(const struct kv_sequence *kv, const uint32_t *tokens,
                                 uint32_t n_max, uint32_t *blocks) {
     const struct found found = find_blocks(kv, tokens, n_max, blocks);
-    const uint32_t n_tokens = found.n_enough * PAGE_TOKENS, n_swapped = kv->swap.n_tokens,
+    const uint32_t n_tokens = found.n_enough * PAGE_TOKENS, n_swapped = kv_swap_n_tokens(kv),
                    n_usable = needs_homes(kv) ? found.n_named : found.n_sparse;
-    if (n_swapped <= n_tokens || n_usable < kv->swap.n_shared)
+    if (n_swapped <= n_tokens || n_usable < kv_swap_n_shared(kv))
         return (struct prefix_match){.n_blocks = found.n_enough, .n_tokens = n_tokens};
     return (struct prefix_match){.n_blocks = min_u32(n_usable, n_swapped / PAGE_TOKENS),
                                  .n_tokens = n_swapped,
@@ -176,7 +176,7 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
     const uint32_t n = match->n_blocks,
                    n_expired =
                        match->is_swapped
-                           ? kv->swap.n_expired
+                           ? kv_swap_n_expired(kv)
                            : max_u32(kv->n_expired, kv_window_n_behind(kv->space, match->n_tokens));
     kv_lists_begin(kv, n_expired);
     kv->prefix.n_far = match->is_swapped ? max_u32(n, n_expired) : n_expired;

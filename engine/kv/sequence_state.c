@@ -16,7 +16,6 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/reclaim.h"
 #include "engine/kv/state_cache.h"
-#include "engine/kv/swap.h"
 
 static const struct kv_kind *kind_in(const struct kv_sequence *kv, uint32_t layer) {
     return kv->plan.kinds->of[kv_role_of(kv->space, &kv->plan, layer)];

@@ -4,6 +4,7 @@
 #include "engine/kv/swap.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
@@ -43,7 +44,7 @@ static void take_out(const struct kv_space *space, struct kv_swap *swap) {
     else swaps->oldest = swap->newer;
     if (swap->newer) swap->newer->older = swap->older;
     else swaps->newest = swap->older;
-    if (!swap->is_matched) withdraw(space, swap);
+    if (!swap->is_claimed) withdraw(space, swap);
 }
 
 /* Frees the swap's blocks, but for those that are lent and the `kept` ones. */
@@ -51,14 +52,37 @@ static void forget(const struct kv_space *space, struct kv_swap *swap) {
     take_out(space, swap);
     page_pool_release(space->blocks, swap->blocks.pages, swap->blocks.n - swap->n_lent);
     swap->blocks.n = swap->n_tokens = swap->n_lent = 0;
-    swap->is_matched = false;
+    swap->is_claimed = false;
 }
 
-void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap) {
-    if (swap->n_tokens == 0) return;
+static void drop(const struct kv_space *space, struct kv_swap *swap) {
     forget(space, swap);
     page_pool_release(space->blocks, swap->kept->pages, swap->kept->n);
     swap->kept->n = 0;
+}
+
+void kv_swap_drop(struct kv_sequence *kv) {
+    if (kv->swap.n_tokens > 0) drop(kv->space, &kv->swap);
+}
+
+void kv_swap_fini(struct kv_sequence *kv) {
+    free(kv->swap.blocks.pages);
+}
+
+uint32_t kv_swap_n_tokens(const struct kv_sequence *kv) {
+    return kv->swap.n_tokens;
+}
+
+uint32_t kv_swap_n_shared(const struct kv_sequence *kv) {
+    return kv->swap.n_shared;
+}
+
+uint32_t kv_swap_n_expired(const struct kv_sequence *kv) {
+    return kv->swap.n_expired;
+}
+
+bool kv_swap_is_claimed(const struct kv_sequence *kv) {
+    return kv->swap.is_claimed;
 }
 
 uint32_t kv_spare_blocks(const struct kv_space *space) {
@@ -67,9 +91,9 @@ uint32_t kv_spare_blocks(const struct kv_space *space) {
            page_pool_n_offered(space->blocks, PAGE_WAITING);
 }
 
-/* Returns the oldest swap that is not matched; at most one is matched at a time. */
+/* Returns the oldest swap that is not claimed; at most one is claimed at a time. */
 static struct kv_swap *oldest(const struct kv_swaps *swaps) {
-    return swaps->oldest->is_matched ? swaps->oldest->newer : swaps->oldest;
+    return swaps->oldest->is_claimed ? swaps->oldest->newer : swaps->oldest;
 }
 
 /* Drops what is cached in the host pool until n_blocks blocks are free or there is no more. */
@@ -82,26 +106,28 @@ int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
     if (n_blocks > kv_spare_blocks(space)) return ERR_FULL;
     if (n_blocks > 0) drop_cached(space, n_blocks);
     while (n_blocks > 0 && page_pool_n_free(space->blocks) < n_blocks)
-        kv_swap_drop(space, oldest(space->swaps));
+        drop(space, oldest(space->swaps));
     return 0;
 }
 
 void kv_swap_claim(struct kv_sequence *kv) {
-    kv->swap.is_matched = true;
+    kv->swap.is_claimed = true;
     withdraw(kv->space, &kv->swap);
 }
 
 static void give_up(struct kv_sequence *kv) {
-    kv->swap.is_matched = false;
+    kv->swap.is_claimed = false;
     offer(kv->space, &kv->swap);
 }
 
-uint32_t kv_swap_n_lendable(const struct kv_swap *swap) {
-    return swap->is_matched ? swap->blocks.n - swap->n_lent : 0;
+uint32_t kv_swap_n_lendable(const struct kv_sequence *kv) {
+    const struct kv_swap *swap = &kv->swap;
+    return swap->is_claimed ? swap->blocks.n - swap->n_lent : 0;
 }
 
-void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks) {
-    assert(n_blocks <= kv_swap_n_lendable(swap) && to->n + n_blocks <= to->capacity);
+void kv_swap_lend(struct kv_sequence *kv, struct page_list *to, uint32_t n_blocks) {
+    struct kv_swap *swap = &kv->swap;
+    assert(n_blocks <= kv_swap_n_lendable(kv) && to->n + n_blocks <= to->capacity);
     for (uint32_t i = 0; i < n_blocks; i++)
         to->pages[to->n++] = swap->blocks.pages[swap->blocks.n - ++swap->n_lent];
 }
@@ -169,7 +195,7 @@ static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
 int kv_swap_out(struct kv_sequence *kv, struct error *err) {
     const struct kv_space *space = kv->space;
     struct kv_swap *swap = &kv->swap;
-    if (swap->is_matched) give_up(kv);
+    if (swap->is_claimed) give_up(kv);
     /* Nothing has been computed since match(): the sequence failed to start, and its data stay. */
     if (!space->swaps || kv->n_tokens == kv->n_found) return 0;
     swap->n_tokens = kv->n_tokens;
@@ -187,8 +213,8 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
 
 int kv_swap_in(struct kv_sequence *kv, struct error *err) {
     struct kv_swap *swap = &kv->swap;
-    if (!swap->is_matched) {
-        kv_swap_drop(kv->space, swap);
+    if (!swap->is_claimed) {
+        kv_swap_drop(kv);
         return 0;
     }
     const int code =

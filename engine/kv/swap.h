@@ -24,16 +24,14 @@
 struct error;
 struct kv_sequence;
 
-/* A suspended sequence's data in the host pool. */
+/* A suspended sequence's data in the host pool; only swap.c opens it. */
 struct kv_swap {
     struct kv_swap *older, *newer;
     struct page_list blocks; /* host blocks that hold its pages */
-    struct page_list *kept;  /* its other host blocks (kv_selection), dropped with these */
+    struct page_list *kept;  /* its other host blocks (selection_blocks()), dropped with these */
     uint32_t n_tokens;       /* 0: nothing */
-    /* How many of a list's first pages are not swapped, in layers without a window and with one.
-     * Others use them, or they have been given back. */
     uint32_t n_shared, n_expired;
-    bool is_matched; /* the sequence is about to continue: its blocks cannot be dropped */
+    bool is_claimed; /* the sequence is about to continue: its blocks cannot be dropped */
     uint32_t n_lent; /* how many of the last blocks it already uses for its tokens */
 };
 
@@ -44,17 +42,30 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err);
 /* Claims the sequence's swapped data before it continues.  Their host blocks cannot be dropped
  * until kv_swap_in(), or until kv_swap_out() if the sequence got no pages. */
 void kv_swap_claim(struct kv_sequence *kv);
-/* Brings matched data back once the sequence has as many pages as before, and frees their host
- * blocks.  Drops data that are not matched.  ERR_DEVICE. */
+/* Brings claimed data back once the sequence has as many pages as before, and frees their host
+ * blocks.  Drops data that are not claimed.  ERR_DEVICE. */
 int kv_swap_in(struct kv_sequence *kv, struct error *err);
 /* Drops all that the sequence has in the host pool. */
-void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap);
+void kv_swap_drop(struct kv_sequence *kv);
+/* Frees the list of blocks, which is empty. */
+void kv_swap_fini(struct kv_sequence *kv);
 
-/* Returns how many blocks of matched data are free once the pages are back.  Later writes to them
- * are ordered after the copies that read them, so a sequence with pages may use them at once.
- * kv_swap_lend() moves n_blocks of them to `to`, for the sequence's tokens. */
-uint32_t kv_swap_n_lendable(const struct kv_swap *swap);
-void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks);
+/* Returns how many tokens the swapped data are for; 0: there are none. */
+uint32_t kv_swap_n_tokens(const struct kv_sequence *kv);
+/* Returns how many of a list's first pages are not swapped in layers without a window, because other
+ * sequences use them. */
+uint32_t kv_swap_n_shared(const struct kv_sequence *kv);
+/* Returns how many of a list's first pages are not swapped in layers with a window, because they have
+ * expired. */
+uint32_t kv_swap_n_expired(const struct kv_sequence *kv);
+/* Tells whether the sequence has claimed its swapped data. */
+bool kv_swap_is_claimed(const struct kv_sequence *kv);
+
+/* Returns how many blocks of claimed data are free once the pages are back.  Later writes to them
+ * are ordered after the copies that read them, so a sequence with pages may use them at once. */
+uint32_t kv_swap_n_lendable(const struct kv_sequence *kv);
+/* Moves n_blocks of these blocks to `to`, for the sequence's tokens. */
+void kv_swap_lend(struct kv_sequence *kv, struct page_list *to, uint32_t n_blocks);
 
 /* Returns how many host blocks a running sequence could have, 0 without a host pool.  These are the
  * free ones, the prefix cache's, and those of waiting sequences, unless a running one has them. */

@@ -111,9 +111,8 @@ static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) 
 
 static struct kv_amount moved_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = missing_blocks(kv, n_tokens);
-    return (struct kv_amount){
-        .pages = selection_missing(kv) + missing_scratch(kv),
-        .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(&kv->swap))};
+    return (struct kv_amount){.pages = selection_missing(kv) + missing_scratch(kv),
+                              .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(kv))};
 }
 
 /* Begins with nothing stored.  In a layer-major prompt sparse layers have left from the start. */
@@ -149,9 +148,8 @@ static void take_scratch(struct kv_sequence *kv) {
 /* Adds host blocks to the sequence's: those that its swap lends, then free ones. */
 static void take_blocks(struct kv_sequence *kv, uint32_t n_blocks) {
     struct page_list *blocks = &kv->selection.blocks;
-    const uint32_t n_lent = min_u32(n_blocks, kv_swap_n_lendable(&kv->swap)),
-                   n_free = n_blocks - n_lent;
-    kv_swap_lend(&kv->swap, blocks, n_lent);
+    const uint32_t n_lent = min_u32(n_blocks, kv_swap_n_lendable(kv)), n_free = n_blocks - n_lent;
+    kv_swap_lend(kv, blocks, n_lent);
     page_pool_take_sure(kv->space->blocks, blocks->pages + blocks->n, n_free);
     blocks->n += n_free;
 }
@@ -184,7 +182,7 @@ static void take_home(struct kv_sequence *kv, uint32_t block) {
 /* Takes homes, or gives them where a sequence that was swapped has kept its host blocks. */
 static void moved_matched(struct kv_sequence *kv) {
     struct kv_selection *s = &kv->selection;
-    if (kv->swap.is_matched) {
+    if (kv_swap_is_claimed(kv)) {
         for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv); i++)
             prefix_cache_give_home(kv->space->cache, sequence_prefix_block(kv, i),
                                    s->blocks.pages[i]);
@@ -370,7 +368,7 @@ static int fetch(const struct kv_sequence *kv, uint32_t first, uint32_t n, uint3
 /* Fills the tail of a layer-major prompt all of which was found, but for its last token. */
 static int fetch_tail(const struct kv_sequence *kv, struct error *err) {
     const uint32_t first = kv->selection.tail_from / PAGE_TOKENS;
-    if (kv->swap.is_matched || kv->n_tokens < kv_plan_together(&kv->plan)) return 0;
+    if (kv_swap_is_claimed(kv) || kv->n_tokens < kv_plan_together(&kv->plan)) return 0;
     return fetch(kv, first, sequence_prefix_n_blocks(kv) - first, selection_chosen_pages(&kv->plan),
                  err);
 }
@@ -443,7 +441,7 @@ static void moved_release(struct kv_sequence *kv) {
     selection_drop(kv);
     kv_list_trim(&kv->selection.scratch, kv->space->pool, 0);
     kv->selection.n_offloaded = 0;
-    if (kv->swap.n_tokens > 0) return;
+    if (kv_swap_n_tokens(kv) > 0) return;
     for (uint32_t i = 0; i < blocks->n; i++)
         if (blocks->pages[i] != KV_NO_PAGE)
             page_pool_release(kv->space->blocks, &blocks->pages[i], 1);
