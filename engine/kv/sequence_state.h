@@ -69,8 +69,8 @@ struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_
 void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Tells whether the sequence holds one. */
 bool sequence_state_is_matched(const struct kv_sequence *kv);
-/* Takes the matched state's pages over, if there is one, it has pages and the sequence gets what it lacks then:
- * `missing` pages without them, of which `spare` are there.  Otherwise does nothing. */
+/* Takes the pages of the matched state, if the sequence then has all that it needs; else does
+ * nothing.  missing: pages that it lacks without them; spare: how many are available. */
 void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t spare);
 /* Gives the sequence what the matched state holds: copies it, or borrows the pages.  ERR_DEVICE. */
 int sequence_state_resume(struct kv_sequence *kv, struct error *err);
