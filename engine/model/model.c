@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/model/checkpoint.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/qkv_order.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
+#include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 
 struct reordered {
@@ -57,7 +57,8 @@ static int find_weight(struct loader *l, const struct weight_rule *rule, const c
                                        .cols = rule->whole && is_vector ? whole : cols};
     *host = weight_plain(NULL, ELEMENT_BF16, rows, cols);
     if (l->source->random) return 0;
-    int rc = checkpoint_get(l->model->checkpoint, name, &shape, host, l->err);
+    const struct weight_source *files = l->model->files;
+    int rc = files->ops->get(files, name, &shape, host, l->err);
     if (rc) return rc;
     const struct weight tensor = by_row(host);
     const uint32_t before =
@@ -212,7 +213,7 @@ static int choose_head(struct loader *l) {
     weights_tensor_name(table_name, model->config.tensors, embedding->name, 0, 0);
     model->config.head_source = model->config.tied_head ? HEAD_TIED : HEAD_OWN;
     if (!model->config.tied_head || l->source->random ||
-        !checkpoint_has(model->checkpoint, head_name))
+        !model->files->ops->has(model->files, head_name))
         return 0;
     int rc = find_weight(l, head, head_name, &own);
     if (!rc) rc = find_weight(l, embedding, table_name, &table);
@@ -238,7 +239,7 @@ static int load_weights(struct loader *l) {
 }
 
 int model_check(const struct model *model, struct error *err) {
-    return model->checkpoint ? checkpoint_check(model->checkpoint, err) : 0;
+    return model->files ? model->files->ops->check(model->files, err) : 0;
 }
 
 static int check_device(const struct model_config *c, const char *dir, const struct backend *be,
@@ -272,7 +273,7 @@ int model_load(struct model **out, const char *dir, const struct model_source *s
         goto fail;
     }
     if (loader.source->random) rc = random_weights_create(&model->random, err);
-    else rc = checkpoint_open(&model->checkpoint, dir, err);
+    else rc = safetensors_source.open(&model->files, dir, err);
     if (!rc) rc = load_weights(&loader);
     if (model_check(model, err)) rc = ERR_IO; /* whatever else seemed to be wrong */
     if (rc) goto fail;
@@ -301,7 +302,7 @@ void model_destroy(struct model *model, struct backend *be) {
     for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++)
         release_rules(be, &weights_of_layer, &model->layers[i]);
     while (model->reordered) drop_reordered(model);
-    checkpoint_close(model->checkpoint);
+    if (model->files) model->files->ops->close(model->files);
     random_weights_destroy(model->random);
     free(model->layers);
     model_config_fini(&model->config);

@@ -8,11 +8,11 @@
 #include "engine/device/backend.h"
 #include "engine/device/weight.h"
 
-struct checkpoint;
 struct family_name;
 struct layer_shape;
 struct random_weights;
 struct reordered;
+struct weight_source;
 
 enum { MODEL_MAX_EOS = 16 };
 
@@ -93,7 +93,7 @@ struct model {
     struct weight embedding, final_norm, head; /* head aliases embedding when tied */
     struct layer_weights *layers;              /* [n_layers] */
     size_t weight_bytes;
-    struct checkpoint *checkpoint; /* the mapped files; NULL: weights are random */
+    struct weight_source *files; /* mapped; NULL: weights are random */
     struct random_weights *random;
     struct reordered *reordered; /* weights that a backend aliases and no file has in this form */
 };

@@ -8,8 +8,8 @@
 #include "engine/base/digest.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/model/checkpoint.h"
 #include "engine/model/model.h"
+#include "engine/model/weight_source.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
@@ -45,8 +45,9 @@ int model_digest(struct digest *digest, const struct model *model, const char *d
     const int code = absorb_config_file(digest, dir, err);
     if (code) return code;
     absorb_config(digest, &model->config);
-    digest_absorb(digest, model->checkpoint != NULL); /* random weights are the same every time */
-    if (!model->checkpoint) return 0;
-    checkpoint_digest(model->checkpoint, digest);
-    return checkpoint_check(model->checkpoint, err);
+    const struct weight_source *files = model->files;
+    digest_absorb(digest, files != NULL); /* random weights are the same every time */
+    if (!files) return 0;
+    files->ops->digest(files, digest);
+    return files->ops->check(files, err);
 }

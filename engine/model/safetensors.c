@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/device/weight.h"
+#include "engine/model/weight_source.h"
 
 enum { LENGTH_BYTES = 8 };
 

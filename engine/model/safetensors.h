@@ -17,14 +17,10 @@
 
 struct error;
 struct safetensors;
+struct tensor_shape;
 struct weight;
 
 enum { SAFETENSORS_MAX_HEADER = 100 * 1000 * 1000, SAFETENSORS_MAX_DIMS = 8 };
-
-/* The shape a reader asks for: n_dims 1 is [cols], 2 is [rows, cols]. */
-struct tensor_shape {
-    uint32_t n_dims, rows, cols;
-};
 
 /* Parses a file.  `label` names it in messages and is copied.  On failure *out is untouched. */
 int safetensors_parse(struct safetensors **out, const void *bytes, size_t size, const char *label,

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/device/weight.h"
 #include "engine/model/safetensors.h"
+#include "engine/model/weight_source.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -13,6 +13,7 @@
 #include "engine/base/json_guard.h"
 #include "engine/device/weight.h"
 #include "engine/model/safetensors.h"
+#include "engine/model/weight_source.h"
 
 enum { LENGTH_BYTES = 8, MAX_FILE = 8192 };
 

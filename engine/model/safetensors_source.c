@@ -1,5 +1,8 @@
-/* checkpoint.c - see checkpoint.h. */
-#include "engine/model/checkpoint.h"
+/* safetensors_source.c - one safetensors file, or shards behind an index (see weight_source.h).
+ *
+ *   dir/model.safetensors                     or
+ *   dir/model.safetensors.index.json          {"weight_map": {"tensor name": "file name", ...}} */
+#include "engine/model/weight_source.h"
 
 #include <limits.h>
 #include <stdbool.h>
@@ -12,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/model/mapped_file.h"
+#include "engine/model/safetensors.h"
 
 #define SINGLE_FILE "model.safetensors"
 #define INDEX_FILE "model.safetensors.index.json"
@@ -25,6 +29,7 @@ struct shard {
 };
 
 struct checkpoint {
+    struct weight_source base;
     json_t *index; /* NULL: a single file */
     struct shard *shards;
     uint32_t n_shards;
@@ -104,7 +109,12 @@ static int open_files(struct checkpoint *checkpoint, const char *dir, struct err
     return open_indexed(checkpoint, dir, path, err);
 }
 
-int checkpoint_check(const struct checkpoint *checkpoint, struct error *err) {
+static const struct checkpoint *checkpoint_of(const struct weight_source *source) {
+    return (const struct checkpoint *)source;
+}
+
+static int check_files(const struct weight_source *source, struct error *err) {
+    const struct checkpoint *checkpoint = checkpoint_of(source);
     for (uint32_t i = 0; i < checkpoint->n_shards; i++) {
         const struct shard *shard = &checkpoint->shards[i];
         if (shard->mapped.mapping && !mapped_file_is_whole(&shard->mapped))
@@ -116,28 +126,8 @@ int checkpoint_check(const struct checkpoint *checkpoint, struct error *err) {
     return 0;
 }
 
-int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err) {
-    int rc = ERR_NOMEM;
-    struct checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
-    if (checkpoint) checkpoint->shards = calloc(MAX_SHARDS, sizeof(*checkpoint->shards));
-    if (!checkpoint || !checkpoint->shards) {
-        error_set(err, ERR_NOMEM, "%.200s: no memory for its files", dir);
-        goto fail;
-    }
-    rc = open_files(checkpoint, dir, err);
-    if (rc) goto fail;
-    *out = checkpoint;
-    return 0;
-
-fail:
-    /* Zeros from a truncated file cause other errors, which would mislead: report the file's. */
-    if (checkpoint && checkpoint_check(checkpoint, err)) rc = ERR_IO;
-    checkpoint_close(checkpoint);
-    return rc;
-}
-
-void checkpoint_close(struct checkpoint *checkpoint) {
-    if (!checkpoint) return;
+static void close_checkpoint(struct weight_source *source) {
+    struct checkpoint *checkpoint = (struct checkpoint *)source;
     for (uint32_t i = 0; i < checkpoint->n_shards; i++) {
         struct shard *shard = &checkpoint->shards[i];
         safetensors_destroy(shard->file);
@@ -149,7 +139,27 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     free(checkpoint);
 }
 
-void checkpoint_digest(const struct checkpoint *checkpoint, struct digest *digest) {
+static int open_checkpoint(struct weight_source **out, const char *dir, struct error *err) {
+    struct checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
+    if (checkpoint) checkpoint->shards = calloc(MAX_SHARDS, sizeof(*checkpoint->shards));
+    if (!checkpoint || !checkpoint->shards) {
+        free(checkpoint);
+        return error_set(err, ERR_NOMEM, "%.200s: no memory for its files", dir);
+    }
+    checkpoint->base.ops = &safetensors_source;
+    int rc = open_files(checkpoint, dir, err);
+    if (!rc) {
+        *out = &checkpoint->base;
+        return 0;
+    }
+    /* Zeros from a truncated file cause other errors, which would mislead: report the file's. */
+    if (check_files(&checkpoint->base, err)) rc = ERR_IO;
+    close_checkpoint(&checkpoint->base);
+    return rc;
+}
+
+static void digest_files(const struct weight_source *source, struct digest *digest) {
+    const struct checkpoint *checkpoint = checkpoint_of(source);
     digest_absorb(digest, checkpoint->n_shards);
     for (uint32_t i = 0; i < checkpoint->n_shards; i++) {
         const struct mapped_file *mapped = &checkpoint->shards[i].mapped;
@@ -157,14 +167,16 @@ void checkpoint_digest(const struct checkpoint *checkpoint, struct digest *diges
     }
 }
 
-bool checkpoint_has(const struct checkpoint *checkpoint, const char *name) {
+static bool has_tensor(const struct weight_source *source, const char *name) {
+    const struct checkpoint *checkpoint = checkpoint_of(source);
     if (checkpoint->index)
         return json_object_get(json_object_get(checkpoint->index, "weight_map"), name) != NULL;
     return safetensors_has(checkpoint->shards[0].file, name, NULL) == 0;
 }
 
-int checkpoint_get(const struct checkpoint *checkpoint, const char *name,
-                   const struct tensor_shape *shape, struct weight *out, struct error *err) {
+static int get_tensor(const struct weight_source *source, const char *name,
+                      const struct tensor_shape *shape, struct weight *out, struct error *err) {
+    const struct checkpoint *checkpoint = checkpoint_of(source);
     const struct shard *shard = &checkpoint->shards[0];
     if (checkpoint->index) {
         const char *in = json_string_value(
@@ -174,3 +186,10 @@ int checkpoint_get(const struct checkpoint *checkpoint, const char *name,
     }
     return safetensors_get(shard->file, name, shape, out, err);
 }
+
+const struct weight_source_ops safetensors_source = {.open = open_checkpoint,
+                                                     .close = close_checkpoint,
+                                                     .has = has_tensor,
+                                                     .get = get_tensor,
+                                                     .digest = digest_files,
+                                                     .check = check_files};
