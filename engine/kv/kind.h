@@ -43,8 +43,7 @@ struct kv_kind {
     bool grows; /* takes pages as the text grows; else all at the start */
     bool moves; /* what is not selected moves to the host pool */
     bool
-        takes_back; /* rows that were appended last may be given up: appending others in their place
-                        is all that it takes */
+        can_undo_rows; /* rows of wrong guesses can be removed: others are then appended in their slots */
     bool is_unique; /* what it keeps cannot be computed again from the tokens, or its lists are not
                        the text's pages: it is saved when the sequence is suspended */
 
@@ -57,7 +56,7 @@ struct kv_kind {
     uint32_t (*held)(const struct kv_space *space, const struct kv_plan *plan);
     /* Returns the length in pages that a layer's list must have for n_tokens tokens. */
     uint32_t (*length)(const struct kv_sequence *kv, uint64_t n_tokens);
-    /* Returns what take() would take. */
+    /* Returns how many pages and host blocks take() would take. */
     struct kv_amount (*missing)(const struct kv_sequence *kv, uint64_t n_tokens);
 
     /* ---- a life: begin and prepare, then take, describe, submitted and done for each step ---- */
@@ -82,16 +81,18 @@ struct kv_kind {
     /* Submits work that follows a submitted step (slice NULL) or slice and precedes the next one,
      * such as copies to the host pool.  The step's tokens are committed.  ERR_DEVICE. */
     int (*submitted)(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
-    /* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
+    /* Gives back pages that no row behind the first n_tokens tokens needs.  The rows of these
+     * tokens have been computed. */
     void (*done)(struct kv_sequence *kv, uint32_t n_tokens);
     /* Returns how many of the first n_tokens tokens are still there once they are stored; NULL:
      * all. */
     uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
-    /* Notes which of the first n_tokens tokens the layer would still show the next row; these are
-     * stored, and no step is in flight.  NULL: all that the layer's window leaves.  ERR_DEVICE. */
+    /* Adds to `kept` which of the first n_tokens tokens the next row of the layer would still see.
+     * These tokens have been computed, and no step is in flight.  NULL: all in the layer's window.
+     * ERR_DEVICE. */
     int (*add_kept)(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
                     struct kv_kept *kept, struct error *err);
-    /* Prepares for losing all pages; no step is in flight. */
+    /* Called before a preempted sequence loses all its pages; no step is in flight. */
     void (*suspended)(struct kv_sequence *kv);
     /* Gives back all that it holds beside the lists. */
     void (*release)(struct kv_sequence *kv);
@@ -104,15 +105,16 @@ struct kv_kind {
 
     /* ---- states, with KV_SHARES_STATES ---- */
 
-    /* Tells whether the rows of a step change nothing in the pages but their own slots until
-     * kv_submitted() has returned: a state before any of them can still be copied then. */
+    /* Tells whether the rows of a step change only their own slots until kv_submitted() has
+     * returned.  Then a state before any of these rows can still be copied. */
     bool (*cuts_states)(const struct kv_sequence *kv);
-    /* Puts what these pages hold as a prompt finds it that goes on from there, when the sequence
-     * has ended; NULL: it is like that.  ERR_DEVICE. */
-    int (*settle)(struct kv_sequence *kv, struct error *err);
-    /* Returns a number that two sequences of one key must agree on, if the one is to go on from the
-     * state that the other had after n_tokens tokens, the last `turn` of which began its chunks. */
-    uint32_t (*ends_at)(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens);
+    /* Brings the pages of an ended sequence into the form in which a prompt may resume from them;
+     * NULL: they have it.  ERR_DEVICE. */
+    int (*finish)(struct kv_sequence *kv, struct error *err);
+    /* Returns the position inside the policy's cycle after n_tokens tokens.  The chunks of the
+     * newest prompt began at token `turn`.  A sequence may resume a state only if its own phase
+     * there is equal. */
+    uint32_t (*state_phase)(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens);
 };
 
 extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded;

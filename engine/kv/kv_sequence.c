@@ -116,9 +116,9 @@ bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_
            sequence_state_is_coming(kv, tokens, other, others);
 }
 
-bool kv_plan_takes_back(const struct kv_plan *plan) {
+bool kv_plan_can_undo_rows(const struct kv_plan *plan) {
     for (const struct kv_kind *const *kind = plan->kinds->all; *kind; kind++)
-        if (!(*kind)->takes_back) return false;
+        if (!(*kind)->can_undo_rows) return false;
     return true;
 }
 
@@ -290,7 +290,7 @@ void kv_commit(struct kv_sequence *kv, uint32_t n_rows) {
 }
 
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens) {
-    assert(kv_plan_takes_back(&kv->plan) && n_tokens <= kv->n_tokens);
+    assert(kv_plan_can_undo_rows(&kv->plan) && n_tokens <= kv->n_tokens);
     kv->n_tokens = n_tokens;
 }
 

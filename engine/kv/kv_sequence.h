@@ -103,7 +103,7 @@ uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, ui
 bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
                       const uint32_t *others);
 /* Tells whether stored rows may be taken back: guesses that were wrong.  Thread: any. */
-bool kv_plan_takes_back(const struct kv_plan *plan);
+bool kv_plan_can_undo_rows(const struct kv_plan *plan);
 /* Returns how many rows the next step may have; under a budget no step crosses the end of a
  * chunk. */
 uint32_t kv_max_rows(const struct kv_sequence *kv);
@@ -151,7 +151,7 @@ void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
 /* Counts n_rows more tokens, which will be stored once the planned step has run. */
 void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
 /* Forgets all but the first n_tokens tokens, the last of which were guesses: the next rows take their
- * slots.  The plan allows it (kv_plan_takes_back()), and no step is in flight that has rows of it. */
+ * slots.  The plan allows it (kv_plan_can_undo_rows()), and no step is in flight that has rows of it. */
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens);
 /* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold, if a
  * kind needs that.  The next one has not been submitted yet.  tokens: the sequence's text.

@@ -26,11 +26,11 @@ static bool can_copy(const struct kv_space *space, const struct kv_offer *offer)
 
 enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *offer) {
     bool is_full = false;
-    if (!can_copy(space, offer)) return OFFER_NEEDLESS;
+    if (!can_copy(space, offer)) return OFFER_SKIPPED;
     struct disk_job *job = kv_disk_begin_write(space->disk, offer->key, offer->id, offer->notes,
                                                offer->n_pages, &is_full);
     if (!job && is_full && offer->is_last) kv_disk_count_dropped(space->disk);
-    if (!job) return is_full ? OFFER_NO_ROOM : OFFER_NEEDLESS;
+    if (!job) return is_full ? OFFER_FULL : OFFER_SKIPPED;
     int code = 0;
     if (offer->pages)
         code = page_io_read(&space->io, offer->pages, offer->n_pages, job->pages, NULL);
@@ -47,8 +47,8 @@ enum kv_save_result kv_save_one(const struct kv_space *space, const struct kv_of
     saving->bytes -= bytes;
     switch (kv_offer(space, offer)) {
     case OFFER_TAKEN: return --saving->n_items == 0 ? SAVE_LATER : SAVE_ON;
-    case OFFER_NO_ROOM: return SAVE_LATER;
-    case OFFER_NEEDLESS: break;
+    case OFFER_FULL: return SAVE_LATER;
+    case OFFER_SKIPPED: break;
     }
     return SAVE_ON;
 }

@@ -24,16 +24,16 @@ struct kv_offer {
     const struct disk_id *id;   /* kv_disk_id() of the key */
     uint32_t notes[DISK_N_NOTES];
     uint32_t n_pages;
-    const uint32_t *pages;  /* of the pool; NULL: they are in host blocks, */
-    const uint32_t *blocks; /* which hold them one behind the other */
+    const uint32_t *pages;  /* of the pool; NULL: they are in host blocks */
+    const uint32_t *blocks; /* host blocks with the pages in order */
     uint64_t stored_at;     /* kv_disk_moment() when these were written */
     bool is_last;           /* the item is gone if it is not taken */
 };
 
 enum kv_offered {
     OFFER_TAKEN,
-    OFFER_NEEDLESS, /* the tier has it, or never takes it */
-    OFFER_NO_ROOM   /* for now */
+    OFFER_SKIPPED, /* stored already, or never stored */
+    OFFER_FULL     /* the disk's queue is full: try again later */
 };
 
 enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *offer);
@@ -41,7 +41,7 @@ enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *of
 /* A pass over what is cached, the newest first, and what is left of its bounds.  Items beyond the
  * size of the disk are not offered: they would only remove newer ones. */
 struct kv_saving {
-    uint32_t n_items; /* that are to be copied at once; at least 1 */
+    uint32_t n_items; /* how many more may be copied in this pass; at least 1 */
     uint64_t bytes;   /* of all items, copied or there already */
 };
 

@@ -299,9 +299,9 @@ static void release_home(struct prefix_cache *cache, struct block *b) {
     b->home = KV_NO_PAGE;
 }
 
-/* Lets go of what only some users would need, where none does: of the sparse pages, if all users
- * have the block's home, or of the home, if all have the pages. */
-static void settle(struct prefix_cache *cache, uint32_t block) {
+/* Drops what no user needs of a block: its sparse pages, if all users use its home, or its home, if
+ * all use the pages. */
+static void drop_unneeded(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
     const uint32_t n_needing = b->n_needing[KV_SPARSE];
     if (b->n_users == 0 || b->is_stored || b->home == KV_NO_PAGE || b->dropped[KV_SPARSE]) return;
@@ -383,7 +383,7 @@ void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t nee
     list_remove(cache, b);
     b->n_users--;
     count_needs(b, needs, -1);
-    settle(cache, block);
+    drop_unneeded(cache, block);
     list_append(cache, block);
 }
 
@@ -580,7 +580,7 @@ int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
     /* No sequence has taken its host blocks yet, and any later writes to them come after this
      * copy. */
     const int code = move_in(cache, block, was_dropped, err);
-    settle(cache, block);
+    drop_unneeded(cache, block);
     return code;
 }
 
@@ -596,7 +596,7 @@ void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
                               const struct page_list *layers, uint32_t index) {
     if (cache->blocks[block].dropped[KV_SPARSE])
         hold_dropped(cache, block, KV_SPARSE, layers, index);
-    settle(cache, block);
+    drop_unneeded(cache, block);
     tell(cache, block);
 }
 
@@ -607,7 +607,7 @@ void prefix_cache_give_home(struct prefix_cache *cache, uint32_t block, uint32_t
         page_pool_share(cache->space->blocks, &home, 1);
         b->home = home;
     }
-    settle(cache, block);
+    drop_unneeded(cache, block);
     tell(cache, block);
 }
 
@@ -713,7 +713,7 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
         if (needs & 1u << role && b->dropped[role]) hold_dropped(cache, block, role, layers, index);
     prefix_cache_use(cache, block, needs);
     if (home != KV_NO_PAGE) prefix_cache_give_home(cache, block, home);
-    settle(cache, block);
+    drop_unneeded(cache, block);
     tell(cache, block);
     return block;
 }

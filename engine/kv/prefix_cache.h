@@ -91,11 +91,12 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs);
 void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t needs);
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block);
-/* Ends a user's need for the block's window pages; it still uses the block. */
+/* Ends a user's need for the block's window pages.  The user still counts as one of the block. */
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block);
 /* Returns the block's page in every layer, [n_layers].  Those of layers with a window, and of
  * sparse layers, are meaningless if the block has dropped them. */
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
+/* Returns true if the block has no window pages any more. */
 bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block);
 /* Returns true if the block has no sparse pages, neither in the pool nor, if it is stored, in the
  * host pool. */
@@ -118,7 +119,8 @@ int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
 void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
                               const struct page_list *layers, uint32_t index);
 
-/* Returns when the pages were needed that are evicted next, UINT64_MAX if there are none. */
+/* Returns when the pages that are evicted next were last needed, by prefix_cache_tick();
+ * UINT64_MAX: there are none. */
 uint64_t prefix_cache_oldest(const struct prefix_cache *cache);
 /* Returns what becomes of the pages that are evicted next; there must be some. */
 struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache);
@@ -126,7 +128,7 @@ struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache);
  * block is evicted whole; a used one drops window pages that no user needs.  The block moves to the
  * host pool if the demotion says so and that many host blocks are free; else it is dropped. */
 void prefix_cache_evict_oldest(struct prefix_cache *cache, struct kv_demotion demotion);
-/* Returns the present moment, by which the age of blocks is told; it passes with every call. */
+/* Returns the clock that orders blocks by age, and advances it: a count of its calls. */
 uint64_t prefix_cache_tick(struct prefix_cache *cache);
 /* Offers the unused blocks to the tier on disk, parents first, as far as the pass goes
  * (offer.h). */
@@ -135,13 +137,13 @@ uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* pages that evict could
                                                                          free */
 
-/* Drops the least recently used of the unused blocks from the host pool; there must be one.
- * prefix_cache_oldest_stored() is as prefix_cache_oldest(). */
+/* Drops the least recently used of the unused blocks from the host pool; there must be one. */
 void prefix_cache_drop_oldest_stored(struct prefix_cache *cache);
+/* Returns when that block was used, by prefix_cache_tick(); UINT64_MAX: there is none. */
 uint64_t prefix_cache_oldest_stored(const struct prefix_cache *cache);
-/* Returns how many pages unused blocks have in the host pool; the second, how many host blocks
- * these take. */
+/* Returns how many pages unused blocks have in the host pool. */
 uint32_t prefix_cache_n_stored_pages(const struct prefix_cache *cache);
+/* Returns how many host blocks those pages take. */
 uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache);
 
 /* Drops homes of unused blocks that have pages, the least recently used first, until n_blocks host

@@ -340,7 +340,7 @@ static int fill_state(const struct kv_space *space, struct kv_state *state,
     }
     state->n_pages = job->head.n_pages;
     state->turn = job->head.notes[STATE_TURN];
-    state->ends_at = job->head.notes[STATE_ENDS_AT];
+    state->state_phase = job->head.notes[STATE_PHASE];
     state->id = job->id;
     state->is_sound = true;
     return code;

@@ -76,7 +76,7 @@ int sequence_state_prepare(struct kv_sequence *kv) {
 
 static bool suits(const void *ctx, const struct kv_state *state) {
     const struct kv_sequence *kv = ctx;
-    return kind_of(kv)->ends_at(kv, state->turn, state->n_tokens) == state->ends_at;
+    return kind_of(kv)->state_phase(kv, state->turn, state->n_tokens) == state->state_phase;
 }
 
 bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_state_key *key,
@@ -158,7 +158,7 @@ static void exchange_pages(struct kv_sequence *kv, struct kv_state *state) {
 
 static void borrow(struct kv_sequence *kv, struct kv_state *state) {
     exchange_pages(kv, state);
-    state->lent_to = kv->layers;
+    state->pending_copy_from = kv->layers;
     state->owner = &kv->state.borrowed;
     kv->state.borrowed = state;
 }
@@ -235,7 +235,7 @@ int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, str
         return 0;
     }
     state->turn = kv->turn;
-    state->ends_at = kind_of(kv)->ends_at(kv, kv->turn, state->n_tokens);
+    state->state_phase = kind_of(kv)->state_phase(kv, kv->turn, state->n_tokens);
     code = kv_state_copy(space, state, kv->layers, false, err);
     kv_state_name(state, tokens);
     state->owner = &kv->state.coming;
@@ -297,7 +297,7 @@ bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     assert(!kv->state.borrowed); /* a step has been submitted since */
     const struct kv_kind *kind = kind_of(kv);
     /* A device that fails will say so in the next step, too. */
-    if (kind->settle && kind->settle(kv, NULL)) return false;
+    if (kind->finish && kind->finish(kv, NULL)) return false;
     state->n_pages = count_pages(kv, kv->n_tokens);
     keep_lists(kv);
     state->tokens = tokens;

@@ -5,22 +5,24 @@
  *   states                           ▲              ▲
  *                 before the prompt's last token    at the end
  *
- * A sequence goes on from the longest state that begins its text: it copies the state's pages, or
- * takes them over if there are too few for both.  Where rows only add slots until a step's end
- * (kv_kind.cuts_states), the first token does not wait for the copy: the sequence borrows the pages
- * and gives the state its own, and what the pages hold is copied to these behind its first step,
- * before it evicts, or as soon as something else needs the state (kv_state.lent_to).
+ * A sequence resumes the longest state that begins its text: it copies the state's pages, or takes
+ * them if there are too few for both.  The first token does not wait for the copy where rows only
+ * add slots until a step's end (kv_kind.cuts_states).  There the sequence exchanges its own pages
+ * for the state's.  Their contents are copied back behind its first step, before it evicts, or as
+ * soon as another sequence needs the state (kv_state.pending_copy_from).
  *
- * The state before the prompt's last token serves those that have the same prompt: the last token
- * is computed anew, for its logits.  It is as it would be in any prompt that begins like this one.
- * Without scores a row only adds a slot: the pages are copied behind the step that computes the
- * last row, before it evicts, and nothing waits for that (kv_kind.cuts_states).  With scores each
- * row changes those of all tokens.  The last row is then a step of its own, and the pages are
- * copied before it.  The state at the end is the sequence's own pages, which are put in order for
- * the next prompt at once, so that it does not wait for that (kv_kind.settle).  A sequence that
- * goes on from it does so as if its new tokens had been appended to that very sequence: a new turn
- * (kv_sequence.turn).  In a batch-invariant space there is none, because what a text gives must not
- * depend on its history.
+ * The state before the prompt's last token serves other requests with the same prompt: they compute
+ * only the last token, for its logits.  It depends only on the prompt's first n - 1 tokens, so
+ * other prompts with the same beginning can use it, too.  Without scores a row only adds a slot:
+ * the pages are copied behind the step that computes the last row, before it evicts.  With scores
+ * each row changes those of all tokens.  The last row is then a step of its own, and the pages are
+ * copied before it.
+ *
+ * The state at the end is the sequence's own pages.  They are brought into the form in which a
+ * prompt resumes at once, so that the next one does not wait for that (kv_kind.finish).  A sequence
+ * that resumes it goes on as if its new tokens had been appended to the ended one: a new turn
+ * (kv_sequence.turn).  A batch-invariant space has no such state, because what a text gives must
+ * not depend on its history.
  *
  * Layers with a window are part of a state, with the pages that the window sees.
  *

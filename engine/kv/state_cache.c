@@ -192,9 +192,9 @@ static void leave_owner(struct kv_state *state) {
 }
 
 int kv_state_return(const struct kv_space *space, struct kv_state *state, struct error *err) {
-    const struct page_list *from = state->lent_to;
+    const struct page_list *from = state->pending_copy_from;
     if (!from) return 0;
-    state->lent_to = NULL;
+    state->pending_copy_from = NULL;
     leave_owner(state);
     return kv_state_copy(space, state, from, false, err);
 }
@@ -308,7 +308,7 @@ static bool describe(struct state_cache *cache, struct kv_state *state, struct d
     *out = (struct kv_offer){
         .key = key,
         .id = &state->id,
-        .notes = {[STATE_TURN] = state->turn, [STATE_ENDS_AT] = state->ends_at},
+        .notes = {[STATE_TURN] = state->turn, [STATE_PHASE] = state->state_phase},
         .n_pages = state->n_pages,
         .pages = state->is_stored ? NULL : pages_in_order(cache, state),
         .blocks = state->blocks.pages,
@@ -366,7 +366,7 @@ struct kv_state *state_cache_find(const struct state_cache *cache, const struct 
 static bool is_same_moment(const void *ctx, const struct kv_state *state) {
     const struct kv_state *other = ctx;
     return state->n_tokens == other->n_tokens && state->turn == other->turn &&
-           state->ends_at == other->ends_at;
+           state->state_phase == other->state_phase;
 }
 
 /* Makes space for one more state: drops the oldest of all. */

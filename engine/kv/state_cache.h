@@ -11,7 +11,7 @@
  * A state is cached from its insertion on, and unused: its pages can be freed at any time, least
  * recently used first, in one order with the blocks of the prefix cache.  With a host pool an
  * evicted state moves there if there is space.  It is found as before, and
- * copied from there.  A state whose soundness is not known yet is not found.  With a tier on disk
+ * copied from there.  A state that is not known to be valid yet is not found.  With a tier on disk
  * (disk/disk.h) a state that leaves the host pool, or the device where there is none, is offered to
  * it.
  *
@@ -52,13 +52,13 @@ struct kv_state {
     struct kv_state_key key;
     uint32_t *tokens; /* owned */
     uint32_t n_tokens;
-    uint32_t turn;    /* what kv_sequence.turn is for a sequence that goes on from here */
-    uint32_t ends_at; /* as kv_kind.ends_at() gave it */
+    uint32_t turn;        /* kv_sequence.turn of a sequence that resumes here */
+    uint32_t state_phase; /* what kv_kind.state_phase() returned */
     /* Its pages, [n_layers], as kv_state_range() says; or host blocks that hold what they had. */
     struct page_list *layers, blocks;
-    /* NULL, or the lists of a sequence that borrows its pages, and has given it these: what those
-     * lists hold is still to be copied here. */
-    const struct page_list *lent_to;
+    /* NULL, or the lists of a sequence, whose first pages must still be copied into this state's
+     * own (copy on write). */
+    const struct page_list *pending_copy_from;
     uint32_t n_pages;   /* of all layers together */
     uint64_t since;     /* when it was used last */
     uint64_t stored_at; /* kv_disk_moment() of its copy to the host pool */
@@ -67,7 +67,7 @@ struct kv_state {
 };
 
 /* What the notes of a state's file are. */
-enum kv_state_note { STATE_TURN, STATE_ENDS_AT };
+enum kv_state_note { STATE_TURN, STATE_PHASE };
 
 struct kv_state_key kv_state_key(const struct kv_plan *plan, uint64_t salt);
 
@@ -75,9 +75,9 @@ struct kv_state_key kv_state_key(const struct kv_plan *plan, uint64_t salt);
 struct disk_key kv_state_disk_key(const struct kv_state_key *key, const uint32_t *tokens,
                                   uint32_t n_tokens);
 
-/* Makes an empty state for up to n_pages pages a layer.  tokens: its name, which is copied; NULL:
- * it has space for one of n_tokens, or n_tokens is 0 and it is given an array later.  with_lists:
- * it has lists of its own.  Returns NULL if there is no memory. */
+/* Makes an empty state for up to n_pages pages a layer.  tokens: the text that it is computed from,
+ * which is copied; NULL: kv_state_name() sets it later, or, with n_tokens 0, the caller sets the
+ * array.  with_lists: it has lists of its own.  Returns NULL if there is no memory. */
 struct kv_state *kv_state_create(const struct kv_space *space, const struct kv_state_key *key,
                                  const uint32_t *tokens, uint32_t n_tokens, uint64_t n_pages,
                                  bool with_lists);
@@ -91,10 +91,10 @@ bool kv_state_is_possible(const struct kv_space *space, uint32_t n_tokens, uint3
 /* Copies what a sequence's lists hold of the state to its pages, or back.  ERR_DEVICE. */
 int kv_state_copy(const struct kv_space *space, const struct kv_state *state,
                   const struct page_list *lists, bool back, struct error *err);
-/* Copies the name into the space for it. */
+/* Copies the tokens into the space that kv_state_create() made for n_tokens of them. */
 void kv_state_name(struct kv_state *state, const uint32_t *tokens);
-/* Copies what its pages held when they were lent.  It does not matter whether slots have been added
- * there.  ERR_DEVICE; the device then fails for those, too, that read the state. */
+/* Performs the pending copy.  Slots that the sequence has added since do not matter.  On ERR_DEVICE
+ * the device is lost. */
 int kv_state_return(const struct kv_space *space, struct kv_state *state, struct error *err);
 /* Gives its pages and host blocks back and frees it; it must not be cached.  NULL is allowed. */
 void kv_state_destroy(const struct kv_space *space, struct kv_state *state);
@@ -110,7 +110,8 @@ uint64_t state_cache_hash(const struct state_cache *cache, const struct kv_state
 
 /* Tells whether the sequence `ctx` can go on from a state of its key. */
 typedef bool (*state_suits)(const void *ctx, const struct kv_state *state);
-/* Returns the longest sound state whose name begins the text's first n_max tokens, or NULL. */
+/* Returns the longest valid state of this key with tokens that begin the text, at most n_max of
+ * them; NULL: there is none that `suits`. */
 struct kv_state *state_cache_find(const struct state_cache *cache, const struct kv_state_key *key,
                                   const uint32_t *tokens, uint32_t n_max, state_suits suits,
                                   const void *ctx);
@@ -130,10 +131,11 @@ struct kv_demotion state_cache_demotion(const struct state_cache *cache);
 void state_cache_evict_oldest(struct state_cache *cache, struct kv_demotion demotion);
 uint32_t state_cache_n_idle_pages(const struct state_cache *cache);
 
-/* Does for sound states what prefix_cache_save() does for blocks, the newest first. */
+/* Offers valid states to the tier on disk, the newest first, as far as the pass goes (offer.h). */
 enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving *saving);
 
-/* Returns the same of states in the host pool; the other functions are of these, too. */
+/* Does the same for states in the host pool.  The first two concern the least recently used one;
+ * the others count their pages, and the host blocks that these take. */
 uint64_t state_cache_oldest_stored(const struct state_cache *cache);
 void state_cache_drop_oldest_stored(struct state_cache *cache);
 uint32_t state_cache_n_stored_pages(const struct state_cache *cache);

@@ -36,7 +36,7 @@ static bool is_constrained(const struct subject *s) {
 }
 
 static bool keeps_rows(const struct subject *s) {
-    return !kv_plan_takes_back(s->plan);
+    return !kv_plan_can_undo_rows(s->plan);
 }
 
 struct rule {

@@ -212,7 +212,7 @@ static bool bounded_cuts_states(const struct kv_sequence *kv) {
 }
 
 /* Closes the free slots.  Nothing has been evicted in place if no token was generated. */
-static int bounded_settle(struct kv_sequence *kv, struct error *err) {
+static int bounded_finish(struct kv_sequence *kv, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t capacity = kv->plan.budget.capacity;
     uint32_t n = 0;
@@ -259,7 +259,8 @@ static int bounded_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32
 
 /* Returns where the chunk ends, or 0 at the beginning of one.  Where only a chunk's last rows count
  * for scores, those that have counted so far depend on its end. */
-static uint32_t bounded_ends_at(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens) {
+static uint32_t bounded_state_phase(const struct kv_sequence *kv, uint32_t turn,
+                                    uint32_t n_tokens) {
     const struct kv_plan *plan = &kv->plan;
     if (plan->budget.window == 0 || in_chunk(plan, turn, n_tokens) == 0) return 0;
     return chunk_end(plan, turn, n_tokens);
@@ -282,8 +283,8 @@ const struct kv_kind kv_kind_bounded = {
     .release = release_buffers,
     .state_pages = bounded_state_pages,
     .cuts_states = bounded_cuts_states,
-    .settle = bounded_settle,
-    .ends_at = bounded_ends_at,
+    .finish = bounded_finish,
+    .state_phase = bounded_state_phase,
 };
 
 const struct kv_kinds kv_kinds_bounded = {

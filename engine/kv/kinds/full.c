@@ -19,7 +19,7 @@ static uint32_t full_length(const struct kv_sequence *kv, uint64_t n_tokens) {
 const struct kv_kind kv_kind_full = {
     .sharing = KV_SHARES_TEXT,
     .grows = true,
-    .takes_back = true,
+    .can_undo_rows = true,
     .most = full_most,
     .length = full_length,
 };

@@ -78,7 +78,7 @@ static struct kv_range window_state_pages(const struct kv_sequence *kv, uint32_t
 const struct kv_kind kv_kind_window = {
     .sharing = KV_SHARES_TEXT,
     .grows = true,
-    .takes_back = true,
+    .can_undo_rows = true,
     .most = window_most,
     .length = window_length,
     .describe = window_describe,
