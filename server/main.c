@@ -36,6 +36,7 @@
 extern char **environ;
 
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
+enum { PRODUCT_BITS = 1 << 14 }; /* see log_product() */
 
 struct subcommand {
     const char *name, *help;
@@ -146,8 +147,22 @@ static void keep_heap_warm(void) {
 #endif
 }
 
+/* Logs a product, unless one of the same kernel and shape, and with about as many rows, has been
+ * logged.  ctx: a bit for each of those, by a hash. */
+static void log_product(void *ctx, const char *kernel, uint32_t n_rows, uint32_t n_in,
+                        uint32_t n_out) {
+    const uint32_t power = 31 - (uint32_t)__builtin_clz(n_rows | 1),
+                   hash = ((n_in * 31 + n_out) * 31 + power) * 31 + (unsigned char)kernel[0];
+    uint64_t *seen = (uint64_t *)ctx + hash % PRODUCT_BITS / 64;
+    const uint64_t bit = (uint64_t)1 << hash % 64;
+    if (*seen & bit) return;
+    *seen |= bit;
+    log_event(LOG_DEBUG, "product kernel=%s rows=%u in=%u out=%u", kernel, n_rows, n_in, n_out);
+}
+
 static int run_serve(int argc, char **argv) {
     struct options options;
+    uint64_t products[PRODUCT_BITS / 64] = {0};
     struct backend *backend = NULL;
     struct error err = {0};
     char model_dir[PATH_MAX];
@@ -171,6 +186,8 @@ static int run_serve(int argc, char **argv) {
                   backend->name, backend->description);
         log_gaps();
         log_event(LOG_INFO, "the model's files are in %s", model_dir);
+        backend->on_product = options.log_level == LOG_DEBUG ? log_product : NULL;
+        backend->on_product_ctx = products;
         rc = serve_run(&options, model_dir, backend, &err);
         backend->ops->destroy(backend);
     }

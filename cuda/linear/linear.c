@@ -90,8 +90,15 @@ static const struct product_kernel *choose(const struct cuda_backend *cuda,
     return kernel; /* "any" takes every part */
 }
 
+static void tell_product(const struct backend *be, const char *kernel, const struct product *p) {
+    uint32_t n_out = 0;
+    for (uint32_t i = 0; i < p->n_parts; i++) n_out += p->parts[i].n_out;
+    if (be->on_product) be->on_product(be->on_product_ctx, kernel, p->n_rows, p->n_in, n_out);
+}
+
 static int launch(struct cuda_backend *cuda, const struct product_kernel *kernel, struct product *p,
                   struct error *err) {
+    tell_product(&cuda->base, kernel->name, p);
     if (kernel->takes_idle && !p->gated) {
         p->n_idle = cuda->n_idle;
         cuda->n_idle = 0;

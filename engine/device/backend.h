@@ -259,6 +259,11 @@ struct backend {
     bool has_sinks; /* attention takes attn_args.sinks */
     uint64_t
         n_new_graphs; /* calls of run_graph() that found none to launch: they take far longer */
+    /* Is told of each product that is launched, and of its kernel, unless it is NULL.  A CUDA graph
+     * that is launched again tells nothing, nor does a device whose kernels have no names. */
+    void (*on_product)(void *ctx, const char *kernel, uint32_t n_rows, uint32_t n_in,
+                       uint32_t n_out);
+    void *on_product_ctx;
     char description[128]; /* one line for the log: instruction set or device name, threads */
     char arithmetic[128];  /* what its sums depend on: two with the same text give the same bits */
 };

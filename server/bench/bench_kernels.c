@@ -9,7 +9,8 @@
  *
  * A case does its operation once in each iteration.  The backend runs a case as it would run a
  * decode step (as a CUDA graph, if it can), so the device is timed and not the launch.  The bound
- * is the longer of two times: for the bytes that must be read, and for the multiply-adds. */
+ * is the longer of two times: for the bytes that must be read, and for the multiply-adds.  Products
+ * say by which kernel they are computed, where the device has several. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,7 @@ struct kernels {
     void *x, *y, *out; /* rows of random bits: inputs, and space for results */
     float *logits;     /* device, [MAX_HEAD_ROWS, n_vocab] */
     uint32_t max_rows;
+    const char *product_kernel; /* of the last product; "": none, or it has no name */
     struct kernel_case *cases;
 };
 
@@ -110,8 +112,8 @@ static int time_body(struct kernel_case *c, uint64_t n, double *seconds, struct 
     return rc;
 }
 
-static const char *const names[] = {"operation", "shape",       "us",       "least",   "greatest",
-                                    "GB_per_s",  "Gflop_per_s", "bound_by", "of_bound"};
+static const char *const names[] = {"operation", "shape",       "us",       "least",    "greatest",
+                                    "GB_per_s",  "Gflop_per_s", "bound_by", "of_bound", "kernel"};
 enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
 
 static void print_case(const struct kernel_case *c, double *seconds) {
@@ -130,6 +132,7 @@ static void print_case(const struct kernel_case *c, double *seconds) {
     snprintf(cells[7], REPORT_CELL, "%s", memory > arithmetic ? "memory" : "products");
     snprintf(cells[8], REPORT_CELL, "%.3f",
              (memory > arithmetic ? memory : arithmetic) / time.median);
+    snprintf(cells[9], REPORT_CELL, "%s", c->k->product_kernel);
     report_row(&c->k->report, (const char(*)[REPORT_CELL])cells);
 }
 
@@ -139,6 +142,7 @@ static int run_case(struct kernel_case *c, struct error *err) {
     const struct step none = {.n_layers = 0};
     double seconds[BENCH_MAX_RUNS], once = 0;
     int rc = c->k->be->ops->step_begin(c->k->be, c->step ? c->step : &none, err);
+    c->k->product_kernel = "";
     for (int i = 0; i < 2 && !rc; i++) rc = run_body(c, 1, err);
     if (!rc) rc = time_body(c, 1, &once, err);
     if (rc) return rc;
@@ -511,6 +515,13 @@ static void close_kernels(struct kernels *k) {
     }
 }
 
+static void note_product(void *ctx, const char *kernel, uint32_t n_rows, uint32_t n_in,
+                         uint32_t n_out) {
+    struct kernels *k = ctx;
+    (void)n_rows, (void)n_in, (void)n_out;
+    k->product_kernel = kernel;
+}
+
 int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceilings,
                       const struct engine_config *config, struct error *err) {
     struct kernels k = {.plan = plan,
@@ -519,6 +530,8 @@ int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceil
                         .report = {plan->table, names, N_COLUMNS},
                         .be = config->backend};
     int rc = open_kernels(&k, err);
+    k.be->on_product = note_product;
+    k.be->on_product_ctx = &k;
     if (!rc) {
         report_begin(&k.report);
         rc = run_products(&k, err);
@@ -526,6 +539,7 @@ int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceil
     if (!rc) rc = run_attentions(&k, err);
     if (!rc) rc = run_samples(&k, "sample greedy", do_greedy, err);
     if (!rc) rc = run_samples(&k, "sample top_p", do_top_p, err);
+    k.be->on_product = NULL;
     close_kernels(&k);
     return rc;
 }
