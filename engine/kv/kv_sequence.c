@@ -304,10 +304,10 @@ int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct la
 
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     sequence_prefix_insert(kv, tokens, n_tokens);
-    kv_vouch(kv, n_tokens);
+    kv_mark_valid(kv, n_tokens);
 }
 
-void kv_vouch(struct kv_sequence *kv, uint32_t n_tokens) {
+void kv_mark_valid(struct kv_sequence *kv, uint32_t n_tokens) {
     sequence_state_publish(kv, n_tokens);
 }
 

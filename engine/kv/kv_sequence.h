@@ -6,12 +6,12 @@
  *       └─ views[]: the block tables of the next step
  *
  * The scheduler calls these functions and never asks for the policy.  A sequence's life:
- * prepare, read ahead, match, then reserve + view + commit + submitted + insert + done for every step, keep,
- * release.
- * A preempted sequence is suspended, and continues with match, reserve and resume.
+ * prepare, read ahead, match, then reserve + view + commit + submitted + insert + done for every
+ * step, keep, release.  A preempted sequence is suspended, and continues with match, reserve and
+ * resume.
  *
  * A sequence's rows are committed when their step is planned and `submitted` once the device has
- * the step.  They are inserted when the results are known to be sound; done follows in any case.
+ * the step.  They are inserted when the results are known to be valid; done follows in any case.
  * Another step may have been planned in between.
  *
  * What it shares with others is in files of its own: sequence_prefix.c (blocks of the text), and
@@ -54,8 +54,9 @@ struct kv_sequence {
     uint64_t salt;
     uint32_t n_tokens;        /* stored, or about to be by an in-flight step */
     uint32_t n_found;         /* tokens of these that kv_match() found */
-    uint32_t turn;            /* tokens before the present turn: those that the sequence had from
-                                 the end of another; its prompt's chunks are counted from here */
+    uint32_t turn;            /* tokens before the present turn of a conversation, which it took
+                                 from a state at the end of another sequence; the chunks of its
+                                 prompt begin here */
     struct page_list *layers; /* [n_layers] */
     struct kv_view *views;    /* [n_layers] */
     uint32_t n_holes;   /* places without a page in each sparse layer's list, between match and
@@ -102,7 +103,7 @@ uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, ui
  * needs next, or a state that it goes on from.  tokens, others: their texts. */
 bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
                       const uint32_t *others);
-/* Tells whether stored rows may be taken back: guesses that were wrong.  Thread: any. */
+/* Tells whether kv_take_back() may remove rows of wrong guesses.  Thread: any. */
 bool kv_plan_can_undo_rows(const struct kv_plan *plan);
 /* Returns how many rows the next step may have; under a budget no step crosses the end of a
  * chunk. */
@@ -132,13 +133,13 @@ int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept
 
 /* Makes capacity in the lists and hashes the prompt's blocks; called once.  ERR_NOMEM. */
 int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt);
-/* Does kv_match(), kv_reserve() for n_tokens tokens and kv_resume(), all or nothing.  left: what must
- * be left of the space; NULL: nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken.  ERR_DEVICE:
- * the sequence cannot continue. */
+/* Does kv_match(), kv_reserve() for n_tokens tokens and kv_resume(), all or nothing.  left: what
+ * must stay free in the space; NULL: nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken.
+ * ERR_DEVICE: the sequence cannot continue. */
 int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
              const struct kv_amount *left, struct error *err);
-/* Takes what the prefix cache has of the first n_max tokens, or holds a state of some of them; returns
- * how many tokens that is, with those that kv_resume() will bring back. */
+/* Takes what the prefix cache has of the first n_max tokens, or holds a state of some of them.
+ * Returns how many tokens that is, with those that kv_resume() will bring back. */
 uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Makes sure that the lists have pages for n_tokens tokens in all, all or none.  Evicts cached
  * blocks when pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
@@ -150,19 +151,22 @@ void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
                    struct step_seq *seq);
 /* Counts n_rows more tokens, which will be stored once the planned step has run. */
 void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
-/* Forgets all but the first n_tokens tokens, the last of which were guesses: the next rows take their
- * slots.  The plan allows it (kv_plan_can_undo_rows()), and no step is in flight that has rows of it. */
+/* Forgets all but the first n_tokens tokens: the others were wrong guesses, and the next rows take
+ * their slots.  The plan must allow it (kv_plan_can_undo_rows()), and no step with rows of the
+ * sequence may be in flight. */
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens);
 /* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold, if a
  * kind needs that.  The next one has not been submitted yet.  tokens: the sequence's text.
  * ERR_DEVICE. */
 int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct layer_slice *slice,
                  struct error *err);
-/* Lets others find what the first n_tokens tokens have left, as far as it may be shared: whole blocks,
- * or a state.  These tokens are stored and known to be sound. */
+/* Puts the blocks of the first n_tokens tokens into the prefix cache, or publishes the state before
+ * the prompt's last token, whichever the kind shares.  The rows of these tokens have completed with
+ * valid results. */
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
-/* Notes that the first n_tokens tokens are sound, as kv_insert() does, when the sequence has ended. */
-void kv_vouch(struct kv_sequence *kv, uint32_t n_tokens);
+/* Notes that the rows of the first n_tokens tokens gave valid results.  Then kv_keep() may leave
+ * them to others; for a sequence that has ended.  kv_insert() does it, too. */
+void kv_mark_valid(struct kv_sequence *kv, uint32_t n_tokens);
 /* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
 /* Counts what a step of the sequence has reported; NULL: it had no budget, or did not select. */
@@ -175,8 +179,8 @@ int kv_suspend(struct kv_sequence *kv, struct error *err);
 /* Brings back what kv_suspend() kept, and what kv_match() found in the host pool, into the reserved
  * pages.  Called when the sequence starts, right after kv_reserve().  ERR_DEVICE. */
 int kv_resume(struct kv_sequence *kv, struct error *err);
-/* Leaves the state of a sequence that has ended to others, if its kind allows it and all of its tokens
- * are sound; no step may be in flight.  tokens: host [n_tokens], its text.  Returns true if it has
+/* Leaves the state of an ended sequence to others, if its kind allows it and all of its tokens are
+ * valid.  No step may be in flight.  tokens: host [n_tokens], its text.  Returns true if it has
  * taken ownership of them; then the sequence can only be finished. */
 bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens);
 

@@ -342,7 +342,7 @@ static int fill_state(const struct kv_space *space, struct kv_state *state,
     state->turn = job->head.notes[STATE_TURN];
     state->state_phase = job->head.notes[STATE_PHASE];
     state->id = job->id;
-    state->is_sound = true;
+    state->is_valid = true;
     return code;
 }
 

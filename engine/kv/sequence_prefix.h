@@ -51,7 +51,7 @@ struct prefix_match sequence_prefix_match(struct kv_sequence *kv, const uint32_t
                                           uint32_t n_max);
 /* Uses the remembered blocks of the match, and puts their pages into the empty lists. */
 void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *match);
-/* Inserts whole blocks of the first n_tokens tokens, which are stored and known to be sound, as far
+/* Inserts whole blocks of the first n_tokens tokens, which are stored and known to be valid, as far
  * as they may be shared. */
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 /* Tells whether `other`, which is computing its prompt, will soon insert a block that `kv` needs

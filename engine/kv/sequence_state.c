@@ -245,9 +245,9 @@ int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, str
 
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens) {
     struct kv_state *state = kv->state.coming;
-    kv->state.n_sound = n_tokens;
+    kv->state.n_valid = n_tokens;
     if (!state || !state->is_cached || n_tokens <= state->n_tokens) return;
-    state->is_sound = true;
+    state->is_valid = true;
     state->owner = NULL;
     kv->state.coming = NULL;
 }
@@ -273,7 +273,7 @@ bool sequence_state_is_coming(struct kv_sequence *kv, const uint32_t *tokens,
 
 static bool is_worth_keeping(const struct kv_sequence *kv, uint32_t n_known) {
     return kv->state.ending && !kv->saved && !kv->state.matched && kv->layers[0].n > 0 &&
-           kv->state.n_sound == kv->n_tokens &&
+           kv->state.n_valid == kv->n_tokens &&
            kv->n_tokens >= max_u32(kv->plan.n_prompt, PAGE_TOKENS) &&
            kv->n_tokens <= min_u32(n_known, STATE_MAX_TOKENS);
 }
@@ -303,7 +303,7 @@ bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     state->tokens = tokens;
     state->n_tokens = state->turn = kv->n_tokens;
     state->layers = kv->layers;
-    state->is_sound = true;
+    state->is_valid = true;
     kv->layers = NULL;
     kv->state.ending = NULL;
     state_cache_insert(kv->space->states, state);

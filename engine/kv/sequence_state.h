@@ -47,7 +47,7 @@ enum { STATE_MIN_ROWS = 128 };
 struct sequence_state {
     const struct kv_kind *kind; /* that decides what its states are; NULL: it has none */
     uint64_t name;              /* a hash of all that decides the prompt's last state; 0: unknown */
-    uint32_t n_sound;           /* tokens whose results are known to be sound */
+    uint32_t n_valid;           /* tokens whose results are known to be valid */
     struct kv_state *matched;   /* from which the sequence is about to go on; or NULL */
     /* Whose pages it has, until its first step has been submitted; or NULL. */
     struct kv_state *borrowed;
@@ -89,7 +89,7 @@ uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
  * that is due then, if there are pages for it.  tokens: the sequence's text, which names the state;
  * it is copied while the device computes.  ERR_DEVICE. */
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err);
-/* Publishes what the first n_tokens tokens, which are known to be sound, have left. */
+/* Publishes what the first n_tokens tokens, which are known to be valid, have left. */
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens);
 /* Tells whether `other` will soon publish a state that `kv`, which has not begun, goes on from.
  * tokens, others: their texts. */

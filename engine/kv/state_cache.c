@@ -301,7 +301,7 @@ static const uint32_t *pages_in_order(struct state_cache *cache, const struct kv
 static bool describe(struct state_cache *cache, struct kv_state *state, struct disk_key *key,
                      struct kv_offer *out) {
     struct kv_disk *disk = cache->space->disk;
-    if (!disk || !state->is_sound) return false;
+    if (!disk || !state->is_valid) return false;
     complete(cache, state);
     *key = kv_state_disk_key(&state->key, state->tokens, state->n_tokens);
     if (state->id.kind == 0) state->id = kv_disk_id(disk, key);
@@ -355,7 +355,7 @@ struct kv_state *state_cache_find(const struct state_cache *cache, const struct 
     struct kv_state *best = NULL;
     for (size_t i = 0; i < 2; i++)
         for (struct kv_state *state = lists[i]->newest; state; state = state->older) {
-            if (!state->is_sound || state->n_tokens > n_max) continue;
+            if (!state->is_valid || state->n_tokens > n_max) continue;
             if (best && state->n_tokens <= best->n_tokens) continue;
             if (!same_key(key, &state->key) || !suits(ctx, state)) continue;
             if (begins_with(tokens, state)) best = state;
@@ -379,7 +379,7 @@ static void make_space(struct state_cache *cache, uint32_t n_tokens) {
 }
 
 void state_cache_insert(struct state_cache *cache, struct kv_state *state) {
-    struct kv_state *same = state->is_sound
+    struct kv_state *same = state->is_valid
                                 ? state_cache_find(cache, &state->key, state->tokens,
                                                    state->n_tokens, is_same_moment, state)
                                 : NULL;
@@ -414,7 +414,7 @@ uint64_t state_cache_oldest_stored(const struct state_cache *cache) {
 struct kv_demotion state_cache_demotion(const struct state_cache *cache) {
     const struct kv_space *space = cache->space;
     const struct kv_state *state = cache->idle.oldest;
-    if (!space->swaps || !state->is_sound) return (struct kv_demotion){0};
+    if (!space->swaps || !state->is_valid) return (struct kv_demotion){0};
     const uint32_t n = (uint32_t)page_io_n_blocks(&space->io, state->n_pages);
     if (n == 0 || n > state->blocks.capacity) return (struct kv_demotion){0};
     return (struct kv_demotion){.to_host = true, .n_blocks = n};

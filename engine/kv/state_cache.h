@@ -63,7 +63,7 @@ struct kv_state {
     uint64_t since;     /* when it was used last */
     uint64_t stored_at; /* kv_disk_moment() of its copy to the host pool */
     struct disk_id id;  /* its name on disk; kind 0: not worked out yet */
-    bool is_cached, is_sound, is_stored;
+    bool is_cached, is_valid, is_stored;
 };
 
 /* What the notes of a state's file are. */

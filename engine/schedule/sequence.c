@@ -217,7 +217,7 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uin
                                         .n_top = (uint32_t)seq->params.n_prompt_logprobs};
     }
     /* The last row is sampled even when no token is to be generated: its logits show that the pages
-     * are sound. */
+     * are valid. */
     const uint32_t n_drafts = seq->n_drafts, first = first_row + n_rows - 1 - n_drafts;
     if (end != seq->n_tokens + seq->n_sampled + n_drafts) return n;
     for (uint32_t i = 0; i <= n_drafts; i++)
@@ -482,7 +482,7 @@ bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sampl
         return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",
                     events);
     const bool draws = n > 0 && rows[n - 1].kind == SAMPLE_DRAW;
-    /* The newest row attended to every page before it.  Its logits are sound, so the pages are, and
+    /* The newest row attended to every page before it.  Its logits are valid, so the pages are, and
      * other sequences may share them.  Sparse rows may have left pages out, but the last row of
      * their prompt has not. */
     if (draws || (n > 0 && !seq->was_sparse)) kv_insert(&seq->kv, seq->tokens, n_stored);
@@ -501,7 +501,7 @@ bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sampl
 void sequence_accept_late(struct sequence *seq, uint32_t n_stored,
                           const struct sample_result *results, uint32_t n) {
     /* Of rows of guesses nothing is known.  What takes them back shares no states. */
-    if (seq->n_drafts == 0 && n > 0 && are_valid(results, n)) kv_vouch(&seq->kv, n_stored);
+    if (seq->n_drafts == 0 && n > 0 && are_valid(results, n)) kv_mark_valid(&seq->kv, n_stored);
 }
 
 void sequence_keep(struct sequence *seq) {

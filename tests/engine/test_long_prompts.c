@@ -331,7 +331,7 @@ static void a_failure_ends_a_long_prompt_once(void **state) {
 }
 
 /* The first row that is drawn from has seen all pages: what came before it is not shared unless it
- * is sound. */
+ * is valid. */
 static void what_is_not_a_number_is_never_shared(void **state) {
     (void)state;
     struct fixture f;

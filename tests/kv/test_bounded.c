@@ -214,7 +214,7 @@ static bool leave(uint32_t n_prompt, uint32_t n_generated) {
     assert_int_equal(kv_reserve(&life.kv, n_prompt), 0);
     while (life.kv.n_tokens < n_prompt) run_piece(&life, n_prompt);
     for (uint32_t i = 0; i < n_generated; i++) run_generated(&life);
-    kv_vouch(&life.kv, n_tokens);
+    kv_mark_valid(&life.kv, n_tokens);
     device.n_orders = 0;
     const bool is_kept = kv_keep(&life.kv, tokens, n_tokens);
     if (!is_kept) free(tokens);
@@ -301,7 +301,7 @@ static void begin_states(struct states_rig *rig) {
     while (kv.n_tokens < N_PROMPT) step(&kv);
     assert_true(kv.state.coming && kv.state.coming->n_pages > 3 * 200);
     check_content(rig, kv.state.coming->layers);
-    kv_vouch(&kv, N_PROMPT);
+    kv_mark_valid(&kv, N_PROMPT);
     assert_true(kv_keep(&kv, tokens, N_PROMPT));
     kv_sequence_fini(&kv);
     n_copied = 0;

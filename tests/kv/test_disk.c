@@ -342,7 +342,7 @@ static void spoilt_files_are_refused_and_removed(void **state) {
     end(&rig);
 }
 
-/* A sound file under another one's name: what it says of itself is compared. */
+/* A valid file under another one's name: what it says of itself is compared. */
 static void an_exchanged_file_is_refused(void **state) {
     (void)state;
     struct rig rig;

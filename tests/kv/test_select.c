@@ -514,9 +514,9 @@ static void step(struct life *life, uint32_t n_rows) {
     assert_int_equal(kv_n_resident(&life->kv, life->kv.n_tokens), life->kv.n_tokens);
 }
 
-/* So many tokens are stored, and known to be sound, or not. */
-static void complete(struct life *life, uint32_t n_tokens, bool is_sound) {
-    if (is_sound) kv_insert(&life->kv, NULL, n_tokens);
+/* So many tokens are stored, and known to be valid, or not. */
+static void complete(struct life *life, uint32_t n_tokens, bool is_valid) {
+    if (is_valid) kv_insert(&life->kv, NULL, n_tokens);
     kv_done(&life->kv, n_tokens);
     life->n_expired = max(life->n_expired, n_behind(n_tokens));
     life->n_done = n_tokens;
@@ -625,7 +625,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
             complete(&life, n_before, true);
         reserve(&life, n_before + n_rows);
         step(&life, n_rows);
-        /* Only a row that draws shows that all is sound. */
+        /* Only a row that draws shows that all is valid. */
         const bool draws = life.kv.n_tokens == life.n_known || rand() % 2;
         if (!late || n_before > 0) complete(&life, late ? n_before : life.kv.n_tokens, draws);
         life.n_known += life.kv.n_tokens == life.n_known && life.n_known < life.n_most;

@@ -61,7 +61,7 @@ static struct kv_state *make(struct rig *rig, struct kv_state_key key, uint32_t 
     }
     state->n_pages = n_pages * N_LAYERS;
     state->turn = n_tokens;
-    state->is_sound = true;
+    state->is_valid = true;
     return state;
 }
 
@@ -143,11 +143,11 @@ static void a_state_that_may_be_unsound_is_not_found(void **state) {
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state *a = make(&rig, key_of(1), 100, 2), *owned = a;
-    a->is_sound = false;
+    a->is_valid = false;
     a->owner = &owned;
     state_cache_insert(rig.space.states, a);
     assert_null(find(&rig, key_of(1), 300));
-    a->is_sound = true;
+    a->is_valid = true;
     assert_ptr_equal(find(&rig, key_of(1), 300), a);
     assert_int_equal(kv_make_free(&rig.space, N_PAGES), 0); /* it can be freed in any case, */
     assert_null(owned);                                     /* and its owner is told */
@@ -232,7 +232,7 @@ static void the_length_of_their_names_is_bounded(void **state) {
         struct kv_state *one = kv_state_create(&rig.space, &key, tokens, salt < 2 ? n : 2 * n, 1,
                                                true),
                         *owned = one;
-        one->is_sound = true;
+        one->is_valid = true;
         one->owner = &owned;
         state_cache_insert(rig.space.states, one);
         assert_true((owned == NULL) == (salt == 2));

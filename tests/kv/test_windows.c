@@ -199,8 +199,8 @@ static int launch(struct fixture *f, struct user *u, uint32_t n) {
     return 0;
 }
 
-static void complete(struct fixture *f, struct user *u, uint32_t n_tokens, bool is_sound) {
-    if (is_sound) kv_insert(&u->kv, u->tokens, n_tokens);
+static void complete(struct fixture *f, struct user *u, uint32_t n_tokens, bool is_valid) {
+    if (is_valid) kv_insert(&u->kv, u->tokens, n_tokens);
     u->on_done = n_tokens;
     kv_done(&u->kv, n_tokens);
     check_pages(f, u);
