@@ -13,7 +13,7 @@
 #define CUDA_LINEAR_FEW_ROWS_CUH
 
 #include "cuda/common/mma.cuh"
-#include "cuda/linear/product.h"
+#include "cuda/linear/product.cuh"
 
 typedef __nv_bfloat16 bf16;
 
@@ -39,24 +39,6 @@ static __device__ __forceinline__ uint4 multiply_pairs(uint4 a, uint4 b) {
 static __device__ __forceinline__ void multiply(float (&sums)[4], const struct slice *w, uint4 x) {
     mma(sums, w->low.x, w->high.x, w->low.y, w->high.y, x.x, x.y);
     mma(sums, w->low.z, w->high.z, w->low.w, w->high.w, x.z, x.w);
-}
-
-static __device__ __forceinline__ float with_bias(const struct product_part *part, uint32_t out,
-                                                  float x) {
-    return part->bias ? x + load_dtype(part->bias, out, part->bias_dtype) : x;
-}
-
-static __device__ __forceinline__ void store_result(const struct product &p,
-                                                    const struct product_part *part, uint32_t row,
-                                                    uint32_t out, float x) {
-    const size_t at = row * part->y_stride + out;
-    if (p.y_f32) {
-        float *y = static_cast<float *>(part->y) + at;
-        *y = p.accumulate ? *y + x : x;
-    } else {
-        bf16 *y = static_cast<bf16 *>(part->y) + at;
-        store_as(y, p.accumulate ? to_float(*y) + x : x);
-    }
 }
 
 template <int N_MMA> struct plan {
@@ -125,33 +107,11 @@ static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan
     }
 }
 
-/* Returns the part to which tile *tile belongs; *tile becomes its number in the part.  Gate and up
- * count as one part. */
-static __device__ __forceinline__ const struct product_part *find_part(const struct product &p,
-                                                                       uint32_t *tile) {
-    uint32_t i = 0;
-#pragma unroll 1
-    for (; i + 1 < p.n_parts && !p.gated; i++) {
-        const uint32_t n_tiles = (p.parts[i].n_out + TILE_OUT - 1) / TILE_OUT;
-        if (*tile < n_tiles) break;
-        *tile -= n_tiles;
-    }
-    return &p.parts[i];
-}
-
 /* Returns 8 elements of x row `row` from k on; zeros outside. */
 static __device__ __forceinline__ uint4 load_x(const struct product &p, uint32_t row, uint32_t k) {
     if (row >= p.n_rows || k >= p.n_in) return make_uint4(0, 0, 0, 0);
     return *reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) + (size_t)row * p.n_in +
                                             k);
-}
-
-/* Counts the tiles of all parts. */
-static inline uint32_t count_tiles(const struct product *p) {
-    uint32_t n = 0;
-    if (p->gated) return (p->parts[0].n_out + TILE_OUT / 2 - 1) / (TILE_OUT / 2);
-    for (uint32_t i = 0; i < p->n_parts; i++) n += (p->parts[i].n_out + TILE_OUT - 1) / TILE_OUT;
-    return n;
 }
 
 #endif

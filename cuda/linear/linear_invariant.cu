@@ -18,7 +18,7 @@
  * Oracle: engine/cpu/linear.c; and each shape has the same bits as the others. */
 #include "cuda/common/mma.cuh"
 #include "cuda/host/internal.h"
-#include "cuda/linear/product.h"
+#include "cuda/linear/product.cuh"
 
 typedef __nv_bfloat16 bf16;
 
@@ -37,38 +37,13 @@ typedef tile_shape<2, 2, 4, 8, 3> middle_shape; /* 128 x 128 */
 typedef tile_shape<2, 2, 2, 2, 6> small_shape;  /* 64 x 32 */
 typedef tile_shape<1, 1, 1, 2, 8> few_shape;    /* 16 x 16 */
 
-/* Returns the part to which a tile of `width` outputs belongs; `tile` becomes its number in the
- * part. */
-static __device__ __forceinline__ const struct product_part *part_of(const struct product &p,
-                                                                     uint32_t width,
-                                                                     uint32_t *tile) {
-    uint32_t part = 0;
-    while (*tile >= (p.parts[part].n_out + width - 1) / width)
-        *tile -= (p.parts[part++].n_out + width - 1) / width;
-    return &p.parts[part];
-}
-
-static uint32_t count_tiles(const struct product *p, uint32_t width) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->n_parts; i++) n += (p->parts[i].n_out + width - 1) / width;
-    return n;
-}
-
 /* ---- results ---- */
 
 static __device__ __forceinline__ void store_one(const struct product &p,
                                                  const struct product_part *part, uint32_t row,
                                                  uint32_t out, float sum) {
-    const size_t at = row * part->y_stride + out;
     if (row >= p.n_rows || out >= part->n_out) return;
-    if (part->bias) sum += load_dtype(part->bias, out, part->bias_dtype);
-    if (p.y_f32) {
-        float *y = static_cast<float *>(part->y) + at;
-        *y = p.accumulate ? *y + sum : sum;
-    } else {
-        bf16 *y = static_cast<bf16 *>(part->y) + at;
-        store_as(y, p.accumulate ? to_float(*y) + sum : sum);
-    }
+    store_result(p, part, row, out, with_bias(part, out, sum));
 }
 
 /* Stores two neighbouring outputs, in one word where y is bf16 and its rows allow it. */
@@ -172,7 +147,7 @@ template <typename S>
 static __global__ void __launch_bounds__(S::THREADS) invariant_kernel(struct product p) {
     extern __shared__ uint4 shared[];
     uint32_t tile = blockIdx.y;
-    const struct product_part *part = part_of(p, S::W, &tile);
+    const struct product_part *part = find_part(p, S::W, &tile);
     const uint32_t warp = threadIdx.x / 32, first_x = blockIdx.x * S::X, first_w = tile * S::W;
     const uint32_t own_x = warp % S::WX * S::MX * MMA_X, own_w = warp / S::WX * S::NW * MMA_W;
     const int n_slices = (p.n_in + SLICE - 1) / SLICE;

@@ -28,7 +28,6 @@
  * Bound:  memory, 2 * n_in * n_out bytes.        Oracle: engine/cpu/linear.c. */
 #include "cuda/host/internal.h"
 #include "cuda/linear/few_rows.cuh"
-#include "cuda/linear/product.h"
 
 enum { ANY_ROWS = 4 };
 
@@ -75,7 +74,7 @@ static __global__ void __launch_bounds__(32 * N_WARPS, 2)
     few_kernel(const __grid_constant__ struct product p) {
     __shared__ struct plan<N_MMA> plan;
     uint32_t tile = blockIdx.x;
-    const struct product_part *part = find_part(p, &tile);
+    const struct product_part *part = find_part(p, TILE_OUT, &tile);
     const struct place at = place_of(p, part, tile);
     const uint32_t x_row = threadIdx.x % 32 / 4, stride = N_WARPS * SLICE;
     struct slice ahead[N_AHEAD];
@@ -117,7 +116,7 @@ static void (*choose_kernel(const struct product *p))(struct product) {
 }
 
 static cudaError_t start_few(const struct product *p, struct launch launch) {
-    const uint32_t n_tiles = count_tiles(p);
+    const uint32_t n_tiles = count_tiles(p, TILE_OUT);
     if (n_tiles == 0 || p->n_rows == 0) return cudaSuccess;
     if (p->n_rows > FEW_MAX_ROWS) return cudaErrorInvalidValue;
     return launch_kernel(launch, choose_kernel(p), n_tiles, 32 * N_WARPS, 0, *p);
@@ -153,8 +152,7 @@ static __global__ void linear_any_kernel(const __grid_constant__ struct product 
 }
 
 static cudaError_t start_any(const struct product *p, struct launch launch) {
-    uint32_t n_out = 0;
-    for (uint32_t i = 0; i < p->n_parts; i++) n_out += p->parts[i].n_out;
+    const uint32_t n_out = count_tiles(p, 1);
     if (n_out == 0 || p->n_rows == 0) return cudaSuccess;
     return launch_kernel(launch, linear_any_kernel,
                          dim3((n_out + 3) / 4, (p->n_rows + ANY_ROWS - 1) / ANY_ROWS), 128, 0, *p);

@@ -36,7 +36,6 @@
 #include "cuda/common/sm90.cuh"
 #include "cuda/host/internal.h"
 #include "cuda/linear/few_rows.cuh"
-#include "cuda/linear/product.h"
 
 enum {
     STAGE_K = 1024,
@@ -64,7 +63,7 @@ template <class S> struct stream_memory {
 /* Returns row `row` (0 .. 15) of a tile. */
 static __device__ __forceinline__ const bf16 *tile_row(const struct product &p, uint32_t tile,
                                                        uint32_t row) {
-    const struct product_part *part = find_part(p, &tile);
+    const struct product_part *part = find_part(p, TILE_OUT, &tile);
     const uint32_t half = TILE_OUT / 2;
     if (!p.gated) return weight_row(part, tile * TILE_OUT + row, p.n_in);
     return weight_row(row < half ? part : part + 1, tile * half + row % half, p.n_in);
@@ -256,7 +255,7 @@ static __device__ __forceinline__ void consume(const struct product &p, struct s
          * this one. */
         named_sync(1, N_WARPS * 32);
         uint32_t in_part = tile;
-        const struct product_part *part = find_part(p, &in_part);
+        const struct product_part *part = find_part(p, TILE_OUT, &in_part);
         store_tile<S::N_MMA, NORM>(plan, thread, p, part, in_part);
     }
 }
@@ -305,7 +304,8 @@ int open_stream(struct cuda_backend *cuda, struct error *) {
 }
 
 template <class S> static cudaError_t launch_shape(const struct product *p, struct launch launch) {
-    const uint32_t n_tiles = count_tiles(p), n_blocks = min(n_tiles, launch.n_multiprocessors);
+    const uint32_t n_tiles = count_tiles(p, TILE_OUT),
+                   n_blocks = min(n_tiles, launch.n_multiprocessors);
     const struct block_tiles tiles = deal_tiles(n_tiles, n_blocks, p->n_idle);
     const auto norm = p->n_in > S::HELD_STAGES * STAGE_K ? stream_kernel<S, true, true>
                                                          : stream_kernel<S, true, false>,
@@ -316,7 +316,7 @@ template <class S> static cudaError_t launch_shape(const struct product *p, stru
 }
 
 static cudaError_t start_stream(const struct product *p, struct launch launch) {
-    if (count_tiles(p) == 0 || p->n_rows == 0) return cudaSuccess;
+    if (count_tiles(p, TILE_OUT) == 0 || p->n_rows == 0) return cudaSuccess;
     if (p->n_rows > FEW_MAX_ROWS || launch.n_multiprocessors == 0 ||
         (p->norm_weight && p->n_in > STREAM_MAX_NORM))
         return cudaErrorInvalidValue;
