@@ -9,20 +9,21 @@ enum {
     /* A shorter tile costs more in partials and merging than it saves in reading, but for those of
      * least_part(). */
     MIN_TILE_UNITS = 8,
-    /* The warps of a block take so many units in turn, so 62 take as long as 64. */
-    TURN_UNITS = 8,
-    /* Merging takes 1 to 2 us.  A block of an H200 reads so many units of 128 columns meanwhile,
-     * while all blocks read. */
+    /* Units that the warps of a block take at the same time, so 62 take as long as 64. */
+    BLOCK_UNITS = 8,
+    /* Cost of merging partials, in units of 128 columns that a block reads while all blocks
+     * read. */
     MERGE_COST_UNITS = 8,
-    /* Few blocks wait for each unit's way, and several units are on theirs at once: a block attends
-     * so many of 16 bits meanwhile, or twice as many of 8. */
+    /* The same while few blocks read, in units of 16 bits; of 8 bits twice as many.  Few blocks
+     * wait for latency and not for bandwidth, so they read more meanwhile. */
     FEW_MERGE_COST_UNITS = 16,
-    /* Half as many units a part save time where an item has so many parts at most: to merge 16
-     * takes longer than it saves. */
+    /* Most parts of an item for which parts of half the units save time: merging more parts takes
+     * longer than it saves. */
     MOST_SHORT_PARTS = 12,
-    /* The end of one more tile takes as long as so many units. */
+    /* Cost of finishing one more tile, in units. */
     TILE_COST_UNITS = 4,
-    /* Few blocks may have so many units more than all would: meanwhile others read weights. */
+    /* Units by which a plan with few blocks may be longer than one with all, because the other
+     * multiprocessors read weights meanwhile. */
     FEW_SAVES_UNITS = 16,
     /* Partials that are enough for a thread that reads them. */
     READER_PARTIALS = 3,
@@ -127,9 +128,9 @@ static void sink(struct attn_load *heap, uint32_t n) {
     heap[at] = x;
 }
 
-/* Returns how many blocks it takes for all to read equally fast.  With fewer, some have a way to
- * memory for themselves that other multiprocessors share by two: 115 on 132, with equal loads, take
- * an H100 3 % longer than 132. */
+/* Returns how many blocks it takes for all to read equally fast.  Two multiprocessors share a
+ * path to memory.  With fewer blocks some have a path alone and end early, so that equal loads take
+ * longer. */
 static uint32_t enough_blocks(const struct attn_plan_shape *shape) {
     return (uint32_t)div_up((uint64_t)shape->n_blocks * 19, 20);
 }
@@ -289,7 +290,7 @@ static uint32_t longest_part(const struct attn_plan_shape *shape,
  * else those it has. */
 static uint32_t fill_turns(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
                            uint32_t longest, uint64_t most) {
-    const uint32_t all = (uint32_t)round_up(longest, TURN_UNITS);
+    const uint32_t all = (uint32_t)round_up(longest, BLOCK_UNITS);
     return all <= most && count_parts(shape, batch, all) >= enough_blocks(shape) ? all : longest;
 }
 

@@ -56,7 +56,7 @@ static __device__ __forceinline__ void barrier_wait(shared_at bar, uint32_t pari
 }
 
 /* Arrives at the barrier that a block of the cluster has at the same place.  It publishes no writes
- * to that block: with a release for the cluster each arrival would be a fence of 0.7 us. */
+ * to that block: with a release for the cluster each arrival would be a slow fence. */
 static __device__ __forceinline__ void barrier_arrive_remote(shared_at bar, uint32_t block) {
     asm volatile("{\n.reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"

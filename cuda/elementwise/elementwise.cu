@@ -146,9 +146,8 @@ static __device__ __forceinline__ size_t vector_at(const struct rmsnorm_params &
 }
 
 /* Normalises one vector a block.  The first HELD vectors of a thread stay in registers between the
- * two passes; the weight's are read while the kernel before still runs (16 sequences of 1K on an H200:
- * 1.5 % more tokens/s).  Blocks are small, so that many fit on a multiprocessor: the others read while
- * one adds up. */
+ * two passes; the weight's are read while the kernel before still runs.  Blocks are small, so that
+ * many fit on a multiprocessor: the others read while one adds up. */
 static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
     __shared__ float shared[32];
     const uint32_t n = p.dim / VECTOR;
@@ -595,8 +594,8 @@ static cudaError_t launch_pairs(const struct rope_append_params *p, uint32_t hea
                          dim3(p->n_freqs / N, heads), 0, *p);
 }
 
-/* Lets a warp take a head of 128 or 256 elements where rows are few: on an H200 16 sequences of 1K
- * have 3,503 tokens/s so, and 3,481 with 8 pairs a thread; 64 have 10,284 and 10,391.  The bits are
+/* Lets a warp take a head of 128 or 256 elements where rows are few, and gives a thread 8
+ * pairs where they are many.  The bits are
  * the same, so a batch-invariant backend may choose, too. */
 static cudaError_t launch_vectors(const struct rope_append_params *p, struct launch launch) {
     const bool few = p->n_rows <= ROPE_FEW_ROWS;

@@ -1,7 +1,7 @@
 /* blas.h - cuBLASLt, loaded when a CUDA backend is opened and not before.
  *
- * The library is most of a gigabyte.  Linking it costs every start of the program 70 ms and 200 MB
- * of relocations, also `quire version` and the CPU backend.  The functions are reached through this
+ * The library is most of a gigabyte.  Linking it would relocate 200 MB at every start of the
+ * program, also of `quire version` and the CPU backend.  The functions are reached through this
  * table instead; their types are those of the vendor's header.
  *
  * Thread: engine.  Memory: the library stays loaded until blas_close(). */

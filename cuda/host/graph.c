@@ -15,8 +15,8 @@
  *
  * The kernels that attend to prompts are the exception: their grids are the step's items.  Before
  * the graph is launched again, the operation runs once more for each layer, with the arguments that
- * were noted, and its launches set the graph's kernels (step_nodes).  That costs the host a few
- * microseconds a layer, where launching the step's kernels one by one costs it fifty (H200).
+ * were noted, and its launches set the graph's kernels (step_nodes).  That costs the host a
+ * tenth of launching the step's kernels one by one.
  *
  * Memory: the driver's, per graph; a new graph replaces the oldest. */
 #include "cuda/host/internal.h"

@@ -1,8 +1,9 @@
 /* small_copy.cu - copies between pinned memory of the host and the device's, by a kernel.
  *
  * A step needs at least two small ones between kernels: its description, and what it samples with.
- * The copy engine waits for the kernel before, and the kernel after for the copy engine: with it 23
- * us passed without a kernel between two steps on an H100, with this one 6.
+ * The copy engine waits for the kernel before, and the kernel after waits for the copy engine.  So
+ * several times as long would pass between two steps (docs/benchmarks/gpu-kernels.md, "What stands
+ * between two steps").
  *
  * Grid: a block for COPY_BYTES.     Bound: the bus. */
 #include "cuda/common/device.cuh"

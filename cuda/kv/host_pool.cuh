@@ -10,11 +10,11 @@
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 
-/* Over the bus, speed depends on how many bytes are requested at a time: a round trip takes 3.4 us,
- * and 6 or more while other kernels keep the device's memory busy.  8 blocks of 512 threads that
- * each request 8 x 16 bytes make 512 KB.  Blocks are few and large because a product of few rows
- * fills all registers of a multiprocessor with two of its own blocks.  As many threads in 16 blocks
- * would delay twice as many of those. */
+/* Over the bus, speed depends on how many bytes are requested at a time.  A round trip is long, and
+ * longer while other kernels keep the device's memory busy.  8 blocks of 512 threads
+ * that each request 8 x 16 bytes make 512 KB.  Blocks are few and large because a product of few
+ * rows fills all registers of a multiprocessor with two of its own blocks.  As many threads in 16
+ * blocks would delay twice as many of those. */
 enum { MOVE_THREADS = 512, BUS_BLOCKS = 8, DEVICE_BLOCKS = 64 };
 
 /* Loads and stores every stride-th unit below `total`: first UNROLL loads, then as many stores. */

@@ -16,10 +16,9 @@
  * there is.
  *
  * Where keys are rotated, even one row is worth its copies: they let its keys be split among all
- * multiprocessors (attention/prefill/split.h).  For 2,248 slots of 8 KV heads of 128 elements they
- * move 18 MB a layer, about 12 us on an H100.  Without copies one block for each query head rotates
- * all 36 pages one after the other.  That would have to take a third of a microsecond a page to be
- * as fast.
+ * multiprocessors (attention/prefill/split.h).  Without
+ * copies one block for each query head rotates all pages one after the other, which takes far
+ * longer than the copies do.
  *
  * Memory: reserved (step_limits); without the reserve op, grown to the most seen. */
 #include "cuda/host/internal.h"

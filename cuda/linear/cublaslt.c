@@ -103,9 +103,9 @@ static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
 }
 
 /* Rounds a number of rows up: to eights up to 64 rows, then to four steps from each power of two to
- * the next, and above 384 rows to multiples of 128.  Tiles have that many rows: what suits 1,280
- * takes 1.15 times as long for 1,152, and what cuBLASLt expects to suit 448 takes 1.4 times as long
- * as its choice for 512 (H100 and H200, the products of Llama-3-8B). */
+ * the next, and above 384 rows to multiples of 128.  Tiles have that many rows, so what suits 1,280
+ * is slow for 1,152.  What cuBLASLt expects to suit 448 is slower than its choice for 512
+ * (docs/benchmarks/gpu-kernels.md, "Short prompts"). */
 static uint32_t round_rows(uint32_t n) {
     uint32_t step = 8;
     if (n > 384) return (uint32_t)round_up(n, 128);

@@ -28,25 +28,9 @@
  * Sums have one order, whatever the timing.  Fewer than one result in a million differs in its bits
  * from that of cuBLASLt and launch_gate_mul().
  *
- * What bounds it is power: at 700 W the clock of an H200 falls to 1.4 GHz.  The products fill 95 %
- * of the clocks.
- *
- * Gate and up of Llama-3-8B, us on an H100, in turns over seconds, medians of eleven:
- *
- *   rows                              384   512   640   768  1024  2048  4096  8192
- *   here                              151   183   228   276   350   687  1353  2678
- *   cuBLASLt and launch_gate_mul()    160   199   256   301   378   743  1431  2924
- *   cuBLASLt's best alone             150   187   229   285   365   708  1371  2725
- *
- * Tried and slower, on an H200: gating at the end of a tile (by a tenth, before it was as short as
- * it is); warpgroups that take turns at tiles of 128 x 176, as cuBLASLt's do (2.5 % from 2,048 rows
- * on); tiles of 128 x 208 and 128 x 176 for both (4 %); clusters of four, of which 30 fit (4 %); 16
- * pairs at once (1 to 3 %); W without evict-first (1.5 %); prefetching W to L2 (3 %).  On an H100:
- * tiles of 256 x (96 + 96), which copy a fifth fewer bytes from L2 (3 to 11 %, for as many joules).
- *
- * Steps that decode 240 or 256 sequences take H200s 1 % less with tiles of 112 than with
- * linear_wide.cu, which stores results while its tensor cores wait.  (The times above are with
- * tiles of 128; 384 rows have tiles of 112 now.)
+ * What bounds it is power: the clock falls at the device's limit, and the products fill nearly all
+ * clocks.  docs/benchmarks/gpu-kernels.md ("Gate and up of longer prompts") has times, and what was
+ * tried in vain.
  *
  * Shared: struct gated_plan.  Bound: wgmma, 4 * n_rows * n_in * n_out operations.
  * Oracle: engine/cpu/linear.c. */

@@ -107,8 +107,7 @@ static __global__ void __launch_bounds__(32 * N_WARPS, 2)
     store_tile<N_MMA, NORM>(&plan, threadIdx.x, p, part, tile);
 }
 
-/* Returns the kernel for p.  The numbers of slices ahead were measured, with Llama-3-8B's shapes on
- * an H100. */
+/* Returns the kernel for p.  The numbers of slices ahead were measured with Llama-3-8B's shapes. */
 static void (*choose_kernel(const struct product *p))(struct product) {
     if (p->n_rows > MMA_ROWS)
         return p->norm_weight ? few_kernel<2, 4, true> : few_kernel<2, 4, false>;

@@ -1,4 +1,4 @@
-/* linear_stream.cu - y = x W^T for few rows on Hopper: weights that never stop coming.
+/* linear_stream.cu - y = x W^T for few rows on Hopper: streams weights through a ring.
  *
  *   producer    one warp asks the copy engine for the block's tiles, a ring of stages ahead
  *   consumers   N_WARPS warps multiply the stages with x as in few_rows.cuh, and store the tiles
@@ -8,28 +8,23 @@
  *   x           in registers: HELD_STAGES of it, all there is or a ring of its own
  *
  * A block that takes one tile and ends has nothing on the way while it adds up and stores, and the
- * next one begins with a read's latency.  Here a block stays on its multiprocessor and takes one tile
- * after the other, and the next one is on its way by then.  It fills shared memory: where blocks of
- * the next kernel fitted beside it, their reads delayed the slowest blocks of this one, and the
- * memory waited between the two.  As it is they come when a block ends, and then fill their rings
- * before they wait for this kernel, because weights never change.
+ * next one begins with a read's latency.  Here a block stays on its multiprocessor and takes one
+ * tile after the other, and the next one is on its way by then.  It fills shared memory: where
+ * blocks of the next kernel fitted beside it, their reads delayed the slowest blocks of this one,
+ * and the memory waited between the two.  As it is they come when a block ends, and then fill their
+ * rings before they wait for this kernel, because weights never change.
  *
- * At most IN_FLIGHT stages are on their way, however many are free.  Whatever else a block asks for,
- * x before all, comes behind them, and an H200 reads slower if it is asked for more at once
+ * At most IN_FLIGHT stages are on their way, however many are free.  Whatever else a block asks
+ * for, x before all, comes behind them.  Memory may be slower if it is asked for more at once
  * (docs/benchmarks/gpu-kernels.md, "Two stages on the way").
  *
- * Blocks begin their tiles at different columns: if all begin at the same, an H200 takes 1.4 to 2.2 %
- * longer, an H100 0.2 to 0.5 %.
+ * Blocks begin their tiles at different columns, because memory is slower if all begin at the same.
  *
- * The copy engine takes a copy of a row at a time, of 2 KB.  With copies of 1 KB an H200 waited for
- * it.  Copies of 4 and 8 KB are no faster.
+ * The copy engine takes a copy of 2 KB of a row at a time.  Its rate of copies is limited, so
+ * smaller ones are slower; larger ones are no faster.
  *
  * Code is kept short, as a layer's kernels hardly fit the instruction cache together: there is a
  * kernel for an x that registers hold as a whole, and producers' loops are not unrolled.
- *
- * With Llama-3-8B's weights, of the rate of plain reads with 1, 4, 8 and 16 rows: 1.00, 0.99, 0.98 and
- * 0.92 on an H100; 0.95, 0.94, 0.92 on an H200, where linear_wide.cu has 16.  The kernel of
- * linear_kernels.cu has 0.86, 0.84, 0.82 and 0.71 there.
  *
  * Shared: a ring of stages, two plans, the norm's weights.
  * Bound:  memory, 2 * n_in * n_out bytes.        Oracle: engine/cpu/linear.c. */
@@ -69,8 +64,8 @@ static __device__ __forceinline__ const bf16 *tile_row(const struct product &p, 
     return weight_row(row < half ? part : part + 1, tile * half + row % half, p.n_in);
 }
 
-/* Every block has a tile, the first n_second blocks have another one, and the first n_third of these
- * share the others: n_second tiles further on, and so forth. */
+/* Every block has a tile, the first n_second blocks have another one, and the first n_third of
+ * these share the others: n_second tiles further on, and so forth. */
 struct block_tiles {
     uint32_t n_tiles, n_second, n_third;
     __device__ __forceinline__ uint32_t end() const {
@@ -83,8 +78,8 @@ struct block_tiles {
 };
 
 /* Deals tiles to blocks.  The first n_idle blocks find a multiprocessor idle, and have filled their
- * rings when the others begin: they take a third tile, and the others a second only where that is not
- * enough.  Where three are not enough all blocks take turns. */
+ * rings when the others begin: they take a third tile, and the others a second only where that is
+ * not enough.  Where three are not enough all blocks take turns. */
 static struct block_tiles deal_tiles(uint32_t n_tiles, uint32_t n_blocks, uint32_t n_idle) {
     const uint32_t n_left = n_tiles - n_blocks,
                    n_second = n_idle < n_left ? max(n_idle, n_left - n_idle) : n_left;

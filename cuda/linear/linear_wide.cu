@@ -2,8 +2,8 @@
  *
  *   tile        all rows of x against `width` rows of W (wide_cut.h); gated: half of them are
  *               gate's, half up's, and a thread has the sums of both
- *   cluster     two blocks, each of which copies half of what they share to both: up to 192 rows they
- *               have neighbouring tiles and share x, else halves of a tile's rows and share W
+ *   cluster     two blocks, each of which copies half of what they share to both: up to 192 rows
+ *               they have neighbouring tiles and share x, else halves of a tile's rows and share W
  *
  *      stage of block 0    | x: upper half | x: lower half | W: rows of tile 2i     |  64 columns
  *      stage of block 1    | x: upper half | x: lower half | W: rows of tile 2i + 1 |
@@ -22,30 +22,17 @@
  * Sums have one order, whatever the timing.  Rows of a stage behind x's last are not written; their
  * sums are not used.
  *
- * What bounds a stage: with few rows the memory.  An H200 reads such tiles at 4.2 TB/s if a map asks L2
- * for 256 bytes at a time, at 4.5 if for what is copied; an H100 is 2 us a layer slower so.  With 256
- * rows, and tiles of 224 outputs, wgmma takes 900 clocks, shared memory 930, and an H100's memory 1080
- * for the cluster's 28 KB of W.  (Blocks of 256 rows and 112 outputs read W four times from shared
- * memory, which took 1070.)
+ * With few rows memory bounds a stage.  A map asks L2 for 256 bytes at a time where memory is slow,
+ * else for what is copied (find_memory_rate()).  With 256 rows wgmma, shared memory
+ * and memory take about as long.  Blocks of 256 rows and 112 outputs would read W four times from
+ * shared memory.  docs/benchmarks/gpu-kernels.md ("Products of many rows") has times, and what was
+ * tried in vain.
  *
- * With Llama-3-8B's shapes, us on an H100; in brackets cuBLASLt, with the SiLU of gate and up; a
- * layer in one CUDA graph after the other over 15 GB:
+ * From 193 rows on gate and up are for linear_gated.cu, where it is faster: gated_beats_wide().
  *
- *   rows    qkv           o             gate, up      down          layer
- *     32    18.6 (21.3)   14.5 (14.3)    80.0 (87)    42.7 (45.4)   155 (169)
- *     64    19.0 (20.3)   15.5 (14.5)    80.9 (91)    42.8 (46.5)   158 (173)
- *    128    21.4 (21.6)   17.8 (15.3)    82.6 (94)    45.0 (52.6)   166 (185)
- *    192    25.1 (22.9)   19.2 (16.5)    87.3 (103)   50.5 (66.3)   188 (203)
- *    256    23.8 (25.4)   20.3 (19.0)    89.3 (122)   50.9 (61.5)   190 to 205 (224)
- *
- * From 193 rows on gate and up are for linear_gated.cu, where it is ahead: gated_beats_wide().
- *
- * Tried and slower: prefetching W to L2 ahead of the copies (by a tenth and more), W without
- * evict-first (5 us), tiles of 128 and 32 rows; W as A with tiles of 128 rows, in equal runs of stages
- * for all clusters (1 to 25 % on an H200); two blocks a multiprocessor with half the stages (4 %).
- * The code that follows the sums runs once, so it is as short as unrolled code can be: what it took
- * to fetch a longer one cost 15 us.  Integer operations on the sums, and loops that threads leave
- * alone, made the compiler wait after every wgmma, which cost 20 us (tests/cuda/test_wgmma.sh).
+ * The code that follows the sums runs once, so it is short: fetching longer code takes longer than
+ * it saves.  Integer operations on the sums, and loops that threads leave alone, make the compiler
+ * wait after every wgmma (tests/cuda/test_wgmma.sh).
  *
  * Shared: struct wide_plan.  Bound: memory, 2 * n_in * n_out bytes.
  * Oracle: engine/cpu/linear.c. */
@@ -62,8 +49,9 @@ enum {
     GROUP_ROWS = WIDE_GROUP_ROWS
 };
 
-/* Shared memory of a block.  GROUPS: warpgroups of consumers.  WIDTH: of a tile.  SHARES_W: the blocks
- * of a cluster have the halves of x's rows, and share W; else they have two tiles, and share x. */
+/* Shared memory of a block.  GROUPS: warpgroups of consumers.  WIDTH: of a tile.  SHARES_W: the
+ * blocks of a cluster have the halves of x's rows, and share W; else they have two tiles, and share
+ * x. */
 template <int GROUPS_, int WIDTH_, bool SHARES_W_> struct wide_plan {
     static constexpr int GROUPS = GROUPS_, WIDTH = WIDTH_, N_CONSUMERS = GROUPS * GROUP_THREADS;
     static constexpr bool SHARES_W = SHARES_W_;
@@ -181,8 +169,8 @@ static __device__ __forceinline__ void load_x(const struct wide_params &w, Plan 
 
 /* ---- consumers ---- */
 
-/* sums[4 j + 2 h + e] is of row lane / 4 + 8 h of the warp's 16 and of column 8 j + lane % 4 * 2 + e
- * of the tile. */
+/* sums[4 j + 2 h + e] is of row lane / 4 + 8 h of the warp's 16 and of column 8 j + lane % 4 * 2 +
+ * e of the tile. */
 template <class Plan>
 static __device__ __forceinline__ void multiply(const struct wide_item &item, Plan *plan,
                                                 typename Plan::place *at,
@@ -218,16 +206,16 @@ static __device__ __forceinline__ void send_four(uint4 *to, const float *sums) {
                                    __fadd_rn(sums[2], 0.0f), __fadd_rn(sums[3], 0.0f)));
 }
 
-/* The groups of 8 columns of a tile, [begin, end) of n, whose results a block writes; of a gated tile,
- * those of gate. */
+/* The groups of 8 columns of a tile, [begin, end) of n, whose results a block writes; of a gated
+ * tile, those of gate. */
 struct wide_columns {
     int begin, end, n;
     __device__ __forceinline__ bool has(int j) const { return j >= begin && j < end; }
     __device__ __forceinline__ bool others_have(int j) const { return j < n && !has(j); }
 };
 
-/* Returns where the blocks of an item's tile exchange a share of the sums: for each group of 8 columns
- * four of each thread, N_CONSUMERS from group to group. */
+/* Returns where the blocks of an item's tile exchange a share of the sums: for each group of 8
+ * columns four of each thread, N_CONSUMERS from group to group. */
 template <class Plan>
 static __device__ __forceinline__ uint4 *find_share(const struct wide_params &w, uint32_t item) {
     return static_cast<uint4 *>(w.room.shares) + threadIdx.x +
@@ -321,8 +309,8 @@ static __device__ __forceinline__ void store_two(float2 *to, float2 x) {
     *to = x;
 }
 
-/* Returns where a thread's results of one of its two rows begin: those of sums[4 j + ...] are the two
- * elements there + 4 j.  NULL: x has no such row. */
+/* Returns where a thread's results of one of its two rows begin: those of sums[4 j + ...] are the
+ * two elements there + 4 j.  NULL: x has no such row. */
 template <class Plan, typename Two>
 static __device__ __forceinline__ Two *find_results(const struct wide_params &w,
                                                     const struct wide_place &place, int half) {
@@ -334,7 +322,7 @@ static __device__ __forceinline__ Two *find_results(const struct wide_params &w,
 }
 
 /* Adds what the results are added to: where sums are split, while the others' shares are on their
- * way.  (Read before the products, it delays their start: 1.8 us a layer of an H200.) */
+ * way.  Read before the products, it would delay their start. */
 template <class Plan, typename Two>
 static __device__ __forceinline__ void add_results(const struct wide_params &w,
                                                    const struct wide_place &place,
@@ -526,8 +514,7 @@ static bool open_halves(int *n) {
            open_tiles<wide_plan<2, 64, true>>(n);
 }
 
-/* Says whether a clock of each multiprocessor has 16 bytes of the memory's: an H100 has 12.8, an
- * H200 18.8. */
+/* Says whether the memory moves at least 16 bytes in a clock of each multiprocessor. */
 static cudaError_t find_memory_rate(int device, int n_multiprocessors, bool *is_fast) {
     const double fast = 16, bits = 8, transfers = 2; /* of a memory clock */
     int memory_khz, bus_bits, khz;
@@ -554,8 +541,8 @@ static cudaError_t find_wide(int device, struct wide_room *room) {
 }
 
 /* Makes the kernel ready where the device runs it, and sets from how many rows on it is faster than
- * the stream kernel.  Blocks of that kernel hold 8 rows of x, and read more of them with every tile.
- * Where memory is fast it waits for x; elsewhere both kernels wait for the weights. */
+ * the stream kernel.  Blocks of that kernel hold 8 rows of x, and read more of them with every
+ * tile.  Where memory is fast it waits for x; elsewhere both kernels wait for the weights. */
 extern "C" product_open open_wide;
 int open_wide(struct cuda_backend *cuda, struct error *err) {
     enum { FAST_FROM = 9 };

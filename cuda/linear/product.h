@@ -61,7 +61,7 @@ struct wide_room {
     uint32_t n_clusters; /* that run at the same time; 0: it does not run here */
     /* WIDE_SHARE_BYTES for each multiprocessor, all MISSING_BYTE between kernels */
     void *shares;
-    bool fast_memory; /* as an H200 has it; see linear_wide.cu */
+    bool fast_memory; /* find_memory_rate() of linear_wide.cu */
 };
 
 /* What the choice has to know of the device. */
@@ -85,8 +85,8 @@ typedef int product_launch(struct cuda_backend *cuda, const struct product *p, s
 struct product_kernel {
     const char *name;
     product_open *open; /* NULL: it is always ready */
-    /* Says whether the kernel can compute the product.  A norm does not count where the kernel takes
-     * none: it is computed before. */
+    /* Says whether the kernel can compute the product.  A norm does not count where the kernel
+     * takes none: it is computed before. */
     bool (*fits)(const struct product_device *device, const struct product *p);
     float (*cost)(const struct product_device *device, const struct product *p);
     product_launch *launch;

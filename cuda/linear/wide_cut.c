@@ -17,11 +17,10 @@ uint32_t wide_count_items(const struct wide_shape *shape, struct wide_cut cut) {
     return (uint32_t)div_up(n_tiles, wide_halves(shape) ? 1 : WIDE_CLUSTER) * cut.n_splits;
 }
 
-/* Estimates a product's clocks.  The rates, in bytes a clock of a multiprocessor, were fitted to
- * 130 products on an H100: shared memory 128, what arrives there 48, and 24 of it weights, 13 where
- * all read weights; shares of sums 8.5.  wgmma takes 2 clocks for each column of a group's stage,
- * and a third more where the device's power is the limit.  The cuts that it chooses were within 1
- * us of the best. */
+/* Estimates a product's clocks.  The rates were fitted to measured products, in bytes a clock
+ * of a multiprocessor.  Shared memory moves 128.  48 arrive there, 24 of them weights, or 13 where
+ * all read weights.  Shares of sums move 8.5.  wgmma takes 2 clocks for each column of a group's
+ * stage, and a third more where the device's power is the limit. */
 static double estimate_clocks(const struct wide_shape *shape, struct wide_cut cut,
                               uint32_t n_clusters) {
     const double row_bytes = WIDE_STAGE_COLUMNS * 2, n_blocks = wide_halves(shape) ? 2 : 1;

@@ -24,11 +24,9 @@
  * threads add, and equal requests get equal tokens.
  *
  * Grid:   a team a row.  Teams are as large as two blocks a multiprocessor allow if all are to run
- *         at the same time: at the end of a turn a team waits for its slowest block.  (An H200 has
- *         room for fewer, because a team's multiprocessors lie together: 30 teams of 8, 62 of 4.)
- *         256 rows of 128,256 logits, an H200, teams of 8, 4, 2 and 1: greedy 87, 65, 51 and 43 us,
- *         top-p 573, 477, 468 and 479; 64 rows: greedy 25, 22, 20 and 31, top-p 173, 172, 196 and
- *         341; 16 rows: greedy 10, 11, 15 and 25.
+ *         at the same time: at the end of a turn a team waits for its slowest block.  A device may
+ *         have room for fewer, because a team's multiprocessors lie together
+ *         (docs/benchmarks/gpu-kernels.md, "Sampling of many rows").
  * Shared: struct plan.
  * Bound:  instructions, and most likely their fetching: unrolled, the passes are 590 KB of code.
  *         Greedy takes one pass over the row, a random choice two more; top-k and top-p two or

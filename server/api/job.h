@@ -41,7 +41,7 @@ struct server;
 
 typedef void (*job_step)(struct job *job);
 
-/* A body of this many bytes is long: it takes some 50 ms. */
+/* A body of this many bytes is long: reading it would delay other requests. */
 enum { JOB_LONG_BYTES = 256 << 10, JOB_N_THREADS = 8 };
 
 enum job_kind { JOB_COMPLETION, JOB_TEXT };

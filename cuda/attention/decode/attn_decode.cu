@@ -91,7 +91,8 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
 
 /* ---- launching ---- */
 
-/* Launches shape S, or counts its blocks that a multiprocessor runs at the same time if that is given. */
+/* Launches shape S, or counts its blocks that a multiprocessor runs at the same time if that is
+ * given. */
 template <class S>
 static cudaError_t start_shape(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     const cudaError_t error = cudaFuncSetAttribute(
@@ -121,16 +122,14 @@ template <typename T, int D, bool ROTATES = true, int SLOT_TILES = sizeof(T) == 
 using bulk_shape = decode_shape<T, D, 1, D == 256 || SLOT_TILES == 2 ? 4 : 8,
                                 bulk_stages(D, sizeof(T) == 1), true, ROTATES, SLOT_TILES>;
 
-/* If few blocks read, a warp has a unit or two, so what counts is how long one takes: with 8 bits, too, units
- * are of 16 slots (one sequence of 1K, 32 / 8 heads of 128, an H200: 4.8 us, with 32 slots 5.1). */
+/* If few blocks read, a warp has a unit or two, so what counts is how long one takes.  So units of
+ * 8 bits have 16 slots, too. */
 template <typename T, int D, bool ROTATES> using few_shape = bulk_shape<T, D, ROTATES, 1>;
 
-/* Chooses the warps and stages of the rings.  With the copy engine those of 16 bits take 128 KiB, one
- * block per multiprocessor: on an H100 the best of 8 x 2, 8 x 3, 4 x 6, 12 x 2 (warps x stages) and
- * two blocks of 4 x 3.  Those of 8 bits take 108 KiB, two blocks of 4 x 3: there 26.5 us behind 32K
- * tokens (32 / 8 heads of 128), where 8 x 3 takes 27.8 and 12 x 2 29.1; behind 128K, and for many
- * sequences, they are alike.  Without the copy engine they take less than 99 KiB, all that 8.6
- * has. */
+/* Chooses the warps and stages of the rings.  With the copy engine those of 16 bits take 128 KiB,
+ * one block per multiprocessor.  Those of 8 bits take 108 KiB, two blocks of 4 warps x 3 stages.
+ * Other shapes were slower (docs/benchmarks/gpu-kernels.md).  Without the copy engine they take
+ * less than 99 KiB, all that 8.6 has. */
 template <typename T, int D, bool ROTATES>
 static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     constexpr bool FP8 = sizeof(T) == 1;
@@ -198,7 +197,8 @@ static CUresult map_elements(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_deco
                      steps[5] = {1, 1, 1, 1, 1};
     const CUtensorMapDataType type =
         size == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
-    /* L2 is not asked for more than lines of 128 bytes: with 256 an H200 reads a tenth slower. */
+    /* L2 is not asked for more than lines of 128 bytes: with 256 some devices read a tenth
+     * slower. */
     return encode(&p->maps[slot_tiles - 1].elements, type, 5, const_cast<void *>(p->pool), sizes,
                   strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                   part_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,

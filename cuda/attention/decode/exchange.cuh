@@ -7,13 +7,12 @@
  * A partial is a row of vectors, 4 outputs of a head each, with the log-sum-exp beside every one.
  * It passes through L2.  There is no flag: memory without a vector holds MISSING, and the one
  * thread that reads a vector waits for its words to become something else, and makes them MISSING
- * again.  So the way is one write and one read, without a fence.  No block waits before it has left
+ * again.  So a partial
+ * costs one write and one read, without a fence.  No block waits before it has left
  * its own partials, and all are resident at once (attn_plan.h), so each wait ends.
  *
- * It takes an H100 0.8 to 1.2 us, an H200 1.1 to 1.5.  If all blocks merge it takes 1.7 to 4.6 us,
- * because none ends before the slowest.  A kernel that merges takes 1.5 to 2, and in a step the
- * next product begins 2 us later.  Clusters take 2 us, and there is only room for as many as left a
- * quarter of the multiprocessors idle (docs/benchmarks/gpu-kernels.md, "Partial results through
+ * If all blocks merged, none would end before the slowest.  A kernel that merges delays the next
+ * product, and clusters find room for few (docs/benchmarks/gpu-kernels.md, "Partial results through
  * L2").
  *
  * Thread: device code, by whole blocks.  Memory: what attn_decode_params.partial_out says. */

@@ -3,19 +3,9 @@
  * A slot's scores of a group lie together, and neighbouring slots too: whole cache lines are
  * written.
  *
- * The cost of scores is that of memory writes among reads; the instructions cost 0.5 %.  On an H100
- * a bare kernel that reads 1 GiB in 351 us needs 10 % more when it also writes a 32nd of that.  The
- * same bytes, for 32 x 8192 slots of 32/8 heads, cost 10 % here:
- *
- *   bare kernel, 1 GiB read    writes a 64th: 6.7 %  a 32nd: 10.1  a 16th: 11.7  an 8th: 21.7
- *                              8 MB, over and over, which stay in L2: 0.7 to 2.7
- *   attention, a 32nd          1 x 131072: 5.7 %   64 x 2048: 6.5 to 7.2   32 x 8192: 10.2
- *                              4 x 65536: 10       64 x 8192: 9.3
- *
- * No other way of writing them changed that: any cache policy, at the kernel's end, in a separate
- * kernel (9 to 12 % beside bare reads), staged in shared memory and written by all blocks at a
- * time, rows padded, a part of L2 set aside.  Only fewer bytes do: 2 bytes a score cost 3.5 to
- * 7.9 %.  Evicting scores from L2 first helps small batches: 5 % instead of 7.5 % of 1 x 131072.
+ * The cost of scores is that of memory writes among reads, not of instructions.  Neither cache
+ * policies nor staging in shared memory nor a kernel of its own change it: only fewer bytes do
+ * (docs/benchmarks/gpu.md).
  *
  * Thread: device code, by whole warps.  Memory: none of its own. */
 #ifndef CUDA_ATTENTION_DECODE_SCORES_CUH

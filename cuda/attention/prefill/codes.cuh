@@ -1,27 +1,22 @@
-/* codes.cuh - how a block of Hopper's prefill attention (sm90.cuh) reads pages of 8 bits: it converts
- * them in shared memory, into the stages that its consumers read.
+/* codes.cuh - how a block of Hopper's prefill attention (sm90.cuh) reads pages of 8 bits: it
+ * converts them in shared memory, into the stages that its consumers read.
  *
- *   matrix    the 128 rows of one KV head in a pair of pages: 2 j are the keys of pair j, 2 j + 1 its
- *             values
+ *   matrix    the 128 rows of one KV head in a pair of pages: 2 j are the keys of pair j, 2 j + 1
+ *             its values
  *   codes     the copy engine brings them to a ring of N_CODE_STAGES matrices, scales beside them
  *   fillers   the producer's four warps; each thread converts one row of every matrix
  *
- *   codes of a matrix   lines of 128 bytes, one row or two, in 128-byte swizzle; the second page follows
+ *   codes of a matrix   lines of 128 bytes, one row or two, in 128-byte swizzle; then the second page
  *
- *   filler   | await codes | await the stage | convert | arrive at both | by turns: ask for a matrix |
+ *   filler   | await codes | await the stage | convert | arrive at both | by turns: ask for a
+ *            matrix |
  *
- * The values are those of kv/prompt_copies.c, so results have the same bits.  Each tile converts all
- * that it reads.  A copy is made once for all tiles, so it pays where there are many.  Rows of 32 heads, 8
- * of keys, behind 131,072 slots of 128 elements, microseconds on an H200:
+ * The values are those of kv/prompt_copies.c, so results have the same bits.  Each tile converts
+ * all that it reads.  A copy is made once for all tiles, so it pays where there are many
+ * (docs/kv-cache-fp8.md).  Shared memory moves a third more bytes than with pages of 16 bits.
  *
- *   tiles of 32 rows       1      2      3      4      6
- *   codes                151    281    454    597    948
- *   copies               385    454    559    660    891   (235 of them to make the copies)
- *
- * Without the conversion's arithmetic codes take 135, 253, 368, 555 and 846.  Shared memory moves a third
- * more bytes than with pages of 16 bits, which may be a part of the reason.
- *
- * Thread: device code, by whole blocks of THREADS; the map is made on the host.  Memory: a codes_plan. */
+ * Thread: device code, by whole blocks of THREADS; the map is made on the host.  Memory: a
+ * codes_plan. */
 #ifndef CUDA_ATTENTION_PREFILL_CODES_CUH
 #define CUDA_ATTENTION_PREFILL_CODES_CUH
 
@@ -69,8 +64,8 @@ static __device__ __forceinline__ struct page_pair pages_of_matrix(const struct 
     return {page_of_block(t.rows, pair.first), page_of_block(t.rows, pair.second)};
 }
 
-/* Starts copying one head's keys or values of a page, codes and scales; first_row is their first row in
- * the page. */
+/* Starts copying one head's keys or values of a page, codes and scales; first_row is their first
+ * row in the page. */
 template <int D>
 static __device__ __forceinline__ void load_codes(struct codes_plan<D> &plan,
                                                   const CUtensorMap *map, const struct kv_pool &kv,
@@ -96,8 +91,8 @@ static __device__ __forceinline__ void ask_matrix(struct codes_plan<D> &plan,
     load_codes<D>(plan, map, kv, stage, 1, row, pages.second);
 }
 
-/* Converts a row's codes to bf16, into that row's place in a stage.  It loads 64 codes before it converts
- * any, which hides how long loads take. */
+/* Converts a row's codes to bf16, into that row's place in a stage.  It loads 64 codes before it
+ * converts any, which hides how long loads take. */
 template <int D>
 static __device__ __forceinline__ void convert_row(unsigned char *to, const unsigned char *codes,
                                                    uint32_t row, float factor) {
@@ -127,9 +122,10 @@ template <int D> static __device__ void clear_row(unsigned char *to, uint32_t ro
             make_uint4(0, 0, 0, 0);
 }
 
-/* Fills the stages of all pairs, by the fillers; does what produce() does for pages of 16 bits.  Warp i
- * asks for matrices i, i + N_CODE_STAGES and so on.  It asks after it has converted one matrix more than
- * the place needs, so it waits only for a warp that is more than a matrix behind. */
+/* Fills the stages of all pairs, by the fillers; does what produce() does for pages of 16 bits.
+ * Warp i asks for matrices i, i + N_CODE_STAGES and so on.  It asks after it has converted one
+ * matrix more than the place needs, so it waits only for a warp that is more than a matrix
+ * behind. */
 template <int D>
 static __device__ void fill_stages(struct codes_plan<D> &plan, const CUtensorMap *map,
                                    const struct kv_pool &kv, const struct split_tile &t) {

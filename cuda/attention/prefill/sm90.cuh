@@ -24,13 +24,8 @@
  *      stage of block 1    | first page | second page |
  *               by block 0 ^            ^ by block 1
  *
- * Long prompts run at the card's power limit, where what is read less often makes the clock faster.
- * 8,192 rows of 32 heads, 8 of keys, behind 131,072 / 32,768 / 8,192 slots, Tflop/s on an H200:
- *
- *   own stages, Q in shared memory        597    592    565
- *   paired stages                         625    619    585
- *   paired stages, Q in registers         630    623    587
- *   the same with three stages            632    625    589   (not worth a plan of its own)
+ * Long prompts run at the card's power limit, where fewer reads make the clock faster.  So stages
+ * are paired, and Q stays in registers (docs/benchmarks/gpu-kernels.md, "Prompt attention").
  *
  * Each kernel defines what a tile's rows are, which pairs they visit, what of a pair they may not
  * see (hide()), and where results go: sm90.cu (dense prompts), split_sm90.cu (few rows after many
@@ -73,8 +68,8 @@ struct sm90_maps {
     CUtensorMap q, pool;
 };
 
-/* Makes the barriers, by one thread.  Stages::await_barriers() must follow in all threads.  A full stage
- * is announced by n_fillers arrivals. */
+/* Makes the barriers, by one thread.  Stages::await_barriers() must follow in all threads.  A full
+ * stage is announced by n_fillers arrivals. */
 template <typename Stages, int D>
 static __device__ void init_barriers(struct sm90_plan<D> &plan, uint32_t n_fillers = 1) {
     barrier_init(&plan.q_full, 1);
@@ -113,8 +108,9 @@ struct own_stages {
         load_pages<D>(to, pool, row, page0, page1, full);
     }
 
-    /* Releases a stage after a wait for wgmma.  One thread arrives for the warpgroup, whose products
-     * complete together, and a second one for the other warpgroup if that does not take the pair. */
+    /* Releases a stage after a wait for wgmma.  One thread arrives for the warpgroup, whose
+     * products complete together, and a second one for the other warpgroup if that does not take
+     * the pair. */
     static __device__ __forceinline__ void release(uint64_t *empty, int thread, bool shared) {
         if (thread < (shared ? 1 : CONSUMERS)) barrier_arrive(empty);
     }
@@ -127,10 +123,10 @@ struct own_stages {
     static __device__ __forceinline__ void await_readers(struct sm90_plan<D> &, int) {}
 };
 
-/* The stages of two blocks that visit the same pairs.  A block's barrier of a full stage counts what
- * both blocks copy to it.  That of an empty stage counts the consumers of both, because its copies
- * go to both.  So the other block copies to a stage only after this block's consumers have read it,
- * and its bytes never count for the round before. */
+/* The stages of two blocks that visit the same pairs.  A block's barrier of a full stage counts
+ * what both blocks copy to it.  That of an empty stage counts the consumers of both, because its
+ * copies go to both.  So the other block copies to a stage only after this block's consumers have
+ * read it, and its bytes never count for the round before. */
 struct paired_stages {
     static constexpr int BLOCKS = PAIRED_BLOCKS;
 
@@ -317,9 +313,9 @@ static __device__ __forceinline__ void round_weights(uint32_t (&w)[32], const fl
     for (int i = 0; i < 32; i++) w[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-/* Loads a thread's part of its consumer's 64 rows of Q.  Words 4 i .. 4 i + 3 are wgmma's A of columns
- * 16 i and on: rows lane / 4 and that + 8 of the warp's 16, at columns lane % 4 * 2, then both at 8
- * more. */
+/* Loads a thread's part of its consumer's 64 rows of Q.  Words 4 i .. 4 i + 3 are wgmma's A of
+ * columns 16 i and on: rows lane / 4 and that + 8 of the warp's 16, at columns lane % 4 * 2, then
+ * both at 8 more. */
 template <int D>
 static __device__ __forceinline__ void keep_queries(uint32_t (&q)[D / 4], const unsigned char *rows,
                                                     int thread) {
