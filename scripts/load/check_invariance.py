@@ -19,19 +19,15 @@ The last line is a summary; exits 1 when any answer differed or failed.
 import argparse
 import contextlib
 import http.client
-import json
-import pathlib
 import queue
 import random
-import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
-import urllib.parse
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from client import Answer, parse
+from serving import BINARY, OwnServer, Server
+
 OTHER_CUTS = ("--max-num-batched-tokens", "320", "--no-enable-prefix-caching")
 LONGEST_ECHO = 300
 
@@ -76,88 +72,33 @@ def make_plans(n_requests, context, max_tokens, seed):
     return plans
 
 
-class Answer:
-    """What a request gave, by choice; numbers are kept as they were written."""
-
-    LISTS = ("tokens", "token_logprobs", "top_logprobs")
-
-    def __init__(self):
-        self.choices, self.whole = {}, True
-
-    def add(self, choices):
-        for choice in choices:
-            known = self.choices.setdefault(
-                choice["index"], {"text": "", "token_ids": [], "finish_reason": None,
-                                  **{name: [] for name in self.LISTS}})
-            known["text"] += choice["text"]
-            known["token_ids"] += choice.get("token_ids") or []
-            known["finish_reason"] = choice["finish_reason"] or known["finish_reason"]
-            for name in self.LISTS:
-                known[name] += (choice["logprobs"] or {}).get(name) or []
-
-    def n_tokens(self):
-        return sum(len(choice["tokens"]) for choice in self.choices.values())
-
-    def difference(self, alone):
-        """None, or where this answer is not (the beginning of) the other."""
-        if self.whole and self.choices.keys() != alone.choices.keys():
-            return f"choices {sorted(self.choices)} and {sorted(alone.choices)}"
-        for index, mine in self.choices.items():
-            for name, theirs in alone.choices[index].items():
-                if self.whole and mine[name] == theirs:
-                    continue
-                if not self.whole and (mine[name] is None or
-                                       theirs[:len(mine[name])] == mine[name]):
-                    continue
-                at = next((i for i, (a, b) in enumerate(zip(mine[name], theirs)) if a != b),
-                          min(len(mine[name]), len(theirs)))
-                return (f"choice {index}, {name}[{at}]: {mine[name][at:at + 3]} together, "
-                        f"{theirs[at:at + 3]} alone")
-        return None
-
-
-def parse(text):
-    return json.loads(text, parse_float=str)
-
-
-def read_stream(response, answer, leaves_after):
-    n_events = 0
-    while line := response.readline():
-        if not line.startswith(b"data: "):
-            continue
-        if line == b"data: [DONE]\n":
-            return
-        chunk = parse(line[len(b"data: "):])
-        if "error" in chunk:
-            raise RuntimeError(chunk["error"]["message"])
-        answer.add(chunk["choices"])
-        n_events += 1
+def ask(server, plan, leaves_after):
+    answer = Answer()
+    if not plan.body["stream"]:
+        with server.answer("POST", "/v1/completions", plan.body) as reply:
+            text = reply.read()
+        if reply.status != 200:
+            raise RuntimeError(f"status {reply.status}: {text[:300]}")
+        answer.add(parse(text)["choices"])
+        return answer
+    for n_events, event in enumerate(server.events(plan.body, parse=parse), 1):
+        answer.add(event["choices"])
         if n_events == leaves_after:
             answer.whole = False
-            return
-    raise RuntimeError("the stream ended early")
-
-
-def ask(url, plan, leaves_after, timeout):
-    target = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection(target.hostname, target.port or 80, timeout=timeout)
-    answer = Answer()
-    with contextlib.closing(connection):
-        connection.request("POST", "/v1/completions", json.dumps(plan.body),
-                           {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        if response.status != 200:
-            raise RuntimeError(f"status {response.status}: {response.read()[:300]}")
-        if plan.body["stream"]:
-            read_stream(response, answer, leaves_after)
-        else:
-            answer.add(parse(response.read())["choices"])
+            break
     return answer
+
+
+@contextlib.contextmanager
+def own_server(binary, arguments):
+    with OwnServer(binary, "--batch-invariant=true", *arguments, "--log-level", "warn") as server:
+        yield server.url
 
 
 def ask_all(url, plans, n_clients, leaving, timeout):
     """The answers in the order of the plans; an exception stands for an answer that failed."""
     answers, todo = [None] * len(plans), queue.SimpleQueue()
+    server = Server(url, timeout=timeout)
     for i in range(len(plans)):
         todo.put(i)
 
@@ -168,7 +109,7 @@ def ask_all(url, plans, n_clients, leaving, timeout):
             except queue.Empty:
                 return
             try:
-                answers[i] = ask(url, plans[i], plans[i].leaves_after if leaving else None, timeout)
+                answers[i] = ask(server, plans[i], plans[i].leaves_after if leaving else None)
             except (OSError, http.client.HTTPException, RuntimeError, ValueError) as error:
                 answers[i] = error
 
@@ -191,44 +132,10 @@ def find_faults(plans, together, alone):
     return faults
 
 
-def context_of(url):
-    with contextlib.closing(http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc,
-                                                       timeout=60)) as connection:
-        connection.request("GET", "/v1/models")
-        return json.loads(connection.getresponse().read())["data"][0]["max_model_len"]
-
-
-def is_ready(port):
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-        try:
-            connection.request("GET", "/ready")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-
-
-@contextlib.contextmanager
-def own_server(binary, arguments):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([binary, "serve", "--batch-invariant=true", *arguments,
-                                "--port", str(port), "--log-level", "warn"])
-    try:
-        while not is_ready(port):
-            if process.poll() is not None:
-                sys.exit(f"{binary} ended with {process.returncode}")
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-
-
 def check(together_server, alone_server, options):
     """Both are context managers that give a url.  Returns the faults, and a summary."""
     with together_server as url:
-        context = options.context or context_of(url)
+        context = options.context or Server(url).model()["max_model_len"]
         plans = make_plans(options.requests, context, options.max_tokens, options.seed)
         begun = time.monotonic()
         together = ask_all(url, plans, options.clients, True, options.timeout)
@@ -253,7 +160,7 @@ def read_options():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", help="a running server; it must have been started so")
-    parser.add_argument("--binary", default=str(ROOT / "build" / "quire"))
+    parser.add_argument("--binary", default=BINARY)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=64, help="requests at once")
     parser.add_argument("--context", type=int, default=0, help="longest request [the model's]")

@@ -32,19 +32,15 @@ import contextlib
 import json
 import os
 import pathlib
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 
-from load_client import Client
+from client import Client
+from serving import BINARY, ROOT, OwnServer
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORD = {"type": "object", "required": ["name", "age", "active", "tags"],
           "properties": {"name": {"type": "string"}, "age": {"type": "integer"},
                          "active": {"type": "boolean"},
@@ -68,50 +64,24 @@ def make_model(shape, folder):
     return ["--model", str(folder), "--load-format", "dummy"]
 
 
-def wait_ready(url, server, seconds):
-    deadline = time.monotonic() + seconds
-    while server.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            if urllib.request.urlopen(url + "/ready", timeout=10).status == 200:
-                return
-        time.sleep(0.1)
-    sys.exit("the server did not become ready; its last lines are above")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextlib.contextmanager
 def serving(options):
-    """Starts the server that is asked, and yields its process; None: it runs already."""
+    """Starts the server that is asked, and yields it; None: it runs already."""
     if options.url:
         yield None
         return
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(options.shape, pathlib.Path(folder) / options.shape) if options.shape else []
-        port = free_port()
-        options.url = f"http://127.0.0.1:{port}"
         # Constrained tokens are not guessed; free ones are not, either, unless told otherwise.
-        env = {"QUIRE_SPECULATION": "off", **os.environ}
-        server = subprocess.Popen([options.binary, "serve", *model, "--port", str(port),
-                                   "--log-level", "warn", *options.serve], env=env,
-                                  stdout=sys.stderr)
-        try:
-            wait_ready(options.url, server, options.timeout)
+        env = {"QUIRE_SPECULATION": os.environ.get("QUIRE_SPECULATION", "off")}
+        with OwnServer(options.binary, *model, "--log-level", "warn", *options.serve, env=env,
+                       seconds=options.timeout) as server:
+            options.url = server.url
             yield server
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait()
 
 
 def processor_seconds(server):
-    if not server:
-        return float("nan")
-    fields = pathlib.Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return server.cpu_seconds() if server else float("nan")
 
 
 def body(options, number, seed, form, n_tokens):
@@ -189,7 +159,7 @@ def read_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", help="of a server that runs")
     parser.add_argument("--api-key")
-    parser.add_argument("--binary", default=ROOT / "build/quire", help="build/quire unless given")
+    parser.add_argument("--binary", default=BINARY, help="build/quire unless given")
     parser.add_argument("--shape", choices=("0.7b", "8b"), help="the default model unless given")
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=128)

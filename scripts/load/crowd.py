@@ -12,15 +12,14 @@ was refused or the memory passed its bound.
 """
 import argparse
 import json
-import pathlib
-import re
 import resource
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
+
+from serving import BINARY, OwnServer
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 BODY_MIB = 32
@@ -77,11 +76,6 @@ def send_crowd(port, n, failures):
     return crowd
 
 
-def resident_mib(pid):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) / 1024
-
-
 def send_bodies(port, n):
     clients = []
     for i in range(n):
@@ -94,20 +88,9 @@ def send_bodies(port, n):
     return clients
 
 
-def wait_ready(port):
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    sys.exit("the server did not start")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--quire", default="build/quire")
-    parser.add_argument("--port", type=int, default=8479)
+    parser.add_argument("--quire", default=BINARY)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=200)
     parser.add_argument("--crowd", type=int, default=4200)
@@ -116,18 +99,15 @@ def main():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     bound = options.bodies_mib // 2
-    server = subprocess.Popen([options.quire, "serve", "--device", "cpu", "--port",
-                               str(options.port), "--max-buffered-body", f"{bound}M"],
-                              stderr=subprocess.DEVNULL)
     failures = []
-    try:
-        wait_ready(options.port)
+    with OwnServer(options.quire, "--device", "cpu", "--max-buffered-body", f"{bound}M",
+                   log=subprocess.DEVNULL) as server:
         threads = [threading.Thread(target=stream,
-                                    args=(options.port, options.max_tokens, failures))
+                                    args=(server.port, options.max_tokens, failures))
                    for _ in range(options.streams)]
         for thread in threads:
             thread.start()
-        crowd = send_crowd(options.port, options.crowd, failures)
+        crowd = send_crowd(server.port, options.crowd, failures)
         running = sum(thread.is_alive() for thread in threads)
         for thread in threads:
             thread.join()
@@ -135,20 +115,17 @@ def main():
               f"{failures.count('a stream was lost')} lost")
         for client in crowd:
             client.close()
-        before = resident_mib(server.pid)
-        clients = send_bodies(options.port, options.bodies_mib // BODY_MIB)
-        grown = resident_mib(server.pid) - before
+        before = server.resident_bytes()
+        clients = send_bodies(server.port, options.bodies_mib // BODY_MIB)
+        grown = (server.resident_bytes() - before) / 2**20
         print(f"{options.bodies_mib} MiB of unfinished bodies: {grown:.0f} MiB resident, "
               f"the bound is {bound}")
         if grown > bound + SLACK_MIB:
             failures.append("bodies took more memory than they may")
-        if not is_served(options.port):
+        if not is_served(server.port):
             failures.append("another client was refused")
         for client in clients:
             client.close()
-    finally:
-        server.terminate()
-        server.wait()
     for failure in sorted(set(failures)):
         print(f"{failure}: {failures.count(failure)} times")
     sys.exit(1 if failures else 0)

@@ -17,21 +17,18 @@ found.  --without serves the second time with an empty folder: the case in which
 """
 import argparse
 import concurrent.futures
-import http.client
-import json
 import mmap
 import os
 import pathlib
 import random
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from serving import BINARY, ROOT, OwnServer
+
 N_VOCAB = 8192
 BLOCK = 64
 TOKEN_BYTES = 128 << 10
@@ -43,61 +40,26 @@ def make_model(directory):
                     "64"], check=True)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Server:
+class Server(OwnServer):
     def __init__(self, options, model, folder):
-        self.port = free_port()
-        begin = time.monotonic()
-        self.process = subprocess.Popen(
-            [options.binary, "serve", model, "--port", str(self.port), "--device", "cpu",
-             "--kv-cache-memory", options.memory, "--max-model-len", "16384", "--max-num-seqs", "4",
-             "--kv-disk-path", folder, "--kv-disk-size", f"{2 * options.gigabytes}G",
-             "--prefill", "dense", "--allowed-kv-policies", "full", "--log-level", "warn"])
-        while not self.is_ready():
-            if self.process.poll() is not None:
-                sys.exit("the server ended")
-            time.sleep(0.005)
-        self.start_s = time.monotonic() - begin
-
-    def is_ready(self):
-        try:
-            return self.request("GET", "/ready").status == 200
-        except OSError:
-            return False
-
-    def request(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
-        connection.request(method, path, body and json.dumps(body),
-                           {"Content-Type": "application/json"})
-        return connection.getresponse()
+        super().__init__(
+            options.binary, model, "--device", "cpu", "--kv-cache-memory", options.memory,
+            "--max-model-len", 16384, "--max-num-seqs", 4, "--kv-disk-path", folder, "--kv-disk-size",
+            f"{2 * options.gigabytes}G", "--prefill", "dense", "--allowed-kv-policies", "full",
+            "--log-level", "warn")
 
     def cpu_ms(self):
-        """CPU time of the server so far, in hundredths of a second."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return 1e3 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return 1e3 * self.cpu_seconds()
 
     def ask(self, prompt):
         """Milliseconds to the only token, and how many tokens were cached."""
         begin = time.monotonic()
-        answer = json.load(self.request("POST", "/v1/completions", {
-            "prompt": prompt, "max_tokens": 1, "temperature": 0}))
+        answer = self.post("/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0})
         return (1e3 * (time.monotonic() - begin),
                 answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
-    def metric(self, name):
-        for line in self.request("GET", "/metrics").read().decode().splitlines():
-            if line.startswith(name + " "):
-                return float(line.split()[1])
-        raise KeyError(name)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        if self.process.wait(120) != 0:
+    def end(self):
+        if self.stop() != 0:
             sys.exit("the server did not end well")
 
 
@@ -158,7 +120,7 @@ def disk_rate(files, n_threads):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build" / "quire"))
+    parser.add_argument("--binary", default=BINARY)
     parser.add_argument("--folder", required=True, help="emptied at the start and at the end")
     parser.add_argument("--gigabytes", type=int, default=10)
     parser.add_argument("--memory", default="2G", help="--kv-cache-memory")
@@ -177,7 +139,7 @@ def main():
             server = Server(options, model, folder)
             fill(options, server, lengths)
             wait_until_saved(server)
-            server.stop()
+            server.end()
         files = sorted(folder.glob("[0-9a-f][0-9a-f]/*"))
         n_bytes = sum(path.stat().st_size for path in files)
         random.Random(0).shuffle(files)
@@ -205,7 +167,7 @@ def main():
                   f"{cpu[1] - cpu[0]:.0f},{cpu[2] - cpu[1]:.0f},{rate:.0f},"
                   f"{rate / max(rates):.2f}")
             missing += cached != (n_tokens - 1) // BLOCK * BLOCK
-        server.stop()
+        server.end()
     if not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     sys.exit(missing > 0)

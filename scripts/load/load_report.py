@@ -1,5 +1,5 @@
 """What a load test prints: one object of results, a table of it, and a picture."""
-from load_client import percentiles, rank
+from client import percentiles, rank
 
 ROWS = (("first token", "first_token_ms"), ("between tokens", "between_tokens_ms"),
         ("per token", "per_token_ms"), ("whole request", "whole_request_ms"))

@@ -23,7 +23,7 @@ import random
 import sys
 import time
 
-from load_client import Client, Progress
+from client import Client, Progress
 from load_mix import DEFAULTS, Job
 from load_report import draw, print_table, summarise
 

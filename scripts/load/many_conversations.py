@@ -44,7 +44,7 @@ import tempfile
 import threading
 import time
 
-from check_invariance import Answer, parse
+from client import Answer, parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LONG = (100, 200)  # tokens of some answers (--long), and new ones of one turn of ten

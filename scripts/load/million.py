@@ -18,52 +18,13 @@ import json
 import random
 import sys
 import time
-import urllib.parse
 
-from load_client import Client, percentiles
+from client import Stream, body_of, percentiles, random_tokens
+from serving import Server
 
 POLL_SECONDS = 0.25
 SHOWN_METRICS = ("quire_kv_pages_total", "quire_kv_pages_free", "quire_kv_store_bytes",
                  "quire_kv_store_used_bytes")
-
-
-class Stream(Client):
-    """A completion, token by token: `arrivals` are the seconds of the clock at which they came."""
-
-    def __init__(self, options):
-        super().__init__(options)
-        self.arrivals, self.usage = [], None
-
-    async def ask(self, body):
-        url = urllib.parse.urlsplit(self.options.url)
-        if not self.writer:
-            await self.open()
-        key = f"Authorization: Bearer {self.options.api_key}\r\n" if self.options.api_key else ""
-        self.writer.write(f"POST {url.path.rstrip('/')}/v1/completions HTTP/1.1\r\n"
-                          f"Host: {url.netloc}\r\n{key}Content-Type: application/json\r\n"
-                          f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        await self.writer.drain()
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        if " 200 " not in head.split("\r\n")[0]:
-            text = (await self.read_plain_body(head)).decode(errors="replace")
-            raise ValueError(f"{head.splitlines()[0]}: {text[:500]}")
-        async for event in self.events(head):
-            if "error" in event:
-                raise ValueError(f"error event: {event['error']}")
-            now = time.monotonic()
-            for choice in event["choices"]:
-                self.arrivals += [now] * len((choice["logprobs"] or {"tokens": ()})["tokens"])
-            self.usage = event.get("usage") or self.usage
-
-
-def random_tokens(rng, options, n):
-    return [rng.randrange(3, options.vocabulary) for _ in range(n)]
-
-
-def body_of(prompt, max_tokens, **parameters):
-    return json.dumps({"prompt": prompt, "max_tokens": max_tokens, "stream": True, "logprobs": 0,
-                       "ignore_eos": True, "stream_options": {"include_usage": True},
-                       **parameters}).encode()
 
 
 async def short_stream(options, number, arrivals):
@@ -80,21 +41,10 @@ async def short_stream(options, number, arrivals):
         stream.close()
 
 
-async def read_metrics(options):
-    url = urllib.parse.urlsplit(options.url)
-    reader, writer = await asyncio.open_connection(url.hostname, url.port or 80)
-    key = f"Authorization: Bearer {options.api_key}\r\n" if options.api_key else ""
-    writer.write(f"GET {url.path.rstrip('/')}/metrics HTTP/1.1\r\nHost: {url.netloc}\r\n{key}"
-                 "Connection: close\r\n\r\n".encode())
-    text = (await reader.read()).decode()
-    writer.close()
-    lines = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("quire_"))
-    return {name: float(value) for name, value in lines}
-
-
 async def watch(options, samples):
+    server = Server(options.url, options.api_key)
     while True:
-        samples.append((time.monotonic(), await read_metrics(options)))
+        samples.append((time.monotonic(), await asyncio.to_thread(server.metrics)))
         await asyncio.sleep(POLL_SECONDS)
 
 

@@ -28,31 +28,21 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import types
-import urllib.error
-import urllib.request
 
-from load_client import Client
+from client import Client
 from load_mix import WORDS
+from serving import BINARY, ROOT, Server, free_port
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARE_WANTED = 0.9
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def fetch(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        return answer.read().decode()
+    return Server(f"http://127.0.0.1:{port}", timeout=10).get(path)
 
 
 def wait_until(holds, what, seconds=60):
@@ -66,7 +56,7 @@ def wait_until(holds, what, seconds=60):
 def answers(port, path):
     try:
         return bool(fetch(port, path)) or True
-    except (OSError, urllib.error.URLError):
+    except (OSError, RuntimeError, http.client.HTTPException):
         return False
 
 
@@ -353,7 +343,7 @@ def parse_arguments():
     parser.add_argument("--router", choices=tuple(ROUTERS), default="nginx")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--trials", nargs="+", choices=tuple(TRIALS), default=list(TRIALS))
-    parser.add_argument("--binary", default=ROOT / "build" / "quire")
+    parser.add_argument("--binary", default=BINARY)
     parser.add_argument("--python", default=sys.executable, help="Python that has sglang-router")
     parser.add_argument("--each", type=int, default=31,
                         help="prefixes: requests of each beginning behind its first (default %(default)s)")

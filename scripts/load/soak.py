@@ -35,10 +35,10 @@ import struct
 import sys
 import time
 
-from million import Stream, body_of, random_tokens, read_metrics
+from client import Stream, body_of, random_tokens
+from serving import Server, resident_bytes
 
 EXACT = ("quire_kv_pages_free", "quire_kv_store_used_bytes")
-PAGE_BYTES = 4096
 MIX = ({}, {"kv_policy": {"type": "streaming", "sink": 4, "recent": 124}}, {"n": 2},
        {"kv_policy": {"type": "heavy_hitter", "heavy": 64, "recent": 64}},
        {"kv_policy": {"type": "offload", "selected": 64, "tail": 64}},
@@ -47,10 +47,12 @@ MIX = ({}, {"kv_policy": {"type": "streaming", "sink": 4, "recent": 124}}, {"n":
                                                      "prompt": "whole", "positions": "text"}})
 
 
-def resident_bytes(options):
-    if not options.pid:
-        return 0
-    return int(pathlib.Path(f"/proc/{options.pid}/statm").read_text().split()[1]) * PAGE_BYTES
+async def read_metrics(options):
+    return await asyncio.to_thread(Server(options.url, options.api_key).metrics)
+
+
+def memory_of(options):
+    return resident_bytes(options.pid) if options.pid else 0
 
 
 async def idle_state(options):
@@ -59,7 +61,7 @@ async def idle_state(options):
         metrics = await read_metrics(options)
         if metrics["quire_requests_running"] + metrics["quire_requests_waiting"] == 0:
             return {**{name: metrics[name] for name in EXACT if name in metrics},
-                    "resident bytes": resident_bytes(options)}
+                    "resident bytes": memory_of(options)}
         await asyncio.sleep(0.2)
 
 
@@ -177,7 +179,7 @@ async def held(options, n_requests):
     heap = struct.unpack("<qq", pathlib.Path(options.heap).read_bytes()[:16]) if options.heap else (0, 0)
     descriptors = len(os.listdir(f"/proc/{options.pid}/fd")) if options.pid else 0
     return {"requests": n_requests, "heap bytes": heap[0] + options.leak * n_requests,
-            "heap blocks": heap[1], "resident bytes": resident_bytes(options),
+            "heap blocks": heap[1], "resident bytes": memory_of(options),
             "descriptors": descriptors, "pages in use": pages[0] - pages[1] - pages[2],
             "host pool bytes": metrics.get("quire_kv_store_used_bytes", 0)}
 

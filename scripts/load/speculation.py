@@ -36,18 +36,13 @@ lowest and highest pair.  Exits 1 if a greedy answer differs, or a ratio is belo
 import argparse
 import concurrent.futures
 import dataclasses
-import http.client
-import json
-import pathlib
 import random
 import re
 import statistics
 import sys
-import urllib.parse
 
-from server_clock import seconds
+from serving import ROOT, Server, clock
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 HELD_OUT = ROOT / "models/quire-31m/eval/held_out.txt"
 CHARS_PER_TOKEN = 3.6
 CODE_CHARS_PER_TOKEN = 2.5
@@ -142,26 +137,15 @@ class Answer:
     tokens and do not name them: the first one would name the prompt's, too, and a long list comes late."""
 
     def __init__(self, options, prompt, **parameters):
-        url = urllib.parse.urlsplit(options.url)
-        connection = http.client.HTTPConnection(url.hostname, url.port, timeout=3600)
         body = {"prompt": prompt, "stream": True, "ignore_eos": True, "seed": 1,
                 "stream_options": {"include_usage": True, "continuous_usage_stats": True}, **parameters}
-        connection.request("POST", "/v1/completions", json.dumps(body),
-                           {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        if reply.status != 200:
-            raise SystemExit(f"status {reply.status}: {reply.read()[:300]!r}")
         self.text, begin, n_first = "", None, 0
-        for line in reply:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
+        for event in Server(options.url).events(body):
             self.usage = event["usage"]
             self.text += "".join(choice["text"] for choice in event["choices"])
             if begin is None and self.n > 0:
-                begin, n_first = seconds(options.cpu_of), self.n
-        self.rate = (self.n - n_first) / max(seconds(options.cpu_of) - begin, 1e-9)
-        connection.close()
+                begin, n_first = clock(options.cpu_of), self.n
+        self.rate = (self.n - n_first) / max(clock(options.cpu_of) - begin, 1e-9)
 
     @property
     def n(self):
@@ -171,12 +155,12 @@ class Answer:
 
 def ask_all(options, prompts, **parameters):
     """An answer for each prompt, asked at once, and the rate of their tokens."""
-    begin = seconds(options.cpu_of)
+    begin = clock(options.cpu_of)
     with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
         answers = list(threads.map(lambda prompt: Answer(options, prompt, **parameters), prompts))
     if len(prompts) == 1:
         return answers, answers[0].rate
-    return answers, sum(one.n for one in answers) / max(seconds(options.cpu_of) - begin, 1e-9)
+    return answers, sum(one.n for one in answers) / max(clock(options.cpu_of) - begin, 1e-9)
 
 
 def measure(options, name, n_tokens):

@@ -28,38 +28,16 @@ import argparse
 import collections
 import concurrent.futures
 import functools
-import http.client
 import itertools
 import json
 import math
 import random
 import sys
-import threading
-import urllib.parse
 
+from serving import Server
 from speculation import HELD_OUT, record_of
 
 RARE = 20  # a cell of the table has so many answers of both arms, or is one with others
-
-
-class Client:
-    """Requests to a server, over one connection for each thread."""
-
-    def __init__(self, url):
-        self.address = urllib.parse.urlsplit(url)
-        self.local = threading.local()
-
-    def post(self, path, body):
-        connection = getattr(self.local, "connection", None)
-        if connection is None:
-            connection = self.local.connection = http.client.HTTPConnection(
-                self.address.hostname, self.address.port, timeout=3600)
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        text = reply.read()
-        if reply.status != 200:
-            raise SystemExit(f"status {reply.status}: {text[:300]!r}")
-        return json.loads(text)
 
 
 # ---- greedy answers ----
@@ -321,7 +299,7 @@ def main():
     options = parser.parse_args()
     # Nothing of an earlier run serves this one.
     options.salt = f"speculation_exact {random.SystemRandom().getrandbits(64)}"
-    client = Client(options.url)
+    client = Server(options.url)
     good = [options.requests == 0 or check_answers(client, options),
             options.samples == 0 or check_samples(client, options)]
     print("exact" if all(good) else "FAILED")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measures the cost of a blocked reader of the log: a server's answers to /live with a reader that
+"""Measures the cost of a blocked reader of the log: a server's answers to /version with a reader that
 reads and with one that does not.
 
-    scripts/load/stalled_log.py --requests 10000 --serve 'build/quire serve'
+    scripts/load/stalled_log.py --requests 10000
 
 Starts the server twice for each round, with its standard error a pipe of 4 KiB: once a thread reads
 it, once it is not read.  Prints the times of the requests, one after another on one connection, the
@@ -13,19 +13,12 @@ import argparse
 import fcntl
 import http.client
 import os
-import shlex
-import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from serving import BINARY, OwnServer
 
 
 def read_to_end(descriptor):
@@ -33,70 +26,41 @@ def read_to_end(descriptor):
         pass
 
 
-def wait_ready(port, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/ready")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.02)
-    sys.exit("stalled_log: the server is not ready")
-
-
 def ask(connection, path):
     connection.request("GET", path)
     answer = connection.getresponse()
-    body = answer.read()
+    answer.read()
     if answer.status != 200:
         sys.exit(f"stalled_log: {path} was answered {answer.status}")
-    return body.decode()
-
-
-def n_dropped(connection):
-    for line in ask(connection, "/metrics").splitlines():
-        if line.startswith("quire_log_dropped_lines_total "):
-            return int(line.split()[1])
-    return 0
 
 
 def measure(options, is_read):
     """Milliseconds of each request, lines dropped, seconds from SIGTERM to the end."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    port = free_port()
-    with subprocess.Popen([*shlex.split(options.serve), "--port", str(port)],
-                          stderr=writer) as process:
+    if is_read:
+        threading.Thread(target=read_to_end, args=(reader,), daemon=True).start()
+    with OwnServer(options.binary, *options.serve, log=writer) as server:
         os.close(writer)
-        if is_read:
-            threading.Thread(target=read_to_end, args=(reader,), daemon=True).start()
-        try:
-            wait_ready(port, process)
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=options.timeout)
-            times = []
-            for _ in range(options.requests):
-                begun = time.perf_counter()
-                ask(connection, "/live")
-                times.append(1e3 * (time.perf_counter() - begun))
-            dropped = n_dropped(connection)
-            begun = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            status = process.wait(60)
-            if status != 0:
-                sys.exit(f"stalled_log: the server ended with status {status}")
-        finally:
-            process.kill()
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=options.timeout)
+        times = []
+        for _ in range(options.requests):
+            begun = time.perf_counter()
+            ask(connection, "/version")
+            times.append(1e3 * (time.perf_counter() - begun))
+        dropped = int(server.metric("quire_log_dropped_lines_total"))
+        begun = time.monotonic()
+        status = server.stop(60)
+    if status != 0:
+        sys.exit(f"stalled_log: the server ended with status {status}")
     return times, dropped, time.monotonic() - begun
 
 
 def main():
     parser = argparse.ArgumentParser(
         description="Measures the cost of a blocked reader of the log.")
-    parser.add_argument("--serve", default="build/quire serve",
-                        help="command that serves; --port N is added to it (default %(default)s)")
+    parser.add_argument("--binary", default=BINARY)
+    parser.add_argument("serve", nargs="*", help="after --: arguments of `quire serve`")
     parser.add_argument("--requests", type=int, default=10000, help="(default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(default %(default)s)")
     parser.add_argument("--timeout", type=float, default=30,

@@ -22,14 +22,13 @@ import multiprocessing
 import os
 import pathlib
 import random
-import re
 import select
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
+
+from serving import BINARY, OwnServer
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 EVENTS_OF_A_BEGINNING = 4  # the first ones may come before there are tokens
@@ -118,49 +117,27 @@ class Clients:
             process.join()
 
 
-class Server:
+class Server(OwnServer):
     def __init__(self, options):
-        self.port = options.port
-        command = [options.quire, "serve", *options.serve, "--port", str(options.port)]
         # Like `quire bench`, unless told otherwise: a token for each step.
-        env = {"QUIRE_SPECULATION": "off", **os.environ}
-        self.process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
-        while self.process.poll() is None:
-            try:
-                self.get("/ready")
-                return
-            except OSError:
-                time.sleep(0.2)
-        sys.exit("the server did not start")
-
-    def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
-            return answer.read().decode()
-
-    def metric(self, name):
-        return sum(map(float, re.findall(rf"^{name}\S* (\S+)$", self.get("/metrics"), re.M)))
+        env = {"QUIRE_SPECULATION": os.environ.get("QUIRE_SPECULATION", "off")}
+        super().__init__(options.quire, *options.serve, env=env, log=subprocess.DEVNULL)
+        options.port = self.port
 
     def n_tokens(self):
         return self.metric("vllm:generation_tokens_total")
 
     def prompt_tokens(self, options, api):
         body = {**body_of(options, api, 0), "max_tokens": 1, "stream": False}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{PATHS[api]}", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer)["usage"]["prompt_tokens"]
-        except urllib.error.HTTPError as refusal:
-            sys.exit(f"a request was refused: {refusal.read()[:400]}")
+            return self.post(PATHS[api], body)["usage"]["prompt_tokens"]
+        except RuntimeError as refusal:
+            sys.exit(f"a request was refused: {refusal}")
 
     def loop_seconds(self):
         """The CPU time of the loop, which is the process's first thread."""
         path = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat")
         return 1e-9 * int(path.read_text(encoding="utf-8").split()[0])
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
 
 
 def wait_until_all_have_begun(clients, options):
@@ -223,9 +200,8 @@ def parse_arguments():
         description="Compares the rate of many streams over HTTP with the engine's own.",
         epilog="Options of quire serve come last, behind --.")
     parser.add_argument("model", nargs="?", help="model directory (default: the default model)")
-    parser.add_argument("--quire", default="build/quire", help="the program (default %(default)s)")
+    parser.add_argument("--quire", default=BINARY, help="the program (default %(default)s)")
     parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
-    parser.add_argument("--port", type=int, default=8481)
     parser.add_argument("--streams", type=int, default=256, help="(default %(default)s)")
     parser.add_argument("--processes", type=int, default=4, help="of clients (default %(default)s)")
     parser.add_argument("--api", choices=tuple(PATHS), action="append", help="(default: both)")

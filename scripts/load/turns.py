@@ -26,15 +26,13 @@ Needs nothing but Python.  Prints CSV: what, tokens, cached, runs, median, lowes
 milliseconds.  Exits 1 if a turn found less than all that was there.
 """
 import argparse
-import http.client
 import json
 import random
 import statistics
 import sys
 import time
-import urllib.parse
 
-from server_clock import seconds
+from serving import Server, clock
 
 SINKS = 4
 
@@ -50,29 +48,19 @@ def policy_of(name, budget):
 def ask(options, prompt, salt, n_tokens=1, **parameters):
     """Seconds to the first token, the tokens if return_token_ids is true, how many of the prompt's were
     cached, and seconds to the end."""
-    url = urllib.parse.urlsplit(options.url)
-    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=3600)
     time.sleep(options.pause)
     body = {"prompt": prompt, "max_tokens": n_tokens, "stream": True, "ignore_eos": True,
             "temperature": 0, "cache_salt": salt,
             "stream_options": {"include_usage": True}, "kv_policy": options.policy, **parameters}
     text = json.dumps(body).encode()
-    begin, first, tokens, usage = seconds(options.cpu_of), None, [], None
-    connection.request("POST", "/v1/completions", text, {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    if answer.status != 200:
-        sys.exit(f"{answer.status}: {answer.read().decode(errors='replace')}")
-    for line in answer:
-        if not line.startswith(b"data: {"):
-            continue
-        event = json.loads(line[6:])
+    begin, first, tokens, usage = clock(options.cpu_of), None, [], None
+    for event in Server(options.url).events(text):
         if event["choices"] and first is None:
-            first = seconds(options.cpu_of) - begin
+            first = clock(options.cpu_of) - begin
         for choice in event["choices"]:
             tokens += choice.get("token_ids", [])
         usage = event.get("usage") or usage
-    connection.close()
-    return first, tokens, usage["prompt_tokens_details"]["cached_tokens"], seconds(options.cpu_of) - begin
+    return first, tokens, usage["prompt_tokens_details"]["cached_tokens"], clock(options.cpu_of) - begin
 
 
 def report(what, n_tokens, n_cached, seconds):

@@ -46,7 +46,7 @@ from evaluation.templates import CHATML
 from evaluation.wilson import wilson
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "load"))
-from server_clock import seconds  # noqa: E402  (the path comes first)
+from serving import clock  # noqa: E402  (the path comes first)
 
 SINKS = 4
 BLOCK_TOKENS = 64  # `full` finds whole blocks of the prefix cache, and not a last one in part
@@ -92,7 +92,7 @@ class Server:
         self._connection = http.client.HTTPConnection(url.hostname, url.port, timeout=timeout)
 
     def clock(self):
-        return seconds(self._cpu_of)
+        return clock(self._cpu_of)
 
     def post(self, path, body):
         self._connection.request("POST", self._path + path, body,

@@ -3,7 +3,7 @@ import json
 import subprocess
 import sys
 
-from server import BINARY, DEVICE, PATIENCE, ROOT, Server, free_port
+from server import BINARY, DEVICE, PATIENCE, ROOT, Server
 
 
 def run(directory, *command):
@@ -141,8 +141,8 @@ def test_constrained_streams_below_their_floor_are_a_failure(server, tmp_path):
 
 def streams(directory, *arguments):
     """Measures four streams, and returns the rows of the table as dictionaries."""
-    done = run(directory, sys.executable, ROOT / "scripts/load/streams.py", "--quire", BINARY, "--port",
-               free_port(), "--no-bench", "--streams", 4, "--processes", 2, "--prompt-tokens", 8,
+    done = run(directory, sys.executable, ROOT / "scripts/load/streams.py", "--quire", BINARY, "--no-bench",
+               "--streams", 4, "--processes", 2, "--prompt-tokens", 8,
                "--max-tokens", 4000, "--seconds", 0.5, *arguments, "--", "--device", DEVICE)
     head, *rows = done.stdout.splitlines()
     return done, [dict(zip(head.split(","), row.split(","))) for row in rows]

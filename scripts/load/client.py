@@ -161,6 +161,36 @@ class Client:
             raise EOFError("the stream ends without [DONE]")
 
 
+class Stream(Client):
+    """Completions, token by token: `arrivals` are the seconds of the clock at which they came."""
+
+    def __init__(self, options):
+        super().__init__(options)
+        self.arrivals, self.usage, self.error = [], None, None
+
+    def note(self, event):
+        now = time.monotonic()
+        for choice in event["choices"]:
+            self.arrivals += [now] * len((choice["logprobs"] or {"tokens": ()})["tokens"])
+        self.usage = event.get("usage") or self.usage
+
+    async def ask(self, body):
+        await self.exchange(body, "/v1/completions", self)
+        if self.error:
+            raise ValueError(self.error)
+
+
+def random_tokens(rng, options, n):
+    return [rng.randrange(3, options.vocabulary) for _ in range(n)]
+
+
+def body_of(prompt, max_tokens, **parameters):
+    """Of a stream whose tokens are an event each."""
+    return json.dumps({"prompt": prompt, "max_tokens": max_tokens, "stream": True, "logprobs": 0,
+                       "ignore_eos": True, "stream_options": {"include_usage": True},
+                       **parameters}).encode()
+
+
 def rank(ordered, percent):
     """The nearest-rank percentile of values in order."""
     return ordered[max(0, math.ceil(percent * len(ordered) / 100) - 1)]
@@ -174,3 +204,47 @@ def percentiles(values):
     names = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
     return {"mean": round(1000 * sum(ordered) / len(ordered), 3),
             **{name: round(1000 * rank(ordered, percent), 3) for name, percent in names.items()}}
+
+
+class Answer:
+    """What a request gave, by choice; numbers are kept as they were written, by parse()."""
+
+    LISTS = ("tokens", "token_logprobs", "top_logprobs")
+
+    def __init__(self):
+        self.choices, self.whole = {}, True
+
+    def add(self, choices):
+        for choice in choices:
+            known = self.choices.setdefault(
+                choice["index"], {"text": "", "token_ids": [], "finish_reason": None,
+                                  **{name: [] for name in self.LISTS}})
+            known["text"] += choice["text"]
+            known["token_ids"] += choice.get("token_ids") or []
+            known["finish_reason"] = choice["finish_reason"] or known["finish_reason"]
+            for name in self.LISTS:
+                known[name] += (choice["logprobs"] or {}).get(name) or []
+
+    def n_tokens(self):
+        return sum(len(choice["tokens"]) for choice in self.choices.values())
+
+    def difference(self, alone):
+        """None, or where this answer is not (the beginning of) the other."""
+        if self.whole and self.choices.keys() != alone.choices.keys():
+            return f"choices {sorted(self.choices)} and {sorted(alone.choices)}"
+        for index, mine in self.choices.items():
+            for name, theirs in alone.choices[index].items():
+                if self.whole and mine[name] == theirs:
+                    continue
+                if not self.whole and (mine[name] is None or
+                                       theirs[:len(mine[name])] == mine[name]):
+                    continue
+                at = next((i for i, (a, b) in enumerate(zip(mine[name], theirs)) if a != b),
+                          min(len(mine[name]), len(theirs)))
+                return (f"choice {index}, {name}[{at}]: {mine[name][at:at + 3]} together, "
+                        f"{theirs[at:at + 3]} alone")
+        return None
+
+
+def parse(text):
+    return json.loads(text, parse_float=str)
