@@ -12,7 +12,7 @@
  * layers only.  There is one exception: in a layer-major prompt, moved.c serves layers with a
  * window, too.
  *
- * A kind leaves NULL what it does not do; only most() and length() are required.
+ * A kind leaves NULL what it does not do; only most() and ask() are required.
  *
  * Thread: engine (most: any).  Memory: prepare() makes the capacity of all that take() takes. */
 #ifndef ENGINE_KV_KIND_H
@@ -35,8 +35,33 @@ enum kv_phase {
 
 /* Which tokens' pages other sequences may share, from the most to the least.  KV_SHARES_STATES:
  * none, but a sequence may go on from all that another one had (state_cache.h).  The kinds of its
- * other layers must then have state_pages(). */
+ * other layers must then have kv_state_ops. */
 enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_STATES, KV_SHARES_NOTHING };
+
+/* What a kind needs for a text of n_tokens tokens. */
+struct kv_need {
+    uint32_t n_rows;         /* that the next step may have; UINT32_MAX: any number */
+    uint32_t n_listed;       /* pages that the list of each of its layers must have */
+    struct kv_amount beside; /* what take() would take beside the lists */
+};
+
+/* How the layers of a kind are part of a state (state_cache.h).  Without KV_SHARES_STATES a kind
+ * has pages() alone. */
+struct kv_state_ops {
+    /* Returns which pages of each list hold what the sequence keeps of its first n_tokens
+     * tokens. */
+    struct kv_range (*pages)(const struct kv_sequence *kv, uint32_t n_tokens);
+    /* Tells whether the rows of a step change only their own slots until kv_submitted() has
+     * returned.  Then a state before any of these rows can still be copied. */
+    bool (*cuts)(const struct kv_sequence *kv);
+    /* Brings the pages of an ended sequence into the form in which a prompt may resume from them.
+     * ERR_DEVICE. */
+    int (*finish)(struct kv_sequence *kv, struct error *err);
+    /* Returns the position inside the policy's cycle after n_tokens tokens.  The chunks of the
+     * newest prompt began at token `turn`.  A sequence may resume a state only if its own phase
+     * there is equal. */
+    uint32_t (*phase)(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens);
+};
 
 struct kv_kind {
     enum kv_sharing sharing;
@@ -46,25 +71,21 @@ struct kv_kind {
         can_undo_rows; /* rows of wrong guesses can be removed: others are then appended in their slots */
     bool is_unique; /* what it keeps cannot be computed again from the tokens, or its lists are not
                        the text's pages: it is saved when the sequence is suspended */
+    const struct kv_state_ops *states; /* NULL: its layers cannot be part of a state */
 
     /* ---- demand ---- */
 
-    /* Returns the most pages of one layer, in this phase of a text of up to n_tokens tokens. */
+    /* Returns the most pages of n_layers layers in this phase, and of what the kind holds beside
+     * their lists.  n_tokens: that the text may have. */
     uint64_t (*most)(const struct kv_space *space, const struct kv_plan *plan, enum kv_phase phase,
-                     uint32_t n_tokens);
-    /* Returns how many pages the plan holds beside the layers' lists, all layers together. */
-    uint32_t (*held)(const struct kv_space *space, const struct kv_plan *plan);
-    /* Returns the length in pages that a layer's list must have for n_tokens tokens. */
-    uint32_t (*length)(const struct kv_sequence *kv, uint64_t n_tokens);
-    /* Returns how many pages and host blocks take() would take. */
-    struct kv_amount (*missing)(const struct kv_sequence *kv, uint64_t n_tokens);
+                     uint32_t n_tokens, uint32_t n_layers);
+    /* Returns what a text of n_tokens tokens needs now. */
+    struct kv_need (*ask)(const struct kv_sequence *kv, uint64_t n_tokens);
 
-    /* ---- a life: begin and prepare, then take, describe, submitted and done for each step ---- */
+    /* ---- a life: prepare, then take, describe, submitted and done for each step ---- */
 
-    /* Makes capacity, once.  ERR_NOMEM. */
+    /* Makes capacity, and begins with nothing stored; called once.  ERR_NOMEM. */
     int (*prepare)(struct kv_sequence *kv);
-    /* Begins with nothing stored: before prepare(), and whenever the text is computed anew. */
-    void (*begin)(struct kv_sequence *kv);
     /* Notes that kv_match() has found the text's first blocks, all of which the sequence uses. */
     void (*matched)(struct kv_sequence *kv);
     /* Completes kv_resume(): what was found is in the lists' pages, but for what only this kind can
@@ -73,10 +94,8 @@ struct kv_kind {
     /* Takes what n_tokens tokens need beside the lists; the caller has made sure that it is
      * free. */
     void (*take)(struct kv_sequence *kv, uint64_t n_tokens);
-    /* Returns how many rows the next step may have; NULL: any number. */
-    uint32_t (*max_rows)(const struct kv_sequence *kv);
-    /* Describes its part of a step that appends n_rows tokens: replaces the views of its layers,
-     * and sets what seq says about them.  All views describe the whole text before. */
+    /* Describes its part of a step that appends n_rows tokens: replaces the views of its layers, and
+     * sets what seq says about them.  All views describe the whole text before. */
     void (*describe)(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
     /* Submits work that follows a submitted step (slice NULL) or slice and precedes the next one,
      * such as copies to the host pool.  The step's tokens are committed.  ERR_DEVICE. */
@@ -92,29 +111,9 @@ struct kv_kind {
      * ERR_DEVICE. */
     int (*add_kept)(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
                     struct kv_kept *kept, struct error *err);
-    /* Called before a preempted sequence loses all its pages; no step is in flight. */
-    void (*suspended)(struct kv_sequence *kv);
-    /* Gives back all that it holds beside the lists. */
+    /* Gives back all that it holds beside the lists, and begins with nothing stored, unless the
+     * sequence has swapped data; no step is in flight. */
     void (*release)(struct kv_sequence *kv);
-
-    /* ---- states ---- */
-
-    /* Returns which pages of each list hold what the sequence keeps of its first n_tokens tokens;
-     * NULL: the kind's layers cannot be part of a state. */
-    struct kv_range (*state_pages)(const struct kv_sequence *kv, uint32_t n_tokens);
-
-    /* ---- states, with KV_SHARES_STATES ---- */
-
-    /* Tells whether the rows of a step change only their own slots until kv_submitted() has
-     * returned.  Then a state before any of these rows can still be copied. */
-    bool (*cuts_states)(const struct kv_sequence *kv);
-    /* Brings the pages of an ended sequence into the form in which a prompt may resume from them;
-     * NULL: they have it.  ERR_DEVICE. */
-    int (*finish)(struct kv_sequence *kv, struct error *err);
-    /* Returns the position inside the policy's cycle after n_tokens tokens.  The chunks of the
-     * newest prompt began at token `turn`.  A sequence may resume a state only if its own phase
-     * there is equal. */
-    uint32_t (*state_phase)(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens);
 };
 
 extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded;

@@ -57,12 +57,15 @@ static const struct kv_kind *const *kinds_of(const struct kv_sequence *kv) {
 
 uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan,
                         enum kv_phase phase, uint32_t n_tokens) {
-    uint64_t per_layer[KV_N_ROLES], n_pages = 0;
-    for (unsigned r = 0; r < KV_N_ROLES; r++)
-        per_layer[r] = plan->kinds->of[r]->most(space, plan, phase, n_tokens);
-    for (uint32_t l = 0; l < space->n_layers; l++) n_pages += per_layer[kv_role_of(space, plan, l)];
-    for (const struct kv_kind *const *kind = plan->kinds->all; *kind; kind++)
-        if ((*kind)->held) n_pages += (*kind)->held(space, plan);
+    uint32_t n_layers[KV_N_ROLES] = {0};
+    uint64_t n_pages = 0;
+    for (uint32_t l = 0; l < space->n_layers; l++) n_layers[kv_role_of(space, plan, l)]++;
+    for (const struct kv_kind *const *kind = plan->kinds->all; *kind; kind++) {
+        uint32_t n = 0;
+        for (unsigned r = 0; r < KV_N_ROLES; r++)
+            if (plan->kinds->of[r] == *kind) n += n_layers[r];
+        n_pages += (*kind)->most(space, plan, phase, n_tokens, n);
+    }
     return n_pages;
 }
 
@@ -74,21 +77,10 @@ struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *pla
         .blocks = kv_plan_moves(plan) ? plan->n_most / PAGE_TOKENS : 0};
 }
 
-/* Adds up what kinds would take beside the lists. */
-static struct kv_amount missing_beside(const struct kv_sequence *kv, uint64_t n_tokens) {
-    struct kv_amount all = {0};
-    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++) {
-        if (!(*kind)->missing) continue;
-        const struct kv_amount one = (*kind)->missing(kv, n_tokens);
-        all.pages += one.pages;
-        all.blocks += one.blocks;
-    }
-    return all;
-}
-
 struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
-    struct kv_amount missing = missing_beside(kv, n_tokens);
-    missing.pages += kv_lists_missing(kv, kv_lengths(kv, n_tokens));
+    const struct kv_needs needs = kv_needs(kv, n_tokens);
+    struct kv_amount missing = needs.beside;
+    missing.pages += kv_lists_missing(kv, needs.lengths);
     return missing;
 }
 
@@ -107,7 +99,7 @@ bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens) {
 }
 
 bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return missing_beside(kv, n_tokens).blocks > kv_spare_blocks(kv->space);
+    return kv_needs(kv, n_tokens).beside.blocks > kv_spare_blocks(kv->space);
 }
 
 bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
@@ -123,10 +115,7 @@ bool kv_plan_can_undo_rows(const struct kv_plan *plan) {
 }
 
 uint32_t kv_max_rows(const struct kv_sequence *kv) {
-    uint32_t n_rows = sequence_state_max_rows(kv);
-    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
-        if ((*kind)->max_rows) n_rows = min_u32(n_rows, (*kind)->max_rows(kv));
-    return n_rows;
+    return min_u32(sequence_state_max_rows(kv), kv_needs(kv, kv->n_tokens).n_rows);
 }
 
 uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
@@ -147,7 +136,7 @@ uint32_t kv_n_shown(const struct kv_sequence *kv) {
 
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens) {
     const uint64_t n_next = (uint64_t)n_tokens + PAGE_TOKENS;
-    struct kv_amount growth = {.blocks = missing_beside(kv, n_next).blocks};
+    struct kv_amount growth = {.blocks = kv_needs(kv, n_next).beside.blocks};
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->grows) growth.pages = kv->space->n_layers;
     return growth;
@@ -202,10 +191,13 @@ int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept
 static void begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     kv->turn = 0;
-    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
-        if ((*kind)->begin) (*kind)->begin(kv);
     kv_lists_begin(kv,
                    plan->layer_major ? kv_window_n_behind(kv->space, kv_plan_together(plan)) : 0);
+}
+
+static void release_kinds(struct kv_sequence *kv) {
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->release) (*kind)->release(kv);
 }
 
 /* Makes capacity for the prompt, or for what lists have that never grow. */
@@ -213,7 +205,7 @@ static int make_lists(struct kv_sequence *kv) {
     const struct kv_kind *const *kinds = kinds_of(kv);
     const bool grow = kv->plan.layer_major || kinds[0]->grows || kinds[1];
     return grow ? kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt))
-                : kv_lists_grow_to(kv, kv_lengths(kv, kv->plan.n_prompt));
+                : kv_lists_grow_to(kv, kv_needs(kv, kv->plan.n_prompt).lengths);
 }
 
 int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
@@ -239,6 +231,7 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
     if (match.is_swapped) kv_swap_claim(kv);
     else {
         if (selection_blocks(kv)->n > 0) kv_swap_drop(kv); /* others take their place */
+        release_kinds(kv);
         begin(kv);
     }
     sequence_prefix_use(kv, &match);
@@ -250,19 +243,19 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
 }
 
 int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    const struct kv_lengths lengths = kv_lengths(kv, n_tokens);
-    const uint64_t n_listed = kv_lists_missing(kv, lengths);
-    struct kv_amount missing = missing_beside(kv, n_tokens);
+    const struct kv_needs needs = kv_needs(kv, n_tokens);
+    const uint64_t n_listed = kv_lists_missing(kv, needs.lengths);
+    struct kv_amount missing = needs.beside;
     missing.pages += n_listed;
     if (!is_spare(missing, kv_spare(kv->space, (struct kv_amount){0}))) return ERR_FULL;
-    int code = n_listed > 0 ? kv_lists_grow_to(kv, lengths) : 0;
+    int code = n_listed > 0 ? kv_lists_grow_to(kv, needs.lengths) : 0;
     if (!code) code = sequence_prefix_grow(kv, n_tokens);
     if (!code) code = kv_make_free(kv->space, missing.pages);
     if (!code) code = kv_make_blocks(kv->space, (uint32_t)missing.blocks);
     if (code) return code;
     for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
         if ((*kind)->take) (*kind)->take(kv, n_tokens);
-    return kv_lists_take(kv, lengths);
+    return kv_lists_take(kv, needs.lengths);
 }
 
 void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
@@ -350,8 +343,7 @@ static void give_back(struct kv_sequence *kv) {
     kv_forget_reading(kv);
     sequence_prefix_release(kv);
     kv_lists_trim(kv, 0);
-    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
-        if ((*kind)->release) (*kind)->release(kv);
+    release_kinds(kv);
     kv->n_tokens = kv->n_found = 0;
     if (kv_swap_n_tokens(kv) == 0) begin(kv);
 }
@@ -363,8 +355,6 @@ static bool is_unique(const struct kv_sequence *kv) {
 }
 
 int kv_suspend(struct kv_sequence *kv, struct error *err) {
-    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
-        if ((*kind)->suspended) (*kind)->suspended(kv);
     const bool saves = is_unique(kv) && !sequence_state_is_matched(kv);
     sequence_state_unmatch(kv);
     int code = sequence_state_return(kv, err);

@@ -19,11 +19,18 @@ bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer) {
     return kv_role_of(kv->space, &kv->plan, layer) == KV_WINDOWED;
 }
 
-struct kv_lengths kv_lengths(const struct kv_sequence *kv, uint64_t n_tokens) {
-    struct kv_lengths lengths;
-    for (unsigned role = 0; role < KV_N_ROLES; role++)
-        lengths.of[role] = kv->plan.kinds->of[role]->length(kv, n_tokens);
-    return lengths;
+struct kv_needs kv_needs(const struct kv_sequence *kv, uint64_t n_tokens) {
+    const struct kv_kinds *kinds = kv->plan.kinds;
+    struct kv_needs needs = {.n_rows = UINT32_MAX};
+    for (const struct kv_kind *const *kind = kinds->all; *kind; kind++) {
+        const struct kv_need one = (*kind)->ask(kv, n_tokens);
+        needs.n_rows = min_u32(needs.n_rows, one.n_rows);
+        needs.beside.pages += one.beside.pages;
+        needs.beside.blocks += one.beside.blocks;
+        for (unsigned role = 0; role < KV_N_ROLES; role++)
+            if (kinds->of[role] == *kind) needs.lengths.of[role] = one.n_listed;
+    }
+    return needs;
 }
 
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages) {

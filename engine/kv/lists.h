@@ -17,8 +17,15 @@ struct kv_lengths {
     uint32_t of[KV_N_ROLES];
 };
 
-/* Returns the lengths that the sequence's kinds ask for, for n_tokens tokens in all. */
-struct kv_lengths kv_lengths(const struct kv_sequence *kv, uint64_t n_tokens);
+/* What all kinds of a sequence need together (kind.h). */
+struct kv_needs {
+    uint32_t n_rows; /* that the next step may have */
+    struct kv_lengths lengths;
+    struct kv_amount beside;
+};
+
+/* Returns what the sequence's kinds need for n_tokens tokens in all. */
+struct kv_needs kv_needs(const struct kv_sequence *kv, uint64_t n_tokens);
 
 /* Returns true if the layer's list holds the text, false if it holds what the layer has selected of
  * it, and the tail. */

@@ -239,7 +239,7 @@ static void evict_by_layers(struct kv_plan *plan, const struct kv_space *space,
     if (plan->chunk < plan->n_prompt || plan->n_prompt > max_long_rows) return;
     plan->layer_major = is_by_layers || prompt_pages(plan, space) > page_pool_n_pages(space->pool);
     if (!plan->layer_major) return;
-    const uint64_t n_own = kv_kind_bounded.most(space, plan, KV_PHASE_TEXT, plan->n_most);
+    const uint64_t n_own = kv_kind_bounded.most(space, plan, KV_PHASE_TEXT, plan->n_most, 1);
     plan->step_rows = 1;
     plan->n_buffer_pages = max_u32((uint32_t)(n_pages - min_u64(n_pages, n_own)),
                                    kv_window_n_behind(space, plan->n_prompt));

@@ -74,6 +74,7 @@ int kv_save(struct kv_sequence *kv, struct error *err) {
 }
 
 void kv_give_back_saved(struct kv_sequence *kv) {
+    kv_list_trim(&kv->buffers, kv->space->pool, 0);
     kv_lists_trim(kv, 0);
     selection_give_back(kv);
     if (kv->saved) kv_lists_begin(kv, kv->saved->n_expired);

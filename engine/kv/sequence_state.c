@@ -29,7 +29,7 @@ void sequence_state_init(struct kv_sequence *kv) {
     if (!kv->space->states || kv->plan.layer_major) return;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         const struct kv_kind *kind = kind_in(kv, l);
-        if (!kind->state_pages) return;
+        if (!kind->states) return;
         if (kind->sharing == KV_SHARES_STATES) stateful = kind;
     }
     kv->state.kind = stateful;
@@ -44,8 +44,8 @@ static const struct kv_kind *kind_of(const struct kv_sequence *kv) {
 static uint64_t most_pages(const struct kv_sequence *kv) {
     uint64_t most = 0;
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
-        most = max_u64(most,
-                       kind_in(kv, l)->most(kv->space, &kv->plan, KV_PHASE_TEXT, kv->plan.n_most));
+        most = max_u64(
+            most, kind_in(kv, l)->most(kv->space, &kv->plan, KV_PHASE_TEXT, kv->plan.n_most, 1));
     return most;
 }
 
@@ -53,7 +53,7 @@ static uint64_t most_pages(const struct kv_sequence *kv) {
 static uint32_t count_pages(const struct kv_sequence *kv, uint32_t n_tokens) {
     uint32_t n = 0;
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
-        n += kind_in(kv, l)->state_pages(kv, n_tokens).n;
+        n += kind_in(kv, l)->states->pages(kv, n_tokens).n;
     return n;
 }
 
@@ -76,7 +76,7 @@ int sequence_state_prepare(struct kv_sequence *kv) {
 
 static bool suits(const void *ctx, const struct kv_state *state) {
     const struct kv_sequence *kv = ctx;
-    return kind_of(kv)->state_phase(kv, state->turn, state->n_tokens) == state->state_phase;
+    return kind_of(kv)->states->phase(kv, state->turn, state->n_tokens) == state->state_phase;
 }
 
 bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_state_key *key,
@@ -167,7 +167,7 @@ int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
     struct kv_state *state = kv->state.matched;
     int code = 0;
     if (state->is_stored) code = copy_from_blocks(kv, state, err);
-    else if (kind_of(kv)->cuts_states(kv)) borrow(kv, state);
+    else if (kind_of(kv)->states->cuts(kv)) borrow(kv, state);
     else code = kv_state_copy(kv->space, state, kv->layers, true, err);
     kv_lists_cover(kv);
     sequence_state_unmatch(kv);
@@ -193,15 +193,15 @@ int sequence_state_return(struct kv_sequence *kv, struct error *err) {
 
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv) {
     const struct kv_state *state = kv->state.coming;
-    if (!state || kv->n_tokens >= state->n_tokens || kind_of(kv)->cuts_states(kv))
+    if (!state || kv->n_tokens >= state->n_tokens || kind_of(kv)->states->cuts(kv))
         return UINT32_MAX;
     return state->n_tokens - kv->n_tokens;
 }
 
 /* Tells whether the state can be copied after the step whose tokens have been committed. */
 static bool is_due(const struct kv_sequence *kv, const struct kv_state *state) {
-    return kind_of(kv)->cuts_states(kv) ? kv->n_tokens > state->n_tokens
-                                        : kv->n_tokens == state->n_tokens;
+    return kind_of(kv)->states->cuts(kv) ? kv->n_tokens > state->n_tokens
+                                         : kv->n_tokens == state->n_tokens;
 }
 
 static void forget_coming(struct kv_sequence *kv) {
@@ -218,7 +218,7 @@ static bool take_pages(struct kv_sequence *kv, struct kv_state *state) {
     if (kv_make_free(space, state->n_pages)) return false;
     for (uint32_t l = 0; l < space->n_layers; l++) {
         struct page_list *list = &state->layers[l];
-        list->n = kind_in(kv, l)->state_pages(kv, state->n_tokens).n;
+        list->n = kind_in(kv, l)->states->pages(kv, state->n_tokens).n;
         assert(list->n <= list->capacity);
         page_pool_take_sure(space->pool, list->pages, list->n);
     }
@@ -235,7 +235,7 @@ int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, str
         return 0;
     }
     state->turn = kv->turn;
-    state->state_phase = kind_of(kv)->state_phase(kv, kv->turn, state->n_tokens);
+    state->state_phase = kind_of(kv)->states->phase(kv, kv->turn, state->n_tokens);
     code = kv_state_copy(space, state, kv->layers, false, err);
     kv_state_name(state, tokens);
     state->owner = &kv->state.coming;
@@ -283,7 +283,7 @@ static void keep_lists(struct kv_sequence *kv) {
     const uint32_t n_behind = kv_window_n_behind(kv->space, kv->n_tokens);
     if (n_behind > kv->n_expired) kv_lists_expire(kv, n_behind);
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
-        const struct kv_range range = kind_in(kv, l)->state_pages(kv, kv->n_tokens);
+        const struct kv_range range = kind_in(kv, l)->states->pages(kv, kv->n_tokens);
         struct page_list *list = &kv->layers[l];
         kv_list_trim(list, kv->space->pool, range.first + range.n);
         memmove(list->pages, list->pages + range.first, range.n * sizeof(*list->pages));
@@ -297,7 +297,7 @@ bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     assert(!kv->state.borrowed); /* a step has been submitted since */
     const struct kv_kind *kind = kind_of(kv);
     /* A device that fails will say so in the next step, too. */
-    if (kind->finish && kind->finish(kv, NULL)) return false;
+    if (kind->states->finish(kv, NULL)) return false;
     state->n_pages = count_pages(kv, kv->n_tokens);
     keep_lists(kv);
     state->tokens = tokens;

@@ -7,7 +7,7 @@
  *
  * A sequence resumes the longest state that begins its text: it copies the state's pages, or takes
  * them if there are too few for both.  The first token does not wait for the copy where rows only
- * add slots until a step's end (kv_kind.cuts_states).  There the sequence exchanges its own pages
+ * add slots until a step's end (kv_state_ops.cuts).  There the sequence exchanges its own pages
  * for the state's.  Their contents are copied back behind its first step, before it evicts, or as
  * soon as another sequence needs the state (kv_state.pending_copy_from).
  *
@@ -19,7 +19,7 @@
  * copied before it.
  *
  * The state at the end is the sequence's own pages.  They are brought into the form in which a
- * prompt resumes at once, so that the next one does not wait for that (kv_kind.finish).  A sequence
+ * prompt resumes at once, so that the next one does not wait for that (kv_state_ops.finish).  A sequence
  * that resumes it goes on as if its new tokens had been appended to the ended one: a new turn
  * (kv_sequence.turn).  A batch-invariant space has no such state, because what a text gives must
  * not depend on its history.

@@ -53,7 +53,7 @@ struct kv_state {
     uint32_t *tokens; /* owned */
     uint32_t n_tokens;
     uint32_t turn;        /* kv_sequence.turn of a sequence that resumes here */
-    uint32_t state_phase; /* what kv_kind.state_phase() returned */
+    uint32_t state_phase; /* what kv_state_ops.phase() returned */
     /* Its pages, [n_layers], as kv_state_range() says; or host blocks that hold what they had. */
     struct page_list *layers, blocks;
     /* NULL, or the lists of a sequence, whose first pages must still be copied into this state's

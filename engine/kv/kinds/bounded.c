@@ -76,14 +76,13 @@ static uint32_t most_slots(const struct kv_plan *plan, uint32_t turn) {
 }
 
 static uint64_t bounded_most(const struct kv_space *space, const struct kv_plan *plan,
-                             enum kv_phase phase, uint32_t n_tokens) {
+                             enum kv_phase phase, uint32_t n_tokens, uint32_t n_layers) {
     (void)space, (void)phase, (void)n_tokens;
-    return kv_n_pages(most_slots(plan, 0));
+    return n_layers * kv_n_pages(most_slots(plan, 0));
 }
 
 /* Returns the pages per layer that the sequence needs from now on. */
-static uint32_t bounded_length(const struct kv_sequence *kv, uint64_t n_tokens) {
-    (void)n_tokens;
+static uint32_t own_length(const struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     return (uint32_t)kv_n_pages(kv->prompt_done ? generating_slots(plan)
                                                 : most_slots(plan, kv->turn));
@@ -97,11 +96,6 @@ static uint32_t in_chunk(const struct kv_plan *plan, uint32_t turn, uint32_t at)
 static uint32_t missing_buffers(const struct kv_sequence *kv) {
     const bool has_any = kv->prompt_done || kv->buffers.n > 0;
     return has_any ? 0 : KV_N_BUFFERS * kv->plan.n_buffer_pages;
-}
-
-static struct kv_amount bounded_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
-    (void)n_tokens;
-    return (struct kv_amount){.pages = missing_buffers(kv)};
 }
 
 static int bounded_prepare(struct kv_sequence *kv) {
@@ -119,8 +113,9 @@ static struct kv_range buffered(const struct kv_sequence *kv, uint32_t layer, ui
 /* Takes the buffers, and puts them into the layers' block tables where these have no pages of their
  * own.  They do not count as the lists'. */
 static void bounded_take(struct kv_sequence *kv, uint64_t n_tokens) {
+    (void)n_tokens;
     const uint32_t n_missing = missing_buffers(kv), n = kv->plan.n_buffer_pages,
-                   n_own = bounded_length(kv, n_tokens);
+                   n_own = own_length(kv);
     if (n_missing == 0) return;
     page_pool_take_sure(kv->space->pool, kv->buffers.pages, n_missing);
     kv->buffers.n = n_missing;
@@ -141,10 +136,18 @@ static uint32_t chunk_end(const struct kv_plan *plan, uint32_t turn, uint32_t at
     return min_u32(plan->n_prompt, at - in_chunk(plan, turn, at) + plan->chunk);
 }
 
-static uint32_t bounded_max_rows(const struct kv_sequence *kv) {
+/* Returns how many rows the next step may have: no step crosses the end of a chunk. */
+static uint32_t max_rows(const struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     if (kv->n_tokens >= plan->n_prompt) return 1;
     return chunk_end(plan, kv->turn, kv->n_tokens) - kv->n_tokens;
+}
+
+static struct kv_need bounded_ask(const struct kv_sequence *kv, uint64_t n_tokens) {
+    (void)n_tokens;
+    return (struct kv_need){.n_rows = max_rows(kv),
+                            .n_listed = own_length(kv),
+                            .beside = {.pages = missing_buffers(kv)}};
 }
 
 static uint32_t bounded_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
@@ -165,7 +168,7 @@ static void bounded_describe(struct kv_sequence *kv, uint32_t n_rows, struct ste
     const bool in_prompt = kv->n_tokens < plan->n_prompt;
     const uint32_t before = bounded_n_resident(kv, kv->n_tokens), end = kv->n_tokens + n_rows;
     const bool full = !in_prompt && before == plan->budget.capacity;
-    assert(n_rows <= bounded_max_rows(kv));
+    assert(n_rows <= max_rows(kv));
     seq->budget = &plan->budget;
     if (!layer_set_is_empty(&plan->budgeted)) seq->budgeted = &plan->budgeted;
     if (in_prompt) {
@@ -188,8 +191,7 @@ static void bounded_done(struct kv_sequence *kv, uint32_t n_tokens) {
     release_buffers(kv);
     if (had_buffers) kv_lists_cover(kv);
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
-        if (is_own(kv, l))
-            kv_list_trim(&kv->layers[l], kv->space->pool, bounded_length(kv, n_tokens));
+        if (is_own(kv, l)) kv_list_trim(&kv->layers[l], kv->space->pool, own_length(kv));
 }
 
 /* Tells whether one slot of each KV head is free: from then on tokens are evicted in place. */
@@ -266,25 +268,26 @@ static uint32_t bounded_state_phase(const struct kv_sequence *kv, uint32_t turn,
     return chunk_end(plan, turn, n_tokens);
 }
 
+static const struct kv_state_ops bounded_states = {
+    .pages = bounded_state_pages,
+    .cuts = bounded_cuts_states,
+    .finish = bounded_finish,
+    .phase = bounded_state_phase,
+};
+
 const struct kv_kind kv_kind_bounded = {
     .sharing = KV_SHARES_STATES,
+    .states = &bounded_states,
     .is_unique = true,
     .most = bounded_most,
-    .length = bounded_length,
-    .missing = bounded_missing,
+    .ask = bounded_ask,
     .prepare = bounded_prepare,
     .take = bounded_take,
-    .max_rows = bounded_max_rows,
     .describe = bounded_describe,
     .done = bounded_done,
     .n_resident = bounded_n_resident,
     .add_kept = bounded_add_kept,
-    .suspended = release_buffers,
     .release = release_buffers,
-    .state_pages = bounded_state_pages,
-    .cuts_states = bounded_cuts_states,
-    .finish = bounded_finish,
-    .state_phase = bounded_state_phase,
 };
 
 const struct kv_kinds kv_kinds_bounded = {

@@ -7,13 +7,14 @@
 #include "engine/kv/kv_sequence.h"
 
 static uint64_t full_most(const struct kv_space *space, const struct kv_plan *plan,
-                          enum kv_phase phase, uint32_t n_tokens) {
+                          enum kv_phase phase, uint32_t n_tokens, uint32_t n_layers) {
     (void)space, (void)plan, (void)phase;
-    return kv_n_pages(n_tokens);
+    return n_layers * kv_n_pages(n_tokens);
 }
 
-static uint32_t full_length(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return (uint32_t)kv_n_pages(selection_n_listed(kv, n_tokens));
+static struct kv_need full_ask(const struct kv_sequence *kv, uint64_t n_tokens) {
+    return (struct kv_need){.n_rows = UINT32_MAX,
+                            .n_listed = (uint32_t)kv_n_pages(selection_n_listed(kv, n_tokens))};
 }
 
 const struct kv_kind kv_kind_full = {
@@ -21,7 +22,7 @@ const struct kv_kind kv_kind_full = {
     .grows = true,
     .can_undo_rows = true,
     .most = full_most,
-    .length = full_length,
+    .ask = full_ask,
 };
 
 const struct kv_kinds kv_kinds_divided = {

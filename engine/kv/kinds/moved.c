@@ -67,14 +67,9 @@
 
 /* Counts the text, or after sparse layers have left it, the selection and the tail. */
 static uint64_t moved_most(const struct kv_space *space, const struct kv_plan *plan,
-                           enum kv_phase phase, uint32_t n_tokens) {
-    (void)space;
-    return phase == KV_PHASE_TEXT ? kv_n_pages(n_tokens) : selection_seen_pages(plan);
-}
-
-static uint32_t moved_length(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return kv->selection.has_left ? selection_seen_pages(&kv->plan)
-                                  : kv_kind_full.length(kv, n_tokens);
+                           enum kv_phase phase, uint32_t n_tokens, uint32_t n_layers) {
+    const uint64_t n = phase == KV_PHASE_TEXT ? kv_n_pages(n_tokens) : selection_seen_pages(plan);
+    return n_layers * n + selection_state_pages(space, plan);
 }
 
 static bool has_own(const struct kv_sequence *kv) {
@@ -109,14 +104,26 @@ static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) 
     return kv->selection.n_block_holes + missing_behind(kv, n_tokens);
 }
 
-static struct kv_amount moved_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+/* Returns how many rows the next step may have. */
+static uint32_t max_rows(const struct kv_sequence *kv) {
+    if (kv->selection.has_left) return 1;
+    if (!kv->selection.one_by_one) return UINT32_MAX;
+    const uint32_t n_prompt = kv->plan.n_prompt;
+    return kv->n_tokens < n_prompt ? n_prompt - kv->n_tokens : 1;
+}
+
+static struct kv_need moved_ask(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = missing_blocks(kv, n_tokens);
-    return (struct kv_amount){.pages = selection_missing(kv) + missing_scratch(kv),
-                              .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(kv))};
+    return (struct kv_need){
+        .n_rows = max_rows(kv),
+        .n_listed = kv->selection.has_left ? selection_seen_pages(&kv->plan)
+                                           : kv_kind_full.ask(kv, n_tokens).n_listed,
+        .beside = {.pages = selection_missing(kv) + missing_scratch(kv),
+                   .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(kv))}};
 }
 
 /* Begins with nothing stored.  In a layer-major prompt sparse layers have left from the start. */
-static void moved_begin(struct kv_sequence *kv) {
+static void begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     kv->selection.n_written = 0;
     kv->selection.has_left = plan->layer_major;
@@ -129,6 +136,7 @@ static void moved_begin(struct kv_sequence *kv) {
 static int moved_prepare(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     const bool all = kv->space->batch_invariant;
+    begin(kv);
     kv->selection.one_by_one = all;
     int code = selection_prepare(kv, selection_state_pages(kv->space, plan));
     if (!code) code = kv_list_grow(&kv->selection.scratch, scratch_pages(kv->space, plan));
@@ -192,13 +200,6 @@ static void moved_matched(struct kv_sequence *kv) {
     for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv); i++)
         take_home(kv, sequence_prefix_block(kv, i));
     s->n_written = sequence_prefix_n_blocks(kv); /* moved_resumed() sees to it */
-}
-
-static uint32_t moved_max_rows(const struct kv_sequence *kv) {
-    if (kv->selection.has_left) return 1;
-    if (!kv->selection.one_by_one) return UINT32_MAX;
-    const uint32_t n_prompt = kv->plan.n_prompt;
-    return kv->n_tokens < n_prompt ? n_prompt - kv->n_tokens : 1;
 }
 
 static bool is_buffered(const struct kv_space *space, uint32_t layer) {
@@ -411,7 +412,7 @@ static void trim(struct kv_sequence *kv) {
  * were among those that have just been given back. */
 static void take_rest(struct kv_sequence *kv) {
     if (!kv->selection.has_left || !kv->space->batch_invariant) return;
-    const int code = kv_lists_take(kv, kv_lengths(kv, kv->plan.n_most));
+    const int code = kv_lists_take(kv, kv_needs(kv, kv->plan.n_most).lengths);
     assert(code == 0);
     (void)code;
 }
@@ -427,9 +428,8 @@ static void moved_done(struct kv_sequence *kv, uint32_t n_tokens) {
 
 /* Chooses how generated tokens are computed again, should they be lost.  The text may have a token
  * that is not stored yet, and the next one needs a slot, too. */
-static void moved_suspended(struct kv_sequence *kv) {
+static void choose_way_back(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
-    trim(kv);
     if (kv_phase_pages(space, &kv->plan, KV_PHASE_TEXT, kv->n_tokens + 2) >
         page_pool_n_pages(space->pool))
         kv->selection.one_by_one = true;
@@ -438,6 +438,7 @@ static void moved_suspended(struct kv_sequence *kv) {
 /* Keeps the host blocks if data are swapped. */
 static void moved_release(struct kv_sequence *kv) {
     struct page_list *blocks = &kv->selection.blocks;
+    choose_way_back(kv);
     selection_drop(kv);
     kv_list_trim(&kv->selection.scratch, kv->space->pool, 0);
     kv->selection.n_offloaded = 0;
@@ -446,6 +447,7 @@ static void moved_release(struct kv_sequence *kv) {
         if (blocks->pages[i] != KV_NO_PAGE)
             page_pool_release(kv->space->blocks, &blocks->pages[i], 1);
     blocks->n = kv->selection.n_block_holes = 0;
+    begin(kv);
 }
 
 static const struct kv_kind moved = {
@@ -453,20 +455,15 @@ static const struct kv_kind moved = {
     .grows = true,
     .moves = true,
     .most = moved_most,
-    .held = selection_state_pages,
-    .length = moved_length,
-    .missing = moved_missing,
+    .ask = moved_ask,
     .prepare = moved_prepare,
-    .begin = moved_begin,
     .matched = moved_matched,
     .resumed = moved_resumed,
     .take = moved_take,
-    .max_rows = moved_max_rows,
     .describe = moved_describe,
     .submitted = moved_submitted,
     .done = moved_done,
     .add_kept = selection_add_kept,
-    .suspended = moved_suspended,
     .release = moved_release,
 };
 

@@ -20,22 +20,20 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/selection.h"
 
-static uint64_t selected_most(const struct kv_space *space, const struct kv_plan *plan,
-                              enum kv_phase phase, uint32_t n_tokens) {
-    return kv_kind_full.most(space, plan, phase, n_tokens);
-}
-
-static uint32_t selected_held(const struct kv_space *space, const struct kv_plan *plan) {
+/* Returns how many pages the sequence holds beside its lists. */
+static uint32_t n_held(const struct kv_space *space, const struct kv_plan *plan) {
     return selection_state_pages(space, plan) + kv_n_sparse(space) * selection_chosen_pages(plan);
 }
 
-static uint32_t selected_length(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return kv_kind_full.length(kv, n_tokens);
+static uint64_t selected_most(const struct kv_space *space, const struct kv_plan *plan,
+                              enum kv_phase phase, uint32_t n_tokens, uint32_t n_layers) {
+    return kv_kind_full.most(space, plan, phase, n_tokens, n_layers) + n_held(space, plan);
 }
 
-static struct kv_amount selected_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
-    (void)n_tokens;
-    return (struct kv_amount){.pages = selection_missing(kv)};
+static struct kv_need selected_ask(const struct kv_sequence *kv, uint64_t n_tokens) {
+    struct kv_need need = kv_kind_full.ask(kv, n_tokens);
+    need.beside.pages = selection_missing(kv);
+    return need;
 }
 
 static int selected_prepare(struct kv_sequence *kv) {
@@ -44,7 +42,7 @@ static int selected_prepare(struct kv_sequence *kv) {
     s->tables = calloc(n_pages, sizeof(*s->tables));
     s->all_pages = calloc(kv->space->n_layers, sizeof(*s->all_pages));
     if (!s->tables || !s->all_pages) return ERR_NOMEM;
-    return selection_prepare(kv, selected_held(kv->space, &kv->plan));
+    return selection_prepare(kv, n_held(kv->space, &kv->plan));
 }
 
 static void selected_take(struct kv_sequence *kv, uint64_t n_tokens) {
@@ -81,9 +79,7 @@ static const struct kv_kind selected = {
     .sharing = KV_SHARES_PROMPT,
     .grows = true,
     .most = selected_most,
-    .held = selected_held,
-    .length = selected_length,
-    .missing = selected_missing,
+    .ask = selected_ask,
     .prepare = selected_prepare,
     .take = selected_take,
     .describe = selected_describe,

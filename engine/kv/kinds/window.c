@@ -24,20 +24,23 @@
 #include "engine/kv/sequence_prefix.h"
 
 static uint64_t window_most(const struct kv_space *space, const struct kv_plan *plan,
-                            enum kv_phase phase, uint32_t n_tokens) {
-    return kv_window_n_pages(space->window, phase == KV_PHASE_TEXT ? plan->step_rows : 1, n_tokens);
+                            enum kv_phase phase, uint32_t n_tokens, uint32_t n_layers) {
+    const uint32_t step_rows = phase == KV_PHASE_TEXT ? plan->step_rows : 1;
+    return n_layers * kv_window_n_pages(space->window, step_rows, n_tokens);
 }
 
 /* Leaves pages for another step beyond the stored rows, and at the text's beginning for a whole
  * window.  A layer-major prompt reaches these lists only at its end, so they are sized for all of
  * it at once.  Where sparse layers have left the text a step has one row, however many tokens are to
  * be computed again: a plan counts no more pages then. */
-static uint32_t window_length(const struct kv_sequence *kv, uint64_t n_tokens) {
+static struct kv_need window_ask(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0,
                    n_before = max_u32(kv->n_tokens, n_together),
                    n_rows = selection_has_left(kv) ? 1 : kv->plan.step_rows;
     const uint64_t end = (uint64_t)max_u32(n_before, kv->space->window) + n_rows;
-    return (uint32_t)kv_n_pages(min_u64(selection_n_listed(kv, n_tokens), end));
+    return (struct kv_need){
+        .n_rows = UINT32_MAX,
+        .n_listed = (uint32_t)kv_n_pages(min_u64(selection_n_listed(kv, n_tokens), end))};
 }
 
 static void window_done(struct kv_sequence *kv, uint32_t n_tokens) {
@@ -75,13 +78,15 @@ static struct kv_range window_state_pages(const struct kv_sequence *kv, uint32_t
     return kv_window_range(kv->space, n_tokens);
 }
 
+static const struct kv_state_ops window_states = {.pages = window_state_pages};
+
 const struct kv_kind kv_kind_window = {
     .sharing = KV_SHARES_TEXT,
+    .states = &window_states,
     .grows = true,
     .can_undo_rows = true,
     .most = window_most,
-    .length = window_length,
+    .ask = window_ask,
     .describe = window_describe,
     .done = window_done,
-    .state_pages = window_state_pages,
 };
