@@ -10,31 +10,6 @@
 #include "cuda/linear/product.h"
 #include "tests/cuda/product_choices.h"
 
-/* Nothing is launched here. */
-#define NO_LAUNCH(name)                                                                            \
-    int name(struct cuda_backend *cuda, const struct product *p, struct error *err) {              \
-        (void)cuda, (void)p, (void)err;                                                            \
-        return -1;                                                                                 \
-    }
-#define NO_OPEN(name)                                                                              \
-    int name(struct cuda_backend *cuda, struct error *err) {                                       \
-        (void)cuda, (void)err;                                                                     \
-        return -1;                                                                                 \
-    }
-product_launch launch_few, launch_stream, launch_wide, launch_gated, launch_cublaslt,
-    launch_invariant, launch_any;
-product_open open_stream, open_wide, open_gated;
-NO_LAUNCH(launch_few)
-NO_LAUNCH(launch_stream)
-NO_LAUNCH(launch_wide)
-NO_LAUNCH(launch_gated)
-NO_LAUNCH(launch_cublaslt)
-NO_LAUNCH(launch_invariant)
-NO_LAUNCH(launch_any)
-NO_OPEN(open_stream)
-NO_OPEN(open_wide)
-NO_OPEN(open_gated)
-
 /* An H100 and an H200 have 132 multiprocessors: 66 clusters. */
 static struct product_device device_of(enum choice_device name) {
     struct product_device device = {.batch_invariant = name == H200_INVARIANT,
