@@ -56,8 +56,8 @@ static __device__ __forceinline__ void await_empty(Plan *plan, ring_place<N_STAG
         barrier_wait(&plan->empty[at.stage], at.parity);
 }
 
-/* Makes a kernel with a Plan in shared memory ready, and lowers *n to the clusters that run at the
- * same time. */
+/* Gives a kernel the shared memory of a Plan, and lowers *n to the clusters that run at the same
+ * time.  False: the device cannot run it. */
 template <class Plan, typename Params>
 static bool open_pairs(void (*kernel)(Params), uint32_t n_threads, int *n) {
     int fit = 0;

@@ -1,12 +1,13 @@
-/* gated_cut.h - how a gated product of many rows is cut for linear_gated.cu, and whether it takes it.
+/* gated_cut.h - how a gated product of many rows is cut for linear_gated.cu, and whether it takes
+ * it.
  *
  *   pair   what a cluster of two blocks computes at a time: two tiles of the same outputs and
- *          neighbouring rows.  If the number of row tiles is odd, the last one makes pairs of its own
- *          rows and neighbouring outputs
+ *          neighbouring rows.  If the number of row tiles is odd, the last one makes pairs of its
+ *          own rows and neighbouring outputs
  *   order  GATED_PAIRS_AT_ONCE pairs of row tiles against all outputs, tile after tile of these;
  *          then the next pairs.  So x stays in L2 while all of W passes through
- *   turn   clusters take turns at the pairs.  Where the last turn would be of half of them or fewer,
- *          twice as many take half of a pair's outputs each
+ *   turn   clusters take turns at the pairs.  Where the last turn would be of half of them or
+ *          fewer, twice as many take half of a pair's outputs each
  *   tile   128 rows and 128 outputs, or 112 if these fill the turns better: 256 rows and 14,336
  *          outputs are 112 pairs of large tiles or 128 of small ones, for 66 clusters two turns of
  *          either
@@ -52,17 +53,19 @@ struct gated_item {
     bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */
 };
 
+/* Returns a gated product's cut into tiles of 128 or 112 outputs, for at most max_clusters
+ * clusters.  Chooses the one that leaves a cluster less to compute. */
 struct gated_cut gated_choose_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters);
 
-/* Says whether the kernel can compute a gated product: more than 128 rows.  n_in is a multiple of 64
- * and at least 512, n_out a multiple of 8. */
+/* Says whether the kernel can compute a gated product: more than 128 rows.  n_in is a multiple of
+ * 64 and at least 512, n_out a multiple of 8. */
 bool gated_takes(uint32_t n_rows, uint32_t n_in, uint32_t n_out);
 
 /* Says whether tiles fill the clusters so well that the kernel is likely to be faster than
  * cuBLASLt; n_clusters > 0. */
 bool gated_fills(uint32_t n_rows, uint32_t n_out, uint32_t n_clusters);
 
-/* Says whether it is likely to be faster than the wide kernel for 193 to 256 rows;
+/* Says whether the gated kernel is likely to be faster than the wide kernel for 193 to 256 rows;
  * n_clusters > 0. */
 bool gated_beats_wide(uint32_t n_in, uint32_t n_out, uint32_t n_clusters);
 

@@ -42,6 +42,7 @@ struct wide_cut {
     uint32_t n_splits;
 };
 
+/* Returns how many tiles of `width` rows of W the parts have; gated: half of a tile is gate's. */
 uint32_t wide_count_tiles(const struct wide_shape *shape, uint32_t width);
 
 /* Returns how many shares of tiles, or of pairs of them, the clusters have to compute. */

@@ -31,6 +31,7 @@ struct kv_feed_event {
     uint32_t tokens[PAGE_TOKENS]; /* of a block that is stored */
 };
 
+/* Creates an empty feed with its descriptor.  ERR_NOMEM; ERR_IO: the system has no descriptor. */
 int kv_feed_create(struct kv_feed **out, struct error *err);
 void kv_feed_destroy(struct kv_feed *feed); /* NULL is allowed */
 
@@ -45,12 +46,15 @@ bool kv_feed_take(struct kv_feed *feed, struct kv_feed_event *out);
 /* Returns true if the feed was broken and all of it has been taken; it is whole from now on. */
 bool kv_feed_mend(struct kv_feed *feed);
 /* Returns a descriptor that becomes readable when there is something to take or to mend, once the
- * reader has called kv_feed_sleep(), which returns false if there is something already. */
+ * reader has called kv_feed_sleep(). */
 int kv_feed_descriptor(const struct kv_feed *feed);
+/* Asks for the next event to make the descriptor readable.  False: there is something to take or to
+ * mend already. */
 bool kv_feed_sleep(struct kv_feed *feed);
 /* Makes the descriptor readable.  Thread: any. */
 void kv_feed_wake(struct kv_feed *feed);
 
+/* Returns how many events have been put into the ring so far. */
 uint64_t kv_feed_n_put(const struct kv_feed *feed);
 uint64_t kv_feed_n_broken(const struct kv_feed *feed); /* how often */
 

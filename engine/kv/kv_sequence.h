@@ -155,9 +155,9 @@ void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
  * their slots.  The plan must allow it (kv_plan_can_undo_rows()), and no step with rows of the
  * sequence may be in flight. */
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens);
-/* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold, if a
- * kind needs that.  The next one has not been submitted yet.  tokens: the sequence's text.
- * ERR_DEVICE. */
+/* Submits the copies that follow a submitted step (slice NULL) or slice.  They go to the host pool,
+ * if a kind needs that, and to a state that is due.  The next step has not been submitted yet.
+ * tokens: the sequence's text.  ERR_DEVICE. */
 int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct layer_slice *slice,
                  struct error *err);
 /* Puts the blocks of the first n_tokens tokens into the prefix cache, or publishes the state before

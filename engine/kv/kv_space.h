@@ -88,7 +88,11 @@ static inline bool kv_has_window(const struct kv_space *space, uint32_t layer) {
     return space->window > 0 && layer_has_window(space->windows, layer);
 }
 
+/* Tells whether a filter group has the layer: it sees only selected tokens where sequences
+ * select. */
 bool kv_is_sparse(const struct kv_space *space, uint32_t layer);
+/* Returns the layer's role under the plan: KV_BUDGETED if the plan's budget is for some layers and
+ * this is one, else the usual role. */
 enum kv_role kv_role_of(const struct kv_space *space, const struct kv_plan *plan, uint32_t layer);
 /* Returns the role that the layer has where no plan says otherwise. */
 enum kv_role kv_usual_role_of(const struct kv_space *space, uint32_t layer);

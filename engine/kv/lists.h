@@ -33,8 +33,9 @@ bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);
 /* Returns true if the layer's list holds what its window sees of the text. */
 bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer);
 
-/* Makes capacity in every list, for n_pages pages or for these lengths.  ERR_NOMEM. */
+/* Makes capacity for n_pages pages in every list.  ERR_NOMEM. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
+/* Makes capacity in every list for the length of its role.  ERR_NOMEM. */
 int kv_lists_grow_to(struct kv_sequence *kv, struct kv_lengths lengths);
 /* Returns how many pages kv_lists_take() would take. */
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths);
@@ -50,6 +51,8 @@ void kv_lists_expire(struct kv_sequence *kv, uint32_t n_pages);
  * kv_lists_cover() puts page n_pages in the place of these, once the lists have it and buffers of a
  * layer-major prompt are not there. */
 void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages);
+/* Puts page n_expired of each list with a window in the places before it, which have none.  Does
+ * nothing while there are buffers of a layer-major prompt. */
 void kv_lists_cover(struct kv_sequence *kv);
 
 #endif

@@ -36,6 +36,8 @@ enum kv_offered {
     OFFER_FULL     /* the disk's queue is full: try again later */
 };
 
+/* Copies the item's pages, from the pool or from host blocks, and queues them to be written.  A
+ * copy that fails is not reported: the item is then not stored. */
 enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *offer);
 
 /* A pass over what is cached, the newest first, and what is left of its bounds.  Items beyond the

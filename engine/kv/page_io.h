@@ -45,9 +45,10 @@ struct page_io {
 int page_io_copy(const struct page_io *io, const uint32_t *from, const uint32_t *to, uint32_t n,
                  struct error *err);
 
-/* Copies pages[n] of one layer to a host layer (host_pool.h) of blocks[n], or back. */
+/* Copies pages[n] of one layer to a host layer (host_pool.h) of blocks[n]. */
 int page_io_offload(const struct page_io *io, uint32_t host_layer, const uint32_t *pages,
                     const uint32_t *blocks, uint32_t n, struct error *err);
+/* Copies a host layer of blocks[n] back to pages[n] of one layer. */
 int page_io_reload(const struct page_io *io, uint32_t host_layer, const uint32_t *pages,
                    const uint32_t *blocks, uint32_t n, struct error *err);
 
@@ -56,19 +57,20 @@ uint64_t page_io_n_blocks(const struct page_io *io, uint64_t n_pages);
 /* One of the two below. */
 typedef int (*page_io_blocks)(const struct page_io *io, const uint32_t *pages, size_t n,
                               const uint32_t *blocks, size_t first, struct error *err);
-/* Copies pages[n] to the places of page number `first` and those behind it in the blocks, or
- * back. */
+/* Copies pages[n] to the places of page number `first` and those behind it in the blocks. */
 int page_io_write_blocks(const struct page_io *io, const uint32_t *pages, size_t n,
                          const uint32_t *blocks, size_t first, struct error *err);
+/* Copies them back from the blocks to pages[n]. */
 int page_io_read_blocks(const struct page_io *io, const uint32_t *pages, size_t n,
                         const uint32_t *blocks, size_t first, struct error *err);
 /* Copies the first n pages that the blocks have to host [n][page_bytes], on the engine's thread.
  * page_io_write_blocks() to these blocks must have completed. */
 void page_io_take_blocks(const struct page_io *io, const uint32_t *blocks, uint64_t n, char *host);
 
-/* Copies pages[n] to host [n][page_bytes], or back. */
+/* Copies pages[n] to host [n][page_bytes].  ERR_DEVICE. */
 int page_io_read(const struct page_io *io, const uint32_t *pages, size_t n, char *host,
                  struct error *err);
+/* Copies host [n][page_bytes] to pages[n].  ERR_DEVICE. */
 int page_io_write(const struct page_io *io, const uint32_t *pages, size_t n, const char *host,
                   struct error *err);
 /* The next two wait for what was submitted before; *out is valid when they return. */

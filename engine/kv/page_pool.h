@@ -28,16 +28,18 @@ void page_pool_share(struct page_pool *pool, const uint32_t *pages, uint32_t n);
 /* Removes a holder from each of the n pages; a page without holders is free. */
 void page_pool_release(struct page_pool *pool, const uint32_t *pages, uint32_t n);
 
+/* Returns how many pages the pool has in all. */
 uint32_t page_pool_n_pages(const struct page_pool *pool);
+/* Returns how many of them have no holder. */
 uint32_t page_pool_n_free(const struct page_pool *pool);
 uint32_t page_pool_n_holders(const struct page_pool *pool, uint32_t page); /* 0: free */
 
 /* The holders that offer pages, in the order in which they are asked to let go. */
 enum page_offer { PAGE_CACHED, PAGE_WAITING, PAGE_N_OFFERS };
 
-/* Offers one holder's reference to each of the n pages, or withdraws the offer.  The holder
- * withdraws it before it releases the page. */
+/* Offers one holder's reference to each of the n pages: the holder would give it up. */
 void page_pool_offer(struct page_pool *pool, enum page_offer by, const uint32_t *pages, uint32_t n);
+/* Withdraws such an offer, which a holder does before it releases the page. */
 void page_pool_withdraw(struct page_pool *pool, enum page_offer by, const uint32_t *pages,
                         uint32_t n);
 /* Returns how many pages would be free if all holders let go that offer as this one, or as one

@@ -89,7 +89,9 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
 /* Adds a user.  A block in use is never evicted, and keeps the pages that a user needs:
  * PREFIX_WINDOW, PREFIX_SPARSE.  Use parents first, stop using them last. */
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs);
+/* Removes a user that was added with these needs.  A block without users may be evicted. */
 void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t needs);
+/* Returns how many users the block has. */
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block);
 /* Ends a user's need for the block's window pages.  The user still counts as one of the block. */
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block);
@@ -133,6 +135,7 @@ uint64_t prefix_cache_tick(struct prefix_cache *cache);
 /* Offers the unused blocks to the tier on disk, parents first, as far as the pass goes
  * (offer.h). */
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving);
+/* Returns how many blocks can be found, with those that are only in the host pool. */
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* pages that evict could
                                                                          free */

@@ -16,6 +16,7 @@ int kv_save(struct kv_sequence *kv, struct error *err);
 void kv_give_back_saved(struct kv_sequence *kv);
 /* Copies them back into at least as many pages as there were.  ERR_DEVICE. */
 int kv_restore(struct kv_sequence *kv, struct error *err);
+/* Frees the saved contents, if there are any. */
 void kv_forget_saved(struct kv_sequence *kv);
 
 #endif

@@ -89,7 +89,8 @@ uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
  * that is due then, if there are pages for it.  tokens: the sequence's text, which names the state;
  * it is copied while the device computes.  ERR_DEVICE. */
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err);
-/* Publishes what the first n_tokens tokens, which are known to be valid, have left. */
+/* Notes that the first n_tokens tokens are valid.  Publishes the state before the prompt's last
+ * token, if it has been copied and has fewer tokens than that. */
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens);
 /* Tells whether `other` will soon publish a state that `kv`, which has not begun, goes on from.
  * tokens, others: their texts. */

@@ -69,6 +69,7 @@ struct kv_state {
 /* What the notes of a state's file are. */
 enum kv_state_note { STATE_TURN, STATE_PHASE };
 
+/* Returns the key of the states of sequences with this plan and salt. */
 struct kv_state_key kv_state_key(const struct kv_plan *plan, uint64_t salt);
 
 /* Returns the key of a state's file. */
@@ -129,16 +130,20 @@ struct kv_demotion state_cache_demotion(const struct state_cache *cache);
 /* Frees that state's pages.  It moves to the host pool if the demotion says so and that many host
  * blocks are free; else it is dropped. */
 void state_cache_evict_oldest(struct state_cache *cache, struct kv_demotion demotion);
+/* Returns how many pages of the pool the cached states have. */
 uint32_t state_cache_n_idle_pages(const struct state_cache *cache);
 
 /* Offers valid states to the tier on disk, the newest first, as far as the pass goes (offer.h). */
 enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving *saving);
 
-/* Does the same for states in the host pool.  The first two concern the least recently used one;
- * the others count their pages, and the host blocks that these take. */
+/* Returns when the least recently used state in the host pool was used, UINT64_MAX if there is
+ * none. */
 uint64_t state_cache_oldest_stored(const struct state_cache *cache);
+/* Drops that state, which there must be; it is offered to the tier on disk first. */
 void state_cache_drop_oldest_stored(struct state_cache *cache);
+/* Returns how many pages states have in the host pool. */
 uint32_t state_cache_n_stored_pages(const struct state_cache *cache);
+/* Returns how many host blocks those pages take. */
 uint32_t state_cache_n_store_blocks(const struct state_cache *cache);
 
 #endif

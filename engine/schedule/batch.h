@@ -49,6 +49,7 @@ struct batch {
     struct step_seq *seqs;
 };
 
+/* Makes the arrays for steps of at most max_rows rows and max_seqs sequences.  ERR_NOMEM. */
 int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct error *err);
 void batch_fini(struct batch *batch); /* a zeroed struct is allowed */
 

@@ -63,6 +63,7 @@ struct prefill_budget {
 /* Returns the next step's budget, after one row for each running sequence that needs just one. */
 struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
                                            struct sequence *const *running, uint32_t n_running);
+/* Tells whether one more prefill chunk may have rows in the step. */
 bool prefill_queue_has_budget(const struct prefill_budget *budget);
 /* Returns how many rows the sequence has in the next step; notes in it whether they choose keys. */
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
@@ -75,8 +76,8 @@ void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *b
  * budget. */
 void prefill_queue_add_drafts(const struct prefill_queue *p, struct prefill_budget *budget,
                               struct sequence *seq, uint32_t n);
-/* Counts the rows of a step that is in flight as stored, and the tokens that it samples as the
- * sequences' next ones. */
+/* Counts the rows of a planned step as stored, and the tokens that it samples as the sequences'
+ * next ones.  Begins the time in which slices may run before the next step. */
 void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step);
 
 /* ---- slices ---- */

@@ -67,6 +67,7 @@ struct scheduler_config {
     struct shared_credit *guess_credit;     /* borrowed; NULL: the backend does not run ahead */
 };
 
+/* Creates a scheduler without sequences, with arrays for the largest step.  ERR_NOMEM. */
 int scheduler_create(struct scheduler **out, const struct scheduler_config *config,
                      struct error *err);
 void scheduler_destroy(struct scheduler *scheduler); /* NULL is allowed; no sequence may be left */
@@ -88,7 +89,10 @@ void scheduler_fail_step(struct scheduler *scheduler, int code, const char *text
  * batch_submitted, fills results, and calls scheduler_finish_step, which takes the oldest in-flight
  * one.  After a failure it calls scheduler_fail_step or scheduler_end_all instead. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
+/* Takes the results of the oldest in-flight step: appends the events of its sequences, frees those
+ * that ended, and learns from its time. */
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);
+/* Returns how many planned steps have not been finished yet. */
 uint32_t scheduler_n_inflight(const struct scheduler *scheduler);
 /* Notes that the backend made a graph for the step planned last, which takes far longer than
  * others.  Nothing is learned from the time of that one, nor of the one before it, whose results

@@ -25,7 +25,9 @@ struct stats_board {
 void stats_board_init(struct stats_board *board);
 void stats_board_fini(struct stats_board *board);
 
+/* Publishes a copy of the statistics, without waiting for readers.  Thread: the writer's. */
 void stats_board_write(struct stats_board *board, const struct engine_stats *stats);
+/* Copies the newest published statistics.  Thread: any. */
 void stats_board_read(struct stats_board *board, struct engine_stats *out);
 
 #endif

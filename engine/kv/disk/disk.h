@@ -75,6 +75,7 @@ void kv_disk_close(struct kv_disk *disk);
 /* Returns random words that stay the same as long as the folder: one pair for each purpose. */
 struct digest_value kv_disk_secret(const struct kv_disk *disk, uint64_t purpose);
 
+/* Returns the name, kind and length by which the index knows the item of this key. */
 struct disk_id kv_disk_id(const struct kv_disk *disk, const struct disk_key *key);
 bool kv_disk_can_read(struct kv_disk *disk, const struct disk_id *id); /* all of it is there */
 /* Looks for the longest state of more than n_min and at most n_max of these tokens; key has kind
@@ -120,6 +121,7 @@ void kv_disk_free(struct kv_disk *disk, struct disk_job *job); /* of a read */
 
 /* ---- any thread ---- */
 
+/* Writes the counts since the start, and the sizes of what is on disk now. */
 void kv_disk_stats(struct kv_disk *disk, struct kv_disk_stats *out);
 /* Returns how many reads and writes the system has refused, and the newest reason. */
 uint64_t kv_disk_failure(struct kv_disk *disk, struct error *out);

@@ -48,6 +48,7 @@ int disk_folder_write(const struct disk_folder *folder, const struct disk_id *id
  * or is no regular file. */
 int disk_folder_read(const struct disk_folder *folder, const struct disk_id *id, char *to,
                      size_t size, struct error *err);
+/* Removes the item's file, if there is one. */
 void disk_folder_remove(const struct disk_folder *folder, const struct disk_id *id);
 
 #endif

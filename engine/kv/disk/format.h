@@ -41,6 +41,7 @@ struct disk_head {
     uint64_t page_bytes;
 };
 
+/* Tells whether both name the same item: every member and all tokens are equal. */
 bool disk_key_same(const struct disk_key *a, const struct disk_key *b);
 /* Returns the item's name under a digest's key. */
 struct digest_value disk_key_name(const struct disk_key *key, const uint64_t secret[]);
@@ -50,6 +51,7 @@ void disk_key_begin(struct digest *digest, const struct disk_key *key, const uin
 /* Returns where the pages begin, and the size of the file.  n_tokens is not more than a file of
  * that size could have; the sum must not overflow: disk_format_fits(). */
 size_t disk_format_payload(uint32_t n_tokens);
+/* Returns the size of the whole file, with its pages. */
 size_t disk_format_bytes(const struct disk_head *head);
 
 /* Writes all but the pages, which are in place, into a file of disk_format_bytes() bytes. */

@@ -51,6 +51,7 @@ void disk_index_remove(struct disk_index *index, const struct disk_id *id); /* i
 /* Returns the least recently used entry that is not being written, or NULL. */
 const struct disk_entry *disk_index_oldest(const struct disk_index *index);
 
+/* Returns how many entries there are, with those that are being written. */
 uint32_t disk_index_n_items(const struct disk_index *index);
 uint64_t disk_index_bytes(const struct disk_index *index); /* of all entries */
 /* Writes the lengths of states that are longer than n_min and at most n_max, ascending, and returns
