@@ -109,7 +109,7 @@ static uint32_t weight_tiles(struct weight_tile *tiles, const struct product_blo
                              uint32_t col) {
     uint32_t n = 0;
     for (; n < 2 && col < b->n_cols; n++, col += TILE) {
-        tiles[n].w = (const uint16_t *)b->w + (size_t)col * b->n_in;
+        tiles[n].w = weight_row_at(b->w, b->col + col);
         tiles[n].n_outputs = b->n_cols - col < TILE ? b->n_cols - col : TILE;
     }
     return n;
@@ -128,14 +128,14 @@ static void multiply_two(const struct product_block *b, uint32_t row, uint32_t n
     for (uint32_t col = 0; col < b->n_cols; col += 2 * TILE) {
         const bool two = weight_tiles(t, b, col) == 2;
         clear_sums();
-        for (uint32_t k = 0; k < b->n_in; k += DEPTH) {
-            LOAD_WEIGHTS(4, &t[0], b->n_in, k);
+        for (uint32_t k = 0; k < b->w->cols; k += DEPTH) {
+            LOAD_WEIGHTS(4, &t[0], b->w->cols, k);
             _tile_loadd(6, first + (size_t)k * TILE, TILE * sizeof(float));
             _tile_loadd(7, second + (size_t)k * n_second, n_second * sizeof(float));
             _tile_dpbf16ps(0, 4, 6);
             _tile_dpbf16ps(1, 4, 7);
             if (!two) continue;
-            LOAD_WEIGHTS(5, &t[1], b->n_in, k);
+            LOAD_WEIGHTS(5, &t[1], b->w->cols, k);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
@@ -156,12 +156,12 @@ static void multiply_one(const struct product_block *b, uint32_t row, uint32_t n
     for (uint32_t col = 0; col < b->n_cols; col += 2 * TILE) {
         const bool two = weight_tiles(t, b, col) == 2;
         clear_sums();
-        for (uint32_t k = 0; k < b->n_in; k += DEPTH) {
-            LOAD_WEIGHTS(4, &t[0], b->n_in, k);
+        for (uint32_t k = 0; k < b->w->cols; k += DEPTH) {
+            LOAD_WEIGHTS(4, &t[0], b->w->cols, k);
             _tile_loadd(6, x + (size_t)k * n, n * sizeof(float));
             _tile_dpbf16ps(0, 4, 6);
             if (!two) continue;
-            LOAD_WEIGHTS(5, &t[1], b->n_in, k);
+            LOAD_WEIGHTS(5, &t[1], b->w->cols, k);
             _tile_dpbf16ps(1, 5, 6);
         }
         STORE_TILE(0, b, row, n, col, &t[0]);
@@ -169,7 +169,7 @@ static void multiply_one(const struct product_block *b, uint32_t row, uint32_t n
     }
 }
 
-static void amx_block(const struct product_block *b) {
+static void amx_dot(const struct product_block *b) {
     uint32_t row = 0, shape = UINT32_MAX;
     while (row < b->n_rows) {
         const uint32_t n_left = b->n_rows - row, first = n_left < TILE ? n_left : TILE,
@@ -193,9 +193,8 @@ static vecf load_pairs(const float *x, uint32_t k, uint32_t n_in) {
 }
 
 /* Writes one group: pairs [k / 2][row]. */
-static void amx_pack(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
-                     enum element element) {
-    (void)stride, (void)element;
+static void amx_pack(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in) {
+    (void)stride;
     uint32_t *to = out;
     const __mmask16 mask = (__mmask16)((1u << n_rows) - 1);
     for (uint32_t k = 0; k < n_in; k += DEPTH) {
@@ -232,8 +231,9 @@ static float amx_burst(uint64_t rounds) {
 }
 
 const struct product_kernels amx_products = {
+    .format = {.element = ELEMENT_BF16},
     .pack = amx_pack,
-    .block = amx_block,
+    .dot = amx_dot,
     .burst = amx_burst,
     .burst_size = 4 * TILE * TILE * DEPTH,
     .packed_size = sizeof(uint16_t),

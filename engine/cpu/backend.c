@@ -251,8 +251,7 @@ static const struct product_kernels *bf16_products_of(enum cpu_isa isa) {
 #if defined(__x86_64__)
     if (isa == CPU_ISA_AMX) return &amx_products;
 #endif
-    const struct product_kernels *products = &kernels_of(isa)->bf16_products;
-    return products->block ? products : NULL;
+    return kernels_of(isa)->bf16_products;
 }
 
 /* Returns how many threads can run at once: the usable CPUs, or what the control group's quota is

@@ -55,38 +55,48 @@ INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols,
 }
 
 /* Returns half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES bf16 weights,
- * whose even and odd elements convert in one instruction each: hence the order of pack_row. */
+ * whose even and odd elements convert in one instruction each: hence the order of pack_in_pairs(). */
 INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum element element) {
     if (element != ELEMENT_BF16) return vec_load_as(w, at + half * LANES, element);
     vecu pairs = *(const vecp *)((const uint16_t *)w + at);
     return (vecf)(half ? pairs & 0xffff0000u : pairs << 16);
 }
 
-INLINE void pack_step(float *out, const float *x, enum element element, veci even, veci odd) {
-    vecf a = vec_load(x), b = vec_load(x + LANES);
-    vec_store(out, element == ELEMENT_BF16 ? __builtin_shuffle(a, b, even) : a);
-    vec_store(out + LANES, element == ELEMENT_BF16 ? __builtin_shuffle(a, b, odd) : b);
+static void pack_in_order(void *out, size_t stride, const float *x, uint32_t n_rows,
+                          uint32_t n_in) {
+    const size_t padded = round_up(n_in, 2 * LANES);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *row = (float *)out + r * stride;
+        memcpy(row, x + (size_t)r * n_in, n_in * sizeof(float));
+        memset(row + n_in, 0, (padded - n_in) * sizeof(float));
+    }
 }
 
-/* Separates even and odd elements for bf16 weights. */
-static void pack_row(float *out, const float *x, uint32_t n_in, enum element element) {
+INLINE void pack_step(float *out, const float *x, veci even, veci odd) {
+    vecf a = vec_load(x), b = vec_load(x + LANES);
+    vec_store(out, __builtin_shuffle(a, b, even));
+    vec_store(out + LANES, __builtin_shuffle(a, b, odd));
+}
+
+/* Separates even and odd elements, as weight_half() gives those of bf16 weights. */
+static void pack_row_in_pairs(float *out, const float *x, uint32_t n_in) {
     veci even, odd;
     for (int i = 0; i < LANES; i++) {
         even[i] = 2 * i;
         odd[i] = 2 * i + 1;
     }
     uint32_t k = 0;
-    for (; k + 2 * LANES <= n_in; k += 2 * LANES) pack_step(out + k, x + k, element, even, odd);
+    for (; k + 2 * LANES <= n_in; k += 2 * LANES) pack_step(out + k, x + k, even, odd);
     if (k == n_in) return;
     float padded[2 * LANES] = {0};
     memcpy(padded, x + k, (n_in - k) * sizeof(float));
-    pack_step(out + k, padded, element, even, odd);
+    pack_step(out + k, padded, even, odd);
 }
 
-static void pack(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
-                 enum element element) {
+static void pack_in_pairs(void *out, size_t stride, const float *x, uint32_t n_rows,
+                          uint32_t n_in) {
     for (uint32_t r = 0; r < n_rows; r++)
-        pack_row((float *)out + r * stride, x + (size_t)r * n_in, n_in, element);
+        pack_row_in_pairs((float *)out + r * stride, x + (size_t)r * n_in, n_in);
 }
 
 /* The rows of x and the columns of w that a tile multiplies. */
@@ -179,18 +189,27 @@ static void to_f32(float *out, const void *in, size_t n, enum element element) {
     for (; i < n; i++) out[i] = load_as_f32(in, i, element);
 }
 
-static void block(const struct product_block *b) {
+/* Inlined for each element, so that its conversion is, too. */
+INLINE void dot_as(const struct product_block *b, enum element element) {
     const struct out_tile out = {b->bias, b->y, b->y_stride, b->accumulate};
-    struct in_tile in = {.x = b->x, .x_stride = b->x_stride, .w = b->w, .w_stride = b->n_in};
-    const uint32_t n_rows = b->n_rows, n_in = b->n_in, n_cols = b->n_cols;
-    switch (b->element) { /* a constant element lets the conversion inline */
-    case ELEMENT_F32: in.element = ELEMENT_F32, dot_columns(in, n_rows, n_in, n_cols, &out); break;
-    case ELEMENT_F16: in.element = ELEMENT_F16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
-    case ELEMENT_BF16:
-        in.element = ELEMENT_BF16, dot_columns(in, n_rows, n_in, n_cols, &out);
-        break;
-    default: break;
-    }
+    const struct in_tile in = {.x = b->x,
+                               .x_stride = b->x_stride,
+                               .w = weight_row_at(b->w, b->col),
+                               .w_stride = b->w->cols,
+                               .element = element};
+    dot_columns(in, b->n_rows, b->w->cols, b->n_cols, &out);
+}
+
+static void dot_f32(const struct product_block *b) {
+    dot_as(b, ELEMENT_F32);
+}
+
+static void dot_f16(const struct product_block *b) {
+    dot_as(b, ELEMENT_F16);
+}
+
+static void dot_bf16(const struct product_block *b) {
+    dot_as(b, ELEMENT_BF16);
 }
 
 /* Twelve independent chains hide the latency of two multiply-adds a cycle. */
@@ -209,9 +228,9 @@ static float burst(uint64_t rounds) {
 }
 
 /* row_unit and col_unit divide into every register tile; `pairs` numbers each lane's multiply-adds. */
-#define PRODUCTS(pack_fn, block_fn, burst_fn, pairs, size)                                         \
+#define PRODUCTS(of, pack_fn, dot_fn, burst_fn, pairs, size)                                       \
     {                                                                                              \
-        .pack = pack_fn, .block = block_fn, .burst = burst_fn,                                     \
+        .format = {.element = of}, .pack = pack_fn, .dot = dot_fn, .burst = burst_fn,              \
         .burst_size = CHAINS * LANES * (pairs), .packed_size = size, .row_unit = 12,               \
         .col_unit = 12, .block_cols = 48, .block_bytes = 640 << 10                                 \
     }
@@ -228,9 +247,7 @@ static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
     for (; i < padded; i++) out[i] = 0;
 }
 
-static void pack_bf16(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
-                      enum element element) {
-    (void)element;
+static void pack_bf16(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in) {
     for (uint32_t r = 0; r < n_rows; r++)
         pack_row_bf16((uint16_t *)out + r * stride, x + (size_t)r * n_in, n_in);
 }
@@ -280,13 +297,14 @@ INLINE void dot_rows_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, u
     else if (n_rows == 1) dot_tile_bf16(x, x_stride, 1, n_in, w, ahead, cols, &out, col);
 }
 
-static void block_bf16(const struct product_block *b) {
+static void dot_pairs_bf16(const struct product_block *b) {
     const struct out_tile out = {b->bias, b->y, b->y_stride, b->accumulate};
+    const uint16_t *w = weight_row_at(b->w, b->col);
+    const uint32_t n_in = b->w->cols;
     uint32_t c = 0;
     for (; c + TILE_COLS <= b->n_cols; c += TILE_COLS)
-        dot_rows_bf16(b->x, b->x_stride, b->n_rows, b->n_in, b->w, TILE_COLS, out, c);
-    for (; c < b->n_cols; c++)
-        dot_rows_bf16(b->x, b->x_stride, b->n_rows, b->n_in, b->w, 1, out, c);
+        dot_rows_bf16(b->x, b->x_stride, b->n_rows, n_in, w, TILE_COLS, out, c);
+    for (; c < b->n_cols; c++) dot_rows_bf16(b->x, b->x_stride, b->n_rows, n_in, w, 1, out, c);
 }
 
 static float burst_bf16(uint64_t rounds) {
@@ -607,10 +625,22 @@ static float log_sum_exp(const float *x, uint32_t n, float max) {
     return (float)((double)max + log(sum));
 }
 
-const struct cpu_kernels KERNELS_NAME = {
-    .products = PRODUCTS(pack, block, burst, 1, sizeof(float)),
+static const struct product_kernels products[] = {
+    PRODUCTS(ELEMENT_F32, pack_in_order, dot_f32, burst, 1, sizeof(float)),
+    PRODUCTS(ELEMENT_F16, pack_in_order, dot_f16, burst, 1, sizeof(float)),
+    PRODUCTS(ELEMENT_BF16, pack_in_pairs, dot_bf16, burst, 1, sizeof(float)),
+};
+
 #if defined(__AVX512BF16__)
-    .bf16_products = PRODUCTS(pack_bf16, block_bf16, burst_bf16, 2, sizeof(uint16_t)),
+static const struct product_kernels bf16_products =
+    PRODUCTS(ELEMENT_BF16, pack_bf16, dot_pairs_bf16, burst_bf16, 2, sizeof(uint16_t));
+#endif
+
+const struct cpu_kernels KERNELS_NAME = {
+    .products = products,
+    .n_products = sizeof(products) / sizeof(products[0]),
+#if defined(__AVX512BF16__)
+    .bf16_products = &bf16_products,
 #endif
     .to_f32 = to_f32,
     .rmsnorm = rmsnorm,

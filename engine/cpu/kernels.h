@@ -17,29 +17,28 @@ static inline uint32_t angle_stride(uint32_t n_freqs) {
     return (uint32_t)round_up(n_freqs, ANGLE_UNIT);
 }
 
-/* A block of y[r * y_stride + c] (+)= dot(x[r], w[c]) + bias[c]: r < n_rows, c < n_cols. */
+/* A block of y[r * y_stride + c] (+)= dot(x[r], w[col + c]) + bias[c]: r < n_rows, c < n_cols. */
 struct product_block {
-    const void *x;   /* packed rows */
+    const void *x;   /* packed rows of w->cols elements */
     size_t x_stride; /* elements of a packed row */
-    uint32_t n_rows, n_in;
-    const void *w; /* [n_cols, n_in], without scales */
-    enum element element;
-    uint32_t n_cols;
-    const float *bias; /* NULL: none */
+    uint32_t n_rows;
+    const struct weight *w;
+    uint32_t col, n_cols; /* rows of w */
+    const float *bias;    /* NULL: none */
     float *y;
     size_t y_stride;
     bool accumulate;
 };
 
-/* One way to multiply.  Blocks begin at multiples of row_unit and col_unit, unless a matrix ends. */
+/* How to multiply with weights of one format.  Blocks begin at multiples of row_unit and col_unit,
+ * unless a matrix ends. */
 struct product_kernels {
-    /* Packs at most PACK_ROWS rows, n_in floats each, for `block` with weights of these elements: rows
-     * `stride` elements apart, or the group as a whole.  Pads them with zeros to PACK_UNIT elements
-     * or less. */
-    void (*pack)(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in,
-                 enum element element);
-    /* The order of a sum depends on n_in and the element alone. */
-    void (*block)(const struct product_block *b);
+    struct weight_format format;
+    /* Packs at most PACK_ROWS rows, n_in floats each, for dot(): rows `stride` elements apart, or the
+     * group as a whole.  Pads them with zeros to PACK_UNIT elements or less. */
+    void (*pack)(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in);
+    /* Computes a block.  The order of a sum depends on the number of its terms alone. */
+    void (*dot)(const struct product_block *b);
     /* Runs rounds * burst_size multiply-adds on registers alone, to measure the peak rate.  Returns
      * one of their sums so that they are not optimised away. */
     float (*burst)(uint64_t rounds);
@@ -50,10 +49,13 @@ struct product_kernels {
 };
 
 struct cpu_kernels {
-    struct product_kernels products; /* in f32, of weights of every element */
-    /* Both inputs in bf16: pairwise bf16 dot products summed in f32.  All NULL where the instruction
-     * set has none. */
-    struct product_kernels bf16_products;
+    /* Products in f32, a row for each format that has kernels.  The first row is F32: weights of
+     * other formats are converted to it. */
+    const struct product_kernels *products;
+    uint32_t n_products;
+    /* Both inputs in bf16: pairwise bf16 dot products summed in f32.  NULL: the instruction set has
+     * none. */
+    const struct product_kernels *bf16_products;
     void (*to_f32)(float *out, const void *in, size_t n, enum element element);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
                     bool accumulate);

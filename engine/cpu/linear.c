@@ -6,6 +6,8 @@
  *   rows   --+----+----+----+--     A task is one block of columns for one block of rows, whose
  *   of x   --+----+----+----+--     share of x stays in a worker's second-level cache.
  *
+ * Weights of a format that no kernel reads are converted to f32, a block of columns at a time.
+ *
  * Every output is one dot product over all of n_in in a fixed order.  So a row's result never
  * depends on the other rows of the call. */
 #include "engine/cpu/backend.h"
@@ -22,13 +24,13 @@ struct cut {
     uint32_t part, col, n_cols;
 };
 
-/* Parts whose weights have the same elements, and so take the same packed input. */
+/* Parts whose weights have the same format, and so take the same packed input. */
 struct linear_job {
     struct cpu_backend *cpu;
     const struct linear_args *args;
     const struct linear_part *parts;
-    enum element element;
     const struct product_kernels *kernels;
+    bool converts;   /* no kernel reads the format: blocks of weights become f32 */
     size_t x_stride; /* elements of a packed row */
     uint32_t block_rows;
     struct cut *cuts; /* [n_cuts]: the columns of all parts */
@@ -46,7 +48,7 @@ static void pack_task(void *ctx, uint32_t task, uint32_t worker) {
     const uint32_t first = task * PACK_ROWS, n_left = args->n_rows - first;
     job->kernels->pack(packed_row(job, first), job->x_stride,
                        (const float *)args->x + (size_t)first * args->n_in,
-                       n_left < PACK_ROWS ? n_left : PACK_ROWS, args->n_in, job->element);
+                       n_left < PACK_ROWS ? n_left : PACK_ROWS, args->n_in);
 }
 
 static const float *widened_bias(const struct linear_job *job, const struct weight *bias,
@@ -58,19 +60,29 @@ static const float *widened_bias(const struct linear_job *job, const struct weig
     return wide;
 }
 
+/* Returns the cut's weights in f32: the worker's scratch behind a bias. */
+static struct weight converted(const struct linear_job *job, const struct weight *w,
+                               const struct cut *cut, uint32_t worker) {
+    float *values = (float *)scratch_of(job->cpu, worker) + cut->n_cols;
+    for (uint32_t i = 0; i < cut->n_cols; i++)
+        weight_to_float(w, cut->col + i, values + (size_t)i * w->cols);
+    return weight_plain(values, ELEMENT_F32, cut->n_cols, w->cols);
+}
+
 static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct linear_job *job = ctx;
     const struct linear_args *args = job->args;
     const struct cut *cut = &job->cuts[task % job->n_cuts];
     const uint32_t row = task / job->n_cuts * job->block_rows, n_left = args->n_rows - row;
     const struct linear_part *part = &job->parts[cut->part];
+    const struct weight values =
+        job->converts ? converted(job, part->w, cut, worker) : (struct weight){0};
     const struct product_block block = {
         .x = packed_row(job, row),
         .x_stride = job->x_stride,
         .n_rows = n_left < job->block_rows ? n_left : job->block_rows,
-        .n_in = args->n_in,
-        .w = (const char *)part->w->data + cut->col * weight_row_bytes(part->w),
-        .element = job->element,
+        .w = job->converts ? &values : part->w,
+        .col = job->converts ? 0 : cut->col,
         .n_cols = cut->n_cols,
         .bias = part->bias && part->bias->data
                     ? widened_bias(job, part->bias, cut->col, cut->n_cols, worker)
@@ -78,7 +90,7 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
         .y = (float *)part->y + row * part->y_stride + cut->col,
         .y_stride = part->y_stride,
         .accumulate = args->accumulate};
-    job->kernels->block(&block);
+    job->kernels->dot(&block);
 }
 
 /* Returns the rows of a block: as many packed rows of x as fit a second-level cache beside a block
@@ -97,7 +109,7 @@ static uint32_t rows_of_block(const struct linear_job *job) {
  * result, so that no two workers write to one line. */
 static uint32_t block_cols(const struct linear_job *job, uint32_t n_left) {
     const uint32_t unit = job->kernels->col_unit;
-    if (job->args->n_rows > FEW_ROWS) return job->kernels->block_cols;
+    if (job->args->n_rows > FEW_ROWS || job->converts) return job->kernels->block_cols;
     return (n_left / (2 * pool_size(job->cpu->pool)) / unit + 1) * unit;
 }
 
@@ -117,15 +129,26 @@ static int cut_columns(struct linear_job *job, uint32_t n_parts, struct error *e
             job->cuts[job->n_cuts++] = (struct cut){p, col, n};
         }
     }
-    return scratch_reserve(job->cpu, widest * sizeof(float), err); /* for a bias */
+    const size_t per_col = job->converts ? 1 + (size_t)job->args->n_in : 1; /* a bias, weights */
+    return scratch_reserve(job->cpu, widest * per_col * sizeof(float), err);
+}
+
+/* Chooses the kernels for the job's format, or those for f32. */
+static void choose_kernels(struct linear_job *job) {
+    const struct cpu_backend *cpu = job->cpu;
+    const struct weight_format *format = &job->parts[0].w->format;
+    const struct product_kernels *rounding = cpu->bf16_products, *rows = cpu->kernels->products;
+    uint32_t i = 0;
+    while (i < cpu->kernels->n_products && !weight_same_format(&rows[i].format, format)) i++;
+    job->converts = i == cpu->kernels->n_products;
+    job->kernels = &rows[job->converts ? 0 : i];
+    if (rounding && weight_same_format(&rounding->format, format)) job->kernels = rounding;
 }
 
 static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, uint32_t first,
                      uint32_t n, struct error *err) {
     struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
-    job.element = job.parts[0].w->format.element;
-    job.kernels = cpu->bf16_products && job.element == ELEMENT_BF16 ? cpu->bf16_products
-                                                                    : &cpu->kernels->products;
+    choose_kernels(&job);
     const uint32_t packed_size = job.kernels->packed_size;
     /* One more cache line, so that rows do not all begin in the same cache set. */
     job.x_stride = round_up(args->n_in, PACK_UNIT) + 64 / packed_size;

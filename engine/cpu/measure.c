@@ -59,7 +59,7 @@ int cpu_measure(struct backend *be, struct ceilings *out, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     uint32_t n = pool_size(cpu->pool);
     struct cpu_measurement m = {.cpu = cpu, .share = COPY_BYTES / n / 64 * 64};
-    m.products = cpu->bf16_products ? cpu->bf16_products : &cpu->kernels->products;
+    m.products = cpu->bf16_products ? cpu->bf16_products : cpu->kernels->products;
     m.from = malloc(COPY_BYTES);
     m.to = malloc(COPY_BYTES);
     m.sums = calloc(n, sizeof(float));

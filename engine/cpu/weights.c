@@ -4,8 +4,8 @@
 #include "engine/device/weight.h"
 
 bool cpu_takes(const struct backend *be, const struct weight_format *format, unsigned uses) {
-    (void)be, (void)uses;
-    return weight_is_plain(format);
+    (void)be;
+    return !(uses & WEIGHT_VECTOR) || weight_is_plain(format);
 }
 
 int cpu_weight_load(struct backend *be, const struct weight *host, struct weight *out,
@@ -20,7 +20,7 @@ void cpu_weight_release(struct backend *be, const struct weight *weight) {
 }
 
 void weight_row(const struct cpu_backend *cpu, const struct weight *w, uint32_t row, float *out) {
-    const char *data = (const char *)w->data + row * weight_row_bytes(w);
-    if (weight_is_plain(&w->format)) cpu->kernels->to_f32(out, data, w->cols, w->format.element);
+    if (weight_is_plain(&w->format))
+        cpu->kernels->to_f32(out, weight_row_at(w, row), w->cols, w->format.element);
     else weight_to_float(w, row, out);
 }

@@ -109,7 +109,7 @@ bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weig
     const size_t blocks_before = block ? first / block * blocks_of(w->cols, f->block_cols) : 0,
                  scales_before = blocks_before * scale_bytes(f->scale);
     *out = *w;
-    out->data = (const char *)w->data + first * weight_row_bytes(w);
+    out->data = weight_row_at(w, first);
     if (f->scale) out->scales = (const char *)w->scales + scales_before;
     if (f->has_min) out->mins = (const char *)w->mins + scales_before;
     out->rows = n;
@@ -118,7 +118,7 @@ bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weig
 
 void weight_to_float(const struct weight *w, uint32_t row, float *out) {
     const struct weight_format *f = &w->format;
-    const char *data = (const char *)w->data + row * weight_row_bytes(w);
+    const void *data = weight_row_at(w, row);
     const size_t first =
         f->block_rows ? row / f->block_rows * blocks_of(w->cols, f->block_cols) : 0;
     for (uint32_t i = 0; i < w->cols; i++) {

@@ -99,6 +99,11 @@ static inline size_t weight_row_bytes(const struct weight *w) {
     return element_bytes(w->format.element, w->cols);
 }
 
+/* Returns where the elements of a row are. */
+static inline const void *weight_row_at(const struct weight *w, uint32_t row) {
+    return (const char *)w->data + row * weight_row_bytes(w);
+}
+
 /* Returns the bytes of data, scales and mins. */
 uint64_t weight_bytes(const struct weight *w);
 

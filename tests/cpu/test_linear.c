@@ -179,6 +179,48 @@ static void parts_write_their_own_columns(void **state) {
     for_each_backend(parts_write_their_own_columns_on);
 }
 
+/* Formats that no kernel reads: their products have the bits of the same values in f32. */
+static void weights_with_scales_multiply_as_their_values_on(struct backend *be) {
+    enum { N_IN = 80, N_OUT = 100, N_ROWS = 21 };
+    static const struct weight_format formats[] = {{ELEMENT_I8, SCALE_F32, 1, 32, false},
+                                                   {ELEMENT_E2M1, SCALE_E8M0, 1, 16, false},
+                                                   {ELEMENT_I4, SCALE_F32, 0, 0, true},
+                                                   {ELEMENT_E4M3, SCALE_F32, 48, 48, true}};
+    uint8_t data[N_IN * N_OUT];
+    float scales[N_OUT * 5], mins[N_OUT * 5], values[N_OUT * N_IN], y[2][N_ROWS * N_OUT];
+    float *x = random_floats(N_ROWS * N_IN);
+    for (size_t i = 0; i < sizeof(data); i++) data[i] = (uint8_t)random_below(0x7f);
+    for (size_t i = 0; i < N_OUT * 5; i++) scales[i] = random_float(), mins[i] = random_float();
+    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+        struct weight w[2] = {weight_plain(data, formats[i].element, N_OUT, N_IN),
+                              weight_plain(values, ELEMENT_F32, N_OUT, N_IN)};
+        w[0].format = formats[i];
+        w[0].scales = formats[i].scale == SCALE_F32 ? (void *)scales : data;
+        w[0].mins = mins;
+        assert_true(be->ops->takes(be, &formats[i], WEIGHT_PRODUCT | WEIGHT_TABLE));
+        assert_false(be->ops->takes(be, &formats[i], WEIGHT_VECTOR));
+        for (uint32_t row = 0; row < N_OUT; row++)
+            weight_to_float(&w[0], row, values + (size_t)row * N_IN);
+        for (uint32_t n_rows = 1; n_rows <= N_ROWS; n_rows += N_ROWS - 1) {
+            for (int j = 0; j < 2; j++) {
+                const struct linear_args args = {.x = x,
+                                                 .n_rows = n_rows,
+                                                 .n_in = N_IN,
+                                                 .n_parts = 1,
+                                                 .parts = {{&w[j], NULL, y[j], N_OUT}}};
+                assert_int_equal(be->ops->linear(be, &args, NULL), 0);
+            }
+            assert_memory_equal(y[0], y[1], n_rows * N_OUT * sizeof(float));
+        }
+    }
+    free(x);
+}
+
+static void weights_with_scales_multiply_as_their_values(void **state) {
+    (void)state;
+    for_each_backend(weights_with_scales_multiply_as_their_values_on);
+}
+
 static void a_fused_norm_has_the_bits_of_a_norm_before_on(struct backend *be) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], ELEMENT_BF16);
@@ -348,6 +390,7 @@ int main(void) {
         cmocka_unit_test(products_equal_sums_in_double),
         cmocka_unit_test(a_row_has_the_same_bits_alone_and_in_a_batch),
         cmocka_unit_test(parts_write_their_own_columns),
+        cmocka_unit_test(weights_with_scales_multiply_as_their_values),
         cmocka_unit_test(a_fused_norm_has_the_bits_of_a_norm_before),
         cmocka_unit_test(gated_equals_its_definition),
 #if defined(__x86_64__)
