@@ -91,15 +91,15 @@ void weight_format_text(const struct weight_format *format, char text[WEIGHT_FOR
 
 struct weight weight_plain(const void *data, enum element element, uint32_t rows, uint32_t cols) {
     return (struct weight){
-        .data = data, .format = {.element = element}, .rows = rows, .cols = cols};
+        .data = data, .format = {.element = element}, .rows = rows, .cols = cols, .n_stacked = 1};
 }
 
 uint64_t weight_bytes(const struct weight *w) {
     const struct weight_format *f = &w->format;
     const uint64_t n_blocks =
         (uint64_t)blocks_of(w->rows, f->block_rows) * blocks_of(w->cols, f->block_cols);
-    return (uint64_t)w->rows * weight_row_bytes(w) +
-           n_blocks * scale_bytes(f->scale) * (f->has_min ? 2 : 1);
+    return w->n_stacked * ((uint64_t)w->rows * weight_row_bytes(w) +
+                           n_blocks * scale_bytes(f->scale) * (f->has_min ? 2 : 1));
 }
 
 bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weight *out) {

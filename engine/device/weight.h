@@ -48,12 +48,13 @@ struct weight_format {
     bool has_min;                    /* else every min is 0; with scales only */
 };
 
-/* A matrix, row-major, rows = output features.  A vector is one row. */
+/* A matrix, row-major, rows = output features; or a stack of them.  A vector is one row. */
 struct weight {
     const void *data; /* NULL: absent (an optional bias) */
     const void *scales, *mins;
     struct weight_format format;
-    uint32_t rows, cols;
+    uint32_t n_stacked;  /* matrices, one behind the other; 1: it is no stack */
+    uint32_t rows, cols; /* of each matrix, which has blocks of its own */
 };
 
 /* What a weight is needed for, as a set of bits. */
@@ -92,7 +93,7 @@ static inline bool weight_same_format(const struct weight_format *a,
 enum { WEIGHT_FORMAT_TEXT = 80 };
 void weight_format_text(const struct weight_format *format, char text[WEIGHT_FORMAT_TEXT]);
 
-/* Returns a weight without scales. */
+/* Returns a weight without scales, not a stack. */
 struct weight weight_plain(const void *data, enum element element, uint32_t rows, uint32_t cols);
 
 static inline size_t weight_row_bytes(const struct weight *w) {
@@ -107,7 +108,8 @@ static inline const void *weight_row_at(const struct weight *w, uint32_t row) {
 /* Returns the bytes of data, scales and mins. */
 uint64_t weight_bytes(const struct weight *w);
 
-/* Makes *out a view of n rows from `first` on.  Returns false if they begin inside a block. */
+/* Makes *out a view of n rows from `first` on; w is no stack.  Returns false if they begin inside a
+ * block. */
 bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weight *out);
 
 /* Writes the values of a row's elements: out [cols]. */

@@ -1,8 +1,6 @@
 /* model.c - see model.h.  Walks the family's weight map: find, check, hand to the backend. */
 #include "engine/model/model.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +9,7 @@
 #include "engine/model/qkv_order.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
+#include "engine/model/weight_find.h"
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 
@@ -24,17 +23,12 @@ struct loader {
     const struct model_source *source;
     struct backend *be;
     struct error *err;
-    const struct layer_shape *shape; /* of the layer that is visited; NULL: none is */
-    uint64_t total;                  /* bytes of all weights */
+    struct weight_query query; /* which weight is visited */
+    uint64_t total;            /* bytes of all weights */
 };
 
 /* What is done with each weight: first all are measured, then all are loaded. */
-typedef int (*weight_visitor)(struct loader *l, const struct weight_rule *rule, const char *name,
-                              struct weight *out);
-
-static bool is_by_group(const struct weight_rule *rule, const struct model_config *c) {
-    return c->qkv_by_group && rule->whole == SIDE_QKV;
-}
+typedef int (*weight_visitor)(struct loader *l, struct weight *out);
 
 /* Returns the weight, a vector as a column: then a row is what the file's order moves. */
 static struct weight by_row(const struct weight *w) {
@@ -43,52 +37,23 @@ static struct weight by_row(const struct weight *w) {
     return rows;
 }
 
-/* Describes the weight as the host has it; a random one has no data yet.  One whose rows lie by KV
- * head begins where its tensor does. */
-static int find_weight(struct loader *l, const struct weight_rule *rule, const char *name,
-                       struct weight *host) {
-    const struct model_config *config = &l->model->config;
-    const bool is_vector = rule->rows == SIDE_VECTOR;
-    const uint32_t rows = weights_side(rule->rows, config, l->shape),
-                   cols = weights_side(rule->cols, config, l->shape),
-                   whole = weights_side(rule->whole, config, l->shape);
-    const struct tensor_shape shape = {.n_dims = is_vector ? 1 : 2,
-                                       .rows = rule->whole && !is_vector ? whole : rows,
-                                       .cols = rule->whole && is_vector ? whole : cols};
-    *host = weight_plain(NULL, ELEMENT_BF16, rows, cols);
-    if (l->source->random) return 0;
-    const struct weight_source *files = l->model->files;
-    int rc = files->ops->get(files, name, &shape, host, l->err);
-    if (rc) return rc;
-    const struct weight tensor = by_row(host);
-    const uint32_t before =
-        is_by_group(rule, config) ? 0 : weights_side(rule->before, config, l->shape);
-    if (!weight_rows(&tensor, before, is_vector ? cols : rows, host))
-        return error_set(l->err, ERR_UNSUPPORTED,
-                         "tensor '%.160s': its row %" PRIu32 " is inside a block of scales", name,
-                         before);
-    host->rows = rows;
-    host->cols = cols;
-    return 0;
-}
-
 /* Refuses a weight that the device has no kernels for. */
-static int check_format(struct loader *l, const struct weight_rule *rule, const char *name,
-                        const struct weight *host) {
-    char text[WEIGHT_FORMAT_TEXT];
-    if (l->be->ops->takes(l->be, &host->format, weights_uses(rule, &l->model->config))) return 0;
+static int check_format(struct loader *l, const struct weight *host) {
+    const struct weight_query *q = &l->query;
+    char text[WEIGHT_FORMAT_TEXT], name[WEIGHTS_MAX_NAME];
+    if (l->be->ops->takes(l->be, &host->format, weights_uses(q->rule, q->config))) return 0;
     weight_format_text(&host->format, text);
+    weights_tensor_name(name, q->config->tensors, q->rule->name, q->layer, 0);
     return error_set(l->err, ERR_UNSUPPORTED,
                      "tensor '%.160s': its format, %s, is not supported on the device %s", name,
                      text, l->be->name);
 }
 
-static int measure_weight(struct loader *l, const struct weight_rule *rule, const char *name,
-                          struct weight *out) {
+static int measure_weight(struct loader *l, struct weight *out) {
     struct weight host;
     (void)out;
-    int rc = find_weight(l, rule, name, &host);
-    if (!rc) rc = check_format(l, rule, name, &host);
+    int rc = weight_find(l->model->files, &l->query, &host, l->err);
+    if (!rc) rc = check_format(l, &host);
     if (!rc) l->total += weight_bytes(&host);
     return rc;
 }
@@ -110,6 +75,14 @@ static void *own_room(struct loader *l, size_t bytes) {
     own->next = l->model->reordered;
     l->model->reordered = own;
     return own->data;
+}
+
+/* Replaces the data of a stack by a copy in which its matrices follow one another. */
+static int gather(struct loader *l, struct weight *host) {
+    void *out = own_room(l, weight_bytes(host));
+    if (!out) return ERR_NOMEM;
+    host->data = out;
+    return weight_gather(l->model->files, &l->query, out, l->err);
 }
 
 /* Replaces the data of a tensor of q, k and v by a copy of one of them. */
@@ -154,17 +127,19 @@ static void drop_reordered(struct model *model) {
     free(own);
 }
 
-static int move_weight(struct loader *l, const struct weight_rule *rule, const char *name,
-                       struct weight *out) {
+static int move_weight(struct loader *l, struct weight *out) {
     struct model *model = l->model;
+    const struct weight_rule *rule = l->query.rule;
     struct weight host;
     const bool reorders = rule->turns && model->config.paired_rotary && !model->random,
                adds_one = rule->is_norm && model->config.norms_from_one && !model->random,
-               takes = is_by_group(rule, &model->config) && !model->random;
-    int rc = find_weight(l, rule, name, &host);
+               takes = weight_is_by_group(&l->query) && !model->random,
+               gathers = weight_is_scattered(&l->query) && !model->random;
+    int rc = weight_find(model->files, &l->query, &host, l->err);
     if (rc == 0 && model->random)
         rc = random_weights_get(model->random, rule->is_norm, &host, l->err);
     const uint64_t file_bytes = rc ? 0 : weight_bytes(&host);
+    if (rc == 0 && gathers) rc = gather(l, &host);
     if (rc == 0 && takes) rc = take_from_groups(l, rule, &host);
     if (rc == 0 && reorders) rc = reorder(l, &host);
     if (rc == 0 && adds_one) rc = add_one(l, &host);
@@ -173,19 +148,17 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
     if (rc) return rc;
     const bool is_copy = out->data != host.data;
     if (model->random && is_copy) random_weights_take_back(model->random);
-    if ((takes || reorders || adds_one) && is_copy) drop_reordered(model);
+    if ((gathers || takes || reorders || adds_one) && is_copy) drop_reordered(model);
     model->weight_bytes += file_bytes;
     return tell(l);
 }
 
 static int visit_rules(struct loader *l, weight_visitor visit, const struct weight_rules *rules,
-                       uint32_t layer, void *base) {
-    char name[WEIGHTS_MAX_NAME];
+                       void *base) {
     for (size_t i = 0; i < rules->n; i++) {
-        const struct weight_rule *rule = &rules->rules[i];
-        if (!weights_rule_applies(rule, &l->model->config, l->shape)) continue;
-        weights_tensor_name(name, l->model->config.tensors, rule->name, layer, 0);
-        int rc = visit(l, rule, name, (struct weight *)((char *)base + rule->at));
+        l->query.rule = &rules->rules[i];
+        if (!weights_rule_applies(l->query.rule, l->query.config, l->query.shape)) continue;
+        int rc = visit(l, (struct weight *)((char *)base + l->query.rule->at));
         if (rc) return rc;
     }
     return 0;
@@ -193,30 +166,32 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
 
 static int visit_weights(struct loader *l, weight_visitor visit) {
     struct model *model = l->model;
-    int rc = visit_rules(l, visit, &weights_of_model, 0, model);
-    for (uint32_t i = 0; !rc && i < model->config.n_layers; i++) {
-        l->shape = &model->config.layers[i];
-        rc = visit_rules(l, visit, &weights_of_layer, i, &model->layers[i]);
+    const struct model_config *c = &model->config;
+    l->query = (struct weight_query){.config = c};
+    int rc = visit_rules(l, visit, &weights_of_model, model);
+    for (uint32_t i = 0; !rc && i < c->n_layers; i++) {
+        l->query = (struct weight_query){.config = c, .shape = &c->layers[i], .layer = i};
+        rc = visit_rules(l, visit, &weights_of_layer, &model->layers[i]);
     }
-    l->shape = NULL;
     return rc;
 }
 
 /* Settles which weights make logits. */
 static int choose_head(struct loader *l) {
     struct model *model = l->model;
-    const struct weight_rule *head = weights_find("lm_head.weight"),
-                             *embedding = weights_find("model.embed_tokens.weight");
+    const struct weight_query head = {.config = &model->config,
+                                      .rule = weights_find("lm_head.weight")},
+                              embedding = {.config = &model->config,
+                                           .rule = weights_find("model.embed_tokens.weight")};
     struct weight own, table;
-    char head_name[WEIGHTS_MAX_NAME], table_name[WEIGHTS_MAX_NAME];
-    weights_tensor_name(head_name, model->config.tensors, head->name, 0, 0);
-    weights_tensor_name(table_name, model->config.tensors, embedding->name, 0, 0);
+    char name[WEIGHTS_MAX_NAME];
+    weights_tensor_name(name, model->config.tensors, head.rule->name, 0, 0);
     model->config.head_source = model->config.tied_head ? HEAD_TIED : HEAD_OWN;
     if (!model->config.tied_head || l->source->random ||
-        !model->files->ops->has(model->files, head_name))
+        !model->files->ops->has(model->files, name))
         return 0;
-    int rc = find_weight(l, head, head_name, &own);
-    if (!rc) rc = find_weight(l, embedding, table_name, &table);
+    int rc = weight_find(model->files, &head, &own, l->err);
+    if (!rc) rc = weight_find(model->files, &embedding, &table, l->err);
     if (rc) return rc;
     const bool equal = weight_is_plain(&own.format) &&
                        weight_same_format(&own.format, &table.format) &&

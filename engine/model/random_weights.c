@@ -127,7 +127,7 @@ static struct memory *matrix_memory(struct random_weights *r, size_t n, struct e
 
 int random_weights_get(struct random_weights *r, bool is_norm, struct weight *weight,
                        struct error *err) {
-    const size_t n = (size_t)weight->rows * weight->cols;
+    const size_t n = (size_t)weight->n_stacked * weight->rows * weight->cols;
     if (r->last) {
         r->last->next = r->kept;
         r->kept = r->last;

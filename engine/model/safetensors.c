@@ -11,7 +11,7 @@
 #include "engine/device/weight.h"
 #include "engine/model/weight_source.h"
 
-enum { LENGTH_BYTES = 8 };
+enum { LENGTH_BYTES = 8, SHAPE_TEXT = 24 * SAFETENSORS_MAX_DIMS };
 
 /* Every dtype of the format: the sizes of unused tensors are checked, too. */
 struct dtype_name {
@@ -219,19 +219,30 @@ int safetensors_has(const struct safetensors *file, const char *name, struct err
 }
 
 static bool shape_matches(const struct tensor *t, const struct tensor_shape *want) {
-    if (t->n_dims != want->n_dims || t->dims[t->n_dims - 1] != want->cols) return false;
-    return want->n_dims == 1 || t->dims[0] == want->rows;
+    if (t->n_dims != want->n_dims) return false;
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        if (t->dims[i] != want->dims[i]) return false;
+    return true;
+}
+
+/* Writes the dimensions to out [SHAPE_TEXT], with commas between them. */
+static void write_shape(char *out, const uint64_t *dims, uint32_t n_dims) {
+    size_t n = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < n_dims; i++)
+        n += (size_t)snprintf(out + n, SHAPE_TEXT - n, "%s%" PRIu64, i ? ", " : "", dims[i]);
 }
 
 static int refuse_shape(const struct safetensors *file, const struct tensor *t,
                         const struct tensor_shape *want, struct error *err) {
-    const uint64_t *d = t->dims;
+    char has[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    uint64_t dims[3];
+    for (uint32_t i = 0; i < want->n_dims; i++) dims[i] = want->dims[i];
+    write_shape(has, t->dims, t->n_dims);
+    write_shape(wanted, dims, want->n_dims);
     return error_set(err, ERR_INVALID,
-                     "%.200s: tensor '%.160s': %" PRIu32 " dimensions [%" PRIu64 ", %" PRIu64
-                     "] where the configuration asks for %" PRIu32 " [%" PRIu32 ", %" PRIu32 "]",
-                     file->label, t->name, t->n_dims, t->n_dims > 1 ? d[0] : 1,
-                     t->n_dims > 1 ? d[1] : d[0], want->n_dims, want->n_dims > 1 ? want->rows : 1,
-                     want->cols);
+                     "%.200s: tensor '%.160s': its shape is [%s], the configuration asks for [%s]",
+                     file->label, t->name, has, wanted);
 }
 
 int safetensors_get(const struct safetensors *file, const char *name,
@@ -247,7 +258,9 @@ int safetensors_get(const struct safetensors *file, const char *name,
     const unsigned char *data = file->data + t->begin;
     if ((uintptr_t)data % t->dtype->size_bytes != 0)
         return refuse(file, name, "its data is not aligned for its dtype", err);
-    *out = weight_plain(data, (enum element)t->dtype->element, shape->n_dims == 1 ? 1 : shape->rows,
-                        shape->cols);
+    uint32_t rows = 1;
+    for (uint32_t i = 0; i + 1 < shape->n_dims; i++) rows *= shape->dims[i];
+    *out =
+        weight_plain(data, (enum element)t->dtype->element, rows, shape->dims[shape->n_dims - 1]);
     return 0;
 }

@@ -29,8 +29,9 @@ void safetensors_destroy(struct safetensors *file); /* NULL is allowed */
 
 uint32_t safetensors_count(const struct safetensors *file);
 
-/* Returns in *out the data of a float tensor that has exactly this shape.  out->data points into
- * the bytes and is aligned for its dtype.  ERR_NOT_FOUND when there is no such name. */
+/* Returns in *out the data of a float tensor that has exactly this shape, as a matrix.  All
+ * dimensions but the last are its rows.  out->data points into the bytes and is aligned for its
+ * dtype.  ERR_NOT_FOUND when there is no such name. */
 int safetensors_get(const struct safetensors *file, const char *name,
                     const struct tensor_shape *shape, struct weight *out, struct error *err);
 

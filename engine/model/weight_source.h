@@ -18,9 +18,10 @@ struct error;
 struct weight;
 struct weight_source;
 
-/* The shape a reader asks for: n_dims 1 is [cols], 2 is [rows, cols]. */
+/* The shape that a reader asks for, of 1 to 3 dimensions: [cols], [rows, cols], or
+ * [n_stacked, rows, cols]. */
 struct tensor_shape {
-    uint32_t n_dims, rows, cols;
+    uint32_t n_dims, dims[3];
 };
 
 struct weight_source_ops {
@@ -29,6 +30,7 @@ struct weight_source_ops {
     void (*close)(struct weight_source *source);
     bool (*has)(const struct weight_source *source, const char *name);
     /* Describes the tensor that has this name, and exactly this shape; reads none of its data.
+     * All dimensions but the last are rows of *out, which is no stack.
      * ERR_NOT_FOUND: there is none; ERR_INVALID: its shape is another, or the file is malformed;
      * ERR_UNSUPPORTED: no format of weight.h is what it holds. */
     int (*get)(const struct weight_source *source, const char *name,

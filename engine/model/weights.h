@@ -56,6 +56,7 @@ struct weight_rule {
     size_t at;             /* offset of the struct weight, in struct model or layer_weights */
     enum weight_side rows; /* SIDE_VECTOR: the tensor has one dimension, cols */
     enum weight_side cols;
+    enum weight_side stacked; /* matrices of a stack (weight_find.h); SIDE_NONE: it is no stack */
     /* The tensor holds other rows, too: it has `whole`, and `before` of them come before these, as
      * a whole or (qkv_order.h) in each group.  SIDE_NONE: it holds only these.  A vector holds
      * other elements. */

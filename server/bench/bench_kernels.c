@@ -435,7 +435,7 @@ static int run_samples(struct kernels *k, const char *name, iteration_body body,
 /* Uploads random bits, one block again and again.  As bf16 they are weights, as f32 or f16 numbers
  * of some other size, and never zeros. */
 static int fill(struct kernels *k, void *to, size_t bytes, struct error *err) {
-    struct weight block = {.rows = 1024, .cols = 4096};
+    struct weight block = weight_plain(NULL, ELEMENT_BF16, 1024, 4096);
     struct random_weights *random = NULL;
     int rc = random_weights_create(&random, err);
     if (!rc) rc = random_weights_get(random, false, &block, err);

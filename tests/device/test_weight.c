@@ -213,6 +213,9 @@ static void sizes_count_rows_scales_and_mins(void **state) {
     assert_int_equal(weight_bytes(&w), 3 * 33 + 2 * 3 * 3 * 2);
     w.format = (struct weight_format){ELEMENT_E4M3, SCALE_F32, 128, 128, false};
     assert_int_equal(weight_bytes(&w), 3 * 65 + 4);
+    w.n_stacked = 7; /* each matrix has scales of its own */
+    assert_int_equal(weight_bytes(&w), 7 * (3 * 65 + 4));
+    w.n_stacked = 1;
     w.format = (struct weight_format){ELEMENT_E4M3, SCALE_F32, 0, 0, false};
     assert_int_equal(weight_bytes(&w), 3 * 65 + 4);
 }

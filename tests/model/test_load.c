@@ -208,8 +208,9 @@ static void memory_that_comes_back_is_used_again(void **state) {
     (void)state;
     struct random_weights *random = NULL;
     struct error err = {0};
-    struct weight large = {.rows = 1000, .cols = 512}, small = {.rows = 10, .cols = 512},
-                  norm = {.rows = 1, .cols = 512};
+    struct weight large = weight_plain(NULL, ELEMENT_BF16, 1000, 512),
+                  small = weight_plain(NULL, ELEMENT_BF16, 10, 512),
+                  norm = weight_plain(NULL, ELEMENT_BF16, 1, 512);
     uint16_t before[512];
     assert_int_equal(random_weights_create(&random, &err), 0);
     assert_int_equal(random_weights_get(random, false, &large, &err), 0);

@@ -1,0 +1,100 @@
+/* weight_find.c - see weight_find.h. */
+#include "engine/model/weight_find.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/device/weight.h"
+#include "engine/model/model.h"
+#include "engine/model/weight_source.h"
+#include "engine/model/weights.h"
+
+/* What a query asks for.  Rows are what a tensor is cut into: a vector is a column of them. */
+struct extent {
+    uint32_t n_stacked, rows, cols;
+    uint32_t whole, before;   /* rows of a matrix in the tensor, and those before the weight's */
+    bool is_vector, is_fused; /* is_fused: all of a stack is one tensor */
+};
+
+bool weight_is_by_group(const struct weight_query *q) {
+    return q->config->qkv_by_group && q->rule->whole == SIDE_QKV;
+}
+
+static struct extent extent_of(const struct weight_query *q) {
+    const struct weight_rule *rule = q->rule;
+    const bool is_vector = rule->rows == SIDE_VECTOR;
+    const enum weight_side rows = is_vector ? rule->cols : rule->rows,
+                           cols = is_vector ? SIDE_VECTOR : rule->cols,
+                           whole = rule->whole ? rule->whole : rows,
+                           before = weight_is_by_group(q) ? SIDE_NONE : rule->before;
+    return (struct extent){
+        .n_stacked = rule->stacked ? weights_side(rule->stacked, q->config, q->shape) : 1,
+        .rows = weights_side(rows, q->config, q->shape),
+        .cols = weights_side(cols, q->config, q->shape),
+        .whole = weights_side(whole, q->config, q->shape),
+        .before = weights_side(before, q->config, q->shape),
+        .is_vector = is_vector,
+        .is_fused = rule->stacked && !strchr(rule->name, '@')};
+}
+
+/* Finds matrix number i of a stack, as rows of its tensor. */
+static int find_matrix(const struct weight_source *files, const struct weight_query *q,
+                       const struct extent *e, uint32_t i, struct weight *out, struct error *err) {
+    char name[WEIGHTS_MAX_NAME];
+    struct tensor_shape shape = {0};
+    struct weight tensor;
+    if (e->is_fused) shape.dims[shape.n_dims++] = e->n_stacked;
+    shape.dims[shape.n_dims++] = e->whole;
+    if (!e->is_vector) shape.dims[shape.n_dims++] = e->cols;
+    weights_tensor_name(name, q->config->tensors, q->rule->name, q->layer, i);
+    const int rc = files->ops->get(files, name, &shape, &tensor, err);
+    if (rc) return rc;
+    if (e->is_vector) tensor.rows *= tensor.cols, tensor.cols = 1;
+    const uint32_t first = (e->is_fused ? i * e->whole : 0) + e->before;
+    if (weight_rows(&tensor, first, e->rows, out)) return 0;
+    return error_set(err, ERR_UNSUPPORTED,
+                     "tensor '%.160s': its row %" PRIu32 " is inside a block of scales", name,
+                     first);
+}
+
+int weight_find(const struct weight_source *files, const struct weight_query *q, struct weight *out,
+                struct error *err) {
+    const struct extent e = extent_of(q);
+    struct weight found = weight_plain(NULL, ELEMENT_BF16, e.rows, e.cols);
+    for (uint32_t i = 0; files && i < e.n_stacked; i++) {
+        struct weight matrix;
+        const int rc = find_matrix(files, q, &e, i, &matrix, err);
+        if (rc) return rc;
+        if (i == 0) found = matrix;
+        if (!weight_same_format(&matrix.format, &found.format))
+            return error_set(err, ERR_INVALID,
+                             "'%.160s' of layer %" PRIu32 ": the weights of expert %" PRIu32
+                             " have another format than those of expert 0",
+                             q->rule->name, q->layer, i);
+    }
+    *out = found;
+    out->n_stacked = e.n_stacked;
+    if (e.is_vector) out->rows = 1, out->cols = e.rows;
+    return 0;
+}
+
+bool weight_is_scattered(const struct weight_query *q) {
+    const struct extent e = extent_of(q);
+    return e.n_stacked > 1 && (!e.is_fused || e.whole != e.rows);
+}
+
+int weight_gather(const struct weight_source *files, const struct weight_query *q, void *out,
+                  struct error *err) {
+    const struct extent e = extent_of(q);
+    for (uint32_t i = 0; i < e.n_stacked; i++) {
+        struct weight matrix;
+        const int rc = find_matrix(files, q, &e, i, &matrix, err);
+        if (rc) return rc;
+        assert(weight_is_plain(&matrix.format));
+        const size_t bytes = e.rows * weight_row_bytes(&matrix);
+        memcpy((char *)out + i * bytes, matrix.data, bytes);
+    }
+    return 0;
+}

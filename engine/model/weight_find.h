@@ -1,0 +1,45 @@
+/* weight_find.h - the weight that a rule describes, in a model's files.
+ *
+ * A weight is a tensor, some rows of one, or a stack: a matrix for each expert.  Files have a stack
+ * in one of two layouts, with or without other rows (weight_rule.whole) in each matrix:
+ *
+ *   experts.@.up_proj.weight   a tensor for each expert   [rows, cols]
+ *   experts.up_proj            one tensor for all         [n_stacked, rows, cols]
+ *
+ * Thread: any.  Memory: none; a weight that is found points into the files. */
+#ifndef ENGINE_MODEL_WEIGHT_FIND_H
+#define ENGINE_MODEL_WEIGHT_FIND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+struct layer_shape;
+struct model_config;
+struct weight;
+struct weight_rule;
+struct weight_source;
+
+struct weight_query {
+    const struct model_config *config;
+    const struct weight_rule *rule;
+    const struct layer_shape *shape; /* NULL: the rule is the model's, not a layer's */
+    uint32_t layer;
+};
+
+/* Describes the weight, and checks all tensors that it lies in.  files NULL: only its shape, as
+ * bf16.  out->data: where its first matrix begins, or its tensor if rows lie by KV head.
+ * ERR_NOT_FOUND: a tensor is missing.  ERR_INVALID: one has another shape, or experts differ in
+ * their format. */
+int weight_find(const struct weight_source *files, const struct weight_query *query,
+                struct weight *out, struct error *err);
+/* Returns true if the weight's rows lie by KV head in the file (qkv_order.h). */
+bool weight_is_by_group(const struct weight_query *query);
+/* Returns true if the matrices of a stack do not follow one another in the files. */
+bool weight_is_scattered(const struct weight_query *query);
+/* Copies the matrices of a stack that was found to out, host [weight_bytes()], one behind the
+ * other. */
+int weight_gather(const struct weight_source *files, const struct weight_query *query, void *out,
+                  struct error *err);
+
+#endif
