@@ -12,6 +12,7 @@
 #include "engine/base/sizes.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
+#include "engine/kv/demand.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/reclaim.h"
@@ -77,29 +78,24 @@ struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *pla
         .blocks = kv_plan_moves(plan) ? plan->n_most / PAGE_TOKENS : 0};
 }
 
-struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
-    const struct kv_needs needs = kv_needs(kv, n_tokens);
-    struct kv_amount missing = needs.beside;
-    missing.pages += kv_lists_missing(kv, needs.lengths);
-    return missing;
+/* Returns how many rows the next step may have; under a budget no step crosses the end of a
+ * chunk. */
+static uint32_t max_rows(const struct kv_sequence *kv) {
+    return min_u32(sequence_state_max_rows(kv), kv_needs(kv, kv->n_tokens).n_rows);
 }
 
-struct kv_spare kv_spare(const struct kv_space *space, struct kv_amount left) {
-    return (struct kv_spare){.pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
-                             .blocks = (int64_t)kv_spare_blocks(space) - (int64_t)left.blocks};
-}
-
-static bool is_spare(struct kv_amount need, struct kv_spare spare) {
-    return (int64_t)need.pages <= spare.pages &&
-           (need.blocks == 0 || (int64_t)need.blocks <= spare.blocks);
-}
-
-bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return is_spare(kv_missing(kv, n_tokens), kv_spare(kv->space, (struct kv_amount){0}));
-}
-
-bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return kv_needs(kv, n_tokens).beside.blocks > kv_spare_blocks(kv->space);
+struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish) {
+    struct kv_grant grant = {.n_rows = max_rows(kv)};
+    if (wish->n_tokens > 0) {
+        grant.missing = kv_missing(kv, wish->n_tokens);
+        grant.lacking = kv_lacking(kv->space, grant.missing, wish->left);
+    }
+    if (!wish->tokens) return grant;
+    if (wish->n_tokens == 0) grant.n_found = kv_n_matchable(kv, wish->tokens, wish->n_max);
+    else
+        grant.waits_for_disk =
+            kv_read_ahead(kv, wish->tokens, wish->n_max, (uint32_t)wish->n_tokens);
+    return grant;
 }
 
 bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
@@ -112,10 +108,6 @@ bool kv_plan_can_undo_rows(const struct kv_plan *plan) {
     for (const struct kv_kind *const *kind = plan->kinds->all; *kind; kind++)
         if (!(*kind)->can_undo_rows) return false;
     return true;
-}
-
-uint32_t kv_max_rows(const struct kv_sequence *kv) {
-    return min_u32(sequence_state_max_rows(kv), kv_needs(kv, kv->n_tokens).n_rows);
 }
 
 uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
@@ -218,12 +210,6 @@ int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     return code ? code : sequence_state_prepare(kv);
 }
 
-uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
-    if (kv->saved) return kv->n_tokens;
-    const struct kv_state *state = sequence_state_find(kv, tokens, n_max);
-    return state ? state->n_tokens : sequence_prefix_find(kv, tokens, n_max).n_tokens;
-}
-
 uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     if (kv->saved) return kv->n_tokens;
     assert(kv->n_tokens == 0);
@@ -247,7 +233,7 @@ int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     const uint64_t n_listed = kv_lists_missing(kv, needs.lengths);
     struct kv_amount missing = needs.beside;
     missing.pages += n_listed;
-    if (!is_spare(missing, kv_spare(kv->space, (struct kv_amount){0}))) return ERR_FULL;
+    if (!kv_is_available(kv->space, missing, (struct kv_amount){0})) return ERR_FULL;
     int code = n_listed > 0 ? kv_lists_grow_to(kv, needs.lengths) : 0;
     if (!code) code = sequence_prefix_grow(kv, n_tokens);
     if (!code) code = kv_make_free(kv->space, missing.pages);
@@ -325,11 +311,12 @@ int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uin
     int code = ERR_FULL;
     kv_forget_reading(kv);
     kv_match(kv, tokens, n_max);
-    const struct kv_spare spare = kv_spare(kv->space, left ? *left : (struct kv_amount){0});
-    const struct kv_amount missing = kv_missing(kv, n_tokens);
-    const bool fits = is_spare(missing, spare);
-    if (!fits) sequence_state_take_over(kv, missing.pages, spare.pages);
-    if (!left || fits || is_spare(kv_missing(kv, n_tokens), spare)) code = kv_reserve(kv, n_tokens);
+    const struct kv_amount others = left ? *left : (struct kv_amount){0},
+                           missing = kv_missing(kv, n_tokens);
+    const bool fits = kv_is_available(kv->space, missing, others);
+    if (!fits) sequence_state_take_over(kv, kv_lacking(kv->space, missing, others).pages);
+    if (!left || fits || kv_is_available(kv->space, kv_missing(kv, n_tokens), others))
+        code = kv_reserve(kv, n_tokens);
     if (code == 0) {
         kv_reading_started(kv);
         return kv_resume(kv, err);

@@ -80,34 +80,42 @@ int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt);
 void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed struct is allowed */
 
-/* ---- questions, which change nothing ---- */
+/* ---- the question before a step, or a start ---- */
 
-/* Pages and host blocks that are available; negative when more must be left. */
-struct kv_spare {
-    int64_t pages, blocks;
+/* What a sequence is to do next. */
+struct kv_wish {
+    uint64_t n_tokens;     /* for which it needs pages, in all; 0: that is not asked */
+    struct kv_amount left; /* what must stay available for other sequences */
+    /* Of a sequence that waits; else NULL, and 0: its text, and how many of the text's first tokens
+     * may be found.  The tokens must stay where they are until it has started. */
+    const uint32_t *tokens;
+    uint32_t n_max;
 };
 
-struct kv_spare kv_spare(const struct kv_space *space, struct kv_amount left);
+/* The answer. */
+struct kv_grant {
+    uint32_t n_rows;          /* that the next step may have */
+    struct kv_amount missing; /* what kv_reserve() takes for n_tokens */
+    struct kv_amount lacking; /* how much of that is not available beside what must be left */
+    uint32_t n_found;         /* tokens that kv_start() would find; for a wish without n_tokens */
+    bool waits_for_disk;      /* it is held back while its files are read; others may start */
+};
+
+/* Returns what the sequence can have.  Takes nothing, but begins to read what the tier on disk has
+ * of a sequence that waits and needs pages (read_ahead.h). */
+struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish);
+
+/* ---- other questions, which change nothing ---- */
 
 /* Returns the most that a sequence holds at once, however long its text becomes.  When it is
  * computed again it may hold more, if the pool has more.  Thread: any. */
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
-/* Returns what kv_reserve() would have to take; the second, whether it could. */
-struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens);
-bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens);
-/* Tells whether it could not for want of host blocks. */
-bool kv_lacks_blocks(const struct kv_sequence *kv, uint64_t n_tokens);
-/* Returns how many of the first n_max tokens kv_match() would find. */
-uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`
  * needs next, or a state that it goes on from.  tokens, others: their texts. */
 bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
                       const uint32_t *others);
 /* Tells whether kv_take_back() may remove rows of wrong guesses.  Thread: any. */
 bool kv_plan_can_undo_rows(const struct kv_plan *plan);
-/* Returns how many rows the next step may have; under a budget no step crosses the end of a
- * chunk. */
-uint32_t kv_max_rows(const struct kv_sequence *kv);
 /* Returns how many of the first n_tokens tokens are still there once they are stored. */
 uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
 /* Returns the most slots that a layer shows the next row, but for its own. */

@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
+#include "engine/kv/demand.h"
 #include "engine/kv/disk/disk.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/offer.h"

@@ -112,9 +112,9 @@ static void forget_if_short(struct kv_sequence *kv) {
     kv->state.coming = NULL;
 }
 
-void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t spare) {
+void sequence_state_take_over(struct kv_sequence *kv, uint64_t n_lacking) {
     struct kv_state *state = kv->state.matched;
-    if (!state || state->is_stored || (int64_t)missing - state->n_pages > spare) return;
+    if (!state || state->is_stored || n_lacking > state->n_pages) return;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         struct page_list *to = &kv->layers[l], *from = &state->layers[l];
         assert(to->n + from->n <= to->capacity); /* to->n: the pages behind a window */

@@ -71,9 +71,9 @@ struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_
 void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Tells whether the sequence holds one. */
 bool sequence_state_is_matched(const struct kv_sequence *kv);
-/* Takes the pages of the matched state, if the sequence then has all that it needs; else does
- * nothing.  missing: pages that it lacks without them; spare: how many are available. */
-void sequence_state_take_over(struct kv_sequence *kv, uint64_t missing, int64_t spare);
+/* Takes the pages of the matched state, if it has the n_lacking pages that are not available
+ * otherwise; else does nothing. */
+void sequence_state_take_over(struct kv_sequence *kv, uint64_t n_lacking);
 /* Gives the sequence what the matched state holds: copies it, or borrows the pages.  ERR_DEVICE. */
 int sequence_state_resume(struct kv_sequence *kv, struct error *err);
 /* Ends the borrowing, if there is any: before the sequence's pages lose what the state holds.

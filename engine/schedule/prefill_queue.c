@@ -43,8 +43,8 @@ static enum prefill_order order_of(const struct prefill_queue *p, const struct s
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq) {
     if (!p->owner || !(seq->prefill.is_sparse || seq->kv.plan.layer_major)) return false;
     if (seq->refused_owner == p->n_owners) return true;
-    const uint32_t n_stored = kv_n_matchable(&seq->kv, seq->tokens, sequence_n_reusable(seq));
-    const bool waits = order_of(p, seq, n_stored) != PREFILL_CHUNKED;
+    const struct kv_wish wish = {.tokens = seq->tokens, .n_max = sequence_n_reusable(seq)};
+    const bool waits = order_of(p, seq, kv_ask(&seq->kv, &wish).n_found) != PREFILL_CHUNKED;
     if (waits) seq->refused_owner = p->n_owners;
     return waits;
 }
@@ -113,12 +113,14 @@ static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill
 
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
                                  struct sequence *seq) {
-    const uint32_t left = sequence_n_left(seq), most = kv_max_rows(&seq->kv);
+    const uint32_t left = sequence_n_left(seq);
     seq->is_sparse_chunk = false;
     if (seq->prefill_order == PREFILL_LAYER_MAJOR) return 0;
     if (left <= 1) return left;
-    if (seq->prefill_order == PREFILL_CHUNKED)
-        return fitting_rows(p, budget, seq, min_u32(left, most));
+    if (seq->prefill_order == PREFILL_CHUNKED) {
+        const struct kv_grant grant = kv_ask(&seq->kv, &(struct kv_wish){0});
+        return fitting_rows(p, budget, seq, min_u32(left, grant.n_rows));
+    }
     return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
                               fitting_rows(p, budget, seq, seq->prefill.chunk),
                               &seq->is_sparse_chunk);

@@ -28,6 +28,11 @@
 #include "engine/schedule/prefill_queue.h"
 #include "engine/schedule/sequence.h"
 
+/* Pages and host blocks that are available; negative when more must be left for others. */
+struct spare {
+    int64_t pages, blocks;
+};
+
 struct scheduler {
     const struct kv_space *space;
     uint32_t max_rows, max_seqs;
@@ -40,7 +45,7 @@ struct scheduler {
     uint32_t n_waiting, n_running;
     /* The sequence that found too little, and what it found: it tries again only with more. */
     const struct sequence *blocked;
-    struct kv_spare blocked_by;
+    struct spare blocked_by;
     struct batch batches[MAX_INFLIGHT]; /* a ring; n_inflight of them, from `oldest` on */
     uint32_t oldest, n_inflight;
     struct engine_stats stats;
@@ -252,13 +257,19 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
     else waiting_insert(s, seq);
 }
 
+/* Asks for `want` more rows of a running sequence. */
+static struct kv_grant ask_rows(struct sequence *seq, uint32_t want, struct kv_amount left) {
+    const struct kv_wish wish = {.n_tokens = (uint64_t)seq->kv.n_tokens + want, .left = left};
+    return kv_ask(&seq->kv, &wish);
+}
+
 /* Returns the index of the sequence to preempt when running[at] lacks pages or host blocks for
  * `want` more tokens: the last one that has any of them, at worst `at` itself. */
 static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
-    const struct kv_sequence *kv = &s->running[at]->kv;
-    const bool blocks = kv_lacks_blocks(kv, (uint64_t)kv->n_tokens + want);
+    const struct kv_grant grant = ask_rows(s->running[at], want, (struct kv_amount){0});
     uint32_t last = s->n_running - 1;
-    while (blocks && last > at && kv_n_host_blocks(&s->running[last]->kv) == 0) last--;
+    if (grant.lacking.blocks == 0) return last;
+    while (last > at && kv_n_host_blocks(&s->running[last]->kv) == 0) last--;
     return last;
 }
 
@@ -279,21 +290,20 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
 }
 
 /* Tells whether the in-flight step must be finished before the sequence can have its rows. */
-static bool must_complete_first(const struct scheduler *s, const struct sequence *seq,
-                                uint32_t n_rows) {
-    return s->n_inflight > 0 && n_rows > 0 &&
-           !kv_fits(&seq->kv, (uint64_t)seq->kv.n_tokens + n_rows);
+static bool must_complete_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
+    if (s->n_inflight == 0 || n_rows == 0) return false;
+    const struct kv_grant grant = ask_rows(seq, n_rows, (struct kv_amount){0});
+    return grant.lacking.pages > 0 || grant.lacking.blocks > 0;
 }
 
 /* Returns how many guesses of running[at] there is space for beside the row that it has been
  * given.  For guesses no page is taken that another running sequence may need next. */
-static uint32_t room_for_drafts(const struct scheduler *s, const struct sequence *seq,
+static uint32_t room_for_drafts(const struct scheduler *s, struct sequence *seq,
                                 const struct prefill_budget *budget) {
-    const struct kv_space *space = s->space;
+    const struct kv_amount others = {.pages = (uint64_t)s->n_running * s->space->n_layers};
     const uint32_t n = seq->kv.n_tokens + 1, most = min_u32(DRAFT_MAX, budget->n_rows);
-    const uint64_t missing = kv_missing(&seq->kv, (uint64_t)n + most).pages,
-                   others = (uint64_t)s->n_running * space->n_layers;
-    if (missing == 0 || missing + others <= kv_n_available(space)) return most;
+    const struct kv_grant grant = ask_rows(seq, 1 + most, others);
+    if (grant.missing.pages == 0 || grant.lacking.pages == 0) return most;
     return min_u32(most, (uint32_t)kv_n_pages(n) * PAGE_TOKENS - n);
 }
 
@@ -353,9 +363,13 @@ static struct kv_amount left_for_running(const struct scheduler *s) {
     return left;
 }
 
+static struct spare spare_beside(const struct kv_space *space, struct kv_amount left) {
+    return (struct spare){.pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
+                          .blocks = (int64_t)kv_spare_blocks(space) - (int64_t)left.blocks};
+}
+
 /* Tells whether the sequence would find no more than when it found too little. */
-static bool is_blocked(const struct scheduler *s, const struct sequence *seq,
-                       struct kv_spare spare) {
+static bool is_blocked(const struct scheduler *s, const struct sequence *seq, struct spare spare) {
     return s->blocked == seq && spare.pages <= s->blocked_by.pages &&
            spare.blocks <= s->blocked_by.blocks;
 }
@@ -365,10 +379,10 @@ static bool is_blocked(const struct scheduler *s, const struct sequence *seq,
  * first. */
 static int start_kv(struct scheduler *s, struct sequence *seq, bool *reads, struct error *err) {
     const struct kv_amount left = left_for_running(s);
-    const struct kv_spare before = kv_spare(s->space, left);
+    const struct spare before = spare_beside(s->space, left);
     *reads = false;
     if (is_blocked(s, seq, before)) return ERR_FULL;
-    if ((*reads = sequence_reads_ahead(seq))) return ERR_FULL;
+    if ((*reads = sequence_waits_for_disk(seq))) return ERR_FULL;
     const int code = sequence_start_kv(seq, s->n_running > 0 ? &left : NULL, err);
     if (code == 0) return 0;
     s->blocked = seq;

@@ -197,8 +197,10 @@ static uint32_t n_starting(const struct sequence *seq) {
     return seq->shared->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
 }
 
-bool sequence_reads_ahead(struct sequence *seq) {
-    return kv_read_ahead(&seq->kv, seq->tokens, sequence_n_reusable(seq), n_starting(seq));
+bool sequence_waits_for_disk(struct sequence *seq) {
+    const struct kv_wish wish = {
+        .n_tokens = n_starting(seq), .tokens = seq->tokens, .n_max = sequence_n_reusable(seq)};
+    return seq->shared->space->disk && kv_ask(&seq->kv, &wish).waits_for_disk;
 }
 
 int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err) {

@@ -146,7 +146,7 @@ bool sequence_pays_delay(struct sequence *seq);
 bool sequence_should_wait(struct sequence *seq, struct sequence *other);
 /* Tells whether the tier on disk is being read for the sequence, so that it is held back
  * (read_ahead.h). */
-bool sequence_reads_ahead(struct sequence *seq);
+bool sequence_waits_for_disk(struct sequence *seq);
 /* Reserves the sequence's pages: for its tokens, or for all that it may ever have if it must not be
  * preempted.  Returns what kv_start() does. */
 int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err);

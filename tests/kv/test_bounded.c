@@ -18,6 +18,7 @@
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
+#include "engine/kv/demand.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
@@ -84,7 +85,7 @@ static void run_piece(struct life *life, uint32_t max_rows) {
     const uint32_t chunk_end = min_u32(life->chunk_begin + chunk, life->n_prompt);
     const uint32_t left = chunk_end - life->kv.n_tokens, n = min_u32(left, max_rows);
     struct step_seq seq;
-    assert_int_equal(kv_max_rows(&life->kv), left);
+    assert_int_equal(kv_ask(&life->kv, &(struct kv_wish){0}).n_rows, left);
     kv_view(&life->kv, n, &seq);
     check_views(life, &seq, life->n_slots, life->n_slots + n);
     assert_int_equal(seq.begins_chunk, life->kv.n_tokens == life->chunk_begin);
@@ -105,7 +106,7 @@ static void run_piece(struct life *life, uint32_t max_rows) {
 static void run_generated(struct life *life) {
     struct step_seq seq;
     const bool full = life->n_slots == life->capacity;
-    assert_int_equal(kv_max_rows(&life->kv), 1);
+    assert_int_equal(kv_ask(&life->kv, &(struct kv_wish){0}).n_rows, 1);
     kv_view(&life->kv, 1, &seq);
     check_views(life, &seq, full ? KV_FREE_SLOT : life->n_slots, life->n_slots + 1);
     assert_false(seq.begins_chunk || seq.compress);
@@ -271,7 +272,7 @@ static void start(struct states_rig *rig, struct kv_sequence *kv, uint32_t n_pro
 }
 
 static void step(struct kv_sequence *kv) {
-    const uint32_t n = kv_max_rows(kv);
+    const uint32_t n = kv_ask(kv, &(struct kv_wish){0}).n_rows;
     struct step_seq seq;
     struct error err = {0};
     kv_view(kv, n, &seq);

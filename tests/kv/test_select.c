@@ -25,6 +25,7 @@
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
+#include "engine/kv/demand.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/swap.h"
@@ -616,7 +617,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
             continue;
         }
         const uint32_t n_before = life.kv.n_tokens, left = life.n_known - n_before,
-                       most = kv_max_rows(&life.kv);
+                       most = kv_ask(&life.kv, &(struct kv_wish){0}).n_rows;
         uint32_t n_rows = 1 + (uint32_t)rand() % max_rows;
         if (n_rows > left) n_rows = left;
         if (n_rows > most) n_rows = most;

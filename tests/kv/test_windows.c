@@ -20,6 +20,7 @@
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
+#include "engine/kv/demand.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"

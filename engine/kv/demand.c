@@ -1,0 +1,42 @@
+/* demand.c - see demand.h. */
+#include "engine/kv/demand.h"
+
+#include "engine/kv/kv_sequence.h"
+#include "engine/kv/lists.h"
+#include "engine/kv/reclaim.h"
+#include "engine/kv/state_cache.h"
+
+struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+    const struct kv_needs needs = kv_needs(kv, n_tokens);
+    struct kv_amount missing = needs.beside;
+    missing.pages += kv_lists_missing(kv, needs.lengths);
+    return missing;
+}
+
+static uint64_t beyond(uint64_t wanted, uint64_t available) {
+    return wanted > available ? wanted - available : 0;
+}
+
+struct kv_amount kv_lacking(const struct kv_space *space, struct kv_amount missing,
+                            struct kv_amount left) {
+    struct kv_amount lacking = {.pages = beyond(missing.pages + left.pages, kv_n_available(space))};
+    if (missing.blocks > 0)
+        lacking.blocks = beyond(missing.blocks + left.blocks, kv_spare_blocks(space));
+    return lacking;
+}
+
+bool kv_is_available(const struct kv_space *space, struct kv_amount missing,
+                     struct kv_amount left) {
+    const struct kv_amount lacking = kv_lacking(space, missing, left);
+    return lacking.pages == 0 && lacking.blocks == 0;
+}
+
+bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens) {
+    return kv_is_available(kv->space, kv_missing(kv, n_tokens), (struct kv_amount){0});
+}
+
+uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    if (kv->saved) return kv->n_tokens;
+    const struct kv_state *state = sequence_state_find(kv, tokens, n_max);
+    return state ? state->n_tokens : sequence_prefix_find(kv, tokens, n_max).n_tokens;
+}
