@@ -65,10 +65,9 @@ struct kv_state_ops {
 
 struct kv_kind {
     enum kv_sharing sharing;
-    bool grows; /* takes pages as the text grows; else all at the start */
-    bool moves; /* what is not selected moves to the host pool */
-    bool
-        can_undo_rows; /* rows of wrong guesses can be removed: others are then appended in their slots */
+    bool grows;         /* takes pages as the text grows; else all at the start */
+    bool moves;         /* what is not selected moves to the host pool */
+    bool can_undo_rows; /* rows of wrong guesses can be removed: others take their slots */
     bool is_unique; /* what it keeps cannot be computed again from the tokens, or its lists are not
                        the text's pages: it is saved when the sequence is suspended */
     const struct kv_state_ops *states; /* NULL: its layers cannot be part of a state */
@@ -94,8 +93,8 @@ struct kv_kind {
     /* Takes what n_tokens tokens need beside the lists; the caller has made sure that it is
      * free. */
     void (*take)(struct kv_sequence *kv, uint64_t n_tokens);
-    /* Describes its part of a step that appends n_rows tokens: replaces the views of its layers, and
-     * sets what seq says about them.  All views describe the whole text before. */
+    /* Describes its part of a step that appends n_rows tokens: replaces the views of its layers,
+     * and sets what seq says about them.  All views describe the whole text before. */
     void (*describe)(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
     /* Submits work that follows a submitted step (slice NULL) or slice and precedes the next one,
      * such as copies to the host pool.  The step's tokens are committed.  ERR_DEVICE. */

@@ -56,20 +56,6 @@ static const struct kv_kind *const *kinds_of(const struct kv_sequence *kv) {
 
 /* ---- questions ---- */
 
-uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan,
-                        enum kv_phase phase, uint32_t n_tokens) {
-    uint32_t n_layers[KV_N_ROLES] = {0};
-    uint64_t n_pages = 0;
-    for (uint32_t l = 0; l < space->n_layers; l++) n_layers[kv_role_of(space, plan, l)]++;
-    for (const struct kv_kind *const *kind = plan->kinds->all; *kind; kind++) {
-        uint32_t n = 0;
-        for (unsigned r = 0; r < KV_N_ROLES; r++)
-            if (plan->kinds->of[r] == *kind) n += n_layers[r];
-        n_pages += (*kind)->most(space, plan, phase, n_tokens, n);
-    }
-    return n_pages;
-}
-
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan) {
     const uint64_t reading = kv_phase_pages(space, plan, KV_PHASE_TEXT, kv_plan_n_read(plan)),
                    selecting = kv_phase_pages(space, plan, KV_PHASE_SELECTION, plan->n_most);

@@ -5,17 +5,24 @@
  *       ├─ layers[1]: pages 7, 1, 3, …     may keep different amounts
  *       └─ views[]: the block tables of the next step
  *
- * The scheduler calls these functions and never asks for the policy.  A sequence's life:
- * prepare, read ahead, match, then reserve + view + commit + submitted + insert + done for every
- * step, keep, release.  A preempted sequence is suspended, and continues with match, reserve and
- * resume.
+ * The scheduler calls these functions and never asks for the policy.  The life of a sequence:
  *
- * A sequence's rows are committed when their step is planned and `submitted` once the device has
- * the step.  They are inserted when the results are known to be valid; done follows in any case.
- * Another step may have been planned in between.
+ *   prepare ─► start ─► reserve ─► view ─► commit ─► submitted ─► insert ─► done
+ *               ▲          ▲                                                  │
+ *               │          └────────────────── the next step ─────────────────┤
+ *               └─────────────────────────── suspend ◄────────────────────────┤
+ *                                                                             ▼
+ *                                                                  keep ─► sequence_fini
  *
- * What it shares with others is in files of its own: sequence_prefix.c (blocks of the text), and
- * sequence_state.c (states of sequences that keep a budget).
+ *   ask        before start and reserve: what can it have?  It may have to wait for pages, or for
+ *              the disk
+ *   start      finds what is cached of its text, takes pages, and fills them
+ *   commit     its rows count as stored, though the device has only been told of them
+ *   insert     their results are known to be valid; done follows in any case
+ *   suspend    gives its pages back; it starts again later
+ *   keep       it has ended: its state may serve others
+ *
+ * Another step may be planned between commit and insert.
  *
  * Thread: engine.  No page is released (and handed out again) while a step that uses it is in
  * flight: the scheduler sees to that.
@@ -43,44 +50,49 @@ struct error;
 struct evict_total;
 struct kv_kept;
 struct kv_saved;
-struct kv_state;
 struct layer_slice;
 struct select_total;
 
-/* One sequence's share of the cache, embedded in the sequence. */
+/* One sequence's share of the cache, embedded in the sequence.  Each of its parts is opened by the
+ * file that its header belongs to. */
 struct kv_sequence {
     const struct kv_space *space;
     struct kv_plan plan;
     uint64_t salt;
-    uint32_t n_tokens;        /* stored, or about to be by an in-flight step */
-    uint32_t n_found;         /* tokens of these that kv_match() found */
-    uint32_t turn;            /* tokens before the present turn of a conversation, which it took
-                                 from a state at the end of another sequence; the chunks of its
-                                 prompt begin here */
+    uint32_t n_tokens; /* stored, or about to be by an in-flight step */
+    uint32_t n_found;  /* tokens of these that kv_match() found */
+    uint32_t turn;     /* tokens before the present turn of a conversation, which it took from a
+                          state at the end of another sequence; its prompt's chunks begin here */
+    bool prompt_done;  /* the last step of its prompt has completed; kinds/bounded.c */
+    struct kv_usage counted; /* what steps have reported so far */
+    /* Its lists (lists.h): */
     struct page_list *layers; /* [n_layers] */
     struct kv_view *views;    /* [n_layers] */
-    uint32_t n_holes;   /* places without a page in each sparse layer's list, between match and
-                           reserve */
-    uint32_t n_expired; /* the first pages that layers with a window have given back, or never
-                           had */
-    /* kinds/bounded.c: */
-    bool prompt_done;         /* the last step of its prompt has completed */
-    struct page_list buffers; /* both buffers of a layer-major prompt */
-    struct kv_selection selection;
-    struct sequence_prefix prefix;
-    struct kv_swap swap;
-    struct kv_usage counted; /* what steps have reported so far */
-    struct kv_saved *saved;  /* NULL, or what its pages held */
-    struct sequence_state state;
-    struct sequence_reading reading;
+    struct page_list buffers; /* both buffers of a layer-major prompt that is cut to a budget */
+    uint32_t n_holes;         /* places without a page in the list of each sparse layer, between
+                                 match and reserve */
+    uint32_t n_expired;       /* first pages that layers with a window have given back, or never
+                                 had */
+    /* Its parts: */
+    struct sequence_prefix prefix;   /* blocks of the text, shared with others */
+    struct sequence_state state;     /* states, where it keeps a budget */
+    struct sequence_reading reading; /* what the disk has of it */
+    struct kv_selection selection;   /* what sparse layers see */
+    struct kv_swap swap;             /* its pages in the host pool, while it is suspended */
+    struct kv_saved *saved;          /* its pages in memory, if they cannot be computed again; or
+                                        NULL */
 };
 
 /* Initialises kv; on failure nothing is left behind.  ERR_NOMEM. */
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt);
-void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed struct is allowed */
+/* Gives back all that the sequence holds, and frees its memory; a zeroed struct is allowed. */
+void kv_sequence_fini(struct kv_sequence *kv);
 
-/* ---- the question before a step, or a start ---- */
+/* Makes capacity in the lists and hashes the prompt's blocks; called once.  ERR_NOMEM. */
+int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt);
+
+/* ---- before a step, or a start ---- */
 
 /* What a sequence is to do next. */
 struct kv_wish {
@@ -105,50 +117,14 @@ struct kv_grant {
  * of a sequence that waits and needs pages (read_ahead.h). */
 struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish);
 
-/* ---- other questions, which change nothing ---- */
-
-/* Returns the most that a sequence holds at once, however long its text becomes.  When it is
- * computed again it may hold more, if the pool has more.  Thread: any. */
-struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
-/* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`
- * needs next, or a state that it goes on from.  tokens, others: their texts. */
-bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
-                      const uint32_t *others);
-/* Tells whether kv_take_back() may remove rows of wrong guesses.  Thread: any. */
-bool kv_plan_can_undo_rows(const struct kv_plan *plan);
-/* Returns how many of the first n_tokens tokens are still there once they are stored. */
-uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Returns the most slots that a layer shows the next row, but for its own. */
-uint32_t kv_n_shown(const struct kv_sequence *kv);
-/* Returns what the sequence, whose text has n_tokens tokens, may have to take next: a page in every
- * layer if it takes pages as its text grows, and host blocks. */
-struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Returns how many host blocks hold its tokens. */
-uint32_t kv_n_host_blocks(struct kv_sequence *kv);
-
-/* Returns how many pages of the pool it uses, shared ones among them. */
-uint32_t kv_n_used(const struct kv_sequence *kv);
-
-/* Reports what the cache has held, evicted and fetched of the first n_tokens tokens, which are
- * stored. */
-struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Fills *kept, which has space for them, with the share of the first n_tokens tokens that are still
- * there: all that is stored, with no step in flight unless kv_plan_sees_all().  ERR_DEVICE. */
-int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept *kept,
-                 struct error *err);
-
-/* ---- its life ---- */
-
-/* Makes capacity in the lists and hashes the prompt's blocks; called once.  ERR_NOMEM. */
-int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt);
 /* Does kv_match(), kv_reserve() for n_tokens tokens and kv_resume(), all or nothing.  left: what
  * must stay free in the space; NULL: nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken.
  * ERR_DEVICE: the sequence cannot continue. */
 int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
              const struct kv_amount *left, struct error *err);
-/* Takes what the prefix cache has of the first n_max tokens, or holds a state of some of them.
- * Returns how many tokens that is, with those that kv_resume() will bring back. */
-uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
+
+/* ---- its life ---- */
+
 /* Makes sure that the lists have pages for n_tokens tokens in all, all or none.  Evicts cached
  * blocks when pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
 int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens);
@@ -184,19 +160,50 @@ void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
  * kept in the system's memory.  Cannot fail if nothing has been computed since kv_match().
  * ERR_NOMEM, ERR_DEVICE: then the sequence cannot continue. */
 int kv_suspend(struct kv_sequence *kv, struct error *err);
-/* Brings back what kv_suspend() kept, and what kv_match() found in the host pool, into the reserved
- * pages.  Called when the sequence starts, right after kv_reserve().  ERR_DEVICE. */
-int kv_resume(struct kv_sequence *kv, struct error *err);
 /* Leaves the state of an ended sequence to others, if its kind allows it and all of its tokens are
  * valid.  No step may be in flight.  tokens: host [n_tokens], its text.  Returns true if it has
  * taken ownership of them; then the sequence can only be finished. */
 bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens);
 
-/* ---- for kinds ---- */
+/* ---- what kv_start() does, one by one ---- */
 
-/* Returns the most pages in this phase of a text of up to n_tokens tokens, but for buffers of a
- * layer-major prompt. */
-uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan,
-                        enum kv_phase phase, uint32_t n_tokens);
+/* Takes what the prefix cache has of the first n_max tokens, or holds a state of some of them.
+ * Returns how many tokens that is, with those that kv_resume() will bring back. */
+uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
+/* Brings back what kv_suspend() kept, and what kv_match() found in the host pool, into the reserved
+ * pages.  Called when the sequence starts, right after kv_reserve().  ERR_DEVICE. */
+int kv_resume(struct kv_sequence *kv, struct error *err);
+
+/* ---- other questions, which change nothing ---- */
+
+/* Returns the most that a sequence holds at once, however long its text becomes.  When it is
+ * computed again it may hold more, if the pool has more.  Thread: any. */
+struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
+/* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`
+ * needs next, or a state that it goes on from.  tokens, others: their texts. */
+bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
+                      const uint32_t *others);
+/* Tells whether kv_take_back() may remove rows of wrong guesses.  Thread: any. */
+bool kv_plan_can_undo_rows(const struct kv_plan *plan);
+/* Returns how many of the first n_tokens tokens are still there once they are stored. */
+uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
+/* Returns the most slots that a layer shows the next row, but for its own. */
+uint32_t kv_n_shown(const struct kv_sequence *kv);
+/* Returns what the sequence, whose text has n_tokens tokens, may have to take next: a page in every
+ * layer if it takes pages as its text grows, and host blocks. */
+struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
+/* Returns how many host blocks hold its tokens. */
+uint32_t kv_n_host_blocks(struct kv_sequence *kv);
+
+/* Returns how many pages of the pool it uses, shared ones among them. */
+uint32_t kv_n_used(const struct kv_sequence *kv);
+
+/* Reports what the cache has held, evicted and fetched of the first n_tokens tokens, which are
+ * stored. */
+struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens);
+/* Fills *kept, which has space for them, with the share of the first n_tokens tokens that are still
+ * there: all that is stored, with no step in flight unless kv_plan_sees_all().  ERR_DEVICE. */
+int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept *kept,
+                 struct error *err);
 
 #endif

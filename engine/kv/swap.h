@@ -52,11 +52,11 @@ void kv_swap_fini(struct kv_sequence *kv);
 
 /* Returns how many tokens the swapped data are for; 0: there are none. */
 uint32_t kv_swap_n_tokens(const struct kv_sequence *kv);
-/* Returns how many of a list's first pages are not swapped in layers without a window, because other
- * sequences use them. */
+/* Returns how many of a list's first pages are not swapped in layers without a window, because
+ * other sequences use them. */
 uint32_t kv_swap_n_shared(const struct kv_sequence *kv);
-/* Returns how many of a list's first pages are not swapped in layers with a window, because they have
- * expired. */
+/* Returns how many of a list's first pages are not swapped in layers with a window, because they
+ * have expired. */
 uint32_t kv_swap_n_expired(const struct kv_sequence *kv);
 /* Tells whether the sequence has claimed its swapped data. */
 bool kv_swap_is_claimed(const struct kv_sequence *kv);

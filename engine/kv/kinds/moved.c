@@ -57,6 +57,7 @@
 #include "engine/device/layer_slice.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
+#include "engine/kv/demand.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
