@@ -1,5 +1,6 @@
 """The log: what is not read stops no request, what is lost is counted, and what clients send cannot
 forge it."""
+import concurrent.futures
 import fcntl
 import json
 import os
@@ -207,16 +208,28 @@ def test_json_lines(tmp_path, tiny_model):
         "event": "request", "id": "42", "method": "GET", "path": '/no where"', "status": 404}
 
 
-def test_a_line_of_throughput_when_there_was_work(tmp_path, tiny_model):
-    """One window with work has a line whose numbers are those of the work; one without has none."""
-    with Server(tmp_path, model=tiny_model) as server:
+def ask_and_wait(directory, model):
+    """The lines of throughput of two windows of ten seconds, one with work, and the metrics then."""
+    with Server(directory, model=model) as server:
         prompt = [3 + i % 50 for i in range(150)]
         for _ in range(2):
             server.complete(prompt, max_tokens=20, ignore_eos=True)
         server.wait_logged("throughput ", seconds=15)
         time.sleep(11)
         lines = [line for line in server.log.splitlines() if " throughput " in line]
-        m = server.metrics()
+        return lines, server.metrics()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def throughput(tmp_path_factory, tiny_model):
+    """It waits while the tests above run."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        yield thread.submit(ask_and_wait, tmp_path_factory.mktemp("throughput"), tiny_model)
+
+
+def test_a_line_of_throughput_when_there_was_work(throughput):
+    """One window with work has a line whose numbers are those of the work; one without has none."""
+    lines, m = throughput.result()
     assert len(lines) == 1, lines
     told = dict(pair.split("=") for pair in lines[0].split(" throughput ")[1].split())
     # 300 tokens of prompts, two blocks of 64 of them found in the cache, in about ten seconds.
