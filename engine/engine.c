@@ -158,8 +158,8 @@ static bool uses_system_memory(const struct engine *e) {
     return be->ops->memory(be).total == 0;
 }
 
-/* Refuses random weights that do not fit.  Nothing else stops them: pages that are written one after the
- * other end with the process killed, without a word. */
+/* Refuses random weights that do not fit.  Nothing else stops them: pages that are written one
+ * after the other end with the process killed, without a word. */
 static int check_random_weights(const void *ctx, uint64_t total, struct error *err) {
     const struct engine *e = ctx;
     struct system_memory memory;
@@ -203,8 +203,8 @@ static int load_files(struct engine *e, struct error *err) {
 /* Compiled grammars that are kept for later requests. */
 enum { GRAMMARS_BYTES = 64 << 20 };
 
-/* Prepares the vocabulary for grammars, where the build can compile any.  A model without end tokens
- * has none. */
+/* Prepares the vocabulary for grammars, where the build can compile any.  A model without end
+ * tokens has none. */
 static int create_grammars(struct engine *e, struct error *err) {
     const struct model_config *model = &e->model->config;
     struct grammar_vocab *vocab = NULL;
@@ -267,7 +267,8 @@ static uint32_t n_windowed(const struct engine *e) {
 }
 
 /* Bounds the slots of all sequences in a layer that keeps every token, as if all free memory became
- * pages; the pool is allocated last.  A layer-major prompt may have more: its layers share pages. */
+ * pages; the pool is allocated last.  A layer-major prompt may have more: its layers share
+ * pages. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
     const uint64_t n_sparse = e->info.selections ? e->store.n_host_layers : 0;
@@ -699,8 +700,8 @@ static int step_submitted(struct engine *e, struct batch *batch, struct error *e
     return code ? code : decoder_submit_evictions(e->decoder, err);
 }
 
-/* Submits a step in which grammars or penalties read the tokens before those that are sampled.  They
- * read the last step's results while the device computes this one's rows. */
+/* Submits a step in which grammars or penalties read the tokens before those that are sampled.
+ * They read the last step's results while the device computes this one's rows. */
 static int submit_in_parts(struct engine *e, struct batch *batch, struct event_list *events,
                            struct error *err) {
     int code = decoder_submit_rows(e->decoder, &batch->step, batch->samples, batch->n_samples, err);

@@ -73,8 +73,8 @@ struct engine_config {
     /* A request's tokens and log-probabilities have the same bits whatever else is in the batch.  A
      * backend that has such a mode must have been created in it. */
     bool batch_invariant;
-    /* Folder of the tier on disk (kv/disk/disk.h) for what leaves the caches in memory, and the most
-     * bytes of its files; NULL: there is none.  It needs prefix_caching. */
+    /* Folder of the tier on disk (kv/disk/disk.h) for what leaves the caches in memory, and the
+     * most bytes of its files; NULL: there is none.  It needs prefix_caching. */
     const char *disk_path;
     uint64_t disk_bytes;
     /* Is told of the prefix cache's blocks (kv/kv_feed.h); borrowed until engine_destroy().  NULL:
@@ -83,8 +83,8 @@ struct engine_config {
     const char *version, *build; /* of the program: another may compute other bits; or NULL */
     bool random_weights;         /* made up, for measurements: the model's config.json is enough */
     bool tokens_only;            /* no tokenizer is loaded, and events have tokens but no text */
-    /* Called by engine_create() while the weights go to the backend, from 0 to total; or NULL.  Where
-     * it returns false, engine_create() ends with ERR_STOPPED. */
+    /* Called by engine_create() while the weights go to the backend, from 0 to total; or NULL.
+     * Where it returns false, engine_create() ends with ERR_STOPPED. */
     bool (*load_progress)(void *ctx, uint64_t done, uint64_t total);
     void *load_ctx;
     /* Called on the engine thread when the event queue turns non-empty (uv_async_send). */
@@ -103,7 +103,8 @@ struct engine_info {
     uint64_t available_bytes;
     uint64_t other_bytes; /* of the device's memory, used by other processes and the driver */
     uint64_t kv_tokens;   /* tokens that the pool holds over all layers */
-    /* Tokens that the pool holds over the layers that may have a budget; UINT64_MAX: there are none. */
+    /* Tokens that the pool holds over the layers that may have a budget; UINT64_MAX: there are
+     * none. */
     uint64_t budget_tokens;
     uint64_t text_pages; /* pages of a text of max_model_len tokens that is kept whole */
     bool bounded_caches; /* asked for, and the backend supports it */
@@ -128,7 +129,8 @@ struct engine_info {
  *   - max_num_seqs is 0, or more than max_batched_tokens;
  *   - max_model_len is more than the model's context;
  *   - there is a disk_path or a kv_feed, but no prefix_caching;
- *   - a pattern of `patterns` is of no known kind, has more columns or pages than sparse.h allows, or
+ *   - a pattern of `patterns` is of no known kind, has more columns or pages than sparse.h allows,
+ *   or
  *     is PATTERN_FILTERS beside one that is not;
  *   - host_pool_bytes is not 0, but too little for one block;
  *   - a group has layers that the model lacks, that a group before it has, or whose outermost ones
@@ -137,14 +139,14 @@ struct engine_info {
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err);
 const struct engine_info *engine_info(const struct engine *engine);
 
-/* Returns ERR_FULL while the queue has no place for so many requests, so that none need be prepared in
- * vain; else 0.  No place is taken by it. */
+/* Returns ERR_FULL while the queue has no place for so many requests, so that none need be prepared
+ * in vain; else 0.  No place is taken by it. */
 int engine_check_room(struct engine *engine, uint32_t n_requests, struct error *err);
 
-/* Checks the requests and plans them, as engine_submit() does with those that have no plan: looking at
- * each token of a long prompt need not take the time of the thread that submits.  What a plan was
- * made of must not change after that.  The caller frees plans that are not submitted.  Same errors.
- * Thread: any. */
+/* Checks the requests and plans them, as engine_submit() does with those that have no plan: looking
+ * at each token of a long prompt need not take the time of the thread that submits.  What a plan
+ * was made of must not change after that.  The caller frees plans that are not submitted.  Same
+ * errors.  Thread: any. */
 int engine_admit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
                  struct error *err);
 /* Submits n_requests requests, all or none.  On success takes ownership of the arrays and writes
@@ -162,9 +164,10 @@ int engine_admit(struct engine *engine, struct engine_request *requests, uint32_
  *   - it is PREFILL_SPARSE, and the engine has no sparse_prefill, or neither has patterns;
  *   - it is PREFILL_SPARSE with a KV policy that needs all pairs of row and key (dense_rule).
  *     Others may have a sparse prompt: a budget that is cut after the whole prompt, for one;
- *   - its patterns are PATTERN_FILTERS, and there are no groups, a layer evicts, or it has no_reuse;
- *   - it wants to be told what is kept, a layer evicts or selects, and the device runs ahead;
- *   - it asks for speculation, and has what speculation does not go with (speculation_rules.h).
+ *   - its patterns are PATTERN_FILTERS, and there are no groups, a layer evicts, or it has
+ *   no_reuse; - it wants to be told what is kept, a layer evicts or selects, and the device runs
+ *   ahead; - it asks for speculation, and has what speculation does not go with
+ *   (speculation_rules.h).
  * ERR_TOO_LONG if
  *   - it keeps all tokens, and prompt and max_tokens exceed max_model_len or the KV cache;
  *   - it is PREFILL_SPARSE, and its prompt exceeds max_model_len, whatever it keeps;
@@ -185,8 +188,8 @@ double engine_step_seconds(struct engine *engine);
 /* Returns the code of the sticky backend error and copies it to *out; 0 while there is none. */
 int engine_failure(struct engine *engine, struct error *out);
 
-/* Returns how many reads and writes of the tier on disk the system has refused so far, and copies the
- * newest reason to *out.  They cost only hits. */
+/* Returns how many reads and writes of the tier on disk the system has refused so far, and copies
+ * the newest reason to *out.  They cost only hits. */
 uint64_t engine_disk_failure(struct engine *engine, struct error *out);
 
 /* Makes engine_stop() save nothing to the tier on disk, for an end at once.  Thread: any. */

@@ -61,8 +61,8 @@ static __device__ __forceinline__ void store_volatile(void *to, float x) {
     asm volatile("st.volatile.global.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }
 
-/* Bits of a word that another block is to write, and has not written yet: a NaN that arithmetic does not
- * make.  (Its own is 0x7fffffff, whatever the operands.) */
+/* Marks a word that another block has not written yet: a NaN that no operation produces.
+ * (Operations make 0x7fffffff, whatever the operands.) */
 static constexpr uint32_t MISSING = MISSING_BYTE * 0x01010101u;
 
 static __device__ __forceinline__ bool have_come(uint4 words) {

@@ -243,7 +243,8 @@ struct cuda_backend {
 
 #define CUDA_BACKEND(be) ((struct cuda_backend *)(be))
 
-/* Says whether a graph is being recorded: its kernels start when all that is before it has ended. */
+/* Says whether a graph is being recorded: its kernels start when all that is before it has
+ * ended. */
 static inline bool is_recording(const struct cuda_backend *cuda) {
     return cuda->graph && !cuda->graph->graph;
 }
@@ -355,7 +356,8 @@ bool step_seq_is_ranked(const struct step_seq *seq);
 /* Tells whether some prompt of the step counts positions in the cache in this layer; all that do so
  * anywhere then do. */
 bool step_layer_is_ranked(const struct step *step, uint32_t layer);
-/* Decides which of the present step's prompts are copied; attention_plan() may then leave them out. */
+/* Decides which of the present step's prompts are copied; attention_plan() may then leave them
+ * out. */
 void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype);
 /* Makes the copies, unless they are there.  rotations: of ranked prompts' keys; NULL: these are not
  * read. */

@@ -30,8 +30,8 @@ struct evict_total;
 extern "C" {
 #endif
 
-/* The kernels of a CUDA graph whose arguments and grids are not the same in every step (graph.c), in
- * the order of their launches.  While the graph is recorded they are noted here; later, a launch
+/* The kernels of a CUDA graph whose arguments and grids are not the same in every step (graph.c),
+ * in the order of their launches.  While the graph is recorded they are noted here; later, a launch
  * sets what the next of them gets.  (common/step_nodes.cuh) */
 struct step_nodes {
     cudaGraphNode_t *nodes; /* [room] */
@@ -59,7 +59,8 @@ static inline struct launch without_overlap(struct launch launch) {
     return launch;
 }
 
-/* The bytes of words that one block is to write and another one waits for, as long as they are missing. */
+/* The bytes of words that one block is to write and another one waits for, as long as they are
+ * missing. */
 enum { MISSING_BYTE = 0xff };
 
 /* Pages to be copied, as a kernel's parameter: 4 KB are the most that any device takes. */
@@ -211,7 +212,8 @@ struct rope_append_params {
     const float *angles; /* from angles_params */
     struct kv_pool kv;   /* page: dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], then the states */
     uint32_t n_rows, n_heads, n_freqs, layer;
-    /* Of rows whose sequence does not count positions in the cache in this layer; NULL: `angles`. */
+    /* Of rows whose sequence does not count positions in the cache in this layer; NULL:
+     * `angles`. */
     const float *text_angles;
 };
 
@@ -337,12 +339,12 @@ cudaError_t launch_activate(const struct activate_params *p, struct launch launc
 cudaError_t launch_angles(const struct angles_params *p, struct launch launch);
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch);
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);
-/* Copies `bytes`, up to the next multiple of 16, from pinned memory of the host to the device's, or the
- * other way.  Both addresses are multiples of 16. */
+/* Copies `bytes`, up to the next multiple of 16, from pinned memory of the host to the device's, or
+ * the other way.  Both addresses are multiples of 16. */
 cudaError_t launch_small_copy(void *to, const void *from, size_t bytes, bool from_host,
                               struct launch launch);
-/* Launches an empty kernel that begins when all before it have ended.  What these wrote, the kernels after
- * it may read before they wait. */
+/* Launches an empty kernel that begins when all before it have ended.  What these wrote, the
+ * kernels after it may read before they wait. */
 cudaError_t launch_boundary(struct launch launch);
 /* Copies pages; none of them may be in both lists. */
 cudaError_t launch_copy_pages(const struct kv_pool *kv, const struct page_copies *copies,

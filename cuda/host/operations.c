@@ -139,8 +139,8 @@ int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
     return rc;
 }
 
-/* Tells whether rows may have another position in layers with a window than in others.  That must not
- * depend on the step: a graph is for many. */
+/* Tells whether rows may have another position in layers with a window than in others.  That must
+ * not depend on the step: a graph is for many. */
 static bool has_two_positions(const struct cuda_backend *cuda, const struct kv_pool *kv) {
     return kv->tracked && cuda->host_step->windows;
 }

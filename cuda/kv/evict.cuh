@@ -48,8 +48,8 @@ static __device__ __forceinline__ const struct device_budget *budget_of(
     return has_layer(step.budgets[seq], layer) ? step.budgets + seq : nullptr;
 }
 
-/* Returns the first slot of a decoding sequence's scores (struct attn_stats), or -1 if it needs none
- * of the layer. */
+/* Returns the first slot of a decoding sequence's scores (struct attn_stats), or -1 if it needs
+ * none of the layer. */
 static __device__ __forceinline__ int32_t scores_place(const struct device_step &step, size_t seq,
                                                        uint32_t layer, bool selects) {
     if (selects && step.selects && step.selects[seq].n_selected > 0)

@@ -39,15 +39,15 @@ enum {
     GATED_PAIRS_AT_ONCE = 8   /* 16 MB of x where n_in is 4,096: a third of L2 */
 };
 
-/* Tiles along x and along W make n_whole pairs, and n_halves halves of such.  n_turns counts half a
- * turn where the last one is of halves. */
+/* The grid has n_whole full tile pairs and n_halves half pairs.  n_turns: how often each cluster
+ * computes a pair; the last time counts a half if it is a half pair. */
 struct gated_cut {
     uint32_t tile_outputs, n_row_tiles, n_tiles, n_whole, n_halves, n_clusters;
     float n_turns;
 };
 
-/* An item is what a block computes in a turn: from a row and an output on, n_boxes halves of a
- * tile's outputs.  It has no boxes where nothing is left. */
+/* What a block computes at a time: n_boxes halves of a tile's outputs, from a row and an output on.
+ * n_boxes 0: no work is left. */
 struct gated_item {
     uint32_t row, out, n_boxes;
     bool shares_x; /* the blocks of the cluster have the same rows, and not the same outputs */

@@ -3,7 +3,7 @@
  *                      16 rows of x
  *                   B  [pair of k][row][2]         A tile product adds A B to C: A is weights as
  *              A +-----------------------+         they are stored, B is packed x, and C holds the
- *   16 outputs,  | C [output][row], f32  |         outputs of a row in a column, which are transposed
+ *   16 outputs,  | C [output][row], f32 | outputs of a row in a column, which are transposed
  *   32 of k each +-----------------------+         when they are stored.
  *
  * Every output is summed in the order of k, 32 at a time, whatever else is multiplied beside it. */

@@ -64,7 +64,8 @@ struct cpu_backend {
     bool angles_valid[MAX_ROPES]; /* for the current step */
     struct cpu_buffer scratch;    /* per worker: scratch_bytes each */
     size_t scratch_bytes;
-    /* f32 [n_rows][2][n_freqs]: cos, sin; with two_positions, the same of text_positions behind them. */
+    /* f32 [n_rows][2][n_freqs]: cos, sin; with two_positions, the same of text_positions behind
+     * them. */
     struct cpu_buffer angles[MAX_ROPES];
     bool two_positions;               /* of some of the step's rows */
     struct cpu_buffer text_positions; /* u32 [n_rows] */

@@ -55,7 +55,8 @@ INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols,
 }
 
 /* Returns half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES bf16 weights,
- * whose even and odd elements convert in one instruction each: hence the order of pack_in_pairs(). */
+ * whose even and odd elements convert in one instruction each: hence the order of
+ * pack_in_pairs(). */
 INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum element element) {
     if (element != ELEMENT_BF16) return vec_load_as(w, at + half * LANES, element);
     vecu pairs = *(const vecp *)((const uint16_t *)w + at);
@@ -227,7 +228,8 @@ static float burst(uint64_t rounds) {
     return vec_sum(acc[0]);
 }
 
-/* row_unit and col_unit divide into every register tile; `pairs` numbers each lane's multiply-adds. */
+/* row_unit and col_unit divide into every register tile; `pairs` numbers each lane's
+ * multiply-adds. */
 #define PRODUCTS(of, pack_fn, dot_fn, burst_fn, pairs, size)                                       \
     {                                                                                              \
         .format = {.element = of}, .pack = pack_fn, .dot = dot_fn, .burst = burst_fn,              \

@@ -34,8 +34,8 @@ struct product_block {
  * unless a matrix ends. */
 struct product_kernels {
     struct weight_format format;
-    /* Packs at most PACK_ROWS rows, n_in floats each, for dot(): rows `stride` elements apart, or the
-     * group as a whole.  Pads them with zeros to PACK_UNIT elements or less. */
+    /* Packs at most PACK_ROWS rows, n_in floats each, for dot(): rows `stride` elements apart, or
+     * the group as a whole.  Pads them with zeros to PACK_UNIT elements or less. */
     void (*pack)(void *out, size_t stride, const float *x, uint32_t n_rows, uint32_t n_in);
     /* Computes a block.  The order of a sum depends on the number of its terms alone. */
     void (*dot)(const struct product_block *b);

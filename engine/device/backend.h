@@ -65,7 +65,8 @@ struct rmsnorm_args {
     bool accumulate;  /* out += the norm; out is not x */
 };
 
-/* Normalises each row by its mean and its variance: out = (x - mean) / deviation * weight + bias. */
+/* Normalises each row by its mean and its variance: out = (x - mean) / deviation * weight +
+ * bias. */
 struct layernorm_args {
     const void *x;                      /* act [n_rows, dim], packed */
     const struct weight *weight, *bias; /* [dim]; bias may be NULL */
@@ -227,9 +228,9 @@ struct backend_ops {
      * other row depends on them, and no page is written for them. */
     int (*run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                      struct error *err);
-    /* Waits until the results of all steps but the newest n_newer (counted by step_begin) are valid;
-     * those of newer steps may be, too.  What was submitted behind a step's last result may still
-     * run.  Reports failures of what was awaited, if no earlier call did. */
+    /* Waits until the results of all steps but the newest n_newer (counted by step_begin) are
+     * valid; those of newer steps may be, too.  What was submitted behind a step's last result may
+     * still run.  Reports failures of what was awaited, if no earlier call did. */
     int (*collect)(struct backend *be, uint32_t n_newer, struct error *err);
     /* Waits until all submitted operations have completed; reports failures like collect(). */
     int (*sync)(struct backend *be, struct error *err);

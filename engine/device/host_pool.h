@@ -73,8 +73,8 @@ struct host_pool_ops {
     void (*free)(struct backend *be, void *memory);
     /* Copies pages to the host pool, as struct offload_args says; called between steps. */
     int (*offload)(struct backend *be, const struct offload_args *args, struct error *err);
-    /* Copies them back, from an exact host pool; called between steps, too.  May follow offload() to
-     * the same blocks directly. */
+    /* Copies them back, from an exact host pool; called between steps, too.  May follow offload()
+     * to the same blocks directly. */
     int (*reload)(struct backend *be, const struct offload_args *args, struct error *err);
 };
 

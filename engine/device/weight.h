@@ -7,8 +7,8 @@
  *   scales   [row blocks][column blocks]: a number for each block of elements
  *   mins     as scales, and of the same type
  *
- * An element is worth element * scale + min.  A block is block_rows x block_cols elements; blocks at
- * the lower and the right edge may be smaller.
+ * An element is worth element * scale + min.  A block is block_rows x block_cols elements; blocks
+ * at the lower and the right edge may be smaller.
  *
  * All sizes of weights are computed here.  weight_to_float() is plain C: what every kernel that
  * reads weights is compared with.

@@ -12,7 +12,7 @@
 #include "engine/kv/reclaim.h"
 
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer) {
-    return !selection_has_left(kv) || !kv_is_sparse(kv->space, layer);
+    return !selection_left_text(kv) || !kv_is_sparse(kv->space, layer);
 }
 
 bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer) {
@@ -54,10 +54,10 @@ static uint32_t missing(const struct kv_sequence *kv, uint32_t layer, struct kv_
     return want > have ? want - have : 0;
 }
 
-/* Tells that no list lacks a page, in most steps and without a look at each.  Layers with a window
- * give pages back, so they are no guide; nor are layers that keep a budget of their own.  Other
- * lists of one role have the same length, and the first layer is never sparse, because a filter
- * comes before it. */
+/* Tells that no list lacks a page, in most steps and without a look at each.  Only
+ * the first layer and the first sparse layer are looked at, because all others of their role have
+ * the same length.  The first layer is never sparse: a filter comes before it.  Returns false with
+ * windows, where pages are given back, and with layers that keep a budget of their own. */
 static bool are_long_enough(const struct kv_sequence *kv, struct kv_lengths lengths) {
     const struct kv_space *space = kv->space;
     if (kv->n_holes > 0) return false;

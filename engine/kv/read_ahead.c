@@ -1,9 +1,9 @@
 /* read_ahead.c - see read_ahead.h.
  *
  * A reading names the text's blocks from the first one on and asks for those that the cache lacks,
- * WINDOW of them at a time.  Blocks are inserted in order, as many as have arrived.  For that moment
- * the reading uses the whole chain, and stops using it from its end, as a sequence does: children
- * stay older than their parents (prefix_cache.h).
+ * WINDOW of them at a time.  Blocks are inserted in order, as many as have arrived.  For that
+ * moment the reading uses the whole chain, and stops using it from its end, as a sequence does:
+ * children stay older than their parents (prefix_cache.h).
  *
  * Thread: engine.  Memory: see read_ahead.h. */
 #include "engine/kv/read_ahead.h"
@@ -27,8 +27,8 @@
 #include "engine/kv/sequence_state.h"
 #include "engine/kv/state_cache.h"
 
-/* Files of one reading that are on their way; how often a sequence begins anew because blocks that it
- * had found were evicted; and how long it waits for the next file. */
+/* Files of one reading that are on their way; how often a sequence begins anew because blocks that
+ * it had found were evicted; and how long it waits for the next file. */
 enum { WINDOW = 64, MAX_BEGINNINGS = 4 };
 static const double patience_s = 5;
 
@@ -162,8 +162,8 @@ static void ask_further(struct kv_reading *r) {
     else ask_for_blocks(r);
 }
 
-/* Tells whether n_pages are to be had beside those that the other readings are for: they would evict
- * each other's blocks. */
+/* Tells whether n_pages are to be had beside those that the other readings are for: they would
+ * evict each other's blocks. */
 static bool fits_beside(const struct kv_readings *readings, const struct kv_space *space,
                         uint64_t n_pages) {
     for (uint32_t i = 0; i < readings->n; i++) n_pages += readings->all[i]->n_pages;

@@ -9,8 +9,8 @@
  * cached state, and the sequence then finds it there like any other.  So nothing is pinned: what is
  * evicted before the sequence starts, or does not arrive in time, is computed.
  *
- * At most READINGS_MAX sequences read at a time.  None begins to read while the pages that they all
- * need are not to be had.
+ * At most READINGS_MAX sequences read at a time.  A read starts only if pages for all
+ * sequences that wait for one are available.
  *
  * Thread: engine.  Memory: a reading is one allocation; files are bounded by disk/disk.h. */
 #ifndef ENGINE_KV_READ_AHEAD_H

@@ -21,12 +21,12 @@ void selection_fini(struct kv_sequence *kv) {
     free(s->scratch.pages);
 }
 
-bool selection_has_left(const struct kv_sequence *kv) {
-    return kv->selection.has_left;
+bool selection_left_text(const struct kv_sequence *kv) {
+    return kv->selection.left_text;
 }
 
 uint64_t selection_n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
-    if (kv->selection.has_left || !kv->selection.one_by_one) return n_tokens;
+    if (kv->selection.left_text || !kv->selection.recomputes_by_row) return n_tokens;
     return min_u64(n_tokens, max_u32(kv_plan_n_read(&kv->plan), kv->n_tokens + 1));
 }
 

@@ -39,9 +39,9 @@ struct kv_selection {
     uint32_t n_block_holes;  /* places in it without a host block, between match and reserve */
     uint32_t n_written;      /* blocks that have been copied to the host pool */
     uint32_t n_offloaded;    /* tokens that sparse layers have in the host pool only */
-    bool has_left;           /* sparse layers' lists hold their selection and grow no more: */
-    uint32_t tail_from;      /* the first token of the tail's pages in them */
-    bool one_by_one;         /* generated tokens are computed again one by one, not like a prompt */
+    bool left_text;          /* sparse layers' lists hold their selection and grow no more: */
+    uint32_t tail_start;     /* the first token of the tail's pages in them */
+    bool recomputes_by_row;  /* generated tokens are computed again one by one, not like a prompt */
     struct page_list scratch; /* two buffers of a layer-major prompt's pages; else pages that are
                                  taken ahead */
 };
@@ -53,7 +53,7 @@ void selection_fini(struct kv_sequence *kv);
 
 /* Tells whether sparse layers have left the text: their lists then hold what they have selected of
  * it, and the tail. */
-bool selection_has_left(const struct kv_sequence *kv);
+bool selection_left_text(const struct kv_sequence *kv);
 /* Returns how many of n_tokens tokens need pages in lists now.  Those that are computed one by one
  * come after sparse layers have left the text. */
 uint64_t selection_n_listed(const struct kv_sequence *kv, uint64_t n_tokens);

@@ -23,9 +23,9 @@ static bool needs_homes(const struct kv_sequence *kv) {
     return kv_plan_moves(&kv->plan);
 }
 
-/* Returns how many of the text's first tokens may be shared.  A prompt's last token that is computed
- * like a generated one is not what others would have.  What the host pool has is shared only if
- * nothing was lost on the way there. */
+/* Returns how many of the text's first tokens may be shared.  A prompt's last token that is
+ * computed like a generated one is not what others would have.  What the host pool has is shared
+ * only if nothing was lost on the way there. */
 static uint32_t n_shareable(const struct kv_sequence *kv) {
     enum kv_sharing least = kv->space->batch_invariant ? KV_SHARES_PROMPT : KV_SHARES_TEXT;
     for (const struct kv_kind *const *kind = kv->plan.kinds->all; *kind; kind++)
@@ -77,7 +77,8 @@ static uint32_t last_block(const struct kv_sequence *kv) {
 }
 
 static uint32_t needs_of(const struct kv_sequence *kv, uint32_t block) {
-    return (block >= kv->prefix.n_far ? PREFIX_WINDOW : 0) | (needs_homes(kv) ? 0 : PREFIX_SPARSE);
+    return (block >= kv->prefix.n_without_window ? PREFIX_WINDOW : 0) |
+           (needs_homes(kv) ? 0 : PREFIX_SPARSE);
 }
 
 /* Tells whether the block has its tokens of sparse layers where the sequence can use them.  A
@@ -162,11 +163,11 @@ static void use_block(struct kv_sequence *kv, uint32_t i) {
     prefix_cache_use(cache, kv->prefix.blocks[i], needs);
     if (prefix_cache_is_stored(cache, kv->prefix.blocks[i])) return; /* and so are all behind it */
     const bool shares = shares_sparse(kv, kv->prefix.blocks[i]);
-    if (!shares && !selection_has_left(kv) && space->n_groups > 0) kv->n_holes++;
+    if (!shares && !selection_left_text(kv) && space->n_groups > 0) kv->n_holes++;
     for (uint32_t l = 0; l < space->n_layers; l++) {
         const enum kv_role role = kv_role_of(space, &kv->plan, l);
         if (role == KV_WINDOWED && !(needs & PREFIX_WINDOW)) continue;
-        if (role == KV_SPARSE && selection_has_left(kv)) continue;
+        if (role == KV_SPARSE && selection_left_text(kv)) continue;
         const bool is_hole = role == KV_SPARSE && !shares;
         share_page(space, &kv->layers[l], is_hole ? KV_NO_PAGE : pages[l]);
     }
@@ -179,7 +180,7 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
                            ? kv_swap_n_expired(kv)
                            : max_u32(kv->n_expired, kv_window_n_behind(kv->space, match->n_tokens));
     kv_lists_begin(kv, n_expired);
-    kv->prefix.n_far = match->is_swapped ? max_u32(n, n_expired) : n_expired;
+    kv->prefix.n_without_window = match->is_swapped ? max_u32(n, n_expired) : n_expired;
     for (uint32_t i = 0; i < n; i++) use_block(kv, i);
     kv->prefix.n_blocks = n;
 }
@@ -208,9 +209,9 @@ bool sequence_prefix_is_growing(const struct kv_sequence *kv) {
 }
 
 void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n) {
-    for (uint32_t i = kv->prefix.n_far; i < n && i < kv->prefix.n_blocks; i++)
+    for (uint32_t i = kv->prefix.n_without_window; i < n && i < kv->prefix.n_blocks; i++)
         prefix_cache_expire(kv->space->cache, kv->prefix.blocks[i]);
-    kv->prefix.n_far = max_u32(kv->prefix.n_far, n);
+    kv->prefix.n_without_window = max_u32(kv->prefix.n_without_window, n);
 }
 
 /* Brings blocks back from their places in the host pool.  A sequence with pages of its own for
@@ -219,7 +220,7 @@ static int bring_back(struct kv_sequence *kv, struct error *err) {
     struct prefix_cache *cache = kv->space->cache;
     int code = 0;
     for (uint32_t i = 0; i < kv->prefix.n_blocks && !code; i++) {
-        const uint32_t needs = needs_of(kv, i) | (selection_has_left(kv) ? 0 : PREFIX_SPARSE);
+        const uint32_t needs = needs_of(kv, i) | (selection_left_text(kv) ? 0 : PREFIX_SPARSE);
         if (prefix_cache_is_stored(cache, kv->prefix.blocks[i]))
             code = prefix_cache_bring_back(cache, kv->prefix.blocks[i], kv->layers, i, needs, err);
     }
@@ -269,7 +270,7 @@ void sequence_prefix_release(struct kv_sequence *kv) {
         const uint32_t i = --kv->prefix.n_blocks;
         prefix_cache_unuse(kv->space->cache, kv->prefix.blocks[i], needs_of(kv, i));
     }
-    kv->prefix.n_far = 0;
+    kv->prefix.n_without_window = 0;
 }
 
 void sequence_prefix_fini(struct kv_sequence *kv) {

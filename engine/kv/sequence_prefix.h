@@ -9,8 +9,8 @@
  *
  * Only what all layers have can be shared, so a sequence shares the least of what its kinds allow.
  *
- * A sequence that moves tokens shares no sparse pages.  It uses the homes of blocks instead, and has
- * pages of its own for sparse layers, as long as these see the text.
+ * A sequence that moves tokens shares no sparse pages.  It uses the homes of blocks instead, and
+ * has pages of its own for sparse layers, as long as these see the text.
  *
  * Thread: engine.  Memory: arrays of block numbers and hashes, which grow in prepare and grow. */
 #ifndef ENGINE_KV_SEQUENCE_PREFIX_H
@@ -27,7 +27,7 @@ struct sequence_prefix {
     uint64_t *hashes; /* of the text's whole blocks, as far as known */
     uint32_t *blocks; /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, capacity;
-    uint32_t n_far; /* the first blocks whose window pages it does not need */
+    uint32_t n_without_window; /* leading blocks that need no pages of window layers */
 };
 
 /* The part of a text that the cache and the sequence's own swapped data have. */

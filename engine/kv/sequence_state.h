@@ -19,10 +19,10 @@
  * copied before it.
  *
  * The state at the end is the sequence's own pages.  They are brought into the form in which a
- * prompt resumes at once, so that the next one does not wait for that (kv_state_ops.finish).  A sequence
- * that resumes it goes on as if its new tokens had been appended to the ended one: a new turn
- * (kv_sequence.turn).  A batch-invariant space has no such state, because what a text gives must
- * not depend on its history.
+ * prompt resumes at once, so that the next one does not wait for that (kv_state_ops.finish).  A
+ * sequence that resumes it goes on as if its new tokens had been appended to the ended one: a new
+ * turn (kv_sequence.turn).  A batch-invariant space has no such state, because what a text gives
+ * must not depend on its history.
  *
  * Layers with a window are part of a state, with the pages that the window sees.
  *

@@ -72,7 +72,7 @@ struct model_config {
     uint32_t n_freqs;                  /* rotary pairs, head_dim / 2 when the whole head rotates */
     double *inv_freq;                  /* [n_freqs], owned by the model; scaling already applied */
     float *slopes;                     /* [n_heads], owned: of POSITIONS_ALIBI; else NULL */
-    double *local_freq;                /* the same for layers with a window; NULL: as the others */
+    double *local_freq;                /* for layers with a window; NULL: they use `freq`, too */
     uint32_t bos;
     bool has_bos;
     uint32_t eos[MODEL_MAX_EOS];
@@ -103,8 +103,8 @@ struct model {
 struct model_source {
     bool random;      /* only config.json is read (random_weights.h) */
     uint32_t context; /* as in model_config_load() */
-    /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.  May be
-     * NULL. */
+    /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
+     * May be NULL. */
     int (*check)(const void *check_ctx, uint64_t total, struct error *err);
     const void *check_ctx;
     /* Gets the bytes that the backend has, and all; called at the start and after each weight.

@@ -29,7 +29,7 @@ struct rope_params {
     double beta_fast, beta_slow;     /* yarn: rotations within the original context, */
     bool truncate;                   /* and whether the pairs found by them are whole numbers */
     double divisors[ROPE_MAX_FREQS]; /* longrope */
-    double local_theta; /* the base of layers with a window, unscaled; 0: as the others */
+    double local_theta; /* the base of layers with a window, unscaled; 0: `theta`, scaled */
 };
 
 /* Computes inv_freq[i], i in [0, n_freqs): radians per position of the pair (i, i + n_freqs). */

@@ -35,7 +35,8 @@ struct weight_source_ops {
      * ERR_UNSUPPORTED: no format of weight.h is what it holds. */
     int (*get)(const struct weight_source *source, const char *name,
                const struct tensor_shape *shape, struct weight *out, struct error *err);
-    /* Absorbs every byte of the files, in the order in which they were opened; reads all of them. */
+    /* Absorbs every byte of the files, in the order in which they were opened; reads all of
+     * them. */
     void (*digest)(const struct weight_source *source, struct digest *digest);
     /* Returns ERR_IO, naming the file, once a missing part of one was touched: what was computed
      * since may be wrong (mapped_file.h). */

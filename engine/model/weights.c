@@ -1,4 +1,4 @@
-/* weights.c - see weights.h.  What only some families have is a condition of its rules. */
+/* weights.c - see weights.h.  A rule's `with` and `without` say which models have the tensor. */
 #include "engine/model/weights.h"
 
 #include <inttypes.h>

@@ -34,8 +34,8 @@ struct prefill_support {
     bool filters_choose;              /* the backend has PATTERN_FILTERS */
     const struct layer_group *groups; /* host [n_groups]: the filters */
     uint32_t n_groups;
-    /* Random, the same as long as a tier on disk.  Clients choose salts, and must not guess those of
-     * sparse blocks. */
+    /* Random, the same as long as a tier on disk.  Clients choose salts, and must not guess those
+     * of sparse blocks. */
     uint64_t key[2];
 };
 

@@ -134,9 +134,10 @@ uint32_t sequence_n_left(const struct sequence *seq);
  * The next step is slower, because not every row wants its logits.  So it has no CUDA graph, and
  * two attention kernels a layer. */
 bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
-/* Guesses up to `most` tokens behind the sequence's own, and reserves pages for them.  Returns their
- * number, which is how many rows it needs more.  That is 0 if it does not speculate, or if its row
- * in this step is not a generated token's.  n_running: the sequences that share the step. */
+/* Guesses up to `most` tokens behind the sequence's own, and reserves pages for them.  Returns
+ * their number, which is how many rows it needs more.  That is 0 if it does not speculate, or if
+ * its row in this step is not a generated token's.  n_running: the sequences that share the
+ * step. */
 uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running);
 /* Charges a sequence without guesses for its delay by the guesses of others in the same step.
  * False: its own credit does not cover the delay, and nothing is charged. */

@@ -194,7 +194,7 @@ def faults_of(root, path):
     if path.suffix in SCRIPTS:
         return faults_of_script(name, text)
     check = faults_of_test if name.parts[0] == "tests" else faults_of_source
-    return check(name, text)
+    return [*check(name, text), *wide_comments(name, text)]
 
 
 def is_read(root, path):

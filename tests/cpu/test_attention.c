@@ -202,8 +202,8 @@ static double tolerance_of(enum dtype dtype) {
                                 : 3e-2; /* rounded K moves logits of size ~10 */
 }
 
-/* By shape: what a fixture is whose random numbers begin with the shape's.  It takes longer than what
- * is judged by it. */
+/* By shape: what a fixture is whose random numbers begin with the shape's.  It takes longer than
+ * what is judged by it. */
 static double *definitions[sizeof(shapes) / sizeof(shapes[0])];
 
 static void attention_equals_the_definition_on(struct backend *be) {

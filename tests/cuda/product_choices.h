@@ -2,7 +2,7 @@
  * from the functions that chose before there was a list of kernels.  Where it changes, bits of
  * answers do.
  *
- *   "1 stream, 17 norm+wide"   from 1 row on the kernel "stream", from 17 on a norm of its own, and "wide"
+ *   "1 stream, 17 norm+wide"   from 1 row on the kernel "stream", from 17 on its norm and "wide"
  *   "parts"                    no kernel takes all parts: they are products of their own */
 #ifndef TESTS_CUDA_PRODUCT_CHOICES_H
 #define TESTS_CUDA_PRODUCT_CHOICES_H

@@ -111,8 +111,8 @@ static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
     }
 }
 
-/* The wide kernel has narrower tiles for 18,944 outputs, and the clusters of 8,192 have one turn, in
- * which nothing is stored while they multiply. */
+/* The wide kernel has narrower tiles for 18,944 outputs, and the clusters of 8,192 have one turn,
+ * in which nothing is stored while they multiply. */
 static void the_wide_kernel_keeps_what_it_cuts_better(void **state) {
     (void)state;
     static const uint32_t ahead[] = {14336, 2 * 66 * GATED_SMALL_TILE},

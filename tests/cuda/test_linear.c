@@ -150,11 +150,11 @@ static void check_one_part(const struct matrix *m, uint32_t n_rows, size_t turn)
 
 static void products_of_one_part_equal_the_cpu(void **state) {
     (void)state;
-    /* 4096 -> 96: so few outputs that cuBLASLt and the wide kernel split the sums.  2056 -> 1040: for
-     * the wide kernel from 9 rows on where memory is fast, as those behind it are.  1032 -> 5000:
-     * more tiles than a device has blocks of the stream kernel, in stages of which the last is not
-     * full.  7176 -> 2200: such stages of an x that registers do not hold as a whole, for two tiles
-     * of a block.  32 -> 20000: more tiles than the wide kernel has blocks. */
+    /* 4096 -> 96: so few outputs that cuBLASLt and the wide kernel split the sums.  2056 -> 1040:
+     * for the wide kernel from 9 rows on where memory is fast, as those behind it are.  1032 ->
+     * 5000: more tiles than a device has blocks of the stream kernel, in stages of which the last
+     * is not full.  7176 -> 2200: such stages of an x that registers do not hold as a whole, for
+     * two tiles of a block.  32 -> 20000: more tiles than the wide kernel has blocks. */
     static const struct matrix matrices[] = {
         {1, 1, false},       {8, 8, false},       {15, 7, true},      {16, 24, false},
         {24, 17, false},     {64, 6, false},      {384, 640, false},  {1024, 384, false},
@@ -374,9 +374,9 @@ static void rows_that_two_kernels_take_equal_the_cpu(void **state) {
     *from = chosen;
 }
 
-/* Blocks of the wide kernel that split a sum wait for words that are not all ones.  Here x and W are
- * nothing but such bits: the sums that they send each other are NaN, and what they leave behind has
- * no part in the next product. */
+/* Blocks of the wide kernel that split a sum wait for words that are not all ones.  Here x and W
+ * are nothing but such bits: the sums that they send each other are NaN, and what they leave behind
+ * has no part in the next product. */
 static void nans_of_all_ones_pass_between_blocks(void **state) {
     (void)state;
     const struct product_case shape = {
@@ -434,8 +434,8 @@ static void gated_products_of_many_rows_equal_the_cpu(void **state) {
                                             .n_clusters = shapes[i].n_clusters});
 }
 
-/* The device is full, so cuda_gated() takes the gated kernel where there is one: from 193 rows on if
- * all clusters have two turns. */
+/* The device is full, so cuda_gated() takes the gated kernel where there is one: from 193 rows on
+ * if all clusters have two turns. */
 static void cuda_gated_takes_the_kernel_for_many_rows(void **state) {
     (void)state;
     const uint32_t n_in = 512, n_clusters = CUDA_BACKEND(gpu)->products.n_gated_clusters,

@@ -1,5 +1,5 @@
-/* test_weight.c - weights against values written by hand, and every combination of elements, scales,
- * blocks and mins against its definition, element by element. */
+/* test_weight.c - weights against values written by hand, and every combination of elements,
+ * scales, blocks and mins against its definition, element by element. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

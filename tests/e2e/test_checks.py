@@ -52,6 +52,7 @@ def history(tmp_path):
 
 
 @pytest.mark.parametrize("name, text, fault", [
+    ("engine/a.c", "/* a.c - a file. */\nint x;\n\n/* " + "word " * 20 + "*/\n", "wider than 100"),
     ("engine/a.c", "int x; /* a token who leaves */\n", "speaks of a person"),
     ("engine/a.c", "/* a.c */\n\n/* The name of it. */\nint f(void) {\n", "not a verb"),
     ("tests/a.c", "/* a.c */\nstatic void who_waits(void) {}\n", "a name speaks of a person"),

@@ -172,8 +172,9 @@ static uint64_t count_steps(int32_t n_logprobs, uint32_t *n_generated) {
 static void forced_text_is_computed_together(void **state) {
     (void)state;
     uint32_t n_scored, n_forced, n_late;
-    const uint64_t one_by_one = count_steps(0, &n_scored), together = count_steps(-1, &n_forced);
-    assert_true(one_by_one >= n_scored && 2 * together < n_forced);
+    const uint64_t recomputes_by_row = count_steps(0, &n_scored),
+                   together = count_steps(-1, &n_forced);
+    assert_true(recomputes_by_row >= n_scored && 2 * together < n_forced);
     late_backend_begin(backend);
     assert_true(2 * count_steps(-1, &n_late) < n_forced);
     late_backend_end();

@@ -145,8 +145,8 @@ struct life {
     uint32_t step_rows;
     uint32_t n_expired, n_ahead; /* pages of windows' lists: not there any more; and their length */
     bool late, layer_major, are_gone; /* are_gone: pages that they left */
-    bool one_by_one; /* generated tokens come like that when they are computed again */
-    bool is_again;   /* or all of the text comes like a prompt */
+    bool recomputes_by_row; /* generated tokens come like that when they are computed again */
+    bool is_again;          /* or all of the text comes like a prompt */
 };
 
 static uint32_t n_swaps[2], n_dropped; /* of those that move tokens, and others */
@@ -264,7 +264,7 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
                                     .groups = shape->groups,
                                     .n_groups = N_GROUPS,
                                     .batch_invariant = invariant},
-                          .one_by_one = invariant,
+                          .recomputes_by_row = invariant,
                           .step_rows = step_rows,
                           .choice = choice,
                           .n_selected = pages(choice.n_selected) * PAGE_TOKENS,
@@ -337,8 +337,8 @@ static void check_amounts(const struct life *life) {
 
 /* Of so many, the tokens that there must be pages for. */
 static uint32_t n_listed(const struct life *life, uint32_t n_tokens) {
-    const bool has_left = life->layer_major || life->n_left_at > 0;
-    if (has_left || !life->one_by_one) return n_tokens;
+    const bool left_text = life->layer_major || life->n_left_at > 0;
+    if (left_text || !life->recomputes_by_row) return n_tokens;
     return min(n_tokens, max(slots_at_leaving(life), life->kv.n_tokens + 1));
 }
 
@@ -563,7 +563,7 @@ static void suspend(struct life *life) {
     if (n_blocks > 0) n_blocks += life->kv.selection.blocks.n;
     if (ever_selects(life) && !life->choice.on_device &&
         whole_pages(life, life->kv.n_tokens + 2) > life->n_pages)
-        life->one_by_one = true;
+        life->recomputes_by_row = true;
     assert_int_equal(kv_suspend(&life->kv, NULL), 0);
     assert_int_equal(n_held(life), 0);
     assert_int_equal(n_blocks_held(life), n_blocks);
@@ -577,8 +577,8 @@ static void suspend(struct life *life) {
         n_dropped++;
     }
     life->n_done = life->n_reserved = life->n_listed = 0;
-    if (n_blocks == 0) life->is_again = !life->one_by_one && life->n_known > life->n_prompt;
-    n_one_by_one += n_blocks == 0 && life->one_by_one && !life->layer_major;
+    if (n_blocks == 0) life->is_again = !life->recomputes_by_row && life->n_known > life->n_prompt;
+    n_one_by_one += n_blocks == 0 && life->recomputes_by_row && !life->layer_major;
     n_like_a_prompt += life->is_again;
     if (n_blocks == 0) life->n_left_at = 0;
     if (n_blocks == 0) begin_windows(life);

@@ -129,7 +129,7 @@ static __device__ __forceinline__ void code_scores(float (&s)[S::SLOT_TILES][S::
                                                    const attn_decode_params &p,
                                                    const attn_tile &tile, int slot, uint32_t stage,
                                                    const int32_t *table, int lane) {
-    /* The long code that rotates is there once. */
+    /* Not unrolled: the code that rotates is large. */
 #pragma unroll(ROTATED ? 1 : S::SLOT_TILES)
     for (int m = 0; m < S::SLOT_TILES; m++) {
         const int row = lane / 4 + m * 16;

@@ -106,9 +106,9 @@ template <class S> static __device__ __forceinline__ int swizzle_of(int row) {
     return S::PART_BYTES == 128 ? row % 8 : row / 2 % 4;
 }
 
-/* Returns the address of a 16-byte chunk of a unit's row; where it lies in a unit, if `unit` is 0.  The
- * copy engine swizzles: [D / 64][16 rows][64] of 16 bits, with a row's 8 chunks permuted by the row's
- * number. */
+/* Returns the address of a 16-byte chunk of a unit's row; where it lies in a unit, if `unit` is 0.
+ * The copy engine swizzles: [D / 64][16 rows][64] of 16 bits, with a row's 8 chunks permuted by the
+ * row's number. */
 template <class S>
 static __device__ __forceinline__ uint32_t chunk_address(uint32_t unit, int row, int chunk) {
     const uint32_t column = unit + chunk / 8 * (S::UNIT_SLOTS * 128),
@@ -117,8 +117,8 @@ static __device__ __forceinline__ uint32_t chunk_address(uint32_t unit, int row,
     return S::BULK ? bulk : plain;
 }
 
-/* The places of chunks 2 k + high of a row; the first, chunk `high`, is at `first`.  The copy engine's
- * units begin at multiples of 128 bytes. */
+/* The places of chunks 2 k + high of a row; the first, chunk `high`, is at `first`.  The copy
+ * engine's units begin at multiples of 128 bytes. */
 template <class S> struct rows_at {
     uint32_t first;
     __device__ __forceinline__ uint32_t operator()(int k) const {
@@ -157,9 +157,9 @@ struct unit_ring {
 template <class S>
 static __device__ __forceinline__ unit_ring make_ring(char *memory, uint64_t *barriers) {
     unit_ring r;
-    /* The number comes from lane 0, so that the compiler knows that it is uniform.  Without the copy
-     * engine nvcc 13.0 then encodes cp.async wrong (an illegal instruction with a head_dim of 256);
-     * drop the condition when a later nvcc does not. */
+    /* The number comes from lane 0, so that the compiler knows that it is uniform.  Without the
+     * copy engine nvcc 13.0 then encodes cp.async wrong (an illegal instruction with a head_dim of
+     * 256); drop the condition when a later nvcc does not. */
     r.warp = S::BULK ? __shfl_sync(~0u, threadIdx.x / 32, 0) : threadIdx.x / 32;
     r.lane = threadIdx.x % 32;
     r.key_row = in_register(chunk_address<S>(0, r.lane % 16, r.lane / 16));
@@ -283,16 +283,16 @@ static __device__ __forceinline__ void ask_unit(unit_cursor *c, const attn_decod
     if constexpr (!S::BULK) copy_async_commit();
 }
 
-/* Returns the slot that the step appends to a sequence; KV_FREE_SLOT if a kernel of the step decides
- * which, or fills the pages of a selection. */
+/* Returns the slot that the step appends to a sequence; KV_FREE_SLOT if a kernel of the step
+ * decides which, or fills the pages of a selection. */
 static __device__ __forceinline__ uint32_t appended_slot(const attn_decode_params &p, int seq) {
     const device_step &step = *p.step;
     if (step.selects) return KV_FREE_SLOT;
     return (uint32_t)step.append_slot[(size_t)p.layer * step.n_seqs + seq];
 }
 
-/* Requests a warp's first units, as many as are ahead of the one that is used, as long as nothing can
- * be writing there.  Returns how many. */
+/* Requests a warp's first units, as many as are ahead of the one that is used, as long as nothing
+ * can be writing there.  Returns how many. */
 template <class S>
 static __device__ __forceinline__ int ask_settled_units(unit_cursor *c, const attn_decode_params &p,
                                                         const unit_ring &r) {

@@ -6,7 +6,7 @@
  *   codes     the copy engine brings them to a ring of N_CODE_STAGES matrices, scales beside them
  *   fillers   the producer's four warps; each thread converts one row of every matrix
  *
- *   codes of a matrix   lines of 128 bytes, one row or two, in 128-byte swizzle; then the second page
+ *   codes of a matrix   lines of 128 bytes, one row or two, 128-byte swizzle; then the second page
  *
  *   filler   | await codes | await the stage | convert | arrive at both | by turns: ask for a
  *            matrix |

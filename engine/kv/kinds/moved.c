@@ -2,12 +2,12 @@
  *
  * The prompt is computed with all of its pages.  Whole pages are copied to the host pool as soon as
  * the step, or layer slice, that fills them has been submitted.  With the first step that selects,
- * sparse layers leave the text (has_left).  Pages whose tokens are in the host pool already become
+ * sparse layers leave the text (left_text).  Pages whose tokens are in the host pool already become
  * those of the chosen tokens, and the tail's pages move up behind them.  One more page is kept for
  * the tail to grow into.  The others are released once no in-flight step reads them.
  *
  *   before   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    pages of the text; the tail is 4 and 5
- *   after    [ c ][ c ][ 4 ][ 5 ][ . ]          so many from now on
+ *   after    [ c ][ c ][ 4 ][ 5 ][ . ]          the length stays so
  *   later    [ c ][ c ][ 5 ][ 6 ][ . ]          the tail's first page, once past, is its next one
  *
  * So the pool must have the pages of the text before sparse layers leave it.  Afterwards only the
@@ -91,7 +91,7 @@ static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan
 static uint32_t missing_scratch(const struct kv_sequence *kv) {
     const bool is_done = kv->plan.layer_major
                              ? kv->n_tokens >= kv_plan_together(&kv->plan) || has_own(kv)
-                             : kv->selection.has_left || kv->selection.scratch.n > 0;
+                             : kv->selection.left_text || kv->selection.scratch.n > 0;
     return is_done ? 0 : scratch_pages(kv->space, &kv->plan);
 }
 
@@ -107,8 +107,8 @@ static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) 
 
 /* Returns how many rows the next step may have. */
 static uint32_t max_rows(const struct kv_sequence *kv) {
-    if (kv->selection.has_left) return 1;
-    if (!kv->selection.one_by_one) return UINT32_MAX;
+    if (kv->selection.left_text) return 1;
+    if (!kv->selection.recomputes_by_row) return UINT32_MAX;
     const uint32_t n_prompt = kv->plan.n_prompt;
     return kv->n_tokens < n_prompt ? n_prompt - kv->n_tokens : 1;
 }
@@ -117,8 +117,8 @@ static struct kv_need moved_ask(const struct kv_sequence *kv, uint64_t n_tokens)
     const uint64_t n_blocks = missing_blocks(kv, n_tokens);
     return (struct kv_need){
         .n_rows = max_rows(kv),
-        .n_listed = kv->selection.has_left ? selection_seen_pages(&kv->plan)
-                                           : kv_kind_full.ask(kv, n_tokens).n_listed,
+        .n_listed = kv->selection.left_text ? selection_seen_pages(&kv->plan)
+                                            : kv_kind_full.ask(kv, n_tokens).n_listed,
         .beside = {.pages = selection_missing(kv) + missing_scratch(kv),
                    .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(kv))}};
 }
@@ -127,8 +127,8 @@ static struct kv_need moved_ask(const struct kv_sequence *kv, uint64_t n_tokens)
 static void begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     kv->selection.n_written = 0;
-    kv->selection.has_left = plan->layer_major;
-    kv->selection.tail_from =
+    kv->selection.left_text = plan->layer_major;
+    kv->selection.tail_start =
         plan->layer_major ? kv_plan_candidates(plan, kv_plan_together(plan)) : 0;
 }
 
@@ -138,7 +138,7 @@ static int moved_prepare(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     const bool all = kv->space->batch_invariant;
     begin(kv);
-    kv->selection.one_by_one = all;
+    kv->selection.recomputes_by_row = all;
     int code = selection_prepare(kv, selection_state_pages(kv->space, plan));
     if (!code) code = kv_list_grow(&kv->selection.scratch, scratch_pages(kv->space, plan));
     if (!code) code = kv_list_grow(&kv->selection.blocks, plan->n_most / PAGE_TOKENS);
@@ -232,7 +232,7 @@ static void view_sparse(struct kv_sequence *kv, uint32_t layer, uint32_t n_moved
     struct page_list *list = &kv->layers[layer];
     const uint32_t n_chosen = selection_chosen_pages(&kv->plan),
                    n_tail = selection_tail_pages(&kv->plan);
-    if (!kv->selection.has_left) leave(list, n_chosen, n_tail, n_moved);
+    if (!kv->selection.left_text) leave(list, n_chosen, n_tail, n_moved);
     else if (n_moved > 0) move_on(list, n_chosen, n_tail);
     selection_view(kv, layer, list->pages);
 }
@@ -244,12 +244,12 @@ static void view_selecting(struct kv_sequence *kv, struct step_seq *seq) {
     s->select.blocks = s->blocks.pages;
     /* Pages that the tail has advanced since the last step; when sparse layers leave, since the
      * text began. */
-    const uint32_t n_moved = (s->select.n_candidates - s->tail_from) / PAGE_TOKENS;
-    assert(!s->has_left || n_moved <= 1);
+    const uint32_t n_moved = (s->select.n_candidates - s->tail_start) / PAGE_TOKENS;
+    assert(!s->left_text || n_moved <= 1);
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
         view_sparse(kv, l, n_moved);
-    s->has_left = true;
-    s->tail_from = s->select.n_candidates;
+    s->left_text = true;
+    s->tail_start = s->select.n_candidates;
     kv->selection.n_offloaded = s->select.n_candidates - s->select.n_selected;
 }
 
@@ -282,7 +282,7 @@ static int fetch_layer(const struct kv_sequence *kv, uint32_t host_layer, const 
 static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *err) {
     const struct kv_space *space = kv->space;
     const bool is_sparse = kv_is_sparse(space, layer);
-    const uint32_t first = is_sparse ? kv->selection.tail_from / PAGE_TOKENS : kv->n_expired,
+    const uint32_t first = is_sparse ? kv->selection.tail_start / PAGE_TOKENS : kv->n_expired,
                    to = is_sparse ? selection_chosen_pages(&kv->plan) : first;
     return page_io_copy(&space->io, buffer_of(kv, layer) + first, kv->layers[layer].pages + to,
                         kv->plan.n_buffer_pages - first, err);
@@ -303,8 +303,8 @@ static int complete_layer(const struct kv_sequence *kv, uint32_t layer, struct e
     return code ? code : fetch_prefix(kv, layer + 1, err);
 }
 
-/* Saves the pages that the slice has filled in its layer.  Slices begin with a page, behind what was
- * found of the prompt.  After the last slice of all, the whole prompt is there. */
+/* Saves the pages that the slice has filled in its layer.  Slices begin with a page, behind what
+ * was found of the prompt.  After the last slice of all, the whole prompt is there. */
 static int store_slice(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t layer = slice->layer, end = slice->first_row + slice->n_rows,
@@ -331,9 +331,9 @@ static int moved_submitted(struct kv_sequence *kv, const struct layer_slice *sli
     const uint32_t first = s->n_written, n = kv->n_tokens / PAGE_TOKENS - first;
     uint32_t host_layer = 0;
     /* In a list that begins with chosen tokens the tail's pages are elsewhere. */
-    const uint32_t at = s->has_left
-                            ? first + selection_chosen_pages(&kv->plan) - s->tail_from / PAGE_TOKENS
-                            : first;
+    const uint32_t at =
+        s->left_text ? first + selection_chosen_pages(&kv->plan) - s->tail_start / PAGE_TOKENS
+                     : first;
     int code = 0;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
         code = store_layer(kv, host_layer++, kv->layers[l].pages + at, first, n, err);
@@ -341,8 +341,8 @@ static int moved_submitted(struct kv_sequence *kv, const struct layer_slice *sli
     return code;
 }
 
-/* Copies the sparse pages of the found block number i to the sequence's host block, which becomes its
- * home. */
+/* Copies the sparse pages of the found block number i to the sequence's host block, which becomes
+ * its home. */
 static int make_home(struct kv_sequence *kv, uint32_t i, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t *pages = prefix_cache_pages(space->cache, sequence_prefix_block(kv, i));
@@ -355,8 +355,8 @@ static int make_home(struct kv_sequence *kv, uint32_t i, struct error *err) {
     return code;
 }
 
-/* Copies n host blocks, the text's from `first` on, to the pages of all sparse layers, number `at` of
- * their lists and those behind it. */
+/* Copies n host blocks, the text's from `first` on, to the pages of all sparse layers, number `at`
+ * of their lists and those behind it. */
 static int fetch(const struct kv_sequence *kv, uint32_t first, uint32_t n, uint32_t at,
                  struct error *err) {
     const struct kv_space *space = kv->space;
@@ -369,7 +369,7 @@ static int fetch(const struct kv_sequence *kv, uint32_t first, uint32_t n, uint3
 
 /* Fills the tail of a layer-major prompt all of which was found, but for its last token. */
 static int fetch_tail(const struct kv_sequence *kv, struct error *err) {
-    const uint32_t first = kv->selection.tail_from / PAGE_TOKENS;
+    const uint32_t first = kv->selection.tail_start / PAGE_TOKENS;
     if (kv_swap_is_claimed(kv) || kv->n_tokens < kv_plan_together(&kv->plan)) return 0;
     return fetch(kv, first, sequence_prefix_n_blocks(kv) - first, selection_chosen_pages(&kv->plan),
                  err);
@@ -387,7 +387,7 @@ static bool is_in_place(const struct kv_sequence *kv, uint32_t i) {
 static int moved_resumed(struct kv_sequence *kv, struct error *err) {
     uint32_t first = 0; /* of those that are not there */
     int code = 0;
-    if (kv->selection.has_left) return fetch_tail(kv, err);
+    if (kv->selection.left_text) return fetch_tail(kv, err);
     for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv) && !code; i++) {
         const bool is_there = is_in_place(kv, i);
         if (prefix_cache_home(kv->space->cache, sequence_prefix_block(kv, i)) == KV_NO_PAGE)
@@ -403,7 +403,7 @@ static int moved_resumed(struct kv_sequence *kv, struct error *err) {
  * completed. */
 static void trim(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
-    if (!kv->selection.has_left) return;
+    if (!kv->selection.left_text) return;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
         kv_list_trim(&kv->layers[l], space->pool, selection_seen_pages(&kv->plan));
     kv_list_trim(&kv->selection.scratch, space->pool, 0);
@@ -412,7 +412,7 @@ static void trim(struct kv_sequence *kv) {
 /* Takes the pages that the other layers still lack, where all pages are taken at the start.  They
  * were among those that have just been given back. */
 static void take_rest(struct kv_sequence *kv) {
-    if (!kv->selection.has_left || !kv->space->batch_invariant) return;
+    if (!kv->selection.left_text || !kv->space->batch_invariant) return;
     const int code = kv_lists_take(kv, kv_needs(kv, kv->plan.n_most).lengths);
     assert(code == 0);
     (void)code;
@@ -433,7 +433,7 @@ static void choose_way_back(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     if (kv_phase_pages(space, &kv->plan, KV_PHASE_TEXT, kv->n_tokens + 2) >
         page_pool_n_pages(space->pool))
-        kv->selection.one_by_one = true;
+        kv->selection.recomputes_by_row = true;
 }
 
 /* Keeps the host blocks if data are swapped. */

@@ -8,8 +8,8 @@
  *
  * A page expires only behind rows that are known to be right (done), so rows may be taken back.
  *
- * A text that may be longer than the model's context is shown without what is far behind the window, so
- * that block tables do not grow with it.  Slots are then counted from there.
+ * A text that may be longer than the model's context is shown without what is far behind the
+ * window, so that block tables do not grow with it.  Slots are then counted from there.
  *
  * Window pages that expire before their block is inserted cannot be shared.  While there are pages
  * for another sequence like this one they are kept until then; later the cache keeps them.
@@ -31,12 +31,12 @@ static uint64_t window_most(const struct kv_space *space, const struct kv_plan *
 
 /* Leaves pages for another step beyond the stored rows, and at the text's beginning for a whole
  * window.  A layer-major prompt reaches these lists only at its end, so they are sized for all of
- * it at once.  Where sparse layers have left the text a step has one row, however many tokens are to
- * be computed again: a plan counts no more pages then. */
+ * it at once.  Where sparse layers have left the text a step has one row, however many tokens are
+ * to be computed again: a plan counts no more pages then. */
 static struct kv_need window_ask(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0,
                    n_before = max_u32(kv->n_tokens, n_together),
-                   n_rows = selection_has_left(kv) ? 1 : kv->plan.step_rows;
+                   n_rows = selection_left_text(kv) ? 1 : kv->plan.step_rows;
     const uint64_t end = (uint64_t)max_u32(n_before, kv->space->window) + n_rows;
     return (struct kv_need){
         .n_rows = UINT32_MAX,
@@ -54,8 +54,8 @@ static void window_done(struct kv_sequence *kv, uint32_t n_tokens) {
     kv_lists_expire(kv, n);
 }
 
-/* Pages that views leave out are a multiple of this: what backends read at a time begins there, too,
- * so that a row has the same bits. */
+/* Pages that views leave out are a multiple of this: what backends read at a time begins there,
+ * too, so that a row has the same bits. */
 enum { LEFT_OUT_TOGETHER = 8 };
 
 uint32_t kv_window_n_left_out(const struct kv_sequence *kv) {

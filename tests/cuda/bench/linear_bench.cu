@@ -7,8 +7,8 @@
  *   fused    norm and SiLU inside the products
  *   stream   the same by the stream kernel
  *   apart    norm and SiLU in kernels of their own
- *   wide     16 to 256 rows by the wide kernel, with SiLU inside and the norm apart (from 193 rows on
- *            a model's gate and up are for the gated kernel, which is not here)
+ *   wide     16 to 256 rows by the wide kernel, with SiLU inside and the norm apart (from 193 rows
+ *            on a model's gate and up are for the gated kernel, which is not here)
  *
  * Weights are random and rotate through 1 GB, many times the second-level cache.  Launches are
  * replayed from a CUDA graph.  "model" is 32 layers and the head over 15 GB, nothing twice.
