@@ -77,6 +77,20 @@ SEEN = {
     "server/main.c": "engine engine/device engine/kv engine/request engine/schedule jansson",
 }
 
+# Members of struct kv_sequence, and the files that may open them: all others ask these files.
+PARTS = {
+    "prefix": "engine/kv/sequence_prefix.c",
+    "state": "engine/kv/sequence_state.c",
+    "reading": "engine/kv/read_ahead.c",
+    "selection": "engine/kv/selection.c engine/kv/kinds/selected.c engine/kv/kinds/moved.c",
+    "swap": "engine/kv/swap.c",
+}
+PART = re.compile(r"\b(?:kv|other)(?:->|\.)(" + "|".join(PARTS) + r")\b")
+
+# Files of engine/kv below the sequences, and the headers above them.
+KV_CACHES = "kv_space page_io page_list page_pool offer prefix_cache state_cache".split()
+KV_ABOVE = "kind kv_sequence lists reclaim swap sequence_prefix sequence_state".split()
+
 LIBRARIES = [
     (r"uv(/|\.h$)", "uv"), (r"microhttpd\.h$", "microhttpd"), (r"gnutls/", "gnutls"), (r"jansson\.h$", "jansson"),
     (r"pcre2\.h$", "pcre2"), (r"utf8proc\.h$", "utf8proc"), (r"cmocka\.h$", "cmocka"),
@@ -159,6 +173,18 @@ def check_seen(root, paths):
             yield f"SEEN says that {room} sees {what}, which nothing brings"
 
 
+def check_kv(root, path):
+    """The parts of a sequence are each opened by their own files, and no cache knows a sequence."""
+    text = (root / path).read_text()
+    for name in sorted(set(PART.findall(text))):
+        if path not in PARTS[name].split():
+            yield f"{path}: opens kv_sequence.{name}, which is for {PARTS[name]}"
+    if pathlib.PurePath(path).stem in KV_CACHES and path.startswith("engine/kv/"):
+        for _, name in INCLUDE.findall(text):
+            if name in [f"engine/kv/{above}.h" for above in KV_ABOVE]:
+                yield f'{path}: a cache may not include "{name}", which is above it'
+
+
 def compiles(root, text, *arguments):
     return subprocess.run(["cc", "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi",
                            "-fsyntax-only", "-I.", "-x", "c", *arguments], cwd=root, input=text,
@@ -185,7 +211,7 @@ def main():
         if not room_of(path):
             faults.append(f"{path}: in no room")
             continue
-        faults += [*check_includes(root, path), *check_alone(root, path, has_cuda)]
+        faults += [*check_includes(root, path), *check_kv(root, path), *check_alone(root, path, has_cuda)]
     faults += check_seen(root, [path for path in paths if room_of(path)])
     for fault in faults:
         print(fault, file=sys.stderr)
