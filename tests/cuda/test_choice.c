@@ -121,6 +121,19 @@ static void vectors_need_aligned_weights(void **state) {
     }
 }
 
+/* The wide kernel takes all of an operation's parts, or none. */
+static void one_part_of_several_is_not_wide(void **state) {
+    (void)state;
+    const struct product_device device = device_of(H200);
+    for (uint32_t n_rows = 17; n_rows <= WIDE_MAX_ROWS; n_rows++) {
+        struct product p =
+            product_of(&(struct choice_shape){.n_in = 4096, .n_out = {1024}}, n_rows);
+        assert_string_equal(product_choose(&device, &p)->name, "wide");
+        p.is_partial = true;
+        assert_string_equal(product_choose(&device, &p)->name, "cublaslt");
+    }
+}
+
 static void joined_parts_become_one(void **state) {
     (void)state;
     struct product p =
@@ -136,8 +149,10 @@ static void joined_parts_become_one(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_are_the_recorded_ones), cmocka_unit_test(any_takes_every_part),
-        cmocka_unit_test(vectors_need_aligned_weights), cmocka_unit_test(joined_parts_become_one)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_are_the_recorded_ones),
+                                       cmocka_unit_test(any_takes_every_part),
+                                       cmocka_unit_test(vectors_need_aligned_weights),
+                                       cmocka_unit_test(one_part_of_several_is_not_wide),
+                                       cmocka_unit_test(joined_parts_become_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
