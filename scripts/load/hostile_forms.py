@@ -12,7 +12,6 @@ import argparse
 import collections
 import http.client
 import json
-import os
 import pathlib
 import random
 import re
@@ -25,7 +24,8 @@ import time
 
 import jsonschema
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from serving import BINARY, ROOT, OwnServer
+
 sys.path.insert(0, str(ROOT / "tests" / "grammar"))
 import check_schemas  # noqa: E402
 
@@ -146,31 +146,14 @@ def check(form, text):
     return None
 
 
-class Server:
-    def __init__(self, binary, folder, *arguments):
-        self.log = open(pathlib.Path(folder) / "log", "w+")
-        self.process = subprocess.Popen([binary, "serve", "--port", "0", "--shutdown-timeout", str(SHUTDOWN_S), *arguments],
-                                        stderr=self.log, stdout=self.log)
-        self.port = None
-        while self.port is None and self.process.poll() is None:
-            time.sleep(0.1)
-            found = re.search(r"ready: listening on http://[^ ]*:(\d+)", pathlib.Path(self.log.name).read_text())
-            self.port = int(found.group(1)) if found else None
-
-    def post(self, body, timeout=120):
+class Server(OwnServer):
+    def ask(self, body, timeout=120):
         """Returns the status and the answer; 0: it was not in time."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
-            connection.request("POST", "/v1/completions", json.dumps({"prompt": "A:", **body}), {"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            return reply.status, json.loads(reply.read())
+            with self.answer("POST", "/v1/completions", {"prompt": "A:", **body}, timeout) as reply:
+                return reply.status, json.loads(reply.read())
         except OSError:
             return 0, None
-        finally:
-            connection.close()
-
-    def memory(self):
-        return int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Streams:
@@ -223,7 +206,7 @@ class Forms:
         kind, form = make_form(rng)
         timeout = 0.3 if rng.random() < 0.05 else 120
         begun = time.monotonic()
-        status, answer = self.server.post({"max_tokens": rng.choice([8, 60]), "temperature": 1, "seed": i, **form}, timeout)
+        status, answer = self.server.ask({"max_tokens": rng.choice([8, 60]), "temperature": 1, "seed": i, **form}, timeout)
         with self.lock:
             counts = self.counts[kind]
             counts["asked"] += 1
@@ -243,7 +226,7 @@ class Forms:
                     return
                 i, self.n = self.n, self.n + 1
                 if i % self.options.report == 0:
-                    print(f"# {i} forms, {self.server.memory() >> 20} MiB, {time.monotonic() - self.begun:.0f} s", file=sys.stderr, flush=True)
+                    print(f"# {i} forms, {self.server.resident_bytes() >> 20} MiB, {time.monotonic() - self.begun:.0f} s", file=sys.stderr, flush=True)
             self.ask(i)
 
     def run(self):
@@ -259,7 +242,7 @@ def end(server):
     costly = {"guided_json": {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 128} for i in range(500)}}}
     for i in range(4):
         costly["guided_json"]["properties"][f"q{i}"] = {"type": "string", "maxLength": 100 + i}
-        threading.Thread(target=server.post, args=(json.loads(json.dumps(costly)),), daemon=True).start()
+        threading.Thread(target=server.ask, args=(json.loads(json.dumps(costly)),), daemon=True).start()
     time.sleep(1)
     server.process.send_signal(signal.SIGTERM)
     begun = time.monotonic()
@@ -274,26 +257,25 @@ def end(server):
 def fill_cache(server):
     """Uses every page of the KV cache once, so that its memory is counted before the forms as it is behind them."""
     for i in range(12):
-        server.post({"prompt": [100 + (i * 7919 + j * j) % 4000 for j in range(1900)], "max_tokens": 1})
+        server.ask({"prompt": [100 + (i * 7919 + j * j) % 4000 for j in range(1900)], "max_tokens": 1})
 
 
 def trial(options, folder):
-    server = Server(options.binary, folder, "--model", options.model, "--kv-cache-memory", "128M", "--max-model-len",
-                    "2048", *options.arguments)
-    if server.port is None:
-        sys.exit("the server does not start")
+    with open(pathlib.Path(folder) / "log", "w", encoding="utf-8") as log:
+        server = Server(options.binary, "--model", options.model, "--kv-cache-memory", "128M", "--max-model-len", 2048,
+                        "--shutdown-timeout", SHUTDOWN_S, *options.arguments, log=log)
     fill_cache(server)
     streams = Streams(server, options.streams)
     time.sleep(options.quiet)
     alone = streams.stop()
-    before = server.memory()
+    before = server.resident_bytes()
     streams, forms = Streams(server, options.streams), Forms(server, options)
     begun = time.monotonic()
     forms.run()
     seconds = time.monotonic() - begun
     beside = streams.stop()
     time.sleep(1)
-    after = server.memory()
+    after = server.resident_bytes()
     took, status = end(server)
     columns = ["asked", "answered", "finished", "refused", "left", "429", "500", "503", "longer than 5 s", "seconds"]
     print(",".join(["kind", *columns]))
@@ -312,7 +294,7 @@ def trial(options, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build" / "quire"))
+    parser.add_argument("--binary", default=BINARY)
     parser.add_argument("--model", default=str(ROOT / "models" / "quire-31m"))
     parser.add_argument("--forms", type=int, default=10000)
     parser.add_argument("--streams", type=int, default=16)

@@ -45,12 +45,12 @@ class Server:
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     @contextlib.contextmanager
-    def answer(self, method, path, body=None):
+    def answer(self, method, path, body=None, timeout=None):
         """Yields http.client's answer while its connection is open."""
         url = urllib.parse.urlsplit(self.url)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body)
         with contextlib.closing(http.client.HTTPConnection(url.hostname, url.port or 80,
-                                                           timeout=self.timeout)) as connection:
+                                                           timeout=timeout or self.timeout)) as connection:
             connection.request(method, url.path + path, data,
                                {"Content-Type": "application/json", **self.headers})
             yield connection.getresponse()
