@@ -13,4 +13,9 @@ static inline size_t dtype_size(enum dtype dtype) {
     return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2;
 }
 
+/* Returns the bytes of n activations. */
+static inline size_t activation_bytes(enum dtype dtype, size_t n) {
+    return n * dtype_size(dtype);
+}
+
 #endif

@@ -79,7 +79,7 @@ static struct decoder_layout make_plan(const struct model_config *c,
 
 size_t decoder_long_bytes(const struct model_config *c, uint32_t n_rows, enum dtype act_dtype) {
     const size_t n_heads = c->n_heads + 2 * (size_t)c->n_kv_heads;
-    return n_rows * (c->dim + n_heads * c->head_dim) * dtype_size(act_dtype);
+    return activation_bytes(act_dtype, n_rows * (c->dim + n_heads * c->head_dim));
 }
 
 size_t decoder_workspace_bytes(const struct model_config *config,
@@ -89,7 +89,7 @@ size_t decoder_workspace_bytes(const struct model_config *config,
 
 static int make_arena(struct decoder *d, struct error *err) {
     const struct decoder_layout plan =
-        make_plan(&d->model->config, &d->limits, dtype_size(d->be->act_dtype));
+        make_plan(&d->model->config, &d->limits, activation_bytes(d->be->act_dtype, 1));
     int rc = d->be->ops->alloc(d->be, plan.total, &d->arena, err);
     if (rc) return rc;
     char *base = d->arena;

@@ -59,7 +59,7 @@ struct decoder {
 
 /* Returns the address of element number `offset` of an activation buffer. */
 static inline void *act_at(const struct decoder *d, void *buffer, size_t offset) {
-    return (char *)buffer + offset * dtype_size(d->be->act_dtype);
+    return (char *)buffer + activation_bytes(d->be->act_dtype, offset);
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* model.c - see model.h.  Walks the family's weight map: find, check, hand to the backend. */
 #include "engine/model/model.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,7 @@ static int take_from_groups(struct loader *l, const struct weight_rule *rule, st
     const size_t bytes = weight_bytes(host), row_bytes = weight_row_bytes(&rows),
                  n_groups = c->n_kv_heads;
     void *out = own_room(l, bytes);
+    assert(weight_is_plain(&host->format)); /* scales are not moved */
     if (!out) return ERR_NOMEM;
     qkv_order(out, host->data, n_groups, weights_side(SIDE_QKV, c, NULL) / n_groups * row_bytes,
               weights_side(rule->before, c, NULL) / n_groups * row_bytes, bytes / n_groups);
@@ -104,6 +106,7 @@ static int reorder(struct loader *l, struct weight *host) {
     const struct model_config *c = &l->model->config;
     const struct weight rows = by_row(host);
     void *out = own_room(l, weight_bytes(host));
+    assert(weight_is_plain(&host->format)); /* scales are not moved */
     if (!out) return ERR_NOMEM;
     rotary_order(out, host->data, rows.rows, weight_row_bytes(&rows), c->head_dim, c->n_freqs);
     host->data = out;
