@@ -12,7 +12,9 @@
  * prompt it sees only those that the index lists. */
 #include "cuda/attention/sparse/sparse_view.h"
 #include "cuda/common/device.cuh"
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/pages.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/step.cuh"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 

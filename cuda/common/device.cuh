@@ -235,6 +235,22 @@ static __device__ __forceinline__ uint32_t pack_bf16(float x, float y) {
     return *reinterpret_cast<uint32_t *>(&pair);
 }
 
+/* Unpacks two elements of type T, __half or __nv_bfloat16, from a word. */
+template <typename T> static __device__ __forceinline__ float2 unpack_pair(uint32_t pair) {
+    if constexpr (sizeof(T) == 2 && !__is_same(T, __nv_bfloat16))
+        return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
+    else return unpack_bf16(pair);
+}
+
+template <typename T> static __device__ __forceinline__ uint32_t pack_pair(float x, float y) {
+    if constexpr (sizeof(T) == 2 && !__is_same(T, __nv_bfloat16)) {
+        const __half2 pair = __floats2half2_rn(x, y);
+        return *reinterpret_cast<const uint32_t *>(&pair);
+    } else {
+        return pack_bf16(x, y);
+    }
+}
+
 static __device__ __forceinline__ uint32_t multiply_pair(uint32_t a, uint32_t b) {
     __nv_bfloat162 product =
         __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));

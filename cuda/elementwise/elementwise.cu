@@ -11,7 +11,8 @@
  *
  * Bound: memory, each input and output once.     Oracle: engine/cpu/elementwise.c. */
 #include "cuda/common/device.cuh"
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/pages.cuh"
+#include "cuda/common/step.cuh"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"

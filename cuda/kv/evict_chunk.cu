@@ -9,6 +9,9 @@
  *
  * Grid:   one block per (KV head, sequence).
  * Bound:  latency.       Oracle: engine/cpu/. */
+#include "cuda/common/pages.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/step.cuh"
 #include "cuda/kv/evict.cuh"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"

@@ -11,6 +11,8 @@
  * Grid:   one block per (KV head, row); a thread takes every BLOCK-th slot.  Threads combine only
  *         the eviction order, never a sum, so the result has one value.
  * Bound:  memory: 4 * group + 20 bytes a slot.      Oracle: engine/cpu/. */
+#include "cuda/common/pages.cuh"
+#include "cuda/common/step.cuh"
 #include "cuda/kv/evict.cuh"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"

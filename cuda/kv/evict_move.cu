@@ -10,6 +10,8 @@
  * Grid:   (parts of a KV head, sequences, layers).  A part is the states of its tokens, with the
  *         scales of their rows; or 2 words of each key or value.
  * Bound:  memory, what stays is read and written.       Oracle: engine/cpu/. */
+#include "cuda/common/pages.cuh"
+#include "cuda/common/step.cuh"
 #include "cuda/kv/evict.cuh"
 #include "engine/base/sizes.h"
 #include "engine/device/dtype.h"

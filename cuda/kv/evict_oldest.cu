@@ -8,7 +8,8 @@
  *
  * Grid:   one block per (KV head, row, layer); a thread takes four slots at a time.
  * Bound:  latency; 8 bytes a slot.      Oracle: engine/cpu/, bit-exact. */
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/pages.cuh"
+#include "cuda/common/step.cuh"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 

@@ -21,7 +21,7 @@
  * Shared: the list, 8 KB, and the ranks of all slots, up to 36 KB; more ranks stay where they are.
  * Bound:  memory: all tokens are read and written twice; before that, one rank after the other.
  * Oracle: engine/cpu/, bit-exact. */
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/pages.cuh"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 

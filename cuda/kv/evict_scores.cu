@@ -16,6 +16,9 @@
  * Oracle: engine/cpu/.  evict_scores_simple_kernel takes the shapes that evict_scores_kernel
  * lacks. */
 #include "cuda/common/mma.cuh"
+#include "cuda/common/pages.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/step.cuh"
 #include "cuda/kv/evict.cuh"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"

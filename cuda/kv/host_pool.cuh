@@ -4,7 +4,8 @@
 #ifndef CUDA_KV_HOST_POOL_CUH
 #define CUDA_KV_HOST_POOL_CUH
 
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/device.cuh"
+#include "cuda/common/step.cuh"
 #include "cuda/kv/select.h"
 #include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"

@@ -12,7 +12,9 @@
  *         time, or one where rows are no multiple of that.
  * Shared: none.          Bound: memory, 3 or 4 bytes an element.
  * Oracle: engine/cpu/fp8.c, exact; engine/cpu/attention.c for rotated keys. */
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/pages.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/step.cuh"
 #include "engine/device/pages.h"
 
 enum { THREADS = 256 };

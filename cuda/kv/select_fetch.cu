@@ -11,6 +11,7 @@
  * pages.  A thread moves units of 16 bytes, or of 2 where rows of head_dim or addresses are no
  * multiple of that.
  * Shared: none.          Oracle: engine/cpu/, exact. */
+#include "cuda/common/pages.cuh"
 #include "cuda/kv/host_pool.cuh"
 #include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"

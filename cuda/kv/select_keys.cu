@@ -15,7 +15,6 @@
  * from L2.
  * Oracle: engine/cpu/; ties go to the lower token. */
 #include "cuda/common/topk.cuh"
-#include "cuda/kv/evict.cuh"
 
 enum { THREADS = 512, KEY_SINK = 0x7f800001 };
 

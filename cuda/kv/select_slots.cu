@@ -14,7 +14,6 @@
  * Bound: L2, four passes over n_candidates / 8 bytes of bits.
  * Oracle: engine/cpu/, exact for equal bits. */
 #include "cuda/common/topk.cuh"
-#include "cuda/kv/evict.cuh"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
 

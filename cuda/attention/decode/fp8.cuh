@@ -21,7 +21,7 @@
 
 #include "cuda/attention/decode/softmax.cuh"
 #include "cuda/attention/decode/tile.cuh"
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/rotation.cuh"
 #include "engine/device/pages.h"
 
 /* Converts two codes to f16; exact. */

@@ -18,7 +18,8 @@
 #include "cuda/attention/decode/scores.cuh"
 #include "cuda/attention/decode/softmax.cuh"
 #include "cuda/attention/decode/tile.cuh"
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/rotation.cuh"
+#include "cuda/common/step.cuh"
 #include "engine/device/pages.h"
 
 /* The work of a tile beside full attention: for its layer's window, for its sequence's budget, or

@@ -56,8 +56,8 @@ struct attn_prefill_params {
     struct score_scale scale;
     uint32_t window; /* 0: a row sees all; dense attention only */
     float *lse;      /* [n_total_rows][n_heads], base 2, of the rows that are written; or NULL */
-    /* The items' keys are stored before RoPE (kv/evict.cuh); rotations.n_freqs is a multiple of
-     * 8. */
+    /* The items' keys are stored before RoPE (common/rotation.cuh); rotations.n_freqs is a
+     * multiple of 8. */
     bool rotated;
     struct key_rotations rotations;
 };

@@ -22,7 +22,7 @@
 
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/prefill/split_tile.cuh"
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/pages.cuh"
 
 enum {
     N_CODE_STAGES = 4,

@@ -13,8 +13,8 @@
  * Bound: products, head_dim * N^2 / 16384 multiply-adds a head, in f32; means, reading q and K.
  * Oracle: engine/cpu/, ties to the lower page. */
 #include "cuda/attention/sparse/sparse_index.h"
+#include "cuda/common/step.cuh"
 #include "cuda/common/topk.cuh"
-#include "cuda/kv/evict.cuh"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 

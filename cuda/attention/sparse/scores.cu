@@ -24,7 +24,7 @@
  * Oracle: engine/cpu/.  Other shapes take the two simple kernels at the end. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/mma.cuh"
-#include "cuda/kv/evict.cuh"
+#include "cuda/common/step.cuh"
 #include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
