@@ -281,7 +281,7 @@ static uint64_t most_slots(const struct engine *e, struct device_memory device) 
 /* Bounds the slots of a step's prompts in a layer, because fp8 prompts of one step are dequantised
  * together: the longest sequence's, and max_batched_tokens of other prompts.  0: no limit. */
 static uint64_t most_prompt_slots(const struct engine *e) {
-    if (e->config.kv_dtype != DTYPE_FP8) return 0;
+    if (!page_is_scaled(e->config.kv_dtype)) return 0;
     return (uint64_t)longest_sequence(e) + e->config.max_batched_tokens;
 }
 

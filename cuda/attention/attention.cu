@@ -115,7 +115,7 @@ static int shape_splits(struct cuda_backend *cuda, struct attention *a, struct e
     if (cuda->batch_invariant || !a->prefill_fits) return 0;
     struct kv_pool kv = a->kv;
     /* Copies are bf16 (kv/prompt_copies.c), and the kernel that reads codes has the same shape. */
-    if (kv.dtype == DTYPE_FP8) kv.dtype = DTYPE_BF16;
+    if (page_is_scaled(kv.dtype)) kv.dtype = DTYPE_BF16;
     return cuda_check(cuda, attn_split_shape_of(kv, a->n_heads, &a->split_shape),
                       "prefill attention", err);
 }

@@ -191,9 +191,8 @@ static __device__ float last_share(const struct evict_params &p, const struct it
     const bool rotates = must_rotate(p, *item.budget);
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
                    group = p.n_heads / p.kv.n_kv_heads;
-    const size_t key =
-        (size_t)key_pages[slot / PAGE_TOKENS] * (kv.page_bytes / element_bytes(kv.dtype)) +
-        (item.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
+    const size_t key = (size_t)key_pages[slot / PAGE_TOKENS] * page_elements(kv) +
+                       kv_row(&kv, 0, item.kv_head, slot % PAGE_TOKENS) * (size_t)dim;
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + item.last_row * p.q_stride +
                              (size_t)item.kv_head * group * dim;
     const float *lse =

@@ -84,11 +84,10 @@ static __device__ __forceinline__ void move_states(const struct kv_pool &kv,
     const auto move = [&](const auto &at) { move_words(item, threadIdx.x, BLOCK, true, at); };
     move([&](uint32_t slot) { return &state_of(slot)->position[slot % PAGE_TOKENS]; });
     move([&](uint32_t slot) { return &state_of(slot)->score[slot % PAGE_TOKENS]; });
-    for (uint32_t is_v = 0; kv.dtype == DTYPE_FP8 && is_v < 2; is_v++)
+    for (uint32_t is_v = 0; has_scales(kv) && is_v < 2; is_v++)
         move([&](uint32_t slot) {
-            return row_scale(
-                kv, item.pages[slot / PAGE_TOKENS],
-                (is_v * kv.n_kv_heads + item.kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS);
+            return row_scale(kv, item.pages[slot / PAGE_TOKENS],
+                             kv_row(&kv, is_v, item.kv_head, slot % PAGE_TOKENS));
         });
     for (uint32_t slot = threadIdx.x; slot < item.budget->capacity; slot += BLOCK)
         state_of(slot)->rank[slot % PAGE_TOKENS] = slot;
@@ -102,12 +101,10 @@ template <typename T>
 static __device__ __forceinline__ void move_rows(const struct kv_pool &kv, const struct item &item,
                                                  uint32_t is_v, uint32_t part, uint32_t row_words) {
     const uint32_t word = part * PART_WORDS + threadIdx.x % PART_WORDS,
-                   first_row = (is_v * kv.n_kv_heads + item.kv_head) * PAGE_TOKENS;
+                   first_row = kv_row(&kv, is_v, item.kv_head, 0);
     move_words(item, threadIdx.x / PART_WORDS, BLOCK / PART_WORDS, word < row_words,
                [&](uint32_t slot) {
-                   char *page = static_cast<char *>(kv.base) +
-                                (size_t)item.pages[slot / PAGE_TOKENS] * kv.page_bytes;
-                   return reinterpret_cast<T *>(page) +
+                   return page_at<T>(kv, item.pages[slot / PAGE_TOKENS]) +
                           (size_t)(first_row + slot % PAGE_TOKENS) * row_words + word;
                });
 }
@@ -137,7 +134,7 @@ static cudaError_t launch_words(const struct evict_layers &p, uint32_t n_seqs, u
 }
 
 cudaError_t launch_evict_move(const struct evict_layers *p, uint32_t n_seqs, struct launch launch) {
-    const uint32_t row_bytes = p->kv.head_dim * element_bytes(p->kv.dtype);
+    const uint32_t row_bytes = page_row_bytes(p->kv.dtype, p->kv.head_dim);
     if (n_seqs == 0 || p->n_layers == 0) return cudaSuccess;
     return row_bytes % sizeof(uint4) == 0 ? launch_words<uint4>(*p, n_seqs, row_bytes, launch)
                                           : launch_words<uint16_t>(*p, n_seqs, row_bytes, launch);

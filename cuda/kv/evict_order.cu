@@ -147,23 +147,20 @@ static __device__ __forceinline__ void swap_tokens(const struct kv_pool &kv,
                                                    uint32_t b) {
     const uint32_t lane = threadIdx.x % 32, at_a = a % PAGE_TOKENS, at_b = b % PAGE_TOKENS;
     const int32_t page_a = item.pages[a / PAGE_TOKENS], page_b = item.pages[b / PAGE_TOKENS];
-    const uint32_t per_row = kv.head_dim * element_bytes(kv.dtype) / sizeof(T);
+    const uint32_t per_row = page_row_bytes(kv.dtype, kv.head_dim) / sizeof(T);
     const auto row_of = [&](uint32_t is_v, uint32_t at) {
-        return (is_v * kv.n_kv_heads + item.kv_head) * PAGE_TOKENS + at;
-    };
-    const auto words_of = [&](int32_t page) {
-        return reinterpret_cast<T *>(static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes);
+        return kv_row(&kv, is_v, item.kv_head, at);
     };
     for (uint32_t i = lane; i < 2 * per_row; i += 32) {
         const uint32_t is_v = i / per_row, word = i % per_row;
-        swap_words(words_of(page_a) + (size_t)row_of(is_v, at_a) * per_row + word,
-                   words_of(page_b) + (size_t)row_of(is_v, at_b) * per_row + word);
+        swap_words(page_at<T>(kv, page_a) + (size_t)row_of(is_v, at_a) * per_row + word,
+                   page_at<T>(kv, page_b) + (size_t)row_of(is_v, at_b) * per_row + word);
     }
     struct kv_page_state *state_a = page_state(kv, page_a, item.kv_head),
                          *state_b = page_state(kv, page_b, item.kv_head);
     if (lane == 0) swap_words(&state_a->position[at_a], &state_b->position[at_b]);
     if (lane == 1) swap_words(&state_a->score[at_a], &state_b->score[at_b]);
-    if (kv.dtype == DTYPE_FP8 && lane >= 2 && lane < 4)
+    if (has_scales(kv) && lane >= 2 && lane < 4)
         swap_words(row_scale(kv, page_a, row_of(lane - 2, at_a)),
                    row_scale(kv, page_b, row_of(lane - 2, at_b)));
 }
@@ -206,7 +203,7 @@ static __global__ void __launch_bounds__(BLOCK) evict_order_kernel(const struct 
 cudaError_t launch_evict_order(const struct order_params *p, struct launch launch) {
     if (p->n_layers == 0) return cudaSuccess;
     const dim3 grid(p->kv.n_kv_heads, p->n_layers);
-    const bool by_16_bytes = p->kv.head_dim * element_bytes(p->kv.dtype) % sizeof(uint4) == 0;
+    const bool by_16_bytes = page_row_bytes(p->kv.dtype, p->kv.head_dim) % sizeof(uint4) == 0;
     return launch_kernel(launch,
                          by_16_bytes ? evict_order_kernel<uint4> : evict_order_kernel<uint8_t>,
                          grid, BLOCK, 0, *p);

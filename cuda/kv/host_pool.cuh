@@ -59,7 +59,7 @@ static __device__ __forceinline__ uint8_t *token_in_store(const struct host_pool
 
 /* Says whether a thread can move 16 bytes at a time. */
 static inline bool moves_vectors(const struct kv_pool *kv, const struct host_pool *store) {
-    return kv->head_dim * dtype_size(kv->dtype) % 16 == 0 && kv->page_bytes % 16 == 0 &&
+    return page_row_bytes(kv->dtype, kv->head_dim) % 16 == 0 && kv->page_bytes % 16 == 0 &&
            ((uintptr_t)kv->base | (uintptr_t)store->base) % 16 == 0;
 }
 

@@ -78,7 +78,7 @@ void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype) {
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
         n_ranked += step_seq_is_ranked(&step->seqs[i]);
     w->of = COPY_NONE;
-    if (dtype == DTYPE_FP8) w->of = COPY_ALL;
+    if (page_is_scaled(dtype)) w->of = COPY_ALL;
     else if (n_ranked > 0 && dtype != DTYPE_F32 && !cuda->batch_invariant) w->of = COPY_RANKED;
     if (w->of == COPY_RANKED && !has_room(w, step)) w->of = COPY_NONE;
     w->only_ranked = w->of != COPY_NONE && n_ranked == step->n_seqs - step->n_decode;
@@ -86,7 +86,7 @@ void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype) {
 
 static struct kv_pool pool_of_copies(const struct kv_pool *kv, void *base, uint32_t n_pages) {
     struct kv_pool pool = *kv;
-    pool.dtype = kv->dtype == DTYPE_FP8 ? DTYPE_BF16 : kv->dtype;
+    pool.dtype = page_is_scaled(kv->dtype) ? DTYPE_BF16 : kv->dtype;
     pool.tracked = false;
     pool.page_bytes = kv_page_bytes(&pool);
     pool.base = base;
@@ -124,7 +124,7 @@ int prompt_copies_reserve(struct cuda_backend *cuda, const struct step_limits *l
     const struct kv_pool kv = {
         .dtype = limits->kv_dtype, .n_kv_heads = limits->n_kv_heads, .head_dim = limits->head_dim};
     uint64_t n_slots = 0;
-    if (kv.dtype == DTYPE_FP8) n_slots = limits->max_prompt_slots;
+    if (page_is_scaled(kv.dtype)) n_slots = limits->max_prompt_slots;
     else if (limits->tracked && kv.dtype != DTYPE_F32 && !cuda->batch_invariant)
         n_slots = min_u64(limits->max_slots, MOST_COPIED_SLOTS) + limits->max_rows;
     if (n_slots == 0) return 0;

@@ -46,8 +46,8 @@ static __device__ __forceinline__ bool item_of(const struct prompt_copies_params
     if (first >= n_slots || pair_end <= first_seen || (p.ranked_only && !ranked)) return false;
     const size_t to = (size_t)s.table_at[view] + blockIdx.x;
     item->page = pages_of(s, p.layer, seq)[blockIdx.x];
-    item->from = static_cast<const char *>(p.from.base) + (size_t)item->page * p.from.page_bytes;
-    item->to = static_cast<char *>(p.to.base) + to * p.to.page_bytes;
+    item->from = page_at(p.from, item->page);
+    item->to = page_at(p.to, to);
     item->row = blockIdx.y * PAGE_TOKENS;
     item->first = (size_t)item->row * p.from.head_dim;
     item->slot = (uint32_t)first;

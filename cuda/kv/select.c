@@ -186,7 +186,7 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
     const struct host_pool *store = args->store;
     /* Rows are counted in the units that a thread moves; an fp8 host pool's are 16 elements, or
      * one. */
-    const uint64_t row_bytes = kv->head_dim * dtype_size(kv->dtype),
+    const uint64_t row_bytes = page_row_bytes(kv->dtype, kv->head_dim),
                    unit = row_bytes % 16 || (store && store->fp8 && kv->head_dim % 16) ? 2 : 16;
     if (args->group_index >= s->shape.n_groups ||
         group_n_layers(args->group, windows_of(cuda)) > s->max_layers)

@@ -13,6 +13,7 @@
  * blocks reach it; the order does not change the result.
  * Bound: L2, four passes over n_candidates / 8 bytes of bits.
  * Oracle: engine/cpu/, exact for equal bits. */
+#include "cuda/common/pages.cuh"
 #include "cuda/common/topk.cuh"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
@@ -53,8 +54,7 @@ static __device__ __forceinline__ uint32_t *state_of(const struct select_params 
     const uint32_t n_pages = (s.n_selected + p.state_slots - 1) / p.state_slots;
     const size_t page =
         (size_t)p.step->select_lists[s.states + p.group_index * n_pages + slot / p.state_slots];
-    return reinterpret_cast<uint32_t *>(static_cast<char *>(p.kv.base) + page * p.kv.page_bytes) +
-           slot % p.state_slots;
+    return page_at<uint32_t>(p.kv, page) + slot % p.state_slots;
 }
 
 static __device__ uint32_t count_bits(const uint32_t *bits, uint32_t word, uint32_t end) {

@@ -78,10 +78,8 @@ static int cpu_download(struct backend *be, void *host, const void *from, size_t
 static int cpu_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                           const uint32_t *to, uint32_t n, struct error *err) {
     (void)be, (void)err;
-    char *base = kv->base;
-    for (uint32_t i = 0; i < n; i++) {
-        memcpy(base + to[i] * kv->page_bytes, base + from[i] * kv->page_bytes, kv->page_bytes);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(kv_page_at(kv, to[i]), kv_page_at(kv, from[i]), kv->page_bytes);
     return 0;
 }
 

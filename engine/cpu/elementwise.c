@@ -165,19 +165,6 @@ static void rotate_head(float *x, const float *c, const float *s, uint32_t n) {
     }
 }
 
-/* Stores one row of a head in a page.  Heads below n_kv_heads are keys, whose rows are columns of
- * the page (tile.h); the others are values. */
-static void store_row(const struct kv_pool *kv, uint32_t page, uint32_t head, uint32_t at,
-                      const float *from) {
-    const uint32_t dim = kv->head_dim, stride = head < kv->n_kv_heads ? PAGE_TOKENS : 1;
-    char *to = page_of_head(kv, page, head) + at * (stride > 1 ? 1 : dim) * dtype_size(kv->dtype);
-    if (kv->dtype == DTYPE_FP8)
-        page_scales(kv, page, head)[at] =
-            fp8_pack((uint8_t *)to, stride, (const char *)from, 1, dim, ELEMENT_F32);
-    else
-        for (size_t d = 0; d < dim; d++) store_f32_as(to, d * stride, from[d], page_element(kv));
-}
-
 /* Finds the sequence of a row by bisection, as sequences are in row order. */
 static const struct step_seq *seq_of_row(const struct step *step, uint32_t row) {
     uint32_t low = 0, high = step->n_seqs;
@@ -217,8 +204,8 @@ static void append_row(const struct kv_pool *kv, const struct step_seq *seq, uin
     for (uint32_t h = 0; h < n_kv; h++) {
         const uint32_t slot = slot_of_row(kv, view, h, row), at = slot % PAGE_TOKENS,
                        page = view->pages[slot / PAGE_TOKENS];
-        store_row(kv, page, h, at, k + (size_t)h * dim);
-        store_row(kv, page, n_kv + h, at, v + (size_t)h * dim);
+        page_write_row(kv, page, h, at, k + (size_t)h * dim);
+        page_write_row(kv, page, n_kv + h, at, v + (size_t)h * dim);
         if (step_budget(seq, layer)) track_token(kv, seq, view, h, row, slot);
     }
 }

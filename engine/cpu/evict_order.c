@@ -87,18 +87,19 @@ static char *scores_at(const struct order_head *h, uint32_t page) {
  * of neighbours are mostly neighbours. */
 static void gather_keys(const struct order_head *h, uint32_t first, size_t page_bytes) {
     const uint32_t n = min_u32(h->capacity - first, PAGE_TOKENS);
-    const size_t size = dtype_size(h->kv->dtype);
+    const size_t size = page_row_bytes(h->kv->dtype, 1);
     char *to = h->gathered + first / PAGE_TOKENS * page_bytes;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t from = h->sources[first + i];
-        copy_elements(to + i * size, PAGE_TOKENS,
-                      page_of_head(h->kv, page_of(h, from), h->kv_head) + from % PAGE_TOKENS * size,
-                      PAGE_TOKENS, h->kv->head_dim, h->kv->dtype);
+        const struct page_row row =
+            page_row(h->kv, page_of(h, from), h->kv_head, from % PAGE_TOKENS);
+        copy_elements(to + i * size, PAGE_TOKENS, row.first, row.stride, h->kv->head_dim,
+                      h->kv->dtype);
     }
 }
 
 static void order_keys(const struct order_head *h) {
-    const size_t page_bytes = (size_t)PAGE_TOKENS * h->kv->head_dim * dtype_size(h->kv->dtype);
+    const size_t page_bytes = (size_t)PAGE_TOKENS * page_layout_of(h->kv).row_bytes;
     for (uint32_t slot = 0; slot < h->capacity; slot += PAGE_TOKENS)
         gather_keys(h, slot, page_bytes);
     for (uint32_t slot = 0; slot < h->capacity; slot += PAGE_TOKENS)
@@ -109,12 +110,12 @@ static void order_keys(const struct order_head *h) {
 static void order_head(const struct order_head *h) {
     find_sources(h);
     order_keys(h);
-    order_words(h, values_at, h->kv->head_dim * dtype_size(h->kv->dtype));
+    order_words(h, values_at, page_layout_of(h->kv).row_bytes);
     order_words(h, positions_at, sizeof(uint32_t));
     order_words(h, scores_at, sizeof(float));
-    if (h->kv->dtype == DTYPE_FP8) {
-        order_words(h, key_scales_at, 1);
-        order_words(h, value_scales_at, 1);
+    if (page_is_scaled(h->kv->dtype)) {
+        order_words(h, key_scales_at, page_scale_bytes(h->kv->dtype));
+        order_words(h, value_scales_at, page_scale_bytes(h->kv->dtype));
     }
     for (uint32_t slot = 0; slot < h->capacity; slot++)
         state_of(h, slot)->rank[slot % PAGE_TOKENS] = slot;
@@ -137,7 +138,7 @@ static void order_task(void *ctx, uint32_t task, uint32_t worker) {
 /* Returns the bytes of scratch memory that a head needs: a source for each slot, and its keys in
  * whole pages, which are the most that is gathered at a time. */
 static size_t scratch_bytes(const struct kv_pool *kv, uint32_t capacity) {
-    const size_t element = max_u32((uint32_t)(kv->head_dim * dtype_size(kv->dtype)), 4);
+    const size_t element = max_u32(page_layout_of(kv).row_bytes, 4);
     return capacity * sizeof(uint32_t) + round_up(capacity, PAGE_TOKENS) * element;
 }
 

@@ -27,7 +27,7 @@ static float *run_of(const struct kv_pool *kv, const struct kv_observation *o, u
     const uint32_t n_places = kv_observed_runs(o->selector),
                    run = page * n_places + position % n_places, n_runs = kv_score_runs(kv);
     const size_t at = o->pages[(size_t)group_index * o->n_pages + run / n_runs];
-    return (float *)((char *)kv->base + at * kv->page_bytes + run % n_runs * KV_SCORE_RUN_BYTES);
+    return (float *)(void *)(kv_page_at(kv, at) + run % n_runs * KV_SCORE_RUN_BYTES);
 }
 
 /* Returns the first query that gives the page scores, where they are accumulated. */

@@ -106,7 +106,7 @@ uint32_t *select_token_in(const struct kv_pool *kv, const struct kv_select *sele
                           uint32_t slot) {
     const uint32_t each = kv_state_slots(kv), n_pages = (select->n_selected + each - 1) / each,
                    page = select->state_pages[group * n_pages + slot / each];
-    return (uint32_t *)((char *)kv->base + page * kv->page_bytes) + slot % each;
+    return (uint32_t *)(void *)kv_page_at(kv, page) + slot % each;
 }
 
 static uint32_t *token_in(const struct select_job *job, const struct kv_select *select,

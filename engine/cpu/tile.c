@@ -4,59 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/cpu/fp8.h"
 #include "engine/device/attention.h"
 #include "engine/device/evict.h"
 #include "engine/device/select.h"
 #include "engine/device/step.h"
-
-void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
-                   enum dtype dtype) {
-    if (to_stride == 1 && from_stride == 1) {
-        memcpy(to, from, n * dtype_size(dtype));
-    } else if (dtype == DTYPE_FP8) {
-        for (size_t i = 0; i < n; i++) to[i * to_stride] = from[i * from_stride];
-    } else if (dtype == DTYPE_F32) {
-        for (size_t i = 0; i < n; i++)
-            ((float *)to)[i * to_stride] = ((const float *)from)[i * from_stride];
-    } else {
-        for (size_t i = 0; i < n; i++)
-            ((uint16_t *)to)[i * to_stride] = ((const uint16_t *)from)[i * from_stride];
-    }
-}
-
-void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, uint32_t to_at,
-                uint32_t from_page, uint32_t from_at) {
-    const size_t size = dtype_size(kv->dtype), value_bytes = kv->head_dim * size;
-    const uint32_t values = kv->n_kv_heads + kv_head;
-    copy_elements(page_of_head(kv, to_page, kv_head) + to_at * size, PAGE_TOKENS,
-                  page_of_head(kv, from_page, kv_head) + from_at * size, PAGE_TOKENS, kv->head_dim,
-                  kv->dtype);
-    memcpy(page_of_head(kv, to_page, values) + to_at * value_bytes,
-           page_of_head(kv, from_page, values) + from_at * value_bytes, value_bytes);
-    if (kv->dtype != DTYPE_FP8) return;
-    page_scales(kv, to_page, kv_head)[to_at] = page_scales(kv, from_page, kv_head)[from_at];
-    page_scales(kv, to_page, values)[to_at] = page_scales(kv, from_page, values)[from_at];
-}
-
-struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
-                           uint32_t page, uint32_t head, float *workspace) {
-    const char *stored = page_of_head(kv, page, head);
-    const uint32_t dim = kv->head_dim;
-    float factors[PAGE_TOKENS];
-    if (kv->dtype != DTYPE_FP8) return (struct page_rows){stored, page_element(kv)};
-    kernels->to_f32(workspace, stored, (size_t)PAGE_TOKENS * dim, ELEMENT_E4M3);
-    const uint8_t *scales = page_scales(kv, page, head);
-    for (uint32_t i = 0; i < PAGE_TOKENS; i++) factors[i] = fp8_factor(scales[i]);
-    if (head < kv->n_kv_heads)
-        for (uint32_t d = 0; d < dim; d++)
-            for (uint32_t i = 0; i < PAGE_TOKENS; i++)
-                workspace[(size_t)d * PAGE_TOKENS + i] *= factors[i];
-    else
-        for (uint32_t i = 0; i < PAGE_TOKENS; i++)
-            for (uint32_t d = 0; d < dim; d++) workspace[(size_t)i * dim + d] *= factors[i];
-    return (struct page_rows){workspace, ELEMENT_F32};
-}
 
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task) {
     uint32_t low = 0, high = n;

@@ -7,6 +7,7 @@
 #define ENGINE_CPU_TILE_H
 
 #include "engine/cpu/backend.h"
+#include "engine/cpu/pages.h"
 #include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 
@@ -60,46 +61,6 @@ static inline uint32_t slots_of_page(uint32_t visible, uint32_t page) {
     if (visible <= base) return 0;
     return visible - base < PAGE_TOKENS ? visible - base : PAGE_TOKENS;
 }
-
-/* Returns a KV head's keys in a page, or its values for head + n_kv_heads. */
-static inline char *page_of_head(const struct kv_pool *kv, uint32_t page, uint32_t head) {
-    const size_t head_bytes = (size_t)PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype);
-    return (char *)kv->base + page * kv->page_bytes + head * head_bytes;
-}
-
-/* Returns the scales of a head's rows in a page of DTYPE_FP8, one for each slot. */
-static inline uint8_t *page_scales(const struct kv_pool *kv, uint32_t page, uint32_t head) {
-    return (uint8_t *)kv->base + page * kv->page_bytes + kv_elements_bytes(kv) +
-           (size_t)head * PAGE_TOKENS;
-}
-
-static inline struct kv_page_state *page_state(const struct kv_pool *kv, uint32_t page,
-                                               uint32_t head) {
-    return (void *)((char *)kv->base + page * kv->page_bytes + kv_state_offset(kv, head));
-}
-
-/* Keys or values of a head in a page as kernels take them. */
-struct page_rows {
-    const void *data;
-    enum element element;
-};
-
-/* Returns the elements of a pool's pages, as kernels read them. */
-static inline enum element page_element(const struct kv_pool *kv) {
-    return (enum element)kv->dtype;
-}
-
-/* Returns the rows in place, or for DTYPE_FP8 a dequantised copy in `workspace`, which has
- * PAGE_TOKENS * head_dim floats. */
-struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
-                           uint32_t page, uint32_t head, float *workspace);
-
-/* Writes n elements; the two strides count elements. */
-void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
-                   enum dtype dtype);
-/* Writes a token's key and value for one KV head from a slot of one page to a slot of another. */
-void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, uint32_t to_at,
-                uint32_t from_page, uint32_t from_at);
 
 /* Returns the index of the task's owner, such as a sequence.  first_task [n + 1] holds the prefix
  * sums of the owners' numbers of tasks. */

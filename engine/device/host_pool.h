@@ -41,10 +41,13 @@ struct host_pool {
 /* 448 times the largest scale is finite in f32 and bf16, and in f16. */
 enum { FP8_MOST_SCALE = 246, FP8_MOST_SCALE_F16 = 134 };
 
+/* Returns the bytes of a token. */
 static inline size_t host_pool_token_bytes(const struct host_pool *store) {
-    const size_t n_rows = 2 * (size_t)store->n_kv_heads;
-    return store->fp8 ? round_up(n_rows * (store->head_dim + 1), 16)
-                      : n_rows * store->head_dim * dtype_size(store->dtype);
+    const size_t n_rows = 2 * (size_t)store->n_kv_heads,
+                 code_bytes =
+                     page_row_bytes(DTYPE_FP8, store->head_dim) + page_scale_bytes(DTYPE_FP8);
+    return store->fp8 ? round_up(n_rows * code_bytes, 16)
+                      : n_rows * page_row_bytes(store->dtype, store->head_dim);
 }
 
 static inline size_t host_pool_block_bytes(const struct host_pool *store) {

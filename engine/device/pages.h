@@ -2,9 +2,9 @@
  *
  * A page holds the keys and values of PAGE_TOKENS slots of one layer, and is named by its number in
  * one pool.  Keys are stored after RoPE, or before it with cache positions (evict.h).  The layout
- * is private to the backend: only operations read or write it.  The CPU's is in engine/cpu/tile.h
- * (copy_token() follows it), CUDA's at the top of cuda/kv/select_fetch.cu.  Each layer of each
- * sequence has its own list of pages.
+ * is private to the backend: only operations read or write it.  The arithmetic is here; rows are
+ * read and written in engine/cpu/pages.h and by CUDA's kernels (cuda/common/pages.cuh).  Each layer
+ * of each sequence has its own list of pages.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_DEVICE_PAGES_H
@@ -65,15 +65,74 @@ struct kv_page_state {
     float lost[KV_LOST_TERMS];
 };
 
-/* Returns the bytes of a page's elements, which the scales follow. */
-static inline size_t kv_elements_bytes(const struct kv_pool *kv) {
-    return kv->n_kv_heads * 2 * PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype);
+/* ---- the layout of pages ----
+ *
+ * A row is one head's key or value of a slot.  Row number i, kv_row(), of a page has its elements
+ * at i * row_bytes, and its scale at scales_at + i * scale_bytes.  The CPU turns keys: a head's
+ * PAGE_TOKENS rows are columns there, in the same bytes.
+ *
+ * These functions know what a type of elements takes, and all other code asks them.  Kernels call
+ * them, too (cuda/common/pages.cuh); type and shape are often constants there. */
+
+#ifdef __cplusplus
+#define PAGE_FUNCTION static inline constexpr __attribute__((always_inline))
+#else
+#define PAGE_FUNCTION static inline
+#endif
+
+/* Returns the bytes of a row's elements. */
+PAGE_FUNCTION uint32_t page_row_bytes(enum dtype dtype, uint32_t head_dim) {
+    return head_dim * (dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2);
+}
+
+/* Returns the bytes of a row's scale; 0: rows have none. */
+PAGE_FUNCTION uint32_t page_scale_bytes(enum dtype dtype) {
+    return dtype == DTYPE_FP8 ? 1 : 0;
+}
+
+/* Tells whether rows are codes that have a scale.  Attention of prompts on a GPU reads copies of
+ * these in 16 bits. */
+PAGE_FUNCTION bool page_is_scaled(enum dtype dtype) {
+    return page_scale_bytes(dtype) > 0;
+}
+
+/* Returns where the scales begin, and the states of KV heads. */
+PAGE_FUNCTION size_t page_scales_at(enum dtype dtype, uint32_t n_kv_heads, uint32_t head_dim) {
+    return (size_t)n_kv_heads * 2 * PAGE_TOKENS * page_row_bytes(dtype, head_dim);
+}
+PAGE_FUNCTION size_t page_states_at(enum dtype dtype, uint32_t n_kv_heads, uint32_t head_dim) {
+    const uint32_t row_bytes = page_row_bytes(dtype, head_dim) + page_scale_bytes(dtype);
+    return (size_t)n_kv_heads * 2 * PAGE_TOKENS * row_bytes;
+}
+
+/* The same of a pool's pages. */
+struct page_layout {
+    uint32_t row_bytes, scale_bytes;
+    size_t scales_at, states_at;
+};
+
+static inline struct page_layout page_layout_of(const struct kv_pool *kv) {
+    const struct page_layout layout = {page_row_bytes(kv->dtype, kv->head_dim),
+                                       page_scale_bytes(kv->dtype),
+                                       page_scales_at(kv->dtype, kv->n_kv_heads, kv->head_dim),
+                                       page_states_at(kv->dtype, kv->n_kv_heads, kv->head_dim)};
+    return layout;
+}
+
+/* Returns the address of a page. */
+static inline char *kv_page_at(const struct kv_pool *kv, size_t page) {
+    return (char *)kv->base + page * kv->page_bytes;
 }
 
 /* Returns where a KV head's state begins in a page of a tracked pool. */
 static inline size_t kv_state_offset(const struct kv_pool *kv, uint32_t kv_head) {
-    const size_t n_scales = kv->dtype == DTYPE_FP8 ? kv->n_kv_heads * 2 * PAGE_TOKENS : 0;
-    return kv_elements_bytes(kv) + n_scales + kv_head * sizeof(struct kv_page_state);
+    return page_layout_of(kv).states_at + kv_head * sizeof(struct kv_page_state);
+}
+
+/* Returns the number in a page of the row of a KV head's key, or value, in a slot. */
+PAGE_FUNCTION uint32_t kv_row(const struct kv_pool *kv, uint32_t is_value, uint32_t kv_head,
+                              uint32_t slot) {
+    return (is_value * kv->n_kv_heads + kv_head) * PAGE_TOKENS + slot;
 }
 
 /* Returns the bytes of a page, rounded up so that every page begins a cache line of any device. */

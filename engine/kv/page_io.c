@@ -9,7 +9,7 @@
 #include "engine/device/host_pool.h"
 
 static char *page_at(const struct page_io *io, uint32_t page) {
-    return (char *)io->memory->base + page * io->memory->page_bytes;
+    return kv_page_at(io->memory, page);
 }
 
 int page_io_copy(const struct page_io *io, const uint32_t *from, const uint32_t *to, uint32_t n,

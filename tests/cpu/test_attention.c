@@ -244,7 +244,7 @@ static void check_row(const struct kv_pool *wide, const struct kv_pool *kv, uint
     float *x = (float *)((char *)wide->base + page * wide->page_bytes) + first;
     const uint8_t *stored = (const uint8_t *)kv->base + page * kv->page_bytes,
                   scale = fp8_pack(codes, 1, (const char *)x, stride, kv->head_dim, ELEMENT_F32);
-    assert_int_equal(stored[kv_elements_bytes(kv) + (size_t)row * PAGE_TOKENS + at], scale);
+    assert_int_equal(stored[page_layout_of(kv).scales_at + (size_t)row * PAGE_TOKENS + at], scale);
     for (uint32_t d = 0; d < kv->head_dim; d++)
         assert_int_equal(stored[first + (size_t)d * stride], codes[d]);
     fp8_unpack((char *)x, stride, codes, scale, kv->head_dim, ELEMENT_F32);

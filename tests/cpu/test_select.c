@@ -414,7 +414,7 @@ static float largest_of(const struct run *r, const float *row) {
 static float factor_of(const struct run *r, const char *page, uint32_t row, size_t at) {
     const struct kv_pool *kv = &r->rig->kv;
     if (kv->dtype != DTYPE_FP8) return 1;
-    return fp8_factor((uint8_t)page[kv_elements_bytes(kv) + (size_t)row * PAGE_TOKENS + at]);
+    return fp8_factor((uint8_t)page[page_layout_of(kv).scales_at + (size_t)row * PAGE_TOKENS + at]);
 }
 
 /* A slot holds the token's very keys and values. */

@@ -97,8 +97,8 @@ static inline uint32_t *head_rank(const struct pool_head *h, char *pool, uint32_
 static inline void head_copy(const struct pool_head *h, char *to_pool, uint32_t to, char *from_pool,
                              uint32_t from) {
     const size_t row = h->kv->head_dim * dtype_size(h->kv->dtype),
-                 scale = h->kv->dtype == DTYPE_FP8 ? 1 : 0, scales = kv_elements_bytes(h->kv),
-                 keys = (size_t)h->kv_head * PAGE_TOKENS,
+                 scale = h->kv->dtype == DTYPE_FP8 ? 1 : 0,
+                 scales = page_layout_of(h->kv).scales_at, keys = (size_t)h->kv_head * PAGE_TOKENS,
                  values = keys + (size_t)h->kv->n_kv_heads * PAGE_TOKENS,
                  state = kv_state_offset(h->kv, h->kv_head);
     const struct {

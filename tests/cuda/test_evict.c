@@ -375,7 +375,7 @@ static char *as_device_page(const struct rig *r, uint32_t page) {
 
 static float factor_of(const struct rig *r, const char *page, size_t row) {
     if (r->gpu_kv.dtype != DTYPE_FP8) return 1;
-    return fp8_factor((uint8_t)page[kv_elements_bytes(&r->gpu_kv) + row]);
+    return fp8_factor((uint8_t)page[page_layout_of(&r->gpu_kv).scales_at + row]);
 }
 
 /* Rows of the first n slots of a page, of heads that keep the same. */

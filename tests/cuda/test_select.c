@@ -111,7 +111,7 @@ static void *as_page(const struct rig *r, const char *tokens, bool by_dim) {
             }
     for (size_t at = 0; r->cpu.kv.dtype == DTYPE_FP8 && at < PAGE_TOKENS; at++)
         for (size_t h = 0; h < 2 * r->n_kv; h++)
-            page[kv_elements_bytes(&r->cpu.kv) + h * PAGE_TOKENS + at] =
+            page[page_layout_of(&r->cpu.kv).scales_at + h * PAGE_TOKENS + at] =
                 (char)scale_of(r, tokens + at * token_bytes(r), h);
     return page;
 }

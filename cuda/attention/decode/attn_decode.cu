@@ -187,7 +187,8 @@ static bool suits_copy_engine(const attn_decode_params &p) {
  * 64), row, part, K or V, page.  A box is a unit, K and V. */
 static CUresult map_elements(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode_params *p,
                              uint32_t n_pages, uint32_t slot_tiles) {
-    const uint32_t size = element_bytes(p->kv_dtype), row_bytes = p->head_dim * size,
+    const uint32_t size = page_row_bytes(p->kv_dtype, 1),
+                   row_bytes = page_row_bytes(p->kv_dtype, p->head_dim),
                    part_bytes = row_bytes < 128 ? row_bytes : 128, n_parts = row_bytes / part_bytes,
                    part = part_bytes / size;
     const cuuint64_t n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
@@ -211,7 +212,8 @@ static CUresult map_scales(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode
     const cuuint64_t n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
     const cuuint64_t sizes[3] = {n_rows, 2, n_pages}, strides[2] = {n_rows, p->page_bytes};
     const cuuint32_t box[3] = {slot_tiles * ATTN_UNIT_SLOTS, 2, 1}, steps[3] = {1, 1, 1};
-    char *scales = static_cast<char *>(const_cast<void *>(p->pool)) + 2 * n_rows * p->head_dim;
+    const size_t scales_at = page_scales_at(p->kv_dtype, p->n_kv_heads, p->head_dim);
+    char *scales = static_cast<char *>(const_cast<void *>(p->pool)) + scales_at;
     return encode(&p->maps[slot_tiles - 1].scales, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, scales, sizes,
                   strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

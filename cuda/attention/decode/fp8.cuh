@@ -59,7 +59,7 @@ static __device__ __forceinline__ uint2 ranks_of(const attn_decode_params &p, co
                                                  int slot, const int32_t *table, int lane) {
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS), at = slot + lane / 4;
     const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
-                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * (S::D + 1);
+                         page_states_at(S::DTYPE, p.n_kv_heads, S::D);
     const uint32_t *rank =
         reinterpret_cast<const kv_page_state *>(states)[tile.kv_head].rank + at % PAGE_TOKENS;
     return make_uint2(at < tile.end ? rank[0] : 0, at + 8 < tile.end ? rank[8] : 0);

@@ -167,7 +167,7 @@ static __device__ void fill_stages(struct codes_plan<D> &plan, const CUtensorMap
 
 /* Describes the pool's codes as stacks of lines; a box is one head's keys or values of a page. */
 template <int D> static cudaError_t map_codes(CUtensorMap *map, const struct kv_pool &kv) {
-    const uint64_t page_lines = (uint64_t)2 * kv.n_kv_heads * PAGE_TOKENS * D / CODE_LINE;
+    const uint64_t page_lines = page_layout_of(&kv).scales_at / CODE_LINE;
     return tensor_map_stack(map, kv.base, kv.n_pages, kv.page_bytes, page_lines, COLUMN, CODE_LINE,
                             PAGE_TOKENS * D / CODE_LINE, 1, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }

@@ -13,6 +13,7 @@
  * Bound: products, head_dim * N^2 / 16384 multiply-adds a head, in f32; means, reading q and K.
  * Oracle: engine/cpu/, ties to the lower page. */
 #include "cuda/attention/sparse/sparse_index.h"
+#include "cuda/common/pages.cuh"
 #include "cuda/common/step.cuh"
 #include "cuda/common/topk.cuh"
 #include "engine/device/pages.h"
@@ -67,9 +68,9 @@ static __global__ void __launch_bounds__(MEAN_THREADS)
     bool is_wanted = false;
     for (uint32_t i = 0; i < group; i++) is_wanted |= is_block_sparse(b, kv_head * group + i);
     if (!is_wanted) return;
-    const size_t page_elements = b.kv.page_bytes / element_bytes(b.kv.dtype);
-    const size_t key = pages_of(*b.step, b.layer, b.seq)[page] * page_elements +
-                       (size_t)kv_head * PAGE_TOKENS * dim;
+    const size_t n_elements = page_elements(b.kv);
+    const size_t key =
+        pages_of(*b.step, b.layer, b.seq)[page] * n_elements + (size_t)kv_head * PAGE_TOKENS * dim;
     float *to = b.mean_keys + ((size_t)kv_head * b.page_stride + page) * dim;
     for (uint32_t d = threadIdx.x; d < dim; d += MEAN_THREADS) {
         float sum = 0.0f;
