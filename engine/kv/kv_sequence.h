@@ -156,9 +156,9 @@ void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
 /* Counts what a step of the sequence has reported; NULL: it had no budget, or did not select. */
 void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
               const struct select_total *selected);
-/* Gives every page back.  What cannot be computed again, and what the host pool has space for, is
- * kept in the system's memory.  Cannot fail if nothing has been computed since kv_match().
- * ERR_NOMEM, ERR_DEVICE: then the sequence cannot continue. */
+/* Gives every page back.  Contents that cannot be computed again are first saved in the system's
+ * memory, others in the host pool if it has space.  Cannot fail if nothing has been computed since
+ * kv_match().  ERR_NOMEM, ERR_DEVICE: then the sequence cannot continue. */
 int kv_suspend(struct kv_sequence *kv, struct error *err);
 /* Leaves the state of an ended sequence to others, if its kind allows it and all of its tokens are
  * valid.  No step may be in flight.  tokens: host [n_tokens], its text.  Returns true if it has

@@ -101,7 +101,8 @@ bool selection_is_due(const struct kv_sequence *kv, uint32_t n_rows);
 /* Describes such a step in seq, but for where the unselected tokens are.  The views are still those
  * of the whole text. */
 void selection_describe(struct kv_sequence *kv, struct step_seq *seq);
-/* Sets the view of a sparse layer, after selection_describe(). */
+/* Makes `pages` the view of a sparse layer: the selected slots and the tail.  To be called after
+ * selection_describe(). */
 void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *pages);
 
 /* Describes which rows of any step of n_rows rows are observed, if the plan selects by more than

@@ -61,7 +61,8 @@ bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_seq
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);
 /* Ends the need for window pages of blocks before number n. */
 void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n);
-/* Brings used blocks back from the host pool, into the lists' pages.  ERR_DEVICE. */
+/* Brings used blocks back from the host pool, into the lists' pages.  Copies their homes there,
+ * too, unless the sequence selects from homes.  ERR_DEVICE. */
 int sequence_prefix_resume(struct kv_sequence *kv, struct error *err);
 /* Stops using the blocks; their pages stay in the lists. */
 void sequence_prefix_release(struct kv_sequence *kv);

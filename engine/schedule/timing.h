@@ -20,7 +20,8 @@ struct timing {
 void timing_queue(struct timing *timing, double now_s);
 /* Notes that a step has given the sequence new tokens. */
 void timing_token(struct timing *timing, struct engine_stats *stats, double now_s);
-/* Counts a sequence that has finished by itself. */
+/* Adds the times and numbers of tokens of a sequence that has finished by itself to the
+ * histograms. */
 void timing_finish(const struct timing *timing, struct engine_stats *stats, uint32_t n_prompt,
                    uint32_t n_generated, double now_s);
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SINCE = "9f9d1e796ac6a2deb6c6c9f5d438ea82c727d76c"  # older messages stay as they are
+SINCE = "dc86bbaa726268ecf3d13e23159031e71dd433ed"  # older messages stay as they are
 SUBJECT = re.compile(r"[\w./-]+(, [\w./-]+)*: \S")
 MAX_COLUMNS, MAX_LINES = 72, 50
 
