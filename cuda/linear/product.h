@@ -92,8 +92,7 @@ struct product_kernel {
     product_launch *launch;
     bool is_invariant; /* a row's bits depend on nothing but the row and the weights */
     bool takes_norm;
-    bool
-        takes_idle; /* multiprocessors that the kernel before leaves idle count as taken after it */
+    bool takes_idle; /* it counts multiprocessors as taken that the kernel before leaves idle */
 };
 
 /* All kernels; the last has no name.  The reference, which takes any shape and dtype, is "any". */

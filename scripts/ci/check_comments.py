@@ -118,7 +118,10 @@ def sentences_of(text):
 
 
 def git(root, *command):
-    done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, check=False)
+    try:
+        done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, check=False)
+    except FileNotFoundError:  # git is not installed
+        return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 

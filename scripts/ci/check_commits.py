@@ -19,7 +19,10 @@ MAX_COLUMNS, MAX_LINES = 72, 50
 
 
 def git(root, *command):
-    done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, check=False)
+    try:
+        done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, check=False)
+    except FileNotFoundError:  # git is not installed
+        return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
