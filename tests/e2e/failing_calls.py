@@ -52,7 +52,8 @@ class Control(failing_memory.Control):
 
     @property
     def environment(self):
-        return {"LD_PRELOAD": str(LIVE_BYTES), "LIVE_BYTES": str(self.live_path)}
+        return {"LD_PRELOAD": failing_memory.preload(LIVE_BYTES, self.live_path.parent),
+                "LIVE_BYTES": str(self.live_path)}
 
     def n_blocks(self):
         """How many blocks of memory the server holds."""
@@ -308,7 +309,8 @@ class Start:
     """A start ends with a sentence, or serves all the same."""
 
     settings, make_server = SETTINGS, Server
-    aborts_of_libraries = ("pipe2", "clone3", "clone", "epoll_ctl")
+    aborts_of_libraries = ("pipe2", "clone3", "clone", "epoll_ctl", "mmap", "mprotect",
+                           "munmap")
 
     def __init__(self, directory, model):
         self.directory, self.model = directory, model

@@ -24,6 +24,14 @@ SETTINGS = ("--threads", 1, "--kv-cache-memory", "48M", "--kv-offload-size", "8M
             "--max-model-len", 2048, "--max-num-seqs", 8, "--max-connections", 64)
 
 
+def preload(library, directory):
+    """The library's path for LD_PRELOAD, which a space or a colon would end: a link in the directory."""
+    link = pathlib.Path(directory) / library.name
+    if not link.is_symlink():
+        link.symlink_to(library)
+    return str(link)
+
+
 class Control:
     """The page that the library reads; see failing_memory.c."""
 
@@ -49,7 +57,7 @@ class Control:
 
     @property
     def environment(self):
-        return {"LD_PRELOAD": str(LIBRARY), "FAILING_MEMORY": str(self.path)}
+        return {"LD_PRELOAD": preload(LIBRARY, self.path.parent), "FAILING_MEMORY": str(self.path)}
 
     prefix = ()  # of the server's command
 
