@@ -52,7 +52,7 @@ struct product {
     uint32_t n_idle; /* the stream kernel: multiprocessors that the kernel before leaves idle */
 };
 
-/* What kernels take at most. */
+/* The most rows that kernels take, and the widest norm. */
 enum { FEW_MAX_ROWS = 16, STREAM_MAX_NORM = 8192, WIDE_MAX_ROWS = 256 };
 
 /* The part of the device that the wide kernel uses. */

@@ -19,9 +19,10 @@ import ast
 import io
 import pathlib
 import re
-import subprocess
 import sys
 import tokenize
+
+from history import git
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = "engine", "server", "cuda", "tests", "docs", "config"
@@ -115,14 +116,6 @@ def sentences_of(text):
                 if words and (word is None or re.search(r"[.?!][\"')]*$", word)):
                     yield at + 1, " ".join(words)
                     words = []
-
-
-def git(root, *command):
-    try:
-        done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, check=False)
-    except FileNotFoundError:  # git is not installed
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def base_of(root):

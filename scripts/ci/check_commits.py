@@ -9,21 +9,14 @@ alone.  Exits 77 without git or a history."""
 import argparse
 import pathlib
 import re
-import subprocess
 import sys
+
+from history import git
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SINCE = "dc86bbaa726268ecf3d13e23159031e71dd433ed"  # older messages stay as they are
 SUBJECT = re.compile(r"[\w./-]+(, [\w./-]+)*: \S")
 MAX_COLUMNS, MAX_LINES = 72, 50
-
-
-def git(root, *command):
-    try:
-        done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, check=False)
-    except FileNotFoundError:  # git is not installed
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def commits_of(root, since):

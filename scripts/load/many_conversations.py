@@ -45,6 +45,7 @@ import threading
 import time
 
 from client import Answer, parse
+from serving import read_events
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LONG = (100, 200)  # tokens of some answers (--long), and new ones of one turn of ten
@@ -125,21 +126,10 @@ class Request:
         return self
 
     def read(self, response, leaves_after):
-        if response.status != 200:
-            raise RuntimeError(f"status {response.status}: {response.read()[:300]}")
-        n_events = 0
-        while line := response.readline():
-            if line == b"data: [DONE]\n":
+        for n_events, event in enumerate(read_events(response, parse), 1):
+            self.note(event)
+            if n_events == leaves_after:
                 return
-            if line.startswith(b"data: "):
-                event = parse(line[len(b"data: "):])
-                if "error" in event:
-                    raise RuntimeError(event["error"]["message"])
-                self.note(event)
-                n_events += 1
-                if n_events == leaves_after:
-                    return
-        raise RuntimeError("the stream ended early")
 
 
 class Conversation:

@@ -37,6 +37,21 @@ def resident_bytes(process_id):
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
+def read_events(answer, parse=json.loads):
+    """Yields the events of http.client's answer; RuntimeError: it is a refusal, or the stream ends early."""
+    if answer.status != 200:
+        raise RuntimeError(f"status {answer.status}: {answer.read()[:400]!r}")
+    while line := answer.readline():
+        if line == b"data: [DONE]\n":
+            return
+        if line.startswith(b"data: "):
+            event = parse(line[len(b"data: "):])
+            if "error" in event:
+                raise RuntimeError(event["error"]["message"])
+            yield event
+    raise RuntimeError("the stream ended early")
+
+
 class Server:
     """A server that runs at the URL.  Each request has a connection of its own."""
 
@@ -74,17 +89,7 @@ class Server:
     def events(self, body, path="/v1/completions", parse=json.loads):
         """Yields the events of a stream; RuntimeError: it was refused, or ended early."""
         with self.answer("POST", path, body) as answer:
-            if answer.status != 200:
-                raise RuntimeError(f"status {answer.status}: {answer.read()[:400]!r}")
-            while line := answer.readline():
-                if line == b"data: [DONE]\n":
-                    return
-                if line.startswith(b"data: "):
-                    event = parse(line[len(b"data: "):])
-                    if "error" in event:
-                        raise RuntimeError(event["error"]["message"])
-                    yield event
-        raise RuntimeError("the stream ended early")
+            yield from read_events(answer, parse)
 
     def model(self):
         return json.loads(self.get("/v1/models"))["data"][0]
