@@ -32,9 +32,13 @@
 #include "server/settings/options.h"
 #include "server/supervisor.h"
 
-/* How long clients may take to fetch the final error after all is cancelled, and how often draining
- * is checked. */
-enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
+/* How much of --shutdown-timeout is left when what still runs is cancelled: a tenth of it, between
+ * these bounds, and at most half.  Within the first two thirds clients fetch the final error. */
+enum { MIN_FAREWELL_MS = 500, MAX_FAREWELL_MS = 2000 };
+/* What they get for it even where the time-out is zero. */
+enum { MIN_FETCH_MS = 100 };
+/* How often draining is checked. */
+enum { DRAIN_TICK_MS = 20 };
 /* How often a failing cache on disk is logged at most. */
 enum { DISK_LOG_MS = 60000 };
 /* How far a streaming reader may lag behind: the largest echo, and as much again for the output
@@ -53,7 +57,7 @@ struct serve {
     uv_timer_t tick;
     uv_signal_t terminate, interrupt, hangup;
     uint32_t max_connections;
-    uint64_t deadline_ms;
+    uint64_t cancel_ms, close_ms; /* while draining: when requests and then connections end */
     uint64_t n_disk_failures, disk_logged_ms; /* that were logged; when the next line may come */
     bool cancelled, closing;
     struct error *failure; /* the caller's; code 0: none */
@@ -99,11 +103,19 @@ static void close_all(struct serve *s) {
     http_close(s->server.http, transport_closed, s);
 }
 
+static void set_deadlines(struct serve *s) {
+    const uint64_t timeout = 1000 * s->options->shutdown_timeout;
+    const uint64_t tenth = max_u64(timeout / 10, MIN_FAREWELL_MS);
+    const uint64_t farewell = min_u64(min_u64(tenth, MAX_FAREWELL_MS), timeout / 2);
+    s->cancel_ms = uv_now(&s->loop) + timeout - farewell;
+    s->close_ms = s->cancel_ms + max_u64(farewell * 2 / 3, MIN_FETCH_MS);
+}
+
 static void begin_drain(struct serve *s) {
     s->server.draining = true;
     supervisor_stopping(&s->supervisor, "running requests may finish");
     model_load_stop(&s->load);
-    s->deadline_ms = uv_now(&s->loop) + 1000 * s->options->shutdown_timeout;
+    set_deadlines(s);
     http_stop_accepting(s->server.http);
     uv_timer_set_repeat(&s->tick, DRAIN_TICK_MS);
     uv_timer_again(&s->tick);
@@ -113,11 +125,11 @@ static void drain_further(struct serve *s) {
     const uint64_t now = uv_now(&s->loop);
     if (!s->server.completions && http_n_open(s->server.http) == 0) {
         close_all(s);
-    } else if (now >= s->deadline_ms && !s->cancelled) {
-        log_event(LOG_WARN, "--shutdown-timeout is over: cancelling the requests that still run");
+    } else if (now >= s->cancel_ms && !s->cancelled) {
+        log_event(LOG_WARN, "--shutdown-timeout ends: cancelling the requests that still run");
         s->cancelled = true;
         completions_cancel_all(&s->server);
-    } else if (s->cancelled && now >= s->deadline_ms + FAREWELL_MS) {
+    } else if (s->cancelled && now >= s->close_ms) {
         close_all(s);
     }
 }

@@ -29,7 +29,7 @@ from serving import BINARY, ROOT, OwnServer
 sys.path.insert(0, str(ROOT / "tests" / "grammar"))
 import check_schemas  # noqa: E402
 
-MAX_WAIT_S, MAX_MEMORY, SHUTDOWN_S, ALLOWANCE_S = 0.5, 256 << 20, 5, 3
+MAX_WAIT_S, MAX_MEMORY, SHUTDOWN_S = 0.5, 256 << 20, 5
 NAMES = [chr(97 + i) for i in range(26)]
 
 
@@ -287,7 +287,7 @@ def trial(options, folder):
     for form, text, wrong in forms.invalid[:10]:
         print(f"# invalid: {form}\n#   {text!r}: {wrong}")
     bounds = {"a stream waits": beside - alone <= MAX_WAIT_S + options.slack, "memory stays": after - before <= MAX_MEMORY,
-              "the server does not end": took <= SHUTDOWN_S + ALLOWANCE_S + options.slack and status == 0, "an answer is invalid": not forms.invalid,
+              "the server does not end": took <= SHUTDOWN_S + options.slack and status == 0, "an answer is invalid": not forms.invalid,
               "a request failed": not any(counts["500"] for counts in forms.counts.values()), "a stream failed": streams.failures == 0}
     return [what for what, holds in bounds.items() if not holds]
 
