@@ -281,7 +281,7 @@ static uint64_t most_slots(const struct engine *e, struct device_memory device) 
 /* Bounds the slots of a step's prompts in a layer, because fp8 prompts of one step are dequantised
  * together: the longest sequence's, and max_batched_tokens of other prompts.  0: no limit. */
 static uint64_t most_prompt_slots(const struct engine *e) {
-    if (!page_is_scaled(e->config.kv_dtype)) return 0;
+    if (!page_is_scaled(e->config.kv_format)) return 0;
     return (uint64_t)longest_sequence(e) + e->config.max_batched_tokens;
 }
 
@@ -319,7 +319,7 @@ static int create_workspace(struct engine *e, struct error *err) {
                                         .max_seq_pages = (uint32_t)kv_n_pages(longest_sequence(e)),
                                         .max_slots = most_slots(e, before),
                                         .max_prompt_slots = most_prompt_slots(e),
-                                        .kv_dtype = c->kv_dtype,
+                                        .kv_format = c->kv_format,
                                         .tracked = e->kv.tracked,
                                         .max_logit_rows = limits.max_logit_rows,
                                         .n_layers = model->n_layers,

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "engine/request/event.h"
 #include "engine/request/request.h"
 #include "engine/schedule/stats.h"
@@ -41,7 +41,7 @@ struct engine_config {
     double device_share;         /* of a device's memory that the engine may use, (0, 1] */
     uint64_t kv_cache_bytes; /* 0: what is left of the device's share; of a system's memory, what
                                 memory_plan_kv() says */
-    enum dtype kv_dtype;
+    enum page_format kv_format;
     bool prefix_caching;
     bool bounded_caches; /* requests may have a bounded KV cache, which makes pages larger */
     bool only_bounded;   /* every request has one, so no whole text needs to fit the KV cache */
@@ -52,7 +52,7 @@ struct engine_config {
     /* For tokens that selecting requests move there, pages of suspended sequences and cached pages;
      * 0: there is no host pool. */
     uint64_t host_pool_bytes;
-    /* The host pool keeps 8 bits an element, as it does in any case if kv_dtype is DTYPE_FP8:
+    /* The host pool keeps 8 bits an element, as it does in any case if page_is_scaled():
      * struct host_pool. */
     bool host_pool_fp8;
     uint32_t max_selected; /* the largest n_selected that requests may ask for */

@@ -15,7 +15,7 @@ static void absorb_text(struct digest *digest, const char *text) {
 
 static void absorb_pages(struct digest *digest, const struct kv_pool *pages,
                          const struct kv_space *space) {
-    digest_absorb(digest, pages->dtype);
+    digest_absorb(digest, pages->format);
     digest_absorb(digest, pages->n_kv_heads | (uint64_t)pages->head_dim << 32);
     digest_absorb(digest, pages->page_bytes);
     digest_absorb(digest, pages->tracked);

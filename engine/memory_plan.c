@@ -7,16 +7,16 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/kv/kind.h"
 #include "engine/model/decoder.h"
 
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model) {
-    struct kv_pool pool = {.dtype = config->kv_dtype,
+    struct kv_pool pool = {.format = config->kv_format,
                            .n_kv_heads = model->n_kv_heads,
                            .head_dim = model->head_dim,
                            .tracked = config->bounded_caches && config->backend->ops->evict};
@@ -45,8 +45,8 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
                           const struct model_config *model, struct error *err) {
     const bool selects = memory_plan_selections(config);
     *store = (struct host_pool){
-        .dtype = config->kv_dtype,
-        .fp8 = config->kv_dtype == DTYPE_FP8 || (selects && config->host_pool_fp8),
+        .format = config->kv_format,
+        .fp8 = page_is_scaled(config->kv_format) || (selects && config->host_pool_fp8),
         .n_kv_heads = model->n_kv_heads,
         .head_dim = model->head_dim};
     if (host_pool_bytes(config) == 0) return 0;

@@ -7,11 +7,8 @@
 #include "server/settings/options.h"
 
 static void describe_cache(struct cache_setting *out, const struct engine_config *config) {
-    static const char *const names[] = {[DTYPE_F32] = "float32",
-                                        [DTYPE_F16] = "float16",
-                                        [DTYPE_BF16] = "bfloat16",
-                                        [DTYPE_FP8] = "fp8"};
-    *out = (struct cache_setting){.dtype = names[config->kv_dtype],
+    static const char *const names[] = {PAGE_FORMAT_NAMES};
+    *out = (struct cache_setting){.dtype = names[config->kv_format],
                                   .has_prefixes = config->prefix_caching,
                                   .device_share = config->device_share};
 }

@@ -33,7 +33,6 @@
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
@@ -85,14 +84,14 @@ static bool has_kernels(const struct kv_pool *kv, uint32_t n_heads) {
     case 256: break;
     default: return false;
     }
-    return kv->dtype != DTYPE_F32 && kv->n_kv_heads > 0 && n_heads % kv->n_kv_heads == 0;
+    return kv->format != PAGE_F32 && kv->n_kv_heads > 0 && n_heads % kv->n_kv_heads == 0;
 }
 
 static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct error *err) {
     a->decode = {};
     a->decode.pool = a->kv.base;
     a->decode.page_bytes = a->kv.page_bytes;
-    a->decode.kv_dtype = a->kv.dtype;
+    a->decode.kv_format = a->kv.format;
     a->decode.n_heads = a->n_heads;
     a->decode.n_kv_heads = a->kv.n_kv_heads;
     a->decode.head_dim = a->kv.head_dim;
@@ -115,7 +114,7 @@ static int shape_splits(struct cuda_backend *cuda, struct attention *a, struct e
     if (cuda->batch_invariant || !a->prefill_fits) return 0;
     struct kv_pool kv = a->kv;
     /* Copies are bf16 (kv/prompt_copies.c), and the kernel that reads codes has the same shape. */
-    if (page_is_scaled(kv.dtype)) kv.dtype = DTYPE_BF16;
+    if (page_is_scaled(kv.format)) kv.format = PAGE_BF16;
     return cuda_check(cuda, attn_split_shape_of(kv, a->n_heads, &a->split_shape),
                       "prefill attention", err);
 }
@@ -150,7 +149,7 @@ static int reserve_exchange(struct cuda_backend *cuda, const struct attention *a
 }
 
 static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
-    return a->base == b->base && a->dtype == b->dtype && a->n_pages == b->n_pages &&
+    return a->base == b->base && a->format == b->format && a->n_pages == b->n_pages &&
            a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
            a->page_bytes == b->page_bytes && a->tracked == b->tracked;
 }
@@ -274,7 +273,7 @@ static size_t item_words(const struct attention *a, uint32_t n_rows, uint32_t n_
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
                       size_t *n_words, struct error *err) {
     struct attention a = {};
-    a.kv.dtype = limits->kv_dtype;
+    a.kv.format = limits->kv_format;
     a.kv.n_kv_heads = limits->n_kv_heads;
     a.kv.head_dim = limits->head_dim;
     a.n_heads = limits->n_heads;
@@ -489,7 +488,7 @@ static bool splits_read_codes(const struct cuda_backend *cuda) {
 
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
     if (!cuda->attention) return;
-    prompt_copies_plan(cuda, cuda->attention->kv.dtype);
+    prompt_copies_plan(cuda, cuda->attention->kv.format);
     plan_decode(cuda->attention, cuda->host_step, arrays, plans);
     plan_prefill(cuda, arrays);
     if (splits_read_codes(cuda)) cuda->prompt_copies.of = prompt_copies::COPY_NONE;
@@ -552,7 +551,7 @@ static bool aligned(const struct attn_args *args) {
 /* Returns whether the fast decode kernel takes args.  It rotates 8-bit keys in registers, in whole
  * vectors of ATTN_DECODE_ROTATED frequencies. */
 static bool decodes_fast(const struct attention *a, const struct attn_args *args) {
-    const bool rotations = args->kv->dtype != DTYPE_FP8 || !args->kv->tracked ||
+    const bool rotations = args->kv->format != PAGE_FP8 || !args->kv->tracked ||
                            args->n_freqs % ATTN_DECODE_ROTATED == 0;
     return a->decode_fits && aligned(args) && rotations;
 }

@@ -1,8 +1,8 @@
-/* attn_simple.cu - attention over pages by the definition: the reference for the fast kernels, and
- * the kernel for shapes that they do not have (any head_dim up to 256, any dtype of pages).
+/* attn_simple.cu - attention over pages by the definition.  It is the reference for the fast
+ * kernels, and takes what they do not: any head_dim up to 256, any page format.
  *
  *   q     bf16 rows of [n_heads, head_dim]
- *   pool  pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim]; page states if it is tracked
+ *   pool  pages [K,V][n_kv_heads][PAGE_TOKENS][head_dim]; page states if it is tracked
  *   out   bf16 [n_rows, n_heads * head_dim]
  *
  * Grid:   one block per (row, kv head), which takes its query heads one after the other.
@@ -37,7 +37,7 @@ static __device__ __forceinline__ float dot_key(const struct kv_pool &kv, const 
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < kv.head_dim)
-            dot += q[i] * load_dtype(kv.base, key + lane + 32 * i, kv.dtype);
+            dot += q[i] * load_element(kv.base, key + lane + 32 * i, kv.format);
     return warp_sum(dot);
 }
 
@@ -47,7 +47,7 @@ static __device__ float dot_rotated_key(const struct kv_pool &kv, const float *q
     float dot = 0.0f;
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < kv.head_dim)
-            dot += q[i] * rotated_element(kv.base, kv.dtype, key, lane + 32 * i, rotations, rank);
+            dot += q[i] * rotated_element(kv.base, kv.format, key, lane + 32 * i, rotations, rank);
     return warp_sum(dot);
 }
 
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void visit_slot(struct softmax *state, const s
         if (lane + 32 * i < dim)
             state->out[i] =
                 state->out[i] * keep +
-                weight * (load_dtype(kv.base, value + lane + 32 * i, kv.dtype) * factor);
+                weight * (load_element(kv.base, value + lane + 32 * i, kv.format) * factor);
 }
 
 /* Merges the warps' results of one row and head into `out`.  lse: where the row's log-sum-exp goes,
@@ -111,7 +111,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     const uint32_t first = (uint32_t)s.first_row[seq], n_rows = (uint32_t)s.seq_rows[seq];
     const uint32_t n_seen = (uint32_t)s.n_slots[view] - n_rows + (row - first) + 1;
     const int32_t *pages = pages_of(s, p.layer, seq);
-    const size_t page_elements = p.kv.page_bytes / element_bytes(p.kv.dtype);
+    const size_t page_elements = p.kv.page_bytes / page_row_bytes(p.kv.format, 1);
     const struct device_budget *budget = budget_of(s, seq, p.layer);
     const bool rotated = budget && budget->cache_positions;
     float *const scores = scores_of(p, seq, kv_head);

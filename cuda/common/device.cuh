@@ -13,7 +13,7 @@
 #include "cuda/common/step_nodes.cuh"
 #include "cuda/host/kernels.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "engine/device/weight.h"
 
 /* exp(x) = exp2(LOG2_E * x) */
@@ -199,31 +199,12 @@ static __device__ __forceinline__ float2 fp8_values(uint32_t codes) {
         __half2(__nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3)));
 }
 
-static __host__ __device__ __forceinline__ uint32_t element_bytes(enum dtype dtype) {
-    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2;
-}
-
-/* Returns element i of an array whose dtype is known at run time only, without its scale. */
-static __device__ __forceinline__ float load_dtype(const void *data, size_t i, enum dtype dtype) {
-    if (dtype == DTYPE_F32) return static_cast<const float *>(data)[i];
-    if (dtype == DTYPE_FP8) return fp8_values(static_cast<const uint8_t *>(data)[i]).x;
-    if (dtype == DTYPE_F16) return to_float(static_cast<const __half *>(data)[i]);
-    return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
-}
-
 /* Returns element i of a weight that is plain (weight_is_plain()). */
-static __device__ __forceinline__ float load_dtype(const void *data, size_t i,
-                                                   enum element element) {
+static __device__ __forceinline__ float load_element(const void *data, size_t i,
+                                                     enum element element) {
     if (element == ELEMENT_F32) return static_cast<const float *>(data)[i];
     if (element == ELEMENT_F16) return to_float(static_cast<const __half *>(data)[i]);
     return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
-}
-
-static __device__ __forceinline__ void store_element(void *data, size_t i, float x,
-                                                     enum dtype dtype) {
-    if (dtype == DTYPE_F32) store_as(static_cast<float *>(data) + i, x);
-    else if (dtype == DTYPE_F16) store_as(static_cast<__half *>(data) + i, x);
-    else store_as(static_cast<__nv_bfloat16 *>(data) + i, x);
 }
 
 /* Unpacks two bf16 from a word; the lower half comes first in memory. */

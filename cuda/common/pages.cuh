@@ -12,13 +12,12 @@
 #include <type_traits>
 
 #include "cuda/common/device.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 
-/* Returns the dtype of pages whose elements a kernel reads as T. */
-template <typename T> static constexpr enum dtype page_dtype_of() {
-    if (sizeof(T) == 1) return DTYPE_FP8;
-    return std::is_same<T, __half>::value ? DTYPE_F16 : DTYPE_BF16;
+/* Returns the format of pages whose elements a kernel reads as T. */
+template <typename T> static constexpr enum page_format page_format_of() {
+    if (sizeof(T) == 1) return PAGE_FP8;
+    return std::is_same<T, __half>::value ? PAGE_F16 : PAGE_BF16;
 }
 
 /* Returns the address of a page. */
@@ -28,23 +27,40 @@ static __device__ __forceinline__ T *page_at(const struct kv_pool &kv, Page page
 }
 
 /* Returns how many elements a page has space for.  Element i of a pool is element
- * i % page_elements() of page i / page_elements(), for load_dtype(). */
+ * i % page_elements() of page i / page_elements(), for load_element(). */
 static __device__ __forceinline__ size_t page_elements(const struct kv_pool &kv) {
-    return kv.page_bytes / page_row_bytes(kv.dtype, 1);
+    return kv.page_bytes / page_row_bytes(kv.format, 1);
 }
 
 /* Returns a KV head's state of a page, as page_states_at() says. */
 static __device__ __forceinline__ struct kv_page_state *page_state(const struct kv_pool &kv,
                                                                    int32_t page, uint32_t kv_head) {
     const uint32_t row_bytes =
-        kv.head_dim * element_bytes(kv.dtype) + (kv.dtype == DTYPE_FP8 ? 1 : 0);
+        kv.head_dim * page_row_bytes(kv.format, 1) + (kv.format == PAGE_FP8 ? 1 : 0);
     char *at = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes +
                (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * row_bytes;
     return reinterpret_cast<struct kv_page_state *>(at) + kv_head;
 }
 
+/* Returns element i of an array in a format that is known at run time only, without its scale. */
+static __device__ __forceinline__ float load_element(const void *data, size_t i,
+                                                     enum page_format format) {
+    if (format == PAGE_F32) return static_cast<const float *>(data)[i];
+    if (format == PAGE_FP8) return fp8_values(static_cast<const uint8_t *>(data)[i]).x;
+    if (format == PAGE_F16) return to_float(static_cast<const __half *>(data)[i]);
+    return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
+}
+
+/* Writes an element of a format without scales. */
+static __device__ __forceinline__ void store_element(void *data, size_t i, float x,
+                                                     enum page_format format) {
+    if (format == PAGE_F32) store_as(static_cast<float *>(data) + i, x);
+    else if (format == PAGE_F16) store_as(static_cast<__half *>(data) + i, x);
+    else store_as(static_cast<__nv_bfloat16 *>(data) + i, x);
+}
+
 static __device__ __forceinline__ bool has_scales(const struct kv_pool &kv) {
-    return page_scale_bytes(kv.dtype) > 0;
+    return page_scale_bytes(kv.format) > 0;
 }
 
 /* Returns the scale of row number `row` (kv_row()) of a page whose rows have scales, as
@@ -55,10 +71,10 @@ static __device__ __forceinline__ uint8_t *row_scale(const struct kv_pool &kv, i
            (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * kv.head_dim + row;
 }
 
-/* Returns the factor of the row's elements as load_dtype() gives them. */
+/* Returns the factor of the row's elements as load_element() gives them. */
 static __device__ __forceinline__ float row_factor(const struct kv_pool &kv, int32_t page,
                                                    uint32_t row) {
-    return kv.dtype == DTYPE_FP8 ? fp8_factor(*row_scale(kv, page, row)) : 1.0f;
+    return kv.format == PAGE_FP8 ? fp8_factor(*row_scale(kv, page, row)) : 1.0f;
 }
 
 #endif

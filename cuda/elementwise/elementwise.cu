@@ -2,7 +2,7 @@
  * append, gate, activation, gather, soft cap.
  *
  *   rows        bf16, row-major; strides in elements
- *   cache       pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
+ *   cache       pages [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
  *               a slot holds one row's
  *
  * A thread moves 16 bytes of a row where width and addresses allow it (RoPE + append of few rows:
@@ -14,7 +14,6 @@
 #include "cuda/common/pages.cuh"
 #include "cuda/common/step.cuh"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
@@ -60,7 +59,7 @@ static __global__ void embed_kernel(struct embed_params p) {
     const size_t token = token_of(*p.step, row);
     bf16 *out = static_cast<bf16 *>(p.out) + row * p.dim;
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.element) * p.scale);
+        store_as(out + i, load_element(p.table, token * p.dim + i, p.element) * p.scale);
 }
 
 static __global__ void embed_vector_kernel(struct embed_params p) {
@@ -89,7 +88,7 @@ static __global__ void add_positions_kernel(struct add_positions_params p) {
     const size_t at = (p.first + (size_t)(uint32_t)p.step->positions[row]) * p.dim;
     bf16 *x = static_cast<bf16 *>(p.x) + row * p.dim;
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(x + i, to_float(x[i]) + load_dtype(p.table, at + i, p.element));
+        store_as(x + i, to_float(x[i]) + load_element(p.table, at + i, p.element));
 }
 
 cudaError_t launch_add_positions(const struct add_positions_params *p, struct launch launch) {
@@ -128,7 +127,7 @@ static __device__ __forceinline__ void unpack_weight(float *w, const struct rmsn
     } else {
 #pragma unroll
         for (int j = 0; j < VECTOR; j++)
-            w[j] = load_dtype(p.weight, (size_t)i * VECTOR + j, p.element);
+            w[j] = load_element(p.weight, (size_t)i * VECTOR + j, p.element);
     }
 }
 
@@ -199,7 +198,7 @@ static __global__ void rmsnorm_kernel(struct rmsnorm_params p) {
         sum += to_float(x[i]) * to_float(x[i]);
     const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, to_float(x[i]) * scale * load_dtype(p.weight, i, p.element) +
+        store_as(out + i, to_float(x[i]) * scale * load_element(p.weight, i, p.element) +
                               (p.accumulate ? to_float(out[i]) : 0.0f));
 }
 
@@ -233,8 +232,8 @@ static __global__ void layernorm_kernel(struct layernorm_params p) {
     __syncthreads(); /* all threads have read the first sum */
     const float scale = rsqrtf(block_sum(squares, shared) / (float)p.dim + p.eps);
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, (to_float(x[i]) - mean) * scale * load_dtype(p.weight, i, p.element) +
-                              (p.bias ? load_dtype(p.bias, i, p.bias_element) : 0.0f));
+        store_as(out + i, (to_float(x[i]) - mean) * scale * load_element(p.weight, i, p.element) +
+                              (p.bias ? load_element(p.bias, i, p.bias_element) : 0.0f));
 }
 
 cudaError_t launch_layernorm(const struct layernorm_params *p, struct launch launch) {
@@ -281,7 +280,7 @@ cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
 /* Where a row's key or value is stored, and what its KV head notes about it. */
 struct append_place {
     size_t at;                          /* elements */
-    uint8_t *scale;                     /* the row's, where pages are of DTYPE_FP8 */
+    uint8_t *scale;                     /* the row's, where pages are of PAGE_FP8 */
     const struct device_budget *budget; /* NULL: nothing is noted, and keys are rotated */
     struct kv_page_state *first, *page; /* of the list's first page, and of the slot's */
     uint32_t slot, rank, position;
@@ -292,7 +291,7 @@ static __device__ __forceinline__ void place_in_page(struct append_place *place,
                                                      const int32_t *pages, uint32_t is_v,
                                                      uint32_t kv_head) {
     const int32_t page = pages[place->slot / PAGE_TOKENS];
-    const size_t page_elements = p.kv.page_bytes / element_bytes(p.kv.dtype);
+    const size_t page_elements = p.kv.page_bytes / page_row_bytes(p.kv.format, 1);
     const uint32_t row =
         (is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS + place->slot % PAGE_TOKENS;
     place->at = (size_t)page * page_elements + row * (size_t)p.kv.head_dim;
@@ -518,13 +517,13 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
             store_as(x + i, u);
             store_as(x + i + n, v);
             if (is_q) continue;
-            store_element(p.kv.base, place.at + i, u, p.kv.dtype);
-            store_element(p.kv.base, place.at + i + n, v, p.kv.dtype);
+            store_element(p.kv.base, place.at + i, u, p.kv.format);
+            store_element(p.kv.base, place.at + i + n, v, p.kv.format);
         }
     }
     if (is_q) return;
     for (uint32_t i = (rotations ? 2 * n : 0) + threadIdx.x; i < dim; i += blockDim.x)
-        store_element(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
+        store_element(p.kv.base, place.at + i, to_float(x[i]), p.kv.format);
 }
 
 /* Returns element i of a head, rotated. */
@@ -535,7 +534,7 @@ static __device__ __forceinline__ float rotated(const bf16 *x, uint32_t i, uint3
     return to_float(x[i]) * c[i - n] + to_float(x[i - n]) * s[i - n];
 }
 
-/* Rotates and appends to pages of DTYPE_FP8, a warp a head: lane i has elements i, i + 32 and so
+/* Rotates and appends to pages of PAGE_FP8, a warp a head: lane i has elements i, i + 32 and so
  * on. */
 static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y;
@@ -579,7 +578,7 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
 static bool has_vectors(const struct rope_append_params *p) {
     const uint32_t n_threads = p->n_freqs / VECTOR;
     const bool share = n_threads <= 32 && (n_threads & (n_threads - 1)) == 0,
-               suits = p->kv.dtype == DTYPE_FP8 ? share : p->kv.dtype == DTYPE_BF16;
+               suits = p->kv.format == PAGE_FP8 ? share : p->kv.format == PAGE_BF16;
     return suits && n_threads <= 64 && p->n_freqs * 2 == p->kv.head_dim &&
            vectors_fit(p->n_freqs, p->qkv, p->kv.base) && (uintptr_t)p->angles % 16 == 0;
 }
@@ -589,7 +588,7 @@ static cudaError_t launch_pairs(const struct rope_append_params *p, uint32_t hea
                                 struct launch launch) {
     const uint32_t n_heads = p->n_heads + 2 * p->kv.n_kv_heads;
     return launch_kernel(launch,
-                         p->kv.dtype == DTYPE_FP8 ? rope_append_vector_kernel<true, N>
+                         p->kv.format == PAGE_FP8 ? rope_append_vector_kernel<true, N>
                                                   : rope_append_vector_kernel<false, N>,
                          dim3(p->n_rows, (n_heads + heads - 1) / heads),
                          dim3(p->n_freqs / N, heads), 0, *p);
@@ -608,7 +607,7 @@ static cudaError_t launch_vectors(const struct rope_append_params *p, struct lau
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
     const uint32_t n_heads = p->n_heads + 2 * p->kv.n_kv_heads;
-    const bool codes = p->kv.dtype == DTYPE_FP8;
+    const bool codes = p->kv.format == PAGE_FP8;
     if (has_vectors(p)) return launch_vectors(p, launch);
     if (codes && p->kv.head_dim > 32 * FP8_LANE_ELEMENTS) return cudaErrorInvalidValue;
     return codes ? launch_kernel(launch, rope_append_fp8_kernel, dim3(p->n_rows, (n_heads + 3) / 4),

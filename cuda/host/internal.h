@@ -358,7 +358,7 @@ bool step_seq_is_ranked(const struct step_seq *seq);
 bool step_layer_is_ranked(const struct step *step, uint32_t layer);
 /* Decides which of the present step's prompts are copied; attention_plan() may then leave them
  * out. */
-void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype);
+void prompt_copies_plan(struct cuda_backend *cuda, enum page_format format);
 /* Makes the copies, unless they are there.  rotations: of ranked prompts' keys; NULL: these are not
  * read. */
 int prompt_copies_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,

@@ -18,7 +18,6 @@
 
 #include "cuda/attention/sparse/sparse_view.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/layer_set.h"
 #include "engine/device/pages.h"
 #include "engine/device/sample.h"
@@ -210,7 +209,7 @@ struct rope_append_params {
     const struct device_step *step;
     void *qkv;           /* bf16 [n_rows, (n_heads + 2 * n_kv_heads) * head_dim] */
     const float *angles; /* from angles_params */
-    struct kv_pool kv;   /* page: dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], then the states */
+    struct kv_pool kv;   /* page: [K,V][n_kv_heads][PAGE_TOKENS][head_dim], then the states */
     uint32_t n_rows, n_heads, n_freqs, layer;
     /* Of rows whose sequence does not count positions in the cache in this layer; NULL:
      * `angles`. */

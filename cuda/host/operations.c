@@ -7,7 +7,6 @@
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/step.h"
 
 int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err) {

@@ -13,7 +13,6 @@
 #include "cuda/common/rotation.cuh"
 #include "cuda/common/step.cuh"
 #include "cuda/kv/evict.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 
@@ -202,8 +201,8 @@ static __device__ float last_share(const struct evict_params &p, const struct it
     for (uint32_t i = 0; i < LANE_DIMS; i++) {
         const uint32_t d = lane + 32 * i;
         if (d >= dim) continue;
-        k[i] = rotates ? rotated_element(kv.base, kv.dtype, key, d, p.rotations, slot)
-                       : load_dtype(kv.base, key + d, kv.dtype);
+        k[i] = rotates ? rotated_element(kv.base, kv.format, key, d, p.rotations, slot)
+                       : load_element(kv.base, key + d, kv.format);
     }
     for (uint32_t head = 0; head < group; head++) {
         float dot = 0.0f;

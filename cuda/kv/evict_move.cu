@@ -14,7 +14,6 @@
 #include "cuda/common/step.cuh"
 #include "cuda/kv/evict.cuh"
 #include "engine/base/sizes.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 
@@ -134,7 +133,7 @@ static cudaError_t launch_words(const struct evict_layers &p, uint32_t n_seqs, u
 }
 
 cudaError_t launch_evict_move(const struct evict_layers *p, uint32_t n_seqs, struct launch launch) {
-    const uint32_t row_bytes = page_row_bytes(p->kv.dtype, p->kv.head_dim);
+    const uint32_t row_bytes = page_row_bytes(p->kv.format, p->kv.head_dim);
     if (n_seqs == 0 || p->n_layers == 0) return cudaSuccess;
     return row_bytes % sizeof(uint4) == 0 ? launch_words<uint4>(*p, n_seqs, row_bytes, launch)
                                           : launch_words<uint16_t>(*p, n_seqs, row_bytes, launch);

@@ -147,7 +147,7 @@ static __device__ __forceinline__ void swap_tokens(const struct kv_pool &kv,
                                                    uint32_t b) {
     const uint32_t lane = threadIdx.x % 32, at_a = a % PAGE_TOKENS, at_b = b % PAGE_TOKENS;
     const int32_t page_a = item.pages[a / PAGE_TOKENS], page_b = item.pages[b / PAGE_TOKENS];
-    const uint32_t per_row = page_row_bytes(kv.dtype, kv.head_dim) / sizeof(T);
+    const uint32_t per_row = page_row_bytes(kv.format, kv.head_dim) / sizeof(T);
     const auto row_of = [&](uint32_t is_v, uint32_t at) {
         return kv_row(&kv, is_v, item.kv_head, at);
     };
@@ -203,7 +203,7 @@ static __global__ void __launch_bounds__(BLOCK) evict_order_kernel(const struct 
 cudaError_t launch_evict_order(const struct order_params *p, struct launch launch) {
     if (p->n_layers == 0) return cudaSuccess;
     const dim3 grid(p->kv.n_kv_heads, p->n_layers);
-    const bool by_16_bytes = page_row_bytes(p->kv.dtype, p->kv.head_dim) % sizeof(uint4) == 0;
+    const bool by_16_bytes = page_row_bytes(p->kv.format, p->kv.head_dim) % sizeof(uint4) == 0;
     return launch_kernel(launch,
                          by_16_bytes ? evict_order_kernel<uint4> : evict_order_kernel<uint8_t>,
                          grid, BLOCK, 0, *p);

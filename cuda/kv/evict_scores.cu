@@ -20,7 +20,6 @@
 #include "cuda/common/rotation.cuh"
 #include "cuda/common/step.cuh"
 #include "cuda/kv/evict.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 
@@ -248,7 +247,7 @@ static __global__ void __launch_bounds__(THREADS)
     let_next_start();
     wait_for_previous();
     if (!work_of(p, &w)) return;
-    const enum dtype dtype = p.stored.kv.dtype;
+    const enum page_format format = p.stored.kv.format;
     for (int slot = threadIdx.x / 32; slot < w.n_valid; slot += WARPS) {
         const size_t at = (kv_head * PAGE_TOKENS + slot) * (size_t)dim;
         float key[LANE_DIMS] = {};
@@ -256,8 +255,8 @@ static __global__ void __launch_bounds__(THREADS)
             const uint32_t d = lane + 32 * i;
             if (d >= dim) continue;
             key[i] = w.rotates
-                         ? rotated_element(w.keys, dtype, at, d, p.rotations, w.state->rank[slot])
-                         : load_dtype(w.keys, at + d, dtype);
+                         ? rotated_element(w.keys, format, at, d, p.rotations, w.state->rank[slot])
+                         : load_element(w.keys, at + d, format);
         }
         struct column column = column_of(w, slot);
         for (int token = max(w.first_token, w.first_seer + slot); token < w.n_rows; token++) {
@@ -300,7 +299,7 @@ static cudaError_t launch_dim(const struct evict_params &p, dim3 grid, struct la
 static bool has_shape(const struct evict_params &p) {
     const bool dim = p.kv.head_dim == 64 || p.kv.head_dim == 80 || p.kv.head_dim == 96 ||
                      p.kv.head_dim == 128 || p.kv.head_dim == 256;
-    return dim && p.stored.kv.dtype != DTYPE_F32 && (uintptr_t)p.q % 16 == 0 &&
+    return dim && p.stored.kv.format != PAGE_F32 && (uintptr_t)p.q % 16 == 0 &&
            p.q_stride % 8 == 0 && rotates_in_vectors(p.rotations.n_freqs);
 }
 
@@ -311,6 +310,6 @@ cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, u
     if (p->kv.head_dim > MAX_DIM) return cudaErrorInvalidValue;
     if (!has_shape(*p))
         return launch_kernel(launch, evict_scores_simple_kernel, grid, THREADS, 0, *p);
-    return p->stored.kv.dtype == DTYPE_F16 ? launch_dim<__half>(*p, grid, launch)
+    return p->stored.kv.format == PAGE_F16 ? launch_dim<__half>(*p, grid, launch)
                                            : launch_dim<__nv_bfloat16>(*p, grid, launch);
 }

@@ -7,7 +7,6 @@
 #include "cuda/common/device.cuh"
 #include "cuda/common/step.cuh"
 #include "cuda/kv/select.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 
@@ -52,14 +51,14 @@ static __device__ __forceinline__ uint8_t *token_in_store(const struct host_pool
                                                           uint32_t at) {
     const uint32_t n_rows = 2 * store.n_kv_heads,
                    bytes = store.fp8 ? (n_rows * (store.head_dim + 1) + 15) / 16 * 16
-                                     : n_rows * store.head_dim * element_bytes(store.dtype);
+                                     : n_rows * store.head_dim * page_row_bytes(store.format, 1);
     const size_t token = ((size_t)block * store.n_host_layers + host_layer) * PAGE_TOKENS + at;
     return static_cast<uint8_t *>(store.base) + token * bytes;
 }
 
 /* Says whether a thread can move 16 bytes at a time. */
 static inline bool moves_vectors(const struct kv_pool *kv, const struct host_pool *store) {
-    return page_row_bytes(kv->dtype, kv->head_dim) % 16 == 0 && kv->page_bytes % 16 == 0 &&
+    return page_row_bytes(kv->format, kv->head_dim) % 16 == 0 && kv->page_bytes % 16 == 0 &&
            ((uintptr_t)kv->base | (uintptr_t)store->base) % 16 == 0;
 }
 

@@ -27,7 +27,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
@@ -71,22 +70,22 @@ static bool has_room(const struct prompt_copies *w, const struct step *step) {
     return true;
 }
 
-void prompt_copies_plan(struct cuda_backend *cuda, enum dtype dtype) {
+void prompt_copies_plan(struct cuda_backend *cuda, enum page_format format) {
     struct prompt_copies *w = &cuda->prompt_copies;
     const struct step *step = cuda->host_step;
     uint32_t n_ranked = 0;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
         n_ranked += step_seq_is_ranked(&step->seqs[i]);
     w->of = COPY_NONE;
-    if (page_is_scaled(dtype)) w->of = COPY_ALL;
-    else if (n_ranked > 0 && dtype != DTYPE_F32 && !cuda->batch_invariant) w->of = COPY_RANKED;
+    if (page_is_scaled(format)) w->of = COPY_ALL;
+    else if (n_ranked > 0 && format != PAGE_F32 && !cuda->batch_invariant) w->of = COPY_RANKED;
     if (w->of == COPY_RANKED && !has_room(w, step)) w->of = COPY_NONE;
     w->only_ranked = w->of != COPY_NONE && n_ranked == step->n_seqs - step->n_decode;
 }
 
 static struct kv_pool pool_of_copies(const struct kv_pool *kv, void *base, uint32_t n_pages) {
     struct kv_pool pool = *kv;
-    pool.dtype = page_is_scaled(kv->dtype) ? DTYPE_BF16 : kv->dtype;
+    pool.format = page_is_scaled(kv->format) ? PAGE_BF16 : kv->format;
     pool.tracked = false;
     pool.page_bytes = kv_page_bytes(&pool);
     pool.base = base;
@@ -121,11 +120,12 @@ static int reserve(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t
 
 int prompt_copies_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                           struct error *err) {
-    const struct kv_pool kv = {
-        .dtype = limits->kv_dtype, .n_kv_heads = limits->n_kv_heads, .head_dim = limits->head_dim};
+    const struct kv_pool kv = {.format = limits->kv_format,
+                               .n_kv_heads = limits->n_kv_heads,
+                               .head_dim = limits->head_dim};
     uint64_t n_slots = 0;
-    if (page_is_scaled(kv.dtype)) n_slots = limits->max_prompt_slots;
-    else if (limits->tracked && kv.dtype != DTYPE_F32 && !cuda->batch_invariant)
+    if (page_is_scaled(kv.format)) n_slots = limits->max_prompt_slots;
+    else if (limits->tracked && kv.format != PAGE_F32 && !cuda->batch_invariant)
         n_slots = min_u64(limits->max_slots, MOST_COPIED_SLOTS) + limits->max_rows;
     if (n_slots == 0) return 0;
     /* Each sequence may have one page that is not full. */
@@ -168,7 +168,7 @@ int prompt_copies_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint
     struct prompt_copies *w = &cuda->prompt_copies;
     const bool rotates =
         rotations && kv->tracked && rotates_in_vectors(rotations->n_freqs) && kv->head_dim % 8 == 0;
-    if (w->of == COPY_UNKNOWN) prompt_copies_plan(cuda, kv->dtype);
+    if (w->of == COPY_UNKNOWN) prompt_copies_plan(cuda, kv->format);
     const bool is_ranked = step_layer_is_ranked(cuda->host_step, layer),
                copies_are_read =
                    w->of == COPY_ALL || (w->of == COPY_RANKED && rotates && is_ranked);

@@ -65,7 +65,7 @@ static __device__ __forceinline__ uint4 load_eight(const uint8_t *from, float fa
     return fp8_eight(*reinterpret_cast<const uint2 *>(from), factor);
 }
 
-/* From: the elements of the pool, uint8_t for DTYPE_FP8.  T: those of the copies. */
+/* From: the elements of the pool, uint8_t for PAGE_FP8.  T: those of the copies. */
 template <typename From, typename T>
 static __global__ void __launch_bounds__(THREADS)
     copy_prompts_kernel(const struct prompt_copies_params p) {
@@ -114,17 +114,17 @@ cudaError_t launch_prompt_copies(const struct prompt_copies_params *p, uint32_t 
                                  uint32_t max_pages, struct launch launch) {
     const dim3 grid(max_pages, 2 * p->from.n_kv_heads, n_seqs);
     if (n_seqs == 0 || max_pages == 0) return cudaSuccess;
-    if (p->from.head_dim % 8 != 0 && p->from.dtype == DTYPE_FP8 && !p->rotates)
+    if (p->from.head_dim % 8 != 0 && p->from.format == PAGE_FP8 && !p->rotates)
         return launch_kernel(launch, dequantise_kernel, grid, THREADS, 0, *p);
     if (p->from.head_dim % 8 != 0) return cudaErrorInvalidValue;
-    switch (p->from.dtype) {
-    case DTYPE_FP8:
+    switch (p->from.format) {
+    case PAGE_FP8:
         return launch_kernel(launch, copy_prompts_kernel<uint8_t, __nv_bfloat16>, grid, THREADS, 0,
                              *p);
-    case DTYPE_BF16:
+    case PAGE_BF16:
         return launch_kernel(launch, copy_prompts_kernel<__nv_bfloat16, __nv_bfloat16>, grid,
                              THREADS, 0, *p);
-    case DTYPE_F16:
+    case PAGE_F16:
         return launch_kernel(launch, copy_prompts_kernel<__half, __half>, grid, THREADS, 0, *p);
     default: return cudaErrorInvalidValue;
     }

@@ -19,7 +19,6 @@
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
@@ -91,7 +90,7 @@ static int count_blocks(struct cuda_backend *cuda, struct error *err) {
 
 int select_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     struct select_memory *s = &cuda->select;
-    struct kv_pool kv = {.dtype = limits->kv_dtype,
+    struct kv_pool kv = {.format = limits->kv_format,
                          .n_kv_heads = limits->n_kv_heads,
                          .head_dim = limits->head_dim,
                          .tracked = limits->tracked};
@@ -186,14 +185,14 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
     const struct host_pool *store = args->store;
     /* Rows are counted in the units that a thread moves; an fp8 host pool's are 16 elements, or
      * one. */
-    const uint64_t row_bytes = page_row_bytes(kv->dtype, kv->head_dim),
+    const uint64_t row_bytes = page_row_bytes(kv->format, kv->head_dim),
                    unit = row_bytes % 16 || (store && store->fp8 && kv->head_dim % 16) ? 2 : 16;
     if (args->group_index >= s->shape.n_groups ||
         group_n_layers(args->group, windows_of(cuda)) > s->max_layers)
         return error_set(err, ERR_INVALID, "cuda: no memory was reserved for group %u",
                          args->group_index);
     if (kv_state_slots(kv) != s->shape.state_slots ||
-        (store && (store->dtype != kv->dtype || store->n_kv_heads != kv->n_kv_heads ||
+        (store && (store->format != kv->format || store->n_kv_heads != kv->n_kv_heads ||
                    store->head_dim != kv->head_dim)))
         return error_set(
             err, ERR_INVALID,

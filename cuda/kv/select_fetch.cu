@@ -13,7 +13,6 @@
  * Shared: none.          Oracle: engine/cpu/, exact. */
 #include "cuda/common/pages.cuh"
 #include "cuda/kv/host_pool.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 
@@ -23,7 +22,7 @@ enum { THREADS = MOVE_THREADS, UNROLL = 8 };
 template <typename T> struct units {
     uint32_t row, token;
     __device__ __forceinline__ explicit units(const struct kv_pool &kv) {
-        row = kv.head_dim * element_bytes(kv.dtype) / sizeof(T);
+        row = kv.head_dim * page_row_bytes(kv.format, 1) / sizeof(T);
         token = row * 2 * kv.n_kv_heads;
     }
 };
@@ -84,7 +83,7 @@ static __global__ void __launch_bounds__(THREADS, 2) fetch_kernel(const struct f
         move_units<T, UNROLL>(
             lane, 32, n.token, [&](uint32_t unit) { return __ldcs(source_of<T>(p, f, unit, n)); },
             [&](uint32_t unit, T x) { *page_unit<T>(p.kv, page, at, unit, n) = x; });
-        if (p.kv.dtype == DTYPE_FP8) fetch_scales(p, f, page, at, lane);
+        if (p.kv.format == PAGE_FP8) fetch_scales(p, f, page, at, lane);
     });
 }
 
@@ -117,7 +116,7 @@ static __global__ void __launch_bounds__(THREADS)
     };
     move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
                           load, store);
-    if (p.kv.dtype == DTYPE_FP8) store_scales(p);
+    if (p.kv.format == PAGE_FP8) store_scales(p);
 }
 
 static __device__ __forceinline__ void reload_scales(const struct offload_params &p) {
@@ -149,13 +148,13 @@ static __global__ void __launch_bounds__(THREADS)
     };
     move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
                           load, store);
-    if (p.kv.dtype == DTYPE_FP8) reload_scales(p);
+    if (p.kv.format == PAGE_FP8) reload_scales(p);
 }
 
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
     const dim3 grid(p->store.base ? +BUS_BLOCKS : +DEVICE_BLOCKS, n_layers);
     if (n_layers == 0) return cudaSuccess;
-    if (p->store.base && p->store.fp8 && p->kv.dtype != DTYPE_FP8)
+    if (p->store.base && p->store.fp8 && p->kv.format != PAGE_FP8)
         return launch_fetch_fp8(p, n_layers, launch);
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, fetch_kernel<uint4>, grid, THREADS, 0, *p);
@@ -164,7 +163,7 @@ cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct
 
 cudaError_t launch_offload_pages(const struct offload_params *p, struct launch launch) {
     if (p->n == 0) return cudaSuccess;
-    if (p->store.fp8 && p->kv.dtype != DTYPE_FP8) return launch_offload_fp8(p, launch);
+    if (p->store.fp8 && p->kv.format != PAGE_FP8) return launch_offload_fp8(p, launch);
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, store_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
     return launch_kernel(launch, store_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);

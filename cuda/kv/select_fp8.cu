@@ -14,7 +14,6 @@
  * memory once and then from its caches.
  * Shared: none.          Oracle: engine/cpu/fp8.c, exact. */
 #include "cuda/kv/host_pool.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 
@@ -134,7 +133,7 @@ template <typename T, int N>
 static __device__ __forceinline__ void pack_token(const struct offload_params &p, uint32_t page,
                                                   uint32_t at, uint8_t *token) {
     const uint32_t dim = p.kv.head_dim, n_rows = 2 * p.kv.n_kv_heads, lane = threadIdx.x % WARP,
-                   most = p.kv.dtype == DTYPE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
+                   most = p.kv.format == PAGE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
     const auto row = [&](uint32_t i) {
         return reinterpret_cast<const vector<T, N> *>(row_in_page<T>(p.kv, page, i, at));
     };
@@ -186,21 +185,21 @@ static cudaError_t launch_offload_fp8_of(const struct offload_params *p, struct 
 
 cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
                              struct launch launch) {
-    switch (p->kv.dtype) {
-    case DTYPE_F32: return launch_fetch_of<float>(p, n_layers, launch);
-    case DTYPE_F16: return launch_fetch_of<__half>(p, n_layers, launch);
-    case DTYPE_BF16: return launch_fetch_of<__nv_bfloat16>(p, n_layers, launch);
-    case DTYPE_FP8: break; /* nothing to convert: select_fetch.cu copies these */
+    switch (p->kv.format) {
+    case PAGE_F32: return launch_fetch_of<float>(p, n_layers, launch);
+    case PAGE_F16: return launch_fetch_of<__half>(p, n_layers, launch);
+    case PAGE_BF16: return launch_fetch_of<__nv_bfloat16>(p, n_layers, launch);
+    case PAGE_FP8: break; /* nothing to convert: select_fetch.cu copies these */
     }
     return cudaErrorInvalidValue;
 }
 
 cudaError_t launch_offload_fp8(const struct offload_params *p, struct launch launch) {
-    switch (p->kv.dtype) {
-    case DTYPE_F32: return launch_offload_fp8_of<float>(p, launch);
-    case DTYPE_F16: return launch_offload_fp8_of<__half>(p, launch);
-    case DTYPE_BF16: return launch_offload_fp8_of<__nv_bfloat16>(p, launch);
-    case DTYPE_FP8: break;
+    switch (p->kv.format) {
+    case PAGE_F32: return launch_offload_fp8_of<float>(p, launch);
+    case PAGE_F16: return launch_offload_fp8_of<__half>(p, launch);
+    case PAGE_BF16: return launch_offload_fp8_of<__nv_bfloat16>(p, launch);
+    case PAGE_FP8: break;
     }
     return cudaErrorInvalidValue;
 }

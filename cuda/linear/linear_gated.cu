@@ -177,7 +177,7 @@ static __device__ __forceinline__ void add_bias(const struct product &p, uint32_
         const uint32_t at = out + i % (N / 2) * 2 + threadIdx.x % 4 * 2;
         if (!part->bias || at >= part->n_out) continue;
         for (int e = 0; e < 2; e++) {
-            const float b = load_dtype(part->bias, at + e, part->bias_dtype);
+            const float b = load_element(part->bias, at + e, part->bias_dtype);
             sums[i + e] += b, sums[i + 2 + e] += b;
         }
     }

@@ -59,8 +59,8 @@ static __device__ __forceinline__ void store_two(const struct product &p,
     uint32_t *y =
         reinterpret_cast<uint32_t *>(static_cast<bf16 *>(part->y) + row * part->y_stride + out);
     if (part->bias) {
-        a += load_dtype(part->bias, out, part->bias_dtype);
-        b += load_dtype(part->bias, out + 1, part->bias_dtype);
+        a += load_element(part->bias, out, part->bias_dtype);
+        b += load_element(part->bias, out + 1, part->bias_dtype);
     }
     const float2 before = p.accumulate ? unpack_bf16(*y) : make_float2(0.0f, 0.0f);
     *y = p.accumulate ? pack_bf16(before.x + a, before.y + b) : pack_bf16(a, b);

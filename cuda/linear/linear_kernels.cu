@@ -1,6 +1,6 @@
 /* linear_kernels.cu - y = x W^T for few rows, where reading W is the whole cost.
  *
- *   x  bf16 [n_rows, n_in]      W  bf16 [n_out, n_in] (linear_any: any dtype)      y  bf16 or f32
+ *   x  bf16 [n_rows, n_in]      W  bf16 [n_out, n_in] (linear_any: any format)     y  bf16 or f32
  *
  * few: a block takes 16 weight rows, a tile of one part (q, k and v share a launch).  Its warps
  * take 32-wide slices of n_in in turn, and tensor cores multiply them with 8 or 16 rows of x at
@@ -137,7 +137,7 @@ static __global__ void linear_any_kernel(const __grid_constant__ struct product 
     if (part == p.n_parts) return;
     const bf16 *x = static_cast<const bf16 *>(p.x) + (size_t)first * p.n_in;
     for (uint32_t k = lane; k < p.n_in; k += 32) {
-        const float w = load_dtype(p.parts[part].w, (size_t)out * p.n_in + k, p.w_dtype);
+        const float w = load_element(p.parts[part].w, (size_t)out * p.n_in + k, p.w_dtype);
 #pragma unroll
         for (uint32_t r = 0; r < ANY_ROWS; r++)
             if (first + r < p.n_rows) sums[r] += w * to_float(x[(size_t)r * p.n_in + k]);

@@ -289,7 +289,7 @@ static __device__ __forceinline__ void add_bias(const struct product &p,
         const uint32_t out = place.first + (up ? j - N_COLUMNS / 2 : j) * 8 + threadIdx.x % 4 * 2;
         if (!part[up].bias || out >= part->n_out) continue;
         for (int e = 0; e < 2; e++) {
-            const float x = load_dtype(part[up].bias, out + e, part[up].bias_dtype);
+            const float x = load_element(part[up].bias, out + e, part[up].bias_dtype);
             sums[4 * j + e] += x, sums[4 * j + 2 + e] += x;
         }
     }

@@ -34,7 +34,7 @@ static inline uint32_t count_tiles(const struct product *p, uint32_t width) {
 
 static __device__ __forceinline__ float with_bias(const struct product_part *part, uint32_t out,
                                                   float x) {
-    return part->bias ? x + load_dtype(part->bias, out, part->bias_dtype) : x;
+    return part->bias ? x + load_element(part->bias, out, part->bias_dtype) : x;
 }
 
 static __device__ __forceinline__ void store_result(const struct product &p,

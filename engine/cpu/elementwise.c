@@ -10,7 +10,6 @@
 #include "engine/cpu/vec.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"

@@ -87,14 +87,14 @@ static char *scores_at(const struct order_head *h, uint32_t page) {
  * of neighbours are mostly neighbours. */
 static void gather_keys(const struct order_head *h, uint32_t first, size_t page_bytes) {
     const uint32_t n = min_u32(h->capacity - first, PAGE_TOKENS);
-    const size_t size = page_row_bytes(h->kv->dtype, 1);
+    const size_t size = page_row_bytes(h->kv->format, 1);
     char *to = h->gathered + first / PAGE_TOKENS * page_bytes;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t from = h->sources[first + i];
         const struct page_row row =
             page_row(h->kv, page_of(h, from), h->kv_head, from % PAGE_TOKENS);
         copy_elements(to + i * size, PAGE_TOKENS, row.first, row.stride, h->kv->head_dim,
-                      h->kv->dtype);
+                      h->kv->format);
     }
 }
 
@@ -113,9 +113,9 @@ static void order_head(const struct order_head *h) {
     order_words(h, values_at, page_layout_of(h->kv).row_bytes);
     order_words(h, positions_at, sizeof(uint32_t));
     order_words(h, scores_at, sizeof(float));
-    if (page_is_scaled(h->kv->dtype)) {
-        order_words(h, key_scales_at, page_scale_bytes(h->kv->dtype));
-        order_words(h, value_scales_at, page_scale_bytes(h->kv->dtype));
+    if (page_is_scaled(h->kv->format)) {
+        order_words(h, key_scales_at, page_scale_bytes(h->kv->format));
+        order_words(h, value_scales_at, page_scale_bytes(h->kv->format));
     }
     for (uint32_t slot = 0; slot < h->capacity; slot++)
         state_of(h, slot)->rank[slot % PAGE_TOKENS] = slot;

@@ -9,13 +9,8 @@
 #include "engine/cpu/fp8.h"
 #include "engine/cpu/pages.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
-
-static size_t row_bytes(const struct host_pool *store) {
-    return page_row_bytes(store->fp8 ? DTYPE_FP8 : store->dtype, store->head_dim);
-}
 
 static char *token_in_store(const struct host_pool *store, struct stored place) {
     return (char *)store->base + place.block * host_pool_block_bytes(store) +
@@ -26,15 +21,15 @@ void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
                       const struct host_pool *store, struct stored place) {
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
     const char *from = token_in_store(store, place);
-    const size_t bytes = row_bytes(store);
+    const size_t bytes = page_row_bytes(host_pool_format(store), dim);
     const uint8_t *scales = (const uint8_t *)from + n_rows * bytes;
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct page_row row = page_row(kv, page, i, at);
-        if (page_is_scaled(kv->dtype)) page_scales(kv, page, i)[at] = scales[i];
+        if (page_is_scaled(kv->format)) page_scales(kv, page, i)[at] = scales[i];
         if (!host_pool_is_exact(store))
             fp8_unpack(row.first, row.stride, (const uint8_t *)from + i * bytes, scales[i], dim,
-                       page_element(kv));
-        else copy_elements(row.first, row.stride, from + i * bytes, 1, dim, kv->dtype);
+                       page_element(kv->format));
+        else copy_elements(row.first, row.stride, from + i * bytes, 1, dim, kv->format);
     }
 }
 
@@ -42,15 +37,15 @@ static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
                            const struct host_pool *store, struct stored place) {
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
     char *to = token_in_store(store, place);
-    const size_t bytes = row_bytes(store);
+    const size_t bytes = page_row_bytes(host_pool_format(store), dim);
     uint8_t *scales = (uint8_t *)to + n_rows * bytes;
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct page_row row = page_row(kv, page, i, at);
-        if (page_is_scaled(kv->dtype)) scales[i] = page_scales(kv, page, i)[at];
+        if (page_is_scaled(kv->format)) scales[i] = page_scales(kv, page, i)[at];
         if (!host_pool_is_exact(store))
             scales[i] = fp8_pack((uint8_t *)to + i * bytes, 1, row.first, row.stride, dim,
-                                 page_element(kv));
-        else copy_elements(to + i * bytes, 1, row.first, row.stride, dim, kv->dtype);
+                                 page_element(kv->format));
+        else copy_elements(to + i * bytes, 1, row.first, row.stride, dim, kv->format);
     }
 }
 

@@ -6,10 +6,11 @@
 #include "engine/cpu/fp8.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/pages.h"
 
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
-                   enum dtype dtype) {
-    const uint32_t size = page_row_bytes(dtype, 1);
+                   enum page_format format) {
+    const uint32_t size = page_row_bytes(format, 1);
     if (to_stride == 1 && from_stride == 1) {
         memcpy(to, from, (size_t)n * size);
     } else if (size == 1) {
@@ -27,8 +28,8 @@ static void copy_row(const struct kv_pool *kv, uint32_t head, uint32_t to_page, 
                      uint32_t from_page, uint32_t from_at) {
     const struct page_row to = page_row(kv, to_page, head, to_at),
                           from = page_row(kv, from_page, head, from_at);
-    copy_elements(to.first, to.stride, from.first, from.stride, kv->head_dim, kv->dtype);
-    if (page_is_scaled(kv->dtype))
+    copy_elements(to.first, to.stride, from.first, from.stride, kv->head_dim, kv->format);
+    if (page_is_scaled(kv->format))
         page_scales(kv, to_page, head)[to_at] = page_scales(kv, from_page, head)[from_at];
 }
 
@@ -44,12 +45,12 @@ void page_write_row(const struct kv_pool *kv, uint32_t page, uint32_t head, uint
                     const float *from) {
     const uint32_t dim = kv->head_dim;
     const struct page_row to = page_row(kv, page, head, at);
-    if (page_is_scaled(kv->dtype))
+    if (page_is_scaled(kv->format))
         page_scales(kv, page, head)[at] =
             fp8_pack((uint8_t *)to.first, to.stride, (const char *)from, 1, dim, ELEMENT_F32);
     else
         for (size_t d = 0; d < dim; d++)
-            store_f32_as(to.first, d * to.stride, from[d], page_element(kv));
+            store_f32_as(to.first, d * to.stride, from[d], page_element(kv->format));
 }
 
 struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
@@ -57,8 +58,8 @@ struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_po
     const char *stored = page_of_head(kv, page, head);
     const uint32_t dim = kv->head_dim;
     float factors[PAGE_TOKENS];
-    if (!page_is_scaled(kv->dtype)) return (struct page_rows){stored, page_element(kv)};
-    kernels->to_f32(workspace, stored, (size_t)PAGE_TOKENS * dim, page_element(kv));
+    if (!page_is_scaled(kv->format)) return (struct page_rows){stored, page_element(kv->format)};
+    kernels->to_f32(workspace, stored, (size_t)PAGE_TOKENS * dim, page_element(kv->format));
     const uint8_t *scales = page_scales(kv, page, head);
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) factors[i] = fp8_factor(scales[i]);
     if (head < kv->n_kv_heads)

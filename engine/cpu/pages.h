@@ -21,7 +21,7 @@ struct cpu_kernels;
 
 /* Returns a head's rows in a page. */
 static inline char *page_of_head(const struct kv_pool *kv, uint32_t page, uint32_t head) {
-    const size_t head_bytes = (size_t)PAGE_TOKENS * page_row_bytes(kv->dtype, kv->head_dim);
+    const size_t head_bytes = (size_t)PAGE_TOKENS * page_row_bytes(kv->format, kv->head_dim);
     return kv_page_at(kv, page) + head * head_bytes;
 }
 
@@ -35,8 +35,8 @@ static inline struct page_row page_row(const struct kv_pool *kv, uint32_t page, 
                                        uint32_t at) {
     char *of_head = page_of_head(kv, page, head);
     if (head < kv->n_kv_heads)
-        return (struct page_row){of_head + at * page_row_bytes(kv->dtype, 1), PAGE_TOKENS};
-    return (struct page_row){of_head + (size_t)at * page_row_bytes(kv->dtype, kv->head_dim), 1};
+        return (struct page_row){of_head + at * page_row_bytes(kv->format, 1), PAGE_TOKENS};
+    return (struct page_row){of_head + (size_t)at * page_row_bytes(kv->format, kv->head_dim), 1};
 }
 
 /* Returns the scales of a head's rows in a page that has any, one for each slot. */
@@ -49,11 +49,6 @@ static inline uint8_t *page_scales(const struct kv_pool *kv, uint32_t page, uint
 static inline struct kv_page_state *page_state(const struct kv_pool *kv, uint32_t page,
                                                uint32_t kv_head) {
     return (void *)(kv_page_at(kv, page) + kv_state_offset(kv, kv_head));
-}
-
-/* Returns the elements of a pool's pages, as kernels read them. */
-static inline enum element page_element(const struct kv_pool *kv) {
-    return (enum element)kv->dtype;
 }
 
 /* A head's rows in a page as kernels take them. */
@@ -72,7 +67,7 @@ void page_write_row(const struct kv_pool *kv, uint32_t page, uint32_t head, uint
 
 /* Writes n elements; the two strides count elements. */
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
-                   enum dtype dtype);
+                   enum page_format format);
 /* Writes a token's key and value for one KV head from a slot of one page to a slot of another. */
 void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, uint32_t to_at,
                 uint32_t from_page, uint32_t from_at);

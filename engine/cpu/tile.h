@@ -8,7 +8,6 @@
 
 #include "engine/cpu/backend.h"
 #include "engine/cpu/pages.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 
 struct attn_args;

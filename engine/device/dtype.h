@@ -1,4 +1,4 @@
-/* dtype.h - the types of activations, and of the elements of KV pages.
+/* dtype.h - the types of activations.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_DEVICE_DTYPE_H
@@ -6,11 +6,10 @@
 
 #include <stddef.h>
 
-/* DTYPE_FP8 is for pages only: struct kv_pool. */
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8 };
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
 
 static inline size_t dtype_size(enum dtype dtype) {
-    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2;
+    return dtype == DTYPE_F32 ? 4 : 2;
 }
 
 /* Returns the bytes of n activations. */

@@ -11,7 +11,6 @@
 #include <stdint.h>
 
 #include "engine/base/sizes.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 
 struct backend;
@@ -32,22 +31,26 @@ struct error;
  *   scale     the least of 1 … FP8_MOST_SCALE with which 448, e4m3's largest, covers every element;
  *             elements that the largest scale does not cover, and infinity, become 448 times it */
 struct host_pool {
-    void *base;       /* from host_pool_ops.alloc() */
-    enum dtype dtype; /* of the KV pool */
+    void *base;              /* from host_pool_ops.alloc() */
+    enum page_format format; /* of the KV pool */
     uint32_t n_blocks, n_host_layers, n_kv_heads, head_dim;
-    bool fp8; /* always if the KV pool is fp8, and then nothing is converted */
+    bool fp8; /* true if page_is_scaled(), and then nothing is converted */
 };
 
 /* 448 times the largest scale is finite in f32 and bf16, and in f16. */
 enum { FP8_MOST_SCALE = 246, FP8_MOST_SCALE_F16 = 134 };
 
+/* Returns how the host pool stores elements. */
+PAGE_FUNCTION enum page_format host_pool_format(const struct host_pool *store) {
+    return store->fp8 && !page_is_scaled(store->format) ? PAGE_FP8 : store->format;
+}
+
 /* Returns the bytes of a token. */
-static inline size_t host_pool_token_bytes(const struct host_pool *store) {
-    const size_t n_rows = 2 * (size_t)store->n_kv_heads,
-                 code_bytes =
-                     page_row_bytes(DTYPE_FP8, store->head_dim) + page_scale_bytes(DTYPE_FP8);
-    return store->fp8 ? round_up(n_rows * code_bytes, 16)
-                      : n_rows * page_row_bytes(store->dtype, store->head_dim);
+PAGE_FUNCTION size_t host_pool_token_bytes(const struct host_pool *store) {
+    const enum page_format format = host_pool_format(store);
+    const uint32_t row_bytes = page_row_bytes(format, store->head_dim) + page_scale_bytes(format);
+    const size_t bytes = (size_t)2 * store->n_kv_heads * row_bytes;
+    return page_is_scaled(format) ? (bytes + 15) / 16 * 16 : bytes;
 }
 
 static inline size_t host_pool_block_bytes(const struct host_pool *store) {
@@ -56,7 +59,7 @@ static inline size_t host_pool_block_bytes(const struct host_pool *store) {
 
 /* Returns true if a token that has been in the host pool has the bits that it had before. */
 static inline bool host_pool_is_exact(const struct host_pool *store) {
-    return !store->fp8 || store->dtype == DTYPE_FP8;
+    return host_pool_format(store) == store->format;
 }
 
 /* Copies n pages of a layer of the pool to one host layer of n host blocks, or back, after all

@@ -16,13 +16,20 @@
 
 #include "engine/base/sizes.h"
 #include "engine/device/dtype.h"
+#include "engine/device/weight.h"
 
 enum { PAGE_TOKENS = 64, PAGE_ALIGN = 128 };
+
+/* How pages store elements.  The first three formats are the types of activations, by the same
+ * numbers.  Files contain the numbers, and settings and metrics the names, which are in the order
+ * of the numbers. */
+enum page_format { PAGE_F32, PAGE_F16, PAGE_BF16, PAGE_FP8 };
+#define PAGE_FORMAT_NAMES "float32", "float16", "bfloat16", "fp8"
 
 /* The KV pool and the shape of its pages.  A page holds:
  *
  *   keys and values   2 * n_kv_heads * PAGE_TOKENS * head_dim elements
- *   scales            with DTYPE_FP8 only, u8 [K, V][n_kv_heads][PAGE_TOKENS]: one for each row,
+ *   scales            if page_is_scaled(), u8 [K, V][n_kv_heads][PAGE_TOKENS]: one for each row,
  *                     that is each head's key or value of a slot
  *   states            if the pool is `tracked`, a struct kv_page_state for each KV head
  *
@@ -31,7 +38,7 @@ enum { PAGE_TOKENS = 64, PAGE_ALIGN = 128 };
  * result depends on the step in which a token was computed. */
 struct kv_pool {
     void *base; /* [n_pages][page_bytes] */
-    enum dtype dtype;
+    enum page_format format;
     uint32_t n_pages;
     uint32_t n_kv_heads, head_dim;
     size_t page_bytes; /* kv_page_bytes() */
@@ -71,8 +78,8 @@ struct kv_page_state {
  * at i * row_bytes, and its scale at scales_at + i * scale_bytes.  The CPU turns keys: a head's
  * PAGE_TOKENS rows are columns there, in the same bytes.
  *
- * These functions know what a type of elements takes, and all other code asks them.  Kernels call
- * them, too (cuda/common/pages.cuh); type and shape are often constants there. */
+ * These functions know what a format takes, and all other code asks them.  Kernels call
+ * them, too (cuda/common/pages.cuh); format and shape are often constants there. */
 
 #ifdef __cplusplus
 #define PAGE_FUNCTION static inline constexpr __attribute__((always_inline))
@@ -80,28 +87,35 @@ struct kv_page_state {
 #define PAGE_FUNCTION static inline
 #endif
 
+/* Tells whether rows are codes, a byte each, that have a scale.  Attention of prompts on a GPU
+ * reads copies of these in 16 bits. */
+PAGE_FUNCTION bool page_is_scaled(enum page_format format) {
+    return format >= PAGE_FP8;
+}
+
+/* Returns the type of a row's elements. */
+PAGE_FUNCTION enum element page_element(enum page_format format) {
+    return format == PAGE_FP8 ? ELEMENT_E4M3 : (enum element)format;
+}
+
 /* Returns the bytes of a row's elements. */
-PAGE_FUNCTION uint32_t page_row_bytes(enum dtype dtype, uint32_t head_dim) {
-    return head_dim * (dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2);
+PAGE_FUNCTION uint32_t page_row_bytes(enum page_format format, uint32_t head_dim) {
+    return head_dim * (format == PAGE_F32 ? 4 : page_is_scaled(format) ? 1 : 2);
 }
 
 /* Returns the bytes of a row's scale; 0: rows have none. */
-PAGE_FUNCTION uint32_t page_scale_bytes(enum dtype dtype) {
-    return dtype == DTYPE_FP8 ? 1 : 0;
-}
-
-/* Tells whether rows are codes that have a scale.  Attention of prompts on a GPU reads copies of
- * these in 16 bits. */
-PAGE_FUNCTION bool page_is_scaled(enum dtype dtype) {
-    return page_scale_bytes(dtype) > 0;
+PAGE_FUNCTION uint32_t page_scale_bytes(enum page_format format) {
+    return page_is_scaled(format) ? 1 : 0;
 }
 
 /* Returns where the scales begin, and the states of KV heads. */
-PAGE_FUNCTION size_t page_scales_at(enum dtype dtype, uint32_t n_kv_heads, uint32_t head_dim) {
-    return (size_t)n_kv_heads * 2 * PAGE_TOKENS * page_row_bytes(dtype, head_dim);
+PAGE_FUNCTION size_t page_scales_at(enum page_format format, uint32_t n_kv_heads,
+                                    uint32_t head_dim) {
+    return (size_t)n_kv_heads * 2 * PAGE_TOKENS * page_row_bytes(format, head_dim);
 }
-PAGE_FUNCTION size_t page_states_at(enum dtype dtype, uint32_t n_kv_heads, uint32_t head_dim) {
-    const uint32_t row_bytes = page_row_bytes(dtype, head_dim) + page_scale_bytes(dtype);
+PAGE_FUNCTION size_t page_states_at(enum page_format format, uint32_t n_kv_heads,
+                                    uint32_t head_dim) {
+    const uint32_t row_bytes = page_row_bytes(format, head_dim) + page_scale_bytes(format);
     return (size_t)n_kv_heads * 2 * PAGE_TOKENS * row_bytes;
 }
 
@@ -112,10 +126,10 @@ struct page_layout {
 };
 
 static inline struct page_layout page_layout_of(const struct kv_pool *kv) {
-    const struct page_layout layout = {page_row_bytes(kv->dtype, kv->head_dim),
-                                       page_scale_bytes(kv->dtype),
-                                       page_scales_at(kv->dtype, kv->n_kv_heads, kv->head_dim),
-                                       page_states_at(kv->dtype, kv->n_kv_heads, kv->head_dim)};
+    const struct page_layout layout = {page_row_bytes(kv->format, kv->head_dim),
+                                       page_scale_bytes(kv->format),
+                                       page_scales_at(kv->format, kv->n_kv_heads, kv->head_dim),
+                                       page_states_at(kv->format, kv->n_kv_heads, kv->head_dim)};
     return layout;
 }
 

@@ -12,9 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/layer_set.h"
+#include "engine/device/pages.h"
 
 struct attn_sparse;    /* sparse.h */
 struct kv_observation; /* select.h */
@@ -108,8 +108,8 @@ struct step_limits {
     uint32_t max_rows, max_seqs;
     uint32_t max_seq_pages;    /* of a sequence, in each layer */
     uint64_t max_slots;        /* of all sequences, in a layer; shared slots count once */
-    uint64_t max_prompt_slots; /* with DTYPE_FP8: of attn_prefill's sequences, in a layer */
-    enum dtype kv_dtype;
+    uint64_t max_prompt_slots; /* if page_is_scaled(): of attn_prefill's sequences, in a layer */
+    enum page_format kv_format;
     bool tracked;            /* as in struct kv_pool: sequences may have budgets */
     uint32_t max_logit_rows; /* of one sample operation */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;

@@ -22,7 +22,7 @@ static bool is_invariant(const struct subject *s) {
 
 /* Tells whether a step's prompts are bounded by the space for their keys in another type. */
 static bool is_converted(const struct subject *s) {
-    return page_is_scaled(s->space->io.memory->dtype);
+    return page_is_scaled(s->space->io.memory->format);
 }
 
 static bool is_penalised(const struct subject *s) {

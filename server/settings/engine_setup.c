@@ -2,17 +2,19 @@
 #include "server/settings/engine_setup.h"
 
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "server/settings/build_info.h"
 #include "server/settings/load_progress.h"
 #include "server/settings/options.h"
 
+static enum page_format format_of(const struct options *options, const struct backend *backend) {
+    return options->kv_cache_dtype == KV_CACHE_DTYPE_AUTO
+               ? (enum page_format)backend->act_dtype
+               : (enum page_format)(options->kv_cache_dtype - KV_CACHE_DTYPE_FIRST);
+}
+
 struct engine_config engine_setup_config(const struct options *options, const char *model_dir,
                                          struct backend *backend) {
-    static const enum dtype kv_dtypes[] = {[KV_DTYPE_F32] = DTYPE_F32,
-                                           [KV_DTYPE_F16] = DTYPE_F16,
-                                           [KV_DTYPE_BF16] = DTYPE_BF16,
-                                           [KV_DTYPE_FP8] = DTYPE_FP8};
     return (struct engine_config){
         .model_dir = model_dir,
         .backend = backend,
@@ -22,8 +24,7 @@ struct engine_config engine_setup_config(const struct options *options, const ch
         .max_queued = (uint32_t)options->max_num_queued_reqs,
         .device_share = options->gpu_memory_utilization,
         .kv_cache_bytes = options->kv_cache_memory,
-        .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype
-                                                             : kv_dtypes[options->kv_cache_dtype],
+        .kv_format = format_of(options, backend),
         .prefix_caching = options->enable_prefix_caching,
         .max_long_rows = (uint32_t)options->max_long_tokens,
         .max_itl_ms = (uint32_t)options->max_itl,

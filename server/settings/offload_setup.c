@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/engine.h"
 #include "engine/sparsity/filters.h"
@@ -24,11 +23,6 @@ static int load_groups(struct offload_setup *setup, struct error *err) {
     return 0;
 }
 
-static bool is_fp8(const struct options *options) {
-    return options->kv_offload_dtype == OFFLOAD_DTYPE_FP8 ||
-           options->kv_cache_dtype == KV_DTYPE_FP8;
-}
-
 int offload_setup_load(struct offload_setup *out, const struct options *options,
                        const struct engine_config *config, struct error *err) {
     struct offload_setup setup = {0};
@@ -37,12 +31,13 @@ int offload_setup_load(struct offload_setup *out, const struct options *options,
     if (rc) return rc;
     rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);
     if (!rc && setup.path) rc = load_groups(&setup, err);
-    struct host_pool store = {.dtype = config->kv_dtype,
-                              .fp8 = config->kv_dtype == DTYPE_FP8,
+    struct host_pool store = {.format = config->kv_format,
+                              .fp8 = page_is_scaled(config->kv_format),
                               .n_kv_heads = model->n_kv_heads,
                               .head_dim = model->head_dim};
     setup.page_bytes = host_pool_token_bytes(&store);
-    store.fp8 = is_fp8(options);
+    store.fp8 |= options->kv_offload_dtype == OFFLOAD_DTYPE_FP8;
+    setup.is_fp8 = store.fp8;
     setup.moved_bytes = host_pool_token_bytes(&store);
     if (rc) offload_setup_fini(&setup);
     else *out = setup;
@@ -67,7 +62,7 @@ void offload_setup_configure(const struct offload_setup *setup, const struct opt
     if (!kv_rules_allow(&options->kv_rules, KV_SELECTING) || why_not(setup)) return;
     config->groups = setup->groups;
     config->n_groups = setup->n_groups;
-    config->host_pool_fp8 = is_fp8(options);
+    config->host_pool_fp8 = setup->is_fp8;
     config->max_selected = (uint32_t)options->max_selected;
 }
 
@@ -81,7 +76,7 @@ void offload_setup_rules(struct offload_rules *out, const struct offload_setup *
                                   .windows = setup->model.windows,
                                   .max_selected = (uint32_t)options->max_selected,
                                   .host_pool_bytes = options->kv_offload_size,
-                                  .host_pool_fp8 = is_fp8(options),
+                                  .host_pool_fp8 = setup->is_fp8,
                                   .page_bytes = setup->page_bytes,
                                   .moved_bytes = setup->moved_bytes};
 }

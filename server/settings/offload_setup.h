@@ -7,6 +7,7 @@
 #ifndef SERVER_SETTINGS_OFFLOAD_SETUP_H
 #define SERVER_SETTINGS_OFFLOAD_SETUP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,7 @@ struct offload_setup {
     uint32_t n_groups;
     struct model_config model;
     size_t page_bytes, moved_bytes; /* as in struct offload_rules */
+    bool is_fp8;                    /* what requests move has 8 bits in the host pool */
     char *path;                     /* of the file; NULL: none was found */
 };
 

@@ -8,11 +8,12 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
+#include "engine/device/pages.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/service_links.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
-static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", "fp8", NULL};
+static const char *const kv_dtype_words[] = {"auto", PAGE_FORMAT_NAMES, NULL};
 static const char *const offload_dtype_words[] = {"auto", "fp8", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
 static const char *const generation_words[] = {"auto", "none", NULL};

@@ -23,7 +23,7 @@ struct error;
 
 /* The values of the settings that choose a word, in the order of their words in the table. */
 enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
-enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_FP8 };
+enum { KV_CACHE_DTYPE_AUTO, KV_CACHE_DTYPE_FIRST }; /* then the page formats, in their order */
 enum offload_dtype_choice { OFFLOAD_DTYPE_AUTO, OFFLOAD_DTYPE_FP8 };
 enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum generation_config_choice { GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE };

@@ -37,7 +37,7 @@ void tune_print_settings(struct buffer *out, const struct tune *t) {
                   "rows %" PRIu32 "; kv %d; lines %" PRIu32 "; seed %" PRIu64 "; samples %" PRIu64
                   "; lengths ",
                   build_info.version, t->model_name, t->model.n_layers, t->model.n_heads,
-                  t->be->description, t->config.max_batched_tokens, (int)t->config.kv_dtype,
+                  t->be->description, t->config.max_batched_tokens, (int)t->config.kv_format,
                   (uint32_t)t->options->synthetic_lines, t->plan->seed, t->plan->n_samples);
     print_lengths(out, t);
     buffer_printf(out, "; selected %" PRIu64 "; ", t->plan->n_selected);

@@ -18,7 +18,6 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/fp8.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 
 static uint64_t rng_state = 0x9e3779b97f4a7c15u;
 

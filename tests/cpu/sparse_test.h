@@ -6,7 +6,6 @@
 #include "engine/cpu/sparse.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
@@ -73,7 +72,7 @@ static inline void append_rows(struct prompt *p, uint32_t first, uint32_t n, boo
 
 /* n_rows rows behind first_slot others, whose keys are in their pages when this returns. */
 static inline struct prompt *prompt_make(struct backend *be, uint32_t first_slot, uint32_t n_rows,
-                                         enum dtype dtype) {
+                                         enum page_format format) {
     struct prompt *p = calloc(1, sizeof(*p));
     struct prompt_step s;
     const uint32_t n = first_slot + n_rows, n_pages = (n + PAGE_TOKENS - 1) / PAGE_TOKENS;
@@ -81,7 +80,7 @@ static inline struct prompt *prompt_make(struct backend *be, uint32_t first_slot
     p->be = be;
     p->n_slots = n;
     p->kv = (struct kv_pool){
-        .dtype = dtype, .n_pages = 2 * n_pages + 1, .n_kv_heads = N_KV, .head_dim = DIM};
+        .format = format, .n_pages = 2 * n_pages + 1, .n_kv_heads = N_KV, .head_dim = DIM};
     p->kv.page_bytes = kv_page_bytes(&p->kv);
     assert_int_equal(be->ops->alloc(be, p->kv.n_pages * p->kv.page_bytes, &p->kv.base, NULL), 0);
     memset(p->kv.base, 0xff, p->kv.n_pages * p->kv.page_bytes); /* NaN: unwritten slots show */
@@ -89,7 +88,7 @@ static inline struct prompt *prompt_make(struct backend *be, uint32_t first_slot
     for (uint32_t i = 0; i < n; i++) p->positions[i] = i;
     p->qkv = random_floats((size_t)n * WIDTH);
     for (size_t i = 0; i < (size_t)n * WIDTH; i++) p->qkv[i] *= 3; /* rows of all kinds */
-    for (size_t i = 0; dtype == DTYPE_FP8 && i < (size_t)n * WIDTH; i += DIM)
+    for (size_t i = 0; format == PAGE_FP8 && i < (size_t)n * WIDTH; i += DIM)
         if (i % WIDTH >= N_HEADS * DIM) make_exact_in_fp8(p->qkv + i, DIM);
     p->out = random_floats((size_t)n_rows * N_HEADS * DIM);
     p->lse = random_floats((size_t)n_rows * N_HEADS);
@@ -240,9 +239,9 @@ static inline void synthetic_lines(const struct prompt *p, uint32_t head, struct
     choose_lines(p, head, lines);
 }
 
-static inline float stored(float x, enum dtype dtype) {
+static inline float stored(float x, enum page_format format) {
     uint32_t bits;
-    if (dtype != DTYPE_BF16) return x; /* f32, or what 8 bits can hold */
+    if (format != PAGE_BF16) return x; /* f32, or what 8 bits can hold */
     memcpy(&bits, &x, sizeof(bits));
     bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u; /* bf16 */
     memcpy(&x, &bits, sizeof(x));
@@ -254,7 +253,7 @@ static inline double logit(const struct prompt *p, uint32_t head, uint32_t row, 
     const float *q = p->qkv + (size_t)row * WIDTH + head * DIM,
                 *k = p->qkv + (size_t)slot * WIDTH + (N_HEADS + head / (N_HEADS / N_KV)) * DIM;
     double sum = 0;
-    for (uint32_t d = 0; d < DIM; d++) sum += (double)q[d] * stored(k[d], p->kv.dtype);
+    for (uint32_t d = 0; d < DIM; d++) sum += (double)q[d] * stored(k[d], p->kv.format);
     return p->softcap > 0 ? p->softcap * tanh(sum / 4 / p->softcap) : sum / 4;
 }
 

@@ -2,7 +2,6 @@
  * decode, prefill and any cut of a prompt into steps must give the same bits. */
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 #include "tests/cpu/cpu_test.h"
@@ -82,11 +81,11 @@ static double *oracle(const struct fixture *f) {
     return expected;
 }
 
-static struct fixture fixture_make(struct backend *be, struct shape s, enum dtype dtype) {
+static struct fixture fixture_make(struct backend *be, struct shape s, enum page_format format) {
     uint32_t n_pages = (s.n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS, pool = 2 * n_pages + 1;
     struct fixture f = {.s = s};
-    f.kv =
-        (struct kv_pool){.dtype = dtype, .n_pages = pool, .n_kv_heads = s.n_kv, .head_dim = s.dim};
+    f.kv = (struct kv_pool){
+        .format = format, .n_pages = pool, .n_kv_heads = s.n_kv, .head_dim = s.dim};
     f.kv.page_bytes = kv_page_bytes(&f.kv);
     assert_int_equal(be->ops->alloc(be, pool * f.kv.page_bytes, &f.kv.base, NULL), 0);
     memset(f.kv.base, 0xff, pool * f.kv.page_bytes); /* NaN: reading an unwritten slot shows */
@@ -196,9 +195,9 @@ static const struct shape shapes[] =
      {6, 2, 64, 513, 0, 0, SINKS},
      {3, 1, 64, 1230, 513, 2, SINKS}};
 
-static double tolerance_of(enum dtype dtype) {
-    return dtype == DTYPE_F32   ? 4e-6
-           : dtype == DTYPE_F16 ? 3e-3
+static double tolerance_of(enum page_format format) {
+    return format == PAGE_F32   ? 4e-6
+           : format == PAGE_F16 ? 3e-3
                                 : 3e-2; /* rounded K moves logits of size ~10 */
 }
 
@@ -208,14 +207,14 @@ static double *definitions[sizeof(shapes) / sizeof(shapes[0])];
 
 static void attention_equals_the_definition_on(struct backend *be) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        for (enum page_format format = PAGE_F32; format <= PAGE_BF16; format++) {
             rng_state = 1 + i;
-            struct fixture f = fixture_make(be, shapes[i], dtype);
+            struct fixture f = fixture_make(be, shapes[i], format);
             size_t n = (size_t)f.s.n_tokens * f.s.n_heads * f.s.dim;
             float *out = random_floats(n);
             feed_in_chunks(be, &f, f.s.n_tokens, out);
             if (!definitions[i]) definitions[i] = oracle(&f);
-            assert_close(out, definitions[i], n, tolerance_of(dtype));
+            assert_close(out, definitions[i], n, tolerance_of(format));
             fixture_free(be, &f);
             free(out);
         }
@@ -255,9 +254,9 @@ static void check_row(const struct kv_pool *wide, const struct kv_pool *kv, uint
 static void pages_in_8_bits_are_seen_as_they_are_stored_on(struct backend *be) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         const uint64_t seed = rng_state;
-        struct fixture wide = fixture_make(be, shapes[i], DTYPE_F32);
+        struct fixture wide = fixture_make(be, shapes[i], PAGE_F32);
         rng_state = seed;
-        struct fixture f = fixture_make(be, shapes[i], DTYPE_FP8);
+        struct fixture f = fixture_make(be, shapes[i], PAGE_FP8);
         const uint32_t n_tokens = f.s.n_tokens;
         const size_t n = (size_t)n_tokens * f.s.n_heads * f.s.dim;
         float *expected = random_floats(n), *out = random_floats(n);
@@ -287,7 +286,7 @@ static void pages_in_8_bits_are_seen_as_they_are_stored(void **state) {
 static void any_cut_gives_the_same_bits_on(struct backend *be) {
     static const uint32_t chunks[] = {1, 7, 64, 100, 512};
     for (size_t i = 5; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        struct fixture f = fixture_make(be, shapes[i], i % 2 ? DTYPE_FP8 : DTYPE_F32);
+        struct fixture f = fixture_make(be, shapes[i], i % 2 ? PAGE_FP8 : PAGE_F32);
         size_t n = (size_t)f.s.n_tokens * f.s.n_heads * f.s.dim;
         float *whole = random_floats(n), *cut = random_floats(n);
         feed_in_chunks(be, &f, f.s.n_tokens, whole);
@@ -320,12 +319,12 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
     struct kv_view views[3];
     struct step_seq seqs[3];
     struct kv_pool shared = {
-        .dtype = DTYPE_F32, .n_kv_heads = 2, .head_dim = 64, .page_bytes = 2 * 2 * 64 * 64 * 4};
+        .format = PAGE_F32, .n_kv_heads = 2, .head_dim = 64, .page_bytes = 2 * 2 * 64 * 64 * 4};
     uint32_t *pages[3], next = 0;
     shared.n_pages = 64;
     assert_int_equal(be->ops->alloc(be, shared.n_pages * shared.page_bytes, &shared.base, NULL), 0);
     for (int i = 0; i < 3; i++) {
-        f[i] = fixture_make(be, each[i], DTYPE_F32);
+        f[i] = fixture_make(be, each[i], PAGE_F32);
         uint32_t first = each[i].n_tokens - n_rows[i];
         float *scrap = random_floats((size_t)first * out_width);
         feed(be, &f[i], 0, first, scrap);

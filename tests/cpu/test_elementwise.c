@@ -5,7 +5,6 @@
 #include "engine/cpu/vec.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 
@@ -258,7 +257,7 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
     }
     float store[2 * PAGE_TOKENS * DIM];
     struct kv_pool kv = {.base = store,
-                         .dtype = DTYPE_F32,
+                         .format = PAGE_F32,
                          .n_pages = 1,
                          .n_kv_heads = 1,
                          .head_dim = DIM,

@@ -8,7 +8,6 @@
 #include "engine/cpu/vec.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
@@ -18,7 +17,7 @@ enum { N_LAYERS = 2 };
 struct shape {
     uint32_t n_heads, n_kv, dim, n_freqs;
     float rope_scale;
-    enum dtype dtype; /* of pages */
+    enum page_format format; /* of pages */
     float softcap;
     float slope; /* of head 0; each later one has half of the one before.  0: there are none */
 };
@@ -65,7 +64,7 @@ static uint32_t row_width(const struct shape *s) {
 
 /* --- A run: one sequence, its inputs and its pages. --- */
 
-/* Keys and values that pages of the dtype can hold exactly. */
+/* Keys and values that pages of the format can hold exactly. */
 static float *random_inputs(const struct plan *p) {
     const uint32_t width = row_width(&p->shape), q_width = p->shape.n_heads * p->shape.dim;
     float *x = random_floats((size_t)p->n_text * width);
@@ -73,11 +72,11 @@ static float *random_inputs(const struct plan *p) {
         char element[4];
         x[i] *= 2; /* sharp and flat rows */
         if (p->nan_row == i / width && i % width < q_width) x[i] = NAN;
-        if (i % width < q_width || p->shape.dtype == DTYPE_FP8) continue;
-        store_f32_as(element, 0, x[i], (enum element)p->shape.dtype);
-        x[i] = load_as_f32(element, 0, (enum element)p->shape.dtype);
+        if (i % width < q_width || p->shape.format == PAGE_FP8) continue;
+        store_f32_as(element, 0, x[i], page_element(p->shape.format));
+        x[i] = load_as_f32(element, 0, page_element(p->shape.format));
     }
-    for (size_t i = 0; p->shape.dtype == DTYPE_FP8 && i < (size_t)p->n_text * width;
+    for (size_t i = 0; p->shape.format == PAGE_FP8 && i < (size_t)p->n_text * width;
          i += p->shape.dim)
         if (i % width >= q_width) make_exact_in_fp8(x + i, p->shape.dim);
     return x;
@@ -102,7 +101,7 @@ static void make_pages(struct run *r) {
     const uint32_t most = r->plan.budget.capacity + r->plan.chunk + 1;
     r->n_pages = (most + PAGE_TOKENS - 1) / PAGE_TOKENS;
     const uint32_t n = 2 * N_LAYERS * r->n_pages;
-    r->kv = (struct kv_pool){.dtype = s->dtype,
+    r->kv = (struct kv_pool){.format = s->format,
                              .n_pages = n,
                              .n_kv_heads = s->n_kv,
                              .head_dim = s->dim,
@@ -604,7 +603,7 @@ static struct plan random_plan(enum kv_score score, bool cache_positions) {
                                 2 * p.budget.capacity + random_below(2 * p.chunk)};
     p.budget.cache_positions = cache_positions;
     /* Keys in narrow types are compared where they are stored as they are. */
-    if (cache_positions) p.shape.dtype = (enum dtype)random_below(4);
+    if (cache_positions) p.shape.format = (enum page_format)random_below(4);
     p.n_prompt = prompts[random_below(4)];
     p.n_text = p.n_prompt + 1 + random_below(300);
     p.nan_row = UINT32_MAX;
@@ -681,7 +680,7 @@ static void turns_equal_the_definition(void **state) {
 /* A NaN row spoils every score it touches: those leave first, and then all is well again. */
 static void what_a_nan_row_touched_leaves_first_on(struct backend *be) {
     struct plan plan = {
-        .shape = {4, 2, 64, 32, 1, DTYPE_F32, 2},
+        .shape = {4, 2, 64, 32, 1, PAGE_F32, 2},
         .budget = {.capacity = 40, .n_sink = 2, .n_recent = 10, .score = KV_SCORE_SUM},
         .chunk = 32,
         .n_prompt = 70,
@@ -701,7 +700,7 @@ static void what_a_nan_row_touched_leaves_first(void **state) {
 /* Queries of zero see everything alike: of tokens that came before the window, all equal, the
  * older ones go. */
 static void of_equals_the_older_goes_on(struct backend *be) {
-    const struct plan plan = {.shape = {3, 1, 64, 32, 1, DTYPE_F32, 0},
+    const struct plan plan = {.shape = {3, 1, 64, 32, 1, PAGE_F32, 0},
                               .budget = {.capacity = 20,
                                          .n_sink = 1,
                                          .n_recent = 5,
@@ -814,7 +813,7 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
     struct run runs[2];
     float *alone[2][N_LAYERS];
     for (uint32_t i = 0; i < 2; i++) {
-        plans[i].shape = (struct shape){6, 2, 64, 32, 1, DTYPE_F32, 2, 0};
+        plans[i].shape = (struct shape){6, 2, 64, 32, 1, PAGE_F32, 2, 0};
         plans[i].budget.capacity = 100;
         plans[i].budget.n_recent = 50;
         plans[i].chunk = 80;

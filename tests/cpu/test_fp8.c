@@ -7,7 +7,6 @@
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 
@@ -149,13 +148,13 @@ static void a_row_of_zeros_stays_one(void **state) {
 static void check_token(const struct kv_pool *kv, const struct host_pool *store, uint32_t page,
                         uint32_t at, const uint8_t *token) {
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
-    const size_t size = dtype_size(kv->dtype);
+    const size_t size = page_row_bytes(kv->format, 1);
     uint8_t expected[MOST_DIM];
     for (uint32_t row = 0; row < n_rows; row++) {
         const bool key = row < kv->n_kv_heads;
         const char *from = page_of_head(kv, page, row) + (key ? at : at * dim) * size;
         const uint8_t scale =
-            fp8_pack(expected, 1, from, key ? PAGE_TOKENS : 1, dim, (enum element)kv->dtype);
+            fp8_pack(expected, 1, from, key ? PAGE_TOKENS : 1, dim, page_element(kv->format));
         assert_memory_equal(token + (size_t)row * dim, expected, dim);
         assert_int_equal(token[(size_t)n_rows * dim + row], scale);
     }
@@ -166,8 +165,8 @@ static void check_token(const struct kv_pool *kv, const struct host_pool *store,
 static void a_token_lies_as_drawn_on(struct backend *be) {
     enum { N_PAGES = 3, N_BLOCKS = 4, N_HOST_LAYERS = 2, HOST_LAYER = 1, N_KV = 2, DIM = 20 };
     struct kv_pool kv = {
-        .dtype = DTYPE_BF16, .n_pages = N_PAGES, .n_kv_heads = N_KV, .head_dim = DIM};
-    struct host_pool store = {.dtype = DTYPE_BF16,
+        .format = PAGE_BF16, .n_pages = N_PAGES, .n_kv_heads = N_KV, .head_dim = DIM};
+    struct host_pool store = {.format = PAGE_BF16,
                               .n_blocks = N_BLOCKS,
                               .n_host_layers = N_HOST_LAYERS,
                               .n_kv_heads = N_KV,
@@ -181,7 +180,7 @@ static void a_token_lies_as_drawn_on(struct backend *be) {
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = malloc(N_PAGES * kv.page_bytes);
     store.base = malloc(N_BLOCKS * host_pool_block_bytes(&store));
-    fill_row(kv.base, 1, (uint32_t)(N_PAGES * kv.page_bytes / 2), (enum element)kv.dtype, -9, 3);
+    fill_row(kv.base, 1, (uint32_t)(N_PAGES * kv.page_bytes / 2), page_element(kv.format), -9, 3);
     memset(store.base, 0xa5, N_BLOCKS * host_pool_block_bytes(&store));
     assert_int_equal(be->ops->host_pool->offload(be, &args, NULL), 0);
     for (uint32_t i = 0; i < 2; i++)

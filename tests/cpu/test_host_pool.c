@@ -4,7 +4,6 @@
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 
@@ -29,15 +28,15 @@ static void expect_untouched(const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) assert_int_equal((uint8_t)bytes[i], UNTOUCHED);
 }
 
-static void check(struct backend *be, enum dtype dtype, uint32_t n_kv, uint32_t dim) {
+static void check(struct backend *be, enum page_format format, uint32_t n_kv, uint32_t dim) {
     struct kv_pool kv = {
-        .dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = n_kv, .head_dim = dim, .tracked = true};
-    struct host_pool store = {.dtype = dtype,
+        .format = format, .n_pages = N_PAGES, .n_kv_heads = n_kv, .head_dim = dim, .tracked = true};
+    struct host_pool store = {.format = format,
                               .n_blocks = N_BLOCKS,
                               .n_host_layers = N_HOST_LAYERS,
                               .n_kv_heads = n_kv,
                               .head_dim = dim,
-                              .fp8 = dtype == DTYPE_FP8};
+                              .fp8 = format == PAGE_FP8};
     assert_true(host_pool_is_exact(&store));
     kv.page_bytes = kv_page_bytes(&kv);
     const size_t n_bytes = N_PAGES * kv.page_bytes, n_tokens = bytes_of_tokens(&kv);
@@ -63,11 +62,11 @@ static void check(struct backend *be, enum dtype dtype, uint32_t n_kv, uint32_t 
 }
 
 static void every_type(struct backend *be) {
-    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8};
-    for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++) {
-        check(be, dtypes[i], 2, 64);
-        check(be, dtypes[i], 1, 16);
-        check(be, dtypes[i], 3, 80);
+    static const enum page_format formats[] = {PAGE_F32, PAGE_F16, PAGE_BF16, PAGE_FP8};
+    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++) {
+        check(be, formats[i], 2, 64);
+        check(be, formats[i], 1, 16);
+        check(be, formats[i], 3, 80);
     }
 }
 
@@ -78,9 +77,9 @@ static void what_went_comes_back(void **state) {
 
 static void an_fp8_host_pool_of_larger_elements_is_not_exact(void **state) {
     (void)state;
-    assert_false(host_pool_is_exact(&(struct host_pool){.dtype = DTYPE_BF16, .fp8 = true}));
-    assert_true(host_pool_is_exact(&(struct host_pool){.dtype = DTYPE_FP8, .fp8 = true}));
-    assert_true(host_pool_is_exact(&(struct host_pool){.dtype = DTYPE_BF16}));
+    assert_false(host_pool_is_exact(&(struct host_pool){.format = PAGE_BF16, .fp8 = true}));
+    assert_true(host_pool_is_exact(&(struct host_pool){.format = PAGE_FP8, .fp8 = true}));
+    assert_true(host_pool_is_exact(&(struct host_pool){.format = PAGE_BF16}));
 }
 
 int main(void) {

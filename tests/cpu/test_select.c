@@ -14,7 +14,6 @@
 #include "engine/cpu/vec.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
@@ -44,8 +43,8 @@ enum { GROUP_LAYERS = 3 }; /* of the first group; the other has one */
 
 struct shape {
     uint32_t n_heads, n_kv, dim;
-    enum dtype dtype; /* of pages and store */
-    bool fp8;         /* the store is */
+    enum page_format format; /* of pages and store */
+    bool fp8;                /* the store is */
     float softcap;
     bool sinks; /* zero sinks */
 };
@@ -121,13 +120,13 @@ static uint32_t *shuffled(uint32_t n) {
 static void rig_init(struct rig *rig, struct backend *be, struct shape shape) {
     const uint32_t n_pages = 2500, n_blocks = 200;
     *rig = (struct rig){.be = be, .shape = shape, .n_pages = n_pages, .n_blocks = n_blocks};
-    rig->kv = (struct kv_pool){.dtype = shape.dtype,
+    rig->kv = (struct kv_pool){.format = shape.format,
                                .n_pages = n_pages,
                                .n_kv_heads = shape.n_kv,
                                .head_dim = shape.dim,
                                .tracked = true};
     rig->kv.page_bytes = kv_page_bytes(&rig->kv);
-    rig->store = (struct host_pool){.dtype = shape.dtype,
+    rig->store = (struct host_pool){.format = shape.format,
                                     .n_blocks = n_blocks,
                                     .n_host_layers = N_HOST_LAYERS,
                                     .n_kv_heads = shape.n_kv,
@@ -160,16 +159,16 @@ static uint32_t *take_pages(struct rig *rig, uint32_t n) {
     return pages;
 }
 
-/* Keys and values that pages of the dtype, and the store, can hold exactly. */
+/* Keys and values that pages of the format, and the store, can hold exactly. */
 static float *random_inputs(const struct shape *s, const struct plan *p) {
     const uint32_t width = row_width(s), q_width = s->n_heads * s->dim, kv_width = s->n_kv * s->dim;
     float *x = random_floats((size_t)p->n_text * width);
     for (size_t i = 0; i < (size_t)p->n_text * width; i++) {
         char element[4];
         x[i] *= 2; /* sharp and flat rows */
-        if (i % width < q_width || s->dtype == DTYPE_FP8) continue;
-        store_f32_as(element, 0, x[i], (enum element)s->dtype);
-        x[i] = load_as_f32(element, 0, (enum element)s->dtype);
+        if (i % width < q_width || s->format == PAGE_FP8) continue;
+        store_f32_as(element, 0, x[i], page_element(s->format));
+        x[i] = load_as_f32(element, 0, page_element(s->format));
     }
     for (size_t i = 0; s->fp8 && !p->rough && i < (size_t)p->n_text * width; i += s->dim)
         if (i % width >= q_width) make_exact_in_fp8(x + i, s->dim);
@@ -413,7 +412,7 @@ static float largest_of(const struct run *r, const float *row) {
 /* What a row's elements are multiples of; at: the slot in the page. */
 static float factor_of(const struct run *r, const char *page, uint32_t row, size_t at) {
     const struct kv_pool *kv = &r->rig->kv;
-    if (kv->dtype != DTYPE_FP8) return 1;
+    if (kv->format != PAGE_FP8) return 1;
     return fp8_factor((uint8_t)page[page_layout_of(kv).scales_at + (size_t)row * PAGE_TOKENS + at]);
 }
 
@@ -431,8 +430,8 @@ static void check_slot(const struct run *r, uint32_t layer, uint32_t slot, uint3
         for (uint32_t d = 0; d < s->dim; d++) {
             const size_t k_at = head * head_size + d * PAGE_TOKENS + at,
                          v_at = (s->n_kv + head) * head_size + at * s->dim + d;
-            const float k_is = load_as_f32(page, k_at, (enum element)s->dtype) * k_factor,
-                        v_is = load_as_f32(page, v_at, (enum element)s->dtype) * v_factor;
+            const float k_is = load_as_f32(page, k_at, page_element(s->format)) * k_factor,
+                        v_is = load_as_f32(page, v_at, page_element(s->format)) * v_factor;
             assert_true(fabsf(k_is - k[d]) <= allowed_error(r, k[d], k_largest));
             assert_true(fabsf(v_is - v[d]) <= allowed_error(r, v[d], v_largest));
         }
@@ -699,9 +698,9 @@ static struct shape random_shape(void) {
     static const uint32_t dims[] = {16, 64, 80, 128};
     struct shape s = {.n_kv = 1 + random_below(2),
                       .dim = dims[random_below(4)],
-                      .dtype = (enum dtype)random_below(4),
+                      .format = (enum page_format)random_below(4),
                       .fp8 = random_below(2)};
-    s.fp8 |= s.dtype == DTYPE_FP8;
+    s.fp8 |= s.format == PAGE_FP8;
     s.n_heads = s.n_kv * (1 + random_below(4));
     if (random_below(2) == 0) s.softcap = 2;
     s.sinks = random_below(2);
@@ -768,7 +767,7 @@ static void selectors_choose_differently(void **state) {
                                   .selector = s};
         assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
         n_fetched[s] =
-            run_and_check(be, (struct shape){2, 1, 16, DTYPE_F32, false, 0, false}, &plan);
+            run_and_check(be, (struct shape){2, 1, 16, PAGE_F32, false, 0, false}, &plan);
         be->ops->destroy(be);
     }
     assert_true(n_fetched[KV_SELECTOR_ACCUMULATED] < n_fetched[KV_SELECTOR_UNIFORM]);
@@ -804,7 +803,7 @@ static void a_long_text_stays_exact(void **state) {
                                   .n_sink = 4,
                                   .on_device = on_device};
         assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
-        const struct shape shape = {2, 1, 16, DTYPE_F32, false, 0, false};
+        const struct shape shape = {2, 1, 16, PAGE_F32, false, 0, false};
         const uint64_t n_fetched = run_and_check(be, shape, &plan);
         assert_true(n_fetched > 0 && n_fetched < 700 * N_GROUPS * 128);
         be->ops->destroy(be);
@@ -813,10 +812,10 @@ static void a_long_text_stays_exact(void **state) {
 
 /* Tokens come back as nearly as the format says, and attention with them. */
 static void fp8_loses_little_on(struct backend *be) {
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+    for (enum page_format format = PAGE_F32; format <= PAGE_BF16; format++) {
         struct plan plan = random_plan(false);
         plan.rough = true;
-        assert_true(run_and_check(be, (struct shape){4, 2, 64, dtype, true, 0, false}, &plan) > 0);
+        assert_true(run_and_check(be, (struct shape){4, 2, 64, format, true, 0, false}, &plan) > 0);
     }
 }
 
@@ -828,7 +827,7 @@ static void fp8_loses_little(void **state) {
 /* More slots than one page has room to name. */
 static void the_tokens_of_many_slots_are_named(void **state) {
     (void)state;
-    const struct shape shape = {1, 1, 16, DTYPE_BF16, false, 0, false};
+    const struct shape shape = {1, 1, 16, PAGE_BF16, false, 0, false};
     struct backend *be = NULL;
     struct rig rig;
     struct run r;
@@ -896,7 +895,7 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
     struct run runs[MOST_RUNS];
     float *alone[MOST_RUNS];
     size_t n[MOST_RUNS];
-    rig_init(&rig, be, (struct shape){6, 2, 64, DTYPE_F32, true, 3, false});
+    rig_init(&rig, be, (struct shape){6, 2, 64, PAGE_F32, true, 3, false});
     for (uint32_t i = 0; i < MOST_RUNS; i++) {
         run_init(&runs[i], &rig, &companions[i]);
         while (runs[i].n_done < runs[i].plan.n_text) run_step(&runs[i], 1, false);

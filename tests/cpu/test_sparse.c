@@ -5,7 +5,6 @@
 #include "engine/cpu/sparse_lines.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
@@ -54,7 +53,7 @@ static void check_line_halves(const struct prompt *p, uint32_t head, const struc
 
 static struct prompt *random_prompt(struct backend *be, uint32_t most) {
     const uint32_t first = random_below(3) ? PAGE_TOKENS * random_below(most / 128) : 0;
-    struct prompt *p = prompt_make(be, first, 1 + random_below(most - first), DTYPE_F32);
+    struct prompt *p = prompt_make(be, first, 1 + random_below(most - first), PAGE_F32);
     for (uint32_t h = 0; h < N_HEADS; h++) {
         p->patterns[h] =
             (struct attn_pattern){PATTERN_VERTICAL_SLASH, random_below(120),
@@ -135,7 +134,7 @@ static void of_equal_lines_the_first_and_the_nearest_are_chosen(void **state) {
     (void)state;
     struct backend *be = backend_make();
     struct lines lines = {0};
-    struct prompt *p = prompt_make(be, 128, 700, DTYPE_F32);
+    struct prompt *p = prompt_make(be, 128, 700, PAGE_F32);
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (uint32_t row = 0; row < p->n_slots; row++)
         memset(p->qkv + (size_t)row * WIDTH, 0, N_HEADS * DIM * sizeof(float));
@@ -179,7 +178,7 @@ static void an_a_shape_is_the_beginning_and_the_newest(void **state) {
 static void budgets_without_bounds_do_not_overflow(void **state) {
     (void)state;
     struct backend *be = backend_make();
-    struct prompt *p = prompt_make(be, 64, 300, DTYPE_F32);
+    struct prompt *p = prompt_make(be, 64, 300, PAGE_F32);
     static const enum attn_pattern_kind kinds[N_HEADS] = {PATTERN_A_SHAPE, PATTERN_VERTICAL_SLASH,
                                                           PATTERN_BLOCK_SPARSE, PATTERN_A_SHAPE};
     reserve_sparse(be, 300, 364);
@@ -260,7 +259,7 @@ static double expected_row(const struct prompt *p, uint32_t head, uint32_t row, 
         const double weight = exp(logit(p, head, row, slot) - max);
         sum += weight;
         for (uint32_t d = 0; d < DIM; d++)
-            out[d] += weight * stored(p->qkv[(size_t)slot * WIDTH + value + d], p->kv.dtype);
+            out[d] += weight * stored(p->qkv[(size_t)slot * WIDTH + value + d], p->kv.format);
     }
     for (uint32_t d = 0; d < DIM; d++) out[d] /= sum;
     return (max + log(sum)) / log(2);
@@ -305,9 +304,9 @@ static void attention_is_that_over_the_visited_slots_on(struct backend *be) {
                                         {576, 63}, {640, 127}, {448, 256}, {128, 513}};
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
+        static const enum page_format formats[] = {PAGE_F32, PAGE_BF16, PAGE_FP8};
         for (uint32_t d = 0; d < 3; d++) {
-            struct prompt *p = prompt_make(be, sizes[i][0], sizes[i][1], dtypes[d]);
+            struct prompt *p = prompt_make(be, sizes[i][0], sizes[i][1], formats[d]);
             mix_patterns(p);
             if (i % 2) p->softcap = 4;
             index_prompt(p);
@@ -330,7 +329,7 @@ static void what_covers_everything_has_the_bits_of_dense_attention_on(struct bac
         {PATTERN_BLOCK_SPARSE, 15, 1},      {PATTERN_DENSE, 0, 0}};
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        struct prompt *p = prompt_make(be, 128, 700, DTYPE_F32);
+        struct prompt *p = prompt_make(be, 128, 700, PAGE_F32);
         const size_t n = p->sparse.n_rows * N_HEADS;
         float *out = malloc(n * DIM * sizeof(float)), *lse = malloc(n * sizeof(float));
         attend_prompt(p, false);
@@ -357,7 +356,7 @@ static void slices_of_an_index_give_the_same_bits(void **state) {
     (void)state;
     static const uint32_t slices[] = {128, 256, 384};
     struct backend *be = backend_make();
-    struct prompt *p = prompt_make(be, 192, 700, DTYPE_BF16);
+    struct prompt *p = prompt_make(be, 192, 700, PAGE_BF16);
     struct prompt_step s;
     const size_t bytes = p->sparse.n_rows * N_HEADS * DIM * sizeof(float);
     float *whole = malloc(bytes);
@@ -401,7 +400,7 @@ static void a_head_above_the_density_is_dense(void **state) {
     struct sparse_totals totals;
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (uint32_t from = 600; from <= 1000; from += 400) {
-        struct prompt *p = prompt_make(be, 64, 800, DTYPE_F32);
+        struct prompt *p = prompt_make(be, 64, 800, PAGE_F32);
         double density[N_HEADS];
         mix_patterns(p);
         p->sparse.dense_from = from;
@@ -432,7 +431,7 @@ static void a_head_above_the_density_is_dense(void **state) {
 static void a_tile_with_a_row_at_dense_from_is_dense(void **state) {
     (void)state;
     struct backend *be = backend_make();
-    struct prompt *p = prompt_make(be, 64, 800, DTYPE_F32);
+    struct prompt *p = prompt_make(be, 64, 800, PAGE_F32);
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     mix_patterns(p);
     for (uint32_t from = 574; from <= 577; from++) { /* the tile [448, 576), and the next */
@@ -459,7 +458,7 @@ static void a_tile_with_a_row_at_dense_from_is_dense(void **state) {
 static void totals_are_since_the_last_call(void **state) {
     (void)state;
     struct backend *be = backend_make();
-    struct prompt *p = prompt_make(be, 128, 300, DTYPE_F32);
+    struct prompt *p = prompt_make(be, 128, 300, PAGE_F32);
     struct sparse_totals once, twice, none;
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     mix_patterns(p);
@@ -486,7 +485,7 @@ static void totals_are_since_the_last_call(void **state) {
 static void a_dense_prompt_beside_a_sparse_one_is_unmoved(void **state) {
     (void)state;
     struct backend *be = backend_make();
-    struct prompt *p = prompt_make(be, 0, 400, DTYPE_F32);
+    struct prompt *p = prompt_make(be, 0, 400, PAGE_F32);
     const size_t n = (size_t)400 * N_HEADS * DIM;
     float *alone = malloc(2 * n * sizeof(float)), *both = malloc(2 * n * sizeof(float)),
           *qkv = malloc((size_t)800 * WIDTH * sizeof(float));
@@ -520,7 +519,7 @@ static void a_dense_prompt_beside_a_sparse_one_is_unmoved(void **state) {
 static void what_was_not_reserved_or_indexed_is_refused(void **state) {
     (void)state;
     struct backend *be = backend_make();
-    struct prompt *p = prompt_make(be, 64, 300, DTYPE_F32);
+    struct prompt *p = prompt_make(be, 64, 300, PAGE_F32);
     struct prompt_step s;
     mix_patterns(p);
     assert_int_equal(index_rows(p, &s), ERR_UNSUPPORTED);

@@ -6,7 +6,6 @@
  *   windows that touch     one range, which grows by whole blocks of 64
  *   columns     those before the last window's end that lie in no range */
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "tests/cpu/sparse_test.h"
@@ -106,7 +105,7 @@ static void check_contained(const struct work *w, const struct chosen *c, uint32
 
 static struct prompt *synthetic_prompt(struct backend *be, uint32_t round) {
     const uint32_t first = round % 2 ? PAGE_TOKENS * random_below(8) : 0;
-    struct prompt *p = prompt_make(be, first, 1 + random_below(500), DTYPE_F32);
+    struct prompt *p = prompt_make(be, first, 1 + random_below(500), PAGE_F32);
     p->sparse.synthetic = 1 + random_u32();
     for (uint32_t h = 0; h < N_HEADS; h++) {
         const bool all = random_below(12) == 0;

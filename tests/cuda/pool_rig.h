@@ -8,7 +8,6 @@
 
 #include <stddef.h>
 
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
@@ -24,9 +23,9 @@ static inline size_t rig_bytes(const struct pool_rig *r) {
     return r->kv.n_pages * r->kv.page_bytes;
 }
 
-static inline void rig_make(struct pool_rig *r, enum dtype dtype, uint32_t head_dim,
+static inline void rig_make(struct pool_rig *r, enum page_format format, uint32_t head_dim,
                             uint32_t n_kv_heads, uint32_t n_pages) {
-    r->kv = (struct kv_pool){.dtype = dtype,
+    r->kv = (struct kv_pool){.format = format,
                              .n_kv_heads = n_kv_heads,
                              .head_dim = head_dim,
                              .tracked = true,
@@ -67,8 +66,8 @@ static inline void rig_compare(const struct pool_rig *r, const struct kv_view *v
         const size_t at = view->pages[i] * r->kv.page_bytes;
         for (size_t k = 0; k < r->kv.page_bytes; k++)
             if (r->host[at + k] != r->expected[at + k])
-                fail_msg("dtype %d, dim %u, sequence %u, layer %u, %u slots, page %u: byte %zu",
-                         (int)r->kv.dtype, r->kv.head_dim, seq, layer, view->n_slots, i, k);
+                fail_msg("format %d, dim %u, sequence %u, layer %u, %u slots, page %u: byte %zu",
+                         (int)r->kv.format, r->kv.head_dim, seq, layer, view->n_slots, i, k);
     }
 }
 
@@ -96,8 +95,8 @@ static inline uint32_t *head_rank(const struct pool_head *h, char *pool, uint32_
 /* Copies all that a page holds of a slot: rows and their scales, then entries of the state. */
 static inline void head_copy(const struct pool_head *h, char *to_pool, uint32_t to, char *from_pool,
                              uint32_t from) {
-    const size_t row = h->kv->head_dim * dtype_size(h->kv->dtype),
-                 scale = h->kv->dtype == DTYPE_FP8 ? 1 : 0,
+    const size_t row = h->kv->head_dim * page_row_bytes(h->kv->format, 1),
+                 scale = h->kv->format == PAGE_FP8 ? 1 : 0,
                  scales = page_layout_of(h->kv).scales_at, keys = (size_t)h->kv_head * PAGE_TOKENS,
                  values = keys + (size_t)h->kv->n_kv_heads * PAGE_TOKENS,
                  state = kv_state_offset(h->kv, h->kv_head);

@@ -1,10 +1,10 @@
-/* test_attention.c - RoPE, append and attention of the CUDA backend against the CPU's: ragged
- * batches that decode and prefill at once, several layers, scattered pages, every dtype of pages.
- */
+/* test_attention.c - RoPE, append and attention of the CUDA backend against the CPU's.
+ *
+ * Batches are ragged, and decode and prefill at once, in several layers, on scattered pages of
+ * every format. */
 #include "cuda/host/internal.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 #include "tests/cuda/cuda_test.h"
@@ -14,7 +14,7 @@ enum { N_LAYERS = 2, MAX_SEQS = 8, MAX_PAGES = 40 };
 struct batch {
     uint32_t n_heads, n_kv, dim, n_freqs, n_seqs, n_rows;
     uint32_t history[MAX_SEQS], rows[MAX_SEQS]; /* tokens before the step, and in it */
-    enum dtype kv_dtype;
+    enum page_format kv_format;
     uint32_t pages[N_LAYERS][MAX_SEQS][MAX_PAGES];
     struct kv_view views[MAX_SEQS][N_LAYERS];
     struct step_seq seqs[MAX_SEQS];
@@ -33,11 +33,11 @@ static void make_pools(struct batch *b) {
     struct error err = {0};
     const uint32_t n_pages = N_LAYERS * MAX_SEQS * MAX_PAGES + 1;
     b->gpu_kv = (struct kv_pool){
-        .dtype = b->kv_dtype, .n_pages = n_pages, .n_kv_heads = b->n_kv, .head_dim = b->dim};
+        .format = b->kv_format, .n_pages = n_pages, .n_kv_heads = b->n_kv, .head_dim = b->dim};
     b->gpu_kv.page_bytes = kv_page_bytes(&b->gpu_kv);
     b->cpu_kv = b->gpu_kv;
-    b->gpu_kv.base = gpu_poison(n_pages * b->gpu_kv.page_bytes / dtype_size(b->kv_dtype),
-                                (enum element)b->kv_dtype);
+    b->gpu_kv.base = gpu_poison(n_pages * b->gpu_kv.page_bytes / page_row_bytes(b->kv_format, 1),
+                                page_element(b->kv_format));
     must(cpu->ops->alloc(cpu, n_pages * b->cpu_kv.page_bytes, &b->cpu_kv.base, &err), &err);
     for (uint32_t l = 0, next = 0; l < N_LAYERS; l++)
         for (uint32_t s = 0; s < MAX_SEQS; s++)
@@ -111,7 +111,7 @@ static void run_step(struct batch *b, const struct step *step, bool check) {
     must(gpu->ops->step_begin(gpu, step, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         float *qkv = random_bf16(n_qkv, 2);
-        if (b->kv_dtype == DTYPE_FP8) vary_rows(qkv, n_qkv / b->dim, b->dim);
+        if (b->kv_format == PAGE_FP8) vary_rows(qkv, n_qkv / b->dim, b->dim);
         void *gpu_qkv = gpu_array(qkv, n_qkv, ELEMENT_BF16),
              *gpu_out = gpu_poison(n_out, ELEMENT_BF16);
         run_layer(cpu, b, &b->cpu_kv, l, qkv, expected);
@@ -194,11 +194,11 @@ static void check_batch(struct batch *b) {
 }
 
 static struct batch *new_batch(uint32_t n_heads, uint32_t n_kv, uint32_t dim, uint32_t n_freqs,
-                               enum dtype kv_dtype) {
+                               enum page_format kv_format) {
     struct batch *b = calloc(1, sizeof(*b));
     assert_non_null(b);
     b->n_heads = n_heads, b->n_kv = n_kv, b->dim = dim, b->n_freqs = n_freqs,
-    b->kv_dtype = kv_dtype;
+    b->kv_format = kv_format;
     return b;
 }
 
@@ -211,9 +211,9 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 static void check_ragged(const uint32_t *rows, const uint32_t *windows, float softcap) {
     static const uint32_t history[MAX_SEQS] = {0, 1, 63, 64, 65, 130, 577, 200};
     for (size_t s = 0; s < N_SHAPES; s++) {
-        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_FP8; dtype++) {
+        for (enum page_format format = PAGE_F32; format <= PAGE_FP8; format++) {
             struct batch *b =
-                new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], dtype);
+                new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], format);
             b->n_seqs = MAX_SEQS;
             memcpy(b->history, history, sizeof(history));
             memcpy(b->rows, rows, sizeof(b->rows));
@@ -259,10 +259,10 @@ static void few_rows_behind_long_texts_equal_the_cpu(void **state) {
                           split_shapes[] = {2, 3, 7, 8};
     for (size_t s = 0; s < 4; s++) {
         const uint32_t *shape = shapes[split_shapes[s]];
-        for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_FP8; dtype++) {
+        for (enum page_format format = PAGE_F16; format <= PAGE_FP8; format++) {
             for (size_t i = 0; i < 2 * sizeof(windows) / sizeof(windows[0]); i++) {
                 const size_t w = i / 2;
-                struct batch *b = new_batch(shape[0], shape[1], shape[2], shape[3], dtype);
+                struct batch *b = new_batch(shape[0], shape[1], shape[2], shape[3], format);
                 b->n_seqs = 4;
                 memcpy(b->history, (const uint32_t[]){2300, 900, 520, 200}, 4 * sizeof(uint32_t));
                 memcpy(b->rows, rows[i % 2], sizeof(rows[0]));
@@ -281,7 +281,7 @@ static void single_sequences_equal_the_cpu(void **state) {
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
         const uint32_t *shape = shapes[2 + i % 3];
         struct batch *b =
-            new_batch(shape[0], shape[1], shape[2], shape[3], i % 2 ? DTYPE_FP8 : DTYPE_BF16);
+            new_batch(shape[0], shape[1], shape[2], shape[3], i % 2 ? PAGE_FP8 : PAGE_BF16);
         b->n_seqs = 1;
         b->history[0] = lengths[i][0];
         b->rows[0] = lengths[i][1];
@@ -313,7 +313,7 @@ static void check_graphs(struct batch *b) {
         for (uint32_t j = 0; j < 2; j++) b->history[j] += rows[i][j];
     }
     /* No graph copies prompts' pages, as those of 8 bits are where they are not converted. */
-    if (b->kv_dtype != DTYPE_FP8) assert_true(count_prompt_graphs() >= 2);
+    if (b->kv_format != PAGE_FP8) assert_true(count_prompt_graphs() >= 2);
     for (uint32_t l = 0; l < N_LAYERS; l++) gpu_free(r.qkv[l]), gpu_free(r.out[l]);
     free_batch(b);
 }
@@ -322,10 +322,10 @@ static void graphs_of_few_rows_equal_the_cpu(void **state) {
     (void)state;
     static const uint32_t windows[][N_LAYERS] = {{0, 0}, {0, 300}};
     for (size_t s = 0; s < N_SHAPES; s++) {
-        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_FP8; dtype++) {
+        for (enum page_format format = PAGE_F32; format <= PAGE_FP8; format++) {
             for (uint32_t w = 0; w < 2; w++) {
                 struct batch *b =
-                    new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], dtype);
+                    new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], format);
                 b->history[0] = 200, b->history[1] = 2000;
                 memcpy(b->windows, windows[w], sizeof(b->windows));
                 b->softcap = w == 1 ? 4 : 0;

@@ -12,7 +12,6 @@
 #include "engine/cpu/fp8.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
@@ -155,7 +154,7 @@ static void make_inputs(struct rig *r) {
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         free(r->qkv[l]);
         r->qkv[l] = random_bf16(n, 2);
-        if (r->gpu_kv.dtype == DTYPE_FP8) vary_rows(r->qkv[l], n / r->dim, r->dim);
+        if (r->gpu_kv.format == PAGE_FP8) vary_rows(r->qkv[l], n / r->dim, r->dim);
         void *host = converted(r->qkv[l], n, ELEMENT_BF16);
         must(gpu->ops->upload(gpu, r->gpu_qkv[l], host, n * 2, &err), &err);
         free(host);
@@ -360,7 +359,7 @@ static bool compare_head(const struct head *h, bool compressed) {
 
 /* A page of the CPU as the device has it: [K, V][head][slot][dim]; the CPU's keys lie by dim. */
 static char *as_device_page(const struct rig *r, uint32_t page) {
-    const size_t size = dtype_size(r->cpu_kv.dtype), head = (size_t)PAGE_TOKENS * r->dim;
+    const size_t size = page_row_bytes(r->cpu_kv.format, 1), head = (size_t)PAGE_TOKENS * r->dim;
     const char *from = (const char *)r->cpu_kv.base + page * r->cpu_kv.page_bytes;
     char *to = malloc(r->cpu_kv.page_bytes);
     assert_non_null(to);
@@ -374,7 +373,7 @@ static char *as_device_page(const struct rig *r, uint32_t page) {
 }
 
 static float factor_of(const struct rig *r, const char *page, size_t row) {
-    if (r->gpu_kv.dtype != DTYPE_FP8) return 1;
+    if (r->gpu_kv.format != PAGE_FP8) return 1;
     return fp8_factor((uint8_t)page[page_layout_of(&r->gpu_kv).scales_at + row]);
 }
 
@@ -387,15 +386,15 @@ static void compare_rows(const struct rig *r, const char *got, const char *expec
         if (!same[h % r->n_kv]) continue;
         for (size_t i = 0; i < n * r->dim; i++) {
             const size_t row = h * PAGE_TOKENS + i / r->dim;
-            a[i] = load_as_f32(got, h * head + i, (enum element)r->gpu_kv.dtype) *
+            a[i] = load_as_f32(got, h * head + i, page_element(r->gpu_kv.format)) *
                    factor_of(r, got, row);
-            b[i] = load_as_f32(expected, h * head + i, (enum element)r->gpu_kv.dtype) *
+            b[i] = load_as_f32(expected, h * head + i, page_element(r->gpu_kv.format)) *
                    factor_of(r, expected, row);
         }
         const bool keys = h < r->n_kv;
         assert_near(a, b, n * r->dim,
                     !keys                          ? BF16_TOLERANCE
-                    : r->gpu_kv.dtype == DTYPE_FP8 ? CODE_TOLERANCE
+                    : r->gpu_kv.format == PAGE_FP8 ? CODE_TOLERANCE
                                                    : KEY_TOLERANCE,
                     keys ? "keys" : "values");
     }
@@ -464,9 +463,9 @@ static void compare_step(struct rig *r) {
 
 /* ---- cases ---- */
 
-static void make_pools(struct rig *r, enum dtype dtype) {
+static void make_pools(struct rig *r, enum page_format format) {
     struct error err = {0};
-    r->gpu_kv = (struct kv_pool){.dtype = dtype,
+    r->gpu_kv = (struct kv_pool){.format = format,
                                  .n_pages = N_PAGES,
                                  .n_kv_heads = r->n_kv,
                                  .head_dim = r->dim,
@@ -474,7 +473,7 @@ static void make_pools(struct rig *r, enum dtype dtype) {
     r->gpu_kv.page_bytes = kv_page_bytes(&r->gpu_kv);
     r->cpu_kv = r->gpu_kv;
     const size_t bytes = N_PAGES * r->gpu_kv.page_bytes;
-    r->gpu_kv.base = gpu_poison(bytes / dtype_size(dtype), (enum element)dtype);
+    r->gpu_kv.base = gpu_poison(bytes / page_row_bytes(format, 1), page_element(format));
     must(cpu->ops->alloc(cpu, bytes, &r->cpu_kv.base, &err), &err);
     memset(r->cpu_kv.base, 0xff, bytes);
     for (uint32_t i = 0, next = 0; i < N_TEXTS; i++)
@@ -519,12 +518,12 @@ static void make_texts(struct rig *r, enum ranked ranked) {
     }
 }
 
-static struct rig *new_rig(const uint32_t *shape, enum dtype dtype, enum ranked ranked) {
+static struct rig *new_rig(const uint32_t *shape, enum page_format format, enum ranked ranked) {
     struct rig *r = calloc(1, sizeof(*r));
     assert_non_null(r);
     r->n_heads = shape[0], r->n_kv = shape[1], r->dim = shape[2], r->n_freqs = shape[3];
     for (uint32_t i = 0; i < r->n_freqs; i++) r->inv_freq[i] = pow(10000, -(double)i / r->n_freqs);
-    make_pools(r, dtype);
+    make_pools(r, format);
     make_texts(r, ranked);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         r->gpu_qkv[l] = gpu_poison((size_t)MOST_ROWS * width_of(r), ELEMENT_BF16);
@@ -545,9 +544,9 @@ static void free_rig(struct rig *r) {
 }
 
 /* window: of the first layer; 0: it has a budget, too. */
-static void check_windowed(const uint32_t *shape, enum dtype dtype, enum ranked ranked,
+static void check_windowed(const uint32_t *shape, enum page_format format, enum ranked ranked,
                            float softcap, uint32_t window) {
-    struct rig *r = new_rig(shape, dtype, ranked);
+    struct rig *r = new_rig(shape, format, ranked);
     r->softcap = softcap;
     r->windows[0] = window;
     r->has_windows = window > 0;
@@ -558,17 +557,17 @@ static void check_windowed(const uint32_t *shape, enum dtype dtype, enum ranked 
         run_step(r);
         compare_step(r);
     }
-    printf("%u/%u heads of %u, dtype %d: %u evictions, %u ties\n", r->n_heads, r->n_kv, r->dim,
-           (int)dtype, r->n_events, r->n_ties);
+    printf("%u/%u heads of %u, format %d: %u evictions, %u ties\n", r->n_heads, r->n_kv, r->dim,
+           (int)format, r->n_events, r->n_ties);
     /* The lowest two of some fifty lie within the tolerance now and then; were the scores noise,
      * nearly all evictions would differ. */
     assert_true(r->n_events > 100 && r->n_ties * 4 < r->n_events);
     free_rig(r);
 }
 
-static void check_shape(const uint32_t *shape, enum dtype dtype, enum ranked ranked,
+static void check_shape(const uint32_t *shape, enum page_format format, enum ranked ranked,
                         float softcap) {
-    check_windowed(shape, dtype, ranked, softcap, 0);
+    check_windowed(shape, format, ranked, softcap, 0);
 }
 
 static const uint32_t shapes[][4] = {/* heads, kv heads, head_dim, rotary pairs */
@@ -580,19 +579,19 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 static void bf16_pages_equal_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_shape(shapes[i], DTYPE_BF16, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0);
+        check_shape(shapes[i], PAGE_BF16, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0);
 }
 
 static void f16_pages_equal_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES : 2)
-        check_shape(shapes[i], DTYPE_F16, i % 4 ? EVEN : ALL, i % 4 == 0 ? 4 : 0);
+        check_shape(shapes[i], PAGE_F16, i % 4 ? EVEN : ALL, i % 4 == 0 ? 4 : 0);
 }
 
 static void f32_pages_equal_the_cpu(void **state) {
     (void)state;
-    if (!small) check_shape(shapes[0], DTYPE_F32, ODD, 0);
-    check_shape(shapes[N_SHAPES - 1], DTYPE_F32, EVEN, 4);
+    if (!small) check_shape(shapes[0], PAGE_F32, ODD, 0);
+    check_shape(shapes[N_SHAPES - 1], PAGE_F32, EVEN, 4);
 }
 
 /* The third and the eighth turn pairs that are no multiple of what decode turns at a time; the last
@@ -600,7 +599,7 @@ static void f32_pages_equal_the_cpu(void **state) {
 static void fp8_pages_equal_the_cpu(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_shape(shapes[i], DTYPE_FP8, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0);
+        check_shape(shapes[i], PAGE_FP8, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0);
 }
 
 /* Opens another backend in place of the shared one, which is returned. */
@@ -624,7 +623,7 @@ static void copies_that_do_not_fit_are_not_needed(void **state) {
                                     .max_seqs = 1,
                                     .max_seq_pages = 1,
                                     .max_slots = 64,
-                                    .kv_dtype = DTYPE_BF16,
+                                    .kv_format = PAGE_BF16,
                                     .tracked = true,
                                     .max_logit_rows = 1,
                                     .n_layers = N_LAYERS,
@@ -636,14 +635,14 @@ static void copies_that_do_not_fit_are_not_needed(void **state) {
     struct backend *shared = open_another(&(struct cuda_config){0});
     struct error err = {0};
     must(gpu->ops->reserve(gpu, &few, &err), &err);
-    check_shape(shapes[1], DTYPE_BF16, ALL, 0);
+    check_shape(shapes[1], PAGE_BF16, ALL, 0);
     close_another(shared);
 }
 
 static void batch_invariant_backends_make_no_copies(void **state) {
     (void)state;
     struct backend *shared = open_another(&(struct cuda_config){.batch_invariant = true});
-    check_shape(shapes[1], DTYPE_BF16, ALL, 0);
+    check_shape(shapes[1], PAGE_BF16, ALL, 0);
     close_another(shared);
 }
 
@@ -654,8 +653,8 @@ static void layers_with_a_window_keep_the_text(void **state) {
     struct backend *shared = open_another(&(struct cuda_config){0});
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1) {
         const uint32_t window = windows[i % 4];
-        check_windowed(shapes[i], DTYPE_BF16, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0, window);
-        if (i % 2 == 0) check_windowed(shapes[i], DTYPE_FP8, (enum ranked)(i % 3), 0, window);
+        check_windowed(shapes[i], PAGE_BF16, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0, window);
+        if (i % 2 == 0) check_windowed(shapes[i], PAGE_FP8, (enum ranked)(i % 3), 0, window);
     }
     close_another(shared);
 }

@@ -156,10 +156,10 @@ static void evict(struct rig *r, uint32_t first_layer, uint32_t n_layers) {
     rig_download(&r->pool);
 }
 
-static void check_shape(enum dtype dtype, uint32_t head_dim, uint32_t first_layer,
+static void check_shape(enum page_format format, uint32_t head_dim, uint32_t first_layer,
                         uint32_t n_layers) {
     struct rig r = {0};
-    rig_make(&r.pool, dtype, head_dim, N_KV_HEADS, count_pages());
+    rig_make(&r.pool, format, head_dim, N_KV_HEADS, count_pages());
     make_step(&r);
     evict(&r, first_layer, n_layers);
     for (uint32_t seq = 0; seq < N_SEQS; seq++)
@@ -172,14 +172,14 @@ static void check_shape(enum dtype dtype, uint32_t head_dim, uint32_t first_laye
 static void only_the_oldest_of_these_layers_are_evicted(void **state) {
     (void)state;
     static const struct {
-        enum dtype dtype;
+        enum page_format format;
         uint32_t head_dim;
-    } shapes[] = {{DTYPE_FP8, 16},   {DTYPE_BF16, 10}, {DTYPE_FP8, 20}, {DTYPE_F32, 64},
-                  {DTYPE_BF16, 128}, {DTYPE_F16, 40},  {DTYPE_FP8, 128}};
+    } shapes[] = {{PAGE_FP8, 16},   {PAGE_BF16, 10}, {PAGE_FP8, 20}, {PAGE_F32, 64},
+                  {PAGE_BF16, 128}, {PAGE_F16, 40},  {PAGE_FP8, 128}};
     const size_t n = small ? 2 : sizeof(shapes) / sizeof(shapes[0]);
     for (size_t i = 0; i < n; i++) {
-        check_shape(shapes[i].dtype, shapes[i].head_dim, 0, N_LAYERS);
-        check_shape(shapes[i].dtype, shapes[i].head_dim, i % N_LAYERS, 1);
+        check_shape(shapes[i].format, shapes[i].head_dim, 0, N_LAYERS);
+        check_shape(shapes[i].format, shapes[i].head_dim, i % N_LAYERS, 1);
     }
 }
 

@@ -128,9 +128,9 @@ static void accept_free_slots(struct rig *r) {
     }
 }
 
-static void check_shape(enum dtype dtype, uint32_t head_dim) {
+static void check_shape(enum page_format format, uint32_t head_dim) {
     struct rig r = {0};
-    rig_make(&r.pool, dtype, head_dim, N_KV_HEADS, count_pages());
+    rig_make(&r.pool, format, head_dim, N_KV_HEADS, count_pages());
     make_views(&r);
     make_ranks_and_expectation(&r);
     run_order(&r);
@@ -145,12 +145,12 @@ static void check_shape(enum dtype dtype, uint32_t head_dim) {
 static void tokens_are_moved_to_the_slots_of_their_ranks(void **state) {
     (void)state;
     static const struct {
-        enum dtype dtype;
+        enum page_format format;
         uint32_t head_dim;
-    } shapes[] = {{DTYPE_FP8, 20},  {DTYPE_F32, 20},   {DTYPE_F32, 64}, {DTYPE_F16, 64},
-                  {DTYPE_BF16, 10}, {DTYPE_BF16, 128}, {DTYPE_FP8, 128}};
+    } shapes[] = {{PAGE_FP8, 20},  {PAGE_F32, 20},   {PAGE_F32, 64}, {PAGE_F16, 64},
+                  {PAGE_BF16, 10}, {PAGE_BF16, 128}, {PAGE_FP8, 128}};
     const size_t n = small ? 2 : sizeof(shapes) / sizeof(shapes[0]);
-    for (size_t i = 0; i < n; i++) check_shape(shapes[i].dtype, shapes[i].head_dim);
+    for (size_t i = 0; i < n; i++) check_shape(shapes[i].format, shapes[i].head_dim);
 }
 
 int main(int argc, char **argv) {

@@ -4,7 +4,6 @@
 
 #include "engine/cpu/fp8.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 
@@ -16,8 +15,8 @@ static bool small;
 /* [page][K, V][head][slot][dim], as the backend has them; rows are of one magnitude each. */
 static void *hostile_pages(const struct kv_pool *kv) {
     static const float special[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 65504, 1e-45f};
-    const size_t n = kv->n_pages * kv->page_bytes / dtype_size(kv->dtype);
-    const uint32_t reach = kv->dtype == DTYPE_F16 ? 20 : 125;
+    const size_t n = kv->n_pages * kv->page_bytes / page_row_bytes(kv->format, 1);
+    const uint32_t reach = kv->format == PAGE_F16 ? 20 : 125;
     float *x = random_floats(n);
     for (size_t i = 0, exponent = 0; i < n; i++) {
         if (i % kv->head_dim == 0) exponent = random_below(2 * reach);
@@ -27,7 +26,7 @@ static void *hostile_pages(const struct kv_pool *kv) {
         if (i % kv->head_dim < 8 && i / kv->head_dim % 4 == 0)
             x[i] = (float)(17 + 2 * (i % kv->head_dim)) / 16;
     }
-    void *out = converted(x, n, (enum element)kv->dtype);
+    void *out = converted(x, n, page_element(kv->format));
     free(x);
     return out;
 }
@@ -37,17 +36,18 @@ static void expect_token(const struct kv_pool *kv, const char *page, uint32_t at
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
     uint8_t codes[MAX_DIM];
     for (uint32_t row = 0; row < n_rows; row++) {
-        const char *from = page + ((size_t)row * PAGE_TOKENS + at) * dim * dtype_size(kv->dtype);
-        const uint8_t scale = fp8_pack(codes, 1, from, 1, dim, (enum element)kv->dtype);
+        const char *from =
+            page + ((size_t)row * PAGE_TOKENS + at) * dim * page_row_bytes(kv->format, 1);
+        const uint8_t scale = fp8_pack(codes, 1, from, 1, dim, page_element(kv->format));
         assert_memory_equal(token + (size_t)row * dim, codes, dim);
         assert_int_equal(token[(size_t)n_rows * dim + row], scale);
     }
 }
 
-static void check_shape(uint32_t n_kv, uint32_t dim, enum dtype dtype) {
+static void check_shape(uint32_t n_kv, uint32_t dim, enum page_format format) {
     struct error err = {0};
-    struct kv_pool kv = {.dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = n_kv, .head_dim = dim};
-    struct host_pool store = {NULL, dtype, N_PAGES, N_HOST_LAYERS, n_kv, dim, true};
+    struct kv_pool kv = {.format = format, .n_pages = N_PAGES, .n_kv_heads = n_kv, .head_dim = dim};
+    struct host_pool store = {NULL, format, N_PAGES, N_HOST_LAYERS, n_kv, dim, true};
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = gpu_alloc(N_PAGES * kv.page_bytes);
     char *host = hostile_pages(&kv);
@@ -73,8 +73,8 @@ static void bytes_equal_the_cpus(void **state) {
     (void)state;
     static const uint32_t shapes[][2] = {{8, 128}, {2, 64}, {1, 80}, {1, 20}, {3, 7}, {40, 32}};
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i += small ? 3 : 1)
-        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
-            check_shape(shapes[i][0], shapes[i][1], dtype);
+        for (enum page_format format = PAGE_F32; format <= PAGE_BF16; format++)
+            check_shape(shapes[i][0], shapes[i][1], format);
 }
 
 int main(int argc, char **argv) {

@@ -8,7 +8,7 @@
 #include "tests/cuda/cuda_test.h"
 
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "engine/device/sample.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
@@ -79,7 +79,7 @@ static uint32_t open_runner(struct runner *r, struct goldens *goldens, uint32_t 
     goldens_load(goldens, model_dir);
     assert_in_range(goldens->n_prompts, SMALL_PROMPTS, MAX_PROMPTS);
     for (uint32_t i = 0; i < goldens->n_prompts; i++) assert_non_null(goldens->prompts[i].margins);
-    runner_open_on(r, model_dir, 0, be, N_PAGES, DTYPE_BF16,
+    runner_open_on(r, model_dir, 0, be, N_PAGES, PAGE_BF16,
                    &(struct decoder_limits){.max_rows = chunk, .max_logit_rows = 16});
     return small ? SMALL_PROMPTS : goldens->n_prompts;
 }

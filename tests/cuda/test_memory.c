@@ -1,7 +1,6 @@
 /* test_memory.c - allocation, copies, pages and weights of the CUDA backend. */
 #include "cuda/host/internal.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 #include "tests/cuda/cuda_test.h"
@@ -62,7 +61,7 @@ static void pages_are_copied(void **state) {
     enum { N = 2 * 550 };
     struct error err = {0};
     struct kv_pool kv = {
-        .dtype = DTYPE_BF16, .n_pages = N, .n_kv_heads = 2, .head_dim = 16, .tracked = true};
+        .format = PAGE_BF16, .n_pages = N, .n_kv_heads = 2, .head_dim = 16, .tracked = true};
     const size_t bytes = kv.page_bytes = kv_page_bytes(&kv);
     unsigned char *expected = random_bytes(N * bytes), *got = malloc(N * bytes);
     kv.base = gpu_alloc(N * bytes);

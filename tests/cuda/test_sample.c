@@ -5,7 +5,6 @@
  * rows: each filter still finds its way by bins (8,192 tokens) and without (300 and fewer).  What
  * is compared bit by bit has its many rows, of fewer tokens. */
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sample.h"
 #include "engine/device/step.h"
@@ -214,7 +213,7 @@ static void long_lists_go_in_parts(void **state) {
                                        .max_seqs = N,
                                        .max_seq_pages = 1,
                                        .max_slots = N * PAGE_TOKENS,
-                                       .kv_dtype = DTYPE_BF16,
+                                       .kv_format = PAGE_BF16,
                                        .max_logit_rows = N,
                                        .n_layers = 1,
                                        .n_heads = 1,

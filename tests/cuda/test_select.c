@@ -11,7 +11,6 @@
  * Where the store is fp8, texts are such that it loses nothing; all others are test_fp8.c's. */
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
@@ -38,7 +37,7 @@ static bool small;
 struct text {
     uint32_t n_tokens, n_selected; /* n_selected 0: it selects nothing */
     bool on_device, fresh;
-    char *tokens[N_LAYERS]; /* host [token][K, V][kv head][dim] of the pool's dtype */
+    char *tokens[N_LAYERS]; /* host [token][K, V][kv head][dim] of the pool's format */
     uint32_t pages[N_LAYERS][TEXT_PAGES], chosen[N_LAYERS][CHOSEN_PAGES], blocks[TEXT_PAGES];
     uint32_t states[N_GROUPS];
     uint32_t sparse_pages[N_LAYERS][EACH_LAYER]; /* of the step: chosen, then the tail */
@@ -74,8 +73,8 @@ static size_t n_elements(const struct rig *r) {
 
 /* With a scale for each row, behind them, where elements are codes. */
 static size_t token_bytes(const struct rig *r) {
-    return n_elements(r) * dtype_size(r->cpu.kv.dtype) +
-           (r->cpu.kv.dtype == DTYPE_FP8 ? 2 * r->n_kv : 0);
+    return n_elements(r) * page_row_bytes(r->cpu.kv.format, 1) +
+           (r->cpu.kv.format == PAGE_FP8 ? 2 * r->n_kv : 0);
 }
 
 static uint8_t scale_of(const struct rig *r, const char *token, size_t row) {
@@ -99,7 +98,7 @@ static uint32_t first_host_layer(uint32_t group) {
 /* A page's worth of tokens as a backend has them: [K, V][head][slot][dim]; the CPU's keys lie by
  * dim. */
 static void *as_page(const struct rig *r, const char *tokens, bool by_dim) {
-    const size_t size = dtype_size(r->cpu.kv.dtype);
+    const size_t size = page_row_bytes(r->cpu.kv.format, 1);
     char *page = calloc(1, r->cpu.kv.page_bytes);
     assert_non_null(page);
     for (size_t at = 0; at < PAGE_TOKENS; at++)
@@ -109,7 +108,7 @@ static void *as_page(const struct rig *r, const char *tokens, bool by_dim) {
                 memcpy(page + (h * PAGE_TOKENS * r->dim + place) * size,
                        tokens + at * token_bytes(r) + (h * r->dim + d) * size, size);
             }
-    for (size_t at = 0; r->cpu.kv.dtype == DTYPE_FP8 && at < PAGE_TOKENS; at++)
+    for (size_t at = 0; r->cpu.kv.format == PAGE_FP8 && at < PAGE_TOKENS; at++)
         for (size_t h = 0; h < 2 * r->n_kv; h++)
             page[page_layout_of(&r->cpu.kv).scales_at + h * PAGE_TOKENS + at] =
                 (char)scale_of(r, tokens + at * token_bytes(r), h);
@@ -261,8 +260,9 @@ static double score_of(const struct rig *r, const struct text *t, uint32_t layer
     const uint32_t kv_head = head / (r->n_heads / r->n_kv);
     double sum = 0;
     for (uint32_t d = 0; d < r->dim; d++)
-        sum += (double)q[d] * load_as_f32(key, kv_head * r->dim + d, (enum element)r->cpu.kv.dtype);
-    if (r->cpu.kv.dtype == DTYPE_FP8) sum *= fp8_factor(scale_of(r, key, kv_head));
+        sum +=
+            (double)q[d] * load_as_f32(key, kv_head * r->dim + d, page_element(r->cpu.kv.format));
+    if (r->cpu.kv.format == PAGE_FP8) sum *= fp8_factor(scale_of(r, key, kv_head));
     const double score = sum / sqrt(r->dim), cap = r->softcap;
     return cap > 0 ? cap * tanh(score / cap) : score;
 }
@@ -381,7 +381,7 @@ static void compare_step(struct rig *r) {
 
 /* ---- cases ---- */
 
-/* Rows of x as tokens of DTYPE_FP8. */
+/* Rows of x as tokens of PAGE_FP8. */
 static char *tokens_of_codes(const struct rig *r, const float *x) {
     const uint32_t n_rows = 2 * r->n_kv;
     char *tokens = malloc(MAX_TOKENS * token_bytes(r));
@@ -401,9 +401,9 @@ static void make_tokens(struct rig *r, struct text *t) {
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         float *x = random_bf16(n, 2);
         for (size_t i = 0; r->fp8 && i < n; i += r->dim) make_exact_in_fp8(x + i, r->dim);
-        t->tokens[l] = r->cpu.kv.dtype == DTYPE_FP8
+        t->tokens[l] = r->cpu.kv.format == PAGE_FP8
                            ? tokens_of_codes(r, x)
-                           : converted(x, n, (enum element)r->cpu.kv.dtype);
+                           : converted(x, n, page_element(r->cpu.kv.format));
         free(x);
         for (uint32_t p = 0; p < TEXT_PAGES; p++) {
             const char *tokens = t->tokens[l] + p * PAGE_TOKENS * token_bytes(r);
@@ -439,15 +439,17 @@ static void make_texts(struct rig *r) {
     }
 }
 
-static void make_side(struct rig *r, struct side *side, struct backend *be, enum dtype dtype) {
+static void make_side(struct rig *r, struct side *side, struct backend *be,
+                      enum page_format format) {
     struct error err = {0};
     const size_t n = (size_t)RECORDED_ROWS * r->n_heads * r->dim * sizeof(float);
     side->be = be;
     side->kv = (struct kv_pool){
-        .dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = r->n_kv, .head_dim = r->dim};
+        .format = format, .n_pages = N_PAGES, .n_kv_heads = r->n_kv, .head_dim = r->dim};
     side->kv.page_bytes = kv_page_bytes(&side->kv);
     must(be->ops->alloc(be, N_PAGES * side->kv.page_bytes, &side->kv.base, &err), &err);
-    side->store = (struct host_pool){NULL, dtype, N_BLOCKS, N_HOST_LAYERS, r->n_kv, r->dim, r->fp8};
+    side->store =
+        (struct host_pool){NULL, format, N_BLOCKS, N_HOST_LAYERS, r->n_kv, r->dim, r->fp8};
     must(be->ops->host_pool->alloc(be, N_BLOCKS * host_pool_block_bytes(&side->store),
                                    &side->store.base, &err),
          &err);
@@ -465,7 +467,7 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
                                        .max_seqs = RECORDED_ROWS,
                                        .max_seq_pages = TEXT_PAGES,
                                        .max_slots = N_TEXTS * MAX_TOKENS,
-                                       .kv_dtype = dtype,
+                                       .kv_format = format,
                                        .max_logit_rows = 1,
                                        .n_layers = N_LAYERS,
                                        .n_heads = r->n_heads,
@@ -490,14 +492,14 @@ static void free_side(struct side *side) {
 /* Of blocks: what their elements are. */
 enum store_kind { IN_PAGES, IN_BLOCKS, IN_FP8_BLOCKS };
 
-static struct rig *new_rig(const uint32_t *shape, enum dtype dtype, enum store_kind kind) {
+static struct rig *new_rig(const uint32_t *shape, enum page_format format, enum store_kind kind) {
     struct rig *r = calloc(1, sizeof(*r));
     assert_non_null(r);
     r->n_heads = shape[0], r->n_kv = shape[1], r->dim = shape[2];
     r->with_blocks = kind != IN_PAGES;
-    r->fp8 = kind == IN_FP8_BLOCKS || dtype == DTYPE_FP8;
-    make_side(r, &r->cpu, cpu, dtype);
-    make_side(r, &r->gpu, gpu, dtype);
+    r->fp8 = kind == IN_FP8_BLOCKS || format == PAGE_FP8;
+    make_side(r, &r->cpu, cpu, format);
+    make_side(r, &r->gpu, gpu, format);
     make_texts(r);
     for (uint32_t l = 0; l < N_LAYERS; l++)
         r->q[l] = random_bf16((size_t)N_TEXTS * r->n_heads * r->dim, 2);
@@ -513,10 +515,10 @@ static void free_rig(struct rig *r) {
     free(r);
 }
 
-static void check_shape(const uint32_t *shape, enum dtype dtype, enum store_kind kind) {
+static void check_shape(const uint32_t *shape, enum page_format format, enum store_kind kind) {
     static const char *const names[] = {"pages", "blocks", "fp8 blocks"};
-    struct rig *r = new_rig(shape, dtype, kind);
-    if (dtype == DTYPE_F16 || kind == IN_PAGES) r->softcap = 6; /* scores are about 10 at most */
+    struct rig *r = new_rig(shape, format, kind);
+    if (format == PAGE_F16 || kind == IN_PAGES) r->softcap = 6; /* scores are about 10 at most */
     const uint32_t n_steps = small ? 4 : 80;
     for (uint32_t step = 0; step < n_steps; step++) {
         make_step(r);
@@ -524,8 +526,8 @@ static void check_shape(const uint32_t *shape, enum dtype dtype, enum store_kind
         compare_step(r);
         for (uint32_t i = 0; i < N_TEXTS; i++) r->texts[i].n_tokens += small ? 40 : 1;
     }
-    printf("%u/%u heads of %u, dtype %d, %s: %u states, %u near ties, %u tokens fetched\n",
-           r->n_heads, r->n_kv, r->dim, (int)dtype, names[kind], r->n_states, r->n_ties,
+    printf("%u/%u heads of %u, format %d, %s: %u states, %u near ties, %u tokens fetched\n",
+           r->n_heads, r->n_kv, r->dim, (int)format, names[kind], r->n_states, r->n_ties,
            r->n_fetched);
     assert_true(r->n_states > 2 * n_steps && r->n_ties * 4 < r->n_states && r->n_fetched > 0);
     free_rig(r);
@@ -539,29 +541,29 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 static void bf16_selections_equal_the_cpu(void **state) {
     (void)state;
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_shape(shapes[i], DTYPE_BF16, IN_BLOCKS);
-    check_shape(shapes[0], DTYPE_BF16, IN_PAGES);
+        check_shape(shapes[i], PAGE_BF16, IN_BLOCKS);
+    check_shape(shapes[0], PAGE_BF16, IN_PAGES);
 }
 
 static void f16_selections_equal_the_cpu(void **state) {
     (void)state;
-    check_shape(shapes[small ? N_SHAPES - 1 : 1], DTYPE_F16, IN_BLOCKS);
+    check_shape(shapes[small ? N_SHAPES - 1 : 1], PAGE_F16, IN_BLOCKS);
 }
 
 static void f32_selections_equal_the_cpu(void **state) {
     (void)state;
-    check_shape(shapes[small ? N_SHAPES - 1 : 0], DTYPE_F32, IN_BLOCKS);
+    check_shape(shapes[small ? N_SHAPES - 1 : 0], PAGE_F32, IN_BLOCKS);
 }
 
 static void fp8_selections_equal_the_cpu(void **state) {
     (void)state;
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_shape(shapes[i], DTYPE_BF16, IN_FP8_BLOCKS);
-    check_shape(shapes[0], DTYPE_F16, IN_FP8_BLOCKS);
-    check_shape(shapes[0], DTYPE_F32, IN_FP8_BLOCKS);
+        check_shape(shapes[i], PAGE_BF16, IN_FP8_BLOCKS);
+    check_shape(shapes[0], PAGE_F16, IN_FP8_BLOCKS);
+    check_shape(shapes[0], PAGE_F32, IN_FP8_BLOCKS);
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_shape(shapes[i], DTYPE_FP8, IN_BLOCKS);
-    check_shape(shapes[0], DTYPE_FP8, IN_PAGES);
+        check_shape(shapes[i], PAGE_FP8, IN_BLOCKS);
+    check_shape(shapes[0], PAGE_FP8, IN_PAGES);
 }
 
 /* What was written by then is in the blocks, although the pages are written again by the step that
@@ -570,8 +572,8 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
     (void)state;
     enum { N = 8, KV = 2, DIM = 64, ROWS = N * PAGE_TOKENS, WIDTH = 3 * KV * DIM };
     struct error err = {0};
-    struct kv_pool kv = {.dtype = DTYPE_BF16, .n_pages = N, .n_kv_heads = KV, .head_dim = DIM};
-    struct host_pool store = {NULL, DTYPE_BF16, N, 1, KV, DIM, false};
+    struct kv_pool kv = {.format = PAGE_BF16, .n_pages = N, .n_kv_heads = KV, .head_dim = DIM};
+    struct host_pool store = {NULL, PAGE_BF16, N, 1, KV, DIM, false};
     const uint32_t pages[N] = {3, 1, 0, 7, 6, 2, 5, 4}, blocks[N] = {5, 0, 7, 1, 4, 6, 2, 3};
     const double inv_freq[DIM / 2] = {0}; /* nothing turns */
     uint32_t positions[ROWS] = {0};
@@ -611,13 +613,13 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
 
 /* Pages that go to the host pool come back to others as they went, elements and scales; the copies
  * out need not have ended before. */
-static void check_reload(enum dtype dtype, uint32_t n_kv, uint32_t dim) {
+static void check_reload(enum page_format format, uint32_t n_kv, uint32_t dim) {
     enum { N = 12, MOVED = 6, N_HOST_LAYERS = 2 };
     const uint32_t from[MOVED] = {3, 1, 0, 7, 6, 2}, blocks[MOVED] = {5, 0, 3, 1, 4, 2},
                    to[MOVED] = {11, 4, 9, 5, 8, 10};
     struct error err = {0};
-    struct kv_pool kv = {.dtype = dtype, .n_pages = N, .n_kv_heads = n_kv, .head_dim = dim};
-    struct host_pool store = {NULL, dtype, MOVED, N_HOST_LAYERS, n_kv, dim, dtype == DTYPE_FP8};
+    struct kv_pool kv = {.format = format, .n_pages = N, .n_kv_heads = n_kv, .head_dim = dim};
+    struct host_pool store = {NULL, format, MOVED, N_HOST_LAYERS, n_kv, dim, format == PAGE_FP8};
     kv.page_bytes = kv_page_bytes(&kv);
     const size_t n_bytes = N * kv.page_bytes, n_tokens = kv_state_offset(&kv, 0);
     char *host = malloc(n_bytes);
@@ -643,11 +645,11 @@ static void check_reload(enum dtype dtype, uint32_t n_kv, uint32_t dim) {
 
 static void pages_come_back_as_they_went(void **state) {
     (void)state;
-    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8};
-    for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++) {
-        check_reload(dtypes[i], 8, 128);
-        check_reload(dtypes[i], 2, 64);
-        check_reload(dtypes[i], 1, 20);
+    static const enum page_format formats[] = {PAGE_F32, PAGE_F16, PAGE_BF16, PAGE_FP8};
+    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++) {
+        check_reload(formats[i], 8, 128);
+        check_reload(formats[i], 2, 64);
+        check_reload(formats[i], 1, 20);
     }
 }
 

@@ -13,7 +13,6 @@
 #include "engine/cpu/sparse.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
@@ -26,7 +25,7 @@ static uint32_t n_heads_seen, n_ties;
 
 struct shape {
     uint32_t n_heads, n_kv, dim;
-    enum dtype dtype;
+    enum page_format format;
     uint32_t first_slot, n_rows;
     uint32_t dense_tail; /* rows from there on are dense */
     float dense_above;
@@ -36,20 +35,20 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {8, 2, 128, DTYPE_BF16, 0, 700, 0, 1.0f, 0, 0, 6},
-    {8, 8, 64, DTYPE_BF16, 64, 128, 0, 1.0f, 0, 0, 0},
-    {8, 1, 64, DTYPE_F16, 192, 513, 64, 1.0f, 0, 256, 6},
-    {6, 2, 80, DTYPE_BF16, 0, 64, 0, 1.0f, 0, 0, 0},
-    {5, 1, 96, DTYPE_BF16, 320, 1, 0, 1.0f, 0, 0, 0},
-    {14, 2, 128, DTYPE_BF16, 1024, 1025, 130, 1.0f, 0, 640, 0},
-    {4, 2, 256, DTYPE_F16, 128, 300, 0, 0.5f, 0, 0, 6},
-    {4, 4, 16, DTYPE_F32, 64, 350, 0, 1.0f, 0, 128, 6},
-    {4, 2, 72, DTYPE_BF16, 128, 200, 10, 0.6f, 0, 0, 0},
-    {8, 2, 128, DTYPE_FP8, 64, 900, 40, 1.0f, 0, 256, 0},
-    {6, 2, 80, DTYPE_FP8, 192, 300, 0, 0.5f, 0, 0, 6},
-    {4, 2, 72, DTYPE_FP8, 128, 200, 10, 0.6f, 0, 0, 0},
-    {8, 2, 128, DTYPE_BF16, 512, 1500, 64, 1.0f, 77, 512, 0},
-    {8, 4, 128, DTYPE_BF16, 0, 2300, 0, 0.7f, 0, 0, 0},
+    {8, 2, 128, PAGE_BF16, 0, 700, 0, 1.0f, 0, 0, 6},
+    {8, 8, 64, PAGE_BF16, 64, 128, 0, 1.0f, 0, 0, 0},
+    {8, 1, 64, PAGE_F16, 192, 513, 64, 1.0f, 0, 256, 6},
+    {6, 2, 80, PAGE_BF16, 0, 64, 0, 1.0f, 0, 0, 0},
+    {5, 1, 96, PAGE_BF16, 320, 1, 0, 1.0f, 0, 0, 0},
+    {14, 2, 128, PAGE_BF16, 1024, 1025, 130, 1.0f, 0, 640, 0},
+    {4, 2, 256, PAGE_F16, 128, 300, 0, 0.5f, 0, 0, 6},
+    {4, 4, 16, PAGE_F32, 64, 350, 0, 1.0f, 0, 128, 6},
+    {4, 2, 72, PAGE_BF16, 128, 200, 10, 0.6f, 0, 0, 0},
+    {8, 2, 128, PAGE_FP8, 64, 900, 40, 1.0f, 0, 256, 0},
+    {6, 2, 80, PAGE_FP8, 192, 300, 0, 0.5f, 0, 0, 6},
+    {4, 2, 72, PAGE_FP8, 128, 200, 10, 0.6f, 0, 0, 0},
+    {8, 2, 128, PAGE_BF16, 512, 1500, 64, 1.0f, 77, 512, 0},
+    {8, 4, 128, PAGE_BF16, 0, 2300, 0, 0.7f, 0, 0, 0},
 };
 
 struct rig {
@@ -106,7 +105,7 @@ static void make_pools(struct rig *r) {
     const struct shape *s = r->shape;
     struct error err = {0};
     struct kv_pool kv = {
-        .dtype = s->dtype, .n_pages = N_PAGES, .n_kv_heads = s->n_kv, .head_dim = s->dim};
+        .format = s->format, .n_pages = N_PAGES, .n_kv_heads = s->n_kv, .head_dim = s->dim};
     kv.page_bytes = kv_page_bytes(&kv);
     r->cpu_kv = r->gpu_kv = kv;
     must(cpu->ops->alloc(cpu, N_PAGES * kv.page_bytes, &r->cpu_kv.base, &err), &err);
@@ -126,7 +125,7 @@ static void make_rig(struct rig *r, const struct shape *s) {
                                      .dense_above = s->dense_above,
                                      .synthetic = s->synthetic};
     r->qkv = random_bf16(n * width_of(s), 2);
-    if (s->dtype == DTYPE_FP8) vary_rows(r->qkv, n * width_of(s) / s->dim, s->dim);
+    if (s->format == PAGE_FP8) vary_rows(r->qkv, n * width_of(s) / s->dim, s->dim);
     r->gpu_qkv = gpu_array(r->qkv, n * width_of(s), ELEMENT_BF16);
     r->out = random_floats(n_out);
     r->gpu_out = random_floats(n_out);
@@ -156,7 +155,7 @@ static void reserve(struct backend *be, const struct shape *s) {
                                        .max_seqs = 2,
                                        .max_seq_pages = N_PAGES / 2,
                                        .max_slots = OTHER_ROWS + MAX_SLOTS,
-                                       .kv_dtype = s->dtype,
+                                       .kv_format = s->format,
                                        .n_layers = 1,
                                        .n_heads = s->n_heads,
                                        .n_kv_heads = s->n_kv,

@@ -1,8 +1,10 @@
-/* test_tiny_models.c - tiny models of every shape on the device against transformers: odd widths,
- * every weight dtype, biases, groups of every size; in one step, in chunks, and a token at a time.
+/* test_tiny_models.c - tiny models of every shape on the device against transformers.
+ *
+ * They have odd widths, every weight format, biases, and groups of every size.  Prompts come in one
+ * step, in chunks, and a token at a time.
  *
  * argv[1]: the directory of the models.  With --small, a prompt's last position only, in chunks
- * that make few steps of it, and one dtype of the pages for each model.
+ * that make few steps of it, and one format of the pages for each model.
  *
  * The goldens are float32.  bf16 activations keep 8 bits, and are rounded a dozen times on the way
  * through two layers of random weights.  transformers itself, run on these models and prompts in
@@ -12,7 +14,7 @@
 #include "tests/cuda/cuda_test.h"
 
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 #include "tests/model/tiny_models.h"
@@ -20,8 +22,8 @@
 enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, SMALL_STEPS = 16 };
 static const double MEAN_BOUND = 0.021, WORST_BOUND = 0.078;
 
-static const enum dtype page_dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
-enum { N_PAGE_DTYPES = sizeof(page_dtypes) / sizeof(page_dtypes[0]) };
+static const enum page_format page_formats[] = {PAGE_BF16, PAGE_F16, PAGE_F32};
+enum { N_PAGE_FORMATS = sizeof(page_formats) / sizeof(page_formats[0]) };
 static const char *models_dir;
 static bool small;
 
@@ -60,7 +62,7 @@ static void check_prompt(struct runner *r, const struct golden_prompt *p, uint32
     free(logits);
 }
 
-static void check_model(const char *name, enum dtype page_dtype) {
+static void check_model(const char *name, enum page_format page_format) {
     static const uint32_t chunks[] = {MAX_ROWS, 7, 1};
     struct runner r;
     struct goldens goldens;
@@ -71,7 +73,7 @@ static void check_model(const char *name, enum dtype page_dtype) {
     must(cuda_backend_create(&be, &(struct cuda_config){0}, &err), &err);
     goldens_load(&goldens, dir);
     runner_open_on(
-        &r, dir, goldens.context, be, N_PAGES, page_dtype,
+        &r, dir, goldens.context, be, N_PAGES, page_format,
         &(struct decoder_limits){.max_rows = MAX_ROWS, .max_logit_rows = MAX_LOGIT_ROWS});
     struct errors errors = {0, 0};
     for (uint32_t i = 0; i < goldens.n_prompts; i++) {
@@ -107,8 +109,8 @@ static void logits_equal_those_of_transformers(void **state) {
     (void)state;
     for (size_t m = 0; m < N_TINY_MODELS; m++) {
         if (is_refused(tiny_models[m])) continue;
-        for (size_t d = 0; d < N_PAGE_DTYPES; d++)
-            if (!small || d == m % N_PAGE_DTYPES) check_model(tiny_models[m], page_dtypes[d]);
+        for (size_t d = 0; d < N_PAGE_FORMATS; d++)
+            if (!small || d == m % N_PAGE_FORMATS) check_model(tiny_models[m], page_formats[d]);
     }
 }
 

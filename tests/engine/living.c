@@ -27,7 +27,7 @@ static void make_pages(struct living *l, uint32_t max_slots) {
     const struct model_config *c = &l->model->config;
     const uint32_t n = (uint32_t)kv_n_pages(max_slots);
     struct error err = {0};
-    l->kv = (struct kv_pool){.dtype = DTYPE_F32,
+    l->kv = (struct kv_pool){.format = PAGE_F32,
                              .n_pages = n * c->n_layers,
                              .n_kv_heads = c->n_kv_heads,
                              .head_dim = c->head_dim,

@@ -12,8 +12,8 @@
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
+#include "engine/device/pages.h"
 #include "engine/device/sample.h"
 #include "engine/device/select.h"
 #include "engine/device/step.h"
@@ -182,7 +182,7 @@ void fixture_set_layers(struct fixture *f, uint32_t n_layers) {
 }
 
 void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
-    f->store = (struct host_pool){.dtype = DTYPE_F32,
+    f->store = (struct host_pool){.format = PAGE_F32,
                                   .n_blocks = n_blocks,
                                   .n_host_layers = f->space.n_layers - 1,
                                   .n_kv_heads = 1,

@@ -16,7 +16,6 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/engine.h"
 #include "engine/grammar/grammar_cache.h"
@@ -44,7 +43,7 @@ static struct engine *start(uint32_t n_blocks) {
     struct model_config model;
     assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
     const struct kv_pool pool = {
-        .dtype = DTYPE_F32, .n_kv_heads = model.n_kv_heads, .head_dim = model.head_dim};
+        .format = PAGE_F32, .n_kv_heads = model.n_kv_heads, .head_dim = model.head_dim};
     const struct engine_config config = {
         .model_dir = model_dir,
         .backend = backend,
@@ -52,7 +51,7 @@ static struct engine *start(uint32_t n_blocks) {
         .max_model_len = n_blocks * PAGE_TOKENS,
         .max_batched_tokens = 64,
         .max_queued = 1024,
-        .kv_dtype = DTYPE_F32,
+        .kv_format = PAGE_F32,
         .kv_cache_bytes = (uint64_t)n_blocks * model.n_layers * kv_page_bytes(&pool)};
     model_config_fini(&model);
     if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);

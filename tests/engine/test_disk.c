@@ -18,7 +18,6 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/engine.h"
@@ -37,7 +36,7 @@ static char folder[32];
 /* What an engine has: pages for so many texts, host blocks for as many pages, a disk. */
 struct settings {
     uint32_t n_texts, n_store;
-    enum dtype dtype;
+    enum page_format format;
     bool on_disk, invariant, no_caching;
 };
 
@@ -45,7 +44,7 @@ static struct engine *start(struct settings s) {
     struct error err = {0};
     struct model_config model;
     assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    struct kv_pool pool = {.dtype = s.dtype,
+    struct kv_pool pool = {.format = s.format,
                            .n_kv_heads = model.n_kv_heads,
                            .head_dim = model.head_dim,
                            .tracked = true};
@@ -56,7 +55,7 @@ static struct engine *start(struct settings s) {
                                          .max_num_seqs = 8,
                                          .max_batched_tokens = ROWS,
                                          .max_queued = 64,
-                                         .kv_dtype = s.dtype,
+                                         .kv_format = s.format,
                                          .kv_cache_bytes = n_pages * page_bytes,
                                          .host_pool_bytes = s.n_store * page_bytes,
                                          .prefix_caching = !s.no_caching,
@@ -73,11 +72,11 @@ static struct engine *start(struct settings s) {
 }
 
 static struct settings plain(void) {
-    return (struct settings){.n_texts = 20, .dtype = DTYPE_F32, .no_caching = true};
+    return (struct settings){.n_texts = 20, .format = PAGE_F32, .no_caching = true};
 }
 
 static struct settings on_disk(uint32_t n_texts) {
-    return (struct settings){.n_texts = n_texts, .dtype = DTYPE_F32, .on_disk = true};
+    return (struct settings){.n_texts = n_texts, .format = PAGE_F32, .on_disk = true};
 }
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) {
@@ -200,7 +199,7 @@ static void only_the_same_engine_finds_it(void **state) {
     while (r.params.n_prompt_logprobs >= 0 || r.n_prompt < 200);
     const uint32_t n_most = (r.n_prompt - 1) / PAGE_TOKENS * PAGE_TOKENS;
     struct settings others[3] = {on_disk(4), on_disk(4), on_disk(4)};
-    others[1].dtype = DTYPE_FP8;
+    others[1].format = PAGE_FP8;
     others[2].invariant = true;
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < 3; i++) {

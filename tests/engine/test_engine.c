@@ -21,7 +21,6 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
@@ -42,7 +41,7 @@ static struct engine *start_model(const char *dir, uint32_t n_blocks, bool prefi
         .max_model_len = n_blocks * PAGE_TOKENS < 4096 ? n_blocks * PAGE_TOKENS : 4096,
         .max_batched_tokens = 256,
         .max_queued = 1024,
-        .kv_dtype = DTYPE_F32,
+        .kv_format = PAGE_F32,
         .prefix_caching = prefix_caching};
     struct model_config model;
     assert_int_equal(model_config_load(&model, dir, 0, &err), 0);
@@ -396,7 +395,7 @@ static void a_full_queue_refuses_all_or_none(void **state) {
                                    .max_num_seqs = 1,
                                    .max_batched_tokens = 64,
                                    .max_queued = 1,
-                                   .kv_dtype = DTYPE_F32};
+                                   .kv_format = PAGE_F32};
     struct answer a = {0};
     struct recipe r = plain_recipe(50, 900);
     r.params.ignore_eos = true;

@@ -10,7 +10,6 @@
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
@@ -43,7 +42,7 @@ static int plan(const struct engine_config *config, uint32_t max_model_len,
 
 static void a_device_gives_what_is_left_of_its_share(void **state) {
     (void)state;
-    const struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.75};
+    const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.75};
     const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
     struct error err = {0};
     uint32_t n;
@@ -53,7 +52,7 @@ static void a_device_gives_what_is_left_of_its_share(void **state) {
 
 static void too_small_a_share_is_refused_in_numbers(void **state) {
     (void)state;
-    const struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.75};
+    const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.75};
     const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
     static const char *const words[] = {"196608 tokens",
                                         "196609",
@@ -75,7 +74,7 @@ static void too_small_a_share_is_refused_in_numbers(void **state) {
 static void a_given_size_is_taken_as_it_is(void **state) {
     (void)state;
     const struct engine_config config = {
-        .kv_dtype = DTYPE_BF16, .device_share = 0.1, .kv_cache_bytes = 20 * BLOCK + 5};
+        .kv_format = PAGE_BF16, .device_share = 0.1, .kv_cache_bytes = 20 * BLOCK + 5};
     const struct device_memory device = {.free = GIB, .total = 8 * GIB};
     struct error err = {0};
     uint32_t n;
@@ -89,7 +88,7 @@ static void no_whole_text_needs_to_fit_where_all_are_bounded(void **state) {
     (void)state;
     const struct device_memory none = {0}, device = {.free = 5 * GIB, .total = 8 * GIB};
     struct engine_config config = {
-        .kv_dtype = DTYPE_BF16, .device_share = 0.375, .kv_cache_bytes = 3 * BLOCK};
+        .kv_format = PAGE_BF16, .device_share = 0.375, .kv_cache_bytes = 3 * BLOCK};
     struct error err = {0};
     uint32_t n;
     assert_int_equal(plan(&config, 1024, none, 0, &n, &err), ERR_NOMEM);
@@ -106,7 +105,7 @@ static void no_whole_text_needs_to_fit_where_all_are_bounded(void **state) {
 
 static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
     (void)state;
-    const struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.9};
+    const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.9};
     const struct device_memory none = {0};
     struct error err = {0};
     uint32_t n;
@@ -132,7 +131,7 @@ static void weights_that_are_mapped_are_needed(void **state) {
 
 static void the_context_is_what_a_system_holds(void **state) {
     (void)state;
-    const struct engine_config config = {.kv_dtype = DTYPE_BF16};
+    const struct engine_config config = {.kv_format = PAGE_BF16};
     const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
     const struct kv_pool pool = memory_plan_pages(&config, &model);
     struct longest_text longest = {.n_layers = N_LAYERS, .n_tokens = 32768};
@@ -227,7 +226,7 @@ static void the_store_has_whole_blocks(void **state) {
     const struct layer_group groups[] = {{0, 2, 4}, {4, 5, 8}};
     struct backend_ops can = {.select = &fake_select, .host_pool = &fake_host_pool};
     struct backend backend = {.ops = &can};
-    struct engine_config config = {.kv_dtype = DTYPE_BF16,
+    struct engine_config config = {.kv_format = PAGE_BF16,
                                    .backend = &backend,
                                    .groups = groups,
                                    .n_groups = 2,
@@ -243,11 +242,11 @@ static void the_store_has_whole_blocks(void **state) {
     assert_int_equal(host_pool_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
     assert_int_equal(store.n_blocks, 5);
     config.host_pool_fp8 = false;
-    config.kv_dtype = DTYPE_FP8; /* what pages have is what is stored */
+    config.kv_format = PAGE_FP8; /* what pages have is what is stored */
     assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
     assert_true(store.fp8);
     assert_int_equal(host_pool_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
-    config.kv_dtype = DTYPE_BF16;
+    config.kv_format = PAGE_BF16;
     uint32_t windows[9] = {[6] = 512}; /* what sees its window only, leaves nothing */
     struct model_config windowed = model;
     windowed.windows = windows;
@@ -273,7 +272,7 @@ static void without_selections_a_block_is_for_all_layers(void **state) {
     struct backend backend = {.ops = &ops};
     const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
     const uint64_t plain = 9 * 64 * 2 * 4 * 128 * 2;
-    struct engine_config config = {.kv_dtype = DTYPE_BF16,
+    struct engine_config config = {.kv_format = PAGE_BF16,
                                    .backend = &backend,
                                    .groups = groups,
                                    .n_groups = 1,
@@ -312,7 +311,7 @@ static int plan_million(struct million *m, uint64_t host_pool_bytes, struct erro
     *m = (struct million){
         .ops = {.sparse = &fake_sparse, .select = &fake_select, .host_pool = &fake_host_pool},
         .model = {.n_layers = 32, .dim = 4096, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
-        .config = {.kv_dtype = DTYPE_BF16,
+        .config = {.kv_format = PAGE_BF16,
                    .device_share = 0.97,
                    .sparse_prefill = true,
                    .groups = million_groups,

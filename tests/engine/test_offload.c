@@ -15,7 +15,6 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
@@ -62,7 +61,7 @@ static struct engine *start(struct room room) {
                                    .max_model_len = n_longest * PAGE_TOKENS,
                                    .max_batched_tokens = room.max_rows,
                                    .max_queued = 1024,
-                                   .kv_dtype = DTYPE_F32,
+                                   .kv_format = PAGE_F32,
                                    .prefix_caching = room.kind != WITHOUT_PREFIXES,
                                    .bounded_caches = true,
                                    .groups = groups,
@@ -71,11 +70,11 @@ static struct engine *start(struct room room) {
                                    .batch_invariant = room.kind == INVARIANT};
     struct model_config model;
     assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    const struct kv_pool pool = {.dtype = DTYPE_F32,
+    const struct kv_pool pool = {.format = PAGE_F32,
                                  .n_kv_heads = model.n_kv_heads,
                                  .head_dim = model.head_dim,
                                  .tracked = true};
-    const struct host_pool store = {.dtype = DTYPE_F32,
+    const struct host_pool store = {.format = PAGE_F32,
                                     .n_host_layers = N_HOST_LAYERS,
                                     .n_kv_heads = model.n_kv_heads,
                                     .head_dim = model.head_dim};
@@ -405,7 +404,7 @@ static void groups_must_be_layers_of_the_model(void **state) {
                                              .backend = backend,
                                              .max_num_seqs = 1,
                                              .max_batched_tokens = 64,
-                                             .kv_dtype = DTYPE_F32,
+                                             .kv_format = PAGE_F32,
                                              .max_model_len = 64,
                                              .groups = wrong[i],
                                              .n_groups = i == 3 ? 2 : 1,

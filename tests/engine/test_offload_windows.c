@@ -18,7 +18,6 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
@@ -63,16 +62,16 @@ struct room {
 };
 
 static struct engine_config config_of(struct room room) {
-    const struct kv_pool pool = {.dtype = DTYPE_F32, .n_kv_heads = 2, .head_dim = 16};
+    const struct kv_pool pool = {.format = PAGE_F32, .n_kv_heads = 2, .head_dim = 16};
     const struct host_pool store = {
-        .dtype = DTYPE_F32, .n_host_layers = N_HOST_LAYERS, .n_kv_heads = 2, .head_dim = 16};
+        .format = PAGE_F32, .n_host_layers = N_HOST_LAYERS, .n_kv_heads = 2, .head_dim = 16};
     return (struct engine_config){
         .model_dir = model_dir,
         .backend = backend,
         .max_num_seqs = 8,
         .max_batched_tokens = room.max_rows,
         .max_queued = 64,
-        .kv_dtype = DTYPE_F32,
+        .kv_format = PAGE_F32,
         .kv_cache_bytes = (room.n_pages ? room.n_pages : 4000) * kv_page_bytes(&pool),
         .host_pool_bytes = 1000 * host_pool_block_bytes(&store),
         .prefix_caching = room.prefix_caching,

@@ -17,7 +17,6 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
@@ -45,7 +44,7 @@ static struct engine_config plain_config(void) {
                                   .max_model_len = 2048,
                                   .max_batched_tokens = 256,
                                   .max_queued = 64,
-                                  .kv_dtype = DTYPE_F32,
+                                  .kv_format = PAGE_F32,
                                   .kv_cache_bytes = 1u << 28,
                                   .bounded_caches = true,
                                   .groups = groups,
@@ -319,7 +318,7 @@ static int measure_pages(struct error *err) {
     struct model_config model;
     const int code = model_config_load(&model, model_dir, 0, err);
     if (code) return code;
-    const struct kv_pool pool = {.dtype = DTYPE_F32,
+    const struct kv_pool pool = {.format = PAGE_F32,
                                  .n_kv_heads = model.n_kv_heads,
                                  .head_dim = model.head_dim,
                                  .tracked = true};

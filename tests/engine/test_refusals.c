@@ -40,7 +40,7 @@ static struct engine_config plain_config(void) {
                                   .max_model_len = CONTEXT,
                                   .max_batched_tokens = 256,
                                   .max_queued = 8,
-                                  .kv_dtype = DTYPE_F32,
+                                  .kv_format = PAGE_F32,
                                   .kv_cache_bytes = 1u << 27};
 }
 

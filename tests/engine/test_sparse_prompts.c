@@ -15,7 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
@@ -35,7 +35,7 @@ static struct engine_config plain_config(void) {
                                   .max_model_len = 2048,
                                   .max_batched_tokens = 256,
                                   .max_queued = 64,
-                                  .kv_dtype = DTYPE_F32,
+                                  .kv_format = PAGE_F32,
                                   .kv_cache_bytes = 1u << 28,
                                   .sparse_prefill = true,
                                   .patterns = mixed,

@@ -17,7 +17,6 @@
 #include "engine/base/sizes.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/model/model.h"
@@ -43,13 +42,13 @@ static struct engine *start(struct settings settings) {
                                    .max_model_len = settings.n_blocks * PAGE_TOKENS,
                                    .max_batched_tokens = settings.max_batched_tokens,
                                    .max_queued = 1024,
-                                   .kv_dtype = DTYPE_F32,
+                                   .kv_format = PAGE_F32,
                                    .prefix_caching = !settings.no_caching,
                                    .batch_invariant = settings.batch_invariant,
                                    .bounded_caches = true};
     struct model_config model;
     assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    const struct kv_pool pool = {.dtype = DTYPE_F32,
+    const struct kv_pool pool = {.format = PAGE_F32,
                                  .n_kv_heads = model.n_kv_heads,
                                  .head_dim = model.head_dim,
                                  .tracked = true};

@@ -14,7 +14,6 @@
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/engine.h"
@@ -40,7 +39,7 @@ static struct engine *start_with(uint32_t n_pages, bool prefix_caching, uint32_t
                                          .max_num_seqs = 8,
                                          .max_batched_tokens = ROWS,
                                          .max_queued = 64,
-                                         .kv_dtype = DTYPE_F32,
+                                         .kv_format = PAGE_F32,
                                          .kv_cache_bytes = (n_pages ? n_pages : 1000) * page_bytes,
                                          .host_pool_bytes = n_store * page_bytes,
                                          .prefix_caching = prefix_caching,

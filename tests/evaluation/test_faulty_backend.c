@@ -18,7 +18,6 @@
 #include "engine/cpu/cpu.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 #include "tests/evaluation/faulty_backend.h"
@@ -60,7 +59,7 @@ struct cache {
 };
 
 static struct cache cache_create(struct backend *be) {
-    struct cache cache = {.pool = {.dtype = DTYPE_F32,
+    struct cache cache = {.pool = {.format = PAGE_F32,
                                    .n_pages = N_SEQS * MAX_PAGES,
                                    .n_kv_heads = 1,
                                    .head_dim = DIM,

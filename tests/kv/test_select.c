@@ -17,7 +17,6 @@
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/layer_slice.h"
@@ -126,7 +125,7 @@ static struct kv_pool memory = {.base = page_memory};
 static struct host_pool store = {.base = host_pool_memory,
                                  .n_blocks = N_BLOCKS,
                                  .n_host_layers = N_SPARSE,
-                                 .dtype = DTYPE_F16,
+                                 .format = PAGE_F16,
                                  .n_kv_heads = 1};
 
 struct life {

@@ -16,7 +16,6 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
@@ -36,8 +35,8 @@ enum {
     STEP_ROWS = 100,
     N_PAGES = 90,
     N_SEQS = 4,
-    MAX_TEXT = 24, /* blocks */
-    TAG_BYTES = MAX_TEXT + 8,
+    MAX_TEXT = 24,     /* blocks */
+    TAG_BYTES = 64,    /* a layer, a block, and a text */
     STORE_BLOCKS = 20, /* that a block of the cache takes one of, or a few pages */
     BLOCK_BYTES = 4 * TAG_BYTES
 };
@@ -92,7 +91,7 @@ static void setup(struct fixture *f, const uint32_t *of_layers, uint32_t n_pages
 static void add_store(struct fixture *f) {
     f->memory = (struct kv_pool){.base = f->tags, .page_bytes = TAG_BYTES};
     f->store = (struct host_pool){.base = f->stored,
-                                  .dtype = DTYPE_FP8,
+                                  .format = PAGE_F16,
                                   .n_blocks = STORE_BLOCKS,
                                   .n_host_layers = 1,
                                   .n_kv_heads = 1,

@@ -22,12 +22,13 @@ static void *zalloc(size_t n, size_t size) {
     return memory;
 }
 
-static void make_pool(struct runner *r, uint32_t n_pages, enum dtype dtype) {
+static void make_pool(struct runner *r, uint32_t n_pages, enum page_format format) {
     struct error err = {0};
     const struct model_config *c = &r->model->config;
     r->kv = (struct kv_pool){
-        .dtype = dtype, .n_pages = n_pages, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
-    r->kv.page_bytes = 2 * (size_t)c->n_kv_heads * PAGE_TOKENS * c->head_dim * dtype_size(dtype);
+        .format = format, .n_pages = n_pages, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
+    r->kv.page_bytes =
+        2 * (size_t)c->n_kv_heads * PAGE_TOKENS * c->head_dim * page_row_bytes(format, 1);
     check(r->be->ops->alloc(r->be, n_pages * r->kv.page_bytes, &r->kv.base, &err), &err);
     r->free_pages = zalloc(n_pages, sizeof(*r->free_pages));
     /* A stride of 7 visits every page once unless 7 divides their number. */
@@ -38,20 +39,22 @@ static void make_pool(struct runner *r, uint32_t n_pages, enum dtype dtype) {
 }
 
 void runner_open(struct runner *r, const char *dir, uint32_t context, const struct cpu_config *cpu,
-                 uint32_t n_pages, enum dtype kv_dtype, const struct decoder_limits *limits) {
+                 uint32_t n_pages, enum page_format kv_format,
+                 const struct decoder_limits *limits) {
     struct error err = {0};
     struct backend *be = NULL;
     check(cpu_backend_create(&be, cpu, &err), &err);
-    runner_open_on(r, dir, context, be, n_pages, kv_dtype, limits);
+    runner_open_on(r, dir, context, be, n_pages, kv_format, limits);
 }
 
 void runner_open_on(struct runner *r, const char *dir, uint32_t context, struct backend *be,
-                    uint32_t n_pages, enum dtype kv_dtype, const struct decoder_limits *limits) {
+                    uint32_t n_pages, enum page_format kv_format,
+                    const struct decoder_limits *limits) {
     struct error err = {0};
     const struct model_source source = {.context = context};
     *r = (struct runner){.be = be};
     check(model_load(&r->model, dir, &source, r->be, &err), &err);
-    make_pool(r, n_pages, kv_dtype);
+    make_pool(r, n_pages, kv_format);
     check(decoder_create(&r->decoder, r->model, r->be, &r->kv, limits, &err), &err);
 }
 

@@ -9,7 +9,6 @@
 #define TESTS_MODEL_RUNNER_H
 
 #include "engine/cpu/cpu.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sample.h"
 #include "engine/model/decoder.h"
@@ -41,14 +40,15 @@ struct runner_rows {
     uint32_t n;
 };
 
-/* context: as in model_source.  kv_dtype is that of the pages; n_pages counts pages of all layers
+/* context: as in model_source.  kv_format is that of the pages; n_pages counts pages of all layers
  * together. */
 void runner_open(struct runner *runner, const char *dir, uint32_t context,
-                 const struct cpu_config *cpu, uint32_t n_pages, enum dtype kv_dtype,
+                 const struct cpu_config *cpu, uint32_t n_pages, enum page_format kv_format,
                  const struct decoder_limits *limits);
 /* The same on a backend of the caller's making, which the runner takes. */
 void runner_open_on(struct runner *runner, const char *dir, uint32_t context, struct backend *be,
-                    uint32_t n_pages, enum dtype kv_dtype, const struct decoder_limits *limits);
+                    uint32_t n_pages, enum page_format kv_format,
+                    const struct decoder_limits *limits);
 void runner_close(struct runner *runner);
 
 void runner_seq_init(struct runner *runner, struct runner_seq *seq, uint32_t max_tokens);

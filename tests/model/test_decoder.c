@@ -15,7 +15,6 @@
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sample.h"
 #include "engine/device/select.h"
@@ -55,7 +54,7 @@ static void with_every_model(void (*body)(struct fixture *fixture)) {
             char dir[4096];
             snprintf(dir, sizeof(dir), "%s/%s", DATA_DIR, tiny_models[m]);
             goldens_load(&f.goldens, dir);
-            runner_open(&f.runner, dir, f.goldens.context, &cpu, N_PAGES, DTYPE_F32,
+            runner_open(&f.runner, dir, f.goldens.context, &cpu, N_PAGES, PAGE_F32,
                         &(struct decoder_limits){.max_rows = MAX_ROWS,
                                                  .max_logit_rows = MAX_LOGIT_ROWS,
                                                  .max_long_rows = MAX_ROWS});

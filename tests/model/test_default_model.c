@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 
@@ -55,7 +55,7 @@ static void check_prompts(enum cpu_isa isa, uint32_t max_tokens, uint32_t n_expe
     struct goldens goldens;
     uint32_t n_checked = 0;
     goldens_load(&goldens, MODEL_DIR);
-    runner_open(&runner, MODEL_DIR, 0, &(struct cpu_config){.isa = isa}, N_PAGES, DTYPE_F32,
+    runner_open(&runner, MODEL_DIR, 0, &(struct cpu_config){.isa = isa}, N_PAGES, PAGE_F32,
                 &(struct decoder_limits){.max_rows = CHUNK, .max_logit_rows = 1});
     for (uint32_t i = 0; i < goldens.n_prompts; i++) {
         if (goldens.prompts[i].n_tokens > max_tokens) continue;
@@ -81,7 +81,7 @@ static void short_prompts_match_in_plain_c(void **state) {
 static void describes_its_weights(void **state) {
     (void)state;
     struct runner runner;
-    runner_open(&runner, MODEL_DIR, 0, &(struct cpu_config){.n_threads = 1}, 1, DTYPE_F32,
+    runner_open(&runner, MODEL_DIR, 0, &(struct cpu_config){.n_threads = 1}, 1, PAGE_F32,
                 &(struct decoder_limits){.max_rows = 1, .max_logit_rows = 1});
     const struct model *model = runner.model;
     assert_int_equal(model->embedding.format.element, ELEMENT_BF16);

@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/likeness.h"
+#include "engine/device/pages.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options.h"
 #include "server/settings/service_links.h"
@@ -56,7 +57,7 @@ static void flags_are_read_in_every_form(void **state) {
     assert_string_equal(o.host, "::1");
     assert_true(o.kv_cache_memory == 2ull << 30);
     assert_int_equal(o.device, DEVICE_CUDA);
-    assert_int_equal(o.kv_cache_dtype, KV_DTYPE_FP8);
+    assert_int_equal(o.kv_cache_dtype, KV_CACHE_DTYPE_FIRST + PAGE_FP8);
     assert_int_equal(o.kv_offload_dtype, OFFLOAD_DTYPE_FP8);
     assert_false(o.enable_prefix_caching);
     assert_string_equal(o.api_key, "-k");

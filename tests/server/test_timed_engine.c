@@ -9,7 +9,7 @@
 #include "engine/base/rng.h"
 #include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "server/bench/timed_engine.h"
@@ -36,7 +36,7 @@ static void open_rig(struct rig *rig) {
                                          .max_model_len = N_TOKENS + 8,
                                          .max_num_seqs = 4,
                                          .max_batched_tokens = 256,
-                                         .kv_dtype = DTYPE_F32,
+                                         .kv_format = PAGE_F32,
                                          .prefix_caching = true,
                                          .sparse_prefill = true,
                                          .patterns = rig->patterns};

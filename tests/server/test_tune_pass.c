@@ -14,7 +14,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "engine/tune/tune_pass.h"
@@ -36,7 +36,7 @@ static void open_lines(struct rig *rig, uint32_t rows, uint32_t synthetic) {
     const struct engine_config config = {.model_dir = MODEL_DIR,
                                          .backend = rig->be,
                                          .max_batched_tokens = rows,
-                                         .kv_dtype = DTYPE_F32};
+                                         .kv_format = PAGE_F32};
     if (tune_pass_create(&rig->pass, &config, N_TOKENS, N_SELECTED, synthetic, &err))
         fail_msg("%s", err.text);
     for (uint32_t i = 0; i < N_TOKENS; i++)

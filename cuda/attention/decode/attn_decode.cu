@@ -171,10 +171,10 @@ static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stre
     if (p.n_kv_heads == 0 || p.n_heads == 0 || p.n_heads % p.n_kv_heads != 0 ||
         p.n_heads / p.n_kv_heads > ATTN_DECODE_MAX_GROUP)
         return cudaErrorInvalidValue;
-    switch (p.kv_dtype) {
-    case DTYPE_BF16: return launch_pages<__nv_bfloat16>(p, stream, n_resident);
-    case DTYPE_F16: return launch_pages<__half>(p, stream, n_resident);
-    case DTYPE_FP8: return launch_pages<uint8_t>(p, stream, n_resident);
+    switch (p.kv_format) {
+    case PAGE_BF16: return launch_pages<__nv_bfloat16>(p, stream, n_resident);
+    case PAGE_F16: return launch_pages<__half>(p, stream, n_resident);
+    case PAGE_FP8: return launch_pages<uint8_t>(p, stream, n_resident);
     default: return cudaErrorInvalidValue;
     }
 }
@@ -187,8 +187,8 @@ static bool suits_copy_engine(const attn_decode_params &p) {
  * 64), row, part, K or V, page.  A box is a unit, K and V. */
 static CUresult map_elements(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode_params *p,
                              uint32_t n_pages, uint32_t slot_tiles) {
-    const uint32_t size = page_row_bytes(p->kv_dtype, 1),
-                   row_bytes = page_row_bytes(p->kv_dtype, p->head_dim),
+    const uint32_t size = page_row_bytes(p->kv_format, 1),
+                   row_bytes = page_row_bytes(p->kv_format, p->head_dim),
                    part_bytes = row_bytes < 128 ? row_bytes : 128, n_parts = row_bytes / part_bytes,
                    part = part_bytes / size;
     const cuuint64_t n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
@@ -212,7 +212,7 @@ static CUresult map_scales(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode
     const cuuint64_t n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
     const cuuint64_t sizes[3] = {n_rows, 2, n_pages}, strides[2] = {n_rows, p->page_bytes};
     const cuuint32_t box[3] = {slot_tiles * ATTN_UNIT_SLOTS, 2, 1}, steps[3] = {1, 1, 1};
-    const size_t scales_at = page_scales_at(p->kv_dtype, p->n_kv_heads, p->head_dim);
+    const size_t scales_at = page_scales_at(p->kv_format, p->n_kv_heads, p->head_dim);
     char *scales = static_cast<char *>(const_cast<void *>(p->pool)) + scales_at;
     return encode(&p->maps[slot_tiles - 1].scales, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, scales, sizes,
                   strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
@@ -223,7 +223,7 @@ static CUresult map_scales(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode
 static CUresult map_units(PFN_cuTensorMapEncodeTiled_v12000 encode, attn_decode_params *p,
                           uint32_t n_pages, uint32_t slot_tiles) {
     const CUresult result = map_elements(encode, p, n_pages, slot_tiles);
-    if (result != CUDA_SUCCESS || p->kv_dtype != DTYPE_FP8) return result;
+    if (result != CUDA_SUCCESS || p->kv_format != PAGE_FP8) return result;
     return map_scales(encode, p, n_pages, slot_tiles);
 }
 
@@ -235,7 +235,7 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
     const auto encode = tensor_map_encoder();
     if (!encode) return cudaErrorNotSupported;
     CUresult result = map_units(encode, p, n_pages, 1);
-    if (result == CUDA_SUCCESS && p->kv_dtype == DTYPE_FP8)
+    if (result == CUDA_SUCCESS && p->kv_format == PAGE_FP8)
         result = map_units(encode, p, n_pages, 2);
     p->use_map = result == CUDA_SUCCESS;
     return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
@@ -251,7 +251,7 @@ cudaError_t attn_decode_count_blocks(const attn_decode_params &p, struct attn_pl
     if (error != cudaSuccess) return error;
     shape->n_blocks = (uint32_t)(n_multiprocessors * n_resident);
     shape->n_few = (uint32_t)(n_multiprocessors * 8 / 11);
-    shape->part_units = p.use_map && p.kv_dtype == DTYPE_FP8 ? 2 : 1;
+    shape->part_units = p.use_map && p.kv_format == PAGE_FP8 ? 2 : 1;
     return cudaSuccess;
 }
 

@@ -12,7 +12,7 @@
 
 #include "cuda/attention/attn_plan.h"
 #include "cuda/host/kernels.h"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 
 /* The query heads that share a KV head are the columns of one tile. */
 enum { ATTN_DECODE_MAX_GROUP = 16 };
@@ -20,7 +20,7 @@ enum { ATTN_DECODE_MAX_GROUP = 16 };
 enum { ATTN_DECODE_ROTATED = 16 };
 
 /* How the copy engine finds a unit's keys and values in the pool; and their scales, with
- * DTYPE_FP8. */
+ * PAGE_FP8. */
 struct unit_maps {
     CUtensorMap elements, scales;
 };
@@ -30,10 +30,10 @@ struct attn_decode_params {
     const void *q;    /* bf16, sequence s at q + s * q_stride: [n_heads, head_dim] */
     size_t q_stride;  /* elements */
     void *out;        /* bf16 [n_seqs, n_heads * head_dim] */
-    const void *pool; /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_dtype; then, if
-                         DTYPE_FP8, their scales; then, if the pool is tracked, the page states */
+    const void *pool; /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_format; then, if
+                         PAGE_FP8, their scales; then, if the pool is tracked, the page states */
     size_t page_bytes;
-    enum dtype kv_dtype; /* DTYPE_BF16, DTYPE_F16 or DTYPE_FP8 */
+    enum page_format kv_format; /* PAGE_BF16, PAGE_F16 or PAGE_FP8 */
     uint32_t n_heads, n_kv_heads;
     uint32_t head_dim; /* 64, 80, 96, 128, 256 */
     struct score_scale scale;
@@ -70,7 +70,7 @@ struct attn_decode_params {
 
     /* Filled by attn_decode_map_pool(); without it cp.async reads the pages. */
     bool use_map;
-    unit_maps maps[2]; /* of units of 16 slots, and of 32, which only DTYPE_FP8 has */
+    unit_maps maps[2]; /* of units of 16 slots, and of 32, which only PAGE_FP8 has */
 };
 
 /* Lets the copy engine read the pool if the device and the shape allow it.  They do at compute
@@ -80,7 +80,7 @@ struct attn_decode_params {
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages);
 
 /* Counts the blocks that are resident at once: shape->n_blocks, n_few and part_units.  Needs the
- * shape, kv_dtype and use_map. */
+ * shape, kv_format and use_map. */
 cudaError_t attn_decode_count_blocks(const attn_decode_params &p, struct attn_plan_shape *shape);
 
 /* Launches the attention.  A sequence without a tile in the plan keeps its output as it was. */

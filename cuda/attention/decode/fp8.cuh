@@ -1,4 +1,4 @@
-/* fp8.cuh - units of 8 bits (DTYPE_FP8) in decode attention: scores and outputs of codes.
+/* fp8.cuh - units of 8 bits (PAGE_FP8) in decode attention: scores and outputs of codes.
  *
  * Codes are converted to f16 when they are read from shared memory.  One instruction converts two,
  * and f16 represents every code exactly.  A slot's scale is a power of two, so it multiplies the
@@ -59,7 +59,7 @@ static __device__ __forceinline__ uint2 ranks_of(const attn_decode_params &p, co
                                                  int slot, const int32_t *table, int lane) {
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS), at = slot + lane / 4;
     const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
-                         page_states_at(S::DTYPE, p.n_kv_heads, S::D);
+                         page_states_at(S::FORMAT, p.n_kv_heads, S::D);
     const uint32_t *rank =
         reinterpret_cast<const kv_page_state *>(states)[tile.kv_head].rank + at % PAGE_TOKENS;
     return make_uint2(at < tile.end ? rank[0] : 0, at + 8 < tile.end ? rank[8] : 0);

@@ -30,8 +30,8 @@
 template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_,
           bool ROTATES_ = true, int SLOT_TILES_ = 1>
 struct decode_shape {
-    static constexpr enum dtype DTYPE = page_dtype_of<T_>();
-    static constexpr bool FP8 = DTYPE == DTYPE_FP8;
+    static constexpr enum page_format FORMAT = page_format_of<T_>();
+    static constexpr bool FP8 = FORMAT == PAGE_FP8;
     using T = std::conditional_t<FP8, __half, T_>; /* what is multiplied */
     static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
     static constexpr bool BULK = BULK_, ROTATES = ROTATES_;
@@ -39,7 +39,7 @@ struct decode_shape {
     static constexpr int UNIT_SLOTS = SLOT_TILES * ATTN_UNIT_SLOTS;
     static constexpr int HEADS = 8 * N_TILES;
     static constexpr int K_STEPS = D / 16;
-    static constexpr int PAGE_ROW = page_row_bytes(DTYPE, D);
+    static constexpr int PAGE_ROW = page_row_bytes(FORMAT, D);
     static constexpr int CHUNKS = PAGE_ROW / 16;           /* of 16 bytes, in a row */
     static constexpr int CODE_STEPS = D % 64 == 0 ? 4 : 1; /* 8-bit: steps that one load feeds */
     /* In shared memory a row has an odd number of chunks, except for the copy engine. */
@@ -49,8 +49,8 @@ struct decode_shape {
     static constexpr int PITCH = BULK ? PART_BYTES : ROW_BYTES; /* from row to row */
     static constexpr int UNIT_BYTES = UNIT_SLOTS * ROW_BYTES;   /* K or V */
     static constexpr int SCALES_BYTES =
-        2 * UNIT_SLOTS * page_scale_bytes(DTYPE); /* of K, of V: after them */
-    static constexpr int OUT_STRIDE = D + 4;      /* floats: rows of a warp's result */
+        2 * UNIT_SLOTS * page_scale_bytes(FORMAT); /* of K, of V: after them */
+    static constexpr int OUT_STRIDE = D + 4;       /* floats: rows of a warp's result */
     /* A warp hands over its result in the one stage of its ring that no copy is writing. */
     static constexpr int RESULT_BYTES = (HEADS * OUT_STRIDE + 2 * HEADS) * 4;
     static constexpr int LOADED_BYTES = 2 * UNIT_BYTES + SCALES_BYTES;
@@ -231,7 +231,7 @@ static __device__ __forceinline__ void copy_scales(const attn_decode_params &p,
     if (r.lane >= 2) return;
     const int row = (r.lane * (int)p.n_kv_heads + c.tile.kv_head) * PAGE_TOKENS;
     const char *scales = static_cast<const char *>(p.pool) + page * p.page_bytes +
-                         page_scales_at(S::DTYPE, p.n_kv_heads, S::D);
+                         page_scales_at(S::FORMAT, p.n_kv_heads, S::D);
     copy_async(stage + 2 * S::UNIT_BYTES + r.lane * S::UNIT_SLOTS,
                scales + row + c.slot % PAGE_TOKENS, true, r.policy);
 }

@@ -58,7 +58,7 @@ static __device__ __forceinline__ void rotate_unit(const attn_decode_params &p,
     const int row = r.lane % ATTN_UNIT_SLOTS, n = (int)p.rotations.n_freqs / 8;
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
     const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
-                         page_states_at(S::DTYPE, p.n_kv_heads, S::D);
+                         page_states_at(S::FORMAT, p.n_kv_heads, S::D);
     const kv_page_state *state = reinterpret_cast<const kv_page_state *>(states) + tile.kv_head;
     if (slot + row < tile.end) {
         const uint32_t rank = state->rank[slot % PAGE_TOKENS + row];

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 
 uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint32_t first_seq,
                            uint32_t n_seqs, struct attn_prefill_item *items) {
@@ -31,7 +31,7 @@ static bool sm90_has_dim(uint32_t head_dim) {
 }
 
 static bool has_sm90(const struct kv_pool &kv) {
-    return kv.dtype == DTYPE_BF16 && sm90_has_dim(kv.head_dim);
+    return kv.format == PAGE_BF16 && sm90_has_dim(kv.head_dim);
 }
 
 static bool wants_sm90(const struct attn_prefill_params &p) {
@@ -49,7 +49,7 @@ cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
 }
 
 bool attn_split_reads_codes(const struct kv_pool &kv) {
-    return kv.dtype == DTYPE_FP8 && sm90_has_dim(kv.head_dim);
+    return kv.format == PAGE_FP8 && sm90_has_dim(kv.head_dim);
 }
 
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,

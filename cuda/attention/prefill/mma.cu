@@ -22,7 +22,6 @@
 #include "cuda/common/mma.cuh"
 #include "cuda/common/pages.cuh"
 #include "cuda/common/rotation.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 
@@ -504,9 +503,9 @@ static cudaError_t launch_dim(const struct attn_prefill_params &p, const struct 
 
 static cudaError_t launch_dtype(const struct attn_prefill_params &p, const struct work &work,
                                 struct launch launch) {
-    switch (p.kv.dtype) {
-    case DTYPE_BF16: return launch_dim<__nv_bfloat16>(p, work, launch);
-    case DTYPE_F16: return launch_dim<__half>(p, work, launch);
+    switch (p.kv.format) {
+    case PAGE_BF16: return launch_dim<__nv_bfloat16>(p, work, launch);
+    case PAGE_F16: return launch_dim<__half>(p, work, launch);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -11,7 +11,7 @@
  * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attention/prefill/attn_prefill.cuh"
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 
 #include "cuda/attention/prefill/sm90.cuh"
 
@@ -98,7 +98,7 @@ bool attn_prefill_sm90_is_there(void) {
 
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, struct launch launch) {
     if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
-    if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
+    if (p.kv.format != PAGE_BF16) return cudaErrorInvalidValue;
     switch (p.kv.head_dim) {
     case 64: return launch_heads<64>(p, launch);
     case 128: return launch_heads<128>(p, launch);

@@ -470,7 +470,7 @@ template <int D>
 static cudaError_t map_pool(CUtensorMap *map, const struct kv_pool &kv, uint32_t box_rows) {
     const uint64_t page_rows = (uint64_t)2 * kv.n_kv_heads * PAGE_TOKENS;
     return tensor_map_stack(map, kv.base, kv.n_pages, kv.page_bytes, page_rows, D,
-                            page_row_bytes(kv.dtype, D), box_rows);
+                            page_row_bytes(kv.format, D), box_rows);
 }
 
 #endif

@@ -14,7 +14,6 @@
 #include "cuda/attention/prefill/codes.cuh"
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/prefill/split_tile.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 
 /* Loads the queries of a split tile, row after row with all heads of a group, as a box of heads and
@@ -138,9 +137,9 @@ static cudaError_t launch_pages(const struct attn_prefill_params &p,
 template <int D>
 static cudaError_t launch_split(const struct attn_prefill_params &p,
                                 const struct attn_split_view &s, struct launch launch) {
-    switch (p.kv.dtype) {
-    case DTYPE_BF16: return launch_pages<D, bf16_pages<D>>(p, s, launch);
-    case DTYPE_FP8: return launch_pages<D, code_pages<D>>(p, s, launch);
+    switch (p.kv.format) {
+    case PAGE_BF16: return launch_pages<D, bf16_pages<D>>(p, s, launch);
+    case PAGE_FP8: return launch_pages<D, code_pages<D>>(p, s, launch);
     default: return cudaErrorInvalidValue;
     }
 }

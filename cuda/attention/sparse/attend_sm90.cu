@@ -21,7 +21,6 @@
 
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/sparse/attend.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 
@@ -315,7 +314,7 @@ bool attn_sparse_sm90_fits(const struct sparse_view &s, uint32_t head_dim) {
 cudaError_t launch_attn_sparse_sm90(const struct attn_prefill_params &p,
                                     const struct sparse_view &s, cudaStream_t stream) {
     if (p.n_items == 0) return cudaSuccess;
-    if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
+    if (p.kv.format != PAGE_BF16) return cudaErrorInvalidValue;
     switch (p.kv.head_dim) {
     case 64: return launch_sparse<64>(p, s, stream);
     case 128: return launch_sparse<128>(p, s, stream);

@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(MEAN_THREADS)
         float sum = 0.0f;
 #pragma unroll 16
         for (uint32_t slot = 0; slot < PAGE_TOKENS; slot++)
-            sum += load_dtype(b.kv.base, key + slot * dim + d, b.kv.dtype);
+            sum += load_element(b.kv.base, key + slot * dim + d, b.kv.format);
         to[d] = sum / PAGE_TOKENS;
     }
 }

@@ -24,8 +24,8 @@
  * Oracle: engine/cpu/.  Other shapes take the two simple kernels at the end. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/mma.cuh"
+#include "cuda/common/pages.cuh"
 #include "cuda/common/step.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 
@@ -377,7 +377,7 @@ static __device__ float simple_score(const struct sparse_build &b, const int32_t
                                      int row, int slot) {
     const uint32_t lane = threadIdx.x % 32, dim = b.kv.head_dim;
     const uint32_t kv_head = head / (b.view.n_heads / b.kv.n_kv_heads);
-    const size_t page_elements = b.kv.page_bytes / element_bytes(b.kv.dtype);
+    const size_t page_elements = b.kv.page_bytes / page_row_bytes(b.kv.format, 1);
     const size_t key = pages[slot / PAGE_TOKENS] * page_elements +
                        (kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(b.q) +
@@ -385,7 +385,7 @@ static __device__ float simple_score(const struct sparse_build &b, const int32_t
                              (size_t)head * dim;
     float dot = 0.0f;
     for (uint32_t d = lane; d < dim; d += 32)
-        dot += to_float(q[d]) * load_dtype(b.kv.base, key + d, b.kv.dtype);
+        dot += to_float(q[d]) * load_element(b.kv.base, key + d, b.kv.format);
     return score_of(b.scale, warp_sum(dot)) * LOG2_E;
 }
 
@@ -483,7 +483,7 @@ static cudaError_t launch_dim(const struct sparse_build &b, struct launch launch
 
 cudaError_t launch_sparse_scores(const struct sparse_build *b, struct launch launch) {
     const bool in_vectors = (uintptr_t)b->q % 16 == 0 && b->q_stride % 8 == 0;
-    if (b->kv.dtype == DTYPE_F32 || !in_vectors) return launch_simple(*b, launch);
-    return b->kv.dtype == DTYPE_F16 ? launch_dim<__half>(*b, launch)
+    if (b->kv.format == PAGE_F32 || !in_vectors) return launch_simple(*b, launch);
+    return b->kv.format == PAGE_F16 ? launch_dim<__half>(*b, launch)
                                     : launch_dim<__nv_bfloat16>(*b, launch);
 }

@@ -7,7 +7,7 @@
 
 #include <random>
 
-#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "tests/cuda/kernels/decode_batch.cuh"
 
 namespace {
@@ -236,7 +236,7 @@ struct bench {
     attn_decode_params params_of(const bench_shape &b) const {
         attn_decode_params p = {};
         p.q = q.data, p.q_stride = (size_t)b.n_heads * b.dim, p.out = out.data, p.pool = pool.data;
-        p.page_bytes = (size_t)2 * b.n_kv_heads * 64 * b.dim * 2, p.kv_dtype = DTYPE_BF16;
+        p.page_bytes = (size_t)2 * b.n_kv_heads * 64 * b.dim * 2, p.kv_format = PAGE_BF16;
         p.n_heads = b.n_heads, p.n_kv_heads = b.n_kv_heads, p.head_dim = b.dim;
         p.scale = score_scale_of((float)(1 / sqrt(b.dim)), 0);
         return p;

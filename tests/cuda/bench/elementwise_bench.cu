@@ -86,7 +86,7 @@ static cudaError_t run_silu(const struct arena *a, int set, uint32_t n, struct l
 static cudaError_t run_rope(const struct arena *a, int set, uint32_t n, struct launch launch) {
     struct kv_pool kv = {};
     kv.base = a->out[set];
-    kv.dtype = DTYPE_BF16;
+    kv.format = PAGE_BF16;
     kv.n_kv_heads = KV_HEADS;
     kv.head_dim = HEAD_DIM;
     kv.page_bytes = kv_page_bytes(&kv);

@@ -16,7 +16,6 @@
 #include <cstring>
 
 #include "cuda/kv/select.h"
-#include "engine/device/dtype.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
@@ -70,10 +69,10 @@ static std::vector<int32_t> scattered(uint32_t n, uint32_t first) {
 }
 
 static void make_pools(struct rig *r) {
-    r->kv = {nullptr, DTYPE_BF16, N_PAGES, KV_HEADS, DIM, 0, false};
+    r->kv = {nullptr, PAGE_BF16, N_PAGES, KV_HEADS, DIM, 0, false};
     r->kv.page_bytes = kv_page_bytes(&r->kv);
     r->kv.base = device_bytes(N_PAGES * r->kv.page_bytes);
-    r->store = {nullptr, DTYPE_BF16, BLOCKS, LAYERS, KV_HEADS, DIM, false};
+    r->store = {nullptr, PAGE_BF16, BLOCKS, LAYERS, KV_HEADS, DIM, false};
     check(cudaHostAlloc(&r->store.base, BLOCKS * host_pool_block_bytes(&r->store),
                         cudaHostAllocPortable | cudaHostAllocMapped),
           "pinned memory");

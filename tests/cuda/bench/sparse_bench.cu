@@ -11,7 +11,6 @@
 #include <cstring>
 
 #include "cuda/attention/sparse/sparse_index.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "tests/cuda/bench/bench.cuh"
@@ -55,7 +54,7 @@ static void make_step(struct rig *r) {
 
 static void make_inputs(struct rig *r) {
     struct kv_pool *kv = &r->build.kv;
-    kv->dtype = DTYPE_BF16;
+    kv->format = PAGE_BF16;
     kv->n_pages = r->n_slots / PAGE_TOKENS;
     kv->n_kv_heads = KV_HEADS;
     kv->head_dim = DIM;

@@ -5,8 +5,8 @@
  *
  * Thread: its own.  Memory: each case allocates and frees. */
 #include "cuda/common/device.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/evict.h"
+#include "engine/device/pages.h"
 #include "tests/cuda/kernels/decode_oracle.cuh"
 
 namespace {
@@ -31,7 +31,7 @@ void check_case(const test_case &c) {
     CHECK(cudaDeviceSynchronize());
     char what[128];
     snprintf(what, sizeof(what), "%s %s %u/%u d%u blocks %u split %u", c.name,
-             c.dtype == DTYPE_F16 ? "f16" : "bf16", c.n_heads, c.n_kv_heads, c.dim, r.p.n_blocks,
+             c.format == PAGE_F16 ? "f16" : "bf16", c.n_heads, c.n_kv_heads, c.dim, r.p.n_blocks,
              c.split_slots);
     const double worst = r.worst_row(&f);
     verdict(worst < OUT_LIMIT, what, worst, OUT_LIMIT);
@@ -45,7 +45,7 @@ void check_case(const test_case &c) {
 
 /* One captured graph, replayed with other lengths: only data may differ between steps. */
 void check_graph_replay(uint32_t split_slots) {
-    const test_case c = {"graph", 16,          2,      128,   DTYPE_BF16, {4097, 700, 64, 9000},
+    const test_case c = {"graph", 16,          2,      128,   PAGE_BF16, {4097, 700, 64, 9000},
                          132,     split_slots, RANDOM, false, true};
     fixture f(c);
     rig r(f);
@@ -85,8 +85,8 @@ __global__ void append_late(uint16_t *pool, const uint16_t *right, const size_t 
 /* Checks that attention sees the slot that the kernel before writes, though it reads other units
  * before that one has ended.  The slot is the sequence's last or in its middle; the step names it
  * if is_known. */
-void check_appended(enum dtype dtype, uint32_t dim, uint32_t n_blocks, bool is_known) {
-    const test_case c = {"appended", 16, 2,      dim,   dtype, {1, 17, 300, 4097, 9000},
+void check_appended(enum page_format format, uint32_t dim, uint32_t n_blocks, bool is_known) {
+    const test_case c = {"appended", 16, 2,      dim,   format, {1, 17, 300, 4097, 9000},
                          n_blocks,   0,  RANDOM, false, true};
     fixture f(c);
     rig r(f);
@@ -126,40 +126,40 @@ void check_lengths() {
             char name[32];
             snprintf(name, sizeof(name), "n=%u", n);
             check_case(
-                {name, 16, 2, 128, DTYPE_BF16, {n}, blocks, 0, RANDOM, n % 2 == 1, blocks > 1});
+                {name, 16, 2, 128, PAGE_BF16, {n}, blocks, 0, RANDOM, n % 2 == 1, blocks > 1});
         }
     for (uint32_t blocks : {1u, 2u, 3u, 5u, 16u, 31u, 64u, 100u, 128u, 132u})
-        check_case({"splits", 8, 2, 128, DTYPE_BF16, {17000}, blocks, 0, RANDOM, false, true});
+        check_case({"splits", 8, 2, 128, PAGE_BF16, {17000}, blocks, 0, RANDOM, false, true});
     for (uint32_t blocks : {1u, 7u, 132u})
         check_case({"fixed split",
                     16,
                     2,
                     128,
-                    DTYPE_BF16,
+                    PAGE_BF16,
                     {4097, 1, 512, 513, 3000},
                     blocks,
                     512,
                     RANDOM,
                     true,
                     true});
-    check_case({"fixed split", 4, 1, 128, DTYPE_BF16, {70000}, 132, 512, RANDOM, false, true});
+    check_case({"fixed split", 4, 1, 128, PAGE_BF16, {70000}, 132, 512, RANDOM, false, true});
 }
 
 void check_shapes() {
     const std::vector<uint32_t> ragged = {1, 4097, 63, 64, 65, 2, 777, 1, 130, 16, 2048};
     for (uint32_t dim : {64u, 80u, 96u, 128u, 256u})
-        for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16})
+        for (enum page_format format : {PAGE_BF16, PAGE_F16})
             for (uint32_t group : {1u, 2u, 3u, 4u, 7u, 8u, 9u, 16u})
-                check_case({"ragged", 2 * group, 2, dim, dtype, ragged, group % 2 ? 132u : 17u, 0,
+                check_case({"ragged", 2 * group, 2, dim, format, ragged, group % 2 ? 132u : 17u, 0,
                             RANDOM, group % 2 == 1, group % 3 == 1});
-    check_case({"one KV head", 12, 1, 64, DTYPE_BF16, ragged, 132, 0, RANDOM, true, true});
-    check_case({"many short", 4, 2, 128, DTYPE_BF16, std::vector<uint32_t>(300, 33), 132, 0, RANDOM,
+    check_case({"one KV head", 12, 1, 64, PAGE_BF16, ragged, 132, 0, RANDOM, true, true});
+    check_case({"many short", 4, 2, 128, PAGE_BF16, std::vector<uint32_t>(300, 33), 132, 0, RANDOM,
                 true, true});
     check_case({"one long, many short",
                 32,
                 8,
                 128,
-                DTYPE_BF16,
+                PAGE_BF16,
                 {9000, 5, 5, 5, 5, 5, 5, 200},
                 132,
                 0,
@@ -174,9 +174,9 @@ void check_parts(bool small) {
         for (uint32_t dim : {64u, 80u, 128u, 256u})
             for (uint32_t group : {1u, 3u, 4u, 7u, 8u, 16u}) {
                 if (small && (dim != 128 || group != 4)) continue;
-                test_case c = {"parts",  2 * group, 2,      dim,  DTYPE_BF16, {1, 17, 4097, 300},
+                test_case c = {"parts",  2 * group, 2,      dim,  PAGE_BF16, {1, 17, 4097, 300},
                                n_blocks, 0,         RANDOM, true, true};
-                if (group % 2) c.dtype = DTYPE_F16, c.content = HUGE_LOGIT;
+                if (group % 2) c.format = PAGE_F16, c.content = HUGE_LOGIT;
                 if (group == 8) c.softcap = 1.5f;
                 check_case(c);
             }
@@ -184,11 +184,11 @@ void check_parts(bool small) {
 
 void check_logits() {
     for (enum content content : {EQUAL_LOGITS, HUGE_LOGIT, HUGE_NEGATIVE_LOGIT})
-        for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
+        for (enum page_format format : {PAGE_BF16, PAGE_F16}) {
             const char *names[] = {"", "equal logits", "logit +60", "logit -60"};
             check_case(
-                {names[content], 16, 2, 128, dtype, {1, 3000, 65}, 132, 0, content, true, true});
-            check_case({names[content], 8, 2, 64, dtype, {5000}, 40, 0, content, false, true});
+                {names[content], 16, 2, 128, format, {1, 3000, 65}, 132, 0, content, true, true});
+            check_case({names[content], 8, 2, 64, format, {5000}, 40, 0, content, false, true});
         }
 }
 
@@ -197,25 +197,25 @@ void check_logits() {
  * make a warp rescale its outputs. */
 void check_rising() {
     for (enum content content : {SLOWLY_RISING, STEEPLY_RISING})
-        for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
+        for (enum page_format format : {PAGE_BF16, PAGE_F16}) {
             const char *name = content == SLOWLY_RISING ? "slowly rising" : "steeply rising";
             const std::vector<uint32_t> n_slots = {1, 17, 3000, 65};
             for (uint32_t dim : {64u, 80u, 128u, 256u})
                 for (uint32_t group : {1u, 8u, 9u, 16u})
                     check_case(
-                        {name, 2 * group, 2, dim, dtype, n_slots, 132, 0, content, false, true});
-            check_case({name, 4, 1, 128, dtype, {9000, 40}, 2, 0, content, false, true});
-            check_case({name, 8, 2, 128, dtype, n_slots, 32, 0, content, false, true});
+                        {name, 2 * group, 2, dim, format, n_slots, 132, 0, content, false, true});
+            check_case({name, 4, 1, 128, format, {9000, 40}, 2, 0, content, false, true});
+            check_case({name, 8, 2, 128, format, n_slots, 32, 0, content, false, true});
         }
 }
 
 /* Scores are around 1, so this bends all of them, and 60 to what it tends to. */
 void check_caps() {
-    for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16})
+    for (enum page_format format : {PAGE_BF16, PAGE_F16})
         for (uint32_t dim : {64u, 80u, 128u, 256u}) {
             const std::vector<uint32_t> n_slots = {1, 3000, 65};
-            check_case({"capped", 16, 2, dim, dtype, n_slots, 132, 0, RANDOM, true, true, 1.5f});
-            check_case({"capped", 9, 1, dim, dtype, n_slots, 17, 0, HUGE_LOGIT, true, true, 1.5f});
+            check_case({"capped", 16, 2, dim, format, n_slots, 132, 0, RANDOM, true, true, 1.5f});
+            check_case({"capped", 9, 1, dim, format, n_slots, 17, 0, HUGE_LOGIT, true, true, 1.5f});
         }
 }
 
@@ -223,8 +223,8 @@ void check_caps() {
  * yet, for which blocks would wait forever.  Other sequences stay as they are. */
 void check_nan() {
     for (bool is_value : {false, true})
-        for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
-            const test_case c = {"NaN", 16, 2,      128,   dtype, {3000, 4000},
+        for (enum page_format format : {PAGE_BF16, PAGE_F16}) {
+            const test_case c = {"NaN", 16, 2,      128,   format, {3000, 4000},
                                  132,   0,  RANDOM, false, true};
             fixture f(c);
             for (uint32_t slot = 0; slot < 3000; slot += 500)
@@ -237,14 +237,14 @@ void check_nan() {
             const size_t half = out.size() / 2;
             bool right = r.exchange_is_empty();
             for (size_t i = 0; i < out.size(); i++)
-                right &= (i < half) == (bool)isnan(from_bits(out[i], DTYPE_BF16));
+                right &= (i < half) == (bool)isnan(from_bits(out[i], PAGE_BF16));
             verdict(right, is_value ? "values that are NaN" : "keys that are NaN", !right, 0);
         }
 }
 
 /* A row's bits under fixed splits: alone, in a batch, with another number of blocks. */
 void check_batch_invariance() {
-    test_case c = {"invariance", 16, 2, 128, DTYPE_BF16, {3001}, 132, 512, RANDOM, false, true};
+    test_case c = {"invariance", 16, 2, 128, PAGE_BF16, {3001}, 132, 512, RANDOM, false, true};
     const auto output = [](const fixture &f) {
         rig r(f);
         r.prepare(f.c.n_slots);
@@ -289,10 +289,10 @@ int main(int argc, char **argv) {
     check_graph_replay(ATTN_FIXED_SPLIT_SLOTS);
     for (uint32_t n_blocks : {40u, 80u, 132u})
         for (bool is_known : {true, false}) {
-            check_appended(DTYPE_BF16, 128, n_blocks, is_known);
-            check_appended(DTYPE_F16, 64, n_blocks, is_known);
+            check_appended(PAGE_BF16, 128, n_blocks, is_known);
+            check_appended(PAGE_F16, 64, n_blocks, is_known);
         }
-    check_appended(DTYPE_BF16, 80, 132, true); /* no shape of the copy engine's */
+    check_appended(PAGE_BF16, 80, 132, true); /* no shape of the copy engine's */
     check_parts(small);
     check_batch_invariance();
     check_logits();

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "cuda/common/sm90.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "tests/cuda/kernels/prefill_batch.cuh"
 
@@ -30,11 +29,11 @@ static double oracle_row(const struct batch &b, uint32_t seq, uint32_t i, int he
     const uint16_t *q = &b.q[(b.first_row[seq] + i) * q_stride(b.shape) + (size_t)head * dim];
     std::vector<double> w(n), query(dim);
     double top = -INFINITY, sum = 0.0;
-    for (int d = 0; d < dim; d++) query[d] = from_half(q[d], DTYPE_BF16);
+    for (int d = 0; d < dim; d++) query[d] = from_half(q[d], PAGE_BF16);
     for (uint32_t slot = first; slot < n; slot++) {
         const int page = b.table[b.table_at[seq] + slot / PAGE_TOKENS];
         const uint16_t *k = &b.pool[slot_at(b, page, 0, kv_head, (int)(slot % PAGE_TOKENS))];
-        for (int d = 0; d < dim; d++) w[slot] += query[d] * from_half(k[d], b.shape.dtype);
+        for (int d = 0; d < dim; d++) w[slot] += query[d] * from_half(k[d], b.shape.format);
         w[slot] = score_of_product(b.shape, w[slot]);
         top = std::max(top, w[slot]);
     }
@@ -43,7 +42,7 @@ static double oracle_row(const struct batch &b, uint32_t seq, uint32_t i, int he
     for (uint32_t slot = first; slot < n; slot++) {
         const int page = b.table[b.table_at[seq] + slot / PAGE_TOKENS];
         const uint16_t *v = &b.pool[slot_at(b, page, 1, kv_head, (int)(slot % PAGE_TOKENS))];
-        for (int d = 0; d < dim; d++) out[d] += w[slot] / sum * from_half(v[d], b.shape.dtype);
+        for (int d = 0; d < dim; d++) out[d] += w[slot] / sum * from_half(v[d], b.shape.format);
     }
     return (top + log(sum)) / log(2.0);
 }
@@ -129,7 +128,7 @@ static void report_worst(const struct batch &b, const std::vector<uint16_t> &out
     const size_t width = (size_t)b.shape.n_heads * b.shape.dim;
     int shown = 0;
     for (size_t i = b.n_decode * width; i < out.size() && shown < 6; i++) {
-        const double got = from_half(out[i], DTYPE_BF16);
+        const double got = from_half(out[i], PAGE_BF16);
         if (fabs(got - want[i]) <= 0.05) continue; /* NaN falls through */
         printf("     row %zu head %zu dim %zu: %g, want %g\n", i / width, i % width / b.shape.dim,
                i % b.shape.dim, got, want[i]);
@@ -146,7 +145,7 @@ static void compare(const struct batch &b, const struct expected &want,
     char what[160];
     for (size_t i = 0; i < skipped; i++) untouched &= out[i] == 0xffff;
     for (size_t i = skipped; i < out.size(); i++) {
-        const double d = from_half(out[i], DTYPE_BF16) - want.out[i];
+        const double d = from_half(out[i], PAGE_BF16) - want.out[i];
         difference += d * d;
         norm += want.out[i] * want.out[i];
     }
@@ -154,7 +153,7 @@ static void compare(const struct batch &b, const struct expected &want,
     const bool again = !subject.split || run(b, subject) == out;
     snprintf(what, sizeof(what), "%s heads %d/%d dim %d %s q x%g cap %g window %u, %u sequences%s",
              subject.name, b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim,
-             b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", b.shape.q_scale, b.shape.softcap,
+             b.shape.format == PAGE_BF16 ? "bf16" : "f16", b.shape.q_scale, b.shape.softcap,
              b.shape.window, b.n_seqs, again ? "" : ", other bits the second time");
     verdict(error < 4e-3 && lse < 2e-3 && untouched && again, what, std::max(error, lse));
     if (!(error < 4e-3)) report_worst(b, out, want.out);
@@ -163,7 +162,7 @@ static void compare(const struct batch &b, const struct expected &want,
 static bool has_sm90(const struct shape &s) {
     cudaDeviceProp prop;
     CHECK(cudaGetDeviceProperties(&prop, 0));
-    return prop.major == 9 && s.dtype == DTYPE_BF16 && (s.dim == 64 || s.dim == 128);
+    return prop.major == 9 && s.format == PAGE_BF16 && (s.dim == 64 || s.dim == 128);
 }
 
 static void test_shape(const struct shape &s, const std::vector<struct seq_shape> &seqs) {
@@ -277,19 +276,19 @@ static void test_all_splits(bool small) {
               dims[] = {64, 80, 96, 128, 256};
     for (const auto &group : groups)
         for (const int dim : dims)
-            for (const enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
-                if (group[0] == 71 && (dim != 64 || dtype != DTYPE_BF16)) continue;
+            for (const enum page_format format : {PAGE_BF16, PAGE_F16}) {
+                if (group[0] == 71 && (dim != 64 || format != PAGE_BF16)) continue;
                 if (small && (group[0] != 6 || dim == 80 || dim == 96)) continue;
-                test_splits({group[0], group[1], dim, dtype, 1.0f}, seqs);
+                test_splits({group[0], group[1], dim, format, 1.0f}, seqs);
             }
     for (const int dim : dims)
         for (const uint32_t window : {1u, 100u, 128u, 1000u, 2500u})
             for (const float cap : {0.0f, 2.0f})
                 if (!small || window == 100)
-                    test_splits({6, 2, dim, DTYPE_BF16, cap > 0 ? 3.0f : 1.0f, cap, window}, seqs);
+                    test_splits({6, 2, dim, PAGE_BF16, cap > 0 ? 3.0f : 1.0f, cap, window}, seqs);
     if (small) return;
-    for (const int dim : {64, 128}) test_splits({8, 2, dim, DTYPE_BF16, 12.0f}, seqs);
-    test_splits({8, 2, 128, DTYPE_BF16, 1.0f}, {{1, 20000}, {40, 16384}});
+    for (const int dim : {64, 128}) test_splits({8, 2, dim, PAGE_BF16, 12.0f}, seqs);
+    test_splits({8, 2, 128, PAGE_BF16, 1.0f}, {{1, 20000}, {40, 16384}});
 }
 
 /* --- splits of pages of 8 bits --- */
@@ -299,14 +298,14 @@ static void test_all_splits(bool small) {
 static uint8_t encode_row(uint16_t *row, uint8_t *codes, int dim, int power) {
     float largest = 0;
     for (int d = 0; d < dim; d++)
-        row[d] = to_half(ldexpf(from_half(row[d], DTYPE_BF16), power), DTYPE_BF16);
-    for (int d = 0; d < dim; d++) largest = fmaxf(largest, fabsf(from_half(row[d], DTYPE_BF16)));
+        row[d] = to_half(ldexpf(from_half(row[d], PAGE_BF16), power), PAGE_BF16);
+    for (int d = 0; d < dim; d++) largest = fmaxf(largest, fabsf(from_half(row[d], PAGE_BF16)));
     const int exponent = (int)ceilf(log2f(largest / 448));
     for (int d = 0; d < dim; d++) {
-        codes[d] = __nv_cvt_float_to_fp8(ldexpf(from_half(row[d], DTYPE_BF16), -exponent),
+        codes[d] = __nv_cvt_float_to_fp8(ldexpf(from_half(row[d], PAGE_BF16), -exponent),
                                          __NV_SATFINITE, __NV_E4M3);
         const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(codes[d], __NV_E4M3)));
-        row[d] = to_half(ldexpf(value, exponent), DTYPE_BF16);
+        row[d] = to_half(ldexpf(value, exponent), PAGE_BF16);
     }
     return (uint8_t)(127 + exponent);
 }
@@ -339,7 +338,7 @@ static uint32_t test_codes(const struct shape &s, const std::vector<struct seq_s
     const struct expected want = oracle(b);
     struct batch codes = b;
     codes.device.kv.base = to_device(pages);
-    codes.device.kv.dtype = DTYPE_FP8;
+    codes.device.kv.format = PAGE_FP8;
     codes.device.kv.page_bytes = pages.size() / b.n_pages;
     for (const std::vector<int32_t> &cut :
          {std::vector<int32_t>{1}, {2, 1, 3, 7, 40}, {16, 5}, {}}) {
@@ -361,20 +360,20 @@ static uint32_t test_codes(const struct shape &s, const std::vector<struct seq_s
 /* On devices whose blocks convert codes. */
 static void test_all_codes(bool small) {
     const std::vector<struct seq_shape> &seqs = small ? few_splits : many_splits;
-    if (!has_sm90({8, 2, 128, DTYPE_BF16, 1.0f})) return;
+    if (!has_sm90({8, 2, 128, PAGE_BF16, 1.0f})) return;
     for (const int dim : {64, 128})
         for (const int n_heads : {2, 8, 14}) /* groups of 1, 4 and 7 */
-            test_codes({n_heads, 2, dim, DTYPE_BF16, 1.0f}, seqs);
-    test_codes({8, 1, 128, DTYPE_BF16, 1.0f}, seqs);
-    test_codes({6, 2, 128, DTYPE_BF16, 3.0f, 2.0f, 1000}, seqs);
+            test_codes({n_heads, 2, dim, PAGE_BF16, 1.0f}, seqs);
+    test_codes({8, 1, 128, PAGE_BF16, 1.0f}, seqs);
+    test_codes({6, 2, 128, PAGE_BF16, 3.0f, 2.0f, 1000}, seqs);
     if (small) return;
-    const uint32_t n = test_codes({8, 2, 128, DTYPE_BF16, 1.0f}, {{1, 20000}, {40, 16384}});
+    const uint32_t n = test_codes({8, 2, 128, PAGE_BF16, 1.0f}, {{1, 20000}, {40, 16384}});
     verdict(n > 0, "8 bits: the backend splits few rows behind long texts", 0);
 }
 
 /* A prompt in one step and in three gives the same bits. */
 static void test_chunks(int dim, const struct subject &subject) {
-    struct batch b = make_batch({4, 2, dim, DTYPE_BF16, 1.0f}, {{700, 900}});
+    struct batch b = make_batch({4, 2, dim, PAGE_BF16, 1.0f}, {{700, 900}});
     const std::vector<uint16_t> whole = run(b, subject);
     const uint32_t cuts[] = {0, 300, 431, 700};
     const size_t width = (size_t)4 * dim;
@@ -402,7 +401,7 @@ static void test_chunks(int dim, const struct subject &subject) {
 /* A head has the same bits with a neighbour as without.  The first two of three heads have none;
  * then the same queries are two heads. */
 static void test_pair(int dim, float cap, uint32_t window) {
-    struct batch b = make_batch({3, 1, dim, DTYPE_BF16, 1.0f, cap, window},
+    struct batch b = make_batch({3, 1, dim, PAGE_BF16, 1.0f, cap, window},
                                 {{2, 2}, {129, 129}, {300, 333}, {5, 1984}, {640, 704}});
     const std::vector<uint16_t> three = run(b, whole_sm90);
     struct batch c = b;
@@ -429,9 +428,9 @@ static void test_clusters(bool small) {
         for (const uint32_t window : {0u, 1u, 100u, 128u, 900u})
             for (const float cap : {0.0f, 2.0f}) {
                 if (small && window != 0 && window != 100) continue;
-                test_shape({4, 2, dim, DTYPE_BF16, cap > 0 ? 3.0f : 1.0f, cap, window},
+                test_shape({4, 2, dim, PAGE_BF16, cap > 0 ? 3.0f : 1.0f, cap, window},
                            small ? few : many);
-                if (!small && has_sm90({4, 2, dim, DTYPE_BF16, 1.0f})) test_pair(dim, cap, window);
+                if (!small && has_sm90({4, 2, dim, PAGE_BF16, 1.0f})) test_pair(dim, cap, window);
             }
 }
 
@@ -492,10 +491,10 @@ static void probe_products(const std::vector<uint16_t> &m, const std::vector<uin
         for (int j = 0; j < 128; j++) {
             double s = 0.0, o = 0.0;
             for (int k = 0; k < 128; k++) {
-                s += (double)from_half(m[i * 128 + k], DTYPE_BF16) *
-                     from_half(m[j * 128 + k], DTYPE_BF16);
-                o += (double)from_half(a[i * 128 + k], DTYPE_BF16) *
-                     from_half(m[k * 128 + j], DTYPE_BF16);
+                s += (double)from_half(m[i * 128 + k], PAGE_BF16) *
+                     from_half(m[j * 128 + k], PAGE_BF16);
+                o += (double)from_half(a[i * 128 + k], PAGE_BF16) *
+                     from_half(m[k * 128 + j], PAGE_BF16);
             }
             worst_score = std::max(worst_score, fabs(s - scores[i * 128 + j]));
             worst_value = std::max(worst_value, fabs(o - values[i * 128 + j]));
@@ -508,8 +507,8 @@ static void test_probe() {
     std::vector<uint16_t> m(128 * 128), a(64 * 128);
     std::vector<unsigned char> image(32768);
     std::vector<float> scores(64 * 128), values(64 * 128);
-    for (uint16_t &x : m) x = to_half(random_normal(), DTYPE_BF16);
-    for (uint16_t &x : a) x = to_half(random_normal(), DTYPE_BF16);
+    for (uint16_t &x : m) x = to_half(random_normal(), PAGE_BF16);
+    for (uint16_t &x : a) x = to_half(random_normal(), PAGE_BF16);
     uint16_t *matrix = to_device(m);
     struct probe p;
     CHECK(tensor_map_matrix(&p.map, matrix, 128, 128, 256, 64));
@@ -547,20 +546,20 @@ static void test_all(bool small) {
     if (prop.major == 9) test_probe();
     for (const auto &group : groups)
         for (const int dim : dims)
-            for (const enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
+            for (const enum page_format format : {PAGE_BF16, PAGE_F16}) {
                 if (small && (group[0] != 6 || dim == 80 || dim == 96)) continue;
-                test_shape({group[0], group[1], dim, dtype, 1.0f}, small ? few : ragged);
+                test_shape({group[0], group[1], dim, format, 1.0f}, small ? few : ragged);
             }
     for (const int dim : dims) /* caps that bend most scores, and that flatten them */
         for (const float cap : {4.0f, 0.5f})
-            test_shape({6, 2, dim, dim == 80 ? DTYPE_F16 : DTYPE_BF16, 3.0f, cap},
+            test_shape({6, 2, dim, dim == 80 ? PAGE_F16 : PAGE_BF16, 3.0f, cap},
                        small ? few : ragged);
     test_clusters(small);
     test_all_splits(small);
     test_all_codes(small);
     if (small) return;
-    test_shape({4, 2, 128, DTYPE_BF16, 12.0f}, ragged);
-    test_shape({4, 2, 64, DTYPE_BF16, 12.0f}, ragged);
+    test_shape({4, 2, 128, PAGE_BF16, 12.0f}, ragged);
+    test_shape({4, 2, 64, PAGE_BF16, 12.0f}, ragged);
     for (const int dim : {64, 128}) {
         test_chunks(dim, whole_mma);
         if (prop.major == 9) test_chunks(dim, whole_sm90);
@@ -611,7 +610,7 @@ static double sampled_error(const struct batch &b) {
                          (const uint16_t *)b.device.out + row * width + (size_t)head * b.shape.dim,
                          got.size() * 2, cudaMemcpyDeviceToHost));
         for (int d = 0; d < b.shape.dim; d++) {
-            const double e = from_half(got[d], DTYPE_BF16) - want[d];
+            const double e = from_half(got[d], PAGE_BF16) - want[d];
             difference += e * e, norm += want[d] * want[d];
         }
     }
@@ -686,7 +685,7 @@ static void bench_split(const struct batch &b, bool sm90) {
 static void bench_splits(const char *rows) {
     const uint32_t n_rows[] = {1, 16, 64, 256, 300, 640, 1024}, most = 1024;
     for (const uint32_t n_before : {8192u, 32768u, 131072u, 262144u}) {
-        struct batch b = make_bench({32, 8, 128, DTYPE_BF16, 1.0f}, 1, {most, n_before + most});
+        struct batch b = make_bench({32, 8, 128, PAGE_BF16, 1.0f}, 1, {most, n_before + most});
         for (const uint32_t n : n_rows) {
             if (rows && n != strtoul(rows, NULL, 10)) continue;
             set_rows(b, n, n_before);
@@ -710,7 +709,7 @@ static void bench_all(const char *rows) {
                  {64, 1, {32768, 32768}, 9, false}};
     for (const auto &row : table) {
         if (rows && row.seq.n_rows != strtoul(rows, NULL, 10)) continue;
-        struct batch b = make_bench({32, 8, row.dim, DTYPE_BF16, 1.0f}, row.n_seqs, row.seq);
+        struct batch b = make_bench({32, 8, row.dim, PAGE_BF16, 1.0f}, row.n_seqs, row.seq);
         if (has_sm90(b.shape)) bench(b, whole_sm90, row.n_times);
         if (row.portable) bench(b, whole_mma, 3);
         free_batch(b);

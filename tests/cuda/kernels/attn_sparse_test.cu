@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "cuda/attention/sparse/sparse_view.h"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "tests/cuda/kernels/prefill_batch.cuh"
@@ -254,11 +253,11 @@ static double oracle_row(const struct batch &b, uint32_t row, int head,
     };
     std::vector<double> w(n, -INFINITY), query(dim);
     double top = -INFINITY, sum = 0.0;
-    for (int d = 0; d < dim; d++) query[d] = from_half(q[d], DTYPE_BF16);
+    for (int d = 0; d < dim; d++) query[d] = from_half(q[d], PAGE_BF16);
     for (uint32_t slot = 0; slot < n; slot++) {
         if (!visited[slot]) continue;
         double score = 0.0;
-        for (int d = 0; d < dim; d++) score += query[d] * from_half(at(0, slot)[d], b.shape.dtype);
+        for (int d = 0; d < dim; d++) score += query[d] * from_half(at(0, slot)[d], b.shape.format);
         top = std::max(top, w[slot] = score_of_product(b.shape, score));
     }
     for (double &x : w) sum += x = exp(x - top);
@@ -266,7 +265,7 @@ static double oracle_row(const struct batch &b, uint32_t row, int head,
     for (uint32_t slot = 0; slot < n; slot++)
         if (w[slot] > 0.0)
             for (int d = 0; d < dim; d++)
-                out[d] += w[slot] / sum * from_half(at(1, slot)[d], b.shape.dtype);
+                out[d] += w[slot] / sum * from_half(at(1, slot)[d], b.shape.format);
     return (top + log(sum)) / log(2.0);
 }
 
@@ -309,7 +308,7 @@ static double worst_head(const struct batch &b, const std::vector<uint16_t> &out
         for (size_t row = 0; row < b.n_rows; row++)
             for (int d = 0; d < dim; d++) {
                 const size_t i = (row * n_heads + h) * dim + d;
-                const double e = from_half(out[i], DTYPE_BF16) - want[i];
+                const double e = from_half(out[i], PAGE_BF16) - want[i];
                 difference += e * e, norm += want[i] * want[i];
             }
         const double error = sqrt(difference / norm);
@@ -344,14 +343,14 @@ static void compare(struct batch b, const struct index &x, const struct expected
     snprintf(what, sizeof(what),
              "%s heads %d/%d dim %d %s cap %g, index %u.., rows %u of %u, lse %.0e", name,
              b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim,
-             b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", b.shape.softcap, x.first_slot, b.rows[0],
+             b.shape.format == PAGE_BF16 ? "bf16" : "f16", b.shape.softcap, x.first_slot, b.rows[0],
              b.slots[0], worst_lse);
     verdict(error < 4e-3 && worst_lse < 1e-3, what, error);
     if (!(error < 4e-3)) printf("     worst: head %d, kind %d\n", head, x.heads[head].kind);
 }
 
 static bool has_sm90(const struct shape &s) {
-    return attn_prefill_sm90_is_there() && s.dtype == DTYPE_BF16 && (s.dim == 64 || s.dim == 128);
+    return attn_prefill_sm90_is_there() && s.format == PAGE_BF16 && (s.dim == 64 || s.dim == 128);
 }
 
 /* Rows of a step: those of the index from tile `first_tile` on, n_rows at most. */
@@ -394,16 +393,16 @@ static void test_all(bool small) {
         {192, 1700, 5, 384, all}, {1024, 2500, 10, all, all}, {0, 640, 0, 512, 2}};
     const std::vector<struct extent> few = {{0, 70, 0, all, all}, {64, 530, 1, all, 3}};
     for (const struct extent &e : small ? few : extents)
-        for (const int dim : {64, 128}) test_extent({8, 2, dim, DTYPE_BF16, 1.0f}, e);
+        for (const int dim : {64, 128}) test_extent({8, 2, dim, PAGE_BF16, 1.0f}, e);
     if (small) return;
     const struct extent e = {128, 1200, 1, all, all};
     for (const int dim : {64, 80, 96, 128, 256})
-        for (const enum dtype dtype : {DTYPE_BF16, DTYPE_F16})
-            test_extent({8, 4, dim, dtype, 1.0f}, e);
-    for (const int dim : {64, 128, 256}) test_extent({8, 4, dim, DTYPE_BF16, 4.0f, 3.0f}, e);
+        for (const enum page_format format : {PAGE_BF16, PAGE_F16})
+            test_extent({8, 4, dim, format, 1.0f}, e);
+    for (const int dim : {64, 128, 256}) test_extent({8, 4, dim, PAGE_BF16, 4.0f, 3.0f}, e);
     for (const int dim : {64, 128}) {
-        test_extent({8, 8, dim, DTYPE_BF16, 4.0f}, e);
-        test_extent({16, 1, dim, DTYPE_BF16, 4.0f}, e);
+        test_extent({8, 8, dim, PAGE_BF16, 4.0f}, e);
+        test_extent({16, 1, dim, PAGE_BF16, 4.0f}, e);
     }
 }
 
@@ -412,7 +411,7 @@ static void test_all(bool small) {
 /* A prompt of n rows from slot 0 on, made on the device; the host knows no keys. */
 static struct batch make_bench(uint32_t n) {
     struct batch b = {};
-    b.shape = {32, 8, 128, DTYPE_BF16, 1.0f};
+    b.shape = {32, 8, 128, PAGE_BF16, 1.0f};
     b.n_seqs = 1, b.n_rows = n, b.n_pages = n / PAGE_TOKENS;
     b.rows = b.slots = {n};
     b.first_row = b.table_at = {0};

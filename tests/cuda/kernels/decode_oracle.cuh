@@ -16,7 +16,6 @@
 #include <random>
 #include <vector>
 
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "tests/cuda/kernels/decode_batch.cuh"
 
@@ -24,8 +23,8 @@ namespace {
 
 constexpr uint16_t NAN_BITS = 0xffff; /* NaN in bf16 and in f16 */
 
-float from_bits(uint16_t bits, enum dtype dtype) {
-    if (dtype == DTYPE_F16) {
+float from_bits(uint16_t bits, enum page_format format) {
+    if (format == PAGE_F16) {
         __half_raw raw;
         raw.x = bits;
         return __half2float(__half(raw));
@@ -36,9 +35,9 @@ float from_bits(uint16_t bits, enum dtype dtype) {
     return x;
 }
 
-uint16_t to_bits(float x, enum dtype dtype) {
+uint16_t to_bits(float x, enum page_format format) {
     uint16_t bits;
-    if (dtype == DTYPE_F16) {
+    if (format == PAGE_F16) {
         __half h = __float2half(x);
         memcpy(&bits, &h, 2);
     } else {
@@ -60,7 +59,7 @@ enum content {
 struct test_case {
     const char *name;
     uint32_t n_heads, n_kv_heads, dim;
-    enum dtype dtype;
+    enum page_format format;
     std::vector<uint32_t> n_slots;
     uint32_t n_blocks;
     uint32_t split_slots;
@@ -116,13 +115,12 @@ struct fixture {
         std::normal_distribution<float> normal;
         pool.assign(n_pages * page_elements, NAN_BITS);
         q.resize(c.n_slots.size() * c.n_heads * c.dim);
-        for (auto &x : q)
-            x = to_bits(c.content == EQUAL_LOGITS ? 0.0f : normal(random), DTYPE_BF16);
+        for (auto &x : q) x = to_bits(c.content == EQUAL_LOGITS ? 0.0f : normal(random), PAGE_BF16);
         for (uint32_t s = 0; s < c.n_slots.size(); s++)
             for (uint32_t slot = 0; slot < c.n_slots[s]; slot++)
                 for (uint32_t h = 0; h < 2 * c.n_kv_heads; h++) {
                     uint16_t *to = row(s, slot, h / 2, h % 2);
-                    for (uint32_t d = 0; d < c.dim; d++) to[d] = to_bits(normal(random), c.dtype);
+                    for (uint32_t d = 0; d < c.dim; d++) to[d] = to_bits(normal(random), c.format);
                 }
         if (c.content == HUGE_LOGIT || c.content == HUGE_NEGATIVE_LOGIT) plant_huge();
         if (c.content == SLOWLY_RISING) plant_rise(0.005);
@@ -137,12 +135,11 @@ struct fixture {
                 const uint16_t *query =
                     &q[(s * c.n_heads + h * (c.n_heads / c.n_kv_heads)) * c.dim];
                 double norm = 0, goal = (c.content == HUGE_LOGIT ? 60 : -60) * sqrt(c.dim);
-                for (uint32_t d = 0; d < c.dim; d++)
-                    norm += pow(from_bits(query[d], DTYPE_BF16), 2);
+                for (uint32_t d = 0; d < c.dim; d++) norm += pow(from_bits(query[d], PAGE_BF16), 2);
                 uint16_t *key = row(s, c.n_slots[s] / 2, h, false);
                 for (uint32_t d = 0; d < c.dim; d++)
                     key[d] =
-                        to_bits((float)(from_bits(query[d], DTYPE_BF16) * goal / norm), c.dtype);
+                        to_bits((float)(from_bits(query[d], PAGE_BF16) * goal / norm), c.format);
             }
     }
 
@@ -157,14 +154,14 @@ struct fixture {
                     queries[i] = queries[i % c.dim] ^ (i / c.dim % 2 ? 0x8000 : 0);
                 double norm = 0;
                 for (uint32_t d = 0; d < c.dim; d++)
-                    norm += pow(from_bits(queries[d], DTYPE_BF16), 2);
+                    norm += pow(from_bits(queries[d], PAGE_BF16), 2);
                 for (uint32_t slot = 0; slot < c.n_slots[s]; slot++) {
                     uint16_t *key = row(s, slot, h, false);
                     const double goal = step * ((double)slot - c.n_slots[s] / 2) * sqrt(c.dim);
                     for (uint32_t d = 0; d < c.dim; d++)
-                        key[d] = to_bits((float)(from_bits(key[d], c.dtype) +
-                                                 from_bits(queries[d], DTYPE_BF16) * goal / norm),
-                                         c.dtype);
+                        key[d] = to_bits((float)(from_bits(key[d], c.format) +
+                                                 from_bits(queries[d], PAGE_BF16) * goal / norm),
+                                         c.format);
                 }
             }
     }
@@ -181,7 +178,7 @@ struct fixture {
             const uint16_t *key = row(seq, i, kv_head, false);
             double dot = 0;
             for (uint32_t d = 0; d < c.dim; d++)
-                dot += (double)from_bits(query[d], DTYPE_BF16) * from_bits(key[d], c.dtype);
+                dot += (double)from_bits(query[d], PAGE_BF16) * from_bits(key[d], c.format);
             (*scores)[i] = dot / sqrt(c.dim);
             if (c.softcap > 0) (*scores)[i] = c.softcap * tanh((*scores)[i] / c.softcap);
             max = std::max(max, (*scores)[i]);
@@ -190,7 +187,7 @@ struct fixture {
         for (uint32_t i = 0; i < n; i++) {
             const uint16_t *value = row(seq, i, kv_head, true);
             const double p = exp((*scores)[i] - max) / sum;
-            for (uint32_t d = 0; d < c.dim; d++) (*out)[d] += p * from_bits(value[d], c.dtype);
+            for (uint32_t d = 0; d < c.dim; d++) (*out)[d] += p * from_bits(value[d], c.format);
         }
     }
 };
@@ -236,7 +233,7 @@ struct rig {
         q.upload(f.q);
         pool.upload(f.pool);
         p.q = q.data, p.q_stride = (size_t)c.n_heads * c.dim, p.out = out.data;
-        p.pool = pool.data, p.page_bytes = f.page_elements * 2, p.kv_dtype = c.dtype;
+        p.pool = pool.data, p.page_bytes = f.page_elements * 2, p.kv_format = c.format;
         p.n_heads = c.n_heads, p.n_kv_heads = c.n_kv_heads, p.head_dim = c.dim;
         p.scale = score_scale_of((float)(1 / sqrt(c.dim)), c.softcap);
         p.step = step.data, p.layer = 1;
@@ -314,7 +311,7 @@ struct rig {
             of->oracle(row / f.c.n_heads, row % f.c.n_heads, &expected, &unused);
             distance d;
             for (uint32_t i = 0; i < f.c.dim; i++)
-                d.add(from_bits(got[(size_t)row * f.c.dim + i], DTYPE_BF16), expected[i]);
+                d.add(from_bits(got[(size_t)row * f.c.dim + i], PAGE_BF16), expected[i]);
             if (is_worse(d.relative(), worst)) worst = d.relative();
         }
         return worst;

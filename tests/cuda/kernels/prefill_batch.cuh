@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "cuda/attention/prefill/attn_prefill.cuh"
-#include "engine/device/dtype.h"
 #include "engine/device/pages.h"
 #include "tests/cuda/kernels/worst.h"
 
@@ -48,9 +47,9 @@ static float random_normal() {
     return sum;
 }
 
-static uint16_t to_half(float x, enum dtype dtype) {
+static uint16_t to_half(float x, enum page_format format) {
     uint16_t bits;
-    if (dtype == DTYPE_BF16) {
+    if (format == PAGE_BF16) {
         const __nv_bfloat16 h = __float2bfloat16(x);
         memcpy(&bits, &h, 2);
     } else {
@@ -60,11 +59,11 @@ static uint16_t to_half(float x, enum dtype dtype) {
     return bits;
 }
 
-static float from_half(uint16_t bits, enum dtype dtype) {
+static float from_half(uint16_t bits, enum page_format format) {
     __nv_bfloat16_raw b;
     __half_raw h;
     b.x = h.x = bits;
-    return dtype == DTYPE_BF16 ? __bfloat162float(__nv_bfloat16(b)) : __half2float(__half(h));
+    return format == PAGE_BF16 ? __bfloat162float(__nv_bfloat16(b)) : __half2float(__half(h));
 }
 
 template <typename T> static T *to_device(const std::vector<T> &from) {
@@ -78,7 +77,7 @@ template <typename T> static T *to_device(const std::vector<T> &from) {
 
 struct shape {
     int n_heads, n_kv_heads, dim;
-    enum dtype dtype;
+    enum page_format format;
     float q_scale; /* 1, or more for peaked weights */
     float softcap = 0;
     uint32_t window = 0;
@@ -124,7 +123,7 @@ static void fill_pages(struct batch &b) {
                 uint16_t *to = &b.pool[slot_at(b, page, i / b.shape.n_kv_heads,
                                                i % b.shape.n_kv_heads, (int)(slot % PAGE_TOKENS))];
                 for (int d = 0; d < b.shape.dim; d++)
-                    to[d] = to_half(random_normal(), b.shape.dtype);
+                    to[d] = to_half(random_normal(), b.shape.format);
             }
         }
 }
@@ -150,7 +149,7 @@ static void upload(struct batch &b) {
     p.q = to_device(b.q);
     p.q_stride = q_stride(b.shape);
     p.kv = {to_device(b.pool),
-            b.shape.dtype,
+            b.shape.format,
             b.n_pages,
             (uint32_t)b.shape.n_kv_heads,
             (uint32_t)b.shape.dim,
@@ -185,7 +184,7 @@ static struct batch make_batch(const struct shape &shape, const std::vector<stru
     }
     fill_pages(b);
     b.q.resize(b.n_rows * q_stride(shape));
-    for (uint16_t &x : b.q) x = to_half(random_normal() * shape.q_scale, DTYPE_BF16);
+    for (uint16_t &x : b.q) x = to_half(random_normal() * shape.q_scale, PAGE_BF16);
     upload(b);
     return b;
 }
