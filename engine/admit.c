@@ -46,7 +46,7 @@ static int check_filters(const struct admission *a, const struct engine_request 
     if (a->shared->prefill.n_groups == 0)
         return error_set(err, ERR_INVALID,
                          "prefill.pattern.type filters needs filter layers (--filters-file)");
-    if (r->kv.mechanism == KV_BOUNDED || !layer_set_is_empty(&r->kv_part.layers))
+    if (r->kv.mechanism == KV_BOUNDED || !layer_set_is_empty(&r->kv_override.layers))
         return error_set(err, ERR_INVALID,
                          "prefill.pattern.type filters does not go with a kv_policy that evicts");
     if (r->prefill.no_reuse)
@@ -74,7 +74,7 @@ static int check_prefill(const struct admission *a, const struct engine_request 
     if (!choice->patterns && !support->patterns)
         return error_set(err, ERR_INVALID, "sparse prefill needs patterns for the model's heads");
     const struct dense_rule *rule =
-        prefill_dense_rule(&r->kv, &r->kv_part, r->params.n_prompt_logprobs >= 0);
+        prefill_dense_rule(&r->kv, &r->kv_override, r->params.n_prompt_logprobs >= 0);
     if (rule && rule->needs)
         return error_set(err, ERR_INVALID, "sparse prefill needs %s", rule->needs);
     if (r->n_prompt > support->max_tokens)
@@ -138,7 +138,7 @@ int admit(const struct admission *a, const struct engine_request *r, struct requ
         return error_about(err, "prompt", error_set(err, ERR_INVALID, "the prompt is empty"));
     int rc = kv_choice_check(&r->kv, r->n_prompt, r->params.max_tokens, &a->kv, err);
     if (rc) return error_about(err, kept_by(r), rc);
-    rc = kv_part_check(&r->kv_part, &r->kv, r->n_prompt, &a->kv, err);
+    rc = kv_override_check(&r->kv_override, &r->kv, r->n_prompt, &a->kv, err);
     if (rc) return error_about(err, "kv_policy", rc);
     *plan = request_plan_make(a->shared, r);
     rc = request_plan_check(plan, a->shared->space, err);

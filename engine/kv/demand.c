@@ -31,18 +31,18 @@ static uint64_t beyond(uint64_t wanted, uint64_t available) {
     return wanted > available ? wanted - available : 0;
 }
 
-struct kv_amount kv_lacking(const struct kv_space *space, struct kv_amount missing,
-                            struct kv_amount left) {
-    struct kv_amount lacking = {.pages = beyond(missing.pages + left.pages, kv_n_available(space))};
+struct kv_amount kv_unavailable(const struct kv_space *space, struct kv_amount missing,
+                                struct kv_amount left) {
+    struct kv_amount out = {.pages = beyond(missing.pages + left.pages, kv_n_available(space))};
     if (missing.blocks > 0)
-        lacking.blocks = beyond(missing.blocks + left.blocks, kv_spare_blocks(space));
-    return lacking;
+        out.blocks = beyond(missing.blocks + left.blocks, kv_n_available_blocks(space));
+    return out;
 }
 
 bool kv_is_available(const struct kv_space *space, struct kv_amount missing,
                      struct kv_amount left) {
-    const struct kv_amount lacking = kv_lacking(space, missing, left);
-    return lacking.pages == 0 && lacking.blocks == 0;
+    const struct kv_amount out = kv_unavailable(space, missing, left);
+    return out.pages == 0 && out.blocks == 0;
 }
 
 bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens) {

@@ -15,8 +15,8 @@ struct kv_sequence;
 struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns how many of the missing pages and host blocks are not available beside what must be left
  * for other sequences.  No host block lacks if none is missing. */
-struct kv_amount kv_lacking(const struct kv_space *space, struct kv_amount missing,
-                            struct kv_amount left);
+struct kv_amount kv_unavailable(const struct kv_space *space, struct kv_amount missing,
+                                struct kv_amount left);
 /* Tells whether nothing lacks. */
 bool kv_is_available(const struct kv_space *space, struct kv_amount missing, struct kv_amount left);
 /* Tells whether kv_reserve() could take what n_tokens tokens need. */

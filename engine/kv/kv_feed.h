@@ -24,11 +24,11 @@ enum { KV_FEED_EVENTS = 1 << 14 };
 enum kv_place { KV_NOWHERE, KV_ON_DEVICE, KV_ON_HOST };
 
 struct kv_feed_event {
-    bool is_stored; /* else it is removed from the place */
+    bool is_added; /* to the place; else it is removed from there */
     bool has_parent;
     enum kv_place place;
     uint64_t hash, parent;        /* of the chain of tokens; unique in this process */
-    uint32_t tokens[PAGE_TOKENS]; /* of a block that is stored */
+    uint32_t tokens[PAGE_TOKENS]; /* of a block that is added */
 };
 
 /* Creates an empty feed with its descriptor.  ERR_NOMEM; ERR_IO: the system has no descriptor. */

@@ -38,7 +38,7 @@ int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
 
 void kv_sequence_fini(struct kv_sequence *kv) {
     if (kv->layers && kv->views) release(kv);
-    else if (kv->views) sequence_state_release(kv); /* kv_keep() has taken the rest */
+    else if (kv->views) sequence_state_release(kv); /* kv_leave_state() has taken the rest */
     for (uint32_t i = 0; kv->layers && i < kv->space->n_layers; i++) free(kv->layers[i].pages);
     free(kv->layers);
     free(kv->views);
@@ -74,7 +74,7 @@ struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish) {
     struct kv_grant grant = {.n_rows = max_rows(kv)};
     if (wish->n_tokens > 0) {
         grant.missing = kv_missing(kv, wish->n_tokens);
-        grant.lacking = kv_lacking(kv->space, grant.missing, wish->left);
+        grant.unavailable = kv_unavailable(kv->space, grant.missing, wish->left);
     }
     if (!wish->tokens) return grant;
     if (wish->n_tokens == 0) grant.n_found = kv_n_matchable(kv, wish->tokens, wish->n_max);
@@ -84,8 +84,8 @@ struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish) {
     return grant;
 }
 
-bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
-                      const uint32_t *others) {
+bool kv_should_wait(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
+                    const uint32_t *others) {
     return sequence_prefix_is_coming(kv, other) ||
            sequence_state_is_coming(kv, tokens, other, others);
 }
@@ -121,7 +121,7 @@ struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens) {
 }
 
 uint32_t kv_n_host_blocks(struct kv_sequence *kv) {
-    return selection_blocks(kv)->n;
+    return selection_token_blocks(kv)->n;
 }
 
 uint32_t kv_n_used(const struct kv_sequence *kv) {
@@ -202,7 +202,7 @@ uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max
     const struct prefix_match match = sequence_prefix_match(kv, tokens, n_max);
     if (match.is_swapped) kv_swap_claim(kv);
     else {
-        if (selection_blocks(kv)->n > 0) kv_swap_drop(kv); /* others take their place */
+        if (selection_token_blocks(kv)->n > 0) kv_swap_drop(kv); /* others take their place */
         release_kinds(kv);
         begin(kv);
     }
@@ -300,7 +300,7 @@ int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uin
     const struct kv_amount others = left ? *left : (struct kv_amount){0},
                            missing = kv_missing(kv, n_tokens);
     const bool fits = kv_is_available(kv->space, missing, others);
-    if (!fits) sequence_state_take_over(kv, kv_lacking(kv->space, missing, others).pages);
+    if (!fits) sequence_state_take_over(kv, kv_unavailable(kv->space, missing, others).pages);
     if (!left || fits || kv_is_available(kv->space, kv_missing(kv, n_tokens), others))
         code = kv_reserve(kv, n_tokens);
     if (code == 0) {

@@ -106,11 +106,11 @@ struct kv_wish {
 
 /* The answer. */
 struct kv_grant {
-    uint32_t n_rows;          /* that the next step may have */
-    struct kv_amount missing; /* what kv_reserve() takes for n_tokens */
-    struct kv_amount lacking; /* how much of that is not available beside what must be left */
-    uint32_t n_found;         /* tokens that kv_start() would find; for a wish without n_tokens */
-    bool waits_for_disk;      /* it is held back while its files are read; others may start */
+    uint32_t n_rows;              /* that the next step may have */
+    struct kv_amount missing;     /* what kv_reserve() takes for n_tokens */
+    struct kv_amount unavailable; /* how much of that cannot be had beside what must be left */
+    uint32_t n_found;    /* tokens that kv_start() would find; for a wish without n_tokens */
+    bool waits_for_disk; /* it is held back while its files are read; others may start */
 };
 
 /* Returns what the sequence can have.  Takes nothing, but begins to read what the tier on disk has
@@ -148,8 +148,8 @@ int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct la
  * the prompt's last token, whichever the kind shares.  The rows of these tokens have completed with
  * valid results. */
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
-/* Notes that the rows of the first n_tokens tokens gave valid results.  Then kv_keep() may leave
- * them to others; for a sequence that has ended.  kv_insert() does it, too. */
+/* Notes that the rows of the first n_tokens tokens gave valid results, which kv_leave_state() asks
+ * for.  Only for a sequence that has ended: kv_insert() does it, too. */
 void kv_mark_valid(struct kv_sequence *kv, uint32_t n_tokens);
 /* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
@@ -160,10 +160,10 @@ void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
  * memory, others in the host pool if it has space.  Cannot fail if nothing has been computed since
  * kv_match().  ERR_NOMEM, ERR_DEVICE: then the sequence cannot continue. */
 int kv_suspend(struct kv_sequence *kv, struct error *err);
-/* Leaves the state of an ended sequence to others, if its kind allows it and all of its tokens are
- * valid.  No step may be in flight.  tokens: host [n_tokens], its text.  Returns true if it has
- * taken ownership of them; then the sequence can only be finished. */
-bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens);
+/* Puts an ended sequence's pages into the cache of states, if its kind has states and all of its
+ * tokens are valid.  No step may be in flight.  tokens: host [n_tokens], its text.  Returns true if
+ * the cache has taken ownership of pages and tokens; then the sequence can only be finished. */
+bool kv_leave_state(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens);
 
 /* ---- what kv_start() does, one by one ---- */
 
@@ -181,8 +181,8 @@ int kv_resume(struct kv_sequence *kv, struct error *err);
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
 /* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`
  * needs next, or a state that it goes on from.  tokens, others: their texts. */
-bool kv_worth_waiting(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
-                      const uint32_t *others);
+bool kv_should_wait(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
+                    const uint32_t *others);
 /* Tells whether kv_take_back() may remove rows of wrong guesses.  Thread: any. */
 bool kv_plan_can_undo_rows(const struct kv_plan *plan);
 /* Returns how many of the first n_tokens tokens are still there once they are stored. */

@@ -73,7 +73,7 @@ enum kv_role {
     KV_PLAIN,    /* it attends to the whole text */
     KV_WINDOWED, /* it has a window, and sequences keep only the window's pages */
     KV_SPARSE,   /* it is sparse where a sequence selects */
-    KV_BUDGETED, /* it is among the layers that keep a budget, while others do not (kv_part) */
+    KV_BUDGETED, /* it is among the layers that keep a budget, while others do not (kv_override) */
     KV_N_ROLES
 };
 

@@ -21,7 +21,7 @@ struct disk_key kv_block_key(uint64_t salt, const struct disk_id *parent, const 
  * not read: waiting would stop the engine. */
 static bool can_copy(const struct kv_space *space, const struct kv_offer *offer) {
     if (offer->key->words[0] & KV_SALT_PRIVATE) return false;
-    return offer->pages || kv_disk_is_past(space->disk, offer->stored_at);
+    return offer->pages || kv_disk_has_completed(space->disk, offer->written_at);
 }
 
 enum kv_offered kv_offer(const struct kv_space *space, const struct kv_offer *offer) {

@@ -26,7 +26,7 @@ struct kv_offer {
     uint32_t n_pages;
     const uint32_t *pages;  /* of the pool; NULL: they are in host blocks */
     const uint32_t *blocks; /* host blocks with the pages in order */
-    uint64_t stored_at;     /* kv_disk_moment() when these were written */
+    uint64_t written_at;    /* kv_disk_n_submitted() when these blocks were written */
     bool is_last;           /* the item is gone if it is not taken */
 };
 

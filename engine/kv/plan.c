@@ -140,15 +140,15 @@ static int refuse_part(struct error *err, const char *rule) {
     return error_set(err, ERR_INVALID, "kv_policy.layers: %s", rule);
 }
 
-/* Checks which layers the part has. */
-static int check_layers(const struct kv_part *part, const struct kv_choice *rest,
+/* Checks which layers the override has. */
+static int check_layers(const struct kv_override *override, const struct kv_choice *rest,
                         const struct kv_limits *limits, struct error *err) {
-    if (layer_set_next(&part->layers, limits->n_layers) < LAYER_SET_MAX)
+    if (layer_set_next(&override->layers, limits->n_layers) < LAYER_SET_MAX)
         return error_set(err, ERR_INVALID,
                          "kv_policy.layers: the model's layers are numbered 0 to %" PRIu32,
                          limits->n_layers - 1);
     for (uint32_t i = 0; kv_choice_selects(rest) && i < limits->n_groups; i++)
-        if (layer_set_has(&part->layers, limits->groups[i].filter))
+        if (layer_set_has(&override->layers, limits->groups[i].filter))
             return error_set(err, ERR_INVALID,
                              "kv_policy.layers: layer %" PRIu32
                              " is a filter, which must see the whole text",
@@ -156,24 +156,24 @@ static int check_layers(const struct kv_part *part, const struct kv_choice *rest
     return 0;
 }
 
-int kv_part_check(const struct kv_part *part, const struct kv_choice *rest, uint32_t n_prompt,
-                  const struct kv_limits *limits, struct error *err) {
-    if (layer_set_is_empty(&part->layers)) return 0;
-    if (!kv_choice_is_bounded(&part->choice))
+int kv_override_check(const struct kv_override *override, const struct kv_choice *rest,
+                      uint32_t n_prompt, const struct kv_limits *limits, struct error *err) {
+    if (layer_set_is_empty(&override->layers)) return 0;
+    if (!kv_choice_is_bounded(&override->choice))
         return refuse_part(err, "these layers need a policy that keeps a budget");
     if (kv_choice_is_bounded(rest))
         return refuse_part(err, "the other layers must keep everything, or select");
     if (kv_choice_selects(rest) && !rest->on_device)
         return refuse_part(err, "the other layers' tokens must stay on the device (offload false)");
-    if (part->choice.cache_positions)
+    if (override->choice.cache_positions)
         return refuse_part(err, "positions must be text, as in the other layers");
     if (limits->bounded_caches && !limits->budgets_by_layer)
         return error_set(err, ERR_INVALID,
                          "kv_policy.layers: on the device %s all layers keep the same",
                          limits->device);
-    const int code = check_layers(part, rest, limits, err);
-    if (code || check_conflict(&part->choice, err)) return ERR_INVALID;
-    return check_bounded(&part->choice, n_prompt, 0, limits, err);
+    const int code = check_layers(override, rest, limits, err);
+    if (code || check_conflict(&override->choice, err)) return ERR_INVALID;
+    return check_bounded(&override->choice, n_prompt, 0, limits, err);
 }
 
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
@@ -288,25 +288,27 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
     return plan;
 }
 
-/* Tells whether the layers have the part's budget, or without a part that of the plan. */
-static bool is_budgeted(const struct kv_part *part, uint32_t layer) {
-    return layer_set_is_empty(&part->layers) || layer_set_has(&part->layers, layer);
+/* Tells whether the layers have the override's budget, or without a override that of the plan. */
+static bool is_budgeted(const struct kv_override *override, uint32_t layer) {
+    return layer_set_is_empty(&override->layers) || layer_set_has(&override->layers, layer);
 }
 
 /* Lists the layers that keep the budget: those without a window. */
-static struct layer_set wide_layers(const struct kv_part *part, const struct kv_space *space) {
+static struct layer_set full_attention_layers(const struct kv_override *override,
+                                              const struct kv_space *space) {
     struct layer_set layers = {0};
     for (uint32_t l = 0; l < space->n_layers; l++)
-        if (is_budgeted(part, l) && !layer_has_window(space->windows, l)) layer_set_add(&layers, l);
+        if (is_budgeted(override, l) && !layer_has_window(space->windows, l))
+            layer_set_add(&layers, l);
     return layers;
 }
 
-void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part,
+void kv_plan_divide(struct kv_plan *plan, const struct kv_override *override,
                     const struct kv_space *space) {
-    const bool has_part = !layer_set_is_empty(&part->layers),
+    const bool has_override = !layer_set_is_empty(&override->layers),
                is_bounded = plan->budget.capacity > 0;
-    if (!has_part && !(is_bounded && space->windows)) return;
-    plan->budgeted = wide_layers(part, space);
+    if (!has_override && !(is_bounded && space->windows)) return;
+    plan->budgeted = full_attention_layers(override, space);
     plan->outgrows = is_bounded;
     if (layer_set_is_empty(&plan->budgeted)) {
         plan->budget = (struct kv_budget){0};
@@ -315,6 +317,6 @@ void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part,
         if (is_bounded) plan->kinds = &kv_kinds_full;
         return;
     }
-    if (has_part) plan_budget(plan, &part->choice);
+    if (has_override) plan_budget(plan, &override->choice);
     plan->kinds = plan->kinds->divided;
 }

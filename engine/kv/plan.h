@@ -77,12 +77,13 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, u
 
 /* Checks a part of a request's layers whose other layers have this choice, which has passed its own
  * check.  ERR_INVALID. */
-int kv_part_check(const struct kv_part *part, const struct kv_choice *rest, uint32_t n_prompt,
-                  const struct kv_limits *limits, struct error *err);
+int kv_override_check(const struct kv_override *override, const struct kv_choice *rest,
+                      uint32_t n_prompt, const struct kv_limits *limits, struct error *err);
 /* Lets some layers keep the budget of a part that has passed the check; a part without layers
  * changes nothing.  Then takes the budget, of all layers or of the part, from layers with a window:
  * these keep what their window sees.  If no layer is left, the plan has no budget. */
-void kv_plan_divide(struct kv_plan *plan, const struct kv_part *part, const struct kv_space *space);
+void kv_plan_divide(struct kv_plan *plan, const struct kv_override *override,
+                    const struct kv_space *space);
 
 /* Tells whether the prompt's last row decides what is kept of it.  So that row is computed together
  * with those before it, never like a generated token. */

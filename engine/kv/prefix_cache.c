@@ -5,9 +5,9 @@
  *   n_needing        users that need its pages in layers of a role; if 0 for layers with a window,
  *                    with n_users > 0 and these pages there, the block is in `passed`, and may drop
  *                    them
- *   is_stored        the block has no pages but host blocks (places) that hold what they had; with
- *                    n_users 0 it is in `stored`, and may be dropped
- *   dropped          it has no pages in layers of a role, nor had when it was stored
+ *   is_offloaded     the block has no pages but host blocks that hold what they had; with
+ *                    n_users 0 it is in `offloaded`, and may be dropped
+ *   dropped          it has no pages in layers of a role, nor had when it was offloaded
  *
  * A block moves to the host pool after its children, and is dropped from there after them.  In both
  * lists a child is older than its parent.
@@ -46,14 +46,14 @@ struct block {
     uint32_t parent;
     uint32_t n_users, n_children;
     uint32_t n_needing[KV_N_ROLES];
-    uint32_t home;         /* KV_NO_PAGE: none */
+    uint32_t token_block;  /* KV_NO_PAGE: none */
     uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
     bool dropped[KV_N_ROLES];
-    bool is_stored;
+    bool is_offloaded;
     uint8_t told; /* enum kv_place, to the feed in this epoch of it */
     uint32_t told_epoch;
-    uint64_t stored_at; /* kv_disk_moment() of its copy to the host pool */
+    uint64_t written_at; /* kv_disk_n_submitted() of its copy to the host pool */
 };
 
 /* Blocks by age. */
@@ -66,21 +66,21 @@ struct prefix_cache {
     struct page_pool *pool; /* the space's */
     uint64_t key[2];
     uint32_t n_layers, n_of[KV_N_ROLES], n_entries, n_blocks;
-    uint32_t place_blocks; /* the most host blocks that a stored block takes; 0: none are stored */
-    uint32_t n_idle_pages; /* pages that the blocks in lists could give */
-    /* Pages of blocks in `stored`, and the host blocks that they take; homes of blocks in
-     * `idle`. */
-    uint32_t n_stored_pages, n_store_blocks, n_homes;
+    uint32_t max_host_blocks; /* that an offloaded block takes; 0: none is offloaded */
+    uint32_t n_idle_pages;    /* pages that the blocks in lists could give */
+    /* Pages of blocks in `offloaded`, and the host blocks that they take; token blocks of blocks
+     * in `idle`. */
+    uint32_t n_offloaded_pages, n_offloaded_blocks, n_token_blocks;
     uint64_t clock;
     uint32_t vacant; /* head of the list of vacant entries */
-    struct block_list idle, passed, stored;
+    struct block_list idle, passed, offloaded;
     uint32_t bucket_mask;
     uint32_t *buckets;
-    uint8_t *roles;       /* [n_layers] */
-    struct block *blocks; /* [n_entries] */
-    uint32_t *tokens;     /* [n_entries][PAGE_TOKENS] */
-    uint32_t *pages;      /* [n_entries][n_layers] */
-    uint32_t *places;     /* [n_entries][place_blocks] */
+    uint8_t *roles;        /* [n_layers] */
+    struct block *blocks;  /* [n_entries] */
+    uint32_t *tokens;      /* [n_entries][PAGE_TOKENS] */
+    uint32_t *pages;       /* [n_entries][n_layers] */
+    uint32_t *host_blocks; /* [n_entries][max_host_blocks] */
     /* With a tier on disk; else NULL. */
     struct disk_id *ids; /* [n_entries] */
     uint32_t *offered;   /* [n_layers]: a block's pages in the order of its file */
@@ -99,8 +99,8 @@ static int alloc_tables(struct prefix_cache *cache) {
     cache->blocks = calloc(n, sizeof(*cache->blocks));
     cache->tokens = malloc(n * PAGE_TOKENS * sizeof(*cache->tokens));
     cache->pages = malloc(n * cache->n_layers * sizeof(*cache->pages));
-    cache->places = malloc((n * cache->place_blocks + 1) * sizeof(*cache->places));
-    if (!cache->buckets || !cache->blocks || !cache->tokens || !cache->pages || !cache->places)
+    cache->host_blocks = malloc((n * cache->max_host_blocks + 1) * sizeof(*cache->host_blocks));
+    if (!cache->buckets || !cache->blocks || !cache->tokens || !cache->pages || !cache->host_blocks)
         return ERR_NOMEM;
     if (cache->space->disk) {
         cache->ids = calloc(n, sizeof(*cache->ids));
@@ -121,7 +121,7 @@ static void count_entries(struct prefix_cache *cache) {
     const uint32_t n_least = cache->n_of[KV_PLAIN] + (space->blocks ? 0 : cache->n_of[KV_SPARSE]);
     cache->n_entries = page_pool_n_pages(cache->pool) / max_u32(n_least, 1);
     if (!space->swaps) return;
-    cache->place_blocks = (uint32_t)page_io_n_blocks(&space->io, cache->n_layers);
+    cache->max_host_blocks = (uint32_t)page_io_n_blocks(&space->io, cache->n_layers);
     cache->n_entries += page_pool_n_pages(space->blocks) /
                         max_u32((uint32_t)page_io_n_blocks(&space->io, n_least), 1);
 }
@@ -137,7 +137,7 @@ int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
     cache->roles = calloc(cache->n_layers, sizeof(*cache->roles));
     if (!cache->roles) goto fail;
     count_entries(cache);
-    cache->idle = cache->passed = cache->stored = (struct block_list){PREFIX_NONE, PREFIX_NONE};
+    cache->idle = cache->passed = cache->offloaded = (struct block_list){PREFIX_NONE, PREFIX_NONE};
     if (alloc_tables(cache) || make_key(cache->key)) goto fail;
     cache->vacant = PREFIX_NONE;
     for (uint32_t i = cache->n_entries; i-- > 0;) {
@@ -159,7 +159,7 @@ void prefix_cache_destroy(struct prefix_cache *cache) {
     free(cache->blocks);
     free(cache->tokens);
     free(cache->pages);
-    free(cache->places);
+    free(cache->host_blocks);
     free(cache->ids);
     free(cache->offered);
     free(cache);
@@ -182,8 +182,8 @@ static uint32_t *block_pages(const struct prefix_cache *cache, uint32_t block) {
     return cache->pages + (size_t)block * cache->n_layers;
 }
 
-static uint32_t *block_places(const struct prefix_cache *cache, uint32_t block) {
-    return cache->places + (size_t)block * cache->place_blocks;
+static uint32_t *block_host_blocks(const struct prefix_cache *cache, uint32_t block) {
+    return cache->host_blocks + (size_t)block * cache->max_host_blocks;
 }
 
 uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, uint64_t salt,
@@ -199,7 +199,7 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
 
 /* Returns the list that the block belongs in, NULL if it has nothing to give. */
 static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
-    if (b->is_stored) return b->n_users == 0 ? &cache->stored : NULL;
+    if (b->is_offloaded) return b->n_users == 0 ? &cache->offloaded : NULL;
     if (b->n_users == 0) return &cache->idle;
     const bool may_drop =
         b->n_needing[KV_WINDOWED] == 0 && !b->dropped[KV_WINDOWED] && cache->n_of[KV_WINDOWED] > 0;
@@ -214,27 +214,29 @@ static uint32_t n_block_pages(const struct prefix_cache *cache, const struct blo
 }
 
 /* Returns how many host blocks the block takes, or would take. */
-static uint32_t n_places(const struct prefix_cache *cache, const struct block *b) {
+static uint32_t n_host_blocks(const struct prefix_cache *cache, const struct block *b) {
     return (uint32_t)page_io_n_blocks(&cache->space->io, n_block_pages(cache, b));
 }
 
 /* Returns how many pages the block, in its list, could give. */
 static uint32_t n_idle_pages(const struct prefix_cache *cache, const struct block *b) {
-    if (b->is_stored) return 0;
+    if (b->is_offloaded) return 0;
     return b->n_users == 0 ? n_block_pages(cache, b) : cache->n_of[KV_WINDOWED];
 }
 
-/* Counts what an unused block has in the host pool, as it enters its list (1) or leaves it (-1),
- * and offers its home meanwhile. */
-static void count_stored(struct prefix_cache *cache, const struct block *b, int sign) {
+/* Counts what an unused block has in the host pool, when it enters its list (1) or leaves it (-1).
+ * Meanwhile its token block is offered. */
+static void count_offloaded(struct prefix_cache *cache, const struct block *b, int sign) {
     if (b->n_users > 0) return;
     struct page_pool *blocks = cache->space->blocks;
-    if (b->home != KV_NO_PAGE && sign > 0) page_pool_offer(blocks, PAGE_CACHED, &b->home, 1);
-    else if (b->home != KV_NO_PAGE) page_pool_withdraw(blocks, PAGE_CACHED, &b->home, 1);
-    if (b->is_stored) {
-        cache->n_stored_pages += (uint32_t)sign * n_block_pages(cache, b);
-        cache->n_store_blocks += (uint32_t)sign * n_places(cache, b);
-    } else if (b->home != KV_NO_PAGE) cache->n_homes += (uint32_t)sign;
+    if (b->token_block != KV_NO_PAGE && sign > 0)
+        page_pool_offer(blocks, PAGE_CACHED, &b->token_block, 1);
+    else if (b->token_block != KV_NO_PAGE)
+        page_pool_withdraw(blocks, PAGE_CACHED, &b->token_block, 1);
+    if (b->is_offloaded) {
+        cache->n_offloaded_pages += (uint32_t)sign * n_block_pages(cache, b);
+        cache->n_offloaded_blocks += (uint32_t)sign * n_host_blocks(cache, b);
+    } else if (b->token_block != KV_NO_PAGE) cache->n_token_blocks += (uint32_t)sign;
 }
 
 static void list_remove(struct prefix_cache *cache, const struct block *b) {
@@ -245,7 +247,7 @@ static void list_remove(struct prefix_cache *cache, const struct block *b) {
     if (b->newer != PREFIX_NONE) cache->blocks[b->newer].older = b->older;
     else list->newest = b->older;
     cache->n_idle_pages -= n_idle_pages(cache, b);
-    count_stored(cache, b, -1);
+    count_offloaded(cache, b, -1);
 }
 
 static void list_append(struct prefix_cache *cache, uint32_t block) {
@@ -259,7 +261,7 @@ static void list_append(struct prefix_cache *cache, uint32_t block) {
     else list->oldest = block;
     list->newest = block;
     cache->n_idle_pages += n_idle_pages(cache, b);
-    count_stored(cache, b, 1);
+    count_offloaded(cache, b, 1);
 }
 
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block) {
@@ -294,26 +296,27 @@ static void release_all_pages(struct prefix_cache *cache, uint32_t block) {
         if (!cache->blocks[block].dropped[role]) release_pages(cache, block, role);
 }
 
-static void release_home(struct prefix_cache *cache, struct block *b) {
-    if (b->home != KV_NO_PAGE) page_pool_release(cache->space->blocks, &b->home, 1);
-    b->home = KV_NO_PAGE;
+static void release_token_block(struct prefix_cache *cache, struct block *b) {
+    if (b->token_block != KV_NO_PAGE) page_pool_release(cache->space->blocks, &b->token_block, 1);
+    b->token_block = KV_NO_PAGE;
 }
 
-/* Drops what no user needs of a block: its sparse pages, if all users use its home, or its home, if
- * all use the pages. */
+/* Drops a block's sparse pages if all users use its token block, or the token block if all use the
+ * pages. */
 static void drop_unneeded(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
     const uint32_t n_needing = b->n_needing[KV_SPARSE];
-    if (b->n_users == 0 || b->is_stored || b->home == KV_NO_PAGE || b->dropped[KV_SPARSE]) return;
+    if (b->n_users == 0 || b->is_offloaded || b->token_block == KV_NO_PAGE || b->dropped[KV_SPARSE])
+        return;
     if (n_needing == 0) drop_pages(cache, block, KV_SPARSE);
-    else if (n_needing == b->n_users) release_home(cache, b);
+    else if (n_needing == b->n_users) release_token_block(cache, b);
 }
 
 /* ---- the feed ---- */
 
-/* Tells whether the block has its tokens of sparse layers, in pages or at home. */
+/* Tells whether the block has its tokens of sparse layers, in pages or in a token block. */
 static bool has_sparse(const struct block *b) {
-    return !b->dropped[KV_SPARSE] || b->home != KV_NO_PAGE;
+    return !b->dropped[KV_SPARSE] || b->token_block != KV_NO_PAGE;
 }
 
 /* Returns where the feed's reader believes the block to be. */
@@ -322,10 +325,10 @@ static enum kv_place told_place(const struct prefix_cache *cache, uint32_t block
     return b->told_epoch == kv_feed_epoch(cache->space->feed) ? (enum kv_place)b->told : KV_NOWHERE;
 }
 
-static bool put_event(struct prefix_cache *cache, uint32_t block, bool is_stored,
+static bool put_event(struct prefix_cache *cache, uint32_t block, bool is_added,
                       enum kv_place place) {
     const struct block *b = &cache->blocks[block];
-    struct kv_feed_event event = {.is_stored = is_stored,
+    struct kv_feed_event event = {.is_added = is_added,
                                   .has_parent = b->parent != PREFIX_NONE,
                                   .place = place,
                                   .hash = b->hash};
@@ -351,7 +354,7 @@ static void tell(struct prefix_cache *cache, uint32_t block) {
     if (!cache->space->feed) return;
     const struct block *b = &cache->blocks[block];
     const bool is_known = b->parent == PREFIX_NONE || told_place(cache, b->parent) != KV_NOWHERE;
-    enum kv_place place = b->is_stored ? KV_ON_HOST : KV_ON_DEVICE;
+    enum kv_place place = b->is_offloaded ? KV_ON_HOST : KV_ON_DEVICE;
     if (b->salt != 0 || !has_sparse(b) || !is_known) place = KV_NOWHERE;
     tell_place(cache, block, place);
 }
@@ -395,8 +398,8 @@ bool prefix_cache_sparse_dropped(const struct prefix_cache *cache, uint32_t bloc
     return cache->blocks[block].dropped[KV_SPARSE];
 }
 
-uint32_t prefix_cache_home(const struct prefix_cache *cache, uint32_t block) {
-    return cache->blocks[block].home;
+uint32_t prefix_cache_token_block(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].token_block;
 }
 
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block) {
@@ -413,10 +416,11 @@ static void drop_oldest_window(struct prefix_cache *cache) {
     drop_pages(cache, block, KV_WINDOWED);
 }
 
-static void release_places(struct prefix_cache *cache, uint32_t block) {
+static void release_host_blocks(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    page_pool_release(cache->space->blocks, block_places(cache, block), n_places(cache, b));
-    b->is_stored = false;
+    page_pool_release(cache->space->blocks, block_host_blocks(cache, block),
+                      n_host_blocks(cache, b));
+    b->is_offloaded = false;
 }
 
 /* Removes a block that is in its list from the cache. */
@@ -429,9 +433,9 @@ static void drop(struct prefix_cache *cache, uint32_t block) {
     while (*link != block) link = &cache->blocks[*link].next;
     *link = b->next;
     if (b->parent != PREFIX_NONE) cache->blocks[b->parent].n_children--;
-    if (b->is_stored) release_places(cache, block);
+    if (b->is_offloaded) release_host_blocks(cache, block);
     else release_all_pages(cache, block);
-    release_home(cache, b);
+    release_token_block(cache, b);
     b->next = cache->vacant;
     cache->vacant = block;
     cache->n_blocks--;
@@ -463,9 +467,9 @@ static struct kv_offer describe(struct prefix_cache *cache, uint32_t block, stru
         .key = key,
         .id = &cache->ids[block],
         .n_pages = n_block_pages(cache, b),
-        .pages = b->is_stored ? NULL : pages_in_order(cache, block),
-        .blocks = block_places(cache, block),
-        .stored_at = b->stored_at,
+        .pages = b->is_offloaded ? NULL : pages_in_order(cache, block),
+        .blocks = block_host_blocks(cache, block),
+        .written_at = b->written_at,
     };
 }
 
@@ -480,7 +484,7 @@ static void offer_and_drop(struct prefix_cache *cache, uint32_t block) {
 }
 
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving) {
-    const uint32_t newest[] = {cache->idle.newest, cache->stored.newest};
+    const uint32_t newest[] = {cache->idle.newest, cache->offloaded.newest};
     for (size_t i = 0; i < 2; i++)
         for (uint32_t b = newest[i]; b != PREFIX_NONE; b = cache->blocks[b].older) {
             struct disk_key key;
@@ -492,18 +496,18 @@ enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_savi
     return SAVE_ON;
 }
 
-void prefix_cache_drop_oldest_stored(struct prefix_cache *cache) {
-    offer_and_drop(cache, cache->stored.oldest);
+void prefix_cache_drop_oldest_offloaded(struct prefix_cache *cache) {
+    offer_and_drop(cache, cache->offloaded.oldest);
 }
 
 /* Transfers a block's pages in layers of this role to or from its host blocks, from *place on. */
 static int move_role(const struct prefix_cache *cache, uint32_t block, enum kv_role role,
                      page_io_blocks move, uint32_t *place, struct error *err) {
-    const uint32_t *pages = block_pages(cache, block), *places = block_places(cache, block);
+    const uint32_t *pages = block_pages(cache, block), *blocks = block_host_blocks(cache, block);
     int code = 0;
     for (uint32_t l = 0; l < cache->n_layers && !code; l++)
         if (cache->roles[l] == role)
-            code = move(&cache->space->io, &pages[l], 1, places, (*place)++, err);
+            code = move(&cache->space->io, &pages[l], 1, blocks, (*place)++, err);
     return code;
 }
 
@@ -533,29 +537,30 @@ static int move_in(const struct prefix_cache *cache, uint32_t block, const bool 
 
 /* Moves an idle block to host blocks, which it has taken.  A failed copy is no reason to drop the
  * block: a device that fails does not read it again. */
-static void store(struct prefix_cache *cache, uint32_t block) {
+static void offload(struct prefix_cache *cache, uint32_t block) {
     const struct kv_space *space = cache->space;
     struct block *b = &cache->blocks[block];
     (void)move_out(cache, block, NULL);
     space->swaps->n_out += n_block_pages(cache, b);
     list_remove(cache, b);
     release_all_pages(cache, block);
-    b->is_stored = true;
-    b->stored_at = space->disk ? kv_disk_moment(space->disk) : 0;
+    b->is_offloaded = true;
+    b->written_at = space->disk ? kv_disk_n_submitted(space->disk) : 0;
     list_append(cache, block);
     tell(cache, block);
 }
 
-bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block) {
-    return cache->blocks[block].is_stored;
+bool prefix_cache_is_offloaded(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].is_offloaded;
 }
 
-/* Gives a stored block these pages instead of its host blocks, in layers whose pages are needed. */
+/* Gives an offloaded block these pages instead of its host blocks, in layers whose pages are
+ * needed. */
 static void hold_again(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
                        uint32_t index, uint32_t needs) {
     struct block *b = &cache->blocks[block];
     list_remove(cache, b);
-    release_places(cache, block);
+    release_host_blocks(cache, block);
     hold_pages(cache, block, KV_PLAIN, layers, index);
     for (enum kv_role role = 0; role < KV_N_ROLES; role++) {
         if (role == KV_PLAIN || cache->n_of[role] == 0) continue;
@@ -566,12 +571,11 @@ static void hold_again(struct prefix_cache *cache, uint32_t block, const struct 
     tell(cache, block);
 }
 
-int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
-                            const struct page_list *layers, uint32_t index, uint32_t needs,
-                            struct error *err) {
+int prefix_cache_reload(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
+                        uint32_t index, uint32_t needs, struct error *err) {
     const struct block *b = &cache->blocks[block];
     bool was_dropped[KV_N_ROLES];
-    assert(b->is_stored && b->n_users > 0);
+    assert(b->is_offloaded && b->n_users > 0);
     memcpy(was_dropped, b->dropped, sizeof(was_dropped));
     for (enum kv_role role = 0; role < KV_N_ROLES; role++)
         if (was_dropped[role]) needs &= ~(1u << role);
@@ -600,12 +604,13 @@ void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
     tell(cache, block);
 }
 
-void prefix_cache_give_home(struct prefix_cache *cache, uint32_t block, uint32_t home) {
+void prefix_cache_set_token_block(struct prefix_cache *cache, uint32_t block,
+                                  uint32_t token_block) {
     struct block *b = &cache->blocks[block];
     assert(b->n_users > 0);
-    if (b->home == KV_NO_PAGE) {
-        page_pool_share(cache->space->blocks, &home, 1);
-        b->home = home;
+    if (b->token_block == KV_NO_PAGE) {
+        page_pool_share(cache->space->blocks, &token_block, 1);
+        b->token_block = token_block;
     }
     drop_unneeded(cache, block);
     tell(cache, block);
@@ -619,8 +624,8 @@ uint64_t prefix_cache_oldest(const struct prefix_cache *cache) {
     return min_u64(oldest_of(cache, &cache->idle), oldest_of(cache, &cache->passed));
 }
 
-uint64_t prefix_cache_oldest_stored(const struct prefix_cache *cache) {
-    return oldest_of(cache, &cache->stored);
+uint64_t prefix_cache_oldest_offloaded(const struct prefix_cache *cache) {
+    return oldest_of(cache, &cache->offloaded);
 }
 
 uint64_t prefix_cache_tick(struct prefix_cache *cache) {
@@ -636,34 +641,35 @@ static bool window_is_oldest(const struct prefix_cache *cache) {
  * tokens, or children there.  A block that has children there always finds space: at least
  * theirs, or they have been dropped. */
 struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache) {
-    if (window_is_oldest(cache) || cache->place_blocks == 0) return (struct kv_demotion){0};
+    if (window_is_oldest(cache) || cache->max_host_blocks == 0) return (struct kv_demotion){0};
     const struct block *b = &cache->blocks[cache->idle.oldest];
     if (!has_sparse(b) && b->n_children == 0) return (struct kv_demotion){0};
-    return (struct kv_demotion){.to_host = true, .n_blocks = n_places(cache, b)};
+    return (struct kv_demotion){.to_host = true, .n_blocks = n_host_blocks(cache, b)};
 }
 
 void prefix_cache_evict_oldest(struct prefix_cache *cache, struct kv_demotion demotion) {
     const uint32_t block = cache->idle.oldest;
     if (window_is_oldest(cache)) drop_oldest_window(cache);
     else if (demotion.to_host &&
-             !page_pool_take(cache->space->blocks, block_places(cache, block), demotion.n_blocks))
-        store(cache, block);
+             !page_pool_take(cache->space->blocks, block_host_blocks(cache, block),
+                             demotion.n_blocks))
+        offload(cache, block);
     else offer_and_drop(cache, block);
 }
 
-/* Takes the home from an unused block, which keeps its place in its list: its children, which are
- * older, stay behind it. */
-static void drop_home(struct prefix_cache *cache, struct block *b) {
-    page_pool_withdraw(cache->space->blocks, PAGE_CACHED, &b->home, 1);
-    release_home(cache, b);
-    cache->n_homes--;
+/* Takes the token block from an unused block, which stays where it is in its list: its children,
+ * which are older, stay behind it. */
+static void drop_token_block(struct prefix_cache *cache, struct block *b) {
+    page_pool_withdraw(cache->space->blocks, PAGE_CACHED, &b->token_block, 1);
+    release_token_block(cache, b);
+    cache->n_token_blocks--;
 }
 
-void prefix_cache_drop_homes(struct prefix_cache *cache, uint64_t n_blocks) {
-    for (uint32_t i = cache->idle.oldest; cache->n_homes > 0; i = cache->blocks[i].newer) {
+void prefix_cache_drop_token_blocks(struct prefix_cache *cache, uint64_t n_blocks) {
+    for (uint32_t i = cache->idle.oldest; cache->n_token_blocks > 0; i = cache->blocks[i].newer) {
         if (page_pool_n_free(cache->space->blocks) >= n_blocks) return;
-        if (cache->blocks[i].home == KV_NO_PAGE) continue;
-        drop_home(cache, &cache->blocks[i]);
+        if (cache->blocks[i].token_block == KV_NO_PAGE) continue;
+        drop_token_block(cache, &cache->blocks[i]);
         tell(cache, i);
     }
 }
@@ -673,7 +679,7 @@ void prefix_cache_drop_homes(struct prefix_cache *cache, uint64_t n_blocks) {
 static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
                           const uint32_t *tokens) {
     const uint32_t oldest =
-        cache->stored.oldest != PREFIX_NONE ? cache->stored.oldest : cache->idle.oldest;
+        cache->offloaded.oldest != PREFIX_NONE ? cache->offloaded.oldest : cache->idle.oldest;
     if (cache->vacant == PREFIX_NONE && oldest != PREFIX_NONE) offer_and_drop(cache, oldest);
     const uint32_t block = cache->vacant;
     if (block == PREFIX_NONE) return PREFIX_NONE;
@@ -681,7 +687,7 @@ static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t 
     cache->vacant = b->next;
     uint32_t *bucket = &cache->buckets[hash & cache->bucket_mask];
     *b = (struct block){
-        .hash = hash, .salt = salt, .parent = parent, .next = *bucket, .home = KV_NO_PAGE};
+        .hash = hash, .salt = salt, .parent = parent, .next = *bucket, .token_block = KV_NO_PAGE};
     for (unsigned role = 0; role < KV_N_ROLES; role++) b->dropped[role] = cache->n_of[role] > 0;
     *bucket = block;
     if (parent != PREFIX_NONE) {
@@ -699,7 +705,7 @@ static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t 
 
 uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                             uint32_t index, uint32_t needs, uint32_t home) {
+                             uint32_t index, uint32_t needs, uint32_t token_block) {
     uint32_t block = prefix_cache_find(cache, parent, salt, hash, tokens);
     if (block == PREFIX_NONE) {
         block = add_block(cache, parent, salt, hash, tokens);
@@ -708,11 +714,11 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
         list_append(cache, block);
     }
     const struct block *b = &cache->blocks[block];
-    if (b->is_stored) hold_again(cache, block, layers, index, needs);
+    if (b->is_offloaded) hold_again(cache, block, layers, index, needs);
     for (enum kv_role role = 0; role < KV_N_ROLES; role++)
         if (needs & 1u << role && b->dropped[role]) hold_dropped(cache, block, role, layers, index);
     prefix_cache_use(cache, block, needs);
-    if (home != KV_NO_PAGE) prefix_cache_give_home(cache, block, home);
+    if (token_block != KV_NO_PAGE) prefix_cache_set_token_block(cache, block, token_block);
     drop_unneeded(cache, block);
     tell(cache, block);
     return block;
@@ -726,10 +732,10 @@ uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache) {
     return cache->n_idle_pages;
 }
 
-uint32_t prefix_cache_n_stored_pages(const struct prefix_cache *cache) {
-    return cache->n_stored_pages;
+uint32_t prefix_cache_n_offloaded_pages(const struct prefix_cache *cache) {
+    return cache->n_offloaded_pages;
 }
 
-uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache) {
-    return cache->n_store_blocks;
+uint32_t prefix_cache_n_offloaded_blocks(const struct prefix_cache *cache) {
+    return cache->n_offloaded_blocks;
 }

@@ -25,21 +25,22 @@
  * had none.  The sequence that uses it next brings it back.  The parent of a block with pages has
  * pages, too.
  *
- * What a block has for sparse layers is in pages (its sparse pages), or in a host block of its own,
- * its home, as tokens (host_pool.h).  A sequence that moves tokens needs homes, and any other one
- * needs the pages.  A block has both only while both sorts of sequences use it.  Homes are shared
- * with the sequences that select from them, and are only read.
+ * What a block has for sparse layers is in pages (its sparse pages), or token by token in one host
+ * block (its token block; host_pool.h).  A sequence that moves tokens needs token blocks, and any
+ * other one needs the pages.  A block has both only while both sorts of sequences use it.  Token
+ * blocks are shared with the sequences that select from them, and are only read.
  *
- *   blocks       [     ][     ][     ][     ]
- *   not sparse   [  7  ][  4  ][  9  ][  3  ]
- *   sparse       [     ][     ][  5  ][  8  ]    the first two are used by a sequence that moves
- *   home         [  2  ][  1  ]                  tokens, and by no other
+ *   blocks        [     ][     ][     ][     ]
+ *   not sparse    [  7  ][  4  ][  9  ][  3  ]
+ *   sparse        [     ][     ][  5  ][  8  ]    the first two are used by a sequence that moves
+ *   token block   [  2  ][  1  ]                  tokens, and by no other
  *
- * An unused block may lose its home to a sequence that needs host blocks.  It is then useless until
- * a sequence computes it again, and grows old like others.
+ * An unused block may lose its token block to a sequence that needs host blocks.  It is then
+ * useless until a sequence computes it again, and grows old like others.
  *
- * With a tier on disk (disk/disk.h) a block that leaves the host pool, or the device where there is
- * none, is offered to it, unless what it has for sparse layers is at home only.
+ * With a tier on disk (disk/disk.h) a block is offered to it when it leaves the host pool, or the
+ * device where there is none.  A block is not offered if all that it has for sparse layers is a
+ * token block.
  *
  * A feed (kv_feed.h) is told where blocks without a salt are that a sequence with the usual policy
  * could use: on the device or in the host pool.  A block is told only while its parent is.
@@ -79,12 +80,12 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
                            uint64_t hash, const uint32_t *tokens);
 /* Inserts page number `index` of every layer's list as a block, unless it exists already.  Returns
  * the block that is found by this name from now on, used once by the caller.  A parent must be in
- * use.  Lists have no such page in layers whose pages are not needed.  home: KV_NO_PAGE, or what
- * the block's tokens were copied to, for a block without PREFIX_SPARSE.  PREFIX_NONE: there is no
+ * use.  Lists have no such page in layers whose pages are not needed.  token_block: KV_NO_PAGE, or
+ * the host block with its tokens, where needs is without PREFIX_SPARSE.  PREFIX_NONE: there is no
  * entry left, which can happen only where all layers have windows. */
 uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                             uint32_t index, uint32_t needs, uint32_t home);
+                             uint32_t index, uint32_t needs, uint32_t token_block);
 
 /* Adds a user.  A block in use is never evicted, and keeps the pages that a user needs:
  * PREFIX_WINDOW, PREFIX_SPARSE.  Use parents first, stop using them last. */
@@ -100,24 +101,25 @@ void prefix_cache_expire(struct prefix_cache *cache, uint32_t block);
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
 /* Returns true if the block has no window pages any more. */
 bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block);
-/* Returns true if the block has no sparse pages, neither in the pool nor, if it is stored, in the
- * host pool. */
+/* Returns true if the block has no sparse pages, neither in the pool nor, if it is offloaded, in
+ * the host pool. */
 bool prefix_cache_sparse_dropped(const struct prefix_cache *cache, uint32_t block);
 /* Counts the users that need the block's sparse pages. */
 uint32_t prefix_cache_n_sparse_users(const struct prefix_cache *cache, uint32_t block);
-/* Returns the block's home, KV_NO_PAGE if it has none. */
-uint32_t prefix_cache_home(const struct prefix_cache *cache, uint32_t block);
-/* Makes `home` the home of a block in use, unless it has one; its tokens have been copied there. */
-void prefix_cache_give_home(struct prefix_cache *cache, uint32_t block, uint32_t home);
-/* Returns true if the block has no pages, but is in the host pool. */
-bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block);
-/* Brings a stored block in use back into page number `index` of every layer's list.  Layers whose
- * pages are not needed get nothing, and the block drops these.  ERR_DEVICE. */
-int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
-                            const struct page_list *layers, uint32_t index, uint32_t needs,
-                            struct error *err);
-/* Makes page number `index` of the lists of sparse layers the block's sparse pages, if it has
- * none: a user that needs them has copied its home there. */
+/* Returns the host block that is the block's token block; KV_NO_PAGE: it has none. */
+uint32_t prefix_cache_token_block(const struct prefix_cache *cache, uint32_t block);
+/* Makes this host block, to which its tokens have been copied, the token block of a block in use.
+ * Adds a holder to it.  Changes nothing if the block has one already. */
+void prefix_cache_set_token_block(struct prefix_cache *cache, uint32_t block, uint32_t token_block);
+/* Returns true if the block's pages are in host blocks, byte for byte, and none in the pool. */
+bool prefix_cache_is_offloaded(const struct prefix_cache *cache, uint32_t block);
+/* Copies an offloaded block in use back into page number `index` of every layer's list, and frees
+ * its host blocks.  Layers whose pages are not needed get nothing, and the block drops these.
+ * ERR_DEVICE. */
+int prefix_cache_reload(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
+                        uint32_t index, uint32_t needs, struct error *err);
+/* Makes page number `index` of the lists of sparse layers the block's sparse pages, if it has none.
+ * A user that needs them has copied its token block there. */
 void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
                               const struct page_list *layers, uint32_t index);
 
@@ -140,17 +142,18 @@ uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* pages that evict could
                                                                          free */
 
-/* Drops the least recently used of the unused blocks from the host pool; there must be one. */
-void prefix_cache_drop_oldest_stored(struct prefix_cache *cache);
-/* Returns when that block was used, by prefix_cache_tick(); UINT64_MAX: there is none. */
-uint64_t prefix_cache_oldest_stored(const struct prefix_cache *cache);
-/* Returns how many pages unused blocks have in the host pool. */
-uint32_t prefix_cache_n_stored_pages(const struct prefix_cache *cache);
+/* Drops the least recently used of the unused offloaded blocks; there must be one.  It is offered
+ * to the tier on disk first. */
+void prefix_cache_drop_oldest_offloaded(struct prefix_cache *cache);
+/* Returns when that block was used last, by prefix_cache_tick(); UINT64_MAX: there is none. */
+uint64_t prefix_cache_oldest_offloaded(const struct prefix_cache *cache);
+/* Returns how many pages the unused offloaded blocks have in host blocks. */
+uint32_t prefix_cache_n_offloaded_pages(const struct prefix_cache *cache);
 /* Returns how many host blocks those pages take. */
-uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache);
+uint32_t prefix_cache_n_offloaded_blocks(const struct prefix_cache *cache);
 
-/* Drops homes of unused blocks that have pages, the least recently used first, until n_blocks host
- * blocks are free or there are no more.  Homes of unused blocks are PAGE_CACHED. */
-void prefix_cache_drop_homes(struct prefix_cache *cache, uint64_t n_blocks);
+/* Drops token blocks of unused blocks that have pages, the least recently used first, until
+ * n_blocks host blocks are free or there are no more.  They are offered as PAGE_CACHED. */
+void prefix_cache_drop_token_blocks(struct prefix_cache *cache, uint64_t n_blocks);
 
 #endif

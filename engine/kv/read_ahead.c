@@ -1,8 +1,8 @@
 /* read_ahead.c - see read_ahead.h.
  *
  * A reading names the text's blocks from the first one on and asks for those that the cache lacks,
- * WINDOW of them at a time.  Blocks are inserted in order, as many as have arrived.  For that
- * moment the reading uses the whole chain, and stops using it from its end, as a sequence does:
+ * WINDOW of them at a time.  Blocks are inserted in order, as many as have arrived.  Meanwhile
+ * the reading uses the whole chain, and stops using it from its end, as a sequence does:
  * children stay older than their parents (prefix_cache.h).
  *
  * Thread: engine.  Memory: see read_ahead.h. */
@@ -128,11 +128,11 @@ static int make_lists(struct kv_reading *r) {
 /* Finds out what the disk has; the sequence then wants it, or is done. */
 static void ask(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     struct kv_reading *r = create(kv, tokens);
-    kv->reading.ahead = KV_AHEAD_DONE;
-    kv->reading.n_ahead = kv_n_matchable(kv, tokens, n_max);
+    kv->reading.progress = KV_READ_DONE;
+    kv->reading.n_cached = kv_n_matchable(kv, tokens, n_max);
     if (!r) return;
     if (find_state(r, n_max) || (!r->is_state && find_blocks(r, n_max) && make_lists(r) == 0)) {
-        kv->reading.ahead = KV_AHEAD_WANTS;
+        kv->reading.progress = KV_READ_WANTED;
         kv->reading.at = r;
     } else destroy(r);
 }
@@ -177,7 +177,7 @@ static bool begin(struct kv_sequence *kv, uint32_t n_tokens) {
     if (readings->n == READINGS_MAX || !fits_beside(readings, kv->space, missing.pages))
         return true;
     kv->reading.at->n_pages = missing.pages;
-    kv->reading.ahead = KV_AHEAD_READS;
+    kv->reading.progress = KV_READ_RUNNING;
     kv->reading.n_beginnings++;
     kv->reading.at->serial = ++readings->serial;
     kv->reading.at->since_s = clock_seconds();
@@ -188,18 +188,18 @@ static bool begin(struct kv_sequence *kv, uint32_t n_tokens) {
 
 /* Tells whether what the sequence found when it asked may be gone from the caches by now. */
 static bool is_outdated(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
-    if (kv->reading.ahead == KV_AHEAD_WANTS) return kv->space->readings->n < READINGS_MAX;
-    return kv->reading.ahead == KV_AHEAD_DONE && kv->reading.n_beginnings < MAX_BEGINNINGS &&
-           kv_n_matchable(kv, tokens, n_max) < kv->reading.n_ahead;
+    if (kv->reading.progress == KV_READ_WANTED) return kv->space->readings->n < READINGS_MAX;
+    return kv->reading.progress == KV_READ_DONE && kv->reading.n_beginnings < MAX_BEGINNINGS &&
+           kv_n_matchable(kv, tokens, n_max) < kv->reading.n_cached;
 }
 
 bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
                    uint32_t n_tokens) {
     if (!kv->space->disk || kv->saved || kv_swap_n_tokens(kv) > 0 || n_max == 0) return false;
     if (is_outdated(kv, tokens, n_max)) kv_forget_reading(kv);
-    if (kv->reading.ahead == KV_AHEAD_UNASKED) ask(kv, tokens, n_max);
-    if (kv->reading.ahead == KV_AHEAD_WANTS) return begin(kv, n_tokens);
-    return kv->reading.ahead == KV_AHEAD_READS;
+    if (kv->reading.progress == KV_READ_UNASKED) ask(kv, tokens, n_max);
+    if (kv->reading.progress == KV_READ_WANTED) return begin(kv, n_tokens);
+    return kv->reading.progress == KV_READ_RUNNING;
 }
 
 void kv_forget_reading(struct kv_sequence *kv) {
@@ -208,7 +208,7 @@ void kv_forget_reading(struct kv_sequence *kv) {
         if (readings->all[i] == kv->reading.at) readings->all[i] = readings->all[--readings->n];
     destroy(kv->reading.at);
     kv->reading.at = NULL;
-    kv->reading.ahead = KV_AHEAD_UNASKED;
+    kv->reading.progress = KV_READ_UNASKED;
 }
 
 void kv_reading_started(struct kv_sequence *kv) {
@@ -266,9 +266,9 @@ static int use_chain(struct kv_reading *r, uint32_t *n_used, struct error *err) 
         if (block == PREFIX_NONE) return ERR_NOT_FOUND;
         use(r, i, block);
         *n_used = i + 1;
-        if (!prefix_cache_is_stored(cache, block)) continue;
+        if (!prefix_cache_is_offloaded(cache, block)) continue;
         if (take_pages(r, r->needs[i], &n)) return ERR_FULL;
-        code = prefix_cache_bring_back(cache, block, r->lists, 0, r->needs[i], err);
+        code = prefix_cache_reload(cache, block, r->lists, 0, r->needs[i], err);
         page_pool_release(kv->space->pool, r->pages, n);
     }
     return code;
@@ -399,11 +399,11 @@ static void sort_in(const struct kv_space *space, struct disk_job *job) {
 static void end(struct kv_reading *r) {
     struct kv_sequence *kv = r->kv;
     const bool again = r->is_lost && kv->reading.n_beginnings < MAX_BEGINNINGS;
-    kv->reading.n_ahead = r->n_taken * PAGE_TOKENS;
+    kv->reading.n_cached = r->n_taken * PAGE_TOKENS;
     for (uint32_t i = r->n_taken; !r->is_state && i-- > 0;)
         kv_disk_touch(kv->space->disk, &r->ids[i]);
     kv_forget_reading(kv);
-    if (!again) kv->reading.ahead = KV_AHEAD_DONE;
+    if (!again) kv->reading.progress = KV_READ_DONE;
 }
 
 int kv_readings_advance(const struct kv_space *space, struct error *err) {

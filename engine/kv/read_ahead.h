@@ -27,13 +27,13 @@ struct kv_space;
 enum { READINGS_MAX = 4 };
 
 /* How far a sequence has come with what the disk has of it. */
-enum kv_ahead { KV_AHEAD_UNASKED, KV_AHEAD_WANTS, KV_AHEAD_READS, KV_AHEAD_DONE };
+enum kv_read_progress { KV_READ_UNASKED, KV_READ_WANTED, KV_READ_RUNNING, KV_READ_DONE };
 
 /* A sequence's part in that; only read_ahead.c opens it.  Zeroed: it has not asked. */
 struct sequence_reading {
-    enum kv_ahead ahead;
-    uint32_t n_beginnings; /* of readings since the sequence ran last */
-    uint32_t n_ahead;      /* tokens that the caches had when it was done with that */
+    enum kv_read_progress progress;
+    uint32_t n_beginnings; /* readings that began since the sequence ran last */
+    uint32_t n_cached;     /* tokens that the caches had when the last one ended, or none began */
     struct kv_reading *at; /* what it wants, or reads; else NULL */
 };
 

@@ -25,7 +25,7 @@ static void evict_oldest(const struct kv_space *space) {
         space->states && state_cache_oldest(space->states) < prefix_cache_oldest(space->cache);
     const struct kv_demotion demotion =
         is_state ? state_cache_demotion(space->states) : prefix_cache_demotion(space->cache);
-    if (demotion.to_host) kv_drop_stored(space, demotion.n_blocks);
+    if (demotion.to_host) kv_drop_offloaded(space, demotion.n_blocks);
     if (is_state) state_cache_evict_oldest(space->states, demotion);
     else prefix_cache_evict_oldest(space->cache, demotion);
 }
@@ -36,22 +36,22 @@ int kv_make_free(const struct kv_space *space, uint64_t n_pages) {
     return 0;
 }
 
-uint32_t kv_n_stored(const struct kv_space *space) {
-    return (space->cache ? prefix_cache_n_stored_pages(space->cache) : 0) +
-           (space->states ? state_cache_n_stored_pages(space->states) : 0);
+uint32_t kv_n_offloaded(const struct kv_space *space) {
+    return (space->cache ? prefix_cache_n_offloaded_pages(space->cache) : 0) +
+           (space->states ? state_cache_n_offloaded_pages(space->states) : 0);
 }
 
-uint32_t kv_n_stored_blocks(const struct kv_space *space) {
-    return (space->cache ? prefix_cache_n_store_blocks(space->cache) : 0) +
-           (space->states ? state_cache_n_store_blocks(space->states) : 0);
+uint32_t kv_n_offloaded_blocks(const struct kv_space *space) {
+    return (space->cache ? prefix_cache_n_offloaded_blocks(space->cache) : 0) +
+           (space->states ? state_cache_n_offloaded_blocks(space->states) : 0);
 }
 
-void kv_drop_stored(const struct kv_space *space, uint64_t n_blocks) {
-    while (page_pool_n_free(space->blocks) < n_blocks && kv_n_stored_blocks(space) > 0) {
-        if (space->states &&
-            state_cache_oldest_stored(space->states) < prefix_cache_oldest_stored(space->cache))
-            state_cache_drop_oldest_stored(space->states);
-        else prefix_cache_drop_oldest_stored(space->cache);
+void kv_drop_offloaded(const struct kv_space *space, uint64_t n_blocks) {
+    while (page_pool_n_free(space->blocks) < n_blocks && kv_n_offloaded_blocks(space) > 0) {
+        if (space->states && state_cache_oldest_offloaded(space->states) <
+                                 prefix_cache_oldest_offloaded(space->cache))
+            state_cache_drop_oldest_offloaded(space->states);
+        else prefix_cache_drop_oldest_offloaded(space->cache);
     }
 }
 

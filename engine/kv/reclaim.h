@@ -29,14 +29,13 @@ uint64_t kv_n_available(const struct kv_space *space);
  * many cannot be freed, and nothing has been evicted. */
 int kv_make_free(const struct kv_space *space, uint64_t n_pages);
 
-/* Returns how many cached pages are in the host pool. */
-uint32_t kv_n_stored(const struct kv_space *space);
-/* Returns how many host blocks these pages take; homes of sparse layers' tokens (prefix_cache.h)
- * are not counted. */
-uint32_t kv_n_stored_blocks(const struct kv_space *space);
-/* Drops cached pages from the host pool until n_blocks host blocks are free or there are no more to
- * drop. */
-void kv_drop_stored(const struct kv_space *space, uint64_t n_blocks);
+/* Returns how many pages of unused cached blocks and of cached states are in the host pool. */
+uint32_t kv_n_offloaded(const struct kv_space *space);
+/* Returns how many host blocks these pages take; token blocks (prefix_cache.h) are not counted. */
+uint32_t kv_n_offloaded_blocks(const struct kv_space *space);
+/* Drops these blocks and states, the least recently used first, until n_blocks host blocks are free
+ * or there are no more to drop. */
+void kv_drop_offloaded(const struct kv_space *space, uint64_t n_blocks);
 
 /* Offers what is cached to the tier on disk, as far as it is not there, until the tier has taken
  * n_most items.  Returns true if there are more. */

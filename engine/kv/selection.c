@@ -42,11 +42,11 @@ const struct page_list *selection_held(const struct kv_sequence *kv) {
     return &kv->selection.held;
 }
 
-struct page_list *selection_blocks(struct kv_sequence *kv) {
+struct page_list *selection_token_blocks(struct kv_sequence *kv) {
     return &kv->selection.blocks;
 }
 
-uint32_t selection_home(const struct kv_sequence *kv, uint32_t i) {
+uint32_t selection_token_block(const struct kv_sequence *kv, uint32_t i) {
     assert(i < kv->selection.n_written);
     return kv->selection.blocks.pages[i];
 }

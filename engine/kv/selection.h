@@ -63,10 +63,10 @@ uint32_t selection_n_pages(const struct kv_sequence *kv);
 uint32_t selection_n_offloaded(const struct kv_sequence *kv);
 /* Returns the pages that the selection holds beside the lists. */
 const struct page_list *selection_held(const struct kv_sequence *kv);
-/* Returns the host blocks that have sparse layers' tokens, in the order of the text. */
-struct page_list *selection_blocks(struct kv_sequence *kv);
-/* Returns the host block that has the text's block i, which has been copied there. */
-uint32_t selection_home(const struct kv_sequence *kv, uint32_t i);
+/* Returns the list of the sequence's token blocks, in the order of the text. */
+struct page_list *selection_token_blocks(struct kv_sequence *kv);
+/* Returns the token block of the text's block i, which has been copied there. */
+uint32_t selection_token_block(const struct kv_sequence *kv, uint32_t i);
 
 /* Remembers what was chosen, until selection_resume(); the held pages may then be dropped. */
 void selection_suspend(struct kv_sequence *kv);

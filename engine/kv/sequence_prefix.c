@@ -16,10 +16,10 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 
-enum { MOST_HOMES = 64 }; /* that are copied together */
+enum { MOST_TOKEN_BLOCKS = 64 }; /* that are copied together */
 
-/* Tells whether the sequence needs homes of its blocks, and no sparse pages. */
-static bool needs_homes(const struct kv_sequence *kv) {
+/* Tells whether the sequence needs token blocks of its blocks, and no sparse pages. */
+static bool uses_token_blocks(const struct kv_sequence *kv) {
     return kv_plan_moves(&kv->plan);
 }
 
@@ -31,7 +31,7 @@ static uint32_t n_shareable(const struct kv_sequence *kv) {
     for (const struct kv_kind *const *kind = kv->plan.kinds->all; *kind; kind++)
         if ((*kind)->sharing > least) least = (*kind)->sharing;
     if (!kv->space->cache || least >= KV_SHARES_STATES) return 0;
-    if (needs_homes(kv) && !host_pool_is_exact(kv->space->io.host)) return 0;
+    if (uses_token_blocks(kv) && !host_pool_is_exact(kv->space->io.host)) return 0;
     return least == KV_SHARES_PROMPT ? kv_plan_together(&kv->plan) : UINT32_MAX;
 }
 
@@ -78,16 +78,16 @@ static uint32_t last_block(const struct kv_sequence *kv) {
 
 static uint32_t needs_of(const struct kv_sequence *kv, uint32_t block) {
     return (block >= kv->prefix.n_without_window ? PREFIX_WINDOW : 0) |
-           (needs_homes(kv) ? 0 : PREFIX_SPARSE);
+           (uses_token_blocks(kv) ? 0 : PREFIX_SPARSE);
 }
 
 /* Tells whether the block has its tokens of sparse layers where the sequence can use them.  A
  * layer-major prompt has no pages for them in its lists, nor for the window of a prefix. */
 static bool has_sparse(const struct kv_sequence *kv, uint32_t block) {
     const struct prefix_cache *cache = kv->space->cache;
-    const bool is_home = prefix_cache_home(cache, block) != KV_NO_PAGE;
-    if (kv->plan.layer_major) return is_home && kv->space->window == 0;
-    return is_home || !prefix_cache_sparse_dropped(cache, block);
+    const bool has_token_block = prefix_cache_token_block(cache, block) != KV_NO_PAGE;
+    if (kv->plan.layer_major) return has_token_block && kv->space->window == 0;
+    return has_token_block || !prefix_cache_sparse_dropped(cache, block);
 }
 
 /* Blocks of the text that are in the cache; how many of them have what is needed in sparse layers,
@@ -118,12 +118,12 @@ static struct found find_blocks(const struct kv_sequence *kv, const uint32_t *to
 
 /* Prefers swapped data if they have more than the cache alone.  A swapped sequence gets its window
  * pages from the host pool, and the rest from blocks.  One that moves tokens has kept its own host
- * blocks, and needs no homes. */
+ * blocks, and needs no token blocks. */
 static struct prefix_match find(const struct kv_sequence *kv, const uint32_t *tokens,
                                 uint32_t n_max, uint32_t *blocks) {
     const struct found found = find_blocks(kv, tokens, n_max, blocks);
     const uint32_t n_tokens = found.n_enough * PAGE_TOKENS, n_swapped = kv_swap_n_tokens(kv),
-                   n_usable = needs_homes(kv) ? found.n_named : found.n_sparse;
+                   n_usable = uses_token_blocks(kv) ? found.n_named : found.n_sparse;
     if (n_swapped <= n_tokens || n_usable < kv_swap_n_shared(kv))
         return (struct prefix_match){.n_blocks = found.n_enough, .n_tokens = n_tokens};
     return (struct prefix_match){.n_blocks = min_u32(n_usable, n_swapped / PAGE_TOKENS),
@@ -147,7 +147,7 @@ struct prefix_match sequence_prefix_match(struct kv_sequence *kv, const uint32_t
 static bool shares_sparse(const struct kv_sequence *kv, uint32_t block) {
     const struct prefix_cache *cache = kv->space->cache;
     return !prefix_cache_sparse_dropped(cache, block) &&
-           (!needs_homes(kv) || prefix_cache_n_sparse_users(cache, block) == 0);
+           (!uses_token_blocks(kv) || prefix_cache_n_sparse_users(cache, block) == 0);
 }
 
 static void share_page(const struct kv_space *space, struct page_list *list, uint32_t page) {
@@ -161,7 +161,8 @@ static void use_block(struct kv_sequence *kv, uint32_t i) {
     const uint32_t *pages = prefix_cache_pages(cache, kv->prefix.blocks[i]),
                    needs = needs_of(kv, i);
     prefix_cache_use(cache, kv->prefix.blocks[i], needs);
-    if (prefix_cache_is_stored(cache, kv->prefix.blocks[i])) return; /* and so are all behind it */
+    if (prefix_cache_is_offloaded(cache, kv->prefix.blocks[i]))
+        return; /* and so are all behind it */
     const bool shares = shares_sparse(kv, kv->prefix.blocks[i]);
     if (!shares && !selection_left_text(kv) && space->n_groups > 0) kv->n_holes++;
     for (uint32_t l = 0; l < space->n_layers; l++) {
@@ -185,8 +186,8 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
     kv->prefix.n_blocks = n;
 }
 
-static uint32_t home_of(const struct kv_sequence *kv, uint32_t block) {
-    return needs_homes(kv) ? selection_home(kv, block) : KV_NO_PAGE;
+static uint32_t token_block_of(const struct kv_sequence *kv, uint32_t block) {
+    return uses_token_blocks(kv) ? selection_token_block(kv, block) : KV_NO_PAGE;
 }
 
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
@@ -197,7 +198,7 @@ void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint
     for (uint32_t i = kv->prefix.n_blocks; i < n_blocks; i++) {
         const uint32_t block = prefix_cache_insert(
             cache, last_block(kv), kv->salt, kv->prefix.hashes[i], tokens + (size_t)i * PAGE_TOKENS,
-            kv->layers, i, needs_of(kv, i), home_of(kv, i));
+            kv->layers, i, needs_of(kv, i), token_block_of(kv, i));
         if (block == PREFIX_NONE) return;
         kv->prefix.blocks[i] = block;
         kv->prefix.n_blocks = i + 1;
@@ -221,37 +222,38 @@ static int bring_back(struct kv_sequence *kv, struct error *err) {
     int code = 0;
     for (uint32_t i = 0; i < kv->prefix.n_blocks && !code; i++) {
         const uint32_t needs = needs_of(kv, i) | (selection_left_text(kv) ? 0 : PREFIX_SPARSE);
-        if (prefix_cache_is_stored(cache, kv->prefix.blocks[i]))
-            code = prefix_cache_bring_back(cache, kv->prefix.blocks[i], kv->layers, i, needs, err);
+        if (prefix_cache_is_offloaded(cache, kv->prefix.blocks[i]))
+            code = prefix_cache_reload(cache, kv->prefix.blocks[i], kv->layers, i, needs, err);
     }
     return code;
 }
 
-/* Tells whether block i has no sparse pages yet, but its home. */
-static bool is_at_home(const struct kv_sequence *kv, uint32_t i) {
+/* Tells whether block i has no sparse pages yet, but its token block. */
+static bool has_only_token_block(const struct kv_sequence *kv, uint32_t i) {
     return i < kv->prefix.n_blocks &&
            prefix_cache_sparse_dropped(kv->space->cache, kv->prefix.blocks[i]);
 }
 
-/* Copies the homes of n blocks from block `first` on into the pages of sparse layers. */
-static int fetch_homes(const struct kv_sequence *kv, uint32_t first, uint32_t n,
-                       struct error *err) {
+/* Copies the token blocks of n blocks from block `first` on into the pages of sparse layers. */
+static int copy_token_blocks(const struct kv_sequence *kv, uint32_t first, uint32_t n,
+                             struct error *err) {
     const struct kv_space *space = kv->space;
-    uint32_t homes[MOST_HOMES], host_layer = 0;
+    uint32_t token_blocks[MOST_TOKEN_BLOCKS], host_layer = 0;
     int code = 0;
     for (uint32_t i = 0; i < n; i++)
-        homes[i] = prefix_cache_home(space->cache, kv->prefix.blocks[first + i]);
+        token_blocks[i] = prefix_cache_token_block(space->cache, kv->prefix.blocks[first + i]);
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
-        code = page_io_reload(&space->io, host_layer++, kv->layers[l].pages + first, homes, n, err);
+        code = page_io_reload(&space->io, host_layer++, kv->layers[l].pages + first, token_blocks,
+                              n, err);
     return code;
 }
 
-/* Brings back what blocks have at home, as far as their sparse pages are needed. */
-static int bring_home(struct kv_sequence *kv, struct error *err) {
+/* Reloads blocks that have a token block only, as far as their sparse pages are needed. */
+static int fill_sparse_pages(struct kv_sequence *kv, struct error *err) {
     int code = 0;
     for (uint32_t i = 0, n; i < kv->prefix.n_blocks && !code; i += n) {
-        for (n = 0; n < MOST_HOMES && is_at_home(kv, i + n);) n++;
-        if (n > 0) code = fetch_homes(kv, i, n, err);
+        for (n = 0; n < MOST_TOKEN_BLOCKS && has_only_token_block(kv, i + n);) n++;
+        if (n > 0) code = copy_token_blocks(kv, i, n, err);
         for (uint32_t k = i; k < i + n; k++)
             prefix_cache_hold_sparse(kv->space->cache, kv->prefix.blocks[k], kv->layers, k);
         n = max_u32(n, 1);
@@ -261,7 +263,7 @@ static int bring_home(struct kv_sequence *kv, struct error *err) {
 
 int sequence_prefix_resume(struct kv_sequence *kv, struct error *err) {
     const int code = bring_back(kv, err);
-    return code || needs_homes(kv) ? code : bring_home(kv, err);
+    return code || uses_token_blocks(kv) ? code : fill_sparse_pages(kv, err);
 }
 
 /* Begins with children, so that they grow old before their parents (prefix_cache.h). */

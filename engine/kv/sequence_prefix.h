@@ -9,8 +9,8 @@
  *
  * Only what all layers have can be shared, so a sequence shares the least of what its kinds allow.
  *
- * A sequence that moves tokens shares no sparse pages.  It uses the homes of blocks instead, and
- * has pages of its own for sparse layers, as long as these see the text.
+ * A sequence that moves tokens shares no sparse pages.  It uses the token blocks of blocks instead
+ * (prefix_cache.h), and has pages of its own for sparse layers, as long as these see the text.
  *
  * Thread: engine.  Memory: arrays of block numbers and hashes, which grow in prepare and grow. */
 #ifndef ENGINE_KV_SEQUENCE_PREFIX_H
@@ -61,8 +61,8 @@ bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_seq
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);
 /* Ends the need for window pages of blocks before number n. */
 void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n);
-/* Brings used blocks back from the host pool, into the lists' pages.  Copies their homes there,
- * too, unless the sequence selects from homes.  ERR_DEVICE. */
+/* Copies used blocks that are in the host pool into the lists' pages, which have been taken.
+ * Copies token blocks, too, unless the sequence selects from them there.  ERR_DEVICE. */
 int sequence_prefix_resume(struct kv_sequence *kv, struct error *err);
 /* Stops using the blocks; their pages stay in the lists. */
 void sequence_prefix_release(struct kv_sequence *kv);

@@ -23,7 +23,7 @@ static const struct kv_kind *kind_in(const struct kv_sequence *kv, uint32_t laye
 
 /* Finds the kind that decides what the sequence's states are.  Each layer must be of it, or else of
  * a kind that can be part of a state.  A layer-major prompt is read from its beginning, and has no
- * moment before its last token. */
+ * state before its last token. */
 void sequence_state_init(struct kv_sequence *kv) {
     const struct kv_kind *stateful = NULL;
     if (!kv->space->states || kv->plan.layer_major) return;
@@ -114,7 +114,7 @@ static void forget_if_short(struct kv_sequence *kv) {
 
 void sequence_state_take_over(struct kv_sequence *kv, uint64_t n_lacking) {
     struct kv_state *state = kv->state.matched;
-    if (!state || state->is_stored || n_lacking > state->n_pages) return;
+    if (!state || state->is_offloaded || n_lacking > state->n_pages) return;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         struct page_list *to = &kv->layers[l], *from = &state->layers[l];
         assert(to->n + from->n <= to->capacity); /* to->n: the pages behind a window */
@@ -166,7 +166,7 @@ static void borrow(struct kv_sequence *kv, struct kv_state *state) {
 int sequence_state_resume(struct kv_sequence *kv, struct error *err) {
     struct kv_state *state = kv->state.matched;
     int code = 0;
-    if (state->is_stored) code = copy_from_blocks(kv, state, err);
+    if (state->is_offloaded) code = copy_from_blocks(kv, state, err);
     else if (kind_of(kv)->states->cuts(kv)) borrow(kv, state);
     else code = kv_state_copy(kv->space, state, kv->layers, true, err);
     kv_lists_cover(kv);
@@ -271,7 +271,7 @@ bool sequence_state_is_coming(struct kv_sequence *kv, const uint32_t *tokens,
 
 /* ---- the state at the end ---- */
 
-static bool is_worth_keeping(const struct kv_sequence *kv, uint32_t n_known) {
+static bool may_leave_state(const struct kv_sequence *kv, uint32_t n_known) {
     return kv->state.ending && !kv->saved && !kv->state.matched && kv->layers[0].n > 0 &&
            kv->state.n_valid == kv->n_tokens &&
            kv->n_tokens >= max_u32(kv->plan.n_prompt, PAGE_TOKENS) &&
@@ -291,9 +291,9 @@ static void keep_lists(struct kv_sequence *kv) {
     }
 }
 
-bool kv_keep(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
+bool kv_leave_state(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens) {
     struct kv_state *state = kv->state.ending;
-    if (!is_worth_keeping(kv, n_tokens)) return false;
+    if (!may_leave_state(kv, n_tokens)) return false;
     assert(!kv->state.borrowed); /* a step has been submitted since */
     const struct kv_kind *kind = kind_of(kv);
     /* A device that fails will say so in the next step, too. */

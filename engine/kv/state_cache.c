@@ -32,8 +32,8 @@ struct state_list {
 struct state_cache {
     const struct kv_space *space;
     uint64_t key[2];
-    struct state_list idle, stored;
-    uint32_t n_states, n_store_blocks;
+    struct state_list idle, offloaded;
+    uint32_t n_states, n_offloaded_blocks;
     uint64_t n_tokens; /* of all names */
     uint32_t *offered; /* [offered_capacity]: a state's pages in the order of its file */
     uint32_t offered_capacity;
@@ -208,7 +208,7 @@ void kv_state_destroy(const struct kv_space *space, struct kv_state *state) {
     assert(!state->is_cached);
     leave_owner(state);
     if (state->layers) release_pages(space, state);
-    if (state->is_stored) page_pool_release(space->blocks, state->blocks.pages, state->blocks.n);
+    if (state->is_offloaded) page_pool_release(space->blocks, state->blocks.pages, state->blocks.n);
     for (uint32_t l = 0; state->layers && l < space->n_layers; l++) free(state->layers[l].pages);
     free(state->layers);
     free(state->blocks.pages);
@@ -231,7 +231,7 @@ int state_cache_create(struct state_cache **out, const struct kv_space *space, s
 }
 
 static struct state_list *list_of(struct state_cache *cache, const struct kv_state *state) {
-    return state->is_stored ? &cache->stored : &cache->idle;
+    return state->is_offloaded ? &cache->offloaded : &cache->idle;
 }
 
 static void append(struct state_cache *cache, struct kv_state *state) {
@@ -253,19 +253,19 @@ static void remove_from_list(struct state_cache *cache, struct kv_state *state) 
     list->n_pages -= state->n_pages;
 }
 
-/* Removes the state, which may be lent, from the cache. */
+/* Removes the state, whose copy may be pending, from the cache. */
 static void take_out(struct state_cache *cache, struct kv_state *state) {
     assert(state->is_cached);
     remove_from_list(cache, state);
-    if (state->is_stored) cache->n_store_blocks -= state->blocks.n;
+    if (state->is_offloaded) cache->n_offloaded_blocks -= state->blocks.n;
     leave_owner(state);
     state->is_cached = false;
     cache->n_tokens -= state->n_tokens;
     cache->n_states--;
 }
 
-/* Copies what lent pages hold.  A failed copy is no reason to drop the state: a device that fails
- * does not read it again. */
+/* Performs a pending copy.  A failed copy is no reason to drop the state: a device that fails does
+ * not read it again. */
 static void complete(struct state_cache *cache, struct kv_state *state) {
     (void)kv_state_return(cache->space, state, NULL);
 }
@@ -310,11 +310,11 @@ static bool describe(struct state_cache *cache, struct kv_state *state, struct d
         .id = &state->id,
         .notes = {[STATE_TURN] = state->turn, [STATE_PHASE] = state->state_phase},
         .n_pages = state->n_pages,
-        .pages = state->is_stored ? NULL : pages_in_order(cache, state),
+        .pages = state->is_offloaded ? NULL : pages_in_order(cache, state),
         .blocks = state->blocks.pages,
-        .stored_at = state->stored_at,
+        .written_at = state->written_at,
     };
-    return out->pages || state->is_stored;
+    return out->pages || state->is_offloaded;
 }
 
 static void offer_and_drop(struct state_cache *cache, struct kv_state *state) {
@@ -328,7 +328,7 @@ static void offer_and_drop(struct state_cache *cache, struct kv_state *state) {
 }
 
 enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving *saving) {
-    struct kv_state *newest[] = {cache->idle.newest, cache->stored.newest};
+    struct kv_state *newest[] = {cache->idle.newest, cache->offloaded.newest};
     for (size_t i = 0; i < 2; i++)
         for (struct kv_state *state = newest[i]; state; state = state->older) {
             struct disk_key key;
@@ -343,7 +343,7 @@ enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving
 void state_cache_destroy(struct state_cache *cache) {
     if (!cache) return;
     while (cache->idle.oldest) drop(cache, cache->idle.oldest);
-    while (cache->stored.oldest) drop(cache, cache->stored.oldest);
+    while (cache->offloaded.oldest) drop(cache, cache->offloaded.oldest);
     free(cache->offered);
     free(cache);
 }
@@ -351,7 +351,7 @@ void state_cache_destroy(struct state_cache *cache) {
 struct kv_state *state_cache_find(const struct state_cache *cache, const struct kv_state_key *key,
                                   const uint32_t *tokens, uint32_t n_max, state_suits suits,
                                   const void *ctx) {
-    const struct state_list *lists[] = {&cache->idle, &cache->stored};
+    const struct state_list *lists[] = {&cache->idle, &cache->offloaded};
     struct kv_state *best = NULL;
     for (size_t i = 0; i < 2; i++)
         for (struct kv_state *state = lists[i]->newest; state; state = state->older) {
@@ -363,7 +363,7 @@ struct kv_state *state_cache_find(const struct state_cache *cache, const struct 
     return best;
 }
 
-static bool is_same_moment(const void *ctx, const struct kv_state *state) {
+static bool is_same_phase(const void *ctx, const struct kv_state *state) {
     const struct kv_state *other = ctx;
     return state->n_tokens == other->n_tokens && state->turn == other->turn &&
            state->state_phase == other->state_phase;
@@ -373,17 +373,18 @@ static bool is_same_moment(const void *ctx, const struct kv_state *state) {
 static void make_space(struct state_cache *cache, uint32_t n_tokens) {
     while (cache->n_states > 0 &&
            (cache->n_states >= STATE_MAX_STATES || cache->n_tokens + n_tokens > STATE_MAX_TOKENS)) {
-        struct kv_state *idle = cache->idle.oldest, *stored = cache->stored.oldest;
-        offer_and_drop(cache, !stored || (idle && idle->since < stored->since) ? idle : stored);
+        struct kv_state *idle = cache->idle.oldest, *offloaded = cache->offloaded.oldest;
+        offer_and_drop(cache,
+                       !offloaded || (idle && idle->since < offloaded->since) ? idle : offloaded);
     }
 }
 
 void state_cache_insert(struct state_cache *cache, struct kv_state *state) {
     struct kv_state *same = state->is_valid
                                 ? state_cache_find(cache, &state->key, state->tokens,
-                                                   state->n_tokens, is_same_moment, state)
+                                                   state->n_tokens, is_same_phase, state)
                                 : NULL;
-    if (same && !same->is_stored) { /* it is used again, as it were */
+    if (same && !same->is_offloaded) { /* it is used again, as it were */
         kv_state_destroy(cache->space, state);
         state = same;
         state_cache_take(cache, state);
@@ -395,7 +396,7 @@ void state_cache_insert(struct state_cache *cache, struct kv_state *state) {
     make_space(cache, state->n_tokens);
     state->since = prefix_cache_tick(cache->space->cache);
     state->is_cached = true;
-    if (state->is_stored) cache->n_store_blocks += state->blocks.n;
+    if (state->is_offloaded) cache->n_offloaded_blocks += state->blocks.n;
     cache->n_tokens += state->n_tokens;
     cache->n_states++;
     append(cache, state);
@@ -407,8 +408,8 @@ uint64_t state_cache_oldest(const struct state_cache *cache) {
     return cache->idle.oldest ? cache->idle.oldest->since : UINT64_MAX;
 }
 
-uint64_t state_cache_oldest_stored(const struct state_cache *cache) {
-    return cache->stored.oldest ? cache->stored.oldest->since : UINT64_MAX;
+uint64_t state_cache_oldest_offloaded(const struct state_cache *cache) {
+    return cache->offloaded.oldest ? cache->offloaded.oldest->since : UINT64_MAX;
 }
 
 struct kv_demotion state_cache_demotion(const struct state_cache *cache) {
@@ -431,15 +432,15 @@ static void copy_out(struct state_cache *cache, struct kv_state *state) {
         place += state->layers[l].n;
     }
     space->swaps->n_out += state->n_pages;
-    state->stored_at = space->disk ? kv_disk_moment(space->disk) : 0;
+    state->written_at = space->disk ? kv_disk_n_submitted(space->disk) : 0;
 }
 
-static void store(struct state_cache *cache, struct kv_state *state) {
+static void offload(struct state_cache *cache, struct kv_state *state) {
     copy_out(cache, state);
     remove_from_list(cache, state);
     release_pages(cache->space, state);
-    state->is_stored = true;
-    cache->n_store_blocks += state->blocks.n;
+    state->is_offloaded = true;
+    cache->n_offloaded_blocks += state->blocks.n;
     append(cache, state);
 }
 
@@ -451,21 +452,21 @@ void state_cache_evict_oldest(struct state_cache *cache, struct kv_demotion demo
         return;
     }
     state->blocks.n = n;
-    store(cache, state);
+    offload(cache, state);
 }
 
-void state_cache_drop_oldest_stored(struct state_cache *cache) {
-    offer_and_drop(cache, cache->stored.oldest);
+void state_cache_drop_oldest_offloaded(struct state_cache *cache) {
+    offer_and_drop(cache, cache->offloaded.oldest);
 }
 
 uint32_t state_cache_n_idle_pages(const struct state_cache *cache) {
     return cache->idle.n_pages;
 }
 
-uint32_t state_cache_n_stored_pages(const struct state_cache *cache) {
-    return cache->stored.n_pages;
+uint32_t state_cache_n_offloaded_pages(const struct state_cache *cache) {
+    return cache->offloaded.n_pages;
 }
 
-uint32_t state_cache_n_store_blocks(const struct state_cache *cache) {
-    return cache->n_store_blocks;
+uint32_t state_cache_n_offloaded_blocks(const struct state_cache *cache) {
+    return cache->n_offloaded_blocks;
 }

@@ -59,11 +59,11 @@ struct kv_state {
     /* NULL, or the lists of a sequence, whose first pages must still be copied into this state's
      * own (copy on write). */
     const struct page_list *pending_copy_from;
-    uint32_t n_pages;   /* of all layers together */
-    uint64_t since;     /* when it was used last */
-    uint64_t stored_at; /* kv_disk_moment() of its copy to the host pool */
-    struct disk_id id;  /* its name on disk; kind 0: not worked out yet */
-    bool is_cached, is_valid, is_stored;
+    uint32_t n_pages;    /* of all layers together */
+    uint64_t since;      /* when it was used last */
+    uint64_t written_at; /* kv_disk_n_submitted() of its copy to the host pool */
+    struct disk_id id;   /* its name on disk; kind 0: not worked out yet */
+    bool is_cached, is_valid, is_offloaded;
 };
 
 /* What the notes of a state's file are. */
@@ -138,12 +138,12 @@ enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving
 
 /* Returns when the least recently used state in the host pool was used, UINT64_MAX if there is
  * none. */
-uint64_t state_cache_oldest_stored(const struct state_cache *cache);
+uint64_t state_cache_oldest_offloaded(const struct state_cache *cache);
 /* Drops that state, which there must be; it is offered to the tier on disk first. */
-void state_cache_drop_oldest_stored(struct state_cache *cache);
+void state_cache_drop_oldest_offloaded(struct state_cache *cache);
 /* Returns how many pages states have in the host pool. */
-uint32_t state_cache_n_stored_pages(const struct state_cache *cache);
+uint32_t state_cache_n_offloaded_pages(const struct state_cache *cache);
 /* Returns how many host blocks those pages take. */
-uint32_t state_cache_n_store_blocks(const struct state_cache *cache);
+uint32_t state_cache_n_offloaded_blocks(const struct state_cache *cache);
 
 #endif

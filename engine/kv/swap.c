@@ -20,12 +20,13 @@
 
 static void offer(const struct kv_space *space, const struct kv_swap *swap) {
     page_pool_offer(space->blocks, PAGE_WAITING, swap->blocks.pages, swap->blocks.n);
-    page_pool_offer(space->blocks, PAGE_WAITING, swap->kept->pages, swap->kept->n);
+    page_pool_offer(space->blocks, PAGE_WAITING, swap->token_blocks->pages, swap->token_blocks->n);
 }
 
 static void withdraw(const struct kv_space *space, const struct kv_swap *swap) {
     page_pool_withdraw(space->blocks, PAGE_WAITING, swap->blocks.pages, swap->blocks.n);
-    page_pool_withdraw(space->blocks, PAGE_WAITING, swap->kept->pages, swap->kept->n);
+    page_pool_withdraw(space->blocks, PAGE_WAITING, swap->token_blocks->pages,
+                       swap->token_blocks->n);
 }
 
 static void append(const struct kv_space *space, struct kv_swap *swap) {
@@ -47,18 +48,18 @@ static void take_out(const struct kv_space *space, struct kv_swap *swap) {
     if (!swap->is_claimed) withdraw(space, swap);
 }
 
-/* Frees the swap's blocks, but for those that are lent and the `kept` ones. */
+/* Frees the swap's blocks, but for the reused ones and the token blocks. */
 static void forget(const struct kv_space *space, struct kv_swap *swap) {
     take_out(space, swap);
-    page_pool_release(space->blocks, swap->blocks.pages, swap->blocks.n - swap->n_lent);
-    swap->blocks.n = swap->n_tokens = swap->n_lent = 0;
+    page_pool_release(space->blocks, swap->blocks.pages, swap->blocks.n - swap->n_reused);
+    swap->blocks.n = swap->n_tokens = swap->n_reused = 0;
     swap->is_claimed = false;
 }
 
 static void drop(const struct kv_space *space, struct kv_swap *swap) {
     forget(space, swap);
-    page_pool_release(space->blocks, swap->kept->pages, swap->kept->n);
-    swap->kept->n = 0;
+    page_pool_release(space->blocks, swap->token_blocks->pages, swap->token_blocks->n);
+    swap->token_blocks->n = 0;
 }
 
 void kv_swap_drop(struct kv_sequence *kv) {
@@ -85,9 +86,9 @@ bool kv_swap_is_claimed(const struct kv_sequence *kv) {
     return kv->swap.is_claimed;
 }
 
-uint32_t kv_spare_blocks(const struct kv_space *space) {
+uint32_t kv_n_available_blocks(const struct kv_space *space) {
     if (!space->blocks) return 0;
-    return page_pool_n_free(space->blocks) + kv_n_stored_blocks(space) +
+    return page_pool_n_free(space->blocks) + kv_n_offloaded_blocks(space) +
            page_pool_n_offered(space->blocks, PAGE_WAITING);
 }
 
@@ -98,12 +99,12 @@ static struct kv_swap *oldest(const struct kv_swaps *swaps) {
 
 /* Drops what is cached in the host pool until n_blocks blocks are free or there is no more. */
 static void drop_cached(const struct kv_space *space, uint64_t n_blocks) {
-    kv_drop_stored(space, n_blocks);
-    if (space->cache) prefix_cache_drop_homes(space->cache, n_blocks);
+    kv_drop_offloaded(space, n_blocks);
+    if (space->cache) prefix_cache_drop_token_blocks(space->cache, n_blocks);
 }
 
 int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
-    if (n_blocks > kv_spare_blocks(space)) return ERR_FULL;
+    if (n_blocks > kv_n_available_blocks(space)) return ERR_FULL;
     if (n_blocks > 0) drop_cached(space, n_blocks);
     while (n_blocks > 0 && page_pool_n_free(space->blocks) < n_blocks)
         drop(space, oldest(space->swaps));
@@ -120,16 +121,16 @@ static void give_up(struct kv_sequence *kv) {
     offer(kv->space, &kv->swap);
 }
 
-uint32_t kv_swap_n_lendable(const struct kv_sequence *kv) {
+uint32_t kv_swap_n_reusable(const struct kv_sequence *kv) {
     const struct kv_swap *swap = &kv->swap;
-    return swap->is_claimed ? swap->blocks.n - swap->n_lent : 0;
+    return swap->is_claimed ? swap->blocks.n - swap->n_reused : 0;
 }
 
-void kv_swap_lend(struct kv_sequence *kv, struct page_list *to, uint32_t n_blocks) {
+void kv_swap_reuse(struct kv_sequence *kv, struct page_list *to, uint32_t n_blocks) {
     struct kv_swap *swap = &kv->swap;
-    assert(n_blocks <= kv_swap_n_lendable(kv) && to->n + n_blocks <= to->capacity);
+    assert(n_blocks <= kv_swap_n_reusable(kv) && to->n + n_blocks <= to->capacity);
     for (uint32_t i = 0; i < n_blocks; i++)
-        to->pages[to->n++] = swap->blocks.pages[swap->blocks.n - ++swap->n_lent];
+        to->pages[to->n++] = swap->blocks.pages[swap->blocks.n - ++swap->n_reused];
 }
 
 /* ---- copies ---- */
@@ -182,8 +183,8 @@ static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
     const struct kv_space *space = kv->space;
     struct page_list *blocks = &kv->swap.blocks;
     const uint64_t n = page_io_n_blocks(&space->io, n_pages),
-                   n_cached =
-                       kv_n_stored_blocks(space) + page_pool_n_offered(space->blocks, PAGE_CACHED);
+                   n_cached = kv_n_offloaded_blocks(space) +
+                              page_pool_n_offered(space->blocks, PAGE_CACHED);
     if (n == 0 || n > page_pool_n_free(space->blocks) + n_cached) return false;
     if (kv_list_grow(blocks, (uint32_t)n)) return false;
     drop_cached(space, n);
@@ -201,7 +202,7 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
     swap->n_tokens = kv->n_tokens;
     swap->n_shared = sequence_prefix_n_shared(kv);
     swap->n_expired = kv->n_expired;
-    swap->kept = selection_blocks(kv);
+    swap->token_blocks = selection_token_blocks(kv);
     selection_suspend(kv);
     if (!take_blocks(kv, n_swapped_pages(kv))) {
         swap->n_tokens = 0;

@@ -5,8 +5,8 @@
  *   with a window                     [ 3 ][ 4 ]     all that it has, used by others or not
  *   a selection        [ c ][ c ][ 4 ][ 5 ][ . ]     all of the list, which includes the tail
  *
- * Layers follow one another, then comes the state of the selection.  Host blocks that hold sparse
- * layers' tokens stay where they are meanwhile.
+ * Layers follow one another, then comes the state of the selection.  Token blocks (prefix_cache.h)
+ * stay where they are meanwhile.
  *
  * Swapped data are only a cache, and their blocks are offered (page_pool.h) until they are claimed.
  * A running sequence may take the blocks of waiting ones, always all of a sequence's.  A sequence
@@ -27,12 +27,12 @@ struct kv_sequence;
 /* A suspended sequence's data in the host pool; only swap.c opens it. */
 struct kv_swap {
     struct kv_swap *older, *newer;
-    struct page_list blocks; /* host blocks that hold its pages */
-    struct page_list *kept;  /* its other host blocks (selection_blocks()), dropped with these */
-    uint32_t n_tokens;       /* 0: nothing */
-    uint32_t n_shared, n_expired;
-    bool is_claimed; /* the sequence is about to continue: its blocks cannot be dropped */
-    uint32_t n_lent; /* how many of the last blocks it already uses for its tokens */
+    struct page_list blocks;        /* host blocks that hold its pages */
+    struct page_list *token_blocks; /* selection_token_blocks(): dropped together with these */
+    uint32_t n_tokens;              /* of the sequence; 0: nothing is swapped */
+    uint32_t n_shared, n_expired;   /* see kv_swap_n_shared(), kv_swap_n_expired() */
+    bool is_claimed;                /* it is about to continue: its blocks cannot be dropped */
+    uint32_t n_reused;              /* last ones of `blocks` that have become token blocks */
 };
 
 /* Saves in the host pool what no other sequence has, before the sequence's pages are given back.
@@ -61,17 +61,19 @@ uint32_t kv_swap_n_expired(const struct kv_sequence *kv);
 /* Tells whether the sequence has claimed its swapped data. */
 bool kv_swap_is_claimed(const struct kv_sequence *kv);
 
-/* Returns how many blocks of claimed data are free once the pages are back.  Later writes to them
- * are ordered after the copies that read them, so a sequence with pages may use them at once. */
-uint32_t kv_swap_n_lendable(const struct kv_sequence *kv);
-/* Moves n_blocks of these blocks to `to`, for the sequence's tokens. */
-void kv_swap_lend(struct kv_sequence *kv, struct page_list *to, uint32_t n_blocks);
+/* Returns how many host blocks of claimed data the sequence may still reuse as token blocks.  They
+ * are free once the pages are back, and later writes to them come after the copies that read them.
+ * Returns 0 if nothing is claimed. */
+uint32_t kv_swap_n_reusable(const struct kv_sequence *kv);
+/* Appends n_blocks of these host blocks to the list `to`, which has capacity for them and now owns
+ * them. */
+void kv_swap_reuse(struct kv_sequence *kv, struct page_list *to, uint32_t n_blocks);
 
-/* Returns how many host blocks a running sequence could have, 0 without a host pool.  These are the
- * free ones, the prefix cache's, and those of waiting sequences, unless a running one has them. */
-uint32_t kv_spare_blocks(const struct kv_space *space);
-/* Makes n_blocks host blocks free: drops the prefix cache's first, then those of the sequences that
- * have waited longest.  ERR_FULL: nothing has been dropped. */
+/* Returns how many host blocks a running sequence could take; 0 without a host pool.  These are the
+ * free ones, those of cached blocks and states, and those that only waiting sequences have. */
+uint32_t kv_n_available_blocks(const struct kv_space *space);
+/* Makes n_blocks host blocks free: drops what is cached first, then the swapped data of the
+ * sequences that have waited longest.  ERR_FULL: nothing has been dropped. */
 int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks);
 
 #endif

@@ -51,7 +51,7 @@ struct kv_choice {
 };
 
 /* Layers that keep something else than the request's other layers.  Zeroed: there are none. */
-struct kv_part {
+struct kv_override {
     struct layer_set layers;
     struct kv_choice choice; /* KV_BOUNDED, without cache_positions */
 };

@@ -46,12 +46,13 @@ static const struct dense_rule rules[] = {
     {is_scored, NULL},
 };
 
-const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv, const struct kv_part *part,
+const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv,
+                                            const struct kv_override *override,
                                             bool scores_prompt) {
-    const bool has_part = part && !layer_set_is_empty(&part->layers);
+    const bool has_override = override && !layer_set_is_empty(&override->layers);
     for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++)
         if (rules[i].applies(kv, scores_prompt) ||
-            (has_part && rules[i].applies(&part->choice, scores_prompt)))
+            (has_override && rules[i].applies(&override->choice, scores_prompt)))
             return &rules[i];
     return NULL;
 }

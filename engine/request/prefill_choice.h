@@ -66,11 +66,11 @@ struct dense_rule {
                           NULL: only auto is dense, and a request may ask for sparse */
 };
 
-/* Returns the first rule that applies to the request's layers, or NULL.  part: NULL, or layers that
- * keep something else than those of kv.  Nothing else decides what goes with sparse
+/* Returns the first rule that applies to the request's layers, or NULL.  override: NULL, or layers
+ * that keep something else than those of kv.  Nothing else decides what goes with sparse
  * prefill. */
-const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv, const struct kv_part *part,
-                                            bool scores_prompt);
+const struct dense_rule *prefill_dense_rule(const struct kv_choice *kv,
+                                            const struct kv_override *override, bool scores_prompt);
 /* Returns why a prompt of this mode stays dense by the rule, which may be NULL; DENSE_NOT: it does
  * not. */
 enum dense_reason prefill_why_dense(const struct dense_rule *rule, enum prefill_mode mode);

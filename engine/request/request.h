@@ -50,7 +50,7 @@ struct engine_request {
         n_spare; /* tokens that prompt has space for behind n_prompt: the answer's first ones */
     struct sampling_params params;
     struct kv_choice kv;
-    struct kv_part kv_part;
+    struct kv_override kv_override;
     struct prefill_choice prefill;
     struct speculation_choice speculation;
     /* Sequences share cached prefixes only within one salt; 0: the common one. */

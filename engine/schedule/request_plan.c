@@ -20,11 +20,11 @@ static uint32_t step_rows(const struct sequence_shared *shared, uint32_t n_promp
 struct request_plan request_plan_make(const struct sequence_shared *shared,
                                       const struct engine_request *request) {
     const uint32_t n_long = shared->max_long_rows;
-    const struct dense_rule *dense =
-        prefill_dense_rule(&request->kv, &request->kv_part, request->params.n_prompt_logprobs >= 0);
+    const struct dense_rule *dense = prefill_dense_rule(&request->kv, &request->kv_override,
+                                                        request->params.n_prompt_logprobs >= 0);
     struct request_plan plan = {
         .kv = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens)};
-    kv_plan_divide(&plan.kv, &request->kv_part, shared->space);
+    kv_plan_divide(&plan.kv, &request->kv_override, shared->space);
     plan.prefill = prefill_plan_make(&request->prefill, &shared->prefill, dense, &plan.kv);
     plan.kv.step_rows = step_rows(shared, request->n_prompt, plan.prefill.is_sparse);
     kv_plan_by_layers(&plan.kv, shared->space, n_long,

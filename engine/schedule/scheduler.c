@@ -152,7 +152,7 @@ static void retire(struct scheduler *s, struct sequence *seq) {
     seq->over = true;
     if (seq->n_inflight > 0) return;
     fair_share_end(&s->fair_share, seq->tenant, sequence_n_generated(seq));
-    sequence_keep(seq);
+    sequence_leave_state(seq);
     sequence_destroy(seq);
 }
 
@@ -268,7 +268,7 @@ static struct kv_grant ask_rows(struct sequence *seq, uint32_t want, struct kv_a
 static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
     const struct kv_grant grant = ask_rows(s->running[at], want, (struct kv_amount){0});
     uint32_t last = s->n_running - 1;
-    if (grant.lacking.blocks == 0) return last;
+    if (grant.unavailable.blocks == 0) return last;
     while (last > at && kv_n_host_blocks(&s->running[last]->kv) == 0) last--;
     return last;
 }
@@ -293,7 +293,7 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
 static bool must_complete_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
     if (s->n_inflight == 0 || n_rows == 0) return false;
     const struct kv_grant grant = ask_rows(seq, n_rows, (struct kv_amount){0});
-    return grant.lacking.pages > 0 || grant.lacking.blocks > 0;
+    return grant.unavailable.pages > 0 || grant.unavailable.blocks > 0;
 }
 
 /* Returns how many guesses of running[at] there is space for beside the row that it has been
@@ -303,7 +303,7 @@ static uint32_t room_for_drafts(const struct scheduler *s, struct sequence *seq,
     const struct kv_amount others = {.pages = (uint64_t)s->n_running * s->space->n_layers};
     const uint32_t n = seq->kv.n_tokens + 1, most = min_u32(DRAFT_MAX, budget->n_rows);
     const struct kv_grant grant = ask_rows(seq, 1 + most, others);
-    if (grant.missing.pages == 0 || grant.lacking.pages == 0) return most;
+    if (grant.missing.pages == 0 || grant.unavailable.pages == 0) return most;
     return min_u32(most, (uint32_t)kv_n_pages(n) * PAGE_TOKENS - n);
 }
 
@@ -365,7 +365,7 @@ static struct kv_amount left_for_running(const struct scheduler *s) {
 
 static struct spare spare_beside(const struct kv_space *space, struct kv_amount left) {
     return (struct spare){.pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
-                          .blocks = (int64_t)kv_spare_blocks(space) - (int64_t)left.blocks};
+                          .blocks = (int64_t)kv_n_available_blocks(space) - (int64_t)left.blocks};
 }
 
 /* Tells whether the sequence would find no more than when it found too little. */
@@ -622,13 +622,13 @@ static void count_host_pool(const struct scheduler *s, struct engine_stats *out)
     const struct kv_space *space = s->space;
     if (!space->io.host) return;
     const uint64_t n_cached =
-        kv_n_stored_blocks(space) + page_pool_n_offered(space->blocks, PAGE_CACHED);
+        kv_n_offloaded_blocks(space) + page_pool_n_offered(space->blocks, PAGE_CACHED);
     const uint64_t n_used =
         page_pool_n_pages(space->blocks) - page_pool_n_free(space->blocks) - n_cached;
     out->host_pool_used_bytes = n_used * host_pool_block_bytes(space->io.host);
     out->n_swapped_out = space->swaps->n_out;
     out->n_swapped_in = space->swaps->n_in;
-    out->pages_stored = kv_n_stored(space);
+    out->pages_offloaded = kv_n_offloaded(space);
 }
 
 static void add_levels(const struct sequence *seq, struct engine_stats *out) {

@@ -189,7 +189,7 @@ bool sequence_pays_delay(struct sequence *seq) {
 
 bool sequence_should_wait(struct sequence *seq, struct sequence *other) {
     return sequence_n_reusable(seq) > 0 &&
-           kv_worth_waiting(&seq->kv, seq->tokens, &other->kv, other->tokens);
+           kv_should_wait(&seq->kv, seq->tokens, &other->kv, other->tokens);
 }
 
 /* Returns how many tokens the sequence needs pages for when it starts. */
@@ -506,6 +506,6 @@ void sequence_accept_late(struct sequence *seq, uint32_t n_stored,
     if (seq->n_drafts == 0 && n > 0 && are_valid(results, n)) kv_mark_valid(&seq->kv, n_stored);
 }
 
-void sequence_keep(struct sequence *seq) {
-    if (!seq->failed && kv_keep(&seq->kv, seq->tokens, seq->n_tokens)) seq->tokens = NULL;
+void sequence_leave_state(struct sequence *seq) {
+    if (!seq->failed && kv_leave_state(&seq->kv, seq->tokens, seq->n_tokens)) seq->tokens = NULL;
 }

@@ -184,7 +184,7 @@ void sequence_accept_late(struct sequence *seq, uint32_t n_stored,
                           const struct sample_result *results, uint32_t n);
 /* Leaves the state of an ended sequence to later requests, if its kind has states.  To be called
  * before it is destroyed. */
-void sequence_keep(struct sequence *seq);
+void sequence_leave_state(struct sequence *seq);
 
 /* Ends the sequence early with FINISH_CANCELLED or FINISH_ERROR (code, text). */
 void sequence_end(struct sequence *seq, enum finish_reason reason, int code, const char *text,

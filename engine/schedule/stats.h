@@ -72,7 +72,7 @@ struct engine_stats {
     struct running_sequence shown[STATS_MAX_SHOWN];
     uint32_t n_shown;
     uint64_t host_pool_used_bytes; /* of engine_info.host_pool_bytes, but for cached blocks */
-    uint32_t pages_stored;         /* pages that the prefix cache keeps in the host pool */
+    uint32_t pages_offloaded;      /* pages that the prefix cache keeps in the host pool */
     uint64_t n_swapped_out, n_swapped_in; /* pages swapped to the host pool, and back */
     /* Prompts that began to be computed sparsely, and what their steps visited, by pattern. */
     uint64_t n_sparse;

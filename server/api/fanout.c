@@ -69,7 +69,7 @@ static int fill(struct engine_request *out, const struct completion_request *req
     out->n_spare = PROMPT_SPARE_TOKENS;
     out->prompt = give_prompt(&prompt->tokens, !is_last || request->return_token_ids);
     out->kv = kv_policy_resolve(&request->kv, out->n_prompt);
-    out->kv_part = kv_policy_resolve_part(&request->kv, out->n_prompt);
+    out->kv_override = kv_policy_resolve_part(&request->kv, out->n_prompt);
     out->prefill = prefill_rules_resolve(&limits->prefill, &request->prefill,
                                          completion_request_dense_rule(request));
     out->speculation = request->speculation;

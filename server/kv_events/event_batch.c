@@ -10,8 +10,8 @@ static const char *medium_of(enum kv_place place) {
 
 /* Tells whether `next` continues the event that `last` is in. */
 static bool continues(const struct kv_feed_event *last, const struct kv_feed_event *next) {
-    if (last->is_stored != next->is_stored || last->place != next->place) return false;
-    return !next->is_stored || (next->has_parent && next->parent == last->hash);
+    if (last->is_added != next->is_added || last->place != next->place) return false;
+    return !next->is_added || (next->has_parent && next->parent == last->hash);
 }
 
 /* Returns how many of the n events, at least one, become one. */
@@ -81,7 +81,7 @@ void event_batch_write(struct msgpack *out, double time_s, bool cleared,
     }
     for (uint32_t i = 0, length; i < n; i += length) {
         length = run_length(events + i, n - i);
-        if (events[i].is_stored) write_stored(out, events + i, length);
+        if (events[i].is_added) write_stored(out, events + i, length);
         else write_removed(out, events + i, length);
     }
     msgpack_uint(out, 0);

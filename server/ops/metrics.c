@@ -243,7 +243,7 @@ static void write_memory(const struct metrics_text *text, const struct engine_st
           {NULL},
           GAUGE,
           "Pages of the host pool that only cached prefixes and states use."},
-         stats->pages_stored},
+         stats->pages_offloaded},
         {{"quire_kv_pages_swapped_out_total",
           {NULL},
           COUNTER,

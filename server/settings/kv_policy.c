@@ -243,8 +243,8 @@ struct kv_choice kv_policy_resolve(const struct kv_policy *policy, uint32_t n_pr
     return resolve(&policy->tokens, policy->fractions, n_prompt);
 }
 
-struct kv_part kv_policy_resolve_part(const struct kv_policy *policy, uint32_t n_prompt) {
-    return (struct kv_part){
+struct kv_override kv_policy_resolve_part(const struct kv_policy *policy, uint32_t n_prompt) {
+    return (struct kv_override){
         .layers = policy->part.layers,
         .choice = resolve(&policy->part.choice, policy->part_fractions, n_prompt)};
 }

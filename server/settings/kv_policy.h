@@ -24,7 +24,7 @@ struct kv_policy {
     struct kv_choice tokens;        /* amounts given as a fraction are 0 here */
     double fractions[KV_N_MEMBERS]; /* of the prompt, (0, 1); 0: given in tokens */
     bool placed;                    /* tokens.on_device is decided */
-    struct kv_part part;            /* kv_layers.h; its amounts likewise, */
+    struct kv_override part;        /* kv_layers.h; its amounts likewise, */
     double part_fractions[KV_N_MEMBERS];
 };
 
@@ -36,7 +36,7 @@ int kv_policy_read(struct kv_policy *out, const json_t *value, struct api_error 
 /* Computes the amounts for a prompt.  Fractions are rounded to the nearest token, and to no less
  * than the member's least. */
 struct kv_choice kv_policy_resolve(const struct kv_policy *policy, uint32_t n_prompt);
-struct kv_part kv_policy_resolve_part(const struct kv_policy *policy, uint32_t n_prompt);
+struct kv_override kv_policy_resolve_part(const struct kv_policy *policy, uint32_t n_prompt);
 void kv_policy_write(const struct kv_policy *policy, struct buffer *out); /* a JSON object */
 
 /* Writes what JSON a policy may be, as a JSON Schema. */

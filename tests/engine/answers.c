@@ -68,7 +68,7 @@ uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struc
     struct engine_request r = {.n_prompt = recipe->n_prompt,
                                .params = recipe->params,
                                .kv = recipe->kv,
-                               .kv_part = recipe->kv_part,
+                               .kv_override = recipe->kv_override,
                                .prefill = recipe->prefill,
                                .user = answer};
     struct error err = {0};

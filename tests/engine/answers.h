@@ -23,7 +23,7 @@ struct recipe {
     uint32_t prompt[1600], n_prompt;
     struct sampling_params params; /* owns nothing */
     struct kv_choice kv;
-    struct kv_part kv_part;
+    struct kv_override kv_override;
     struct prefill_choice prefill;
     const char *stop;           /* one stop string, or NULL */
     const uint32_t *stop_token; /* one stop token, or NULL */

@@ -202,7 +202,7 @@ void fixture_fini(struct fixture *f) {
     assert_int_equal(kv_make_free(&f->space, f->n_pages), 0);
     assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages); /* nothing leaked */
     if (f->space.blocks) {
-        kv_drop_stored(&f->space, f->store.n_blocks);
+        kv_drop_offloaded(&f->space, f->store.n_blocks);
         assert_int_equal(page_pool_n_free(f->space.blocks), f->store.n_blocks);
     }
     state_cache_destroy(f->space.states);

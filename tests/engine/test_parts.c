@@ -82,8 +82,8 @@ static struct kv_choice budget(uint32_t i, uint32_t n) {
     return choice;
 }
 
-static struct kv_part part(struct kv_choice choice, uint32_t first, uint32_t last) {
-    struct kv_part part = {.choice = choice};
+static struct kv_override part(struct kv_choice choice, uint32_t first, uint32_t last) {
+    struct kv_override part = {.choice = choice};
     for (uint32_t l = first; l <= last; l++) layer_set_add(&part.layers, l);
     return part;
 }
@@ -118,7 +118,7 @@ static void a_part_of_all_layers_is_a_bounded_request(void **state) {
         const struct recipe bounded = make_recipe(700 + i, 80, choice);
         struct recipe divided = bounded;
         divided.kv = full;
-        divided.kv_part = part(choice, 0, n_layers - 1);
+        divided.kv_override = part(choice, 0, n_layers - 1);
         assert_same_answers(&bounded, &divided);
     }
 }
@@ -129,13 +129,13 @@ static void a_budget_that_is_never_full_changes_no_bit(void **state) {
     for (uint32_t i = 0; i < N_CHOICES; i++) {
         const struct recipe r = make_recipe(500 + i, 60, full);
         struct recipe divided = r;
-        divided.kv_part = part(budget(i, 900), i, i + 3);
+        divided.kv_override = part(budget(i, 900), i, i + 3);
         assert_same_answers(&r, &divided);
     }
     for (uint32_t i = 0; i < N_CHOICES; i++) { /* layers that neither choose nor follow */
         const struct recipe r = make_recipe(500 + i, 60, selected);
         struct recipe divided = r;
-        divided.kv_part = part(budget(i, 900), 0, 1);
+        divided.kv_override = part(budget(i, 900), 0, 1);
         assert_same_answers(&r, &divided);
     }
 }
@@ -149,7 +149,7 @@ static void a_part_that_evicts_shows(void **state) {
     for (uint32_t l = 0; l < n_layers; l++) {
         struct recipe r = make_recipe(300, 5, full);
         struct answer all = answers_one(engine, &r);
-        r.kv_part = part(budget(l % N_CHOICES, 40), l, l);
+        r.kv_override = part(budget(l % N_CHOICES, 40), l, l);
         struct answer divided = answers_one(engine, &r);
         assert_true(memcmp(&all.tokens[1].logprob, &divided.tokens[1].logprob, sizeof(float)) != 0);
         answer_forget(&all);
@@ -165,11 +165,11 @@ static void make_recipes(struct recipe *recipes, struct answer *alone, uint32_t 
         const struct engine_config config = plain_config();
         struct recipe *r = &recipes[i];
         *r = make_recipe(400 + 90 * i, max_tokens, i % 2 ? selected : full);
-        r->kv_part = part(budget(i % N_CHOICES, 70), i % 2 ? 3 : i % 3, i % 2 ? 5 : 4);
+        r->kv_override = part(budget(i % N_CHOICES, 70), i % 2 ? 3 : i % 3, i % 2 ? 5 : 4);
         if (i % 4 == 3) r->kv.selector = KV_SELECTOR_ACCUMULATED;
-        if (i == 2) r->kv_part = (struct kv_part){0};
+        if (i == 2) r->kv_override = (struct kv_override){0};
         if (i == 4) { /* layer by layer */
-            r->kv_part.choice = budget(4, 70);
+            r->kv_override.choice = budget(4, 70);
             r->prefill = (struct prefill_choice){
                 .mode = PREFILL_SPARSE, .patterns = mixed, .dense_above = 1, .dense_tail = 10};
         }
@@ -222,7 +222,7 @@ static void cancelling_leaves_no_page(void **state) {
     srand(6);
     for (int pause = 0; pause < 8; pause++) {
         struct recipe r = make_recipe(1500, 100, pause % 2 ? selected : full);
-        r.kv_part = part(budget((uint32_t)pause % N_CHOICES, 70), 3, 5);
+        r.kv_override = part(budget((uint32_t)pause % N_CHOICES, 70), 3, 5);
         struct answer a = {0};
         const uint64_t id = recipe_submit(engine, &r, &a);
         poll(NULL, 0, (2 << pause) - 2);
@@ -243,7 +243,7 @@ static int refusal(struct engine *engine, const struct recipe *r, struct error *
                                      .n_prompt = r->n_prompt,
                                      .params = r->params,
                                      .kv = r->kv,
-                                     .kv_part = r->kv_part,
+                                     .kv_override = r->kv_override,
                                      .prefill = r->prefill};
     uint64_t id;
     return engine_submit(engine, &request, 1, &id, err);
@@ -257,7 +257,7 @@ static void the_pages_are_those_of_the_plan(void **state) {
     for (uint32_t n = 1; n < n_layers; n += 4) {
         struct recipe r = make_recipe(1000, 200, full);
         struct error err = {0};
-        r.kv_part = part(budget(1, 100), 0, n - 1);
+        r.kv_override = part(budget(1, 100), 0, n - 1);
         const uint64_t n_pages = n * pages(154 + 100) + (n_layers - n) * pages(1200),
                        n_blocks = (n_pages + n_layers - 1) / n_layers;
         config.max_model_len = 1200;
@@ -287,21 +287,21 @@ static void what_does_not_go_together_is_refused_by_name(void **state) {
     const struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     struct recipe r = make_recipe(300, 10, full);
-    r.kv_part = part(budget(0, 50), 3, n_layers);
+    r.kv_override = part(budget(0, 50), 3, n_layers);
     assert_refused(engine, &r, "layers are numbered 0 to");
-    r.kv_part = part(full, 3, 4);
+    r.kv_override = part(full, 3, 4);
     assert_refused(engine, &r, "a policy that keeps a budget");
-    r.kv_part = part(budget(0, 50), 3, 4);
-    r.kv_part.choice.cache_positions = true;
+    r.kv_override = part(budget(0, 50), 3, 4);
+    r.kv_override.choice.cache_positions = true;
     assert_refused(engine, &r, "positions must be text");
-    r.kv_part = part(budget(0, 50), 3, 4);
-    r.kv_part.choice.n_recent = 0;
+    r.kv_override = part(budget(0, 50), 3, 4);
+    r.kv_override.choice.n_recent = 0;
     assert_refused(engine, &r, "at least 1 recent token");
-    r.kv_part.choice.n_recent = 50;
+    r.kv_override.choice.n_recent = 50;
     r.kv = budget(1, 60);
     assert_refused(engine, &r, "the other layers must keep everything, or select");
     r.kv = selected;
-    r.kv_part = part(budget(0, 50), 5, 6);
+    r.kv_override = part(budget(0, 50), 5, 6);
     assert_refused(engine, &r, "layer 6 is a filter");
     engine_destroy(engine);
 }

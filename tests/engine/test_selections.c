@@ -258,7 +258,7 @@ static void cancelling_leaves_nothing_behind(void **state) {
             scheduler_cancel(f.scheduler, (id + n_steps) % 4 + 1, &f.events);
         }
         fixture_run(&f);
-        assert_int_equal(n_used_blocks(&f), kv_n_stored_blocks(&f.space) +
+        assert_int_equal(n_used_blocks(&f), kv_n_offloaded_blocks(&f.space) +
                                                 page_pool_n_offered(f.space.blocks, PAGE_CACHED));
         fixture_fini(&f);
     }

@@ -478,7 +478,7 @@ static void a_state_waits_in_the_host_pool(void **state) {
         next_turn(&r, &a, 40);
         answer_forget(&a);
         assert_int_equal(cached_of(engine, &whole), 0); /* the pool is its alone */
-        assert_true(stats_of(engine).pages_stored > 0);
+        assert_true(stats_of(engine).pages_offloaded > 0);
     }
     assert_true(stats_of(engine).n_swapped_in > 0);
     living_end(&living);

@@ -404,7 +404,7 @@ static void evicted_blocks_are_found_again(void **state) {
     assert_int_equal(ask(&f, 300, 0), 0);
     assert_int_equal(ask(&f, N_ALL - 2, 1), 0);
     struct engine_stats stats = stats_of(&f);
-    assert_int_equal(stats.pages_stored, 4 * N_LAYERS);
+    assert_int_equal(stats.pages_offloaded, 4 * N_LAYERS);
     assert_int_equal(stats.n_swapped_out, 4 * N_LAYERS);
     assert_int_equal(stats.host_pool_used_bytes, 0); /* any sequence that needs it may take it */
     f.rows_run = 0;
@@ -427,7 +427,7 @@ static void the_store_drops_what_was_used_least_recently(void **state) {
     ask(&f, 300, 1);
     ask(&f, N_ALL - 2, 2);
     assert_int_equal(stats_of(&f).n_swapped_out, 7 * N_LAYERS);
-    assert_int_equal(stats_of(&f).pages_stored, 4 * N_LAYERS);
+    assert_int_equal(stats_of(&f).pages_offloaded, 4 * N_LAYERS);
     assert_int_equal(ask(&f, 300, 1), 256);
     assert_int_equal(ask(&f, 200, 0), 0);
     fixture_fini(&f);
@@ -443,7 +443,7 @@ static void a_stored_block_may_be_computed_again(void **state) {
     fixture_add_store(&f, PLENTY);
     ask(&f, 300, 0);
     ask(&f, N_ALL - 2, 1);
-    const uint32_t n_stored = stats_of(&f).pages_stored;
+    const uint32_t n_stored = stats_of(&f).pages_offloaded;
     struct engine_request r = plain_request(&c, 400, 2, 0);
     r.params.n_prompt_logprobs = 0;
     fixture_submit(&f, &r, 1);
@@ -465,7 +465,7 @@ static void cached_blocks_make_no_sequence_wait(void **state) {
         fixture_init(&f, 26, 700, 4);
         fixture_add_store(&f, 24);
         for (uint32_t text = 2; text < 6; text++) ask(&f, N_ALL - 2, text);
-        assert_int_equal(stats_of(&f).pages_stored, 24 / PLACE * N_LAYERS);
+        assert_int_equal(stats_of(&f).pages_offloaded, 24 / PLACE * N_LAYERS);
         for (uint32_t i = 0; i < 2; i++) {
             struct engine_request r = plain_request(&clients[i], N_PROMPT, N_GENERATED, i);
             if (moves) r.kv = selecting(false);
@@ -529,7 +529,7 @@ static void random_requests_give_what_they_give_alone(void **state) {
         const struct engine_stats stats = random_load(26 + 4 * seed, n_blocks, seed);
         assert_true(stats.n_preempted > 0 && stats.n_swapped_out >= stats.n_swapped_in);
         n_swapped_in += stats.n_swapped_in;
-        n_stored += stats.pages_stored;
+        n_stored += stats.pages_offloaded;
     }
     assert_true(n_swapped_in > 0 && n_stored > 0);
 }

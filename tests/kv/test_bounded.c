@@ -217,7 +217,7 @@ static bool leave(uint32_t n_prompt, uint32_t n_generated) {
     for (uint32_t i = 0; i < n_generated; i++) run_generated(&life);
     kv_mark_valid(&life.kv, n_tokens);
     device.n_orders = 0;
-    const bool is_kept = kv_keep(&life.kv, tokens, n_tokens);
+    const bool is_kept = kv_leave_state(&life.kv, tokens, n_tokens);
     if (!is_kept) free(tokens);
     kv_sequence_fini(&life.kv);
     assert_int_equal(state_cache_n_idle_pages(life.space.states), is_kept ? pages(101) : 0);
@@ -303,7 +303,7 @@ static void begin_states(struct states_rig *rig) {
     assert_true(kv.state.coming && kv.state.coming->n_pages > 3 * 200);
     check_content(rig, kv.state.coming->layers);
     kv_mark_valid(&kv, N_PROMPT);
-    assert_true(kv_keep(&kv, tokens, N_PROMPT));
+    assert_true(kv_leave_state(&kv, tokens, N_PROMPT));
     kv_sequence_fini(&kv);
     n_copied = 0;
 }
@@ -337,7 +337,7 @@ static void states_are_copied_behind_the_next_step(void **state) {
 }
 
 /* The second sequence finds it, and borrows it in its turn. */
-static void a_lent_state_is_copied_for_others(void **state) {
+static void a_borrowed_state_is_copied_for_others(void **state) {
     (void)state;
     struct states_rig rig;
     struct kv_sequence one, other;
@@ -369,7 +369,7 @@ static void a_sequence_that_leaves_early_returns_its_state(void **state) {
 }
 
 /* Its pages are wanted before anything was copied to them. */
-static void a_lent_state_may_be_evicted(void **state) {
+static void a_borrowed_state_may_be_evicted(void **state) {
     (void)state;
     struct states_rig rig;
     struct kv_sequence kv;
@@ -537,9 +537,9 @@ int main(void) {
         cmocka_unit_test(a_full_cache_is_put_in_order_when_its_sequence_ends),
         cmocka_unit_test(what_could_not_be_put_in_order_is_not_kept),
         cmocka_unit_test(states_are_copied_behind_the_next_step),
-        cmocka_unit_test(a_lent_state_is_copied_for_others),
+        cmocka_unit_test(a_borrowed_state_is_copied_for_others),
         cmocka_unit_test(a_sequence_that_leaves_early_returns_its_state),
-        cmocka_unit_test(a_lent_state_may_be_evicted),
+        cmocka_unit_test(a_borrowed_state_may_be_evicted),
         cmocka_unit_test(windows_in_all_layers_bound_no_budget),
         cmocka_unit_test(impossible_choices_are_refused),
         cmocka_unit_test(positions_in_the_cache_bound_the_budget),

@@ -15,7 +15,7 @@
 enum { N_EVENTS = 200000 };
 
 static struct kv_feed_event event_of(uint64_t hash) {
-    struct kv_feed_event event = {.is_stored = true, .place = KV_ON_DEVICE, .hash = hash};
+    struct kv_feed_event event = {.is_added = true, .place = KV_ON_DEVICE, .hash = hash};
     for (unsigned i = 0; i < PAGE_TOKENS; i++) event.tokens[i] = (uint32_t)hash + i;
     return event;
 }

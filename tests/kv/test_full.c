@@ -66,7 +66,7 @@ static int reader_find(const struct reader *reader, uint64_t hash) {
 static void reader_take(struct reader *reader, const struct kv_feed_event *event) {
     const int at = reader_find(reader, event->hash);
     assert_int_equal(event->place, KV_ON_DEVICE);
-    if (!event->is_stored) {
+    if (!event->is_added) {
         assert_true(at >= 0);
         reader->blocks[at] = reader->blocks[--reader->n];
         return;

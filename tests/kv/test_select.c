@@ -544,14 +544,14 @@ static uint32_t swap_blocks(const struct life *life) {
     return kv->n_tokens == 0 || n_blocks > N_BLOCKS - n_blocks_held(life) ? 0 : n_blocks;
 }
 
-/* All that the pages need, and no more, whatever was lent. */
+/* All that the pages need, and no more, whatever was reused. */
 static void reserve_again(struct life *life) {
     const struct kv_amount missing = kv_missing(&life->kv, life->n_known);
-    const uint32_t n_before = n_blocks_held(life), n_lendable = life->kv.swap.blocks.n;
+    const uint32_t n_before = n_blocks_held(life), n_reusable = life->kv.swap.blocks.n;
     assert_int_equal(kv_reserve(&life->kv, life->n_known), 0);
     assert_int_equal(n_held(life), missing.pages);
     assert_int_equal(n_blocks_held(life) - n_before, missing.blocks);
-    if (n_lendable > 1) assert_int_equal(missing.blocks, 0);
+    if (n_reusable > 1) assert_int_equal(missing.blocks, 0);
 }
 
 /* Pages get lost meanwhile, and what is in the store now and then.  What was chosen is there, too,
@@ -566,7 +566,7 @@ static void suspend(struct life *life) {
     assert_int_equal(kv_suspend(&life->kv, NULL), 0);
     assert_int_equal(n_held(life), 0);
     assert_int_equal(n_blocks_held(life), n_blocks);
-    assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS);
+    assert_int_equal(kv_n_available_blocks(&life->space), N_BLOCKS);
     assert_int_equal(life->kv.n_tokens + life->kv.selection.n_offloaded, 0);
     memset(page_memory, 0xee, sizeof(page_memory));
     if (n_blocks > 0 && rand() % 8 == 0) {
@@ -584,10 +584,10 @@ static void suspend(struct life *life) {
     else life->n_ahead = life->n_expired;
     if (rand() % 2) { /* it tries to start, in vain */
         assert_int_equal(kv_match(&life->kv, NULL, life->n_known), n_tokens);
-        assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS - n_blocks);
+        assert_int_equal(kv_n_available_blocks(&life->space), N_BLOCKS - n_blocks);
         assert_int_equal(kv_suspend(&life->kv, NULL), 0);
         assert_int_equal(n_blocks_held(life), n_blocks);
-        assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS);
+        assert_int_equal(kv_n_available_blocks(&life->space), N_BLOCKS);
     }
     assert_int_equal(kv_match(&life->kv, NULL, life->n_known), n_tokens);
     reserve_again(life);

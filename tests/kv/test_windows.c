@@ -112,11 +112,11 @@ static void evict_all(const struct kv_space *space) {
 /* Whatever the sequences did, every page comes back, and every block. */
 static void teardown(struct fixture *f) {
     if (f->space.blocks) {
-        assert_int_equal(kv_spare_blocks(&f->space), STORE_BLOCKS);
+        assert_int_equal(kv_n_available_blocks(&f->space), STORE_BLOCKS);
         assert_int_equal(page_pool_n_offered(f->space.blocks, PAGE_WAITING),
                          page_pool_n_offered(f->space.blocks, PAGE_CACHED));
-        kv_drop_stored(&f->space, STORE_BLOCKS);
-        prefix_cache_drop_homes(f->space.cache, STORE_BLOCKS);
+        kv_drop_offloaded(&f->space, STORE_BLOCKS);
+        prefix_cache_drop_token_blocks(f->space.cache, STORE_BLOCKS);
         assert_int_equal(page_pool_n_free(f->space.blocks), STORE_BLOCKS);
     }
     if (f->space.cache) {
@@ -394,7 +394,7 @@ static void names_may_run_out(void **state) {
 
 static void lose_place(struct fixture *f, struct user *u) {
     assert_int_equal(kv_suspend(&u->kv, NULL), 0);
-    assert_int_equal(kv_spare_blocks(&f->space), f->space.blocks ? STORE_BLOCKS : 0);
+    assert_int_equal(kv_n_available_blocks(&f->space), f->space.blocks ? STORE_BLOCKS : 0);
     u->waits = true;
 }
 
@@ -437,7 +437,7 @@ static void a_window_waits_in_the_store(void **state) {
     assert_int_equal(f.swaps.n_out, n_pages);
     assert_int_equal(page_pool_n_offered(f.space.blocks, PAGE_WAITING), blocks_for(n_pages));
     evict_all(&f.space);
-    kv_drop_stored(&f.space, STORE_BLOCKS);
+    kv_drop_offloaded(&f.space, STORE_BLOCKS);
     memset(f.tags, 'x', sizeof(f.tags));
     snprintf(u.text + strlen(u.text), 2, "m");
     assert_true(go_on(&f, &u));
@@ -471,7 +471,7 @@ static void slim_blocks_are_enough_beside_a_window(void **state) {
     lose_place(&f, &last);
     kv_sequence_fini(&other.kv);
     evict_all(&f.space);
-    kv_drop_stored(&f.space, STORE_BLOCKS);
+    kv_drop_offloaded(&f.space, STORE_BLOCKS);
     assert_true(go_on(&f, &last)); /* its first blocks are gone */
     assert_int_equal(last.kv.n_tokens, 0);
     kv_sequence_fini(&last.kv);
@@ -493,7 +493,7 @@ static void evicted_windows_are_found_again(void **state) {
         evict_all(&f.space);
         assert_int_equal(page_pool_n_free(f.space.pool), N_PAGES);
         const uint32_t n_pages = 12 + N_WINDOWED * (is_short ? n_in_window : 12);
-        assert_int_equal(prefix_cache_n_stored_pages(f.space.cache), n_pages);
+        assert_int_equal(prefix_cache_n_offloaded_pages(f.space.cache), n_pages);
         assert_int_equal(f.swaps.n_out, n_pages);
         memset(f.tags, 'x', sizeof(f.tags));
         assert_int_equal(cached_tokens(&f, "abcdefXY"), is_short ? 0 : 6 * PAGE_TOKENS);

@@ -411,7 +411,7 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                         [KV_FETCHED_COPIES] = {[3] = 3000},
                                         [KV_MOVED_COPIES] = {[3] = 400}},
                                  .host_pool_used_bytes = 12345,
-                                 .pages_stored = 24,
+                                 .pages_offloaded = 24,
                                  .n_swapped_out = 36,
                                  .n_swapped_in = 12,
                                  .sparse = {.visited = {[PATTERN_A_SHAPE] = 2},

@@ -8,8 +8,8 @@
  * the index has 0 bytes while its item is being written: it is not read then, and not written
  * twice.
  *
- * Thread: see disk.h; `filling` and the moments belong to the engine thread.  Memory: jobs own
- * their files' bytes. */
+ * Thread: see disk.h; `filling` and the counts of steps belong to the engine thread.  Memory: jobs
+ * own their files' bytes. */
 #include "engine/kv/disk/disk.h"
 
 #include <errno.h>
@@ -47,8 +47,8 @@ struct kv_disk {
     uint64_t page_bytes;
     /* The engine thread's. */
     struct job_list filling;
-    uint64_t moment, n_past;
-    uint32_t *lengths; /* [MAX_LENGTHS] */
+    uint64_t n_submitted, n_completed; /* steps */
+    uint32_t *lengths;                 /* [MAX_LENGTHS] */
 
     pthread_t threads[N_THREADS];
     unsigned n_threads;
@@ -95,7 +95,7 @@ static void destroy_jobs(struct job_list *list) {
 
 /* ---- pool threads ---- */
 
-/* Waits for the condition until the moment of clock_seconds(); false: that is over. */
+/* Waits for the condition until this time of clock_seconds(); false: that is over. */
 static bool wait_until(struct kv_disk *disk, pthread_cond_t *condition, double until_s) {
     const struct timespec at = clock_at(until_s);
     return pthread_cond_timedwait(condition, &disk->lock, &at) != ETIMEDOUT;
@@ -476,7 +476,7 @@ static void hand_over(struct kv_disk *disk, struct disk_job *job) {
 }
 
 void kv_disk_end_write(struct kv_disk *disk, struct disk_job *job, bool failed) {
-    job->moment = disk->moment;
+    job->written_at = disk->n_submitted;
     if (!failed) {
         append(&disk->filling, job);
         return;
@@ -497,24 +497,25 @@ void kv_disk_flush(struct kv_disk *disk, double until_s) {
     pthread_mutex_unlock(&disk->lock);
 }
 
-/* ---- moments ---- */
+/* ---- steps ---- */
 
-uint64_t kv_disk_moment(const struct kv_disk *disk) {
-    return disk->moment;
+uint64_t kv_disk_n_submitted(const struct kv_disk *disk) {
+    return disk->n_submitted;
 }
 
-bool kv_disk_is_past(const struct kv_disk *disk, uint64_t moment) {
-    return moment < disk->n_past;
+bool kv_disk_has_completed(const struct kv_disk *disk, uint64_t n_submitted) {
+    return n_submitted < disk->n_completed;
 }
 
 void kv_disk_submitted(struct kv_disk *disk) {
-    disk->moment++;
+    disk->n_submitted++;
 }
 
 void kv_disk_completed(struct kv_disk *disk, uint32_t n_newer, bool all) {
-    disk->moment += all;
-    disk->n_past = max_u64(disk->n_past, disk->moment - min_u64(n_newer, disk->moment));
-    while (disk->filling.first && kv_disk_is_past(disk, disk->filling.first->moment))
+    disk->n_submitted += all;
+    disk->n_completed =
+        max_u64(disk->n_completed, disk->n_submitted - min_u64(n_newer, disk->n_submitted));
+    while (disk->filling.first && kv_disk_has_completed(disk, disk->filling.first->written_at))
         hand_over(disk, take_first(&disk->filling));
 }
 

@@ -12,8 +12,8 @@
  * being read DISK_READ_BYTES, or one item each if that is larger.  What does not fit is not
  * written, and costs only hits; so does a disk that is full or fails.
  *
- * Copies from a device that runs ahead may not be there yet when begin_write's caller returns.  A
- * moment says when one was submitted, and whether it is past by now.
+ * Copies from a device that runs ahead may not be there yet when begin_write's caller returns.  So
+ * the tier counts submitted steps, and knows which of them have completed.
  *
  * Thread: engine; kv_disk_stats and kv_disk_failure: any.  Memory: see above; the index grows with
  * the files. */
@@ -59,8 +59,8 @@ struct disk_job {
     char *pages;           /* in it */
     size_t size, capacity; /* of the file; of its memory */
     uint32_t *tokens;      /* owned: the key's, of a read */
-    uint64_t moment;
-    uint64_t owner; /* of a read, for the caller */
+    uint64_t written_at;   /* kv_disk_n_submitted() when its pages were copied */
+    uint64_t owner;        /* of a read, for the caller */
     bool writes, failed;
 };
 
@@ -96,15 +96,15 @@ struct disk_job *kv_disk_begin_write(struct kv_disk *disk, const struct disk_key
 /* Hands the job over; failed: forgets it. */
 void kv_disk_end_write(struct kv_disk *disk, struct disk_job *job, bool failed);
 void kv_disk_count_dropped(struct kv_disk *disk); /* an item that there was no room for */
-/* Waits until all that was handed over is written, or until the moment of clock_seconds(). */
+/* Waits until all that was handed over is written, or until this time of clock_seconds(). */
 void kv_disk_flush(struct kv_disk *disk, double until_s);
 
-/* ---- moments ---- */
+/* ---- steps ---- */
 
-/* Returns the present moment: the number of steps submitted so far. */
-uint64_t kv_disk_moment(const struct kv_disk *disk);
-/* Tells whether all that was submitted at that moment has completed. */
-bool kv_disk_is_past(const struct kv_disk *disk, uint64_t moment);
+/* Returns how many steps have been submitted so far. */
+uint64_t kv_disk_n_submitted(const struct kv_disk *disk);
+/* Tells whether all has completed that was submitted when kv_disk_n_submitted() was this. */
+bool kv_disk_has_completed(const struct kv_disk *disk, uint64_t n_submitted);
 void kv_disk_submitted(struct kv_disk *disk); /* a step */
 /* Notes that all but the newest n_newer steps have given their results; hands copies that wait for
  * that to the pool.  all: and everything else that was submitted (backend sync). */

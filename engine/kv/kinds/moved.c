@@ -39,15 +39,15 @@
  *
  * A sequence's host blocks are released together with its pages, and a copy between them may still
  * be running then.  Copies keep the order of their submission, among themselves and with steps.  So
- * the page's next owner writes to it later, and what a home gets is right.
+ * the page's next owner writes to it later, and what a token block gets is right.
  *
- * The prompt's tokens are those that any sequence would have, and its host blocks are homes of the
- * prefix cache's blocks (prefix_cache.h).  A sequence that finds some takes pages for its sparse
- * layers, which it will write to when these leave the text, and copies the homes there.  Its host
- * blocks begin with the homes themselves.  Where a block has sparse pages instead, they are copied
- * to a host block of the sequence, which becomes the home.  Pages that no other sequence needs are
- * then the sequence's own.  A layer-major prompt takes blocks with homes only.  It copies these to
- * the buffer of each layer that its rows enter.
+ * The prompt's tokens are those that any sequence would have, and its host blocks are token blocks
+ * of the prefix cache's blocks (prefix_cache.h).  A sequence that finds some takes pages for its
+ * sparse layers, and copies the token blocks there.  It writes to these pages when the layers leave
+ * the text.  Its host blocks begin with the found ones.  Where a block has sparse pages, they
+ * are copied to a host block of the sequence, which becomes the token block.  Pages that no other
+ * sequence needs are then the sequence's own.  A layer-major prompt takes blocks with token blocks
+ * only.  It copies these to the buffer of each layer that its rows enter.
  *
  * Thread: see kind.h.  Memory: see kv_sequence.h. */
 #include <assert.h>
@@ -120,7 +120,7 @@ static struct kv_need moved_ask(const struct kv_sequence *kv, uint64_t n_tokens)
         .n_listed = kv->selection.left_text ? selection_seen_pages(&kv->plan)
                                             : kv_kind_full.ask(kv, n_tokens).n_listed,
         .beside = {.pages = selection_missing(kv) + missing_scratch(kv),
-                   .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(kv))}};
+                   .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_reusable(kv))}};
 }
 
 /* Begins with nothing stored.  In a layer-major prompt sparse layers have left from the start. */
@@ -154,11 +154,12 @@ static void take_scratch(struct kv_sequence *kv) {
     scratch->n = n_pages;
 }
 
-/* Adds host blocks to the sequence's: those that its swap lends, then free ones. */
+/* Adds host blocks to the sequence's: those of its swapped data, then free ones. */
 static void take_blocks(struct kv_sequence *kv, uint32_t n_blocks) {
     struct page_list *blocks = &kv->selection.blocks;
-    const uint32_t n_lent = min_u32(n_blocks, kv_swap_n_lendable(kv)), n_free = n_blocks - n_lent;
-    kv_swap_lend(kv, blocks, n_lent);
+    const uint32_t n_reused = min_u32(n_blocks, kv_swap_n_reusable(kv)),
+                   n_free = n_blocks - n_reused;
+    kv_swap_reuse(kv, blocks, n_reused);
     page_pool_take_sure(kv->space->blocks, blocks->pages + blocks->n, n_free);
     blocks->n += n_free;
 }
@@ -179,27 +180,28 @@ static void moved_take(struct kv_sequence *kv, uint64_t n_tokens) {
     take_blocks(kv, (uint32_t)missing_behind(kv, n_tokens));
 }
 
-/* Takes the found block's home as the sequence's next host block, if it has one. */
-static void take_home(struct kv_sequence *kv, uint32_t block) {
+/* Takes the found block's token block as the sequence's next host block, if it has one. */
+static void take_token_block(struct kv_sequence *kv, uint32_t block) {
     struct page_list *blocks = &kv->selection.blocks;
-    const uint32_t home = prefix_cache_home(kv->space->cache, block);
-    if (home == KV_NO_PAGE) kv->selection.n_block_holes++;
-    else page_pool_share(kv->space->blocks, &home, 1);
-    blocks->pages[blocks->n++] = home;
+    const uint32_t token_block = prefix_cache_token_block(kv->space->cache, block);
+    if (token_block == KV_NO_PAGE) kv->selection.n_block_holes++;
+    else page_pool_share(kv->space->blocks, &token_block, 1);
+    blocks->pages[blocks->n++] = token_block;
 }
 
-/* Takes homes, or gives them where a sequence that was swapped has kept its host blocks. */
+/* Takes the blocks' token blocks.  A sequence that was swapped still has its own: it gives them to
+ * the blocks. */
 static void moved_matched(struct kv_sequence *kv) {
     struct kv_selection *s = &kv->selection;
     if (kv_swap_is_claimed(kv)) {
         for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv); i++)
-            prefix_cache_give_home(kv->space->cache, sequence_prefix_block(kv, i),
-                                   s->blocks.pages[i]);
+            prefix_cache_set_token_block(kv->space->cache, sequence_prefix_block(kv, i),
+                                         s->blocks.pages[i]);
         return;
     }
     assert(s->blocks.n == 0 && sequence_prefix_n_blocks(kv) <= s->blocks.capacity);
     for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv); i++)
-        take_home(kv, sequence_prefix_block(kv, i));
+        take_token_block(kv, sequence_prefix_block(kv, i));
     s->n_written = sequence_prefix_n_blocks(kv); /* moved_resumed() sees to it */
 }
 
@@ -342,16 +344,16 @@ static int moved_submitted(struct kv_sequence *kv, const struct layer_slice *sli
 }
 
 /* Copies the sparse pages of the found block number i to the sequence's host block, which becomes
- * its home. */
-static int make_home(struct kv_sequence *kv, uint32_t i, struct error *err) {
+ * its token block. */
+static int make_token_block(struct kv_sequence *kv, uint32_t i, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t *pages = prefix_cache_pages(space->cache, sequence_prefix_block(kv, i));
     uint32_t host_layer = 0;
     int code = 0;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
         code = store_layer(kv, host_layer++, &pages[l], i, 1, err);
-    prefix_cache_give_home(space->cache, sequence_prefix_block(kv, i),
-                           kv->selection.blocks.pages[i]);
+    prefix_cache_set_token_block(space->cache, sequence_prefix_block(kv, i),
+                                 kv->selection.blocks.pages[i]);
     return code;
 }
 
@@ -383,15 +385,15 @@ static bool is_in_place(const struct kv_sequence *kv, uint32_t i) {
            prefix_cache_pages(cache, sequence_prefix_block(kv, i))[layer] == pages[i];
 }
 
-/* Makes homes that are lacking, and copies to the sequence's pages what is not there. */
+/* Makes missing token blocks, and copies to the sequence's pages what is not there. */
 static int moved_resumed(struct kv_sequence *kv, struct error *err) {
     uint32_t first = 0; /* of those that are not there */
     int code = 0;
     if (kv->selection.left_text) return fetch_tail(kv, err);
     for (uint32_t i = 0; i < sequence_prefix_n_blocks(kv) && !code; i++) {
         const bool is_there = is_in_place(kv, i);
-        if (prefix_cache_home(kv->space->cache, sequence_prefix_block(kv, i)) == KV_NO_PAGE)
-            code = make_home(kv, i, err);
+        if (prefix_cache_token_block(kv->space->cache, sequence_prefix_block(kv, i)) == KV_NO_PAGE)
+            code = make_token_block(kv, i, err);
         if (!is_there) continue;
         if (!code) code = fetch(kv, first, i - first, first, err);
         first = i + 1;

@@ -1,8 +1,8 @@
-/* test_homes.c - prompts whose tokens lie in the host pool, and are found there by other requests,
- * with a fake model (scheduler_fixture.h, fake_select.h).
+/* test_token_blocks.c - prompts whose tokens lie in the host pool, and are found there by other
+ * requests, with a fake model (scheduler_fixture.h, fake_select.h).
  *
- * That what is found is right shows in the answers; that nothing is computed twice, in the rows
- * that have been run; and that nothing is copied twice, in the copies.
+ * That what is found is right shows in the answers.  That nothing is computed twice shows in the
+ * rows that have been run.  That nothing is copied twice shows in the copies.
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */
@@ -58,7 +58,7 @@ static uint32_t n_used_blocks(const struct fixture *f) {
 }
 
 /* Host blocks that only the prefix cache has. */
-static uint32_t n_homes(const struct fixture *f) {
+static uint32_t n_token_blocks(const struct fixture *f) {
     return page_pool_n_offered(f->space.blocks, PAGE_CACHED);
 }
 
@@ -88,7 +88,7 @@ static void a_prefix_is_found_wherever_it_is(void **state) {
             fixture_init(&f, 60, 512, 4);
             fixture_add_store(&f, 20);
             run_one(&f, N_CONTEXT, N_ANSWER, first, 1, 0);
-            assert_int_equal(n_homes(&f), first == MOVED ? N_BLOCKS : 0);
+            assert_int_equal(n_token_blocks(&f), first == MOVED ? N_BLOCKS : 0);
             const uint32_t n_stored = device.n_stored;
             const uint64_t n_rows = f.rows_run;
             run_one(&f, N_CONTEXT, N_ANSWER, next, 2, N_FOUND);
@@ -97,8 +97,8 @@ static void a_prefix_is_found_wherever_it_is(void **state) {
             assert_int_equal(device.n_stored - n_stored, moves && !is_there ? N_BLOCKS : 0);
             assert_int_equal(device.n_reloaded, is_there ? N_BLOCKS : 0);
             /* What only one sort of them needs is not kept for the other. */
-            assert_int_equal(n_homes(&f), moves ? N_BLOCKS : 0);
-            assert_int_equal(n_used_blocks(&f), n_homes(&f));
+            assert_int_equal(n_token_blocks(&f), moves ? N_BLOCKS : 0);
+            assert_int_equal(n_used_blocks(&f), n_token_blocks(&f));
             assert_int_equal(f.n_pages - page_pool_n_free(f.space.pool),
                              N_BLOCKS * (moves ? 1 : N_LAYERS));
             assert_int_equal(stats_of(&f).host_pool_used_bytes, 0);
@@ -116,10 +116,11 @@ static void an_evicted_prefix_is_found(void **state) {
             fixture_add_store(&f, 60);
             run_one(&f, N_CONTEXT, N_ANSWER, first, 1, 0);
             assert_int_equal(kv_make_free(&f.space, f.n_pages), 0);
-            assert_int_equal(stats_of(&f).pages_stored, N_BLOCKS * (first == MOVED ? 1 : N_LAYERS));
+            assert_int_equal(stats_of(&f).pages_offloaded,
+                             N_BLOCKS * (first == MOVED ? 1 : N_LAYERS));
             run_one(&f, N_CONTEXT, N_ANSWER, next, 2, N_FOUND);
-            assert_int_equal(stats_of(&f).pages_stored, 0);
-            assert_int_equal(n_homes(&f), next == MOVED ? N_BLOCKS : 0);
+            assert_int_equal(stats_of(&f).pages_offloaded, 0);
+            assert_int_equal(n_token_blocks(&f), next == MOVED ? N_BLOCKS : 0);
             fixture_fini(&f);
         }
 }
@@ -140,14 +141,14 @@ static void requests_at_the_same_time_share_host_blocks(void **state) {
     const uint32_t n_own = (N_CONTEXT + 100) / PAGE_TOKENS - N_BLOCKS;
     assert_true(n_used_blocks(&f) <= N_BLOCKS + N * (n_own + 1));
     assert_true(n_used_blocks(&f) >= N_BLOCKS + N * n_own);
-    assert_int_equal(n_homes(&f), 0); /* all are in use */
+    assert_int_equal(n_token_blocks(&f), 0); /* all are in use */
     fixture_run(&f);
     for (uint32_t i = 0; i < N; i++) {
         client_check(&clients[i]);
         assert_int_equal(clients[i].last.n_cached, i > 0 ? N_FOUND : 0);
     }
     assert_int_equal(f.rows_run, N_FOUND + N * (N_CONTEXT - N_FOUND + 149));
-    assert_int_equal(n_homes(&f), N_BLOCKS);
+    assert_int_equal(n_token_blocks(&f), N_BLOCKS);
     fixture_fini(&f);
 }
 
@@ -170,13 +171,13 @@ static void both_sorts_may_use_a_prefix_at_once(void **state) {
         assert_int_equal(clients[1].last.n_cached, N_FOUND);
         /* The one that ended last decides. */
         const bool moved_is_last = (i / 2 ? first : second) == MOVED;
-        assert_int_equal(n_homes(&f), moved_is_last ? N_BLOCKS : 0);
+        assert_int_equal(n_token_blocks(&f), moved_is_last ? N_BLOCKS : 0);
         fixture_fini(&f);
     }
 }
 
-/* A pool of no more pages than one request needs: those of a prefix that it takes over are its
- * own, and a host pool of no more blocks. */
+/* The pool has no more pages than one request needs, and the host pool no more blocks.  The pages
+ * of a prefix that it takes over are its own. */
 static void a_lone_request_needs_no_more_than_without_a_prefix(void **state) {
     (void)state;
     for (enum place first = MOVED; first < N_PLACES; first++) {
@@ -203,27 +204,28 @@ static void a_lone_request_needs_no_more_than_without_a_prefix(void **state) {
 
 /* Requests that need host blocks have those of a prefix that is unused.  It is then computed
  * again. */
-static void homes_are_given_up_to_sequences_that_need_blocks(void **state) {
+static void token_blocks_are_given_up_to_sequences_that_need_them(void **state) {
     (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 512, 4);
     fixture_add_store(&f, 8);
     run_one(&f, N_CONTEXT, 100, MOVED, 1, 0);
-    assert_int_equal(n_homes(&f), N_BLOCKS);
+    assert_int_equal(n_token_blocks(&f), N_BLOCKS);
     struct engine_request r = ask(&c, 360, 100, MOVED, 2);
     r.prompt[0] = 'z';
     fixture_submit(&f, &r, 2);
     fixture_run(&f);
     client_check(&c);
     assert_int_equal(c.last.n_cached, 0);
-    assert_int_equal(n_homes(&f), 360 / PAGE_TOKENS + 1); /* and the oldest of the first ones */
+    assert_int_equal(n_token_blocks(&f),
+                     360 / PAGE_TOKENS + 1); /* and the oldest of the first ones */
     run_one(&f, N_CONTEXT, 100, MOVED, 3, PAGE_TOKENS);
     fixture_fini(&f);
 }
 
-/* A request that waits keeps the host blocks that are homes; running sequences may take them. */
-static void a_waiting_sequence_keeps_homes(void **state) {
+/* A request that waits keeps its token blocks; running sequences may take them. */
+static void a_waiting_sequence_keeps_token_blocks(void **state) {
     (void)state;
     for (uint32_t n_blocks = 24; n_blocks < 60; n_blocks++) {
         struct fixture f;
@@ -267,7 +269,7 @@ static void a_prompt_that_does_not_fit_finds_its_prefix(void **state) {
     init_long(&f, 56);
     run_one(&f, N_LONG, 50, MOVED, 1, 0);
     assert_int_equal(f.n_slices, 6 * 5);
-    assert_int_equal(n_homes(&f), LONG_BLOCKS);
+    assert_int_equal(n_token_blocks(&f), LONG_BLOCKS);
     f.n_slices = 0;
     run_one(&f, N_LONG, 50, MOVED, 2, LONG_BLOCKS * PAGE_TOKENS);
     assert_int_equal(f.n_slices, 6);
@@ -291,7 +293,7 @@ static void a_prompt_that_does_not_fit_may_be_found_whole(void **state) {
 }
 
 /* It shares what it has computed with requests that keep everything, and takes from them nothing
- * that has no home. */
+ * that has no token block. */
 static void a_long_prompt_shares_with_others(void **state) {
     (void)state;
     struct fixture f;
@@ -305,7 +307,7 @@ static void a_long_prompt_shares_with_others(void **state) {
 
 /* ---- all together ---- */
 
-/* Over all loads; n_found: tokens that requests found that move theirs. */
+/* Over all loads; n_found: tokens found by requests that move tokens. */
 static struct { uint64_t n_found, n_reloaded, n_preempted, n_swapped_in, n_slices; } seen;
 
 static void random_load(uint32_t n_layers, uint32_t n_pages, uint32_t n_blocks, unsigned seed) {
@@ -334,7 +336,7 @@ static void random_load(uint32_t n_layers, uint32_t n_pages, uint32_t n_blocks, 
         }
         fixture_cancel_one(&f, clients, N, 40);
         fixture_step(&f, n);
-        assert_true(kv_spare_blocks(&f.space) <= n_blocks);
+        assert_true(kv_n_available_blocks(&f.space) <= n_blocks);
         assert_true(n < 200000);
     }
     for (uint32_t i = 0; i < N; i++) {
@@ -347,7 +349,7 @@ static void random_load(uint32_t n_layers, uint32_t n_pages, uint32_t n_blocks, 
     seen.n_reloaded += device.n_reloaded;
     seen.n_slices += f.n_slices;
     assert_int_equal(stats.host_pool_used_bytes, 0);
-    assert_int_equal(kv_spare_blocks(&f.space), n_blocks);
+    assert_int_equal(kv_n_available_blocks(&f.space), n_blocks);
     fixture_fini(&f);
     free(clients);
 }
@@ -370,8 +372,8 @@ int main(void) {
         cmocka_unit_test(requests_at_the_same_time_share_host_blocks),
         cmocka_unit_test(both_sorts_may_use_a_prefix_at_once),
         cmocka_unit_test(a_lone_request_needs_no_more_than_without_a_prefix),
-        cmocka_unit_test(homes_are_given_up_to_sequences_that_need_blocks),
-        cmocka_unit_test(a_waiting_sequence_keeps_homes),
+        cmocka_unit_test(token_blocks_are_given_up_to_sequences_that_need_them),
+        cmocka_unit_test(a_waiting_sequence_keeps_token_blocks),
         cmocka_unit_test(a_prompt_that_does_not_fit_finds_its_prefix),
         cmocka_unit_test(a_prompt_that_does_not_fit_may_be_found_whole),
         cmocka_unit_test(a_long_prompt_shares_with_others),
