@@ -6,21 +6,18 @@
 #include <string.h>
 
 #include "engine/base/sizes.h"
+#include "engine/device/half.h"
+#include "engine/device/packed.h"
 
-/* Returns the value of a float of n_exponent and n_mantissa bits behind a sign.  `is_ieee`: the
- * largest exponent is that of infinity and NaN; else it is one like the others. */
-static float small_float(uint32_t bits, int n_exponent, int n_mantissa, bool is_ieee) {
+/* Returns the value of a float of n_exponent and n_mantissa bits behind a sign, whose largest
+ * exponent is one like the others. */
+static float small_float(uint32_t bits, int n_exponent, int n_mantissa) {
     const int all = (1 << n_exponent) - 1, bias = all >> 1,
               exponent = (int)(bits >> n_mantissa) & all,
               mantissa = (int)bits & ((1 << n_mantissa) - 1);
-    float size = ldexpf((float)(mantissa + (exponent ? 1 << n_mantissa : 0)),
-                        (exponent ? exponent : 1) - bias - n_mantissa);
-    if (is_ieee && exponent == all) size = mantissa ? NAN : INFINITY;
+    const float size = ldexpf((float)(mantissa + (exponent ? 1 << n_mantissa : 0)),
+                              (exponent ? exponent : 1) - bias - n_mantissa);
     return bits >> (n_exponent + n_mantissa) & 1 ? -size : size;
-}
-
-static float from_f16(uint16_t bits) {
-    return small_float(bits, 5, 10, true);
 }
 
 static float from_bf16(uint16_t bits) {
@@ -31,7 +28,7 @@ static float from_bf16(uint16_t bits) {
 }
 
 static float from_e4m3(uint8_t bits) {
-    return (bits & 0x7f) == 0x7f ? NAN : small_float(bits, 4, 3, false);
+    return (bits & 0x7f) == 0x7f ? NAN : small_float(bits, 4, 3);
 }
 
 static float element_at(const void *data, size_t i, enum element element) {
@@ -39,12 +36,13 @@ static float element_at(const void *data, size_t i, enum element element) {
                   half = i % 2 ? byte >> 4 : byte & 15; /* of elements of 4 bits */
     switch (element) {
     case ELEMENT_F32: return ((const float *)data)[i];
-    case ELEMENT_F16: return from_f16(((const uint16_t *)data)[i]);
+    case ELEMENT_F16: return half_to_float(((const uint16_t *)data)[i]);
     case ELEMENT_BF16: return from_bf16(((const uint16_t *)data)[i]);
     case ELEMENT_E4M3: return from_e4m3(byte);
     case ELEMENT_I8: return (int8_t)byte;
     case ELEMENT_I4: return (float)(half - 8);
-    case ELEMENT_E2M1: return small_float(half, 2, 1, false);
+    case ELEMENT_E2M1: return small_float(half, 2, 1);
+    default: break; /* a packed one, which has no place of its own */
     }
     return NAN;
 }
@@ -53,7 +51,7 @@ static float scale_at(const void *scales, size_t i, enum scale_type type) {
     switch (type) {
     case SCALE_NONE: return 1;
     case SCALE_F32: return ((const float *)scales)[i];
-    case SCALE_F16: return from_f16(((const uint16_t *)scales)[i]);
+    case SCALE_F16: return half_to_float(((const uint16_t *)scales)[i]);
     case SCALE_BF16: return from_bf16(((const uint16_t *)scales)[i]);
     case SCALE_E8M0: {
         const uint8_t code = ((const uint8_t *)scales)[i];
@@ -77,7 +75,8 @@ static size_t blocks_of(uint32_t side, uint16_t block) {
 void weight_format_text(const struct weight_format *format, char text[WEIGHT_FORMAT_TEXT]) {
     static const char *const elements[] = {"F32", "F16", "BF16", "E4M3", "I8", "I4", "E2M1"},
                              *const scales[] = {"no", "F32", "F16", "BF16", "E8M0", "E4M3"};
-    const char *element = elements[format->element];
+    const char *element = element_is_packed(format->element) ? packed_name(format->element)
+                                                             : elements[format->element];
     char sides[2][8] = {"all", "all"};
     if (format->scale == SCALE_NONE) {
         snprintf(text, WEIGHT_FORMAT_TEXT, "%s", element);
@@ -119,6 +118,10 @@ bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weig
 void weight_to_float(const struct weight *w, uint32_t row, float *out) {
     const struct weight_format *f = &w->format;
     const void *data = weight_row_at(w, row);
+    if (element_is_packed(f->element)) {
+        packed_to_float(f->element, data, w->cols, out);
+        return;
+    }
     const size_t first =
         f->block_rows ? row / f->block_rows * blocks_of(w->cols, f->block_cols) : 0;
     for (uint32_t i = 0; i < w->cols; i++) {

@@ -1,14 +1,15 @@
 /* weight.h - matrices on a device, and how their elements are stored.
  *
  * A format is a few numbers, not a name.  A reader of files converts what it finds to them, so
- * nothing else knows the names of file formats.
+ * nothing else knows the names of file formats.  The exception are packed elements, which numbers
+ * cannot describe: packed.h.
  *
  *   data     [rows] of weight_row_bytes(): the elements of a row, in whole bytes
  *   scales   [row blocks][column blocks]: a number for each block of elements
  *   mins     as scales, and of the same type
  *
- * An element is worth element * scale + min.  A block is block_rows x block_cols elements; blocks
- * at the lower and the right edge may be smaller.
+ * An element is worth element * scale + min; a packed one is worth what packed.h says.  A block is
+ * block_rows x block_cols elements; blocks at the lower and the right edge may be smaller.
  *
  * All sizes of weights are computed here.  weight_to_float() is plain C: what every kernel that
  * reads weights is compared with.
@@ -29,11 +30,29 @@ enum element {
     ELEMENT_E4M3, /* sign, 4 bits of exponent (bias 7), 3 of mantissa; 0x7f and 0xff are NaN */
     ELEMENT_I8,   /* -128 to 127 */
     ELEMENT_I4,   /* the code, 0 to 15, less 8 */
-    ELEMENT_E2M1  /* sign, 2 bits of exponent (bias 1), 1 of mantissa: 0 to 6 */
+    ELEMENT_E2M1, /* sign, 2 bits of exponent (bias 1), 1 of mantissa: 0 to 6 */
+    /* Packed: blocks of 32 or, from Q2_K to IQ4_XS, of 256 elements, with their scales inside. */
+    ELEMENT_Q4_0,
+    ELEMENT_Q4_1,
+    ELEMENT_Q5_0,
+    ELEMENT_Q5_1,
+    ELEMENT_Q8_0,
+    ELEMENT_IQ4_NL,
+    ELEMENT_MXFP4,
+    ELEMENT_Q2_K,
+    ELEMENT_Q3_K,
+    ELEMENT_Q4_K,
+    ELEMENT_Q5_K,
+    ELEMENT_Q6_K,
+    ELEMENT_IQ4_XS
 };
 
+/* Returns the elements of a block that is packed, and the bytes of n of them, a multiple. */
+uint32_t packed_block(enum element element);
+size_t packed_bytes(enum element element, size_t n);
+
 enum scale_type {
-    SCALE_NONE, /* every scale is 1 */
+    SCALE_NONE, /* every scale is 1; of packed elements, too */
     SCALE_F32,
     SCALE_F16,
     SCALE_BF16,
@@ -68,13 +87,19 @@ static inline const struct weight *weight_if_present(const struct weight *weight
     return weight->data ? weight : NULL;
 }
 
+static inline bool element_is_packed(enum element element) {
+    return element >= ELEMENT_Q4_0;
+}
+
+/* Returns the bits of an element that is not packed. */
 static inline uint32_t element_bits(enum element element) {
     static const uint8_t bits[] = {32, 16, 16, 8, 8, 4, 4};
     return bits[element];
 }
 
-/* Returns the bytes of n adjacent elements: whole ones. */
+/* Returns the bytes of n adjacent elements: whole ones.  Packed: n is a multiple of the block. */
 static inline size_t element_bytes(enum element element, size_t n) {
+    if (element_is_packed(element)) return packed_bytes(element, n);
     return (n * element_bits(element) + 7) / 8;
 }
 
