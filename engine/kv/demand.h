@@ -1,5 +1,5 @@
-/* demand.h - what a sequence lacks, and what it would find, for this folder.  Others ask by
- * kv_ask() (kv_sequence.h).
+/* demand.h - what a sequence needs and would find, for files of this folder.  Others call kv_ask()
+ * (kv_sequence.h).  No function changes anything.
  *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_KV_DEMAND_H
@@ -11,21 +11,25 @@
 struct kv_plan;
 struct kv_sequence;
 
-/* Returns what kv_reserve() would take for n_tokens tokens in all. */
+/* Returns the pages and host blocks that kv_reserve() would take for n_tokens tokens in all, beyond
+ * what the sequence has. */
 struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens);
-/* Returns how many of the missing pages and host blocks are not available beside what must be left
- * for other sequences.  No host block lacks if none is missing. */
+/* Returns how much of what is missing cannot be had if `left` must stay available for other
+ * sequences.  What is free or only cached can be had.  Its blocks are 0 if no host block is
+ * missing. */
 struct kv_amount kv_unavailable(const struct kv_space *space, struct kv_amount missing,
                                 struct kv_amount left);
-/* Tells whether nothing lacks. */
+/* Tells whether kv_unavailable() returns zeros. */
 bool kv_is_available(const struct kv_space *space, struct kv_amount missing, struct kv_amount left);
-/* Tells whether kv_reserve() could take what n_tokens tokens need. */
+/* Tells whether kv_reserve() would find enough for n_tokens tokens in all, if nothing need be left
+ * for others. */
 bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens);
-/* Returns how many of the text's first n_max tokens kv_match() would find. */
+/* Returns how many of the text's first n_max tokens kv_match() would find in the caches, or in what
+ * the sequence has swapped or saved. */
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 
-/* Returns the most pages in this phase of a text of up to n_tokens tokens, but for buffers of a
- * layer-major prompt. */
+/* Returns the most pages that a sequence of this plan holds in all layers together in this phase.
+ * Its text has at most n_tokens tokens.  Buffers of a layer-major prompt are not counted. */
 uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan,
                         enum kv_phase phase, uint32_t n_tokens);
 

@@ -33,16 +33,20 @@ enum kv_phase {
     KV_PHASE_SELECTION /* sparse layers have left it; steps have one row */
 };
 
-/* Which tokens' pages other sequences may share, from the most to the least.  KV_SHARES_STATES:
- * none, but a sequence may go on from all that another one had (state_cache.h).  The kinds of its
- * other layers must then have kv_state_ops. */
-enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_STATES, KV_SHARES_NOTHING };
+/* Which pages other sequences may share.  A sequence shares the least of what its kinds allow. */
+enum kv_sharing {
+    KV_SHARES_TEXT,   /* those of all tokens */
+    KV_SHARES_PROMPT, /* those of the prompt */
+    KV_SHARES_STATES, /* none, but another sequence may go on from all that it had (state_cache.h);
+                         the kinds of all its layers must then have kv_state_ops */
+    KV_SHARES_NOTHING
+};
 
 /* What a kind needs for a text of n_tokens tokens. */
 struct kv_need {
-    uint32_t n_rows;         /* that the next step may have; UINT32_MAX: any number */
-    uint32_t n_listed;       /* pages that the list of each of its layers must have */
-    struct kv_amount beside; /* what take() would take beside the lists */
+    uint32_t n_rows;         /* the most that the next step may have; UINT32_MAX: any number */
+    uint32_t n_listed;       /* pages that the list of each of its layers must have in all */
+    struct kv_amount beside; /* what take() would take now, which is in no list */
 };
 
 /* How the layers of a kind are part of a state (state_cache.h).  Without KV_SHARES_STATES a kind
@@ -51,8 +55,8 @@ struct kv_state_ops {
     /* Returns which pages of each list hold what the sequence keeps of its first n_tokens
      * tokens. */
     struct kv_range (*pages)(const struct kv_sequence *kv, uint32_t n_tokens);
-    /* Tells whether the rows of a step change only their own slots until kv_submitted() has
-     * returned.  Then a state before any of these rows can still be copied. */
+    /* Tells whether a step's rows write only their own slots before the work that kv_submitted()
+     * submits.  Then a state before any of these rows can be copied there. */
     bool (*cuts)(const struct kv_sequence *kv);
     /* Brings the pages of an ended sequence into the form in which a prompt may resume from them.
      * ERR_DEVICE. */
@@ -74,11 +78,11 @@ struct kv_kind {
 
     /* ---- demand ---- */
 
-    /* Returns the most pages of n_layers layers in this phase, and of what the kind holds beside
-     * their lists.  n_tokens: that the text may have. */
+    /* Returns the most pages that n_layers layers of the kind hold together in this phase, with the
+     * state of a selection.  The text has at most n_tokens tokens. */
     uint64_t (*most)(const struct kv_space *space, const struct kv_plan *plan, enum kv_phase phase,
                      uint32_t n_tokens, uint32_t n_layers);
-    /* Returns what a text of n_tokens tokens needs now. */
+    /* Returns what the sequence needs now to have n_tokens tokens in all. */
     struct kv_need (*ask)(const struct kv_sequence *kv, uint64_t n_tokens);
 
     /* ---- a life: prepare, then take, describe, submitted and done for each step ---- */
@@ -117,18 +121,20 @@ struct kv_kind {
 
 extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded;
 
-/* The kinds that a plan assigns: by role, and each of them once, up to a NULL. */
+/* A set of kinds that a plan assigns to a model's layers. */
 struct kv_kinds {
-    const struct kv_kind *of[KV_N_ROLES];
-    const struct kv_kind *all[KV_N_ROLES + 1];
-    const struct kv_kinds *divided; /* the same, but some layers keep a budget; or NULL */
+    const struct kv_kind *of[KV_N_ROLES];      /* by the layer's role */
+    const struct kv_kind *all[KV_N_ROLES + 1]; /* each of these once, then NULL */
+    const struct kv_kinds *divided; /* the set for a sequence some of whose layers have a budget, if
+                                       the other layers have the kinds of this one; or NULL */
 };
 
 extern const struct kv_kinds kv_kinds_full, kv_kinds_bounded, kv_kinds_selected, kv_kinds_moved,
     kv_kinds_divided;
 
-/* Returns how many first pages of layers with a window views leave out, so that block tables of a
- * text that may be longer than the model's context do not grow with it. */
+/* Returns how many first pages of a list the views of layers with a window leave out.  That is 0
+ * unless the text may outgrow the model's context (kv_plan.outgrows), where block tables must not
+ * grow with it. */
 uint32_t kv_window_n_left_out(const struct kv_sequence *kv);
 
 #endif

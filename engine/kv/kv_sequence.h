@@ -12,17 +12,21 @@
  *               │          └────────────────── the next step ─────────────────┤
  *               └─────────────────────────── suspend ◄────────────────────────┤
  *                                                                             ▼
- *                                                                  keep ─► sequence_fini
+ *                                                           leave_state ─► sequence_fini
  *
- *   ask        before start and reserve: what can it have?  It may have to wait for pages, or for
- *              the disk
- *   start      finds what is cached of its text, takes pages, and fills them
- *   commit     its rows count as stored, though the device has only been told of them
- *   insert     their results are known to be valid; done follows in any case
- *   suspend    gives its pages back; it starts again later
- *   keep       it has ended: its state may serve others
+ *   prepare      once: makes capacity, and hashes the prompt's blocks
+ *   ask          before start and reserve: how many rows, pages and host blocks can it have?
+ *   start        finds what is cached of its text, takes pages, and fills them
+ *   reserve      takes pages for the step's rows
+ *   view         describes the step to the device
+ *   commit       counts the rows as stored, though the device has only been told of them
+ *   submitted    submits the copies that follow the step
+ *   insert       shares the rows' pages, if their results are valid; else it is left out
+ *   done         gives back pages that no later row sees
+ *   suspend      gives all pages back; the sequence starts again later
+ *   leave_state  it has ended: its state may serve others
  *
- * Another step may be planned between commit and insert.
+ * Another step may be planned, up to submitted, before insert and done of this one.
  *
  * Thread: engine.  No page is released (and handed out again) while a step that uses it is in
  * flight: the scheduler sees to that.
@@ -53,12 +57,12 @@ struct kv_saved;
 struct layer_slice;
 struct select_total;
 
-/* One sequence's share of the cache, embedded in the sequence.  Each of its parts is opened by the
- * file that its header belongs to. */
+/* What one sequence has of the cache, embedded in struct sequence.  A member struct is opened only
+ * by the file whose header declares it. */
 struct kv_sequence {
     const struct kv_space *space;
     struct kv_plan plan;
-    uint64_t salt;
+    uint64_t salt;     /* of its blocks and states: others with another salt do not share them */
     uint32_t n_tokens; /* stored, or about to be by an in-flight step */
     uint32_t n_found;  /* tokens of these that kv_match() found */
     uint32_t turn;     /* tokens before the present turn of a conversation, which it took from a
@@ -83,20 +87,22 @@ struct kv_sequence {
                                         NULL */
 };
 
-/* Initialises kv; on failure nothing is left behind.  ERR_NOMEM. */
+/* Initialises kv for a sequence of this plan, without pages; the space is borrowed, the plan
+ * copied.  ERR_NOMEM: nothing is left behind. */
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt);
 /* Gives back all that the sequence holds, and frees its memory; a zeroed struct is allowed. */
 void kv_sequence_fini(struct kv_sequence *kv);
 
-/* Makes capacity in the lists and hashes the prompt's blocks; called once.  ERR_NOMEM. */
+/* Makes capacity for the prompt and hashes its blocks; called once, before anything else.  prompt:
+ * [plan.n_prompt], not kept.  ERR_NOMEM. */
 int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt);
 
 /* ---- before a step, or a start ---- */
 
-/* What a sequence is to do next. */
+/* What kv_ask() is asked. */
 struct kv_wish {
-    uint64_t n_tokens;     /* for which it needs pages, in all; 0: that is not asked */
+    uint64_t n_tokens;     /* in all, for which it needs pages; 0: that is not asked */
     struct kv_amount left; /* what must stay available for other sequences */
     /* Of a sequence that waits; else NULL, and 0: its text, and how many of the text's first tokens
      * may be found.  The tokens must stay where they are until it has started. */
@@ -104,31 +110,32 @@ struct kv_wish {
     uint32_t n_max;
 };
 
-/* The answer. */
+/* The answer of kv_ask(). */
 struct kv_grant {
-    uint32_t n_rows;              /* that the next step may have */
+    uint32_t n_rows;              /* the most that the next step may have */
     struct kv_amount missing;     /* what kv_reserve() takes for n_tokens */
     struct kv_amount unavailable; /* how much of that cannot be had beside what must be left */
     uint32_t n_found;    /* tokens that kv_start() would find; for a wish without n_tokens */
     bool waits_for_disk; /* it is held back while its files are read; others may start */
 };
 
-/* Returns what the sequence can have.  Takes nothing, but begins to read what the tier on disk has
- * of a sequence that waits and needs pages (read_ahead.h). */
+/* Returns what the sequence can have.  Takes nothing, but begins to read from disk for a sequence
+ * that waits (read_ahead.h), if the wish has both tokens and n_tokens. */
 struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish);
 
-/* Does kv_match(), kv_reserve() for n_tokens tokens and kv_resume(), all or nothing.  left: what
- * must stay free in the space; NULL: nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken.
- * ERR_DEVICE: the sequence cannot continue. */
+/* Starts a sequence without pages: kv_match(), kv_reserve() for n_tokens tokens in all and
+ * kv_resume(), all or nothing.  left: what must stay available for others; NULL: nothing.
+ * ERR_FULL, ERR_NOMEM: nothing has been taken.  ERR_DEVICE: the sequence cannot continue. */
 int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
              const struct kv_amount *left, struct error *err);
 
 /* ---- its life ---- */
 
-/* Makes sure that the lists have pages for n_tokens tokens in all, all or none.  Evicts cached
- * blocks when pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
+/* Takes the pages and host blocks that n_tokens tokens in all need beyond what it has, all or none.
+ * Evicts what is cached if need be.  ERR_FULL: that is not enough; ERR_NOMEM. */
 int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens);
-/* Describes a step that appends n_rows tokens: fills views, and seq but for its first_row. */
+/* Describes a step that appends n_rows tokens, whose pages are reserved.  Fills *seq, but for its
+ * first_row; what it points to is the sequence's, until the next kv_view(). */
 void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
 /* Describes a slice of a layer-major prompt in the same way: n_rows rows from its first_row on. */
 void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
@@ -151,14 +158,16 @@ void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens
 /* Notes that the rows of the first n_tokens tokens gave valid results, which kv_leave_state() asks
  * for.  Only for a sequence that has ended: kv_insert() does it, too. */
 void kv_mark_valid(struct kv_sequence *kv, uint32_t n_tokens);
-/* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
+/* Gives back pages that no row behind the first n_tokens tokens sees.  Their steps have
+ * completed. */
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
-/* Counts what a step of the sequence has reported; NULL: it had no budget, or did not select. */
+/* Adds what a completed step reported of the sequence to what kv_report() returns.  NULL: it had no
+ * budget, or did not select. */
 void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
               const struct select_total *selected);
-/* Gives every page back.  Contents that cannot be computed again are first saved in the system's
- * memory, others in the host pool if it has space.  Cannot fail if nothing has been computed since
- * kv_match().  ERR_NOMEM, ERR_DEVICE: then the sequence cannot continue. */
+/* Gives every page back, so that kv_start() must come next.  Contents that cannot be computed again
+ * are first saved in memory, others swapped to the host pool if it has space.  Cannot fail if
+ * nothing has been computed since kv_match().  ERR_NOMEM, ERR_DEVICE: it cannot continue. */
 int kv_suspend(struct kv_sequence *kv, struct error *err);
 /* Puts an ended sequence's pages into the cache of states, if its kind has states and all of its
  * tokens are valid.  No step may be in flight.  tokens: host [n_tokens], its text.  Returns true if
@@ -167,42 +176,50 @@ bool kv_leave_state(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens)
 
 /* ---- what kv_start() does, one by one ---- */
 
-/* Takes what the prefix cache has of the first n_max tokens, or holds a state of some of them.
- * Returns how many tokens that is, with those that kv_resume() will bring back. */
+/* Uses what the prefix cache has of the first n_max tokens, holds a cached state of some of
+ * them, or claims its own swapped data.  Returns how many tokens will be stored after
+ * kv_resume(). */
 uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
-/* Brings back what kv_suspend() kept, and what kv_match() found in the host pool, into the reserved
- * pages.  Called when the sequence starts, right after kv_reserve().  ERR_DEVICE. */
+/* Fills the reserved pages with what kv_suspend() saved or swapped, and what kv_match() found that
+ * has no pages yet.  Called right after kv_reserve().  ERR_DEVICE. */
 int kv_resume(struct kv_sequence *kv, struct error *err);
 
 /* ---- other questions, which change nothing ---- */
 
-/* Returns the most that a sequence holds at once, however long its text becomes.  When it is
- * computed again it may hold more, if the pool has more.  Thread: any. */
+/* Returns the most pages and host blocks that a sequence of this plan needs at once, however long
+ * its text becomes.  When it is computed again it may hold more, if the pool has more.  Thread:
+ * any. */
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
-/* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`
- * needs next, or a state that it goes on from.  tokens, others: their texts. */
+/* Tells whether `kv` should wait before it starts.  `other`, which is computing its prompt, will
+ * soon insert a block that `kv` needs next, or a state that it goes on from. tokens, others: the
+ * texts of both. */
 bool kv_should_wait(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
                     const uint32_t *others);
-/* Tells whether kv_take_back() may remove rows of wrong guesses.  Thread: any. */
+/* Tells whether kv_take_back() is allowed under the plan: all its kinds can undo rows.  Thread:
+ * any. */
 bool kv_plan_can_undo_rows(const struct kv_plan *plan);
-/* Returns how many of the first n_tokens tokens are still there once they are stored. */
+/* Returns how many of the first n_tokens tokens will not have been evicted by the policy once they
+ * are stored.  Where layers differ, the smallest number of all. */
 uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Returns the most slots that a layer shows the next row, but for its own. */
+/* Returns how many slots the layer with the most of them shows the next row, besides the row's
+ * own. */
 uint32_t kv_n_shown(const struct kv_sequence *kv);
-/* Returns what the sequence, whose text has n_tokens tokens, may have to take next: a page in every
- * layer if it takes pages as its text grows, and host blocks. */
+/* Returns the most that the sequence, whose text has n_tokens tokens, may have to take for the next
+ * token.  That is a page in every layer, if pages are taken as the text grows, and the host blocks
+ * for PAGE_TOKENS more tokens. */
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Returns how many host blocks hold its tokens. */
+/* Returns how many token blocks (prefix_cache.h) the sequence has. */
 uint32_t kv_n_host_blocks(struct kv_sequence *kv);
 
 /* Returns how many pages of the pool it uses, shared ones among them. */
 uint32_t kv_n_used(const struct kv_sequence *kv);
 
-/* Reports what the cache has held, evicted and fetched of the first n_tokens tokens, which are
- * stored. */
+/* Returns the numbers of a usage report for the first n_tokens tokens, which are stored: budget,
+ * resident, evicted, offloaded, selected and fetched tokens. */
 struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Fills *kept, which has space for them, with the share of the first n_tokens tokens that are still
- * there: all that is stored, with no step in flight unless kv_plan_sees_all().  ERR_DEVICE. */
+/* Fills *kept: in which share of layers and heads the next row would see each of the first n_tokens
+ * tokens.  These are all that is stored.  No step may be in flight unless kv_plan_sees_all().
+ * ERR_DEVICE. */
 int kv_list_kept(const struct kv_sequence *kv, uint32_t n_tokens, struct kv_kept *kept,
                  struct error *err);
 

@@ -1,6 +1,6 @@
-/* kv_space.h - what all sequences of an engine draw their KV cache from.
+/* kv_space.h - the pools and caches that all sequences of an engine share, and its layers' roles.
  *
- * Thread: engine.  Memory: borrowed by the sequences; see struct kv_space. */
+ * Thread: engine; functions that only read a layer's role: any.  Memory: none. */
 #ifndef ENGINE_KV_KV_SPACE_H
 #define ENGINE_KV_KV_SPACE_H
 
@@ -28,7 +28,7 @@ struct kv_amount {
     uint64_t pages, blocks;
 };
 
-/* Pages of a list. */
+/* Pages number `first` to first + n - 1 of a layer's list. */
 struct kv_range {
     uint32_t first, n;
 };
@@ -39,26 +39,27 @@ struct kv_swaps {
     uint64_t n_out, n_in; /* pages that anything has copied to the host pool and back, so far */
 };
 
-/* What becomes of pages that a cache evicts: they move to n_blocks host blocks, or else they are
- * only offered to the tier on disk (offer.h). */
+/* What becomes of what a cache evicts.  to_host: it moves to n_blocks host blocks.  Else it is
+ * dropped; the tier on disk may take a copy first (offer.h). */
 struct kv_demotion {
     bool to_host;
     uint32_t n_blocks;
 };
 
+/* All members are borrowed by the sequences.  Set once, before the first sequence. */
 struct kv_space {
     struct page_pool *pool;
     struct page_pool *blocks;   /* of the host pool; NULL: there is none */
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
     struct state_cache *states; /* NULL: states are not kept */
     uint32_t n_layers;
-    const uint32_t *windows; /* as in struct step */
-    uint32_t window;         /* the largest; 0: there is none, or pages are kept all the same */
-    struct page_io io;       /* the memory of pages and host blocks */
-    struct kv_swaps *swaps;  /* swapped data of waiting sequences; NULL: none */
-    struct kv_disk *disk;    /* the tier below (disk/disk.h); NULL: none */
-    struct kv_readings *readings;     /* what is being read from it; NULL: none */
-    struct kv_feed *feed;             /* is told of the cache's blocks; NULL: there is none */
+    const uint32_t *windows;      /* as in struct step */
+    uint32_t window;              /* the largest; 0: there is none, or sequences keep all pages */
+    struct page_io io;            /* the memory of pages and host blocks */
+    struct kv_swaps *swaps;       /* swapped data of waiting sequences; NULL: none */
+    struct kv_disk *disk;         /* the tier below (disk/disk.h); NULL: none */
+    struct kv_readings *readings; /* what is being read from it; NULL: none */
+    struct kv_feed *feed;         /* is told of the cache's blocks; NULL: there is none */
     const struct layer_group *groups; /* host [n_groups]: the layers that are sparse where a */
     uint32_t n_groups;                /* sequence selects */
     /* A token's keys and values have different bits when another kernel computes them, so each is
@@ -78,39 +79,41 @@ enum kv_role {
 };
 
 /* The order in which host blocks, and files on disk, have the pages of a block of the prefix cache:
- * by the role of their layer.  What a block lacks is left out. */
+ * by role, then by layer.  Pages that the block does not have are left out. */
 enum { KV_N_PLACED = 3 };
 extern const enum kv_role kv_place_order[KV_N_PLACED];
 
-/* Returns true if the layer has a window and sequences keep only the window's pages.  Returns false
- * where all pages are kept all the same. */
+/* Returns true if the layer has a window and sequences keep only the window's pages (see `window`
+ * above). */
 static inline bool kv_has_window(const struct kv_space *space, uint32_t layer) {
     return space->window > 0 && layer_has_window(space->windows, layer);
 }
 
-/* Tells whether a filter group has the layer: it sees only selected tokens where sequences
+/* Tells whether a filter group has the layer: it sees only selected tokens in sequences that
  * select. */
 bool kv_is_sparse(const struct kv_space *space, uint32_t layer);
 /* Returns the layer's role under the plan: KV_BUDGETED if the plan's budget is for some layers and
  * this is one, else the usual role. */
 enum kv_role kv_role_of(const struct kv_space *space, const struct kv_plan *plan, uint32_t layer);
-/* Returns the role that the layer has where no plan says otherwise. */
+/* Returns the layer's role without a plan: KV_WINDOWED, KV_SPARSE or KV_PLAIN. */
 enum kv_role kv_usual_role_of(const struct kv_space *space, uint32_t layer);
 
-/* Counts the sparse layers of all groups: the host layers, in the host pool's order. */
+/* Returns how many sparse layers there are in all groups; each is one host layer (host_pool.h). */
 uint32_t kv_n_sparse(const struct kv_space *space);
-uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer); /* of a sparse layer */
+/* Returns the number of a sparse layer's host layer: how many sparse layers come before it. */
+uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer);
 /* Returns the first sparse layer from this one on, n_layers if there are no more. */
 uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
 
 /* ---- pages of layers with a window ---- */
 
-/* Returns how many of a list's first pages no longer matter to rows behind n_tokens tokens. */
+/* Returns how many of a list's first pages no row behind the first n_tokens tokens sees, in any
+ * layer with a window; 0 without windows.  At least one whole page stays. */
 uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens);
-/* Returns which pages of a list matter when n_tokens tokens are stored. */
+/* Returns the list's other pages: from there to the page of the last of n_tokens tokens. */
 struct kv_range kv_window_range(const struct kv_space *space, uint32_t n_tokens);
-/* Returns the most pages that a layer has for a text of n_tokens tokens.  step_rows: the most rows
- * that a step appends. */
+/* Returns the most pages that a layer with this window, in tokens, holds of a text of up to
+ * n_tokens tokens.  step_rows: the most rows that a step appends. */
 uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 
 #endif

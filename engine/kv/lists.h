@@ -12,47 +12,47 @@
 struct error;
 struct kv_sequence;
 
-/* The lengths that lists should have, by role. */
+/* The lengths in pages that the layers' lists should have, by the layer's role. */
 struct kv_lengths {
     uint32_t of[KV_N_ROLES];
 };
 
-/* What all kinds of a sequence need together (kind.h). */
+/* What all kinds of a sequence need together: struct kv_need of each (kind.h). */
 struct kv_needs {
-    uint32_t n_rows; /* that the next step may have */
-    struct kv_lengths lengths;
-    struct kv_amount beside;
+    uint32_t n_rows;           /* the least of all */
+    struct kv_lengths lengths; /* n_listed of each role's kind */
+    struct kv_amount beside;   /* the sum */
 };
 
-/* Returns what the sequence's kinds need for n_tokens tokens in all. */
+/* Returns what the sequence's kinds need now to have n_tokens tokens in all. */
 struct kv_needs kv_needs(const struct kv_sequence *kv, uint64_t n_tokens);
 
 /* Returns true if the layer's list holds the text, false if it holds what the layer has selected of
  * it, and the tail. */
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);
-/* Returns true if the layer's list holds what its window sees of the text. */
+/* Returns true if the layer's list holds only what its window sees of the text. */
 bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer);
 
-/* Makes capacity for n_pages pages in every list.  ERR_NOMEM. */
+/* Makes capacity for n_pages pages in every list, and takes none.  ERR_NOMEM. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
-/* Makes capacity in every list for the length of its role.  ERR_NOMEM. */
+/* Makes capacity in every list for the length of its layer's role.  ERR_NOMEM. */
 int kv_lists_grow_to(struct kv_sequence *kv, struct kv_lengths lengths);
-/* Returns how many pages kv_lists_take() would take. */
+/* Returns how many pages kv_lists_take() would take, those for holes (n_holes) among them. */
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths);
-/* Extends every list to these lengths, all or none; evicts as kv_make_free() does.
- * ERR_FULL, ERR_NOMEM. */
+/* Takes pages for holes and to make every list at least this long, all or none.  Evicts what is
+ * cached if need be.  ERR_FULL, ERR_NOMEM. */
 int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths);
-/* Gives back all but the first n_pages pages of every layer's list. */
+/* Shortens every layer's list to at most n_pages pages, and gives the others back to the pool. */
 void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages);
-/* Gives back the pages before page n_pages in layers with a window.  The lists must have that page,
- * and it takes their place: a kernel that reads pages in pairs reads no other sequence's page. */
+/* Gives back the pages before page n_pages in layers with a window.  The lists must have that page.
+ * Its number takes their place: a kernel that reads pages in pairs reads no other sequence's
+ * page. */
 void kv_lists_expire(struct kv_sequence *kv, uint32_t n_pages);
-/* Begins the empty lists of layers with a window as if their first n_pages pages had expired.
- * kv_lists_cover() puts page n_pages in the place of these, once the lists have it and buffers of a
- * layer-major prompt are not there. */
+/* Begins the empty lists of layers with a window as if their first n_pages pages had expired.  The
+ * entries of these are not set before kv_lists_cover(). */
 void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages);
-/* Puts page n_expired of each list with a window in the places before it, which have none.  Does
- * nothing while there are buffers of a layer-major prompt. */
+/* Sets the expired entries of the lists of layers with a window to page n_expired, which the lists
+ * must have.  Does nothing while pages of a layer-major prompt's buffers are there. */
 void kv_lists_cover(struct kv_sequence *kv);
 
 #endif

@@ -15,9 +15,10 @@
  *
  *   blocks   [ 4: page 0, page 1, pag ][ 9: e 2, page 3, … ]
  *
- * Copies keep the order of their submission, among themselves and with steps.  So pages and blocks
- * may be handed out again as soon as these functions have returned.  The caller's memory has what
- * page_io_read() reads once page_io_sync(), or backend_ops.collect() of a later step, has returned.
+ * Copies are submitted and not waited for, unless a function says so.  They keep the order of their
+ * submission, among themselves and with steps.  So pages and blocks may be handed out again as soon
+ * as these functions have returned.  The caller's memory has what page_io_read() reads once
+ * page_io_sync(), or backend_ops.collect() of a later step, has returned.
  *
  * All functions that return int return 0 or ERR_DEVICE.
  *
@@ -41,29 +42,31 @@ struct page_io {
     const struct host_pool *host; /* NULL: there is none */
 };
 
-/* Copies pages from[n] to to[n]; none may be in both. */
+/* Copies pages from[n] to pages to[n]; no page may be in both. */
 int page_io_copy(const struct page_io *io, const uint32_t *from, const uint32_t *to, uint32_t n,
                  struct error *err);
 
-/* Copies pages[n] of one layer to a host layer (host_pool.h) of blocks[n]. */
+/* Copies pages[n] of one sparse layer to its host layer (host_pool.h) of token blocks blocks[n],
+ * each page to one block. */
 int page_io_offload(const struct page_io *io, uint32_t host_layer, const uint32_t *pages,
                     const uint32_t *blocks, uint32_t n, struct error *err);
-/* Copies a host layer of blocks[n] back to pages[n] of one layer. */
+/* Copies a host layer of token blocks blocks[n] back to pages[n] of its layer. */
 int page_io_reload(const struct page_io *io, uint32_t host_layer, const uint32_t *pages,
                    const uint32_t *blocks, uint32_t n, struct error *err);
 
 /* Returns how many host blocks n_pages pages take, byte for byte. */
 uint64_t page_io_n_blocks(const struct page_io *io, uint64_t n_pages);
-/* One of the two below. */
+/* Either of the next two functions: page_io_write_blocks() or page_io_read_blocks(). */
 typedef int (*page_io_blocks)(const struct page_io *io, const uint32_t *pages, size_t n,
                               const uint32_t *blocks, size_t first, struct error *err);
-/* Copies pages[n] to the places of page number `first` and those behind it in the blocks. */
+/* Copies pages[n] byte for byte to where the blocks have pages number `first` to first + n - 1.
+ * blocks: all host blocks of the item, from its page 0 on. */
 int page_io_write_blocks(const struct page_io *io, const uint32_t *pages, size_t n,
                          const uint32_t *blocks, size_t first, struct error *err);
-/* Copies them back from the blocks to pages[n]. */
+/* Copies pages number `first` to first + n - 1 of the blocks back to pages[n]. */
 int page_io_read_blocks(const struct page_io *io, const uint32_t *pages, size_t n,
                         const uint32_t *blocks, size_t first, struct error *err);
-/* Copies the first n pages that the blocks have to host [n][page_bytes], on the engine's thread.
+/* Copies the first n pages that the blocks have to host [n][page_bytes] before it returns.  All
  * page_io_write_blocks() to these blocks must have completed. */
 void page_io_take_blocks(const struct page_io *io, const uint32_t *blocks, uint64_t n, char *host);
 
@@ -75,15 +78,17 @@ int page_io_write(const struct page_io *io, const uint32_t *pages, size_t n, con
                   struct error *err);
 /* The next two wait for what was submitted before; *out is valid when they return. */
 
-/* Copies a KV head's state of a page of a tracked pool. */
+/* Copies one KV head's state of a page to *out.  The pool must have such states
+ * (kv_state_offset()). */
 int page_io_read_state(const struct page_io *io, uint32_t page, uint32_t kv_head,
                        struct kv_page_state *out, struct error *err);
-/* Copies n words from word number `first` on of a page that holds a selection's state
- * (select.h). */
+/* Copies n 32-bit words, from word number `first` on, of a page that holds a selection's state
+ * (select.h) to out[n]. */
 int page_io_read_words(const struct page_io *io, uint32_t page, uint32_t first, uint32_t n,
                        uint32_t *out, struct error *err);
 
-/* Puts the slots of bounded caches into the order of their tokens (evict_ops.order). */
+/* Puts the tokens of n layers' bounded caches, views[n], into the order of the text, so that no
+ * free slot is between them (evict_ops.order). */
 int page_io_order(const struct page_io *io, const struct kv_view *views, uint32_t n,
                   struct error *err);
 /* Waits until all that was submitted before has completed. */

@@ -11,17 +11,18 @@ struct page_pool;
 /* A place in a list for which there is no page, or host block, yet. */
 #define KV_NO_PAGE UINT32_MAX
 
+/* Zeroed: an empty list. */
 struct page_list {
-    uint32_t *pages; /* in slot order */
-    uint32_t n, capacity;
+    uint32_t *pages;      /* numbers, in the order of the slots */
+    uint32_t n, capacity; /* pages in the list; for which there is memory */
 };
 
-/* Returns the larger of twice the capacity and `need`. */
+/* Returns the capacity to grow to: the larger of twice the capacity and `need`. */
 uint32_t kv_grown(uint32_t capacity, uint32_t need);
-/* Makes capacity for n_pages pages in a list.  ERR_NOMEM: the list is as it was. */
+/* Makes capacity for n_pages pages in all; n does not change.  ERR_NOMEM: the list is as it was. */
 int kv_list_grow(struct page_list *list, uint32_t n_pages);
-/* Gives all but the list's first n_pages pages back to the pool, and skips places without a
- * page. */
+/* Shortens the list to at most n_pages pages, and releases the others to the pool.  Entries that
+ * are KV_NO_PAGE are only removed. */
 void kv_list_trim(struct page_list *list, struct page_pool *pool, uint32_t n_pages);
 
 #endif

@@ -136,7 +136,7 @@ static int check_conflict(const struct kv_choice *choice, struct error *err) {
     return error_set(err, ERR_INVALID, "%s %s", kv_members[conflict->member].name, conflict->rule);
 }
 
-static int refuse_part(struct error *err, const char *rule) {
+static int refuse_override(struct error *err, const char *rule) {
     return error_set(err, ERR_INVALID, "kv_policy.layers: %s", rule);
 }
 
@@ -160,13 +160,14 @@ int kv_override_check(const struct kv_override *override, const struct kv_choice
                       uint32_t n_prompt, const struct kv_limits *limits, struct error *err) {
     if (layer_set_is_empty(&override->layers)) return 0;
     if (!kv_choice_is_bounded(&override->choice))
-        return refuse_part(err, "these layers need a policy that keeps a budget");
+        return refuse_override(err, "these layers need a policy that keeps a budget");
     if (kv_choice_is_bounded(rest))
-        return refuse_part(err, "the other layers must keep everything, or select");
+        return refuse_override(err, "the other layers must keep everything, or select");
     if (kv_choice_selects(rest) && !rest->on_device)
-        return refuse_part(err, "the other layers' tokens must stay on the device (offload false)");
+        return refuse_override(err,
+                               "the other layers' tokens must stay on the device (offload false)");
     if (override->choice.cache_positions)
-        return refuse_part(err, "positions must be text, as in the other layers");
+        return refuse_override(err, "positions must be text, as in the other layers");
     if (limits->bounded_caches && !limits->budgets_by_layer)
         return error_set(err, ERR_INVALID,
                          "kv_policy.layers: on the device %s all layers keep the same",
@@ -288,7 +289,7 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
     return plan;
 }
 
-/* Tells whether the layers have the override's budget, or without a override that of the plan. */
+/* Tells whether the layers have the override's budget, or without an override that of the plan. */
 static bool is_budgeted(const struct kv_override *override, uint32_t layer) {
     return layer_set_is_empty(&override->layers) || layer_set_has(&override->layers, layer);
 }

@@ -16,22 +16,21 @@ struct error;
 struct kv_kinds;
 struct kv_space;
 
-/* Tokens that a text may have.  Counters and arrays of tokens that grow by half stay far inside 32
- * bits. */
+/* The most tokens of a text.  So counters, and arrays that grow by half, stay inside 32 bits. */
 #define KV_MAX_TEXT ((uint32_t)INT32_MAX)
 
-/* Buffers of a layer-major prompt: a slice leaves one layer and enters the next. */
+/* How many page buffers a layer-major prompt has: a slice leaves one layer and enters the next. */
 enum { KV_N_BUFFERS = 2 };
 
-/* A sequence's choice, worked out. */
+/* What a sequence will keep: its request's choice, worked out. */
 struct kv_plan {
     const struct kv_kinds *kinds; /* of the layers, by their role (kind.h) */
     struct layer_set budgeted;    /* layers that keep a budget while others do not; or empty */
     bool outgrows;                /* the text may be longer than the model's context */
     uint8_t type;                 /* kv_choice.type, for counters; the code never branches on it */
     struct kv_budget budget;      /* of the kind `bounded`, where it is assigned; else zeroed */
-    uint32_t chunk;               /* tokens of the prompt between two evictions */
-    bool is_whole;                /* that is all of them */
+    uint32_t chunk;               /* under a budget: tokens of the prompt between two evictions */
+    bool is_whole;                /* the chunk is the whole prompt */
     /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
      * ones (the tail).  The first two numbers are multiples of PAGE_TOKENS. */
     uint32_t n_selected, n_tail, n_sink;
@@ -40,14 +39,14 @@ struct kv_plan {
      * but its last token.  Layers that will keep a part of it then share two buffers of pages
      * (kinds/bounded.c, kinds/moved.c). */
     bool layer_major;
-    uint32_t n_buffer_pages; /* of each */
-    uint32_t n_prompt;
-    uint32_t n_most;    /* tokens that the text may have in the end, <= KV_MAX_TEXT */
+    uint32_t n_buffer_pages; /* of each buffer; 0 unless the prompt is layer-major */
+    uint32_t n_prompt;       /* tokens of the prompt */
+    uint32_t n_most;         /* tokens that the text may have in the end, <= KV_MAX_TEXT */
     uint32_t step_rows; /* rows that a step, or all slices of a prompt, may append to the lists of
                            layers with a window */
 };
 
-/* What an engine can do. */
+/* What an engine can do, which decides which choices are refused. */
 struct kv_limits {
     uint32_t max_model_len;   /* of texts that are kept whole */
     uint32_t trained_context; /* the model's */
@@ -67,69 +66,68 @@ struct kv_limits {
     bool has_host_pool;    /* the system's memory keeps what is not on the device */
 };
 
-/* Checks the choice for this text; err says what is wrong.  ERR_INVALID, or ERR_TOO_LONG where the
- * text's length matters. */
+/* Checks the choice for a prompt of n_prompt tokens and an answer of up to max_tokens; err says
+ * what is wrong.  ERR_INVALID; ERR_TOO_LONG: the text is too long for the model or the engine. */
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                     const struct kv_limits *limits, struct error *err);
-/* Returns the plan of a choice that has passed the check.  Texts that are too short for a selection
- * are kept like any other.  The caller sets step_rows. */
+/* Returns the plan of a choice that has passed the check.  A text too short for a selection is kept
+ * whole.  The caller then sets step_rows, and calls kv_plan_divide() and kv_plan_by_layers(). */
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens);
 
-/* Checks a part of a request's layers whose other layers have this choice, which has passed its own
- * check.  ERR_INVALID. */
+/* Checks what some layers of a request keep, if its other layers have the choice `rest`, which has
+ * passed its own check.  An override without layers passes.  ERR_INVALID. */
 int kv_override_check(const struct kv_override *override, const struct kv_choice *rest,
                       uint32_t n_prompt, const struct kv_limits *limits, struct error *err);
-/* Lets some layers keep the budget of a part that has passed the check; a part without layers
- * changes nothing.  Then takes the budget, of all layers or of the part, from layers with a window:
- * these keep what their window sees.  If no layer is left, the plan has no budget. */
+/* Gives the budget of a checked override to its layers, if it has any.  Then takes the budget, the
+ * override's or that of all layers, from layers with a window: these keep what their window sees.
+ * If no layer keeps it then, the plan has no budget. */
 void kv_plan_divide(struct kv_plan *plan, const struct kv_override *override,
                     const struct kv_space *space);
 
-/* Tells whether the prompt's last row decides what is kept of it.  So that row is computed together
- * with those before it, never like a generated token. */
+/* Tells whether the prompt's last row decides what is kept of it: there is a budget.  So that row
+ * is computed together with those before it, never like a generated token. */
 static inline bool kv_plan_ends_prompt(const struct kv_plan *plan) {
     return plan->budget.capacity > 0;
 }
 
-/* Returns how many of the prompt's last rows must see everything, because their attention decides
- * what is kept. */
+/* Returns how many of the prompt's last rows must see everything, because they decide what is kept:
+ * the observation window.  1 under any other budget, 0 without one. */
 static inline uint32_t kv_plan_n_exact(const struct kv_plan *plan) {
     return plan->budget.window > 0 ? plan->budget.window : kv_plan_ends_prompt(plan);
 }
 
-/* Makes the prompt layer-major if its pages do not all fit the space, or if only a budget of it
- * stays and it is layer-major in any case (is_by_layers).  Its rows must fit the workspace for such
- * prompts.  Where tokens are moved, its last token must be able to select.  The answer's length
- * does not matter: the same prompt is computed in the same way.  step_rows must be set. */
+/* Makes the prompt layer-major if the pool has too few pages for it, or under a budget if
+ * is_by_layers says so.  Only plans that move tokens, or whose budget is of the whole prompt, can
+ * be.  Its rows must fit max_long_rows, and where tokens are moved its last token must select.  The
+ * answer's length does not matter.  step_rows must be set; it becomes 1. */
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows,
                        bool is_by_layers);
 
-/* Tells whether each token sees all of the text that its layers can see, so that it does not matter
- * how many are computed together. */
+/* Tells whether nothing is evicted or left out: neither a budget nor a selection.  So it does not
+ * matter which tokens are computed together. */
 static inline bool kv_plan_sees_all(const struct kv_plan *plan) {
     return plan->budget.capacity == 0 && plan->n_selected == 0;
 }
 
-/* Returns how many tokens of the prompt are computed together; the rest come one by one, as if they
- * had been generated. */
+/* Returns how many tokens of the prompt are computed as a prompt.  That is all, or all but the last
+ * one, which is then computed as if it had been generated. */
 static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
     return plan->n_prompt - (plan->layer_major && !kv_plan_ends_prompt(plan));
 }
 
-/* Returns how many tokens are candidates in a step whose row follows n_tokens tokens: all but the
- * tail, in whole pages.  Sparse layers see n_selected of them.  If there are no more than that,
- * there is nothing to choose. */
+/* Returns how many tokens are candidates for the selection in a step whose row follows n_tokens
+ * tokens: all but the tail, in whole pages.  If there are no more than n_selected, nothing is
+ * selected and all are seen. */
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
 
-/* Returns how many of a text's last rows must be computed when it is taken up again: those that the
- * next one looks at beside its keys, and at least one; UINT32_MAX: all. */
+/* Returns how many of a text's last rows must be computed even if its keys and values are cached.
+ * Their queries decide what is selected.  At least 1; UINT32_MAX: all rows. */
 uint32_t kv_plan_n_observed(const struct kv_plan *plan);
 
-/* Tells whether tokens that are not selected move to the host pool. */
+/* Tells whether sparse layers' tokens that are not selected move to the host pool. */
 bool kv_plan_moves(const struct kv_plan *plan);
-/* Returns the most tokens that the text has while all layers attend to it (KV_PHASE_TEXT): n_most,
- * unless sparse layers leave it before.  In a layer-major prompt they leave before any of it is
- * stored. */
+/* Returns the most tokens that the text has while all layers attend to it (KV_PHASE_TEXT).  That is
+ * n_most, unless sparse layers leave it before; in a layer-major prompt 0. */
 uint32_t kv_plan_n_read(const struct kv_plan *plan);
 
 #endif

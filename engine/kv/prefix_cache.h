@@ -1,4 +1,4 @@
-/* prefix_cache.h - finished blocks of KV cache, found again by the tokens that made them.
+/* prefix_cache.h - finished blocks of KV cache, found by the tokens that they were computed from.
  *
  *   salt 7: root ── "You are a helpful…" ── "…assistant. Today" ── …   a block = PAGE_TOKENS tokens
  *                └─ "Translate this…"                                   and one page in every layer
@@ -66,45 +66,50 @@ struct prefix_cache; /* opaque: the fields live in prefix_cache.c */
 /* The pages of a block that some sequences need and others do not, by the role of their layer. */
 enum { PREFIX_WINDOW = 1u << KV_WINDOWED, PREFIX_SPARSE = 1u << KV_SPARSE };
 
-/* Creates an empty cache for the space, which is borrowed and complete but for its `cache`. */
+/* Creates an empty cache, which the caller owns, for the space.  The space is borrowed, and
+ * complete but for its `cache` and `states`.  ERR_NOMEM. */
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space, struct error *err);
 void prefix_cache_destroy(struct prefix_cache *cache); /* NULL is allowed */
 
-/* Returns the hash of a block of PAGE_TOKENS tokens: chain is its parent's hash, or the salt for a
- * first block. */
+/* Returns the hash of a block of PAGE_TOKENS tokens and all before it.  chain: its parent's hash,
+ * or the salt for a text's first block. */
 uint64_t prefix_cache_hash(const struct prefix_cache *cache, uint64_t chain,
                            const uint32_t *tokens);
 
-/* Returns the block with this parent and these tokens, or PREFIX_NONE. */
+/* Returns the block with this parent, salt, hash and PAGE_TOKENS tokens, or PREFIX_NONE.  parent
+ * PREFIX_NONE: a text's first block.  Does not use it. */
 uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                            uint64_t hash, const uint32_t *tokens);
-/* Inserts page number `index` of every layer's list as a block, unless it exists already.  Returns
- * the block that is found by this name from now on, used once by the caller.  A parent must be in
- * use.  Lists have no such page in layers whose pages are not needed.  token_block: KV_NO_PAGE, or
- * the host block with its tokens, where needs is without PREFIX_SPARSE.  PREFIX_NONE: there is no
- * entry left, which can happen only where all layers have windows. */
+/* Inserts page number `index` of every layer's list as a block.  If there is one of this name,
+ * it gets only needed pages that it lacks.  Returns the block, with the caller as a user; a
+ * parent must be in use.  Layers whose pages are not needed may have no such page.  token_block:
+ * the host block with its tokens where needs is without PREFIX_SPARSE, or KV_NO_PAGE.  Returns
+ * PREFIX_NONE if there is no entry left, only where all layers have windows. */
 uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
                              uint32_t index, uint32_t needs, uint32_t token_block);
 
-/* Adds a user.  A block in use is never evicted, and keeps the pages that a user needs:
- * PREFIX_WINDOW, PREFIX_SPARSE.  Use parents first, stop using them last. */
+/* Adds a user.  A block in use is never evicted, and keeps the pages that a user needs.  needs:
+ * PREFIX_WINDOW, PREFIX_SPARSE, both or 0.  Use parents first, stop using them last. */
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs);
-/* Removes a user that was added with these needs.  A block without users may be evicted. */
+/* Removes a user that was added with these needs.  A block without users stays, and may be
+ * evicted. */
 void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t needs);
 /* Returns how many users the block has. */
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block);
-/* Ends a user's need for the block's window pages.  The user still counts as one of the block. */
+/* Ends one user's need for the block's window pages.  It remains a user, and no longer names
+ * PREFIX_WINDOW in prefix_cache_unuse(). */
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block);
-/* Returns the block's page in every layer, [n_layers].  Those of layers with a window, and of
- * sparse layers, are meaningless if the block has dropped them. */
+/* Returns the block's page in every layer, [n_layers], borrowed.  Those of layers with a window,
+ * and of sparse layers, are meaningless if the block has dropped them; all are if it is
+ * offloaded. */
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
 /* Returns true if the block has no window pages any more. */
 bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block);
 /* Returns true if the block has no sparse pages, neither in the pool nor, if it is offloaded, in
  * the host pool. */
 bool prefix_cache_sparse_dropped(const struct prefix_cache *cache, uint32_t block);
-/* Counts the users that need the block's sparse pages. */
+/* Returns how many users need the block's sparse pages. */
 uint32_t prefix_cache_n_sparse_users(const struct prefix_cache *cache, uint32_t block);
 /* Returns the host block that is the block's token block; KV_NO_PAGE: it has none. */
 uint32_t prefix_cache_token_block(const struct prefix_cache *cache, uint32_t block);
@@ -123,24 +128,26 @@ int prefix_cache_reload(struct prefix_cache *cache, uint32_t block, const struct
 void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
                               const struct page_list *layers, uint32_t index);
 
-/* Returns when the pages that are evicted next were last needed, by prefix_cache_tick();
- * UINT64_MAX: there are none. */
+/* Returns when the pages that are evicted next were needed last, as a value of prefix_cache_tick();
+ * UINT64_MAX: nothing can be evicted. */
 uint64_t prefix_cache_oldest(const struct prefix_cache *cache);
-/* Returns what becomes of the pages that are evicted next; there must be some. */
+/* Returns what prefix_cache_evict_oldest() should do with the pages that are evicted next, of which
+ * there must be some. */
 struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache);
 /* Gives the pages back to the pool that were needed least recently; there must be some.  An unused
  * block is evicted whole; a used one drops window pages that no user needs.  The block moves to the
  * host pool if the demotion says so and that many host blocks are free; else it is dropped. */
 void prefix_cache_evict_oldest(struct prefix_cache *cache, struct kv_demotion demotion);
-/* Returns the clock that orders blocks by age, and advances it: a count of its calls. */
+/* Returns the clock that orders blocks and states by age, and advances it.  It counts uses. */
 uint64_t prefix_cache_tick(struct prefix_cache *cache);
-/* Offers the unused blocks to the tier on disk, parents first, as far as the pass goes
- * (offer.h). */
+/* Offers the unused blocks to the tier on disk, the newest first, so parents before children, as
+ * far as the pass goes (offer.h). */
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving);
-/* Returns how many blocks can be found, with those that are only in the host pool. */
+/* Returns how many blocks can be found, offloaded ones among them. */
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
-uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* pages that evict could
-                                                                         free */
+/* Returns how many pages of the pool prefix_cache_evict_oldest() could free, one call after
+ * another. */
+uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache);
 
 /* Drops the least recently used of the unused offloaded blocks; there must be one.  It is offered
  * to the tier on disk first. */

@@ -5,9 +5,9 @@
  *   blocks with pages, or a state  ◄───────────┘ kv_readings_advance()
  *
  * A sequence that waits asks once what the disk has beyond the caches.  If that is something, it is
- * held back while others run.  What arrives becomes an unused block of the prefix cache, or a
- * cached state, and the sequence then finds it there like any other.  So nothing is pinned: what is
- * evicted before the sequence starts, or does not arrive in time, is computed.
+ * held back while others run.  What arrives becomes unused blocks of the prefix cache, or a cached
+ * state, and the sequence then finds these like any others.  So nothing is pinned: what is evicted
+ * before the sequence starts, or does not arrive within seconds, is computed.
  *
  * At most READINGS_MAX sequences read at a time.  A read starts only if pages for all
  * sequences that wait for one are available.
@@ -26,10 +26,11 @@ struct kv_space;
 
 enum { READINGS_MAX = 4 };
 
-/* How far a sequence has come with what the disk has of it. */
+/* Whether a sequence has asked the disk; the disk has something, but the read has not begun; it
+ * runs; or nothing is left to read. */
 enum kv_read_progress { KV_READ_UNASKED, KV_READ_WANTED, KV_READ_RUNNING, KV_READ_DONE };
 
-/* A sequence's part in that; only read_ahead.c opens it.  Zeroed: it has not asked. */
+/* What a sequence reads; only read_ahead.c opens it.  Zeroed: it has not asked. */
 struct sequence_reading {
     enum kv_read_progress progress;
     uint32_t n_beginnings; /* readings that began since the sequence ran last */
@@ -37,24 +38,25 @@ struct sequence_reading {
     struct kv_reading *at; /* what it wants, or reads; else NULL */
 };
 
-/* All that are reading; zeroed: none. */
+/* All reads that run, of an engine; zeroed: none. */
 struct kv_readings {
     struct kv_reading *all[READINGS_MAX];
     uint32_t n;
     uint64_t serial; /* of the newest; they count from 1 */
 };
 
-/* Asks the disk for the text's first n_max tokens if that has not been done, and returns true while
- * the sequence is to be held back.  n_tokens: of its text, for which it will need pages.  The
- * tokens must stay where they are until it has started. */
+/* Asks, once, what the disk has of the text's first n_max tokens, and begins to read it.  Returns
+ * true while the sequence must be held back.  Without a disk, or if there are too few pages for the
+ * n_tokens tokens of its text, false.  `tokens` must stay valid until the sequence has started. */
 bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
                    uint32_t n_tokens);
-/* Forgets what the sequence is reading, and lets it ask again. */
+/* Ends the sequence's read, if there is one; what still arrives is dropped.  It may ask again. */
 void kv_forget_reading(struct kv_sequence *kv);
-/* Notes that the sequence runs, so that it may begin to read as often as at first. */
+/* Notes that the sequence runs: how often it may begin to read again is counted anew. */
 void kv_reading_started(struct kv_sequence *kv);
 
-/* Takes what has arrived, for all sequences.  ERR_DEVICE. */
+/* Puts what has arrived for any sequence into the caches, asks for more, and ends reads that are
+ * complete or that nothing arrives for.  Called between steps.  ERR_DEVICE. */
 int kv_readings_advance(const struct kv_space *space, struct error *err);
 
 #endif

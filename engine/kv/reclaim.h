@@ -21,12 +21,12 @@
 
 struct kv_space;
 
-/* Returns how many pages of the pool evictions could free. */
+/* Returns how many pages of the pool are only cached, so that evictions could free them. */
 uint32_t kv_n_idle(const struct kv_space *space);
-/* Returns how many pages are free, or would be once all that is cached is evicted. */
+/* Returns how many pages of the pool could be taken: the free ones and those. */
 uint64_t kv_n_available(const struct kv_space *space);
-/* Makes n_pages pages of the pool free: evicts what is cached when there are fewer.  ERR_FULL: so
- * many cannot be freed, and nothing has been evicted. */
+/* Evicts what is cached until n_pages pages of the pool are free; the caller takes them.  ERR_FULL:
+ * fewer could be free, and nothing has been evicted. */
 int kv_make_free(const struct kv_space *space, uint64_t n_pages);
 
 /* Returns how many pages of unused cached blocks and of cached states are in the host pool. */
@@ -37,8 +37,8 @@ uint32_t kv_n_offloaded_blocks(const struct kv_space *space);
  * or there are no more to drop. */
 void kv_drop_offloaded(const struct kv_space *space, uint64_t n_blocks);
 
-/* Offers what is cached to the tier on disk, as far as it is not there, until the tier has taken
- * n_most items.  Returns true if there are more. */
+/* Offers cached blocks and states to the tier on disk, the newest first, until it has taken n_most
+ * of them, at least 1.  Returns true if there may be more; false without a disk. */
 bool kv_save_cached(const struct kv_space *space, uint32_t n_most);
 
 #endif

@@ -9,12 +9,14 @@ struct error;
 struct kv_saved; /* opaque: the fields live in saved.c */
 struct kv_sequence;
 
-/* Copies the sequence's pages, unless they are saved already or hold nothing.  Call it before they
- * are given back.  ERR_NOMEM, ERR_DEVICE. */
+/* Copies the sequence's pages to memory and waits for the copies, unless they are saved already or
+ * hold nothing.  Called before they are given back.  ERR_NOMEM, ERR_DEVICE. */
 int kv_save(struct kv_sequence *kv, struct error *err);
-/* Gives the sequence's pages back.  If they are saved, its lists are ready to be taken again. */
+/* Gives the sequence's pages back to the pool.  If they are saved, its lists begin again with as
+ * many expired pages as before. */
 void kv_give_back_saved(struct kv_sequence *kv);
-/* Copies them back into at least as many pages as there were.  ERR_DEVICE. */
+/* Copies the saved contents into the sequence's pages, which have been reserved again, and frees
+ * the copy.  ERR_DEVICE. */
 int kv_restore(struct kv_sequence *kv, struct error *err);
 /* Frees the saved contents, if there are any. */
 void kv_forget_saved(struct kv_sequence *kv);

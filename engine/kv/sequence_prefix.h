@@ -22,60 +22,65 @@
 struct error;
 struct kv_sequence;
 
-/* A sequence's part in the prefix cache; only sequence_prefix.c opens it. */
+/* What a sequence uses of the prefix cache; only sequence_prefix.c opens it. */
 struct sequence_prefix {
-    uint64_t *hashes; /* of the text's whole blocks, as far as known */
+    uint64_t *hashes; /* of the text's first whole blocks */
     uint32_t *blocks; /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, capacity;
     uint32_t n_without_window; /* leading blocks that need no pages of window layers */
 };
 
-/* The part of a text that the cache and the sequence's own swapped data have. */
+/* The first tokens of a text that are found. */
 struct prefix_match {
-    uint32_t n_blocks; /* of the cache, to be used */
-    uint32_t n_tokens;
-    bool is_swapped; /* the rest of the tokens is swapped, and window pages come from there */
+    uint32_t n_blocks; /* blocks of the cache with the first of them */
+    uint32_t n_tokens; /* in all */
+    bool is_swapped;   /* the rest is in the sequence's swapped data, as are all window pages */
 };
 
-/* Makes capacity for the prompt's blocks and hashes them.  ERR_NOMEM. */
+/* Makes capacity for the prompt's blocks, and hashes those that may be shared.  prompt:
+ * [plan.n_prompt], not kept.  ERR_NOMEM. */
 int sequence_prefix_prepare(struct kv_sequence *kv, const uint32_t *prompt);
-/* Makes capacity for the blocks of n_tokens tokens.  ERR_NOMEM. */
+/* Makes capacity for the blocks of n_tokens tokens in all.  ERR_NOMEM. */
 int sequence_prefix_grow(struct kv_sequence *kv, uint32_t n_tokens);
-/* Frees the part; no block is in use. */
+/* Frees the arrays; no block may be in use. */
 void sequence_prefix_fini(struct kv_sequence *kv);
-/* Looks for the text's first n_max tokens; changes nothing. */
+/* Returns how much of the text's first n_max tokens is in the prefix cache, or in the sequence's
+ * swapped data if that is more.  Changes nothing. */
 struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uint32_t *tokens,
                                          uint32_t n_max);
-/* Does the same for a sequence that uses no blocks, and remembers those that it found. */
+/* Does the same for a sequence that uses no blocks, and remembers the found ones for
+ * sequence_prefix_use(). */
 struct prefix_match sequence_prefix_match(struct kv_sequence *kv, const uint32_t *tokens,
                                           uint32_t n_max);
-/* Uses the remembered blocks of the match, and puts their pages into the empty lists. */
+/* Uses the match's remembered blocks, and puts their pages into the empty lists; pages that a block
+ * does not have are left for kv_reserve(). */
 void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *match);
-/* Inserts whole blocks of the first n_tokens tokens, which are stored and known to be valid, as far
- * as they may be shared. */
+/* Inserts the whole blocks of the first n_tokens tokens that may be shared and are not inserted
+ * yet.  The tokens are stored and valid. */
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 /* Tells whether `other`, which is computing its prompt, will soon insert a block that `kv` needs
  * next. */
 bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other);
-/* Tells whether tokens that are not inserted yet will be. */
+/* Tells whether the sequence may still insert more blocks than it uses now. */
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);
-/* Ends the need for window pages of blocks before number n. */
+/* Ends the need for the window pages of the text's first n blocks. */
 void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n);
 /* Copies used blocks that are in the host pool into the lists' pages, which have been taken.
  * Copies token blocks, too, unless the sequence selects from them there.  ERR_DEVICE. */
 int sequence_prefix_resume(struct kv_sequence *kv, struct error *err);
-/* Stops using the blocks; their pages stay in the lists. */
+/* Stops using all blocks; their pages stay in the lists. */
 void sequence_prefix_release(struct kv_sequence *kv);
 
 /* Returns how many blocks of the prefix cache the sequence uses: the text's first ones. */
 uint32_t sequence_prefix_n_blocks(const struct kv_sequence *kv);
 /* Returns the prefix cache's number of the text's block i, which the sequence uses. */
 uint32_t sequence_prefix_block(const struct kv_sequence *kv, uint32_t i);
-/* Returns how many of these blocks, from the first one on, other sequences use, too. */
+/* Returns how many of these blocks other sequences use, too: the first ones, up to one that none
+ * uses. */
 uint32_t sequence_prefix_n_shared(const struct kv_sequence *kv);
-/* Returns of how many of the text's whole blocks the hashes are known. */
+/* Returns how many of the text's first blocks have been hashed. */
 uint32_t sequence_prefix_n_hashes(const struct kv_sequence *kv);
-/* Returns the hash of the text's block i, which is known. */
+/* Returns the hash of the text's block i, which has been hashed. */
 uint64_t sequence_prefix_hash(const struct kv_sequence *kv, uint32_t i);
 
 #endif

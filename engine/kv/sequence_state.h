@@ -43,60 +43,64 @@ struct kv_state_key;
  * more, would cost about as much. */
 enum { STATE_MIN_ROWS = 128 };
 
-/* A sequence's part in the cache of states; only sequence_state.c opens it. */
+/* What a sequence has to do with states; only sequence_state.c opens it. */
 struct sequence_state {
     const struct kv_kind *kind; /* that decides what its states are; NULL: it has none */
     uint64_t name;              /* a hash of all that decides the prompt's last state; 0: unknown */
     uint32_t n_valid;           /* tokens whose results are known to be valid */
-    struct kv_state *matched;   /* from which the sequence is about to go on; or NULL */
-    /* Whose pages it has, until its first step has been submitted; or NULL. */
-    struct kv_state *borrowed;
-    /* The sequence's own states, or NULL: before its prompt's last token, not published yet; and at
-     * its end, empty until then. */
-    struct kv_state *coming, *ending;
+    struct kv_state *matched;   /* held: the sequence is about to resume it; or NULL */
+    struct kv_state *borrowed;  /* its pages are in the lists until the first step has been
+                                   submitted; or NULL */
+    struct kv_state *coming;    /* the sequence's own before its prompt's last token, until it is
+                                   published; or NULL */
+    struct kv_state *ending;    /* the sequence's own at its end, empty until then; or NULL */
 };
 
-/* Finds out whether the new sequence has states; its plan is known. */
+/* Finds out whether the new sequence, whose plan is set, has states. */
 void sequence_state_init(struct kv_sequence *kv);
-/* Makes what the sequence's own states need.  ERR_NOMEM. */
+/* Allocates the sequence's own states, which have no pages yet.  ERR_NOMEM. */
 int sequence_state_prepare(struct kv_sequence *kv);
-/* Returns the key of states that the sequence may go on from, and the most tokens that one may have
- * of the text's first n_max; false: there are none. */
+/* Sets *key to the key of states that the sequence may resume.  Sets *n_most to the most tokens of
+ * the text's first n_max that one may have.  Returns false if the sequence has no states. */
 bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_state_key *key,
                         uint32_t *n_most);
-/* Returns the state from which the sequence would go on, or NULL; changes nothing. */
+/* Returns the longest cached state that the sequence can resume, of the text's first n_max tokens;
+ * NULL: there is none.  Changes nothing. */
 struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_t *tokens,
                                      uint32_t n_max);
-/* Holds such a state for the empty sequence, until it is taken over, resumed or given back. */
+/* Takes that state out of the cache for the sequence, which has no pages.  It holds the state until
+ * it takes it over, resumes it or unmatches it. */
 void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
-/* Tells whether the sequence holds one. */
+/* Tells whether the sequence holds a matched state. */
 bool sequence_state_is_matched(const struct kv_sequence *kv);
-/* Takes the pages of the matched state, if it has the n_lacking pages that are not available
- * otherwise; else does nothing. */
+/* Makes the matched state's pages the sequence's own, instead of copying them, if it has at least
+ * n_lacking pages.  The state is gone then.  Does nothing if it is offloaded, or without one. */
 void sequence_state_take_over(struct kv_sequence *kv, uint64_t n_lacking);
-/* Gives the sequence what the matched state holds: copies it, or borrows the pages.  ERR_DEVICE. */
+/* Fills the sequence's reserved pages with what the matched state holds: copies it, or exchanges
+ * pages (borrowed).  Returns the state to the cache.  ERR_DEVICE. */
 int sequence_state_resume(struct kv_sequence *kv, struct error *err);
-/* Ends the borrowing, if there is any: before the sequence's pages lose what the state holds.
- * ERR_DEVICE. */
+/* Copies borrowed pages' contents to the state's own, if there are any.  Called before the
+ * sequence's pages lose what the state holds.  ERR_DEVICE. */
 int sequence_state_return(struct kv_sequence *kv, struct error *err);
-/* Gives the matched state back, if there is one. */
+/* Returns the matched state to the cache, if there is one. */
 void sequence_state_unmatch(struct kv_sequence *kv);
 
-/* Returns how many rows the sequence may have before it copies its state; UINT32_MAX: any
- * number. */
+/* Returns the most rows of the next step, so that it does not pass the state before the prompt's
+ * last token; UINT32_MAX: any number. */
 uint32_t sequence_state_max_rows(const struct kv_sequence *kv);
-/* Returns borrowed pages after a submitted step and before its last evictions, and copies the state
- * that is due then, if there are pages for it.  tokens: the sequence's text, which names the state;
- * it is copied while the device computes.  ERR_DEVICE. */
+/* Submits the copies that follow a submitted step and precede its evictions.  These are those of
+ * sequence_state_return(), and the state before the prompt's last token, if it is due and there are
+ * pages.  tokens: the sequence's text, which is copied as the state's name.  ERR_DEVICE. */
 int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, struct error *err);
-/* Notes that the first n_tokens tokens are valid.  Publishes the state before the prompt's last
- * token, if it has been copied and has fewer tokens than that. */
+/* Notes that the first n_tokens tokens are valid.  If the state before the prompt's last token has
+ * been copied and has fewer tokens, others find it from now on. */
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens);
-/* Tells whether `other` will soon publish a state that `kv`, which has not begun, goes on from.
- * tokens, others: their texts. */
+/* Tells whether `other` will soon publish a state that `kv`, which has not begun, can resume: their
+ * prompts are equal.  tokens, others: the texts of both. */
 bool sequence_state_is_coming(struct kv_sequence *kv, const uint32_t *tokens,
                               struct kv_sequence *other, const uint32_t *others);
-/* Forgets what prepare made and what has not been published. */
+/* Ends all that the sequence has to do with states: returns what it borrowed or matched, and frees
+ * its own that are not published. */
 void sequence_state_release(struct kv_sequence *kv);
 
 #endif

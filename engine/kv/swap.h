@@ -35,19 +35,19 @@ struct kv_swap {
     uint32_t n_reused;              /* last ones of `blocks` that have become token blocks */
 };
 
-/* Saves in the host pool what no other sequence has, before the sequence's pages are given back.
- * Does nothing if the host pool has no space, or if nothing has been computed since kv_match().
- * ERR_DEVICE. */
+/* Copies pages that no other sequence uses to the host pool, before they are given back.  Swaps
+ * nothing if the host pool has no space for all of them.  Keeps older swapped data if nothing has
+ * been computed since kv_match().  ERR_DEVICE. */
 int kv_swap_out(struct kv_sequence *kv, struct error *err);
-/* Claims the sequence's swapped data before it continues.  Their host blocks cannot be dropped
- * until kv_swap_in(), or until kv_swap_out() if the sequence got no pages. */
+/* Claims the sequence's swapped data, which it must have, before it continues.  They cannot be
+ * dropped until kv_swap_in(), or until kv_swap_out() if the sequence got no pages. */
 void kv_swap_claim(struct kv_sequence *kv);
-/* Brings claimed data back once the sequence has as many pages as before, and frees their host
- * blocks.  Drops data that are not claimed.  ERR_DEVICE. */
+/* Copies claimed data into the sequence's reserved pages, and frees their host blocks.  Drops data
+ * that are not claimed.  ERR_DEVICE. */
 int kv_swap_in(struct kv_sequence *kv, struct error *err);
-/* Drops all that the sequence has in the host pool. */
+/* Drops the sequence's swapped data and token blocks, if it has swapped data; frees the blocks. */
 void kv_swap_drop(struct kv_sequence *kv);
-/* Frees the list of blocks, which is empty. */
+/* Frees the memory of the list of blocks, which must be empty. */
 void kv_swap_fini(struct kv_sequence *kv);
 
 /* Returns how many tokens the swapped data are for; 0: there are none. */
