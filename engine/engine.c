@@ -158,20 +158,21 @@ static bool uses_system_memory(const struct engine *e) {
     return be->ops->memory(be).total == 0;
 }
 
-/* Refuses random weights that do not fit.  Nothing else stops them: pages that are written one
+/* Refuses weights in no file that do not fit.  Nothing else stops them: pages that are written one
  * after the other end with the process killed, without a word. */
-static int check_random_weights(const void *ctx, uint64_t total, struct error *err) {
+static int check_own_weights(const void *ctx, uint64_t bytes, struct error *err) {
     const struct engine *e = ctx;
     struct system_memory memory;
     const double gib = 1 << 30;
-    if (!e->config.random_weights || !uses_system_memory(e)) return 0;
+    if (bytes == 0 || !uses_system_memory(e)) return 0;
     system_memory_read(&memory);
-    if (memory.available == 0 || total <= memory.available) return 0;
+    if (memory.available == 0 || bytes <= memory.available) return 0;
     return error_set(
-        err, ERR_NOMEM,
-        "--load-format dummy: the weights take %.2f GiB, but %.2f GiB of memory can be "
-        "had (%s)",
-        (double)total / gib, (double)memory.available / gib,
+        err, ERR_NOMEM, "%s take %.2f GiB, but %.2f GiB of memory can be had (%s)",
+        e->config.random_weights
+            ? "--load-format dummy: the weights"
+            : "weights must be unpacked, as the device does not read their format: they",
+        (double)bytes / gib, (double)memory.available / gib,
         *memory.limit ? memory.limit : "MemAvailable of /proc/meminfo");
 }
 
@@ -179,7 +180,7 @@ static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const struct model_source source = {.random = c->random_weights,
                                         .context = c->max_model_len,
-                                        .check = check_random_weights,
+                                        .check = check_own_weights,
                                         .check_ctx = e,
                                         .progress = c->load_progress,
                                         .ctx = c->load_ctx};
@@ -194,6 +195,7 @@ static int load_files(struct engine *e, struct error *err) {
                          c->max_model_len, model->max_position);
     e->info.max_model_len = c->max_model_len ? c->max_model_len : model->max_position;
     e->info.model = model;
+    e->info.weights = &e->model->tally;
     e->info.tokenizer = e->tokenizer;
     e->info.weight_bytes = e->info.step_weight_bytes = e->model->weight_bytes;
     if (!model->tied_head) e->info.step_weight_bytes -= weight_bytes(&e->model->embedding);
@@ -375,8 +377,9 @@ static void measure_memory(struct engine *e) {
     system_memory_read(&e->system);
     e->info.available_bytes = e->system.available;
     if (!uses_system_memory(e) || e->system.available == 0) return;
-    /* Random weights are no files: they are in use already. */
-    const uint64_t mapped = c->random_weights ? 0 : e->info.weight_bytes;
+    /* Random and unpacked weights are no files: they are in use already. */
+    const uint64_t own = e->model->tally.unpacked_bytes,
+                   mapped = c->random_weights ? 0 : e->info.weight_bytes - own;
     e->info.available_bytes = memory_plan_beside(e->system.available, mapped);
     if (c->max_model_len || c->kv_cache_bytes || c->only_bounded || c->host_pool_bytes) return;
     const struct longest_text longest = longest_text(e);

@@ -30,6 +30,7 @@ struct kv_feed;
 struct layer_group;
 struct model_config;
 struct tokenizer;
+struct weight_tally;
 
 struct engine_config {
     const char *model_dir;
@@ -114,6 +115,7 @@ struct engine_info {
     bool sparse_prefill;                        /* asked for, and the backend supports it */
     uint32_t long_rows;  /* engine_config.max_long_rows, as planned; 0: none is layer-major */
     uint64_t long_bytes; /* of the layer-major workspace; part of workspace_bytes */
+    const struct weight_tally *weights; /* formats in the files, and what was unpacked */
     const struct model_config *model;
     const struct tokenizer *tokenizer; /* NULL: tokens_only */
     /* A random key for what clients choose and the cache is named by.  With a tier on disk it stays

@@ -97,18 +97,38 @@ static void write_unused(struct buffer *out, const struct model_load *load,
     }
 }
 
+/* Writes the formats of packed weights, and what became of them; nothing if all are plain. */
+static void write_weights(struct buffer *out, const struct weight_tally *tally) {
+    const double gib = 1 << 30, file_bytes = (double)tally->file_bytes;
+    char text[WEIGHT_FORMAT_TEXT];
+    for (uint32_t i = 0; i < tally->n_formats; i++) {
+        part(out);
+        weight_format_text(&tally->formats[i].format, text);
+        buffer_printf(out, "%s in %.1f %%", text,
+                      100 * (double)tally->formats[i].bytes / file_bytes);
+    }
+    if (tally->n_formats) buffer_printf(out, " of %.2f GiB", file_bytes / gib);
+    if (tally->unpacked_bytes == 0) return;
+    const struct weight_format plain = {.element = tally->unpacked_to};
+    weight_format_text(&plain, text);
+    buffer_printf(out, "; unpacked to %s in memory: %.2f GiB instead of %.2f", text,
+                  (double)tally->unpacked_bytes / gib, (double)tally->packed_bytes / gib);
+}
+
 static void log_line(const char *what, struct buffer *line) {
     if (line->length > 0) log_event(LOG_INFO, "%s: %.*s", what, (int)line->length, line->data);
     buffer_fini(line);
 }
 
 void model_summary_log(const struct model_load *load, const struct engine_info *info) {
-    struct buffer taken = {0}, unused = {0};
+    struct buffer taken = {0}, unused = {0}, weights = {0};
     write_ends(&taken, info);
     write_begin(&taken, info);
     write_sampling(&taken, load);
     write_template(&taken, &load->chat);
     write_unused(&unused, load, info);
+    write_weights(&weights, info->weights);
+    log_line("the weights are quantised", &weights);
     log_line("the model's files say", &taken);
     log_line("the model's files also say, and it is not used", &unused);
 }

@@ -3,9 +3,16 @@
 
 #include "engine/device/weight.h"
 
+/* Takes every format for tables, of which a step reads a few rows.  Products are computed from
+ * every format, too, but those that no kernel reads are converted again in each step. */
 bool cpu_takes(const struct backend *be, const struct weight_format *format, unsigned uses) {
-    (void)be;
-    return !(uses & WEIGHT_VECTOR) || weight_is_plain(format);
+    const struct cpu_kernels *kernels = ((const struct cpu_backend *)be)->kernels;
+    uint32_t i = 0;
+    if (uses == WEIGHT_TABLE || weight_is_plain(format)) return true;
+    if (uses & WEIGHT_VECTOR) return false;
+    while (i < kernels->n_products && !weight_same_format(&kernels->products[i].format, format))
+        i++;
+    return i < kernels->n_products;
 }
 
 int cpu_weight_load(struct backend *be, const struct weight *host, struct weight *out,

@@ -93,12 +93,25 @@ struct weight weight_plain(const void *data, enum element element, uint32_t rows
         .data = data, .format = {.element = element}, .rows = rows, .cols = cols, .n_stacked = 1};
 }
 
-uint64_t weight_bytes(const struct weight *w) {
+uint64_t weight_scale_bytes(const struct weight *w) {
     const struct weight_format *f = &w->format;
-    const uint64_t n_blocks =
-        (uint64_t)blocks_of(w->rows, f->block_rows) * blocks_of(w->cols, f->block_cols);
-    return w->n_stacked * ((uint64_t)w->rows * weight_row_bytes(w) +
-                           n_blocks * scale_bytes(f->scale) * (f->has_min ? 2 : 1));
+    return (uint64_t)w->n_stacked * blocks_of(w->rows, f->block_rows) *
+           blocks_of(w->cols, f->block_cols) * scale_bytes(f->scale);
+}
+
+uint64_t weight_bytes(const struct weight *w) {
+    return (uint64_t)w->n_stacked * w->rows * weight_row_bytes(w) +
+           weight_scale_bytes(w) * (w->format.has_min ? 2 : 1);
+}
+
+struct weight weight_matrix(const struct weight *w, uint32_t i) {
+    const uint64_t scales_before = weight_scale_bytes(w) / w->n_stacked * i;
+    struct weight matrix = *w;
+    matrix.n_stacked = 1;
+    matrix.data = (const char *)w->data + (size_t)i * w->rows * weight_row_bytes(w);
+    if (w->format.scale) matrix.scales = (const char *)w->scales + scales_before;
+    if (w->format.has_min) matrix.mins = (const char *)w->mins + scales_before;
+    return matrix;
 }
 
 bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weight *out) {
@@ -128,5 +141,34 @@ void weight_to_float(const struct weight *w, uint32_t row, float *out) {
         const size_t block = first + (f->block_cols ? i / f->block_cols : 0);
         out[i] = element_at(data, i, f->element) * scale_at(w->scales, block, f->scale);
         if (f->has_min) out[i] += scale_at(w->mins, block, f->scale);
+    }
+}
+
+static uint16_t to_bf16(uint32_t bits) {
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40); /* NaN stays one */
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static uint16_t to_f16(uint32_t bits) {
+    const uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    float x;
+    memcpy(&x, &size, sizeof(x));
+    if (size > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+    if (x >= 65520) return (uint16_t)(sign | 0x7c00);
+    /* Below 2^-14 the steps are of 2^-24, and rintf() rounds ties to even. */
+    if (x < 0x1p-14f) return (uint16_t)(sign | (uint32_t)rintf(x * 0x1p24f));
+    return (uint16_t)(sign | (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13);
+}
+
+void weight_from_float(const float *values, size_t n, enum element element, void *out) {
+    const bool is_bf16 = element == ELEMENT_BF16;
+    if (element == ELEMENT_F32) {
+        memcpy(out, values, n * sizeof(*values));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof(bits));
+        ((uint16_t *)out)[i] = is_bf16 ? to_bf16(bits) : to_f16(bits);
     }
 }

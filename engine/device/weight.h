@@ -132,12 +132,19 @@ static inline const void *weight_row_at(const struct weight *w, uint32_t row) {
 
 /* Returns the bytes of data, scales and mins. */
 uint64_t weight_bytes(const struct weight *w);
+/* Returns the bytes of the scales of all matrices; its mins have as many. */
+uint64_t weight_scale_bytes(const struct weight *w);
 
 /* Makes *out a view of n rows from `first` on; w is no stack.  Returns false if they begin inside a
  * block. */
 bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weight *out);
 
+/* Returns a view of matrix number i of a stack. */
+struct weight weight_matrix(const struct weight *w, uint32_t i);
+
 /* Writes the values of a row's elements: out [cols]. */
 void weight_to_float(const struct weight *w, uint32_t row, float *out);
+/* Writes n values to out as elements that need no scale, rounded to the nearest, ties to even. */
+void weight_from_float(const float *values, size_t n, enum element element, void *out);
 
 #endif

@@ -138,15 +138,21 @@ static int read_shape(const struct config_reader *r, struct model_config *c) {
     return rc ? rc : read_heads(r, c);
 }
 
-/* Refuses a dtype that no reader knows.  What is read is what each tensor's own header says. */
-static int check_dtype(const struct config_reader *r) {
-    static const char *const names[] = {"float32", "float16", "bfloat16"};
+/* Reads the dtype, and refuses one that no reader knows.  Plain tensors are read as their own
+ * headers say. */
+static int read_dtype(const struct config_reader *r, struct model_config *c) {
+    static const char *const names[] = {
+        [ELEMENT_F32] = "float32", [ELEMENT_F16] = "float16", [ELEMENT_BF16] = "bfloat16"};
     const json_t *value = config_get(r->root, "dtype");
     if (!value) value = config_get(r->root, "torch_dtype"); /* its name before transformers 5 */
+    c->element = ELEMENT_BF16;
     if (!value) return 0;
     const char *name = json_string_value(value);
-    for (int i = 0; name && i < 3; i++)
-        if (strcmp(name, names[i]) == 0) return 0;
+    for (int i = 0; name && i < 3; i++) {
+        if (strcmp(name, names[i]) != 0) continue;
+        c->element = (enum element)i;
+        return 0;
+    }
     return config_refuse(r, ERR_UNSUPPORTED, "dtype", "is not float32, float16 or bfloat16");
 }
 
@@ -294,7 +300,7 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     if ((rc = read_softcaps(r, c))) return rc;
     if ((rc = read_softmax(r, c))) return rc;
     if ((rc = refuse_quantised(r))) return rc;
-    return check_dtype(r);
+    return read_dtype(r, c);
 }
 
 static int read_token(const struct config_reader *r, const struct model_config *c, const char *key,

@@ -10,6 +10,7 @@
 #include "engine/model/qkv_order.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
+#include "engine/model/unpack.h"
 #include "engine/model/weight_find.h"
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
@@ -25,7 +26,6 @@ struct loader {
     struct backend *be;
     struct error *err;
     struct weight_query query; /* which weight is visited */
-    uint64_t total;            /* bytes of all weights */
 };
 
 /* What is done with each weight: first all are measured, then all are loaded. */
@@ -38,12 +38,32 @@ static struct weight by_row(const struct weight *w) {
     return rows;
 }
 
+/* Returns true if the rows of the weight have another order in the files. */
+static bool moves_rows(const struct weight_query *q) {
+    return weight_is_by_group(q) || (q->rule->turns && q->config->paired_rotary);
+}
+
+static bool takes(const struct loader *l, const struct weight_format *format) {
+    const struct weight_query *q = &l->query;
+    return l->be->ops->takes(l->be, format, weights_uses(q->rule, q->config));
+}
+
+/* Returns the format in which the device gets the weight.  It is that of the files if the device
+ * takes it; else elements like those of its activations. */
+static struct weight_format format_to_load(const struct loader *l, const struct weight *host) {
+    const enum element element =
+        l->be->act_dtype == DTYPE_F32 ? l->query.config->element : ELEMENT_BF16;
+    const bool is_taken = takes(l, &host->format) && !moves_rows(&l->query);
+    if (is_taken || weight_is_plain(&host->format)) return host->format;
+    return (struct weight_format){.element = element};
+}
+
 /* Refuses a weight that the device has no kernels for. */
-static int check_format(struct loader *l, const struct weight *host) {
+static int check_format(struct loader *l, const struct weight_format *format) {
     const struct weight_query *q = &l->query;
     char text[WEIGHT_FORMAT_TEXT], name[WEIGHTS_MAX_NAME];
-    if (l->be->ops->takes(l->be, &host->format, weights_uses(q->rule, q->config))) return 0;
-    weight_format_text(&host->format, text);
+    if (takes(l, format)) return 0;
+    weight_format_text(format, text);
     weights_tensor_name(name, q->config->tensors, q->rule->name, q->layer, 0);
     return error_set(l->err, ERR_UNSUPPORTED,
                      "tensor '%.160s': its format, %s, is not supported on the device %s", name,
@@ -51,17 +71,21 @@ static int check_format(struct loader *l, const struct weight *host) {
 }
 
 static int measure_weight(struct loader *l, struct weight *out) {
-    struct weight host;
+    struct weight_tally *tally = &l->model->tally;
+    struct weight host, loaded;
     (void)out;
-    int rc = weight_find(l->model->files, &l->query, &host, l->err);
-    if (!rc) rc = check_format(l, &host);
-    if (!rc) l->total += weight_bytes(&host);
-    return rc;
+    const int rc = weight_find(l->model->files, &l->query, &host, l->err);
+    if (rc) return rc;
+    loaded = host;
+    loaded.format = format_to_load(l, &host);
+    weight_tally_add(tally, &host, &loaded);
+    return check_format(l, &loaded.format);
 }
 
 static int tell(const struct loader *l) {
     const struct model_source *source = l->source;
-    if (!source->progress || source->progress(source->ctx, l->model->weight_bytes, l->total))
+    if (!source->progress ||
+        source->progress(source->ctx, l->model->weight_bytes, l->model->tally.bytes))
         return 0;
     return error_set(l->err, ERR_STOPPED, "the loading of the weights was stopped");
 }
@@ -78,12 +102,23 @@ static void *own_room(struct loader *l, size_t bytes) {
     return own->data;
 }
 
-/* Replaces the data of a stack by a copy in which its matrices follow one another. */
+/* Replaces a weight by a copy in which its matrices follow one another. */
 static int gather(struct loader *l, struct weight *host) {
-    void *out = own_room(l, weight_bytes(host));
+    void *out = own_room(l, weight_gather_bytes(host));
     if (!out) return ERR_NOMEM;
-    host->data = out;
-    return weight_gather(l->model->files, &l->query, out, l->err);
+    return weight_gather(l->model->files, &l->query, out, host, l->err);
+}
+
+/* Replaces a weight by one of plain elements that has the same values. */
+static int unpack(struct loader *l, enum element element, struct weight *host) {
+    struct weight plain = weight_plain(NULL, element, host->rows, host->cols);
+    plain.n_stacked = host->n_stacked;
+    void *out = own_room(l, weight_bytes(&plain));
+    if (!out) return ERR_NOMEM;
+    const int rc = weight_unpack(host, element, out, l->err);
+    plain.data = out;
+    *host = plain;
+    return rc;
 }
 
 /* Replaces the data of a tensor of q, k and v by a copy of one of them. */
@@ -93,7 +128,7 @@ static int take_from_groups(struct loader *l, const struct weight_rule *rule, st
     const size_t bytes = weight_bytes(host), row_bytes = weight_row_bytes(&rows),
                  n_groups = c->n_kv_heads;
     void *out = own_room(l, bytes);
-    assert(weight_is_plain(&host->format)); /* scales are not moved */
+    assert(!host->format.scale); /* scales are not moved */
     if (!out) return ERR_NOMEM;
     qkv_order(out, host->data, n_groups, weights_side(SIDE_QKV, c, NULL) / n_groups * row_bytes,
               weights_side(rule->before, c, NULL) / n_groups * row_bytes, bytes / n_groups);
@@ -106,7 +141,7 @@ static int reorder(struct loader *l, struct weight *host) {
     const struct model_config *c = &l->model->config;
     const struct weight rows = by_row(host);
     void *out = own_room(l, weight_bytes(host));
-    assert(weight_is_plain(&host->format)); /* scales are not moved */
+    assert(!host->format.scale); /* scales are not moved */
     if (!out) return ERR_NOMEM;
     rotary_order(out, host->data, rows.rows, weight_row_bytes(&rows), c->head_dim, c->n_freqs);
     host->data = out;
@@ -124,35 +159,49 @@ static int add_one(struct loader *l, struct weight *host) {
     return 0;
 }
 
-static void drop_reordered(struct model *model) {
-    struct reordered *own = model->reordered;
-    model->reordered = own->next;
-    free(own);
+/* Frees the copies that were made since `before` was the newest, but for the newest if it is to
+ * stay. */
+static void drop_copies(struct model *model, const struct reordered *before, bool keeps_newest) {
+    struct reordered **link = &model->reordered, *own;
+    if (keeps_newest && *link != before) link = &(*link)->next;
+    while ((own = *link) != before) {
+        *link = own->next;
+        free(own);
+    }
+}
+
+/* Makes of what the files have what the device gets: *host.  *bytes: of the weight, without what
+ * adding 1 makes of it. */
+static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
+    struct model *model = l->model;
+    const struct weight_rule *rule = l->query.rule;
+    int rc = weight_find(model->files, &l->query, host, l->err);
+    if (rc == 0 && model->random)
+        rc = random_weights_get(model->random, rule->is_norm, host, l->err);
+    if (rc) return rc;
+    const struct weight_format format = format_to_load(l, host);
+    if (!model->random && weight_is_scattered(&l->query)) rc = gather(l, host);
+    if (!rc && !weight_same_format(&format, &host->format)) rc = unpack(l, format.element, host);
+    *bytes = rc ? 0 : weight_bytes(host);
+    if (rc || model->random) return rc;
+    if (weight_is_by_group(&l->query)) rc = take_from_groups(l, rule, host);
+    if (!rc && rule->turns && model->config.paired_rotary) rc = reorder(l, host);
+    if (!rc && rule->is_norm && model->config.norms_from_one) rc = add_one(l, host);
+    return rc;
 }
 
 static int move_weight(struct loader *l, struct weight *out) {
     struct model *model = l->model;
-    const struct weight_rule *rule = l->query.rule;
+    const struct reordered *before = model->reordered;
     struct weight host;
-    const bool reorders = rule->turns && model->config.paired_rotary && !model->random,
-               adds_one = rule->is_norm && model->config.norms_from_one && !model->random,
-               takes = weight_is_by_group(&l->query) && !model->random,
-               gathers = weight_is_scattered(&l->query) && !model->random;
-    int rc = weight_find(model->files, &l->query, &host, l->err);
-    if (rc == 0 && model->random)
-        rc = random_weights_get(model->random, rule->is_norm, &host, l->err);
-    const uint64_t file_bytes = rc ? 0 : weight_bytes(&host);
-    if (rc == 0 && gathers) rc = gather(l, &host);
-    if (rc == 0 && takes) rc = take_from_groups(l, rule, &host);
-    if (rc == 0 && reorders) rc = reorder(l, &host);
-    if (rc == 0 && adds_one) rc = add_one(l, &host);
-    if (rc) return rc;
-    rc = l->be->ops->weight_load(l->be, &host, out, l->err);
+    uint64_t bytes;
+    int rc = prepare(l, &host, &bytes);
+    if (!rc) rc = l->be->ops->weight_load(l->be, &host, out, l->err);
     if (rc) return rc;
     const bool is_copy = out->data != host.data;
     if (model->random && is_copy) random_weights_take_back(model->random);
-    if ((gathers || takes || reorders || adds_one) && is_copy) drop_reordered(model);
-    model->weight_bytes += file_bytes;
+    drop_copies(model, before, !is_copy);
+    model->weight_bytes += bytes;
     return tell(l);
 }
 
@@ -204,11 +253,19 @@ static int choose_head(struct loader *l) {
     return 0;
 }
 
+/* Asks whether there is memory for the weights that no file has in the form that is loaded. */
+static int check_memory(const struct loader *l) {
+    const struct weight_tally *tally = &l->model->tally;
+    const uint64_t own = l->model->random ? tally->bytes : tally->unpacked_bytes;
+    if (!l->source->check) return 0;
+    return l->source->check(l->source->check_ctx, own, l->err);
+}
+
 static int load_weights(struct loader *l) {
     struct model *model = l->model;
     int rc = choose_head(l);
     if (!rc) rc = visit_weights(l, measure_weight);
-    if (!rc && l->source->check) rc = l->source->check(l->source->check_ctx, l->total, l->err);
+    if (!rc) rc = check_memory(l);
     if (!rc) rc = tell(l);
     if (!rc) rc = visit_weights(l, move_weight);
     if (rc) return rc;
@@ -279,7 +336,7 @@ void model_destroy(struct model *model, struct backend *be) {
     release_rules(be, &weights_of_model, model);
     for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++)
         release_rules(be, &weights_of_layer, &model->layers[i]);
-    while (model->reordered) drop_reordered(model);
+    drop_copies(model, NULL, false);
     if (model->files) model->files->ops->close(model->files);
     random_weights_destroy(model->random);
     free(model->layers);

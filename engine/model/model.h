@@ -7,6 +7,7 @@
 
 #include "engine/device/backend.h"
 #include "engine/device/weight.h"
+#include "engine/model/weight_tally.h"
 
 struct family_name;
 struct layer_shape;
@@ -56,6 +57,7 @@ struct model_config {
     enum softmax_kind softmax;
     bool tied_head; /* as config.json says; once the model is loaded, as its checkpoint has it */
     enum head_source head_source; /* set once it is loaded */
+    enum element element;         /* of plain weights, as config.json says */
     bool qkv_bias, o_bias, mlp_bias;
     bool qk_norm;    /* the heads of q and k are normed, each by itself, before they are rotated */
     bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
@@ -92,7 +94,8 @@ struct model {
     struct weight positions, final_norm_bias;
     struct weight embedding, final_norm, head; /* head aliases embedding when tied */
     struct layer_weights *layers;              /* [n_layers] */
-    size_t weight_bytes;
+    size_t weight_bytes; /* that the backend has: once it is loaded, tally.bytes */
+    struct weight_tally tally;
     struct weight_source *files; /* mapped; NULL: weights are random */
     struct random_weights *random;
     struct reordered *reordered; /* weights that a backend aliases and no file has in this form */
@@ -104,8 +107,9 @@ struct model_source {
     bool random;      /* only config.json is read (random_weights.h) */
     uint32_t context; /* as in model_config_load() */
     /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
+     * Gets the bytes of weights that are in no file: random ones, and those that are unpacked.
      * May be NULL. */
-    int (*check)(const void *check_ctx, uint64_t total, struct error *err);
+    int (*check)(const void *check_ctx, uint64_t bytes, struct error *err);
     const void *check_ctx;
     /* Gets the bytes that the backend has, and all; called at the start and after each weight.
      * Returns true, or false to end the loading with ERR_STOPPED. */

@@ -1,11 +1,11 @@
 /* weight_find.c - see weight_find.h. */
 #include "engine/model/weight_find.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/device/weight.h"
 #include "engine/model/model.h"
 #include "engine/model/weight_source.h"
@@ -85,16 +85,44 @@ bool weight_is_scattered(const struct weight_query *q) {
     return e.n_stacked > 1 && (!e.is_fused || e.whole != e.rows);
 }
 
-int weight_gather(const struct weight_source *files, const struct weight_query *q, void *out,
-                  struct error *err) {
+/* Gathered scales begin where elements of every type may. */
+enum { GATHER_ALIGN = 16 };
+
+/* Returns the weight with its data, scales and mins in the memory of a copy. */
+static struct weight gathered(const struct weight *w, char *memory) {
+    const size_t n_data =
+                     round_up((uint64_t)w->n_stacked * w->rows * weight_row_bytes(w), GATHER_ALIGN),
+                 n_scales = round_up(weight_scale_bytes(w), GATHER_ALIGN);
+    struct weight copy = *w;
+    copy.data = memory;
+    if (w->format.scale) copy.scales = memory + n_data;
+    if (w->format.has_min) copy.mins = memory + n_data + n_scales;
+    return copy;
+}
+
+size_t weight_gather_bytes(const struct weight *found) {
+    return weight_bytes(found) + 2 * GATHER_ALIGN;
+}
+
+/* Copies a matrix to the place of number i of a stack. */
+static void copy_matrix(const struct weight *stack, uint32_t i, const struct weight *matrix) {
+    const struct weight to = weight_matrix(stack, i);
+    const size_t n_scales = weight_scale_bytes(matrix);
+    memcpy((void *)to.data, matrix->data, matrix->rows * weight_row_bytes(matrix));
+    if (matrix->format.scale) memcpy((void *)to.scales, matrix->scales, n_scales);
+    if (matrix->format.has_min) memcpy((void *)to.mins, matrix->mins, n_scales);
+}
+
+int weight_gather(const struct weight_source *files, const struct weight_query *q, void *memory,
+                  struct weight *w, struct error *err) {
     const struct extent e = extent_of(q);
+    const struct weight stack = gathered(w, memory);
     for (uint32_t i = 0; i < e.n_stacked; i++) {
         struct weight matrix;
         const int rc = find_matrix(files, q, &e, i, &matrix, err);
         if (rc) return rc;
-        assert(weight_is_plain(&matrix.format));
-        const size_t bytes = e.rows * weight_row_bytes(&matrix);
-        memcpy((char *)out + i * bytes, matrix.data, bytes);
+        copy_matrix(&stack, i, &matrix);
     }
+    *w = stack;
     return 0;
 }

@@ -11,6 +11,7 @@
 #define ENGINE_MODEL_WEIGHT_FIND_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct error;
@@ -37,9 +38,11 @@ int weight_find(const struct weight_source *files, const struct weight_query *qu
 bool weight_is_by_group(const struct weight_query *query);
 /* Returns true if the matrices of a stack do not follow one another in the files. */
 bool weight_is_scattered(const struct weight_query *query);
-/* Copies the matrices of a stack that was found to out, host [weight_bytes()], one behind the
- * other. */
-int weight_gather(const struct weight_source *files, const struct weight_query *query, void *out,
-                  struct error *err);
+/* Returns the bytes that weight_gather() fills for a weight that was found. */
+size_t weight_gather_bytes(const struct weight *found);
+/* Copies the matrices of a weight that was found, and their scales, to memory
+ * [weight_gather_bytes()], one behind the other.  w: the weight; it then has its data there. */
+int weight_gather(const struct weight_source *files, const struct weight_query *query, void *memory,
+                  struct weight *w, struct error *err);
 
 #endif

@@ -197,7 +197,8 @@ static void weights_with_scales_multiply_as_their_values_on(struct backend *be) 
         w[0].format = formats[i];
         w[0].scales = formats[i].scale == SCALE_F32 ? (void *)scales : data;
         w[0].mins = mins;
-        assert_true(be->ops->takes(be, &formats[i], WEIGHT_PRODUCT | WEIGHT_TABLE));
+        assert_false(be->ops->takes(be, &formats[i], WEIGHT_PRODUCT | WEIGHT_TABLE));
+        assert_true(be->ops->takes(be, &formats[i], WEIGHT_TABLE));
         assert_false(be->ops->takes(be, &formats[i], WEIGHT_VECTOR));
         for (uint32_t row = 0; row < N_OUT; row++)
             weight_to_float(&w[0], row, values + (size_t)row * N_IN);

@@ -237,8 +237,37 @@ static void messages_name_formats(void **state) {
     }
 }
 
+static uint16_t rounded(float x, enum element element) {
+    uint16_t out;
+    weight_from_float(&x, 1, element, &out);
+    return out;
+}
+
+/* All codes, the floats half way between neighbours, and their neighbours. */
+static void floats_are_rounded_as_kernels_round_them(void **state) {
+    (void)state;
+    for (uint32_t code = 0; code < 1 << 16; code++) {
+        const float values[] = {f16_to_f32((uint16_t)code), bf16_to_f32((uint16_t)code)},
+                    after[] = {f16_to_f32((uint16_t)(code + 1)), bf16_to_f32((uint16_t)(code + 1))};
+        if (!isnan(values[0])) assert_int_equal(rounded(values[0], ELEMENT_F16), code);
+        if (!isnan(values[1])) assert_int_equal(rounded(values[1], ELEMENT_BF16), code);
+        for (int i = 0; i < 2; i++) {
+            const float half = values[i] / 2 + after[i] / 2,
+                        near[] = {half, nextafterf(half, INFINITY), nextafterf(half, -INFINITY)};
+            for (int k = 0; k < 3; k++) {
+                assert_int_equal(rounded(near[k], ELEMENT_F16), f32_to_f16(near[k]));
+                assert_int_equal(rounded(near[k], ELEMENT_BF16), f32_to_bf16(near[k]));
+            }
+        }
+    }
+    float same = 1.1f, copy;
+    weight_from_float(&same, 1, ELEMENT_F32, &copy);
+    assert_true(copy == same);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(floats_are_rounded_as_kernels_round_them),
         cmocka_unit_test(codes_have_their_values),
         cmocka_unit_test(kernels_read_floats_alike),
         cmocka_unit_test(every_format_is_read_as_defined),

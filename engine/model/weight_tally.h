@@ -1,0 +1,31 @@
+/* weight_tally.h - which formats a model's weights have in their files, and what is unpacked.
+ *
+ * Thread: any.  Memory: none. */
+#ifndef ENGINE_MODEL_WEIGHT_TALLY_H
+#define ENGINE_MODEL_WEIGHT_TALLY_H
+
+#include <stdint.h>
+
+#include "engine/device/weight.h"
+
+enum { WEIGHT_TALLY_FORMATS = 16 };
+
+struct weight_tally {
+    uint64_t bytes;      /* of all weights as they are loaded */
+    uint64_t file_bytes; /* of all weights as the files have them */
+    /* The weights whose format no device's kernel reads: their bytes in the files, and as plain
+     * elements of the type that was added last. */
+    uint64_t packed_bytes, unpacked_bytes;
+    enum element unpacked_to;
+    uint32_t n_formats; /* that are not plain; those that found no place are not told apart */
+    struct {
+        struct weight_format format;
+        uint64_t bytes; /* in the files */
+    } formats[WEIGHT_TALLY_FORMATS];
+};
+
+/* Adds a weight: as its files have it, and as it is loaded. */
+void weight_tally_add(struct weight_tally *tally, const struct weight *file,
+                      const struct weight *loaded);
+
+#endif

@@ -1,0 +1,99 @@
+/* test_unpack.c - weights of every format and shape as plain elements, against
+ * weight_to_float(). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/base/error.h"
+#include "engine/device/weight.h"
+#include "engine/model/unpack.h"
+#include "engine/model/weight_tally.h"
+
+enum { N_STACKED = 3, MOST_ROWS = 300, MOST_COLS = 640, MOST = N_STACKED * MOST_ROWS * MOST_COLS };
+
+static uint8_t data[MOST], scales[MOST * sizeof(float)], mins[MOST * sizeof(float)];
+static uint16_t out[MOST];
+
+/* Compares matrix number i of a stack, described by hand. */
+static void check_matrix(const struct weight *stack, uint32_t i) {
+    const size_t n_elements = (size_t)stack->rows * stack->cols,
+                 n_bytes = stack->rows * weight_row_bytes(stack),
+                 n_scales = weight_scale_bytes(stack) / N_STACKED;
+    struct weight matrix = *stack;
+    float values[MOST_COLS];
+    uint16_t expected[MOST_COLS];
+    matrix.n_stacked = 1;
+    matrix.data = data + i * n_bytes;
+    matrix.scales = scales + i * n_scales;
+    matrix.mins = mins + i * n_scales;
+    for (uint32_t row = 0; row < stack->rows; row++) {
+        weight_to_float(&matrix, row, values);
+        weight_from_float(values, stack->cols, ELEMENT_BF16, expected);
+        assert_memory_equal(expected, out + i * n_elements + (size_t)row * stack->cols,
+                            stack->cols * sizeof(*expected));
+    }
+}
+
+static void every_row_of_a_stack_is_unpacked(void **state) {
+    static const struct weight_format formats[] = {{ELEMENT_E4M3, SCALE_F32, 0, 0, false},
+                                                   {ELEMENT_E4M3, SCALE_BF16, 128, 128, false},
+                                                   {ELEMENT_I4, SCALE_F16, 1, 32, true},
+                                                   {ELEMENT_I8, SCALE_F32, 1, 0, false},
+                                                   {ELEMENT_E2M1, SCALE_E8M0, 1, 32, false}};
+    static const uint32_t shapes[][2] = {{1, 1}, {1, MOST_COLS}, {MOST_ROWS, MOST_COLS}, {7, 33}};
+    struct error err = {0};
+    (void)state;
+    srand(7);
+    for (size_t i = 0; i < sizeof(data); i++) data[i] = (uint8_t)(rand() % 0x7f);
+    for (size_t i = 0; i < sizeof(scales); i++)
+        scales[i] = (uint8_t)(i % 2 ? 60 : rand()), mins[i] = (uint8_t)(i % 2 ? 59 : rand());
+    for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
+        for (size_t k = 0; k < sizeof(shapes) / sizeof(*shapes); k++) {
+            const struct weight w = {.data = data,
+                                     .scales = scales,
+                                     .mins = mins,
+                                     .format = formats[i],
+                                     .n_stacked = N_STACKED,
+                                     .rows = shapes[k][0],
+                                     .cols = shapes[k][1]};
+            memset(out, 0xff, sizeof(out));
+            assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), 0);
+            for (uint32_t m = 0; m < N_STACKED; m++) check_matrix(&w, m);
+        }
+}
+
+static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
+    struct weight_tally tally = {0};
+    struct weight packed = weight_plain(NULL, ELEMENT_E4M3, 4, 8),
+                  plain = weight_plain(NULL, ELEMENT_BF16, 4, 8);
+    (void)state;
+    packed.format.scale = SCALE_F32;
+    weight_tally_add(&tally, &plain, &plain);
+    weight_tally_add(&tally, &packed, &packed);
+    weight_tally_add(&tally, &packed, &plain);
+    assert_int_equal(tally.bytes, 64 + 36 + 64);
+    assert_int_equal(tally.file_bytes, 64 + 36 + 36);
+    assert_int_equal(tally.packed_bytes, 36);
+    assert_int_equal(tally.unpacked_bytes, 64);
+    assert_int_equal(tally.unpacked_to, ELEMENT_BF16);
+    assert_int_equal(tally.n_formats, 1);
+    assert_int_equal(tally.formats[0].bytes, 72);
+    for (uint16_t i = 1; i < 2 * WEIGHT_TALLY_FORMATS; i++) {
+        packed.format.block_cols = i;
+        weight_tally_add(&tally, &packed, &packed);
+    }
+    assert_int_equal(tally.n_formats, WEIGHT_TALLY_FORMATS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_row_of_a_stack_is_unpacked),
+        cmocka_unit_test(a_tally_counts_formats_and_what_is_unpacked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
