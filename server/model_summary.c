@@ -2,7 +2,6 @@
 #include "server/model_summary.h"
 
 #include <inttypes.h>
-#include <string.h>
 #include <jansson.h>
 
 #include "engine/engine.h"

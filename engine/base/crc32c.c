@@ -1,7 +1,6 @@
 /* crc32c.c - see crc32c.h.  The polynomial is 0x1EDC6F41, lowest bit first. */
 #include "engine/base/crc32c.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #define POLYNOMIAL UINT32_C(0x82F63B78)

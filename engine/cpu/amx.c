@@ -15,7 +15,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "engine/base/sizes.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/vec.h"
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/base/sizes.h"
-#include "engine/cpu/fp8.h"
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/attention.h"

@@ -22,7 +22,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/evict_order.h"
 #include "engine/device/attention.h"

@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/tile.h"
 #include "engine/device/backend.h"

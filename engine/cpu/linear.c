@@ -12,7 +12,6 @@
  * depends on the other rows of the call. */
 #include "engine/cpu/backend.h"
 
-#include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"

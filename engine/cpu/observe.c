@@ -12,7 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/tile.h"
 #include "engine/device/select.h"

@@ -20,7 +20,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "engine/cpu/host_pool.h"
 #include "engine/cpu/observe.h"
 #include "engine/cpu/sparse_lines.h"

@@ -8,7 +8,6 @@
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
 #include "engine/kv/kv_sequence.h"
-#include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 #include "engine/request/kept.h"
 

@@ -4,7 +4,6 @@
  * would change the arithmetic in a way the decoder does not know is refused by name. */
 #include "engine/model/config.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>

@@ -25,7 +25,6 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "engine/base/digest.h"
-#include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/model/model.h"
 #include "engine/model/weight_source.h"

@@ -4,7 +4,6 @@
 #include "engine/speculate/recent_answers.h"
 
 #include <assert.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "engine/base/error.h"

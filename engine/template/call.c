@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/template/containers.h"
 #include "engine/template/execute.h"
 #include "engine/template/render.h"
 #include "engine/template/strings.h"

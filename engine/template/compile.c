@@ -6,7 +6,6 @@
 
 #include "engine/base/error.h"
 #include "engine/template/ast.h"
-#include "engine/template/call.h"
 #include "engine/template/chars.h"
 #include "engine/template/parser.h"
 #include "engine/template/scope.h"

@@ -1,5 +1,4 @@
 /* evaluate.c - see execute.h: expressions. */
-#include "engine/base/error.h"
 #include "engine/template/access.h"
 #include "engine/template/containers.h"
 #include "engine/template/execute.h"

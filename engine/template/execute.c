@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "engine/template/containers.h"
 #include "engine/template/print.h"
 #include "engine/template/render.h"

@@ -1,9 +1,7 @@
 /* filters_list.c - filters that take items: sorting, choosing, converting.
  *
  * Thread: a render's own.  Memory: the render's arena. */
-#include <string.h>
 
-#include "engine/base/error.h"
 #include "engine/template/access.h"
 #include "engine/template/call.h"
 #include "engine/template/containers.h"

@@ -1,7 +1,6 @@
 /* filters_text.c - filters that make strings.
  *
  * Thread: a render's own.  Memory: the render's arena. */
-#include "engine/base/error.h"
 #include "engine/template/call.h"
 #include "engine/template/chars.h"
 #include "engine/template/containers.h"

@@ -4,7 +4,6 @@
 #include "engine/template/format.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 /* loop.c - see execute.h: for loops, and what `loop` is in them. */
-#include "engine/base/error.h"
 #include "engine/template/containers.h"
 #include "engine/template/execute.h"
 #include "engine/template/render.h"

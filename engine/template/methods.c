@@ -7,7 +7,6 @@
 #include "engine/template/chars.h"
 #include "engine/template/containers.h"
 #include "engine/template/format.h"
-#include "engine/template/iterate.h"
 #include "engine/template/render.h"
 #include "engine/template/strings.h"
 #include "engine/template/text.h"

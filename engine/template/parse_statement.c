@@ -1,5 +1,4 @@
 /* parse_statement.c - see parser.h: tags, and the text between them. */
-#include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/template/parser.h"

@@ -7,7 +7,6 @@
 
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "engine/template/ast.h"
 #include "engine/template/strings.h"
 

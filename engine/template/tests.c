@@ -2,7 +2,6 @@
  *
  * Thread: a render's own.  Memory: the render's arena. */
 #include "engine/template/call.h"
-#include "engine/template/containers.h"
 #include "engine/template/iterate.h"
 #include "engine/template/operators.h"
 #include "engine/template/print.h"

@@ -1,8 +1,6 @@
 /* text.c - see text.h; text_case.c has the functions that change letters. */
 #include "engine/template/text.h"
 
-#include <string.h>
-
 #include "engine/template/chars.h"
 #include "engine/template/containers.h"
 #include "engine/template/iterate.h"

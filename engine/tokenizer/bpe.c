@@ -11,7 +11,6 @@
  *
  * Thread: any; what changes is in the caller's scratch.  Memory: the merge table, the scratch. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"

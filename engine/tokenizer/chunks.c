@@ -25,7 +25,6 @@
  * be encoded if parts of it were encoded before.
  *
  * Thread: any; what changes is in the call's struct encoding.  Memory: the cache's. */
-#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 static size_t chunk_length(const struct tokenizer_cache *cache, const char *text, size_t n) {

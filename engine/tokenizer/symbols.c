@@ -9,7 +9,6 @@
  *
  * Thread: immutable once loaded.  Memory: the tables; a page of ids for 256 characters. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"

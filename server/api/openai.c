@@ -2,7 +2,6 @@
 #include "server/api/openai.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "server/api/completion.h"
 #include "server/api/render.h"

@@ -13,7 +13,6 @@
  * say by which kernel they are computed, where the device has several. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"

@@ -6,7 +6,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
-#include "server/bench/report.h"
 #include "server/settings/engine_setup.h"
 
 static void ring(void *bell) {

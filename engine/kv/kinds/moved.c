@@ -52,7 +52,6 @@
  * Thread: see kind.h.  Memory: see kv_sequence.h. */
 #include <assert.h>
 
-#include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/layer_slice.h"
 #include "engine/device/pages.h"

@@ -1,8 +1,6 @@
 /* chat.c - see chat.h. */
 #include "server/api/chat/chat.h"
 
-#include <string.h>
-
 #include "server/api/conversation/call_ids.h"
 #include "server/api/conversation/conversation.h"
 #include "server/api/render.h"

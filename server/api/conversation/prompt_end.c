@@ -2,7 +2,6 @@
 #define _GNU_SOURCE /* memrchr */
 #include "server/api/conversation/prompt_end.h"
 
-#include <stdint.h>
 #include <string.h>
 
 #include "engine/base/span.h"
