@@ -14,7 +14,7 @@
 #include "engine/base/digest.h"
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
-#include "engine/model/mapped_file.h"
+#include "engine/base/mapped_file.h"
 #include "engine/model/safetensors.h"
 
 #define SINGLE_FILE "model.safetensors"

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
-#include "engine/model/mapped_file.h"
+#include "engine/base/mapped_file.h"
 
 enum { N_PAGES = 64, N_THREADS = 4, PAGE = 4096, SIZE = N_PAGES * PAGE - 100 };
 

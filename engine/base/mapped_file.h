@@ -16,8 +16,8 @@
  *
  * Thread: any; the handler runs in the one that touched the page.  Memory: the mapping; the table
  * of mappings is static, since a handler may neither lock nor allocate. */
-#ifndef ENGINE_MODEL_MAPPED_FILE_H
-#define ENGINE_MODEL_MAPPED_FILE_H
+#ifndef ENGINE_BASE_MAPPED_FILE_H
+#define ENGINE_BASE_MAPPED_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* mapped_file.c - see mapped_file.h. */
-#include "engine/model/mapped_file.h"
+#include "engine/base/mapped_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
