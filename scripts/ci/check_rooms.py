@@ -22,6 +22,7 @@ import sys
 ROOMS = {
     "engine/base": ("", "jansson"),
     "engine/device": ("engine/base", ""),
+    "engine/gguf": ("engine/base engine/device", "jansson"),
     "engine/cpu": ("engine/base engine/device", ""),
     "cuda": ("engine/base engine/device", "cuda"),
     "engine/tokenizer": ("engine/base", "jansson pcre2 utf8proc"),
