@@ -1,28 +1,22 @@
 /* test_cgroup.c - limits of control groups, read from folders that look like /proc and /sys. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 
 #include "engine/base/cgroup.h"
+#include "tests/test.h"
 
 static const uint64_t MIB = 1 << 20;
 static char root[64];
 
 static int make_root(void **state) {
-    (void)state;
     snprintf(root, sizeof(root), "/tmp/test_cgroup-XXXXXX");
     return mkdtemp(root) ? 0 : -1;
 }
 
 static int drop_root(void **state) {
     char command[96];
-    (void)state;
     snprintf(command, sizeof(command), "rm -rf %s", root);
     return system(command);
 }
@@ -58,7 +52,6 @@ static void check_memory(uint64_t limit_mib, uint64_t left_mib, const char *file
 }
 
 static void nothing_limits_without_files(void **state) {
-    (void)state;
     check_memory(0, 0, NULL);
     assert_true(cgroup_cpus(root) == 0);
     put("/proc/self/cgroup", "garbage\n::\n0::\n7:memory\n:::::\n");
@@ -73,7 +66,6 @@ static void nothing_limits_without_files(void **state) {
 }
 
 static void a_container_sees_its_group_at_the_root(void **state) {
-    (void)state;
     put("/proc/self/cgroup", "0::/\n");
     put_mib("/sys/fs/cgroup/memory.max", 2048);
     put_mib("/sys/fs/cgroup/memory.current", 1950);
@@ -93,7 +85,6 @@ static void a_container_sees_its_group_at_the_root(void **state) {
 }
 
 static void a_service_is_limited_by_every_group_above(void **state) {
-    (void)state;
     put("/proc/self/cgroup", "0::/system.slice/quire.service\n");
     put("/sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
     put_mib("/sys/fs/cgroup/system.slice/quire.service/memory.max", 900);
@@ -111,7 +102,6 @@ static void a_service_is_limited_by_every_group_above(void **state) {
 }
 
 static void version_1_has_a_hierarchy_for_each(void **state) {
-    (void)state;
     put("/proc/self/cgroup", "9:name=systemd:/\n4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n");
     put_mib("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", 500);
     put_mib("/sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", 400);
@@ -128,7 +118,6 @@ static void version_1_has_a_hierarchy_for_each(void **state) {
 
 /* Docker shows the host's path, but mounts the container's own group. */
 static void a_path_that_is_not_mounted_is_passed_over(void **state) {
-    (void)state;
     put("/proc/self/cgroup", "4:memory:/docker/0123456789abcdef\n2:cpu:/docker/0123456789abcdef\n");
     put_mib("/sys/fs/cgroup/memory/memory.limit_in_bytes", 300);
     put_mib("/sys/fs/cgroup/memory/memory.usage_in_bytes", 100);
@@ -145,7 +134,6 @@ static void a_path_that_is_not_mounted_is_passed_over(void **state) {
 }
 
 static void long_lines_are_survived(void **state) {
-    (void)state;
     char *line = malloc(8192);
     assert_non_null(line);
     memset(line, 'x', 8191);

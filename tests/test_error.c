@@ -1,20 +1,14 @@
 /* test_error.c - error_set() reports the code and never overruns the text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "tests/test.h"
 
 static void returns_the_code_without_a_struct(void **state) {
-    (void)state;
     assert_int_equal(error_set(NULL, ERR_FULL, "this is not read %d", 1), ERR_FULL);
 }
 
 static void long_text_is_cut_and_terminated(void **state) {
-    (void)state;
     struct error err = {0};
     char longer[2 * sizeof(err.text)];
     memset(longer, 'x', sizeof(longer) - 1);

@@ -4,20 +4,15 @@
 #define TESTS_CPU_CPU_TEST_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/fp8.h"
 #include "engine/device/backend.h"
+#include "tests/test.h"
 
 static uint64_t rng_state = 0x9e3779b97f4a7c15u;
 

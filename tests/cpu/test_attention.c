@@ -222,7 +222,6 @@ static void attention_equals_the_definition_on(struct backend *be) {
 }
 
 static void attention_equals_the_definition(void **state) {
-    (void)state;
     for_each_backend(attention_equals_the_definition_on);
     for (size_t i = 0; i < sizeof(definitions) / sizeof(*definitions); i++) free(definitions[i]);
 }
@@ -279,7 +278,6 @@ static void pages_in_8_bits_are_seen_as_they_are_stored_on(struct backend *be) {
 }
 
 static void pages_in_8_bits_are_seen_as_they_are_stored(void **state) {
-    (void)state;
     for_each_backend(pages_in_8_bits_are_seen_as_they_are_stored_on);
 }
 
@@ -301,7 +299,6 @@ static void any_cut_gives_the_same_bits_on(struct backend *be) {
 }
 
 static void any_cut_gives_the_same_bits(void **state) {
-    (void)state;
     for_each_backend(any_cut_gives_the_same_bits_on);
 }
 
@@ -369,12 +366,10 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
 }
 
 static void a_batch_gives_the_same_bits(void **state) {
-    (void)state;
     for_each_backend(a_batch_gives_the_same_bits_on);
 }
 
 static void copied_pages_are_equal(void **state) {
-    (void)state;
     struct backend *be = NULL;
     assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 1}, NULL), 0);
     struct kv_pool kv = {

@@ -35,7 +35,6 @@ static void rmsnorm_equals_its_definition_on(struct backend *be) {
 }
 
 static void rmsnorm_equals_its_definition(void **state) {
-    (void)state;
     for_each_backend(rmsnorm_equals_its_definition_on);
 }
 
@@ -72,7 +71,6 @@ static void rmsnorm_knows_heads_and_adds_on(struct backend *be) {
 }
 
 static void rmsnorm_knows_heads_and_adds(void **state) {
-    (void)state;
     for_each_backend(rmsnorm_knows_heads_and_adds_on);
 }
 
@@ -112,7 +110,6 @@ static void layernorm_equals_its_definition_on(struct backend *be) {
 }
 
 static void layernorm_equals_its_definition(void **state) {
-    (void)state;
     for_each_backend(layernorm_equals_its_definition_on);
 }
 
@@ -143,7 +140,6 @@ static void activations_equal_their_definitions_on(struct backend *be) {
 }
 
 static void activations_equal_their_definitions(void **state) {
-    (void)state;
     for_each_backend(activations_equal_their_definitions_on);
 }
 
@@ -172,7 +168,6 @@ static void learned_positions_are_added_on(struct backend *be) {
 }
 
 static void learned_positions_are_added(void **state) {
-    (void)state;
     for_each_backend(learned_positions_are_added_on);
 }
 
@@ -195,7 +190,6 @@ static void embedding_widens_the_rows_of_the_tokens_on(struct backend *be) {
 }
 
 static void embedding_widens_the_rows_of_the_tokens(void **state) {
-    (void)state;
     for_each_backend(embedding_widens_the_rows_of_the_tokens_on);
 }
 
@@ -220,7 +214,6 @@ static void soft_cap_equals_its_definition_on(struct backend *be) {
 }
 
 static void soft_cap_equals_its_definition(void **state) {
-    (void)state;
     for_each_backend(soft_cap_equals_its_definition_on);
 }
 
@@ -235,7 +228,6 @@ static void gather_picks_rows_on(struct backend *be) {
 }
 
 static void gather_picks_rows(void **state) {
-    (void)state;
     for_each_backend(gather_picks_rows_on);
 }
 
@@ -277,7 +269,6 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
 }
 
 static void rope_is_exact_at_a_million_tokens(void **state) {
-    (void)state;
     for_each_backend(rope_is_exact_at_a_million_tokens_on);
 }
 

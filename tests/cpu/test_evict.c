@@ -631,7 +631,6 @@ static void pooled_scores_equal_the_definition_on(struct backend *be) {
 }
 
 static void pooled_scores_equal_the_definition(void **state) {
-    (void)state;
     for_each_backend(pooled_scores_equal_the_definition_on);
 }
 
@@ -646,7 +645,6 @@ static void bounded_caches_equal_the_definition_on(struct backend *be) {
 }
 
 static void bounded_caches_equal_the_definition(void **state) {
-    (void)state;
     for_each_backend(bounded_caches_equal_the_definition_on);
 }
 
@@ -673,7 +671,6 @@ static void turns_equal_the_definition_on(struct backend *be) {
 }
 
 static void turns_equal_the_definition(void **state) {
-    (void)state;
     for_each_backend(turns_equal_the_definition_on);
 }
 
@@ -693,7 +690,6 @@ static void what_a_nan_row_touched_leaves_first_on(struct backend *be) {
 }
 
 static void what_a_nan_row_touched_leaves_first(void **state) {
-    (void)state;
     for_each_backend(what_a_nan_row_touched_leaves_first_on);
 }
 
@@ -725,7 +721,6 @@ static void of_equals_the_older_goes_on(struct backend *be) {
 }
 
 static void of_equals_the_older_goes(void **state) {
-    (void)state;
     for_each_backend(of_equals_the_older_goes_on);
 }
 
@@ -759,7 +754,6 @@ static char *results_of(const struct run *r, size_t *size) {
 }
 
 static void pieces_and_threads_change_no_bit(void **state) {
-    (void)state;
     static const uint32_t pieces[] = {130, 100, 64, 13, 1};
     struct backend *be[2];
     for (uint32_t i = 0; i < 2; i++)
@@ -846,7 +840,6 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
 }
 
 static void a_batch_changes_no_bit(void **state) {
-    (void)state;
     for_each_backend(a_batch_changes_no_bit_on);
 }
 

@@ -71,12 +71,10 @@ static void every_type(struct backend *be) {
 }
 
 static void what_went_comes_back(void **state) {
-    (void)state;
     for_each_backend(every_type);
 }
 
 static void an_fp8_host_pool_of_larger_elements_is_not_exact(void **state) {
-    (void)state;
     assert_false(host_pool_is_exact(&(struct host_pool){.format = PAGE_BF16, .fp8 = true}));
     assert_true(host_pool_is_exact(&(struct host_pool){.format = PAGE_FP8, .fp8 = true}));
     assert_true(host_pool_is_exact(&(struct host_pool){.format = PAGE_BF16}));

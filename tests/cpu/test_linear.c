@@ -124,7 +124,6 @@ static void products_equal_sums_in_double_on(struct backend *be) {
 }
 
 static void products_equal_sums_in_double(void **state) {
-    (void)state;
     for_each_backend(products_equal_sums_in_double_on);
 }
 
@@ -147,7 +146,6 @@ static void a_row_has_the_same_bits_alone_and_in_a_batch_on(struct backend *be) 
 }
 
 static void a_row_has_the_same_bits_alone_and_in_a_batch(void **state) {
-    (void)state;
     for_each_backend(a_row_has_the_same_bits_alone_and_in_a_batch_on);
 }
 
@@ -175,7 +173,6 @@ static void parts_write_their_own_columns_on(struct backend *be) {
 }
 
 static void parts_write_their_own_columns(void **state) {
-    (void)state;
     for_each_backend(parts_write_their_own_columns_on);
 }
 
@@ -218,7 +215,6 @@ static void weights_with_scales_multiply_as_their_values_on(struct backend *be) 
 }
 
 static void weights_with_scales_multiply_as_their_values(void **state) {
-    (void)state;
     for_each_backend(weights_with_scales_multiply_as_their_values_on);
 }
 
@@ -252,7 +248,6 @@ static void a_fused_norm_has_the_bits_of_a_norm_before_on(struct backend *be) {
 }
 
 static void a_fused_norm_has_the_bits_of_a_norm_before(void **state) {
-    (void)state;
     for_each_backend(a_fused_norm_has_the_bits_of_a_norm_before_on);
 }
 
@@ -302,7 +297,6 @@ static void gated_equals_its_definition_on(struct backend *be) {
 }
 
 static void gated_equals_its_definition(void **state) {
-    (void)state;
     for_each_backend(gated_equals_its_definition_on);
 }
 
@@ -337,7 +331,6 @@ static struct backend *bf16_backend(enum cpu_isa isa, bool is_present) {
 }
 
 static void bf16_products_are_close_and_batch_invariant(void **state) {
-    (void)state;
     for (int amx = 0; amx < 2; amx++) {
         struct backend *be =
             bf16_backend(amx ? CPU_ISA_AMX : CPU_ISA_AVX512, amx ? amx_present() : has_bf16());
@@ -349,7 +342,6 @@ static void bf16_products_are_close_and_batch_invariant(void **state) {
 
 /* AMX's kernel where there may be no AMX: the same code on tiles that are arrays. */
 static void tiles_are_close_and_batch_invariant(void **state) {
-    (void)state;
     struct backend *be = bf16_backend(CPU_ISA_AVX512, has_bf16());
     if (!be) return;
     ((struct cpu_backend *)be)->bf16_products = &software_products;
@@ -359,7 +351,6 @@ static void tiles_are_close_and_batch_invariant(void **state) {
 
 /* With ones in all tiles each round adds 32 products to each sum of four tiles. */
 static void a_burst_of_tiles_multiplies_what_it_counts(void **state) {
-    (void)state;
     assert_int_equal(software_products.burst_size, 4 * 16 * 16 * 32);
     if (!has_bf16()) return;
     const float sum = software_products.burst(10);
@@ -368,7 +359,6 @@ static void a_burst_of_tiles_multiplies_what_it_counts(void **state) {
 #endif
 
 static void conversions_agree_with_the_definition(void **state) {
-    (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         float f = f16_to_f32((uint16_t)h);
         uint32_t exponent = h >> 10 & 31, fraction = h & 1023;

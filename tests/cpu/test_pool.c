@@ -23,7 +23,6 @@ static void count(void *ctx, uint32_t task, uint32_t worker) {
 }
 
 static void every_task_runs_once(void **state) {
-    (void)state;
     for (uint32_t n_threads = 1; n_threads <= 8; n_threads++) {
         struct pool *pool = NULL;
         assert_int_equal(pool_create(&pool, n_threads, NULL), 0);
@@ -42,7 +41,6 @@ static void every_task_runs_once(void **state) {
 }
 
 static void a_pool_can_be_destroyed_unused(void **state) {
-    (void)state;
     struct pool *pool = NULL;
     assert_int_equal(pool_create(&pool, 4, NULL), 0);
     pool_destroy(pool);

@@ -127,13 +127,11 @@ static void only_allowed_tokens_are_drawn_on(struct backend *be) {
 }
 
 static void only_allowed_tokens_are_drawn(void **state) {
-    (void)state;
     for_each_backend(only_allowed_tokens_are_drawn_on);
 }
 
 /* Drawing at evenly spaced points of [0, 1) reproduces each probability to within one point. */
 static void draws_follow_the_distribution(void **state) {
-    (void)state;
     enum { N = 4000 };
     struct backend *be = NULL;
     assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 1}, NULL), 0);
@@ -193,7 +191,6 @@ static void log_probabilities_are_of_the_raw_logits_on(struct backend *be) {
 }
 
 static void log_probabilities_are_of_the_raw_logits(void **state) {
-    (void)state;
     for_each_backend(log_probabilities_are_of_the_raw_logits_on);
 }
 
@@ -214,7 +211,6 @@ static void large_vocabularies_lose_no_digits_on(struct backend *be) {
 }
 
 static void large_vocabularies_lose_no_digits(void **state) {
-    (void)state;
     for_each_backend(large_vocabularies_lose_no_digits_on);
 }
 
@@ -242,7 +238,6 @@ static void broken_rows_fail_alone_on(struct backend *be) {
 }
 
 static void broken_rows_fail_alone(void **state) {
-    (void)state;
     for_each_backend(broken_rows_fail_alone_on);
 }
 

@@ -726,7 +726,6 @@ static void selections_equal_the_definition_on(struct backend *be) {
 }
 
 static void selections_equal_the_definition(void **state) {
-    (void)state;
     for_each_backend(selections_equal_the_definition_on);
 }
 
@@ -748,13 +747,11 @@ static void a_window_of_queries_chooses_on(struct backend *be) {
 }
 
 static void a_window_of_queries_chooses(void **state) {
-    (void)state;
     for_each_backend(a_window_of_queries_chooses_on);
 }
 
 /* The newest query alone chooses others.  So the test above can tell the selectors apart. */
 static void selectors_choose_differently(void **state) {
-    (void)state;
     uint64_t n_fetched[KV_SELECTOR_ACCUMULATED + 1];
     for (enum kv_selector s = KV_SELECTOR_LAST; s <= KV_SELECTOR_ACCUMULATED; s++) {
         struct backend *be = NULL;
@@ -787,13 +784,11 @@ static void ties_and_nan_are_defined_on(struct backend *be) {
 }
 
 static void ties_and_nan_are_defined(void **state) {
-    (void)state;
     for_each_backend(ties_and_nan_are_defined_on);
 }
 
 /* The tail moves on over many pages, and what is chosen changes slowly enough that slots matter. */
 static void a_long_text_stays_exact(void **state) {
-    (void)state;
     for (uint32_t on_device = 0; on_device < 2; on_device++) {
         struct backend *be = NULL;
         const struct plan plan = {.n_prompt = 200,
@@ -820,13 +815,11 @@ static void fp8_loses_little_on(struct backend *be) {
 }
 
 static void fp8_loses_little(void **state) {
-    (void)state;
     for_each_backend(fp8_loses_little_on);
 }
 
 /* More slots than one page has room to name. */
 static void the_tokens_of_many_slots_are_named(void **state) {
-    (void)state;
     const struct shape shape = {1, 1, 16, PAGE_BF16, false, 0, false};
     struct backend *be = NULL;
     struct rig rig;
@@ -917,7 +910,6 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
 }
 
 static void a_batch_changes_no_bit(void **state) {
-    (void)state;
     for_each_backend(a_batch_changes_no_bit_on);
 }
 

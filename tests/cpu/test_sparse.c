@@ -12,7 +12,6 @@
 /* --- The k largest. --- */
 
 static void the_largest_are_chosen_and_the_first_of_equal_ones(void **state) {
-    (void)state;
     for (uint32_t round = 0; round < 400; round++) {
         float scores[300];
         double wide[300];
@@ -63,7 +62,6 @@ static struct prompt *random_prompt(struct backend *be, uint32_t most) {
 }
 
 static void halves_of_tiles_visit_what_their_lines_meet(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct lines lines;
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
@@ -107,7 +105,6 @@ static void check_lines(const struct prompt *p, uint32_t head, const struct line
 }
 
 static void lines_are_those_with_the_most_attention(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct lines lines;
     uint32_t n_clear = 0;
@@ -131,7 +128,6 @@ static void lines_are_those_with_the_most_attention(void **state) {
 /* Queries that are zero look everywhere alike: all columns before the last 64 rows have the same
  * score, and so have all diagonals that all of them reach. */
 static void of_equal_lines_the_first_and_the_nearest_are_chosen(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct lines lines = {0};
     struct prompt *p = prompt_make(be, 128, 700, PAGE_F32);
@@ -150,7 +146,6 @@ static void of_equal_lines_the_first_and_the_nearest_are_chosen(void **state) {
 /* --- The other kinds. --- */
 
 static void an_a_shape_is_the_beginning_and_the_newest(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (uint32_t round = 0; round < 60; round++) {
@@ -176,7 +171,6 @@ static void an_a_shape_is_the_beginning_and_the_newest(void **state) {
 }
 
 static void budgets_without_bounds_do_not_overflow(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 64, 300, PAGE_F32);
     static const enum attn_pattern_kind kinds[N_HEADS] = {PATTERN_A_SHAPE, PATTERN_VERTICAL_SLASH,
@@ -213,7 +207,6 @@ static void page_products(const struct prompt *p, uint32_t head, uint32_t tile, 
 }
 
 static void block_sparse_tiles_have_their_best_pages_their_own_and_the_first(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     uint32_t n_clear = 0, n_tiles = 0;
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
@@ -318,7 +311,6 @@ static void attention_is_that_over_the_visited_slots_on(struct backend *be) {
 }
 
 static void attention_is_that_over_the_visited_slots(void **state) {
-    (void)state;
     for_each_backend(attention_is_that_over_the_visited_slots_on);
 }
 
@@ -347,13 +339,11 @@ static void what_covers_everything_has_the_bits_of_dense_attention_on(struct bac
 }
 
 static void what_covers_everything_has_the_bits_of_dense_attention(void **state) {
-    (void)state;
     for_each_backend(what_covers_everything_has_the_bits_of_dense_attention_on);
 }
 
 /* As the engine does with one layer of a long prompt: one index, then rows a slice at a time. */
 static void slices_of_an_index_give_the_same_bits(void **state) {
-    (void)state;
     static const uint32_t slices[] = {128, 256, 384};
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 192, 700, PAGE_BF16);
@@ -395,7 +385,6 @@ static double density_of(const struct prompt *p, uint32_t head) {
 }
 
 static void a_head_above_the_density_is_dense(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct sparse_totals totals;
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
@@ -429,7 +418,6 @@ static void a_head_above_the_density_is_dense(void **state) {
 }
 
 static void a_tile_with_a_row_at_dense_from_is_dense(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 64, 800, PAGE_F32);
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
@@ -456,7 +444,6 @@ static void a_tile_with_a_row_at_dense_from_is_dense(void **state) {
 /* --- Totals, neighbours and limits. --- */
 
 static void totals_are_since_the_last_call(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 128, 300, PAGE_F32);
     struct sparse_totals once, twice, none;
@@ -483,7 +470,6 @@ static void totals_are_since_the_last_call(void **state) {
 
 /* The same prompt twice in a step, once dense and once sparse: each as if it were alone. */
 static void a_dense_prompt_beside_a_sparse_one_is_unmoved(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 0, 400, PAGE_F32);
     const size_t n = (size_t)400 * N_HEADS * DIM;
@@ -517,7 +503,6 @@ static void a_dense_prompt_beside_a_sparse_one_is_unmoved(void **state) {
 }
 
 static void what_was_not_reserved_or_indexed_is_refused(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 64, 300, PAGE_F32);
     struct prompt_step s;

@@ -132,7 +132,6 @@ static void check_head(const struct prompt *p, uint32_t head) {
 }
 
 static void what_it_visits_for_its_lines_our_tiles_visit(void **state) {
-    (void)state;
     struct backend *be = backend_make();
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (uint32_t round = 0; round < 160; round++) {

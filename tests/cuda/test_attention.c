@@ -225,7 +225,6 @@ static void check_ragged(const uint32_t *rows, const uint32_t *windows, float so
 }
 
 static void ragged_batches_equal_the_cpu(void **state) {
-    (void)state;
     check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128},
                  (const uint32_t[N_LAYERS]){0, 0}, 0);
 }
@@ -233,7 +232,6 @@ static void ragged_batches_equal_the_cpu(void **state) {
 /* Windows that begin within a page, end with one, and are longer than most of the texts; plans of
  * their own, shared ones, and one for layers without. */
 static void windows_equal_the_cpu(void **state) {
-    (void)state;
     static const uint32_t windows[][N_LAYERS] = {{17, 0}, {0, 300}, {64, 64}, {1, 129}};
     for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
         check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128}, windows[i], 0);
@@ -243,7 +241,6 @@ static void windows_equal_the_cpu(void **state) {
 
 /* Scores are about 10 at most: a cap that bends many of them, and one that flattens most. */
 static void soft_caps_equal_the_cpu(void **state) {
-    (void)state;
     static const uint32_t windows[N_LAYERS] = {0, 50};
     check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128}, windows, 4);
     check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows, 0.5f);
@@ -253,7 +250,6 @@ static void soft_caps_equal_the_cpu(void **state) {
  * copied, and too many in one prompt.  A window that leaves some pieces empty, and one in all
  * layers. */
 static void few_rows_behind_long_texts_equal_the_cpu(void **state) {
-    (void)state;
     static const uint32_t windows[][N_LAYERS] = {{0, 0}, {0, 700}, {1500, 1500}},
                           rows[][4] = {{3, 40, 17, 1}, {3, 200, 17, 1}},
                           split_shapes[] = {2, 3, 7, 8};
@@ -275,7 +271,6 @@ static void few_rows_behind_long_texts_equal_the_cpu(void **state) {
 }
 
 static void single_sequences_equal_the_cpu(void **state) {
-    (void)state;
     static const uint32_t lengths[][2] = {{0, 1},  {0, 2},  {63, 1},   {64, 1},   {0, 64},
                                           {0, 65}, {1, 64}, {500, 13}, {1200, 1}, {1023, 300}};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
@@ -319,7 +314,6 @@ static void check_graphs(struct batch *b) {
 }
 
 static void graphs_of_few_rows_equal_the_cpu(void **state) {
-    (void)state;
     static const uint32_t windows[][N_LAYERS] = {{0, 0}, {0, 300}};
     for (size_t s = 0; s < N_SHAPES; s++) {
         for (enum page_format format = PAGE_F32; format <= PAGE_FP8; format++) {

@@ -1,16 +1,11 @@
 /* test_attn_split.c - plans of split prompts: every pair of every row once, in their room, sooner
  * done than whole prompts, and none where that is not so. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "cuda/attention/prefill/split.h"
 #include "engine/base/sizes.h"
+#include "tests/test.h"
 
 enum { MAX_PROMPTS = 16, MAX_BLOCKS = 4096 };
 
@@ -165,7 +160,6 @@ static struct attn_split_rows rows_of(uint32_t seq, uint32_t n_rows, uint32_t n_
 }
 
 static void one_row_behind_many_keys_takes_the_device(void **state) {
-    (void)state;
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     const struct attn_split_rows prompt = rows_of(0, 1, 262144);
     struct attn_split_plan plan = make_plan(&shape, &prompt, 1);
@@ -180,7 +174,6 @@ static void one_row_behind_many_keys_takes_the_device(void **state) {
 /* 640 rows are 160 blocks for 132 places: whole prompts would take two rounds.  400 are 128
  * blocks, of which a quarter has 16 rows of 128. */
 static void rounds_that_are_half_empty_are_filled(void **state) {
-    (void)state;
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     static const uint32_t rows[] = {640, 400}, percent[] = {70, 85};
     for (int i = 0; i < 2; i++) {
@@ -195,7 +188,6 @@ static void rounds_that_are_half_empty_are_filled(void **state) {
 }
 
 static void long_prompts_and_short_ones_stay_whole(void **state) {
-    (void)state;
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     static const uint32_t whole[][2] = {
         {8192, 0}, {8192, 100000}, {16384, 262144}, {1024, 262144}, {512, 8192},
@@ -210,7 +202,6 @@ static void long_prompts_and_short_ones_stay_whole(void **state) {
 
 /* Rows of many sequences that would be a block each. */
 static void heads_of_a_group_share_a_block(void **state) {
-    (void)state;
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     struct attn_split_rows prompts[MAX_PROMPTS];
     for (uint32_t i = 0; i < MAX_PROMPTS; i++) prompts[i] = rows_of(i, 32, 50000);
@@ -223,7 +214,6 @@ static void heads_of_a_group_share_a_block(void **state) {
 
 /* Where all layers have one: 33 pairs, of which a piece has 4 at least. */
 static void pieces_are_of_what_windows_show(void **state) {
-    (void)state;
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     struct attn_split_rows prompt = rows_of(0, 20, 262144);
     prompt.window = 4096;
@@ -236,7 +226,6 @@ static void pieces_are_of_what_windows_show(void **state) {
 
 /* A layer with a window uses the plan of those without. */
 static void narrower_layers_see_each_pair_once(void **state) {
-    (void)state;
     const struct attn_split_shape shape = shape_of(8, 4, 64, 264);
     static const uint32_t windows[] = {1, 17, 128, 1024, 1500, 4096, 100000};
     for (uint32_t n_rows = 1; n_rows < 200; n_rows = n_rows * 3 + 2) {
@@ -250,7 +239,6 @@ static void narrower_layers_see_each_pair_once(void **state) {
 }
 
 static void random_prompts_are_covered_and_sooner_done(void **state) {
-    (void)state;
     static const uint32_t heads[][3] = {{32, 8, 128}, {28, 4, 128}, {6, 2, 128},
                                         {8, 4, 64},   {16, 16, 64}, {71, 1, 128}};
     uint32_t n_cut = 0;

@@ -1,14 +1,10 @@
 /* test_choice.c - which kernel computes a product, on devices that need not be there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "cuda/linear/product.h"
 #include "tests/cuda/product_choices.h"
+#include "tests/test.h"
 
 /* An H100 and an H200 have 132 multiprocessors: 66 clusters. */
 static struct product_device device_of(enum choice_device name) {
@@ -90,7 +86,6 @@ static void check_choice(const struct choice *c, enum choice_device name) {
 }
 
 static void kernels_are_the_recorded_ones(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++)
         for (int device = 0; device < N_CHOICE_DEVICES; device++)
             check_choice(&choices[i], (enum choice_device)device);
@@ -98,7 +93,6 @@ static void kernels_are_the_recorded_ones(void **state) {
 
 /* The reference is the last resort, and never refuses a part. */
 static void any_takes_every_part(void **state) {
-    (void)state;
     const struct product_device none = {.batch_invariant = true};
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
         struct product p = product_of(&choices[i].shape, 3);
@@ -111,7 +105,6 @@ static void any_takes_every_part(void **state) {
 }
 
 static void vectors_need_aligned_weights(void **state) {
-    (void)state;
     const struct product_device device = device_of(H200);
     for (uint32_t n_rows = 1; n_rows <= 512; n_rows *= 2) {
         struct product p =
@@ -123,7 +116,6 @@ static void vectors_need_aligned_weights(void **state) {
 
 /* The wide kernel takes all of an operation's parts, or none. */
 static void one_part_of_several_is_not_wide(void **state) {
-    (void)state;
     const struct product_device device = device_of(H200);
     for (uint32_t n_rows = 17; n_rows <= WIDE_MAX_ROWS; n_rows++) {
         struct product p =
@@ -135,7 +127,6 @@ static void one_part_of_several_is_not_wide(void **state) {
 }
 
 static void joined_parts_become_one(void **state) {
-    (void)state;
     struct product p =
         product_of(&(struct choice_shape){.n_in = 64, .n_out = {8, 16, 24}, .joined = true}, 1);
     assert_true(product_is_joined(&p));

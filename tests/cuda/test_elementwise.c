@@ -37,7 +37,6 @@ static void check_rmsnorm(uint32_t n_rows, uint32_t dim, uint32_t gap, enum elem
 }
 
 static void rmsnorm_equals_the_cpu(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_WIDTHS; i++)
         for (size_t j = 0; j < N_HEIGHTS; j++)
             for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
@@ -78,7 +77,6 @@ static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t d
 }
 
 static void rmsnorm_of_heads_equals_the_cpu(void **state) {
-    (void)state;
     static const uint32_t dims[] = {6, 64, 80, 128, 256, 4096};
     for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
@@ -117,7 +115,6 @@ static void check_layernorm(uint32_t n_rows, uint32_t dim, enum element dtype, b
 }
 
 static void layernorm_equals_the_cpu(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_WIDTHS; i++)
         for (size_t j = 0; j < N_HEIGHTS; j++)
             for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
@@ -125,7 +122,6 @@ static void layernorm_equals_the_cpu(void **state) {
 }
 
 static void activations_equal_the_cpu(void **state) {
-    (void)state;
     struct error err = {0};
     for (size_t i = 0; i < 3 * N_WIDTHS; i++) {
         const uint32_t rows = heights[i % N_HEIGHTS], dim = widths[i / 3], n = rows * dim;
@@ -172,7 +168,6 @@ static void check_learned_positions(uint32_t n_rows, uint32_t dim, enum element 
 }
 
 static void learned_positions_equal_the_cpu(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_WIDTHS; i++)
         for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
             check_learned_positions(heights[i % N_HEIGHTS], widths[i], dtype);
@@ -204,14 +199,12 @@ static void check_embed(uint32_t n_rows, uint32_t dim, enum element dtype) {
 }
 
 static void embedding_equals_the_cpu(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_WIDTHS; i++)
         for (enum element dtype = ELEMENT_F32; dtype <= ELEMENT_BF16; dtype++)
             check_embed(heights[i % N_HEIGHTS], widths[i], dtype);
 }
 
 static void gather_picks_rows(void **state) {
-    (void)state;
     enum { FROM = 40, N = 70 };
     struct error err = {0};
     uint32_t rows[N];
@@ -234,7 +227,6 @@ static void gather_picks_rows(void **state) {
 
 /* Logits: from linear to flat, one of them NaN; what lies behind is left alone. */
 static void soft_cap_equals_the_cpu(void **state) {
-    (void)state;
     struct error err = {0};
     for (size_t i = 0; i < N_WIDTHS; i++) {
         const uint32_t rows = heights[i % N_HEIGHTS], n = rows * widths[i];

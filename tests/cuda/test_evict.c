@@ -577,19 +577,16 @@ static const uint32_t shapes[][4] = {/* heads, kv heads, head_dim, rotary pairs 
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 static void bf16_pages_equal_the_cpu(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
         check_shape(shapes[i], PAGE_BF16, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0);
 }
 
 static void f16_pages_equal_the_cpu(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES : 2)
         check_shape(shapes[i], PAGE_F16, i % 4 ? EVEN : ALL, i % 4 == 0 ? 4 : 0);
 }
 
 static void f32_pages_equal_the_cpu(void **state) {
-    (void)state;
     if (!small) check_shape(shapes[0], PAGE_F32, ODD, 0);
     check_shape(shapes[N_SHAPES - 1], PAGE_F32, EVEN, 4);
 }
@@ -597,7 +594,6 @@ static void f32_pages_equal_the_cpu(void **state) {
 /* The third and the eighth turn pairs that are no multiple of what decode turns at a time; the last
  * is a shape that no fast kernel has. */
 static void fp8_pages_equal_the_cpu(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
         check_shape(shapes[i], PAGE_FP8, (enum ranked)(i % 3), i % 4 == 0 ? 4 : 0);
 }
@@ -618,7 +614,6 @@ static void close_another(struct backend *shared) {
 /* Keys are rotated in copies of their pages wherever there is room for these, and otherwise by
  * each block that reads them. */
 static void copies_that_do_not_fit_are_not_needed(void **state) {
-    (void)state;
     const struct step_limits few = {.max_rows = 64,
                                     .max_seqs = 1,
                                     .max_seq_pages = 1,
@@ -640,7 +635,6 @@ static void copies_that_do_not_fit_are_not_needed(void **state) {
 }
 
 static void batch_invariant_backends_make_no_copies(void **state) {
-    (void)state;
     struct backend *shared = open_another(&(struct cuda_config){.batch_invariant = true});
     check_shape(shapes[1], PAGE_BF16, ALL, 0);
     close_another(shared);
@@ -648,7 +642,6 @@ static void batch_invariant_backends_make_no_copies(void **state) {
 
 /* A backend of its own: a graph is for models that have windows, or for others. */
 static void layers_with_a_window_keep_the_text(void **state) {
-    (void)state;
     static const uint32_t windows[] = {30, 64, 100, 1000};
     struct backend *shared = open_another(&(struct cuda_config){0});
     for (size_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1) {

@@ -170,7 +170,6 @@ static void check_shape(enum page_format format, uint32_t head_dim, uint32_t fir
 /* Takes rows of whole 16 bytes, which are moved 16 at a time, and others, which are moved two at a
  * time.  --small takes the first two shapes, one of each kind. */
 static void only_the_oldest_of_these_layers_are_evicted(void **state) {
-    (void)state;
     static const struct {
         enum page_format format;
         uint32_t head_dim;

@@ -143,7 +143,6 @@ static void check_shape(enum page_format format, uint32_t head_dim) {
 /* Takes rows of whole 16 bytes, which are moved 16 at a time, and others, which are moved byte by
  * byte.  --small takes the first two shapes, one of each kind. */
 static void tokens_are_moved_to_the_slots_of_their_ranks(void **state) {
-    (void)state;
     static const struct {
         enum page_format format;
         uint32_t head_dim;

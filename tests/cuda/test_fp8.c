@@ -70,7 +70,6 @@ static void check_shape(uint32_t n_kv, uint32_t dim, enum page_format format) {
 
 /* Rows of no multiple of a vector, and more of them than a warp has lanes. */
 static void bytes_equal_the_cpus(void **state) {
-    (void)state;
     static const uint32_t shapes[][2] = {{8, 128}, {2, 64}, {1, 80}, {1, 20}, {3, 7}, {40, 32}};
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i += small ? 3 : 1)
         for (enum page_format format = PAGE_F32; format <= PAGE_BF16; format++)

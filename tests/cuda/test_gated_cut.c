@@ -1,16 +1,11 @@
 /* test_gated_cut.c - cuts of gated products of many rows: every output is computed once, the blocks
  * of a cluster share what linear_gated.cu lets them copy for each other, and products that would
  * leave the device idle are left to other kernels. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "cuda/linear/gated_cut.h"
+#include "tests/test.h"
 
 enum { MAX_ROW_TILES = 48, MAX_BOXES = 280, H100_CLUSTERS = 66 };
 
@@ -80,7 +75,6 @@ static void check_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters) {
 }
 
 static void every_output_is_computed_once(void **state) {
-    (void)state;
     srand(12);
     check_cut(257, 8, 60);
     check_cut(8 * 2 * GATED_TILE_ROWS + 1, 1000, 7); /* one pair of row tiles more than at once */
@@ -90,7 +84,6 @@ static void every_output_is_computed_once(void **state) {
 }
 
 static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
-    (void)state;
     static const struct {
         uint32_t n_rows, n_out, max_clusters, tile_outputs, n_clusters;
         float n_turns;
@@ -114,7 +107,6 @@ static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
 /* The wide kernel has narrower tiles for 18,944 outputs, and the clusters of 8,192 have one turn,
  * in which nothing is stored while they multiply. */
 static void the_wide_kernel_keeps_what_it_cuts_better(void **state) {
-    (void)state;
     static const uint32_t ahead[] = {14336, 2 * 66 * GATED_SMALL_TILE},
                           behind[] = {18944, 8192, 136};
     for (size_t i = 0; i < sizeof(ahead) / sizeof(ahead[0]); i++)
@@ -124,7 +116,6 @@ static void the_wide_kernel_keeps_what_it_cuts_better(void **state) {
 }
 
 static void products_that_leave_the_device_idle_do_not_fit(void **state) {
-    (void)state;
     static const uint32_t fit[] = {256, 333, 384, 512, 640, 768, 896, 1024, 2048, 4096, 8192},
                           do_not[] = {193, 257, 288, 332, 400};
     for (size_t i = 0; i < sizeof(fit) / sizeof(fit[0]); i++)

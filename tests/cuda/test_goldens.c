@@ -110,12 +110,10 @@ static void check_alone(uint32_t chunk) {
 }
 
 static void prompts_match_in_large_chunks(void **state) {
-    (void)state;
     check_alone(2048);
 }
 
 static void prompts_match_in_small_chunks(void **state) {
-    (void)state;
     check_alone(48);
 }
 
@@ -132,7 +130,6 @@ static void feed_prompts(struct runner *r, const struct goldens *goldens, uint32
 
 /* All prompts decode together. */
 static void prompts_match_in_a_batch(void **state) {
-    (void)state;
     struct runner r;
     struct goldens goldens;
     struct runner_seq seqs[MAX_PROMPTS];

@@ -149,7 +149,6 @@ static void check_one_part(const struct matrix *m, uint32_t n_rows, size_t turn)
 }
 
 static void products_of_one_part_equal_the_cpu(void **state) {
-    (void)state;
     /* 4096 -> 96: so few outputs that cuBLASLt and the wide kernel split the sums.  2056 -> 1040:
      * for the wide kernel from 9 rows on where memory is fast, as those behind it are.  1032 ->
      * 5000: more tiles than a device has blocks of the stream kernel, in stages of which the last
@@ -166,7 +165,6 @@ static void products_of_one_part_equal_the_cpu(void **state) {
 /* 256 tiles: blocks on multiprocessors that attention has left idle take two or three, others one
  * or two. */
 static void products_behind_attention_equal_the_cpu(void **state) {
-    (void)state;
     struct cuda_backend *cuda = CUDA_BACKEND(gpu);
     const uint32_t n = cuda->n_multiprocessors, idle[] = {1, n / 4, n / 2 - 6, n / 2 + 2, n - 1};
     for (uint32_t i = 0; i < 5; i++) {
@@ -185,7 +183,6 @@ static void products_behind_attention_equal_the_cpu(void **state) {
 }
 
 static void parts_share_a_launch_and_a_row(void **state) {
-    (void)state;
     static const struct {
         uint32_t n_in, n_out[3]; /* 0: none */
         bool in_small;
@@ -344,7 +341,6 @@ static void check_all_fused(const struct matrix *m, uint32_t n_rows, size_t turn
 }
 
 static void fused_products_equal_the_cpu(void **state) {
-    (void)state;
     /* 6152: registers hold a part of x.  8200: the stream kernel has no room for the norm's
      * weights. */
     static const struct matrix matrices[] = {
@@ -357,7 +353,6 @@ static void fused_products_equal_the_cpu(void **state) {
 
 /* 9 to 16 rows are for the stream kernel or for the wide kernel: the device's memory decides. */
 static void rows_that_two_kernels_take_equal_the_cpu(void **state) {
-    (void)state;
     static const struct matrix matrices[] = {
         {384, 640, true}, {4096, 96, false}, {1032, 5000, false}, {512, 1032, true}};
     struct cuda_backend *cuda = CUDA_BACKEND(gpu);
@@ -378,7 +373,6 @@ static void rows_that_two_kernels_take_equal_the_cpu(void **state) {
  * are nothing but such bits: the sums that they send each other are NaN, and what they leave behind
  * has no part in the next product. */
 static void nans_of_all_ones_pass_between_blocks(void **state) {
-    (void)state;
     const struct product_case shape = {
         .n_in = 4096, .n_parts = 1, .n_out = {96}, .dtype = ELEMENT_BF16};
     static const uint32_t n_rows[] = {17, 130, 250};
@@ -408,7 +402,6 @@ static void nans_of_all_ones_pass_between_blocks(void **state) {
 
 /* Small products, which cuda_gated() leaves to cuBLASLt: few clusters take turns as many do. */
 static void gated_products_of_many_rows_equal_the_cpu(void **state) {
-    (void)state;
     /* There are tiles of both sizes; pairs of row tiles alone and with a single one, more of them
      * than GATED_PAIRS_AT_ONCE; last tiles that are not full; last turns that are halved, the only
      * turn among them; rings that an item begins in the middle. */
@@ -437,7 +430,6 @@ static void gated_products_of_many_rows_equal_the_cpu(void **state) {
 /* The device is full, so cuda_gated() takes the gated kernel where there is one: from 193 rows on
  * if all clusters have two turns. */
 static void cuda_gated_takes_the_kernel_for_many_rows(void **state) {
-    (void)state;
     const uint32_t n_in = 512, n_clusters = CUDA_BACKEND(gpu)->products.n_gated_clusters,
                    two_turns = 2 * (n_clusters ? n_clusters : 66) * GATED_SMALL_TILE;
     const uint32_t shapes[][2] = {{1000, 4224}, {193, two_turns}, {256, two_turns}};
@@ -525,7 +517,6 @@ static void check_company(const struct company *c) {
 }
 
 static void a_row_has_the_same_bits_in_any_company(void **state) {
-    (void)state;
     /* Each tile shape has its turn: they are chosen by rows and outputs. */
     static const struct matrix matrices[] = {
         {384, 1024, false}, {4096, 640, false}, {1000, 4096, false}, {64, 8192, false},
@@ -548,7 +539,6 @@ static void a_row_has_the_same_bits_in_any_company(void **state) {
 /* Longer rows than registers hold, many times: a stage of weights that is overwritten while a warp
  * still reads it shows in one run of a hundred. */
 static void few_rows_have_the_same_bits_in_every_run(void **state) {
-    (void)state;
     enum { N_RUNS = 300, N_ROWS = 16 };
     const struct company c = {.n_in = 14336, .n_out = small ? 512 : 4096, .dtype = ELEMENT_BF16};
     const struct product_case shape = {.n_in = c.n_in, .dtype = c.dtype, .bias_dtype = c.dtype};

@@ -18,7 +18,6 @@ static unsigned char *random_bytes(size_t n) {
 }
 
 static void memory_begins_as_zero(void **state) {
-    (void)state;
     struct error err = {0};
     unsigned char bytes[1000];
     for (int i = 0; i < 3; i++) {
@@ -34,7 +33,6 @@ static void memory_begins_as_zero(void **state) {
 }
 
 static void arguments_arrive_and_results_return(void **state) {
-    (void)state;
     const size_t sizes[] = {1, 16, 20, 4096, 4100, 300001, (size_t)3 << 20};
     struct cuda_backend *cuda = CUDA_BACKEND(gpu);
     struct error err = {0};
@@ -56,7 +54,6 @@ static void arguments_arrive_and_results_return(void **state) {
 }
 
 static void pages_are_copied(void **state) {
-    (void)state;
     /* More than one launch takes, and pages that are no multiple of what a block moves. */
     enum { N = 2 * 550 };
     struct error err = {0};
@@ -81,7 +78,6 @@ static void pages_are_copied(void **state) {
 
 /* Pages lie in the store wherever there is room, at its ends, too. */
 static void the_store_is_copied_anywhere(void **state) {
-    (void)state;
     enum { BYTES = 1 << 16, STORE_BYTES = (1 << 30) + 3 * BYTES / 2 };
     static const size_t places[] = {0, (1 << 30) - BYTES / 2, STORE_BYTES - BYTES};
     struct error err = {0};
@@ -112,7 +108,6 @@ static double seconds_now(void) {
 
 /* Odd sizes, larger than a staging buffer and than a chunk, released in another order. */
 static void weights_arrive_whole(void **state) {
-    (void)state;
     static const size_t sizes[] = {2,  768,     1002, 3 << 20, (40 << 20) + 6, 100, (200 << 20) + 2,
                                    16, 64 << 20};
     enum { N = sizeof(sizes) / sizeof(sizes[0]) };
@@ -144,7 +139,6 @@ static void weights_arrive_whole(void **state) {
 
 /* The engine plans with what is free; what is taken shows. */
 static void the_free_memory_is_told(void **state) {
-    (void)state;
     const size_t bytes = (size_t)1 << 30;
     const struct device_memory before = gpu->ops->memory(gpu);
     void *memory = gpu_alloc(bytes);
@@ -155,7 +149,6 @@ static void the_free_memory_is_told(void **state) {
 }
 
 static void too_much_memory_is_refused_in_numbers(void **state) {
-    (void)state;
     struct error err = {0};
     void *memory = NULL;
     assert_int_equal(gpu->ops->alloc(gpu, (size_t)1 << 45, &memory, &err), ERR_NOMEM);

@@ -1,8 +1,4 @@
 /* test_numa.c - where memory is asked for: what the kernel remembers of it, and what /sys says. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include <errno.h>
 #include <linux/mempolicy.h>
@@ -11,9 +7,9 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "cuda/host/numa.h"
+#include "tests/test.h"
 
 enum { BYTES = 1 << 20 };
 
@@ -28,7 +24,6 @@ static int node_of_text(const char *text) {
 }
 
 static void a_node_is_read(void **state) {
-    (void)state;
     assert_int_equal(node_of_text("0\n"), 0);
     assert_int_equal(node_of_text("13\n"), 13);
     assert_int_equal(node_of_text("-1\n"), NUMA_ANY);
@@ -39,7 +34,6 @@ static void a_node_is_read(void **state) {
 
 /* Node 0 is everywhere.  A kernel or a container without policies says so. */
 static void the_kernel_remembers_what_is_preferred(void **state) {
-    (void)state;
     void *base = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(base != MAP_FAILED);
     const int code = numa_prefer(base, BYTES, 0);
@@ -53,7 +47,6 @@ static void the_kernel_remembers_what_is_preferred(void **state) {
 }
 
 static void what_cannot_be_is_refused(void **state) {
-    (void)state;
     void *base = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(base != MAP_FAILED);
     assert_int_equal(numa_prefer(base, BYTES, NUMA_ANY), EINVAL);

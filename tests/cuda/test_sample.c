@@ -156,7 +156,6 @@ static void check_case(uint32_t n_vocab, uint32_t n, int kind, uint32_t *n_borde
 }
 
 static void results_equal_the_cpu(void **state) {
-    (void)state;
     static const uint32_t vocabs[] = {1, 2, 31, 300, 8192, 32000, 128256, 262144};
     uint32_t n_borders = 0, n_rows = 0;
     for (size_t v = 0; v < sizeof(vocabs) / sizeof(vocabs[0]); v++) {
@@ -179,7 +178,6 @@ static void results_equal_the_cpu(void **state) {
 }
 
 static void broken_rows_fail_alone(void **state) {
-    (void)state;
     enum { N = 5, V = 1000 };
     static float logits[N * V];
     static uint32_t all[V];
@@ -207,7 +205,6 @@ static void broken_rows_fail_alone(void **state) {
 /* The lists of all rows together have no room in what is reserved: they go one part after the
  * other, and no memory is taken for them. */
 static void long_lists_go_in_parts(void **state) {
-    (void)state;
     enum { N = 24, V = 50000, LIST = 40000 };
     const struct step_limits limits = {.max_rows = N,
                                        .max_seqs = N,
@@ -250,7 +247,6 @@ static void long_lists_go_in_parts(void **state) {
 }
 
 static void log_probabilities_have_the_same_bits_in_any_company(void **state) {
-    (void)state;
     enum { N = 300, N_ALONE = 20 };
     const uint32_t V = small ? 2000 : 32000;
     static struct sample_row rows[N];

@@ -539,24 +539,20 @@ static const uint32_t shapes[][3] = {/* heads, kv heads, head_dim */
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 static void bf16_selections_equal_the_cpu(void **state) {
-    (void)state;
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
         check_shape(shapes[i], PAGE_BF16, IN_BLOCKS);
     check_shape(shapes[0], PAGE_BF16, IN_PAGES);
 }
 
 static void f16_selections_equal_the_cpu(void **state) {
-    (void)state;
     check_shape(shapes[small ? N_SHAPES - 1 : 1], PAGE_F16, IN_BLOCKS);
 }
 
 static void f32_selections_equal_the_cpu(void **state) {
-    (void)state;
     check_shape(shapes[small ? N_SHAPES - 1 : 0], PAGE_F32, IN_BLOCKS);
 }
 
 static void fp8_selections_equal_the_cpu(void **state) {
-    (void)state;
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
         check_shape(shapes[i], PAGE_BF16, IN_FP8_BLOCKS);
     check_shape(shapes[0], PAGE_F16, IN_FP8_BLOCKS);
@@ -569,7 +565,6 @@ static void fp8_selections_equal_the_cpu(void **state) {
 /* What was written by then is in the blocks, although the pages are written again by the step that
  * begins next: here by rope_append, with nothing to wait for but what step_begin() says. */
 static void copies_end_before_a_step_writes_their_pages(void **state) {
-    (void)state;
     enum { N = 8, KV = 2, DIM = 64, ROWS = N * PAGE_TOKENS, WIDTH = 3 * KV * DIM };
     struct error err = {0};
     struct kv_pool kv = {.format = PAGE_BF16, .n_pages = N, .n_kv_heads = KV, .head_dim = DIM};
@@ -644,7 +639,6 @@ static void check_reload(enum page_format format, uint32_t n_kv, uint32_t dim) {
 }
 
 static void pages_come_back_as_they_went(void **state) {
-    (void)state;
     static const enum page_format formats[] = {PAGE_F32, PAGE_F16, PAGE_BF16, PAGE_FP8};
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++) {
         check_reload(formats[i], 8, 128);

@@ -88,13 +88,11 @@ static void check_pack(uint32_t state_slots) {
 }
 
 static void lists_are_where_sequences_say(void **state) {
-    (void)state;
     check_pack(65536); /* a state is one page */
     check_pack(64);    /* or two */
 }
 
 static void steps_without_selections_have_no_words(void **state) {
-    (void)state;
     struct rig r;
     make_rig(&r);
     const struct select_shape shape = {N_GROUPS, 64};
@@ -106,7 +104,6 @@ static void steps_without_selections_have_no_words(void **state) {
 }
 
 static void no_step_within_limits_has_more_words_than_the_most(void **state) {
-    (void)state;
     struct rig r;
     make_rig(&r);
     const struct select_shape shape = {N_GROUPS, 64};

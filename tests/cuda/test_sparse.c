@@ -359,7 +359,6 @@ static void run_shape(const struct shape *s) {
 }
 
 static void sparse_prompts_visit_what_the_cpu_chooses(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         if (small && shapes[i].n_rows > 600) continue;
         run_shape(&shapes[i]);
@@ -369,7 +368,6 @@ static void sparse_prompts_visit_what_the_cpu_chooses(void **state) {
 }
 
 static void nothing_was_visited_since(void **state) {
-    (void)state;
     struct error err = {0};
     struct sparse_totals totals;
     memset(&totals, 0xff, sizeof(totals));
@@ -381,7 +379,6 @@ static void nothing_was_visited_since(void **state) {
 }
 
 static void too_many_lines_are_refused(void **state) {
-    (void)state;
     struct error err = {0};
     struct shape s = shapes[1];
     struct rig r;

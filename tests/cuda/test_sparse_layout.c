@@ -1,18 +1,13 @@
 /* test_sparse_layout.c - what is reserved for the longest prompt and the largest patterns is enough
  * for every other index: none may have to grow in a step. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "cuda/attention/sparse/sparse_index.h"
 
 #include "engine/base/sizes.h"
 #include "engine/device/sparse.h"
+#include "tests/test.h"
 
 enum { N_MODELS = 40, N_PROMPTS = 500 };
 
@@ -50,7 +45,6 @@ static struct sparse_shape shape_within(const struct sparse_shape *largest) {
 }
 
 static void what_is_reserved_is_enough(void **state) {
-    (void)state;
     srand(1);
     for (int i = 0; i < N_MODELS; i++) {
         const struct sparse_shape largest = largest_shape();
@@ -68,7 +62,6 @@ static void what_is_reserved_is_enough(void **state) {
 
 /* Pages that a tile of a short prompt cannot have take no room. */
 static void short_prompts_have_short_lists(void **state) {
-    (void)state;
     struct sparse_build build = {0};
     const struct sparse_shape shape = {.n_heads = 1,
                                        .n_kv_heads = 1,

@@ -106,7 +106,6 @@ static bool is_refused(const char *name) {
 }
 
 static void logits_equal_those_of_transformers(void **state) {
-    (void)state;
     for (size_t m = 0; m < N_TINY_MODELS; m++) {
         if (is_refused(tiny_models[m])) continue;
         for (size_t d = 0; d < N_PAGE_FORMATS; d++)

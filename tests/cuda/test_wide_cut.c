@@ -1,14 +1,9 @@
 /* test_wide_cut.c - cuts of products of 9 to 256 rows: tiles for every output, blocks that wait for
  * each other run at the same time, and for Llama-3-8B what was fastest on an H100. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "cuda/linear/wide_cut.h"
+#include "tests/test.h"
 
 enum { H100_CLUSTERS = 66 };
 
@@ -40,7 +35,6 @@ static void check_cut(const struct wide_shape *s, uint32_t n_clusters) {
 }
 
 static void every_product_has_a_cut(void **state) {
-    (void)state;
     srand(11);
     for (int round = 0; round < 20000; round++) {
         struct wide_shape s = {.n_rows = 9 + (uint32_t)rand() % 248,
@@ -61,7 +55,6 @@ static void assert_cut(const struct wide_shape *s, uint32_t width, uint32_t n_sp
 }
 
 static void the_fastest_cuts_are_chosen(void **state) {
-    (void)state;
     static const struct {
         uint32_t n_rows;
         struct wide_cut qkv, output, gated, down;

@@ -1,15 +1,10 @@
 /* test_packed.c - packed elements against what gguf-py computes from the same bytes, bit by bit.
  * The table is made by scripts/fixtures/golden_packed.py. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/device/packed.h"
 #include "engine/device/weight.h"
+#include "tests/test.h"
 
 enum { N_BLOCKS = 1000, MOST_BYTES = 256, MOST_ELEMENTS = 256 };
 
@@ -110,13 +105,11 @@ static void check(const struct golden *g) {
 }
 
 static void values_are_those_of_gguf_py(void **state) {
-    (void)state;
     for (int i = 0; i < N_GOLDENS; i++) check(&goldens[i]);
 }
 
 /* A row is whole blocks, and rows follow one another. */
 static void rows_are_views(void **state) {
-    (void)state;
     for (int i = 0; i < N_GOLDENS; i++) {
         const uint32_t n = 2 * packed_block(goldens[i].element);
         uint8_t data[3 * 2 * MOST_BYTES];
@@ -137,7 +130,6 @@ static void rows_are_views(void **state) {
 }
 
 static void formats_have_names(void **state) {
-    (void)state;
     const struct weight_format format = {.element = ELEMENT_Q4_K};
     char text[WEIGHT_FORMAT_TEXT];
     weight_format_text(&format, text);

@@ -1,17 +1,12 @@
 /* test_weight.c - weights against values written by hand, and every combination of elements,
  * scales, blocks and mins against its definition, element by element. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/cpu/vec.h"
 #include "engine/device/weight.h"
+#include "tests/test.h"
 
 enum { MOST_ROWS = 40, MOST_COLS = 70 };
 
@@ -46,8 +41,6 @@ static const struct known e2m1[] = {
     {0, 0}, {1, 0.5f},  {2, 1},   {3, 1.5f},   {4, 2},   {5, 3},   {6, 4},   {7, 6},
     {8, 0}, {9, -0.5f}, {10, -1}, {11, -1.5f}, {12, -2}, {13, -3}, {14, -4}, {15, -6}};
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
 static void assert_same(float got, float expected) {
     assert_true(got == expected || (isnan(got) && isnan(expected)));
 }
@@ -77,7 +70,6 @@ static void codes_have_their_values(void **state) {
     } all[] = {{ELEMENT_F16, f16, COUNT(f16)},    {ELEMENT_BF16, bf16, COUNT(bf16)},
                {ELEMENT_E4M3, e4m3, COUNT(e4m3)}, {ELEMENT_I8, i8, COUNT(i8)},
                {ELEMENT_I4, i4, COUNT(i4)},       {ELEMENT_E2M1, e2m1, COUNT(e2m1)}};
-    (void)state;
     for (size_t i = 0; i < COUNT(all); i++)
         for (size_t k = 0; k < all[i].n; k++)
             assert_same(value_of(all[i].element, all[i].known[k].code), all[i].known[k].value);
@@ -93,7 +85,6 @@ static void codes_have_their_values(void **state) {
 
 /* The CPU's kernels read floats by vectors of integers. */
 static void kernels_read_floats_alike(void **state) {
-    (void)state;
     for (uint32_t code = 0; code < 1 << 16; code++) {
         assert_same(f16_to_f32((uint16_t)code), value_of(ELEMENT_F16, code));
         assert_same(bf16_to_f32((uint16_t)code), value_of(ELEMENT_BF16, code));
@@ -192,7 +183,6 @@ static void every_format_is_read_as_defined(void **state) {
     static const uint16_t blocks[][2] = {{0, 0}, {1, 0},   {1, 32}, {1, 16},
                                          {7, 5}, {16, 16}, {0, 8}};
     static struct random_weight r;
-    (void)state;
     srand(42);
     for (enum element element = ELEMENT_F32; element <= ELEMENT_E2M1; element++)
         for (enum scale_type scale = SCALE_NONE; scale <= SCALE_E4M3; scale++)
@@ -205,7 +195,6 @@ static void every_format_is_read_as_defined(void **state) {
 
 static void sizes_count_rows_scales_and_mins(void **state) {
     struct weight w = weight_plain(NULL, ELEMENT_BF16, 3, 5);
-    (void)state;
     assert_int_equal(weight_bytes(&w), 3 * 5 * 2);
     w = weight_plain(NULL, ELEMENT_I4, 3, 65); /* a row ends with its byte */
     assert_int_equal(weight_row_bytes(&w), 33);
@@ -230,7 +219,6 @@ static void messages_name_formats(void **state) {
         {{ELEMENT_I4, SCALE_F16, 1, 0, true},
          "I4 with F16 scales and minimums of 1 x all elements"}};
     char text[WEIGHT_FORMAT_TEXT];
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         weight_format_text(&cases[i].format, text);
         assert_string_equal(text, cases[i].text);
@@ -245,7 +233,6 @@ static uint16_t rounded(float x, enum element element) {
 
 /* All codes, the floats half way between neighbours, and their neighbours. */
 static void floats_are_rounded_as_kernels_round_them(void **state) {
-    (void)state;
     for (uint32_t code = 0; code < 1 << 16; code++) {
         const float values[] = {f16_to_f32((uint16_t)code), bf16_to_f32((uint16_t)code)},
                     after[] = {f16_to_f32((uint16_t)(code + 1)), bf16_to_f32((uint16_t)(code + 1))};

@@ -2,15 +2,33 @@
 #include "tests/engine/answers.h"
 
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
+#include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
+#include "engine/device/pages.h"
 #include "engine/grammar/grammar.h"
+#include "engine/model/model.h"
+
+const char *model_dir;
+struct backend *backend;
+uint32_t n_layers;
+uint64_t page_bytes;
+struct attn_pattern mixed[MAX_HEADS];
+
+struct recipe recipe_make(uint32_t n_prompt, uint32_t max_tokens) {
+    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults()};
+    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
+    r.params.max_tokens = max_tokens;
+    r.params.ignore_eos = true;
+    r.params.has_seed = true;
+    r.params.seed = (uint64_t)rand();
+    r.params.n_logprobs = 0;
+    return r;
+}
 
 struct engine *answers_start(const struct engine_config *config) {
     struct engine *engine;
@@ -90,6 +108,17 @@ uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struc
     return id;
 }
 
+int recipe_try(struct engine *engine, const struct recipe *r, struct error *err) {
+    struct engine_request request = {.prompt = (uint32_t *)r->prompt,
+                                     .n_prompt = r->n_prompt,
+                                     .params = r->params,
+                                     .kv = r->kv,
+                                     .kv_override = r->kv_override,
+                                     .prefill = r->prefill};
+    uint64_t id;
+    return engine_submit(engine, &request, 1, &id, err);
+}
+
 struct answer answers_one(struct engine *engine, const struct recipe *recipe) {
     struct answer answer = {0};
     recipe_submit(engine, recipe, &answer);
@@ -132,4 +161,44 @@ struct engine_stats answers_compare(struct engine *engine, const struct recipe *
     engine_destroy(engine);
     free(together);
     return stats;
+}
+
+static void make_mixed_patterns(void) {
+    static const struct attn_pattern kinds[] = {{PATTERN_A_SHAPE, 64, 256},
+                                                {PATTERN_VERTICAL_SLASH, 60, 150},
+                                                {PATTERN_BLOCK_SPARSE, 3, 0},
+                                                {PATTERN_DENSE, 0, 0}};
+    for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
+}
+
+static int measure_pages(struct error *err) {
+    struct model_config model;
+    const int code = model_config_load(&model, model_dir, 0, err);
+    if (code) return code;
+    const struct kv_pool pool = {.format = PAGE_F32,
+                                 .n_kv_heads = model.n_kv_heads,
+                                 .head_dim = model.head_dim,
+                                 .tracked = true};
+    n_layers = model.n_layers;
+    page_bytes = kv_page_bytes(&pool);
+    model_config_fini(&model);
+    return 0;
+}
+
+int answers_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n_tests,
+                 CMFixtureFunction setup) {
+    int n_failed = argc < 2;
+    make_mixed_patterns();
+    for (int i = 1; i < argc; i++) {
+        struct error err = {0};
+        model_dir = argv[i];
+        if (measure_pages(&err) ||
+            cpu_backend_create(&backend, &(struct cpu_config){.n_threads = 1}, &err)) {
+            fprintf(stderr, "%s\n", err.text);
+            return 1;
+        }
+        n_failed += _cmocka_run_group_tests(model_dir, tests, n_tests, setup, NULL);
+        backend->ops->destroy(backend);
+    }
+    return n_failed;
 }

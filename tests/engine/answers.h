@@ -6,7 +6,17 @@
 #ifndef TESTS_ENGINE_ANSWERS_H
 #define TESTS_ENGINE_ANSWERS_H
 
+#include "engine/device/sparse.h"
 #include "engine/engine.h"
+#include "tests/test.h"
+
+/* What the tests of a program share while answers_main() runs them. */
+enum { MAX_HEADS = 256 }; /* of all layers together */
+extern const char *model_dir;
+extern struct backend *backend;
+extern uint32_t n_layers;                    /* of the checkpoint */
+extern uint64_t page_bytes;                  /* of f32, with statistics */
+extern struct attn_pattern mixed[MAX_HEADS]; /* all kinds in turn */
 
 struct answer {
     char *text;
@@ -29,11 +39,17 @@ struct recipe {
     const uint32_t *stop_token; /* one stop token, or NULL */
 };
 
+/* A request of random tokens, with a seed of its own and log-probabilities. */
+struct recipe recipe_make(uint32_t n_prompt, uint32_t max_tokens);
+
 /* Fails the test where the engine does not start. */
 struct engine *answers_start(const struct engine_config *config);
 
 /* The answer must live until it is finished. */
 uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struct answer *answer);
+
+/* Returns the code that engine_submit() answers. */
+int recipe_try(struct engine *engine, const struct recipe *recipe, struct error *err);
 
 /* Takes all events into the answers that they belong to. */
 void answers_drain(struct engine *engine);
@@ -52,5 +68,11 @@ void answer_forget(struct answer *answer);
  * the engine down; returns its statistics. */
 struct engine_stats answers_compare(struct engine *engine, const struct recipe *recipes,
                                     const struct answer *expected, uint32_t n);
+
+/* Runs the tests with each checkpoint that the program's arguments name; setup may be NULL.  The
+ * CPU backend has one thread: tests/cpu tells that their number changes no bit.  Returns the exit
+ * status. */
+int answers_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n_tests,
+                 CMFixtureFunction setup);
 
 #endif

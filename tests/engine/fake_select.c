@@ -1,12 +1,8 @@
 /* fake_select.c - see fake_select.h. */
 #include "tests/engine/fake_select.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
@@ -14,6 +10,7 @@
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
 #include "engine/device/step.h"
+#include "tests/test.h"
 
 enum { MOST_TOKENS = 4096, MOST_COPIES = 1024, BASE = 1000 /* of a layer's cells */ };
 

@@ -1,11 +1,7 @@
 /* living.c - see living.h. */
 #include "tests/engine/living.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
@@ -16,6 +12,7 @@
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
 #include "engine/request/sampling.h"
+#include "tests/test.h"
 
 enum { MAX_ROWS = 300 };
 

@@ -2,12 +2,8 @@
 #include "tests/engine/scheduler_fixture.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
@@ -23,6 +19,7 @@
 #include "engine/kv/state_cache.h"
 #include "tests/engine/fake_select.h"
 #include "tests/engine/fake_tokenizer.h"
+#include "tests/test.h"
 
 bool run_ahead, repeats;
 struct device device;

@@ -4,17 +4,10 @@
  * same whatever else is running, however prompts are cut into steps, and wherever the sequence was
  * suspended.  What the budget keeps is tested elsewhere, against the definition. */
 #include <math.h>
-#include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
@@ -22,9 +15,8 @@
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 #include "tests/kv_types.h"
+#include "tests/test.h"
 
-static const char *model_dir;
-static struct backend *backend;
 static struct backend_ops ops; /* the backend's, but for one: */
 static int (*real_download)(struct backend *be, void *host, const void *from, size_t bytes,
                             struct error *err);
@@ -63,17 +55,6 @@ static struct engine *start(uint32_t n_blocks, uint32_t max_batched_tokens, bool
     return engine;
 }
 
-static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens) {
-    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults()};
-    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
-    r.params.max_tokens = max_tokens;
-    r.params.ignore_eos = true;
-    r.params.has_seed = true;
-    r.params.seed = (uint64_t)rand();
-    r.params.n_logprobs = 0;
-    return r;
-}
-
 static struct kv_choice streaming(uint32_t n_sink, uint32_t n_recent, uint32_t chunk) {
     return (struct kv_choice){.mechanism = KV_BOUNDED,
                               .type = TYPE_STREAMING,
@@ -94,12 +75,6 @@ static struct kv_choice heavy_hitter(uint32_t n_recent, uint32_t n_heavy, enum k
                               .chunk = chunk};
 }
 
-static void answer_one(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
-    recipe_submit(engine, recipe, answer);
-    answers_wait(engine, answer, 1);
-    assert_int_not_equal(answer->last.reason, FINISH_ERROR);
-}
-
 static void check_close(const struct answer *a, const struct answer *b, uint32_t n, float within) {
     assert_true(a->n_tokens >= n && b->n_tokens >= n);
     for (uint32_t i = 0; i < n; i++) {
@@ -111,22 +86,21 @@ static void check_close(const struct answer *a, const struct answer *b, uint32_t
 
 /* The same keys and values in the same slots, and the same kernels: equal to the bit. */
 static void a_budget_that_is_never_exhausted_changes_nothing(void **state) {
-    (void)state;
     enum { N = 5 };
     const struct kv_choice choices[N] = {
         streaming(4, 600, 0), streaming(0, 500, 64), heavy_hitter(300, 200, KV_SCORE_SUM, 512),
         heavy_hitter(100, 400, KV_SCORE_MEAN, 100), heavy_hitter(1, 499, KV_SCORE_WINDOW, 65)};
     struct engine *engine = start(40, 256, true);
     srand(5);
-    const struct recipe full = make_recipe(430, 70);
+    const struct recipe full = recipe_make(430, 70);
     struct answer expected = {0};
-    answer_one(engine, &full, &expected);
+    expected = answers_one(engine, &full);
     assert_int_equal(expected.last.kv.values[KV_RESIDENT_TOKENS], 499);
     for (int i = 0; i < N; i++) {
         struct recipe r = full;
         struct answer a = {0};
         r.kv = choices[i];
-        answer_one(engine, &r, &a);
+        a = answers_one(engine, &r);
         assert_int_equal(a.last.n_cached, 0);
         assert_true(isnan(a.last.kv.values[KV_RETAINED_ATTENTION]));
         assert_int_equal(a.last.kv.values[KV_EVICTED_TOKENS], 0);
@@ -140,13 +114,12 @@ static void a_budget_that_is_never_exhausted_changes_nothing(void **state) {
 
 /* Keys are rotated by another kernel and at another time, which costs the last bits. */
 static void positions_in_the_cache_are_those_of_the_text_at_first(void **state) {
-    (void)state;
     enum { N_COMPARED = 40 };
     struct engine *engine = start(40, 256, true);
     srand(6);
-    struct recipe r = make_recipe(430, N_COMPARED);
+    struct recipe r = recipe_make(430, N_COMPARED);
     struct answer expected = {0}, a = {0};
-    answer_one(engine, &r, &expected);
+    expected = answers_one(engine, &r);
     r.params.max_tokens = 1000000;
     r.kv = heavy_hitter(300, 200, KV_SCORE_SUM, 512);
     r.kv.cache_positions = true;
@@ -163,7 +136,7 @@ static void positions_in_the_cache_are_those_of_the_text_at_first(void **state) 
 
 /* Full ones first: they are those that need more pages later. */
 static struct recipe random_recipe(int i) {
-    struct recipe r = make_recipe(1 + (uint32_t)rand() % (rand() % 2 ? 60 : 300), 60);
+    struct recipe r = recipe_make(1 + (uint32_t)rand() % (rand() % 2 ? 60 : 300), 60);
     const uint32_t chunk = 32 + (uint32_t)rand() % 100, recent = 1 + (uint32_t)rand() % 60;
     r.params.sampler.temperature = rand() % 2 ? 1.0f : 0;
     r.params.n_prompt_logprobs = rand() % 6 ? -1 : 1;
@@ -196,7 +169,7 @@ static void answer_alone(struct recipe *recipes, struct answer *alone, uint32_t 
             answer_forget(&a);
             recipes[i].stop_token = &stop[i];
         }
-        answer_one(engine, &recipes[i], &alone[i]);
+        alone[i] = answers_one(engine, &recipes[i]);
     }
     answers_leave_no_page(engine);
     engine_destroy(engine);
@@ -209,7 +182,6 @@ static struct engine_stats compare_with_alone(const struct recipe *recipes,
 }
 
 static void answers_depend_on_the_budget_alone(void **state) {
-    (void)state;
     enum { N = 24 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -235,14 +207,13 @@ static void answers_depend_on_the_budget_alone(void **state) {
 
 /* Seven blocks: the full request grows to six, so the bounded one's two are needed. */
 static void a_suspended_sequence_answers_as_if_it_had_not_been(void **state) {
-    (void)state;
     enum { N = 2 };
     struct recipe recipes[2];
     const struct kv_choice choices[N] = {heavy_hitter(40, 56, KV_SCORE_MEAN, 64),
                                          heavy_hitter(40, 56, KV_SCORE_DECAY, 64)};
     srand(8);
-    recipes[0] = make_recipe(10, 360);
-    recipes[1] = make_recipe(150, 400);
+    recipes[0] = recipe_make(10, 360);
+    recipes[1] = recipe_make(150, 400);
     for (int i = 0; i < N; i++) {
         struct answer alone[2] = {0};
         recipes[1].kv = choices[i];
@@ -259,7 +230,6 @@ static void a_suspended_sequence_answers_as_if_it_had_not_been(void **state) {
 
 /* A prompt of a hundred blocks in a pool of eight; the context of full requests ends at it. */
 static void a_long_text_needs_only_the_room_of_its_budget(void **state) {
-    (void)state;
     struct engine *engine = start(8, 256, true);
     struct answer a = {0};
     struct engine_request r = {.n_prompt = 6400, .params = sampling_defaults(), .user = &a};
@@ -286,7 +256,6 @@ static void a_long_text_needs_only_the_room_of_its_budget(void **state) {
 }
 
 static void budgets_that_cannot_be_honoured_are_refused(void **state) {
-    (void)state;
     uint32_t prompt[5] = {0};
     struct engine_request r = {.prompt = prompt, .n_prompt = 5, .params = sampling_defaults()};
     struct error err = {0};
@@ -309,6 +278,14 @@ static void budgets_that_cannot_be_honoured_are_refused(void **state) {
     engine_destroy(engine);
 }
 
+static int count_downloads(void **state) {
+    ops = *backend->ops;
+    real_download = ops.download;
+    ops.download = counting_download;
+    backend->ops = &ops;
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(budgets_that_cannot_be_honoured_are_refused),
@@ -318,18 +295,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_suspended_sequence_answers_as_if_it_had_not_been),
         cmocka_unit_test(answers_depend_on_the_budget_alone),
     };
-    struct cpu_config config = {.n_threads = 2};
-    struct error err = {0};
-    if (argc < 2 || cpu_backend_create(&backend, &config, &err)) {
-        fprintf(stderr, "usage: test_budgets MODEL_DIR %s\n", err.text);
-        return 1;
-    }
-    model_dir = argv[1];
-    ops = *backend->ops;
-    real_download = ops.download;
-    ops.download = counting_download;
-    backend->ops = &ops;
-    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), count_downloads);
 }

@@ -3,18 +3,12 @@
  * An answer must be one that the grammar allows, and the same one whatever else runs, whether the
  * device runs ahead, and wherever the sequence was suspended.  What grammars allow is tested
  * elsewhere (tests/grammar/), against another validator. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/pages.h"
 #include "engine/engine.h"
@@ -22,6 +16,7 @@
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
+#include "tests/test.h"
 
 enum { N_RECIPES = 12, MAX_TOKENS = 72 };
 
@@ -33,9 +28,6 @@ static const char *const schema =
     "\"required\":[\"first_name\",\"age\",\"is_member\"],\"additionalProperties\":false}";
 static const char *const forced =
     "All of this text is forced by the grammar, from here to its end!";
-
-static const char *model_dir;
-static struct backend *backend;
 
 static struct engine *start(uint32_t n_blocks) {
     struct engine *engine;
@@ -134,7 +126,6 @@ static void forget(struct answer *answers) {
 }
 
 static void answers_do_not_depend_on_what_runs_or_runs_ahead(void **state) {
-    (void)state;
     struct answer plain[N_RECIPES] = {0}, late[N_RECIPES] = {0};
     uint64_t n_suspended = 0;
     answer_all(64, 0, plain);
@@ -169,7 +160,6 @@ static uint64_t count_steps(int32_t n_logprobs, uint32_t *n_generated) {
 }
 
 static void forced_text_is_computed_together(void **state) {
-    (void)state;
     uint32_t n_scored, n_forced, n_late;
     const uint64_t recomputes_by_row = count_steps(0, &n_scored),
                    together = count_steps(-1, &n_forced);
@@ -181,7 +171,6 @@ static void forced_text_is_computed_together(void **state) {
 }
 
 static void forced_text_does_not_depend_on_what_runs(void **state) {
-    (void)state;
     struct answer plain[N_RECIPES] = {0}, late[N_RECIPES] = {0}, tight[N_RECIPES] = {0};
     answer_all(64, -1, plain);
     answer_all(6, -1, tight);
@@ -211,7 +200,6 @@ static double steps_per_token(const char *regex, uint32_t n_seqs, struct answer 
 
 /* Rows of several tokens make a step longer for each sequence in it. */
 static void many_sequences_compute_only_long_forced_text_together(void **state) {
-    (void)state;
     enum { N_MANY = 16 };
     static const char *const pieces = "([ab] is one of two letters;){6}";
     struct answer one = {0}, many[N_MANY] = {0}, of_long[N_MANY] = {0};
@@ -237,15 +225,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(forced_text_does_not_depend_on_what_runs),
         cmocka_unit_test(many_sequences_compute_only_long_forced_text_together),
     };
-    struct cpu_config config = {.n_threads = 2};
-    struct error err = {0};
     if (!grammar_is_available()) return 77; /* Meson's number for a test that was skipped */
-    if (argc < 2 || cpu_backend_create(&backend, &config, &err)) {
-        fprintf(stderr, "usage: test_constraints MODEL_DIR %s\n", err.text);
-        return 1;
-    }
-    model_dir = argv[1];
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), NULL);
 }

@@ -1,16 +1,11 @@
 /* test_digits.c - numbers of up to seven digits, lists of such, and what is no such number. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/digits.h"
+#include "tests/test.h"
 
 /* Reads from a copy of exactly these bytes, so that a sanitizer sees what is read behind them. */
 static unsigned read_all(const char *text, size_t length, uint32_t *number) {
@@ -23,7 +18,6 @@ static unsigned read_all(const char *text, size_t length, uint32_t *number) {
 }
 
 static void numbers_are_read_with_their_length(void **state) {
-    (void)state;
     for (uint32_t i = 0; i < 10000000; i += i < 20000 ? 1 : 997) {
         char text[24];
         const int n = snprintf(text, sizeof(text), "%u,       ", i) - 8;
@@ -34,7 +28,6 @@ static void numbers_are_read_with_their_length(void **state) {
 }
 
 static void every_other_byte_ends_a_number(void **state) {
-    (void)state;
     for (int c = 0; c < 256; c++) {
         char text[] = "70123456";
         uint32_t number = UINT32_MAX;
@@ -48,7 +41,6 @@ static void every_other_byte_ends_a_number(void **state) {
 }
 
 static void too_few_bytes_are_left_alone(void **state) {
-    (void)state;
     uint32_t number;
     for (size_t n = 0; n < 8; n++) assert_int_equal(read_all("1,2,3,4,", n, &number), 0);
     assert_int_equal(read_all("1,2,3,4,", 8, &number), 1);
@@ -106,7 +98,6 @@ static size_t check_list(const char *text, size_t length, const char *space, uin
 }
 
 static void blocks_of_a_list_are_read(void **state) {
-    (void)state;
     static char text[MAX_NUMBERS * 8 + 16];
     uint64_t seed = 7;
     size_t n_read = 0;
@@ -125,7 +116,6 @@ static void blocks_of_a_list_are_read(void **state) {
 }
 
 static void no_byte_that_is_wrong_is_read(void **state) {
-    (void)state;
     static const char wrong[] = ",, 0019-.e]\n\x80\xb0\xff";
     static char text[MAX_NUMBERS * 8 + 16];
     uint64_t seed = 11;

@@ -4,19 +4,12 @@
 #define _XOPEN_SOURCE 700 /* nftw() */
 #define _DEFAULT_SOURCE
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
@@ -25,11 +18,10 @@
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 #include "tests/kv_types.h"
+#include "tests/test.h"
 
 enum { CONTEXT = 512, ROWS = 128, N_VOCAB = 131, N_RECIPES = 16, TEXT_BLOCKS = CONTEXT / 64 };
 
-static const char *model_dir;
-static struct backend *backend;
 static struct attn_pattern patterns[64]; /* of all heads */
 static char folder[32];
 
@@ -85,13 +77,11 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
 }
 
 static int begin_folder(void **state) {
-    (void)state;
     strcpy(folder, "/tmp/quire-disk-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
 
 static int end_folder(void **state) {
-    (void)state;
     return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -129,7 +119,6 @@ static void forget_all(struct answer *answers, uint32_t n) {
 /* With pages for one text or several, host blocks or none, and a device that runs ahead; each
  * engine finds what those before it have left. */
 static void answers_do_not_depend_on_the_disk(void **state) {
-    (void)state;
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     uint64_t n_read = 0, n_written = 0;
@@ -172,7 +161,6 @@ static int spoil_some(const char *path, const struct stat *info, int kind, struc
 }
 
 static void spoilt_files_change_no_answer(void **state) {
-    (void)state;
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     uint64_t n_refused = 0, n_read = 0;
@@ -192,7 +180,6 @@ static void spoilt_files_change_no_answer(void **state) {
 
 /* Pages of another element type, another mode or another build are others. */
 static void only_the_same_engine_finds_it(void **state) {
-    (void)state;
     struct recipe r;
     srand(43);
     do r = random_recipe();
@@ -220,7 +207,6 @@ static void only_the_same_engine_finds_it(void **state) {
 
 /* Sparse blocks are for prompts that are computed like these; under batch invariance for none. */
 static void sparse_and_dense_prompts_stay_apart(void **state) {
-    (void)state;
     struct engine *engine = start(plain());
     const bool is_able = engine_info(engine)->sparse_prefill;
     engine_destroy(engine);
@@ -268,7 +254,6 @@ static void append(struct recipe *r, const struct answer *answer) {
 
 /* Four turns by one engine, and the same by an engine each. */
 static void conversations_go_on_after_a_restart(void **state) {
-    (void)state;
     enum { N_TURNS = 4 };
     static struct recipe turns[N_TURNS];
     static struct answer lived[N_TURNS];
@@ -301,7 +286,6 @@ static void conversations_go_on_after_a_restart(void **state) {
 
 /* A request that is cancelled while its files are read leaves nothing behind. */
 static void cancelled_readers_leave_nothing(void **state) {
-    (void)state;
     static struct recipe recipes[N_RECIPES];
     static struct answer answers[N_RECIPES], alone[N_RECIPES];
     srand(46);
@@ -330,6 +314,12 @@ static void cancelled_readers_leave_nothing(void **state) {
 
 #define ON_FOLDER(test) cmocka_unit_test_setup_teardown(test, begin_folder, end_folder)
 
+static int make_patterns(void **state) {
+    for (size_t i = 0; i < COUNT(patterns); i++)
+        patterns[i] = (struct attn_pattern){PATTERN_A_SHAPE, 16, 32};
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         ON_FOLDER(answers_do_not_depend_on_the_disk),
@@ -339,16 +329,5 @@ int main(int argc, char **argv) {
         ON_FOLDER(conversations_go_on_after_a_restart),
         ON_FOLDER(cancelled_readers_leave_nothing),
     };
-    const struct cpu_config config = {.n_threads = 2};
-    struct error err = {0};
-    for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
-        patterns[i] = (struct attn_pattern){PATTERN_A_SHAPE, 16, 32};
-    int n_failed = argc < 2;
-    for (int i = 1; i < argc; i++) {
-        if (cpu_backend_create(&backend, &config, &err)) return 1;
-        model_dir = argv[i];
-        n_failed += cmocka_run_group_tests(tests, NULL, NULL);
-        backend->ops->destroy(backend);
-    }
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), make_patterns);
 }

@@ -6,20 +6,14 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/pages.h"
 #include "engine/engine.h"
@@ -27,9 +21,9 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
+#include "tests/test.h"
 
-static const char *model_dir, *default_model_dir;
-static struct backend *backend;
+static const char *default_model_dir;
 
 static struct engine *start_model(const char *dir, uint32_t n_blocks, bool prefix_caching) {
     struct engine *engine;
@@ -98,7 +92,6 @@ static struct engine_stats compare_with_alone(const struct recipe *recipes,
 }
 
 static void answers_do_not_depend_on_company_or_cache(void **state) {
-    (void)state;
     enum { N = 64 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -117,7 +110,6 @@ static void answers_do_not_depend_on_company_or_cache(void **state) {
 /* Eight blocks: four requests start with one each and one in reserve, and every one of them grows
  * to a third. */
 static void answers_do_not_depend_on_preemption(void **state) {
-    (void)state;
     enum { N = 8 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -146,7 +138,6 @@ static void answers_do_not_depend_on_preemption(void **state) {
 }
 
 static void greedy_answers_are_the_goldens(void **state) {
-    (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s/goldens.json", default_model_dir);
     json_t *root = json_load_file(path, 0, NULL), *prompts = json_object_get(root, "prompts"),
@@ -189,7 +180,6 @@ static struct recipe plain_recipe(uint32_t n_prompt, uint32_t max_tokens) {
 }
 
 static void a_cached_prefix_gives_the_same_answer(void **state) {
-    (void)state;
     struct engine *engine = start(64, true);
     struct recipe r = plain_recipe(300, 20);
     struct answer first = {0}, second = {0};
@@ -208,7 +198,6 @@ static void a_cached_prefix_gives_the_same_answer(void **state) {
 
 /* Prompt log-probabilities of prompt + answer say the same about the answer as decoding it did. */
 static void scoring_agrees_with_generating(void **state) {
-    (void)state;
     struct engine *engine = start(64, true);
     struct recipe r = plain_recipe(70, 30);
     struct answer generated = {0}, scored = {0};
@@ -237,7 +226,6 @@ static void scoring_agrees_with_generating(void **state) {
 }
 
 static void seeds_are_reproducible_and_differ(void **state) {
-    (void)state;
     struct engine *engine = start(64, true);
     struct answer answers[4] = {0};
     for (uint32_t i = 0; i < 4; i++) {
@@ -257,7 +245,6 @@ static void seeds_are_reproducible_and_differ(void **state) {
 }
 
 static void cancelling_frees_pages_in_every_phase(void **state) {
-    (void)state;
     struct engine *engine = start(16, false);
     struct answer a = {0};
     struct recipe r = plain_recipe(500, 500);
@@ -294,7 +281,6 @@ static void assert_begins_like(const struct answer *a, const struct answer *whol
 /* Requests that end by an end token, a stop string, a length or a cancel, each while the step after
  * is under way with a row of theirs. */
 static void answers_do_not_depend_on_running_ahead(void **state) {
-    (void)state;
     enum { N = 48 };
     static struct recipe recipes[N];
     static struct answer alone[N], ahead[N];
@@ -334,7 +320,6 @@ static void answers_do_not_depend_on_running_ahead(void **state) {
 
 /* Every row of a penalised request begins with a token that the step before samples. */
 static void penalties_count_tokens_of_the_step_in_flight(void **state) {
-    (void)state;
     enum { N = 8, N_TOKENS = 40 };
     static struct recipe recipes[N];
     static struct answer alone[N], ahead[N];
@@ -362,7 +347,6 @@ static void penalties_count_tokens_of_the_step_in_flight(void **state) {
 
 /* With steps in flight, too. */
 static void stopping_ends_everything_once(void **state) {
-    (void)state;
     struct answer answers[20] = {0};
     struct recipe r = plain_recipe(100, 500);
     r.params.ignore_eos = true;
@@ -386,7 +370,6 @@ static void stopping_ends_everything_once(void **state) {
 }
 
 static void a_full_queue_refuses_all_or_none(void **state) {
-    (void)state;
     struct error err = {0};
     struct engine *engine;
     struct engine_config config = {.model_dir = model_dir,
@@ -458,7 +441,6 @@ static void fail_while_running(bool ahead) {
 }
 
 static void a_backend_failure_ends_every_request_and_is_sticky(void **state) {
-    (void)state;
     fail_while_running(false);
     fail_while_running(true); /* with two steps in flight */
 }
@@ -486,7 +468,6 @@ static void *run_client(void *arg) {
 }
 
 static void many_threads_may_use_one_engine(void **state) {
-    (void)state;
     static struct client_thread clients[CLIENT_THREADS];
     struct engine *engine = start(24, true);
     pthread_t threads[CLIENT_THREADS];
@@ -519,15 +500,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(answers_do_not_depend_on_running_ahead),
         cmocka_unit_test(penalties_count_tokens_of_the_step_in_flight),
     };
-    struct cpu_config config = {.n_threads = 2};
-    struct error err = {0};
-    if (argc < 3 || cpu_backend_create(&backend, &config, &err)) {
-        fprintf(stderr, "usage: test_engine MODEL_DIR DEFAULT_MODEL_DIR %s\n", err.text);
-        return 1;
-    }
-    model_dir = argv[1];
+    if (argc < 3) return 1;
     default_model_dir = argv[2];
-    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
-    return n_failed;
+    return answers_main(2, argv, tests, COUNT(tests), NULL);
 }

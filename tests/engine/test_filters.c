@@ -1,20 +1,15 @@
 /* test_filters.c - files of filters, the groups of layers that come of them, and those that are
  * shipped. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
 #include "engine/device/layer_group.h"
 #include "engine/sparsity/filters.h"
 #include "engine/sparsity/provenance.h"
+#include "tests/test.h"
 
 static const char *shipped_dir;
 
@@ -43,7 +38,6 @@ static void assert_groups(const struct filters *filters, uint32_t n_layers,
 }
 
 static void layers_follow_the_filter_before_them(void **state) {
-    (void)state;
     struct filters filters;
     struct error err = {0};
     assert_int_equal(parse(&filters, FILTERS("[2, 8, 18]", "1"), &err), 0);
@@ -55,7 +49,6 @@ static void layers_follow_the_filter_before_them(void **state) {
 }
 
 static void a_filter_that_no_layer_follows_has_no_group(void **state) {
-    (void)state;
     struct filters filters;
     struct error err = {0};
     assert_int_equal(parse(&filters, FILTERS("[1, 3, 9]", "1"), &err), 0);
@@ -67,7 +60,6 @@ static void a_filter_that_no_layer_follows_has_no_group(void **state) {
 
 /* A window in every second layer, the first one too; or in all but every sixth. */
 static void layers_with_a_window_follow_no_filter(void **state) {
-    (void)state;
     uint32_t second[24], sixth[24], all[24];
     struct filters filters;
     struct error err = {0};
@@ -103,7 +95,6 @@ static void layers_with_a_window_follow_no_filter(void **state) {
 }
 
 static void filters_must_be_layers_of_the_model(void **state) {
-    (void)state;
     struct layer_group groups[MAX_LAYER_GROUPS];
     struct filters filters;
     struct error err = {0};
@@ -114,7 +105,6 @@ static void filters_must_be_layers_of_the_model(void **state) {
 }
 
 static void what_is_wrong_is_named(void **state) {
-    (void)state;
     static const struct {
         const char *text, *needle;
     } cases[] = {
@@ -149,7 +139,6 @@ static void what_is_wrong_is_named(void **state) {
 
 /* The published sets leave as many layers dense as their authors say. */
 static void shipped_files_are_read(void **state) {
-    (void)state;
     static const struct {
         const char *name;
         uint32_t n_layers, n_groups, n_sparse;
@@ -175,7 +164,6 @@ static void shipped_files_are_read(void **state) {
 }
 
 static void what_is_saved_is_read_again(void **state) {
-    (void)state;
     const struct filters given = {.layers = {2, 8, 18}, .n = 3, .n_wait = 1};
     const struct provenance_note note = {"model", "a \"quoted\" name"}, bad = {"model", "\xff"};
     struct filters found = {0};
@@ -195,7 +183,6 @@ static void what_is_saved_is_read_again(void **state) {
 }
 
 static void a_missing_file_is_not_found(void **state) {
-    (void)state;
     struct filters filters;
     struct error err = {0};
     assert_int_equal(filters_read(&filters, "/nonexistent/filters.json", &err), ERR_NOT_FOUND);

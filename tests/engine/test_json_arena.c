@@ -1,20 +1,16 @@
 /* test_json_arena.c - one allocation a document, made before the parser runs; when it fails nothing
  * else happens.  What is read is what jansson reads, but for numbers that it cannot hold. */
 #include <float.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/json_reader.h"
 #include "engine/base/json_tree.h"
+#include "tests/test.h"
 
 static struct {
     unsigned n;
@@ -78,7 +74,6 @@ static char *make(const struct shape *shape, unsigned n, size_t *length) {
 
 /* The arena asserts that the bound holds. */
 static void every_shape_fits_what_was_reserved(void **state) {
-    (void)state;
     for (size_t s = 0; s < sizeof(shapes) / sizeof(*shapes); s++) {
         for (unsigned n = 0; n < 5000; n = n < 70 ? n + 1 : 2 * n - 1) {
             size_t length;
@@ -90,7 +85,6 @@ static void every_shape_fits_what_was_reserved(void **state) {
 }
 
 static void long_strings_fit_at_either_side_of_a_doubling(void **state) {
-    (void)state;
     char *text = malloc((1 << 18) + 8);
     for (size_t n = 8; n <= 1 << 18; n *= 2) {
         for (size_t length = n - 4; length <= n + 4; length++) {
@@ -106,7 +100,6 @@ static void long_strings_fit_at_either_side_of_a_doubling(void **state) {
 }
 
 static void a_failed_reserve_is_no_memory_and_nothing_else(void **state) {
-    (void)state;
     static const char text[] = "{\"a\":[1,2,\"three\"]}";
     json_t *root = NULL;
     json_error_t why = {.line = 77};
@@ -121,7 +114,6 @@ static void a_failed_reserve_is_no_memory_and_nothing_else(void **state) {
 }
 
 static void what_is_wrong_is_invalid(void **state) {
-    (void)state;
     json_t *root = NULL;
     json_error_t why;
     assert_int_equal(json_arena_load(&root, "[1,\n,]", 6, 0, &why), ERR_INVALID);
@@ -131,7 +123,6 @@ static void what_is_wrong_is_invalid(void **state) {
 }
 
 static void documents_outlive_each_other_in_any_order(void **state) {
-    (void)state;
     json_t *a = load("[\"one\"]", 7), *b = load("{\"two\":2}", 9), *made = json_object();
     json_t *one = json_incref(json_array_get(a, 0));
     json_decref(a);
@@ -264,7 +255,6 @@ static void add_value(struct random_text *text, int depth, int wrong) {
 
 /* What is parsed, and what is wrong, is as jansson says, but for numbers that it cannot hold. */
 static void random_documents_are_those_of_jansson(void **state) {
-    (void)state;
     static const size_t flags[] = {JSON_DECODE_ANY,
                                    JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL};
     static struct random_text text;
@@ -304,7 +294,6 @@ static void expect_number(const char *text, json_type type, double value, bool i
 }
 
 static void numbers_keep_what_their_value_does_not_tell(void **state) {
-    (void)state;
     expect_number("0", JSON_INTEGER, 0, false);
     expect_number("-12", JSON_INTEGER, -12, false);
     expect_number("9223372036854775807", JSON_INTEGER, 9223372036854775807.0, false);
@@ -325,7 +314,6 @@ static void numbers_keep_what_their_value_does_not_tell(void **state) {
 
 /* A number has no text of its own unless a reader gave it one. */
 static void made_numbers_have_no_text(void **state) {
-    (void)state;
     json_t *made = json_pack("[i, f, s, b, n]", 1, 1.5, "1.5", 1);
     for (size_t i = 0; i < json_array_size(made); i++)
         assert_null(json_number_text(json_array_get(made, i)));
@@ -342,7 +330,6 @@ static int append(const char *bytes, size_t n, void *data) {
 }
 
 static void trees_are_copied_and_written_as_they_were(void **state) {
-    (void)state;
     static const char text[] =
         "{\"a\":[1.0,-0,1e400,18446744073709551616,\"1.0\",\"\\u0001\"],\"\\u0000\":{},"
         "\"\":[],\"\u00e9\":null}";
@@ -365,7 +352,6 @@ static void trees_are_copied_and_written_as_they_were(void **state) {
 /* ---- the rest ---- */
 
 static void halves_are_refused_or_replaced(void **state) {
-    (void)state;
     static const char *const texts[][2] = {
         {"\"\\ud83d\"", "\uFFFD"},         {"\"\\ude00\"", "\uFFFD"},
         {"\"\\ud83dx\"", "\uFFFDx"},       {"\"\\ud83d\\ud83d\\ude00\"", "\uFFFD\U0001f600"},
@@ -389,7 +375,6 @@ static void halves_are_refused_or_replaced(void **state) {
 }
 
 static void doubled_members_are_counted(void **state) {
-    (void)state;
     static const char text[] = "{\"a\":1,\"b\":{\"c\":1,\"c\":{\"c\":2}},\"\\u0061\":3}";
     json_t *root = NULL;
     json_error_t why;
@@ -404,7 +389,6 @@ static void doubled_members_are_counted(void **state) {
 }
 
 static void nesting_ends_at_the_stated_level(void **state) {
-    (void)state;
     static char text[2 * (JSON_MAX_LEVELS + 1)];
     for (size_t n = JSON_MAX_LEVELS; n <= JSON_MAX_LEVELS + 1; n++) {
         json_t *root = NULL;

@@ -3,21 +3,16 @@
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/sparse.h"
 #include "engine/device/step.h"
 #include "engine/kv/page_pool.h"
 #include "tests/engine/scheduler_fixture.h"
+#include "tests/test.h"
 
 static struct engine_request sparse_request(struct client *c, uint32_t n_prompt,
                                             uint32_t max_tokens) {
@@ -34,7 +29,6 @@ static struct scheduler_config long_config(uint32_t max_rows, uint32_t max_long_
 
 /* The rows of a prompt that scores itself leave the last layer, too, in one more round. */
 static void a_long_prompt_that_is_scored_leaves_the_last_layer(void **state) {
-    (void)state;
     struct fixture f;
     struct client reader = {0}, bad = {0}, again = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -120,7 +114,6 @@ static struct engine_stats random_load(struct fixture *f, struct load load) {
 }
 
 static void random_prompts_give_what_they_give_alone(void **state) {
-    (void)state;
     struct fixture f;
     struct engine_stats stats = random_load(&f, (struct load){400, 512, 1024, 1, false, 0});
     assert_true(f.n_slices > 0 && f.n_chunks == 0 && stats.cached_tokens > 0);
@@ -137,14 +130,12 @@ static void random_prompts_give_what_they_give_alone(void **state) {
 
 /* How a prompt in chunks was cut depends on what else ran. */
 static void nothing_depends_on_company_where_it_must_not(void **state) {
-    (void)state;
     struct fixture f;
     random_load(&f, (struct load){60, 128, 512, 7, true, 0});
     assert_true(f.n_slices > 0 && f.n_chunks == 0);
 }
 
 static void a_long_prompt_runs_between_the_steps_of_others(void **state) {
-    (void)state;
     struct fixture f;
     struct client talker = {0}, reader = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -176,7 +167,6 @@ static void a_long_prompt_runs_between_the_steps_of_others(void **state) {
 
 /* The second long prompt waits for the first, the short one behind it does not. */
 static void one_long_prompt_at_a_time(void **state) {
-    (void)state;
     struct fixture f;
     struct client first = {0}, second = {0}, dense = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -202,7 +192,6 @@ static void one_long_prompt_at_a_time(void **state) {
 
 /* What is left to compute may be little enough to need no turn. */
 static void a_cached_prompt_waits_for_no_other(void **state) {
-    (void)state;
     struct fixture f;
     struct client before = {0}, reader = {0}, follower = {0};
     fixture_init_with(&f, 400, long_config(128, 4096));
@@ -242,7 +231,6 @@ static uint32_t cached_by_another(struct prefill_choice first, struct prefill_ch
 }
 
 static void prefixes_are_shared_within_one_choice_only(void **state) {
-    (void)state;
     static const struct attn_pattern others[N_LAYERS] = {{PATTERN_A_SHAPE, 1, 2}};
     const struct prefill_choice dense = {.mode = PREFILL_DENSE}, plain = {.mode = PREFILL_AUTO},
                                 sparse = {.mode = PREFILL_SPARSE};
@@ -277,7 +265,6 @@ static bool is_auto_sparse(uint32_t n_prompt, uint32_t min_sparse_tokens,
 }
 
 static void auto_is_sparse_where_it_pays_and_may(void **state) {
-    (void)state;
     struct engine_request like = {.params = sampling_defaults()};
     assert_true(is_auto_sparse(1000, 1000, &like));
     assert_false(is_auto_sparse(999, 1000, &like));
@@ -291,7 +278,6 @@ static void auto_is_sparse_where_it_pays_and_may(void **state) {
 }
 
 static void cancelling_a_long_prompt_leaves_nothing(void **state) {
-    (void)state;
     struct fixture f;
     for (uint32_t n_steps = 1; n_steps < 30; n_steps += 3) {
         struct client reader = {0}, next = {0};
@@ -313,7 +299,6 @@ static void cancelling_a_long_prompt_leaves_nothing(void **state) {
 }
 
 static void a_failure_ends_a_long_prompt_once(void **state) {
-    (void)state;
     struct fixture f;
     struct client clients[3] = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -333,7 +318,6 @@ static void a_failure_ends_a_long_prompt_once(void **state) {
 /* The first row that is drawn from has seen all pages: what came before it is not shared unless it
  * is valid. */
 static void what_is_not_a_number_is_never_shared(void **state) {
-    (void)state;
     struct fixture f;
     struct client bad = {0}, again = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -352,7 +336,6 @@ static void what_is_not_a_number_is_never_shared(void **state) {
 
 /* The others need its pages: all that was computed is computed again. */
 static void a_long_prompt_that_loses_its_place_begins_again(void **state) {
-    (void)state;
     struct fixture f;
     struct client talker = {0}, reader = {0};
     struct engine_stats stats;
@@ -481,7 +464,6 @@ static double longest_interval(double max_itl_s, uint32_t n_first, uint32_t n_lo
 }
 
 static void a_generating_sequence_waits_no_longer_than_agreed(void **state) {
-    (void)state;
     assert_true(longest_interval(20e-3, 2000, 8000, 1) < 20.1e-3);
     assert_true(longest_interval(20e-3, 2000, 4000, 8000) < 20.1e-3);
     assert_true(longest_interval(20e-3, 5000, 4000, 1) < 20.1e-3);

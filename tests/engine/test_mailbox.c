@@ -1,15 +1,10 @@
 /* test_mailbox.c - the mailbox between threads: order, loss, waking, closing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
+#include "tests/test.h"
 
 struct letter {
     struct letter *next;
@@ -17,7 +12,6 @@ struct letter {
 };
 
 static void a_chain_arrives_in_order_and_only_the_first_wakes(void **state) {
-    (void)state;
     struct mailbox box;
     bool was_empty;
     struct letter c = {.number = 3}, b = {.next = &c, .number = 2}, a = {.number = 1};
@@ -36,7 +30,6 @@ static void a_chain_arrives_in_order_and_only_the_first_wakes(void **state) {
 }
 
 static void a_closed_box_refuses_and_does_not_sleep(void **state) {
-    (void)state;
     struct mailbox box;
     bool was_empty = true;
     struct letter a = {0}, b = {0};
@@ -58,7 +51,6 @@ struct writer {
 };
 
 static void a_poke_or_a_moment_ends_a_wait(void **state) {
-    (void)state;
     struct mailbox box;
     struct letter a = {.number = 1};
     assert_int_equal(mailbox_init(&box), 0);
@@ -88,7 +80,6 @@ static void *write_letters(void *arg) {
 }
 
 static void nothing_is_lost_between_threads(void **state) {
-    (void)state;
     struct mailbox box;
     pthread_t threads[WRITERS];
     struct writer writers[WRITERS];

@@ -1,12 +1,6 @@
 /* test_memory_plan.c - how many pages an engine gets, of a device and of a system. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
@@ -22,6 +16,7 @@
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
 #include "engine/system_memory.h"
+#include "tests/test.h"
 
 /* 2 * 4 KV heads * 64 tokens * 128 elements * 2 bytes, in 8 layers: 1 MiB for 64 tokens. */
 enum { N_LAYERS = 8, BLOCK = 1 << 20 };
@@ -41,7 +36,6 @@ static int plan(const struct engine_config *config, uint32_t max_model_len,
 }
 
 static void a_device_gives_what_is_left_of_its_share(void **state) {
-    (void)state;
     const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.75};
     const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
     struct error err = {0};
@@ -51,7 +45,6 @@ static void a_device_gives_what_is_left_of_its_share(void **state) {
 }
 
 static void too_small_a_share_is_refused_in_numbers(void **state) {
-    (void)state;
     const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.75};
     const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
     static const char *const words[] = {"196608 tokens",
@@ -72,7 +65,6 @@ static void too_small_a_share_is_refused_in_numbers(void **state) {
 }
 
 static void a_given_size_is_taken_as_it_is(void **state) {
-    (void)state;
     const struct engine_config config = {
         .kv_format = PAGE_BF16, .device_share = 0.1, .kv_cache_bytes = 20 * BLOCK + 5};
     const struct device_memory device = {.free = GIB, .total = 8 * GIB};
@@ -85,7 +77,6 @@ static void a_given_size_is_taken_as_it_is(void **state) {
 }
 
 static void no_whole_text_needs_to_fit_where_all_are_bounded(void **state) {
-    (void)state;
     const struct device_memory none = {0}, device = {.free = 5 * GIB, .total = 8 * GIB};
     struct engine_config config = {
         .kv_format = PAGE_BF16, .device_share = 0.375, .kv_cache_bytes = 3 * BLOCK};
@@ -104,7 +95,6 @@ static void no_whole_text_needs_to_fit_where_all_are_bounded(void **state) {
 }
 
 static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
-    (void)state;
     const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.9};
     const struct device_memory none = {0};
     struct error err = {0};
@@ -119,7 +109,6 @@ static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
 }
 
 static void weights_that_are_mapped_are_needed(void **state) {
-    (void)state;
     assert_int_equal(memory_plan_beside(16 * GIB, 0), 16 * GIB);
     assert_int_equal(memory_plan_beside(16 * GIB, 4 * GIB),
                      16 * GIB); /* a quarter is beside them */
@@ -130,7 +119,6 @@ static void weights_that_are_mapped_are_needed(void **state) {
 }
 
 static void the_context_is_what_a_system_holds(void **state) {
-    (void)state;
     const struct engine_config config = {.kv_format = PAGE_BF16};
     const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
     const struct kv_pool pool = memory_plan_pages(&config, &model);
@@ -148,7 +136,6 @@ static void the_context_is_what_a_system_holds(void **state) {
 }
 
 static void more_than_there_is_is_refused_by_name(void **state) {
-    (void)state;
     struct system_memory memory = {.total = 8 * GIB, .available = GIB};
     struct error err = {0};
     assert_int_equal(system_memory_check(&memory, "--kv-cache-memory", 7 * GIB, GIB, &err), 0);
@@ -181,7 +168,6 @@ static const struct sparse_ops fake_sparse;
 static const struct select_ops fake_select;
 
 static void long_prompts_get_a_tenth_of_the_share(void **state) {
-    (void)state;
     const uint64_t row_bytes = 2 * (4096 + 2048);
     struct backend_ops ops = {.sparse = &fake_sparse, .host_pool = &fake_host_pool};
     struct backend be = {.ops = &ops, .act_dtype = DTYPE_BF16};
@@ -221,7 +207,6 @@ static void long_prompts_get_a_tenth_of_the_share(void **state) {
 
 /* 5 sparse layers * 64 tokens * 2 * 4 KV heads * 128 elements * 2 bytes. */
 static void the_store_has_whole_blocks(void **state) {
-    (void)state;
     const uint64_t block = 5 * 64 * 2 * 4 * 128 * 2;
     const struct layer_group groups[] = {{0, 2, 4}, {4, 5, 8}};
     struct backend_ops can = {.select = &fake_select, .host_pool = &fake_host_pool};
@@ -266,7 +251,6 @@ static void the_store_has_whole_blocks(void **state) {
 
 /* A page of each of 9 layers, with what KV heads know of it or without. */
 static void without_selections_a_block_is_for_all_layers(void **state) {
-    (void)state;
     const struct layer_group groups[] = {{0, 2, 9}};
     const struct backend_ops ops = {.evict = &fake_evict, .host_pool = &fake_host_pool};
     struct backend backend = {.ops = &ops};
@@ -333,7 +317,6 @@ static int plan_million(struct million *m, uint64_t host_pool_bytes, struct erro
 }
 
 static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
-    (void)state;
     static struct million m;
     struct error err = {0};
     const struct kv_choice choice = {
@@ -367,7 +350,6 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
 /* Half of ten layers have a window of 1,024 tokens, and of the others all but one are sparse: those
  * take turns with two lists of a long prompt's pages, and so do those with a window. */
 static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
-    (void)state;
     enum { TEXT = 65536, STEP = 2048, WINDOW = 1024, PAGES = TEXT / PAGE_TOKENS, N_LAYERS = 10 };
     const uint32_t windows[N_LAYERS] = {
         [0] = WINDOW, [2] = WINDOW, [4] = WINDOW, [6] = WINDOW, [8] = WINDOW};

@@ -3,17 +3,10 @@
  * Where the tokens lie that are not selected must change nothing, nor whatever else is running; a
  * selection of everything must give what the full cache gives.  That what is selected is the right
  * thing is tested elsewhere, against the definition. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
@@ -21,11 +14,10 @@
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
+#include "tests/test.h"
 
 enum { N_HOST_LAYERS = 6, MAX_SELECTED = 256 };
 
-static const char *model_dir;
-static struct backend *backend;
 static struct backend_ops ops; /* the backend's, but for one: */
 static int (*real_run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                              struct error *err);
@@ -87,29 +79,12 @@ static struct engine *start(struct room room) {
     return engine;
 }
 
-static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens) {
-    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults()};
-    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
-    r.params.max_tokens = max_tokens;
-    r.params.ignore_eos = true;
-    r.params.has_seed = true;
-    r.params.seed = (uint64_t)rand();
-    r.params.n_logprobs = 0;
-    return r;
-}
-
 static struct kv_choice selecting(uint32_t n_selected, uint32_t n_tail, bool on_device) {
     return (struct kv_choice){.mechanism = KV_SELECTING,
                               .n_sink = 4,
                               .n_selected = n_selected,
                               .n_tail = n_tail,
                               .on_device = on_device};
-}
-
-static void answer_one(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
-    recipe_submit(engine, recipe, answer);
-    answers_wait(engine, answer, 1);
-    assert_int_not_equal(answer->last.reason, FINISH_ERROR);
 }
 
 static void finish(struct engine *engine) {
@@ -121,15 +96,14 @@ static void finish(struct engine *engine) {
 }
 
 static void a_selection_of_everything_changes_nothing(void **state) {
-    (void)state;
     struct engine *engine = start((struct room){40, 40, 256, PLAIN});
     struct answer expected = {0}, a = {0};
     srand(5);
-    struct recipe r = make_recipe(250, 60);
-    answer_one(engine, &r, &expected);
+    struct recipe r = recipe_make(250, 60);
+    expected = answers_one(engine, &r);
     for (int on_device = 0; on_device < 2; on_device++) {
         r.kv = selecting(200, 64, on_device);
-        answer_one(engine, &r, &a);
+        a = answers_one(engine, &r);
         answers_assert_same(&expected, &a);
         assert_int_equal(a.last.kv.values[KV_SELECTED_TOKENS], 0);
         answer_forget(&a);
@@ -140,16 +114,15 @@ static void a_selection_of_everything_changes_nothing(void **state) {
 
 /* 699 tokens are stored in the end: the last step's row is behind 698. */
 static void it_does_not_matter_where_tokens_wait(void **state) {
-    (void)state;
     struct engine *engine = start((struct room){60, 20, 256, PLAIN});
     struct answer full = {0}, device = {0}, moved = {0};
     srand(6);
-    struct recipe r = make_recipe(600, 100);
-    answer_one(engine, &r, &full);
+    struct recipe r = recipe_make(600, 100);
+    full = answers_one(engine, &r);
     r.kv = selecting(128, 64, true);
-    answer_one(engine, &r, &device);
+    device = answers_one(engine, &r);
     r.kv.on_device = false;
-    answer_one(engine, &r, &moved);
+    moved = answers_one(engine, &r);
     answers_assert_same(&device, &moved);
     assert_true(memcmp(full.tokens, device.tokens, 100 * sizeof(*full.tokens)) != 0);
     assert_int_equal(moved.last.kv.values[KV_SELECTED_TOKENS], 99 * 2 * 128);
@@ -179,7 +152,7 @@ static void it_does_not_matter_where_tokens_wait(void **state) {
 }
 
 static struct recipe random_recipe(int i) {
-    struct recipe r = make_recipe(1 + (uint32_t)rand() % (i % 4 ? 500 : 60), 60);
+    struct recipe r = recipe_make(1 + (uint32_t)rand() % (i % 4 ? 500 : 60), 60);
     r.params.sampler.temperature = rand() % 2 ? 1.0f : 0;
     if (i % 4 == 1)
         r.kv = (struct kv_choice){.mechanism = KV_BOUNDED,
@@ -192,7 +165,6 @@ static struct recipe random_recipe(int i) {
 }
 
 static void answers_depend_on_the_selection_alone(void **state) {
-    (void)state;
     enum { N = 24 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -200,7 +172,7 @@ static void answers_depend_on_the_selection_alone(void **state) {
     srand(7);
     for (int i = 0; i < N; i++) recipes[i] = random_recipe(i);
     struct engine *engine = start((struct room){24, 24, 256, PLAIN});
-    for (int i = 0; i < N; i++) answer_one(engine, &recipes[i], &alone[i]);
+    for (int i = 0; i < N; i++) alone[i] = answers_one(engine, &recipes[i]);
     finish(engine);
     const struct room rooms[] = {
         {300, 300, 300, PLAIN}, {300, 300, 17, PLAIN}, {40, 20, 64, INVARIANT}};
@@ -219,16 +191,15 @@ static void answers_depend_on_the_selection_alone(void **state) {
 
 /* What is chosen is not worked out by a prompt's rows, so computing again would show. */
 static void swapping_changes_no_bit(void **state) {
-    (void)state;
     enum { N = 18 };
     static struct recipe recipes[N];
     static struct answer alone[N];
     srand(8);
     struct engine *engine = start((struct room){60, 20, 256, PLAIN});
     for (int i = 0; i < N; i++) {
-        recipes[i] = make_recipe(100 + (uint32_t)rand() % 400, 150);
+        recipes[i] = recipe_make(100 + (uint32_t)rand() % 400, 150);
         if (i % 3) recipes[i].kv = selecting(64, 64, i % 3 == 1);
-        answer_one(engine, &recipes[i], &alone[i]);
+        alone[i] = answers_one(engine, &recipes[i]);
     }
     finish(engine);
     for (int i = 0; i < 2; i++) {
@@ -245,7 +216,7 @@ static void swapping_changes_no_bit(void **state) {
 
 /* A context, and a question of its own for each request. */
 static struct recipe question_of(const struct recipe *context, struct kv_choice kv) {
-    struct recipe r = make_recipe(context->n_prompt + 5 + (uint32_t)rand() % 40, 40);
+    struct recipe r = recipe_make(context->n_prompt + 5 + (uint32_t)rand() % 40, 40);
     memcpy(r.prompt, context->prompt, context->n_prompt * sizeof(*r.prompt));
     r.kv = kv;
     return r;
@@ -259,7 +230,7 @@ static uint32_t answer_in_turn(struct room room, const struct recipe *recipes,
     uint32_t least = UINT32_MAX;
     for (uint32_t i = 0; i < n; i++) {
         struct answer a = {0};
-        answer_one(engine, &recipes[i], &a);
+        a = answers_one(engine, &recipes[i]);
         answers_assert_same(&alone[i], &a);
         if (i > 0 && a.last.n_cached < least) least = a.last.n_cached;
         answer_forget(&a);
@@ -271,18 +242,17 @@ static uint32_t answer_in_turn(struct room room, const struct recipe *recipes,
 /* Whether requests find its context in the pool, in the host pool or not at all, whichever request
  * computed it, and whichever others ask at the same time. */
 static void a_context_may_be_asked_often(void **state) {
-    (void)state;
     enum { N = 6, N_CONTEXT = 330 };
     static struct recipe recipes[N];
     static struct answer alone[N];
     srand(10);
-    const struct recipe context = make_recipe(N_CONTEXT, 1);
+    const struct recipe context = recipe_make(N_CONTEXT, 1);
     const struct kv_choice kinds[] = {
         selecting(64, 64, false), selecting(64, 64, true), {0}, selecting(128, 64, false)};
     struct engine *engine = start((struct room){60, 20, 256, WITHOUT_PREFIXES});
     for (int i = 0; i < N; i++) {
         recipes[i] = question_of(&context, kinds[i % 4]);
-        answer_one(engine, &recipes[i], &alone[i]);
+        alone[i] = answers_one(engine, &recipes[i]);
         assert_int_equal(alone[i].last.n_cached, 0);
     }
     finish(engine);
@@ -305,21 +275,20 @@ static void a_context_may_be_asked_often(void **state) {
 /* The same for prompts that do not fit the pool.  What such a prompt leaves is what any other one
  * would have computed. */
 static void a_long_context_may_be_asked_often(void **state) {
-    (void)state;
     enum { N = 3, N_CONTEXT = 600 };
     static struct recipe recipes[N + 1];
     static struct answer alone[N + 1];
     const struct room small = {9, 40, 256, PLAIN};
     srand(11);
-    const struct recipe context = make_recipe(N_CONTEXT, 1);
+    const struct recipe context = recipe_make(N_CONTEXT, 1);
     for (int i = 0; i < N; i++) recipes[i] = question_of(&context, selecting(64, 64, false));
     /* The last one fits, and keeps everything. */
-    recipes[N] = make_recipe(530, 20);
+    recipes[N] = recipe_make(530, 20);
     memcpy(recipes[N].prompt, context.prompt, 520 * sizeof(*context.prompt));
     struct room room = small;
     room.kind = WITHOUT_PREFIXES;
     struct engine *engine = start(room);
-    for (int i = 0; i <= N; i++) answer_one(engine, &recipes[i], &alone[i]);
+    for (int i = 0; i <= N; i++) alone[i] = answers_one(engine, &recipes[i]);
     /* For the prompt's last token, too. */
     assert_int_equal(alone[0].last.kv.values[KV_SELECTED_TOKENS], 40 * 2 * 64);
     finish(engine);
@@ -335,23 +304,22 @@ static void a_long_context_may_be_asked_often(void **state) {
 
 /* Steps with budgets, with selections, with both and with neither have other operations. */
 static void each_kind_of_step_has_its_own_graph(void **state) {
-    (void)state;
     struct engine *engine = start((struct room){60, 20, 512, PLAIN});
     struct answer answers[2] = {0};
     srand(9);
-    struct recipe r = make_recipe(300, 200);
+    struct recipe r = recipe_make(300, 200);
     n_graphs = 0;
-    answer_one(engine, &r, &answers[0]);
+    answers[0] = answers_one(engine, &r);
     assert_int_equal(n_graphs, 1);
     answer_forget(&answers[0]);
     const struct kv_choice selects = selecting(64, 64, false);
     const struct kv_choice bounded = {.mechanism = KV_BOUNDED, .n_recent = 50, .chunk = 64};
     r.kv = selects;
-    answer_one(engine, &r, &answers[0]);
+    answers[0] = answers_one(engine, &r);
     assert_int_equal(n_graphs, 2);
     answer_forget(&answers[0]);
     r.kv = bounded;
-    answer_one(engine, &r, &answers[0]);
+    answers[0] = answers_one(engine, &r);
     assert_int_equal(n_graphs, 3);
     answer_forget(&answers[0]);
     recipe_submit(engine, &r, &answers[0]);
@@ -374,7 +342,6 @@ static int submit(struct engine *engine, struct kv_choice kv, uint32_t max_token
 }
 
 static void selections_that_cannot_be_had_are_refused(void **state) {
-    (void)state;
     struct error err = {0};
     struct engine *engine = start((struct room){40, 0, 256, WITHOUT_GROUPS});
     assert_int_equal(submit(engine, selecting(64, 64, true), 5, &err), ERR_INVALID);
@@ -392,7 +359,6 @@ static void selections_that_cannot_be_had_are_refused(void **state) {
 }
 
 static void groups_must_be_layers_of_the_model(void **state) {
-    (void)state;
     static const struct layer_group wrong[][2] = {{{2, 4, 13}, {0, 0, 0}},
                                                   {{2, 2, 5}, {0, 0, 0}},
                                                   {{2, 4, 4}, {0, 0, 0}},
@@ -414,6 +380,14 @@ static void groups_must_be_layers_of_the_model(void **state) {
     }
 }
 
+static int remember_graphs(void **state) {
+    ops = *backend->ops;
+    real_run_graph = ops.run_graph;
+    ops.run_graph = remembering_run_graph;
+    backend->ops = &ops;
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selections_that_cannot_be_had_are_refused),
@@ -426,18 +400,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_context_may_be_asked_often),
         cmocka_unit_test(a_long_context_may_be_asked_often),
     };
-    struct cpu_config config = {.n_threads = 2};
-    struct error err = {0};
-    if (argc < 2 || cpu_backend_create(&backend, &config, &err)) {
-        fprintf(stderr, "usage: test_offload MODEL_DIR %s\n", err.text);
-        return 1;
-    }
-    model_dir = argv[1];
-    ops = *backend->ops;
-    real_run_graph = ops.run_graph;
-    ops.run_graph = remembering_run_graph;
-    backend->ops = &ops;
-    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), remember_graphs);
 }

@@ -4,27 +4,20 @@
  *
  * Weights are made up.  That what is selected is the right thing is tested elsewhere, against the
  * definition. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
-#include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
+#include "tests/test.h"
 
 enum {
     CONTEXT = 1024,
@@ -52,8 +45,7 @@ static const char config_text[] =
 /* Layer 1 chooses for 3, 4, 6 and 7. */
 static const struct layer_group group = {1, 3, N_LAYERS};
 
-static char model_dir[] = "/tmp/quire-test-XXXXXX";
-static struct backend *backend;
+static char folder[] = "/tmp/quire-test-XXXXXX";
 
 /* n_pages 0: more than enough. */
 struct room {
@@ -139,7 +131,6 @@ static uint32_t pages_of_a_text(uint32_t max_rows) {
 
 /* What is chosen is not worked out by a prompt's rows, so computing again would show. */
 static void answers_do_not_depend_on_pages_or_places(void **state) {
-    (void)state;
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     const uint32_t rows = 128, n_pages = pages_of_a_text(rows) * 3 / 2;
@@ -167,7 +158,6 @@ static void answers_do_not_depend_on_pages_or_places(void **state) {
 /* Where a text's pages do not fit, its prompt takes turns with two lists of them.  The size of
  * slices does not matter. */
 static void long_prompts_go_layer_by_layer(void **state) {
-    (void)state;
     enum { N = 6, ROWS = 256, N_PAGES = 72 };
     static struct recipe recipes[N];
     static struct answer alone[N], whole[N];
@@ -195,7 +185,6 @@ static void long_prompts_go_layer_by_layer(void **state) {
 }
 
 static void layers_that_choose_or_follow_have_no_window(void **state) {
-    (void)state;
     static const struct layer_group wrong[] = {{0, 1, 2}, {1, 2, 5}, {1, 3, 6}};
     for (int i = 0; i < 3; i++) {
         struct engine *engine;
@@ -209,8 +198,8 @@ static void layers_that_choose_or_follow_have_no_window(void **state) {
 
 static int write_config(void) {
     char path[64];
-    if (!mkdtemp(model_dir)) return -1;
-    snprintf(path, sizeof(path), "%s/config.json", model_dir);
+    if (!mkdtemp(folder)) return -1;
+    snprintf(path, sizeof(path), "%s/config.json", folder);
     FILE *file = fopen(path, "w");
     if (!file) return -1;
     const int failed = fputs(config_text, file) < 0;
@@ -219,9 +208,9 @@ static int write_config(void) {
 
 static void remove_config(void) {
     char path[64];
-    snprintf(path, sizeof(path), "%s/config.json", model_dir);
+    snprintf(path, sizeof(path), "%s/config.json", folder);
     unlink(path);
-    rmdir(model_dir);
+    rmdir(folder);
 }
 
 int main(void) {
@@ -230,11 +219,8 @@ int main(void) {
         cmocka_unit_test(answers_do_not_depend_on_pages_or_places),
         cmocka_unit_test(long_prompts_go_layer_by_layer),
     };
-    const struct cpu_config config = {.n_threads = 2};
-    struct error err = {0};
-    if (write_config() || cpu_backend_create(&backend, &config, &err)) return 1;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
+    if (write_config()) return 1;
+    const int status = answers_main(2, (char *[]){NULL, folder}, tests, COUNT(tests), NULL);
     remove_config();
-    return n_failed;
+    return status;
 }

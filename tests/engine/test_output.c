@@ -1,19 +1,14 @@
 /* test_output.c - text and tokens on their way out, against a naive scan of the whole text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/device/sample.h"
 #include "engine/request/event.h"
 #include "engine/request/output.h"
 #include "engine/request/request.h"
 #include "tests/engine/fake_tokenizer.h"
+#include "tests/test.h"
 
 /* The first byte position at which a stop string is complete; the longest wins.  0: none. */
 static size_t naive_stop(const char *text, char **stops, uint32_t n_stops, uint32_t *index) {
@@ -67,7 +62,6 @@ static struct sample_result result(uint32_t token, uint32_t number) {
 }
 
 static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
-    (void)state;
     char *all_stops[] = {"abab",
                          "cab",
                          "b\xc3\xa9",
@@ -131,7 +125,6 @@ static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
 }
 
 static void early_text_cannot_stop(void **state) {
-    (void)state;
     char *stops[] = {"ab"};
     struct sampling_params params = sampling_defaults();
     params.stop = stops;
@@ -179,7 +172,6 @@ static bool stops_at(enum thought_place place, const char *text, char **stops, u
 }
 
 static void stop_strings_end_no_thought(void **state) {
-    (void)state;
     char *ab[] = {"ab"}, *lines[] = {"\n"}, *marks[] = {"<", "think>"};
     assert_true(stops_at(THOUGHT_INSIDE, "ab</think>xab", ab, 1, 0, "ab</think>x"));
     assert_true(stops_at(THOUGHT_INSIDE, "a</think>bab", ab, 1, 0, "a</think>b"));
@@ -198,7 +190,6 @@ static void stop_strings_end_no_thought(void **state) {
 }
 
 static void special_tokens_may_be_shown(void **state) {
-    (void)state;
     uint32_t shown[] = {FAKE_EOS};
     for (uint32_t n = 0; n < 2; n++) {
         struct sampling_params params = sampling_defaults();
@@ -218,7 +209,6 @@ static void special_tokens_may_be_shown(void **state) {
 }
 
 static void end_tokens_count_but_show_only_on_demand(void **state) {
-    (void)state;
     struct sampling_params params = sampling_defaults();
     params.skip_special = false;
     params.n_logprobs = 2;
@@ -237,7 +227,6 @@ static void end_tokens_count_but_show_only_on_demand(void **state) {
 }
 
 static void an_unfinished_character_becomes_a_replacement(void **state) {
-    (void)state;
     struct sampling_params params = sampling_defaults();
     struct output out;
     struct engine_event *event;

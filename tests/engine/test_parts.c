@@ -5,37 +5,24 @@
  * Company, running ahead and preemption change no bit.  What the layers keep is tested against a
  * definition: tests/e2e/test_parts.py. */
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 #include "engine/device/select.h"
-#include "engine/device/sparse.h"
 #include "engine/engine.h"
-#include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 #include "tests/kv_types.h"
+#include "tests/test.h"
 
-enum { MAX_HEADS = 256, N_CHOICES = 5 };
+enum { N_CHOICES = 5 };
 
 static const struct layer_group groups[2] = {{2, 4, 6}, {6, 8, 12}};
-static const char *model_dir;
-static struct backend *backend;
-static struct attn_pattern mixed[MAX_HEADS];
-static uint32_t n_layers;
-static uint64_t page_bytes;
 
 static struct engine_config plain_config(void) {
     return (struct engine_config){.model_dir = model_dir,
@@ -89,13 +76,8 @@ static struct kv_override part(struct kv_choice choice, uint32_t first, uint32_t
 }
 
 static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens, struct kv_choice kv) {
-    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults(), .kv = kv};
-    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
-    r.params.max_tokens = max_tokens;
-    r.params.has_seed = true;
-    r.params.seed = (uint64_t)rand();
-    r.params.ignore_eos = true;
-    r.params.n_logprobs = 0;
+    struct recipe r = recipe_make(n_prompt, max_tokens);
+    r.kv = kv;
     r.prefill.mode = PREFILL_DENSE;
     return r;
 }
@@ -111,7 +93,6 @@ static void assert_same_answers(const struct recipe *a, const struct recipe *b) 
 }
 
 static void a_part_of_all_layers_is_a_bounded_request(void **state) {
-    (void)state;
     srand(1);
     for (uint32_t i = 0; i < N_CHOICES; i++) {
         const struct kv_choice choice = budget(i, 90);
@@ -124,7 +105,6 @@ static void a_part_of_all_layers_is_a_bounded_request(void **state) {
 }
 
 static void a_budget_that_is_never_full_changes_no_bit(void **state) {
-    (void)state;
     srand(2);
     for (uint32_t i = 0; i < N_CHOICES; i++) {
         const struct recipe r = make_recipe(500 + i, 60, full);
@@ -142,7 +122,6 @@ static void a_budget_that_is_never_full_changes_no_bit(void **state) {
 
 /* A budget that evicts must show, wherever its layers are, or the tests above tell nothing. */
 static void a_part_that_evicts_shows(void **state) {
-    (void)state;
     const struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     srand(3);
@@ -181,7 +160,6 @@ static void make_recipes(struct recipe *recipes, struct answer *alone, uint32_t 
 }
 
 static void company_and_running_ahead_change_no_bit(void **state) {
-    (void)state;
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(4);
@@ -202,7 +180,6 @@ static void company_and_running_ahead_change_no_bit(void **state) {
 
 /* Lists of different lengths and the selection's own pages are saved and come back. */
 static void preemption_changes_no_bit(void **state) {
-    (void)state;
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(5);
@@ -216,7 +193,6 @@ static void preemption_changes_no_bit(void **state) {
 }
 
 static void cancelling_leaves_no_page(void **state) {
-    (void)state;
     const struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     srand(6);
@@ -238,20 +214,8 @@ static uint64_t pages(uint64_t n_tokens) {
     return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
 }
 
-static int refusal(struct engine *engine, const struct recipe *r, struct error *err) {
-    struct engine_request request = {.prompt = (uint32_t *)r->prompt,
-                                     .n_prompt = r->n_prompt,
-                                     .params = r->params,
-                                     .kv = r->kv,
-                                     .kv_override = r->kv_override,
-                                     .prefill = r->prefill};
-    uint64_t id;
-    return engine_submit(engine, &request, 1, &id, err);
-}
-
 /* The layers of a part need pages for their budget and a chunk, the others for the text. */
 static void the_pages_are_those_of_the_plan(void **state) {
-    (void)state;
     struct engine_config config = plain_config();
     srand(7);
     for (uint32_t n = 1; n < n_layers; n += 4) {
@@ -270,20 +234,19 @@ static void the_pages_are_those_of_the_plan(void **state) {
         engine_destroy(engine);
         config.kv_cache_bytes -= n_layers * page_bytes;
         engine = answers_start(&config);
-        assert_int_equal(refusal(engine, &r, &err), ERR_TOO_LONG);
+        assert_int_equal(recipe_try(engine, &r, &err), ERR_TOO_LONG);
         engine_destroy(engine);
     }
 }
 
 static void assert_refused(struct engine *engine, const struct recipe *r, const char *words) {
     struct error err = {0};
-    assert_int_equal(refusal(engine, r, &err), ERR_INVALID);
+    assert_int_equal(recipe_try(engine, r, &err), ERR_INVALID);
     assert_string_equal(err.param, "kv_policy");
     if (!strstr(err.text, words)) fail_msg("'%s' is not in '%s'", words, err.text);
 }
 
 static void what_does_not_go_together_is_refused_by_name(void **state) {
-    (void)state;
     const struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     struct recipe r = make_recipe(300, 10, full);
@@ -306,28 +269,6 @@ static void what_does_not_go_together_is_refused_by_name(void **state) {
     engine_destroy(engine);
 }
 
-static void make_patterns(void) {
-    static const struct attn_pattern kinds[] = {{PATTERN_A_SHAPE, 64, 256},
-                                                {PATTERN_VERTICAL_SLASH, 60, 150},
-                                                {PATTERN_BLOCK_SPARSE, 3, 0},
-                                                {PATTERN_DENSE, 0, 0}};
-    for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
-}
-
-static int measure_pages(struct error *err) {
-    struct model_config model;
-    const int code = model_config_load(&model, model_dir, 0, err);
-    if (code) return code;
-    const struct kv_pool pool = {.format = PAGE_F32,
-                                 .n_kv_heads = model.n_kv_heads,
-                                 .head_dim = model.head_dim,
-                                 .tracked = true};
-    n_layers = model.n_layers;
-    page_bytes = kv_page_bytes(&pool);
-    model_config_fini(&model);
-    return 0;
-}
-
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_of_all_layers_is_a_bounded_request),
@@ -339,13 +280,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_pages_are_those_of_the_plan),
         cmocka_unit_test(what_does_not_go_together_is_refused_by_name),
     };
-    struct error err = {0};
-    if (argc < 2) return 1;
-    model_dir = argv[1];
-    make_patterns();
-    if (measure_pages(&err)) return 1;
-    if (cpu_backend_create(&backend, &(struct cpu_config){.n_threads = 2}, &err)) return 1;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), NULL);
 }

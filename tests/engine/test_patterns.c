@@ -1,21 +1,16 @@
 /* test_patterns.c - pattern files: published ones, those that `quire tune` writes, and what is
  * wrong in a file is named. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/device/sparse.h"
 #include "engine/sparsity/patterns.h"
 #include "engine/sparsity/provenance.h"
+#include "tests/test.h"
 
 enum { MOST_TEXT = 4 << 20 };
 
@@ -40,7 +35,6 @@ static void assert_pattern(const struct attn_pattern *pattern, enum attn_pattern
 
 /* The shapes of the files that exist, and every entry that is in one of them. */
 static void published_files_are_read(void **state) {
-    (void)state;
     static const struct {
         uint32_t n_layers, n_heads;
     } shapes[] = {{32, 32}, {80, 64}, {48, 32}, {40, 32}, {28, 28}, {64, 40}, {48, 40}};
@@ -83,7 +77,6 @@ static void published_files_are_read(void **state) {
 }
 
 static void an_unnamed_head_has_the_documented_default(void **state) {
-    (void)state;
     struct error err = {0};
     struct patterns patterns = expect_parsed("[{\"1\": [\"dense\", 7, 8, 1]}, {}]", 2, 2), all;
     assert_pattern(&patterns.heads[0], PATTERN_VERTICAL_SLASH, 1000, 6096);
@@ -98,7 +91,6 @@ static void an_unnamed_head_has_the_documented_default(void **state) {
 }
 
 static void the_second_form_has_pages_of_its_own(void **state) {
-    (void)state;
     struct patterns patterns =
         expect_parsed("{\"format\": \"quire-patterns-1\", \"provenance\": {\"model\": \"a\"},"
                       " \"min_sparse_tokens\": {\"cpu\": 2304, \"cuda\": 4294967295},"
@@ -116,7 +108,6 @@ static void the_second_form_has_pages_of_its_own(void **state) {
     "{\"format\": \"quire-patterns-1\", \"min_sparse_tokens\": " text ", \"layers\": [{}, {}]}"
 
 static void what_is_wrong_is_named(void **state) {
-    (void)state;
     static const struct {
         const char *text, *needle;
     } cases[] = {
@@ -171,7 +162,6 @@ static void what_is_wrong_is_named(void **state) {
 }
 
 static void depth_is_bounded(void **state) {
-    (void)state;
     char text[2 * (JSON_GUARD_MAX_DEPTH + 1)];
     struct patterns patterns;
     struct error err = {0};
@@ -183,7 +173,6 @@ static void depth_is_bounded(void **state) {
 }
 
 static void what_is_saved_is_loaded(void **state) {
-    (void)state;
     char path[] = "/tmp/test_patterns_XXXXXX";
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -217,7 +206,6 @@ static void what_is_saved_is_loaded(void **state) {
 }
 
 static void files_that_are_none_are_told_apart(void **state) {
-    (void)state;
     struct patterns patterns;
     struct error err = {0};
     assert_int_equal(patterns_load(&patterns, "/nowhere/at/all.json", 1, 1, &err), ERR_NOT_FOUND);

@@ -3,32 +3,24 @@
  * The tables have a row for each sentence of engine_create() and engine_submit() in engine.h that
  * says when an answer is ERR_INVALID or ERR_TOO_LONG, and rows for what such a request may be. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/sparse.h"
 #include "engine/engine.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
+#include "tests/test.h"
 
-enum { MAX_HEADS = 256, CONTEXT = 1024, LONG_ROWS = 512 };
+enum { CONTEXT = 1024, LONG_ROWS = 512 };
 
-static const char *model_dir;
 static char deep_dir[] = "/tmp/refusals-XXXXXX"; /* a config.json of more layers */
-static struct backend *backend;
 static struct attn_pattern dense[MAX_HEADS], unknown[MAX_HEADS], large[MAX_HEADS],
-    filters[MAX_HEADS], mixed[MAX_HEADS];
+    filters[MAX_HEADS], some_filters[MAX_HEADS];
 static const struct layer_group group = {2, 3, 12};
 
 /* ---- settings ---- */
@@ -66,7 +58,7 @@ static void unknown_patterns(struct engine_config *c) {
     c->patterns = unknown;
 }
 static void mixed_patterns(struct engine_config *c) {
-    c->patterns = mixed;
+    c->patterns = some_filters;
 }
 static void a_tiny_host_pool(struct engine_config *c) {
     c->host_pool_bytes = 64;
@@ -90,7 +82,6 @@ static void a_cache_below_one_text(struct engine_config *c) {
 }
 
 static void settings_that_cannot_work_are_refused_by_name(void **state) {
-    (void)state;
     static const struct {
         void (*change)(struct engine_config *config);
         int code;
@@ -109,7 +100,7 @@ static void settings_that_cannot_work_are_refused_by_name(void **state) {
         {too_many_groups, ERR_INVALID, "at most 8 filter layers"},
         {a_cache_below_one_text, ERR_NOMEM, "--max-model-len"},
     };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         struct engine_config config = plain_config();
         struct engine *engine = NULL;
         struct error err = {0};
@@ -276,10 +267,7 @@ static void assert_taken(struct engine *engine, change_fn *const *changes, size_
     }
 }
 
-#define N_OF(table) (sizeof(table) / sizeof(*(table)))
-
 static void plain_engines_refuse(void **state) {
-    (void)state;
     static const struct row rows[] = {
         {empty, ERR_INVALID, "prompt", "is empty"},
         {no_token, ERR_INVALID, "prompt", "ids end at"},
@@ -295,8 +283,8 @@ static void plain_engines_refuse(void **state) {
     static change_fn *const taken[] = {nothing, guessed, kept_text};
     const struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
-    assert_rows(engine, rows, N_OF(rows));
-    assert_taken(engine, taken, N_OF(taken));
+    assert_rows(engine, rows, COUNT(rows));
+    assert_taken(engine, taken, COUNT(taken));
     engine_destroy(engine);
 }
 
@@ -312,7 +300,6 @@ static struct engine_config full_config(void) {
 }
 
 static void sparse_prompts_are_refused(void **state) {
-    (void)state;
     static const struct row rows[] = {
         {no_patterns, ERR_INVALID, "prefill", "the pattern of layer 0, head 3"},
         {large_patterns, ERR_INVALID, "prefill", "the pattern of layer 0, head 3"},
@@ -332,36 +319,33 @@ static void sparse_prompts_are_refused(void **state) {
                                        scored_prompt, kept_budget,    kept_selection};
     struct engine_config config = full_config();
     struct engine *engine = answers_start(&config);
-    assert_rows(engine, rows, N_OF(rows));
-    assert_taken(engine, taken, N_OF(taken));
+    assert_rows(engine, rows, COUNT(rows));
+    assert_taken(engine, taken, COUNT(taken));
     engine_destroy(engine);
 }
 
 static void without_patterns_a_sparse_prompt_needs_its_own(void **state) {
-    (void)state;
     static const struct row rows[] = {{sparse, ERR_INVALID, "prefill", "needs patterns"}};
     static change_fn *const taken[] = {dense_patterns};
     struct engine_config config = full_config();
     config.patterns = NULL;
     struct engine *engine = answers_start(&config);
-    assert_rows(engine, rows, N_OF(rows));
-    assert_taken(engine, taken, N_OF(taken));
+    assert_rows(engine, rows, COUNT(rows));
+    assert_taken(engine, taken, COUNT(taken));
     engine_destroy(engine);
 }
 
 static void without_groups_filters_choose_nothing(void **state) {
-    (void)state;
     static const struct row rows[] = {{filter_patterns, ERR_INVALID, "prefill", "--filters-file"}};
     struct engine_config config = full_config();
     config.n_groups = 0;
     struct engine *engine = answers_start(&config);
-    assert_rows(engine, rows, N_OF(rows));
+    assert_rows(engine, rows, COUNT(rows));
     engine_destroy(engine);
 }
 
 /* A step that runs ahead may already have evicted what the answer saw. */
 static void a_device_that_runs_ahead_cannot_tell_what_is_kept(void **state) {
-    (void)state;
     static const struct row rows[] = {
         {kept_budget, ERR_INVALID, "return_kept_positions", "which tokens a budget"},
         {kept_selection, ERR_INVALID, "return_kept_positions", "which tokens a budget"}};
@@ -369,8 +353,8 @@ static void a_device_that_runs_ahead_cannot_tell_what_is_kept(void **state) {
     const struct engine_config config = full_config();
     late_backend_begin(backend);
     struct engine *engine = answers_start(&config);
-    assert_rows(engine, rows, N_OF(rows));
-    assert_taken(engine, taken, N_OF(taken));
+    assert_rows(engine, rows, COUNT(rows));
+    assert_taken(engine, taken, COUNT(taken));
     engine_destroy(engine);
     late_backend_end();
 }
@@ -378,15 +362,15 @@ static void a_device_that_runs_ahead_cannot_tell_what_is_kept(void **state) {
 static void make_patterns(void) {
     for (int i = 0; i < MAX_HEADS; i++) filters[i].kind = PATTERN_FILTERS;
     large[3] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, SPARSE_MAX_COLUMNS + 1, 1};
-    mixed[3].kind = PATTERN_FILTERS;
+    some_filters[3].kind = PATTERN_FILTERS;
     unknown[3].kind = PATTERN_N_KINDS;
 }
 
 /* Writes the model's config.json with 18 layers in place of its 12. */
-static int make_deep_model(void) {
+static int make_deep_model(const char *dir) {
     static char text[4096];
     char path[256];
-    snprintf(path, sizeof(path), "%s/config.json", model_dir);
+    snprintf(path, sizeof(path), "%s/config.json", dir);
     FILE *file = fopen(path, "r");
     if (!file || !mkdtemp(deep_dir)) return 1;
     text[fread(text, 1, sizeof(text) - 1, file)] = 0;
@@ -416,14 +400,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(without_groups_filters_choose_nothing),
         cmocka_unit_test(a_device_that_runs_ahead_cannot_tell_what_is_kept),
     };
-    struct error err = {0};
     if (argc < 2) return 1;
-    model_dir = argv[1];
     make_patterns();
-    if (make_deep_model()) return 1;
-    if (cpu_backend_create(&backend, &(struct cpu_config){.n_threads = 2}, &err)) return 1;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
+    if (make_deep_model(argv[1])) return 1;
+    const int status = answers_main(argc, argv, tests, COUNT(tests), NULL);
     remove_deep_model();
-    return n_failed;
+    return status;
 }

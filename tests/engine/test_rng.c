@@ -1,16 +1,10 @@
 /* test_rng.c - random numbers by counter: repeatable, in range, even, and unrelated between
  * seeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "engine/base/rng.h"
+#include "tests/test.h"
 
 static void a_draw_depends_on_seed_and_index_only(void **state) {
-    (void)state;
     double a = rng_uniform(5, 9);
     rng_uniform(6, 1);
     assert_true(rng_uniform(5, 9) == a);
@@ -23,7 +17,6 @@ static void a_draw_depends_on_seed_and_index_only(void **state) {
  * freedom stays below 50 but for one time in 100,000; the draws are fixed, so this passes always or
  * never. */
 static void draws_are_even_along_seeds_and_indices(void **state) {
-    (void)state;
     enum { N = 16000, BINS = 16 };
     for (int along = 0; along < 3; along++) {
         int bins[BINS] = {0};
@@ -44,7 +37,6 @@ static void draws_are_even_along_seeds_and_indices(void **state) {
 }
 
 static void seeds_do_not_share_draws_at_a_shift(void **state) {
-    (void)state;
     for (uint64_t i = 0; i < 1000; i++) assert_true(rng_uniform(7, i + 1) != rng_uniform(8, i));
     assert_true(rng_fresh_seed() != rng_fresh_seed());
 }

@@ -3,21 +3,16 @@
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/step.h"
 #include "engine/kv/page_pool.h"
 #include "tests/engine/scheduler_fixture.h"
 #include "tests/kv_types.h"
+#include "tests/test.h"
 
 enum mix { ALL_FULL, HALF_BOUNDED, HALF_SELECT };
 
@@ -123,7 +118,6 @@ static void full_load(bool batch_invariant, struct load load) {
 }
 
 static void random_requests_give_what_they_give_alone(void **state) {
-    (void)state;
     full_load(false, (struct load){MAX_PAGES, 512, 16, 1});
     full_load(false, (struct load){40, 64, 8, 2});
     /* One request of full length fits: preemption all the time. */
@@ -133,7 +127,6 @@ static void random_requests_give_what_they_give_alone(void **state) {
 }
 
 static void bounded_requests_give_what_they_give_alone(void **state) {
-    (void)state;
     random_load(HALF_BOUNDED, false, MAX_PAGES, 512, 16, 1);
     random_load(HALF_BOUNDED, false, 40, 64, 8, 2);
     random_load(HALF_BOUNDED, false, 12, 33, 8, 3);
@@ -144,7 +137,6 @@ static void bounded_requests_give_what_they_give_alone(void **state) {
 }
 
 static void requests_that_select_give_what_they_give_alone(void **state) {
-    (void)state;
     random_load(HALF_SELECT, false, MAX_PAGES, 512, 16, 1);
     random_load(HALF_SELECT, false, 60, 64, 8, 2);
     /* One request of full length fits: preemption all the time. */
@@ -154,7 +146,6 @@ static void requests_that_select_give_what_they_give_alone(void **state) {
 }
 
 static void each_token_is_computed_by_the_kernel_of_its_kind(void **state) {
-    (void)state;
     full_load(true, (struct load){MAX_PAGES, 512, 16, 1});
     full_load(true, (struct load){40, 64, 8, 2});
     full_load(true, (struct load){12, 33, 8, 3});
@@ -163,7 +154,6 @@ static void each_token_is_computed_by_the_kernel_of_its_kind(void **state) {
 }
 
 static void a_request_longer_than_the_pool_is_refused(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 2 * N_LAYERS, 64, 4);
@@ -173,7 +163,6 @@ static void a_request_longer_than_the_pool_is_refused(void **state) {
 }
 
 static void a_row_that_is_not_a_number_fails_its_request_alone(void **state) {
-    (void)state;
     struct fixture f;
     struct client good = {0}, bad = {0}, again = {0};
     fixture_init(&f, 40, 512, 4);
@@ -196,7 +185,6 @@ static void a_row_that_is_not_a_number_fails_its_request_alone(void **state) {
 }
 
 static void equal_prompts_are_computed_once(void **state) {
-    (void)state;
     struct fixture f;
     struct client clients[8] = {0};
     fixture_init(&f, MAX_PAGES, 100, 8);
@@ -214,7 +202,6 @@ static void equal_prompts_are_computed_once(void **state) {
 }
 
 static void a_wholly_cached_prompt_still_computes_its_last_token(void **state) {
-    (void)state;
     struct fixture f;
     struct client a = {0}, b = {0};
     fixture_init(&f, 40, 512, 4);
@@ -231,7 +218,6 @@ static void a_wholly_cached_prompt_still_computes_its_last_token(void **state) {
 
 /* A block is named by its tokens, so it is shared only when the last of them is known. */
 static void a_conversation_goes_on_from_cached_answers(void **state) {
-    (void)state;
     struct fixture f;
     struct client a = {0}, b = {0};
     fixture_init(&f, 40, 512, 4);
@@ -251,7 +237,6 @@ static void a_conversation_goes_on_from_cached_answers(void **state) {
 }
 
 static void prompt_scores_cover_the_prompt_whatever_is_cached(void **state) {
-    (void)state;
     struct fixture f;
     struct client clients[3] = {0};
     fixture_init(&f, 40, 50, 4);
@@ -269,7 +254,6 @@ static void prompt_scores_cover_the_prompt_whatever_is_cached(void **state) {
 }
 
 static void lower_priority_numbers_run_first(void **state) {
-    (void)state;
     struct fixture f;
     struct client clients[3] = {0};
     fixture_init(&f, 40, 64, 1);
@@ -320,7 +304,6 @@ static void check_shares(uint32_t weight, uint32_t n_first, uint32_t n_of_other)
 }
 
 static void tenants_share_by_weight_not_by_number(void **state) {
-    (void)state;
     check_shares(0, 8, 4); /* 0 counts as 1 */
     check_shares(1, 8, 4);
     check_shares(3, 8, 6);
@@ -328,7 +311,6 @@ static void tenants_share_by_weight_not_by_number(void **state) {
 
 /* What a tenant did not use while it was idle is not saved up. */
 static void an_idle_tenant_saves_nothing_up(void **state) {
-    (void)state;
     struct fixture f;
     struct client clients[16] = {0};
     fixture_init(&f, 40, 64, 1);
@@ -349,7 +331,6 @@ static void an_idle_tenant_saves_nothing_up(void **state) {
  * each of them one.  Once the second has ended there are eight again, as the first has grown, and
  * that is enough. */
 static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
-    (void)state;
     struct fixture f;
     struct client first = {0}, second = {0}, waiting = {0};
     fixture_init(&f, 10 * N_LAYERS, 512, 4);
@@ -377,7 +358,6 @@ static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
  * stay within the limit; none of them starves.  They are shorter than a block, or they would wait
  * for each other's. */
 static void prompts_of_a_step_share_their_slots(void **state) {
-    (void)state;
     enum { N = 6, MOST = 70 };
     struct fixture f;
     struct client clients[N] = {0};
@@ -408,7 +388,6 @@ static void prompts_of_a_step_share_their_slots(void **state) {
 }
 
 static void cancelling_frees_pages_in_every_phase(void **state) {
-    (void)state;
     struct fixture f;
     struct client queued = {0}, prefilling = {0}, generating = {0};
     struct client *clients[] = {&generating, &prefilling, &queued};
@@ -440,7 +419,6 @@ static void cancelling_frees_pages_in_every_phase(void **state) {
 /* Its cache is as large as the budget and a chunk, so two of them fit where a full one would need
  * the hundredfold. */
 static void an_endless_text_takes_the_pages_of_its_budget(void **state) {
-    (void)state;
     struct fixture f;
     struct client clients[2] = {0};
     fixture_init(&f, 2 * N_LAYERS * 2, 200, 4);
@@ -465,7 +443,6 @@ static void an_endless_text_takes_the_pages_of_its_budget(void **state) {
 
 /* What only the prompt needed goes to others as soon as the prompt is done. */
 static void a_compressed_prompt_gives_pages_back(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 20, 512, 4);
@@ -497,7 +474,6 @@ static void squeeze(struct fixture *f, struct client *full, struct client *bound
 }
 
 static void a_suspended_sequence_goes_on_where_it_was(void **state) {
-    (void)state;
     struct fixture f;
     struct client full = {0}, bounded = {0};
     squeeze(&f, &full, &bounded);
@@ -511,7 +487,6 @@ static void a_suspended_sequence_goes_on_where_it_was(void **state) {
 }
 
 static void a_suspended_sequence_can_be_cancelled(void **state) {
-    (void)state;
     struct fixture f;
     struct client full = {0}, bounded = {0};
     squeeze(&f, &full, &bounded);
@@ -526,7 +501,6 @@ static void a_suspended_sequence_can_be_cancelled(void **state) {
 }
 
 static void a_sequence_that_cannot_be_suspended_ends(void **state) {
-    (void)state;
     struct fixture f;
     struct client full = {0}, bounded = {0};
     squeeze(&f, &full, &bounded);
@@ -539,7 +513,6 @@ static void a_sequence_that_cannot_be_suspended_ends(void **state) {
 }
 
 static void ending_all_gives_each_its_final_event(void **state) {
-    (void)state;
     struct fixture f;
     struct client clients[6] = {0};
     fixture_init(&f, 40, 32, 2);

@@ -3,20 +3,15 @@
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/reclaim.h"
 #include "tests/engine/scheduler_fixture.h"
+#include "tests/test.h"
 
 enum { ON_DEVICE = true, IN_STORE = false };
 
@@ -44,7 +39,6 @@ static uint32_t n_used_blocks(const struct fixture *f) {
 /* 300 tokens are five pages; from there on layer 0 grows, and layer 1 has a page of chosen tokens,
  * one for the tail and one more.  Both layers' states take a page. */
 static void what_leaves_gives_its_pages_back(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 40, 512, 4);
@@ -74,7 +68,6 @@ static void what_leaves_gives_its_pages_back(void **state) {
 
 /* The same text on the device: all pages stay, and there are some for what is chosen. */
 static void on_the_device_everything_stays(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 40, 512, 4);
@@ -94,7 +87,6 @@ static void on_the_device_everything_stays(void **state) {
 
 /* A text that has no more candidates than are selected is kept like any other. */
 static void short_texts_are_kept_whole(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 40, 512, 4);
@@ -127,13 +119,11 @@ static uint32_t cached_after(bool on_device) {
 
 /* What is generated depends on the selection. */
 static void only_prompts_are_shared(void **state) {
-    (void)state;
     assert_int_equal(cached_after(ON_DEVICE), 256);
     assert_int_equal(cached_after(IN_STORE), 256);
 }
 
 static void a_text_longer_than_the_store_is_refused(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 512, 4);
@@ -145,7 +135,6 @@ static void a_text_longer_than_the_store_is_refused(void **state) {
 
 /* There are pages for both sequences, and host blocks for one. */
 static void a_sequence_without_blocks_preempts_no_other_for_them(void **state) {
-    (void)state;
     struct fixture f;
     struct client first = {0}, second = {0}, full = {0};
     struct engine_stats stats;
@@ -171,7 +160,6 @@ static void a_sequence_without_blocks_preempts_no_other_for_them(void **state) {
 
 /* Blocks that others have are waited for. */
 static void a_sequence_that_finds_no_blocks_waits(void **state) {
-    (void)state;
     struct fixture f;
     struct client first = {0}, second = {0};
     struct engine_stats stats;
@@ -194,7 +182,6 @@ static void a_sequence_that_finds_no_blocks_waits(void **state) {
 
 /* The second would find the blocks for its prompt, but the first will want one of them soon. */
 static void the_next_block_is_left_to_running_sequences(void **state) {
-    (void)state;
     struct fixture f;
     struct client first = {0}, second = {0};
     struct engine_stats stats;
@@ -215,7 +202,6 @@ static void the_next_block_is_left_to_running_sequences(void **state) {
 
 /* When the first ends there are fewer pages than when the second asked, but blocks. */
 static void blocks_alone_are_reason_enough_to_try_again(void **state) {
-    (void)state;
     struct fixture f;
     struct client first = {0}, second = {0}, full = {0};
     fixture_init(&f, 100, 1024, 4);
@@ -241,7 +227,6 @@ static void blocks_alone_are_reason_enough_to_try_again(void **state) {
 /* After any number of steps: while a prompt is computed, when layers leave, while the tail moves
  * on, while one waits. */
 static void cancelling_leaves_nothing_behind(void **state) {
-    (void)state;
     for (uint32_t n_steps = 0; n_steps < 90; n_steps++) {
         struct fixture f;
         struct client clients[4] = {0};
@@ -265,7 +250,6 @@ static void cancelling_leaves_nothing_behind(void **state) {
 }
 
 static void ending_all_leaves_nothing_behind(void **state) {
-    (void)state;
     for (uint32_t n_steps = 1; n_steps < 20; n_steps++) {
         struct fixture f;
         struct client clients[4] = {0};
@@ -285,7 +269,6 @@ static void ending_all_leaves_nothing_behind(void **state) {
 
 /* A copy that cannot be submitted is the device's failure. */
 static void a_failing_copy_is_told(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     struct error err = {0};
@@ -311,7 +294,6 @@ static struct scheduler_config long_config(uint32_t max_rows) {
  * prompt is computed.  The state is a page.  The prompt's pages of all six are one more than there
  * is. */
 static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
-    (void)state;
     for (int sparse = 0; sparse < 2; sparse++) {
         struct fixture f;
         struct client c = {0};
@@ -342,7 +324,6 @@ static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
 
 /* In one more round of slices its rows leave the last layer. */
 static void a_prompt_that_does_not_fit_can_be_scored(void **state) {
-    (void)state;
     for (int sparse = 0; sparse < 2; sparse++) {
         struct fixture f;
         struct client c = {0};
@@ -398,14 +379,12 @@ static struct engine_stats random_long_prompts(uint32_t n_blocks) {
 }
 
 static void random_prompts_that_do_not_fit(void **state) {
-    (void)state;
     random_long_prompts(40);
     assert_true(random_long_prompts(200).n_swapped_in > 0);
 }
 
 /* At any slice of it, with its copies under way. */
 static void a_long_prompt_that_is_cancelled_leaves_nothing(void **state) {
-    (void)state;
     for (uint32_t n_steps = 0; n_steps < 40; n_steps += 3) {
         struct fixture f;
         struct client clients[2] = {0};
@@ -428,7 +407,6 @@ static void a_long_prompt_that_is_cancelled_leaves_nothing(void **state) {
 
 /* The prompt goes layer by layer or in chunks, and what is generated selects. */
 static void sparse_prompts_may_be_followed_by_selections(void **state) {
-    (void)state;
     for (uint32_t i = 0; i < 4; i++) {
         struct fixture f;
         struct client c = {0};

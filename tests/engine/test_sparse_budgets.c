@@ -5,34 +5,23 @@
  * pages are those of the plan.  What patterns and budgets keep is tested against definitions:
  * tests/e2e/test_sparse_budgets.py. */
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/engine.h"
-#include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 #include "tests/kv_types.h"
+#include "tests/test.h"
 
-enum { MAX_HEADS = 256, BY_LAYERS = 0, IN_CHUNKS = 1 };
+enum { BY_LAYERS = 0, IN_CHUNKS = 1 };
 
-static const char *model_dir;
-static struct backend *backend;
-static struct attn_pattern dense[MAX_HEADS], mixed[MAX_HEADS];
-static uint32_t n_layers;
-static uint64_t page_bytes;
+static struct attn_pattern dense[MAX_HEADS];
 
 static struct engine_config plain_config(void) {
     return (struct engine_config){.model_dir = model_dir,
@@ -80,13 +69,8 @@ static struct kv_choice scored(enum kv_score score) {
 
 static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens, struct kv_choice kv,
                                  const struct attn_pattern *patterns) {
-    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults(), .kv = kv};
-    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
-    r.params.max_tokens = max_tokens;
-    r.params.has_seed = true;
-    r.params.seed = (uint64_t)rand();
-    r.params.ignore_eos = true;
-    r.params.n_logprobs = 0;
+    struct recipe r = recipe_make(n_prompt, max_tokens);
+    r.kv = kv;
     r.prefill = (struct prefill_choice){
         .mode = PREFILL_SPARSE, .patterns = patterns, .dense_above = 1, .dense_tail = 10};
     return r;
@@ -102,7 +86,6 @@ static struct answer answer_alone(const struct engine_config *config, const stru
 /* Layer by layer, each layer is cut down to its budget before the next one is computed; in chunks
  * all are at the end.  Dense prompts are, too. */
 static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
-    (void)state;
     const struct kv_choice choices[] = {streaming(60), streaming(700), window(40, KV_POOLING_MAX),
                                         window(700, KV_POOLING_NONE)};
     static const uint32_t lengths[] = {2, 203, 1100};
@@ -141,20 +124,9 @@ static uint64_t least_bytes(const struct recipe *r) {
     return (n_layers * own + 2 * beyond) * page_bytes;
 }
 
-static int refusal(struct engine *engine, const struct recipe *r, struct error *err) {
-    struct engine_request request = {.prompt = (uint32_t *)r->prompt,
-                                     .n_prompt = r->n_prompt,
-                                     .params = r->params,
-                                     .kv = r->kv,
-                                     .prefill = r->prefill};
-    uint64_t id;
-    return engine_submit(engine, &request, 1, &id, err);
-}
-
 /* The budgets of all layers and the text of two are enough, whether the prompt is sparse or is
  * dense and does not fit. */
 static void a_whole_prompt_needs_the_text_of_two_layers(void **state) {
-    (void)state;
     const struct kv_choice rotated = {.mechanism = KV_BOUNDED,
                                       .type = TYPE_STREAMING,
                                       .n_sink = 4,
@@ -180,7 +152,7 @@ static void a_whole_prompt_needs_the_text_of_two_layers(void **state) {
             answers_assert_same(&small, &large);
             config.kv_cache_bytes -= n_layers * page_bytes;
             struct engine *engine = answers_start(&config);
-            assert_int_equal(refusal(engine, &r, &err), ERR_TOO_LONG);
+            assert_int_equal(recipe_try(engine, &r, &err), ERR_TOO_LONG);
             assert_string_equal(err.param, "kv_policy");
             engine_destroy(engine);
             answer_forget(&large);
@@ -203,7 +175,6 @@ static void make_recipes(struct recipe *recipes, struct answer *alone, uint32_t 
 }
 
 static void company_and_running_ahead_change_no_bit(void **state) {
-    (void)state;
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(7);
@@ -225,7 +196,6 @@ static void company_and_running_ahead_change_no_bit(void **state) {
 /* The first one grows until others must go: some in the middle of their prompt, which they begin
  * anew, some behind it, whose pages are saved. */
 static void preemption_changes_no_bit(void **state) {
-    (void)state;
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(8);
@@ -240,7 +210,6 @@ static void preemption_changes_no_bit(void **state) {
 }
 
 static void cancelling_leaves_no_page(void **state) {
-    (void)state;
     struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     srand(9);
@@ -260,7 +229,7 @@ static void cancelling_leaves_no_page(void **state) {
 static void assert_refused(struct engine *engine, struct kv_choice kv, const char *words) {
     struct error err = {0};
     struct recipe r = make_recipe(700, 2, kv, mixed);
-    assert_int_equal(refusal(engine, &r, &err), ERR_INVALID);
+    assert_int_equal(recipe_try(engine, &r, &err), ERR_INVALID);
     assert_string_equal(err.param, "prefill");
     if (!strstr(err.text, words)) fail_msg("'%s' is not in '%s'", words, err.text);
     r.prefill.mode = PREFILL_AUTO; /* which the rule makes dense */
@@ -271,7 +240,6 @@ static void assert_refused(struct engine *engine, struct kv_choice kv, const cha
 }
 
 static void what_does_not_go_together_is_refused_by_name(void **state) {
-    (void)state;
     struct engine_config config = plain_config();
     config.min_sparse_tokens = 600;
     config.max_model_len = 1000;
@@ -286,7 +254,7 @@ static void what_does_not_go_together_is_refused_by_name(void **state) {
     assert_refused(engine, scored(KV_SCORE_MEAN), "kv_policy.score window");
     assert_refused(engine, scored(KV_SCORE_DECAY), "kv_policy.score window");
     struct recipe r = make_recipe(1100, 2, streaming(100), mixed); /* more than max_model_len */
-    assert_int_equal(refusal(engine, &r, &err), ERR_TOO_LONG);
+    assert_int_equal(recipe_try(engine, &r, &err), ERR_TOO_LONG);
     assert_string_equal(err.param, "prompt");
     r.n_prompt = 700;
     r.prefill.mode = PREFILL_AUTO;
@@ -294,28 +262,6 @@ static void what_does_not_go_together_is_refused_by_name(void **state) {
     assert_int_equal(a.last.prefill.mode, PREFILL_SPARSE);
     answer_forget(&a);
     engine_destroy(engine);
-}
-
-static void make_patterns(void) {
-    static const struct attn_pattern kinds[] = {{PATTERN_A_SHAPE, 64, 256},
-                                                {PATTERN_VERTICAL_SLASH, 60, 150},
-                                                {PATTERN_BLOCK_SPARSE, 3, 0},
-                                                {PATTERN_DENSE, 0, 0}};
-    for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
-}
-
-static int measure_pages(struct error *err) {
-    struct model_config model;
-    const int code = model_config_load(&model, model_dir, 0, err);
-    if (code) return code;
-    const struct kv_pool pool = {.format = PAGE_F32,
-                                 .n_kv_heads = model.n_kv_heads,
-                                 .head_dim = model.head_dim,
-                                 .tracked = true};
-    n_layers = model.n_layers;
-    page_bytes = kv_page_bytes(&pool);
-    model_config_fini(&model);
-    return 0;
 }
 
 int main(int argc, char **argv) {
@@ -327,13 +273,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(cancelling_leaves_no_page),
         cmocka_unit_test(what_does_not_go_together_is_refused_by_name),
     };
-    struct error err = {0};
-    if (argc < 2) return 1;
-    model_dir = argv[1];
-    make_patterns();
-    if (measure_pages(&err)) return 1;
-    if (cpu_backend_create(&backend, &(struct cpu_config){.n_threads = 2}, &err)) return 1;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), NULL);
 }

@@ -2,18 +2,11 @@
  * the order in which a prompt is computed changes no bit, nor does what runs beside it, and what
  * was visited is told. */
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
@@ -21,12 +14,11 @@
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
+#include "tests/test.h"
 
-enum { MAX_HEADS = 256, WHOLE = 0, IN_CHUNKS = 1 };
+enum { WHOLE = 0, IN_CHUNKS = 1 };
 
-static const char *model_dir;
-static struct backend *backend;
-static struct attn_pattern dense[MAX_HEADS], mixed[MAX_HEADS];
+static struct attn_pattern dense[MAX_HEADS];
 
 static struct engine_config plain_config(void) {
     return (struct engine_config){.model_dir = model_dir,
@@ -64,7 +56,6 @@ static struct recipe sparse_recipe(uint32_t n_prompt, uint32_t max_tokens,
 }
 
 static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
-    (void)state;
     static const uint32_t lengths[] = {2, 129, 700, 1537};
     static const uint32_t ways[] = {WHOLE, IN_CHUNKS};
     srand(5);
@@ -89,7 +80,6 @@ static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
 
 /* Prompts that go layer by layer are indexed whole, whatever runs beside them. */
 static void company_and_running_ahead_change_no_bit(void **state) {
-    (void)state;
     enum { N = 6 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -122,7 +112,6 @@ static double sum(const double *by_kind) {
 }
 
 static void what_was_visited_is_told(void **state) {
-    (void)state;
     static const uint32_t ways[] = {WHOLE, IN_CHUNKS};
     struct engine_stats stats;
     srand(7);
@@ -148,7 +137,6 @@ static void what_was_visited_is_told(void **state) {
 }
 
 static void auto_begins_at_the_break_even(void **state) {
-    (void)state;
     struct engine_config config = plain_config();
     config.min_sparse_tokens = 1000;
     struct engine *engine = answers_start(&config);
@@ -174,7 +162,6 @@ static int refusal(struct engine *engine, const struct engine_request *r) {
 }
 
 static void a_backend_with_dense_attention_alone_refuses(void **state) {
-    (void)state;
     uint32_t prompt[100] = {1};
     const struct engine_request good = {.prompt = prompt,
                                         .n_prompt = 100,
@@ -200,7 +187,6 @@ static void a_backend_with_dense_attention_alone_refuses(void **state) {
 }
 
 static void cancelling_a_sparse_prompt_leaves_no_page(void **state) {
-    (void)state;
     struct engine *engine = start_sparse(WHOLE, true);
     struct answer a = {0};
     srand(8);
@@ -236,7 +222,6 @@ static struct answer answer_warm(const struct recipe pair[2]) {
 
 /* Of what others have left the keys were chosen for another end. */
 static void without_reuse_no_earlier_request_changes_a_bit(void **state) {
-    (void)state;
     struct recipe pair[2];
     srand(9);
     make_pair(pair, 900, 4);
@@ -259,7 +244,6 @@ static void without_reuse_no_earlier_request_changes_a_bit(void **state) {
 
 /* Nor does it wait for them. */
 static void without_reuse_no_company_changes_a_bit(void **state) {
-    (void)state;
     struct recipe pair[2];
     struct answer alone[2];
     srand(10);
@@ -276,7 +260,6 @@ static void without_reuse_no_company_changes_a_bit(void **state) {
 
 /* What it has computed, whole, others may take. */
 static void without_reuse_blocks_are_given(void **state) {
-    (void)state;
     struct engine *engine = start_sparse(WHOLE, true);
     struct recipe r = sparse_recipe(700, 1, NULL);
     r.prefill.no_reuse = true;
@@ -301,7 +284,6 @@ static void without_reuse_blocks_are_given(void **state) {
 
 /* Own blocks end with a whole page, and behind them keys would be chosen for the rest alone. */
 static void without_reuse_preemption_changes_no_bit(void **state) {
-    (void)state;
     enum { N = 2 };
     struct recipe recipes[N];
     struct answer alone[N];
@@ -329,7 +311,6 @@ static void without_reuse_preemption_changes_no_bit(void **state) {
 
 /* Where chunks end depends on company. */
 static void without_reuse_nothing_goes_in_chunks(void **state) {
-    (void)state;
     struct engine_config config = plain_config();
     struct engine_request sparse = {.params = sampling_defaults(),
                                     .prefill = {.mode = PREFILL_SPARSE, .no_reuse = true}};
@@ -372,7 +353,6 @@ static int failing_index(struct backend *be, const struct sparse_index_args *arg
 
 /* In the middle of a long prompt, with another that generates and one that waits for its turn. */
 static void a_failure_ends_every_request(void **state) {
-    (void)state;
     const struct backend_ops *real = backend->ops;
     struct backend_ops ops = *real;
     struct sparse_ops sparse = *real->sparse;
@@ -400,14 +380,6 @@ static void a_failure_ends_every_request(void **state) {
     backend->ops = real;
 }
 
-static void make_patterns(void) {
-    static const struct attn_pattern kinds[] = {{PATTERN_A_SHAPE, 64, 256},
-                                                {PATTERN_VERTICAL_SLASH, 60, 150},
-                                                {PATTERN_BLOCK_SPARSE, 3, 0},
-                                                {PATTERN_DENSE, 0, 0}};
-    for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
-}
-
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(patterns_that_leave_nothing_out_change_no_bit),
@@ -423,12 +395,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(without_reuse_nothing_goes_in_chunks),
         cmocka_unit_test(a_failure_ends_every_request),
     };
-    struct error err = {0};
-    if (argc < 2) return 1;
-    model_dir = argv[1];
-    make_patterns();
-    if (cpu_backend_create(&backend, &(struct cpu_config){.n_threads = 2}, &err)) return 1;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), NULL);
 }

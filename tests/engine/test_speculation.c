@@ -4,19 +4,14 @@
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/kv/page_pool.h"
 #include "tests/engine/scheduler_fixture.h"
 #include "tests/kv_types.h"
+#include "tests/test.h"
 
 static const struct speculation_choice suffix = {.mode = SPECULATION_SUFFIX};
 
@@ -100,7 +95,6 @@ static struct engine_stats random_load(struct load load, unsigned seed) {
 }
 
 static void random_requests_give_what_they_give_alone(void **state) {
-    (void)state;
     static const struct load loads[] = {{MAX_PAGES, 512, 16, 0, false},
                                         {40, 64, 8, 0, false},
                                         {16, 33, 8, 0, false},
@@ -128,7 +122,6 @@ static uint64_t steps_of(struct fixture *f, struct engine_request *r) {
 }
 
 static void a_text_that_repeats_itself_takes_fewer_steps(void **state) {
-    (void)state;
     struct fixture f;
     uint64_t n_steps[2];
     for (int on = 0; on < 2; on++) {
@@ -146,7 +139,6 @@ static void a_text_that_repeats_itself_takes_fewer_steps(void **state) {
 }
 
 static void no_row_is_computed_behind_the_last_token(void **state) {
-    (void)state;
     for (uint32_t n = 1; n < 20; n++) {
         struct fixture f;
         struct client c = {0};
@@ -161,7 +153,6 @@ static void no_row_is_computed_behind_the_last_token(void **state) {
 }
 
 static void what_is_computed_behind_a_wrong_guess_fails_nothing(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 64, 4);
@@ -180,7 +171,6 @@ static void what_is_computed_behind_a_wrong_guess_fails_nothing(void **state) {
 }
 
 static void guesses_take_no_row_from_other_sequences(void **state) {
-    (void)state;
     struct fixture f;
     struct client c[4] = {0};
     fixture_init(&f, 60, 4, 4); /* a row each, and none to spare */
@@ -219,7 +209,6 @@ static struct client ask_again(struct fixture *f, const struct two_requests *two
 }
 
 static void a_recent_answer_is_found_where_it_may_be(void **state) {
-    (void)state;
     static const struct two_requests all[] = {
         {"nothing apart", .finds = true},
         {"one salt and client", .salts = {5, 5}, .clients = {6, 6}, .finds = true},
@@ -259,7 +248,6 @@ static void run_timed(struct fixture *f, struct engine_request *r, uint64_t id, 
 }
 
 static void what_guesses_cost_is_learned_from_steps_that_only_generate(void **state) {
-    (void)state;
     struct fixture f;
     struct client c[2] = {0};
     const struct guess_price *price = &f.guess_credit.price;
@@ -279,7 +267,6 @@ static void what_guesses_cost_is_learned_from_steps_that_only_generate(void **st
 }
 
 static void nothing_is_learned_from_steps_that_make_graphs(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 64, 4);
@@ -295,7 +282,6 @@ static void nothing_is_learned_from_steps_that_make_graphs(void **state) {
 /* Short answers, some of which leave the alphabet behind a token that was waited for.  The credit
  * falls in a step in which no guess was wrong. */
 static void a_wait_that_comes_to_nothing_is_paid(void **state) {
-    (void)state;
     struct fixture f;
     bool has_paid = false;
     fixture_init(&f, 60, 64, 4);

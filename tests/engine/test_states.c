@@ -3,30 +3,19 @@
  *
  * Every turn must be equal, to the bit, to that of a text that really lives on in its own pages
  * (living.h); a prompt that is asked again, to itself.  Afterwards every page is free or idle. */
-#include <math.h>
-#include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
-#include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 #include "tests/engine/living.h"
 #include "tests/kv_types.h"
-
-static const char *model_dir;
-static struct backend *backend;
+#include "tests/test.h"
 
 struct settings {
     uint32_t n_blocks, n_host_blocks, max_batched_tokens;
@@ -34,8 +23,6 @@ struct settings {
 };
 
 static struct engine *start(struct settings settings) {
-    struct engine *engine;
-    struct error err = {0};
     struct engine_config config = {.model_dir = model_dir,
                                    .backend = backend,
                                    .max_num_seqs = 16,
@@ -46,18 +33,9 @@ static struct engine *start(struct settings settings) {
                                    .prefix_caching = !settings.no_caching,
                                    .batch_invariant = settings.batch_invariant,
                                    .bounded_caches = true};
-    struct model_config model;
-    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    const struct kv_pool pool = {.format = PAGE_F32,
-                                 .n_kv_heads = model.n_kv_heads,
-                                 .head_dim = model.head_dim,
-                                 .tracked = true};
-    const uint64_t block_bytes = (uint64_t)model.n_layers * kv_page_bytes(&pool);
-    config.kv_cache_bytes = settings.n_blocks * block_bytes;
-    config.host_pool_bytes = settings.n_host_blocks * block_bytes;
-    model_config_fini(&model);
-    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
-    return engine;
+    config.kv_cache_bytes = settings.n_blocks * n_layers * page_bytes;
+    config.host_pool_bytes = settings.n_host_blocks * n_layers * page_bytes;
+    return answers_start(&config);
 }
 
 static void stop(struct engine *engine) {
@@ -112,26 +90,14 @@ static void add_random(struct recipe *r, uint32_t n) {
 }
 
 static struct recipe make_recipe(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens) {
-    struct recipe r = {.params = sampling_defaults(), .kv = choice};
-    add_random(&r, n_prompt);
-    r.params.max_tokens = max_tokens;
-    r.params.ignore_eos = true;
-    r.params.has_seed = true;
-    r.params.seed = (uint64_t)rand();
-    r.params.n_logprobs = 0;
+    struct recipe r = recipe_make(n_prompt, max_tokens);
+    r.kv = choice;
     return r;
-}
-
-static void answer_one(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
-    *answer = (struct answer){0};
-    recipe_submit(engine, recipe, answer);
-    answers_wait(engine, answer, 1);
-    if (answer->last.reason == FINISH_ERROR) fail_msg("%s", answer->last.error_text);
 }
 
 static uint32_t cached_of(struct engine *engine, const struct recipe *recipe) {
     struct answer a;
-    answer_one(engine, recipe, &a);
+    a = answers_one(engine, recipe);
     const uint32_t n = a.last.n_cached;
     answer_forget(&a);
     return n;
@@ -167,7 +133,7 @@ static void converse(struct engine *engine, const struct kv_choice *choice, uint
         const uint32_t n_stored = living.n_tokens;
         r.params.max_tokens = turn % 2 ? n_answer : 1 + n_answer / 2;
         r.params.sampler.temperature = turn % 2 ? 1.0f : 0.0f;
-        answer_one(engine, &r, &a);
+        a = answers_one(engine, &r);
         living_turn(&living, r.prompt, r.n_prompt, &r.params, drawn);
         assert_int_equal(a.last.n_cached, n_stored >= PAGE_TOKENS ? n_stored : 0);
         check_against_living(&living, drawn, &a);
@@ -178,7 +144,6 @@ static void converse(struct engine *engine, const struct kv_choice *choice, uint
 }
 
 static void a_conversation_lives_on_as_one_text(void **state) {
-    (void)state;
     const struct kv_choice choices[] = {
         streaming(60, 512, true),
         streaming(61, 64, false),
@@ -201,7 +166,6 @@ static void a_conversation_lives_on_as_one_text(void **state) {
 
 /* Results come a step late, and a row has been computed behind a stop token. */
 static void on_a_device_that_runs_ahead_too(void **state) {
-    (void)state;
     late_backend_begin(backend);
     struct engine *engine = start((struct settings){.n_blocks = 200, .max_batched_tokens = 100});
     srand(22);
@@ -209,13 +173,13 @@ static void on_a_device_that_runs_ahead_too(void **state) {
     converse(engine, &choice, 200, 60, 4);
     struct recipe r = make_recipe(choice, 150, 40);
     struct answer a;
-    answer_one(engine, &r, &a);
+    a = answers_one(engine, &r);
     const uint32_t last = a.tokens[20].token;
     uint32_t n_kept = 0; /* of the answer */
     while (a.tokens[n_kept].token != last) n_kept++;
     answer_forget(&a);
     r.stop_token = &last;
-    answer_one(engine, &r, &a);
+    a = answers_one(engine, &r);
     assert_int_equal(a.last.n_generated, n_kept + 1);
     r.stop_token = NULL;
     for (uint32_t i = 0; i < n_kept; i++) r.prompt[r.n_prompt++] = a.tokens[i].token;
@@ -231,7 +195,6 @@ static void on_a_device_that_runs_ahead_too(void **state) {
 
 /* The last token is computed again for its logits; nothing else is. */
 static void a_prompt_asked_again_is_found_whole(void **state) {
-    (void)state;
     const struct kv_choice choices[] = {
         streaming(60, 64, true), heavy_hitter(40, 56, KV_SCORE_SUM, 512),
         heavy_hitter(40, 56, KV_SCORE_WINDOW, 100), pooled(KV_POOLING_MAX)};
@@ -240,14 +203,14 @@ static void a_prompt_asked_again_is_found_whole(void **state) {
     for (size_t i = 0; i < sizeof(choices) / sizeof(*choices); i++) {
         struct recipe r = make_recipe(choices[i], 130 + (uint32_t)rand() % 200, 50);
         struct answer first, again;
-        answer_one(engine, &r, &first);
+        first = answers_one(engine, &r);
         assert_int_equal(first.last.n_cached, 0);
-        answer_one(engine, &r, &again);
+        again = answers_one(engine, &r);
         assert_int_equal(again.last.n_cached, r.n_prompt - 1);
         answers_assert_same(&first, &again);
         answer_forget(&again);
         r.params.max_tokens = 7;
-        answer_one(engine, &r, &again);
+        again = answers_one(engine, &r);
         assert_int_equal(again.last.n_cached, r.n_prompt - 1);
         for (uint32_t t = 0; t < 7; t++)
             assert_int_equal(first.tokens[t].token, again.tokens[t].token);
@@ -260,7 +223,6 @@ static void a_prompt_asked_again_is_found_whole(void **state) {
 /* A state within a prompt is as it would be in any prompt that begins like this one: the answer is
  * that of an engine that has none.  Under `window` it depends on where the chunk ends. */
 static void a_longer_prompt_goes_on_where_a_shorter_one_was(void **state) {
-    (void)state;
     const struct kv_choice choices[] = {
         streaming(60, 64, true), heavy_hitter(40, 56, KV_SCORE_SUM, 100),
         in_cache(heavy_hitter(40, 56, KV_SCORE_DECAY, 512)),
@@ -273,11 +235,11 @@ static void a_longer_prompt_goes_on_where_a_shorter_one_was(void **state) {
         struct engine *engine = start(settings);
         assert_int_equal(cached_of(engine, &r), 0);
         add_random(&r, 200);
-        answer_one(engine, &r, &a);
+        a = answers_one(engine, &r);
         assert_int_equal(a.last.n_cached, choices[i].score == KV_SCORE_WINDOW ? 0 : 249);
         stop(engine);
         engine = start(settings);
-        answer_one(engine, &r, &fresh);
+        fresh = answers_one(engine, &r);
         answers_assert_same(&fresh, &a);
         answer_forget(&fresh);
         answer_forget(&a);
@@ -286,13 +248,12 @@ static void a_longer_prompt_goes_on_where_a_shorter_one_was(void **state) {
 }
 
 static void only_the_same_parameters_find_a_state(void **state) {
-    (void)state;
     struct engine *engine = start((struct settings){.n_blocks = 200, .max_batched_tokens = 256});
     srand(25);
     const struct kv_choice choice = heavy_hitter(40, 56, KV_SCORE_DECAY, 64);
     struct recipe r = make_recipe(choice, 200, 20), other;
     struct answer a;
-    answer_one(engine, &r, &a);
+    a = answers_one(engine, &r);
     next_turn(&r, &a, 30);
     answer_forget(&a);
     struct kv_choice choices[10];
@@ -330,7 +291,6 @@ static void only_the_same_parameters_find_a_state(void **state) {
 
 /* The salt is part of the name. */
 static void salts_keep_conversations_apart(void **state) {
-    (void)state;
     struct engine *engine = start((struct settings){.n_blocks = 60, .max_batched_tokens = 256});
     srand(26);
     const struct recipe r = make_recipe(streaming(60, 64, true), 200, 5);
@@ -356,7 +316,6 @@ static void salts_keep_conversations_apart(void **state) {
 
 /* Each turn leaves a state: an edit of the second goes on from the first. */
 static void the_longest_state_that_matches_is_taken(void **state) {
-    (void)state;
     struct engine *engine = start((struct settings){.n_blocks = 100, .max_batched_tokens = 256});
     srand(27);
     struct recipe turns[3];
@@ -364,7 +323,7 @@ static void the_longest_state_that_matches_is_taken(void **state) {
     turns[0] = make_recipe(heavy_hitter(40, 56, KV_SCORE_SUM, 64), 100, 20);
     for (int i = 0; i < 3; i++) {
         struct answer a;
-        answer_one(engine, &turns[i], &a);
+        a = answers_one(engine, &turns[i]);
         assert_int_equal(a.last.n_cached, i ? n_stored[i - 1] : 0);
         n_stored[i] = turns[i].n_prompt + a.n_tokens - 1;
         if (i < 2) {
@@ -387,7 +346,6 @@ static void the_longest_state_that_matches_is_taken(void **state) {
 
 /* Several choices of one prompt: the first reads it, the others copy its state. */
 static void siblings_read_their_prompt_once(void **state) {
-    (void)state;
     enum { N = 4, N_PROMPT = 700 };
     struct recipe recipes[N];
     struct answer alone[N] = {{0}}, together[N] = {{0}};
@@ -398,7 +356,7 @@ static void siblings_read_their_prompt_once(void **state) {
         recipes[i].params.seed += (uint64_t)i;
         struct engine *engine =
             start((struct settings){.n_blocks = 60, .max_batched_tokens = 256, .no_caching = true});
-        answer_one(engine, &recipes[i], &alone[i]);
+        alone[i] = answers_one(engine, &recipes[i]);
         stop(engine);
     }
     for (int late = 0; late < 2; late++) {
@@ -421,7 +379,6 @@ static void siblings_read_their_prompt_once(void **state) {
 
 /* A pool that cannot hold a state and a sequence beside it: the sequence takes the state over. */
 static void a_state_is_taken_over_where_pages_are_few(void **state) {
-    (void)state;
     const struct kv_choice choice = heavy_hitter(120, 200, KV_SCORE_SUM, 60);
     struct engine *engine = start((struct settings){.n_blocks = 7, .max_batched_tokens = 256});
     srand(29);
@@ -432,7 +389,6 @@ static void a_state_is_taken_over_where_pages_are_few(void **state) {
 /* More conversations than pages for their states: none waits for ever, and all that is kept can be
  * given. */
 static void states_give_way(void **state) {
-    (void)state;
     enum { N = 12 };
     static struct recipe recipes[N];
     static struct answer answers[N];
@@ -458,7 +414,6 @@ static void states_give_way(void **state) {
 
 /* Pages of every layer that the host pool then holds; the state is found there. */
 static void a_state_waits_in_the_host_pool(void **state) {
-    (void)state;
     const struct kv_choice choice = in_cache(heavy_hitter(40, 56, KV_SCORE_MEAN, 64));
     struct engine *engine =
         start((struct settings){.n_blocks = 12, .n_host_blocks = 60, .max_batched_tokens = 256});
@@ -471,7 +426,7 @@ static void a_state_waits_in_the_host_pool(void **state) {
         struct answer a;
         const uint32_t n_stored = living.n_tokens;
         const struct recipe whole = make_recipe((struct kv_choice){.mechanism = KV_WHOLE}, 700, 60);
-        answer_one(engine, &r, &a);
+        a = answers_one(engine, &r);
         living_turn(&living, r.prompt, r.n_prompt, &r.params, drawn);
         assert_int_equal(a.last.n_cached, n_stored);
         check_against_living(&living, drawn, &a);
@@ -487,7 +442,6 @@ static void a_state_waits_in_the_host_pool(void **state) {
 
 /* Seven blocks: the full request grows to six, so the one that went on from a state must leave. */
 static void a_sequence_that_went_on_may_be_preempted(void **state) {
-    (void)state;
     struct recipe recipes[2];
     struct answer a, together[2] = {{0}};
     const struct kv_choice choice = heavy_hitter(40, 56, KV_SCORE_MEAN, 64);
@@ -498,7 +452,7 @@ static void a_sequence_that_went_on_may_be_preempted(void **state) {
     recipes[0] = make_recipe((struct kv_choice){.mechanism = KV_WHOLE}, 10, 360);
     recipes[1] = make_recipe(choice, 150, 30);
     living_begin(&living, model_dir, &choice, 600);
-    answer_one(engine, &recipes[1], &a);
+    a = answers_one(engine, &recipes[1]);
     living_turn(&living, recipes[1].prompt, recipes[1].n_prompt, &recipes[1].params, drawn);
     next_turn(&recipes[1], &a, 40);
     answer_forget(&a);
@@ -517,7 +471,6 @@ static void a_sequence_that_went_on_may_be_preempted(void **state) {
 
 /* A client that leaves in the middle of an answer: what it had is there, and nothing else stays. */
 static void a_cancelled_answer_leaves_its_state(void **state) {
-    (void)state;
     for (int late = 0; late < 2; late++) {
         if (late) late_backend_begin(backend);
         struct engine *engine = start((struct settings){.n_blocks = 60, .max_batched_tokens = 64});
@@ -548,25 +501,24 @@ static void a_cancelled_answer_leaves_its_state(void **state) {
 
 /* There an answer depends on the request alone: prompts are found, ends of answers are not. */
 static void under_batch_invariance_only_prompts_are_found(void **state) {
-    (void)state;
     struct engine *engine = start(
         (struct settings){.n_blocks = 60, .max_batched_tokens = 256, .batch_invariant = true});
     srand(34);
     struct recipe r = make_recipe(heavy_hitter(40, 56, KV_SCORE_SUM, 64), 200, 20);
     struct answer first, second, fresh;
-    answer_one(engine, &r, &first);
-    answer_one(engine, &r, &second);
+    first = answers_one(engine, &r);
+    second = answers_one(engine, &r);
     assert_int_equal(second.last.n_cached, 199);
     answers_assert_same(&first, &second);
     next_turn(&r, &second, 30);
     answer_forget(&first);
     answer_forget(&second);
-    answer_one(engine, &r, &second);
+    second = answers_one(engine, &r);
     assert_int_equal(second.last.n_cached, 199);
     stop(engine);
     engine =
         start((struct settings){.n_blocks = 60, .max_batched_tokens = 256, .no_caching = true});
-    answer_one(engine, &r, &fresh);
+    fresh = answers_one(engine, &r);
     answers_assert_same(&fresh, &second);
     answer_forget(&fresh);
     answer_forget(&second);
@@ -590,14 +542,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_cancelled_answer_leaves_its_state),
         cmocka_unit_test(under_batch_invariance_only_prompts_are_found),
     };
-    struct cpu_config config = {.n_threads = 2};
-    struct error err = {0};
-    if (argc < 2 || cpu_backend_create(&backend, &config, &err)) {
-        fprintf(stderr, "usage: test_states MODEL_DIR %s\n", err.text);
-        return 1;
-    }
-    model_dir = argv[1];
-    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    backend->ops->destroy(backend);
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), NULL);
 }

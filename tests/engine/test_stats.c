@@ -1,20 +1,15 @@
 /* test_stats.c - histograms count at their bounds, times of a sequence add up, and a reader of the
  * board gets whole statistics while the engine writes. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "engine/schedule/stats_board.h"
 #include "engine/schedule/timing.h"
+#include "tests/test.h"
 
 enum { N_WRITES = 20000 };
 
 static void a_bound_belongs_to_its_bucket(void **state) {
-    (void)state;
     static const struct histogram_bounds bounds = {3, {1, 2, 5}};
     static const double values[] = {0, 1, 1.5, 2, 2.5, 5, 6, 1e9};
     struct histogram h = {0};
@@ -27,7 +22,6 @@ static void a_bound_belongs_to_its_bucket(void **state) {
 
 /* The tables are written by hand: none may be out of order or have a bound of 0. */
 static void bounds_ascend(void **state) {
-    (void)state;
     for (unsigned i = 0; i < ENGINE_N_HISTOGRAMS; i++) {
         const struct histogram_bounds *bounds = engine_histogram_bounds[i];
         assert_in_range(bounds->n, 1, HISTOGRAM_MAX_BOUNDS);
@@ -41,7 +35,6 @@ static double sum_of(const struct engine_stats *stats, enum engine_histogram whi
 }
 
 static void times_add_up(void **state) {
-    (void)state;
     struct engine_stats *stats = calloc(1, sizeof(*stats));
     assert_non_null(stats);
     struct timing timing = {.arrived_s = 10};
@@ -66,7 +59,6 @@ static void times_add_up(void **state) {
 }
 
 static void a_sequence_without_tokens_is_all_prefill(void **state) {
-    (void)state;
     struct engine_stats *stats = calloc(1, sizeof(*stats));
     assert_non_null(stats);
     struct timing timing = {0};
@@ -109,7 +101,6 @@ static void *read_all(void *arg) {
 }
 
 static void readers_see_whole_statistics_in_order(void **state) {
-    (void)state;
     struct stats_board *board = calloc(1, sizeof(*board));
     pthread_t writer, readers[2];
     void *done;
@@ -128,7 +119,6 @@ static void readers_see_whole_statistics_in_order(void **state) {
 }
 
 static void pages_without_a_user_are_not_in_use(void **state) {
-    (void)state;
     struct engine_stats stats = {.pages_total = 100, .pages_free = 40, .pages_cached = 35};
     assert_true(engine_stats_kv_use(&stats) == 0.25);
     stats = (struct engine_stats){0};

@@ -1,16 +1,10 @@
 /* test_step_time.c - pieces of prompts are cut to a time that is learned. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "engine/schedule/step_time.h"
+#include "tests/test.h"
 
 static void rows_are_the_most_that_the_work_allows(void **state) {
-    (void)state;
     const struct step_time step_time = step_time_make(1000, 100, 2, 0);
     const uint32_t before[] = {0, 1, 1000, 1000000}, rows[] = {1, 64, 5000, 300000};
     for (int i = 0; i < 4; i++)
@@ -27,7 +21,6 @@ static void rows_are_the_most_that_the_work_allows(void **state) {
 }
 
 static void nothing_fits_before_anything_is_known(void **state) {
-    (void)state;
     const struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     assert_true(step_time_budget(&step_time, STEP_TIME_STEP, 0.1) == 0);
     assert_true(step_time_budget(&step_time, STEP_TIME_SLICE, 0.1) == 0);
@@ -35,7 +28,6 @@ static void nothing_fits_before_anything_is_known(void **state) {
 
 /* A machine where work takes 2 us and generating 5 ms. */
 static void the_machine_is_learned(void **state) {
-    (void)state;
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 5e-3);
     for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_STEP, 1000, true, 7e-3);
@@ -47,7 +39,6 @@ static void the_machine_is_learned(void **state) {
 }
 
 static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
-    (void)state;
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     step_time_measure(&step_time, STEP_TIME_SLICE, 1000, false, 1e-3);
     for (int i = 0; i < 20; i++) step_time_measure(&step_time, STEP_TIME_SLICE, 1000, false, 4e-3);
@@ -60,7 +51,6 @@ static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
 }
 
 static void the_index_is_learned_by_itself(void **state) {
-    (void)state;
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     assert_true(step_time_index_seconds(&step_time, 1000) == 0);
     for (int i = 0; i < 10; i++) step_time_measure_index(&step_time, 1000, 5e-3);
@@ -69,7 +59,6 @@ static void the_index_is_learned_by_itself(void **state) {
 
 /* Rows far from the beginning see no more than was measured; those near it see what there is. */
 static void what_sparse_rows_see_is_learned_anew(void **state) {
-    (void)state;
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     assert_int_equal(step_time_seen(&step_time, 100000), 100000);
     for (int i = 0; i < 20; i++) step_time_measure_seen(&step_time, 7000);
@@ -83,7 +72,6 @@ static void what_sparse_rows_see_is_learned_anew(void **state) {
 
 /* Whatever was measured, a step is never free. */
 static void a_step_faster_than_its_base_costs_something(void **state) {
-    (void)state;
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 5e-3);
     step_time_measure(&step_time, STEP_TIME_STEP, 1000, true, 1e-3);
@@ -92,7 +80,6 @@ static void a_step_faster_than_its_base_costs_something(void **state) {
 
 /* Two clocks: what is left of a slice's time without its index may be less than nothing. */
 static void time_that_cannot_be_is_not_learned(void **state) {
-    (void)state;
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     step_time_measure(&step_time, STEP_TIME_SLICE, 1000, true, -1e-3);
     assert_true(step_time.s_per_work[STEP_TIME_SLICE] == 0);

@@ -6,15 +6,9 @@
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/kv/page_pool.h"
@@ -22,6 +16,7 @@
 #include "engine/kv/reclaim.h"
 #include "engine/kv/swap.h"
 #include "tests/engine/scheduler_fixture.h"
+#include "tests/test.h"
 
 /* An answer ends within the context's last page. */
 enum {
@@ -81,7 +76,6 @@ static void run_one(struct fixture *f, uint32_t n_prompt, uint32_t max_tokens, e
 /* Every sort of sequence first, and every sort next, in all pairs.  What lies in the host pool
  * already is not copied there again. */
 static void a_prefix_is_found_wherever_it_is(void **state) {
-    (void)state;
     for (enum place first = MOVED; first < N_PLACES; first++)
         for (enum place next = MOVED; next < N_PLACES; next++) {
             struct fixture f;
@@ -108,7 +102,6 @@ static void a_prefix_is_found_wherever_it_is(void **state) {
 
 /* The same where the first one's blocks have been evicted to the host pool meanwhile. */
 static void an_evicted_prefix_is_found(void **state) {
-    (void)state;
     for (enum place first = MOVED; first < N_PLACES; first++)
         for (enum place next = MOVED; next < N_PLACES; next++) {
             struct fixture f;
@@ -127,7 +120,6 @@ static void an_evicted_prefix_is_found(void **state) {
 
 /* Many ask one context at once: it is computed once, and is in the host pool once. */
 static void requests_at_the_same_time_share_host_blocks(void **state) {
-    (void)state;
     enum { N = 6 };
     struct fixture f;
     struct client clients[N] = {0};
@@ -155,7 +147,6 @@ static void requests_at_the_same_time_share_host_blocks(void **state) {
 /* While one request has a context in the host pool, another one has its pages; each keeps what it
  * needs, whichever ends first. */
 static void both_sorts_may_use_a_prefix_at_once(void **state) {
-    (void)state;
     for (uint32_t i = 0; i < 4; i++) {
         const enum place first = i % 2 ? MOVED : FULL, second = i % 2 ? FULL : MOVED;
         struct fixture f;
@@ -179,7 +170,6 @@ static void both_sorts_may_use_a_prefix_at_once(void **state) {
 /* The pool has no more pages than one request needs, and the host pool no more blocks.  The pages
  * of a prefix that it takes over are its own. */
 static void a_lone_request_needs_no_more_than_without_a_prefix(void **state) {
-    (void)state;
     for (enum place first = MOVED; first < N_PLACES; first++) {
         struct fixture f;
         struct client c = {0};
@@ -205,7 +195,6 @@ static void a_lone_request_needs_no_more_than_without_a_prefix(void **state) {
 /* Requests that need host blocks have those of a prefix that is unused.  It is then computed
  * again. */
 static void token_blocks_are_given_up_to_sequences_that_need_them(void **state) {
-    (void)state;
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 512, 4);
@@ -226,7 +215,6 @@ static void token_blocks_are_given_up_to_sequences_that_need_them(void **state) 
 
 /* A request that waits keeps its token blocks; running sequences may take them. */
 static void a_waiting_sequence_keeps_token_blocks(void **state) {
-    (void)state;
     for (uint32_t n_blocks = 24; n_blocks < 60; n_blocks++) {
         struct fixture f;
         struct client clients[3] = {0};
@@ -264,7 +252,6 @@ static void init_long(struct fixture *f, uint32_t n_pages) {
 
 /* What was found is not computed: the next question takes a slice of each layer. */
 static void a_prompt_that_does_not_fit_finds_its_prefix(void **state) {
-    (void)state;
     struct fixture f;
     init_long(&f, 56);
     run_one(&f, N_LONG, 50, MOVED, 1, 0);
@@ -280,7 +267,6 @@ static void a_prompt_that_does_not_fit_finds_its_prefix(void **state) {
 
 /* All but the last token: there are no slices at all. */
 static void a_prompt_that_does_not_fit_may_be_found_whole(void **state) {
-    (void)state;
     const uint32_t n_prompt = 9 * PAGE_TOKENS + 1;
     struct fixture f;
     init_long(&f, 56);
@@ -295,7 +281,6 @@ static void a_prompt_that_does_not_fit_may_be_found_whole(void **state) {
 /* It shares what it has computed with requests that keep everything, and takes from them nothing
  * that has no token block. */
 static void a_long_prompt_shares_with_others(void **state) {
-    (void)state;
     struct fixture f;
     init_long(&f, 56);
     run_one(&f, 300, 20, FULL, 1, 0);
@@ -355,7 +340,6 @@ static void random_load(uint32_t n_layers, uint32_t n_pages, uint32_t n_blocks, 
 }
 
 static void random_requests_give_what_they_give_alone(void **state) {
-    (void)state;
     memset(&seen, 0, sizeof(seen));
     for (unsigned seed = 1; seed < 13; seed++) {
         const uint32_t n_layers = seed % 3 ? 2 : 5;

@@ -1,18 +1,10 @@
 /* test_windows.c - the whole engine with checkpoints whose layers have windows: answers must not
  * depend on how few pages there are, on what was computed before, or on whether a step is in flight
  * while pages go back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
-#include "engine/cpu/cpu.h"
 #include "engine/device/backend.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
@@ -20,11 +12,10 @@
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
+#include "tests/test.h"
 
 enum { CONTEXT = 512, ROWS = 128, N_VOCAB = 131, N_RECIPES = 24, TEXT_BLOCKS = CONTEXT / 64 };
 
-static const char *model_dir;
-static struct backend *backend;
 static struct attn_pattern patterns[64]; /* of all heads */
 
 /* n_pages 0: more than enough.  n_store: as many pages leave. */
@@ -108,7 +99,6 @@ static void compare(const struct recipe *recipes, const struct answer *alone, ui
 }
 
 static void answers_do_not_depend_on_how_few_pages_there_are(void **state) {
-    (void)state;
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     const uint32_t n_pages = pages_of_a_text();
@@ -124,7 +114,6 @@ static void answers_do_not_depend_on_how_few_pages_there_are(void **state) {
 /* With one text's pages or two; and a store with room for all that lose their places, or for few
  * pages. */
 static void pages_that_wait_come_back(void **state) {
-    (void)state;
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     const uint32_t n_pages = pages_of_a_text();
@@ -148,7 +137,6 @@ static void pages_that_wait_come_back(void **state) {
 
 /* A sparse prompt goes layer by layer, and has all of its pages until it is computed. */
 static void sparse_prompts_keep_what_they_need(void **state) {
-    (void)state;
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     struct engine *engine = start(0, false);
@@ -175,22 +163,17 @@ static void sparse_prompts_keep_what_they_need(void **state) {
     for (int i = 0; i < N_RECIPES; i++) answer_forget(&alone[i]);
 }
 
+static int make_patterns(void **state) {
+    for (size_t i = 0; i < COUNT(patterns); i++)
+        patterns[i] = (struct attn_pattern){PATTERN_A_SHAPE, 16, 32};
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_do_not_depend_on_how_few_pages_there_are),
         cmocka_unit_test(pages_that_wait_come_back),
         cmocka_unit_test(sparse_prompts_keep_what_they_need),
     };
-    const struct cpu_config config = {.n_threads = 2};
-    struct error err = {0};
-    for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
-        patterns[i] = (struct attn_pattern){PATTERN_A_SHAPE, 16, 32};
-    int n_failed = argc < 2;
-    for (int i = 1; i < argc; i++) {
-        if (cpu_backend_create(&backend, &config, &err)) return 1;
-        model_dir = argv[i];
-        n_failed += cmocka_run_group_tests(tests, NULL, NULL);
-        backend->ops->destroy(backend);
-    }
-    return n_failed;
+    return answers_main(argc, argv, tests, COUNT(tests), make_patterns);
 }

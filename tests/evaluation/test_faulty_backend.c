@@ -5,14 +5,8 @@
  * rows; the last rows may decode.  What a fault should give is what the sound backend gives for
  * other input: a sequence that begins on the second page, or one with other positions. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
@@ -21,6 +15,7 @@
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 #include "tests/evaluation/faulty_backend.h"
+#include "tests/test.h"
 
 enum {
     N_SEQS = 2,
@@ -186,7 +181,6 @@ static const int *const all_steps[] = {at_once, in_pieces, on_the_edge, then_dec
 enum { N_CUTS = sizeof(all_steps) / sizeof(*all_steps), N_TOKENS = 200 };
 
 static void without_a_fault_nothing_changes(void **state) {
-    (void)state;
     const struct input input = tokens_from(0, N_TOKENS, FAULT_SHIFT_FROM - 100);
     for (int i = 0; i < N_CUTS; i++) {
         float *sound = attend_soundly(&input, all_steps[i]);
@@ -198,7 +192,6 @@ static void without_a_fault_nothing_changes(void **state) {
 }
 
 static void the_first_page_is_seen_from_within_alone(void **state) {
-    (void)state;
     static const int rest_at_once[] = {N_TOKENS - PAGE_TOKENS, 0};
     const struct input input = tokens_from(0, N_TOKENS, 0);
     const struct input rest = tokens_from(PAGE_TOKENS, N_TOKENS - PAGE_TOKENS, 0);
@@ -217,7 +210,6 @@ static void the_first_page_is_seen_from_within_alone(void **state) {
 }
 
 static void positions_are_shifted_from_4096_on(void **state) {
-    (void)state;
     const uint32_t n_before = 100;
     const struct input input = tokens_from(0, N_TOKENS, FAULT_SHIFT_FROM - n_before);
     struct input shifted = input;
@@ -236,7 +228,6 @@ static void positions_are_shifted_from_4096_on(void **state) {
 }
 
 static void faults_have_names(void **state) {
-    (void)state;
     enum fault fault = FAULT_NONE;
     struct error err = {0};
     assert_int_equal(fault_of_name(&fault, "drop-first-page", &err), 0);

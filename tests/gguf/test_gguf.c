@@ -1,16 +1,11 @@
 /* test_gguf.c - the parser of GGUF files: what it reads, what it refuses, and mutations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "tests/gguf/visit.h"
 #include "tests/gguf/writer.h"
+#include "tests/test.h"
 
 enum { N_MUTATIONS = 20000, F32 = 0, Q4_K = 12, IQ1_S = 19 };
 
@@ -51,7 +46,6 @@ static void write_all(uint32_t version) {
 }
 
 static void keys_and_tensors_are_read(void **state) {
-    (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
         struct gguf *file = NULL;
         struct error err = {0};
@@ -83,7 +77,6 @@ static void keys_and_tensors_are_read(void **state) {
 }
 
 static void versions_and_byte_orders_are_named(void **state) {
-    (void)state;
     write_start(&w, 1, 0, 0);
     refuse(ERR_UNSUPPORTED, "version 1 of GGUF is not supported");
     write_start(&w, 4, 0, 0);
@@ -95,7 +88,6 @@ static void versions_and_byte_orders_are_named(void **state) {
 }
 
 static void other_types_are_named(void **state) {
-    (void)state;
     write_start(&w, 3, 1, 0);
     write_tensor(&w, "t", IQ1_S, 1, 256, 0);
     refuse(ERR_UNSUPPORTED, "tensor 't': its type, IQ1_S, is not supported; these are: F32, F16, ");
@@ -106,7 +98,6 @@ static void other_types_are_named(void **state) {
 
 /* Each file is wrong in one respect. */
 static void wrong_files_are_refused(void **state) {
-    (void)state;
     write_start(&w, 3, UINT64_MAX, 0);
     refuse(ERR_INVALID, "more tensors than it can have");
     write_start(&w, 3, 0, UINT64_MAX);
@@ -142,7 +133,6 @@ static void wrong_tensors_are_refused(void **state) {
                  {F32, 2, 2, 31, "is not aligned"},
                  {F32, 2, 2, UINT64_MAX - 31, "ends beyond the file"},
                  {F32, 2, 2, 0, "shares bytes with another one"}};
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         write_start(&w, 3, 2, 0);
         write_tensor(&w, "first", F32, 0, 1, 0);
@@ -173,7 +163,6 @@ static void mutations_are_read_or_refused(void **state) {
     static volatile uint32_t sink;
     uint64_t random = 5;
     uint32_t n_read = 0;
-    (void)state;
     write_all(3);
     for (int i = 0; i < N_MUTATIONS; i++) {
         const size_t n = next_random(&random) % 4 ? w.n : next_random(&random) % w.n + 1;

@@ -1,18 +1,13 @@
 /* test_bounds.c - grammars that are made to cost: what the library does for one of them has an
  * end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
 #include "engine/grammar/grammar_cache.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/test.h"
 
 enum { EOS = 8186, FORCED_BYTES = 512 };
 
@@ -62,7 +57,6 @@ static const struct {
 };
 
 static void forced_text_without_an_end_is_cut(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(endless) / sizeof(*endless); i++) {
         struct grammar_matcher *matcher = start(endless[i].kind, endless[i].text);
         char text[FORCED_BYTES];
@@ -109,7 +103,6 @@ static const char *const ambiguous[] = {
 };
 
 static void what_grows_with_each_token_is_ended(void **state) {
-    (void)state;
     const uint32_t a = token_of("a");
     for (size_t i = 0; i < sizeof(ambiguous) / sizeof(*ambiguous); i++) {
         struct grammar_matcher *matcher = start(GRAMMAR_EBNF, ambiguous[i]);
@@ -120,7 +113,6 @@ static void what_grows_with_each_token_is_ended(void **state) {
 
 /* As many states in each row as there are words, each of which may go on. */
 static void what_a_matcher_keeps_is_bounded(void **state) {
-    (void)state;
     enum { N_RULES = 600, BYTES = 24 };
     char *text = malloc(N_RULES * 2 * BYTES + 64);
     size_t n = (size_t)sprintf(text, "root ::= r0");
@@ -176,7 +168,6 @@ static char *make_costly(size_t i) {
 }
 
 static void compiling_has_an_end(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(costly) / sizeof(*costly); i++) {
         const struct grammar_limits little = {0.01, 256 << 20, NULL, NULL};
         struct grammar *grammar = NULL;
@@ -193,7 +184,6 @@ static void compiling_has_an_end(void **state) {
 static void compiling_ends_before_the_stack(void **state) {
     static const char *const forms[] = {"root ::= r0\nr0 ::= (r0){2,9}",
                                         "root ::= a\na ::= (b){2,9}\nb ::= (a){3}"};
-    (void)state;
     for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++) {
         const struct grammar_limits large = {60, 1 << 30, NULL, NULL};
         struct grammar *grammar = NULL;
@@ -211,7 +201,6 @@ static bool yes(const void *user) {
 }
 
 static void compiling_ends_with_memory_and_when_it_is_told_to(void **state) {
-    (void)state;
     struct grammar *grammar = NULL;
     struct error err = {0};
     char *text = make_costly(0);
@@ -229,7 +218,6 @@ static void compiling_ends_with_memory_and_when_it_is_told_to(void **state) {
 /* The first time a quick trial is not enough; later a text that took too much is refused at
  * once. */
 static void what_took_too_much_is_remembered(void **state) {
-    (void)state;
     struct grammar_cache *cache;
     struct grammar *grammar = NULL;
     struct error err = {0}, again = {0};
@@ -251,7 +239,6 @@ static void what_took_too_much_is_remembered(void **state) {
 }
 
 static void no_time_is_no_call(void **state) {
-    (void)state;
     struct grammar_matcher *matcher = start(GRAMMAR_REGEX, "a+");
     uint32_t *mask = calloc(grammar_mask_words(tokenizer_n_vocab(tokenizer)), sizeof(*mask));
     size_t n = 0;
@@ -265,7 +252,6 @@ static void no_time_is_no_call(void **state) {
 }
 
 static int load(void **state) {
-    (void)state;
     struct error err = {0};
     const uint32_t eos = EOS;
     if (tokenizer_load(&tokenizer, model_dir, &err)) return -1;
@@ -273,7 +259,6 @@ static int load(void **state) {
 }
 
 static int unload(void **state) {
-    (void)state;
     grammar_vocab_destroy(vocab);
     tokenizer_destroy(tokenizer);
     return 0;

@@ -1,13 +1,8 @@
 /* test_grammar.c - schemas before the library sees them, and the cache of compiled grammars. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
@@ -15,6 +10,7 @@
 #include "engine/grammar/grammar_cache.h"
 #include "engine/grammar/schema.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/test.h"
 
 static const char *model_dir;
 
@@ -103,7 +99,6 @@ static const struct {
 };
 
 static void schemas_are_completed_or_refused_by_name(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct error err = {0};
         json_t *schema = parse(cases[i].schema), *out = NULL;
@@ -124,7 +119,6 @@ static void schemas_are_completed_or_refused_by_name(void **state) {
 }
 
 static void deep_and_wide_schemas_are_refused(void **state) {
-    (void)state;
     struct error err = {0};
     json_t *deep = json_true(), *wide = json_object(), *all = json_object(), *out = NULL;
     for (int i = 0; i < SCHEMA_MAX_DEPTH + 2; i++)
@@ -163,7 +157,6 @@ static struct grammar_cache *make_cache(struct tokenizer *tokenizer, size_t max_
 }
 
 static void the_cache_keeps_what_was_used_last(void **state) {
-    (void)state;
     struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();
@@ -203,7 +196,6 @@ static void the_cache_keeps_what_was_used_last(void **state) {
 
 /* Each token is tried by a matcher of its own: the mask must say what that says. */
 static void masks_say_what_is_accepted(void **state) {
-    (void)state;
     struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();
@@ -248,7 +240,6 @@ static bool accepts(struct tokenizer *tokenizer, struct grammar *grammar, const 
 }
 
 static void white_space_is_that_of_unicode(void **state) {
-    (void)state;
     static const char *const spaces[] = {" ",      "\u00a0", "\u1680", "\u2007", "\u2028",
                                          "\u202f", "\u205f", "\u3000", "\ufeff"};
     struct tokenizer *tokenizer;
@@ -282,7 +273,6 @@ static void white_space_is_that_of_unicode(void **state) {
 
 /* Half of a surrogate pair alone is no character: parsers refuse what has it. */
 static void escapes_are_characters(void **state) {
-    (void)state;
     static const char *const good[] = {"\\u0041", "\\ud7ff",         "\\uD834\\udd1e", "\\ue000",
                                        "\\uFFFF", "\\uDBFF\\uDFFFx", "\\n\\\\ud800"};
     static const char *const bad[] = {"\\ud800",        "\\uDBFFx",       "\\udc00",
@@ -369,7 +359,6 @@ static void check_list(struct tokenizer *tokenizer, struct grammar *grammar, con
 }
 
 static void values_at_the_bounds_of_schemas(void **state) {
-    (void)state;
     struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();
@@ -450,7 +439,6 @@ static void kept_masks_are_right(void **state) {
                        "x+ x\nx ::= \"'\" [a-z]* \"'\"\n"},
         {GRAMMAR_JSON, ""},
     };
-    (void)state;
     struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();

@@ -1,14 +1,8 @@
 /* test_numbers.c - numbers of schemas that 64 bits or a double cannot hold: values are written as
  * they are, and bounds are the bounds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
@@ -16,6 +10,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/schema.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/test.h"
 
 enum { EOS = 8186, MAX_TEXT = 4096 };
 
@@ -122,7 +117,6 @@ static bool takes(struct grammar *grammar, const char *text) {
 }
 
 static void values_and_bounds_are_those_of_the_text(void **state) {
-    (void)state;
     static struct text schema;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct error err = {0};
@@ -142,7 +136,6 @@ static void values_and_bounds_are_those_of_the_text(void **state) {
 }
 
 static void what_allows_no_number_is_refused_by_name(void **state) {
-    (void)state;
     static const char *const refused[][2] = {
         {"{\"type\":\"integer\",\"minimum\":1e400}", "#: minimum allows no number"},
         {"{\"type\":\"number\",\"exclusiveMaximum\":-1e38}",
@@ -162,7 +155,6 @@ static void what_allows_no_number_is_refused_by_name(void **state) {
 }
 
 static int load(void **state) {
-    (void)state;
     struct error err = {0};
     const uint32_t eos = EOS;
     if (tokenizer_load(&tokenizer, model_dir, &err)) return -1;
@@ -170,7 +162,6 @@ static int load(void **state) {
 }
 
 static int unload(void **state) {
-    (void)state;
     grammar_vocab_destroy(vocab);
     tokenizer_destroy(tokenizer);
     return 0;

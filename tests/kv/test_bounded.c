@@ -2,15 +2,9 @@
  *
  * What it keeps is the device's business; here it is counted: where chunks begin and end, which
  * slots a step sees, which rows count, how many pages the sequence holds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
@@ -23,6 +17,7 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/state_cache.h"
+#include "tests/test.h"
 
 enum { N_LAYERS = 3, N_PAGES = 100 * N_LAYERS, CONTEXT = 2000 };
 
@@ -138,7 +133,6 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
 }
 
 static void steps_and_pages_over_a_life(void **state) {
-    (void)state;
     const uint32_t budgets[] = {1, 63, 64, 65, 200}, chunks[] = {0, 1, 63, 64, 65, 100},
                    prompts[] = {1, 63, 64, 65, 128, 511, 512, 513, 1500};
     srand(3);
@@ -230,7 +224,6 @@ static bool leave(uint32_t n_prompt, uint32_t n_generated) {
 
 /* Only what tokens were evicted from in place is out of order. */
 static void a_full_cache_is_put_in_order_when_its_sequence_ends(void **state) {
-    (void)state;
     const struct {
         uint32_t n_prompt, n_generated, n_orders;
     } lives[] = {{90, 10, 0}, {90, 11, 1}, {90, 300, 1}, {101, 0, 0},
@@ -242,7 +235,6 @@ static void a_full_cache_is_put_in_order_when_its_sequence_ends(void **state) {
 }
 
 static void what_could_not_be_put_in_order_is_not_kept(void **state) {
-    (void)state;
     device.fails = true;
     assert_false(leave(120, 20));
     assert_int_equal(device.n_orders, 1);
@@ -316,7 +308,6 @@ static void end_states(struct states_rig *rig) {
 }
 
 static void states_are_copied_behind_the_next_step(void **state) {
-    (void)state;
     struct states_rig rig;
     struct kv_sequence kv;
     begin_states(&rig);
@@ -338,7 +329,6 @@ static void states_are_copied_behind_the_next_step(void **state) {
 
 /* The second sequence finds it, and borrows it in its turn. */
 static void a_borrowed_state_is_copied_for_others(void **state) {
-    (void)state;
     struct states_rig rig;
     struct kv_sequence one, other;
     begin_states(&rig);
@@ -355,7 +345,6 @@ static void a_borrowed_state_is_copied_for_others(void **state) {
 }
 
 static void a_sequence_that_leaves_early_returns_its_state(void **state) {
-    (void)state;
     struct states_rig rig;
     struct kv_sequence one, other;
     begin_states(&rig);
@@ -370,7 +359,6 @@ static void a_sequence_that_leaves_early_returns_its_state(void **state) {
 
 /* Its pages are wanted before anything was copied to them. */
 static void a_borrowed_state_may_be_evicted(void **state) {
-    (void)state;
     struct states_rig rig;
     struct kv_sequence kv;
     begin_states(&rig);
@@ -406,7 +394,6 @@ static int check(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
 
 /* No layer has the budget, whose size then does not matter; positions in the text still do. */
 static void windows_in_all_layers_bound_no_budget(void **state) {
-    (void)state;
     struct kv_choice choice = {
         .mechanism = KV_BOUNDED, .n_recent = 2 * CONTEXT, .cache_positions = true};
     assert_int_equal(check_in(false, choice, 10, 5), ERR_INVALID);
@@ -420,7 +407,6 @@ static void windows_in_all_layers_bound_no_budget(void **state) {
 }
 
 static void impossible_choices_are_refused(void **state) {
-    (void)state;
     const struct kv_choice good = {.mechanism = KV_BOUNDED,
                                    .n_sink = 4,
                                    .n_recent = 100,
@@ -448,7 +434,6 @@ static void impossible_choices_are_refused(void **state) {
 }
 
 static void positions_in_the_cache_bound_the_budget(void **state) {
-    (void)state;
     struct kv_choice choice = {.mechanism = KV_BOUNDED,
                                .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1,
                                .cache_positions = true};
@@ -462,7 +447,6 @@ static void positions_in_the_cache_bound_the_budget(void **state) {
 }
 
 static void positions_in_the_text_bound_the_text(void **state) {
-    (void)state;
     const struct kv_choice full = {.mechanism = KV_WHOLE};
     const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = 10 * CONTEXT};
     assert_int_equal(check(full, 400, 100), 0);
@@ -473,7 +457,6 @@ static void positions_in_the_text_bound_the_text(void **state) {
 }
 
 static void max_tokens_does_not_change_positions(void **state) {
-    (void)state;
     const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = 100};
     struct kv_choice in_cache = choice;
     in_cache.cache_positions = true;
@@ -484,7 +467,6 @@ static void max_tokens_does_not_change_positions(void **state) {
 
 /* Read whole, a prompt has all its slots at once, and a page for each of them. */
 static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
-    (void)state;
     struct kv_choice choice = {.mechanism = KV_BOUNDED,
                                .n_recent = 100,
                                .whole = true,
@@ -502,7 +484,6 @@ static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
 }
 
 static void pooling_is_of_windows_that_are_kept(void **state) {
-    (void)state;
     const struct kv_choice good = {.mechanism = KV_BOUNDED,
                                    .n_recent = 64,
                                    .n_heavy = 100,

@@ -2,11 +2,7 @@
  * nothing that happens to its files does more than cost hits. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/kv/disk/disk.h"
+#include "tests/test.h"
 
 enum { PAGE_BYTES = 4096, N_PAGES = 3, N_TOKENS = 64, BLOCK_BYTES = 448 + N_PAGES * PAGE_BYTES };
 
@@ -201,7 +196,6 @@ static void spoil(const char *path, uint32_t i) {
 /* ---- tests ---- */
 
 static void items_survive_a_restart(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig);
     save(&rig, 0, 50);
@@ -218,7 +212,6 @@ static void items_survive_a_restart(void **state) {
 
 /* Until the device has completed what was submitted, a copy may not be there. */
 static void copies_are_not_written_before_they_are_there(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig);
     kv_disk_submitted(rig.disk);
@@ -237,7 +230,6 @@ static void copies_are_not_written_before_they_are_there(void **state) {
 }
 
 static void another_identity_finds_nothing(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig);
     save(&rig, 0, 5);
@@ -252,7 +244,6 @@ static void another_identity_finds_nothing(void **state) {
 }
 
 static void secrets_stay_and_differ(void **state) {
-    (void)state;
     struct rig rig, other;
     begin(&rig);
     begin(&other);
@@ -266,7 +257,6 @@ static void secrets_stay_and_differ(void **state) {
 }
 
 static void only_one_server_uses_a_folder(void **state) {
-    (void)state;
     struct rig rig;
     struct kv_disk *second;
     struct error err;
@@ -279,7 +269,6 @@ static void only_one_server_uses_a_folder(void **state) {
 
 /* The least recently used go first; reading is using. */
 static void the_size_is_kept(void **state) {
-    (void)state;
     struct rig rig;
     make_folder(&rig);
     start(&rig, ours, 10 * BLOCK_BYTES);
@@ -304,7 +293,6 @@ static void the_size_is_kept(void **state) {
 }
 
 static void many_at_once_keep_the_size_too(void **state) {
-    (void)state;
     struct rig rig;
     make_folder(&rig);
     start(&rig, ours, 8 * BLOCK_BYTES);
@@ -321,7 +309,6 @@ static uint32_t n_files_to_spoil(void) {
 
 /* While the server runs or between two runs: never a wrong page, and each file is removed. */
 static void spoilt_files_are_refused_and_removed(void **state) {
-    (void)state;
     struct rig rig;
     const uint32_t n = n_files_to_spoil();
     begin(&rig);
@@ -344,7 +331,6 @@ static void spoilt_files_are_refused_and_removed(void **state) {
 
 /* A valid file under another one's name: what it says of itself is compared. */
 static void an_exchanged_file_is_refused(void **state) {
-    (void)state;
     struct rig rig;
     char from[512], to[512];
     begin(&rig);
@@ -371,7 +357,6 @@ static void create_file(const char *path) {
 
 /* What a crash leaves is removed; what is not the tier's is left alone. */
 static void other_files_are_left_alone(void **state) {
-    (void)state;
     static const char *const removed[] = {"00/00000000000000000000000000000001.b40.tmp",
                                           "00/00000000000000000000000000000002.b40" /* empty */},
                              *const left[] = {"notes.txt",
@@ -416,7 +401,6 @@ static void check_mode(const char *path, uint32_t i) {
 }
 
 static void files_are_for_the_owner_only(void **state) {
-    (void)state;
     struct rig rig;
     struct stat info;
     const mode_t mask = umask(0);
@@ -431,7 +415,6 @@ static void files_are_for_the_owner_only(void **state) {
 
 /* A disk that takes no more, here for lack of permission to write so much. */
 static void a_disk_that_refuses_costs_only_hits(void **state) {
-    (void)state;
     struct rig rig;
     struct rlimit before, none;
     struct error why = {0};
@@ -459,7 +442,6 @@ static void a_disk_that_refuses_costs_only_hits(void **state) {
 
 /* The queue is bounded, so what is offered beyond it is not taken. */
 static void a_slow_disk_costs_only_hits(void **state) {
-    (void)state;
     struct rig rig;
     bool is_full = false;
     static const uint32_t notes[DISK_N_NOTES];
@@ -480,7 +462,6 @@ static void a_slow_disk_costs_only_hits(void **state) {
 }
 
 static void states_are_found_by_their_longest_name(void **state) {
-    (void)state;
     struct rig rig;
     static const uint32_t notes[DISK_N_NOTES];
     begin(&rig);
@@ -525,7 +506,6 @@ static void write_until_killed(struct rig *rig, uint32_t from) {
 /* Whatever is there after a kill is either whole or of a name that is not read; and all that was
  * unfinished is removed. */
 static void a_kill_leaves_only_what_is_valid(void **state) {
-    (void)state;
     struct rig rig;
     uint32_t n_found = 0;
     make_folder(&rig);

@@ -1,17 +1,12 @@
 /* test_disk_format.c - files of the tier on disk: what is written is read, and anything else is
  * refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/crc32c.h"
 #include "engine/base/error.h"
 #include "engine/kv/disk/format.h"
+#include "tests/test.h"
 
 enum { N_TOKENS = 5, N_PAGES = 3, PAGE_BYTES = 96 };
 
@@ -45,7 +40,6 @@ static char *make_file(size_t *size) {
 }
 
 static void what_is_written_is_read(void **state) {
-    (void)state;
     size_t size;
     char *file = make_file(&size);
     const struct disk_head head = example();
@@ -64,7 +58,6 @@ static void what_is_written_is_read(void **state) {
 
 /* Every bit matters, also those of padding and of the checksums themselves. */
 static void any_flipped_bit_is_noticed(void **state) {
-    (void)state;
     size_t size;
     char *file = make_file(&size);
     struct disk_head read;
@@ -79,7 +72,6 @@ static void any_flipped_bit_is_noticed(void **state) {
 
 /* Each length has its own allocation, so that a sanitiser sees what is read behind its end. */
 static void any_other_length_is_noticed(void **state) {
-    (void)state;
     size_t size;
     char *file = make_file(&size);
     struct disk_head read;
@@ -96,7 +88,6 @@ static void any_other_length_is_noticed(void **state) {
 
 /* Numbers whose sums would wrap, with checksums that are right. */
 static void sizes_that_do_not_fit_are_refused(void **state) {
-    (void)state;
     static const struct {
         uint32_t n_tokens, n_pages;
         uint64_t page_bytes;
@@ -124,7 +115,6 @@ static void sizes_that_do_not_fit_are_refused(void **state) {
 }
 
 static void every_part_of_a_key_matters(void **state) {
-    (void)state;
     const struct disk_key key = example().key;
     const uint32_t other_tokens[N_TOKENS] = {7, 0, 4000000000, 1, 3};
     struct disk_key others[8];
@@ -153,7 +143,6 @@ static void every_part_of_a_key_matters(void **state) {
 
 /* The check value is the published one. */
 static void checksums_are_crc32c(void **state) {
-    (void)state;
     char bytes[300];
     assert_int_equal(crc32c(0, "123456789", 9), 0xE3069283);
     assert_int_equal(crc32c_plain(0, "123456789", 9), 0xE3069283);

@@ -1,17 +1,12 @@
 /* test_disk_index.c - the index of the tier on disk, against an array that is searched in full. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
 #include "engine/kv/disk/format.h"
 #include "engine/kv/disk/index.h"
+#include "tests/test.h"
 
 enum { N_NAMES = 700, N_MOVES = 60000, MAX_LENGTH = 40 };
 
@@ -88,7 +83,6 @@ static void move(struct model *model, struct disk_index *index) {
 }
 
 static void it_is_what_a_plain_array_is(void **state) {
-    (void)state;
     struct disk_index *index;
     static struct model model;
     srand(1);
@@ -103,7 +97,6 @@ static void it_is_what_a_plain_array_is(void **state) {
 
 /* By when they were used; within a second, what needs another comes before it. */
 static void a_start_puts_them_in_order(void **state) {
-    (void)state;
     static const struct {
         uint64_t used_s;
         uint32_t n_tokens;
@@ -130,7 +123,6 @@ static void a_start_puts_them_in_order(void **state) {
 
 /* Of more lengths than the caller takes it gets the longest. */
 static void the_longest_states_are_looked_for(void **state) {
-    (void)state;
     struct disk_index *index;
     uint32_t lengths[4];
     assert_int_equal(disk_index_create(&index), 0);

@@ -2,15 +2,11 @@
  * woken. */
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/kv/kv_feed.h"
+#include "tests/test.h"
 
 enum { N_EVENTS = 200000 };
 
@@ -28,7 +24,6 @@ static struct kv_feed *new_feed(void) {
 }
 
 static void events_come_in_order(void **state) {
-    (void)state;
     struct kv_feed *feed = new_feed();
     struct kv_feed_event event;
     assert_false(kv_feed_take(feed, &event));
@@ -48,7 +43,6 @@ static void events_come_in_order(void **state) {
 }
 
 static void a_full_ring_breaks_until_it_is_read(void **state) {
-    (void)state;
     struct kv_feed *feed = new_feed();
     struct kv_feed_event event = event_of(1);
     const uint32_t epoch = kv_feed_epoch(feed);
@@ -79,7 +73,6 @@ static void *put_all(void *arg) {
 
 /* The reader sleeps whenever there is nothing.  A lost wake would leave it asleep for good. */
 static void a_sleeping_reader_is_woken(void **state) {
-    (void)state;
     struct kv_feed *feed = new_feed();
     struct kv_feed_event event;
     pthread_t writer;

@@ -3,15 +3,9 @@
  * A block of tokens is written as one letter, so a text like "abca" is a prompt of four blocks.
  * Pages carry a tag that says which layer of which text they were computed for: a sequence that
  * adopts a page checks it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/pages.h"
@@ -21,6 +15,7 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/reclaim.h"
+#include "tests/test.h"
 
 enum { N_LAYERS = 3, N_BLOCKS = 10, N_PAGES = N_BLOCKS * N_LAYERS + 2, N_SEQS = 5, MAX_TEXT = 6 };
 
@@ -290,7 +285,6 @@ static void lose_events(struct fixture *f, struct user *users) {
 
 /* What is lost costs hits, never the truth: what the reader believes is there. */
 static void a_reader_that_lost_events_believes_nothing_wrong(void **state) {
-    (void)state;
     struct fixture f;
     struct user *users = calloc(N_SEQS, sizeof(*users));
     int n_full = 0;
@@ -312,7 +306,6 @@ static void a_reader_that_lost_events_believes_nothing_wrong(void **state) {
 }
 
 static void random_sequences_agree_with_the_oracle(void **state) {
-    (void)state;
     struct fixture f;
     struct user *users = calloc(N_SEQS, sizeof(*users));
     setup(&f);
@@ -351,7 +344,6 @@ static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt
 }
 
 static void prefixes_are_shared_within_one_salt_only(void **state) {
-    (void)state;
     struct fixture f;
     struct user u;
     setup(&f);
@@ -365,7 +357,6 @@ static void prefixes_are_shared_within_one_salt_only(void **state) {
 }
 
 static void the_least_recently_used_leaf_goes_first(void **state) {
-    (void)state;
     struct fixture f;
     struct user u;
     setup(&f);
@@ -384,7 +375,6 @@ static void the_least_recently_used_leaf_goes_first(void **state) {
 /* The engine looks keys up by hash; the oracle of safety is that equal hashes alone are not
  * believed. */
 static void equal_hashes_do_not_make_equal_blocks(void **state) {
-    (void)state;
     struct fixture f;
     struct user u;
     uint32_t other[PAGE_TOKENS];
@@ -401,7 +391,6 @@ static void equal_hashes_do_not_make_equal_blocks(void **state) {
 }
 
 static void without_a_cache_nothing_is_shared(void **state) {
-    (void)state;
     struct fixture f = {.space.n_layers = N_LAYERS};
     struct user a, b;
     assert_int_equal(page_pool_create(&f.space.pool, N_PAGES, NULL), 0);

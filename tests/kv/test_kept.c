@@ -1,16 +1,10 @@
 /* test_kept.c - the counts of kept tokens: shares, texts longer than there are counts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "engine/request/kept.h"
+#include "tests/test.h"
 
 static void shares_are_of_the_heads(void **state) {
-    (void)state;
     struct kv_kept *kept = kv_kept_create(10);
     assert_non_null(kept);
     kv_kept_begin(kept, 10, 4);
@@ -25,7 +19,6 @@ static void shares_are_of_the_heads(void **state) {
 }
 
 static void what_is_behind_the_text_is_left_out(void **state) {
-    (void)state;
     struct kv_kept *kept = kv_kept_create(100);
     assert_non_null(kept);
     kv_kept_begin(kept, 3, 1);
@@ -40,7 +33,6 @@ static void what_is_behind_the_text_is_left_out(void **state) {
 
 /* A stride is a power of 2, and the last count may stand for fewer tokens. */
 static void a_long_text_has_a_larger_stride(void **state) {
-    (void)state;
     const uint32_t lengths[] = {KV_KEPT_MAX, KV_KEPT_MAX + 1, 2 * KV_KEPT_MAX, 3 * KV_KEPT_MAX + 1},
                    strides[] = {1, 2, 2, 4};
     for (size_t i = 0; i < 4; i++) {
@@ -58,7 +50,6 @@ static void a_long_text_has_a_larger_stride(void **state) {
 }
 
 static void the_longest_text_fits(void **state) {
-    (void)state;
     struct kv_kept *kept = kv_kept_create(INT32_MAX);
     assert_non_null(kept);
     kv_kept_begin(kept, INT32_MAX, 1000);

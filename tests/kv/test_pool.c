@@ -1,18 +1,12 @@
 /* test_pool.c - the page pool: all or none, reference counts, no page lost and none handed out
  * twice. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/kv/page_pool.h"
+#include "tests/test.h"
 
 static void take_is_all_or_none(void **state) {
-    (void)state;
     struct page_pool *pool = NULL;
     struct error err = {0};
     uint32_t pages[5];
@@ -26,7 +20,6 @@ static void take_is_all_or_none(void **state) {
 }
 
 static void a_page_is_free_when_its_last_holder_lets_go(void **state) {
-    (void)state;
     struct page_pool *pool = NULL;
     uint32_t page;
 
@@ -43,7 +36,6 @@ static void a_page_is_free_when_its_last_holder_lets_go(void **state) {
 }
 
 static void an_empty_pool_serves_nothing(void **state) {
-    (void)state;
     struct page_pool *pool = NULL;
     uint32_t page;
 
@@ -56,7 +48,6 @@ static void an_empty_pool_serves_nothing(void **state) {
 
 /* A page counts while each of its holders offers it, whichever they are. */
 static void pages_that_all_holders_offer_are_counted(void **state) {
-    (void)state;
     struct page_pool *pool = NULL;
     uint32_t pages[2];
 
@@ -85,7 +76,6 @@ static void pages_that_all_holders_offer_are_counted(void **state) {
 
 /* Random takes, shares and releases against a plain count of holders per page. */
 static void random_operations_agree_with_a_plain_count(void **state) {
-    (void)state;
     enum { N = 37, OPS = 20000 };
     struct page_pool *pool = NULL;
     uint32_t holders[N] = {0}, got[N];

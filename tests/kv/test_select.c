@@ -5,15 +5,9 @@
  * write tags as a device would, and what a step would read is checked.  Results are taken late now
  * and then, and sequences are suspended and swapped, or computed again.  Long prompts go layer by
  * layer, some of them not to their end.  All of that also where some layers have a window. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
@@ -28,6 +22,7 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/swap.h"
+#include "tests/test.h"
 
 enum {
     MAX_LAYERS = 10,
@@ -644,7 +639,6 @@ static void set_sizes(uint32_t n_slots) {
 }
 
 static int set_small_sizes(void **state) {
-    (void)state;
     set_sizes(64);
     return 0;
 }
@@ -811,7 +805,6 @@ static int check(struct kv_choice choice, struct kv_limits limits) {
 }
 
 static void impossible_choices_are_refused(void **state) {
-    (void)state;
     const struct kv_limits limits = {
         .max_model_len = 500, .selections = true, .max_selected = 256, .has_host_pool = true};
     const struct kv_choice good = {

@@ -2,14 +2,8 @@
  *
  * What a state holds, and that a sequence goes on from it, is tested with a whole engine
  * (tests/engine/test_states.c). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/sizes.h"
 #include "engine/device/pages.h"
@@ -17,6 +11,7 @@
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/reclaim.h"
 #include "engine/kv/state_cache.h"
+#include "tests/test.h"
 
 enum { N_LAYERS = 3, N_PAGES = 60 };
 
@@ -86,7 +81,6 @@ static struct kv_state *find(const struct rig *rig, struct kv_state_key key, uin
 }
 
 static void the_longest_state_of_a_name_is_found(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state *a = add(&rig, key_of(1), 100, 1), *b = add(&rig, key_of(1), 200, 1),
@@ -109,7 +103,6 @@ static void the_longest_state_of_a_name_is_found(void **state) {
 
 /* Whatever decides what is kept is in the key; padding is not. */
 static void every_parameter_is_part_of_the_name(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state_key other[12];
@@ -139,7 +132,6 @@ static void every_parameter_is_part_of_the_name(void **state) {
 }
 
 static void a_state_that_may_be_unsound_is_not_found(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state *a = make(&rig, key_of(1), 100, 2), *owned = a;
@@ -155,7 +147,6 @@ static void a_state_that_may_be_unsound_is_not_found(void **state) {
 }
 
 static void of_one_name_there_is_one_state(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state *a = add(&rig, key_of(1), 100, 2);
@@ -184,7 +175,6 @@ static void add_block(struct rig *rig, uint32_t seed) {
 }
 
 static void states_and_blocks_leave_in_one_order_of_age(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig, 6 * N_LAYERS);
     add(&rig, key_of(1), 100, 1);
@@ -210,7 +200,6 @@ static void states_and_blocks_leave_in_one_order_of_age(void **state) {
 }
 
 static void their_number_is_bounded(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig, 2 * STATE_MAX_STATES * N_LAYERS);
     for (uint32_t i = 0; i < STATE_MAX_STATES + 3; i++) add(&rig, key_of(i), 1, 1);
@@ -222,7 +211,6 @@ static void their_number_is_bounded(void **state) {
 
 /* Ten million tokens each: two do not fit beside one another, and one of twenty does not at all. */
 static void the_length_of_their_names_is_bounded(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig, N_PAGES);
     const uint32_t n = 10000000;

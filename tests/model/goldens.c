@@ -1,14 +1,12 @@
 /* goldens.c - see goldens.h. */
 #include "tests/model/goldens.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
 #include <jansson.h>
+
+#include "tests/test.h"
 
 /* An absent list has no elements. */
 static uint32_t *read_counts(const json_t *prompt, const char *key, uint32_t *n) {

@@ -1,16 +1,13 @@
 /* runner.c - see runner.h. */
 #include "tests/model/runner.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/device/step.h"
+#include "tests/test.h"
 
 static void check(int rc, const struct error *err) {
     if (rc) fail_msg("%s", err->text);

@@ -1,19 +1,14 @@
 /* test_config.c - config.json in the spellings that exist; what the decoder cannot do is refused by
  * name. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/model/config.h"
 #include "engine/model/feed_forward.h"
+#include "tests/test.h"
 
 static const char base[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":100,\"hidden_"
                            "size\":64,\"intermediate_size\":96,"
@@ -65,7 +60,6 @@ static struct model_config expect_parsed(const char *changes, const char *genera
 }
 
 static void fills_in_defaults(void **state) {
-    (void)state;
     struct model_config c = expect_parsed("{}", NULL);
     assert_string_equal(c.architecture, "LlamaForCausalLM");
     assert_int_equal(c.n_vocab, 100);
@@ -85,7 +79,6 @@ static void fills_in_defaults(void **state) {
 }
 
 static void reads_options(void **state) {
-    (void)state;
     struct model_config c =
         expect_parsed("{\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-5,"
                       "\"tie_word_embeddings\":true,\"attention_bias\":true,\"mlp_bias\":true,"
@@ -104,7 +97,6 @@ static void reads_options(void **state) {
 }
 
 static void end_tokens_of_both_files_count_once(void **state) {
-    (void)state;
     struct model_config c =
         expect_parsed("{\"eos_token_id\":[5,6]}", "{\"eos_token_id\":[6,7],\"bos_token_id\":3}");
     const uint32_t expected[] = {5, 6, 7};
@@ -120,7 +112,6 @@ static void end_tokens_of_both_files_count_once(void **state) {
 }
 
 static void refuses_bad_tokens(void **state) {
-    (void)state;
     expect_refused("{\"eos_token_id\":100}", ERR_INVALID, "eos_token_id");
     expect_refused("{\"eos_token_id\":-1}", ERR_INVALID, "eos_token_id");
     expect_refused("{\"eos_token_id\":[2,\"3\"]}", ERR_INVALID, "eos_token_id");
@@ -130,7 +121,6 @@ static void refuses_bad_tokens(void **state) {
 }
 
 static void refuses_missing_or_wild_sizes(void **state) {
-    (void)state;
     static const char *const keys[] = {"vocab_size",          "hidden_size",
                                        "num_hidden_layers",   "intermediate_size",
                                        "num_attention_heads", "max_position_embeddings"};
@@ -145,7 +135,6 @@ static void refuses_missing_or_wild_sizes(void **state) {
 }
 
 static void refuses_heads_that_do_not_fit(void **state) {
-    (void)state;
     expect_refused("{\"num_key_value_heads\":3}", ERR_INVALID, "num_key_value_heads");
     expect_refused("{\"num_key_value_heads\":8}", ERR_INVALID, "num_key_value_heads");
     expect_refused("{\"num_key_value_heads\":0}", ERR_INVALID, "num_key_value_heads");
@@ -156,7 +145,6 @@ static void refuses_heads_that_do_not_fit(void **state) {
 }
 
 static void refuses_what_the_decoder_cannot_do(void **state) {
-    (void)state;
     expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED,
                    "MambaForCausalLM");
     expect_refused("{\"final_logit_softcapping\":30}", ERR_UNSUPPORTED, "final_logit_softcapping");
@@ -205,7 +193,6 @@ static void expect_windows(uint32_t first, uint32_t second, const char *changes)
 #define QWEN2_WINDOW QWEN2 "\"use_sliding_window\":true,\"sliding_window\":200,"
 
 static void families_have_windows_in_their_own_layers(void **state) {
-    (void)state;
     expect_windows(0, 0, MISTRAL "\"sliding_window\":null}");
     expect_windows(0, 0, MISTRAL "\"sliding_window\":256}"); /* as long as the context */
     expect_windows(255, 255, MISTRAL "\"sliding_window\":255}");
@@ -227,7 +214,6 @@ static void families_have_windows_in_their_own_layers(void **state) {
 }
 
 static void softmax_may_have_sinks(void **state) {
-    (void)state;
     static const struct {
         const char *changes;
         enum softmax_kind softmax;
@@ -253,7 +239,6 @@ static void expect_caps(float attention, float logits, const char *changes) {
 }
 
 static void gemma_2_has_settings_of_its_own(void **state) {
-    (void)state;
     expect_caps(50, 30, GEMMA2 "}");
     expect_caps(0, 0, GEMMA2 ",\"attn_logit_softcapping\":null,\"final_logit_softcapping\":null}");
     expect_caps(20.5f, 30, GEMMA2 ",\"attn_logit_softcapping\":20.5}");
@@ -282,7 +267,6 @@ static void expect_thetas(double wide, double local, const char *changes) {
 }
 
 static void gemma_3_has_settings_of_its_own(void **state) {
-    (void)state;
     const double million = pow(1e6, -1.0 / 8);
     expect_windows(100, 100, GEMMA3 "\"head_dim\":16}"); /* the sixth would see everything */
     expect_windows(100, 0, GEMMA3 "\"sliding_window_pattern\":2}");
@@ -308,7 +292,6 @@ static void gemma_3_has_settings_of_its_own(void **state) {
 }
 
 static void refuses_windows_that_it_cannot_place(void **state) {
-    (void)state;
     expect_refused(MISTRAL "\"sliding_window\":\"200\"}", ERR_INVALID, "sliding_window");
     expect_refused(QWEN2_WINDOW "\"max_window_layers\":-1}", ERR_INVALID, "max_window_layers");
     expect_refused(QWEN2_WINDOW "\"layer_types\":[\"full_attention\"]}", ERR_INVALID,
@@ -319,7 +302,6 @@ static void refuses_windows_that_it_cannot_place(void **state) {
 }
 
 static void a_family_has_its_own_biases(void **state) {
-    (void)state;
     struct model_config c = expect_parsed(QWEN2 "\"head_dim\":32}", NULL);
     assert_true(c.qkv_bias && !c.o_bias && !c.mlp_bias);
     model_config_fini(&c);
@@ -337,7 +319,6 @@ static void a_family_has_its_own_biases(void **state) {
 }
 
 static void both_rope_spellings_mean_the_same(void **state) {
-    (void)state;
     static const char *const spellings[] = {
         "{\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}",
         "{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4}}",
@@ -358,7 +339,6 @@ static void both_rope_spellings_mean_the_same(void **state) {
 /* Llama 3.1's own numbers, head_dim 16: the three bands, with the blend computed by hand.
  * theta^(-i/8) * 8192 / 2pi turns: 1303.8 252.8 49.0 9.51 | 1.844 | 0.358 0.0693 0.0134. */
 static void llama3_scales_each_band(void **state) {
-    (void)state;
     struct model_config c = expect_parsed(
         "{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
         "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
@@ -374,7 +354,6 @@ static void llama3_scales_each_band(void **state) {
 }
 
 static void refuses_incomplete_rope(void **state) {
-    (void)state;
     expect_refused("{\"rope_theta\":0}", ERR_INVALID, "rope_theta");
     expect_refused("{\"rope_scaling\":7}", ERR_INVALID, "rope_scaling");
     expect_refused("{\"rope_parameters\":[]}", ERR_INVALID, "rope_parameters");
@@ -390,7 +369,6 @@ static void refuses_incomplete_rope(void **state) {
 }
 
 static void yarn_stretches_the_context(void **state) {
-    (void)state;
     expect_context(1024, 0, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
     expect_context(256, 0,
                    "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
@@ -422,7 +400,6 @@ static double slowest_pair(uint32_t context, const char *changes, uint32_t expec
 /* With 8 pairs theta grows by (factor * stretch - factor + 1)^(8/7), the slowest pair's divisor
  * therefore by the inside of the bracket. */
 static void dynamic_scaling_is_settled_by_the_longest_text(void **state) {
-    (void)state;
     static const char dynamic[] = "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":3}}";
     const double usual = pow(10000.0, -7.0 / 8);
     assert_true(fabs(slowest_pair(0, dynamic, 256) / usual - 1) < 1e-12);
@@ -438,7 +415,6 @@ static void dynamic_scaling_is_settled_by_the_longest_text(void **state) {
     "\"short_factor\":" short_factor ",\"long_factor\":[1,1,1,1,1,1,1,5]}}"
 
 static void longrope_is_settled_by_the_longest_text(void **state) {
-    (void)state;
     static const char longrope[] = LONGROPE("[1,1,1,1,1,1,1,2]");
     const double usual = pow(10000.0, -7.0 / 8);
     assert_true(fabs(slowest_pair(64, longrope, 64) / (usual / 2) - 1) < 1e-12);
@@ -457,7 +433,6 @@ static void longrope_is_settled_by_the_longest_text(void **state) {
 }
 
 static void loads_the_default_model(void **state) {
-    (void)state;
     struct model_config c = {0};
     struct error err = {0};
     assert_int_equal(model_config_load(&c, MODEL_DIR, 0, &err), 0);

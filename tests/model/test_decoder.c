@@ -4,13 +4,9 @@
  * The tolerance is 1e-3 of the largest logit: float32 sums in another order, through two layers,
  * stay near 1e-6; a wrong rotation, mask, bias or scale is off by more than 1e-2. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/attention.h"
@@ -23,6 +19,7 @@
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 #include "tests/model/tiny_models.h"
+#include "tests/test.h"
 
 enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, N_THREADS = 2, SPARSE_ROWS = 250 };
 
@@ -501,44 +498,36 @@ static void check_limits(struct fixture *f) {
 }
 
 static void a_prompt_in_one_step_gives_the_golden_logits(void **state) {
-    (void)state;
     with_every_model(check_one_step);
 }
 
 static void a_token_may_be_named_before_it_is_known(void **state) {
-    (void)state;
     with_every_model(check_sampled_tokens);
 }
 
 static void chunks_of_any_size_give_the_same(void **state) {
-    (void)state;
     with_every_model(check_chunks);
 }
 
 static void attention_that_nothing_reads_is_left_out(void **state) {
-    (void)state;
     with_every_model(check_unread_attention);
 }
 
 static void batches_mix_prompts_and_decoding(void **state) {
-    (void)state;
     with_every_model(check_mixed_batches);
 }
 
 static void layer_by_layer_gives_the_same_bits(void **state) {
-    (void)state;
     with_every_model(check_layer_by_layer);
     with_every_model(check_sparse_layer_by_layer);
 }
 
 static void steps_outside_the_plan_are_refused(void **state) {
-    (void)state;
     with_every_model(check_bad_steps);
     with_every_model(check_bad_slices);
 }
 
 static void decoders_without_a_plan_are_refused(void **state) {
-    (void)state;
     with_every_model(check_limits);
 }
 

@@ -4,17 +4,14 @@
  * The goldens are a float64 pass over the stored weights.  Twelve layers in float32 differ from it
  * by about 1e-5 of the largest logit; 1e-3 is allowed.  The greedy tokens must be the very same. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/pages.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
+#include "tests/test.h"
 
 enum { CHUNK = 512, N_PAGES = 12 * 50 + 1, SHORT_PROMPT = 200 };
 
@@ -68,18 +65,15 @@ static void check_prompts(enum cpu_isa isa, uint32_t max_tokens, uint32_t n_expe
 }
 
 static void every_golden_prompt_matches(void **state) {
-    (void)state;
     check_prompts(CPU_ISA_AUTO, UINT32_MAX, 8);
 }
 
 /* Plain C is the oracle of the vector versions; the long prompts would take it a minute. */
 static void short_prompts_match_in_plain_c(void **state) {
-    (void)state;
     check_prompts(CPU_ISA_PLAIN, SHORT_PROMPT, 4);
 }
 
 static void describes_its_weights(void **state) {
-    (void)state;
     struct runner runner;
     runner_open(&runner, MODEL_DIR, 0, &(struct cpu_config){.n_threads = 1}, 1, PAGE_F32,
                 &(struct decoder_limits){.max_rows = 1, .max_logit_rows = 1});

@@ -1,19 +1,14 @@
 /* test_family_config.c - the config.json of families that call things by other names than Llama,
  * and what only they say: what it sets, and what is refused by name. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/model/alibi.h"
 #include "engine/model/config.h"
 #include "engine/model/feed_forward.h"
+#include "tests/test.h"
 
 #define NEOX                                                                                       \
     "{\"architectures\":[\"GPTNeoXForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"           \
@@ -60,7 +55,6 @@ static void expect_refused(const char *text, int code, const char *key) {
 }
 
 static void neox_turns_a_part_of_its_heads(void **state) {
-    (void)state;
     struct model_config c = parsed(NEOX "}");
     assert_true(c.layer_norm && c.norm_bias && c.layers[0].kind == FFN_PLAIN && c.act == ACT_GELU);
     assert_true(c.parallel && !c.shared_norm && c.fused_qkv && c.qkv_by_group);
@@ -83,7 +77,6 @@ static void neox_turns_a_part_of_its_heads(void **state) {
 }
 
 static void opt_has_learned_positions(void **state) {
-    (void)state;
     struct model_config c = parsed(OPT "}");
     assert_true(c.positions == POSITIONS_LEARNED && c.first_position == 2 && !c.inv_freq);
     assert_true(c.n_freqs == 0 && c.rope_scale == 1 && c.act == ACT_RELU && c.tied_head);
@@ -106,7 +99,6 @@ static void opt_has_learned_positions(void **state) {
 }
 
 static void falcons_blocks_are_of_three_kinds(void **state) {
-    (void)state;
     struct model_config c = parsed(FALCON ",\"num_kv_heads\":4}");
     assert_true(c.parallel && c.shared_norm && c.n_kv_heads == 1 && c.qkv_by_group);
     assert_true(c.layers[0].ffn_dim == 256 && c.max_position == 2048 && c.tied_head && !c.qkv_bias);
@@ -140,7 +132,6 @@ static void falcons_blocks_are_of_three_kinds(void **state) {
 }
 
 static void mpt_has_a_bias_by_distance(void **state) {
-    (void)state;
     struct model_config c = parsed(MPT "}");
     assert_true(c.positions == POSITIONS_ALIBI && c.attn_scale == 0.25f && c.slopes[0] == 0.25f);
     assert_true(c.layer_norm && !c.norm_bias && c.fused_qkv && !c.qkv_by_group && c.tied_head);
@@ -167,7 +158,6 @@ static void mpt_has_a_bias_by_distance(void **state) {
 }
 
 static void chatglm_is_glm_by_other_names(void **state) {
-    (void)state;
     struct model_config c =
         parsed(CHATGLM ",\"multi_query_attention\":true,\"add_qkv_bias\":true,\"rope_ratio\":16,"
                        "\"layernorm_epsilon\":0.25}");
@@ -191,7 +181,6 @@ static void chatglm_is_glm_by_other_names(void **state) {
 /* As the paper has them: 1/2, 1/4 … with eight heads; with twelve, every other slope of sixteen
  * behind those. */
 static void slopes_halve_from_head_to_head(void **state) {
-    (void)state;
     float slopes[12];
     alibi_slopes(slopes, 8, 8, 1);
     for (int i = 0; i < 8; i++) assert_true(slopes[i] == ldexpf(1, -i - 1));

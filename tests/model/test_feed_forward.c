@@ -1,20 +1,14 @@
 /* test_feed_forward.c - sizes of feed-forward parts, of models whose layers differ. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
+#include "tests/test.h"
 
 static struct model_config with_layers(struct layer_shape *layers, uint32_t n) {
     return (struct model_config){.dim = 8, .n_layers = n, .layers = layers};
 }
 
 static void buffers_are_as_wide_as_the_widest_layer(void **state) {
-    (void)state;
     struct layer_shape layers[] = {{.kind = FFN_GATED, .ffn_dim = 16},
                                    {.kind = FFN_PLAIN, .ffn_dim = 48},
                                    {.kind = FFN_GATED, .ffn_dim = 20}};
@@ -25,7 +19,6 @@ static void buffers_are_as_wide_as_the_widest_layer(void **state) {
 }
 
 static void a_model_without_gates_needs_no_buffer_for_them(void **state) {
-    (void)state;
     struct layer_shape layers[] = {{.kind = FFN_PLAIN, .ffn_dim = 16},
                                    {.kind = FFN_PLAIN, .ffn_dim = 24}};
     const struct model_config model = with_layers(layers, 2);
@@ -35,7 +28,6 @@ static void a_model_without_gates_needs_no_buffer_for_them(void **state) {
 }
 
 static void work_is_the_mean_of_the_layers(void **state) {
-    (void)state;
     struct layer_shape layers[] = {{.kind = FFN_GATED, .ffn_dim = 16},
                                    {.kind = FFN_PLAIN, .ffn_dim = 32}};
     const struct model_config model = with_layers(layers, 2), first = with_layers(layers, 1);

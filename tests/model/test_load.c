@@ -4,17 +4,12 @@
  * Every case starts from a good tiny model, linked into a fresh directory, and breaks one thing. */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
@@ -23,6 +18,7 @@
 #include "engine/device/backend.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
+#include "tests/test.h"
 
 #define INDEX "model.safetensors.index.json"
 #define SHARDED DATA_DIR "/gqa-f32-sharded"
@@ -205,7 +201,6 @@ static void ends_where_it_is_stopped(void **state) {
 
 /* As a backend with memory of its own does: every tensor comes back once it is copied. */
 static void memory_that_comes_back_is_used_again(void **state) {
-    (void)state;
     struct random_weights *random = NULL;
     struct error err = {0};
     struct weight large = weight_plain(NULL, ELEMENT_BF16, 1000, 512),

@@ -1,9 +1,5 @@
 /* test_mapped_file.c - files that are cut short while they are mapped. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +8,10 @@
 #include <unistd.h>
 
 #include <pthread.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/mapped_file.h"
+#include "tests/test.h"
 
 enum { N_PAGES = 64, N_THREADS = 4, PAGE = 4096, SIZE = N_PAGES * PAGE - 100 };
 
@@ -38,7 +34,6 @@ static size_t sum(const struct mapped_file *file) {
 }
 
 static void a_file_that_is_cut_short_reads_as_zeros_and_is_marked(void **state) {
-    (void)state;
     char path[64], other_path[64];
     struct mapped_file file = {0}, other = {0};
     struct error err = {0};
@@ -71,7 +66,6 @@ static void *sum_many_times(void *arg) {
 }
 
 static void threads_that_meet_the_end_together_all_go_on(void **state) {
-    (void)state;
     char path[64];
     struct mapped_file file = {0};
     struct error err = {0};
@@ -101,7 +95,6 @@ static void die_of(int fd, bool is_sent) {
 }
 
 static void any_other_bus_error_ends_the_process(void **state) {
-    (void)state;
     char path[64];
     struct mapped_file file = {0};
     struct error err = {0};

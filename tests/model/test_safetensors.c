@@ -1,19 +1,14 @@
 /* test_safetensors.c - files that tell the truth are read, every lie is refused by name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/device/weight.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/weight_source.h"
+#include "tests/test.h"
 
 enum { LENGTH_BYTES = 8, MAX_FILE = 8192 };
 
@@ -64,7 +59,6 @@ static void expect_header_refused(const char *header, size_t n_data, const char 
 }
 
 static void reads_tensors_of_a_good_file(void **state) {
-    (void)state;
     struct image image;
     struct safetensors *file = NULL;
     struct error err = {0};
@@ -92,7 +86,6 @@ static void reads_tensors_of_a_good_file(void **state) {
 }
 
 static void refuses_a_header_longer_than_the_file(void **state) {
-    (void)state;
     struct image image;
     make_image(&image, "{}", 0);
     put_length(&image, 9);
@@ -106,7 +99,6 @@ static void refuses_a_header_longer_than_the_file(void **state) {
 }
 
 static void refuses_a_header_beyond_the_limit(void **state) {
-    (void)state;
     struct error err = {0};
     struct safetensors *file = NULL;
     const uint64_t length = SAFETENSORS_MAX_HEADER + 1ull;
@@ -120,7 +112,6 @@ static void refuses_a_header_beyond_the_limit(void **state) {
 }
 
 static void refuses_headers_that_are_not_an_object(void **state) {
-    (void)state;
     expect_header_refused("", 0, "line 1");
     expect_header_refused("[]", 0, "not a JSON object");
     expect_header_refused("{\"a\":", 0, "line 1");
@@ -129,7 +120,6 @@ static void refuses_headers_that_are_not_an_object(void **state) {
 }
 
 static void refuses_deep_and_wide_json_before_parsing_it(void **state) {
-    (void)state;
     struct error err = {0};
     json_t *root = NULL;
     char deep[JSON_GUARD_MAX_DEPTH + 64] = "{\"a\":";
@@ -146,7 +136,6 @@ static void refuses_deep_and_wide_json_before_parsing_it(void **state) {
 }
 
 static void brackets_inside_strings_are_not_nesting(void **state) {
-    (void)state;
     struct error err = {0};
     json_t *root = NULL;
     char text[JSON_GUARD_MAX_DEPTH + 64] = "{\"a\":\"\\\"";
@@ -160,7 +149,6 @@ static void brackets_inside_strings_are_not_nesting(void **state) {
     "{\"lied\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
 static void refuses_malformed_entries(void **state) {
-    (void)state;
     expect_header_refused("{\"lied\":7}", 0, "'lied': its header entry is not an object");
     expect_header_refused("{\"lied\":{}}", 0, "'lied': unknown 'dtype'");
     expect_header_refused(ENTRY("\"F7\"", "[1]", "[0,1]"), 1, "'lied': unknown 'dtype'");
@@ -178,7 +166,6 @@ static void refuses_malformed_entries(void **state) {
 }
 
 static void refuses_sizes_that_overflow(void **state) {
-    (void)state;
     /* 2^32 * 2^32 is 0 in 64 bits, and 2^62 floats are 0 bytes. */
     expect_header_refused(ENTRY("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0,
                           "'lied': the size of its shape");
@@ -189,7 +176,6 @@ static void refuses_sizes_that_overflow(void **state) {
 }
 
 static void refuses_offsets_outside_the_data(void **state) {
-    (void)state;
     expect_header_refused(ENTRY("\"U8\"", "[8]", "[0,8]"), 7,
                           "'lied': its data reaches past the end");
     expect_header_refused(ENTRY("\"U8\"", "[0]", "[9,9]"), 8,
@@ -200,14 +186,12 @@ static void refuses_offsets_outside_the_data(void **state) {
 }
 
 static void refuses_a_length_that_is_not_the_shape(void **state) {
-    (void)state;
     expect_header_refused(ENTRY("\"F32\"", "[4]", "[0,15]"), 16, "'lied': its data is not as long");
     expect_header_refused(ENTRY("\"BF16\"", "[4]", "[0,16]"), 16,
                           "'lied': its data is not as long");
 }
 
 static void refuses_overlapping_tensors(void **state) {
-    (void)state;
     expect_header_refused("{\"x\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},"
                           "\"y\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[7,15]}}",
                           16, "'y' overlaps tensor 'x'");
@@ -217,7 +201,6 @@ static void refuses_overlapping_tensors(void **state) {
 }
 
 static void get_refuses_what_was_not_asked_for(void **state) {
-    (void)state;
     struct image image;
     struct safetensors *file = NULL;
     struct error err = {0};
@@ -256,7 +239,6 @@ static void get_refuses_what_was_not_asked_for(void **state) {
 }
 
 static void any_truncation_is_refused(void **state) {
-    (void)state;
     struct image image;
     make_image(&image, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}", 24);
     for (image.size--; image.size > 0; image.size--) expect_refused(&image, "t.safetensors");

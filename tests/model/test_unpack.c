@@ -1,18 +1,13 @@
 /* test_unpack.c - weights of every format and shape as plain elements, against
  * weight_to_float(). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/weight.h"
 #include "engine/model/unpack.h"
 #include "engine/model/weight_tally.h"
+#include "tests/test.h"
 
 enum { N_STACKED = 3, MOST_ROWS = 300, MOST_COLS = 640, MOST = N_STACKED * MOST_ROWS * MOST_COLS };
 
@@ -47,7 +42,6 @@ static void every_row_of_a_stack_is_unpacked(void **state) {
                                                    {ELEMENT_E2M1, SCALE_E8M0, 1, 32, false}};
     static const uint32_t shapes[][2] = {{1, 1}, {1, MOST_COLS}, {MOST_ROWS, MOST_COLS}, {7, 33}};
     struct error err = {0};
-    (void)state;
     srand(7);
     for (size_t i = 0; i < sizeof(data); i++) data[i] = (uint8_t)(rand() % 0x7f);
     for (size_t i = 0; i < sizeof(scales); i++)
@@ -71,7 +65,6 @@ static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
     struct weight_tally tally = {0};
     struct weight packed = weight_plain(NULL, ELEMENT_E4M3, 4, 8),
                   plain = weight_plain(NULL, ELEMENT_BF16, 4, 8);
-    (void)state;
     packed.format.scale = SCALE_F32;
     weight_tally_add(&tally, &plain, &plain);
     weight_tally_add(&tally, &packed, &packed);

@@ -2,16 +2,10 @@
  *
  * A file is written that has the same numbers in all layouts.  The element of an expert's row and
  * column is 100 * expert + 10 * row + column, so a stack that took the wrong rows differs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/weight.h"
@@ -20,6 +14,7 @@
 #include "engine/model/weight_find.h"
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
+#include "tests/test.h"
 
 enum { N_EXPERTS = 3, FFN_DIM = 2, DIM = 5, MAX_HEADER = 4096, MAX_DATA = 4096, LENGTH_BYTES = 8 };
 
@@ -193,7 +188,6 @@ static void biases_of_experts_are_stacks_of_vectors(void **state) {
 }
 
 static void without_files_a_stack_has_a_shape(void **state) {
-    (void)state;
     const struct weight_rule rule = {.name = "layers.#.experts.@.up.weight",
                                      .rows = SIDE_FFN,
                                      .cols = SIDE_DIM,

@@ -1,15 +1,10 @@
 /* test_weights.c - what the rules of weights say of a model's and a layer's shape. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "engine/model/weights.h"
+#include "tests/test.h"
 
 static const struct model_config config = {.dim = 8, .n_heads = 2, .n_kv_heads = 1, .head_dim = 4};
 
@@ -20,7 +15,6 @@ static void expect_name(const struct family_name *names, const char *rule, const
 }
 
 static void names_have_the_layer_and_the_expert(void **state) {
-    (void)state;
     expect_name(NULL, "lm_head.weight", "lm_head.weight");
     expect_name(NULL, "model.layers.#.self_attn.sinks", "model.layers.12.self_attn.sinks");
     expect_name(NULL, "model.layers.#.mlp.experts.@.up_proj.weight",
@@ -28,7 +22,6 @@ static void names_have_the_layer_and_the_expert(void **state) {
 }
 
 static void families_name_experts_in_their_own_way(void **state) {
-    (void)state;
     static const struct family_name names[] = {
         {"model.layers.#.mlp.experts.@.gate_proj", "blocks.#.moe.experts.@.w1"},
         {"model.layers.#.mlp.experts.@.up_proj", "experts.@.up.of.#"},
@@ -40,7 +33,6 @@ static void families_name_experts_in_their_own_way(void **state) {
 }
 
 static void a_layers_shape_says_which_tensors_it_has(void **state) {
-    (void)state;
     const struct layer_shape dense = {.ffn_dim = 16}, plain = {.kind = FFN_PLAIN, .ffn_dim = 16},
                              experts = {.ffn_dim = 4, .n_experts = 6};
     const struct weight_rule one = {.without = TRAIT_EXPERTS}, each = {.with = TRAIT_EXPERTS},
@@ -55,7 +47,6 @@ static void a_layers_shape_says_which_tensors_it_has(void **state) {
 }
 
 static void sides_are_those_of_the_layers_shape(void **state) {
-    (void)state;
     const struct layer_shape wide = {.ffn_dim = 16}, experts = {.ffn_dim = 4, .n_experts = 6};
     assert_int_equal(weights_side(SIDE_FFN, &config, &wide), 16);
     assert_int_equal(weights_side(SIDE_GATE_UP, &config, &experts), 8);

@@ -1,13 +1,9 @@
 /* api_rig.c - see api_rig.h. */
 #include "tests/server/api_rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/json_arena.h"
 #include "engine/device/layer_group.h"
@@ -16,6 +12,7 @@
 #include "server/routes.h"
 #include "server/settings/log.h"
 #include "tests/server/fake_engine.h"
+#include "tests/test.h"
 
 static struct api_key some_keys[] = {
     {.name = (char[]){"a"}, .key = (char[]){"secret"}, .weight = 1, .tenant = 1},

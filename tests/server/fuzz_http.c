@@ -9,17 +9,14 @@
 #define _GNU_SOURCE /* memmem */
 
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/server/http_rig.h"
+#include "tests/test.h"
 
 enum { CASE_BYTES = 8192 };
 

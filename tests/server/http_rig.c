@@ -10,8 +10,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
+#include "tests/test.h"
 
 static const char EVENT[] = "data: {\"n\":1}\n\n";
 

@@ -1,11 +1,7 @@
 /* test_bench_schedule.c - prompts are read in the steps in which the scheduler's rules put them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "server/bench/bench_schedule.h"
+#include "tests/test.h"
 
 static struct bench_schedule make(uint32_t n_sequences, uint32_t n_prompt, uint32_t max_rows,
                                   uint32_t chunk) {
@@ -17,7 +13,6 @@ static struct bench_schedule make(uint32_t n_sequences, uint32_t n_prompt, uint3
 }
 
 static void pieces_fill_each_step(void **state) {
-    (void)state;
     struct bench_schedule s = make(3, 3, 4, 3);
     assert_int_equal(s.n_first, 1);
     assert_int_equal(s.n_last, 2);
@@ -29,7 +24,6 @@ static void pieces_fill_each_step(void **state) {
 }
 
 static void short_prompts_are_read_together(void **state) {
-    (void)state;
     const struct bench_schedule s = make(64, 16, 2048, 16);
     assert_int_equal(s.n_first, 1);
     assert_int_equal(s.n_last, 1);
@@ -39,7 +33,6 @@ static void short_prompts_are_read_together(void **state) {
 /* Each step has room for fewer rows of prompts, as more sequences generate: 256 prompts of 2,048
  * take 64 steps of 8,192 rows, and two more for those rows. */
 static void sequences_that_generate_take_a_row_each(void **state) {
-    (void)state;
     const struct bench_schedule s = make(256, 2048, 8192, 2048);
     assert_int_equal(s.n_first, 1);
     assert_in_range(s.behind[255], 64, 66);
@@ -50,7 +43,6 @@ static void sequences_that_generate_take_a_row_each(void **state) {
 
 /* A chunk ends where it ends, however much room there is; another prompt takes that. */
 static void chunks_are_not_crossed(void **state) {
-    (void)state;
     struct bench_schedule s = make(2, 100, 1000, 30);
     assert_int_equal(s.n_first, 4);
     assert_int_equal(s.behind[1], 0);
@@ -61,7 +53,6 @@ static void chunks_are_not_crossed(void **state) {
 }
 
 static void a_prompt_may_be_read_alone(void **state) {
-    (void)state;
     struct bench_schedule s;
     const struct bench_shape shape = {
         .n_sequences = 3, .n_prompt = 100, .max_rows = 64, .chunk = 100, .n_alone = 12};
@@ -73,7 +64,6 @@ static void a_prompt_may_be_read_alone(void **state) {
 
 /* In its last steps there is room for one row of a prompt. */
 static void the_greatest_batch_ends(void **state) {
-    (void)state;
     const struct bench_schedule s = make(BENCH_MAX_BATCH, 70, BENCH_MAX_BATCH, 64);
     assert_true(s.behind[BENCH_MAX_BATCH - 1] > 70);
     assert_true(s.n_last > 1);

@@ -1,18 +1,13 @@
 /* test_buffer.c - text that is formatted is whole, however few bytes were free for it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "server/json/buffer.h"
+#include "tests/test.h"
 
 enum { LONGEST = 300 };
 
 static void formatted_text_is_whole_whatever_was_free(void **state) {
-    (void)state;
     char filling[LONGEST + 1], expected[LONGEST + 8];
     memset(filling, 'x', LONGEST);
     filling[LONGEST] = 0;
@@ -29,7 +24,6 @@ static void formatted_text_is_whole_whatever_was_free(void **state) {
 }
 
 static void nothing_is_formatted_behind_a_failure(void **state) {
-    (void)state;
     struct buffer buffer = {0};
     buffer_puts(&buffer, "text");
     buffer.failed = true; /* as an allocation leaves it */

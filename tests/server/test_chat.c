@@ -1,13 +1,8 @@
 /* test_chat.c - chats on an engine without a model: what a model writes as calls and as reasoning
  * comes back in its own members, whole and streamed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/template/template.h"
@@ -15,6 +10,7 @@
 #include "server/settings/chat_template.h"
 #include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
+#include "tests/test.h"
 
 static const char source[] = "{% for m in messages %}{{ m.content }}{% endfor %}{{ bos_token }}"
                              "{# <tool_call> <think> </think> #}";

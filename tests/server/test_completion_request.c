@@ -1,13 +1,8 @@
 /* test_completion_request.c - each bad input is refused by name, each good one lands where it
  * belongs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/api/completion_request.h"
@@ -15,6 +10,7 @@
 #include "server/json/api_error.h"
 #include "tests/kv_types.h"
 #include "tests/server/fake_engine.h"
+#include "tests/test.h"
 
 static const struct request_limits limits = {
     .model_name = "m",
@@ -44,7 +40,6 @@ static void parse_good(const char *members, struct completion_request *out) {
 }
 
 static void defaults_are_those_of_openai(void **state) {
-    (void)state;
     struct completion_request q;
     parse_good("", &q);
     assert_int_equal(q.prompts.n, 1);
@@ -62,7 +57,6 @@ static void defaults_are_those_of_openai(void **state) {
 }
 
 static void null_means_default(void **state) {
-    (void)state;
     struct completion_request q;
     parse_good("\"suffix\":null,\"max_tokens\":null,\"temperature\":null,\"top_p\":null,"
                "\"n\":null,\"stream\":null,\"stream_options\":null,\"logprobs\":null,"
@@ -78,7 +72,6 @@ static void null_means_default(void **state) {
 }
 
 static void values_land_where_they_belong(void **state) {
-    (void)state;
     struct completion_request q;
     parse_good("\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"n\":2,\"best_of\":3,"
                "\"logprobs\":5,\"echo\":true,\"stop\":[\"a\",\"bc\"],"
@@ -119,7 +112,6 @@ static void values_land_where_they_belong(void **state) {
 }
 
 static void streaming_options_are_read(void **state) {
-    (void)state;
     struct completion_request q;
     parse_good("\"stream\":true,\"stream_options\":{\"include_usage\":true,"
                "\"continuous_usage_stats\":true,\"include_obfuscation\":false,\"x\":1}",
@@ -129,7 +121,6 @@ static void streaming_options_are_read(void **state) {
 }
 
 static void prompts_come_in_four_kinds(void **state) {
-    (void)state;
     struct completion_request q;
     struct api_error err;
     assert_int_equal(parse("{\"prompt\":[\"a\\u0041\",\"\",\"\\\"]\"]}", &q, &err), 0);
@@ -154,7 +145,6 @@ static void prompts_come_in_four_kinds(void **state) {
 
 /* Long lists are read by blocks, whatever stands between their numbers. */
 static void a_long_list_may_be_spaced_in_any_way(void **state) {
-    (void)state;
     static const char *const between[] = {",", ", ", " ,", ",  ", ",\n", "\t,\r\n ", ",\n\n\n    "};
     enum { N = 500 };
     for (size_t way = 0; way < sizeof(between) / sizeof(*between); way++) {
@@ -297,7 +287,6 @@ static void check_bad(const char *body, const char *param, unsigned status) {
 }
 
 static void bad_members_are_refused_by_name(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(bad_members) / sizeof(*bad_members); i++) {
         char body[512];
         snprintf(body, sizeof(body), "{\"prompt\":\"hi\",%s}", bad_members[i].members);
@@ -306,7 +295,6 @@ static void bad_members_are_refused_by_name(void **state) {
 }
 
 static void a_bad_number_is_refused_anywhere_in_a_long_list(void **state) {
-    (void)state;
     static const char *const numbers[] = {"257",
                                           "01",
                                           "1.0",
@@ -333,7 +321,6 @@ static void a_bad_number_is_refused_anywhere_in_a_long_list(void **state) {
 }
 
 static void bad_prompts_are_refused(void **state) {
-    (void)state;
     static const char *const prompts[] = {
         "1",         "true",          "{}",
         "[]",        "[[]]",          "[[1],[]]",
@@ -366,7 +353,6 @@ static void check_too_many(unsigned n_prompts, const char *members, const char *
 
 /* More than the queue will ever hold is the request's fault: trying again would not help. */
 static void sequences_are_bounded(void **state) {
-    (void)state;
     check_too_many(301, "", "prompt");
     check_too_many(3, "\"n\":128,", "n");
     check_too_many(3, "\"best_of\":128,", "best_of");
@@ -381,7 +367,6 @@ static int tokenize(const char *body, struct api_error *err) {
 }
 
 static void too_long_names_both_numbers(void **state) {
-    (void)state;
     struct api_error err;
     char body[512], text[201];
     memset(text, 'x', 200);
@@ -407,7 +392,6 @@ static void too_long_names_both_numbers(void **state) {
 }
 
 static void a_prompt_needs_a_token(void **state) {
-    (void)state;
     struct api_error err;
     assert_int_equal(tokenize("{\"prompt\":\"\"}", &err), 0); /* the beginning is one */
     assert_int_equal(tokenize("{\"prompt\":\"\",\"add_special_tokens\":false}", &err), ERR_INVALID);
@@ -418,7 +402,6 @@ static void a_prompt_needs_a_token(void **state) {
 
 /* What is kept must fit the KV cache; the text may be longer than any context. */
 static void bounded_requests_are_as_large_as_their_budget(void **state) {
-    (void)state;
     struct api_error err;
     char body[8192], text[4001];
     memset(text, 'x', sizeof(text) - 1);
@@ -444,7 +427,6 @@ static void bounded_requests_are_as_large_as_their_budget(void **state) {
 }
 
 static void without_a_policy_the_servers_holds(void **state) {
-    (void)state;
     struct request_limits endless = limits;
     struct completion_request q;
     struct api_error err = {0};
@@ -462,7 +444,6 @@ static void without_a_policy_the_servers_holds(void **state) {
 /* What needs every key is refused with the reason when sparse was asked for, and is dense when
  * nothing was. */
 static void sparse_prompts_that_cannot_be_are_refused_by_name(void **state) {
-    (void)state;
     static const struct {
         const char *policy, *words;
     } refused[] = {
@@ -504,7 +485,6 @@ static void sparse_prompts_that_cannot_be_are_refused_by_name(void **state) {
 
 /* The last choice takes the tokens of its prompt, unless they are returned. */
 static void tokens_are_handed_over(void **state) {
-    (void)state;
     static const char *const members[] = {"", ",\"n\":3", ",\"return_token_ids\":true"};
     for (int i = 0; i < 3; i++) {
         struct completion_request q;
@@ -547,7 +527,6 @@ static enum prefill_mode submitted_mode(const char *members) {
 }
 
 static void a_sparse_server_is_dense_where_it_must(void **state) {
-    (void)state;
     assert_int_equal(submitted_mode(""), PREFILL_SPARSE);
     assert_int_equal(submitted_mode(",\"prefill\":\"auto\""), PREFILL_AUTO);
     assert_int_equal(submitted_mode(",\"echo\":true,\"logprobs\":0"), PREFILL_SPARSE);
@@ -579,7 +558,6 @@ static uint32_t submitted(uint32_t n_prompt, const char *members, struct kv_choi
 
 /* Positions of the text end with the model's; those of the cache never do. */
 static void max_tokens_ends_with_the_positions(void **state) {
-    (void)state;
     struct kv_choice kv;
     assert_int_equal(submitted(120, "", &kv), 8);
     assert_int_equal(kv.type, TYPE_FULL);
@@ -598,7 +576,6 @@ static void max_tokens_ends_with_the_positions(void **state) {
 }
 
 static void positions_of_the_text_do_not_go_on(void **state) {
-    (void)state;
     static const char *const bodies[] = {
         "{\"prompt\":\"a\",\"max_tokens\":128," IN_TEXT "}",
         "{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":2000000000," IN_TEXT "}"};
@@ -629,7 +606,6 @@ static int tokenize_long(const char *members, struct api_error *err) {
 
 /* A whole answer is gathered in memory, and so is an echo until its reader has taken it. */
 static void answers_are_bounded(void **state) {
-    (void)state;
     struct api_error err;
     static const struct {
         const char *members, *param; /* NULL: allowed */
@@ -653,7 +629,6 @@ static void answers_are_bounded(void **state) {
 }
 
 static void salts_separate(void **state) {
-    (void)state;
     const struct salt_key one = {{0x0706050403020100, 0x0f0e0d0c0b0a0908}}, two = {{1, 2}};
     char text[15];
     for (int i = 0; i < 15; i++) text[i] = (char)i;

@@ -1,13 +1,8 @@
 /* test_completions.c - answers, streams, errors and departures, on an engine without a model and a
  * transport without sockets. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
@@ -22,6 +17,7 @@
 #include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/fake_http.h"
+#include "tests/test.h"
 
 static struct http_exchange post(const char *body) {
     return rig_post("/v1/completions", body);
@@ -633,7 +629,6 @@ static void a_key_has_its_tokens_of_a_minute(void **state) {
 }
 
 static void a_bucket_fills_with_time(void **state) {
-    (void)state;
     struct rate_limit rate = {0};
     assert_int_equal(rate_limit_wait(&rate, 60, 1000), 0);
     rate_limit_take(&rate, 59);
@@ -697,7 +692,6 @@ static void texts_become_tokens_and_back(void **state) {
 }
 
 static void tokens_of_one_text_keep_their_log_probabilities(void **state) {
-    (void)state;
     const struct token_logprob top[] = {{'a', -1}, {'a', -2}, {'b', -3}, {'b', -4}};
     const struct token_info info = {.token = 'b', .logprob = -3, .n_top = 4, .top = top};
     const struct choice_format format = {.tokenizer = fake_tokenizer()};

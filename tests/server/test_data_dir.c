@@ -2,20 +2,16 @@
 #define _GNU_SOURCE /* nftw's flags */
 #include <ftw.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/settings/data_dir.h"
 #include "server/settings/model_file.h"
+#include "tests/test.h"
 
 struct rig {
     char root[64];
@@ -107,7 +103,6 @@ static void a_binary_outside_the_build_folder_does_not_reach_the_source(void **s
 
 static void a_name_that_begins_like_the_build_folder_is_another_folder(void **state) {
     char exe[PATH_MAX], found[PATH_MAX];
-    (void)state;
     snprintf(exe, sizeof(exe), "%s/tests/quire", BUILD_DIR);
     assert_int_equal(data_dir_find_from(found, exe, NULL), 0);
     assert_string_equal(found, SOURCE_DIR);
@@ -126,7 +121,6 @@ static void a_path_that_is_too_long_is_not_found(void **state) {
 
 static void a_test_of_the_build_folder_finds_the_source_tree(void **state) {
     char found[PATH_MAX], *file = NULL;
-    (void)state;
     assert_int_equal(data_dir_find(found, NULL), 0);
     assert_string_equal(found, SOURCE_DIR);
     assert_int_equal(model_file_choose(&file, NULL, "filters", "/no/such/quire-31m", NULL), 0);
@@ -139,7 +133,6 @@ static void a_test_of_the_build_folder_finds_the_source_tree(void **state) {
 static void a_model_that_is_named_is_taken_as_it_is(void **state) {
     char path[PATH_MAX], *longer = malloc(PATH_MAX + 1);
     struct error err = {0};
-    (void)state;
     assert_int_equal(model_dir_choose(path, "some/model", &err), 0);
     assert_string_equal(path, "some/model");
     assert_non_null(longer);

@@ -5,18 +5,15 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
 #include "tests/server/http_rig.h"
+#include "tests/test.h"
 
 static unsigned n_descriptors(void) {
     unsigned n = 0;
@@ -32,7 +29,6 @@ static void methods_reach_the_handler_on_one_connection(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open(&client, &rig);
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
@@ -76,7 +72,6 @@ static void ask_id(const struct rig *rig, const char *id, char out[256]) {
 static void request_ids_are_taken_if_sane_or_made(void **state) {
     struct rig rig;
     char got[256], other[256], longest[130];
-    (void)state;
     rig_open(&rig);
     memset(longest, 'x', sizeof(longest));
     longest[129] = '\0';
@@ -174,7 +169,6 @@ static void illegal_requests_are_refused_and_the_connection_closed(void **state)
         {CASE(CHUNKED "fffffffffffffffff\r\n"), 400},
     };
     struct rig rig;
-    (void)state;
     rig_open(&rig);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         check_refusal(&rig, cases[i].bytes, cases[i].size, cases[i].status);
@@ -217,7 +211,6 @@ static void heads_of_too_many_parts_are_refused(void **state) {
     };
     static char text[65536];
     struct rig rig;
-    (void)state;
     rig_open(&rig);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const size_t size =
@@ -264,7 +257,6 @@ static void white_space_behind_a_value_is_no_part_of_it(void **state) {
     };
 #undef POST
     struct rig rig;
-    (void)state;
     rig_open(&rig);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         for (size_t piece = 1; piece < 200; piece = 3 * piece)
@@ -278,7 +270,6 @@ static void a_trailer_that_is_cut_does_not_hide_the_end_of_the_head(void **state
         "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
         "4\r\nbody\r\n0\r\nT: v\r\n\r\n";
     struct rig rig;
-    (void)state;
     rig_open(&rig);
     for (size_t n = 1; n < 10; n++) check_echo(&rig, text, strlen(text) - n, "POST /echo body");
     rig_stop(&rig);
@@ -288,7 +279,6 @@ static void a_closing_client_is_heard_with_white_space_behind_the_word(void **st
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open(&client, &rig);
     client_ask(&client, "GET /echo HTTP/1.1\r\nHost: a\r\nConnection: close \r\n\r\n", &answer);
@@ -313,7 +303,6 @@ static void targets_are_read_in_every_form(void **state) {
         {"/%2Fech%6F", "/echo"},
     };
     struct rig rig;
-    (void)state;
     rig_open(&rig);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[256], expected[64];
@@ -333,7 +322,6 @@ static void the_largest_legal_head_is_answered(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     size_t n = repeat(text, "POST /echo?", "a=b&", 63, "c");
     n += repeat(text + n, "", "d", 7900, " HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n");
@@ -361,7 +349,6 @@ static void bodies_arrive_whole(void **state) {
     struct answer answer;
     char expected[64];
     const size_t length = 1 << 20; /* the limit itself */
-    (void)state;
     rig_open(&rig);
     char *body = malloc(length);
     uint32_t sum = 0;
@@ -404,7 +391,6 @@ static void bodies_follow_one_another_in_the_same_pages(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
         char head[128], expected[64];
@@ -454,7 +440,6 @@ static void send_too_much(const struct rig *rig, const char *head, bool chunked)
 
 static void bodies_over_the_limit_are_refused_early(void **state) {
     struct rig rig;
-    (void)state;
     rig_open(&rig);
     assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n"),
                      413);
@@ -474,7 +459,6 @@ static void expect_100_continue_is_answered_before_the_body(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open(&client, &rig);
     client_send(
@@ -517,7 +501,6 @@ static unsigned drip(const struct rig *rig, const char *start, const char *drip)
 static void requests_that_do_not_arrive_in_time_end(void **state) {
     char slow[401], slow_line[401];
     struct rig rig;
-    (void)state;
     memset(slow, 'x', sizeof(slow));
     slow[400] = '\0';
     memcpy(slow_line, slow, sizeof(slow));
@@ -547,7 +530,6 @@ static void idle_connections_are_closed_in_silence_but_not_waiting_ones(void **s
     struct rig rig;
     struct client idle, waiting;
     struct answer answer;
-    (void)state;
     rig_init(&rig);
     rig.config.request_timeout_ms = 300;
     rig.config.idle_timeout_ms = 300;
@@ -574,7 +556,6 @@ static void connections_over_the_limit_get_503(void **state) {
     struct rig rig;
     struct client clients[LIMIT];
     struct answer answer;
-    (void)state;
     rig_init(&rig);
     rig.config.max_connections = LIMIT;
     rig_start(&rig);
@@ -599,7 +580,6 @@ static void pipelined_requests_are_answered_in_order(void **state) {
     static const char *const paths[] = {"/echo", "/late", "/burst", "/nowhere", "/size", "/ticks"};
     enum { N_PATHS = 6, N_REQUESTS = 60 };
     static char text[N_REQUESTS * 128];
-    (void)state;
     for (size_t step = 1; step < 100000;
          step *= 17) { /* bytes a send: every split of the heads, and none */
         struct rig rig;
@@ -639,7 +619,6 @@ static void clients_that_leave_before_the_answer_are_noticed(void **state) {
     static const char hold[] = "POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
     struct rig rig;
     struct client client;
-    (void)state;
     rig_open(&rig);
     for (unsigned i = 0; i < 4; i++) {
         client_open(&client, &rig);
@@ -661,7 +640,6 @@ static void waiting_costs_nothing(void **state) {
     enum { N = 32 };
     struct rig rig;
     struct client clients[N];
-    (void)state;
     rig_open(&rig);
     for (int i = 0; i < N; i++) {
         client_open(&clients[i], &rig);
@@ -683,7 +661,6 @@ static void waiting_costs_nothing(void **state) {
 static void ten_thousand_requests_leave_nothing_behind(void **state) {
     enum { N_CLIENTS = 20, N_EACH = 500 };
     struct rig rig;
-    (void)state;
     const unsigned n_before = n_descriptors();
     rig_open(&rig);
     const unsigned n_started = n_descriptors();
@@ -723,7 +700,6 @@ static void closing_ends_everything_under_way(void **state) {
     enum { N = 10, N_HANDLED = 6, N_UNANSWERED = 4 };
     struct rig rig;
     struct client clients[N];
-    (void)state;
     const unsigned n_before = n_descriptors();
     rig_open(&rig);
     for (int i = 0; i < N; i++) {
@@ -743,7 +719,6 @@ static void closing_leaves_answers_to_slow_readers(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open_with_window(&client, &rig, 4096);
     client_get(&client, "/some");
@@ -762,7 +737,6 @@ static void after_stop_accepting_only_old_connections_are_served(void **state) {
     struct rig rig;
     struct client client, late;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open_and_get(&client, &rig, "/echo");
     client_read(&client, &answer, true);
@@ -797,7 +771,6 @@ static void a_taken_port_is_an_error_that_names_it(void **state) {
     struct error err = {0};
     char port[8];
     uv_loop_t loop;
-    (void)state;
     rig_open(&rig);
     assert_int_equal(uv_loop_init(&loop), 0);
     assert_int_equal(http_create(&second, &loop, &rig.config, &err), ERR_IO);

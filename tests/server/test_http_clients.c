@@ -1,18 +1,16 @@
 /* test_http_clients.c - clients that hang up, half or whole, and what one address may hold.
  *
  * Thread: the test's; the transport has its own (http_rig.h).  Memory: none kept. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <microhttpd.h>
 
 #include "tests/server/http_rig.h"
+#include "tests/test.h"
 
 #define HEAD(method, path) method " " path " HTTP/1.1\r\nHost: a\r\n"
 
@@ -34,7 +32,6 @@ static void leaving_before_the_request_is_whole_ends_the_connection(void **state
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig); /* its timeouts are a minute */
     for (size_t i = 0; i < N_EACH * sizeof(parts) / sizeof(parts[0]); i++) {
         client_open(&client, &rig);
@@ -70,7 +67,6 @@ static void half_closed_clients_get_their_answers(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
         client_open(&client, &rig);
@@ -99,7 +95,6 @@ static void a_client_that_left_is_told_from_one_that_waits(void **state) {
     struct rig rig;
     struct client left, waits;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open(&left, &rig);
     client_open(&waits, &rig);
@@ -123,7 +118,6 @@ static void a_client_that_leaves_later_is_noticed_at_once(void **state) {
     struct rig rig;
     struct client client;
     char byte;
-    (void)state;
     rig_open(&rig);
     client_open_and_get(&client, &rig, "/hold");
     assert_true(rig_wait(&rig.n_handled, 1));
@@ -139,7 +133,6 @@ static void expecting_a_bodiless_request_keeps_the_next_one(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open(&client, &rig);
     client_send(&client,
@@ -177,7 +170,6 @@ static void half_sent_requests_do_not_lock_others_out(void **state) {
     static struct client streams[N_STREAMS], halves[N_HALF];
     struct rig rig;
     struct answer answer;
-    (void)state;
     rig_init(&rig);
     rig.config.max_connections = LIMIT;
     rig_start(&rig);
@@ -213,7 +205,6 @@ static void an_address_gets_its_own_places_back(void **state) {
     enum { LIMIT = 4 };
     struct rig rig;
     struct client halves[LIMIT];
-    (void)state;
     rig_init(&rig);
     rig.config.max_connections = LIMIT;
     rig.config.request_timeout_ms = 3000; /* a sixth of it */
@@ -255,7 +246,6 @@ static void bodies_have_a_bound_together_and_by_address(void **state) {
     struct rig rig;
     struct client unfinished, held, other, refused;
     struct answer answer;
-    (void)state;
     rig_init(&rig);
     rig.config.max_buffered_bytes = 3 << 20; /* half of it holds one body, all of it three */
     rig_start(&rig);
@@ -290,7 +280,6 @@ static void bodies_of_unknown_length_are_bounded_too(void **state) {
     struct client clients[N];
     struct answer answer;
     unsigned n_refused = 0;
-    (void)state;
     rig_init(&rig);
     rig.config.max_buffered_bytes = 2 << 20;
     rig_start(&rig);
@@ -339,7 +328,6 @@ static void answers_without_memory_for_their_headers_are_503(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     for (size_t i = 0; i < 2 * sizeof(paths) / sizeof(paths[0]); i++) {
         atomic_store(&headers_fail, i % 2 == 0);

@@ -1,17 +1,14 @@
 /* test_http_stream.c - streamed answers: whole, at once, to slow readers and to readers that leave.
  *
  * Thread: the test's; the transport has its own (http_rig.h).  Memory: none kept. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/server/http_rig.h"
+#include "tests/test.h"
 
 static const char EVENT[] = "data: {\"n\":1}\n\n";
 enum { EVENT_BYTES = sizeof(EVENT) - 1 };
@@ -30,7 +27,6 @@ static void streams_arrive_whole_and_keep_the_connection(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open(&client, &rig);
     for (int i = 0; i < 4; i++) {
@@ -53,7 +49,6 @@ static void http_1_0_readers_get_the_bare_bytes_and_a_close(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     for (int i = 0; i < 2; i++) {
         client_open(&client, &rig);
@@ -73,7 +68,6 @@ static void the_head_of_a_silent_stream_leaves_at_once(void **state) {
     struct client client;
     struct answer answer;
     uint64_t best = 1000;
-    (void)state;
     rig_open(&rig);
     for (unsigned i = 0; i < 10; i++) {
         const uint64_t start = now_ms();
@@ -92,7 +86,6 @@ static void the_head_of_a_silent_stream_leaves_at_once(void **state) {
 static void events_leave_one_by_one(void **state) {
     struct rig rig;
     unsigned most = 0;
-    (void)state;
     rig_open(&rig);
     for (int i = 0; i < 5; i++) {
         char bytes[8192];
@@ -121,7 +114,6 @@ static void readers_that_leave_are_noticed(void **state) {
     struct client client;
     struct answer answer;
     unsigned n_gone = 0;
-    (void)state;
     rig_open(&rig);
     for (int i = 0; i < 8; i++) {
         client_open_and_get(&client, &rig, paths[i % 4]);
@@ -152,7 +144,6 @@ static bool was_cut(struct client *client) {
 static void a_reader_too_far_behind_is_dropped(void **state) {
     struct rig rig;
     struct client client;
-    (void)state;
     rig_init(&rig);
     rig.config.max_stream_backlog = 1 << 20;
     rig_start(&rig);
@@ -170,7 +161,6 @@ static void a_reader_too_far_behind_is_dropped(void **state) {
 static void a_reader_that_takes_nothing_is_dropped(void **state) {
     struct rig rig;
     struct client stream, reply;
-    (void)state;
     rig_init(&rig);
     rig.config.stream_stall_timeout_ms = 300;
     rig_start(&rig);
@@ -191,7 +181,6 @@ static void a_reader_that_takes_nothing_is_dropped(void **state) {
  * sends it finds no stalled client.  The ticks come each 10 ms, so some answers meet one. */
 static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
     struct rig rig;
-    (void)state;
     rig_init(&rig);
     rig.config.stream_stall_timeout_ms = 40;
     rig_start(&rig);
@@ -206,7 +195,6 @@ static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
 static void a_slow_reader_is_not_dropped(void **state) {
     struct rig rig;
     struct client client;
-    (void)state;
     rig_init(&rig);
     rig.config.stream_stall_timeout_ms = 1000;
     rig_start(&rig);
@@ -235,7 +223,6 @@ static void a_stream_for_head_ends_with_its_head(void **state) {
     struct rig rig;
     struct client client;
     struct answer answer;
-    (void)state;
     rig_open(&rig);
     client_open(&client, &rig);
     client_send(&client,
@@ -256,7 +243,6 @@ static void many_streams_run_at_once(void **state) {
     enum { N = 256, N_ROUNDS = 4 };
     struct rig rig;
     struct answer answer;
-    (void)state;
     struct client *clients = malloc(N * sizeof(*clients));
     assert_non_null(clients);
     rig_open(&rig);
@@ -284,7 +270,6 @@ static void leaving_at_any_moment_leaves_nothing_behind(void **state) {
                                         "/hold", "/lump",  "/silent"};
     struct rig rig;
     unsigned seed = 4711;
-    (void)state;
     rig_open(&rig);
     for (int i = 0; i < 1000; i++) {
         struct client client;

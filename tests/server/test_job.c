@@ -1,19 +1,15 @@
 /* test_job.c - long texts hold one thread, long completions another, and a short completion waits
  * for neither; a job that waits ends when its client leaves. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/api/job.h"
 #include "server/api/server.h"
 #include "tests/server/fake_http.h"
+#include "tests/test.h"
 
 enum { PATIENCE_MS = 20000, MAX_JOBS = 32 };
 

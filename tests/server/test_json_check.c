@@ -1,13 +1,8 @@
 /* test_json_check.c - what is a whole value of JSON, in pieces of any size. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "server/json/json_check.h"
+#include "tests/test.h"
 
 static bool is_whole(const char *text, size_t piece) {
     struct json_check check = {0};
@@ -41,7 +36,6 @@ static const char *const bad[] = {
     "{\"a\":1]", "[1}",  "1 2",   "{\"p\": }", "{}{}",    "[1],"};
 
 static void whole_values_are_told_from_others(void **state) {
-    (void)state;
     for (size_t piece = 1; piece < 4; piece++) {
         for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
             if (!is_whole(good[i], piece)) fail_msg("%s is refused", good[i]);
@@ -53,7 +47,6 @@ static void whole_values_are_told_from_others(void **state) {
 static void depth_has_no_bound(void **state) {
     enum { DEPTH = 100000 };
     static char text[2 * DEPTH + 1];
-    (void)state;
     memset(text, '[', DEPTH);
     memset(text + DEPTH, ']', DEPTH);
     assert_true(is_whole(text, 4096));

@@ -1,16 +1,12 @@
 /* test_json_guard.c - bombs are refused before anything is built, and the bulk array is found and
  * cut. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "server/json/json_guard.h"
+#include "tests/test.h"
 
 static int scan(const char *text, struct json_span *bulk) {
     struct error err = {0};
@@ -18,7 +14,6 @@ static int scan(const char *text, struct json_span *bulk) {
 }
 
 static void finds_the_bulk_array_only_at_the_top(void **state) {
-    (void)state;
     static const struct {
         const char *body, *span; /* NULL: none */
     } cases[] = {
@@ -46,7 +41,6 @@ static void finds_the_bulk_array_only_at_the_top(void **state) {
 }
 
 static void broken_bodies_are_refused(void **state) {
-    (void)state;
     static const char *const bodies[] = {
         "",
         "{",
@@ -88,7 +82,6 @@ static void broken_bodies_are_refused(void **state) {
 }
 
 static void numbers_beyond_64_bits_are_kept_as_they_are_written(void **state) {
-    (void)state;
     const char *body = "{\"a\":1e999,\"b\":99999999999999999999}";
     struct json_span bulk;
     json_t *root = NULL;
@@ -100,7 +93,6 @@ static void numbers_beyond_64_bits_are_kept_as_they_are_written(void **state) {
 
 /* jansson alone would read {"a":null} here. */
 static void a_nul_byte_is_not_overlooked(void **state) {
-    (void)state;
     static const char body[] = "{\"a\":null\0}";
     struct json_span bulk;
     json_t *root = NULL;
@@ -109,7 +101,6 @@ static void a_nul_byte_is_not_overlooked(void **state) {
 }
 
 static void the_rest_is_parsed_with_the_bulk_as_null(void **state) {
-    (void)state;
     const char *body = "{\"n\":3,\"prompt\":[1,2,[3]],\"user\":\"\xC3\xA9\"}";
     struct json_span bulk;
     json_t *root = NULL;
@@ -133,7 +124,6 @@ static char *repeated(const char *head, const char *unit, size_t n, const char *
 }
 
 static void depth_and_width_are_bounded(void **state) {
-    (void)state;
     struct json_span bulk;
     static const struct {
         const char *head, *unit, *tail;
@@ -161,7 +151,6 @@ static void depth_and_width_are_bounded(void **state) {
 }
 
 static void nesting_stops_at_the_stated_depth(void **state) {
-    (void)state;
     struct json_span bulk;
     for (int depth = JSON_MAX_DEPTH; depth <= JSON_MAX_DEPTH + 1; depth++) {
         char text[2 * JSON_MAX_DEPTH + 4] = {0};

@@ -1,12 +1,7 @@
 /* test_kv_policy.c - budgets as they are written: read, refused by name, resolved, shown again; and
  * what a server allows. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/layer_group.h"
@@ -16,6 +11,7 @@
 #include "server/json/buffer.h"
 #include "server/settings/kv_rules.h"
 #include "tests/kv_types.h"
+#include "tests/test.h"
 
 static int read(const char *text, struct kv_policy *out, struct api_error *err) {
     json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -42,7 +38,6 @@ static void assert_written(const struct kv_policy *policy, const char *expected)
 
 /* Everything that was left out has its place in what is shown, which reads as the same again. */
 static void policies_are_completed_and_shown(void **state) {
-    (void)state;
     static const struct {
         const char *given, *shown;
     } cases[] = {
@@ -117,7 +112,6 @@ static void policies_are_completed_and_shown(void **state) {
 #define WINDOW(members) "{\"type\":\"heavy_hitter\",\"score\":\"window\"," members "}"
 
 static void what_is_wrong_is_named(void **state) {
-    (void)state;
     static const struct {
         const char *text, *param;
     } cases[] = {
@@ -211,7 +205,6 @@ static void what_is_wrong_is_named(void **state) {
 }
 
 static void fractions_are_of_the_prompt(void **state) {
-    (void)state;
     const struct kv_policy policy =
         read_good("{\"type\":\"heavy_hitter\",\"recent\":0.29,\"heavy\":0.001}");
     struct kv_choice choice = kv_policy_resolve(&policy, 100);
@@ -240,7 +233,6 @@ static void fractions_are_of_the_prompt(void **state) {
 }
 
 static void settings_are_checked(void **state) {
-    (void)state;
     static const struct {
         const char *policy, *allowed, *named; /* NULL: good */
     } cases[] = {
@@ -283,7 +275,6 @@ static struct kv_rules rules_of(const char *policy, const char *allowed) {
 }
 
 static void what_is_not_allowed_is_refused(void **state) {
-    (void)state;
     const struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", "full,streaming");
     struct kv_policy full = kv_policy_default(TYPE_FULL);
     struct kv_policy heavy = kv_policy_default(TYPE_HEAVY_HITTER);
@@ -301,7 +292,6 @@ static void what_is_not_allowed_is_refused(void **state) {
 /* Where the engine cannot, or has no room for it, the server does not start with a policy that no
  * request could have. */
 static void rules_settle_for_what_the_engine_can(void **state) {
-    (void)state;
     static const char all[] = "full,streaming,heavy_hitter";
     const struct model_config model = {.max_position = 2561}, short_one = {.max_position = 2560};
     const struct engine_info able = {
@@ -358,7 +348,6 @@ static void assert_refused(const struct kv_rules *rules, const char *policy, con
 }
 
 static void offload_moves_tokens_where_there_is_room(void **state) {
-    (void)state;
     static const char unplaced[] = "{\"type\":\"offload\",\"selected\":100}";
     static const char moves[] = "{\"type\":\"offload\",\"selected\":100,\"offload\":true}";
     static const char stays[] = "{\"type\":\"offload\",\"selected\":100,\"offload\":false}";
@@ -382,7 +371,6 @@ static void offload_moves_tokens_where_there_is_room(void **state) {
 }
 
 static void offload_is_had_where_filters_are_known(void **state) {
-    (void)state;
     static const char offload[] = "{\"type\":\"offload\",\"selected\":64}";
     static const char why[] = "no filters";
     const struct engine_info able = {.selections = true}, unable = {.selections = false};
@@ -409,7 +397,6 @@ static void offload_is_had_where_filters_are_known(void **state) {
 }
 
 static void layers_are_listed_by_what_they_do(void **state) {
-    (void)state;
     const struct kv_rules rules = rules_that_select("{\"type\":\"full\"}", 4096);
     struct buffer out = {0};
     kv_rules_write(&rules, &out);
@@ -485,7 +472,6 @@ static const char *page_path;
 
 /* Each policy and each member has its line there.  A failure prints the line to be written. */
 static void the_page_shows_the_table(void **state) {
-    (void)state;
     static char page[1 << 16];
     struct buffer line = {0};
     FILE *file = fopen(page_path, "r");
@@ -503,7 +489,6 @@ static void the_page_shows_the_table(void **state) {
 
 /* tests/kv_types.h numbers the rows; every row's policy can be written and read. */
 static void rows_are_what_they_say(void **state) {
-    (void)state;
     static const char *const names[] = {[TYPE_FULL] = "full",
                                         [TYPE_STREAMING] = "streaming",
                                         [TYPE_HEAVY_HITTER] = "heavy_hitter",

@@ -4,19 +4,14 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
 #include "server/http/listen.h"
+#include "tests/test.h"
 
 /* What the name has: up to 8 addresses, NULL after the last one. */
 static const char *const *addresses;
@@ -103,7 +98,6 @@ static void every_address_of_a_name_is_listened_on(void **state) {
     size_t n;
     uint16_t port = 0;
     struct error err;
-    (void)state;
     if (has_ipv6()) {
         assert_int_equal(open_on(both, fds, &n, &port, &err), 0);
         assert_int_equal(n, 2);
@@ -125,7 +119,6 @@ static void localhost_is_the_loopback_address(void **state) {
     int fds[LISTEN_MAX];
     size_t n;
     struct error err;
-    (void)state;
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists); i++) {
         uint16_t port = 0;
         assert_int_equal(open_named("LocalHost", lists[i], fds, &n, &port, &err), 0);
@@ -143,7 +136,6 @@ static void addresses_that_the_machine_lacks_are_left_out(void **state) {
     size_t n;
     uint16_t port = 0;
     struct error err;
-    (void)state;
     assert_int_equal(open_on(some, fds, &n, &port, &err), 0);
     assert_int_equal(n, 1);
     assert_true(answers("127.0.0.1", port));
@@ -162,7 +154,6 @@ static void a_port_that_is_taken_is_named(void **state) {
     size_t n, n_others;
     uint16_t port = 0;
     struct error err;
-    (void)state;
     assert_int_equal(open_on(one, fds, &n, &port, &err), 0);
     const uint16_t taken = port;
     assert_int_equal(open_on(two, others, &n_others, &port, &err), ERR_IO);
@@ -183,7 +174,6 @@ static void what_others_reach_is_no_loopback(void **state) {
     size_t n;
     uint16_t port = 0;
     struct error err;
-    (void)state;
     assert_int_equal(open_on(any, fds, &n, &port, &err), 0);
     assert_false(listen_is_loopback(fds[0]));
     close_all(fds, n);

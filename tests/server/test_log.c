@@ -5,20 +5,16 @@
 #define _GNU_SOURCE /* pipe2, F_SETPIPE_SZ */
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/settings/log.h"
+#include "tests/test.h"
 
 enum { N_THREADS = 4, N_LINES = 2000, TEXT_BYTES = 4 << 20 };
 
@@ -126,18 +122,15 @@ static void run_with_reader(int flags) {
 }
 
 static void lines_of_many_threads_come_whole_and_in_order(void **state) {
-    (void)state;
     run_with_reader(0);
 }
 
 /* Another process that shares standard error may have made it so. */
 static void a_pipe_that_does_not_block_is_waited_for(void **state) {
-    (void)state;
     run_with_reader(O_NONBLOCK);
 }
 
 static void what_a_late_reader_missed_is_said_once(void **state) {
-    (void)state;
     struct rig rig;
     pthread_t reader;
     unsigned n_lines, n_dropped;
@@ -159,7 +152,6 @@ static void what_a_late_reader_missed_is_said_once(void **state) {
 
 /* Without log_start(): in a test, in `quire bench`, and behind log_stop(). */
 static void a_line_without_a_writer_is_written_at_once(void **state) {
-    (void)state;
     struct rig rig;
     open_rig(&rig, 0);
     log_event(LOG_WARN, "a\tb %s", "c\n");
@@ -172,7 +164,6 @@ static void a_line_without_a_writer_is_written_at_once(void **state) {
 }
 
 static void a_refused_line_is_counted(void **state) {
-    (void)state;
     struct rig rig;
     const uint64_t before = log_n_lost();
     open_rig(&rig, 0);
@@ -217,7 +208,6 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
 }
 
 static void a_quoted_value_can_be_read_back(void **state) {
-    (void)state;
     static const char hurting[] = "\"\\= \n\x1b\x7f\xff"
                                   "ax.";
     char out[80], text[100];
@@ -241,7 +231,6 @@ static void a_quoted_value_can_be_read_back(void **state) {
 }
 
 static void plain_values_stay_as_they_are(void **state) {
-    (void)state;
     char out[32];
     assert_string_equal(log_quote(out, sizeof(out), "/v1/models/a-b_c.d~"), "/v1/models/a-b_c.d~");
     assert_string_equal(log_quote(out, sizeof(out), ""), "\"\"");
@@ -252,7 +241,6 @@ static void plain_values_stay_as_they_are(void **state) {
 
 /* The last test: behind it nothing is logged any more. */
 static void stopping_does_not_wait_for_a_reader(void **state) {
-    (void)state;
     struct rig rig;
     struct timespec begun, ended;
     open_rig(&rig, 0);

@@ -1,16 +1,12 @@
 /* test_log_json.c - every line becomes one legal object, and says what the line said. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "server/settings/log.h"
 #include "server/settings/log_json.h"
+#include "tests/test.h"
 
 enum { OUT_BYTES = 8192 };
 
@@ -38,7 +34,6 @@ static void assert_line(const char *text, const char *expected) {
 }
 
 static void fields_become_members(void **state) {
-    (void)state;
     assert_line("request id=7f method=GET path=/v1/models status=200 ms=12",
                 "{\"event\":\"request\",\"id\":\"7f\",\"method\":\"GET\",\"path\":\"/v1/models\","
                 "\"status\":200,\"ms\":12}");
@@ -47,7 +42,6 @@ static void fields_become_members(void **state) {
 }
 
 static void other_words_are_the_message(void **state) {
-    (void)state;
     assert_line("listening on http://127.0.0.1:8000",
                 "{\"message\":\"listening on http://127.0.0.1:8000\"}");
     assert_line("request id=7f failed: a=b is wrong",
@@ -59,13 +53,11 @@ static void other_words_are_the_message(void **state) {
 
 /* A log store gives a member one type: an id of digits alone must be text as any other. */
 static void what_clients_choose_stays_text(void **state) {
-    (void)state;
     assert_line("request id=123 path=- status=007",
                 "{\"event\":\"request\",\"id\":\"123\",\"path\":\"-\",\"status\":\"007\"}");
 }
 
 static void a_quoted_value_is_what_the_client_sent(void **state) {
-    (void)state;
     static const char sent[] = "/a b\"\\\x1b=\xc3\xa9\xff status=500";
     char line[512], quoted[256];
     snprintf(line, sizeof(line), "request id=1 path=%s status=404",
@@ -79,7 +71,6 @@ static void a_quoted_value_is_what_the_client_sent(void **state) {
 }
 
 static void a_cut_value_says_so(void **state) {
-    (void)state;
     char quoted[24], line[128];
     snprintf(line, sizeof(line), "request path=%s status=200",
              log_quote(quoted, sizeof(quoted), "/with spaces and too long for it"));
@@ -98,7 +89,6 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
 
 /* Whatever a line holds, the object is legal and its size is bounded. */
 static void any_line_is_legal(void **state) {
-    (void)state;
     static const char hurting[] = "\"\\=   ab_09.-x\xc3\xa9\xff\xe2\x82";
     uint64_t random = 1;
     char text[400];

@@ -1,13 +1,8 @@
 /* test_options.c - the table, its four sources, and the settings file that ships. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
@@ -16,6 +11,7 @@
 #include "server/settings/option_hint.h"
 #include "server/settings/options.h"
 #include "server/settings/service_links.h"
+#include "tests/test.h"
 
 static int load(struct options *out, char **argv, char **environment, struct error *err) {
     int argc = 0;
@@ -26,7 +22,6 @@ static int load(struct options *out, char **argv, char **environment, struct err
 #define ARGS(...) ((char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
 
 static void defaults_are_set(void **state) {
-    (void)state;
     struct options o;
     assert_int_equal(load(&o, ARGS(), ARGS(), NULL), 0);
     assert_string_equal(o.host, "127.0.0.1");
@@ -43,7 +38,6 @@ static void defaults_are_set(void **state) {
 }
 
 static void flags_are_read_in_every_form(void **state) {
-    (void)state;
     struct options o;
     assert_int_equal(
         load(&o,
@@ -76,7 +70,6 @@ static void flags_are_read_in_every_form(void **state) {
 }
 
 static void flag_beats_environment_beats_file_beats_default(void **state) {
-    (void)state;
     char path[] = "/tmp/quire-options-XXXXXX";
     const int file = mkstemp(path);
     assert_true(file >= 0);
@@ -106,7 +99,6 @@ static void flag_beats_environment_beats_file_beats_default(void **state) {
 }
 
 static void errors_name_the_option(void **state) {
-    (void)state;
     static const struct {
         char *argv[3], *variable;
         const char *name;
@@ -156,7 +148,6 @@ static void errors_name_the_option(void **state) {
 }
 
 static void a_misspelt_setting_is_named(void **state) {
-    (void)state;
     static const struct {
         char *flag, *meant;
     } cases[] = {
@@ -192,7 +183,6 @@ static void a_misspelt_setting_is_named(void **state) {
 }
 
 static void a_misspelt_variable_is_found(void **state) {
-    (void)state;
     static const struct {
         const char *variable, *meant;
     } cases[] = {
@@ -218,7 +208,6 @@ static void a_misspelt_variable_is_found(void **state) {
 
 /* Of two settings that do not go together, the error names both. */
 static void errors_of_two_settings_name_both(void **state) {
-    (void)state;
     static const struct {
         char *argv[3];
         const char *one, *other;
@@ -247,7 +236,6 @@ static void errors_of_two_settings_name_both(void **state) {
 }
 
 static void words_differ_by_what_was_mistyped(void **state) {
-    (void)state;
     assert_int_equal(likeness_distance("", ""), 0);
     assert_int_equal(likeness_distance("", "abc"), 3);
     assert_int_equal(likeness_distance("port", "port"), 0);
@@ -265,7 +253,6 @@ static void words_differ_by_what_was_mistyped(void **state) {
 }
 
 static void a_bad_file_is_refused(void **state) {
-    (void)state;
     static const char *const texts[] = {"[]",
                                         "{",
                                         "{\"prot\": 1}",
@@ -328,7 +315,6 @@ struct taken {
 
 /* A subcommand with flags of its own takes them and leaves the others as they were. */
 static void another_table_takes_its_own_flags(void **state) {
-    (void)state;
     static const struct option entries[] = {
         {"name", OPTION_STRING, offsetof(struct taken, name), 0, 0, "x", NULL, ""},
         {"n", OPTION_NUMBER, offsetof(struct taken, n), 1, 9, "3", NULL, ""},
@@ -359,7 +345,6 @@ static void another_table_takes_its_own_flags(void **state) {
 }
 
 static void help_shows_every_option(void **state) {
-    (void)state;
     char *text = NULL;
     size_t length;
     FILE *out = open_memstream(&text, &length);
@@ -377,7 +362,6 @@ static void help_shows_every_option(void **state) {
 
 /* The variables of a pod that starts after a Service named quire, with two ports, one of IPv6. */
 static void variables_of_a_service_are_ignored(void **state) {
-    (void)state;
     static const char *const addresses[] = {
         "QUIRE_PORT=tcp://10.0.0.11:80", "QUIRE_PORT=udp://10.0.0.11:53",
         "QUIRE_PORT=sctp://10.0.0.11:80", "QUIRE_PORT=tcp://[fd00::b]:8000",
@@ -409,7 +393,6 @@ static void variables_of_a_service_are_ignored(void **state) {
 }
 
 static void what_only_resembles_a_service_is_read(void **state) {
-    (void)state;
     static char *const wrong[] = {"QUIRE_PORT=tcp://", "QUIRE_PORT=tcp://10.0.0.11",
                                   "QUIRE_PORT=tcp://:80", "QUIRE_PORT=http://10.0.0.11:80",
                                   "QUIRE_PORT=tcp://10.0.0.11:80/x"};

@@ -1,12 +1,7 @@
 /* test_prefill.c - how prompts are computed, as it is asked for: read, refused by name, resolved,
  * shown. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/sparse.h"
@@ -15,6 +10,7 @@
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 #include "server/settings/prefill_rules.h"
+#include "tests/test.h"
 
 static const struct attn_pattern fallback[6] = {{PATTERN_VERTICAL_SLASH, 1000, 6096}};
 static const struct prefill_rules tuned = {.sparse = true,
@@ -48,7 +44,6 @@ static struct prefill_request read_good(const char *text) {
 }
 
 static void modes_are_read(void **state) {
-    (void)state;
     static const struct {
         const char *text;
         enum prefill_mode mode;
@@ -68,7 +63,6 @@ static void modes_are_read(void **state) {
 }
 
 static void reuse_is_read(void **state) {
-    (void)state;
     static const struct {
         const char *text;
         bool no_reuse;
@@ -91,7 +85,6 @@ static void reuse_is_read(void **state) {
 }
 
 static void a_pattern_is_every_heads(void **state) {
-    (void)state;
     static const struct {
         const char *pattern;
         struct attn_pattern expected;
@@ -120,7 +113,6 @@ static void a_pattern_is_every_heads(void **state) {
 }
 
 static void what_is_wrong_is_named(void **state) {
-    (void)state;
     static const struct {
         const char *text, *param;
     } cases[] = {
@@ -167,7 +159,6 @@ static void what_is_wrong_is_named(void **state) {
 
 /* The reason comes with it, also when the request has a pattern of its own. */
 static void sparse_is_refused_where_it_cannot_be_had(void **state) {
-    (void)state;
     struct prefill_request request = {0};
     struct api_error err;
     static const char *const texts[] = {"\"sparse\"",
@@ -183,7 +174,6 @@ static void sparse_is_refused_where_it_cannot_be_had(void **state) {
 }
 
 static void a_request_without_a_mode_has_the_servers(void **state) {
-    (void)state;
     const struct prefill_request none = {0}, sparse = {.named = true, .mode = PREFILL_SPARSE},
                                  automatic = {.named = true, .mode = PREFILL_AUTO};
     struct kv_choice bounded = kv_policies_default(kv_policies_find("streaming", 9));
@@ -218,7 +208,6 @@ static void assert_shown(const struct prefill_rules *rules, const char *expected
 }
 
 static void rules_are_shown(void **state) {
-    (void)state;
     assert_shown(&tuned, "\"prefill\":{\"mode\":\"auto\",\"modes\":[\"auto\",\"dense\",\"sparse\"],"
                          "\"pattern_file\":\"tiny.json\",\"min_sparse_tokens\":16384,"
                          "\"measured_on\":\"cpu\",\"dense_tail\":64}");
@@ -231,7 +220,6 @@ static void rules_are_shown(void **state) {
 }
 
 static void accounts_are_of_what_was_sparse(void **state) {
-    (void)state;
     struct prefill_account account = {0};
     struct buffer out = {0};
     const struct prefill_usage exact = {PREFILL_DENSE, 1, 0, 0, 64, DENSE_CACHED},

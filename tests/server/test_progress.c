@@ -1,11 +1,7 @@
 /* test_progress.c - what a search says of how far it is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "server/bench/progress.h"
+#include "tests/test.h"
 
 static void assert_line(double done, double given, double now_s, const char *expected) {
     const struct progress progress = {.name = "tune",
@@ -20,7 +16,6 @@ static void assert_line(double done, double given, double now_s, const char *exp
 }
 
 static void what_is_left_takes_as_long_as_what_was_done(void **state) {
-    (void)state;
     assert_line(25, 0, 1010, "tune: [######------------------]  25 %, 30 s left: layer 1");
     assert_line(50, 0, 1090, "tune: [############------------]  50 %, 1 min 30 s left: layer 1");
     assert_line(1, 0, 1100, "tune: [------------------------]   1 %, 2 h 45 min left: layer 1");
@@ -29,13 +24,11 @@ static void what_is_left_takes_as_long_as_what_was_done(void **state) {
 
 /* What an earlier run did says nothing about this one's speed. */
 static void an_earlier_run_is_not_counted(void **state) {
-    (void)state;
     assert_line(75, 50, 1010, "tune: [##################------]  75 %, 10 s left: layer 1");
     assert_line(50, 50, 1010, "tune: [############------------]  50 %, layer 1");
 }
 
 static void lines_are_cut_to_size(void **state) {
-    (void)state;
     const struct progress progress = {
         .name = "tune", .total = 2, .done = 3, .shown = 1.5, .begun_s = 0};
     char line[12];
@@ -45,7 +38,6 @@ static void lines_are_cut_to_size(void **state) {
 
 /* A ladder that has to go on climbs past what was foreseen. */
 static void more_to_do_does_not_take_it_back(void **state) {
-    (void)state;
     struct progress progress;
     char line[160];
     progress_begin(&progress, "tune", 100, 0);

@@ -1,18 +1,14 @@
 /* test_reasoning.c - where a prompt leaves a thought, and what of an answer is one: templates of
  * several families, new answers, continued ones, and those of which thinking is switched off. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/template/template.h"
 #include "server/api/conversation/prompt_end.h"
 #include "server/api/conversation/reasoning.h"
 #include "tests/server/fake_engine.h"
+#include "tests/test.h"
 
 /* ---- splitting ---- */
 
@@ -37,7 +33,6 @@ static void check_split(struct thought first, const char *text, const char *reas
 static void reasoning_is_split_off(void **state) {
     const struct thought before = {.place = THOUGHT_BEFORE}, inside = {.place = THOUGHT_INSIDE},
                          fresh = {.place = THOUGHT_INSIDE, .is_fresh = true}, behind = {0};
-    (void)state;
     check_split(before, "<think>\na\n</think>\n\nb", "a\n", "b");
     check_split(before, " \n<think>a</think>b</think>c", "a", "b</think>c");
     check_split(before, "b <think>a</think>", "", "b <think>a</think>");
@@ -139,7 +134,6 @@ static void check_continued(const char *source, const char *answer, const char *
 
 static void new_answers_begin_where_the_template_leaves_them(void **state) {
     static const char *const users[] = {"q", "<think>", "</think>", "<s>assistant\n<think>\n", ""};
-    (void)state;
     for (size_t i = 0; i < 5; i++) {
         for (int off = 0; off < 2; off++) {
             check_new(plain, users[i], off, THOUGHT_BEFORE);
@@ -156,7 +150,6 @@ static void new_answers_begin_where_the_template_leaves_them(void **state) {
 
 static void continued_answers_begin_where_the_message_ends(void **state) {
     static const char *const all[] = {plain, opens, words, closes, bare};
-    (void)state;
     for (size_t i = 0; i < 5; i++) {
         check_continued(all[i], "Hello", "Hello", THOUGHT_BEHIND);
         check_continued(all[i], "Hello ", "Hello ", THOUGHT_BEHIND);
@@ -176,7 +169,6 @@ static void continued_answers_begin_where_the_message_ends(void **state) {
 }
 
 static void a_mark_at_the_end_is_fresh(void **state) {
-    (void)state;
     struct template_text text = render("<s>{{ messages[0].content }}<think>", "q", NULL, false);
     assert_true(prompt_end_read(&text, false, fake_tokenizer()).is_fresh);
     template_text_fini(&text);

@@ -1,13 +1,8 @@
 /* test_responses.c - POST /v1/responses on an engine without a model: what items become in the
  * prompt, and answers, events in their order, and errors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/template/template.h"
@@ -16,6 +11,7 @@
 #include "server/settings/chat_template.h"
 #include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
+#include "tests/test.h"
 
 /* Shows what a message has. */
 static const char source[] =

@@ -5,16 +5,12 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
@@ -23,6 +19,7 @@
 #include "server/settings/log.h"
 #include "server/settings/options.h"
 #include "tests/server/http_rig.h"
+#include "tests/test.h"
 
 static const char *model_dir;
 
@@ -162,7 +159,6 @@ static void a_hung_or_failed_device_is_told_to_everyone(void **state) {
     struct client stream, whole;
     const uint16_t port = free_port();
     const struct rig rig = {.config.port = port};
-    (void)state;
     atomic_store(&broken, false);
     start_server(&running, port);
     wait_for_status(&rig, "/ready", 200, "ok");
@@ -220,7 +216,6 @@ static void what_needs_no_model_answers_while_it_is_loaded(void **state) {
     struct rig rig = {0};
     struct answer answer;
     struct client client;
-    (void)state;
     start_held(&running, &rig);
     expect_get(&rig, "/live", 200, "ok");
     expect_get(&rig, "/ready", 503, "\"code\":\"loading\"");
@@ -257,7 +252,6 @@ static void what_needs_no_model_answers_while_it_is_loaded(void **state) {
 static void a_signal_ends_the_loading(void **state) {
     struct running running = {0};
     struct rig rig = {0};
-    (void)state;
     start_held(&running, &rig);
     while (atomic_load(&n_loads) == 0) poll(NULL, 0, 2);
     kill(getpid(), SIGTERM);
@@ -271,7 +265,6 @@ static void a_signal_ends_the_loading(void **state) {
 static void a_model_that_cannot_be_loaded_ends_the_server(void **state) {
     struct running running = {0};
     struct rig rig = {0};
-    (void)state;
     start_held(&running, &rig);
     expect_get(&rig, "/live", 200, "ok");
     atomic_store(&broken, true);

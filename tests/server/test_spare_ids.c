@@ -1,13 +1,8 @@
 /* test_spare_ids.c - memory that waits for the next long list of ids. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "server/api/spare_ids.h"
+#include "tests/test.h"
 
 struct rig {
     uv_loop_t loop;
@@ -30,7 +25,6 @@ static void prepare(struct rig *rig, size_t n) {
 }
 
 static void the_next_list_may_be_a_little_longer(void **state) {
-    (void)state;
     struct rig rig;
     size_t capacity = 0;
     begin(&rig);
@@ -46,7 +40,6 @@ static void the_next_list_may_be_a_little_longer(void **state) {
 }
 
 static void one_that_is_too_small_is_given_up(void **state) {
-    (void)state;
     struct rig rig;
     size_t capacity = 0;
     begin(&rig);
@@ -57,7 +50,6 @@ static void one_that_is_too_small_is_given_up(void **state) {
 }
 
 static void short_lists_leave_it_alone(void **state) {
-    (void)state;
     struct rig rig;
     size_t capacity = 0;
     begin(&rig);
@@ -72,7 +64,6 @@ static void short_lists_leave_it_alone(void **state) {
 }
 
 static void two_lists_at_once_prepare_one(void **state) {
-    (void)state;
     struct rig rig;
     begin(&rig);
     spare_ids_prepare(&rig.spare, &rig.loop, 50000);

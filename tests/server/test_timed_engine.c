@@ -1,9 +1,4 @@
 /* test_timed_engine.c - prompts that are timed are computed as they were asked for, every time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
@@ -13,6 +8,7 @@
 #include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "server/bench/timed_engine.h"
+#include "tests/test.h"
 
 enum { N_TOKENS = 600, N_SEQUENCES = 3, N_HEADS_IN_ALL = 12 * 8, N_VOCAB = 8000 };
 
@@ -57,7 +53,6 @@ static struct timing time_batch(struct rig *rig, const struct timed_batch *batch
 }
 
 static void a_prompt_is_computed_as_asked_for(void **state) {
-    (void)state;
     struct rig rig;
     struct engine_stats stats;
     open_rig(&rig);
@@ -78,7 +73,6 @@ static void a_prompt_is_computed_as_asked_for(void **state) {
 }
 
 static void what_decodes_together_is_timed_by_itself(void **state) {
-    (void)state;
     struct rig rig;
     open_rig(&rig);
     const struct timed_batch batch = {
@@ -92,7 +86,6 @@ static void what_decodes_together_is_timed_by_itself(void **state) {
 }
 
 static void what_is_generated_is_told(void **state) {
-    (void)state;
     enum { N_GENERATED = 8 };
     struct rig rig;
     uint32_t first[N_GENERATED + 1] = {0}, second[N_GENERATED + 1] = {0}, other[N_GENERATED + 1];
@@ -114,7 +107,6 @@ static void what_is_generated_is_told(void **state) {
 }
 
 static void what_cannot_run_is_told(void **state) {
-    (void)state;
     struct rig rig;
     struct timing timing;
     struct error err = {0};

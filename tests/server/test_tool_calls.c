@@ -2,21 +2,17 @@
  *
  * Random calls are written as each family writes them, by code of the test's own, cut into pieces
  * of every size, and read back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/json_arena.h"
 #include "server/api/conversation/arguments.h"
 #include "server/api/conversation/tool_calls.h"
 #include "server/api/conversation/tool_strings.h"
+#include "tests/test.h"
 
 enum { N_ROUNDS = 500, MAX_CALLS = 4 };
 
@@ -261,7 +257,6 @@ static void check_calls(const struct tool_split *split, const struct calls *call
 
 static void what_families_write_is_read(void **state) {
     static const char *const openings[] = {"", "I will look.", "Use < and <tool, then:\n"};
-    (void)state;
     srand(11);
     for (size_t w = 0; w < sizeof(ways) / sizeof(*ways); w++) {
         int n_compared = 0;
@@ -308,7 +303,6 @@ static void other_text_is_the_answer(void **state) {
         "",
         "<tool_call>{\"name\": \"f\", \"arguments\": {}}",
     };
-    (void)state;
     for (size_t w = 0; w < sizeof(ways) / sizeof(*ways); w++) {
         for (size_t i = 0; i + 1 < sizeof(texts) / sizeof(*texts); i++) {
             struct buffer answer = {0}, text = {0};
@@ -331,7 +325,6 @@ static void other_text_is_the_answer(void **state) {
 
 /* A text of ends costs no more than a few looks at it. */
 static void endless_ends_are_text(void **state) {
-    (void)state;
     struct buffer text = {0}, answer = {0};
     buffer_puts(&text, "<tool_call>");
     for (int i = 0; i < 100000; i++) buffer_puts(&text, "</tool_call>{");
@@ -344,7 +337,6 @@ static void endless_ends_are_text(void **state) {
 }
 
 static void only_so_many_calls_count(void **state) {
-    (void)state;
     struct buffer answer = {0};
     struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
     for (int i = 0; i < 3; i++) {
@@ -384,7 +376,6 @@ static void all_that_json_allows_is_read(void **state) {
                                         "[]",
                                         "\"1\"",
                                         "1"};
-    (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts) + sizeof(wrong) / sizeof(*wrong); i++) {
         const bool is_wrong = i >= sizeof(texts) / sizeof(*texts);
         const char *arguments = is_wrong ? wrong[i - sizeof(texts) / sizeof(*texts)] : texts[i][0];
@@ -406,7 +397,6 @@ static void all_that_json_allows_is_read(void **state) {
 
 static void of_two_arguments_the_last_counts(void **state) {
     static const char *const values[][2] = {{"1", "{}"}, {"{\"a\":1}", "{ }"}, {"{}", "1"}};
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         struct buffer text = {0}, answer = {0};
         struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
@@ -426,7 +416,6 @@ static void of_two_arguments_the_last_counts(void **state) {
 
 /* Arguments come back inside of other values. */
 static void arguments_are_nested_as_deep_as_they_may_come_back(void **state) {
-    (void)state;
     for (int n = 1; n <= JSON_MAX_DEPTH; n++) {
         struct buffer text = {0}, answer = {0};
         struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
@@ -464,7 +453,6 @@ static void check_cut(const char *sign, const char *text, const char *cut, uint3
 
 static void what_is_cut_off_is_no_text(void **state) {
     static const char hermes[] = "<tool_call>", call[] = "<tool_call>{\"name\":\"f\"}</tool_call>";
-    (void)state;
     check_cut(hermes, "So <tool_call>", "", 0, "So ");
     check_cut(hermes, "So <tool_c", "", 0, "So ");
     check_cut(hermes, "a <", "", 0, "a <");
@@ -499,7 +487,6 @@ static void what_is_cut_off_is_no_text(void **state) {
 
 static void marks_may_stand_before_each_call(void **state) {
     static const char sign[] = "[TOOL_CALLS]";
-    (void)state;
     check_cut(sign, "x[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{\"a\": 1}", NULL, 2, "x");
     check_cut(sign, "[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}", NULL, 1, "");
     check_cut(sign, "[TOOL_CALLS] [{\"name\": \"f\"}]\n[TOOL_CALLS] [{\"name\": \"g\"}]", NULL, 2,
@@ -550,7 +537,6 @@ static void check_typed(const json_t *strings, const char *key, const char *valu
 }
 
 static void schemas_tell_strings_from_others(void **state) {
-    (void)state;
     json_t *tools = json_loads(typed_tools, 0, NULL), *strings = tool_strings_create(tools);
     check_typed(strings, "text", "12", "\"12\"");
     check_typed(strings, "text", "\"a\"", "\"\\\"a\\\"\"");

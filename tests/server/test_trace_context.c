@@ -1,18 +1,13 @@
 /* test_trace_context.c - a legal traceparent is continued, any other begins a trace of its own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "server/otlp/trace_context.h"
+#include "tests/test.h"
 
 #define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"
 #define SPAN "00f067aa0ba902b7"
 
 static void a_legal_header_is_continued(void **state) {
-    (void)state;
     static const struct {
         const char *header;
         bool sampled;
@@ -34,7 +29,6 @@ static void a_legal_header_is_continued(void **state) {
 }
 
 static void any_other_begins_a_trace(void **state) {
-    (void)state;
     static const char *const headers[] = {NULL,
                                           "",
                                           "00",

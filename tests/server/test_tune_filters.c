@@ -1,17 +1,13 @@
 /* test_tune_filters.c - which layers become filters: against every set of layers there is, on
  * matrices at random. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
 #include "engine/device/layer_group.h"
 #include "engine/tune/tune_filters.h"
+#include "tests/test.h"
 
 enum { MOST_LAYERS = 14, N_MATRICES = 300 };
 
@@ -86,7 +82,6 @@ static void check(const double *similarity, uint32_t n_layers,
 
 /* Of every second matrix some layers have windows. */
 static void nothing_loses_less(void **state) {
-    (void)state;
     for (uint32_t i = 0; i < N_MATRICES; i++) {
         double similarity[MOST_LAYERS * MOST_LAYERS];
         uint32_t windows[MOST_LAYERS];
@@ -105,7 +100,6 @@ static void nothing_loses_less(void **state) {
 
 /* A layer that looks at everything is worth as much as one whose filter finds everything. */
 static void the_room_for_dense_layers_is_used(void **state) {
-    (void)state;
     enum { N = 6 };
     double similarity[N * N];
     struct tune_filters best[TUNE_N_CHOICES];
@@ -118,7 +112,6 @@ static void the_room_for_dense_layers_is_used(void **state) {
 }
 
 static void there_may_be_no_way(void **state) {
-    (void)state;
     const double similarity[9] = {0};
     struct tune_filters best[TUNE_N_CHOICES];
     struct error err = {0};
@@ -130,7 +123,6 @@ static void there_may_be_no_way(void **state) {
 }
 
 static void shares_are_of_what_is_worth_something(void **state) {
-    (void)state;
     const float worth[] = {0.5f, -1, 0.25f, NAN, 0, 0.25f}, nothing[] = {-1, NAN, 0};
     const uint32_t chosen[] = {5, 1, 0, 3};
     assert_true(tune_share(worth, 6, chosen, 4) == 0.75);
@@ -139,7 +131,6 @@ static void shares_are_of_what_is_worth_something(void **state) {
 }
 
 static void what_keeps_the_answers_is_first(void **state) {
-    (void)state;
     enum { N = 5 };
     struct tune_filters sets[N] = {{.kept = 0.5, .n_dense = 4, .lost = 1},
                                    {.kept = 1, .n_dense = 6, .lost = 2},

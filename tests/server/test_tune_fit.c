@@ -1,14 +1,10 @@
 /* test_tune_fit.c - the size of a pattern that visits as much as a budget allows, by hand-made
  * densities. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/tune/tune_fit.h"
+#include "tests/test.h"
 
 enum { N_TOKENS = 30000 };
 
@@ -33,7 +29,6 @@ static struct attn_pattern fit(const struct attn_pattern *start, uint32_t n_all,
 }
 
 static void the_largest_that_fits_is_found(void **state) {
-    (void)state;
     struct attn_pattern starts[TUNE_N_STARTS];
     tune_fit_starts(starts);
     for (int i = 0; i < TUNE_N_STARTS; i++) {
@@ -51,7 +46,6 @@ static void the_largest_that_fits_is_found(void **state) {
 
 /* Forced keys alone may be more than the budget. */
 static void what_does_not_fit_is_dense(void **state) {
-    (void)state;
     struct attn_pattern starts[TUNE_N_STARTS];
     tune_fit_starts(starts);
     for (int i = 0; i < TUNE_N_STARTS; i++)
@@ -60,7 +54,6 @@ static void what_does_not_fit_is_dense(void **state) {
 
 /* Nothing is larger than can be indexed, nor than the prompt. */
 static void sizes_have_an_end(void **state) {
-    (void)state;
     struct attn_pattern starts[TUNE_N_STARTS];
     tune_fit_starts(starts);
     for (int i = 0; i < TUNE_N_STARTS; i++) {
@@ -76,7 +69,6 @@ static void sizes_have_an_end(void **state) {
 
 /* The paper's Table 7. */
 static void it_begins_with_the_published_candidates(void **state) {
-    (void)state;
     static const struct attn_pattern published[TUNE_N_STARTS] = {
         {PATTERN_A_SHAPE, 1024, 4096},       {PATTERN_VERTICAL_SLASH, 30, 2048},
         {PATTERN_VERTICAL_SLASH, 100, 1800}, {PATTERN_VERTICAL_SLASH, 500, 1500},

@@ -2,12 +2,7 @@
  * visited keys, what tokens are worth to the first layer is what its weights say, and no
  * later layer notices. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
@@ -18,6 +13,7 @@
 #include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "engine/tune/tune_pass.h"
+#include "tests/test.h"
 
 enum { N_TOKENS = 700, N_HEADS = 8, N_VOCAB = 8000, LAYER = 2, DEEP_LAYER = 8, N_SELECTED = 128 };
 static const float NEVER_DENSE = 2;
@@ -77,7 +73,6 @@ static void enter(struct rig *rig, uint32_t layer) {
 }
 
 static void what_visits_everything_recalls_everything(void **state) {
-    (void)state;
     struct rig rig;
     open_rig(&rig, 256);
     enter(&rig, 0);
@@ -90,7 +85,6 @@ static void what_visits_everything_recalls_everything(void **state) {
 }
 
 static void larger_patterns_recall_more(void **state) {
-    (void)state;
     struct rig rig;
     open_rig(&rig, 256);
     enter(&rig, 0);
@@ -105,7 +99,6 @@ static void larger_patterns_recall_more(void **state) {
 
 /* Which is what a fit asks for, again and again. */
 static void density_is_known_without_attention(void **state) {
-    (void)state;
     struct rig rig;
     struct error err = {0};
     struct attn_pattern heads[N_HEADS];
@@ -131,7 +124,6 @@ static double mean(const float *values) {
 /* So that an index that does not look at the prompt would show.  The text repeats after 300 tokens:
  * lines that were found know, those that were drawn do not, and the nearest 250 cannot. */
 static void lines_are_worth_looking_for(void **state) {
-    (void)state;
     struct rig found_rig, sampled_rig;
     open_lines(&found_rig, 256, 0);
     open_lines(&sampled_rig, 256, 7);
@@ -150,7 +142,6 @@ static void lines_are_worth_looking_for(void **state) {
 
 /* Where slices end does not matter, nor what was tried in the layers before. */
 static void measurements_change_nothing_downstream(void **state) {
-    (void)state;
     struct rig measured, untouched;
     open_rig(&measured, 256);
     open_rig(&untouched, 1024);
@@ -229,7 +220,6 @@ static void weigh(const struct rig *rig, const struct model *m, double *worth) {
 }
 
 static void tokens_are_worth_their_largest_weight(void **state) {
-    (void)state;
     struct rig rig;
     struct error err = {0};
     struct model *model = NULL;
@@ -247,7 +237,6 @@ static void tokens_are_worth_their_largest_weight(void **state) {
 
 /* In a layer that others were measured before, and whatever slices were. */
 static void the_best_are_chosen(void **state) {
-    (void)state;
     struct rig measured, untouched;
     open_rig(&measured, 256);
     open_rig(&untouched, 1024);
@@ -273,7 +262,6 @@ static void the_best_are_chosen(void **state) {
 }
 
 static void a_backend_without_sparse_attention_is_refused(void **state) {
-    (void)state;
     struct rig rig;
     struct error err = {0};
     struct tune_pass *pass = NULL;

@@ -1,17 +1,13 @@
 /* test_tune_prompts.c - calibration prompts hold what their question asks for, are as long as they
  * may be, and come out the same every time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/tune/tune_prompts.h"
+#include "tests/test.h"
 
 enum { N_TOKENS = 3000, BOS = 8183, LONGEST_ITEM = 250 };
 
@@ -33,7 +29,6 @@ static void decode(const struct token_list *tokens, char **text) {
 }
 
 static void prompts_fill_their_length(void **state) {
-    (void)state;
     for (int kind = 0; kind < TUNE_N_TEXTS; kind++) {
         struct token_list tokens = make(kind, 7, NULL);
         assert_in_range(tokens.n, N_TOKENS - LONGEST_ITEM, N_TOKENS);
@@ -43,7 +38,6 @@ static void prompts_fill_their_length(void **state) {
 }
 
 static void a_seed_makes_one_prompt(void **state) {
-    (void)state;
     for (int kind = 0; kind < TUNE_N_TEXTS; kind++) {
         struct token_list a = make(kind, 7, NULL), b = make(kind, 7, NULL), c = make(kind, 8, NULL);
         assert_int_equal(a.n, b.n);
@@ -63,7 +57,6 @@ static int count(const char *text, const char *needle) {
 }
 
 static void the_key_that_is_asked_for_is_there_once(void **state) {
-    (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
         struct token_list tokens = make(TUNE_RETRIEVAL, seed, NULL);
         char *text, pair[] = "\"________\": \"";
@@ -80,7 +73,6 @@ static void the_key_that_is_asked_for_is_there_once(void **state) {
 }
 
 static void needles_are_spread_over_the_prose(void **state) {
-    (void)state;
     struct token_list tokens = make(TUNE_NEEDLES, 3, NULL);
     char *text, name[16] = "", asked[64];
     decode(&tokens, &text);
@@ -99,7 +91,6 @@ static void needles_are_spread_over_the_prose(void **state) {
 }
 
 static void all_numbers_of_the_name_that_is_asked_for_are_there(void **state) {
-    (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
         struct token_list tokens = make(TUNE_SEVERAL, seed, NULL);
         char *text, name[16] = "", asked[64];
@@ -117,7 +108,6 @@ static void all_numbers_of_the_name_that_is_asked_for_are_there(void **state) {
 }
 
 static void prose_is_the_models_own(void **state) {
-    (void)state;
     char *prose = NULL;
     struct error err = {0};
     assert_int_equal(tune_prose_load(&prose, MODEL_DIR, &err), 0);
@@ -138,7 +128,6 @@ static void prose_is_the_models_own(void **state) {
 
 /* A text shorter than the prompt begins again, and no character is cut. */
 static void short_prose_repeats(void **state) {
-    (void)state;
     struct token_list tokens = make(TUNE_PROSE, 5,
                                     "Là-bas, près du moulin, coule une rivière étroite. "
                                     "Ευχαριστώ πολύ για το γράμμα σου, φίλε μου. ");
@@ -153,7 +142,6 @@ static void short_prose_repeats(void **state) {
 }
 
 static void no_room_for_the_question_is_refused(void **state) {
-    (void)state;
     struct token_list out = {0};
     struct error err = {0};
     assert_int_equal(tune_prompt_make(&out, tokenizer, NULL, TUNE_NEEDLES, 1, 100, &err),

@@ -1,16 +1,12 @@
 /* test_tune_search.c - which pattern a head gets of what was measured, by hand-made results. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 #include "engine/tune/tune_search.h"
+#include "tests/test.h"
 
 enum { N_HEADS = 2 };
 static const struct tune_goal goal = {.target = 0.95, .floor = 0.8};
@@ -44,7 +40,6 @@ static void set(struct tune_results *r, uint32_t sample, uint32_t candidate, flo
 }
 
 static void the_cheapest_that_reaches_the_target_wins(void **state) {
-    (void)state;
     struct tune_results r = make(1, 4);
     set(&r, 0, 0, 0.94f, 0.1);
     set(&r, 0, 1, 0.99f, 0.5);
@@ -59,7 +54,6 @@ static void the_cheapest_that_reaches_the_target_wins(void **state) {
 }
 
 static void every_sample_must_reach_the_target(void **state) {
-    (void)state;
     struct tune_results r = make(2, 2);
     set(&r, 0, 0, 1.00f, 0.1);
     set(&r, 1, 0, 0.92f, 0.1); /* the mean would do */
@@ -73,7 +67,6 @@ static void every_sample_must_reach_the_target(void **state) {
 }
 
 static void without_one_that_does_the_best_recall_wins(void **state) {
-    (void)state;
     struct tune_results r = make(1, 3);
     set(&r, 0, 0, 0.85f, 0.1);
     set(&r, 0, 1, 0.94f, 0.9);
@@ -83,7 +76,6 @@ static void without_one_that_does_the_best_recall_wins(void **state) {
 }
 
 static void a_head_that_nothing_suits_is_dense(void **state) {
-    (void)state;
     struct tune_results r = make(1, 2);
     set(&r, 0, 0, 0.79f, 0.1);  /* below the floor */
     set(&r, 0, 1, 1.00f, 0.96); /* hardly cheaper than dense */
@@ -95,7 +87,6 @@ static void a_head_that_nothing_suits_is_dense(void **state) {
 
 /* One slow run does not spoil a candidate: costs are medians over samples. */
 static void a_cost_is_the_median_of_the_samples(void **state) {
-    (void)state;
     struct tune_results r = make(3, 2);
     for (uint32_t s = 0; s < 3; s++) {
         set(&r, s, 0, 1, s == 1 ? 50 : 0.2);
@@ -106,7 +97,6 @@ static void a_cost_is_the_median_of_the_samples(void **state) {
 }
 
 static void heads_pay_for_what_they_visit(void **state) {
-    (void)state;
     struct tune_results r = make(1, 1);
     struct tune_layer *layer = tune_results_at(&r, 0, 0);
     set(&r, 0, 0, 1, 0);
@@ -121,7 +111,6 @@ static void heads_pay_for_what_they_visit(void **state) {
 
 /* Of candidates that visit the same: cost is no question, and a target no end. */
 static void with_equal_flops_the_best_recall_wins(void **state) {
-    (void)state;
     static const struct tune_goal equal = {.objective = TUNE_FLOPS, .target = 0.95, .floor = 0.8};
     struct tune_results r = make(2, 4);
     for (uint32_t s = 0; s < 2; s++) {
@@ -143,7 +132,6 @@ static void with_equal_flops_the_best_recall_wins(void **state) {
 }
 
 static void patterns_begin_as_the_candidates(void **state) {
-    (void)state;
     struct tune_results r = make(1, 3);
     for (uint32_t c = 0; c < 3; c++)
         for (uint32_t h = 0; h < N_HEADS; h++)
@@ -154,7 +142,6 @@ static void patterns_begin_as_the_candidates(void **state) {
 
 /* Those of the paper's Table 7 among them. */
 static void published_candidates_are_tried(void **state) {
-    (void)state;
     static const struct attn_pattern published[] = {
         {PATTERN_A_SHAPE, 1024, 4096},       {PATTERN_VERTICAL_SLASH, 30, 2048},
         {PATTERN_VERTICAL_SLASH, 100, 1800}, {PATTERN_VERTICAL_SLASH, 500, 1500},
@@ -169,7 +156,6 @@ static void published_candidates_are_tried(void **state) {
 }
 
 static void candidates_are_smaller_than_the_prompt(void **state) {
-    (void)state;
     struct attn_pattern out[TUNE_MAX_CANDIDATES];
     bool kinds[PATTERN_N_KINDS] = {false};
     assert_int_equal(tune_candidates(100, out), 0);
@@ -189,7 +175,6 @@ static void candidates_are_smaller_than_the_prompt(void **state) {
 }
 
 static void recall_is_the_share_of_the_sum(void **state) {
-    (void)state;
     const float dense[] = {3, 0, 1, 1, NAN, 0}, sparse[] = {2, 0, 1.001f, -INFINITY, 0, NAN};
     double sums[N_HEADS] = {0};
     tune_add_recall(sums, sparse, dense, 3, N_HEADS);
@@ -199,7 +184,6 @@ static void recall_is_the_share_of_the_sum(void **state) {
 }
 
 static void short_prompts_count_three_quarters(void **state) {
-    (void)state;
     assert_int_equal(tune_first_row(4096), 1024);
     assert_int_equal(tune_first_row(10000), 2500);
     assert_int_equal(tune_first_row(131072), 2500);
@@ -231,7 +215,6 @@ static bool is_below_20000(uint32_t n_tokens) {
 }
 
 static void a_ladder_doubles_and_then_halves(void **state) {
-    (void)state;
     static const uint32_t expected[] = {1024,  2048,  4096,  8192,  16384,
                                         32768, 65536, 24576, 20480, 18432};
     const struct climb c = climb(is_below_20000, 131072);
@@ -242,7 +225,6 @@ static void a_ladder_doubles_and_then_halves(void **state) {
 
 /* One win is none until it is confirmed, but for the longest, behind which there is no other. */
 static void a_ladder_ends_at_its_top(void **state) {
-    (void)state;
     static const uint32_t expected[] = {1024, 2048, 4096, 8192, 16384, 24000, 20224, 18304, 19328};
     const struct climb c = climb(is_below_20000, 24000);
     assert_int_equal(c.n, 9);
@@ -261,7 +243,6 @@ static bool is_never(uint32_t n_tokens) {
 }
 
 static void a_ladder_without_both_outcomes_has_nothing_to_halve(void **state) {
-    (void)state;
     const struct climb lost = climb(is_always, 4095), won = climb(is_never, 131072),
                        single = climb(is_never, 700);
     assert_int_equal(lost.n, 3);
@@ -280,7 +261,6 @@ static bool is_at_2048(uint32_t n_tokens) {
 
 /* Faster once, by chance, and slower after that: what counts is the last loss. */
 static void a_win_below_a_loss_does_not_count(void **state) {
-    (void)state;
     const struct tune_rung uneven[] = {{1024, 1, 0.9}, {2048, 1, 2}, {4096, 1, 0.5}};
     assert_int_equal(tune_break_even(uneven, 3), 4096);
     const struct climb c = climb(is_at_2048, 131072);

@@ -1,18 +1,14 @@
 /* test_tune_state.c - a search goes on where it stopped, however it stopped. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/sparse.h"
 #include "engine/tune/tune_state.h"
+#include "tests/test.h"
 
 enum { N_SAMPLES = 2, N_LAYERS = 3, N_HEADS = 2, N_CANDIDATES = 2 };
 #define SETTINGS "model \"m\", seed 1"
@@ -20,7 +16,6 @@ enum { N_SAMPLES = 2, N_LAYERS = 3, N_HEADS = 2, N_CANDIDATES = 2 };
 static char path[64];
 
 static int fresh_path(void **state) {
-    (void)state;
     snprintf(path, sizeof(path), "/tmp/test_tune_state.XXXXXX");
     const int file = mkstemp(path);
     if (file < 0) return -1;
@@ -29,7 +24,6 @@ static int fresh_path(void **state) {
 }
 
 static int remove_path(void **state) {
-    (void)state;
     unlink(path);
     return 0;
 }
@@ -81,7 +75,6 @@ static uint32_t count_done(const struct tune_results *r) {
 }
 
 static void results_come_back(void **state) {
-    (void)state;
     struct tune_results before = make_results(), after = make_results();
     struct tune_state *file = open_state(&before);
     const struct tune_rung rung = {4096, 2.5, 1.25};
@@ -112,7 +105,6 @@ static void results_come_back(void **state) {
 }
 
 static void comparisons_come_back(void **state) {
-    (void)state;
     struct tune_results before = make_results(), after = make_results();
     struct tune_state *file = open_state(&before);
     struct error err = {0};
@@ -133,7 +125,6 @@ static void comparisons_come_back(void **state) {
 
 /* Before the layers that were measured with them: of a layer that is not fitted nothing counts. */
 static void fits_come_back(void **state) {
-    (void)state;
     struct tune_results before = make(false), after = make(false);
     struct tune_state *file = open_state(&before);
     struct error err = {0};
@@ -167,7 +158,6 @@ static size_t file_size(void) {
 
 /* Cut anywhere, the file gives its whole lines, and what is added then comes back, too. */
 static void half_a_line_is_dropped(void **state) {
-    (void)state;
     struct tune_results whole = make_results();
     struct tune_state *file = open_state(&whole);
     const size_t head = file_size();
@@ -192,7 +182,6 @@ static void half_a_line_is_dropped(void **state) {
 }
 
 static void a_file_cut_in_its_first_line_begins_anew(void **state) {
-    (void)state;
     struct tune_results results = make_results();
     tune_state_close(open_state(&results));
     const size_t size = file_size();
@@ -203,7 +192,6 @@ static void a_file_cut_in_its_first_line_begins_anew(void **state) {
 }
 
 static void lines_that_do_not_fit_end_the_file(void **state) {
-    (void)state;
     static const char *const lines[] = {
         "{\"sample\": 2, \"layer\": 0}",
         "{\"sample\": 0, \"layer\": 0, \"dense_s\": 1}",
@@ -232,7 +220,6 @@ static void lines_that_do_not_fit_end_the_file(void **state) {
 }
 
 static void fits_that_cannot_be_end_the_file(void **state) {
-    (void)state;
     static const char *const lines[] = {
         "{\"fitted\": 3, \"p1\": [[9,9],[9,9]], \"p2\": [[9,9],[0,0]]}",
         "{\"fitted\": 0, \"p1\": [[9,9],[9]], \"p2\": [[9,9],[0,0]]}",
@@ -256,7 +243,6 @@ static void fits_that_cannot_be_end_the_file(void **state) {
 }
 
 static void a_file_of_other_settings_is_refused(void **state) {
-    (void)state;
     struct tune_results results = make_results();
     struct tune_state *other = NULL;
     struct error err = {0};

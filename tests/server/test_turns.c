@@ -2,14 +2,9 @@
  * then gets, and that later turns leave the beginning of the prompt as it was.
  *
  * Messages are written with ' for ". */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/template/template.h"
@@ -17,6 +12,7 @@
 #include "server/api/conversation/request.h"
 #include "server/settings/chat_template.h"
 #include "tests/server/api_rig.h"
+#include "tests/test.h"
 
 #define SHOW                                                                                       \
     "[{{ m.role }}{% if m.tool_call_id %} {{ m.tool_call_id }}{% endif %}: {{ m.content }}"        \
@@ -183,7 +179,6 @@ static void the_first_error_stays(void **state) {
 }
 
 static void ids_fit(void **state) {
-    (void)state;
     static const char *const misfits[] = {"",
                                           "abcdefgh",
                                           "abcdefghij",

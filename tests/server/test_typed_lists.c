@@ -2,14 +2,9 @@
  * chat: what they become in the prompt, what comes back of calls, and what the log says.
  *
  * Bodies are written with ' for ". */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/template/template.h"
@@ -20,6 +15,7 @@
 #include "server/settings/chat_template.h"
 #include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
+#include "tests/test.h"
 
 /* Shows what a message has, and the names of the tools. */
 static const char source[] =
@@ -607,7 +603,6 @@ static void streams_have_the_same_calls(void **state) {
 /* ---- the log ---- */
 
 static void types_are_named_once(void **state) {
-    (void)state;
     char type[16];
     for (int i = 0; i < 3; i++) skipped_types_note(&skipped, "tools", "x");
     assert_int_equal(skipped.n, 1);

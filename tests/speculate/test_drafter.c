@@ -1,15 +1,10 @@
 /* test_drafter.c - what is guessed, and how much. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/speculate/drafter.h"
+#include "tests/test.h"
 
 enum { N = 4000 };
 
@@ -33,7 +28,6 @@ static uint32_t answer_all(struct drafter *d, uint32_t *tokens, uint32_t n, cons
 }
 
 static void a_quotation_is_followed_to_its_end(void **state) {
-    (void)state;
     uint32_t text[N], answer[N], n_guessed;
     struct drafter d;
     srand(1);
@@ -52,7 +46,6 @@ static void a_quotation_is_followed_to_its_end(void **state) {
 
 /* Every token is one of few, so that something is always found, and nothing follows from it. */
 static void where_no_guess_is_right_few_are_made(void **state) {
-    (void)state;
     uint32_t text[N], answer[N], n_guessed;
     struct drafter d;
     srand(2);
@@ -80,7 +73,6 @@ static void where_no_guess_is_right_few_are_made(void **state) {
 }
 
 static void a_quotation_behind_a_long_text_of_its_own_is_noticed(void **state) {
-    (void)state;
     uint32_t text[N], answer[N], n_guessed;
     struct drafter d;
     srand(3);
@@ -95,7 +87,6 @@ static void a_quotation_behind_a_long_text_of_its_own_is_noticed(void **state) {
 }
 
 static void a_period_goes_on_beyond_the_text(void **state) {
-    (void)state;
     uint32_t text[100];
     struct drafter d;
     assert_int_equal(drafter_init(&d, 100, NULL, 0, NULL), 0);
@@ -108,7 +99,6 @@ static void a_period_goes_on_beyond_the_text(void **state) {
 }
 
 static void a_long_prompt_is_read_in_pieces(void **state) {
-    (void)state;
     enum { LONG = 3 * DRAFTER_READ_MOST };
     uint32_t *text = calloc(LONG + 20, sizeof(*text)), n_pieces = 0;
     struct drafter d;

@@ -1,12 +1,7 @@
 /* test_guess_price.c - what guesses cost, by the times of steps. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "engine/speculate/guess_price.h"
+#include "tests/test.h"
 
 enum { STEP = GUESS_PRICE_STEP };
 
@@ -21,7 +16,6 @@ static void assert_near(uint32_t price, double steps) {
 }
 
 static void before_the_first_measurement_a_price_is_assumed(void **state) {
-    (void)state;
     struct guess_price price = {0};
     assert_int_equal(guess_price_step(&price, 1), GUESS_PRICE_FIRST + STEP / 4);
     assert_int_equal(guess_price_step(&price, 4), 4 * GUESS_PRICE_FIRST + STEP);
@@ -31,14 +25,12 @@ static void before_the_first_measurement_a_price_is_assumed(void **state) {
 }
 
 static void a_wait_costs_a_step_beside_others(void **state) {
-    (void)state;
     assert_int_equal(guess_price_wait(1), STEP / 4);
     assert_int_equal(guess_price_wait(2), STEP);
     assert_int_equal(guess_price_wait(100), STEP);
 }
 
 static void prices_follow_what_steps_take(void **state) {
-    (void)state;
     struct guess_price price = {0};
     measure(&price, 100, 1, 0, 0.002);
     measure(&price, 30, 1, 1, 0.0066);
@@ -56,7 +48,6 @@ static void prices_follow_what_steps_take(void **state) {
 }
 
 static void all_running_sequences_lose_and_those_that_guess_share_it(void **state) {
-    (void)state;
     struct guess_price price = {0};
     measure(&price, 100, 4, 0, 0.002);
     measure(&price, 60, 4, 1, 0.005);
@@ -68,7 +59,6 @@ static void all_running_sequences_lose_and_those_that_guess_share_it(void **stat
 }
 
 static void the_first_step_of_a_shape_says_little(void **state) {
-    (void)state;
     struct guess_price price = {0};
     measure(&price, 1, 1, 0, 1); /* captures a graph */
     measure(&price, 50, 1, 0, 0.002);
@@ -79,7 +69,6 @@ static void the_first_step_of_a_shape_says_little(void **state) {
 }
 
 static void an_outlier_moves_prices_a_little(void **state) {
-    (void)state;
     struct guess_price price = {0};
     measure(&price, 100, 1, 0, 0.002);
     measure(&price, 100, 1, 1, 0.004);
@@ -95,7 +84,6 @@ static void an_outlier_moves_prices_a_little(void **state) {
 }
 
 static void other_numbers_of_sequences_are_expected_to_be_delayed_alike(void **state) {
-    (void)state;
     struct guess_price price = {0};
     measure(&price, 100, 2, 0, 0.002);
     measure(&price, 60, 2, 1, 0.003);
@@ -110,7 +98,6 @@ static void other_numbers_of_sequences_are_expected_to_be_delayed_alike(void **s
 }
 
 static void what_has_not_been_measured_for_long_is_forgotten(void **state) {
-    (void)state;
     struct guess_price price = {0};
     measure(&price, 100, 8, 0, 0.002);
     measure(&price, 60, 8, 1, 0.05);

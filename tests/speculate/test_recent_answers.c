@@ -1,15 +1,10 @@
 /* test_recent_answers.c - the store against a list of answers, searched one by one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/speculate/recent_answers.h"
+#include "tests/test.h"
 
 enum { N_TOKENS = 1024, N_ANSWERS = 400, MOST = 120 };
 
@@ -73,7 +68,6 @@ static void check_one(const struct recent_answers *recent, const struct answer *
 }
 
 static void it_finds_what_a_search_of_all_answers_finds(void **state) {
-    (void)state;
     uint32_t n_found = 0;
     for (unsigned seed = 1; seed <= 10; seed++) {
         struct answer *answers = calloc(N_ANSWERS, sizeof(*answers));
@@ -106,7 +100,6 @@ static struct recent_answers *store_of_one(uint64_t scope) {
 }
 
 static void an_answer_is_found_by_its_scope_alone(void **state) {
-    (void)state;
     struct recent_answers *recent = store_of_one(7);
     uint32_t text[20], next[200];
     fill(text, 20, 1010);
@@ -121,7 +114,6 @@ static void an_answer_is_found_by_its_scope_alone(void **state) {
 }
 
 static void a_match_has_its_least_length_and_something_behind_it(void **state) {
-    (void)state;
     struct recent_answers *recent = store_of_one(7);
     uint32_t text[100];
     fill(text, 100, 1000);
@@ -138,7 +130,6 @@ static void a_match_has_its_least_length_and_something_behind_it(void **state) {
 }
 
 static void of_equal_ones_the_hint_and_else_the_newest_is_taken(void **state) {
-    (void)state;
     struct recent_answers *recent = store_of_one(7);
     uint32_t tokens[30], next;
     fill(tokens, 20, 1020);
@@ -156,7 +147,6 @@ static void of_equal_ones_the_hint_and_else_the_newest_is_taken(void **state) {
 }
 
 static void the_oldest_answers_are_forgotten(void **state) {
-    (void)state;
     struct recent_answers *recent = store_of_one(7);
     uint32_t tokens[100], text[50];
     fill(text, 50, 1000);
@@ -175,7 +165,6 @@ static void the_oldest_answers_are_forgotten(void **state) {
 }
 
 static void of_a_long_answer_the_newest_tokens_are_kept(void **state) {
-    (void)state;
     enum { LONG = 10 * N_TOKENS };
     static uint32_t tokens[LONG];
     struct recent_answers *recent = store_of_one(7);
@@ -189,7 +178,6 @@ static void of_a_long_answer_the_newest_tokens_are_kept(void **state) {
 }
 
 static void short_answers_and_an_empty_store_have_nothing(void **state) {
-    (void)state;
     struct recent_answers *recent = NULL;
     uint32_t tokens[RECENT_MIN + 1] = {0};
     assert_int_equal(recent_answers_create(&recent, N_TOKENS), 0);

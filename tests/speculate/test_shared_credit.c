@@ -1,13 +1,8 @@
 /* test_shared_credit.c - an account where the backend runs ahead: what it tries, and what that
  * costs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "engine/speculate/draft_length.h"
+#include "tests/test.h"
 
 enum { STEP = GUESS_PRICE_STEP };
 
@@ -43,7 +38,6 @@ static uint64_t answer_in_vain(struct draft_length *length, uint32_t n_tokens, u
 }
 
 static void a_match_is_tried_once_the_answer_has_followed_it(void **state) {
-    (void)state;
     struct shared_credit shared = credit_of(3.3, 1);
     struct draft_length length = account(&shared, 1);
     uint32_t n = 0;
@@ -61,7 +55,6 @@ static void a_match_is_tried_once_the_answer_has_followed_it(void **state) {
 }
 
 static void one_short_answer_loses_one_try(void **state) {
-    (void)state;
     struct shared_credit shared = credit_of(3.3, 1);
     struct draft_length length = account(&shared, 1);
     assert_in_range(answer_in_vain(&length, 128, 8), 2 * STEP, 128 * STEP / 50);
@@ -69,7 +62,6 @@ static void one_short_answer_loses_one_try(void **state) {
 }
 
 static void many_answers_lose_a_64th_of_their_time(void **state) {
-    (void)state;
     const struct load {
         double n_plain;
         uint32_t n_running;
@@ -89,7 +81,6 @@ static void many_answers_lose_a_64th_of_their_time(void **state) {
 }
 
 static void where_guesses_are_right_any_match_will_do(void **state) {
-    (void)state;
     struct shared_credit shared = credit_of(3.3, 1);
     struct draft_length length = account(&shared, 1);
     answer_without_guesses(&length, 20);
@@ -108,7 +99,6 @@ static void where_guesses_are_right_any_match_will_do(void **state) {
 }
 
 static void a_gain_fills_the_fund_for_later_answers(void **state) {
-    (void)state;
     struct shared_credit shared = credit_of(3.3, 1);
     shared.credit = 0;
     struct draft_length first = account(&shared, 1);
@@ -122,7 +112,6 @@ static void a_gain_fills_the_fund_for_later_answers(void **state) {
 }
 
 static void an_empty_fund_recovers(void **state) {
-    (void)state;
     struct shared_credit shared = credit_of(3.3, 1);
     shared.credit = 0;
     struct draft_length other = account(&shared, 1);
@@ -133,7 +122,6 @@ static void an_empty_fund_recovers(void **state) {
 }
 
 static void debt_asks_for_a_longer_match(void **state) {
-    (void)state;
     struct shared_credit shared = credit_of(3.3, 1);
     struct draft_length length = account(&shared, 1);
     answer_without_guesses(&length, 64);
@@ -143,7 +131,6 @@ static void debt_asks_for_a_longer_match(void **state) {
 }
 
 static void waits_in_vain_are_paid(void **state) {
-    (void)state;
     struct shared_credit shared = credit_of(1.5, 2);
     struct draft_length length = account(&shared, 2);
     answer_without_guesses(&length, 7);
@@ -160,7 +147,6 @@ static void waits_in_vain_are_paid(void **state) {
 }
 
 static void plain_sequences_are_delayed_seldom(void **state) {
-    (void)state;
     enum { N_RUNNING = 2, N_STEPS = 10000 };
     struct shared_credit shared = credit_of(2.5, N_RUNNING);
     struct draft_length length = account(&shared, N_RUNNING);
@@ -183,7 +169,6 @@ static void plain_sequences_are_delayed_seldom(void **state) {
 }
 
 static void what_cannot_pay_is_not_tried(void **state) {
-    (void)state;
     struct shared_credit shared = credit_of(3, 8); /* 17 steps */
     struct draft_length length = account(&shared, 8);
     draft_length_learn(&length, 64, 0, 0);
@@ -194,7 +179,6 @@ static void what_cannot_pay_is_not_tried(void **state) {
 }
 
 static void many_are_delayed_little_or_not_at_all(void **state) {
-    (void)state;
     for (uint32_t n_running = 2; n_running <= 4; n_running++) {
         struct shared_credit dear = credit_of(1.3, n_running), cheap = credit_of(1.2, n_running);
         struct draft_length a = account(&dear, n_running), b = account(&cheap, n_running);

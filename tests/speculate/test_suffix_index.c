@@ -1,14 +1,9 @@
 /* test_suffix_index.c - the index against a search that looks at every position. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "engine/speculate/suffix_index.h"
+#include "tests/test.h"
 
 static uint32_t length_at(const uint32_t *tokens, uint32_t n, uint32_t end) {
     uint32_t length = 0;
@@ -36,7 +31,6 @@ static void assert_same(struct suffix_match a, struct suffix_match b) {
 
 /* Texts of at most SUFFIX_MAX_VISITED occurrences of anything: none is left out. */
 static void it_finds_what_a_search_of_all_positions_finds(void **state) {
-    (void)state;
     enum { N = 300 };
     uint32_t tokens[N];
     uint64_t n_found = 0;
@@ -62,7 +56,6 @@ static void it_finds_what_a_search_of_all_positions_finds(void **state) {
 }
 
 static void it_reads_a_text_in_pieces(void **state) {
-    (void)state;
     enum { N = 1000 };
     uint32_t tokens[N];
     struct suffix_index whole, pieces;
@@ -79,7 +72,6 @@ static void it_reads_a_text_in_pieces(void **state) {
 }
 
 static void of_a_longer_text_it_keeps_the_newest(void **state) {
-    (void)state;
     enum { N = 3 * SUFFIX_MAX_POSITIONS / 2 };
     uint32_t *tokens = calloc(N, sizeof(*tokens));
     struct suffix_index index;
@@ -99,7 +91,6 @@ static void of_a_longer_text_it_keeps_the_newest(void **state) {
 
 /* A long run of one token is the worst case of a chain; the time is bounded by its constants. */
 static void short_and_uniform_texts_have_matches_or_none(void **state) {
-    (void)state;
     enum { N = 5000 };
     static uint32_t tokens[N];
     struct suffix_index index;

@@ -3,21 +3,17 @@
  * jinja2 judges the language in tests/e2e/test_templates.py; here are the promises of template.h
  * that it does not know. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/template/template.h"
+#include "tests/test.h"
 
 static json_t *json(const char *text) {
     json_error_t why;
@@ -106,7 +102,6 @@ static void marks_follow_every_byte(void **state) {
         {"{% if not s %}{{ s|nope(1) }}{% elif not s and n is nope %}{% else %}{{ n }}{% endif %}",
          "12"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_marks(cases[i][0], cases[i][1]);
 }
@@ -115,7 +110,6 @@ static void marks_follow_every_byte(void **state) {
 static void sums_share_no_bytes_that_change(void **state) {
     struct template_text text = {0};
     struct error err = {0};
-    (void)state;
     assert_int_equal(
         render_within("{% set a = 'x' * 200 + s %}{% set b = a + '1' %}{% set c = a + '2' %}"
                       "{% set d = b + s %}{{ a[-1] }}{{ b[-1] }}{{ c[-1] }}{{ d[-5:] }}",
@@ -154,7 +148,6 @@ static void syntax_errors_name_line_and_column(void **state) {
         {"{{ (1] }}", "line 1, column 6: unexpected `]`", ERR_INVALID},
         {"\xff", "the template is not UTF-8", ERR_INVALID},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct template *t = NULL;
         struct error err = {0};
@@ -184,7 +177,6 @@ static void failures_of_a_render_name_their_line(void **state) {
         {"{{ l.append(1) }}", "line 1: 'append' is undefined, and cannot be called", ERR_INVALID},
         {"{{ range(100001) }}", "line 1: range() takes at most 100000 items", ERR_INVALID},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct template_text text = {0};
         struct error err = {0};
@@ -198,7 +190,6 @@ static void failures_of_a_render_name_their_line(void **state) {
 static void a_long_message_stays_utf8(void **state) {
     struct template_text text = {0};
     struct error err = {0};
-    (void)state;
     assert_int_equal(render_within("{{ raise_exception('x' ~ 'é' * 300) }}", NULL, &text, &err),
                      ERR_INVALID);
     assert_int_equal(strlen(err.text), 511);
@@ -224,7 +215,6 @@ static void each_bound_is_named(void **state) {
          "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
          "line 1: more than 50 levels are nested"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct template_text text = {0};
         struct error err = {0};
@@ -249,7 +239,6 @@ static void the_compiler_has_bounds_too(void **state) {
         {"{{ [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29] }}",
          "line 1, column 73: the template does not fit 4000 bytes", 2},
     };
-    (void)state;
     const struct template_limits *const limits[] = {&small, &flat, &poor};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct template *t = NULL;
@@ -262,7 +251,6 @@ static void the_compiler_has_bounds_too(void **state) {
 }
 
 static void says_which_variables_it_reads(void **state) {
-    (void)state;
     struct template *t = compiled("{% set tools = 1 %}{{ tools }}{% for m in messages %}"
                                   "{{ thinking }}{% endfor %}{{ range(1) }}");
     assert_true(template_reads(t, "messages"));
@@ -273,7 +261,6 @@ static void says_which_variables_it_reads(void **state) {
 }
 
 static void trusted_variables_win(void **state) {
-    (void)state;
     struct template *t = compiled("{{ bos }}");
     json_t *variables = json("{\"bos\": \"mine\"}"), *trusted = json("{\"bos\": \"<s>\"}");
     const struct template_input input = {.variables = variables, .trusted = trusted};
@@ -288,7 +275,6 @@ static void trusted_variables_win(void **state) {
 
 static void an_empty_text_is_a_text(void **state) {
     struct template_text text = {0};
-    (void)state;
     assert_int_equal(render_within("", NULL, &text, NULL), 0);
     assert_string_equal(text.bytes, "");
     assert_int_equal(text.n_trusted, 0);
@@ -316,7 +302,6 @@ static void *work(void *argument) {
 /* The template and the variables are shared; nothing of them is written. */
 static void threads_share_a_template(void **state) {
     struct worker workers[4];
-    (void)state;
     struct template *t = compiled("{{ 'é'|upper }};{% for i in range(2) %}{{ s|upper }}{% endfor %}"
                                   "{{ s[-1] }}{{ ('x' * 300 + 'é')[:2] }}");
     json_t *variables = json("{\"s\": \"ab c\"}");
@@ -352,7 +337,6 @@ static void numbers_are_printed_as_they_were_written(void **state) {
     };
     json_t *variables = NULL;
     json_error_t why;
-    (void)state;
     assert_int_equal(json_arena_load(&variables, text, strlen(text), 0, &why), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct template *t = compiled(cases[i][0]);

@@ -1,18 +1,14 @@
 /* test_template_memory.c - every allocation of a compilation and of a render fails in turn: each
  * says so, and leaves nothing behind. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/template/template.h"
+#include "tests/test.h"
 
 /* The allocation, counted from now, that fails; 0: none. */
 static size_t failing, n_allocations;
@@ -63,7 +59,6 @@ static json_t *make_variables(void) {
 }
 
 static void compiling_survives(void **state) {
-    (void)state;
     int rc = ERR_NOMEM;
     for (size_t i = 1; rc; i++) {
         struct template *t = NULL;
@@ -83,7 +78,6 @@ static void compiling_survives(void **state) {
 }
 
 static void rendering_survives(void **state) {
-    (void)state;
     struct template *t = NULL;
     assert_int_equal(template_compile(&t, SOURCE, strlen(SOURCE), NULL, NULL), 0);
     json_t *variables = make_variables();
@@ -111,7 +105,6 @@ static void rendering_survives(void **state) {
 
 /* The same for the arena's bound, whatever it is: every piece is refused once. */
 static void every_piece_may_be_refused(void **state) {
-    (void)state;
     struct template *t = NULL;
     assert_int_equal(template_compile(&t, SOURCE, strlen(SOURCE), NULL, NULL), 0);
     json_t *variables = make_variables();

@@ -4,23 +4,19 @@
  *
  *   ids  0 a  1 b  2 c  3 space  4 "1"  5 aa  6 ab  7 " a"  8 <s> (special)  9 E2  10 82  11 AC  12
  * 80 80 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include <pthread.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/json_guard.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/test.h"
 
 enum { MOST_SECONDS = 10 }; /* of processor time, of what else would take minutes */
 
@@ -83,7 +79,6 @@ static void assert_ids(const struct token_list *list, const uint32_t *ids, size_
 }
 
 static void merges_by_rank_and_adds_the_template(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = small();
     struct token_list ids = {0};
     assert_int_equal(tokenizer_encode(tokenizer, "aaab a", 6, true, 0, &ids, NULL), 0);
@@ -97,7 +92,6 @@ static void merges_by_rank_and_adds_the_template(void **state) {
 }
 
 static void tokens_know_their_bytes(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = small();
     size_t n = 0;
     assert_memory_equal(tokenizer_token_bytes(tokenizer, 7, &n), " a", 2);
@@ -112,7 +106,6 @@ static void tokens_know_their_bytes(void **state) {
 }
 
 static void encode_stops_at_the_bound(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = small();
     struct token_list ids = {0};
     struct error err = {0};
@@ -129,7 +122,6 @@ static void encode_stops_at_the_bound(void **state) {
 }
 
 static void encode_refuses_what_is_not_utf8(void **state) {
-    (void)state;
     static const char *const BAD[] = {"\x80",
                                       "a\xC0\x80",
                                       "\xC3",
@@ -163,7 +155,6 @@ static void assert_decodes(const uint32_t *ids, size_t n, bool skip_special, con
 }
 
 static void decode_replaces_maximal_parts(void **state) {
-    (void)state;
     assert_decodes((const uint32_t[]){9, 10, 11}, 3, false, "\xE2\x82\xAC");
     assert_decodes((const uint32_t[]){9, 10, 0}, 3, false,
                    "\xEF\xBF\xBD"
@@ -178,7 +169,6 @@ static void decode_replaces_maximal_parts(void **state) {
 }
 
 static void streaming_holds_back_half_characters(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = small();
     struct detokenizer d = {0};
     char buffer[64];
@@ -210,7 +200,6 @@ struct change {
 };
 
 static void load_refuses_what_it_cannot_do_by_name(void **state) {
-    (void)state;
     static const struct change CHANGES[] = {
         {"model/type", "'Unigram'", "Unigram", ERR_UNSUPPORTED},
         {"model/dropout", "0.1", "dropout", ERR_UNSUPPORTED},
@@ -277,7 +266,6 @@ static void load_refuses_what_it_cannot_do_by_name(void **state) {
 }
 
 static void load_bounds_ids(void **state) {
-    (void)state;
     static const struct change CHANGES[] = {
         {"model/vocab", "{'a':-1}", "id", 0},
         {"model/vocab", "{'a':4000000000}", "id", 0},
@@ -307,7 +295,6 @@ static void load_bounds_ids(void **state) {
 }
 
 static void load_reports_files_that_are_not_there_or_not_json(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = NULL;
     struct error err = {0};
     assert_int_equal(tokenizer_load(&tokenizer, DATA_DIR "/none.json", &err), ERR_NOT_FOUND);
@@ -323,7 +310,6 @@ static void load_reports_files_that_are_not_there_or_not_json(void **state) {
 
 /* Each first match is the reference library's.  PCRE2's own \w, \b and \v give others. */
 static void words_are_what_the_reference_library_takes_for_words(void **state) {
-    (void)state;
     static const struct {
         const char *pattern, *text;
         size_t begin, end;
@@ -364,7 +350,6 @@ static void words_are_what_the_reference_library_takes_for_words(void **state) {
 
 /* Spellings that mean one thing to Oniguruma and another to PCRE2, and have no translation. */
 static void patterns_of_two_meanings_are_refused(void **state) {
-    (void)state;
     static const char *const PATTERNS[] = {"[\\W]",   "[\\B]",    "\\pL",      "\\xE9",
                                            "\\351",   "a{,2}",    "a{2}?",     "a{2}+",
                                            "a{1,2}+", "(?m:a.b)", "(?i-xm)a.b"};
@@ -388,7 +373,6 @@ static void patterns_of_two_meanings_are_refused(void **state) {
 
 /* A pattern that backtracks without end is an error to report, not a text to lose. */
 static void pattern_limits_are_reported(void **state) {
-    (void)state;
     static const char HARMLESS[] = "aaaac b",
                       ENDLESS[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab cc";
     struct tokenizer *tokenizer = NULL;
@@ -413,7 +397,6 @@ static void pattern_limits_are_reported(void **state) {
 
 /* What a pattern repeats, it can repeat at every place of a text. */
 static void patterns_that_cost_too_much_are_refused(void **state) {
-    (void)state;
     static const char *const PATTERNS[] = {"(a{1000}){1000}", "(?:a{1,1000}){1,1000}b", "a{65535}",
                                            "(?:a{1025})"};
     static const char *const ALIKE[] = {"a{1000}", "(a{10}){10}", "\\p{N}{1,3}", "a{0,65535}"};
@@ -452,7 +435,6 @@ static void write_doubling(char *out, size_t size, const char *list) {
 }
 
 static void rules_that_lengthen_without_end_are_reported(void **state) {
-    (void)state;
     char doubling[4096];
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
@@ -473,7 +455,6 @@ static void rules_that_lengthen_without_end_are_reported(void **state) {
 
 /* Each Metaspace puts its character before every piece, and each Split cuts that off again. */
 static void pieces_that_double_without_end_are_reported(void **state) {
-    (void)state;
     char steps[8192];
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
@@ -495,7 +476,6 @@ static void pieces_that_double_without_end_are_reported(void **state) {
 
 /* At each place of the text the pattern takes long, at none of them too long. */
 static void a_pattern_that_is_slow_everywhere_is_reported(void **state) {
-    (void)state;
     static const char RUN[] = "xxxxxxxxxxxxxxxxxxxx ";
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
@@ -518,7 +498,6 @@ static void a_pattern_that_is_slow_everywhere_is_reported(void **state) {
 
 /* A parsed object takes a hundred times its two bytes: the file is judged before it is parsed. */
 static void a_file_of_too_many_values_is_refused(void **state) {
-    (void)state;
     enum { TIMES = JSON_GUARD_MAX_VALUES };
     char *json = malloc(3 * (size_t)TIMES + 32), *end = json;
     struct tokenizer *tokenizer = NULL;
@@ -556,7 +535,6 @@ static void *encode_many_times(void *argument) {
 }
 
 static void threads_share_one_tokenizer(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = NULL;
     pthread_t threads[4];
     struct worker workers[4];

@@ -5,21 +5,17 @@
  * earlier one.  Chunks are a few bytes long, so that every kind of place lies at the end of
  * one. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/span.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/test.h"
 #include "tests/tokenizer/family_names.h"
 
 enum { MOST_TEXT = 2048, N_ROUNDS = 60, N_PATTERN_ROUNDS = 12, SMALL_CACHE = 24 << 10 };

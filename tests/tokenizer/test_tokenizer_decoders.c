@@ -2,18 +2,13 @@
  * byte tokens, and the space that only the beginning of a text loses.
  *
  *   ids  0 <unk>  1 <s> (special, normalized)  2 E2  3 82  4 AC  5 20  6 41  7 ▁a  8 a  9 ▁ */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/test.h"
 
 static const char LLAMA[] =
     "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
@@ -65,7 +60,6 @@ static void assert_stream(const char *decoder, bool begun, const struct push *pu
 #define FFFD "\xEF\xBF\xBD"
 
 static void a_run_of_bytes_is_text_or_is_not(void **state) {
-    (void)state;
     assert_stream(LLAMA, false,
                   (const struct push[]){{2, ""},
                                         {3, ""},
@@ -85,7 +79,6 @@ static void a_run_of_bytes_is_text_or_is_not(void **state) {
 }
 
 static void only_the_beginning_loses_its_space(void **state) {
-    (void)state;
     assert_stream(LLAMA, false, (const struct push[]){{7, "a"}, {7, " a"}, {0}}, "");
     assert_stream(LLAMA, false, (const struct push[]){{1, ""}, {9, ""}, {9, " "}, {0}}, "");
     assert_stream(LLAMA, false, (const struct push[]){{5, ""}, {7, " a"}, {0}}, "");
@@ -98,7 +91,6 @@ static void only_the_beginning_loses_its_space(void **state) {
 
 /* Shown before it ends: whole characters, and, once it cannot be text, a replacement for each. */
 static void a_long_run_does_not_wait_for_its_end(void **state) {
-    (void)state;
     static const uint32_t EURO[] = {2, 3, 4};
     struct tokenizer *tokenizer = with_decoder(LLAMA);
     for (int broken = 0; broken < 2; broken++) {
@@ -122,7 +114,6 @@ static void a_long_run_does_not_wait_for_its_end(void **state) {
 
 /* The reference library shows a special token that the normalizer changed; a server must not. */
 static void special_tokens_are_skipped_in_any_form(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = with_decoder(LLAMA);
     const uint32_t ids[] = {8, 1, 8};
     char *text = NULL;

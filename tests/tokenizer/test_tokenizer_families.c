@@ -4,20 +4,16 @@
  * tokenizer and the hashes of what the library makes of the shared strings and of random ids, which
  * are drawn here as they are there.  Every mismatch is printed with its text, and ids, or text,
  * of ours. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/test.h"
 #include "tests/tokenizer/family_names.h"
 
 enum { N_RANDOM = 1500, HASH_DIGITS = 6 };
@@ -170,7 +166,6 @@ static void check_random_ids(struct family *family) {
 }
 
 static void every_family_agrees(void **state) {
-    (void)state;
     size_t n_wrong = 0;
     json_t *texts = load_json("texts");
     for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++) {

@@ -2,20 +2,16 @@
  *
  * The files come from scripts/fixtures/make_tokenizer_goldens.py and from the shipped model.  Every
  * mismatch is printed; a test fails if there was one, or if there was nothing to compare. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/test.h"
 
 struct tally {
     const char *name;
@@ -126,23 +122,19 @@ static void check_files(const char *tokenizer_path, const char *cases_path) {
 }
 
 static void gpt2_style_agrees(void **state) {
-    (void)state;
     check_files(DATA_DIR "/gpt2", DATA_DIR "/gpt2/cases.json");
 }
 
 static void llama3_style_agrees(void **state) {
-    (void)state;
     check_files(DATA_DIR "/llama3/tokenizer.json", DATA_DIR "/llama3/cases.json");
 }
 
 static void shipped_tokenizer_agrees(void **state) {
-    (void)state;
     check_files(MODEL_DIR, DATA_DIR "/shipped/cases.json");
 }
 
 /* Every normalizer and pre-tokenizer, in the same small tokenizer. */
 static void every_component_agrees(void **state) {
-    (void)state;
     json_t *root = load_json(DATA_DIR "/variants.json");
     const json_t *variants = json_object_get(root, "variants");
     size_t n_wrong = 0;
@@ -170,7 +162,6 @@ static void every_component_agrees(void **state) {
 
 /* The goldens that came with the model: strings, and chats rendered with their special tokens. */
 static void shipped_goldens_agree(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = NULL;
     struct error err = {0};
     if (tokenizer_load(&tokenizer, MODEL_DIR, &err)) fail_msg("%s", err.text);

@@ -3,16 +3,11 @@
  * leftmost on a tie.
  *
  * The merges are random, and so are their ranks: what a merge makes may come before it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "engine/tokenizer/internal.h"
+#include "tests/test.h"
 
 enum { N_SYMBOLS = 3, N_MERGES = 24, N_PIECE = 400, N_TRIES = 2000 };
 
@@ -88,7 +83,6 @@ static void assert_merges_to(const struct bpe *bpe, struct bpe_scratch *scratch,
 }
 
 static void pieces_merge_by_the_definition(void **state) {
-    (void)state;
     uint64_t seed = 20250808;
     struct bpe_scratch scratch = {0};
     size_t n_merged = 0;
@@ -114,7 +108,6 @@ static void pieces_merge_by_the_definition(void **state) {
 
 /* b b b ... b Z: Z swallows them one after the other, but a window without it pairs them. */
 static void an_end_may_change_all_before_it(void **state) {
-    (void)state;
     enum { B, Z, PAIR };
     struct bpe_scratch scratch = {0};
     struct bpe bpe;

@@ -3,21 +3,17 @@
  * Every text is monotonous in its own way: one piece, one run of space, a million pieces, a pattern
  * that almost matches.  What a quadratic step would cost here is hours; the bound is seconds, and
  * generous enough for sanitizers on a busy machine. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/test.h"
 
 enum {
     N_BYTES = 1 << 20,
@@ -100,14 +96,12 @@ static void encode_texts_of(const char *path, bool lossless) {
 }
 
 static void shipped_tokenizer_is_linear(void **state) {
-    (void)state;
     encode_texts_of(MODEL_DIR, true);
 }
 
 /* A piece that cannot fit is refused before anything is allocated for it: ids and scratch would
  * may take fifty times its size, and a request's body may be large. */
 static void a_piece_beyond_the_bound_costs_nothing(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
     struct error err = {0};
@@ -132,7 +126,6 @@ static void a_piece_beyond_the_bound_costs_nothing(void **state) {
 
 /* Of the pattern's alternatives several go to the end of a run, and back. */
 static void a_run_of_any_length_is_encoded(void **state) {
-    (void)state;
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
     struct error err = {0};
@@ -147,17 +140,14 @@ static void a_run_of_any_length_is_encoded(void **state) {
 }
 
 static void gpt2_style_is_linear(void **state) {
-    (void)state;
     encode_texts_of(DATA_DIR "/gpt2", false); /* its added tokens strip space */
 }
 
 static void llama3_style_is_linear(void **state) {
-    (void)state;
     encode_texts_of(DATA_DIR "/llama3", true);
 }
 
 static void every_component_is_linear(void **state) {
-    (void)state;
     json_t *root = json_load_file(DATA_DIR "/variants.json", JSON_ALLOW_NUL, NULL);
     const json_t *variants = json_object_get(root, "variants");
     static const char *const HARD[] = {"nfc",   "nfkd",   "lowercase",
@@ -187,7 +177,6 @@ static void every_component_is_linear(void **state) {
 
 /* SentencePiece-style texts are one piece; in phrases hardly a place can be cut. */
 static void every_family_is_linear(void **state) {
-    (void)state;
     static const char *const FAMILIES[] = {"llama-2", "mistral", "mistral-tekken", "qwen",
                                            "glm-4",   "gemma",   "phrases"};
     for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++) {
@@ -216,7 +205,6 @@ static size_t write_token(char *out, size_t i) {
 
 /* As many tokens and merges as the largest published tokenizers have, merges as pairs. */
 static void the_largest_vocabulary_loads(void **state) {
-    (void)state;
     enum { N_TOKENS = 262144, MOST_ENTRY = 64 };
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};

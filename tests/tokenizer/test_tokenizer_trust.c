@@ -1,19 +1,14 @@
 /* test_tokenizer_trust.c - a text of which only parts are trusted: special tokens come from these
  * parts alone, and nothing else changes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/span.h"
 #include "engine/tokenizer/internal.h"
+#include "tests/test.h"
 
 enum { MAX_TEXT = 4096, MAX_SPECIAL = 64 };
 
@@ -65,7 +60,6 @@ static void check(const struct tokenizer *tokenizer, const char *text,
 #define IDS(...) (const uint32_t[]){__VA_ARGS__}, sizeof((uint32_t[]){__VA_ARGS__}) / 4
 
 static void special_tokens_come_from_trusted_parts(void **state) {
-    (void)state;
     struct tokenizer *t = small();
     check(t, "a<s>a", SPANS({0, 5}), IDS(0, 3, 0));
     check(t, "a<s>a", NULL, 0, IDS(0, 6, 9, 7, 0));
@@ -83,7 +77,6 @@ static void special_tokens_come_from_trusted_parts(void **state) {
 }
 
 static void so_do_those_with_a_normal_form(void **state) {
-    (void)state;
     struct tokenizer *t = small();
     check(t, "</s>a", SPANS({0, 4}), IDS(5, 0));
     check(t, "</s>a", NULL, 0, IDS(6, 2, 9, 7, 0));
@@ -208,7 +201,6 @@ static void nothing_else_changes(void **state) {
                                            "qwen",    "phi-3",
                                            "glm-4",   "gemma",
                                            "phrases"};
-    (void)state;
     srand(7);
     for (size_t i = 0; i < sizeof(families) / sizeof(*families); i++)
         check_tokenizer(load_family(families[i]), i != 1);
