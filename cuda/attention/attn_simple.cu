@@ -31,28 +31,27 @@ struct softmax {
 };
 
 static __device__ __forceinline__ float dot_key(const struct kv_pool &kv, const float *q,
-                                                size_t key) {
+                                                const char *key) {
     const uint32_t lane = threadIdx.x % 32;
     float dot = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
-        if (lane + 32 * i < kv.head_dim)
-            dot += q[i] * load_element(kv.base, key + lane + 32 * i, kv.format);
+        if (lane + 32 * i < kv.head_dim) dot += q[i] * load_element(key, lane + 32 * i, kv.format);
     return warp_sum(dot);
 }
 
-static __device__ float dot_rotated_key(const struct kv_pool &kv, const float *q, size_t key,
+static __device__ float dot_rotated_key(const struct kv_pool &kv, const float *q, const char *key,
                                         const struct key_rotations &rotations, uint32_t rank) {
     const uint32_t lane = threadIdx.x % 32;
     float dot = 0.0f;
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < kv.head_dim)
-            dot += q[i] * rotated_element(kv.base, kv.format, key, lane + 32 * i, rotations, rank);
+            dot += q[i] * rotated_element(key, kv.format, lane + 32 * i, rotations, rank);
     return warp_sum(dot);
 }
 
 static __device__ __forceinline__ void visit_slot(struct softmax *state, const struct kv_pool &kv,
-                                                  float score, size_t value, float factor) {
+                                                  float score, const char *value, float factor) {
     const uint32_t lane = threadIdx.x % 32, dim = kv.head_dim;
     const float max = fmaxf(state->max, score);
     const float keep = __expf(state->max - max),
@@ -62,9 +61,8 @@ static __device__ __forceinline__ void visit_slot(struct softmax *state, const s
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < dim)
-            state->out[i] =
-                state->out[i] * keep +
-                weight * (load_element(kv.base, value + lane + 32 * i, kv.format) * factor);
+            state->out[i] = state->out[i] * keep +
+                            weight * (load_element(value, lane + 32 * i, kv.format) * factor);
 }
 
 /* Merges the warps' results of one row and head into `out`.  lse: where the row's log-sum-exp goes,
@@ -111,7 +109,6 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     const uint32_t first = (uint32_t)s.first_row[seq], n_rows = (uint32_t)s.seq_rows[seq];
     const uint32_t n_seen = (uint32_t)s.n_slots[view] - n_rows + (row - first) + 1;
     const int32_t *pages = pages_of(s, p.layer, seq);
-    const size_t page_elements = p.kv.page_bytes / page_row_bytes(p.kv.format, 1);
     const struct device_budget *budget = budget_of(s, seq, p.layer);
     const bool rotated = budget && budget->cache_positions;
     float *const scores = scores_of(p, seq, kv_head);
@@ -131,10 +128,9 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     for (uint32_t slot = first_seen + warp; slot < n_seen; slot += N_WARPS) {
         if (sparse && !sparse_visits(p.sparse, head, half, slot)) continue;
         const int32_t page = pages[slot / PAGE_TOKENS];
-        const uint32_t at = slot % PAGE_TOKENS, key_row = kv_head * PAGE_TOKENS + at,
-                       value_row = key_row + p.kv.n_kv_heads * PAGE_TOKENS;
-        const size_t key = (size_t)page * page_elements + (size_t)key_row * dim,
-                     value = (size_t)page * page_elements + (size_t)value_row * dim;
+        const uint32_t at = slot % PAGE_TOKENS, key_row = kv_row(&p.kv, 0, kv_head, at),
+                       value_row = kv_row(&p.kv, 1, kv_head, at);
+        const char *key = row_at(p.kv, page, key_row), *value = row_at(p.kv, page, value_row);
         const float product = rotated ? dot_rotated_key(p.kv, q, key, p.rotations,
                                                         page_state(p.kv, page, kv_head)->rank[at])
                                       : dot_key(p.kv, q, key);

@@ -1,9 +1,7 @@
 /* pages.cuh - where a page of the KV pool has its rows, scales and states, as engine/device/pages.h
  * lays them out.
  *
- * Kernels for one type of elements and one head_dim call those functions with constants.  Kernels
- * for any type call the functions below.  Two of these write their sums out, because the compiler
- * orders the instructions of many kernels differently otherwise.
+ * Kernels for one format and one head_dim call those functions with constants.
  *
  * Thread: device code.  Memory: none. */
 #ifndef CUDA_COMMON_PAGES_CUH
@@ -17,6 +15,7 @@
 /* Returns the format of pages whose elements a kernel reads as T. */
 template <typename T> static constexpr enum page_format page_format_of() {
     if (sizeof(T) == 1) return PAGE_FP8;
+    if (sizeof(T) == 4) return PAGE_F32;
     return std::is_same<T, __half>::value ? PAGE_F16 : PAGE_BF16;
 }
 
@@ -26,20 +25,30 @@ static __device__ __forceinline__ T *page_at(const struct kv_pool &kv, Page page
     return reinterpret_cast<T *>(static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes);
 }
 
-/* Returns how many elements a page has space for.  Element i of a pool is element
- * i % page_elements() of page i / page_elements(), for load_element(). */
-static __device__ __forceinline__ size_t page_elements(const struct kv_pool &kv) {
-    return kv.page_bytes / page_row_bytes(kv.format, 1);
+/* Returns the address of row number `row` (kv_row()) of a page; for words of any type. */
+template <typename T = char, typename Page>
+static __device__ __forceinline__ T *row_at(const struct kv_pool &kv, Page page, uint32_t row) {
+    return reinterpret_cast<T *>(page_at(kv, page) +
+                                 (size_t)row * page_row_bytes(kv.format, kv.head_dim));
 }
 
-/* Returns a KV head's state of a page, as page_states_at() says. */
+/* Returns a KV head's state of a page. */
 static __device__ __forceinline__ struct kv_page_state *page_state(const struct kv_pool &kv,
                                                                    int32_t page, uint32_t kv_head) {
-    const uint32_t row_bytes =
-        kv.head_dim * page_row_bytes(kv.format, 1) + (kv.format == PAGE_FP8 ? 1 : 0);
-    char *at = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes +
-               (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * row_bytes;
-    return reinterpret_cast<struct kv_page_state *>(at) + kv_head;
+    char *states = page_at(kv, page) + page_states_at(kv.format, kv.n_kv_heads, kv.head_dim);
+    return reinterpret_cast<struct kv_page_state *>(states) + kv_head;
+}
+
+/* Returns the scale of row number `row` of a page whose rows have scales. */
+static __device__ __forceinline__ uint8_t *row_scale(const struct kv_pool &kv, int32_t page,
+                                                     uint32_t row) {
+    return page_at<uint8_t>(kv, page) + page_scales_at(kv.format, kv.n_kv_heads, kv.head_dim) + row;
+}
+
+/* Returns the factor of the row's elements as load_element() gives them. */
+static __device__ __forceinline__ float row_factor(const struct kv_pool &kv, int32_t page,
+                                                   uint32_t row) {
+    return page_is_scaled(kv.format) ? fp8_factor(*row_scale(kv, page, row)) : 1.0f;
 }
 
 /* Returns element i of an array in a format that is known at run time only, without its scale. */
@@ -57,24 +66,6 @@ static __device__ __forceinline__ void store_element(void *data, size_t i, float
     if (format == PAGE_F32) store_as(static_cast<float *>(data) + i, x);
     else if (format == PAGE_F16) store_as(static_cast<__half *>(data) + i, x);
     else store_as(static_cast<__nv_bfloat16 *>(data) + i, x);
-}
-
-static __device__ __forceinline__ bool has_scales(const struct kv_pool &kv) {
-    return page_scale_bytes(kv.format) > 0;
-}
-
-/* Returns the scale of row number `row` (kv_row()) of a page whose rows have scales, as
- * page_scales_at() says. */
-static __device__ __forceinline__ uint8_t *row_scale(const struct kv_pool &kv, int32_t page,
-                                                     uint32_t row) {
-    return static_cast<uint8_t *>(kv.base) + (size_t)page * kv.page_bytes +
-           (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * kv.head_dim + row;
-}
-
-/* Returns the factor of the row's elements as load_element() gives them. */
-static __device__ __forceinline__ float row_factor(const struct kv_pool &kv, int32_t page,
-                                                   uint32_t row) {
-    return kv.format == PAGE_FP8 ? fp8_factor(*row_scale(kv, page, row)) : 1.0f;
 }
 
 #endif

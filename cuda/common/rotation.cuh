@@ -24,17 +24,16 @@ static __device__ __forceinline__ float2 angle_of(const struct key_rotations &t,
     return make_float2(c * t.scale, s * t.scale);
 }
 
-/* Returns element d, rotated, of the key that begins at element `key`. */
-static __device__ __forceinline__ float rotated_element(const void *data, enum page_format format,
-                                                        size_t key, uint32_t d,
-                                                        const struct key_rotations &t,
+/* Returns element d, rotated, of a key in a format. */
+static __device__ __forceinline__ float rotated_element(const void *key, enum page_format format,
+                                                        uint32_t d, const struct key_rotations &t,
                                                         uint32_t rank) {
-    const float x = load_element(data, key + d, format);
+    const float x = load_element(key, d, format);
     const uint32_t n = t.n_freqs;
     if (d >= 2 * n) return x;
     const float2 angle = angle_of(t, d < n ? d : d - n, rank);
-    if (d < n) return x * angle.x - load_element(data, key + d + n, format) * angle.y;
-    return x * angle.x + load_element(data, key + d - n, format) * angle.y;
+    if (d < n) return x * angle.x - load_element(key, d + n, format) * angle.y;
+    return x * angle.x + load_element(key, d - n, format) * angle.y;
 }
 
 /* Rotates eight pairs (a, b) of a key, from pair `freq` on.  Rounds like a key that was stored

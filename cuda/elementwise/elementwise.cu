@@ -279,8 +279,8 @@ cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
 
 /* Where a row's key or value is stored, and what its KV head notes about it. */
 struct append_place {
-    size_t at;                          /* elements */
-    uint8_t *scale;                     /* the row's, where pages are of PAGE_FP8 */
+    char *row;
+    uint8_t *scale;                     /* the row's, where rows have any */
     const struct device_budget *budget; /* NULL: nothing is noted, and keys are rotated */
     struct kv_page_state *first, *page; /* of the list's first page, and of the slot's */
     uint32_t slot, rank, position;
@@ -291,10 +291,8 @@ static __device__ __forceinline__ void place_in_page(struct append_place *place,
                                                      const int32_t *pages, uint32_t is_v,
                                                      uint32_t kv_head) {
     const int32_t page = pages[place->slot / PAGE_TOKENS];
-    const size_t page_elements = p.kv.page_bytes / page_row_bytes(p.kv.format, 1);
-    const uint32_t row =
-        (is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS + place->slot % PAGE_TOKENS;
-    place->at = (size_t)page * page_elements + row * (size_t)p.kv.head_dim;
+    const uint32_t row = kv_row(&p.kv, is_v, kv_head, place->slot % PAGE_TOKENS);
+    place->row = row_at(p.kv, page, row);
     place->scale = row_scale(p.kv, page, row);
     place->page = page_state(p.kv, page, kv_head);
 }
@@ -454,6 +452,7 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
                inside = head < n_heads && row < p.step->n_rows;
     const uint32_t kv_head = is_q ? 0 : (head - p.n_heads) % p.kv.n_kv_heads;
     struct append_place place = {};
+    p.kv.format = CODES ? PAGE_FP8 : PAGE_BF16; /* as it is: a constant from here on */
     if (!is_q && inside) place = place_of(p, row, is_v, kv_head);
     const bool rotates = !is_v && !(place.budget && place.budget->cache_positions);
     let_next_start();
@@ -478,7 +477,7 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     settle_place(&place, p, row, is_v, kv_head);
     if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     if (!CODES) {
-        bf16 *slot = static_cast<bf16 *>(p.kv.base) + place.at + at;
+        bf16 *slot = reinterpret_cast<bf16 *>(place.row) + at;
         *reinterpret_cast<words *>(slot) = a;
         *reinterpret_cast<words *>(slot + n) = b;
         return;
@@ -486,8 +485,7 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const uint32_t scale =
         fp8_scale(head_max<N != VECTOR>(pairs.largest(), blockDim.x), FP8_MOST_SCALE);
     if (threadIdx.x == 0) *place.scale = (uint8_t)scale;
-    pairs.store_codes(static_cast<uint8_t *>(p.kv.base) + place.at + at, n,
-                      fp8_factor(2 * 127 - scale));
+    pairs.store_codes(reinterpret_cast<uint8_t *>(place.row) + at, n, fp8_factor(2 * 127 - scale));
 }
 
 /* Rotates and appends with a row of threads (threadIdx.y) for one head of one token: q heads are
@@ -517,13 +515,13 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
             store_as(x + i, u);
             store_as(x + i + n, v);
             if (is_q) continue;
-            store_element(p.kv.base, place.at + i, u, p.kv.format);
-            store_element(p.kv.base, place.at + i + n, v, p.kv.format);
+            store_element(place.row, i, u, p.kv.format);
+            store_element(place.row, i + n, v, p.kv.format);
         }
     }
     if (is_q) return;
     for (uint32_t i = (rotations ? 2 * n : 0) + threadIdx.x; i < dim; i += blockDim.x)
-        store_element(p.kv.base, place.at + i, to_float(x[i]), p.kv.format);
+        store_element(place.row, i, to_float(x[i]), p.kv.format);
 }
 
 /* Returns element i of a head, rotated. */
@@ -568,8 +566,7 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
     for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
         const uint32_t i = threadIdx.x + 32 * j;
         if (i < 2 * n) store_as(x + i, u[j]);
-        if (!is_q && i < dim)
-            static_cast<uint8_t *>(p.kv.base)[place.at + i] = fp8_code(u[j] * inverse);
+        if (!is_q && i < dim) reinterpret_cast<uint8_t *>(place.row)[i] = fp8_code(u[j] * inverse);
     }
 }
 

@@ -190,8 +190,8 @@ static __device__ float last_share(const struct evict_params &p, const struct it
     const bool rotates = must_rotate(p, *item.budget);
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
                    group = p.n_heads / p.kv.n_kv_heads;
-    const size_t key = (size_t)key_pages[slot / PAGE_TOKENS] * page_elements(kv) +
-                       kv_row(&kv, 0, item.kv_head, slot % PAGE_TOKENS) * (size_t)dim;
+    const char *key =
+        row_at(kv, key_pages[slot / PAGE_TOKENS], kv_row(&kv, 0, item.kv_head, slot % PAGE_TOKENS));
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + item.last_row * p.q_stride +
                              (size_t)item.kv_head * group * dim;
     const float *lse =
@@ -201,8 +201,8 @@ static __device__ float last_share(const struct evict_params &p, const struct it
     for (uint32_t i = 0; i < LANE_DIMS; i++) {
         const uint32_t d = lane + 32 * i;
         if (d >= dim) continue;
-        k[i] = rotates ? rotated_element(kv.base, kv.format, key, d, p.rotations, slot)
-                       : load_element(kv.base, key + d, kv.format);
+        k[i] = rotates ? rotated_element(key, kv.format, d, p.rotations, slot)
+                       : load_element(key, d, kv.format);
     }
     for (uint32_t head = 0; head < group; head++) {
         float dot = 0.0f;

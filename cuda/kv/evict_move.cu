@@ -83,7 +83,7 @@ static __device__ __forceinline__ void move_states(const struct kv_pool &kv,
     const auto move = [&](const auto &at) { move_words(item, threadIdx.x, BLOCK, true, at); };
     move([&](uint32_t slot) { return &state_of(slot)->position[slot % PAGE_TOKENS]; });
     move([&](uint32_t slot) { return &state_of(slot)->score[slot % PAGE_TOKENS]; });
-    for (uint32_t is_v = 0; has_scales(kv) && is_v < 2; is_v++)
+    for (uint32_t is_v = 0; page_is_scaled(kv.format) && is_v < 2; is_v++)
         move([&](uint32_t slot) {
             return row_scale(kv, item.pages[slot / PAGE_TOKENS],
                              kv_row(&kv, is_v, item.kv_head, slot % PAGE_TOKENS));

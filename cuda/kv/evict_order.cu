@@ -160,7 +160,7 @@ static __device__ __forceinline__ void swap_tokens(const struct kv_pool &kv,
                          *state_b = page_state(kv, page_b, item.kv_head);
     if (lane == 0) swap_words(&state_a->position[at_a], &state_b->position[at_b]);
     if (lane == 1) swap_words(&state_a->score[at_a], &state_b->score[at_b]);
-    if (has_scales(kv) && lane >= 2 && lane < 4)
+    if (page_is_scaled(kv.format) && lane >= 2 && lane < 4)
         swap_words(row_scale(kv, page_a, row_of(lane - 2, at_a)),
                    row_scale(kv, page_b, row_of(lane - 2, at_b)));
 }

@@ -30,7 +30,7 @@ enum { LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
 struct work {
     const struct device_budget *budget;
     struct kv_page_state *state;
-    const char *keys;      /* the page's */
+    const char *keys;      /* the KV head's rows of the page */
     bool rotates;          /* its keys must be rotated */
     int n_valid;           /* slots of the page that are in use */
     int first_row, n_rows; /* the sequence's rows in the step's matrices */
@@ -47,8 +47,8 @@ static __device__ __forceinline__ bool work_of(const struct evict_params &p, str
     if (!w->budget || w->budget->score == KV_SCORE_NONE || base >= n_slots) return false;
     const struct prompt_pages &keys = keys_of(p, *w->budget);
     w->rotates = must_rotate(p, *w->budget);
-    w->keys = static_cast<const char *>(keys.kv.base) +
-              (size_t)pages_of(*keys.step, p.layer, seq)[blockIdx.x] * keys.kv.page_bytes;
+    w->keys = row_at(keys.kv, pages_of(*keys.step, p.layer, seq)[blockIdx.x],
+                     kv_row(&keys.kv, 0, blockIdx.y, 0));
     w->state = page_state(p.kv, pages_of(s, p.layer, seq)[blockIdx.x], blockIdx.y);
     w->n_valid = min(n_slots - base, (int)PAGE_TOKENS);
     w->first_row = s.first_row[seq];
@@ -85,7 +85,7 @@ template <typename T, int D> struct scores_plan {
 template <typename T, int D>
 static __device__ __forceinline__ void load_keys(T *to, const struct evict_params &p,
                                                  const struct work &w) {
-    const T *from = reinterpret_cast<const T *>(w.keys) + (size_t)blockIdx.y * PAGE_TOKENS * D;
+    const T *from = reinterpret_cast<const T *>(w.keys);
     for (int i = threadIdx.x; i < PAGE_TOKENS * (D / 8); i += THREADS) {
         const int slot = i / (D / 8), col = i % (D / 8) * 8;
         copy_async(to + slot * scores_plan<T, D>::STRIDE + col, from + slot * D + col,
@@ -249,14 +249,13 @@ static __global__ void __launch_bounds__(THREADS)
     if (!work_of(p, &w)) return;
     const enum page_format format = p.stored.kv.format;
     for (int slot = threadIdx.x / 32; slot < w.n_valid; slot += WARPS) {
-        const size_t at = (kv_head * PAGE_TOKENS + slot) * (size_t)dim;
+        const char *row = w.keys + slot * page_row_bytes(format, dim);
         float key[LANE_DIMS] = {};
         for (uint32_t i = 0; i < LANE_DIMS; i++) {
             const uint32_t d = lane + 32 * i;
             if (d >= dim) continue;
-            key[i] = w.rotates
-                         ? rotated_element(w.keys, format, at, d, p.rotations, w.state->rank[slot])
-                         : load_element(w.keys, at + d, format);
+            key[i] = w.rotates ? rotated_element(row, format, d, p.rotations, w.state->rank[slot])
+                               : load_element(row, d, format);
         }
         struct column column = column_of(w, slot);
         for (int token = max(w.first_token, w.first_seer + slot); token < w.n_rows; token++) {

@@ -49,11 +49,14 @@ static __device__ __forceinline__ void each_fetch(const struct fetch_params &p, 
 static __device__ __forceinline__ uint8_t *token_in_store(const struct host_pool &store,
                                                           uint32_t block, uint32_t host_layer,
                                                           uint32_t at) {
-    const uint32_t n_rows = 2 * store.n_kv_heads,
-                   bytes = store.fp8 ? (n_rows * (store.head_dim + 1) + 15) / 16 * 16
-                                     : n_rows * store.head_dim * page_row_bytes(store.format, 1);
     const size_t token = ((size_t)block * store.n_host_layers + host_layer) * PAGE_TOKENS + at;
-    return static_cast<uint8_t *>(store.base) + token * bytes;
+    return static_cast<uint8_t *>(store.base) + token * host_pool_token_bytes(&store);
+}
+
+/* Returns the scales of a token in a host pool that has any. */
+static __device__ __forceinline__ uint8_t *scales_of(const struct host_pool &store,
+                                                     uint8_t *token) {
+    return token + 2 * store.n_kv_heads * page_row_bytes(host_pool_format(&store), store.head_dim);
 }
 
 /* Says whether a thread can move 16 bytes at a time. */

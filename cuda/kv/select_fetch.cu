@@ -22,7 +22,7 @@ enum { THREADS = MOVE_THREADS, UNROLL = 8 };
 template <typename T> struct units {
     uint32_t row, token;
     __device__ __forceinline__ explicit units(const struct kv_pool &kv) {
-        row = kv.head_dim * page_row_bytes(kv.format, 1) / sizeof(T);
+        row = page_row_bytes(kv.format, kv.head_dim) / sizeof(T);
         token = row * 2 * kv.n_kv_heads;
     }
 };
@@ -31,8 +31,7 @@ template <typename T> struct units {
 template <typename T>
 static __device__ __forceinline__ T *page_unit(const struct kv_pool &kv, uint32_t page, uint32_t at,
                                                uint32_t unit, const units<T> &n) {
-    char *base = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes;
-    return reinterpret_cast<T *>(base) + (unit / n.row * PAGE_TOKENS + at) * n.row + unit % n.row;
+    return page_at<T>(kv, page) + (unit / n.row * PAGE_TOKENS + at) * n.row + unit % n.row;
 }
 
 /* Returns the pool page that holds the token; only for tokens that come from pool pages. */
@@ -59,7 +58,7 @@ static __device__ __forceinline__ const T *source_of(const struct fetch_params &
 static __device__ __forceinline__ uint8_t *stored_scales(const struct host_pool &store,
                                                          uint32_t block, uint32_t host_layer,
                                                          uint32_t at) {
-    return token_in_store(store, block, host_layer, at) + 2 * store.n_kv_heads * store.head_dim;
+    return scales_of(store, token_in_store(store, block, host_layer, at));
 }
 
 /* Transfers a token's scales to slot `at` of a page, as one warp. */
@@ -83,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS, 2) fetch_kernel(const struct f
         move_units<T, UNROLL>(
             lane, 32, n.token, [&](uint32_t unit) { return __ldcs(source_of<T>(p, f, unit, n)); },
             [&](uint32_t unit, T x) { *page_unit<T>(p.kv, page, at, unit, n) = x; });
-        if (p.kv.format == PAGE_FP8) fetch_scales(p, f, page, at, lane);
+        if (page_is_scaled(p.kv.format)) fetch_scales(p, f, page, at, lane);
     });
 }
 
@@ -116,7 +115,7 @@ static __global__ void __launch_bounds__(THREADS)
     };
     move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
                           load, store);
-    if (p.kv.format == PAGE_FP8) store_scales(p);
+    if (page_is_scaled(p.kv.format)) store_scales(p);
 }
 
 static __device__ __forceinline__ void reload_scales(const struct offload_params &p) {
@@ -148,13 +147,13 @@ static __global__ void __launch_bounds__(THREADS)
     };
     move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
                           load, store);
-    if (p.kv.format == PAGE_FP8) reload_scales(p);
+    if (page_is_scaled(p.kv.format)) reload_scales(p);
 }
 
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
     const dim3 grid(p->store.base ? +BUS_BLOCKS : +DEVICE_BLOCKS, n_layers);
     if (n_layers == 0) return cudaSuccess;
-    if (p->store.base && p->store.fp8 && p->kv.format != PAGE_FP8)
+    if (p->store.base && !host_pool_is_exact(&p->store))
         return launch_fetch_fp8(p, n_layers, launch);
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, fetch_kernel<uint4>, grid, THREADS, 0, *p);
@@ -163,7 +162,7 @@ cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct
 
 cudaError_t launch_offload_pages(const struct offload_params *p, struct launch launch) {
     if (p->n == 0) return cudaSuccess;
-    if (p->store.fp8 && p->kv.format != PAGE_FP8) return launch_offload_fp8(p, launch);
+    if (!host_pool_is_exact(&p->store)) return launch_offload_fp8(p, launch);
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, store_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
     return launch_kernel(launch, store_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);

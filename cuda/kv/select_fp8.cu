@@ -13,6 +13,7 @@
  * lane, then the codes, so that it writes both contiguously.  Rows are read from the device's
  * memory once and then from its caches.
  * Shared: none.          Oracle: engine/cpu/fp8.c, exact. */
+#include "cuda/common/pages.cuh"
 #include "cuda/kv/host_pool.cuh"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
@@ -20,13 +21,6 @@
 /* A thread has half as many loads in flight as elsewhere, because tokens are half as long; in turn
  * there are twice the blocks. */
 enum { THREADS = MOVE_THREADS, UNROLL = 4, WARP = 32, STORE_BLOCKS = 16 };
-
-template <typename T>
-static __device__ __forceinline__ T *row_in_page(const struct kv_pool &kv, uint32_t page,
-                                                 uint32_t row, uint32_t at) {
-    char *base = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes;
-    return reinterpret_cast<T *>(base) + (row * PAGE_TOKENS + at) * kv.head_dim;
-}
 
 /* ---- fetching ---- */
 
@@ -84,10 +78,9 @@ static __global__ void __launch_bounds__(THREADS, 2) fetch_fp8_kernel(const stru
     let_next_start();
     wait_for_previous();
     each_fetch(p, [&](const struct fetch &f, uint32_t page, uint32_t at, uint32_t lane) {
-        const uint8_t *token =
-            token_in_store(p.store, f.source / PAGE_TOKENS, p.first_host_layer + blockIdx.y,
-                           f.source % PAGE_TOKENS);
-        const uint8_t *scales = token + n.token * sizeof(Codes);
+        uint8_t *token = token_in_store(p.store, f.source / PAGE_TOKENS,
+                                        p.first_host_layer + blockIdx.y, f.source % PAGE_TOKENS);
+        const uint8_t *scales = scales_of(p.store, token);
         move_units<piece<Codes>, UNROLL>(
             lane, WARP, n.token,
             [&](uint32_t i) -> piece<Codes> {
@@ -95,7 +88,9 @@ static __global__ void __launch_bounds__(THREADS, 2) fetch_fp8_kernel(const stru
                         __ldcs(scales + i / n.row)};
             },
             [&](uint32_t i, const piece<Codes> &x) {
-                unpack(row_in_page<T>(p.kv, page, i / n.row, at) + i % n.row * sizeof(Codes), x);
+                unpack(
+                    row_at<T>(p.kv, page, i / n.row * PAGE_TOKENS + at) + i % n.row * sizeof(Codes),
+                    x);
             });
     });
 }
@@ -135,7 +130,7 @@ static __device__ __forceinline__ void pack_token(const struct offload_params &p
     const uint32_t dim = p.kv.head_dim, n_rows = 2 * p.kv.n_kv_heads, lane = threadIdx.x % WARP,
                    most = p.kv.format == PAGE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
     const auto row = [&](uint32_t i) {
-        return reinterpret_cast<const vector<T, N> *>(row_in_page<T>(p.kv, page, i, at));
+        return reinterpret_cast<const vector<T, N> *>(row_at<T>(p.kv, page, i * PAGE_TOKENS + at));
     };
     for (uint32_t first = 0; first < n_rows; first += WARP) {
         const uint32_t end = min(n_rows, first + WARP);
@@ -147,7 +142,7 @@ static __device__ __forceinline__ void pack_token(const struct offload_params &p
         for (uint32_t i = first; i < end; i++)
             pack_row<T, N>(token + i * dim, row(i), dim / N,
                            __shfl_sync(0xffffffffu, own, (int)(i - first)));
-        if (first + lane < end) token[n_rows * dim + first + lane] = (uint8_t)own;
+        if (first + lane < end) scales_of(p.store, token)[first + lane] = (uint8_t)own;
     }
 }
 

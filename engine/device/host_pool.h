@@ -49,7 +49,7 @@ PAGE_FUNCTION enum page_format host_pool_format(const struct host_pool *store) {
 PAGE_FUNCTION size_t host_pool_token_bytes(const struct host_pool *store) {
     const enum page_format format = host_pool_format(store);
     const uint32_t row_bytes = page_row_bytes(format, store->head_dim) + page_scale_bytes(format);
-    const size_t bytes = (size_t)2 * store->n_kv_heads * row_bytes;
+    const uint32_t bytes = 2 * store->n_kv_heads * row_bytes;
     return page_is_scaled(format) ? (bytes + 15) / 16 * 16 : bytes;
 }
 

@@ -334,7 +334,7 @@ int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struc
     if (!rc) rc = run_select(pass, look->row, err);
     if (!rc) rc = ops->sync(pass->be, err);
     /* The state pages are adjacent, so the tokens of all slots are one array. */
-    const char *state = (const char *)pass->kv.base + state_page * pass->kv.page_bytes;
+    const char *state = kv_page_at(&pass->kv, state_page);
     if (!rc)
         rc = ops->download(pass->be, look->chosen, state, look->n_selected * sizeof(*look->chosen),
                            err);

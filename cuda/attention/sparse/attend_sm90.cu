@@ -21,6 +21,7 @@
 
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/sparse/attend.cuh"
+#include "cuda/common/pages.cuh"
 #include "engine/device/pages.h"
 #include "engine/device/sparse.h"
 
@@ -54,10 +55,10 @@ template <int D> struct side {
 
 template <int D>
 static __device__ __forceinline__ struct side<D> side_of(struct sm90_plan<D> &plan, int id,
-                                                         int kv_head, int n_kv_heads) {
-    return id == 0 ? side<D>{plan.k[0], plan.k_full, plan.k_empty, kv_head *PAGE_TOKENS, id}
-                   : side<D>{plan.v[0], plan.v_full, plan.v_empty,
-                             (n_kv_heads + kv_head) * PAGE_TOKENS, id};
+                                                         const struct kv_pool &kv, int kv_head) {
+    const int first_row = (int)kv_row(&kv, id, kv_head, 0);
+    return id == 0 ? side<D>{plan.k[0], plan.k_full, plan.k_empty, first_row, id}
+                   : side<D>{plan.v[0], plan.v_full, plan.v_empty, first_row, id};
 }
 
 template <int D>
@@ -157,8 +158,8 @@ static __device__ __forceinline__ void copy_columns(unsigned char *to, const str
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int slot = columns[min(first + h * 32 + lane, n_valid - 1)] & COLUMN_SLOT;
-        from[h] = (const char *)kv.base + t.pages[slot / PAGE_TOKENS] * kv.page_bytes +
-                  (first_row + slot % PAGE_TOKENS) * (D * 2);
+        from[h] = page_at(kv, t.pages[slot / PAGE_TOKENS]) +
+                  (first_row + slot % PAGE_TOKENS) * page_row_bytes(PAGE_BF16, D);
     }
     const int chunk = lane % LANES;
 #pragma unroll
@@ -200,9 +201,9 @@ static __device__ void produce_sparse(struct sparse_plan<D> &plan, const struct 
                                       const struct attn_prefill_params &p,
                                       const struct sparse_view &s, const struct prefill_tile &t,
                                       const struct sparse_keys &keys, int head) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_kv_heads = p.kv.n_kv_heads;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const struct side<D> side =
-        side_of(plan.dense, warp / 2, head / (p.n_heads / n_kv_heads), n_kv_heads);
+        side_of(plan.dense, warp / 2, p.kv, head / (p.n_heads / p.kv.n_kv_heads));
     if (threadIdx.x == 0) load_queries(plan.dense, &maps.q, t.first_row, head);
     if (warp == 1 && keys.n_columns)
         list_columns(s, head, keys.own, 0, plan.columns, keys.n_columns);

@@ -68,15 +68,14 @@ static __global__ void __launch_bounds__(MEAN_THREADS)
     bool is_wanted = false;
     for (uint32_t i = 0; i < group; i++) is_wanted |= is_block_sparse(b, kv_head * group + i);
     if (!is_wanted) return;
-    const size_t n_elements = page_elements(b.kv);
-    const size_t key =
-        pages_of(*b.step, b.layer, b.seq)[page] * n_elements + (size_t)kv_head * PAGE_TOKENS * dim;
+    const char *keys =
+        row_at(b.kv, pages_of(*b.step, b.layer, b.seq)[page], kv_row(&b.kv, 0, kv_head, 0));
     float *to = b.mean_keys + ((size_t)kv_head * b.page_stride + page) * dim;
     for (uint32_t d = threadIdx.x; d < dim; d += MEAN_THREADS) {
         float sum = 0.0f;
 #pragma unroll 16
         for (uint32_t slot = 0; slot < PAGE_TOKENS; slot++)
-            sum += load_element(b.kv.base, key + slot * dim + d, b.kv.format);
+            sum += load_element(keys, slot * dim + d, b.kv.format);
         to[d] = sum / PAGE_TOKENS;
     }
 }

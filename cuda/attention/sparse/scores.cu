@@ -84,9 +84,7 @@ static __device__ __forceinline__ void load_keys(T *to, const struct sparse_buil
                                                  const struct walk &w, int page) {
     const int kv_head = w.head / (b.view.n_heads / b.kv.n_kv_heads);
     const int n_valid = (int)b.view.n_slots - page * PAGE_TOKENS;
-    const T *from = reinterpret_cast<const T *>(static_cast<const char *>(b.kv.base) +
-                                                (size_t)w.pages[page] * b.kv.page_bytes) +
-                    (size_t)kv_head * PAGE_TOKENS * D;
+    const T *from = page_at<const T>(b.kv, w.pages[page]) + (size_t)kv_head * PAGE_TOKENS * D;
     for (int i = threadIdx.x; i < PAGE_TOKENS * (D / 8); i += blockDim.x) {
         const int slot = i / (D / 8), col = i % (D / 8) * 8;
         copy_async_line(to + slot * (D + 8) + col, from + slot * D + col, slot < n_valid);
@@ -377,15 +375,14 @@ static __device__ float simple_score(const struct sparse_build &b, const int32_t
                                      int row, int slot) {
     const uint32_t lane = threadIdx.x % 32, dim = b.kv.head_dim;
     const uint32_t kv_head = head / (b.view.n_heads / b.kv.n_kv_heads);
-    const size_t page_elements = b.kv.page_bytes / page_row_bytes(b.kv.format, 1);
-    const size_t key = pages[slot / PAGE_TOKENS] * page_elements +
-                       (kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
+    const char *key =
+        row_at(b.kv, pages[slot / PAGE_TOKENS], kv_row(&b.kv, 0, kv_head, slot % PAGE_TOKENS));
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(b.q) +
                              (b.view.n_rows - scored_rows(b.view) + row) * b.q_stride +
                              (size_t)head * dim;
     float dot = 0.0f;
     for (uint32_t d = lane; d < dim; d += 32)
-        dot += to_float(q[d]) * load_element(b.kv.base, key + d, b.kv.format);
+        dot += to_float(q[d]) * load_element(key, d, b.kv.format);
     return score_of(b.scale, warp_sum(dot)) * LOG2_E;
 }
 
