@@ -106,13 +106,17 @@ static int launch(struct cuda_backend *cuda, const struct product_kernel *kernel
     return kernel->launch(cuda, p, err);
 }
 
+static int run(struct cuda_backend *cuda, const struct product_kernel *kernel, struct product *p,
+               struct error *err) {
+    const int rc = launch(cuda, kernel, p, err);
+    return rc == ERR_UNSUPPORTED ? launch(cuda, product_find("any"), p, err) : rc;
+}
+
 static int run_parts(struct cuda_backend *cuda, const struct linear_args *args, struct error *err) {
     struct product p;
     int rc = 0;
-    for (uint32_t first = 0; first < args->n_parts && !rc; first += p.n_parts) {
-        rc = launch(cuda, choose(cuda, args, first, &p), &p, err);
-        if (rc == ERR_UNSUPPORTED) rc = launch(cuda, product_find("any"), &p, err);
-    }
+    for (uint32_t first = 0; first < args->n_parts && !rc; first += p.n_parts)
+        rc = run(cuda, choose(cuda, args, first, &p), &p, err);
     return rc;
 }
 
@@ -137,11 +141,14 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct linear_args plain = *args;
     struct product p;
-    int rc = 0;
     if (args->n_rows == 0) return 0;
-    if (args->norm && !(choose(cuda, args, 0, &p)->takes_norm && !p.is_partial))
-        rc = normalise(be, &plain, err);
-    return rc ? rc : run_parts(cuda, &plain, err);
+    if (args->norm) {
+        const struct product_kernel *kernel = choose(cuda, args, 0, &p);
+        if (kernel->takes_norm && !p.is_partial) return run(cuda, kernel, &p, err);
+        const int rc = normalise(be, &plain, err);
+        if (rc) return rc;
+    }
+    return run_parts(cuda, &plain, err);
 }
 
 /* Chooses a kernel for the gated product *p of both parts; NULL: they are products of their own. */

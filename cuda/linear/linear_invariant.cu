@@ -147,7 +147,7 @@ template <typename S>
 static __global__ void __launch_bounds__(S::THREADS) invariant_kernel(struct product p) {
     extern __shared__ uint4 shared[];
     uint32_t tile = blockIdx.y;
-    const struct product_part *part = find_part(p, S::W, &tile);
+    const struct product_part *part = &p.parts[find_part(p, S::W, &tile)];
     const uint32_t warp = threadIdx.x / 32, first_x = blockIdx.x * S::X, first_w = tile * S::W;
     const uint32_t own_x = warp % S::WX * S::MX * MMA_X, own_w = warp / S::WX * S::NW * MMA_W;
     const int n_slices = (p.n_in + SLICE - 1) / SLICE;

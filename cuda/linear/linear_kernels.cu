@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(32 * N_WARPS, 2)
     few_kernel(const __grid_constant__ struct product p) {
     __shared__ struct plan<N_MMA> plan;
     uint32_t tile = blockIdx.x;
-    const struct product_part *part = find_part(p, TILE_OUT, &tile);
+    const struct product_part *part = &p.parts[find_part(p, TILE_OUT, &tile)];
     const struct place at = place_of(p, part, tile);
     const uint32_t x_row = threadIdx.x % 32 / 4, stride = N_WARPS * SLICE;
     struct slice ahead[N_AHEAD];

@@ -58,7 +58,7 @@ template <class S> struct stream_memory {
 /* Returns row `row` (0 .. 15) of a tile. */
 static __device__ __forceinline__ const bf16 *tile_row(const struct product &p, uint32_t tile,
                                                        uint32_t row) {
-    const struct product_part *part = find_part(p, TILE_OUT, &tile);
+    const struct product_part *part = &p.parts[find_part(p, TILE_OUT, &tile)];
     const uint32_t half = TILE_OUT / 2;
     if (!p.gated) return weight_row(part, tile * TILE_OUT + row, p.n_in);
     return weight_row(row < half ? part : part + 1, tile * half + row % half, p.n_in);
@@ -250,7 +250,7 @@ static __device__ __forceinline__ void consume(const struct product &p, struct s
          * this one. */
         named_sync(1, N_WARPS * 32);
         uint32_t in_part = tile;
-        const struct product_part *part = find_part(p, TILE_OUT, &in_part);
+        const struct product_part *part = &p.parts[find_part(p, TILE_OUT, &in_part)];
         store_tile<S::N_MMA, NORM>(plan, thread, p, part, in_part);
     }
 }

@@ -38,7 +38,7 @@
  * Oracle: engine/cpu/linear.c. */
 #include "cuda/host/internal.h"
 #include "cuda/linear/block_pair.cuh"
-#include "cuda/linear/product.h"
+#include "cuda/linear/product.cuh"
 #include "cuda/linear/wide_cut.h"
 
 typedef __nv_bfloat16 bf16;
@@ -94,18 +94,11 @@ static __device__ __forceinline__ struct wide_item find_item(const struct wide_p
             n_stages * (split + 1) / w.n_splits};
 }
 
-/* Gate and up count as one part. */
 template <class Plan>
 static __device__ __forceinline__ struct wide_place find_place(const struct wide_params &w,
                                                                uint32_t tile) {
-    uint32_t part = 0;
-    if (w.p.gated) return {0, tile * (Plan::WIDTH / 2)};
-    for (; part + 1 < w.p.n_parts; part++) {
-        const uint32_t n_tiles = (w.p.parts[part].n_out + Plan::WIDTH - 1) / Plan::WIDTH;
-        if (tile < n_tiles) break;
-        tile -= n_tiles;
-    }
-    return {part, tile * Plan::WIDTH};
+    const uint32_t part = find_part(w.p, Plan::WIDTH, &tile);
+    return {part, tile * (w.p.gated ? Plan::WIDTH / 2 : Plan::WIDTH)};
 }
 
 /* ---- producers ---- */

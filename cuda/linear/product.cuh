@@ -10,10 +10,10 @@
 #include "cuda/common/device.cuh"
 #include "cuda/linear/product.h"
 
-/* Returns the part to which tile *tile belongs; *tile becomes its number in the part. */
-static __device__ __forceinline__ const struct product_part *find_part(const struct product &p,
-                                                                       uint32_t width,
-                                                                       uint32_t *tile) {
+/* Returns the number of the part to which tile *tile belongs; *tile becomes its number in the
+ * part. */
+static __device__ __forceinline__ uint32_t find_part(const struct product &p, uint32_t width,
+                                                     uint32_t *tile) {
     uint32_t i = 0;
 #pragma unroll 1
     for (; i + 1 < p.n_parts && !p.gated; i++) {
@@ -21,7 +21,7 @@ static __device__ __forceinline__ const struct product_part *find_part(const str
         if (*tile < n_tiles) break;
         *tile -= n_tiles;
     }
-    return &p.parts[i];
+    return i;
 }
 
 /* Counts the tiles of all parts. */
