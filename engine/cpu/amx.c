@@ -230,6 +230,7 @@ static float amx_burst(uint64_t rounds) {
 }
 
 const struct product_kernels amx_products = {
+    .name = "amx",
     .format = {.element = ELEMENT_BF16},
     .pack = amx_pack,
     .dot = amx_dot,

@@ -230,11 +230,11 @@ static float burst(uint64_t rounds) {
 
 /* row_unit and col_unit divide into every register tile; `pairs` numbers each lane's
  * multiply-adds. */
-#define PRODUCTS(of, pack_fn, dot_fn, burst_fn, pairs, size)                                       \
+#define PRODUCTS(label, of, pack_fn, dot_fn, burst_fn, pairs, size)                                \
     {                                                                                              \
-        .format = {.element = of}, .pack = pack_fn, .dot = dot_fn, .burst = burst_fn,              \
-        .burst_size = CHAINS * LANES * (pairs), .packed_size = size, .row_unit = 12,               \
-        .col_unit = 12, .block_cols = 48, .block_bytes = 640 << 10                                 \
+        .name = label, .format = {.element = of}, .pack = pack_fn, .dot = dot_fn,                  \
+        .burst = burst_fn, .burst_size = CHAINS * LANES * (pairs), .packed_size = size,            \
+        .row_unit = 12, .col_unit = 12, .block_cols = 48, .block_bytes = 640 << 10                 \
     }
 
 #if defined(__AVX512BF16__)
@@ -628,14 +628,14 @@ static float log_sum_exp(const float *x, uint32_t n, float max) {
 }
 
 static const struct product_kernels products[] = {
-    PRODUCTS(ELEMENT_F32, pack_in_order, dot_f32, burst, 1, sizeof(float)),
-    PRODUCTS(ELEMENT_F16, pack_in_order, dot_f16, burst, 1, sizeof(float)),
-    PRODUCTS(ELEMENT_BF16, pack_in_pairs, dot_bf16, burst, 1, sizeof(float)),
+    PRODUCTS("f32", ELEMENT_F32, pack_in_order, dot_f32, burst, 1, sizeof(float)),
+    PRODUCTS("f16", ELEMENT_F16, pack_in_order, dot_f16, burst, 1, sizeof(float)),
+    PRODUCTS("bf16", ELEMENT_BF16, pack_in_pairs, dot_bf16, burst, 1, sizeof(float)),
 };
 
 #if defined(__AVX512BF16__)
-static const struct product_kernels bf16_products =
-    PRODUCTS(ELEMENT_BF16, pack_bf16, dot_pairs_bf16, burst_bf16, 2, sizeof(uint16_t));
+static const struct product_kernels bf16_products = PRODUCTS(
+    "bf16-pairs", ELEMENT_BF16, pack_bf16, dot_pairs_bf16, burst_bf16, 2, sizeof(uint16_t));
 #endif
 
 const struct cpu_kernels KERNELS_NAME = {

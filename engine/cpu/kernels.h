@@ -33,6 +33,7 @@ struct product_block {
 /* How to multiply with weights of one format.  Blocks begin at multiples of row_unit and col_unit,
  * unless a matrix ends. */
 struct product_kernels {
+    const char *name;
     struct weight_format format;
     /* Packs at most PACK_ROWS rows, n_in floats each, for dot(): rows `stride` elements apart, or
      * the group as a whole.  Pads them with zeros to PACK_UNIT elements or less. */

@@ -148,6 +148,10 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
                      uint32_t n, struct error *err) {
     struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
     choose_kernels(&job);
+    for (uint32_t i = 0; i < n && cpu->base.on_product; i++)
+        cpu->base.on_product(cpu->base.on_product_ctx,
+                             job.converts ? "converted" : job.kernels->name, args->n_rows,
+                             args->n_in, job.parts[i].w->rows);
     const uint32_t packed_size = job.kernels->packed_size;
     /* One more cache line, so that rows do not all begin in the same cache set. */
     job.x_stride = round_up(args->n_in, PACK_UNIT) + 64 / packed_size;

@@ -261,7 +261,7 @@ struct backend {
     uint64_t
         n_new_graphs; /* calls of run_graph() that found none to launch: they take far longer */
     /* Is told of each product that is launched, and of its kernel, unless it is NULL.  A CUDA graph
-     * that is launched again tells nothing, nor does a device whose kernels have no names. */
+     * that is launched again tells nothing. */
     void (*on_product)(void *ctx, const char *kernel, uint32_t n_rows, uint32_t n_in,
                        uint32_t n_out);
     void *on_product_ctx;
