@@ -87,6 +87,12 @@ static bool has_kernels(const struct kv_pool *kv, uint32_t n_heads) {
     return kv->format != PAGE_F32 && kv->n_kv_heads > 0 && n_heads % kv->n_kv_heads == 0;
 }
 
+/* Tells whether decode attention has a kernel for a shape that prompts' attention has. */
+static bool has_decode_kernel(const struct kv_pool *kv, uint32_t n_heads) {
+    return (kv->format == PAGE_BF16 || kv->format == PAGE_F16 || kv->format == PAGE_FP8) &&
+           n_heads / kv->n_kv_heads <= ATTN_DECODE_MAX_GROUP;
+}
+
 static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct error *err) {
     a->decode = {};
     a->decode.pool = a->kv.base;
@@ -167,8 +173,7 @@ static int open_attention(struct cuda_backend *cuda, const struct attn_args *arg
     a->n_heads = args->n_heads;
     a->n_plans = 1;
     a->prefill_fits = has_kernels(args->kv, args->n_heads);
-    a->decode_fits =
-        a->prefill_fits && args->n_heads / args->kv->n_kv_heads <= ATTN_DECODE_MAX_GROUP;
+    a->decode_fits = a->prefill_fits && has_decode_kernel(args->kv, args->n_heads);
     int rc = a->decode_fits ? shape_decode(cuda, a, err) : 0;
     if (!rc) rc = shape_splits(cuda, a, err);
     if (!rc && max_splits(a) > 0) {
@@ -286,7 +291,7 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     rc = shape_splits(cuda, &a, err);
     if (!rc) rc = reserve_splits(cuda, &a, err);
     *n_words = item_words(&a, limits->max_rows, limits->max_seqs);
-    if (rc || a.n_heads / a.kv.n_kv_heads > ATTN_DECODE_MAX_GROUP) return rc;
+    if (rc || !has_decode_kernel(&a.kv, a.n_heads)) return rc;
     rc = shape_decode(cuda, &a, err);
     if (!rc) rc = make_room(cuda, &a, limits->max_seqs, limits->max_slots, 1, err);
     *bytes = plan_bytes(&a);

@@ -103,10 +103,9 @@ static __global__ void __launch_bounds__(THREADS)
     let_next_start();
     wait_for_previous();
     if (!item_of(p, &item)) return;
-    const uint8_t *from = static_cast<const uint8_t *>(item.from) + item.first;
     __nv_bfloat16 *to = static_cast<__nv_bfloat16 *>(item.to) + item.first;
     for (uint32_t i = threadIdx.x; i < PAGE_TOKENS * p.from.head_dim; i += THREADS)
-        store_as(to + i, fp8_values(from[i]).x *
+        store_as(to + i, load_element(item.from, item.first + i, p.from.format) *
                              row_factor(p.from, item.page, item.row + i / p.from.head_dim));
 }
 
@@ -114,7 +113,7 @@ cudaError_t launch_prompt_copies(const struct prompt_copies_params *p, uint32_t 
                                  uint32_t max_pages, struct launch launch) {
     const dim3 grid(max_pages, 2 * p->from.n_kv_heads, n_seqs);
     if (n_seqs == 0 || max_pages == 0) return cudaSuccess;
-    if (p->from.head_dim % 8 != 0 && p->from.format == PAGE_FP8 && !p->rotates)
+    if (p->from.head_dim % 8 != 0 && page_is_scaled(p->from.format) && !p->rotates)
         return launch_kernel(launch, dequantise_kernel, grid, THREADS, 0, *p);
     if (p->from.head_dim % 8 != 0) return cudaErrorInvalidValue;
     switch (p->from.format) {
