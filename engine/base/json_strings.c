@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 enum { NO_CHARACTER = -1, HALF = -2, REPLACEMENT = 0xFFFD };
 
 /* Finds the first quote with an even number of backslashes before it. */
@@ -80,26 +82,6 @@ static int32_t read_unicode(const char **at, const char *end) {
     return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
 }
 
-static char *write_utf8(char *to, int32_t c) {
-    if (c < 0x80) {
-        *to++ = (char)c;
-        return to;
-    }
-    if (c < 0x800) {
-        *to++ = (char)(0xC0 | c >> 6);
-    } else {
-        if (c < 0x10000) {
-            *to++ = (char)(0xE0 | c >> 12);
-        } else {
-            *to++ = (char)(0xF0 | c >> 18);
-            *to++ = (char)(0x80 | (c >> 12 & 0x3F));
-        }
-        *to++ = (char)(0x80 | (c >> 6 & 0x3F));
-    }
-    *to++ = (char)(0x80 | (c & 0x3F));
-    return to;
-}
-
 /* Reads what follows a backslash. */
 static int32_t read_escape(const char **at, const char *end) {
     static const char LETTERS[] = "\"\\/bfnrt", CHARACTERS[] = "\"\\/\b\f\n\r\t";
@@ -127,7 +109,7 @@ char *json_string_decode(char *to, const struct json_string *string, enum json_h
             c = REPLACEMENT;
             ++*n_halves;
         }
-        to = write_utf8(to, c);
+        to += utf8_write(to, (uint32_t)c);
     }
     return to;
 }

@@ -3,32 +3,13 @@
 
 #include <utf8proc.h>
 
-#include "engine/template/case_table.h"
-
-/* Returns how long the character at `at` is by its first byte, and 0 where it is not whole. */
-static size_t char_length(const char *bytes, size_t n, size_t at) {
-    const unsigned char first = (unsigned char)bytes[at];
-    const size_t length = first < 0x80   ? 1
-                          : first < 0xc0 ? 0
-                          : first < 0xe0 ? 2
-                          : first < 0xf0 ? 3
-                                         : 4;
-    if (length > n - at) return 0;
-    for (size_t i = 1; i < length; i++)
-        if (((unsigned char)bytes[at + i] & 0xc0) != 0x80) return 0;
-    return length;
-}
+#include "engine/base/utf8.h"
 
 uint32_t chars_next(const char *bytes, size_t n, size_t *at) {
-    static const unsigned char masks[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
-    const size_t length = char_length(bytes, n, *at);
-    if (!length) {
-        ++*at;
-        return 0xfffd;
-    }
-    uint32_t c = (unsigned char)bytes[*at] & masks[length];
-    for (size_t i = 1; i < length; i++) c = c << 6 | ((unsigned char)bytes[*at + i] & 0x3f);
-    *at += length;
+    const char *after = bytes + *at + 1;
+    const bool is_whole = utf8_character(bytes + *at, n - *at) > 0;
+    const uint32_t c = is_whole ? utf8_next(bytes + *at, &after) : 0xfffd;
+    *at = (size_t)(after - bytes);
     return c;
 }
 
@@ -42,23 +23,6 @@ uint32_t chars_before(const char *bytes, size_t *at) {
     return after == end ? c : 0xfffd;
 }
 
-bool chars_are_utf8(const char *bytes, size_t n) {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    for (size_t at = 0; at < n;) {
-        const size_t begin = at, length = char_length(bytes, n, at);
-        if (!length) return false;
-        const uint32_t c = chars_next(bytes, n, &at);
-        if (c < least[at - begin] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return false;
-    }
-    return true;
-}
-
-size_t chars_count(const char *bytes, size_t n) {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++) count += ((unsigned char)bytes[i] & 0xc0) != 0x80;
-    return count;
-}
-
 size_t chars_bytes(const char *bytes, size_t n, size_t n_chars) {
     size_t at = 0;
     while (at < n) {
@@ -66,18 +30,6 @@ size_t chars_bytes(const char *bytes, size_t n, size_t n_chars) {
         at++;
     }
     return at;
-}
-
-size_t chars_put(char *out, uint32_t c) {
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    const size_t length = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = length - 1; i > 0; i--, c >>= 6) out[i] = (char)(0x80 | (c & 0x3f));
-    static const unsigned char heads[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    out[0] = (char)(heads[length] | c);
-    return length;
 }
 
 bool chars_is_line_end(uint32_t c) {
@@ -105,8 +57,16 @@ bool chars_is_decimal(uint32_t c) {
 }
 
 bool chars_is_digit(uint32_t c) {
-    for (size_t i = 0; i < sizeof(DIGIT_RANGES) / sizeof(DIGIT_RANGES[0]); i++)
-        if (c >= DIGIT_RANGES[i].first && c <= DIGIT_RANGES[i].last) return true;
+    /* First and last of the digits that are not decimal; Python wrote it, from str.isdigit(). */
+    static const uint32_t ranges[][2] = {
+        {0x00b2, 0x00b3},   {0x00b9, 0x00b9},   {0x1369, 0x1371},   {0x19da, 0x19da},
+        {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+        {0x2474, 0x247c},   {0x2488, 0x2490},   {0x24ea, 0x24ea},   {0x24f5, 0x24fd},
+        {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},   {0x278a, 0x2792},
+        {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a},
+    };
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
+        if (c >= ranges[i][0] && c <= ranges[i][1]) return true;
     return chars_is_decimal(c);
 }
 
@@ -140,35 +100,36 @@ bool chars_is_word(uint32_t c) {
     return c == '_' || chars_is_alpha(c) || chars_is_digit(c);
 }
 
-static const struct case_row *special(uint32_t c) {
-    size_t low = 0, high = sizeof(CASE_TABLE) / sizeof(CASE_TABLE[0]);
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (CASE_TABLE[middle].from == c) return &CASE_TABLE[middle];
-        if (CASE_TABLE[middle].from < c) low = middle + 1;
-        else high = middle;
-    }
-    return NULL;
+/* Writes the full case folding of c and returns how many characters it has.  A letter whose upper
+ * case is several characters has as many here, and each in upper case makes that upper case. */
+static size_t fold(uint32_t c, uint32_t out[CHARS_MAX_CASE]) {
+    utf8proc_int32_t folded[CHARS_MAX_CASE];
+    const utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, folded, CHARS_MAX_CASE,
+                                                       UTF8PROC_CASEFOLD, NULL);
+    for (utf8proc_ssize_t i = 0; i < n; i++) out[i] = (uint32_t)folded[i];
+    return c < 0x80 || chars_is_upper(c) ? 1 : (size_t)n;
 }
 
-static size_t copy_row(const uint32_t row[CHARS_MAX_CASE], uint32_t out[CHARS_MAX_CASE]) {
-    size_t n = 0;
-    while (n < CHARS_MAX_CASE && row[n]) out[n] = row[n], n++;
-    return n;
+static uint32_t upper(uint32_t c) {
+    return (uint32_t)utf8proc_toupper((utf8proc_int32_t)c);
 }
 
 size_t chars_upper(uint32_t c, uint32_t out[CHARS_MAX_CASE]) {
-    const struct case_row *row = c < 0x80 ? NULL : special(c);
-    if (row) return copy_row(row->upper, out);
-    out[0] = (uint32_t)utf8proc_toupper((utf8proc_int32_t)c);
-    return 1;
+    const size_t n = fold(c, out);
+    if (n == 1) out[0] = c;
+    for (size_t i = 0; i < n; i++) out[i] = upper(out[i]);
+    return n;
 }
 
 size_t chars_title(uint32_t c, uint32_t out[CHARS_MAX_CASE]) {
-    const struct case_row *row = c < 0x80 ? NULL : special(c);
-    if (row) return copy_row(row->title, out);
-    out[0] = (uint32_t)utf8proc_totitle((utf8proc_int32_t)c);
-    return 1;
+    const uint32_t title = (uint32_t)utf8proc_totitle((utf8proc_int32_t)c);
+    const size_t n = chars_is_title(title) ? 1 : fold(c, out);
+    const uint32_t first = n == 1 ? title : upper(out[0]);
+    if (n > 1 && first == out[0]) out[1] = upper(out[1]); /* an apostrophe, which has no case */
+    /* Below a capital letter an iota stays below. */
+    if (n > 1 && out[n - 1] == 0x3b9) out[n - 1] = 0x345;
+    out[0] = first;
+    return n;
 }
 
 size_t chars_lower(uint32_t c, uint32_t out[CHARS_MAX_CASE]) {

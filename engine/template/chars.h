@@ -1,4 +1,4 @@
-/* chars.h - UTF-8, and what Python's strings know of characters.
+/* chars.h - the characters of strings, and what Python's strings know of them.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_TEMPLATE_CHARS_H
@@ -8,9 +8,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-bool chars_are_utf8(const char *bytes, size_t n);
-/* Counts the characters of valid UTF-8. */
-size_t chars_count(const char *bytes, size_t n);
 /* Returns how many bytes the first n_chars characters take, at most n. */
 size_t chars_bytes(const char *bytes, size_t n, size_t n_chars);
 
@@ -19,8 +16,6 @@ size_t chars_bytes(const char *bytes, size_t n, size_t n_chars);
 uint32_t chars_next(const char *bytes, size_t n, size_t *at);
 /* Returns the character that ends before *at, which it moves to the character's beginning. */
 uint32_t chars_before(const char *bytes, size_t *at);
-/* Writes a character as UTF-8 and returns how many bytes it took, at most 4. */
-size_t chars_put(char *out, uint32_t c);
 
 /* Says of one character what str.isspace(), isalpha() and so on say of a string. */
 bool chars_is_space(uint32_t c);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/template/ast.h"
-#include "engine/template/chars.h"
 #include "engine/template/parser.h"
 #include "engine/template/scope.h"
 #include "engine/template/template.h"
@@ -42,7 +42,7 @@ int template_compile(struct template **out, const char *source, size_t n_bytes,
         limits->max_source_bytes ? limits->max_source_bytes : defaults->max_source_bytes;
     if (n_bytes > max_source)
         return error_set(err, ERR_TOO_LONG, "the template has more than %zu bytes", max_source);
-    if (!chars_are_utf8(source, n_bytes))
+    if (!utf8_is_valid(source, n_bytes))
         return error_set(err, ERR_INVALID, "the template is not UTF-8");
     struct template *t = calloc(1, sizeof(*t));
     if (!t) return error_set(err, ERR_NOMEM, "no memory for a template");

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/template/arena.h"
 #include "engine/template/chars.h"
 #include "engine/template/literals.h"
@@ -43,7 +44,7 @@ static void locate(struct lexer *lexer, struct token *out) {
     for (; lexer->counted < at; lexer->counted++)
         if (*lexer->counted == '\n') lexer->line++, lexer->line_begin = lexer->counted + 1;
     out->line = lexer->line;
-    out->column = 1 + (uint32_t)chars_count(lexer->line_begin, (size_t)(at - lexer->line_begin));
+    out->column = 1 + (uint32_t)utf8_count(lexer->line_begin, (size_t)(at - lexer->line_begin));
     out->bytes = at;
     out->n = 0;
 }

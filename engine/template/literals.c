@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/template/arena.h"
 #include "engine/template/chars.h"
 #include "engine/template/lexer.h"
@@ -16,7 +17,7 @@
 int literal_text(struct arena *arena, const char *bytes, size_t n, struct value *out) {
     struct string *s = arena_take(arena, sizeof(*s));
     if (!s) return arena->rc;
-    *s = (struct string){.bytes = bytes, .n = n, .n_chars = chars_count(bytes, n), .trusted = true};
+    *s = (struct string){.bytes = bytes, .n = n, .n_chars = utf8_count(bytes, n), .trusted = true};
     *out = value_string(s);
     return 0;
 }
@@ -116,7 +117,7 @@ static bool unescape(const char **at, const char *end, char **to) {
     } else if (c == '\n') {
         ++*at; /* the next line continues this one */
     } else if (is_octal((unsigned char)c)) {
-        *to += chars_put(*to, read_digits(at, end, 3, 8, &n_read));
+        *to += utf8_write(*to, read_digits(at, end, 3, 8, &n_read));
     } else if (c == 'x' || c == 'u' || c == 'U') {
         const int n_digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         ++*at;
@@ -124,7 +125,7 @@ static bool unescape(const char **at, const char *end, char **to) {
         if (n_read != n_digits || character > 0x10ffff ||
             (character >= 0xd800 && character < 0xe000))
             return false;
-        *to += chars_put(*to, character);
+        *to += utf8_write(*to, character);
     } else if (c & 0x80) {
         /* Python first writes it as an escape, whose backslash this one then escapes. */
         size_t length = 0;

@@ -3,6 +3,7 @@
  *
  * Thread: a render's own.  Memory: the render's arena. */
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/template/call.h"
 #include "engine/template/chars.h"
 #include "engine/template/containers.h"
@@ -201,7 +202,7 @@ static int64_t find(struct render *r, struct value self, const struct value *arg
     size_t at =
         from_right ? string_find_last(&inside, what, in.end) : string_find(&inside, what, in.begin);
     if (at == SIZE_MAX || at < in.begin) return -1;
-    return (int64_t)chars_count(s->bytes, at);
+    return (int64_t)utf8_count(s->bytes, at);
 }
 
 METHOD(find_left) {
@@ -235,7 +236,7 @@ METHOD(count) {
     const struct string inside = {.bytes = s->bytes, .n = in.end};
     int64_t n = 0;
     if (in.is_empty || !render_move(r, s->n)) return value_int(0, true);
-    if (!what->n) n = (int64_t)chars_count(s->bytes + in.begin, in.end - in.begin) + 1;
+    if (!what->n) n = (int64_t)utf8_count(s->bytes + in.begin, in.end - in.begin) + 1;
     for (size_t at = in.begin; what->n && (at = string_find(&inside, what, at)) != SIZE_MAX;
          at += what->n)
         n++;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/template/chars.h"
 #include "engine/template/render.h"
 
@@ -70,7 +71,7 @@ void builder_text(struct builder *b, const char *text, bool trusted) {
 
 void builder_char(struct builder *b, uint32_t c, bool trusted) {
     char bytes[4];
-    builder_put(b, bytes, chars_put(bytes, c), trusted);
+    builder_put(b, bytes, utf8_write(bytes, c), trusted);
 }
 
 void builder_repeat(struct builder *b, char c, size_t n, bool trusted) {
@@ -123,7 +124,7 @@ const struct string *string_of(struct render *r, const char *text, bool trusted)
 size_t string_chars(const struct string *s) {
     /* Only a render's own strings are not counted yet: those of a template were, when it was
      * compiled, so no two threads write here. */
-    if (s->n_chars == SIZE_MAX) ((struct string *)s)->n_chars = chars_count(s->bytes, s->n);
+    if (s->n_chars == SIZE_MAX) ((struct string *)s)->n_chars = utf8_count(s->bytes, s->n);
     return s->n_chars;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 static int add_step(struct text_decoder *decoder, const json_t *component,

@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 static const char REPLACEMENT[3] = {'\xEF', '\xBF', '\xBD'};

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 static int check_bound(const struct encoding *e, size_t n_more) {

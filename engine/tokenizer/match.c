@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 enum {

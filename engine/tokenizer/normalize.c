@@ -9,6 +9,7 @@
 #include <utf8proc.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 /* A character decomposes into at most 18 (U+FDFA). */

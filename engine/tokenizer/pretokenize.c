@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 static const char *const BEHAVIOR_NAMES[] = {"Removed", "Isolated", "MergedWithPrevious",

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 void symbols_init(struct symbols *symbols, bool bytes) {

@@ -7,6 +7,7 @@
 #include <utf8proc.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 
 int text_append(struct text *text, const char *bytes, size_t n) {
     if (n > text->capacity - text->n) {
@@ -26,70 +27,8 @@ int text_append(struct text *text, const char *bytes, size_t n) {
 }
 
 int text_append_char(struct text *text, uint32_t codepoint) {
-    utf8proc_uint8_t bytes[4];
-    const utf8proc_ssize_t n = utf8proc_encode_char((utf8proc_int32_t)codepoint, bytes);
-    return text_append(text, (const char *)bytes, (size_t)n);
-}
-
-/* Returns the length of the valid sequence at p, or 0.  The second byte's range excludes overlong
- * forms, surrogates and what lies above U+10FFFF (Unicode, table 3-7). */
-static size_t sequence_length(const unsigned char *p, size_t n) {
-    const unsigned char lead = p[0];
-    if (lead < 0x80) return 1;
-    const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    if (lead < 0xC2 || lead > 0xF4 || n < length) return 0;
-    const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-    if (p[1] < low || p[1] > high) return 0;
-    for (size_t i = 2; i < length; i++) {
-        if ((p[i] & 0xC0) != 0x80) return 0;
-    }
-    return length;
-}
-
-bool utf8_is_valid(const char *bytes, size_t n) {
-    const unsigned char *p = (const unsigned char *)bytes;
-    while (n > 0) {
-        uint64_t word;
-        if (n >= sizeof(word)) {
-            memcpy(&word, p, sizeof(word));
-            if ((word & UINT64_C(0x8080808080808080)) == 0) {
-                p += sizeof(word);
-                n -= sizeof(word);
-                continue;
-            }
-        }
-        const size_t length = sequence_length(p, n);
-        if (length == 0) return false;
-        p += length;
-        n -= length;
-    }
-    return true;
-}
-
-uint32_t utf8_next(const char *p, const char **after) {
-    const unsigned char *s = (const unsigned char *)p;
-    if (s[0] < 0x80) {
-        *after = p + 1;
-        return s[0];
-    }
-    if (s[0] < 0xE0) {
-        *after = p + 2;
-        return (s[0] & 0x1Fu) << 6 | (s[1] & 0x3Fu);
-    }
-    if (s[0] < 0xF0) {
-        *after = p + 3;
-        return (s[0] & 0x0Fu) << 12 | (s[1] & 0x3Fu) << 6 | (s[2] & 0x3Fu);
-    }
-    *after = p + 4;
-    return (s[0] & 0x07u) << 18 | (s[1] & 0x3Fu) << 12 | (s[2] & 0x3Fu) << 6 | (s[3] & 0x3Fu);
-}
-
-const char *utf8_before(const char *p) {
-    do {
-        p--;
-    } while (((unsigned char)*p & 0xC0) == 0x80);
-    return p;
+    char bytes[UTF8_MAX_BYTES];
+    return text_append(text, bytes, utf8_write(bytes, codepoint));
 }
 
 /* Returns whether a character is Unicode's White_Space, which is \s in the reference library. */

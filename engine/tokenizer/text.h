@@ -1,4 +1,4 @@
-/* text.h - growable byte buffers, UTF-8, and the byte alphabet of byte-level BPE.
+/* text.h - growable byte buffers, white space, and the byte alphabet of byte-level BPE.
  *
  * Thread: any.  Memory: a struct text owns its bytes; free(text.data) when done. */
 #ifndef ENGINE_TOKENIZER_TEXT_H
@@ -18,15 +18,6 @@ struct text {
  * words once. */
 int text_append(struct text *text, const char *bytes, size_t n);
 int text_append_char(struct text *text, uint32_t codepoint);
-
-bool utf8_is_valid(const char *bytes, size_t n);
-
-/* Returns the character at p, and in *after the byte after it.  The text must be valid and p before
- * its end. */
-uint32_t utf8_next(const char *p, const char **after);
-
-/* Returns the beginning of the character that ends just before p. */
-const char *utf8_before(const char *p);
 
 /* Returns where the white space that ends at `from` begins, but not less than `least`. skip_space()
  * returns where the white space that begins at `from` ends. */

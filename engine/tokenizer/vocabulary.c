@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 static int load_vocab(struct tokenizer *t, json_t *vocab, size_t n_entries, struct matcher *matcher,
@@ -90,9 +91,9 @@ static int load_merges(struct tokenizer *t, const json_t *vocab, const json_t *m
 static bool load_bytes(uint32_t *byte_ids, const json_t *vocab) {
     bool complete = true;
     for (unsigned byte = 0; byte < 256; byte++) {
-        const uint32_t c = alphabet_char((unsigned char)byte);
-        const char utf8[2] = {(char)(c < 0x80 ? c : 0xC0 | c >> 6), (char)(0x80 | (c & 0x3F))};
-        byte_ids[byte] = vocab_find(vocab, utf8, c < 0x80 ? 1 : 2);
+        char utf8[UTF8_MAX_BYTES];
+        const size_t n = utf8_write(utf8, alphabet_char((unsigned char)byte));
+        byte_ids[byte] = vocab_find(vocab, utf8, n);
         complete &= byte_ids[byte] != NO_TOKEN;
     }
     return complete;

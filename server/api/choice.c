@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/request/kept.h"
 #include "server/api/prompts.h"
 
@@ -37,20 +38,11 @@ void choice_clear(struct choice *choice) {
     buffer_clear(&choice->text_offsets);
 }
 
-static bool is_utf8(const char *text, size_t length) {
-    for (size_t i = 0; i < length;) {
-        const size_t n = utf8_character(text + i, length - i);
-        if (n == 0) return false;
-        i += n;
-    }
-    return true;
-}
-
 void choice_write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
     size_t length = 0;
     const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     if (!bytes) length = 0;
-    if (is_utf8(bytes, length)) {
+    if (utf8_is_valid(bytes, length)) {
         buffer_json_string(out, bytes, length);
         return;
     }

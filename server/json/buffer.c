@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/json_tree.h"
+#include "engine/base/utf8.h"
 
 void buffer_fini(struct buffer *buffer) {
     free(buffer->data);
@@ -59,39 +60,6 @@ void buffer_printf(struct buffer *buffer, const char *format, ...) {
     }
     va_end(again);
     va_end(args);
-}
-
-size_t utf8_character(const char *text, size_t length) {
-    const unsigned char *s = (const unsigned char *)text;
-    if (length == 0) return 0;
-    if (s[0] < 0x80) return 1;
-    /* The second byte's range excludes overlong forms, surrogates and code points above
-     * U+10FFFF. */
-    unsigned char low = 0x80, high = 0xBF;
-    size_t n;
-    if (s[0] >= 0xC2 && s[0] <= 0xDF) {
-        n = 2;
-    } else if (s[0] >= 0xE0 && s[0] <= 0xEF) {
-        n = 3;
-        if (s[0] == 0xE0) low = 0xA0;
-        if (s[0] == 0xED) high = 0x9F;
-    } else if (s[0] >= 0xF0 && s[0] <= 0xF4) {
-        n = 4;
-        if (s[0] == 0xF0) low = 0x90;
-        if (s[0] == 0xF4) high = 0x8F;
-    } else {
-        return 0;
-    }
-    if (length < n || s[1] < low || s[1] > high) return 0;
-    for (size_t i = 2; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    return n;
-}
-
-size_t utf8_count(const char *text, size_t length) {
-    size_t n = 0;
-    for (size_t i = 0; i < length; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return n;
 }
 
 static void append_escaped(struct buffer *buffer, unsigned char c) {

@@ -39,9 +39,4 @@ void buffer_json_value(struct buffer *buffer, const json_t *value);
  * customary -9999.0. */
 void buffer_json_double(struct buffer *buffer, double value);
 
-/* Returns the length of the legal UTF-8 character that starts at text, or 0 when there is none
- * within length. */
-size_t utf8_character(const char *text, size_t length);
-size_t utf8_count(const char *text, size_t length); /* characters in legal UTF-8 */
-
 #endif

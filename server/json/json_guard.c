@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/base/json_strings.h"
+#include "engine/base/utf8.h"
 #include "server/json/buffer.h"
 
 struct guard {

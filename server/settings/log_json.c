@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/json/buffer.h"
+#include "engine/base/utf8.h"
 
 struct writer {
     char *out;

@@ -14,6 +14,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

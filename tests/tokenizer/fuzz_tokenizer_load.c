@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 #include "tests/test.h"
 #include "tests/tokenizer/family_names.h"

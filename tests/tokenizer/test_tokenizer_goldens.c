@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/internal.h"
 #include "tests/test.h"
 
