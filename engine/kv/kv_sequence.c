@@ -292,17 +292,15 @@ void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
     if (kv_plan_moves(&kv->plan)) values[KV_MOVED_COPIES] += selected->n_copies;
 }
 
-int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
-             const struct kv_amount *left, struct error *err) {
+int kv_start(struct kv_sequence *kv, const struct kv_wish *wish, struct error *err) {
     int code = ERR_FULL;
     kv_forget_reading(kv);
-    kv_match(kv, tokens, n_max);
-    const struct kv_amount others = left ? *left : (struct kv_amount){0},
-                           missing = kv_missing(kv, n_tokens);
-    const bool fits = kv_is_available(kv->space, missing, others);
-    if (!fits) sequence_state_take_over(kv, kv_unavailable(kv->space, missing, others).pages);
-    if (!left || fits || kv_is_available(kv->space, kv_missing(kv, n_tokens), others))
-        code = kv_reserve(kv, n_tokens);
+    kv_match(kv, wish->tokens, wish->n_max);
+    const struct kv_amount missing = kv_missing(kv, wish->n_tokens);
+    const bool fits = kv_is_available(kv->space, missing, wish->left);
+    if (!fits) sequence_state_take_over(kv, kv_unavailable(kv->space, missing, wish->left).pages);
+    if (fits || kv_is_available(kv->space, kv_missing(kv, wish->n_tokens), wish->left))
+        code = kv_reserve(kv, (uint32_t)wish->n_tokens);
     if (code == 0) {
         kv_reading_started(kv);
         return kv_resume(kv, err);

@@ -100,7 +100,7 @@ int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt);
 
 /* ---- before a step, or a start ---- */
 
-/* What kv_ask() is asked. */
+/* What kv_ask() is asked, and kv_start() grants. */
 struct kv_wish {
     uint64_t n_tokens;     /* in all, for which it needs pages; 0: that is not asked */
     struct kv_amount left; /* what must stay available for other sequences */
@@ -123,11 +123,10 @@ struct kv_grant {
  * that waits (read_ahead.h), if the wish has both tokens and n_tokens. */
 struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish);
 
-/* Starts a sequence without pages: kv_match(), kv_reserve() for n_tokens tokens in all and
- * kv_resume(), all or nothing.  left: what must stay available for others; NULL: nothing.
- * ERR_FULL, ERR_NOMEM: nothing has been taken.  ERR_DEVICE: the sequence cannot continue. */
-int kv_start(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max, uint32_t n_tokens,
-             const struct kv_amount *left, struct error *err);
+/* Starts a sequence without pages as it wishes: kv_match(), kv_reserve() and kv_resume(), all or
+ * nothing.  ERR_FULL, ERR_NOMEM: nothing has been taken.  ERR_DEVICE: the sequence cannot
+ * continue. */
+int kv_start(struct kv_sequence *kv, const struct kv_wish *wish, struct error *err);
 
 /* ---- its life ---- */
 

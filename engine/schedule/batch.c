@@ -61,8 +61,11 @@ static uint32_t first_position(const struct step_seq *seq) {
 static void choose_keys(struct batch *batch, struct sequence *seq, struct step_seq *out,
                         uint32_t first, uint32_t n_rows) {
     assert(!batch->sparse); /* one in a step */
+    assert(seq->prefill.is_sparse && first % PAGE_TOKENS == 0);
     batch->sparse = seq;
-    batch->choice = prefill_rows(&seq->prefill, first, n_rows);
+    batch->choice = seq->prefill.sparse;
+    batch->choice.first_slot = first;
+    batch->choice.n_rows = n_rows;
     out->sparse = &batch->choice;
 }
 
@@ -104,18 +107,19 @@ static void begin(struct batch *batch, enum step_time_kind kind) {
         (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
     batch->n_samples = batch->n_drafting = 0;
     batch->kind = kind;
-    batch->selects = batch->reads_tokens = false;
+    batch->selects = batch->reads_tokens = batch->decodes = false;
     batch->sparse = NULL;
     batch->visited = (struct sparse_totals){0};
 }
 
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {
     begin(batch, STEP_TIME_STEP);
-    for (uint32_t i = 0; i < n_seqs; i++)
-        if (is_decoding(seqs[i])) add(batch, seqs[i]);
-    batch->step.n_decode = batch->step.n_seqs;
-    for (uint32_t i = 0; i < n_seqs; i++)
-        if (seqs[i]->n_rows > 0 && !is_decoding(seqs[i])) add(batch, seqs[i]);
+    for (int decoding = 1; decoding >= 0; decoding--) {
+        for (uint32_t i = 0; i < n_seqs; i++)
+            if (seqs[i]->n_rows > 0 && is_decoding(seqs[i]) == decoding) add(batch, seqs[i]);
+        if (decoding) batch->step.n_decode = batch->step.n_seqs;
+    }
+    batch->decodes = batch->step.n_decode + batch->n_drafting > 0;
 }
 
 void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows) {

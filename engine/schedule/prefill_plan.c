@@ -103,14 +103,6 @@ uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, b
     return n_rows;
 }
 
-struct attn_sparse prefill_rows(const struct prefill_plan *plan, uint32_t first, uint32_t n_rows) {
-    struct attn_sparse sparse = plan->sparse;
-    assert(plan->is_sparse && first % PAGE_TOKENS == 0);
-    sparse.first_slot = first;
-    sparse.n_rows = n_rows;
-    return sparse;
-}
-
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step) {
     for (int kind = 0; kind < PATTERN_N_KINDS; kind++) {
         to->visited[kind] += step->visited[kind];

@@ -72,9 +72,6 @@ enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_sto
  * that follow n_stored tokens.  *is_sparse tells whether they choose keys. */
 uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse);
 
-/* Returns the plan's attn_sparse for n_rows rows from slot `first` on that are indexed together. */
-struct attn_sparse prefill_rows(const struct prefill_plan *plan, uint32_t first, uint32_t n_rows);
-
 /* Adds the totals of one step to *to. */
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step);
 /* Returns the share of causal pairs that were visited, or 0 if there were no pairs. */

@@ -11,50 +11,61 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/schedule/sequence.h"
 
+/* Returns how many of n_before slots a prompt's row sees; chooses: it chooses keys. */
+static uint32_t n_seen(const struct prefill_queue *p, uint32_t n_before, bool chooses) {
+    return chooses ? step_time_seen(&p->step_time, n_before) : n_before;
+}
+
 /* Returns the work of the prompts' rows in a step or slice (step_time.h). */
 static double work_of(const struct prefill_queue *p, const struct batch *batch) {
+    const uint32_t layer = batch->kind == STEP_TIME_SLICE ? batch->slice.layer : UINT32_MAX;
     double work = 0;
-    if (batch->kind == STEP_TIME_SLICE && batch->slice.layer == 0)
-        return step_time_entering_work(&p->step_time, batch->step.n_rows);
     for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
         const struct step_seq *seq = &batch->step.seqs[i];
-        const uint32_t n_before = seq->layers[step_first_budgeted(seq)].n_slots - seq->n_rows;
-        work += step_time_work(&p->step_time, seq->n_rows,
-                               seq->sparse ? step_time_seen(&p->step_time, n_before) : n_before);
+        const uint32_t n_slots = seq->layers[step_first_budgeted(seq)].n_slots,
+                       n_before = n_seen(p, n_slots - seq->n_rows, seq->sparse != NULL);
+        work += step_time_slice_work(&p->step_time, layer, seq->n_rows, n_before);
     }
     return work;
 }
 
 /* ---- the owner of the prefill ---- */
 
-/* Returns how to compute the rest of the prompt behind n_stored tokens.  The size of a sparse chunk
- * depends on the other rows of its step.  So a prompt that must not depend on those is dense
- * instead. */
+/* Returns how to compute the rest of the prompt behind n_stored tokens.  *is_sparse tells whether
+ * its plan would choose keys.  The size of a sparse chunk depends on the other rows of its step.
+ * So a prompt that must not depend on those is dense instead. */
 static enum prefill_order order_of(const struct prefill_queue *p, const struct sequence *seq,
-                                   uint32_t n_stored) {
+                                   uint32_t n_stored, bool *is_sparse) {
     const enum prefill_order order = prefill_order(&seq->prefill, n_stored, p->max_long_rows);
+    const bool is_alone = p->space->batch_invariant || seq->prefill.no_reuse;
+    *is_sparse = order != PREFILL_CHUNKED;
     if (seq->kv.plan.layer_major) /* what is computed together is stored, or a prefix of it */
         return n_stored < seq->prefill.n_together ? PREFILL_LAYER_MAJOR : PREFILL_CHUNKED;
-    const bool is_alone = p->space->batch_invariant || seq->prefill.no_reuse;
     return order == PREFILL_SPARSE_CHUNKED && is_alone ? PREFILL_CHUNKED : order;
 }
 
 /* Computes the answer once per owner, since a long prompt has many blocks to look up. */
-bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq) {
+bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq,
+                            const struct kv_wish *wish) {
     if (!p->owner || !(seq->prefill.is_sparse || seq->kv.plan.layer_major)) return false;
     if (seq->refused_owner == p->n_owners) return true;
-    const struct kv_wish wish = {.tokens = seq->tokens, .n_max = sequence_n_reusable(seq)};
-    const bool waits = order_of(p, seq, kv_ask(&seq->kv, &wish).n_found) != PREFILL_CHUNKED;
+    const struct kv_wish text = {.tokens = wish->tokens, .n_max = wish->n_max};
+    bool is_sparse;
+    const uint32_t n_found = kv_ask(&seq->kv, &text).n_found;
+    const bool waits = order_of(p, seq, n_found, &is_sparse) != PREFILL_CHUNKED;
     if (waits) seq->refused_owner = p->n_owners;
     return waits;
 }
 
 void prefill_queue_end(struct prefill_queue *p, struct sequence *seq) {
-    if (p->owner == seq) p->owner = NULL;
     seq->prefill_order = PREFILL_CHUNKED;
+    if (p->owner != seq) return;
+    p->owner = NULL;
+    p->slice_is_due = false;
 }
 
-bool prefill_queue_is_layer_major(const struct prefill_queue *p) {
+/* Tells whether the owner's prompt is layer-major. */
+static bool is_layer_major(const struct prefill_queue *p) {
     return p->owner && p->owner->prefill_order == PREFILL_LAYER_MAJOR;
 }
 
@@ -77,144 +88,100 @@ struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
                                     .n_slots = p->max_slots ? p->max_slots : UINT64_MAX,
                                     .work = INFINITY,
                                     .is_whole = true};
+    const double free_s = p->step_time.max_s - p->step_time.base_s,
+                 seconds = is_layer_major(p) ? free_s / 2 : free_s;
+    const bool limited = is_limited(p, running, n_running);
     for (uint32_t i = 0; i < n_running; i++) budget.n_rows -= sequence_n_left(running[i]) == 1;
-    if (!is_limited(p, running, n_running)) return budget;
-    const double seconds = p->step_time.max_s - p->step_time.base_s;
-    budget.work = step_time_budget(&p->step_time, STEP_TIME_STEP,
-                                   prefill_queue_is_layer_major(p) ? seconds / 2 : seconds);
+    if (limited) budget.work = step_time_budget(&p->step_time, STEP_TIME_STEP, seconds);
+    budget.is_spent = budget.n_rows == 0;
     return budget;
 }
 
-bool prefill_queue_has_budget(const struct prefill_budget *budget) {
-    return budget->n_rows > 0 && (budget->is_whole || budget->work > 0);
-}
-
-static uint32_t n_resident(const struct sequence *seq) {
-    return kv_n_resident(&seq->kv, seq->kv.n_tokens);
-}
-
-/* Returns how many slots the sequence's next rows see, not counting their own. */
-static uint32_t n_slots_before(const struct prefill_queue *p, const struct sequence *seq) {
-    const uint32_t n_slots = n_resident(seq);
-    return seq->prefill_order == PREFILL_SPARSE_CHUNKED ? step_time_seen(&p->step_time, n_slots)
-                                                        : n_slots;
-}
-
-/* Returns how many rows, at most n_rows, of the sequence's next chunk fit the budget. */
+/* Describes the chunk that the sequence could have: returns how many rows of it fit the budget, and
+ * notes what they see. */
 static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
-                             const struct sequence *seq, uint32_t n_rows) {
-    const uint32_t before = kv_n_shown(&seq->kv);
-    uint32_t most = step_time_rows(&p->step_time, budget->work, n_slots_before(p, seq));
-    if (budget->is_whole && most < PREFILL_MIN_STEP_ROWS) most = PREFILL_MIN_STEP_ROWS;
-    if (!budget->is_whole)
-        most = (uint32_t)min_u64(most, budget->n_slots > before ? budget->n_slots - before : 0);
-    return min_u32(n_rows, min_u32(most, budget->n_rows));
+                             const struct sequence *seq, struct planned_rows *chunk) {
+    const uint32_t n_resident = kv_n_resident(&seq->kv, seq->kv.n_tokens);
+    chunk->is_chunk = true;
+    chunk->n_shown = kv_n_shown(&seq->kv);
+    chunk->n_seen = n_seen(p, n_resident, seq->prefill_order == PREFILL_SPARSE_CHUNKED);
+    uint64_t most = step_time_rows(&p->step_time, budget->work, chunk->n_seen);
+    if (budget->is_whole) most = max_u64(most, PREFILL_MIN_STEP_ROWS);
+    else most = min_u64(most, budget->n_slots - min_u64(budget->n_slots, chunk->n_shown));
+    return (uint32_t)min_u64(most, budget->n_rows);
 }
 
-uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
-                                 struct sequence *seq) {
-    const uint32_t left = sequence_n_left(seq);
+struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
+                                            const struct prefill_budget *budget,
+                                            struct sequence *seq, uint32_t n_left, bool starts) {
+    const uint32_t n_tokens = seq->kv.n_tokens;
+    struct planned_rows rows = {.n = n_left};
     seq->is_sparse_chunk = false;
-    if (seq->prefill_order == PREFILL_LAYER_MAJOR) return 0;
-    if (left <= 1) return left;
-    if (seq->prefill_order == PREFILL_CHUNKED) {
-        const struct kv_grant grant = kv_ask(&seq->kv, &(struct kv_wish){0});
-        return fitting_rows(p, budget, seq, min_u32(left, grant.n_rows));
+    if (seq->prefill_order == PREFILL_LAYER_MAJOR) return (struct planned_rows){0};
+    if (n_left <= 1 && !starts) return rows;
+    const uint32_t most = fitting_rows(p, budget, seq, &rows);
+    if (n_left <= 1) return rows;
+    if (seq->prefill_order == PREFILL_CHUNKED)
+        rows.n = min_u32(min_u32(n_left, most), kv_ask(&seq->kv, &(struct kv_wish){0}).n_rows);
+    else
+        rows.n = prefill_chunk_rows(n_tokens, seq->n_prompt - n_tokens,
+                                    min_u32(most, seq->prefill.chunk), &seq->is_sparse_chunk);
+    return rows;
+}
+
+/* Does not subtract the only row that a running sequence has left, which prefill_queue_budget()
+ * counted.  After rows of guesses the step's first prefill chunk is still to come. */
+void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
+                         struct sequence *seq, const struct planned_rows *rows, uint32_t n_drafts) {
+    const uint32_t n = rows->is_chunk ? rows->n : n_drafts;
+    seq->n_rows = rows->n + n_drafts;
+    if (n == 0) return;
+    const uint32_t n_before =
+        rows->is_chunk ? rows->n_seen : kv_n_resident(&seq->kv, seq->kv.n_tokens);
+    budget->n_rows -= n;
+    budget->work = fmax(0, budget->work - step_time_work(&p->step_time, n, n_before));
+    if (rows->is_chunk) {
+        budget->n_slots -= min_u64(budget->n_slots, (uint64_t)rows->n_shown + n);
+        budget->is_whole = false;
     }
-    return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
-                              fitting_rows(p, budget, seq, seq->prefill.chunk),
-                              &seq->is_sparse_chunk);
+    budget->is_spent = budget->n_rows == 0 || (!budget->is_whole && budget->work == 0);
 }
 
-/* Subtracts the sequence's n_rows rows from the budget. */
-static void use_budget(const struct prefill_queue *p, struct prefill_budget *budget,
-                       const struct sequence *seq) {
-    if (seq->n_rows == 0) return;
-    const uint64_t n_slots = (uint64_t)kv_n_shown(&seq->kv) + seq->n_rows;
-    budget->n_rows -= seq->n_rows;
-    budget->n_slots -= min_u64(budget->n_slots, n_slots);
-    budget->work -= step_time_work(&p->step_time, seq->n_rows, n_slots_before(p, seq));
-    if (budget->work < 0) budget->work = 0;
-    budget->is_whole = false;
-}
-
-/* Returns true if rows become sparse for the first time. */
-static bool begin_prompt(struct prefill_queue *p, struct sequence *seq) {
-    seq->prefill_order = order_of(p, seq, seq->kv.n_tokens);
-    if (seq->prefill_order == PREFILL_CHUNKED) return false;
+bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq) {
     const bool was_sparse = seq->was_sparse;
+    bool is_sparse;
+    seq->prefill_order = order_of(p, seq, seq->kv.n_tokens, &is_sparse);
+    if (seq->prefill_order == PREFILL_CHUNKED) return false;
     p->owner = seq;
     p->n_owners++;
     step_time_begin_prompt(&p->step_time);
-    seq->was_sparse =
-        prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) != PREFILL_CHUNKED;
+    seq->was_sparse = is_sparse;
     seq->slice = (struct layer_slice){
         .n_prompt_rows = seq->prefill.n_together - seq->kv.n_tokens,
         .leaves_last = seq->prompt_event || kv_plan_ends_prompt(&seq->kv.plan)};
-    return seq->was_sparse && !was_sparse;
-}
-
-bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq,
-                         struct prefill_budget *budget) {
-    const bool becomes_sparse = begin_prompt(p, seq);
-    seq->n_rows = prefill_queue_next_rows(p, budget, seq);
-    use_budget(p, budget, seq);
-    return becomes_sparse;
-}
-
-/* Does not subtract one-row chunks, which prefill_queue_budget() counted. */
-void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
-                         struct sequence *seq, uint32_t n_rows) {
-    seq->n_rows = n_rows;
-    if (sequence_n_left(seq) > 1) use_budget(p, budget, seq);
-}
-
-/* Does not change is_whole, because the step's first prefill chunk is still to come. */
-void prefill_queue_add_drafts(const struct prefill_queue *p, struct prefill_budget *budget,
-                              struct sequence *seq, uint32_t n) {
-    if (n == 0) return;
-    seq->n_rows += n;
-    budget->n_rows -= n;
-    budget->work = fmax(0, budget->work - step_time_work(&p->step_time, n, n_resident(seq)));
+    return is_sparse && !was_sparse;
 }
 
 /* Begins an interval: the slices after the step may take what it leaves of the time between two
  * tokens. */
-static void begin_interval(struct prefill_queue *p, const struct batch *step) {
-    p->slice_is_due = true;
-    p->until_step_s = 0;
-    if (p->step_time.max_s > 0 && step->decodes)
-        p->until_step_s = p->step_time.max_s -
-                          step_time_seconds(&p->step_time, STEP_TIME_STEP, step->prompt_work);
-}
-
-/* Notes the token that the entry samples, if it does, as its sequence's next one. */
-static void await_sample(const struct batch *batch, const struct batch_entry *entry) {
-    if (!batch_samples(batch, entry)) return;
-    entry->seq->n_sampled++;
-    entry->seq->draw_row = entry->first_sample + entry->n_samples - 1;
-}
-
 void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step) {
-    step->prompt_work = work_of(p, step);
-    begin_interval(p, step);
+    const struct step_time *step_time = &p->step_time;
     for (uint32_t i = 0; i < step->step.n_seqs; i++) {
-        const struct batch_entry *entry = &step->entries[i];
-        struct sequence *seq = entry->seq;
+        struct sequence *seq = step->entries[i].seq;
         kv_commit(&seq->kv, seq->n_rows);
         seq->n_rows = 0;
         if (seq->prefill_order == PREFILL_SPARSE_CHUNKED && seq->kv.n_tokens >= seq->n_prompt)
             prefill_queue_end(p, seq);
-        await_sample(step, entry);
     }
+    p->slice_is_due = is_layer_major(p);
+    p->until_step_s = 0;
+    step->prompt_work = work_of(p, step);
+    if (step_time->max_s > 0 && step->decodes)
+        p->until_step_s =
+            step_time->max_s - step_time_seconds(step_time, STEP_TIME_STEP, step->prompt_work);
 }
 
 /* ---- slices ---- */
-
-/* Returns how many slots the keys of a layer-major prompt are chosen from. */
-static uint32_t n_indexed(const struct sequence *seq) {
-    return seq->kv.n_tokens + seq->slice.n_prompt_rows;
-}
 
 /* Returns the next slice's rows, at most `most`; every slice but a layer's last is whole tiles. */
 static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
@@ -222,41 +189,25 @@ static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
     return left <= most ? left : most - most % SPARSE_TILE;
 }
 
-static uint32_t rows_in(const struct prefill_queue *p, const struct sequence *seq, double seconds) {
-    const uint32_t n_before = seq->kv.n_tokens + seq->slice.first_row;
-    const double budget = step_time_budget(&p->step_time, STEP_TIME_SLICE, seconds);
-    if (seq->slice.layer == 0) return step_time_entering_rows(&p->step_time, budget);
-    return step_time_rows(&p->step_time, budget,
-                          seq->was_sparse ? step_time_seen(&p->step_time, n_before) : n_before);
-}
-
 /* Returns how many rows the rest of the interval allows.  A layer's last slice must leave time for
  * the index.  The cost of a prompt's first index is not known, nor that of its first rows with
  * chosen keys.  On a device that has never run them it is high.  So both come in a slice of at most
  * a tile. */
 static uint32_t timely_rows(const struct prefill_queue *p, const struct sequence *seq) {
-    const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
-                   most = rows_in(p, seq, p->until_step_s);
-    if (seq->was_sparse && seq->slice.layer > 0 && !step_time_knows_seen(&p->step_time)) return 0;
+    const struct step_time *step_time = &p->step_time;
+    const struct layer_slice *next = &seq->slice;
+    const uint32_t left = next->n_prompt_rows - next->first_row, stored = seq->kv.n_tokens,
+                   n_before = n_seen(p, stored + next->first_row, seq->was_sparse),
+                   most = step_time_slice_rows(step_time, next->layer, p->until_step_s, n_before);
+    if (seq->was_sparse && next->layer > 0 && step_time->seen == 0) return 0;
     if (left > most || !seq->was_sparse) return most;
-    if (!step_time_knows_index(&p->step_time)) return left - 1;
-    return rows_in(p, seq,
-                   p->until_step_s - step_time_index_seconds(&p->step_time, n_indexed(seq)));
+    const double index_s = step_time_index_seconds(step_time, stored + next->n_prompt_rows);
+    if (index_s == 0) return left - 1;
+    return step_time_slice_rows(step_time, next->layer, p->until_step_s - index_s, n_before);
 }
 
-/* Returns at least a tile, unless the layer has less left, so that the prompt always advances. */
-static uint32_t next_slice_rows(const struct prefill_queue *p) {
-    if (!p->slice_is_limited) return slice_rows(p->owner, p->max_rows);
-    const uint32_t most = max_u32(timely_rows(p, p->owner), SPARSE_TILE);
-    return slice_rows(p->owner, min_u32(most, p->max_rows));
-}
-
-void prefill_queue_build_slice(struct prefill_queue *p, struct batch *slice,
-                               struct sequence *const *running, uint32_t n_running) {
-    p->slice_is_limited = is_limited(p, running, n_running);
-    batch_build_slice(slice, p->owner, next_slice_rows(p));
-}
-
+/* Advances the owner past the slice.  The prompt's rows count as stored once its last slice is
+ * planned. */
 static void advance(struct prefill_queue *p, struct batch *slice) {
     struct sequence *seq = p->owner;
     struct layer_slice *next = &seq->slice;
@@ -266,18 +217,24 @@ static void advance(struct prefill_queue *p, struct batch *slice) {
     if (++next->layer < p->space->n_layers + next->leaves_last) return;
     kv_commit(&seq->kv, next->n_prompt_rows);
     slice->entries[0].n_stored = seq->kv.n_tokens;
-    await_sample(slice, &slice->entries[0]);
     prefill_queue_end(p, seq);
 }
 
-/* Makes another slice due, before the next step, if the interval has time for a full-sized one. */
-void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice) {
-    const struct sequence *seq = p->owner;
+/* Gives a slice at least a tile of rows, unless the layer has less left, so that the prompt always
+ * advances.  Another slice is due before the next step if the interval has time for a full-sized
+ * one. */
+bool prefill_queue_next_slice(struct prefill_queue *p, struct batch *slice,
+                              struct sequence *const *running, uint32_t n_running) {
+    struct sequence *seq = p->owner;
+    if (!is_layer_major(p)) return false;
+    const bool limited = is_limited(p, running, n_running);
+    const uint32_t timely = limited ? max_u32(timely_rows(p, seq), SPARSE_TILE) : UINT32_MAX;
+    batch_build_slice(slice, seq, slice_rows(seq, min_u32(timely, p->max_rows)));
     slice->prompt_work = work_of(p, slice);
-    advance(p, slice);
     p->until_step_s -= step_time_seconds(&p->step_time, STEP_TIME_SLICE, slice->prompt_work);
-    p->slice_is_due = p->slice_is_limited && prefill_queue_is_layer_major(p) &&
-                      timely_rows(p, seq) >= slice_rows(seq, p->max_rows);
+    advance(p, slice);
+    p->slice_is_due = limited && p->owner && timely_rows(p, seq) >= slice_rows(seq, p->max_rows);
+    return true;
 }
 
 /* ---- the cost of steps and slices ---- */

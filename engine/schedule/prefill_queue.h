@@ -19,7 +19,7 @@
 #include "engine/schedule/step_time.h"
 
 struct kv_space;
-struct prefill_budget;
+struct kv_wish;
 struct sequence;
 
 struct prefill_queue {
@@ -29,26 +29,23 @@ struct prefill_queue {
     struct step_time step_time;
     struct sequence *owner; /* the running sequence that owns the prefill, or NULL */
     uint32_t n_owners;      /* so far; the newest is `owner` */
-    bool slice_is_due;
-    bool slice_is_limited; /* the newest slice was cut to keep max_itl_s */
-    double until_step_s;   /* while a sequence generates: the seconds that slices may still take
+    bool slice_is_due;      /* the owner is layer-major, and its next slice comes before a step */
+    double until_step_s;    /* while a sequence generates: the seconds that slices may still take
                             before the next step */
-    double done_s;         /* when the last step or slice completed */
+    double done_s;          /* when the last step or slice completed */
 };
 
 /* ---- the owner of the prefill ---- */
 
-/* Tells whether another prompt owns the prefill, and this sequence's prompt would need it. */
-bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq);
-/* Decides how the rest of a prompt is computed, when its sequence begins to run, makes it the owner
- * if need be, and gives it its first rows.  Returns true if rows of it become sparse for the first
- * time. */
-bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq,
-                         struct prefill_budget *budget);
+/* Tells whether another prompt owns the prefill, and the prompt of this waiting sequence would need
+ * it.  wish: what the sequence needs to start. */
+bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq,
+                            const struct kv_wish *wish);
+/* Decides how the rest of a prompt is computed, when its sequence begins to run, and makes it the
+ * owner if need be.  Returns true if rows of it become sparse for the first time. */
+bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq);
 /* Ends the sequence's ownership, if it is the owner. */
 void prefill_queue_end(struct prefill_queue *p, struct sequence *seq);
-/* Tells whether the owner's prompt is layer-major. */
-bool prefill_queue_is_layer_major(const struct prefill_queue *p);
 
 /* ---- prefill chunks in steps ---- */
 
@@ -58,36 +55,40 @@ struct prefill_budget {
     uint64_t n_slots; /* that the chunks may see together; the first chunk may exceed it */
     double work;      /* step_time.h; INFINITY: no limit */
     bool is_whole; /* there is no chunk yet: the first may have PREFILL_MIN_STEP_ROWS in any case */
+    bool is_spent; /* no further chunk may have rows */
+};
+
+/* A sequence's rows in the next step. */
+struct planned_rows {
+    uint32_t n;       /* without those of guesses */
+    bool is_chunk;    /* they are a prefill chunk, and the next two are set */
+    uint32_t n_seen;  /* slots before the chunk that its rows see, for its work */
+    uint32_t n_shown; /* slots before the chunk, for the budget */
 };
 
 /* Returns the next step's budget, after one row for each running sequence that needs just one. */
 struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
                                            struct sequence *const *running, uint32_t n_running);
-/* Tells whether one more prefill chunk may have rows in the step. */
-bool prefill_queue_has_budget(const struct prefill_budget *budget);
-/* Returns how many rows the sequence has in the next step; notes in it whether they choose keys. */
-uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
-                                 struct sequence *seq);
-/* Gives a running sequence n_rows rows of the step, and subtracts a prefill chunk from the
- * budget. */
+/* Returns the rows of a sequence that has n_left to compute (sequence_n_left()), and notes in it
+ * whether they choose keys.  starts: it was not among those of prefill_queue_budget().  A
+ * layer-major prompt gets none, because it has slices. */
+struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
+                                            const struct prefill_budget *budget,
+                                            struct sequence *seq, uint32_t n_left, bool starts);
+/* Gives a running sequence these rows of the step, and rows for n_drafts guesses besides its own.
+ * Subtracts a prefill chunk and the guesses from the budget. */
 void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
-                         struct sequence *seq, uint32_t n_rows);
-/* Gives a generating sequence rows for n guesses besides its own, and subtracts them from the
- * budget. */
-void prefill_queue_add_drafts(const struct prefill_queue *p, struct prefill_budget *budget,
-                              struct sequence *seq, uint32_t n);
-/* Counts the rows of a planned step as stored, and the tokens that it samples as the sequences'
- * next ones.  Begins the time in which slices may run before the next step. */
+                         struct sequence *seq, const struct planned_rows *rows, uint32_t n_drafts);
+/* Counts the rows of a planned step as stored.  Begins the time in which slices may run before the
+ * next step. */
 void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step);
 
 /* ---- slices ---- */
 
-/* Describes the owner's next slice. */
-void prefill_queue_build_slice(struct prefill_queue *p, struct batch *slice,
-                               struct sequence *const *running, uint32_t n_running);
-/* Advances the owner past the slice, which is in flight.  The prompt's rows count as stored once
- * its last slice is. */
-void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice);
+/* Describes the owner's next slice, and advances the owner past it.  Returns false if no prompt is
+ * layer-major. */
+bool prefill_queue_next_slice(struct prefill_queue *p, struct batch *slice,
+                              struct sequence *const *running, uint32_t n_running);
 
 /* ---- the cost of steps and slices ---- */
 

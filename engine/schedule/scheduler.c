@@ -248,71 +248,62 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
     struct sequence *seq = s->running[at];
     struct error err;
     running_remove(s, at);
-    int code = kv_suspend(&seq->kv, &err);
-    prefill_queue_end(&s->prefill_queue, seq);
+    s->stats.n_preempted++;
+    const int code = kv_suspend(&seq->kv, &err);
     seq->n_rows = 0;
     seq->n_done = seq->kv.n_tokens;
-    s->stats.n_preempted++;
-    if (code) end(s, seq, FINISH_ERROR, code, err.text, events);
-    else waiting_insert(s, seq);
+    if (code) {
+        end(s, seq, FINISH_ERROR, code, err.text, events);
+        return;
+    }
+    prefill_queue_end(&s->prefill_queue, seq);
+    waiting_insert(s, seq);
 }
 
-/* Asks for `want` more rows of a running sequence. */
-static struct kv_grant ask_rows(struct sequence *seq, uint32_t want, struct kv_amount left) {
-    const struct kv_wish wish = {.n_tokens = (uint64_t)seq->kv.n_tokens + want, .left = left};
-    return kv_ask(&seq->kv, &wish);
-}
-
-/* Returns the index of the sequence to preempt when running[at] lacks pages or host blocks for
- * `want` more tokens: the last one that has any of them, at worst `at` itself. */
-static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
-    const struct kv_grant grant = ask_rows(s->running[at], want, (struct kv_amount){0});
+/* Returns the index of the sequence to preempt, because pages or host blocks are short for n_tokens
+ * tokens of running[at] in all.  It is the last one that has any of them, at worst `at` itself. */
+static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t n_tokens) {
+    const struct kv_wish wish = {.n_tokens = n_tokens};
     uint32_t last = s->n_running - 1;
-    if (grant.unavailable.blocks == 0) return last;
+    if (kv_ask(&s->running[at]->kv, &wish).unavailable.blocks == 0) return last;
     while (last > at && kv_n_host_blocks(&s->running[last]->kv) == 0) last--;
     return last;
 }
 
-/* Reserves pages for `want` more tokens of running[at], preempting later sequences if necessary.
- * Returns false if running[at] itself was preempted or has ended. */
-static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct event_list *events) {
+/* Whether a running sequence has got pages.  LATER: the in-flight step must be finished first.
+ * LOST: it runs no longer, because it was preempted or has ended. */
+enum room { ROOM_TAKEN, ROOM_LATER, ROOM_LOST };
+
+/* Reserves pages for n_rows more tokens of running[at].  Preempts later sequences if necessary, but
+ * none while a step is in flight. */
+static enum room make_room(struct scheduler *s, uint32_t at, uint32_t n_rows,
+                           struct event_list *events) {
     struct sequence *seq = s->running[at];
+    const uint32_t n_tokens = seq->kv.n_tokens + n_rows;
     int code;
-    while ((code = kv_reserve(&seq->kv, seq->kv.n_tokens + want)) == ERR_FULL) {
-        const uint32_t last = victim(s, at, want);
+    if (n_rows == 0) return ROOM_TAKEN;
+    while ((code = kv_reserve(&seq->kv, n_tokens)) == ERR_FULL) {
+        if (s->n_inflight > 0) return ROOM_LATER;
+        const uint32_t last = victim(s, at, n_tokens);
         preempt(s, last, events);
-        if (last == at) return false;
+        if (last == at) return ROOM_LOST;
     }
-    if (code == 0) return true;
+    if (code == 0) return ROOM_TAKEN;
     running_remove(s, at);
     end(s, seq, FINISH_ERROR, code, "no memory for the request's page lists", events);
-    return false;
+    return ROOM_LOST;
 }
 
-/* Tells whether the in-flight step must be finished before the sequence can have its rows. */
-static bool must_complete_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
-    if (s->n_inflight == 0 || n_rows == 0) return false;
-    const struct kv_grant grant = ask_rows(seq, n_rows, (struct kv_amount){0});
-    return grant.unavailable.pages > 0 || grant.unavailable.blocks > 0;
-}
-
-/* Returns how many guesses of running[at] there is space for beside the row that it has been
- * given.  For guesses no page is taken that another running sequence may need next. */
+/* Returns how many guesses of the sequence there is space for beside the row that it gets.  For
+ * guesses no page is taken that another running sequence may need next. */
 static uint32_t room_for_drafts(const struct scheduler *s, struct sequence *seq,
                                 const struct prefill_budget *budget) {
-    const struct kv_amount others = {.pages = (uint64_t)s->n_running * s->space->n_layers};
     const uint32_t n = seq->kv.n_tokens + 1, most = min_u32(DRAFT_MAX, budget->n_rows);
-    const struct kv_grant grant = ask_rows(seq, 1 + most, others);
+    const struct kv_wish wish = {.n_tokens = (uint64_t)n + most,
+                                 .left.pages = (uint64_t)s->n_running * s->space->n_layers};
+    const struct kv_grant grant = kv_ask(&seq->kv, &wish);
     if (grant.missing.pages == 0 || grant.unavailable.pages == 0) return most;
     return min_u32(most, (uint32_t)kv_n_pages(n) * PAGE_TOKENS - n);
-}
-
-/* Adds rows for tokens that the sequence guesses, as far as there is space. */
-static void add_drafts(struct scheduler *s, struct sequence *seq, struct prefill_budget *budget) {
-    if (!seq->speculates) return;
-    const uint32_t most = seq->n_rows == 1 ? room_for_drafts(s, seq, budget) : 0,
-                   n = sequence_draft(seq, most, s->n_running);
-    prefill_queue_add_drafts(&s->prefill_queue, budget, seq, n);
 }
 
 /* Drops the guesses of the first n running sequences, because the planned step was abandoned.
@@ -322,23 +313,24 @@ static void forget_drafts(struct scheduler *s, uint32_t n) {
         if (s->running[i]->n_rows > 0) s->running[i]->n_drafts = 0;
 }
 
-/* Gives rows to the running sequences; *budget is what is left for more prompts.  Returns false if
- * the in-flight step must be finished first. */
+/* Gives rows to the running sequences, and subtracts them from the budget.  Returns false if the
+ * in-flight step must be finished first. */
 static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
                          struct event_list *events) {
-    *budget = prefill_queue_budget(&s->prefill_queue, s->running, s->n_running);
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
-        const uint32_t n_rows = sequence_awaits_jump(seq, s->n_running)
-                                    ? 0
-                                    : prefill_queue_next_rows(&s->prefill_queue, budget, seq);
-        if (must_complete_first(s, seq, n_rows)) {
+        const uint32_t n_left = sequence_awaits_jump(seq, s->n_running) ? 0 : sequence_n_left(seq);
+        const struct planned_rows rows =
+            prefill_queue_next_rows(&s->prefill_queue, budget, seq, n_left, false);
+        const enum room room = make_room(s, i, rows.n, events);
+        if (room == ROOM_LATER) {
             forget_drafts(s, i);
             return false;
         }
-        if (n_rows > 0 && !make_room(s, i, n_rows, events)) continue;
-        prefill_queue_place(&s->prefill_queue, budget, seq, n_rows);
-        add_drafts(s, seq, budget);
+        if (room == ROOM_LOST) continue;
+        const uint32_t most = seq->speculates && rows.n == 1 ? room_for_drafts(s, seq, budget) : 0,
+                       n_drafts = sequence_draft(seq, most, s->n_running);
+        prefill_queue_place(&s->prefill_queue, budget, seq, &rows, n_drafts);
         i++;
     }
     return true;
@@ -346,9 +338,11 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
 
 /* Tells whether a running sequence is computing a prompt whose next block this one needs, too, so
  * that waiting for it saves work. */
-static bool is_held_back(const struct scheduler *s, struct sequence *seq) {
-    for (uint32_t i = 0; i < s->n_running; i++)
-        if (sequence_should_wait(seq, s->running[i])) return true;
+static bool is_held_back(const struct scheduler *s, struct sequence *seq,
+                         const struct kv_wish *wish) {
+    for (uint32_t i = 0; i < s->n_running && wish->n_max > 0; i++)
+        if (kv_should_wait(&seq->kv, wish->tokens, &s->running[i]->kv, s->running[i]->tokens))
+            return true;
     return false;
 }
 
@@ -363,27 +357,21 @@ static struct kv_amount left_for_running(const struct scheduler *s) {
     return left;
 }
 
-static struct spare spare_beside(const struct kv_space *space, struct kv_amount left) {
-    return (struct spare){.pages = (int64_t)kv_n_available(space) - (int64_t)left.pages,
-                          .blocks = (int64_t)kv_n_available_blocks(space) - (int64_t)left.blocks};
-}
-
-/* Tells whether the sequence would find no more than when it found too little. */
-static bool is_blocked(const struct scheduler *s, const struct sequence *seq, struct spare spare) {
-    return s->blocked == seq && spare.pages <= s->blocked_by.pages &&
-           spare.blocks <= s->blocked_by.blocks;
-}
-
 /* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
  * that it must wait.  *reads: it waits for the disk, and the next sequence in the queue may start
- * first. */
-static int start_kv(struct scheduler *s, struct sequence *seq, bool *reads, struct error *err) {
-    const struct kv_amount left = left_for_running(s);
-    const struct spare before = spare_beside(s->space, left);
-    *reads = false;
-    if (is_blocked(s, seq, before)) return ERR_FULL;
-    if ((*reads = sequence_waits_for_disk(seq))) return ERR_FULL;
-    const int code = sequence_start_kv(seq, s->n_running > 0 ? &left : NULL, err);
+ * first.  A sequence that found too little does not try again before there is more. */
+static int start_kv(struct scheduler *s, struct sequence *seq, struct kv_wish *wish, bool *reads,
+                    struct error *err) {
+    wish->left = left_for_running(s);
+    const struct spare before = {
+        .pages = (int64_t)kv_n_available(s->space) - (int64_t)wish->left.pages,
+        .blocks = (int64_t)kv_n_available_blocks(s->space) - (int64_t)wish->left.blocks};
+    if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
+        before.blocks <= s->blocked_by.blocks)
+        return ERR_FULL;
+    *reads = s->space->disk && kv_ask(&seq->kv, wish).waits_for_disk;
+    if (*reads) return ERR_FULL;
+    const int code = kv_start(&seq->kv, wish, err);
     if (code == 0) return 0;
     s->blocked = seq;
     s->blocked_by = before;
@@ -391,13 +379,13 @@ static int start_kv(struct scheduler *s, struct sequence *seq, bool *reads, stru
 }
 
 /* Counts a sequence that runs for the first time. */
-static void count_admission(struct scheduler *s, struct sequence *seq) {
+static void count_admission(struct scheduler *s, struct sequence *seq, bool may_reuse) {
     struct engine_policy_stats *policy = &s->stats.policies[seq->kv.plan.type];
     const bool has_cache = s->space->cache || s->space->states;
     fair_share_admit(&s->fair_share, seq->share_tag);
     seq->timing.started_s = s->now_s();
     seq->n_cached = seq->kv.n_tokens;
-    if (has_cache && sequence_n_reusable(seq) > 0) s->stats.queried_tokens += seq->n_prompt;
+    if (has_cache && may_reuse) s->stats.queried_tokens += seq->n_prompt;
     s->stats.prompt_tokens += seq->n_prompt;
     s->stats.cached_tokens += seq->n_cached;
     policy->prompt_tokens += seq->n_prompt;
@@ -405,13 +393,17 @@ static void count_admission(struct scheduler *s, struct sequence *seq) {
 }
 
 /* Moves the sequence from waiting to running, with its first rows. */
-static void start_running(struct scheduler *s, struct sequence *seq,
+static void start_running(struct scheduler *s, struct sequence *seq, bool may_reuse,
                           struct prefill_budget *budget) {
+    struct prefill_queue *prefills = &s->prefill_queue;
     waiting_remove(s, seq);
-    if (!seq->admitted) count_admission(s, seq);
+    if (!seq->admitted) count_admission(s, seq, may_reuse);
     seq->admitted = true;
     seq->n_done = seq->kv.n_tokens;
-    s->stats.n_sparse += prefill_queue_begin(&s->prefill_queue, seq, budget);
+    s->stats.n_sparse += prefill_queue_begin(prefills, seq);
+    const struct planned_rows rows =
+        prefill_queue_next_rows(prefills, budget, seq, seq->n_tokens - seq->kv.n_tokens, true);
+    prefill_queue_place(prefills, budget, seq, &rows, 0);
     running_insert(s, seq);
 }
 
@@ -420,13 +412,13 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
     struct error err;
     s->stats.n_deferred = 0;
     for (struct sequence *seq = s->first_waiting;
-         seq && prefill_queue_has_budget(budget) && s->n_running < s->max_seqs; seq = next) {
+         seq && !budget->is_spent && s->n_running < s->max_seqs; seq = next) {
         next = seq->next;
-        bool reads = false;
-        const bool is_behind =
-            is_held_back(s, seq) || prefill_queue_is_owned(&s->prefill_queue, seq);
-        const int code = is_behind ? ERR_FULL : start_kv(s, seq, &reads, &err);
-        if (is_behind || reads) {
+        struct kv_wish wish = sequence_wish(seq);
+        bool waits =
+            is_held_back(s, seq, &wish) || prefill_queue_is_owned(&s->prefill_queue, seq, &wish);
+        const int code = waits ? ERR_FULL : start_kv(s, seq, &wish, &waits, &err);
+        if (waits) {
             s->stats.n_deferred++;
             continue;
         }
@@ -434,7 +426,7 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
          * starve. */
         if (code == ERR_FULL && (s->n_running > 0 || s->n_inflight > 0)) return;
         if (code == 0) {
-            start_running(s, seq, budget);
+            start_running(s, seq, wish.n_max > 0, budget);
             continue;
         }
         waiting_remove(s, seq);
@@ -444,13 +436,21 @@ static void admit(struct scheduler *s, struct prefill_budget *budget, struct eve
 
 /* ---- in-flight steps ---- */
 
-static void launch(struct scheduler *s, struct batch *batch) {
+/* Counts the planned step as in flight, and the tokens that it samples as its sequences' next ones.
+ * Only the device knows these, until complete() takes them back. */
+static struct batch *launch(struct scheduler *s, struct batch *batch) {
     batch->is_ahead = s->n_inflight > 0;
     batch->untimed = false;
-    s->n_inflight++;
-    for (uint32_t i = 0; i < batch->step.n_seqs; i++) batch->entries[i].seq->n_inflight++;
-    batch->decodes = batch->step.n_decode + batch->n_drafting > 0;
     batch->planned_s = s->now_s();
+    s->n_inflight++;
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        const struct batch_entry *entry = &batch->entries[i];
+        entry->seq->n_inflight++;
+        if (!batch_samples(batch, entry)) continue;
+        entry->seq->n_sampled++;
+        entry->seq->draw_row = entry->first_sample + entry->n_samples - 1;
+    }
+    return batch;
 }
 
 void scheduler_note_new_graph(struct scheduler *s) {
@@ -458,30 +458,22 @@ void scheduler_note_new_graph(struct scheduler *s) {
         s->batches[(s->oldest + i) % MAX_INFLIGHT].untimed = true;
 }
 
-static struct batch *launch_step(struct scheduler *s, struct batch *batch) {
-    launch(s, batch);
-    prefill_queue_commit_step(&s->prefill_queue, batch);
-    return batch;
-}
-
-static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
-    prefill_queue_build_slice(&s->prefill_queue, batch, s->running, s->n_running);
-    launch(s, batch);
-    prefill_queue_commit_slice(&s->prefill_queue, batch);
-    return batch;
-}
-
 struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     assert(s->n_inflight < MAX_INFLIGHT);
     struct batch *batch = &s->batches[(s->oldest + s->n_inflight) % MAX_INFLIGHT];
-    struct prefill_budget budget;
-    if (prefill_queue_is_layer_major(&s->prefill_queue) && s->prefill_queue.slice_is_due)
-        return plan_slice(s, batch);
-    if (!plan_running(s, &budget, events)) return NULL;
-    admit(s, &budget, events);
-    batch_build(batch, s->running, s->n_running);
-    if (batch->step.n_rows > 0) return launch_step(s, batch);
-    if (prefill_queue_is_layer_major(&s->prefill_queue)) return plan_slice(s, batch);
+    struct prefill_queue *prefills = &s->prefill_queue;
+    if (!prefills->slice_is_due) {
+        struct prefill_budget budget = prefill_queue_budget(prefills, s->running, s->n_running);
+        if (!plan_running(s, &budget, events)) return NULL;
+        admit(s, &budget, events);
+        batch_build(batch, s->running, s->n_running);
+        if (batch->step.n_rows > 0) {
+            prefill_queue_commit_step(prefills, batch);
+            return launch(s, batch);
+        }
+    }
+    if (prefill_queue_next_slice(prefills, batch, s->running, s->n_running))
+        return launch(s, batch);
     assert(s->n_running == 0 || s->n_inflight > 0); /* or the scheduler would stall */
     return NULL;
 }

@@ -123,13 +123,17 @@ static uint32_t n_sampled_in_all(const struct sequence *seq) {
     return sequence_n_generated(seq) + seq->n_sampled;
 }
 
-/* Returns 0 for a prompt that needs every row computed: for its log-probabilities, or because
+/* Reuses nothing for a prompt that needs every row computed: for its log-probabilities, or because
  * no_reuse forbids blocks of other requests.  With no_reuse the sequence's own blocks do not help
  * after a preemption either: they end at a whole page, so keys would be chosen for the rest
  * alone. */
-uint32_t sequence_n_reusable(const struct sequence *seq) {
-    if (seq->prompt_event || seq->prefill.no_reuse) return 0;
-    return seq->n_tokens - min_u32(seq->n_tokens, kv_plan_n_observed(&seq->kv.plan));
+struct kv_wish sequence_wish(const struct sequence *seq) {
+    const struct kv_plan *plan = &seq->kv.plan;
+    struct kv_wish wish = {.n_tokens = seq->n_tokens, .tokens = seq->tokens};
+    if (seq->shared->space->batch_invariant) wish.n_tokens = plan->n_most;
+    if (!seq->prompt_event && !seq->prefill.no_reuse)
+        wish.n_max = seq->n_tokens - min_u32(seq->n_tokens, kv_plan_n_observed(plan));
+    return wish;
 }
 
 bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running) {
@@ -185,26 +189,6 @@ uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running)
 
 bool sequence_pays_delay(struct sequence *seq) {
     return seq->speculates && drafter_pay_delay(&seq->drafter);
-}
-
-bool sequence_should_wait(struct sequence *seq, struct sequence *other) {
-    return sequence_n_reusable(seq) > 0 &&
-           kv_should_wait(&seq->kv, seq->tokens, &other->kv, other->tokens);
-}
-
-/* Returns how many tokens the sequence needs pages for when it starts. */
-static uint32_t n_starting(const struct sequence *seq) {
-    return seq->shared->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
-}
-
-bool sequence_waits_for_disk(struct sequence *seq) {
-    const struct kv_wish wish = {
-        .n_tokens = n_starting(seq), .tokens = seq->tokens, .n_max = sequence_n_reusable(seq)};
-    return seq->shared->space->disk && kv_ask(&seq->kv, &wish).waits_for_disk;
-}
-
-int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err) {
-    return kv_start(&seq->kv, seq->tokens, sequence_n_reusable(seq), n_starting(seq), left, err);
 }
 
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,

@@ -120,8 +120,6 @@ void sequence_abandon(struct sequence *seq);
 
 /* Returns how many tokens have been generated, without those of in-flight steps. */
 uint32_t sequence_n_generated(const struct sequence *seq);
-/* Returns how many of the sequence's first tokens may come from the prefix cache. */
-uint32_t sequence_n_reusable(const struct sequence *seq);
 /* Returns how many rows the sequence can have in the next step: its tokens that are not in the KV
  * cache yet. */
 uint32_t sequence_n_left(const struct sequence *seq);
@@ -142,15 +140,9 @@ uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running)
 /* Charges a sequence without guesses for its delay by the guesses of others in the same step.
  * False: its own credit does not cover the delay, and nothing is charged. */
 bool sequence_pays_delay(struct sequence *seq);
-/* Tells whether `other` is computing a prompt whose next prefix block `seq` needs, too.  Then `seq`
- * should wait for it, because that saves work. */
-bool sequence_should_wait(struct sequence *seq, struct sequence *other);
-/* Tells whether the tier on disk is being read for the sequence, so that it is held back
- * (read_ahead.h). */
-bool sequence_waits_for_disk(struct sequence *seq);
-/* Reserves the sequence's pages: for its tokens, or for all that it may ever have if it must not be
- * preempted.  Returns what kv_start() does. */
-int sequence_start_kv(struct sequence *seq, const struct kv_amount *left, struct error *err);
+/* Returns what a waiting sequence needs to start.  That is pages for its tokens, or for all that it
+ * may ever have if it must not be preempted.  n_max: tokens that may be reused; left: zero. */
+struct kv_wish sequence_wish(const struct sequence *seq);
 
 /* Returns how much of the text the KV cache has held, evicted and fetched so far. */
 struct kv_usage sequence_usage(const struct sequence *seq);

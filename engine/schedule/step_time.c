@@ -44,12 +44,17 @@ uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t
     return whole_rows(2 * work / (linear + sqrt(linear * linear + 4 * half * work)));
 }
 
-double step_time_entering_work(const struct step_time *step_time, uint32_t n_rows) {
-    return n_rows * step_time->enter_work;
+double step_time_slice_work(const struct step_time *step_time, uint32_t layer, uint32_t n_rows,
+                            uint32_t n_before) {
+    if (layer == 0) return n_rows * step_time->enter_work;
+    return step_time_work(step_time, n_rows, n_before);
 }
 
-uint32_t step_time_entering_rows(const struct step_time *step_time, double work) {
-    return whole_rows(work / step_time->enter_work);
+uint32_t step_time_slice_rows(const struct step_time *step_time, uint32_t layer, double seconds,
+                              uint32_t n_before) {
+    const double work = step_time_budget(step_time, STEP_TIME_SLICE, seconds);
+    if (layer == 0) return whole_rows(work / step_time->enter_work);
+    return step_time_rows(step_time, work, n_before);
 }
 
 double step_time_seconds(const struct step_time *step_time, enum step_time_kind kind, double work) {
@@ -60,17 +65,9 @@ double step_time_index_seconds(const struct step_time *step_time, uint32_t n_slo
     return n_slots * step_time->index_s_per_slot;
 }
 
-bool step_time_knows_index(const struct step_time *step_time) {
-    return step_time->index_s_per_slot > 0;
-}
-
 uint32_t step_time_seen(const struct step_time *step_time, uint32_t n_before) {
-    return step_time_knows_seen(step_time) && step_time->seen < n_before ? (uint32_t)step_time->seen
-                                                                         : n_before;
-}
-
-bool step_time_knows_seen(const struct step_time *step_time) {
-    return step_time->seen > 0;
+    const bool is_less = step_time->seen > 0 && step_time->seen < n_before;
+    return is_less ? (uint32_t)step_time->seen : n_before;
 }
 
 static void average(double *value, double measured, double weight) {

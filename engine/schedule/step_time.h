@@ -43,24 +43,21 @@ double step_time_budget(const struct step_time *step_time, enum step_time_kind k
                         double seconds);
 /* Returns how many rows after n_before slots take at most `work`. */
 uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t n_before);
-/* Returns the work of n_rows rows in a slice of the first layer, which only enters it. */
-double step_time_entering_work(const struct step_time *step_time, uint32_t n_rows);
-/* Returns how many such rows take at most `work`. */
-uint32_t step_time_entering_rows(const struct step_time *step_time, double work);
+/* Does step_time_work() for rows in a slice of this layer: those of layer 0 only enter it. */
+double step_time_slice_work(const struct step_time *step_time, uint32_t layer, uint32_t n_rows,
+                            uint32_t n_before);
+/* Returns how many rows of a slice of this layer, after n_before slots, take at most `seconds`. */
+uint32_t step_time_slice_rows(const struct step_time *step_time, uint32_t layer, double seconds,
+                              uint32_t n_before);
 /* Returns the seconds that a step, with its base, or a slice of this work takes; what is not known
  * counts as 0. */
 double step_time_seconds(const struct step_time *step_time, enum step_time_kind kind, double work);
 
 /* Returns how many of n_before slots a row of the sparse prompt sees: all, until that is known. */
 uint32_t step_time_seen(const struct step_time *step_time, uint32_t n_before);
-/* Tells whether that has been measured for the present sparse prompt. */
-bool step_time_knows_seen(const struct step_time *step_time);
-
 /* Returns the seconds to choose keys from n_slots slots in one layer, for all heads: 0 until that
  * is known. */
 double step_time_index_seconds(const struct step_time *step_time, uint32_t n_slots);
-/* Tells whether that has been measured for the present sparse prompt. */
-bool step_time_knows_index(const struct step_time *step_time);
 
 /* Measures a step or slice that took `seconds`, not counting its index.  work: of its prompts'
  * rows; decodes: the step generated tokens, too. */

@@ -13,9 +13,6 @@ static void rows_are_the_most_that_the_work_allows(void **state) {
             assert_int_equal(step_time_rows(&step_time, work * (1 + 1e-9), before[i]), rows[j]);
             assert_int_equal(step_time_rows(&step_time, work * (1 - 1e-9), before[i]), rows[j] - 1);
         }
-    assert_int_equal(
-        step_time_entering_rows(&step_time, step_time_entering_work(&step_time, 5000) * (1 + 1e-9)),
-        5000);
     assert_int_equal(step_time_rows(&step_time, 0, 7), 0);
     assert_int_equal(step_time_rows(&step_time, INFINITY, 7), UINT32_MAX);
 }
@@ -23,7 +20,19 @@ static void rows_are_the_most_that_the_work_allows(void **state) {
 static void nothing_fits_before_anything_is_known(void **state) {
     const struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     assert_true(step_time_budget(&step_time, STEP_TIME_STEP, 0.1) == 0);
-    assert_true(step_time_budget(&step_time, STEP_TIME_SLICE, 0.1) == 0);
+    assert_int_equal(step_time_slice_rows(&step_time, 0, 0.1, 0), 0);
+    assert_int_equal(step_time_slice_rows(&step_time, 1, 0.1, 0), 0);
+}
+
+static void slices_of_the_first_layer_cost_less(void **state) {
+    (void)state;
+    struct step_time step_time = step_time_make(1000, 100, 2, 0);
+    step_time_measure(&step_time, STEP_TIME_SLICE, 1e6, false, 1);
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        const double work = step_time_slice_work(&step_time, layer, 5000, 7);
+        assert_true(work == (layer == 0 ? 5000 * 100.0 : step_time_work(&step_time, 5000, 7)));
+        assert_int_equal(step_time_slice_rows(&step_time, layer, work * (1 + 1e-9) / 1e6, 7), 5000);
+    }
 }
 
 /* A machine where work takes 2 us and generating 5 ms. */
@@ -92,6 +101,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_the_most_that_the_work_allows),
         cmocka_unit_test(nothing_fits_before_anything_is_known),
+        cmocka_unit_test(slices_of_the_first_layer_cost_less),
         cmocka_unit_test(the_machine_is_learned),
         cmocka_unit_test(a_change_is_followed_and_an_outlier_forgotten),
         cmocka_unit_test(the_index_is_learned_by_itself),

@@ -257,10 +257,11 @@ static const struct kv_choice keeps_much = {
 
 static void start(struct states_rig *rig, struct kv_sequence *kv, uint32_t n_prompt) {
     const struct kv_plan plan = kv_plan_make(&keeps_much, n_prompt, 1);
+    const struct kv_wish wish = {.n_tokens = n_prompt, .tokens = same_text, .n_max = n_prompt};
     struct error err = {0};
     assert_int_equal(kv_sequence_init(kv, &rig->space, &plan, 0), 0);
     assert_int_equal(kv_prepare(kv, same_text), 0);
-    assert_int_equal(kv_start(kv, same_text, n_prompt, n_prompt, NULL, &err), 0);
+    assert_int_equal(kv_start(kv, &wish, &err), 0);
 }
 
 static void step(struct kv_sequence *kv) {
