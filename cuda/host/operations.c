@@ -103,7 +103,7 @@ void rotary_close(struct cuda_backend *cuda) {
 int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *inv_freq,
                uint32_t n_freqs, struct error *err) {
     const size_t bytes = n_freqs * sizeof(double);
-    const double turn = 6.283185307179586476925;
+    const double two_pi = 6.283185307179586476925;
     float rotations[MAX_FREQS][2];
     if (n_freqs == 0) return 0;
     if (n_freqs > MAX_FREQS)
@@ -111,8 +111,8 @@ int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *i
                          n_freqs, MAX_FREQS);
     if (rotary->n_freqs == n_freqs && memcmp(rotary->inv_freq, inv_freq, bytes) == 0) return 0;
     for (uint32_t i = 0; i < n_freqs; i++) {
-        rotations[i][0] = (float)(inv_freq[i] / turn);
-        rotations[i][1] = (float)(inv_freq[i] / turn - rotations[i][0]);
+        rotations[i][0] = (float)(inv_freq[i] / two_pi);
+        rotations[i][1] = (float)(inv_freq[i] / two_pi - rotations[i][0]);
     }
     int rc = send_array(cuda, rotary->device_freqs, inv_freq, bytes, err);
     if (!rc)

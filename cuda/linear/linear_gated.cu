@@ -16,7 +16,7 @@
  *   consumers   two warpgroups with 64 rows each: wgmma with x as A and the stage of W as B.  Gate
  *               and up of an output are in the same thread
  *   order       gated_cut.h: a few pairs of row tiles stay in L2 while all of W passes through
- *   last turn   of half of the clusters or fewer: twice as many take half of a tile's outputs each
+ *   last wave   of half of the clusters or fewer: twice as many take half of a tile's outputs each
  *
  * A warpgroup has no time to gate: its tensor cores would wait.  It only rounds its finished sums
  * to bf16, as cuBLASLt would, holds them in registers, and gates and stores a slice in each of the
@@ -76,8 +76,8 @@ struct gated_params {
 };
 
 static __device__ __forceinline__ struct gated_item find_item(const struct gated_params &g,
-                                                              uint32_t turn) {
-    return gated_find_item(&g.cut, turn, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, cluster_rank());
+                                                              uint32_t wave) {
+    return gated_find_item(&g.cut, wave, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, cluster_rank());
 }
 
 /* ---- producers ---- */
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void load_weights(const struct gated_params &g
     const uint64_t policy = pass_through_policy();
     typename Plan::place at = {0, 1};
     struct gated_item item;
-    for (uint32_t turn = 0; item = find_item(g, turn), item.n_boxes > 0; turn++) {
+    for (uint32_t wave = 0; item = find_item(g, wave), item.n_boxes > 0; wave++) {
 #pragma unroll 1
         for (int k = 0; k < (int)g.p.n_in; k += STAGE_COLUMNS, at.advance()) {
             unsigned char *to = plan->stages[at.stage].w;
@@ -123,7 +123,7 @@ static __device__ __forceinline__ void load_x(const struct gated_params &g, Plan
     typename Plan::place at = {0, 1};
     struct gated_item item;
     wait_for_previous();
-    for (uint32_t turn = 0; item = find_item(g, turn), item.n_boxes > 0; turn++) {
+    for (uint32_t wave = 0; item = find_item(g, wave), item.n_boxes > 0; wave++) {
 #pragma unroll 1
         for (int k = 0; k < (int)g.p.n_in; k += STAGE_COLUMNS, at.advance()) {
             unsigned char *to = plan->stages[at.stage].x;
@@ -228,9 +228,9 @@ static __device__ __forceinline__ void store_slice(const struct product &p,
 }
 
 /* Multiplies one item, and stores what is held from the one before, a slice in each of the first
- * stages; then holds this item, and makes *item that of `turn`. */
+ * stages.  Then holds this item, and makes *item that of `wave`. */
 template <enum gate_kind KIND, int N, class Plan>
-static __device__ __forceinline__ void multiply(const struct gated_params &g, uint32_t turn,
+static __device__ __forceinline__ void multiply(const struct gated_params &g, uint32_t wave,
                                                 uint32_t group, Plan *plan,
                                                 typename Plan::place *at, struct gated_item *item,
                                                 struct held_tile *held) {
@@ -251,7 +251,7 @@ static __device__ __forceinline__ void multiply(const struct gated_params &g, ui
     held->out = item->out;
     held->end = min(item->out + item->n_boxes * Plan::BOX_ROWS, g.p.parts[0].n_out);
     /* The compiler would put the divisions behind the sums, where nothing else runs. */
-    *item = find_item(g, turn);
+    *item = find_item(g, wave);
     asm volatile("" : "+r"(item->row), "+r"(item->out), "+r"(item->n_boxes)::"memory");
 #pragma unroll 1
     for (int k = N_SLICES; k < n_stages; k++, at->advance()) {
@@ -274,8 +274,8 @@ static __device__ __forceinline__ void consume(const struct gated_params &g, Pla
     struct held_tile held = {};
     struct gated_item item = find_item(g, 0);
     wait_for_previous();
-    for (uint32_t turn = 1; item.n_boxes == 2; turn++)
-        multiply<KIND, Plan::OUTPUTS>(g, turn, group, plan, &at, &item, &held);
+    for (uint32_t wave = 1; item.n_boxes == 2; wave++)
+        multiply<KIND, Plan::OUTPUTS>(g, wave, group, plan, &at, &item, &held);
     if (item.n_boxes == 1) multiply<KIND, Plan::OUTPUTS / 2>(g, 0, group, plan, &at, &item, &held);
 #pragma unroll
     for (int i = 0; i < N_SLICES; i++) store_slice<KIND>(g.p, held, i);

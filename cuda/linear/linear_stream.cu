@@ -79,7 +79,7 @@ struct block_tiles {
 
 /* Deals tiles to blocks.  The first n_idle blocks find a multiprocessor idle, and have filled their
  * rings when the others begin: they take a third tile, and the others a second only where that is
- * not enough.  Where three are not enough all blocks take turns. */
+ * not enough.  Where three are not enough, tile i is that of block i % n_blocks. */
 static struct block_tiles deal_tiles(uint32_t n_tiles, uint32_t n_blocks, uint32_t n_idle) {
     const uint32_t n_left = n_tiles - n_blocks,
                    n_second = n_idle < n_left ? max(n_idle, n_left - n_idle) : n_left;
@@ -231,7 +231,7 @@ static __device__ __forceinline__ void consume(const struct product &p, struct s
     const uint32_t thread = threadIdx.x - 32;
     struct consumer<S, NORM, CAN_RELOAD> c(p, m->norm);
     ring_place<S::N_STAGES> at = {0, 0};
-    uint32_t turn = 0;
+    uint32_t half = 0;
 #pragma unroll
     for (int i = 0; i < S::N_MMA; i++) c.squares[i] = 0.0f;
     if (NORM) barrier_wait(&m->norm_full, 0);
@@ -241,9 +241,9 @@ static __device__ __forceinline__ void consume(const struct product &p, struct s
 #pragma unroll
     for (int place = 0; place < S::HELD_STAGES; place++)
         if (NORM && !c.reloads()) c.normalise(place, place, true);
-    for (uint32_t tile = blockIdx.x; tile < tiles.end(); tile = tiles.after(tile), turn ^= 1) {
+    for (uint32_t tile = blockIdx.x; tile < tiles.end(); tile = tiles.after(tile), half ^= 1) {
         multiply_tile<S, NORM, CAN_RELOAD>(c, m, at, tile == blockIdx.x);
-        struct plan<S::N_MMA> *plan = &m->plans[turn];
+        struct plan<S::N_MMA> *plan = &m->plans[half];
         share_sums<S::N_MMA>(plan, c.warp, c.sums);
         if (NORM) share_squares<S::N_MMA>(plan, c.warp, c.squares);
         /* Warps that are ahead write to the other plan, and wait here before they come back to

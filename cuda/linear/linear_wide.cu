@@ -70,7 +70,7 @@ static_assert((int)CLUSTER == WIDE_CLUSTER, "tiles are counted in pairs");
 struct wide_params {
     CUtensorMap x, w[LINEAR_MAX_PARTS];
     struct product p;
-    struct wide_room room;
+    struct wide_device room;
     /* n_items: what a cluster computes at a time, times the shares of a sum */
     uint32_t n_tiles, n_splits, n_items, half_rows;
 };
@@ -417,7 +417,7 @@ static struct wide_shape shape_of(const struct product *p) {
 
 template <class Plan>
 static cudaError_t launch_tiles(const struct product *p, uint32_t n_splits,
-                                const struct wide_room *room, struct launch launch) {
+                                const struct wide_device *room, struct launch launch) {
     struct wide_params w = {};
     w.p = *p;
     w.room = *room;
@@ -436,14 +436,14 @@ static cudaError_t launch_tiles(const struct product *p, uint32_t n_splits,
                                box_rows, l2);
     if (rc) return rc;
     /* The grid has as many clusters as can have equal numbers of items. */
-    const uint32_t n_turns = (w.n_items + room->n_clusters - 1) / room->n_clusters,
-                   n_clusters = (w.n_items + n_turns - 1) / n_turns;
+    const uint32_t n_waves = (w.n_items + room->n_clusters - 1) / room->n_clusters,
+                   n_clusters = (w.n_items + n_waves - 1) / n_waves;
     return launch_clusters(launch, wide_kernel<Plan>, CLUSTER, CLUSTER * n_clusters,
                            Plan::N_CONSUMERS + GROUP_THREADS, sizeof(Plan), w);
 }
 
 typedef cudaError_t (*tiles_launcher)(const struct product *p, uint32_t n_splits,
-                                      const struct wide_room *room, struct launch launch);
+                                      const struct wide_device *room, struct launch launch);
 
 template <int GROUPS> static tiles_launcher find_pairs(uint32_t width) {
     switch (width) {
@@ -473,7 +473,7 @@ static tiles_launcher find_launcher(const struct wide_shape *shape, uint32_t wid
     }
 }
 
-static cudaError_t start_wide(const struct product *p, const struct wide_room *room,
+static cudaError_t start_wide(const struct product *p, const struct wide_device *room,
                               struct launch launch) {
     const struct wide_shape shape = shape_of(p);
     if (wide_count_tiles(&shape, GROUP_ROWS) == 0 || p->n_rows == 0) return cudaSuccess;
@@ -519,7 +519,7 @@ static cudaError_t find_memory_rate(int device, int n_multiprocessors, bool *is_
     return cudaSuccess;
 }
 
-static cudaError_t find_wide(int device, struct wide_room *room) {
+static cudaError_t find_wide(int device, struct wide_device *room) {
     int n_multiprocessors;
     cudaError_t rc =
         cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
@@ -539,7 +539,7 @@ static cudaError_t find_wide(int device, struct wide_room *room) {
 extern "C" product_open open_wide;
 int open_wide(struct cuda_backend *cuda, struct error *err) {
     enum { FAST_FROM = 9 };
-    struct wide_room *room = &cuda->products.wide;
+    struct wide_device *room = &cuda->products.wide;
     const size_t bytes = (size_t)cuda->n_multiprocessors * WIDE_SHARE_BYTES;
     int rc = cuda_check(cuda, find_wide(cuda->device, room), "asking for the memory's rate", err);
     cuda->products.wide_from = room->fast_memory ? FAST_FROM : FEW_MAX_ROWS + 1;

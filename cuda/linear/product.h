@@ -25,6 +25,7 @@ struct cuda_backend;
 extern "C" {
 #endif
 
+/* One of the matrices that the same rows are multiplied by, such as q, k and v.  On the device. */
 struct product_part {
     const void *w;    /* [n_out, n_in] */
     const void *bias; /* [n_out] or NULL */
@@ -32,12 +33,13 @@ struct product_part {
     void *y; /* bf16 or f32, row i at y + i * y_stride elements */
     size_t y_stride;
     uint32_t n_out;
-    bool joins_next; /* the next part's weights and results lie behind these; both have no bias */
+    bool joins_next; /* the next part's weights and results lie right behind these, and neither part
+                        has a bias: both can be computed as one matrix */
 };
 
-/* y = x W^T (+ b) or y += x W^T (+ b) for all parts: the parameters of every product kernel.  With
- * norm_weight the product is of RMSNorm(x).  If gated, the parts are gate and up, and parts[0].y is
- * kind(gate) * up.  The list says which kernels take what. */
+/* The parameters of every product kernel: y = x W^T (+ b), or y += x W^T (+ b) if accumulate, for
+ * all parts.  With norm_weight the product is of RMSNorm(x).  If gated, the two parts are gate and
+ * up, and only parts[0].y is written: kind(gate) * up.  A kernel's fits() says what it takes. */
 struct product {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;
@@ -49,45 +51,54 @@ struct product {
     bool gated, accumulate, y_f32;
     bool is_partial; /* the operation has more parts than these */
     enum gate_kind kind;
-    uint32_t n_idle; /* the stream kernel: multiprocessors that the kernel before leaves idle */
+    uint32_t n_idle; /* multiprocessors that the kernel before leaves idle, if takes_idle; else 0 */
 };
 
-/* The most rows that kernels take, and the widest norm. */
-enum { FEW_MAX_ROWS = 16, STREAM_MAX_NORM = 8192, WIDE_MAX_ROWS = 256 };
+enum {
+    FEW_MAX_ROWS = 16,      /* that the few and stream kernels take */
+    STREAM_MAX_NORM = 8192, /* columns of a norm that the stream kernel takes */
+    WIDE_MAX_ROWS = 256     /* that the wide kernel takes */
+};
 
-/* The part of the device that the wide kernel uses. */
+/* What the wide kernel has on this device. */
 enum { WIDE_SHARE_BYTES = 256 * 112 * 4 };
-struct wide_room {
-    uint32_t n_clusters; /* that run at the same time; 0: it does not run here */
+struct wide_device {
+    uint32_t n_clusters; /* that run at the same time; 0: the kernel does not run here */
     /* WIDE_SHARE_BYTES for each multiprocessor, all MISSING_BYTE between kernels */
     void *shares;
     bool fast_memory; /* find_memory_rate() of linear_wide.cu */
 };
 
-/* What the choice has to know of the device. */
+/* What the choice of a kernel has to know of the device; zeroed, then set by the kernels'
+ * open(). */
 struct product_device {
     bool batch_invariant; /* only kernels that are invariant run */
     bool streams;         /* the stream kernel runs here */
-    struct wide_room wide;
+    struct wide_device wide;
     uint32_t wide_from; /* rows from which the wide kernel is faster than the stream kernel */
     uint32_t n_gated_clusters; /* of the gated kernel, that run at the same time; 0: none */
 };
 
-/* Makes a kernel ready, and tells cuda->products what it has to know. */
+/* Makes a kernel ready when the backend is created, and sets the kernel's members of
+ * cuda->products.  Returns 0 where the kernel does not run on the device.  ERR_DEVICE,
+ * ERR_NOMEM. */
 typedef int product_open(struct cuda_backend *cuda, struct error *err);
-/* Launches a kernel for a product that fits it.  ERR_UNSUPPORTED: cuBLASLt has no algorithm. */
+/* Launches a kernel on cuda's stream for a product that fits it, with at least one row.
+ * ERR_DEVICE; ERR_UNSUPPORTED: cuBLASLt has no algorithm, and "any" must be launched instead. */
 typedef int product_launch(struct cuda_backend *cuda, const struct product *p, struct error *err);
 
 /* Costs are compared with each other only.  What costs PRODUCT_NEVER is not chosen: other kernels
  * are faster, or the operation in smaller products is. */
 #define PRODUCT_NEVER 1e30f
 
+/* A row of the list. */
 struct product_kernel {
     const char *name;
     product_open *open; /* NULL: it is always ready */
-    /* Says whether the kernel can compute the product.  A norm does not count where the kernel
-     * takes none: it is computed before. */
+    /* Says whether the kernel can compute the product here.  A norm does not matter if
+     * takes_norm is false: the caller computes it before. */
     bool (*fits)(const struct product_device *device, const struct product *p);
+    /* Returns the cost of a product that fits. */
     float (*cost)(const struct product_device *device, const struct product *p);
     product_launch *launch;
     bool is_invariant; /* a row's bits depend on nothing but the row and the weights */
@@ -95,19 +106,20 @@ struct product_kernel {
     bool takes_idle; /* it counts multiprocessors as taken that the kernel before leaves idle */
 };
 
-/* All kernels; the last has no name.  The reference, which takes any shape and dtype, is "any". */
+/* The list of all kernels; the last row has no name.  The kernel "any" is the reference, which
+ * takes any shape and dtype. */
 extern const struct product_kernel product_kernels[];
 
-/* Returns the kernel that costs least of those that take all parts of the product at once; NULL:
- * there is none. */
+/* Returns the kernel that costs least of those that the product fits, with all of its parts in one
+ * launch.  NULL: none fits, or each that does costs PRODUCT_NEVER. */
 const struct product_kernel *product_choose(const struct product_device *device,
                                             const struct product *p);
-/* Returns a kernel by its name, which must exist. */
+/* Returns the kernel of this name, which must be in the list. */
 const struct product_kernel *product_find(const char *name);
 
-/* Says whether the parts are one matrix with one result. */
+/* Says whether all parts can be computed as one matrix: each joins the next, or there is one. */
 bool product_is_joined(const struct product *p);
-/* Returns the product with each run of joined parts as one part. */
+/* Returns the product with each run of parts that join as one part, whose n_out is their sum. */
 struct product product_join(const struct product *p);
 
 #ifdef __cplusplus

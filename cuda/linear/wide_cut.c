@@ -25,7 +25,7 @@ static double estimate_clocks(const struct wide_shape *shape, struct wide_cut cu
                               uint32_t n_clusters) {
     const double row_bytes = WIDE_STAGE_COLUMNS * 2, n_blocks = wide_halves(shape) ? 2 : 1;
     const uint32_t n_tiles = wide_count_tiles(shape, cut.width),
-                   n_turns = (uint32_t)div_up(wide_count_items(shape, cut), n_clusters),
+                   n_waves = (uint32_t)div_up(wide_count_items(shape, cut), n_clusters),
                    n_stages = (uint32_t)div_up(shape->n_in, WIDE_STAGE_COLUMNS);
     const double rows = shape->n_rows / n_blocks, groups = ceil(rows / WIDE_GROUP_ROWS),
                  x = rows * row_bytes, w = cut.width * row_bytes,
@@ -33,12 +33,12 @@ static double estimate_clocks(const struct wide_shape *shape, struct wide_cut cu
                  wgmma = groups * cut.width * 8 / 3,
                  arrival = fmax((x + w + read) / 128, (x + w) / 48),
                  stage = fmax(fmax(arrival, wgmma), fmax(w / n_blocks / 24, 200)),
-                 blocks = n_turns * ceil((double)n_stages / cut.n_splits) * stage,
+                 blocks = n_waves * ceil((double)n_stages / cut.n_splits) * stage,
                  memory = (double)n_tiles * n_stages * w / (13.0 * WIDE_CLUSTER * n_clusters),
                  others = 1 - 1.0 / cut.n_splits,
                  exchange = 2 * others * rows * cut.width * sizeof(float) / 8.5;
     /* Blocks that wait for each other must run at the same time. */
-    if (cut.n_splits > 1 && (n_turns > 1 || cut.n_splits > n_stages)) return INFINITY;
+    if (cut.n_splits > 1 && (n_waves > 1 || cut.n_splits > n_stages)) return INFINITY;
     /* The slower of the two, and more where they are alike. */
     return pow(pow(blocks, 4) + pow(memory, 4), 0.25) + exchange + (cut.n_splits > 1 ? 900 : 0);
 }

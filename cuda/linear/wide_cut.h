@@ -5,7 +5,7 @@
  *   share    where tiles are too few for the device, each sum is split along n_in; blocks that have
  *            a tile's shares wait for each other, so all of them must run at the same time
  *
- * Thread: any.  Memory: none. */
+ * All functions only calculate.  Thread: any.  Memory: none. */
 #ifndef CUDA_LINEAR_WIDE_CUT_H
 #define CUDA_LINEAR_WIDE_CUT_H
 
@@ -22,34 +22,38 @@ enum {
     WIDE_CLUSTER = 2,
     WIDE_STAGE_COLUMNS = 64, /* of x and W that a block multiplies at a time */
     WIDE_GROUP_ROWS = 64,    /* of x that a warpgroup multiplies */
-    WIDE_WHOLE_ROWS = 192,   /* at most so many rows of x are in one block */
-    WIDE_MAX_SPLITS = 4
+    WIDE_WHOLE_ROWS = 192,   /* the most rows of x in one block */
+    WIDE_MAX_SPLITS = 4      /* the most shares of a sum */
 };
 
-/* A product, as linear_args has it. */
+/* The shape of a product: rows, columns of x and W, and rows of each part's W. */
 struct wide_shape {
     uint32_t n_rows, n_in, n_parts, n_out[LINEAR_MAX_PARTS];
     bool gated; /* the parts are gate and up, of equal n_out */
 };
 
-/* Says whether the blocks of a cluster have the halves of the rows. */
+/* Says whether each block of a cluster has half of the rows of one tile, because there are more
+ * than WIDE_WHOLE_ROWS.  Else it has all rows of a tile of its own. */
 static inline bool wide_halves(const struct wide_shape *shape) {
     return shape->n_rows > WIDE_WHOLE_ROWS;
 }
 
+/* How a product is cut. */
 struct wide_cut {
-    uint32_t width; /* 112, 96, 64 or 48; of halves 224, 192, 128, 96 or 64 */
-    uint32_t n_splits;
+    uint32_t width;    /* rows of W in a tile: 112, 96, 64 or 48; if wide_halves() 224 to 64 */
+    uint32_t n_splits; /* shares of each sum, 1 to WIDE_MAX_SPLITS */
 };
 
-/* Returns how many tiles of `width` rows of W the parts have; gated: half of a tile is gate's. */
+/* Returns how many tiles of `width` rows of W the product has, each part rounded up.  If gated, a
+ * tile has width / 2 rows of each of gate and up. */
 uint32_t wide_count_tiles(const struct wide_shape *shape, uint32_t width);
 
-/* Returns how many shares of tiles, or of pairs of them, the clusters have to compute. */
+/* Returns how many items the clusters have to compute: shares of a pair of tiles, or of one tile if
+ * wide_halves(). */
 uint32_t wide_count_items(const struct wide_shape *shape, struct wide_cut cut);
 
-/* Returns the cut that takes the least time by an estimate, on a device that runs n_clusters at the
- * same time. */
+/* Returns the cut with the least estimated time, on a device that runs n_clusters > 0 clusters at
+ * the same time. */
 struct wide_cut wide_choose_cut(const struct wide_shape *shape, uint32_t n_clusters);
 
 #ifdef __cplusplus

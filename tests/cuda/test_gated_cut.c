@@ -36,16 +36,16 @@ static void check_pair(const struct gated_item *a, const struct gated_item *b,
     }
 }
 
-/* Counts what a cluster computes, and returns how many turns it takes; a turn of halves is the
+/* Counts what a cluster computes, and returns how many waves it takes; a wave of halves is the
  * last. */
 static uint32_t count_cluster(const struct gated_cut *cut, uint32_t cluster) {
-    uint32_t turn = 0, n_boxes = 2;
-    for (;; turn++) {
-        const struct gated_item a = gated_find_item(cut, turn, cluster, cut->n_clusters, 0),
-                                b = gated_find_item(cut, turn, cluster, cut->n_clusters, 1);
+    uint32_t wave = 0, n_boxes = 2;
+    for (;; wave++) {
+        const struct gated_item a = gated_find_item(cut, wave, cluster, cut->n_clusters, 0),
+                                b = gated_find_item(cut, wave, cluster, cut->n_clusters, 1);
         if (a.n_boxes == 0) {
             assert_int_equal(b.n_boxes, 0);
-            return turn;
+            return wave;
         }
         assert_int_equal(n_boxes, 2);
         n_boxes = a.n_boxes;
@@ -57,14 +57,14 @@ static uint32_t count_cluster(const struct gated_cut *cut, uint32_t cluster) {
 
 static void check_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters) {
     const struct gated_cut cut = gated_choose_cut(n_rows, n_out, max_clusters);
-    uint32_t most_turns = 0;
+    uint32_t most_waves = 0;
     assert_in_range(cut.n_clusters, 1, max_clusters);
     memset(computed, 0, sizeof(computed));
     for (uint32_t i = 0; i < cut.n_clusters; i++) {
         const uint32_t n = count_cluster(&cut, i);
-        if (n > most_turns) most_turns = n;
+        if (n > most_waves) most_waves = n;
     }
-    assert_true((float)most_turns - cut.n_turns == (cut.n_halves > 0 ? 0.5f : 0.0f));
+    assert_true((float)most_waves - cut.n_waves == (cut.n_halves > 0 ? 0.5f : 0.0f));
     for (uint32_t row = 0; row < MAX_ROW_TILES; row++)
         for (uint32_t box = 0; box < MAX_BOXES; box++) {
             const uint32_t first_row = row * GATED_TILE_ROWS,
@@ -86,7 +86,7 @@ static void every_output_is_computed_once(void **state) {
 static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
     static const struct {
         uint32_t n_rows, n_out, max_clusters, tile_outputs, n_clusters;
-        float n_turns;
+        float n_waves;
     } cuts[] = {
         {256, 14336, H100_CLUSTERS, GATED_SMALL_TILE, 64, 2.0f},
         {256, 14336, 57, GATED_LARGE_TILE, 56, 2.0f}, /* 128 small tiles would take 2.5 */
@@ -100,11 +100,11 @@ static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
             gated_choose_cut(cuts[i].n_rows, cuts[i].n_out, cuts[i].max_clusters);
         assert_int_equal(cut.tile_outputs, cuts[i].tile_outputs);
         assert_int_equal(cut.n_clusters, cuts[i].n_clusters);
-        assert_true(cut.n_turns == cuts[i].n_turns);
+        assert_true(cut.n_waves == cuts[i].n_waves);
     }
 }
 
-/* The wide kernel has narrower tiles for 18,944 outputs, and the clusters of 8,192 have one turn,
+/* The wide kernel has narrower tiles for 18,944 outputs, and the clusters of 8,192 have one wave,
  * in which nothing is stored while they multiply. */
 static void the_wide_kernel_keeps_what_it_cuts_better(void **state) {
     static const uint32_t ahead[] = {14336, 2 * 66 * GATED_SMALL_TILE},

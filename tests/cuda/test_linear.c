@@ -400,11 +400,11 @@ static void nans_of_all_ones_pass_between_blocks(void **state) {
     }
 }
 
-/* Small products, which cuda_gated() leaves to cuBLASLt: few clusters take turns as many do. */
+/* Small products, which cuda_gated() leaves to cuBLASLt: few clusters have as many waves. */
 static void gated_products_of_many_rows_equal_the_cpu(void **state) {
-    /* There are tiles of both sizes; pairs of row tiles alone and with a single one, more of them
-     * than GATED_PAIRS_AT_ONCE; last tiles that are not full; last turns that are halved, the only
-     * turn among them; rings that an item begins in the middle. */
+    /* There are tiles of both sizes.  Pairs of row tiles are alone and with a single one, and more
+     * than GATED_PAIRS_AT_ONCE.  Last tiles are not full.  Last waves are halved, the only wave
+     * among them.  Items begin in the middle of rings. */
     static const struct {
         uint32_t n_rows, n_in, n_out, n_clusters;
         bool in_small;

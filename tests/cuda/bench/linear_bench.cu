@@ -68,7 +68,7 @@ struct arena {
     void *y;
     size_t n_weights; /* elements */
     uint32_t n_multiprocessors;
-    struct wide_room room;
+    struct wide_device room;
 };
 
 static size_t count_weights(const struct shape *s) {
