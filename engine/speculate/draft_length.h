@@ -28,9 +28,10 @@
 
 #include "engine/speculate/shared_credit.h"
 
+/* Where `shared` is set, only the first three members are used. */
 struct draft_length {
-    struct shared_credit *shared; /* NULL: the backend does not run ahead */
-    struct draft_account account; /* used where shared is not NULL */
+    struct shared_credit *shared; /* the engine's; NULL: the backend does not run ahead */
+    struct draft_account account; /* the sequence's account beside it */
     uint32_t n_running;           /* sequences that share the step */
     uint32_t credit;              /* in 1 / 64 of a step */
     uint32_t limit;               /* most guesses, by how many of the last ones were right */
@@ -38,19 +39,23 @@ struct draft_length {
     uint32_t n_since_change;      /* tokens since min_match changed */
 };
 
-/* Begins with little credit.  shared is borrowed; NULL: the backend does not run ahead. */
+/* Makes the state of a new sequence, with the credit of one step, or with an empty account if
+ * shared is not NULL.  shared is borrowed, and must outlive it. */
 void draft_length_init(struct draft_length *length, struct shared_credit *shared);
-/* Sets how many sequences run in the next step, which decides what guesses cost. */
+/* Sets how many sequences share the next step, at least 1, which decides what guesses cost. */
 void draft_length_share(struct draft_length *length, uint32_t n_running);
-/* Returns how many tokens may be guessed from a match of n_matched tokens. */
+/* Returns how many tokens may be guessed from a match of n_matched tokens, at most that many.  0:
+ * there is too little credit, or the match is too short for it. */
 uint32_t draft_length_most(const struct draft_length *length, uint32_t n_matched);
-/* Notes that a step has given n_tokens tokens.  Of its n_drafted guesses n_accepted were right. */
+/* Notes that a step has given the sequence n_tokens tokens, and that n_accepted of its n_drafted
+ * guesses were right; n_drafted may be 0.  Adds credit, and takes the price of the guesses. */
 void draft_length_learn(struct draft_length *length, uint32_t n_tokens, uint32_t n_drafted,
                         uint32_t n_accepted);
-/* Notes that the sequence has waited for its newest token, behind which nothing was guessed. */
+/* Takes the price of a step that the sequence left out to wait for its newest token, if nothing was
+ * guessed behind that.  Does nothing where the backend does not run ahead. */
 void draft_length_waited(struct draft_length *length);
-/* Takes the price of a delay by another sequence's guesses.  False: there is too little credit.
- * shared must not be NULL. */
+/* Takes the price of a delay by other sequences' guesses from the account.  Returns false, and
+ * takes nothing, if its credit does not cover it.  shared must not be NULL. */
 bool draft_length_pay_delay(struct draft_length *length);
 
 #endif

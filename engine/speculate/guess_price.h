@@ -29,29 +29,32 @@
 enum {
     GUESS_PRICE_STEP = 128, /* prices are in 128ths of a plain step */
     GUESS_PRICE_FIRST = 64, /* a half: more than that of a large model */
-    GUESS_PRICE_SIZES = 8
+    GUESS_PRICE_SIZES = 8   /* classes of numbers of sequences */
 };
 
-/* Zeroed: nothing has been measured. */
+/* Averages of measurements.  Element i is for up to 2^i sequences in a step, the last one for all
+ * larger numbers.  Zeroed: nothing has been measured. */
 struct guess_price {
-    /* By number of sequences: 2^i at most, in the last one all larger numbers. */
-    double plain_s[GUESS_PRICE_SIZES];
-    double delay[GUESS_PRICE_SIZES], share[GUESS_PRICE_SIZES];          /* of each that guesses */
+    double plain_s[GUESS_PRICE_SIZES];                         /* seconds of a plain step */
+    double delay[GUESS_PRICE_SIZES], share[GUESS_PRICE_SIZES]; /* `delay` above; by guessing seq. */
     uint32_t n_plain[GUESS_PRICE_SIZES], n_guessing[GUESS_PRICE_SIZES]; /* measurements */
     uint32_t n_since[GUESS_PRICE_SIZES]; /* plain steps since the newest with guesses */
 };
 
-/* Adds the time of a step of n_seqs sequences that generate, n_drafting of them with guesses.  A
- * plain step must have been submitted before the results of the step before it were known. */
+/* Adds the measured seconds of a step of n_seqs generating sequences, n_drafting of them with
+ * guesses; 0: a plain step.  That must have been submitted before the results of the step before it
+ * were known.  Seconds of 0 or less are ignored. */
 void guess_price_measure(struct guess_price *price, uint32_t n_seqs, uint32_t n_drafting,
                          double seconds);
-/* Returns what n_running sequences lose together, in 128ths of a plain step, if one of them has
- * guesses in a step. */
+/* Returns the `price` above: what n_running sequences lose together, in 128ths of a plain step, if
+ * one of them has guesses in a step.  The wait is included. */
 uint32_t guess_price_step(const struct guess_price *price, uint32_t n_running);
-/* Returns what each of them loses by such a step, whether it guesses or not. */
+/* Returns the `delay` above in 128ths of a plain step.  Each of n_running sequences loses that by a
+ * step with guesses, whether it guesses or not. */
 uint32_t guess_price_delay(const struct guess_price *price, uint32_t n_running);
-/* Returns what a sequence loses that waits for its newest token.  Beside others that is a step.
- * Alone it is the gap between two steps, taken as a quarter of one. */
+/* Returns, in 128ths of a plain step, what a sequence loses that waits for its newest token.
+ * Beside others that is a step.  Alone it is the gap between two steps, taken as a quarter of
+ * one. */
 uint32_t guess_price_wait(uint32_t n_running);
 
 #endif

@@ -9,9 +9,9 @@
  * there.  The slot before the next one to be written is always an END, and no token is one: so a
  * match never reaches from the newest answer into what is left of the oldest.
  *
- * An answer is found only by the scope that it was added in, a number that clients cannot choose:
- * whose prefixes a request does not share, its guesses do not show either.  The scope is part of
- * the hash, too, so answers of another one are not even visited, but for chance.
+ * An answer is found only in the scope that it was added in, a number that clients cannot choose.
+ * So guesses show a request only answers of requests whose prefixes it could share.  The scope is
+ * part of the hash, too, so that answers of others are hardly ever visited.
  *
  * Matches are longer than those of a text with itself (suffix_index.h): what others say is like
  * what this text says less often than its own words are.
@@ -35,21 +35,24 @@ enum {
 
 struct recent_answers; /* opaque: the fields live in recent_answers.c */
 
-/* Makes a store of n_tokens tokens, a power of 2 above 2 * RECENT_MIN.  ERR_NOMEM. */
+/* Makes space, which the caller owns, for n_tokens tokens, a power of 2 above 2 * RECENT_MIN.
+ * ERR_NOMEM. */
 int recent_answers_create(struct recent_answers **out, uint32_t n_tokens);
 void recent_answers_destroy(struct recent_answers *recent); /* NULL is allowed */
 
-/* Adds an answer, and forgets the oldest ones for it.  One that is too short to be found is left
- * out, and of one that is too long the newest tokens are kept. */
+/* Adds a copy of an answer, which overwrites the oldest ones.  Adds nothing if it has at most
+ * RECENT_MIN tokens.  Of one of more than RECENT_ANSWER_MOST tokens, or half the space, only the
+ * newest tokens are added. */
 void recent_answers_add(struct recent_answers *recent, uint64_t scope, const uint32_t *tokens,
                         uint32_t n_tokens);
-/* Returns the longest match of the text's end in an answer of the scope, of up to SUFFIX_MAX
- * tokens.  Of equally long ones it is the one at *hint, if that is one of them, else the newest.
- * NULL: there is no hint. */
+/* Returns the longest match of the text's end in an answer of the scope: RECENT_MIN to
+ * SUFFIX_MAX tokens, or length 0.  Its `end` is a position.  Of equally long ones it is the one
+ * at *hint (NULL: no hint), if that is one of them, else the newest. */
 struct suffix_match recent_answers_find(const struct recent_answers *recent, uint64_t scope,
                                         const uint32_t *tokens, uint32_t n_tokens,
                                         const uint32_t *hint);
-/* Copies up to n_most tokens that follow the position in its answer, and returns their number. */
+/* Copies up to n_most tokens that follow the position in its answer to `tokens`, and returns their
+ * number.  The position was found since the last recent_answers_add(). */
 uint32_t recent_answers_copy(const struct recent_answers *recent, uint32_t position,
                              uint32_t *tokens, uint32_t n_most);
 

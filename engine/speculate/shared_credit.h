@@ -38,8 +38,8 @@
 
 #include "engine/speculate/guess_price.h"
 
-/* The most guesses of a sequence in a step.  DRAFT_FEW: the usual most.  DRAFT_MAX: after a step in
- * which DRAFT_FEW were right.  With its newest token these are 16 and 32 rows. */
+/* The most guesses of a sequence in a step: usually DRAFT_FEW; DRAFT_MAX after a step in which at
+ * least DRAFT_FEW were right.  With its newest token these are 16 and 32 rows. */
 enum { DRAFT_FEW = 15, DRAFT_MAX = 31 };
 
 /* The state that the accounts of an engine share. */
@@ -58,28 +58,30 @@ struct draft_account {
     bool gains_much;     /* gains, and at least DRAFT_FEW of them were right */
 };
 
-/* Returns the full credit of an engine that has measured nothing. */
+/* Returns the state of a new engine: a full shared credit, and nothing measured. */
 struct shared_credit shared_credit_make(void);
-/* Notes a step of generating sequences without guesses. */
+/* Adds to the delay credit for a step of generating sequences without guesses. */
 void shared_credit_note_plain(struct shared_credit *shared);
 /* Notes a step of n_seqs sequences, some with guesses.  delays_plain: it delayed a plain sequence
- * that has not paid for the delay.  Then the delay credit pays. */
+ * whose account did not pay (draft_account_pay_delay).  Then the delay credit pays. */
 void shared_credit_note_guesses(struct shared_credit *shared, uint32_t n_seqs, bool delays_plain);
 
-/* Returns how many tokens may be guessed from a match of n_matched tokens, in a step of n_running
- * sequences; 0: none. */
+/* Returns how many tokens the account's sequence may guess from a match of n_matched tokens, in a
+ * step of n_running sequences.  0: none, for one of the reasons above.  Takes no credit. */
 uint32_t draft_account_most(const struct draft_account *account, const struct shared_credit *shared,
                             uint32_t n_running, uint32_t n_matched);
-/* Notes that a step has given the sequence n_tokens tokens.  Of its n_drafted guesses n_accepted
- * were right. */
+/* Notes that a step has given the sequence n_tokens tokens, and that n_accepted of its n_drafted
+ * guesses were right.  Adds the credit of both, and takes the price of a step with guesses unless
+ * n_drafted is 0. */
 void draft_account_learn(struct draft_account *account, struct shared_credit *shared,
                          uint32_t n_running, uint32_t n_tokens, uint32_t n_drafted,
                          uint32_t n_accepted);
-/* Takes the price of a wait for the newest token, behind which nothing was guessed. */
+/* Takes the price of a wait for the newest token, behind which nothing was guessed.  The shared
+ * credit pays what the account lacks. */
 void draft_account_waited(struct draft_account *account, struct shared_credit *shared,
                           uint32_t n_running);
-/* Takes the price of a delay by another sequence's guesses.  False: the account has too little, and
- * keeps it. */
+/* Takes the price of a delay by another sequence's guesses from the account alone.  Returns false,
+ * and takes nothing, if it has too little. */
 bool draft_account_pay_delay(struct draft_account *account, const struct shared_credit *shared,
                              uint32_t n_running);
 

@@ -24,6 +24,8 @@ enum {
     SUFFIX_MAX_POSITIONS = 1 << 20, /* a power of 2 */
 };
 
+/* An index of one text.  Two positions share a slot if they differ by a multiple of n_slots; the
+ * newer one counts. */
 struct suffix_index {
     uint32_t *heads, *earlier; /* [n_slots]; 0: none */
     uint32_t n_slots;          /* a power of 2 */
@@ -36,19 +38,23 @@ struct suffix_match {
     uint32_t length; /* 0: there is none */
 };
 
-/* Returns the bytes of an index of a text of up to n_most tokens: 8 to 16 a token. */
+/* Returns how many bytes the index of a text of up to n_most tokens takes: 8 to 16 a token, up to
+ * SUFFIX_MAX_POSITIONS. */
 size_t suffix_index_bytes(uint32_t n_most);
-/* Makes an index of a text of up to n_most tokens.  ERR_NOMEM; a failed init needs no fini. */
+/* Makes an empty index for a text of up to n_most tokens.  ERR_NOMEM; a failed init needs no
+ * fini. */
 int suffix_index_init(struct suffix_index *index, uint32_t n_most);
 void suffix_index_fini(struct suffix_index *index); /* a zeroed struct is allowed */
 
-/* Indexes the text of n_tokens tokens, as far as it is new, but at most n_most positions. */
+/* Indexes the next positions of the text of n_tokens tokens, at most n_most of them.  Its end is
+ * left out: nothing follows it yet. */
 void suffix_index_extend(struct suffix_index *index, const uint32_t *tokens, uint32_t n_tokens,
                          uint32_t n_most);
 
-/* Returns the longest match of the end of the text of n_tokens tokens.  Of equally long ones it is
- * the one at `hint`, if that is one of them, else the newest.  Positions that are not indexed yet
- * are not found, but for the hint; 0: there is no hint. */
+/* Returns the longest earlier match of the end of the text of n_tokens tokens: SUFFIX_MIN to
+ * SUFFIX_MAX tokens, or length 0.  Of equally long ones it is the one at `hint` (0: no hint), if
+ * that is one of them, else the newest.  Positions that are not indexed are not found, but for
+ * the hint. */
 struct suffix_match suffix_index_find(const struct suffix_index *index, const uint32_t *tokens,
                                       uint32_t n_tokens, uint32_t hint);
 
