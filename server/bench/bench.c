@@ -54,7 +54,7 @@ int bench_sizes_read(struct bench_sizes *out, const char *name, const char *text
 
 int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err) {
     *plan = (struct bench_plan){0};
-    int rc = options_take(&flags, plan, argc, argv, err);
+    int rc = option_table_take(&flags, plan, argc, argv, err);
     if (!rc) rc = bench_sizes_read(&plan->prompts, "prompts", plan->prompts_text, 1u << 22, err);
     if (!rc)
         rc = bench_sizes_read(&plan->batches, "batches", plan->batches_text, BENCH_MAX_BATCH, err);
@@ -63,7 +63,7 @@ int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct erro
 }
 
 void bench_plan_fini(struct bench_plan *plan) {
-    options_free(&flags, plan);
+    option_table_free(&flags, plan);
 }
 
 void bench_print_help(void) {
@@ -73,7 +73,7 @@ void bench_print_help(void) {
          "has the median, least and greatest of the runs, and the fraction of the bound.  The\n"
          "bound is this machine's memory bandwidth or arithmetic, which is measured first.  The\n"
          "least time that the run takes, and its progress, go to stderr.\n");
-    options_print_table(stdout, &flags);
+    option_table_print(stdout, &flags);
 }
 
 /* Sets up offload if the policy selects; otherwise does nothing and reserves nothing. */

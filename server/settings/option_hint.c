@@ -8,7 +8,7 @@
 #include <strings.h>
 
 #include "engine/base/likeness.h"
-#include "server/settings/options.h"
+#include "server/settings/option_table.h"
 #include "server/settings/service_links.h"
 
 static const char PREFIX[] = "QUIRE_";

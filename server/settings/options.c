@@ -1,7 +1,6 @@
 /* options.c - see options.h. */
 #include "server/settings/options.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
@@ -205,148 +204,6 @@ const struct option_table *options_table(void) {
     return &settings;
 }
 
-/* The source of a value, for messages: "--port", "QUIRE_PORT" or "\"port\" in FILE". */
-struct source {
-    const char *label;
-    struct error *err;
-};
-
-/* Tells whether the text is a number below 0, which every setting refuses as too small. */
-static bool is_negative(const char *text) {
-    const size_t n = *text == '-' ? strspn(text + 1, "0123456789") : 0;
-    const char *suffix = text + 1 + n;
-    return n > 0 && (!*suffix || (strchr("KMGkmg", *suffix) && !suffix[1]));
-}
-
-static int refuse_range(const struct option *option, const char *text, const struct source *from) {
-    return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%llu, %llu]", from->label,
-                     text, (unsigned long long)option->low, (unsigned long long)option->high);
-}
-
-static int parse_number(const struct option *option, const char *text, const struct source *from,
-                        uint64_t *out) {
-    uint64_t x = 0;
-    if (is_negative(text)) return refuse_range(option, text, from);
-    const char *at = text;
-    for (; isdigit((unsigned char)*at); at++) {
-        if (__builtin_mul_overflow(x, 10u, &x) ||
-            __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x)) {
-            return refuse_range(option, text, from);
-        }
-    }
-    unsigned shift = 0;
-    const char *const suffixes = "KMG";
-    const char *suffix = *at && at > text && option->kind == OPTION_BYTES
-                             ? strchr(suffixes, toupper((unsigned char)*at))
-                             : NULL;
-    if (suffix) {
-        shift = 10 * (unsigned)(suffix - suffixes + 1);
-        at++;
-    }
-    if (at == text || *at) {
-        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a %s", from->label, text,
-                         option->kind == OPTION_BYTES ? "number of bytes (digits, then K, M or G)"
-                                                      : "whole number");
-    }
-    if (x > UINT64_MAX >> shift || x << shift < option->low || x << shift > option->high)
-        return refuse_range(option, text, from);
-    *out = x << shift;
-    return 0;
-}
-
-static int parse_fraction(const struct option *option, const char *text, const struct source *from,
-                          double *out) {
-    char *end;
-    const double x = strtod(text, &end);
-    const char *digits = text + (*text == '-');
-    if (!(isdigit((unsigned char)*digits) || *digits == '.') || *end)
-        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a number", from->label, text);
-    if (!(100 * x >= (double)option->low && 100 * x <= (double)option->high))
-        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%.2g, %.2g]",
-                         from->label, text, (double)option->low / 100, (double)option->high / 100);
-    *out = x;
-    return 0;
-}
-
-static int parse_choice(const struct option *option, const char *text, const struct source *from,
-                        uint64_t *out) {
-    char all[128] = "";
-    for (size_t i = 0; option->words[i]; i++) {
-        if (strcmp(option->words[i], text) == 0) {
-            *out = i;
-            return 0;
-        }
-        const size_t length = strlen(all);
-        snprintf(all + length, sizeof(all) - length, "%s%s", i ? ", " : "", option->words[i]);
-    }
-    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not one of %s", from->label, text,
-                     all);
-}
-
-static int parse_bool(const char *text, const struct source *from, bool *out) {
-    *out = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
-    if (*out || strcmp(text, "false") == 0 || strcmp(text, "0") == 0) return 0;
-    return error_set(from->err, ERR_INVALID, "%s: '%.64s' must be true or false", from->label,
-                     text);
-}
-
-static int set_string(char **target, const char *text, const struct source *from) {
-    if (!*text) return error_set(from->err, ERR_INVALID, "%s: must not be empty", from->label);
-    char *copy = strdup(text);
-    if (!copy) return error_set(from->err, ERR_NOMEM, "no memory for %s", from->label);
-    free(*target);
-    *target = copy;
-    return 0;
-}
-
-static int set_option(void *options, const struct option *option, const char *text,
-                      const struct source *from) {
-    void *target = (char *)options + option->offset;
-    switch (option->kind) {
-    case OPTION_STRING: return set_string(target, text, from);
-    case OPTION_NUMBER:
-    case OPTION_BYTES: return parse_number(option, text, from, target);
-    case OPTION_FRACTION: return parse_fraction(option, text, from, target);
-    case OPTION_CHOICE: return parse_choice(option, text, from, target);
-    case OPTION_BOOL: return parse_bool(text, from, target);
-    }
-    return error_set(from->err, ERR_INVALID, "%s: unknown kind", from->label);
-}
-
-static const struct option *find_option(const struct option_table *table, const char *name,
-                                        size_t length) {
-    for (size_t i = 0; i < table->n; i++) {
-        const struct option *option = &table->entries[i];
-        if (strlen(option->name) == length && memcmp(option->name, name, length) == 0)
-            return option;
-    }
-    return NULL;
-}
-
-static int set_defaults(const struct option_table *table, void *options, struct error *err) {
-    for (size_t i = 0; i < table->n; i++) {
-        const struct option *option = &table->entries[i];
-        if (!option->initial) continue;
-        const int rc =
-            set_option(options, option, option->initial, &(struct source){option->name, err});
-        if (rc) return rc;
-    }
-    return 0;
-}
-
-/* Refuses a flag of no setting, and names the one that is likely meant. */
-static int refuse_flag(const struct option_table *table, const char *label, const char *name,
-                       size_t length, struct error *err) {
-    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
-    const size_t skipped = negated ? 3 : 0;
-    const char *meant = option_hint(table, name + skipped, length - skipped);
-    if (!meant)
-        return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
-    const bool can_be_negated = find_option(table, meant, strlen(meant))->kind == OPTION_BOOL;
-    return error_set(err, ERR_INVALID, "%s is not an option: --%s%s may be meant", label,
-                     negated && can_be_negated ? "no-" : "", meant);
-}
-
 /* Refuses an argument that is no flag, or a flag with one dash. */
 static int refuse_argument(const char *argument, struct error *err) {
     const char *meant = argument[0] == '-' && argument[1]
@@ -359,34 +216,6 @@ static int refuse_argument(const char *argument, struct error *err) {
                      argument);
 }
 
-/* Applies the flag at argv[*i]: --name value, --name=value, or a boolean's --name and --no-name. */
-static int apply_flag(const struct option_table *table, void *options, int argc, char **argv,
-                      int *i, struct error *err) {
-    const char *name = argv[*i] + 2;
-    const char *equals = strchr(name, '=');
-    const size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
-    const struct option *option = find_option(table, name, length);
-    char label[80];
-    snprintf(label, sizeof(label), "--%.*s", (int)(length > 64 ? 64 : length), name);
-    const struct source from = {label, err};
-    if (!option && negated && !equals) {
-        option = find_option(table, name + 3, length - 3);
-        if (option && option->kind == OPTION_BOOL)
-            return set_option(options, option, "false", &from);
-        option = NULL;
-    }
-    if (!option) return refuse_flag(table, label, name, length, err);
-    if (equals) return set_option(options, option, equals + 1, &from);
-
-    const bool has_value = *i + 1 < argc;
-    if (option->kind == OPTION_BOOL && (!has_value || argv[*i + 1][0] == '-')) {
-        return set_option(options, option, "true", &from);
-    }
-    if (!has_value) return error_set(err, ERR_INVALID, "%s needs a value", label);
-    return set_option(options, option, argv[++*i], &from);
-}
-
 static int apply_flags(struct options *options, int argc, char **argv, struct error *err) {
     const char *key_before = options->api_key, *keys_before = options->api_keys;
     bool has_model = false;
@@ -395,12 +224,13 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             options->help = true;
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
-            rc = apply_flag(&settings, options, argc, argv, &i, err);
+            rc = option_table_apply_flag(&settings, options, argc, argv, &i, err);
         } else if (argv[i][0] == '-' || has_model) {
             rc = refuse_argument(argv[i], err);
         } else {
             has_model = true;
-            rc = set_string(&options->model, argv[i], &(struct source){"MODEL", err});
+            rc = option_set(options, option_find(&settings, "model", 5), argv[i],
+                            &(struct option_source){"MODEL", err});
         }
         if (rc) return rc;
     }
@@ -427,7 +257,8 @@ static int apply_environment(struct options *options, char *const *environment, 
                 options->service_link = *at;
                 continue;
             }
-            const int rc = set_option(options, &entries[i], value, &(struct source){name, err});
+            const int rc =
+                option_set(options, &entries[i], value, &(struct option_source){name, err});
             if (rc) return rc;
         }
     }
@@ -440,19 +271,19 @@ static const char *const json_types[] = {
 
 /* Applies a member of the file by converting it to the text that a flag would have. */
 static int apply_member(struct options *options, const struct option *option, const json_t *value,
-                        const struct source *from) {
+                        const struct option_source *from) {
     char number[32];
-    if (json_is_string(value)) return set_option(options, option, json_string_value(value), from);
+    if (json_is_string(value)) return option_set(options, option, json_string_value(value), from);
     if (json_is_integer(value) && (option->kind == OPTION_NUMBER || option->kind == OPTION_BYTES)) {
         snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
-        return set_option(options, option, number, from);
+        return option_set(options, option, number, from);
     }
     if (json_is_number(value) && option->kind == OPTION_FRACTION) {
         snprintf(number, sizeof(number), "%.17g", json_number_value(value));
-        return set_option(options, option, number, from);
+        return option_set(options, option, number, from);
     }
     if (json_is_boolean(value) && option->kind == OPTION_BOOL) {
-        return set_option(options, option, json_is_true(value) ? "true" : "false", from);
+        return option_set(options, option, json_is_true(value) ? "true" : "false", from);
     }
     if (json_is_null(value) && !option->initial) return 0;
     return error_set(from->err, ERR_INVALID, "%s must be a %s", from->label,
@@ -466,7 +297,7 @@ static int apply_file(struct options *options, const char *path, struct error *e
     if (rc) return error_set(err, rc == ERR_NOMEM ? rc : ERR_INVALID, "--config %.480s", why.text);
     for (void *at = json_object_iter(root); at && !rc; at = json_object_iter_next(root, at)) {
         const char *name = json_object_iter_key(at);
-        const struct option *option = find_option(&settings, name, strlen(name));
+        const struct option *option = option_find(&settings, name, strlen(name));
         char label[400];
         snprintf(label, sizeof(label), "\"%.64s\" in %.300s", name, path);
         if (name[0] == '#') continue;
@@ -480,7 +311,7 @@ static int apply_file(struct options *options, const char *path, struct error *e
         } else if (strcmp(name, "config") == 0 && !json_is_null(value)) {
             rc = error_set(err, ERR_INVALID, "%s: a settings file cannot name another one", label);
         } else {
-            rc = apply_member(options, option, value, &(struct source){label, err});
+            rc = apply_member(options, option, value, &(struct option_source){label, err});
         }
     }
     json_decref(root);
@@ -530,14 +361,14 @@ static int check_together(const struct options *o, struct error *err) {
 int options_load(struct options *out, int argc, char **argv, char *const *environment,
                  struct error *err) {
     struct options options = {0};
-    int rc = set_defaults(&settings, &options, err);
+    int rc = option_table_set_defaults(&settings, &options, err);
     if (!rc) rc = apply_environment(&options, environment, err);
     if (!rc) rc = apply_flags(&options, argc, argv, err);
     if (!rc && options.config && !options.help) {
         char *path = options.config;
         options.config = NULL;
         options_fini(&options);
-        rc = set_defaults(&settings, &options, err);
+        rc = option_table_set_defaults(&settings, &options, err);
         if (!rc) rc = apply_file(&options, path, err);
         if (!rc) rc = apply_environment(&options, environment, err);
         if (!rc) rc = apply_flags(&options, argc, argv, err);
@@ -555,64 +386,10 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
     return 0;
 }
 
-void options_free(const struct option_table *table, void *target) {
-    for (size_t i = 0; i < table->n; i++) {
-        char **string = (char **)((char *)target + table->entries[i].offset);
-        if (table->entries[i].kind != OPTION_STRING) continue;
-        free(*string);
-        *string = NULL;
-    }
-}
-
 void options_fini(struct options *options) {
-    options_free(&settings, options);
+    option_table_free(&settings, options);
     api_keys_fini(&options->keys);
     *options = (struct options){0};
-}
-
-/* Returns whether the flag, up to its '=' and without "no-", is in the table. */
-static bool has_flag(const struct option_table *table, const char *flag) {
-    if (strncmp(flag, "--", 2) != 0) return false;
-    const size_t length = strcspn(flag + 2, "=");
-    if (find_option(table, flag + 2, length)) return true;
-    return length > 3 && strncmp(flag + 2, "no-", 3) == 0 &&
-           find_option(table, flag + 5, length - 3);
-}
-
-int options_take(const struct option_table *table, void *target, int *argc, char **argv,
-                 struct error *err) {
-    int kept = 0, rc = set_defaults(table, target, err);
-    for (int i = 0; i < *argc && !rc; i++) {
-        if (has_flag(table, argv[i])) rc = apply_flag(table, target, *argc, argv, &i, err);
-        else argv[kept++] = argv[i];
-    }
-    if (rc) options_free(table, target);
-    else *argc = kept;
-    return rc;
-}
-
-static void print_kind(FILE *out, const struct option *option) {
-    switch (option->kind) {
-    case OPTION_STRING: fputs("TEXT", out); break;
-    case OPTION_NUMBER: fputs("N", out); break;
-    case OPTION_BYTES: fputs("BYTES", out); break;
-    case OPTION_FRACTION: fputs("X", out); break;
-    case OPTION_BOOL: fputs("true|false", out); break;
-    case OPTION_CHOICE:
-        for (size_t i = 0; option->words[i]; i++)
-            fprintf(out, "%s%s", i ? "|" : "", option->words[i]);
-    }
-}
-
-void options_print_table(FILE *out, const struct option_table *table) {
-    for (size_t i = 0; i < table->n; i++) {
-        const struct option *option = &table->entries[i];
-        fprintf(out, "  --%s ", option->name);
-        print_kind(out, option);
-        fprintf(out, "\n        %s", option->help);
-        if (option->initial) fprintf(out, " [%s]", option->initial);
-        fputc('\n', out);
-    }
 }
 
 void options_print_help(FILE *out) {
@@ -623,5 +400,5 @@ void options_print_help(FILE *out) {
           "and the environment over the file.\n"
           "\n",
           out);
-    options_print_table(out, &settings);
+    option_table_print(out, &settings);
 }

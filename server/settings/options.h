@@ -18,6 +18,7 @@
 
 #include "server/settings/api_keys.h"
 #include "server/settings/kv_rules.h"
+#include "server/settings/option_table.h"
 
 struct error;
 
@@ -68,40 +69,8 @@ struct options {
     const char *service_link;
 };
 
-enum option_kind {
-    OPTION_STRING,
-    OPTION_NUMBER,
-    OPTION_BYTES,
-    OPTION_FRACTION, /* a double */
-    OPTION_CHOICE,
-    OPTION_BOOL
-};
-
-struct option {
-    const char *name; /* without dashes */
-    enum option_kind kind;
-    size_t offset;            /* in struct options, or in the struct the table fills */
-    uint64_t low, high;       /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
-    const char *initial;      /* the default as text; NULL: none */
-    const char *const *words; /* OPTION_CHOICE, NULL-terminated */
-    const char *help;
-};
-
-struct option_table {
-    const struct option *entries; /* [n] */
-    size_t n;
-};
-
-const struct option_table *options_table(void); /* the settings of struct options */
-
-/* Takes the flags of another table out of argv, for a struct of its own at target.  Leaves the
- * rest, in order, in argv[0..*argc).  The table's defaults are set first.  target's strings must be
- * NULL or owned; options_free() frees them.  On failure nothing is left to free.  ERR_INVALID names
- * the flag. */
-int options_take(const struct option_table *table, void *target, int *argc, char **argv,
-                 struct error *err);
-void options_free(const struct option_table *table, void *target);
-void options_print_table(FILE *out, const struct option_table *table);
+/* Returns the settings, which fill struct options. */
+const struct option_table *options_table(void);
 
 /* Loads the settings from all sources.  environment: NULL-terminated "NAME=value" strings, like
  * environ.  On failure nothing is left to free. */

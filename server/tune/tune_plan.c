@@ -62,7 +62,7 @@ static const struct option_table flags = {entries, sizeof(entries) / sizeof(*ent
 
 int tune_plan_read(struct tune_plan *plan, int *argc, char **argv, struct error *err) {
     *plan = (struct tune_plan){0};
-    int rc = options_take(&flags, plan, argc, argv, err);
+    int rc = option_table_take(&flags, plan, argc, argv, err);
     if (!rc && plan->lengths_text)
         rc = bench_sizes_read(&plan->lengths, "lengths", plan->lengths_text, 1u << 22, err);
     if (!rc && plan->lengths.n * plan->n_samples > TUNE_MAX_SAMPLES)
@@ -73,7 +73,7 @@ int tune_plan_read(struct tune_plan *plan, int *argc, char **argv, struct error 
 }
 
 void tune_plan_fini(struct tune_plan *plan) {
-    options_free(&flags, plan);
+    option_table_free(&flags, plan);
 }
 
 void tune_print_help(void) {
@@ -85,5 +85,5 @@ void tune_print_help(void) {
          "and the filters file that `quire serve` reads.  Prints each head's pattern, and the\n"
          "similarity of layers, as CSV.\n"
          "A run that was stopped continues when it is started again.\n");
-    options_print_table(stdout, &flags);
+    option_table_print(stdout, &flags);
 }

@@ -325,7 +325,7 @@ static void another_table_takes_its_own_flags(void **state) {
     struct error err = {0};
     char *argv[] = {"dir", "--n", "5", "--port", "1", "--on", "--name=y", "--no-thing", NULL};
     int argc = 8;
-    assert_int_equal(options_take(&table, &t, &argc, argv, &err), 0);
+    assert_int_equal(option_table_take(&table, &t, &argc, argv, &err), 0);
     assert_int_equal(argc, 4);
     assert_string_equal(argv[0], "dir");
     assert_string_equal(argv[1], "--port");
@@ -334,12 +334,12 @@ static void another_table_takes_its_own_flags(void **state) {
     assert_string_equal(t.name, "y");
     assert_int_equal(t.n, 5);
     assert_true(t.on);
-    options_free(&table, &t);
+    option_table_free(&table, &t);
     assert_null(t.name);
 
     char *wrong[] = {"--n", "10", NULL};
     argc = 2;
-    assert_int_equal(options_take(&table, &t, &argc, wrong, &err), ERR_INVALID);
+    assert_int_equal(option_table_take(&table, &t, &argc, wrong, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "--n"));
     assert_null(t.name);
 }

@@ -1,0 +1,228 @@
+/* option_table.c - see option_table.h. */
+#include "server/settings/option_table.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "server/settings/option_hint.h"
+
+/* Tells whether the text is a number below 0, which every setting refuses as too small. */
+static bool is_negative(const char *text) {
+    const size_t n = *text == '-' ? strspn(text + 1, "0123456789") : 0;
+    const char *suffix = text + 1 + n;
+    return n > 0 && (!*suffix || (strchr("KMGkmg", *suffix) && !suffix[1]));
+}
+
+static int refuse_range(const struct option *option, const char *text,
+                        const struct option_source *from) {
+    return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%llu, %llu]", from->label,
+                     text, (unsigned long long)option->low, (unsigned long long)option->high);
+}
+
+static int parse_number(const struct option *option, const char *text,
+                        const struct option_source *from, uint64_t *out) {
+    uint64_t x = 0;
+    if (is_negative(text)) return refuse_range(option, text, from);
+    const char *at = text;
+    for (; isdigit((unsigned char)*at); at++) {
+        if (__builtin_mul_overflow(x, 10u, &x) ||
+            __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x)) {
+            return refuse_range(option, text, from);
+        }
+    }
+    unsigned shift = 0;
+    const char *const suffixes = "KMG";
+    const char *suffix = *at && at > text && option->kind == OPTION_BYTES
+                             ? strchr(suffixes, toupper((unsigned char)*at))
+                             : NULL;
+    if (suffix) {
+        shift = 10 * (unsigned)(suffix - suffixes + 1);
+        at++;
+    }
+    if (at == text || *at) {
+        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a %s", from->label, text,
+                         option->kind == OPTION_BYTES ? "number of bytes (digits, then K, M or G)"
+                                                      : "whole number");
+    }
+    if (x > UINT64_MAX >> shift || x << shift < option->low || x << shift > option->high)
+        return refuse_range(option, text, from);
+    *out = x << shift;
+    return 0;
+}
+
+static int parse_fraction(const struct option *option, const char *text,
+                          const struct option_source *from, double *out) {
+    char *end;
+    const double x = strtod(text, &end);
+    const char *digits = text + (*text == '-');
+    if (!(isdigit((unsigned char)*digits) || *digits == '.') || *end)
+        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a number", from->label, text);
+    if (!(100 * x >= (double)option->low && 100 * x <= (double)option->high))
+        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%.2g, %.2g]",
+                         from->label, text, (double)option->low / 100, (double)option->high / 100);
+    *out = x;
+    return 0;
+}
+
+static int parse_choice(const struct option *option, const char *text,
+                        const struct option_source *from, uint64_t *out) {
+    char all[128] = "";
+    for (size_t i = 0; option->words[i]; i++) {
+        if (strcmp(option->words[i], text) == 0) {
+            *out = i;
+            return 0;
+        }
+        const size_t length = strlen(all);
+        snprintf(all + length, sizeof(all) - length, "%s%s", i ? ", " : "", option->words[i]);
+    }
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not one of %s", from->label, text,
+                     all);
+}
+
+static int parse_bool(const char *text, const struct option_source *from, bool *out) {
+    *out = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
+    if (*out || strcmp(text, "false") == 0 || strcmp(text, "0") == 0) return 0;
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' must be true or false", from->label,
+                     text);
+}
+
+static int set_string(char **target, const char *text, const struct option_source *from) {
+    if (!*text) return error_set(from->err, ERR_INVALID, "%s: must not be empty", from->label);
+    char *copy = strdup(text);
+    if (!copy) return error_set(from->err, ERR_NOMEM, "no memory for %s", from->label);
+    free(*target);
+    *target = copy;
+    return 0;
+}
+
+int option_set(void *options, const struct option *option, const char *text,
+               const struct option_source *from) {
+    void *target = (char *)options + option->offset;
+    switch (option->kind) {
+    case OPTION_STRING: return set_string(target, text, from);
+    case OPTION_NUMBER:
+    case OPTION_BYTES: return parse_number(option, text, from, target);
+    case OPTION_FRACTION: return parse_fraction(option, text, from, target);
+    case OPTION_CHOICE: return parse_choice(option, text, from, target);
+    case OPTION_BOOL: return parse_bool(text, from, target);
+    }
+    return error_set(from->err, ERR_INVALID, "%s: unknown kind", from->label);
+}
+
+const struct option *option_find(const struct option_table *table, const char *name,
+                                 size_t length) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        if (strlen(option->name) == length && memcmp(option->name, name, length) == 0)
+            return option;
+    }
+    return NULL;
+}
+
+int option_table_set_defaults(const struct option_table *table, void *options, struct error *err) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        if (!option->initial) continue;
+        const int rc = option_set(options, option, option->initial,
+                                  &(struct option_source){option->name, err});
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* Refuses a flag of no setting, and names the one that is likely meant. */
+static int refuse_flag(const struct option_table *table, const char *label, const char *name,
+                       size_t length, struct error *err) {
+    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
+    const size_t skipped = negated ? 3 : 0;
+    const char *meant = option_hint(table, name + skipped, length - skipped);
+    if (!meant)
+        return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
+    const bool can_be_negated = option_find(table, meant, strlen(meant))->kind == OPTION_BOOL;
+    return error_set(err, ERR_INVALID, "%s is not an option: --%s%s may be meant", label,
+                     negated && can_be_negated ? "no-" : "", meant);
+}
+
+int option_table_apply_flag(const struct option_table *table, void *options, int argc, char **argv,
+                            int *i, struct error *err) {
+    const char *name = argv[*i] + 2;
+    const char *equals = strchr(name, '=');
+    const size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
+    const struct option *option = option_find(table, name, length);
+    char label[80];
+    snprintf(label, sizeof(label), "--%.*s", (int)(length > 64 ? 64 : length), name);
+    const struct option_source from = {label, err};
+    if (!option && negated && !equals) {
+        option = option_find(table, name + 3, length - 3);
+        if (option && option->kind == OPTION_BOOL)
+            return option_set(options, option, "false", &from);
+        option = NULL;
+    }
+    if (!option) return refuse_flag(table, label, name, length, err);
+    if (equals) return option_set(options, option, equals + 1, &from);
+
+    const bool has_value = *i + 1 < argc;
+    if (option->kind == OPTION_BOOL && (!has_value || argv[*i + 1][0] == '-')) {
+        return option_set(options, option, "true", &from);
+    }
+    if (!has_value) return error_set(err, ERR_INVALID, "%s needs a value", label);
+    return option_set(options, option, argv[++*i], &from);
+}
+
+void option_table_free(const struct option_table *table, void *target) {
+    for (size_t i = 0; i < table->n; i++) {
+        char **string = (char **)((char *)target + table->entries[i].offset);
+        if (table->entries[i].kind != OPTION_STRING) continue;
+        free(*string);
+        *string = NULL;
+    }
+}
+
+/* Returns whether the flag, up to its '=' and without "no-", is in the table. */
+static bool has_flag(const struct option_table *table, const char *flag) {
+    if (strncmp(flag, "--", 2) != 0) return false;
+    const size_t length = strcspn(flag + 2, "=");
+    if (option_find(table, flag + 2, length)) return true;
+    return length > 3 && strncmp(flag + 2, "no-", 3) == 0 &&
+           option_find(table, flag + 5, length - 3);
+}
+
+int option_table_take(const struct option_table *table, void *target, int *argc, char **argv,
+                      struct error *err) {
+    int kept = 0, rc = option_table_set_defaults(table, target, err);
+    for (int i = 0; i < *argc && !rc; i++) {
+        if (has_flag(table, argv[i]))
+            rc = option_table_apply_flag(table, target, *argc, argv, &i, err);
+        else argv[kept++] = argv[i];
+    }
+    if (rc) option_table_free(table, target);
+    else *argc = kept;
+    return rc;
+}
+
+static void print_kind(FILE *out, const struct option *option) {
+    switch (option->kind) {
+    case OPTION_STRING: fputs("TEXT", out); break;
+    case OPTION_NUMBER: fputs("N", out); break;
+    case OPTION_BYTES: fputs("BYTES", out); break;
+    case OPTION_FRACTION: fputs("X", out); break;
+    case OPTION_BOOL: fputs("true|false", out); break;
+    case OPTION_CHOICE:
+        for (size_t i = 0; option->words[i]; i++)
+            fprintf(out, "%s%s", i ? "|" : "", option->words[i]);
+    }
+}
+
+void option_table_print(FILE *out, const struct option_table *table) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        fprintf(out, "  --%s ", option->name);
+        print_kind(out, option);
+        fprintf(out, "\n        %s", option->help);
+        if (option->initial) fprintf(out, " [%s]", option->initial);
+        fputc('\n', out);
+    }
+}

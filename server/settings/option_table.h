@@ -1,0 +1,67 @@
+/* option_table.h - tables of options: each fills a member of a struct from a text, whatever source
+ * the text is from.
+ *
+ * Thread: main.  Memory: a struct owns its strings; option_table_free() frees them. */
+#ifndef SERVER_SETTINGS_OPTION_TABLE_H
+#define SERVER_SETTINGS_OPTION_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct error;
+
+enum option_kind {
+    OPTION_STRING,
+    OPTION_NUMBER,
+    OPTION_BYTES,
+    OPTION_FRACTION, /* a double */
+    OPTION_CHOICE,
+    OPTION_BOOL
+};
+
+struct option {
+    const char *name; /* without dashes */
+    enum option_kind kind;
+    size_t offset;            /* in the struct that the table fills */
+    uint64_t low, high;       /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
+    const char *initial;      /* the default as text; NULL: none */
+    const char *const *words; /* OPTION_CHOICE, NULL-terminated */
+    const char *help;
+};
+
+struct option_table {
+    const struct option *entries; /* [n] */
+    size_t n;
+};
+
+/* The source of a value, for messages: "--port", "QUIRE_PORT" or "\"port\" in FILE". */
+struct option_source {
+    const char *label;
+    struct error *err;
+};
+
+/* Returns the table's option of this name, or NULL. */
+const struct option *option_find(const struct option_table *table, const char *name, size_t length);
+/* Sets the option's member of *target.  A string's former value is freed: it is owned, or NULL.
+ * ERR_INVALID: the text is not allowed; ERR_NOMEM. */
+int option_set(void *target, const struct option *option, const char *text,
+               const struct option_source *from);
+/* Sets every member of *target that has a default. */
+int option_table_set_defaults(const struct option_table *table, void *target, struct error *err);
+/* Applies the flag at argv[*i] and advances *i over its value.  Flags are --name value,
+ * --name=value, or a boolean's --name and --no-name.  ERR_INVALID names a flag that is not in the
+ * table, and the one that is likely meant. */
+int option_table_apply_flag(const struct option_table *table, void *target, int argc, char **argv,
+                            int *i, struct error *err);
+/* Takes the table's flags out of argv, and leaves the rest, in order, in argv[0..*argc).  Defaults
+ * are set first.  On failure nothing is left to free.  ERR_INVALID names the flag. */
+int option_table_take(const struct option_table *table, void *target, int *argc, char **argv,
+                      struct error *err);
+/* Frees the strings of *target, and sets them to NULL. */
+void option_table_free(const struct option_table *table, void *target);
+/* Prints each option with its kind, help and default. */
+void option_table_print(FILE *out, const struct option_table *table);
+
+#endif
