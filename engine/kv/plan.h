@@ -71,7 +71,7 @@ struct kv_limits {
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                     const struct kv_limits *limits, struct error *err);
 /* Returns the plan of a choice that has passed the check.  A text too short for a selection is kept
- * whole.  The caller then sets step_rows, and calls kv_plan_divide() and kv_plan_by_layers(). */
+ * whole.  The caller then calls kv_plan_divide(), sets step_rows and calls kv_plan_by_layers(). */
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens);
 
 /* Checks what some layers of a request keep, if its other layers have the choice `rest`, which has

@@ -16,12 +16,14 @@
 struct error;
 struct sequence;
 
+/* One sequence of a batch. */
 struct batch_entry {
     struct sequence *seq;
-    uint32_t first_sample, n_samples;
-    uint32_t n_stored; /* tokens in the sequence's cache once the step has run */
+    uint32_t first_sample, n_samples; /* its rows of `samples` */
+    uint32_t n_stored;                /* its stored tokens once the step has run */
 };
 
+/* A step or a slice: what the device is given, and what it returns. */
 struct batch {
     struct step step;
     struct batch_entry *entries; /* [step.n_seqs], in the step's order */
@@ -44,36 +46,38 @@ struct batch {
     bool is_ahead;      /* it was planned while the batch before it was in flight */
     bool untimed;       /* includes the capture of a CUDA graph, so its time is not measured */
     double planned_s;   /* the time at which it was planned */
-    uint32_t max_rows, max_seqs;
-    uint32_t *tokens, *positions;
-    struct step_seq *seqs;
+    uint32_t max_rows, max_seqs;  /* the arrays' sizes */
+    uint32_t *tokens, *positions; /* [step.n_rows]: of the step */
+    struct step_seq *seqs;        /* [step.n_seqs]: of the step */
 };
 
-/* Makes the arrays for steps of at most max_rows rows and max_seqs sequences.  ERR_NOMEM. */
+/* Allocates the arrays for steps of at most max_rows rows and max_seqs sequences.  ERR_NOMEM:
+ * nothing is left behind. */
 int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct error *err);
 void batch_fini(struct batch *batch); /* a zeroed struct is allowed */
 
-/* Describes the step in which each sequence with n_rows > 0 runs that many rows.  The device fills
- * in a token that the in-flight step has yet to sample. */
+/* Describes the step in which each of the n_seqs sequences with n_rows > 0 has that many rows,
+ * those that generate first.  Their pages are reserved.  The device fills in a token that the
+ * in-flight step has yet to sample. */
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs);
-/* Describes the sequence's next slice (sequence.h), of n_rows rows. */
+/* Describes the next slice of a layer-major prompt (seq->slice), of n_rows > 0 rows. */
 void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows);
 
-/* Tells the sequences' KV caches that the step has been submitted and the next one has not.  They
- * may then submit copies of the pages that it fills (kv_submitted()).  ERR_DEVICE. */
+/* Calls kv_submitted() for each sequence, which submits the copies that follow the step or slice.
+ * Called when that has been submitted and the next one has not.  ERR_DEVICE. */
 int batch_submitted(const struct batch *batch, struct error *err);
 
-/* Completes the samples of sequences with a grammar or a penalty, once the tokens of all steps
- * before this one are known. */
+/* Fills in what a grammar or a penalty decides of the rows to sample.  Called when the tokens of
+ * all steps before this one are known, if reads_tokens is set. */
 void batch_complete_samples(struct batch *batch);
 
-/* Returns what the batch's sequence `at` has evicted so far, once the batch has run.  NULL: it has
- * no budget, or there are more slices to come. */
+/* Returns what the device reported of evictions of entry number `at`, once the batch has run.
+ * NULL: the sequence has no budget, or more slices of its prompt are to come. */
 const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at);
 
 /* Tells whether all of the step's sequences generate, with guesses or without. */
 bool batch_only_generates(const struct batch *batch);
-/* Tells whether the entry's last row samples a token. */
+/* Tells whether the entry's last sample row draws a token, and not only scores the prompt. */
 bool batch_samples(const struct batch *batch, const struct batch_entry *entry);
 
 #endif

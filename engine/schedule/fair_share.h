@@ -18,22 +18,25 @@
 
 #include "engine/request/request.h"
 
+/* One tenant. */
 struct fair_tenant {
-    double clock;      /* weighted tokens */
+    double clock;      /* cost of its requests so far, in tokens divided by their weights */
     double n_expected; /* tokens that a request generates; 0: nothing is known yet */
 };
 
+/* All tenants of an engine. */
 struct fair_share {
     double now; /* tag of the request that was admitted last */
     struct fair_tenant tenants[REQUEST_MAX_TENANTS];
 };
 
-/* Returns the tag of a request that arrives.  weight: 0 counts as 1. */
+/* Returns the tag of a request that arrives, and advances its tenant's clock by the expected cost.
+ * tenant < REQUEST_MAX_TENANTS; weight 0 counts as 1. */
 double fair_share_enter(struct fair_share *share, uint32_t tenant, uint32_t weight,
                         uint32_t n_prompt, uint32_t max_tokens);
-/* Notes that the request of this tag has been admitted. */
+/* Notes that the request of this tag has been admitted, so that later tags are not lower. */
 void fair_share_admit(struct fair_share *share, double tag);
-/* Notes how many tokens a request has generated when it ended. */
+/* Adds how many tokens a request had generated when it ended to its tenant's average. */
 void fair_share_end(struct fair_share *share, uint32_t tenant, uint32_t n_generated);
 
 #endif

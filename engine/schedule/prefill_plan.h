@@ -52,32 +52,35 @@ struct prefill_plan {
     struct attn_sparse sparse; /* its first_slot and n_rows are not set */
 };
 
-/* Works out the plan for a prompt whose cache is planned.  `dense` may keep the prompt dense; NULL:
- * nothing does. */
+/* Returns the plan of a request's choice for a prompt with this KV plan.  dense: the rule that
+ * makes the prompt dense in mode PREFILL_AUTO or always (prefill_dense_rule()); NULL: none does. */
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct prefill_support *support,
                                       const struct dense_rule *dense, const struct kv_plan *kv);
-/* Returns the salt of the request's blocks: it differs wherever their contents may differ.  The
- * contents of sparse blocks depend on the rows that were computed together.  A request that must
- * not depend on them names itself as `owner`, and then shares no blocks, which do not outlive the
- * process (KV_SALT_PRIVATE).  owner 0: they are shared. */
+/* Returns the salt of the request's blocks in the prefix cache.  That is cache_salt if the
+ * prompt is dense, else a hash of that and of all that decides which keys are chosen.  owner:
+ * not 0 for a request that shares no sparse blocks; it makes the salt unique and private
+ * (KV_SALT_PRIVATE). */
 uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_support *support,
                       uint64_t cache_salt, uint64_t owner);
 
-/* Decides in which order to compute the rest of a prompt, n_stored tokens of which are stored.
- * max_long_rows: rows of the workspace for long prompts. */
+/* Returns in which order to compute the rest of a prompt whose first n_stored tokens are stored, if
+ * only sparsity matters.  Dense is PREFILL_CHUNKED.  max_long_rows: the rows of the workspace for
+ * layer-major prompts. */
 enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,
                                  uint32_t max_long_rows);
 /* Returns the rows of the next chunk under PREFILL_SPARSE_CHUNKED: at most `most` of the n_left
- * that follow n_stored tokens.  *is_sparse tells whether they choose keys. */
+ * rows that follow n_stored tokens.  Sets *is_sparse if they choose keys: they begin at a whole
+ * page, and are whole pages or the prompt's last rows. */
 uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse);
 
 /* Adds the totals of one step to *to. */
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step);
-/* Returns the share of causal pairs that were visited, or 0 if there were no pairs. */
+/* Returns the share of causal pairs of queries and keys that were visited, 0 to 1; 0 if there were
+ * none. */
 double sparse_density(const struct sparse_totals *totals);
-/* Summarises how a prompt was computed.  was_sparse: it had sparse steps, which visited `visited`.
- * n_cached: tokens that the prefix cache had of it. */
+/* Returns the report of how a prompt was computed.  was_sparse: it had sparse steps, with these
+ * totals.  n_cached: tokens of it that the caches had. */
 struct prefill_usage prefill_usage(const struct prefill_plan *plan, bool was_sparse,
                                    const struct sparse_totals *visited, uint32_t n_cached);
 

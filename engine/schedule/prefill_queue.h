@@ -22,6 +22,7 @@ struct kv_space;
 struct kv_wish;
 struct sequence;
 
+/* Embedded in the scheduler, which sets the first four members. */
 struct prefill_queue {
     const struct kv_space *space;
     uint32_t max_rows, max_long_rows; /* see struct scheduler_config */
@@ -37,14 +38,15 @@ struct prefill_queue {
 
 /* ---- the owner of the prefill ---- */
 
-/* Tells whether another prompt owns the prefill, and the prompt of this waiting sequence would need
- * it.  wish: what the sequence needs to start. */
+/* Tells whether a waiting sequence must wait, because another prompt owns the prefill and its own
+ * prompt would need it.  wish: sequence_wish() of the sequence. */
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq,
                             const struct kv_wish *wish);
-/* Decides how the rest of a prompt is computed, when its sequence begins to run, and makes it the
- * owner if need be.  Returns true if rows of it become sparse for the first time. */
+/* Decides how the rest of a prompt is computed (seq->prefill_order), when its sequence begins to
+ * run.  Makes it the owner if it is sparse or layer-major.  Returns true if rows of it become
+ * sparse for the first time. */
 bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq);
-/* Ends the sequence's ownership, if it is the owner. */
+/* Ends the sequence's ownership, if it is the owner; what is left of its prompt is dense. */
 void prefill_queue_end(struct prefill_queue *p, struct sequence *seq);
 
 /* ---- prefill chunks in steps ---- */
@@ -66,7 +68,8 @@ struct planned_rows {
     uint32_t n_shown; /* slots before the chunk, for the budget */
 };
 
-/* Returns the next step's budget, after one row for each running sequence that needs just one. */
+/* Returns the next step's budget for chunks.  Its rows are max_rows, less one for each running
+ * sequence that has just one left.  Its work is what max_itl_s leaves time for. */
 struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
                                            struct sequence *const *running, uint32_t n_running);
 /* Returns the rows of a sequence that has n_left to compute (sequence_n_left()), and notes in it
@@ -79,8 +82,8 @@ struct planned_rows prefill_queue_next_rows(const struct prefill_queue *p,
  * Subtracts a prefill chunk and the guesses from the budget. */
 void prefill_queue_place(const struct prefill_queue *p, struct prefill_budget *budget,
                          struct sequence *seq, const struct planned_rows *rows, uint32_t n_drafts);
-/* Counts the rows of a planned step as stored.  Begins the time in which slices may run before the
- * next step. */
+/* Counts the rows of a planned step as stored (kv_commit()), and sets the step's prompt_work.
+ * Begins the time in which slices may run before the next step. */
 void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step);
 
 /* ---- slices ---- */
@@ -92,8 +95,8 @@ bool prefill_queue_next_slice(struct prefill_queue *p, struct batch *slice,
 
 /* ---- the cost of steps and slices ---- */
 
-/* Measures a step or slice that completed at now_s, for later forecasts.  Returns the seconds that
- * it took. */
+/* Learns the cost of a step or slice that completed at now_s, for later forecasts.  Returns the
+ * seconds that it took. */
 double prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s);
 
 #endif

@@ -12,17 +12,19 @@
 struct error;
 struct sequence_shared;
 
+/* A request's plan. */
 struct request_plan {
     struct prefill_plan prefill;
     struct kv_plan kv;
     bool speculates;       /* its next tokens are guessed */
-    struct kv_amount most; /* what the sequence holds at most */
+    struct kv_amount most; /* pages and host blocks that the sequence needs at most (kv_most()) */
 };
 
-/* Works out the plan of a request whose choices have been checked. */
+/* Returns the plan of a request whose choices have been checked (admit.h). */
 struct request_plan request_plan_make(const struct sequence_shared *shared,
                                       const struct engine_request *request);
-/* Checks that the space can hold the most that the plan needs.  ERR_TOO_LONG. */
+/* Checks that the space has as many pages and host blocks in all as the plan's `most`.
+ * ERR_TOO_LONG: it can never run. */
 int request_plan_check(const struct request_plan *plan, const struct kv_space *space,
                        struct error *err);
 

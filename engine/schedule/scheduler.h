@@ -6,12 +6,12 @@
  *                    └──── preempt ────────┘   suspended: frees its pages, keeps its tokens
  *
  * Both lists are in order of rank: lower priority number first, then fair share between tenants
- * (fair_share.h), then arrival.  A step has one row
- * for every running sequence that generates, and fills up with prefill chunks in order of rank.  A
- * prompt's pages are taken when its sequence is admitted.  Pages for generated tokens are taken as
- * they are needed, or all at admission: kv_grows() says which.  When pages run out, the sequence of
- * last rank is preempted; when host blocks run out, the last one that has any.  The first running
- * sequence can always continue, so the engine as a whole never stalls.
+ * (fair_share.h), then arrival.  A step has one row for every running sequence that generates, and
+ * fills up with prefill chunks in order of rank.  A prompt's pages are taken when its sequence is
+ * admitted.  Pages for generated tokens are taken as they are needed, or all at admission, as the
+ * KV policy says.  When pages run out, the sequence of last rank is preempted; when host blocks run
+ * out, the last one that has any.  The first running sequence can always continue, so the engine as
+ * a whole never stalls.
  *
  * In a batch-invariant space (kv_space.h) pages for all tokens that a request may generate are
  * taken when it is admitted, and no sequence is preempted.
@@ -72,15 +72,17 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
                      struct error *err);
 void scheduler_destroy(struct scheduler *scheduler); /* NULL is allowed; no sequence may be left */
 
-/* Takes ownership of the sequence.  A sequence that could never run ends at once. */
+/* Takes ownership of the sequence, which waits until scheduler_plan() admits it.  If there is no
+ * memory for its lists, its final event is appended at once. */
 void scheduler_add(struct scheduler *scheduler, struct sequence *seq, struct event_list *events);
-/* Cancels the sequence; ignores an unknown id. */
+/* Ends the waiting or running sequence of this id as cancelled; ignores an unknown id.  It is freed
+ * when no step in flight has rows of it. */
 void scheduler_cancel(struct scheduler *scheduler, uint64_t id, struct event_list *events);
-/* Ends every sequence with the same reason, and forgets the in-flight steps: the device has
- * completed them, or has failed. */
+/* Ends every sequence with this reason, and forgets the in-flight steps, whose results are dropped:
+ * the device has completed them, or has failed. */
 void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, int code,
                        const char *text, struct event_list *events);
-/* Ends the sequences of the one in-flight step, which failed. */
+/* Ends the sequences of the one in-flight step, which failed, with FINISH_ERROR; others go on. */
 void scheduler_fail_step(struct scheduler *scheduler, int code, const char *text,
                          struct event_list *events);
 
@@ -89,19 +91,18 @@ void scheduler_fail_step(struct scheduler *scheduler, int code, const char *text
  * batch_submitted, fills results, and calls scheduler_finish_step, which takes the oldest in-flight
  * one.  After a failure it calls scheduler_fail_step or scheduler_end_all instead. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
-/* Takes the results of the oldest in-flight step: appends the events of its sequences, frees those
- * that ended, and learns from its time. */
+/* Takes the results of the oldest in-flight step or slice: appends the events of its sequences,
+ * frees those that ended, and learns from its time. */
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);
-/* Returns how many planned steps have not been finished yet. */
+/* Returns how many planned steps and slices have not been finished yet: 0 to MAX_INFLIGHT. */
 uint32_t scheduler_n_inflight(const struct scheduler *scheduler);
-/* Notes that the backend made a graph for the step planned last, which takes far longer than
- * others.  Nothing is learned from the time of that one, nor of the one before it, whose results
- * waited. */
+/* Notes that the backend made a CUDA graph for the step planned last, which takes far longer than
+ * others.  No time is learned of that one, nor of one before it that is still in flight. */
 void scheduler_note_new_graph(struct scheduler *scheduler);
 
-/* Counts the sequences that have not had their final event. */
+/* Returns how many sequences have not had their final event: running and waiting ones. */
 uint32_t scheduler_n_live(const struct scheduler *scheduler);
-/* Fills in all but n_submitted. */
+/* Fills in *out, but for n_submitted and what only the engine knows (disk, feed). */
 void scheduler_stats(const struct scheduler *scheduler, struct engine_stats *out);
 
 #endif

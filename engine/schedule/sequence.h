@@ -41,7 +41,7 @@
 #include "engine/schedule/timing.h"
 #include "engine/speculate/drafter.h"
 
-/* Borrowed by every sequence of an engine. */
+/* What all sequences of an engine share; they borrow it. */
 struct sequence_shared {
     const struct kv_space *space;
     const struct tokenizer *tokenizer;
@@ -108,20 +108,21 @@ struct sequence {
     struct engine_event *ending; /* the final event, should there be no memory for a better one */
 };
 
-/* Creates a sequence of an admitted request and its plan; takes ownership of the request's arrays
- * on success.  ERR_NOMEM. */
+/* Creates a sequence of an admitted request and its plan.  On success the caller owns *out, and the
+ * sequence owns the request's arrays.  ERR_NOMEM. */
 int sequence_create(struct sequence **out, const struct sequence_shared *shared,
                     const struct engine_request *request, const struct request_plan *plan,
                     uint64_t id);
 /* Frees the sequence, and the request's arrays unless sequence_abandon() came first. */
 void sequence_destroy(struct sequence *seq); /* NULL is allowed */
-/* Returns ownership of the request's arrays to the caller, when a submit fails half way. */
+/* Returns ownership of the request's arrays to the caller, because not all sequences of a submit
+ * could be created; sequence_destroy() follows. */
 void sequence_abandon(struct sequence *seq);
 
 /* Returns how many tokens have been generated, without those of in-flight steps. */
 uint32_t sequence_n_generated(const struct sequence *seq);
-/* Returns how many rows the sequence can have in the next step: its tokens that are not in the KV
- * cache yet. */
+/* Returns how many tokens of the sequence are not stored yet, the in-flight one among them.  The
+ * next step can have no more rows of it. */
 uint32_t sequence_n_left(const struct sequence *seq);
 /* Tells whether the sequence should leave out a step.  Its in-flight token comes meanwhile, and the
  * tokens forced behind that are computed together in the next step.
@@ -132,53 +133,56 @@ uint32_t sequence_n_left(const struct sequence *seq);
  * The next step is slower, because not every row wants its logits.  So it has no CUDA graph, and
  * two attention kernels a layer. */
 bool sequence_awaits_jump(const struct sequence *seq, uint32_t n_running);
-/* Guesses up to `most` tokens behind the sequence's own, and reserves pages for them.  Returns
- * their number, which is how many rows it needs more.  That is 0 if it does not speculate, or if
- * its row in this step is not a generated token's.  n_running: the sequences that share the
- * step. */
+/* Guesses up to `most` tokens behind the sequence's own, reserves pages for them, and returns their
+ * number, which is how many rows it needs more.  0: it does not speculate, nothing is guessed, or
+ * its next row is not that of its newest token.  n_running: the sequences that share the step. */
 uint32_t sequence_draft(struct sequence *seq, uint32_t most, uint32_t n_running);
-/* Charges a sequence without guesses for its delay by the guesses of others in the same step.
- * False: its own credit does not cover the delay, and nothing is charged. */
+/* Takes the price of the delay by others' guesses in the same step from a sequence without guesses.
+ * Returns false, and takes nothing, if its credit does not cover it or it does not speculate. */
 bool sequence_pays_delay(struct sequence *seq);
-/* Returns what a waiting sequence needs to start.  That is pages for its tokens, or for all that it
- * may ever have if it must not be preempted.  n_max: tokens that may be reused; left: zero. */
+/* Returns what a waiting sequence asks of the KV cache (kv_ask()) to start.  n_tokens: its tokens,
+ * or in a batch-invariant space all that it may ever have.  n_max: tokens that may be reused.
+ * left: zero. */
 struct kv_wish sequence_wish(const struct sequence *seq);
 
-/* Returns how much of the text the KV cache has held, evicted and fetched so far. */
+/* Returns kv_report() of the sequence's stored tokens: what the cache has held, evicted and fetched
+ * so far. */
 struct kv_usage sequence_usage(const struct sequence *seq);
 
-/* Writes the sample rows that the sequence needs from the n_rows rows that follow its first
- * n_before tokens, and returns their number (<= n_rows).  first_row is the first of them in the
- * step. */
+/* Writes to rows[] how to sample those of the n_rows rows behind the sequence's first n_before
+ * tokens that score the prompt or draw a token.  Returns their number, at most n_rows.  first_row:
+ * the number of the first of the n_rows rows in the step. */
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t n_before, uint32_t n_rows,
                               uint32_t first_row, struct sample_row *rows);
 
 /* Tells whether what the sequence's rows sample depends on the tokens before them: a grammar reads
  * them, or a penalty counts them. */
 bool sequence_reads_tokens(const struct sequence *seq);
-/* Completes a drawn row with the tokens that may come, and the counts of those before it.  To be
- * called when all of these are known, and before the row is sampled. */
+/* Completes a row that draws a token: the tokens that the grammar allows, and the counts that
+ * penalties need.  Called when all tokens before it are known, and before the row is sampled. */
 void sequence_complete_row(struct sequence *seq, struct sample_row *row);
 
-/* Takes the n results of sample rows that sequence_sample_rows() wrote.  Their step has completed,
- * so that the cache has the first n_stored tokens.  Appends the sequence's events.  Returns true if
- * one of them is the final event. */
+/* Takes the n results of the rows that sequence_sample_rows() wrote, from a completed step: the
+ * first n_stored tokens are stored, rows of guesses included.  Takes wrong guesses back, inserts
+ * and gives back pages, and appends the sequence's events.  Returns true if one is the final
+ * event. */
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events);
 
-/* Appends an event that n_processed tokens of the prompt have been computed or found, if the
- * request asks for it. */
+/* Appends an event that n_processed tokens of the prompt have been computed or found in the caches.
+ * Does nothing if the request does not ask for such events, or without memory. */
 void sequence_report(const struct sequence *seq, uint32_t n_processed, struct event_list *events);
 
 /* Drops the results of a step that was in flight when the sequence ended.  Remembers whether they
  * were valid, because the prefix cache may keep the pages only then. */
 void sequence_accept_late(struct sequence *seq, uint32_t n_stored,
                           const struct sample_result *results, uint32_t n);
-/* Leaves the state of an ended sequence to later requests, if its kind has states.  To be called
- * before it is destroyed. */
+/* Calls kv_leave_state() for an ended sequence, unless it failed: later requests may resume its
+ * state.  Called right before it is destroyed. */
 void sequence_leave_state(struct sequence *seq);
 
-/* Ends the sequence early with FINISH_CANCELLED or FINISH_ERROR (code, text). */
+/* Appends the final event of a sequence that ends early: FINISH_CANCELLED, or FINISH_ERROR with
+ * code and text.  Needs no memory.  The caller frees the sequence. */
 void sequence_end(struct sequence *seq, enum finish_reason reason, int code, const char *text,
                   struct event_list *events);
 

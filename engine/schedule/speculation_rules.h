@@ -8,9 +8,11 @@ struct engine_request;
 struct kv_plan;
 struct kv_space;
 
-/* Returns what speculation does not go with in an engine, for any request; NULL: nothing. */
+/* Returns the words for the setting with which this engine cannot speculate for any request; NULL:
+ * there is none. */
 const char *speculation_excluded(const struct kv_space *space);
-/* Returns what it does not go with in a request of this plan, in such an engine; NULL: nothing. */
+/* Returns the words for the setting, or for what the request of this plan asks for, with which it
+ * cannot speculate; NULL: it can. */
 const char *speculation_refused(const struct kv_space *space, const struct engine_request *request,
                                 const struct kv_plan *plan);
 

@@ -15,8 +15,8 @@
 #include "engine/request/speculation.h"
 #include "engine/request/usage.h"
 
-/* What is counted in histograms.  Times begin at the moment that timing.h names, and all but the
- * first two are those of sequences that finished by themselves. */
+/* What is counted in histograms.  Times begin where timing.h says, and all but the
+ * first two are those of sequences that finished by themselves, not cancelled and not failed. */
 enum engine_histogram {
     ENGINE_FIRST_TOKEN_S,    /* from the request's arrival to the sequence's first token */
     ENGINE_BETWEEN_TOKENS_S, /* between two steps with a new token of it */
@@ -53,6 +53,7 @@ struct running_sequence {
     bool was_sparse;  /* some of its prompt was computed sparsely */
 };
 
+/* All numbers: n_ and tokens are counts since the start, or say what is there now. */
 struct engine_stats {
     uint32_t n_running, n_waiting, pages_free, pages_cached, pages_total;
     /* Of the waiting sequences, those that wait for a shared prefix, the disk or another sparse

@@ -21,7 +21,7 @@ struct stats_board {
     pthread_mutex_t read_lock; /* among readers */
 };
 
-/* Makes the statistics zero, before any thread uses the board. */
+/* Makes the statistics zero.  Called before any other thread uses the board. */
 void stats_board_init(struct stats_board *board);
 void stats_board_fini(struct stats_board *board);
 

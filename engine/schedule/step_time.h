@@ -21,54 +21,63 @@
 
 enum step_time_kind { STEP_TIME_STEP, STEP_TIME_SLICE, STEP_TIME_N_KINDS };
 
+/* What has been learned. */
 struct step_time {
-    double row_work, pair_work;
-    double enter_work; /* the part of row_work that enters a layer */
-    double max_s;      /* planned between two tokens of a sequence; 0: no limit */
-    double base_s;     /* 0: not known */
+    double row_work, pair_work; /* work of a row; of a row and a slot that it sees */
+    double enter_work;          /* the part of row_work that enters a layer */
+    double max_s;               /* planned between two tokens of a sequence; 0: no limit */
+    double base_s;              /* 0: not known */
     double s_per_work[STEP_TIME_N_KINDS]; /* 0: not known */
     double index_s_per_slot;              /* 0: not known */
     double seen; /* mean slots that a row of the sparse prompt sees; 0: not known */
 };
 
-/* Makes an empty model.  limit_s is the most seconds between two tokens, 0 for no limit; plans stay
- * below it, because forecasts err. */
+/* Returns a forecast that has learned nothing.  limit_s: the most seconds between two tokens of a
+ * sequence, 0 for no limit; max_s is somewhat less, because forecasts err. */
 struct step_time step_time_make(double row_work, double enter_work, double pair_work,
                                 double limit_s);
 
-/* Returns the work of n_rows rows that come after n_before slots. */
+/* Returns the work of n_rows rows of one sequence.  Each sees n_before slots, those of the rows
+ * before it and its own. */
 double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32_t n_before);
-/* Returns the work that fits the seconds, which do not include base. */
+/* Returns how much work a step or slice can do in these seconds, which do not include base.  0: the
+ * seconds per work are not known yet. */
 double step_time_budget(const struct step_time *step_time, enum step_time_kind kind,
                         double seconds);
-/* Returns how many rows after n_before slots take at most `work`. */
+/* Returns how many rows have at most this step_time_work(), rounded down; all (UINT32_MAX) if work
+ * is INFINITY. */
 uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t n_before);
-/* Does step_time_work() for rows in a slice of this layer: those of layer 0 only enter it. */
+/* Returns the work of n_rows rows in a slice of this layer: step_time_work(), but in layer 0, which
+ * they only enter, n_rows * enter_work. */
 double step_time_slice_work(const struct step_time *step_time, uint32_t layer, uint32_t n_rows,
                             uint32_t n_before);
-/* Returns how many rows of a slice of this layer, after n_before slots, take at most `seconds`. */
+/* Returns how many rows of a slice of this layer, behind n_before slots, take at most `seconds`; 0
+ * before the first slice has been measured. */
 uint32_t step_time_slice_rows(const struct step_time *step_time, uint32_t layer, double seconds,
                               uint32_t n_before);
 /* Returns the seconds that a step, with its base, or a slice of this work takes; what is not known
  * counts as 0. */
 double step_time_seconds(const struct step_time *step_time, enum step_time_kind kind, double work);
 
-/* Returns how many of n_before slots a row of the sparse prompt sees: all, until that is known. */
+/* Returns how many of n_before slots a row of the present sparse prompt sees by the mean so far, at
+ * most n_before.  All, until that is known. */
 uint32_t step_time_seen(const struct step_time *step_time, uint32_t n_before);
 /* Returns the seconds to choose keys from n_slots slots in one layer, for all heads: 0 until that
  * is known. */
 double step_time_index_seconds(const struct step_time *step_time, uint32_t n_slots);
 
-/* Measures a step or slice that took `seconds`, not counting its index.  work: of its prompts'
- * rows; decodes: the step generated tokens, too. */
+/* Learns from a step or slice that took `seconds`, not counting its index; 0 or less is ignored.
+ * work: of its prompts' rows; 0: a step without prompts, whose time is base.  decodes: it generated
+ * tokens, too, so base is subtracted. */
 void step_time_measure(struct step_time *step_time, enum step_time_kind kind, double work,
                        bool decodes, double seconds);
-/* Measures an index over n_slots slots of one layer that took `seconds`. */
+/* Learns that choosing keys from n_slots slots in one layer took `seconds`. */
 void step_time_measure_index(struct step_time *step_time, uint32_t n_slots, double seconds);
-/* Measures how many slots each row of a sparse prompt saw, on average. */
+/* Learns that the rows of a step or slice of the sparse prompt saw n_slots slots each on
+ * average. */
 void step_time_measure_seen(struct step_time *step_time, double n_slots);
-/* Forgets the index's and the rows' cost of the previous sparse prompt, which depend on its
- * length. */
+/* Forgets what is known of the previous sparse prompt's index and of the slots that its rows saw,
+ * both of which depend on its length. */
 void step_time_begin_prompt(struct step_time *step_time);
 
 #endif

@@ -11,14 +11,16 @@
 
 struct engine_stats;
 
-/* Moments of a clock that is never set back, in seconds; 0: not yet. */
+/* Times of a clock that is never set back, in seconds; 0: not yet. */
 struct timing {
     double arrived_s, queued_s, started_s, first_s, newest_s;
 };
 
-/* Notes that the engine has taken the sequence.  Without a time of arrival this is it. */
+/* Notes that the engine has queued the sequence at now_s, which is also its arrival if that is
+ * 0. */
 void timing_queue(struct timing *timing, double now_s);
-/* Notes that a step has given the sequence new tokens. */
+/* Notes that a step gave the sequence new tokens at now_s.  Adds the time to the first token, or
+ * between two steps with tokens, to the histograms. */
 void timing_token(struct timing *timing, struct engine_stats *stats, double now_s);
 /* Adds the times and numbers of tokens of a sequence that has finished by itself to the
  * histograms. */
