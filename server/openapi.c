@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "server/api/messages/messages.h"
 #include "server/api/request_fields.h"
 #include "server/json/buffer.h"
 #include "server/routes.h"

@@ -7,25 +7,17 @@
 
 #include "server/api/auth.h"
 #include "server/api/browsers.h"
-#include "server/api/cancel.h"
-#include "server/api/chat/chat.h"
 #include "server/api/conversation/request.h"
-#include "server/api/messages/messages.h"
+#include "server/api/handlers.h"
 #include "server/api/messages/request.h"
-#include "server/api/openai.h"
 #include "server/api/reply.h"
 #include "server/api/responses/request.h"
-#include "server/api/responses/responses.h"
 #include "server/api/server.h"
 #include "server/http/http.h"
 #include "server/json/buffer.h"
 #include "server/openapi.h"
 #include "server/ops/health.h"
-#include "server/ops/models.h"
-#include "server/ops/state.h"
-#include "server/ops/tokenize.h"
 #include "server/route_hint.h"
-#include "server/ui/ui.h"
 
 static void openapi_handle(struct server *server, struct http_exchange *exchange);
 

@@ -6,11 +6,11 @@
 
 #include <stdbool.h>
 
+#include "server/api/handlers.h"
 #include "server/json/api_error.h"
 
 struct http_exchange;
 struct request_table;
-struct server;
 
 enum { ROUTE_MAX_REQUIRED = 4 };
 
@@ -21,7 +21,7 @@ struct route {
     bool open;                 /* needs no key */
     bool scraped;              /* nor, where the server has open_metrics */
     bool early;                /* answers while the model is being loaded, too */
-    void (*handle)(struct server *server, struct http_exchange *exchange);
+    route_handler *handle;
     api_error_writer write_error;              /* NULL: OpenAI's shape */
     const struct request_table *const *tables; /* of the body, which is JSON; NULL: there is none */
     const char *required[ROUTE_MAX_REQUIRED];  /* members; NULL after the last one */

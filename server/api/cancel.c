@@ -1,5 +1,7 @@
-/* cancel.c - see cancel.h. */
-#include "server/api/cancel.h"
+/* cancel.c - POST /v1/requests/{id}/cancel: ends a request with what it has generated.
+ *
+ * Only a client with the request's key can: ids that clients choose may be guessed. */
+#include "server/api/handlers.h"
 
 #include <stdbool.h>
 #include <stdint.h>

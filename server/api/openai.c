@@ -1,5 +1,7 @@
-/* openai.c - see openai.h. */
-#include "server/api/openai.h"
+/* openai.c - POST /v1/completions: the OpenAI shape of answers and event streams.
+ *
+ * Thread: loop (but for the job).  Memory: see completion.h. */
+#include "server/api/handlers.h"
 
 #include <stdlib.h>
 

@@ -3,6 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/engine.h"
+#include "server/api/handlers.h"
 #include "server/api/reply.h"
 #include "server/api/server.h"
 #include "server/json/api_error.h"

@@ -11,7 +11,6 @@
 #include <stdbool.h>
 
 struct api_error;
-struct http_exchange;
 struct server;
 
 /* Describes the refusal of what needs the model, which is being loaded.  Returns ERR_INVALID. */
@@ -19,11 +18,5 @@ int health_refuse_loading(struct api_error *err);
 
 /* Tells what /live does: no step has taken longer than --step-timeout. */
 bool health_is_live(const struct server *server);
-
-void health_live(struct server *server, struct http_exchange *exchange);
-void health_health(struct server *server, struct http_exchange *exchange);
-void health_ready(struct server *server, struct http_exchange *exchange);
-void health_version(struct server *server, struct http_exchange *exchange);
-void health_metrics(struct server *server, struct http_exchange *exchange);
 
 #endif

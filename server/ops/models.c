@@ -1,11 +1,11 @@
-/* models.c - see models.h. */
-#include "server/ops/models.h"
+/* models.c - GET /v1/models and /v1/models/{id}: the one model that is served, in OpenAI's shape,
+ * or in Anthropic's if the request has the header anthropic-version. */
+#include "server/api/handlers.h"
 
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
-#include "server/api/messages/messages.h"
 #include "server/api/reply.h"
 #include "server/api/server.h"
 #include "server/http/http.h"

@@ -1,5 +1,6 @@
-/* state.c - see state.h. */
-#include "server/ops/state.h"
+/* state.c - GET /state: what the engine does now, in one small JSON object, for the page at / and
+ * for people to look at.  Dashboards read /metrics, which has more. */
+#include "server/api/handlers.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* tokenize.c - see tokenize.h. */
-#include "server/ops/tokenize.h"
+/* tokenize.c - POST /tokenize and /detokenize, GET /tokenizer_info. */
+#include "server/api/handlers.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,8 @@
-/* ui.c - see ui.h. */
-#include "server/ui/ui.h"
+/* ui.c - GET /: a page to try the server with, and to look at what it does.
+ *
+ * It needs no key: it is the same for everyone and knows nothing.  What it asks the server for
+ * needs one, as ever. */
+#include "server/api/handlers.h"
 
 #include <stdbool.h>
 #include <string.h>

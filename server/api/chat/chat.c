@@ -1,5 +1,7 @@
-/* chat.c - see chat.h. */
-#include "server/api/chat/chat.h"
+/* chat.c - POST /v1/chat/completions: the OpenAI shape of chats.
+ *
+ * Thread: loop (but for the job).  Memory: see completion.h. */
+#include "server/api/handlers.h"
 
 #include "server/api/conversation/call_ids.h"
 #include "server/api/conversation/conversation.h"

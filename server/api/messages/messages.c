@@ -1,9 +1,9 @@
-/* messages.c - see messages.h.
+/* messages.c - POST /v1/messages and /v1/messages/count_tokens: Anthropic's shape of chats.
  *
  * A stream is a sequence of blocks, of which one is open at a time:
  *
  *   message_start  ( block_start  block_delta…  block_stop )…  message_delta  message_stop */
-#include "server/api/messages/messages.h"
+#include "server/api/handlers.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* responses.c - see responses.h.
+/* responses.c - POST /v1/responses: OpenAI's shape of answers that are lists of items.
  *
  * An answer is a list of items, of which one is open at a time.  Events say what happens to them,
  * and items that are complete are kept, because the last event repeats them all:
@@ -6,7 +6,7 @@
  *   created  in_progress  ( item added  part added  delta…  part done  item done )…  completed
  *
  * An answer that is not streamed is made in the same way, and its events are dropped. */
-#include "server/api/responses/responses.h"
+#include "server/api/handlers.h"
 
 #include <string.h>
 
