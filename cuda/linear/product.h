@@ -60,8 +60,9 @@ enum {
     WIDE_MAX_ROWS = 256     /* that the wide kernel takes */
 };
 
+enum { WIDE_SHARE_BYTES = 256 * 112 * 4 }; /* a tile's sums in f32 */
+
 /* What the wide kernel has on this device. */
-enum { WIDE_SHARE_BYTES = 256 * 112 * 4 };
 struct wide_device {
     uint32_t n_clusters; /* that run at the same time; 0: the kernel does not run here */
     /* WIDE_SHARE_BYTES for each multiprocessor, all MISSING_BYTE between kernels */

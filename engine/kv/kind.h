@@ -67,6 +67,7 @@ struct kv_state_ops {
     uint32_t (*phase)(const struct kv_sequence *kv, uint32_t turn, uint32_t n_tokens);
 };
 
+/* A kind: what is always so, and its functions. */
 struct kv_kind {
     enum kv_sharing sharing;
     bool grows;         /* takes pages as the text grows; else all at the start */

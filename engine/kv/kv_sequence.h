@@ -155,7 +155,7 @@ int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct la
  * valid results. */
 void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 /* Notes that the rows of the first n_tokens tokens gave valid results, which kv_leave_state() asks
- * for.  Only for a sequence that has ended: kv_insert() does it, too. */
+ * for.  Called for a sequence that has ended; kv_insert() does this itself. */
 void kv_mark_valid(struct kv_sequence *kv, uint32_t n_tokens);
 /* Gives back pages that no row behind the first n_tokens tokens sees.  Their steps have
  * completed. */

@@ -32,6 +32,7 @@ struct kv_offer {
     bool is_last;           /* the item is dropped afterwards: if there is no space it is counted */
 };
 
+/* What became of an offered item. */
 enum kv_offered {
     OFFER_TAKEN,
     OFFER_SKIPPED, /* on disk already, private, or not to be copied now */
@@ -49,6 +50,7 @@ struct kv_saving {
     uint64_t bytes;   /* that the pass may still offer, whether they are copied or there already */
 };
 
+/* How to go on with a pass. */
 enum kv_save_result {
     SAVE_ON,    /* go on with the next item */
     SAVE_LATER, /* there may be more, but not now */

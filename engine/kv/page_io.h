@@ -36,6 +36,7 @@ struct kv_page_state;
 struct kv_pool;
 struct kv_view;
 
+/* Where the pages and host blocks are. */
 struct page_io {
     struct backend *be;
     const struct kv_pool *memory; /* of all pages */

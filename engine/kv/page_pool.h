@@ -30,7 +30,7 @@ void page_pool_release(struct page_pool *pool, const uint32_t *pages, uint32_t n
 
 /* Returns how many pages the pool has in all. */
 uint32_t page_pool_n_pages(const struct page_pool *pool);
-/* Returns how many of them have no holder. */
+/* Returns how many pages have no holder. */
 uint32_t page_pool_n_free(const struct page_pool *pool);
 /* Returns how many holders the page has; 0: it is free. */
 uint32_t page_pool_n_holders(const struct page_pool *pool, uint32_t page);

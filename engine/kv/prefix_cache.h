@@ -69,7 +69,9 @@ enum { PREFIX_WINDOW = 1u << KV_WINDOWED, PREFIX_SPARSE = 1u << KV_SPARSE };
 /* Creates an empty cache, which the caller owns, for the space.  The space is borrowed, and
  * complete but for its `cache` and `states`.  ERR_NOMEM. */
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space, struct error *err);
-void prefix_cache_destroy(struct prefix_cache *cache); /* NULL is allowed */
+/* Frees the cache's memory, but does not release its pages: the pool ends, too.  NULL is
+ * allowed. */
+void prefix_cache_destroy(struct prefix_cache *cache);
 
 /* Returns the hash of a block of PAGE_TOKENS tokens and all before it.  chain: its parent's hash,
  * or the salt for a text's first block. */

@@ -22,6 +22,7 @@
 
 struct kv_plan;
 
+/* In which order a prompt, or the rest of it, is computed: see above. */
 enum prefill_order { PREFILL_CHUNKED, PREFILL_SPARSE_CHUNKED, PREFILL_LAYER_MAJOR };
 
 /* What an engine can do and prefers. */

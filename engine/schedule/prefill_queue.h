@@ -46,7 +46,7 @@ bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq,
  * run.  Makes it the owner if it is sparse or layer-major.  Returns true if rows of it become
  * sparse for the first time. */
 bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq);
-/* Ends the sequence's ownership, if it is the owner; what is left of its prompt is dense. */
+/* Makes what is left of the sequence's prompt dense, and ends its ownership if it is the owner. */
 void prefill_queue_end(struct prefill_queue *p, struct sequence *seq);
 
 /* ---- prefill chunks in steps ---- */

@@ -53,8 +53,10 @@ struct kv_space;
 struct scheduler; /* opaque: the fields live in scheduler.c */
 struct sequence;
 
+/* The most steps and slices in flight. */
 enum { MAX_INFLIGHT = 2 };
 
+/* What scheduler_create() needs; copied. */
 struct scheduler_config {
     const struct kv_space *space; /* borrowed */
     uint32_t max_rows, max_seqs;  /* of a step; max_rows >= max_seqs >= 1 */

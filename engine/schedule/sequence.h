@@ -58,6 +58,7 @@ struct sequence_shared {
 struct event_list;
 struct kv_kept;
 
+/* A request's sequence.  The scheduler and prefill_queue.c set its members that plan steps. */
 struct sequence {
     struct sequence *prev, *next; /* in the waiting list */
     const struct sequence_shared *shared;

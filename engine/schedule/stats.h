@@ -83,7 +83,7 @@ struct engine_stats {
     uint64_t n_kv_events, n_kv_feed_broken; /* of the feed of cached blocks (kv_feed.h) */
 };
 
-/* Returns a number over all policies. */
+/* Returns the sum of one kind of number over all policies. */
 static inline uint64_t engine_stats_kv(const struct engine_stats *stats, enum kv_number number) {
     uint64_t sum = 0;
     for (unsigned i = 0; i < KV_MAX_POLICIES; i++) sum += stats->kv[number][i];

@@ -14,6 +14,7 @@
 
 #include "engine/schedule/stats.h"
 
+/* The three copies, and which of them the writer and the readers have now. */
 struct stats_board {
     struct engine_stats copies[3];
     atomic_uint middle;        /* index, and STATS_FRESH while no reader has taken it */
@@ -23,6 +24,7 @@ struct stats_board {
 
 /* Makes the statistics zero.  Called before any other thread uses the board. */
 void stats_board_init(struct stats_board *board);
+/* Frees the lock; no thread may use the board any more. */
 void stats_board_fini(struct stats_board *board);
 
 /* Publishes a copy of the statistics, without waiting for readers.  Thread: the writer's. */
