@@ -86,69 +86,53 @@ static __global__ void __launch_bounds__(THREADS, 2) fetch_kernel(const struct f
     });
 }
 
-static __device__ __forceinline__ void store_scales(const struct offload_params &p) {
+/* ---- whole pages, to the host pool or back ---- */
+
+template <bool TO_STORE>
+static __device__ __forceinline__ void move_scales(const struct offload_params &p) {
     const uint32_t n_rows = 2 * p.kv.n_kv_heads;
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < p.n * PAGE_TOKENS * n_rows;
          i += gridDim.x * THREADS) {
         const uint32_t row = i % n_rows, at = i / n_rows % PAGE_TOKENS,
                        copy = i / n_rows / PAGE_TOKENS;
-        stored_scales(p.store, p.copies[copy].block, p.host_layer, at)[row] =
-            *row_scale(p.kv, (int32_t)p.copies[copy].page, row * PAGE_TOKENS + at);
+        uint8_t *stored = stored_scales(p.store, p.copies[copy].block, p.host_layer, at) + row,
+                *in_page = row_scale(p.kv, (int32_t)p.copies[copy].page, row * PAGE_TOKENS + at);
+        *(TO_STORE ? stored : in_page) = *(TO_STORE ? in_page : stored);
     }
 }
 
-template <typename T>
+template <typename T, bool TO_STORE>
 static __global__ void __launch_bounds__(THREADS)
-    store_kernel(const __grid_constant__ struct offload_params p) {
+    move_pages_kernel(const __grid_constant__ struct offload_params p) {
     const units<T> n(p.kv);
     const uint32_t page_units = PAGE_TOKENS * n.token;
     let_next_start();
     wait_for_previous();
-    const auto load = [&](uint32_t i) {
-        return __ldcs(page_unit<T>(p.kv, p.copies[i / page_units].page, i / n.token % PAGE_TOKENS,
-                                   i % n.token, n));
+    const auto in_page = [&](uint32_t i) {
+        return page_unit<T>(p.kv, p.copies[i / page_units].page, i / n.token % PAGE_TOKENS,
+                            i % n.token, n);
     };
-    const auto store = [&](uint32_t i, T x) {
+    const auto stored = [&](uint32_t i) {
         uint8_t *token = token_in_store(p.store, p.copies[i / page_units].block, p.host_layer,
                                         i / n.token % PAGE_TOKENS);
-        reinterpret_cast<T *>(token)[i % n.token] = x;
+        return reinterpret_cast<T *>(token) + i % n.token;
     };
-    move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
-                          load, store);
-    if (page_is_scaled(p.kv.format)) store_scales(p);
+    move_units<T, UNROLL>(
+        blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
+        [&](uint32_t i) { return __ldcs(TO_STORE ? in_page(i) : stored(i)); },
+        [&](uint32_t i, T x) { *(TO_STORE ? stored(i) : in_page(i)) = x; });
+    if (page_is_scaled(p.kv.format)) move_scales<TO_STORE>(p);
 }
 
-static __device__ __forceinline__ void reload_scales(const struct offload_params &p) {
-    const uint32_t n_rows = 2 * p.kv.n_kv_heads;
-    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < p.n * PAGE_TOKENS * n_rows;
-         i += gridDim.x * THREADS) {
-        const uint32_t row = i % n_rows, at = i / n_rows % PAGE_TOKENS,
-                       copy = i / n_rows / PAGE_TOKENS;
-        *row_scale(p.kv, (int32_t)p.copies[copy].page, row * PAGE_TOKENS + at) =
-            stored_scales(p.store, p.copies[copy].block, p.host_layer, at)[row];
-    }
+template <bool TO_STORE>
+static cudaError_t launch_move_pages(const struct offload_params &p, struct launch launch) {
+    return launch_kernel(launch,
+                         moves_vectors(&p.kv, &p.store) ? move_pages_kernel<uint4, TO_STORE>
+                                                        : move_pages_kernel<uint16_t, TO_STORE>,
+                         BUS_BLOCKS, THREADS, 0, p);
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-    reload_kernel(const __grid_constant__ struct offload_params p) {
-    const units<T> n(p.kv);
-    const uint32_t page_units = PAGE_TOKENS * n.token;
-    let_next_start();
-    wait_for_previous();
-    const auto load = [&](uint32_t i) {
-        const uint8_t *token = token_in_store(p.store, p.copies[i / page_units].block, p.host_layer,
-                                              i / n.token % PAGE_TOKENS);
-        return __ldcs(reinterpret_cast<const T *>(token) + i % n.token);
-    };
-    const auto store = [&](uint32_t i, T x) {
-        *page_unit<T>(p.kv, p.copies[i / page_units].page, i / n.token % PAGE_TOKENS, i % n.token,
-                      n) = x;
-    };
-    move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
-                          load, store);
-    if (page_is_scaled(p.kv.format)) reload_scales(p);
-}
+/* ---- launching ---- */
 
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
     const dim3 grid(p->store.base ? +BUS_BLOCKS : +DEVICE_BLOCKS, n_layers);
@@ -163,15 +147,11 @@ cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct
 cudaError_t launch_offload_pages(const struct offload_params *p, struct launch launch) {
     if (p->n == 0) return cudaSuccess;
     if (!host_pool_is_exact(&p->store)) return launch_offload_fp8(p, launch);
-    if (moves_vectors(&p->kv, &p->store))
-        return launch_kernel(launch, store_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
-    return launch_kernel(launch, store_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);
+    return launch_move_pages<true>(*p, launch);
 }
 
 cudaError_t launch_reload_pages(const struct offload_params *p, struct launch launch) {
     if (p->n == 0) return cudaSuccess;
     if (!host_pool_is_exact(&p->store)) return cudaErrorNotSupported;
-    if (moves_vectors(&p->kv, &p->store))
-        return launch_kernel(launch, reload_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
-    return launch_kernel(launch, reload_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);
+    return launch_move_pages<false>(*p, launch);
 }
