@@ -97,7 +97,9 @@ static void write_unused(struct buffer *out, const struct model_load *load,
 }
 
 /* Writes the formats of packed weights, and what became of them; nothing if all are plain. */
-static void write_weights(struct buffer *out, const struct weight_tally *tally) {
+static void write_weights(struct buffer *out, const struct engine_info *info) {
+    const struct weight_tally *tally = info->weights;
+    const struct quantisation *how = &info->model->quantisation;
     const double gib = 1 << 30, file_bytes = (double)tally->file_bytes;
     char text[WEIGHT_FORMAT_TEXT];
     for (uint32_t i = 0; i < tally->n_formats; i++) {
@@ -106,7 +108,13 @@ static void write_weights(struct buffer *out, const struct weight_tally *tally) 
         buffer_printf(out, "%s in %.1f %%", text,
                       100 * (double)tally->formats[i].bytes / file_bytes);
     }
-    if (tally->n_formats) buffer_printf(out, " of %.2f GiB", file_bytes / gib);
+    if (*how->method && tally->n_formats == 0)
+        buffer_printf(out, "config.json names %s, but all are plain", how->method);
+    if (tally->n_formats == 0) return;
+    buffer_printf(out, " of %.2f GiB", file_bytes / gib);
+    if (*how->method) buffer_printf(out, " (%s)", how->method);
+    if (how->quantises_activations) buffer_puts(out, "; activations are not quantised");
+    if (tally->has_kv_scales) buffer_puts(out, "; scales for a KV cache are not used");
     if (tally->unpacked_bytes == 0) return;
     const struct weight_format plain = {.element = tally->unpacked_to};
     weight_format_text(&plain, text);
@@ -126,8 +134,8 @@ void model_summary_log(const struct model_load *load, const struct engine_info *
     write_sampling(&taken, load);
     write_template(&taken, &load->chat);
     write_unused(&unused, load, info);
-    write_weights(&weights, info->weights);
-    log_line("the weights are quantised", &weights);
+    write_weights(&weights, info);
+    log_line("quantised weights", &weights);
     log_line("the model's files say", &taken);
     log_line("the model's files also say, and it is not used", &unused);
 }

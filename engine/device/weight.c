@@ -121,9 +121,9 @@ bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weig
     const size_t blocks_before = block ? first / block * blocks_of(w->cols, f->block_cols) : 0,
                  scales_before = blocks_before * scale_bytes(f->scale);
     *out = *w;
-    out->data = weight_row_at(w, first);
-    if (f->scale) out->scales = (const char *)w->scales + scales_before;
-    if (f->has_min) out->mins = (const char *)w->mins + scales_before;
+    if (w->data) out->data = weight_row_at(w, first);
+    if (w->data && f->scale) out->scales = (const char *)w->scales + scales_before;
+    if (w->data && f->has_min) out->mins = (const char *)w->mins + scales_before;
     out->rows = n;
     return true;
 }

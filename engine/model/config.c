@@ -272,21 +272,6 @@ static int read_softmax(const struct config_reader *r, struct model_config *c) {
                          "is not vanilla, off-by-one or learnable");
 }
 
-/* Refuses quantised weights, by the name of their method. */
-static int refuse_quantised(const struct config_reader *r) {
-    const json_t *how = config_get(r->root, "quantization_config");
-    const char *method = json_string_value(config_get(how, "quant_method"));
-    /* Earlier versions of two libraries write their settings without a method. */
-    if (how && !method && config_get(how, "load_in_4bit")) method = "bitsandbytes";
-    if (!how && json_is_object(config_get(r->root, "quantization"))) method = "mlx";
-    if (!how && !method) return 0;
-    return error_set(r->err, ERR_UNSUPPORTED,
-                     "%.200s: config.json: '%s': the weights are quantised (%.60s), which is not "
-                     "supported: they must be bf16, f16 or f32",
-                     r->label, how ? "quantization_config" : "quantization",
-                     method ? method : "by a method without a name");
-}
-
 static int read_options(const struct config_reader *r, struct model_config *c) {
     double eps = family_find(c->architecture)->norm_eps;
     int rc = config_read_number(r, r->root, key_of(c, "rms_norm_eps"), 1e-12, 1.0, &eps);
@@ -298,7 +283,7 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     if ((rc = read_scales(r, c))) return rc;
     if ((rc = read_softcaps(r, c))) return rc;
     if ((rc = read_softmax(r, c))) return rc;
-    if ((rc = refuse_quantised(r))) return rc;
+    if ((rc = quantisation_read(&c->quantisation, r->root, r->label, r->err))) return rc;
     return read_dtype(r, c);
 }
 
@@ -411,6 +396,7 @@ int model_config_load(struct model_config *out, const char *dir, uint32_t contex
     struct error why;
     int rc = read_file(&config, dir, "config.json", err);
     if (rc) goto done;
+    if ((rc = quantisation_add_file(config, dir, err))) goto done;
     rc = read_file(&generation, dir, "generation_config.json", &why);
     if (rc && rc != ERR_NOT_FOUND) { /* many models have none */
         error_set(err, rc, "%s", why.text);

@@ -2,14 +2,17 @@
 #include "engine/model/model.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/qkv_order.h"
+#include "engine/model/quantised_source.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
+#include "engine/model/unclaimed.h"
 #include "engine/model/unpack.h"
 #include "engine/model/weight_find.h"
 #include "engine/model/weight_source.h"
@@ -58,16 +61,21 @@ static struct weight_format format_to_load(const struct loader *l, const struct 
     return (struct weight_format){.element = element};
 }
 
-/* Refuses a weight that the device has no kernels for. */
-static int check_format(struct loader *l, const struct weight_format *format) {
+static int refuse_tensor(const struct loader *l, int code, const char *why) {
     const struct weight_query *q = &l->query;
-    char text[WEIGHT_FORMAT_TEXT], name[WEIGHTS_MAX_NAME];
+    char name[WEIGHTS_MAX_NAME];
+    weights_tensor_name(name, q->config->tensors, q->rule->name, q->layer, 0);
+    return error_set(l->err, code, "tensor '%.160s': %s", name, why);
+}
+
+/* Refuses a weight that the device has no kernels for. */
+static int check_format(const struct loader *l, const struct weight_format *format) {
+    char text[WEIGHT_FORMAT_TEXT], why[2 * WEIGHT_FORMAT_TEXT];
     if (takes(l, format)) return 0;
     weight_format_text(format, text);
-    weights_tensor_name(name, q->config->tensors, q->rule->name, q->layer, 0);
-    return error_set(l->err, ERR_UNSUPPORTED,
-                     "tensor '%.160s': its format, %s, is not supported on the device %s", name,
-                     text, l->be->name);
+    snprintf(why, sizeof(why), "its format, %s, is not supported on the device %.20s", text,
+             l->be->name);
+    return refuse_tensor(l, ERR_UNSUPPORTED, why);
 }
 
 static int measure_weight(struct loader *l, struct weight *out) {
@@ -115,10 +123,11 @@ static int unpack(struct loader *l, enum element element, struct weight *host) {
     plain.n_stacked = host->n_stacked;
     void *out = own_room(l, weight_bytes(&plain));
     if (!out) return ERR_NOMEM;
-    const int rc = weight_unpack(host, element, out, l->err);
+    struct error why;
+    const int rc = weight_unpack(host, element, out, &why);
     plain.data = out;
     *host = plain;
-    return rc;
+    return rc ? refuse_tensor(l, rc, why.text) : 0;
 }
 
 /* Replaces the data of a tensor of q, k and v by a copy of one of them. */
@@ -180,7 +189,7 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
         rc = random_weights_get(model->random, rule->is_norm, host, l->err);
     if (rc) return rc;
     const struct weight_format format = format_to_load(l, host);
-    if (!model->random && weight_is_scattered(&l->query)) rc = gather(l, host);
+    if (!model->random && (!host->data || weight_is_scattered(&l->query))) rc = gather(l, host);
     if (!rc && !weight_same_format(&format, &host->format)) rc = unpack(l, format.element, host);
     *bytes = rc ? 0 : weight_bytes(host);
     if (rc || model->random) return rc;
@@ -263,8 +272,11 @@ static int check_memory(const struct loader *l) {
 
 static int load_weights(struct loader *l) {
     struct model *model = l->model;
+    const struct weight_source *files = model->files;
     int rc = choose_head(l);
     if (!rc) rc = visit_weights(l, measure_weight);
+    if (!rc && files && files->ops->name)
+        rc = unclaimed_check(files, &model->config, &model->tally.has_kv_scales, l->err);
     if (!rc) rc = check_memory(l);
     if (!rc) rc = tell(l);
     if (!rc) rc = visit_weights(l, move_weight);
@@ -291,6 +303,12 @@ static int check_device(const struct model_config *c, const char *dir, const str
                      dir, be->name);
 }
 
+static int open_files(struct model *model, const char *dir, struct error *err) {
+    const struct quantisation *how = &model->config.quantisation;
+    return *how->method ? quantised_source_open(&model->files, dir, how, err)
+                        : safetensors_source.open(&model->files, dir, err);
+}
+
 int model_load(struct model **out, const char *dir, const struct model_source *source,
                struct backend *be, struct error *err) {
     static const struct model_source files = {0};
@@ -308,7 +326,7 @@ int model_load(struct model **out, const char *dir, const struct model_source *s
         goto fail;
     }
     if (loader.source->random) rc = random_weights_create(&model->random, err);
-    else rc = safetensors_source.open(&model->files, dir, err);
+    else rc = open_files(model, dir, err);
     if (!rc) rc = load_weights(&loader);
     if (model_check(model, err)) rc = ERR_IO; /* whatever else seemed to be wrong */
     if (rc) goto fail;

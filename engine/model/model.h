@@ -7,6 +7,7 @@
 
 #include "engine/device/backend.h"
 #include "engine/device/weight.h"
+#include "engine/model/quantisation.h"
 #include "engine/model/weight_tally.h"
 
 struct family_name;
@@ -58,6 +59,7 @@ struct model_config {
     bool tied_head; /* as config.json says; once the model is loaded, as its checkpoint has it */
     enum head_source head_source; /* set once it is loaded */
     enum element element;         /* of plain weights, as config.json says */
+    struct quantisation quantisation;
     bool qkv_bias, o_bias, mlp_bias;
     bool qk_norm;    /* the heads of q and k are normed, each by itself, before they are rotated */
     bool post_norms; /* what attention and feed-forward give to the residual stream is normed */

@@ -33,6 +33,10 @@ static void absorb_config(struct digest *digest, const struct model_config *c) {
     const float scales[] = {c->attn_scale, c->rope_scale, c->embed_scale, c->norm_eps};
     digest_absorb_bytes(digest, scales, sizeof(scales));
     digest_absorb(digest, c->head_source);
+    /* A file beside config.json may say how codes are read. */
+    if (*c->quantisation.method)
+        digest_absorb(digest, c->quantisation.order << 16 | c->quantisation.has_zeros << 8 |
+                                  c->quantisation.zero_less);
     absorb_array(digest, c->inv_freq, c->n_freqs, sizeof(*c->inv_freq));
     absorb_array(digest, c->local_freq, c->n_freqs, sizeof(*c->local_freq));
     absorb_array(digest, c->slopes, c->n_heads, sizeof(*c->slopes));

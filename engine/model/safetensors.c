@@ -26,7 +26,7 @@ static const struct dtype_name dtype_names[] = {
     {"I32", 4, -1},          {"U32", 4, -1},          {"I16", 2, -1},
     {"U16", 2, -1},          {"I8", 1, -1},           {"U8", 1, -1},
     {"BOOL", 1, -1},         {"F8_E4M3", 1, -1},      {"F8_E5M2", 1, -1},
-    {"C64", 8, -1},
+    {"C64", 8, -1},          {"F8_E8M0", 1, -1},
 };
 
 struct tensor {
@@ -245,6 +245,31 @@ static int refuse_shape(const struct safetensors *file, const struct tensor *t,
                      file->label, t->name, has, wanted);
 }
 
+/* Returns the tensor's data, or NULL if they are not aligned. */
+static const void *data_of(const struct safetensors *file, const struct tensor *t,
+                           struct error *err) {
+    const unsigned char *data = file->data + t->begin;
+    if ((uintptr_t)data % t->dtype->size_bytes == 0) return data;
+    refuse(file, t->name, "its data is not aligned for its dtype", err);
+    return NULL;
+}
+
+int safetensors_view(const struct safetensors *file, const char *name, struct safetensors_view *out,
+                     struct error *err) {
+    const struct tensor *t = find(file, name, err);
+    if (!t) return ERR_NOT_FOUND;
+    *out = (struct safetensors_view){.dtype = t->dtype->name,
+                                     .n_dims = t->n_dims,
+                                     .size_bytes = t->end - t->begin,
+                                     .data = data_of(file, t, err)};
+    memcpy(out->dims, t->dims, sizeof(out->dims));
+    return out->data ? 0 : ERR_INVALID;
+}
+
+const char *safetensors_name(const struct safetensors *file, uint32_t i) {
+    return file->tensors[i].name;
+}
+
 int safetensors_get(const struct safetensors *file, const char *name,
                     const struct tensor_shape *shape, struct weight *out, struct error *err) {
     const struct tensor *t = find(file, name, err);
@@ -255,9 +280,8 @@ int safetensors_get(const struct safetensors *file, const char *name,
                          "F16 or BF16, and not quantised",
                          file->label, name, t->dtype->name);
     if (!shape_matches(t, shape)) return refuse_shape(file, t, shape, err);
-    const unsigned char *data = file->data + t->begin;
-    if ((uintptr_t)data % t->dtype->size_bytes != 0)
-        return refuse(file, name, "its data is not aligned for its dtype", err);
+    const void *data = data_of(file, t, err);
+    if (!data) return ERR_INVALID;
     uint32_t rows = 1;
     for (uint32_t i = 0; i + 1 < shape->n_dims; i++) rows *= shape->dims[i];
     *out =

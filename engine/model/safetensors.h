@@ -35,6 +35,21 @@ uint32_t safetensors_count(const struct safetensors *file);
 int safetensors_get(const struct safetensors *file, const char *name,
                     const struct tensor_shape *shape, struct weight *out, struct error *err);
 
+/* A tensor as its file has it, whatever its dtype. */
+struct safetensors_view {
+    const char *dtype; /* as the file spells it, such as "F8_E4M3" */
+    uint32_t n_dims;
+    uint64_t dims[SAFETENSORS_MAX_DIMS];
+    uint64_t size_bytes;
+    const void *data; /* aligned for its dtype */
+};
+
+/* Describes a tensor.  ERR_NOT_FOUND: there is none; ERR_INVALID: it is not aligned. */
+int safetensors_view(const struct safetensors *file, const char *name, struct safetensors_view *out,
+                     struct error *err);
+/* Returns the name of tensor number i of safetensors_count(). */
+const char *safetensors_name(const struct safetensors *file, uint32_t i);
+
 /* Returns 0, or ERR_NOT_FOUND naming tensor and file. */
 int safetensors_has(const struct safetensors *file, const char *name, struct error *err);
 

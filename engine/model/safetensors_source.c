@@ -174,22 +174,44 @@ static bool has_tensor(const struct weight_source *source, const char *name) {
     return safetensors_has(checkpoint->shards[0].file, name, NULL) == 0;
 }
 
+/* Returns the shard that has a tensor, or NULL if the index has no such name. */
+static const struct shard *shard_of(const struct checkpoint *checkpoint, const char *name,
+                                    struct error *err) {
+    if (!checkpoint->index) return &checkpoint->shards[0];
+    const char *in =
+        json_string_value(json_object_get(json_object_get(checkpoint->index, "weight_map"), name));
+    if (in) return find_shard(checkpoint, in);
+    error_set(err, ERR_NOT_FOUND, INDEX_FILE ": no tensor '%.160s'", name);
+    return NULL;
+}
+
 static int get_tensor(const struct weight_source *source, const char *name,
                       const struct tensor_shape *shape, struct weight *out, struct error *err) {
+    const struct shard *shard = shard_of(checkpoint_of(source), name, err);
+    return shard ? safetensors_get(shard->file, name, shape, out, err) : ERR_NOT_FOUND;
+}
+
+static int view_tensor(const struct weight_source *source, const char *name,
+                       struct safetensors_view *out, struct error *err) {
+    const struct shard *shard = shard_of(checkpoint_of(source), name, err);
+    return shard ? safetensors_view(shard->file, name, out, err) : ERR_NOT_FOUND;
+}
+
+static bool name_of(const struct weight_source *source, uint32_t i, char out[WEIGHT_SOURCE_NAME]) {
     const struct checkpoint *checkpoint = checkpoint_of(source);
-    const struct shard *shard = &checkpoint->shards[0];
-    if (checkpoint->index) {
-        const char *in = json_string_value(
-            json_object_get(json_object_get(checkpoint->index, "weight_map"), name));
-        if (!in) return error_set(err, ERR_NOT_FOUND, INDEX_FILE ": no tensor '%.160s'", name);
-        shard = find_shard(checkpoint, in);
-    }
-    return safetensors_get(shard->file, name, shape, out, err);
+    uint32_t k = 0;
+    while (k < checkpoint->n_shards && i >= safetensors_count(checkpoint->shards[k].file))
+        i -= safetensors_count(checkpoint->shards[k++].file);
+    if (k == checkpoint->n_shards) return false;
+    snprintf(out, WEIGHT_SOURCE_NAME, "%s", safetensors_name(checkpoint->shards[k].file, i));
+    return true;
 }
 
 const struct weight_source_ops safetensors_source = {.open = open_checkpoint,
                                                      .close = close_checkpoint,
                                                      .has = has_tensor,
                                                      .get = get_tensor,
+                                                     .view = view_tensor,
+                                                     .name = name_of,
                                                      .digest = digest_files,
                                                      .check = check_files};

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -21,11 +22,20 @@ struct unpacking {
     float *values;         /* [threads, cols] */
     atomic_uint next_run;  /* of rows */
     atomic_uint n_started; /* threads */
+    atomic_bool is_broken; /* a value is no number */
 };
 
-static void unpack_row(const struct unpacking *u, uint64_t row, float *values) {
+/* Returns true if no value is NaN or infinite: x - x is 0 of all others. */
+static bool are_finite(const float *values, uint32_t n) {
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += values[i] - values[i];
+    return sum == 0;
+}
+
+static void unpack_row(struct unpacking *u, uint64_t row, float *values) {
     const struct weight matrix = weight_matrix(u->w, (uint32_t)(row / u->w->rows));
     weight_to_float(&matrix, (uint32_t)(row % u->w->rows), values);
+    if (!are_finite(values, u->w->cols)) atomic_store(&u->is_broken, true);
     weight_from_float(values, u->w->cols, u->element, u->out + row * u->out_row_bytes);
 }
 
@@ -63,5 +73,6 @@ int weight_unpack(const struct weight *w, enum element element, void *out, struc
     unpack_runs(&u); /* all rows where no thread could be started */
     for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
     free(u.values);
-    return 0;
+    if (!u.is_broken) return 0;
+    return error_set(err, ERR_INVALID, "it has elements or scales that are NaN or infinite");
 }

@@ -10,7 +10,7 @@
 struct error;
 
 /* Writes the values of a weight, or of a stack of them, to out [n_stacked, rows, cols] as plain
- * elements, rounded to the nearest.  ERR_NOMEM. */
+ * elements, rounded to the nearest.  ERR_INVALID: a value is NaN or infinite; ERR_NOMEM. */
 int weight_unpack(const struct weight *w, enum element element, void *out, struct error *err);
 
 #endif

@@ -39,24 +39,35 @@ static struct extent extent_of(const struct weight_query *q) {
         .is_fused = rule->stacked && !strchr(rule->name, '@')};
 }
 
+/* Where a matrix lies: the tensor, and the first of its rows. */
+struct site {
+    char name[WEIGHTS_MAX_NAME];
+    struct tensor_shape shape;
+    uint32_t first;
+};
+
+static struct site site_of(const struct weight_query *q, const struct extent *e, uint32_t i) {
+    struct site site = {.first = (e->is_fused ? i * e->whole : 0) + e->before};
+    struct tensor_shape *shape = &site.shape;
+    if (e->is_fused) shape->dims[shape->n_dims++] = e->n_stacked;
+    shape->dims[shape->n_dims++] = e->whole;
+    if (!e->is_vector) shape->dims[shape->n_dims++] = e->cols;
+    weights_tensor_name(site.name, q->config->tensors, q->rule->name, q->layer, i);
+    return site;
+}
+
 /* Finds matrix number i of a stack, as rows of its tensor. */
 static int find_matrix(const struct weight_source *files, const struct weight_query *q,
                        const struct extent *e, uint32_t i, struct weight *out, struct error *err) {
-    char name[WEIGHTS_MAX_NAME];
-    struct tensor_shape shape = {0};
+    const struct site site = site_of(q, e, i);
     struct weight tensor;
-    if (e->is_fused) shape.dims[shape.n_dims++] = e->n_stacked;
-    shape.dims[shape.n_dims++] = e->whole;
-    if (!e->is_vector) shape.dims[shape.n_dims++] = e->cols;
-    weights_tensor_name(name, q->config->tensors, q->rule->name, q->layer, i);
-    const int rc = files->ops->get(files, name, &shape, &tensor, err);
+    const int rc = files->ops->get(files, site.name, &site.shape, &tensor, err);
     if (rc) return rc;
     if (e->is_vector) tensor.rows *= tensor.cols, tensor.cols = 1;
-    const uint32_t first = (e->is_fused ? i * e->whole : 0) + e->before;
-    if (weight_rows(&tensor, first, e->rows, out)) return 0;
+    if (weight_rows(&tensor, site.first, e->rows, out)) return 0;
     return error_set(err, ERR_UNSUPPORTED,
-                     "tensor '%.160s': its row %" PRIu32 " is inside a block of scales", name,
-                     first);
+                     "tensor '%.160s': its row %" PRIu32 " is inside a block of scales", site.name,
+                     site.first);
 }
 
 int weight_find(const struct weight_source *files, const struct weight_query *q, struct weight *out,
@@ -104,13 +115,12 @@ size_t weight_gather_bytes(const struct weight *found) {
     return weight_bytes(found) + 2 * GATHER_ALIGN;
 }
 
-/* Copies a matrix to the place of number i of a stack. */
-static void copy_matrix(const struct weight *stack, uint32_t i, const struct weight *matrix) {
-    const struct weight to = weight_matrix(stack, i);
-    const size_t n_scales = weight_scale_bytes(matrix);
-    memcpy((void *)to.data, matrix->data, matrix->rows * weight_row_bytes(matrix));
-    if (matrix->format.scale) memcpy((void *)to.scales, matrix->scales, n_scales);
-    if (matrix->format.has_min) memcpy((void *)to.mins, matrix->mins, n_scales);
+/* Copies a matrix with its scales. */
+static void copy_matrix(const struct weight *to, const struct weight *from) {
+    const size_t n_scales = weight_scale_bytes(from);
+    memcpy((void *)to->data, from->data, from->rows * weight_row_bytes(from));
+    if (from->format.scale) memcpy((void *)to->scales, from->scales, n_scales);
+    if (from->format.has_min) memcpy((void *)to->mins, from->mins, n_scales);
 }
 
 int weight_gather(const struct weight_source *files, const struct weight_query *q, void *memory,
@@ -118,10 +128,13 @@ int weight_gather(const struct weight_source *files, const struct weight_query *
     const struct extent e = extent_of(q);
     const struct weight stack = gathered(w, memory);
     for (uint32_t i = 0; i < e.n_stacked; i++) {
+        const struct site site = site_of(q, &e, i);
+        const struct weight to = weight_matrix(&stack, i);
         struct weight matrix;
-        const int rc = find_matrix(files, q, &e, i, &matrix, err);
+        int rc = find_matrix(files, q, &e, i, &matrix, err);
+        if (!rc && matrix.data) copy_matrix(&to, &matrix);
+        else if (!rc) rc = files->ops->read(files, site.name, &site.shape, site.first, &to, err);
         if (rc) return rc;
-        copy_matrix(&stack, i, &matrix);
     }
     *w = stack;
     return 0;

@@ -29,7 +29,8 @@ struct weight_query {
 };
 
 /* Describes the weight, and checks all tensors that it lies in.  files NULL: only its shape, as
- * bf16.  out->data: where its first matrix begins, or its tensor if rows lie by KV head.
+ * bf16.  out->data: where its first matrix begins, or its tensor if rows lie by KV head.  It is
+ * NULL if only weight_gather() makes its data.
  * ERR_NOT_FOUND: a tensor is missing.  ERR_INVALID: one has another shape, or experts differ in
  * their format. */
 int weight_find(const struct weight_source *files, const struct weight_query *query,
@@ -40,7 +41,7 @@ bool weight_is_by_group(const struct weight_query *query);
 bool weight_is_scattered(const struct weight_query *query);
 /* Returns the bytes that weight_gather() fills for a weight that was found. */
 size_t weight_gather_bytes(const struct weight *found);
-/* Copies the matrices of a weight that was found, and their scales, to memory
+/* Copies or converts the matrices of a weight that was found, and their scales, to memory
  * [weight_gather_bytes()], one behind the other.  w: the weight; it then has its data there. */
 int weight_gather(const struct weight_source *files, const struct weight_query *query, void *memory,
                   struct weight *w, struct error *err);

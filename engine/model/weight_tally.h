@@ -4,6 +4,7 @@
 #ifndef ENGINE_MODEL_WEIGHT_TALLY_H
 #define ENGINE_MODEL_WEIGHT_TALLY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/device/weight.h"
@@ -17,6 +18,7 @@ struct weight_tally {
      * elements of the type that was added last. */
     uint64_t packed_bytes, unpacked_bytes;
     enum element unpacked_to;
+    bool has_kv_scales; /* the files have scales of keys and values, which are not read */
     uint32_t n_formats; /* that are not plain; those that found no place are not told apart */
     struct {
         struct weight_format format;

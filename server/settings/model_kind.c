@@ -185,21 +185,6 @@ static int check_pointers(const char *folder, struct error *err) {
     return 0;
 }
 
-/* Refuses a folder whose weights are quantised, where a file beside config.json says so. */
-static int check_quantised(const char *folder, struct error *err) {
-    static const char *const files[][2] = {{"quantize_config.json", "GPTQ"},
-                                           {"quant_config.json", "AWQ"},
-                                           {"hf_quant_config.json", "ModelOpt"}};
-    for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)
-        if (has_file(folder, files[i][0]))
-            return error_set(
-                err, ERR_UNSUPPORTED,
-                "%.200s has %s: the weights are quantised (%s), which is not supported: "
-                "they must be bf16, f16 or f32",
-                folder, files[i][0], files[i][1]);
-    return 0;
-}
-
 int model_kind_check(const char *path, bool has_weights, struct error *err) {
     struct stat status;
     if (stat(path, &status) != 0) {
@@ -208,8 +193,7 @@ int model_kind_check(const char *path, bool has_weights, struct error *err) {
     }
     if (!S_ISDIR(status.st_mode)) return refuse_file(path, err);
     if (!has_file(path, "config.json")) return refuse_sign(path, false, err);
-    int rc = check_pointers(path, err);
-    if (!rc && has_weights) rc = check_quantised(path, err);
+    const int rc = check_pointers(path, err);
     if (rc || !has_weights) return rc;
     if (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"))
         return 0;

@@ -112,9 +112,9 @@ def make_other(directory, model, kind):
     if kind in ("pickles", "both"):
         (directory / "model.safetensors").unlink()
         (directory / ("pytorch_model.bin" if kind == "pickles" else "m.gguf")).write_text("x")
-    if kind in ("quantize_config.json", "quant_config.json", "hf_quant_config.json"):
-        (directory / kind).write_text("{}")
-    for method in ("awq", "gptq", "fp8", "compressed-tensors", "mxfp4", "bitsandbytes"):
+    if kind == "hf_quant_config.json":
+        (directory / kind).write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    for method in ("mxfp4", "bitsandbytes", "hqq", "exl3", "torchao"):
         if kind == method:
             change_config(directory, quantization_config={"quant_method": method, "bits": 4})
     if kind == "old bitsandbytes":
@@ -140,12 +140,11 @@ def make_other(directory, model, kind):
     ("model.safetensors", "model.safetensors is a Git LFS pointer"),
     ("pickles", "has pytorch_model.bin, pickled weights"), ("a text", "notes.txt is a file: a model is"),
     ("weights file", "model.safetensors is a file: name its folder"),
-    ("config file", "config.json is a file: name its folder"), ("awq", "quantised (awq)"),
-    ("gptq", "quantised (gptq)"), ("fp8", "quantised (fp8)"), ("mxfp4", "quantised (mxfp4)"),
-    ("compressed-tensors", "quantised (compressed-tensors)"),
+    ("config file", "config.json is a file: name its folder"), ("mxfp4", "quantised (mxfp4)"),
     ("bitsandbytes", "quantised (bitsandbytes)"), ("old bitsandbytes", "quantised (bitsandbytes)"),
-    ("mlx", "quantised (mlx)"), ("quantize_config.json", "quantised (GPTQ)"),
-    ("quant_config.json", "quantised (AWQ)"), ("hf_quant_config.json", "quantised (ModelOpt)"),
+    ("mlx", "quantised (mlx)"), ("hqq", "quantised (hqq)"), ("exl3", "quantised (exl3)"),
+    ("torchao", "quantised (torchao), which is not supported: read are FP8"),
+    ("hf_quant_config.json", "weights quantised as 'NVFP4' are not supported"),
     ("architecture", "architecture 'RwkvForCausalLM' is not supported; these are: LlamaForCausalLM")])
 def test_what_is_no_model_is_named(tmp_path, tiny_model, kind, words):
     result = start(make_other(tmp_path, tiny_model, kind))

@@ -18,6 +18,7 @@
 #include "engine/device/backend.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
+#include "tests/model/tiny_models.h"
 #include "tests/test.h"
 
 #define INDEX "model.safetensors.index.json"
@@ -428,9 +429,27 @@ static void a_device_without_sinks_refuses_them(void **state) {
     expect_refused(f, ERR_NOT_FOUND, "self_attn.sinks");
 }
 
+/* Nothing of a tiny model is left out: models that are read in part are refused. */
+static void every_tensor_of_a_model_is_read(void **state) {
+    const struct fixture *f = *state;
+    for (size_t i = 0; i < sizeof(tiny_models) / sizeof(*tiny_models); i++) {
+        char dir[PATH_BYTES];
+        struct model *model = NULL;
+        struct error err = {0};
+        path_of(dir, DATA_DIR, tiny_models[i]);
+        if (model_load(&model, dir, NULL, f->be, &err)) fail_msg("%s: %s", dir, err.text);
+        model_destroy(model, f->be);
+    }
+    link_model(f, BIASED);
+    change_json(f, "config.json", NULL, "{\"mlp_bias\":false}");
+    expect_refused(f, ERR_UNSUPPORTED,
+                   "proj.bias' (6 in all) is nothing that config.json describes");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loads_shards_and_biases),
+        cmocka_unit_test(every_tensor_of_a_model_is_read),
         cmocka_unit_test(a_device_without_sinks_refuses_them),
         cmocka_unit_test(makes_weights_up_from_a_config_alone),
         cmocka_unit_test(ends_where_it_is_stopped),

@@ -1,5 +1,6 @@
 /* test_unpack.c - weights of every format and shape as plain elements, against
  * weight_to_float(). */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,8 @@ static void every_row_of_a_stack_is_unpacked(void **state) {
     srand(7);
     for (size_t i = 0; i < sizeof(data); i++) data[i] = (uint8_t)(rand() % 0x7f);
     for (size_t i = 0; i < sizeof(scales); i++)
-        scales[i] = (uint8_t)(i % 2 ? 60 : rand()), mins[i] = (uint8_t)(i % 2 ? 59 : rand());
+        scales[i] = (uint8_t)(i % 2 ? 60 : rand() % 0x7f),
+        mins[i] = (uint8_t)(i % 2 ? 59 : rand() % 0x7f);
     for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
         for (size_t k = 0; k < sizeof(shapes) / sizeof(*shapes); k++) {
             const struct weight w = {.data = data,
@@ -59,6 +61,22 @@ static void every_row_of_a_stack_is_unpacked(void **state) {
             assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), 0);
             for (uint32_t m = 0; m < N_STACKED; m++) check_matrix(&w, m);
         }
+}
+
+static void what_is_no_number_is_refused(void **state) {
+    static const uint8_t codes[] = {1, 2, 0x7f, 3};
+    const float finite = 1, infinite = HUGE_VALF;
+    struct weight w = weight_plain(codes, ELEMENT_E4M3, 2, 2);
+    struct error err = {0};
+    (void)state;
+    w.format.scale = SCALE_F32;
+    w.scales = &finite;
+    assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "NaN"));
+    w.rows = 1; /* without the code that is NaN */
+    assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), 0);
+    w.scales = &infinite;
+    assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), ERR_INVALID);
 }
 
 static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
@@ -86,6 +104,7 @@ static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_of_a_stack_is_unpacked),
+        cmocka_unit_test(what_is_no_number_is_refused),
         cmocka_unit_test(a_tally_counts_formats_and_what_is_unpacked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,21 @@
+/* unclaimed.h - tensors of a model's files that no rule reads.
+ *
+ * A model that is served without some of its weights gives wrong answers, and nothing else shows
+ * it.  So every tensor must be read by a rule, or be of a kind that changes nothing.
+ *
+ * Thread: any.  Memory: the names of all weights, until it returns. */
+#ifndef ENGINE_MODEL_UNCLAIMED_H
+#define ENGINE_MODEL_UNCLAIMED_H
+
+#include <stdbool.h>
+
+struct error;
+struct model_config;
+struct weight_source;
+
+/* Refuses files with a tensor that is not read: ERR_UNSUPPORTED.  *has_kv_scales: they have scales
+ * of cached keys and values, which are not used. */
+int unclaimed_check(const struct weight_source *files, const struct model_config *config,
+                    bool *has_kv_scales, struct error *err);
+
+#endif
