@@ -61,7 +61,7 @@ struct attn_args {
     float *lse;
     /* NULL: none.  Otherwise each query head's softmax has one more logit, a sink, which belongs to
      * no key and adds nothing to the output.  It is neither scaled nor soft-capped.  [n_heads] of
-     * any dtype but DTYPE_FP8; if its data are NULL, all are 0: exp(0) is added to each sum.
+     * a format that weight_is_plain(); if its data are NULL, all are 0: each sum gets exp(0).
      * Attention statistics and token scores are shares of the whole sum.  Only where the backend
      * has_sinks. */
     const struct weight *sinks;
