@@ -127,7 +127,8 @@ static void warn_of_service_link(const struct options *options) {
 /* Writes the folder of the model to out [PATH_MAX]. */
 static int find_model(char *out, const struct options *options, bool has_weights,
                       struct error *err) {
-    const int rc = model_dir_choose(out, options->model, err);
+    int rc = model_dir_choose(out, options->model, err);
+    if (!rc) rc = model_kind_find_file(out, has_weights, err);
     return rc ? rc : model_kind_check(out, has_weights, err);
 }
 

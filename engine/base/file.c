@@ -20,8 +20,8 @@ static int refuse_kind(const char *path, struct error *err) {
 
 static int refuse_errno(const char *path, struct error *err) {
     if (errno == ENXIO) return refuse_kind(path, err); /* a socket cannot even be opened */
-    return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.300s: %s", path,
-                     strerror(errno));
+    const bool is_missing = errno == ENOENT || errno == ENOTDIR;
+    return error_set(err, is_missing ? ERR_NOT_FOUND : ERR_IO, "%.300s: %s", path, strerror(errno));
 }
 
 int file_open(int *out, const char *path, int flags, struct error *err) {

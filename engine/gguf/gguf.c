@@ -1,15 +1,12 @@
 /* gguf.c - see gguf.h. */
 #include "engine/gguf/gguf.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/error.h"
-#include "engine/base/file.h"
 #include "engine/gguf/gguf_types.h"
 
 enum {
@@ -352,16 +349,6 @@ void gguf_destroy(struct gguf *file) {
     free(file->keys);
     free(file->tensors);
     free(file);
-}
-
-bool gguf_is_at(const char *path) {
-    char start[sizeof(MAGIC)] = {0};
-    struct error why = {0};
-    int fd;
-    if (file_open(&fd, path, O_RDONLY, &why)) return false;
-    const ssize_t n = read(fd, start, sizeof(start));
-    close(fd);
-    return n == sizeof(start) && memcmp(start, MAGIC, sizeof(start)) == 0;
 }
 
 uint32_t gguf_n_tensors(const struct gguf *file) {

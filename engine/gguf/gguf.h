@@ -58,9 +58,6 @@ struct gguf_tensor {
     uint64_t n_bytes;
 };
 
-/* Returns true if the path is that of a file that begins as every GGUF file does. */
-bool gguf_is_at(const char *path);
-
 /* Parses a file.  `label` names it in messages and is copied.  On failure *out is untouched.
  * ERR_UNSUPPORTED: a version, a byte order, or a tensor's type that is not read. */
 int gguf_parse(struct gguf **out, const void *bytes, size_t size, const char *label,

@@ -4,19 +4,19 @@
  * would change the arithmetic in a way the decoder does not know is refused by name. */
 #include "engine/model/config.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/base/json_guard.h"
 #include "engine/device/backend.h"
+#include "engine/gguf/model_document.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
+#include "engine/model/gguf_layout.h"
 #include "engine/model/rope_config.h"
 #include "engine/model/window_config.h"
 
@@ -382,27 +382,21 @@ int model_config_parse(struct model_config *out, const json_t *config, const jso
     return rc;
 }
 
-static int read_file(json_t **out, const char *dir, const char *name, struct error *err) {
-    char path[PATH_MAX];
-    int n = snprintf(path, sizeof(path), "%s/%s", dir, name);
-    if (n < 0 || n >= PATH_MAX)
-        return error_set(err, ERR_INVALID, "%.200s: the path is too long", dir);
-    return json_guard_read(out, path, MAX_CONFIG_BYTES, err);
-}
-
 int model_config_load(struct model_config *out, const char *dir, uint32_t context,
                       struct error *err) {
     json_t *config = NULL, *generation = NULL;
     struct error why;
-    int rc = read_file(&config, dir, "config.json", err);
+    int rc = model_document_read(&config, dir, "config.json", MAX_CONFIG_BYTES, err);
     if (rc) goto done;
     if ((rc = quantisation_add_file(config, dir, err))) goto done;
-    rc = read_file(&generation, dir, "generation_config.json", &why);
+    rc = model_document_read(&generation, dir, "generation_config.json", MAX_CONFIG_BYTES, &why);
     if (rc && rc != ERR_NOT_FOUND) { /* many models have none */
         error_set(err, rc, "%s", why.text);
         goto done;
     }
     rc = model_config_parse(out, config, generation, dir, context, err);
+    if (rc) goto done;
+    if ((rc = gguf_layout_apply(out, dir, err))) model_config_fini(out);
 
 done:
     json_decref(config);

@@ -306,7 +306,7 @@ static int check_device(const struct model_config *c, const char *dir, const str
 static int open_files(struct model *model, const char *dir, struct error *err) {
     const struct quantisation *how = &model->config.quantisation;
     return *how->method ? quantised_source_open(&model->files, dir, how, err)
-                        : safetensors_source.open(&model->files, dir, err);
+                        : weight_source_open(&model->files, dir, err);
 }
 
 int model_load(struct model **out, const char *dir, const struct model_source *source,

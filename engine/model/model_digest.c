@@ -4,17 +4,35 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
 
 #include "engine/base/digest.h"
+#include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/gguf/model_document.h"
 #include "engine/model/model.h"
 #include "engine/model/weight_source.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
+/* Absorbs what the keys of a GGUF file stand for. */
+static int absorb_keys(struct digest *digest, const char *path, struct error *err) {
+    json_t *config = NULL;
+    const int code = model_document_read(&config, path, "config.json", MAX_CONFIG_BYTES, err);
+    if (code) return code;
+    char *text = json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(config);
+    if (!text) return error_set(err, ERR_NOMEM, "%.200s: no memory for its settings", path);
+    digest_absorb_bytes(digest, text, strlen(text));
+    free(text);
+    return 0;
+}
+
 static int absorb_config_file(struct digest *digest, const char *dir, struct error *err) {
     char path[PATH_MAX], *text;
     size_t size;
+    if (model_is_gguf(dir)) return absorb_keys(digest, dir, err);
     snprintf(path, sizeof(path), "%s/config.json", dir);
     const int code = file_read(&text, &size, path, MAX_CONFIG_BYTES, err);
     if (code) return code;

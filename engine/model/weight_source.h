@@ -1,7 +1,8 @@
-/* weight_source.h - the tensors of a model directory, whatever format its files have.
+/* weight_source.h - the tensors of a model, whatever format its files have.
  *
  *   safetensors_source   model.safetensors, or shards behind model.safetensors.index.json
  *   quantised_source.h   the same, with quantised modules
+ *   gguf_source          a GGUF file, or the files of a split one
  *
  * A source converts what its files hold to the formats of weight.h; nothing behind it knows the
  * format of files.
@@ -29,8 +30,9 @@ struct tensor_shape {
 enum { WEIGHT_SOURCE_NAME = 256 }; /* the most bytes of a tensor's name, with the 0 at its end */
 
 struct weight_source_ops {
-    /* Opens the directory's files.  On failure *out is untouched. */
-    int (*open)(struct weight_source **out, const char *dir, struct error *err);
+    /* Opens the model's files: those of a directory, or of a path.  On failure *out is
+     * untouched. */
+    int (*open)(struct weight_source **out, const char *model, struct error *err);
     void (*close)(struct weight_source *source);
     bool (*has)(const struct weight_source *source, const char *name);
     /* Describes the tensor that has this name, and exactly this shape; reads none of its data.
@@ -66,6 +68,9 @@ struct weight_source {
     const struct weight_source_ops *ops;
 };
 
-extern const struct weight_source_ops safetensors_source;
+extern const struct weight_source_ops safetensors_source, gguf_source;
+
+/* Opens the files of a model with the source that reads them. */
+int weight_source_open(struct weight_source **out, const char *model, struct error *err);
 
 #endif

@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json_guard.h"
+#include "engine/gguf/model_document.h"
 #include "engine/tokenizer/internal.h"
 #include "engine/tokenizer/token_names.h"
 
@@ -162,13 +163,11 @@ static int build(struct tokenizer *t, const json_t *root, size_t n, const struct
     return rc;
 }
 
-static int load_document(struct tokenizer **out, const char *json, size_t n,
-                         const struct token_names *names, struct error *err) {
-    json_t *root = NULL;
-    int rc = json_guard_parse_any(&root, json, n, JSON_ALLOW_NUL, "tokenizer.json", err);
-    if (rc) return rc;
+/* Makes a tokenizer of a document, whose reference it takes. */
+static int make(struct tokenizer **out, json_t *root, size_t n, const struct token_names *names,
+                struct error *err) {
     struct tokenizer *t = calloc(1, sizeof(*t));
-    rc = t ? build(t, root, n, names, err) : ERR_NOMEM;
+    const int rc = t ? build(t, root, n, names, err) : ERR_NOMEM;
     json_decref(root);
     if (rc) {
         tokenizer_destroy(t);
@@ -177,6 +176,13 @@ static int load_document(struct tokenizer **out, const char *json, size_t n,
     }
     *out = t;
     return 0;
+}
+
+static int load_document(struct tokenizer **out, const char *json, size_t n,
+                         const struct token_names *names, struct error *err) {
+    json_t *root = NULL;
+    const int rc = json_guard_parse_any(&root, json, n, JSON_ALLOW_NUL, "tokenizer.json", err);
+    return rc ? rc : make(out, root, n, names, err);
 }
 
 int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, struct error *err) {
@@ -194,12 +200,24 @@ static int load_file(struct tokenizer **out, const char *path, const struct toke
     return rc;
 }
 
+/* Loads what the keys of a GGUF file stand for, which its header has: its size bounds the work. */
+static int load_gguf(struct tokenizer **out, const char *path, size_t size, struct error *err) {
+    struct token_names names = {0};
+    json_t *root = NULL;
+    int rc = token_names_load(&names, path, err);
+    if (!rc) rc = model_document_read(&root, path, "tokenizer.json", LARGEST_FILE, err);
+    if (!rc) rc = make(out, root, size < LARGEST_FILE ? size : LARGEST_FILE, &names, err);
+    token_names_fini(&names);
+    return rc;
+}
+
 int tokenizer_load(struct tokenizer **out, const char *path, struct error *err) {
     char inside[4096];
     struct token_names names = {0};
     struct stat status;
-    if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
-        return load_file(out, path, NULL, err);
+    if (stat(path, &status) != 0) return load_file(out, path, NULL, err);
+    if (model_is_gguf(path)) return load_gguf(out, path, (size_t)status.st_size, err);
+    if (!S_ISDIR(status.st_mode)) return load_file(out, path, NULL, err);
     const int n = snprintf(inside, sizeof(inside), "%s/tokenizer.json", path);
     if (n < 0 || (size_t)n >= sizeof(inside))
         return error_set(err, ERR_INVALID, "%.200s: the path is too long", path);

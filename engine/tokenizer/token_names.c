@@ -1,14 +1,12 @@
 /* token_names.c - see token_names.h. */
 #include "engine/tokenizer/token_names.h"
 
-#include <limits.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/base/json_guard.h"
+#include "engine/gguf/model_document.h"
 
 enum { LARGEST_CONFIG = 64 << 20 };
 
@@ -16,14 +14,11 @@ static int no_memory(struct error *err) {
     return error_set(err, ERR_NOMEM, "no memory for the names of tokens");
 }
 
-/* Reads a file of the directory; *out is NULL if there is none. */
+/* Reads a document of the model; *out is NULL if there is none. */
 static int read_file(json_t **out, const char *dir, const char *name, struct error *err) {
-    char path[PATH_MAX];
     struct error why = {0};
     *out = NULL;
-    if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path))
-        return error_set(err, ERR_INVALID, "%.200s: the path is too long", dir);
-    const int rc = json_guard_read(out, path, LARGEST_CONFIG, &why);
+    const int rc = model_document_read(out, dir, name, LARGEST_CONFIG, &why);
     if (rc && rc != ERR_NOT_FOUND) *err = why;
     return rc == ERR_NOT_FOUND ? 0 : rc;
 }

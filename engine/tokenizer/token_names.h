@@ -8,6 +8,8 @@
  *                            added_tokens_decoder, as transformers does
  *   added_tokens.json        text -> id; read where there is no added_tokens_decoder
  *
+ * Of a GGUF file its keys stand for the first (model_document.h).
+ *
  * Thread: any.  Memory: the struct owns its documents. */
 #ifndef ENGINE_TOKENIZER_TOKEN_NAMES_H
 #define ENGINE_TOKENIZER_TOKEN_NAMES_H

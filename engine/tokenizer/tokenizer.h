@@ -20,8 +20,8 @@ struct token_list {
     size_t n, capacity;
 };
 
-/* Loads a tokenizer from path, a model directory or a tokenizer.json.  Of a directory the files
- * that token_names.h lists count, too.  Refuses unsupported components by name. */
+/* Loads a tokenizer from path, a model directory, a GGUF file or a tokenizer.json.  Of a model what
+ * token_names.h lists counts, too.  Refuses unsupported components by name. */
 int tokenizer_load(struct tokenizer **out, const char *path, struct error *err);
 void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is allowed */
 

@@ -25,9 +25,9 @@ ROOMS = {
     "engine/gguf": ("engine/base engine/device", "jansson"),
     "engine/cpu": ("engine/base engine/device", ""),
     "cuda": ("engine/base engine/device", "cuda"),
-    "engine/tokenizer": ("engine/base", "jansson pcre2 utf8proc"),
+    "engine/tokenizer": ("engine/base engine/gguf", "jansson pcre2 utf8proc"),
     "engine/template": ("engine/base", "jansson utf8proc"),
-    "engine/model": ("engine/base engine/device", "jansson"),
+    "engine/model": ("engine/base engine/device engine/gguf", "jansson"),
     "engine/sparsity": ("engine/base engine/device", "jansson"),
     # Its one C++ file is the whole of the library that the engine sees.
     "engine/grammar": ("engine/base engine/tokenizer", "jansson xgrammar"),
@@ -40,7 +40,7 @@ ROOMS = {
     "engine/tune": ("engine engine/base engine/device engine/model engine/sparsity", "jansson"),
     "server/json": ("engine/base", "jansson"),
     "server/http": ("engine/base", "uv microhttpd gnutls"),
-    "server/settings": ("engine engine/base engine/tokenizer engine/template engine/device engine/model "
+    "server/settings": ("engine engine/base engine/gguf engine/tokenizer engine/template engine/device engine/model "
                         "engine/request engine/sparsity server/json", "uv jansson"),
     "server/otlp": ("engine/base server/json server/http server/settings", ""),
     "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "

@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 #include "engine/base/error.h"
-#include "engine/base/json_guard.h"
+#include "engine/gguf/model_document.h"
 #include "engine/request/request.h"
 
 enum { LARGEST_FILE = 1 << 20 };
@@ -161,10 +161,9 @@ static int take_file(struct generation *out, const char *dir, const char *name, 
     char path[PATH_MAX];
     json_t *root = NULL;
     const struct reading r = {out, path, is_own, err};
-    if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path))
-        return error_set(err, ERR_INVALID, "%.200s: the path is too long", dir);
-    int rc = json_guard_read(&root, path, LARGEST_FILE, err);
+    int rc = model_document_read(&root, dir, name, LARGEST_FILE, err);
     if (rc) return rc;
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
     rc = take_all(&r, root);
     json_decref(root);
     if (!rc && *out->taken) snprintf(out->source, sizeof(out->source), "%s", name);

@@ -16,13 +16,15 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/gguf/gguf_files.h"
+#include "engine/gguf/model_document.h"
 
 /* How many entries of a folder are looked at. */
 enum { MAX_ENTRIES = 4096, START_BYTES = 64 };
 
 static const char LAYOUT[] =
     "a model is a folder with config.json, tokenizer.json and model.safetensors, as transformers "
-    "writes it";
+    "writes it, or a GGUF file";
 static const char LFS_START[] = "version https://git-lfs.github.com/spec/";
 
 /* Reads the first bytes of a regular file to start [START_BYTES], with zeros behind them.  Returns
@@ -106,7 +108,8 @@ static int refuse_missing(const char *path, struct error *err) {
 
 /* ---- a file ---- */
 
-static int refuse_file(const char *path, struct error *err) {
+/* Checks a file, which must be a GGUF file. */
+static int check_file(const char *path, struct error *err) {
     const char *slash = strrchr(path, '/');
     const int n_folder = slash ? (int)(slash - path) : 1;
     char folder[PATH_MAX];
@@ -117,9 +120,9 @@ static int refuse_file(const char *path, struct error *err) {
             "%.200s is a Git LFS pointer, and not the file that it stands for: `git lfs "
             "pull` fetches it",
             path);
-    if (begins_with(path, "GGUF"))
-        return error_set(err, ERR_INVALID, "%.200s is a GGUF file, which is not read: %s", path,
-                         LAYOUT);
+    if (model_is_gguf(path)) return 0;
+    if (fnmatch("*.gguf", path, FNM_CASEFOLD) == 0)
+        return error_set(err, ERR_INVALID, "%.200s does not begin as a GGUF file does", path);
     if (has_file(folder, "config.json"))
         return error_set(err, ERR_INVALID, "%.200s is a file: name its folder, %.200s", path,
                          folder);
@@ -134,7 +137,6 @@ static const struct sign {
     const char *pattern, *what;
     bool weights;
 } signs[] = {
-    {"*.gguf", "a GGUF file, which is not read", true},
     {"adapter_model.*", "an adapter, and not a model: merge it into its model first", true},
     {"adapter_config.json", "an adapter, and not a model: merge it into its model first", true},
     {"model_index.json", "a pipeline of several models, such as for images", true},
@@ -185,17 +187,61 @@ static int check_pointers(const char *folder, struct error *err) {
     return 0;
 }
 
+/* ---- a folder with a GGUF file ---- */
+
+/* Returns true if the name is that of a model's GGUF file: of a split, its first. */
+static bool is_gguf_name(const char *name) {
+    uint32_t number, count;
+    if (fnmatch("*.gguf", name, FNM_CASEFOLD) != 0 || fnmatch("mmproj*", name, FNM_CASEFOLD) == 0)
+        return false;
+    return !gguf_split_name(name, &number, &count) || number == 1;
+}
+
+/* Writes the first two names of GGUF files in a folder; returns how many were found. */
+static int find_gguf(char names[2][NAME_MAX + 1], const char *folder) {
+    DIR *dir = opendir(folder);
+    int n = 0;
+    const struct dirent *entry;
+    for (int i = 0; dir && n < 2 && i < MAX_ENTRIES && (entry = readdir(dir)); i++)
+        if (is_gguf_name(entry->d_name)) snprintf(names[n++], NAME_MAX + 1, "%s", entry->d_name);
+    if (dir) closedir(dir);
+    return n;
+}
+
+static bool has_safetensors(const char *folder) {
+    return has_file(folder, "model.safetensors") ||
+           has_file(folder, "model.safetensors.index.json");
+}
+
+int model_kind_find_file(char path[PATH_MAX], bool has_weights, struct error *err) {
+    char names[2][NAME_MAX + 1], folder[PATH_MAX];
+    struct stat status;
+    if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode) || has_safetensors(path) ||
+        (!has_weights && has_file(path, "config.json")))
+        return 0;
+    const int n = find_gguf(names, path);
+    if (n == 0) return 0;
+    if (n > 1)
+        return error_set(err, ERR_INVALID,
+                         "%.160s has several GGUF files, such as %.100s and %.100s: name one of "
+                         "them",
+                         path, names[0], names[1]);
+    snprintf(folder, sizeof(folder), "%s", path);
+    const int length = snprintf(path, PATH_MAX, "%s/%s", folder, names[0]);
+    if (length > 0 && length < PATH_MAX) return 0;
+    return error_set(err, ERR_INVALID, "%.200s: the path is too long", folder);
+}
+
 int model_kind_check(const char *path, bool has_weights, struct error *err) {
     struct stat status;
     if (stat(path, &status) != 0) {
         if (errno == ENOENT || errno == ENOTDIR) return refuse_missing(path, err);
         return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
     }
-    if (!S_ISDIR(status.st_mode)) return refuse_file(path, err);
+    if (!S_ISDIR(status.st_mode)) return check_file(path, err);
     if (!has_file(path, "config.json")) return refuse_sign(path, false, err);
     const int rc = check_pointers(path, err);
     if (rc || !has_weights) return rc;
-    if (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"))
-        return 0;
+    if (has_safetensors(path)) return 0;
     return refuse_sign(path, true, err);
 }

@@ -128,9 +128,9 @@ def make_other(directory, model, kind):
 
 @pytest.mark.parametrize("kind, words", [
     ("empty", "has no config.json: a model is a folder with config.json, tokenizer.json"),
-    ("gguf", "has m.Q4_K_M.gguf, a GGUF file, which is not read"),
-    ("a gguf file", "m.gguf is a GGUF file, which is not read"),
-    ("both", "has m.gguf, a GGUF file"), ("adapter", "an adapter, and not a model"),
+    ("gguf", "m.Q4_K_M.gguf: the file ends inside its header: it is cut short"),
+    ("a gguf file", "m.gguf: the file ends inside its header: it is cut short"),
+    ("both", "m.gguf does not begin as a GGUF file does"), ("adapter", "an adapter, and not a model"),
     ("pipeline", "a pipeline of several models"), ("meta", "weights in Meta's own layout"),
     ("mistral", "weights in Mistral's own layout"), ("onnx", "a graph in ONNX"),
     ("weights alone", "weights without their config.json"),

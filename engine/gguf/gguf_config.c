@@ -1,0 +1,402 @@
+/* gguf_config.c - see gguf_config.h. */
+#include "engine/gguf/gguf_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/gguf/gguf.h"
+#include "engine/gguf/gguf_files.h"
+#include "engine/gguf/gguf_json.h"
+
+enum { MAX_LIST = 1 << 16, NAME_BYTES = 128 };
+
+static const struct gguf_architecture architectures[] = {
+    {"llama", "LlamaForCausalLM", true},    {"qwen2", "Qwen2ForCausalLM", false},
+    {"qwen3", "Qwen3ForCausalLM", false},   {"gemma2", "Gemma2ForCausalLM", false},
+    {"gemma3", "Gemma3ForCausalLM", false}, {"phi3", "Phi3ForCausalLM", false}};
+
+enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
+
+/* What is written, and from what. */
+struct writing {
+    const struct gguf_files *files;
+    const struct gguf *keys;
+    const struct gguf_architecture *architecture;
+    const char *label;
+    json_t *config, *rope;
+    struct error *err;
+};
+
+/* What becomes of a key. */
+enum key_use {
+    USE_COPY,   /* a member of config.json; a list is one value for all layers */
+    USE_LAYERS, /* a member, or a list of one truth value for each layer */
+    USE_ROPE,   /* a member of the rotary settings */
+    USE_OWN,    /* it is read elsewhere in this file */
+    USE_ZERO,   /* it must be 0: what it counts is not supported */
+    USE_NONE    /* it changes nothing */
+};
+
+/* Keys behind "ARCHITECTURE.". */
+static const struct known_key {
+    const char *key;
+    enum key_use use;
+    bool is_required;
+    const char *name;
+} known_keys[] = {
+    {"context_length", USE_COPY, true, "max_position_embeddings"},
+    {"embedding_length", USE_COPY, true, "hidden_size"},
+    {"block_count", USE_COPY, true, "num_hidden_layers"},
+    {"feed_forward_length", USE_COPY, true, "intermediate_size"},
+    {"attention.head_count", USE_COPY, true, "num_attention_heads"},
+    {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads"},
+    {"attention.key_length", USE_COPY, false, "head_dim"},
+    {"attention.layer_norm_rms_epsilon", USE_COPY, true, "rms_norm_eps"},
+    {"attention.sliding_window", USE_OWN, false, NULL},
+    {"attention.sliding_window_pattern", USE_LAYERS, false, "sliding_window_pattern"},
+    {"attention.value_length", USE_OWN, false, NULL},
+    {"attention.causal", USE_OWN, false, NULL},
+    {"attn_logit_softcapping", USE_COPY, false, "attn_logit_softcapping"},
+    {"final_logit_softcapping", USE_COPY, false, "final_logit_softcapping"},
+    {"rope.freq_base", USE_COPY, false, "rope_theta"},
+    {"rope.freq_base_swa", USE_COPY, false, "rope_local_base_freq"},
+    {"rope.dimension_count", USE_OWN, false, NULL},
+    {"rope.scaling.type", USE_OWN, false, NULL},
+    {"rope.scaling.factor", USE_OWN, false, NULL},
+    {"rope.scaling.original_context_length", USE_ROPE, false, "original_max_position_embeddings"},
+    {"rope.scaling.attn_factor", USE_ROPE, false, "attention_factor"},
+    {"rope.scaling.yarn_beta_fast", USE_ROPE, false, "beta_fast"},
+    {"rope.scaling.yarn_beta_slow", USE_ROPE, false, "beta_slow"},
+    {"rope.scaling.finetuned", USE_NONE, false, NULL},
+    {"expert_count", USE_ZERO, false, NULL},
+    {"expert_used_count", USE_ZERO, false, NULL},
+    {"nextn_predict_layers", USE_ZERO, false, NULL},
+    {"tensor_data_layout", USE_NONE, false, NULL}, /* how the file was made */
+    {"vocab_size", USE_NONE, false, NULL},         /* the embedding says it */
+};
+
+enum { N_KNOWN = sizeof(known_keys) / sizeof(*known_keys) };
+
+static int no_memory(const struct writing *w) {
+    return error_set(w->err, ERR_NOMEM, "%.200s: no memory for its settings", w->label);
+}
+
+/* Returns the value of a key of the architecture, or NULL. */
+static const struct gguf_value *own_key(const struct writing *w, const char *key) {
+    char name[NAME_BYTES];
+    snprintf(name, sizeof(name), "%s.%s", w->architecture->name, key);
+    return gguf_find(w->keys, name);
+}
+
+static int refuse_key(const struct writing *w, int code, const char *key, const char *why) {
+    return error_set(w->err, code, "%.200s: '%s.%.100s' %s", w->label, w->architecture->name, key,
+                     why);
+}
+
+/* Sets a member of an object; value: NULL is out of memory. */
+static int put(const struct writing *w, json_t *object, const char *name, json_t *value) {
+    return json_object_set_new_nocheck(object, name, value) ? no_memory(w) : 0;
+}
+
+/* Writes the value that all elements of a list have. */
+static int copy_common(const struct writing *w, const struct known_key *key,
+                       const struct gguf_value *value) {
+    struct gguf_value first = *value;
+    if (value->type == GGUF_ARRAY) {
+        if (value->n == 0 || value->n > MAX_LIST || value->element == GGUF_STRING ||
+            value->element == GGUF_ARRAY)
+            return refuse_key(w, ERR_INVALID, key->key, "is not a number, or a list of them");
+        first = gguf_element(value, 0);
+    }
+    json_t *common = gguf_to_json(&first);
+    for (uint64_t i = 1; value->type == GGUF_ARRAY && i < value->n; i++) {
+        const struct gguf_value element = gguf_element(value, i);
+        json_t *other = gguf_to_json(&element);
+        const bool differs = !json_equal(common, other);
+        json_decref(other);
+        if (!differs) continue;
+        json_decref(common);
+        return refuse_key(w, ERR_UNSUPPORTED, key->key, "differs between layers");
+    }
+    return put(w, w->config, key->name, common);
+}
+
+/* Writes a period, or which layers have a window. */
+static int copy_layers(const struct writing *w, const struct known_key *key,
+                       const struct gguf_value *value) {
+    if (value->type != GGUF_ARRAY) return copy_common(w, key, value);
+    if (value->element != GGUF_BOOL || value->n > MAX_LIST)
+        return refuse_key(w, ERR_INVALID, key->key, "is not a list of true and false");
+    json_t *types = json_array();
+    for (uint64_t i = 0; types && i < value->n; i++) {
+        const struct gguf_value layer = gguf_element(value, i);
+        const char *type = gguf_truth(&layer, false) ? "sliding_attention" : "full_attention";
+        if (!json_array_append_new(types, json_string(type))) continue;
+        json_decref(types);
+        return no_memory(w);
+    }
+    return put(w, w->config, "layer_types", types);
+}
+
+static int take_key(const struct writing *w, const struct known_key *key,
+                    const struct gguf_value *value) {
+    double number = 1;
+    switch (key->use) {
+    case USE_COPY: return copy_common(w, key, value);
+    case USE_LAYERS: return copy_layers(w, key, value);
+    case USE_ROPE: return put(w, w->rope, key->name, gguf_to_json(value));
+    case USE_ZERO:
+        if (gguf_number(value, &number) && number == 0) return 0;
+        return refuse_key(w, ERR_UNSUPPORTED, key->key,
+                          "is not 0: experts and predicted tokens are not supported");
+    case USE_OWN:
+    case USE_NONE: break;
+    }
+    return 0;
+}
+
+/* Takes every key of the architecture, each of which must be known. */
+static int take_keys(const struct writing *w) {
+    const size_t n_prefix = strlen(w->architecture->name);
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < gguf_n_keys(w->keys); i++) {
+        char name[NAME_BYTES] = {0};
+        size_t n, k = 0;
+        const char *key = gguf_key_at(w->keys, i, &n);
+        if (n <= n_prefix || memcmp(key, w->architecture->name, n_prefix) != 0 ||
+            key[n_prefix] != '.')
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)(n - n_prefix - 1), key + n_prefix + 1);
+        while (k < N_KNOWN && strcmp(known_keys[k].key, name) != 0) k++;
+        if (k == N_KNOWN)
+            return refuse_key(w, ERR_UNSUPPORTED, name, "is a key that is not supported");
+        rc = take_key(w, &known_keys[k], own_key(w, name));
+    }
+    for (size_t k = 0; !rc && k < N_KNOWN; k++)
+        if (known_keys[k].is_required && !own_key(w, known_keys[k].key))
+            rc = refuse_key(w, ERR_INVALID, known_keys[k].key, "is missing");
+    return rc;
+}
+
+static double number_of(const struct writing *w, const char *name) {
+    return json_number_value(json_object_get(w->config, name));
+}
+
+/* Returns the size of a head, which is written, too. */
+static double head_dim(const struct writing *w) {
+    const double dim = number_of(w, "head_dim"), heads = number_of(w, "num_attention_heads");
+    return dim > 0 ? dim : heads > 0 ? floor(number_of(w, "hidden_size") / heads) : 0;
+}
+
+/* Checks what must be as it usually is. */
+static int check_attention(const struct writing *w) {
+    double value_length = head_dim(w), rotated = head_dim(w);
+    gguf_number(own_key(w, "attention.value_length"), &value_length);
+    gguf_number(own_key(w, "rope.dimension_count"), &rotated);
+    if (value_length != head_dim(w))
+        return refuse_key(w, ERR_UNSUPPORTED, "attention.value_length",
+                          "is not the length of keys");
+    if (!gguf_truth(own_key(w, "attention.causal"), true))
+        return refuse_key(w, ERR_UNSUPPORTED, "attention.causal",
+                          "is false: attention to later tokens is not supported");
+    if (rotated == head_dim(w)) return 0;
+    if (!(rotated > 0 && rotated < head_dim(w)))
+        return refuse_key(w, ERR_INVALID, "rope.dimension_count",
+                          "is not from 1 to the size of a head");
+    return put(w, w->config, "partial_rotary_factor", json_real(rotated / head_dim(w)));
+}
+
+/* Writes the window.  Of the architecture llama, files with one are Mistral's. */
+static int put_window(const struct writing *w) {
+    static const char key[] = "attention.sliding_window";
+    const struct gguf_value *value = own_key(w, key);
+    const char *model = w->architecture->model;
+    uint64_t window = 0;
+    if (value && !gguf_whole(value, &window))
+        return refuse_key(w, ERR_INVALID, key, "is not a whole number");
+    if (window > 0 && window < number_of(w, "max_position_embeddings")) {
+        if (strncmp(model, "Qwen", 4) == 0)
+            return refuse_key(w, ERR_UNSUPPORTED, key, "is less than the context");
+        if (w->architecture->paired_rotary) model = "MistralForCausalLM";
+    }
+    const int rc = put(w, w->config, "architectures", json_pack("[s]", model));
+    if (rc || !value || window == 0) return rc;
+    return put(w, w->config, "sliding_window", json_integer((json_int_t)window));
+}
+
+/* Writes what scores are divided by the root of, for Gemma.  Its largest models, which only the
+ * number of their layers shows, take the width of all heads, as llama.cpp does. */
+static int put_query_scalar(const struct writing *w) {
+    static const struct {
+        const char *architecture;
+        double n_layers;
+    } largest[] = {{"gemma2", 46}, {"gemma3", 62}};
+    for (size_t i = 0; i < sizeof(largest) / sizeof(*largest); i++) {
+        if (strcmp(w->architecture->name, largest[i].architecture) != 0) continue;
+        const double heads = number_of(w, "num_attention_heads"),
+                     scalar = number_of(w, "num_hidden_layers") == largest[i].n_layers && heads > 0
+                                  ? number_of(w, "hidden_size") / heads
+                                  : head_dim(w);
+        return put(w, w->config, "query_pre_attn_scalar", json_real(scalar));
+    }
+    return 0;
+}
+
+static const char freqs[] = "rope_freqs.weight", long_factors[] = "rope_factors_long.weight",
+                  short_factors[] = "rope_factors_short.weight";
+
+bool gguf_config_reads(const char *tensor) {
+    return strcmp(tensor, freqs) == 0 || strcmp(tensor, long_factors) == 0 ||
+           strcmp(tensor, short_factors) == 0;
+}
+
+/* Writes the factors of a tensor as a list. */
+static int put_factors(const struct writing *w, const char *tensor, const char *name) {
+    const struct gguf_tensor *t = gguf_files_find(w->files, tensor);
+    if (!t || t->n_dims != 1 || t->element != ELEMENT_F32 || t->dims[0] > MAX_LIST)
+        return error_set(w->err, ERR_INVALID, "%.200s: tensor '%s' is no vector of F32, or missing",
+                         w->label, tensor);
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < t->dims[0]; i++) {
+        json_t *factor = json_real(((const float *)t->data)[i]); /* NULL: it is not finite */
+        if (factor && !json_array_append_new(list, factor)) continue;
+        json_decref(list);
+        return error_set(w->err, ERR_INVALID, "%.200s: tensor '%s' has a number that is not finite",
+                         w->label, tensor);
+    }
+    return put(w, w->rope, name, list);
+}
+
+/* Writes frequencies that tensors divide.  Llama's have one list, and no other scaling. */
+static int put_divided(const struct writing *w, const char *long_tensor, const char *short_tensor) {
+    int rc = put_factors(w, long_tensor, "long_factor");
+    if (!rc) rc = put_factors(w, short_tensor, "short_factor");
+    if (!rc) rc = put(w, w->rope, "rope_type", json_string("longrope"));
+    if (!rc && !json_object_get(w->rope, "original_max_position_embeddings"))
+        rc = put(w, w->rope, "original_max_position_embeddings",
+                 json_incref(json_object_get(w->config, "max_position_embeddings")));
+    return rc;
+}
+
+/* Writes the scaling that keys name. */
+static int put_scaling(const struct writing *w) {
+    const struct gguf_value *type = own_key(w, "rope.scaling.type"),
+                            *factor = own_key(w, "rope.scaling.factor");
+    json_t *name = type ? gguf_to_json(type) : json_string("none");
+    const char *text = json_string_value(name);
+    int rc = 0;
+    if (text && (strcmp(text, "linear") == 0 || strcmp(text, "yarn") == 0)) {
+        rc = put(w, w->rope, "rope_type", json_incref(name));
+        if (!rc && factor) rc = put(w, w->rope, "factor", gguf_to_json(factor));
+    } else if (!text || (strcmp(text, "none") != 0 && strcmp(text, "longrope") != 0)) {
+        rc = refuse_key(w, ERR_UNSUPPORTED, "rope.scaling.type",
+                        "is not none, linear, yarn or longrope");
+    } else {
+        json_object_clear(w->rope);
+    }
+    json_decref(name);
+    return rc;
+}
+
+static int put_rope(const struct writing *w) {
+    int rc;
+    if (gguf_files_find(w->files, long_factors)) rc = put_divided(w, long_factors, short_factors);
+    else if (gguf_files_find(w->files, freqs)) rc = put_divided(w, freqs, freqs);
+    else rc = put_scaling(w);
+    if (rc || json_object_size(w->rope) == 0) return rc;
+    return put(w, w->config, "rope_scaling", json_incref(w->rope));
+}
+
+/* Writes what the tensors say. */
+static int put_tensors(const struct writing *w) {
+    const struct gguf_tensor *table = gguf_files_find(w->files, "token_embd.weight");
+    const bool tied = !gguf_files_find(w->files, "output.weight");
+    if (!table || table->n_dims != 2)
+        return error_set(w->err, ERR_INVALID, "%.200s: tensor 'token_embd.weight' is missing",
+                         w->label);
+    const int rc = put(w, w->config, "vocab_size", json_integer(table->dims[0]));
+    return rc ? rc : put(w, w->config, "tie_word_embeddings", json_boolean(tied));
+}
+
+const struct gguf_architecture *gguf_architecture_of(const struct gguf_files *files,
+                                                     const char *label, struct error *err) {
+    const struct gguf_value *value = gguf_find(gguf_files_keys(files), "general.architecture");
+    char all[N_ARCHITECTURES * 16] = "";
+    size_t n = 0;
+    if (!value || value->type != GGUF_STRING) {
+        error_set(err, ERR_INVALID, "%.200s: 'general.architecture' is missing", label);
+        return NULL;
+    }
+    for (size_t i = 0; i < N_ARCHITECTURES; i++) {
+        const char *name = architectures[i].name;
+        if (value->n == strlen(name) && memcmp(value->bytes, name, value->n) == 0)
+            return &architectures[i];
+        n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", name);
+    }
+    error_set(err, ERR_UNSUPPORTED,
+              "%.200s: the architecture '%.*s' is not supported in GGUF; these are: %s", label,
+              (int)(value->n < 60 ? value->n : 60), (const char *)value->bytes, all);
+    return NULL;
+}
+
+int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
+                struct error *err) {
+    struct writing w = {.files = files,
+                        .keys = gguf_files_keys(files),
+                        .architecture = gguf_architecture_of(files, label, err),
+                        .label = label,
+                        .err = err};
+    if (!w.architecture) return ERR_UNSUPPORTED;
+    w.config = json_object();
+    w.rope = json_object();
+    int rc = w.config && w.rope ? 0 : no_memory(&w);
+    if (!rc) rc = take_keys(&w);
+    if (!rc) rc = put_tensors(&w);
+    if (!rc) rc = check_attention(&w);
+    if (!rc) rc = put_window(&w);
+    if (!rc) rc = put_query_scalar(&w);
+    if (!rc) rc = put_rope(&w);
+    json_decref(w.rope);
+    if (rc) json_decref(w.config);
+    else *out = w.config;
+    return rc;
+}
+
+/* Appends the token that ends a turn, if a control token has such a text. */
+static int find_turn_end(json_t *ends, const struct gguf *keys) {
+    static const char *const texts[] = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"};
+    struct gguf_strings strings = {.array = gguf_find(keys, "tokenizer.ggml.tokens")};
+    size_t n;
+    const char *text;
+    for (json_int_t id = 0; (text = gguf_next_string(keys, &strings, &n)); id++)
+        for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
+            if (n == strlen(texts[i]) && memcmp(text, texts[i], n) == 0 &&
+                json_array_append_new(ends, json_integer(id)))
+                return ERR_NOMEM;
+    return 0;
+}
+
+int gguf_generation(json_t **out, const struct gguf_files *files, const char *label,
+                    struct error *err) {
+    static const char *const end_keys[] = {"tokenizer.ggml.eos_token_id",
+                                           "tokenizer.ggml.eot_token_id",
+                                           "tokenizer.ggml.eom_token_id"};
+    const struct gguf *keys = gguf_files_keys(files);
+    const struct gguf_value *bos = gguf_find(keys, "tokenizer.ggml.bos_token_id");
+    json_t *ends = json_array(), *root = json_object();
+    int rc = ends && root ? 0 : ERR_NOMEM;
+    for (int i = 0; !rc && i < 3; i++) {
+        const struct gguf_value *value = gguf_find(keys, end_keys[i]);
+        if (value && json_array_append_new(ends, gguf_to_json(value))) rc = ERR_NOMEM;
+    }
+    if (!rc && !gguf_find(keys, end_keys[1])) rc = find_turn_end(ends, keys);
+    if (!rc && bos && json_object_set_new(root, "bos_token_id", gguf_to_json(bos))) rc = ERR_NOMEM;
+    if (!rc && json_array_size(ends) > 0 && json_object_set(root, "eos_token_id", ends))
+        rc = ERR_NOMEM;
+    json_decref(ends);
+    if (!rc) *out = root;
+    else json_decref(root);
+    return rc ? error_set(err, rc, "%.200s: no memory for its tokens", label) : 0;
+}

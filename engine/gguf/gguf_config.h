@@ -1,0 +1,35 @@
+/* gguf_config.h - the configuration that the keys of a GGUF file stand for: config.json and
+ * generation_config.json.
+ *
+ * A reader of config.json checks and bounds what is written here, as it does any other file's.  A
+ * key of the architecture that is not known here is refused: it would change the arithmetic.
+ *
+ * Thread: any.  Memory: the caller owns *out. */
+#ifndef ENGINE_GGUF_GGUF_CONFIG_H
+#define ENGINE_GGUF_GGUF_CONFIG_H
+
+#include <stdbool.h>
+#include <jansson.h>
+
+struct error;
+struct gguf_files;
+
+/* How files of an architecture differ from the checkpoints that transformers writes. */
+struct gguf_architecture {
+    const char *name, *model; /* general.architecture, and what config.json says instead */
+    bool paired_rotary;       /* q and k rotate by neighbours */
+};
+
+/* Returns the architecture of the files, or NULL with an error. */
+const struct gguf_architecture *gguf_architecture_of(const struct gguf_files *files,
+                                                     const char *label, struct error *err);
+
+/* Returns true if the tensor of this name is a part of the configuration. */
+bool gguf_config_reads(const char *tensor);
+
+/* Writes the documents.  label names the file in messages. */
+int gguf_config(json_t **out, const struct gguf_files *files, const char *label, struct error *err);
+int gguf_generation(json_t **out, const struct gguf_files *files, const char *label,
+                    struct error *err);
+
+#endif

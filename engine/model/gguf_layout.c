@@ -1,0 +1,71 @@
+/* gguf_layout.c - see gguf_layout.h. */
+#include "engine/model/gguf_layout.h"
+
+#include <stddef.h>
+
+#include "engine/base/error.h"
+#include "engine/gguf/gguf_config.h"
+#include "engine/gguf/gguf_files.h"
+#include "engine/gguf/model_document.h"
+#include "engine/model/family_names.h"
+#include "engine/model/feed_forward.h"
+#include "engine/model/model.h"
+
+/* The names of tensors, but for the norms behind attention. */
+#define GGUF_TENSORS                                                                               \
+    {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"},    \
+        {"model.layers.#.input_layernorm", "blk.#.attn_norm"},                                     \
+        {"model.layers.#.self_attn.q_proj", "blk.#.attn_q"},                                       \
+        {"model.layers.#.self_attn.k_proj", "blk.#.attn_k"},                                       \
+        {"model.layers.#.self_attn.v_proj", "blk.#.attn_v"},                                       \
+        {"model.layers.#.self_attn.qkv_proj", "blk.#.attn_qkv"},                                   \
+        {"model.layers.#.self_attn.o_proj", "blk.#.attn_output"},                                  \
+        {"model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm"},                                  \
+        {"model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm"},                                  \
+        {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},                                        \
+        {"model.layers.#.mlp.up_proj", "blk.#.ffn_up"},                                            \
+        {"model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up"},                                       \
+        {"model.layers.#.mlp.down_proj", "blk.#.ffn_down"}, {                                      \
+        NULL, NULL                                                                                 \
+    }
+
+static const struct family_name usual_tensors[] = {
+    {"model.layers.#.post_attention_layernorm", "blk.#.ffn_norm"},
+    GGUF_TENSORS,
+};
+
+/* Of models whose feed-forward part has norms of its own. */
+static const struct family_name own_norms_tensors[] = {
+    {"model.layers.#.post_attention_layernorm", "blk.#.post_attention_norm"},
+    {"model.layers.#.pre_feedforward_layernorm", "blk.#.ffn_norm"},
+    {"model.layers.#.post_feedforward_layernorm", "blk.#.post_ffw_norm"},
+    GGUF_TENSORS,
+};
+
+static bool has(const struct gguf_files *files, const char *name) {
+    return gguf_files_find(files, name) != NULL;
+}
+
+/* Takes from the first layer what the others must have, too. */
+static void apply(struct model_config *c, const struct gguf_files *files,
+                  const struct gguf_architecture *architecture) {
+    c->tensors = c->own_ffn_norms ? own_norms_tensors : usual_tensors;
+    c->norms_from_one = false;
+    c->paired_rotary = architecture->paired_rotary;
+    c->fused_qkv = has(files, "blk.0.attn_qkv.weight");
+    c->fused_gate_up = c->layers[0].kind == FFN_GATED && !has(files, "blk.0.ffn_gate.weight");
+    c->qkv_bias = has(files, c->fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
+    c->o_bias = has(files, "blk.0.attn_output.bias");
+    c->mlp_bias = has(files, "blk.0.ffn_up.bias");
+}
+
+int gguf_layout_apply(struct model_config *config, const char *model, struct error *err) {
+    struct gguf_files *files = NULL;
+    if (!model_is_gguf(model)) return 0;
+    int rc = gguf_files_open(&files, model, err);
+    if (rc) return rc;
+    const struct gguf_architecture *architecture = gguf_architecture_of(files, model, err);
+    if (architecture) apply(config, files, architecture);
+    gguf_files_close(files);
+    return architecture ? 0 : ERR_UNSUPPORTED;
+}

@@ -1,0 +1,236 @@
+"""Writes a model directory as a GGUF file, or a split of several, as converters do: names of its
+own, rows of q and k in pairs for Llama, norms of Gemma with their one, and no library.
+
+    gguf_file.py DIRECTORY OUT.gguf
+
+Matrices keep their elements, or are packed as Q8_0; vectors are F32."""
+import json
+import math
+import pathlib
+import struct
+import sys
+
+import numpy
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fixtures"))
+import checkpoint  # noqa: E402
+
+U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
+TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30}
+ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
+                 "Qwen3ForCausalLM": "qwen3", "Phi3ForCausalLM": "phi3", "Gemma2ForCausalLM": "gemma2",
+                 "Gemma3ForCausalLM": "gemma3"}
+NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
+         "input_layernorm": "attn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
+         "qkv_proj": "attn_qkv", "o_proj": "attn_output", "q_norm": "attn_q_norm",
+         "k_norm": "attn_k_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
+         "gate_up_proj": "ffn_up", "down_proj": "ffn_down", "post_attention_layernorm": "ffn_norm"}
+GEMMA = {**NAMES, "post_attention_layernorm": "post_attention_norm",
+         "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def string(text):
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value(kind, content):
+    if kind == STRING:
+        return string(content)
+    return struct.pack({U16: "<H", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], content)
+
+
+class Writer:
+    """Keys and tensors of one file."""
+
+    def __init__(self):
+        self.keys, self.tensors = [], []
+
+    def key(self, name, kind, content):
+        self.keys.append(string(name) + struct.pack("<I", kind) + value(kind, content))
+
+    def array(self, name, kind, contents):
+        self.keys.append(string(name) + struct.pack("<IIQ", ARRAY, kind, len(contents)) +
+                         b"".join(value(kind, content) for content in contents))
+
+    def tensor(self, name, values, kind):
+        self.tensors.append((name, values.shape, kind, packed(values, kind)))
+
+    def write(self, path, version=3):
+        head = b"GGUF" + struct.pack("<IQQ", version, len(self.tensors), len(self.keys))
+        head += b"".join(self.keys)
+        data = b""
+        for name, shape, kind, raw in self.tensors:
+            head += string(name) + struct.pack("<I", len(shape))
+            head += b"".join(struct.pack("<Q", n) for n in reversed(shape))
+            head += struct.pack("<IQ", TYPES[kind], len(data))
+            data += raw + b"\0" * (-len(raw) % 32)
+        pathlib.Path(path).write_bytes(head + b"\0" * (-len(head) % 32) + data)
+
+
+def packed(values, kind):
+    if kind == "BF16":
+        return checkpoint.to_bf16(values).tobytes()
+    if kind == "Q8_0":
+        blocks = values.astype(numpy.float32).reshape(-1, 32)
+        scale = (numpy.abs(blocks).max(1, keepdims=True) / 127).astype(numpy.float16)
+        whole = scale.astype(numpy.float32)
+        codes = numpy.rint(blocks / numpy.where(whole == 0, 1, whole)).clip(-127, 127).astype(numpy.int8)
+        return numpy.concatenate([scale.view(numpy.int8), codes], 1).tobytes()
+    return values.astype({"F32": numpy.float32, "F16": numpy.float16}[kind]).tobytes()
+
+
+def unpacked(values, kind):
+    """What a reader makes of the packed values."""
+    if kind != "Q8_0":
+        return values
+    raw = numpy.frombuffer(packed(values, kind), numpy.int8).reshape(-1, 34)
+    scale = raw[:, :2].copy().view(numpy.float16).astype(numpy.float32)
+    return (scale * raw[:, 2:].astype(numpy.float32)).reshape(values.shape)
+
+
+def in_pairs(values, n_heads):
+    """Rows of heads, whose halves rotate with one another, so that neighbours do."""
+    shape = values.shape
+    return values.reshape(n_heads, 2, -1, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def name_of(name, names):
+    *_, leaf, end = name.split(".")
+    layer = name.split(".")[2] if ".layers." in name else None
+    return (f"blk.{layer}." if layer else "") + f"{names[leaf]}.{end}"
+
+
+def rope_of(config):
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return rope.get("full_attention", rope)
+
+
+def llama3_factors(config, rope):
+    """What divides the frequencies, as converters write it."""
+    size = config["head_dim"]
+    base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    lengths = 2 * math.pi * base ** (numpy.arange(0, size, 2, dtype=numpy.float64) / size)
+    low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+    high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+    smooth = (rope["original_max_position_embeddings"] / lengths - rope["low_freq_factor"]) / (
+        rope["high_freq_factor"] - rope["low_freq_factor"])
+    between = 1 / ((1 - smooth) / rope["factor"] + smooth)
+    return numpy.where(lengths < high, 1, numpy.where(lengths > low, rope["factor"], between))
+
+
+def add_settings(out, config, name):
+    heads, rope = config["num_attention_heads"], rope_of(config)
+    size = config.get("head_dim") or config["hidden_size"] // heads
+    counts = {"context_length": config["max_position_embeddings"],
+              "embedding_length": config["hidden_size"], "block_count": config["num_hidden_layers"],
+              "feed_forward_length": config["intermediate_size"], "attention.head_count": heads,
+              "attention.head_count_kv": config.get("num_key_value_heads", heads),
+              "attention.key_length": size, "attention.value_length": size,
+              "rope.dimension_count": int(size * rope.get("partial_rotary_factor", 1))}
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        counts["attention.sliding_window"] = config["sliding_window"]
+    for key, count in counts.items():
+        out.key(f"{name}.{key}", U32, count)
+    numbers = {"attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+               "rope.freq_base": rope.get("rope_theta", config.get("rope_theta", 10000.0))}
+    local = (config.get("rope_parameters") or {}).get("sliding_attention", {})
+    if name == "gemma3":
+        out.array("gemma3.attention.sliding_window_pattern", BOOL,
+                  [kind == "sliding_attention" for kind in config["layer_types"]])
+    for key, number in (("rope.freq_base_swa", local.get("rope_theta") or config.get("rope_local_base_freq")),
+                        ("attn_logit_softcapping", config.get("attn_logit_softcapping")),
+                        ("final_logit_softcapping", config.get("final_logit_softcapping"))):
+        if number:
+            numbers[key] = number
+    if rope.get("rope_type") in ("linear", "yarn"):
+        out.key(f"{name}.rope.scaling.type", STRING, rope["rope_type"])
+        numbers["rope.scaling.factor"] = rope["factor"]
+    if "original_max_position_embeddings" in rope and rope["rope_type"] != "llama3":
+        out.key(f"{name}.rope.scaling.original_context_length", U32,
+                rope["original_max_position_embeddings"])
+    for key, number in numbers.items():
+        out.key(f"{name}.{key}", F32, number)
+
+
+def add_tensors(out, directory, config, kind):
+    architecture, rope = config["architectures"][0], rope_of(config)
+    gemma, llama = architecture.startswith("Gemma"), ARCHITECTURES[architecture] == "llama"
+    tensors = checkpoint.read_tensors(directory)
+    if config.get("tie_word_embeddings"):
+        tensors.pop("lm_head.weight", None)
+    for full, values in tensors.items():
+        leaf = full.split(".")[-2]
+        heads = {"q_proj": config["num_attention_heads"],
+                 "k_proj": config.get("num_key_value_heads", config["num_attention_heads"])}.get(leaf)
+        if llama and heads:
+            values = in_pairs(values, heads)
+        if gemma and leaf.endswith("norm"):
+            values = values + numpy.float32(1)
+        fits = values.ndim > 1 and (kind != "Q8_0" or values.shape[-1] % 32 == 0)
+        out.tensor(name_of(full, GEMMA if gemma else NAMES), values, kind if fits else "F32")
+    if rope.get("rope_type") == "llama3":
+        out.tensor("rope_freqs.weight", llama3_factors(config, rope).astype(numpy.float32), "F32")
+    for length in ("long", "short") if "long_factor" in rope else ():
+        out.tensor(f"rope_factors_{length}.weight",
+                   numpy.array(rope[f"{length}_factor"], numpy.float32), "F32")
+
+
+def add_tokenizer(out, directory, pre):
+    """pre: None puts the whole tokenizer.json into a key."""
+    text = (directory / "tokenizer.json").read_text()
+    if pre is None:
+        out.key("tokenizer.huggingface.json", STRING, text)
+        return
+    content = json.loads(text)
+    texts = {i: (token, 1) for token, i in content["model"]["vocab"].items()}
+    texts |= {entry["id"]: (entry["content"], 3) for entry in content["added_tokens"]}
+    ids = {entry["content"]: entry["id"] for entry in content["added_tokens"]}
+    named = json.loads((directory / "tokenizer_config.json").read_text())
+    out.key("tokenizer.ggml.model", STRING, "gpt2")
+    out.key("tokenizer.ggml.pre", STRING, pre)
+    out.array("tokenizer.ggml.tokens", STRING,
+              [texts.get(i, (f"[PAD{i}]", 5))[0] for i in range(max(texts) + 1)])
+    out.array("tokenizer.ggml.token_type", I32,
+              [texts.get(i, ("", 5))[1] for i in range(max(texts) + 1)])
+    out.array("tokenizer.ggml.merges", STRING, [merge if isinstance(merge, str) else " ".join(merge)
+                                                for merge in content["model"]["merges"]])
+    out.key("tokenizer.ggml.add_bos_token", BOOL, True)
+    for name in ("bos", "eos"):
+        out.key(f"tokenizer.ggml.{name}_token_id", U32, ids[named[f"{name}_token"]])
+    if "chat_template" in named:
+        out.key("tokenizer.chat_template", STRING, named["chat_template"])
+
+
+def kind_of(config):
+    named = config.get("dtype") or config.get("torch_dtype")
+    return {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}[named]
+
+
+def write_gguf(directory, path, kind=None, pre=None, n_files=1, version=3):
+    """Returns the path of the file, the first of a split."""
+    directory, path = pathlib.Path(directory), pathlib.Path(path)
+    config = json.loads((directory / "config.json").read_text())
+    name = ARCHITECTURES[config["architectures"][0]]
+    out = Writer()
+    out.key("general.architecture", STRING, name)
+    add_settings(out, config, name)
+    add_tokenizer(out, directory, pre)
+    add_tensors(out, directory, config, kind or kind_of(config))
+    if n_files == 1:
+        out.write(path, version)
+        return path
+    tensors, paths = out.tensors, []
+    for i in range(n_files):
+        one = Writer()
+        one.keys = list(out.keys) if i == 0 else []
+        one.key("split.no", U16, i)
+        one.key("split.count", U16, n_files)
+        one.tensors = tensors[i::n_files]
+        paths.append(path.with_name(f"{path.stem}-{i + 1:05}-of-{n_files:05}.gguf"))
+        one.write(paths[-1], version)
+    return paths[0]
+
+
+if __name__ == "__main__":
+    write_gguf(sys.argv[1], sys.argv[2])

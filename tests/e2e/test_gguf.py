@@ -1,0 +1,137 @@
+"""Models as GGUF files answer as the same models in safetensors: each architecture, whole or split,
+and packed.  What cannot be read is refused by a sentence."""
+import json
+
+import pytest
+
+import gguf_file
+from server import DEVICE, MODEL
+from test_families import DATA, link_checkpoint
+from test_model_files import start
+
+CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
+               "mistral-gqa-bf16-head128-window", "qwen2-gqa-bf16-head64-tied",
+               "qwen2-gqa-bf16-head128-yarn", "qwen3-gqa-bf16-head64-bias",
+               "phi3-gqa-bf16-partial-longrope", "phi3-mha-f16-head64-window", "gemma2-gqa-bf16-head64",
+               "gemma3-gqa-bf16-head64", "gemma3-mqa-f16-head128-linear"]
+# The tokenizer of the default model splits as this one does.
+PRE = "deepseek-r1-qwen"
+
+
+def answer(server, prompt):
+    (choice,) = server.complete(prompt, max_tokens=24, logprobs=4, echo=True, temperature=0,
+                                ignore_eos=True, return_token_ids=True)["choices"]
+    return choice["token_ids"], choice["logprobs"]["token_logprobs"][1:]
+
+
+def answers(serve, model, prompts):
+    one = serve("--kv-cache-memory", "64M", model=model)
+    return [answer(one, prompt) for prompt in prompts]
+
+
+def check_equal(found, expected, close):
+    for (ids, values), (other_ids, others) in zip(found, expected, strict=True):
+        assert ids == other_ids
+        assert max(abs(a - b) for a, b in zip(values, others, strict=True)) <= close
+
+
+def prompts_of(checkpoint):
+    goldens = json.loads((DATA / checkpoint / "goldens.json").read_text())
+    return [golden["tokens"] for golden in goldens["prompts"]]
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_an_architecture_answers_as_its_checkpoint(serve, tmp_path, checkpoint):
+    """To the bit on the CPU; Llama's factors of frequencies and Phi's are rounded to F32."""
+    model = link_checkpoint(tmp_path / "model", checkpoint)
+    config = json.loads((model / "config.json").read_text())
+    if "query_pre_attn_scalar" in config:  # no key has it
+        (model / "config.json").unlink()
+        config["query_pre_attn_scalar"] = config["head_dim"]
+        (model / "config.json").write_text(json.dumps(config))
+    path = gguf_file.write_gguf(model, tmp_path / "m.gguf")
+    prompts = prompts_of(checkpoint)
+    rounds = "llama3" in checkpoint or "longrope" in checkpoint
+    check_equal(answers(serve, path, prompts), answers(serve, model, prompts),
+                1e-4 if rounds else 0 if DEVICE == "cpu" else 1e-6)
+
+
+@pytest.mark.parametrize("n_files, version", [(3, 3), (1, 2)])
+def test_split_files_and_version_2(serve, tmp_path, n_files, version):
+    model = link_checkpoint(tmp_path / "model", "mha-f32")
+    path = gguf_file.write_gguf(model, tmp_path / "m.gguf", n_files=n_files, version=version)
+    prompts = prompts_of("mha-f32")
+    check_equal(answers(serve, path, prompts), answers(serve, model, prompts), 0)
+
+
+def test_texts_have_the_tokens_of_the_tokenizer_file(serve, tiny_model, tmp_path):
+    path = gguf_file.write_gguf(tiny_model, tmp_path / "m.gguf", pre=PRE)
+    ours, others = serve(model=path), serve(model=tiny_model)
+    texts = ["", " ", "two  spaces", "It's 1234567, isn't it?", "caf\u00e9 cafe\u0301 \U0001f600\n\n\tx",
+             "<|begin_of_text|>a<|end_of_text|>", (MODEL / "MODEL_CARD.md").read_text()[:3000]]
+    for text in texts:
+        for special in (True, False):
+            body = {"prompt": text, "add_special_tokens": special}
+            assert ours.post("/tokenize", body).json() == others.post("/tokenize", body).json(), text
+    check_equal([answer(ours, texts[3])], [answer(others, texts[3])], 0 if DEVICE == "cpu" else 1e-6)
+
+
+def test_packed_weights_are_unpacked_and_said(serve, tiny_model, tmp_path):
+    path = gguf_file.write_gguf(tiny_model, tmp_path / "m.gguf", kind="Q8_0", pre=PRE)
+    one = serve(model=path)
+    assert "Q8_0" in one.log and "unpacked" in one.log
+    assert len(answer(one, "Once upon a time")[0]) == 24
+
+
+def test_a_folder_with_one_file_is_that_file(serve, tiny_model, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    gguf_file.write_gguf(tiny_model, folder / "m.gguf", pre=PRE, n_files=2)
+    (folder / "mmproj-m.gguf").write_text("GGUF")
+    one = serve(model=folder)
+    assert answer(one, "Once")[0]
+    (folder / "other.gguf").write_text("GGUF")
+    result = start(folder)
+    assert result.returncode == 1 and "has several GGUF files" in result.stderr, result.stderr
+
+
+def spoil(path, kind):
+    raw = bytearray(path.read_bytes())
+    if kind == "version 1":
+        raw[4] = 1
+    if kind == "big-endian":
+        raw[4:8] = b"\0\0\0\3"
+    if kind == "cut short":
+        del raw[-100:]
+    if kind == "architecture":
+        at = raw.index(b"llama")
+        raw[at:at + 5] = b"rwkv9"
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("kind, words", [
+    ("version 1", "version 1 of GGUF is not supported; 2 and 3 are"),
+    ("big-endian", "a big-endian GGUF file is not supported"),
+    ("cut short", "ends beyond the file: it is cut short, or malformed"),
+    ("architecture", "the architecture 'rwkv9' is not supported in GGUF; these are: llama, qwen2"),
+    ("second", "it is file 2 of 2: name the first one"),
+    ("pre", "'tokenizer.ggml.pre' is 'none', which is not supported; these are: gpt-2"),
+    ("key", "'llama.logit_scale' is a key that is not supported")])
+def test_what_cannot_be_read_is_named(tiny_model, tmp_path, kind, words):
+    path = gguf_file.write_gguf(tiny_model, tmp_path / "m.gguf", pre="none" if kind == "pre" else PRE,
+                                n_files=2 if kind == "second" else 1)
+    if kind == "second":
+        path = path.with_name(path.name.replace("00001-of", "00002-of"))
+    if kind == "key":
+        raw = path.read_bytes()
+        name = b"llama.context_length"
+        key = gguf_file.string("llama.logit_scale") + (6).to_bytes(4, "little") + b"\0\0\x80\x3f"
+        at = raw.index(name) - 8
+        count = int.from_bytes(raw[16:24], "little") + 1
+        path.write_bytes(raw[:16] + count.to_bytes(8, "little") + raw[24:at] + key + raw[at:] +
+                         bytes(64))
+    else:
+        spoil(path, kind)
+    result = start(path)
+    assert result.returncode == 1 and words in result.stderr, result.stderr
+    assert result.stderr.count(" error ") == 1

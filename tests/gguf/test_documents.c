@@ -1,0 +1,156 @@
+/* test_documents.c - what the keys of a GGUF file stand for, and mutations of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/base/error.h"
+#include "tests/gguf/documents.h"
+#include "tests/gguf/sample.h"
+
+enum { N_MUTATIONS = 20000 };
+
+static struct writer w, extra; /* large, so not on the stack */
+
+static json_t *read_document(const char *name) {
+    json_t *document = NULL;
+    struct error err = {0};
+    if (document_of(&document, w.bytes, w.n, name, &err)) fail_msg("%s", err.text);
+    return document;
+}
+
+static void refuse(const char *name, const char *words) {
+    json_t *document = NULL;
+    struct error err = {0};
+    assert_int_not_equal(document_of(&document, w.bytes, w.n, name, &err), 0);
+    assert_null(document);
+    if (!strstr(err.text, words)) fail_msg("'%s' has not '%s'", err.text, words);
+}
+
+/* The document has the members of this text, and takes its reference. */
+static void assert_members(json_t *document, const char *expected) {
+    json_t *members = json_loads(expected, 0, NULL), *value;
+    const char *key;
+    assert_non_null(members);
+    json_object_foreach(members, key, value) {
+        json_t *found = json_object_get(document, key);
+        if (json_equal(found, value)) continue;
+        char *text = json_dumps(found, JSON_ENCODE_ANY | JSON_SORT_KEYS);
+        fail_msg("%s is %s", key, text ? text : "missing");
+    }
+    json_decref(members);
+    json_decref(document);
+}
+
+static void keys_become_a_configuration(void **state) {
+    (void)state;
+    write_sample(&w, true, NULL, 0);
+    assert_members(read_document("config.json"),
+                   "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 8,"
+                   " \"num_hidden_layers\": 1, \"intermediate_size\": 16, \"vocab_size\": 8,"
+                   " \"num_attention_heads\": 2, \"max_position_embeddings\": 64,"
+                   " \"rope_theta\": 50000.0, \"tie_word_embeddings\": true,"
+                   " \"rope_scaling\": {\"rope_type\": \"longrope\", \"long_factor\": [1.0, 8.0],"
+                   " \"short_factor\": [1.0, 8.0], \"original_max_position_embeddings\": 64}}");
+    assert_members(read_document("generation_config.json"),
+                   "{\"bos_token_id\": 1, \"eos_token_id\": [2]}");
+}
+
+static void keys_become_a_tokenizer(void **state) {
+    (void)state;
+    write_sample(&w, true, NULL, 0);
+    json_t *pieces = read_document("tokenizer.json");
+    assert_members(json_incref(json_object_get(pieces, "model")),
+                   "{\"type\": \"BPE\", \"byte_fallback\": true, \"unk_token\": \"<unk>\","
+                   " \"merges\": [[\"a\", \"b\"], [\"ab\", \"a\"]],"
+                   " \"vocab\": {\"<unk>\": 0, \"<s>\": 1, \"</s>\": 2, \"a\": 3, \"b\": 4,"
+                   " \"ab\": 5, \"aba\": 6, \"x\\u2581y\": 7}}");
+    assert_int_equal(json_array_size(json_object_get(pieces, "added_tokens")), 3);
+    json_decref(pieces);
+    write_sample(&w, false, NULL, 0);
+    json_t *bytes = read_document("tokenizer.json");
+    assert_members(json_incref(json_object_get(bytes, "model")),
+                   "{\"merges\": [\"a b\", \"ab a\"], \"ignore_merges\": true,"
+                   " \"byte_fallback\": false}");
+    assert_members(bytes, "{\"decoder\": {\"type\": \"ByteLevel\"}}");
+    assert_members(read_document("tokenizer_config.json"),
+                   "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\","
+                   " \"chat_template\": \"{{ messages }}\"}");
+}
+
+static void templates_with_names_are_a_list(void **state) {
+    (void)state;
+    extra.n = 0;
+    write_string_key(&extra, "tokenizer.chat_template.tool_use", "tools");
+    write_sample(&w, true, &extra, 1);
+    assert_members(read_document("tokenizer_config.json"),
+                   "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"tools\"},"
+                   " {\"name\": \"default\", \"template\": \"{{ messages }}\"}]}");
+}
+
+static void a_whole_tokenizer_is_preferred(void **state) {
+    (void)state;
+    extra.n = 0;
+    write_string_key(&extra, "tokenizer.huggingface.json", "{\"version\": \"1.0\"}");
+    write_sample(&w, true, &extra, 1);
+    assert_members(read_document("tokenizer.json"), "{\"version\": \"1.0\"}");
+}
+
+static void keys_that_would_change_answers_are_refused(void **state) {
+    static const struct {
+        const char *key;
+        uint32_t value;
+        const char *words;
+    } wrong[] = {
+        {"llama.expert_count", 8, "'llama.expert_count' is not 0"},
+        {"llama.attention.value_length", 8, "'llama.attention.value_length' is not the length"},
+        {"llama.rope.dimension_count", 5, "'llama.rope.dimension_count' is not from 1"},
+        {"llama.residual_scale", 2, "'llama.residual_scale' is a key that is not supported"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        extra.n = 0;
+        write_whole_key(&extra, wrong[i].key, wrong[i].value);
+        write_sample(&w, true, &extra, 1);
+        refuse("config.json", wrong[i].words);
+    }
+    refuse("model.safetensors", "a GGUF file has no model.safetensors");
+}
+
+static uint64_t next_random(uint64_t *state) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
+}
+
+static void mutations_are_documents_or_refused(void **state) {
+    static const uint8_t extremes[] = {0, 1, 0x7f, 0x80, 0xff};
+    uint64_t random = 11;
+    uint32_t n_read = 0;
+    (void)state;
+    for (int i = 0; i < N_MUTATIONS; i++) {
+        write_sample(&w, i % 2, NULL, 0);
+        for (uint64_t k = 1 + next_random(&random) % 3; k > 0; k--) {
+            const size_t at = 4 + next_random(&random) % (w.n - 4);
+            const uint8_t any = (uint8_t)next_random(&random);
+            w.bytes[at] = next_random(&random) % 2 ? extremes[any % sizeof(extremes)] : any;
+        }
+        n_read += (uint32_t)read_documents(w.bytes, w.n);
+    }
+    assert_in_range(n_read, N_MUTATIONS / 4, 4 * N_MUTATIONS - 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_become_a_configuration),
+        cmocka_unit_test(keys_become_a_tokenizer),
+        cmocka_unit_test(templates_with_names_are_a_list),
+        cmocka_unit_test(a_whole_tokenizer_is_preferred),
+        cmocka_unit_test(keys_that_would_change_answers_are_refused),
+        cmocka_unit_test(mutations_are_documents_or_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
