@@ -45,10 +45,6 @@ bool kv_is_available(const struct kv_space *space, struct kv_amount missing,
     return out.pages == 0 && out.blocks == 0;
 }
 
-bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return kv_is_available(kv->space, kv_missing(kv, n_tokens), (struct kv_amount){0});
-}
-
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     if (kv->saved) return kv->n_tokens;
     const struct kv_state *state = sequence_state_find(kv, tokens, n_max);

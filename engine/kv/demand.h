@@ -21,9 +21,6 @@ struct kv_amount kv_unavailable(const struct kv_space *space, struct kv_amount m
                                 struct kv_amount left);
 /* Tells whether kv_unavailable() returns zeros. */
 bool kv_is_available(const struct kv_space *space, struct kv_amount missing, struct kv_amount left);
-/* Tells whether kv_reserve() would find enough for n_tokens tokens in all, if nothing need be left
- * for others. */
-bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns how many of the text's first n_max tokens kv_match() would find in the caches, or in what
  * the sequence has swapped or saved. */
 uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);

@@ -78,9 +78,7 @@ struct kv_grant kv_ask(struct kv_sequence *kv, const struct kv_wish *wish) {
     }
     if (!wish->tokens) return grant;
     if (wish->n_tokens == 0) grant.n_found = kv_n_matchable(kv, wish->tokens, wish->n_max);
-    else
-        grant.waits_for_disk =
-            kv_read_ahead(kv, wish->tokens, wish->n_max, (uint32_t)wish->n_tokens);
+    else grant.waits_for_disk = kv_read_ahead(kv, wish->tokens, wish->n_max, grant.missing);
     return grant;
 }
 

@@ -170,10 +170,10 @@ static bool fits_beside(const struct kv_readings *readings, const struct kv_spac
     return n_pages <= kv_n_available(space);
 }
 
-static bool begin(struct kv_sequence *kv, uint32_t n_tokens) {
+static bool begin(struct kv_sequence *kv, struct kv_amount missing) {
     struct kv_readings *readings = kv->space->readings;
-    if (!kv_fits(kv, n_tokens)) return false; /* it would have to wait in any case */
-    const struct kv_amount missing = kv_missing(kv, n_tokens);
+    if (!kv_is_available(kv->space, missing, (struct kv_amount){0}))
+        return false; /* it would have to wait in any case */
     if (readings->n == READINGS_MAX || !fits_beside(readings, kv->space, missing.pages))
         return true;
     kv->reading.at->n_pages = missing.pages;
@@ -194,11 +194,11 @@ static bool is_outdated(const struct kv_sequence *kv, const uint32_t *tokens, ui
 }
 
 bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
-                   uint32_t n_tokens) {
+                   struct kv_amount missing) {
     if (!kv->space->disk || kv->saved || kv_swap_n_tokens(kv) > 0 || n_max == 0) return false;
     if (is_outdated(kv, tokens, n_max)) kv_forget_reading(kv);
     if (kv->reading.progress == KV_READ_UNASKED) ask(kv, tokens, n_max);
-    if (kv->reading.progress == KV_READ_WANTED) return begin(kv, n_tokens);
+    if (kv->reading.progress == KV_READ_WANTED) return begin(kv, missing);
     return kv->reading.progress == KV_READ_RUNNING;
 }
 

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 struct error;
+struct kv_amount;
 struct kv_reading;
 struct kv_sequence;
 struct kv_space;
@@ -46,10 +47,11 @@ struct kv_readings {
 };
 
 /* Asks, once, what the disk has of the text's first n_max tokens, and begins to read it.  Returns
- * true while the sequence must be held back.  Without a disk, or if there are too few pages for the
- * n_tokens tokens of its text, false.  `tokens` must stay valid until the sequence has started. */
+ * true while the sequence must be held back.  Without a disk, or if what it is missing to start
+ * (kv_missing()) is not available, false.  `tokens` must stay valid until the sequence has
+ * started. */
 bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
-                   uint32_t n_tokens);
+                   struct kv_amount missing);
 /* Ends the sequence's read, if there is one; what still arrives is dropped.  It may ask again. */
 void kv_forget_reading(struct kv_sequence *kv);
 /* Notes that the sequence runs: how often it may begin to read again is counted anew. */

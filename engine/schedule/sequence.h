@@ -123,7 +123,8 @@ void sequence_abandon(struct sequence *seq);
 /* Returns how many tokens have been generated, without those of in-flight steps. */
 uint32_t sequence_n_generated(const struct sequence *seq);
 /* Returns how many tokens of the sequence are not stored yet, the in-flight one among them.  The
- * next step can have no more rows of it. */
+ * next step can have no more rows of it.  0: what comes next depends on an in-flight step, which
+ * has its guesses, samples its last token, or samples one that it may guess from. */
 uint32_t sequence_n_left(const struct sequence *seq);
 /* Tells whether the sequence should leave out a step.  Its in-flight token comes meanwhile, and the
  * tokens forced behind that are computed together in the next step.
