@@ -9,42 +9,63 @@
 #include "engine/device/half.h"
 #include "engine/device/packed.h"
 
-/* Returns the value of a float of n_exponent and n_mantissa bits behind a sign, whose largest
- * exponent is one like the others. */
-static float small_float(uint32_t bits, int n_exponent, int n_mantissa) {
-    const int all = (1 << n_exponent) - 1, bias = all >> 1,
-              exponent = (int)(bits >> n_mantissa) & all,
-              mantissa = (int)bits & ((1 << n_mantissa) - 1);
-    const float size = ldexpf((float)(mantissa + (exponent ? 1 << n_mantissa : 0)),
-                              (exponent ? exponent : 1) - bias - n_mantissa);
-    return bits >> (n_exponent + n_mantissa) & 1 ? -size : size;
-}
-
-static float from_bf16(uint16_t bits) {
-    const uint32_t wide = (uint32_t)bits << 16;
+static float of_bits(uint32_t bits) {
     float x;
-    memcpy(&x, &wide, sizeof(x));
+    memcpy(&x, &bits, sizeof(x));
     return x;
 }
 
-static float from_e4m3(uint8_t bits) {
-    return (bits & 0x7f) == 0x7f ? NAN : small_float(bits, 4, 3);
+static float from_bf16(uint16_t bits) {
+    return of_bits((uint32_t)bits << 16);
 }
 
-static float element_at(const void *data, size_t i, enum element element) {
-    const uint8_t byte = ((const uint8_t *)data)[element_bytes(element, i + 1) - 1],
-                  half = i % 2 ? byte >> 4 : byte & 15; /* of elements of 4 bits */
+/* Returns what a code is worth.  Exponent and mantissa lie in a float's bits as they do here, 120
+ * exponents below. */
+static float from_e4m3(uint8_t code) {
+    const uint32_t size = code & 0x7f, sign = (uint32_t)(code & 0x80) << 24;
+    if (size == 0x7f) return NAN;
+    const float normal = of_bits(sign | ((size << 20) + (120u << 23)));
+    const float subnormal = (sign ? -0x1p-9f : 0x1p-9f) * (float)size;
+    return size < 8 ? subnormal : normal;
+}
+
+static float from_e8m0(uint8_t code) {
+    if (code == 0xff) return NAN;
+    return code == 0 ? 0x1p-127f : of_bits((uint32_t)code << 23);
+}
+
+/* Writes what the codes of n elements of 4 bits are worth, from element `first` on. */
+static void nibbles_to_float(const uint8_t *data, size_t first, size_t n, const float values[16],
+                             float *out) {
+    for (size_t i = 0; i < n; i++)
+        out[i] = values[data[(first + i) / 2] >> ((first + i) % 2 * 4) & 15];
+}
+
+/* Writes the values of n elements, from element `first` on, without their scale. */
+static void elements_to_float(const void *data, size_t first, size_t n, enum element element,
+                              float *out) {
+    static const float i4[] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
+                       e2m1[] = {0,    .5f,  1,  1.5f,  2,  3,  4,  6,
+                                 -0.f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+    const uint8_t *bytes = data;
     switch (element) {
-    case ELEMENT_F32: return ((const float *)data)[i];
-    case ELEMENT_F16: return half_to_float(((const uint16_t *)data)[i]);
-    case ELEMENT_BF16: return from_bf16(((const uint16_t *)data)[i]);
-    case ELEMENT_E4M3: return from_e4m3(byte);
-    case ELEMENT_I8: return (int8_t)byte;
-    case ELEMENT_I4: return (float)(half - 8);
-    case ELEMENT_E2M1: return small_float(half, 2, 1);
-    default: break; /* a packed one, which has no place of its own */
+    case ELEMENT_F32: memcpy(out, (const float *)data + first, n * sizeof(*out)); return;
+    case ELEMENT_F16:
+        for (size_t i = 0; i < n; i++) out[i] = half_to_float(((const uint16_t *)data)[first + i]);
+        return;
+    case ELEMENT_BF16:
+        for (size_t i = 0; i < n; i++) out[i] = from_bf16(((const uint16_t *)data)[first + i]);
+        return;
+    case ELEMENT_E4M3:
+        for (size_t i = 0; i < n; i++) out[i] = from_e4m3(bytes[first + i]);
+        return;
+    case ELEMENT_I8:
+        for (size_t i = 0; i < n; i++) out[i] = (int8_t)bytes[first + i];
+        return;
+    case ELEMENT_I4: nibbles_to_float(bytes, first, n, i4, out); return;
+    case ELEMENT_E2M1: nibbles_to_float(bytes, first, n, e2m1, out); return;
+    default: return; /* packed: packed_to_float() */
     }
-    return NAN;
 }
 
 static float scale_at(const void *scales, size_t i, enum scale_type type) {
@@ -53,10 +74,7 @@ static float scale_at(const void *scales, size_t i, enum scale_type type) {
     case SCALE_F32: return ((const float *)scales)[i];
     case SCALE_F16: return half_to_float(((const uint16_t *)scales)[i]);
     case SCALE_BF16: return from_bf16(((const uint16_t *)scales)[i]);
-    case SCALE_E8M0: {
-        const uint8_t code = ((const uint8_t *)scales)[i];
-        return code == 0xff ? NAN : ldexpf(1, code - 127);
-    }
+    case SCALE_E8M0: return from_e8m0(((const uint8_t *)scales)[i]);
     case SCALE_E4M3: return from_e4m3(((const uint8_t *)scales)[i]);
     }
     return NAN;
@@ -135,12 +153,14 @@ void weight_to_float(const struct weight *w, uint32_t row, float *out) {
         packed_to_float(f->element, data, w->cols, out);
         return;
     }
-    const size_t first =
-        f->block_rows ? row / f->block_rows * blocks_of(w->cols, f->block_cols) : 0;
-    for (uint32_t i = 0; i < w->cols; i++) {
-        const size_t block = first + (f->block_cols ? i / f->block_cols : 0);
-        out[i] = element_at(data, i, f->element) * scale_at(w->scales, block, f->scale);
-        if (f->has_min) out[i] += scale_at(w->mins, block, f->scale);
+    size_t block = f->block_rows ? row / f->block_rows * blocks_of(w->cols, f->block_cols) : 0;
+    for (uint32_t i = 0, n; i < w->cols; i += n, block++) {
+        n = f->block_cols ? min_u32(f->block_cols, w->cols - i) : w->cols;
+        elements_to_float(data, i, n, f->element, out + i);
+        const float scale = scale_at(w->scales, block, f->scale);
+        for (uint32_t k = i; k < i + n; k++) out[k] *= scale;
+        const float min = f->has_min ? scale_at(w->mins, block, f->scale) : 0;
+        for (uint32_t k = i; f->has_min && k < i + n; k++) out[k] += min;
     }
 }
 

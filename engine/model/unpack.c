@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/base/error.h"
@@ -25,11 +26,15 @@ struct unpacking {
     atomic_bool is_broken; /* a value is no number */
 };
 
-/* Returns true if no value is NaN or infinite: x - x is 0 of all others. */
+/* Returns true if no value is NaN or infinite: those have the largest exponent. */
 static bool are_finite(const float *values, uint32_t n) {
-    float sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += values[i] - values[i];
-    return sum == 0;
+    bool finite = true;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof(bits));
+        finite &= (bits >> 23 & 0xff) != 0xff;
+    }
+    return finite;
 }
 
 static void unpack_row(struct unpacking *u, uint64_t row, float *values) {
