@@ -1,10 +1,16 @@
 """Fixtures: a server that the tests of a session share, one for tests that need their own,
 a tiny model."""
+import ctypes
 import json
 import os
 
 # Before numpy is there: its products are small here, and threads for each cost more than they do.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# glibc gives large arrays back to the system at once, and each new page must be cleared anew.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 import pytest
 

@@ -28,7 +28,6 @@ ALL_SCORES = ("none", "sum", "mean", "decay", "window")
 # of scores there only short answers are compared, below and in test_family_policies.py.
 LONG_SCORES = ALL_SCORES if EXACT else ("none",)
 CHUNKS = (16, 64, 100)  # with the largest budget they fit into the shorter context
-SETTINGS = (*PRECISE, "--threads", 2)
 
 
 @pytest.fixture(scope="module", params=sorted(CONTEXT))
@@ -36,7 +35,7 @@ def regime(request, tmp_path_factory):
     """(a server, the same model for the oracle, whether positions are those in the cache)."""
     context = CONTEXT[request.param]
     directory = write_random_model(tmp_path_factory.mktemp("random"), context)
-    with Server(directory, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *SETTINGS,
+    with Server(directory, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *PRECISE,
                 model=directory) as server:
         yield server, Model(directory), request.param == "cache"
 
@@ -189,7 +188,7 @@ def test_greedy_tokens_are_the_most_likely_ones(regime):
 @pytest.mark.parametrize("rows", [3, 2048])
 def test_pieces_of_any_size_give_the_same(rows, serve, tmp_path):
     directory = write_random_model(tmp_path / "model", CONTEXT["cache"])
-    server = serve("--max-num-batched-tokens", rows, "--max-num-seqs", 3, *SETTINGS,
+    server = serve("--max-num-batched-tokens", rows, "--max-num-seqs", 3, *PRECISE,
                    model=directory)
     rng = random.Random(7)
     questions = [(random_tokens(700, i), random_budget(rng, score, cache_positions=True), 100)
@@ -199,7 +198,7 @@ def test_pieces_of_any_size_give_the_same(rows, serve, tmp_path):
 
 def test_the_default_model(serve, tokenizer):
     """Its heads differ as those of a trained model do."""
-    server = serve(*SETTINGS)
+    server = serve(*PRECISE)
     with open(MODEL / "eval" / "held_out.txt", encoding="utf-8") as file:
         prompt = tokenizer.encode(file.read(2000), add_special_tokens=False).ids[:300]
     questions = [(prompt, Budget(4, 30, 30, "sum", chunk=128, cache_positions=positions), 20)

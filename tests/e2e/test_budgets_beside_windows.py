@@ -42,7 +42,7 @@ class Rig:
             layer_types=types)
         self.model, self.noise = Model(self.path), None
         self.server = Server(directory, "--max-num-batched-tokens", rows, "--max-num-seqs", 16,
-                             *PRECISE, "--threads", 2, *settings, model=self.path)
+                             *PRECISE, *settings, model=self.path)
 
 
 @pytest.fixture(scope="module", params=SOME)
@@ -166,7 +166,7 @@ def test_states_come_back_from_disk(tmp_path, budget):
         ids = check_turn(server, text, random_tokens(300, 1), budget)
         server.wait_idle()
     with Server(tmp_path, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *PRECISE,
-                "--threads", 2, *settings, model=rig.path) as server:
+                *settings, model=rig.path) as server:
         check_turn(server, text, ids, budget)
 
 
@@ -202,7 +202,7 @@ def test_whole_prompts_that_do_not_fit_are_read_layer_by_layer(tmp_path, positio
     budgets = [dataclasses.replace(b, cache_positions=in_cache) for b in BUDGETS if b.whole]
     (by_place,) = [b for b in budgets if b.score == "none"]
     with rig.server as server, Server(tmp_path, "--max-num-seqs", 16, *PRECISE,
-                                      "--threads", 2, model=rig.path) as large:
+                                      model=rig.path) as large:
         test_bounded.check_answers(server, rig.model, [(random_tokens(1500, 1), by_place, 60)])
         for budget in budgets if EXACT else ():
             asked = {"kv_policy": kv_policy(budget), "max_tokens": 60, "logprobs": N_TOP,

@@ -71,6 +71,7 @@ class Family:
         self.golden = goldens["prompts"][-1]
         self.prompt = self.golden["tokens"]
         self.model = Model(self.source, CONTEXT)
+        # Threads that share the work, however few the CPUs are.
         self.server = Server(directory, *PRECISE, "--threads", 2, "--max-num-seqs", 8,
                              "--kv-cache-memory", "64M", "--max-model-len", CONTEXT,
                              "--dense-tail", 0, model=model)

@@ -18,7 +18,7 @@ import test_offload_oracle
 import test_sparse_oracle
 from bounded_oracle import Budget
 from oracle_model import Model
-from precision import BF16, check_errors
+from precision import BF16, PRECISE, check_errors
 from random_model import write_random_model
 from server import DEVICE, Server
 from test_families import link_checkpoint
@@ -82,7 +82,7 @@ class Checkpoint:
                     for i in range(self.model.n_layers)]
         self.prefill = sparse_oracle.Prefill(patterns, DENSE_TAIL)
         shape = test_sparse_oracle.write_patterns(directory / "patterns.json", patterns)
-        self.server = Server(directory, *test_bounded.SETTINGS, "--max-num-seqs", 8,
+        self.server = Server(directory, *PRECISE, "--max-num-seqs", 8,
                              "--max-num-batched-tokens", 160, "--kv-cache-memory", "64M",
                              "--max-model-len", CONTEXT, "--dense-tail", DENSE_TAIL,
                              "--pattern-file", shape, "--kv-offload-size", "16M", *selects,

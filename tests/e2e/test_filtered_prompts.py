@@ -21,7 +21,7 @@ from test_sparse_oracle import Comparison
 
 N_LAYERS, CONTEXT, TAIL = 7, 4096, 5
 FILTERS = (1, 4), 1  # and how long layers wait
-SETTINGS = (*PRECISE, "--threads", 2, "--max-num-seqs", 8, "--dense-tail", TAIL)
+SETTINGS = (*PRECISE, "--max-num-seqs", 8, "--dense-tail", TAIL)
 
 pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the device has no such prompts")
 

@@ -26,7 +26,7 @@ from test_offload_windows import MODELS
 from test_sparse_oracle import write_patterns
 
 N_PROMPT, N_GENERATED = 400, 150
-SETTINGS = (*PRECISE, "--threads", 2, "--max-num-batched-tokens", 96, "--max-num-seqs", 8,
+SETTINGS = (*PRECISE, "--max-num-batched-tokens", 96, "--max-num-seqs", 8,
             "--kv-cache-memory", "128M", "--kv-offload-size", "64M", "--max-model-len", 2048,
             "--no-enable-prefix-caching")
 

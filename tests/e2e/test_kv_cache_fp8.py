@@ -8,7 +8,7 @@ from composition import text_of
 from server import DEVICE, MODEL, Server
 from test_kv_policies import FULL, LONG, MOVED, NOT_MOVED, PROMPT, STORE, assert_kv, every_policy
 
-FP8 = ("--kv-cache-dtype", "fp8", "--threads", 2)
+FP8 = ("--kv-cache-dtype", "fp8")
 TEXT = (MODEL / "eval/held_out.txt").read_text(encoding="utf-8")
 N_TOKENS = 24
 N_TEXTS = 8 if settings.LONG else 3
@@ -89,7 +89,7 @@ def differences(exact, rough):
 
 def test_it_changes_little(serve):
     """Answers of the default model: how much a random one's change means nothing."""
-    found = differences(answers_of(serve("--threads", 2)), answers_of(serve(*FP8)))
+    found = differences(answers_of(serve()), answers_of(serve(*FP8)))
     assert len(found) > 25 * N_TEXTS
     mean = sum(found) / len(found)
     assert 0.001 < mean < 0.1 and max(found) < 1.5, (DEVICE, mean, max(found))

@@ -15,7 +15,7 @@ import pytest
 
 from composition import prompt_of, text_of
 from raw import RawConnection
-from server import BINARY, DEVICE, MODEL, PATIENCE, ROOT, WRAPPER, Server
+from server import BINARY, DEVICE, MODEL, N_THREADS, PATIENCE, ROOT, WRAPPER, Server
 
 MOVED = {"type": "offload", "selected": 128, "tail": 64, "offload": True}
 NOT_MOVED = {**MOVED, "offload": False}
@@ -42,7 +42,7 @@ def filters(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def settings(filters):
-    return ("--filters-file", filters, "--threads", 2)
+    return ("--filters-file", filters)
 
 
 @pytest.fixture(scope="module")
@@ -383,8 +383,8 @@ def test_a_server_may_forbid_it(serve, settings):
 
 @both_places
 def test_bench_measures_it(filters, policy):
-    flags = ["--device", DEVICE, "--threads", "2", "--prompts", "600", "--batches", "1", "--runs",
-             "1", "--generate", "8", "--kv-policy", json.dumps(policy), "--filters-file", filters,
+    flags = ["--device", DEVICE, "--threads", N_THREADS, "--prompts", "600", "--batches", "1",
+             "--runs", "1", "--generate", "8", "--kv-policy", json.dumps(policy), "--filters-file", filters,
              "--max-model-len", "2048", "--kv-offload-size", "16M"]
     done = subprocess.run([*WRAPPER, BINARY, "bench", *map(str, flags)], text=True,
                           capture_output=True, timeout=120 * PATIENCE)

@@ -24,7 +24,7 @@ N_TEXTS = 8 if LONG else 3
 def settings(tmp_path_factory):
     path = tmp_path_factory.mktemp("filters") / "two.json"
     path.write_text(json.dumps(FILTERS))
-    return ("--filters-file", path, "--threads", 2, "--kv-offload-size",
+    return ("--filters-file", path, "--kv-offload-size",
             N_BLOCKS * 64 * N_SPARSE * FP8_BYTES)
 
 

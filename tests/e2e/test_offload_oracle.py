@@ -24,7 +24,7 @@ CONTEXT, N_LAYERS = 8192, 8
 N_GENERATED = 150 if SLOW else 1000 if LONG else 250
 FILTERS = {"two": ((1, 4), 1), "three": ((0, 3, 5), 0), "late": ((6,), 0)}  # layers, wait
 HAS_WINDOWS = DEVICE == "cpu"  # selectors that look at more than the newest query
-SETTINGS = (*PRECISE, "--threads", 2, "--max-num-seqs", 16, "--kv-offload-size", "64M")
+SETTINGS = (*PRECISE, "--max-num-seqs", 16, "--kv-offload-size", "64M")
 
 
 def write_filters(path, filters, wait):

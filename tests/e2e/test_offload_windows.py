@@ -55,7 +55,7 @@ class Deep:
                 + min(pages_of(n_tokens), self.near(ROWS)) * self.n_windowed)
 
     def server(self, *settings, **rest):
-        return Server(self.directory, *PRECISE, "--threads", 2, "--max-num-seqs", 8,
+        return Server(self.directory, *PRECISE, "--max-num-seqs", 8,
                       "--allowed-kv-policies", "full,offload", "--filters-file", self.file,
                       "--max-num-batched-tokens", ROWS, *settings, model=self.path, **rest)
 

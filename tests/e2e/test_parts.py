@@ -29,7 +29,7 @@ def regime(tmp_path_factory):
                                    num_hidden_layers=N_LAYERS)
     file = write_filters(directory / "filters.json", FILTERS, WAIT)
     with Server(directory, "--filters-file", file, "--max-num-batched-tokens", 96, *PRECISE,
-                "--threads", 2, "--max-num-seqs", 16, model=directory) as server:
+                "--max-num-seqs", 16, model=directory) as server:
         yield server, Model(directory)
 
 

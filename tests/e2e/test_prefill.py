@@ -28,7 +28,7 @@ every_sparse_way = pytest.mark.parametrize("way", WAYS[1:3])
 SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
 STEP = 256  # tokens: a prompt is several steps
 SETTINGS = ("--max-model-len", 8192, "--max-num-batched-tokens", STEP, "--max-num-seqs", 16,
-            "--threads", 2, "--kv-offload-size", "64M")
+            "--kv-offload-size", "64M")
 WAY_SETTINGS = {"dense": (), "by_layers": (), "in_chunks": ("--max-long-tokens", 1), "filters": ()}
 
 # One head of each kind in every layer, and one that no layer names.
@@ -557,9 +557,9 @@ def test_a_dense_prompt_says_why(serve, tmp_path, tiny_model):
     assert why(server, [PROMPT[:400], PROMPT[400:]]) == "short"
     server = serve(*SETTINGS, "--pattern-file", file, *WAY_SETTINGS["in_chunks"])
     assert why(server, prefill={"mode": "auto", "reuse": False}) == "long"
-    server = serve("--min-sparse-tokens", 600, "--threads", 2, model=tiny_model)
+    server = serve("--min-sparse-tokens", 600, model=tiny_model)
     assert why(server) == why(server, prefill="auto") == "no_pattern_file"
-    server = serve("--prefill", "dense", "--threads", 2, model=tiny_model)
+    server = serve("--prefill", "dense", model=tiny_model)
     assert why(server) == "asked" and why(server, prefill="auto") == "unavailable"
 
 
@@ -606,14 +606,14 @@ def test_a_dense_server_refuses_sparse(serve, pattern_file):
 
 def test_without_a_file_only_requests_that_ask_get_sparse(serve, tiny_model):
     """No file is named after the tiny model's directory."""
-    server = serve("--min-sparse-tokens", 600, "--threads", 2, model=tiny_model)
+    server = serve("--min-sparse-tokens", 600, model=tiny_model)
     only_if_asked = "layer by layer, for requests that ask for sparse prefill"
     assert "no pattern file" in server.log and only_if_asked in server.log
     prefill = server.get("/v1/models").json()["data"][0]["prefill"]
     assert prefill["pattern_file"] is None and prefill["min_sparse_tokens"] is None
     assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "dense"
     assert prefill_of(server.complete(PROMPT, prefill="sparse", **LONG))["mode"] == "sparse"
-    server = serve("--prefill", "sparse", "--threads", 2, model=tiny_model)
+    server = serve("--prefill", "sparse", model=tiny_model)
     assert "layer by layer" in server.log and only_if_asked not in server.log
     assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "sparse"
 

@@ -32,7 +32,7 @@ def test_a_planted_sink_must_stay_and_stay_near(serve, tmp_path):
     model = tmp_path / "sink"
     run_script("fixtures/plant_sink.py", model, "--windows", 12, "--control", 2, "--rows", 128,
                "--pair", 14)  # turns once in some 2,600 tokens
-    server = serve("--threads", 2, model=model)
+    server = serve(model=model)
     rows, text = table_of(server.url, "--tokens", 5 * WINDOW, "--bucket", WINDOW)
     first = rows.pop(f"0-{WINDOW - 1}")
     assert first["sink 0 cache"] == first["sink 4 cache"]  # nothing has gone yet
@@ -67,7 +67,7 @@ def put_before_texts(model, token):
 def test_a_learned_sink_token_is_the_first_of_every_text_and_the_first_sink(serve, tmp_path):
     model = write_random_model(tmp_path / "placeholder", 512)
     number = put_before_texts(model, PLACEHOLDER)
-    server = serve("--threads", 2, model=model)
+    server = serve(model=model)
     text = "A long text about nothing in particular, which goes on for a while. " * 6
     (tokens,) = (server.post("/tokenize", {"prompt": text}).json()["tokens"],)
     assert tokens[0] == number and number not in tokens[1:] and len(tokens) > 80

@@ -13,7 +13,7 @@ import pytest
 
 from server import LONG, Server
 
-SETTINGS = ("--threads", 2, "--max-long-tokens", 1, "--max-num-batched-tokens", 8192,
+SETTINGS = ("--max-long-tokens", 1, "--max-num-batched-tokens", 8192,
             "--dense-tail", 0, "--enable-prefix-caching", "false", "--max-model-len", 8192)
 FOUND = {"mode": "sparse", "pattern": {"type": "vertical_slash", "columns": 60, "diagonals": 130}}
 DRAWN = {"mode": "sparse",

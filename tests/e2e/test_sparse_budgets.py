@@ -195,7 +195,7 @@ def compare(directory, settings, seed, shape=None, **rest):
         patterns = [[random_pattern(rng) for _ in range(model.n_heads)]
                     for _ in range(model.n_layers)]
         file = write_patterns(directory / f"patterns{i}.json", patterns)
-        with Server(directory, *PRECISE, "--threads", 2, "--max-num-seqs", 8, "--pattern-file", file,
+        with Server(directory, *PRECISE, "--max-num-seqs", 8, "--pattern-file", file,
                     "--dense-tail", tail, *settings, model=path) as server:
             for _ in range(N_PROMPTS):
                 check(server, model, Prefill(patterns, tail, **rest), rng, n, errors)

@@ -36,7 +36,7 @@ CONTEXT = 4096
 SHAPES = [{}, {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8},
           {"num_key_value_heads": 4}, {"num_key_value_heads": 1}]
 MIN_SPARSE = 600  # tokens, under auto
-SETTINGS = (*PRECISE, "--threads", 2, "--max-num-seqs", 8, "--min-sparse-tokens", MIN_SPARSE)
+SETTINGS = (*PRECISE, "--max-num-seqs", 8, "--min-sparse-tokens", MIN_SPARSE)
 
 
 def random_pattern(rng):

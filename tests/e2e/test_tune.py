@@ -7,7 +7,7 @@ import time
 
 import pytest
 from random_model import write_random_model
-from server import BINARY, DEVICE, MODEL, PATIENCE, WRAPPER
+from server import BINARY, DEVICE, MODEL, N_THREADS, PATIENCE, WRAPPER
 
 N_LAYERS, N_HEADS = 1, 2  # of the tiny model, which has no layer to spare for filters
 N_DEEP = 7  # layers of the one that has
@@ -16,7 +16,8 @@ WIDE = (1, 2, 4, 6)  # where the others have windows
 
 
 def command(model, *flags):
-    return [*WRAPPER, BINARY, "tune", str(model), "--device", DEVICE, "--threads", "2", *flags]
+    return [*WRAPPER, BINARY, "tune", str(model), "--device", DEVICE, "--threads", str(N_THREADS),
+            *flags]
 
 
 def tune(model, directory, *flags):

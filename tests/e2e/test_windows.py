@@ -41,7 +41,7 @@ class Model:
                 + min(pages_of(n_tokens), self.near) * self.n_windowed)
 
     def server(self, size_bytes, *settings, **rest):
-        return Server(self.directory, *PRECISE, "--allowed-kv-policies", "full", "--threads", 2,
+        return Server(self.directory, *PRECISE, "--allowed-kv-policies", "full",
                       "--max-num-seqs", 4, "--max-num-batched-tokens", ROWS,
                       "--kv-cache-memory", size_bytes, *settings, model=self.path, **rest)
 

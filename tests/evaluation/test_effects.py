@@ -253,7 +253,7 @@ def test_fields_that_ask_for_everything_have_no_effect_to_show():
 @pytest.fixture(scope="module")
 def quire(tmp_path_factory):
     directory = tmp_path_factory.mktemp("quire")
-    with Server(directory, "--threads", "2", "--prefill", "sparse") as server:
+    with Server(directory, "--prefill", "sparse") as server:
         yield server
 
 

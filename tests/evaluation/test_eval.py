@@ -13,7 +13,7 @@ import time
 import pytest
 
 from asking import outcomes, read_results
-from server import BINARY, MODEL, ROOT, Server
+from server import BINARY, MODEL, N_THREADS, ROOT, Server
 from tiny_server import TinyServer
 
 SMALL = ("--tasks", "passkey", "--lengths", "400", "--samples", "8")
@@ -32,7 +32,7 @@ def run_eval(out, *arguments, expect=0):
 
 @pytest.fixture(scope="module")
 def quire(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("quire"), "--threads", "2") as server:
+    with Server(tmp_path_factory.mktemp("quire")) as server:
         yield server
 
 
@@ -162,7 +162,7 @@ def test_the_perplexity_of_a_window_is_that_of_its_log_probabilities(tmp_path, q
 
 
 def test_a_server_is_started_and_stopped_for_the_run(tmp_path):
-    serve = f"{shlex.quote(BINARY)} serve --device cpu --threads 2"
+    serve = f"{shlex.quote(BINARY)} serve --device cpu --threads {N_THREADS}"
     run_eval(tmp_path, "--serve", serve, "--tasks", "passkey", "--lengths", "512", "--samples", "1")
     run, = read_results(tmp_path, "run")
     with pytest.raises(ConnectionRefusedError), \

@@ -15,7 +15,7 @@ BUDGET = 512  # tokens: 20 lines and what was said between them fit, 60 do not
 
 @pytest.fixture(scope="module")
 def quire(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("quire"), "--threads", "2") as server:
+    with Server(tmp_path_factory.mktemp("quire")) as server:
         yield server
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from evaluation import report
 from evaluation.results import Results
-from server import BINARY, LONG, MODEL, ROOT
+from server import BINARY, LONG, MODEL, N_THREADS, ROOT
 
 FLOORS = MODEL / "eval" / "floors.json"
 FAULTY = pathlib.Path(BINARY).parent / "tests" / "evaluation" / "faulty_quire"
@@ -55,7 +55,7 @@ class Run:
 
 
 def of_quire(binary, *arguments):
-    return ("--serve", f"{shlex.quote(str(binary))} serve --device cpu --threads 2", "--floors", FLOORS,
+    return ("--serve", f"{shlex.quote(str(binary))} serve --device cpu --threads {N_THREADS}", "--floors", FLOORS,
             *arguments)
 
 
