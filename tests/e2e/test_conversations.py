@@ -31,16 +31,16 @@ def total(trial, column):
     return sum(row[column] for row in trial.rows.values())
 
 
-def test_a_host_pool_has_what_is_evicted(serve):
-    server = serve(*TIGHT, "--kv-offload-size", "256M")
+def test_a_host_pool_has_what_is_evicted(serve, small_model):
+    server = serve(*TIGHT, "--kv-offload-size", "256M", model=small_model)
     trial, faults = trial_of(server, 2 * POLICIES, "--turns", "2")
     assert not faults, faults[:5]
     assert server.metrics()["quire_kv_pages_swapped_in_total"] > 0
     assert total(trial, "equal") == 4 * POLICIES and len(trial.rows) == POLICIES
 
 
-def test_turns_whose_state_is_lost_are_those_of_a_text_read_anew(serve):
-    trial, faults = trial_of(serve(*TIGHT), 10, "--turns", "3", "--seed", "2")
+def test_turns_whose_state_is_lost_are_those_of_a_text_read_anew(serve, small_model):
+    trial, faults = trial_of(serve(*TIGHT, model=small_model), 10, "--turns", "3", "--seed", "2")
     assert not faults, faults[:5]
     assert total(trial, "anew") > 0 and total(trial, "own") < total(trial, "equal")
 

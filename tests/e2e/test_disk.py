@@ -19,13 +19,13 @@ N_KILLS = int(os.environ.get("QUIRE_TEST_DISK_KILLS", 8))
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, small_model):
     """Starts servers on one folder, one after the other.  They must end well, or be killed."""
     servers = []
 
     def on_disk(*arguments, **rest):
         servers.append(Server(tmp_path, *SMALL, "--kv-disk-path", tmp_path / "cache", *arguments,
-                              **rest))
+                              model=small_model, **rest))
         return servers[-1]
 
     yield on_disk

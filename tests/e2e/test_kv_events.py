@@ -112,13 +112,13 @@ def built():
 
 
 @pytest.fixture
-def pair(built, tmp_path):
+def pair(built, tmp_path, small_model):
     """A server whose pool holds 48 blocks, and a router that has heard it from the start."""
     ports = free_port(), free_port()
     arguments = ["--kv-events", f"tcp://127.0.0.1:{ports[0]}", "--kv-events-replay",
                  f"tcp://127.0.0.1:{ports[1]}", "--max-model-len", 2048, "--max-num-seqs", 4,
                  "--kv-cache-memory", "39M"]
-    with Router(ports[0]) as router, Server(tmp_path, *arguments) as server:
+    with Router(ports[0]) as router, Server(tmp_path, *arguments, model=small_model) as server:
         router.await_server()
         ask(server, [1, 2, 3])
         # A late subscriber has missed the beginning: the replay tells it.
@@ -223,11 +223,11 @@ def test_numbers_have_no_gap_and_a_replay_says_the_same(pair):
     assert server.metrics()["quire_kv_events_overflows_total"] == 0
 
 
-def test_blocks_move_to_the_host_pool_and_back(built, tmp_path):
+def test_blocks_move_to_the_host_pool_and_back(built, tmp_path, small_model):
     port = free_port()
     with Server(tmp_path, "--kv-events", f"tcp://127.0.0.1:{port}", "--kv-events-topic", "kv@x@y",
                 "--max-model-len", 2048, "--max-num-seqs", 4, "--kv-cache-memory", "39M",
-                "--kv-offload-size", "256M") as server, Router(port, b"kv@x@") as router:
+                "--kv-offload-size", "256M", model=small_model) as server, Router(port, b"kv@x@") as router:
         router.await_server()
         for i in range(50):  # until the subscription has arrived
             ask(server, prompt_of(i, 70))

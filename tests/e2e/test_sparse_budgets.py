@@ -17,12 +17,12 @@ from bounded_oracle import Budget, Head
 from oracle_model import Model, softmax
 from precision import BF16_RANDOM, EXACT, PRECISE, check_errors, row_error, values_of
 from random_model import write_random_model
-from server import SLOW, Server
+from server import LONG, SLOW, Server
 from sparse_oracle import Choice, Pattern, Prefill
 from test_sparse_oracle import NEAR_TIE, random_pattern, random_tokens, write_patterns
 
 CONTEXT, N_TOP, N_GENERATED = 4096, 20, 24
-N_FILES, N_PROMPTS = (1, 3) if SLOW else (2, 8)
+N_FILES, N_PROMPTS = (1, 3) if SLOW else (2, 8) if LONG else (2, 5)
 RETAINED = 1e-3 if EXACT else 0.1  # it has four digits
 DENSITY = 6e-5 if EXACT else 0.05
 

@@ -31,7 +31,7 @@ DENSITY = 6e-5 if EXACT else 0.05  # it has four digits; in bf16 heads choose ot
 # Where they do, one prompt's answer is off by up to 13 %; most are off by no more than others.
 BF16_EACH = (0.3, math.inf)
 N_TOP, N_GENERATED = 20, 64
-N_FILES, N_PROMPTS = (1, 3) if SLOW else (4, 5) if LONG else (4, 3)
+N_FILES, N_PROMPTS = (1, 3) if SLOW else (4, 5) if LONG else (4, 2)
 CONTEXT = 4096
 SHAPES = [{}, {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8},
           {"num_key_value_heads": 4}, {"num_key_value_heads": 1}]
