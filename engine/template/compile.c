@@ -2,7 +2,6 @@
  *
  * Thread: any.  Memory: the template's arena. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/base/utf8.h"
@@ -62,11 +61,4 @@ void template_destroy(struct template *t) {
     if (!t) return;
     arena_fini(&t->arena);
     free(t);
-}
-
-bool template_reads(const struct template *t, const char *name) {
-    const size_t n = strlen(name);
-    for (uint32_t i = 0; i < t->n_globals; i++)
-        if (t->globals[i]->n == n && !memcmp(t->globals[i]->bytes, name, n)) return true;
-    return false;
 }

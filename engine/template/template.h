@@ -70,10 +70,6 @@ int template_compile(struct template **out, const char *source, size_t n_bytes,
                      const struct template_limits *limits, struct error *err);
 void template_destroy(struct template *t); /* NULL is allowed */
 
-/* Returns whether the template reads a variable of this name that it does not always set itself:
- * whether it looks at `tools`, say. */
-bool template_reads(const struct template *t, const char *name);
-
 /* Renders into *out, which the caller releases with template_text_fini(); on failure it is
  * untouched.  limits may be NULL.  ERR_INVALID: the template called raise_exception(), and the text
  * is its message; or an operation failed, and the text begins with "line 3: ".  ERR_UNSUPPORTED,

@@ -152,9 +152,3 @@ void token_names_fini(struct token_names *names) {
     json_decref(names->added);
     *names = (struct token_names){0};
 }
-
-const char *token_names_get(const struct token_names *names, const char *name, size_t *n) {
-    const json_t *text = json_object_get(names->named, name);
-    *n = json_string_length(text);
-    return json_string_value(text);
-}

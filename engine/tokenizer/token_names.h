@@ -30,7 +30,4 @@ struct token_names {
 int token_names_load(struct token_names *out, const char *dir, struct error *err);
 void token_names_fini(struct token_names *names); /* a zeroed one is allowed */
 
-/* Returns the text of a named token, borrowed, or NULL. */
-const char *token_names_get(const struct token_names *names, const char *name, size_t *n);
-
 #endif

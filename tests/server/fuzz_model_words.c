@@ -24,10 +24,9 @@ static void write_file(const char *path, const uint8_t *data, size_t size) {
 static void read_names(const char *dir) {
     struct token_names names = {0};
     struct error err = {0};
-    size_t i, n;
+    size_t i;
     json_t *entry;
     if (token_names_load(&names, dir, &err)) return;
-    (void)token_names_get(&names, "eos_token", &n);
     json_array_foreach(names.added, i, entry) {
         if (!json_is_integer(json_object_get(entry, "id")) ||
             !json_is_string(json_object_get(entry, "content")))

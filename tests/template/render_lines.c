@@ -1,7 +1,7 @@
 /* render_lines.c - renders one template after another for tests in other languages.
  *
  *   {"template": "...", "variables": {...}, "trusted": {...}, "now": [2026, 11, 23, 4, 5, 6]}
- *   {"text": "...", "spans": [[0, 12], ...], "reads_tools": true}
+ *   {"text": "...", "spans": [[0, 12], ...]}
  *   {"error": "...", "code": -1, "compiled": true}
  *
  * Each line of stdin is a case, each line of stdout its result.  A case without a template takes
@@ -44,9 +44,9 @@ static json_t *failure(const struct error *err, bool compiled) {
                      compiled);
 }
 
-static json_t *success(const struct template *t, const struct template_text *text, double seconds) {
-    json_t *result = json_pack("{s:s%, s:f, s:b}", "text", text->bytes, text->n_bytes, "seconds",
-                               seconds, "reads_tools", template_reads(t, "tools"));
+static json_t *success(const struct template_text *text, double seconds) {
+    json_t *result =
+        json_pack("{s:s%, s:f}", "text", text->bytes, text->n_bytes, "seconds", seconds);
     json_t *spans = json_array();
     for (size_t i = 0; i < text->n_trusted; i++)
         json_array_append_new(spans, json_pack("[I,I]", (json_int_t)text->trusted[i].begin,
@@ -78,7 +78,7 @@ static json_t *run_case(struct template **t, const json_t *json) {
         template_text_fini(&text);
         if (template_render(*t, &input, &limits, &text, &err)) return failure(&err, true);
     }
-    json_t *result = success(*t, &text, (double)(clock() - begin) / CLOCKS_PER_SEC);
+    json_t *result = success(&text, (double)(clock() - begin) / CLOCKS_PER_SEC);
     template_text_fini(&text);
     return result;
 }

@@ -250,16 +250,6 @@ static void the_compiler_has_bounds_too(void **state) {
     }
 }
 
-static void says_which_variables_it_reads(void **state) {
-    struct template *t = compiled("{% set tools = 1 %}{{ tools }}{% for m in messages %}"
-                                  "{{ thinking }}{% endfor %}{{ range(1) }}");
-    assert_true(template_reads(t, "messages"));
-    assert_true(template_reads(t, "thinking"));
-    assert_false(template_reads(t, "tools"));
-    assert_false(template_reads(t, "m"));
-    template_destroy(t);
-}
-
 static void trusted_variables_win(void **state) {
     struct template *t = compiled("{{ bos }}");
     json_t *variables = json("{\"bos\": \"mine\"}"), *trusted = json("{\"bos\": \"<s>\"}");
@@ -360,7 +350,6 @@ int main(void) {
         cmocka_unit_test(a_long_message_stays_utf8),
         cmocka_unit_test(each_bound_is_named),
         cmocka_unit_test(the_compiler_has_bounds_too),
-        cmocka_unit_test(says_which_variables_it_reads),
         cmocka_unit_test(trusted_variables_win),
         cmocka_unit_test(an_empty_text_is_a_text),
         cmocka_unit_test(threads_share_a_template),
