@@ -122,15 +122,11 @@ const struct callable *filter_find(const char *name, size_t n) {
     return found;
 }
 
-static struct value no_filter(struct render *r, struct value self, const struct value *argv,
-                              const struct args *args) {
-    (void)self, (void)argv, (void)args;
+CALLABLE(no_filter) {
     return render_invalid(r, "there is no filter of this name");
 }
 
-static struct value no_test(struct render *r, struct value self, const struct value *argv,
-                            const struct args *args) {
-    (void)self, (void)argv, (void)args;
+CALLABLE(no_test) {
     return render_invalid(r, "there is no test of this name");
 }
 

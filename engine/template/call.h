@@ -30,6 +30,13 @@ struct args {
 typedef struct value (*callable_fn)(struct render *r, struct value self, const struct value *argv,
                                     const struct args *args);
 
+/* Defines a callable_fn.  Most need only some of the parameters. */
+#define CALLABLE(name)                                                                             \
+    static struct value name(__attribute__((unused)) struct render *r,                             \
+                             __attribute__((unused)) struct value self,                            \
+                             __attribute__((unused)) const struct value *argv,                     \
+                             __attribute__((unused)) const struct args *args)
+
 struct callable {
     const char *name;
     callable_fn call; /* NULL: Python or Jinja has it, and it is not supported here */

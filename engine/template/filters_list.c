@@ -13,45 +13,35 @@
 #include "engine/template/strings.h"
 #include "engine/template/text.h"
 
-#define FILTER(name)                                                                               \
-    static struct value name(struct render *r, struct value self, const struct value *argv,        \
-                             const struct args *args)
-
-FILTER(default_filter) {
-    (void)r, (void)args;
+CALLABLE(default_filter) {
     const bool replaces_false = arg_bool(argv[1], false);
     if (self.type != V_UNDEFINED && !(replaces_false && !value_is_true(self))) return self;
     return argv[0].type == V_MISSING ? value_string(&STRING_EMPTY) : argv[0];
 }
 
-FILTER(length) {
-    (void)argv, (void)args;
+CALLABLE(length) {
     return value_int((int64_t)value_length(r, self), value_is_trusted(self));
 }
 
-FILTER(first) {
-    (void)argv, (void)args;
+CALLABLE(first) {
     struct cursor cursor;
     struct value item;
     cursor_init(&cursor, r, self);
     return cursor_next(&cursor, r, &item) ? item : value_undefined(NULL);
 }
 
-FILTER(last) {
-    (void)argv, (void)args;
+CALLABLE(last) {
     const size_t n = value_length(r, self);
     if (n == 0) return value_undefined(NULL);
     return self.type == V_STRING ? value_item(r, self, value_int(-1, true))
                                  : iterate_item(r, self, n - 1);
 }
 
-FILTER(list_filter) {
-    (void)argv, (void)args;
+CALLABLE(list_filter) {
     return value_list(iterate_all(r, self), value_is_trusted(self));
 }
 
-FILTER(reverse) {
-    (void)argv, (void)args;
+CALLABLE(reverse) {
     if (self.type == V_STRING)
         return value_slice(r, self, value_missing(), value_missing(), value_int(-1, true));
     if (self.type != V_ITERATOR) return iterator_reverse(r, self);
@@ -102,8 +92,7 @@ static struct value rows_as_list(struct render *r, const struct keyed *rows, siz
     return value_list(list, trusted);
 }
 
-FILTER(sort) {
-    (void)args;
+CALLABLE(sort) {
     size_t n;
     struct keyed *rows = make_rows(r, self, &n);
     for (size_t i = 0; i < n && !r->rc; i++)
@@ -113,8 +102,7 @@ FILTER(sort) {
     return rows_as_list(r, rows, n, value_is_trusted(self));
 }
 
-FILTER(dictsort) {
-    (void)args;
+CALLABLE(dictsort) {
     static const struct string key = {.bytes = "key", .n = 3, .n_chars = 3, .trusted = true};
     const struct string *by = arg_string(r, "by", argv[1], &key);
     if (self.type != V_DICT || !(string_is(by, "key") || string_is(by, "value")))
@@ -141,8 +129,7 @@ static struct value group(struct render *r, const struct keyed *rows, size_t n,
     return value_tuple(pair, trusted);
 }
 
-FILTER(groupby) {
-    (void)args;
+CALLABLE(groupby) {
     size_t n;
     const bool case_sensitive = arg_bool(argv[2], false), trusted = value_is_trusted(self);
     struct keyed *rows = make_rows(r, self, &n);
@@ -176,18 +163,15 @@ static struct value extreme(struct render *r, struct value self, const struct va
     return best;
 }
 
-FILTER(min_filter) {
-    (void)args;
+CALLABLE(min_filter) {
     return extreme(r, self, argv, -1);
 }
 
-FILTER(max_filter) {
-    (void)args;
+CALLABLE(max_filter) {
     return extreme(r, self, argv, 1);
 }
 
-FILTER(sum) {
-    (void)args;
+CALLABLE(sum) {
     struct cursor cursor;
     struct value item, total = argv[1].type == V_MISSING ? value_int(0, true) : argv[1];
     if (total.type == V_STRING) return render_invalid(r, "sum does not add strings");
@@ -197,8 +181,7 @@ FILTER(sum) {
     return total;
 }
 
-FILTER(join) {
-    (void)args;
+CALLABLE(join) {
     struct value items = self;
     if (argv[1].type != V_MISSING && argv[1].type != V_NONE) {
         struct list *list = list_new(r, 0);
@@ -250,8 +233,7 @@ static struct args rest_of(const struct args *args, size_t n) {
     return rest;
 }
 
-FILTER(map) {
-    (void)argv;
+CALLABLE(map) {
     struct picker picker = {.name = args->n ? args->items[0] : value_missing(),
                             .args = rest_of(args, 1)};
     for (size_t i = 0; i < args->n_keywords && !args->n; i++) {
@@ -290,23 +272,19 @@ static struct value choose(struct render *r, struct value self, const struct arg
     return picked(r, next_selected, self, &picker);
 }
 
-FILTER(select_filter) {
-    (void)argv;
+CALLABLE(select_filter) {
     return choose(r, self, args, false, true);
 }
 
-FILTER(reject) {
-    (void)argv;
+CALLABLE(reject) {
     return choose(r, self, args, false, false);
 }
 
-FILTER(selectattr) {
-    (void)argv;
+CALLABLE(selectattr) {
     return choose(r, self, args, true, true);
 }
 
-FILTER(rejectattr) {
-    (void)argv;
+CALLABLE(rejectattr) {
     return choose(r, self, args, true, false);
 }
 
@@ -328,8 +306,7 @@ static bool next_unique(struct render *r, struct iterator *self, struct value *o
     return false;
 }
 
-FILTER(unique_filter) {
-    (void)args;
+CALLABLE(unique_filter) {
     struct unique *unique = render_take(r, sizeof(*unique));
     if (!unique) return value_none(false);
     *unique = (struct unique){dict_new(r, 0), argv[1], arg_bool(argv[0], false)};
@@ -340,8 +317,7 @@ static bool next_entry(struct render *r, struct iterator *self, struct value *ou
     return cursor_next(&self->source, r, out);
 }
 
-FILTER(items) {
-    (void)argv, (void)args;
+CALLABLE(items) {
     if (self.type == V_UNDEFINED) return iterator_make(r, next_entry, self, NULL);
     struct view *view = self.type == V_DICT ? render_take(r, sizeof(*view)) : NULL;
     if (self.type != V_DICT) return render_invalid(r, "items needs a dict");
@@ -400,8 +376,7 @@ static bool next_slice(struct render *r, struct iterator *self, struct value *ou
     return !r->rc;
 }
 
-FILTER(batch) {
-    (void)args;
+CALLABLE(batch) {
     struct portions *portions = render_take(r, sizeof(*portions));
     if (!portions) return value_none(false);
     *portions = (struct portions){.fill = argv[1],
@@ -410,8 +385,7 @@ FILTER(batch) {
     return iterator_make(r, next_batch, self, portions);
 }
 
-FILTER(slice) {
-    (void)args;
+CALLABLE(slice) {
     struct portions *portions = render_take(r, sizeof(*portions));
     if (!portions) return value_none(false);
     *portions = (struct portions){.fill = argv[1],
@@ -421,8 +395,7 @@ FILTER(slice) {
     return iterator_make(r, next_slice, value_undefined(NULL), portions);
 }
 
-FILTER(attr) {
-    (void)args;
+CALLABLE(attr) {
     return value_own_attribute(r, self, arg_string(r, "name", argv[0], &STRING_EMPTY));
 }
 

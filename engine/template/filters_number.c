@@ -10,10 +10,6 @@
 #include "engine/template/render.h"
 #include "engine/template/strings.h"
 
-#define FILTER(name)                                                                               \
-    static struct value name(struct render *r, struct value self, const struct value *argv,        \
-                             const struct args *args)
-
 static struct value otherwise(struct value arg, struct value otherwise_value) {
     return arg.type == V_MISSING ? otherwise_value : arg;
 }
@@ -29,8 +25,7 @@ static bool float_to_int(struct render *r, double d, int64_t *out) {
     return true;
 }
 
-FILTER(int_filter) {
-    (void)args;
+CALLABLE(int_filter) {
     int64_t i = 0;
     double d = 0;
     const bool trusted = value_is_trusted(self);
@@ -53,8 +48,7 @@ FILTER(int_filter) {
     return otherwise(argv[0], value_int(0, true));
 }
 
-FILTER(float_filter) {
-    (void)args;
+CALLABLE(float_filter) {
     double d;
     if (value_is_number(self)) return value_float(value_to_double(self), self.trusted);
     if (self.type == V_UNDEFINED) return render_invalid(r, "an undefined value is no number");
@@ -63,8 +57,7 @@ FILTER(float_filter) {
     return otherwise(argv[0], value_float(0, true));
 }
 
-FILTER(abs_filter) {
-    (void)argv, (void)args;
+CALLABLE(abs_filter) {
     if (self.type == V_FLOAT) return value_float(fabs(self.d), self.trusted);
     if (value_is_integer(self) && value_to_int(self) >= 0)
         return value_int(value_to_int(self), self.trusted);
@@ -72,8 +65,7 @@ FILTER(abs_filter) {
     return render_invalid(r, "abs needs a number, not a value of type %s", value_type_name(self));
 }
 
-FILTER(round_filter) {
-    (void)args;
+CALLABLE(round_filter) {
     static const struct string common = {.bytes = "common", .n = 6, .n_chars = 6, .trusted = true};
     const int64_t precision = arg_int(r, "precision", argv[0], 0);
     const struct string *method = arg_string(r, "method", argv[1], &common);

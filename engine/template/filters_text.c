@@ -11,71 +11,56 @@
 #include "engine/template/strings.h"
 #include "engine/template/text.h"
 
-#define FILTER(name)                                                                               \
-    static struct value name(struct render *r, struct value self, const struct value *argv,        \
-                             const struct args *args)
-
 /* Returns a string as it is, with its mark of being safe, and other values as str(). */
 static const struct string *soft(struct render *r, struct value v) {
     return v.type == V_STRING ? v.string : print_string(r, v);
 }
 
-FILTER(trim) {
-    (void)args;
+CALLABLE(trim) {
     const struct string *set =
         argv[0].type == V_NONE ? NULL : arg_string(r, "chars", argv[0], NULL);
     return value_string(text_strip(r, soft(r, self), set, SIDE_BOTH));
 }
 
-FILTER(upper) {
-    (void)argv, (void)args;
+CALLABLE(upper) {
     return value_string(text_upper(r, soft(r, self)));
 }
 
-FILTER(lower) {
-    (void)argv, (void)args;
+CALLABLE(lower) {
     return value_string(text_lower(r, soft(r, self)));
 }
 
-FILTER(capitalize) {
-    (void)argv, (void)args;
+CALLABLE(capitalize) {
     return value_string(text_capitalize(r, soft(r, self)));
 }
 
-FILTER(title) {
-    (void)argv, (void)args;
+CALLABLE(title) {
     return value_string(text_headline(r, soft(r, self)));
 }
 
-FILTER(center) {
-    (void)args;
+CALLABLE(center) {
     return value_string(text_center(r, soft(r, self), arg_int(r, "width", argv[0], 80)));
 }
 
-FILTER(replace) {
-    (void)args;
+CALLABLE(replace) {
     const int64_t n = argv[2].type == V_NONE ? -1 : arg_int(r, "count", argv[2], -1);
     return value_string(text_replace(r, print_string(r, self), print_string(r, argv[0]),
                                      print_string(r, argv[1]), n));
 }
 
-FILTER(string) {
-    (void)argv, (void)args;
+CALLABLE(string) {
     return value_string(soft(r, self));
 }
 
-FILTER(safe) {
-    (void)argv, (void)args;
+CALLABLE(safe) {
     return value_string(string_as(r, soft(r, self), true));
 }
 
-FILTER(escape) {
-    (void)argv, (void)args;
+CALLABLE(escape) {
     return value_string(string_escape(r, soft(r, self)));
 }
 
-FILTER(format_filter) {
-    (void)argv;
+CALLABLE(format_filter) {
     struct value values = value_tuple(list_share(r, args->items, args->n), true);
     if (args->n && args->n_keywords)
         return render_invalid(r, "format takes arguments by position or by name, not both");
@@ -88,8 +73,7 @@ FILTER(format_filter) {
     return format_percent(r, soft(r, self), values);
 }
 
-FILTER(indent) {
-    (void)args;
+CALLABLE(indent) {
     struct builder b, width;
     if (self.type != V_STRING)
         return render_invalid(r, "indent needs a string, not a value of type %s",
@@ -124,8 +108,7 @@ FILTER(indent) {
     return value_string(builder_end(&b));
 }
 
-FILTER(truncate) {
-    (void)args;
+CALLABLE(truncate) {
     const int64_t length = arg_int(r, "length", argv[0], 255);
     static const struct string dots = {.bytes = "...", .n = 3, .n_chars = 3, .trusted = true};
     const struct string *end = arg_string(r, "end", argv[2], &dots);
@@ -146,8 +129,7 @@ FILTER(truncate) {
     return value_string(string_add(r, string_slice(r, s, 0, cut), end));
 }
 
-FILTER(wordcount) {
-    (void)argv, (void)args;
+CALLABLE(wordcount) {
     const struct string *s = soft(r, self);
     int64_t n = 0;
     bool in_word = false;
@@ -172,8 +154,7 @@ static void read_separators(struct render *r, struct value arg, struct json_styl
     style->colon = pair->items[1].string;
 }
 
-FILTER(tojson) {
-    (void)args;
+CALLABLE(tojson) {
     struct builder b;
     const bool is_indented = argv[1].type != V_MISSING && argv[1].type != V_NONE;
     struct json_style style = {.ascii_only = arg_bool(argv[0], false),

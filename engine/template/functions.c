@@ -13,14 +13,9 @@
 #include "engine/template/render.h"
 #include "engine/template/strings.h"
 
-#define FUNCTION(name)                                                                             \
-    static struct value name(struct render *r, struct value self, const struct value *argv,        \
-                             const struct args *args)
-
 enum { MAX_RANGE = 100000 /* jinja2's sandbox has the same */ };
 
-FUNCTION(range) {
-    (void)self, (void)args;
+CALLABLE(range) {
     const bool has_start = argv[1].type != V_MISSING;
     const bool trusted =
         argv[0].trusted && (!has_start || argv[1].trusted) && (argv[2].trusted || !argv[2].type);
@@ -68,13 +63,11 @@ static struct dict *dict_of(struct render *r, const struct args *args) {
     return dict;
 }
 
-FUNCTION(dict) {
-    (void)self, (void)argv;
+CALLABLE(dict) {
     return value_dict(dict_of(r, args), true);
 }
 
-FUNCTION(namespace) {
-    (void)self, (void)argv;
+CALLABLE(namespace) {
     struct dict *space = dict_of(r, args);
     for (size_t i = 0; i < space->n; i++) {
         const struct value key = space->entries[i].key;
@@ -84,8 +77,7 @@ FUNCTION(namespace) {
     return (struct value){.type = V_NAMESPACE, .trusted = true, .space = space};
 }
 
-FUNCTION(raise_exception) {
-    (void)self, (void)args;
+CALLABLE(raise_exception) {
     const struct string *message = print_string(r, argv[0]);
     if (r->rc) return value_none(false);
     /* What the template says is the whole text: it is meant for the client. */
@@ -116,8 +108,7 @@ static void put_conversion(struct builder *b, const struct string *format, size_
     builder_put(b, text, n, trusted);
 }
 
-FUNCTION(strftime_now) {
-    (void)self, (void)args;
+CALLABLE(strftime_now) {
     const struct string *format = arg_string(r, "the format", argv[0], &STRING_EMPTY);
     struct builder b;
     builder_init(&b, r);
@@ -135,8 +126,7 @@ FUNCTION(strftime_now) {
     return value_string(builder_end(&b));
 }
 
-FUNCTION(cycler) {
-    (void)self, (void)argv;
+CALLABLE(cycler) {
     struct cycler *made = render_take(r, sizeof(*made));
     if (!args->n || args->n_keywords) return render_invalid(r, "cycler() needs items");
     if (!made) return value_none(false);
@@ -144,15 +134,13 @@ FUNCTION(cycler) {
     return (struct value){.type = V_CYCLER, .trusted = true, .cycler = made};
 }
 
-FUNCTION(cycler_next) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(cycler_next) {
     const struct value item = self.cycler->items->items[self.cycler->at];
     self.cycler->at = (self.cycler->at + 1) % self.cycler->items->n;
     return item;
 }
 
-FUNCTION(cycler_reset) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(cycler_reset) {
     self.cycler->at = 0;
     return value_none(true);
 }
@@ -171,8 +159,7 @@ struct value cycler_attribute(struct render *r, struct value v, const struct str
     return (struct value){.type = V_METHOD, .trusted = true, .method = method};
 }
 
-FUNCTION(joiner) {
-    (void)self, (void)args;
+CALLABLE(joiner) {
     static const struct string comma = {.bytes = ", ", .n = 2, .n_chars = 2, .trusted = true};
     struct joiner *made = render_take(r, sizeof(*made));
     if (!made) return value_none(false);

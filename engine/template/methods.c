@@ -12,46 +12,35 @@
 #include "engine/template/strings.h"
 #include "engine/template/text.h"
 
-#define METHOD(name)                                                                               \
-    static struct value name(struct render *r, struct value self, const struct value *argv,        \
-                             const struct args *args)
-
 static const struct string *set_arg(struct render *r, struct value arg) {
     return arg.type == V_NONE ? NULL : arg_string(r, "the set of characters", arg, NULL);
 }
 
-METHOD(strip) {
-    (void)args;
+CALLABLE(strip) {
     return value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_BOTH));
 }
 
-METHOD(lstrip) {
-    (void)args;
+CALLABLE(lstrip) {
     return value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_LEFT));
 }
 
-METHOD(rstrip) {
-    (void)args;
+CALLABLE(rstrip) {
     return value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_RIGHT));
 }
 
-METHOD(upper) {
-    (void)args, (void)argv;
+CALLABLE(upper) {
     return value_string(text_upper(r, self.string));
 }
 
-METHOD(lower) {
-    (void)args, (void)argv;
+CALLABLE(lower) {
     return value_string(text_lower(r, self.string));
 }
 
-METHOD(capitalize) {
-    (void)args, (void)argv;
+CALLABLE(capitalize) {
     return value_string(text_capitalize(r, self.string));
 }
 
-METHOD(title) {
-    (void)args, (void)argv;
+CALLABLE(title) {
     return value_string(text_title(r, self.string));
 }
 
@@ -62,8 +51,7 @@ static bool is_plain(struct render *r, struct value self) {
     return !self.string->markup;
 }
 
-METHOD(replace) {
-    (void)args;
+CALLABLE(replace) {
     if (!is_plain(r, self)) return self;
     const struct string *old = arg_string(r, "the replaced text", argv[0], &STRING_EMPTY);
     const struct string *with = arg_string(r, "the replacement", argv[1], &STRING_EMPTY);
@@ -79,18 +67,15 @@ static struct value split(struct render *r, struct value self, const struct valu
                       string_is_trusted(self.string));
 }
 
-METHOD(split_left) {
-    (void)args;
+CALLABLE(split_left) {
     return split(r, self, argv, false);
 }
 
-METHOD(split_right) {
-    (void)args;
+CALLABLE(split_right) {
     return split(r, self, argv, true);
 }
 
-METHOD(splitlines) {
-    (void)args;
+CALLABLE(splitlines) {
     return value_list(text_split_lines(r, self.string, arg_bool(argv[0], false)),
                       string_is_trusted(self.string));
 }
@@ -115,18 +100,15 @@ static struct value partition(struct render *r, struct value self, struct value 
     return value_tuple(parts, string_is_trusted(s));
 }
 
-METHOD(partition_left) {
-    (void)args;
+CALLABLE(partition_left) {
     return partition(r, self, argv[0], false);
 }
 
-METHOD(partition_right) {
-    (void)args;
+CALLABLE(partition_right) {
     return partition(r, self, argv[0], true);
 }
 
-METHOD(join) {
-    (void)args;
+CALLABLE(join) {
     if (!is_plain(r, self)) return self;
     return value_string(text_join(r, self.string, argv[0], false));
 }
@@ -165,26 +147,22 @@ static struct value has_affix(struct render *r, struct value self, const struct 
     return value_bool(false, true);
 }
 
-METHOD(startswith) {
-    (void)args;
+CALLABLE(startswith) {
     return has_affix(r, self, argv, false);
 }
 
-METHOD(endswith) {
-    (void)args;
+CALLABLE(endswith) {
     return has_affix(r, self, argv, true);
 }
 
-METHOD(removeprefix) {
-    (void)args;
+CALLABLE(removeprefix) {
     const struct string *s = self.string, *affix = arg_string(r, "the prefix", argv[0], s);
     const bool has =
         affix->n <= s->n && string_find(string_slice(r, s, 0, affix->n), affix, 0) == 0;
     return has ? value_string(string_slice(r, s, affix->n, s->n)) : self;
 }
 
-METHOD(removesuffix) {
-    (void)args;
+CALLABLE(removesuffix) {
     const struct string *s = self.string, *affix = arg_string(r, "the suffix", argv[0], s);
     const size_t from = affix->n <= s->n ? s->n - affix->n : 0;
     const bool has =
@@ -205,32 +183,27 @@ static int64_t find(struct render *r, struct value self, const struct value *arg
     return (int64_t)utf8_count(s->bytes, at);
 }
 
-METHOD(find_left) {
-    (void)args;
+CALLABLE(find_left) {
     return value_int(find(r, self, argv, false), string_is_trusted(self.string));
 }
 
-METHOD(find_right) {
-    (void)args;
+CALLABLE(find_right) {
     return value_int(find(r, self, argv, true), string_is_trusted(self.string));
 }
 
-METHOD(index_left) {
-    (void)args;
+CALLABLE(index_left) {
     const int64_t at = find(r, self, argv, false);
     if (at < 0) return render_invalid(r, "str.index() does not find the text");
     return value_int(at, string_is_trusted(self.string));
 }
 
-METHOD(index_right) {
-    (void)args;
+CALLABLE(index_right) {
     const int64_t at = find(r, self, argv, true);
     if (at < 0) return render_invalid(r, "str.rindex() does not find the text");
     return value_int(at, string_is_trusted(self.string));
 }
 
-METHOD(count) {
-    (void)args;
+CALLABLE(count) {
     const struct string *s = self.string, *what = arg_string(r, "the text", argv[0], s);
     const struct window in = window(r, s, argv[1], argv[2]);
     const struct string inside = {.bytes = s->bytes, .n = in.end};
@@ -243,8 +216,7 @@ METHOD(count) {
     return value_int(n, string_is_trusted(s));
 }
 
-METHOD(format_method) {
-    (void)argv;
+CALLABLE(format_method) {
     return format_braces(r, self.string, args);
 }
 
@@ -259,38 +231,31 @@ static bool is_alphanumeric(uint32_t c) {
     return chars_is_alpha(c) || chars_is_digit(c);
 }
 
-METHOD(isdigit_method) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(isdigit_method) {
     return all_chars(self, chars_is_digit);
 }
 
-METHOD(isdecimal) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(isdecimal) {
     return all_chars(self, chars_is_decimal);
 }
 
-METHOD(isalpha_method) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(isalpha_method) {
     return all_chars(self, chars_is_alpha);
 }
 
-METHOD(isalnum_method) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(isalnum_method) {
     return all_chars(self, is_alphanumeric);
 }
 
-METHOD(isspace_method) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(isspace_method) {
     return all_chars(self, chars_is_space);
 }
 
-METHOD(isupper_method) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(isupper_method) {
     return value_bool(text_is_upper(self.string), true);
 }
 
-METHOD(islower_method) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(islower_method) {
     return value_bool(text_is_lower(self.string), true);
 }
 
@@ -352,29 +317,24 @@ static struct value make_view(struct render *r, struct value self, enum view_kin
     return (struct value){.type = V_VIEW, .trusted = self.trusted, .view = view};
 }
 
-METHOD(keys) {
-    (void)argv, (void)args;
+CALLABLE(keys) {
     return make_view(r, self, VIEW_KEYS);
 }
 
-METHOD(values) {
-    (void)argv, (void)args;
+CALLABLE(values) {
     return make_view(r, self, VIEW_VALUES);
 }
 
-METHOD(items) {
-    (void)argv, (void)args;
+CALLABLE(items) {
     return make_view(r, self, VIEW_ITEMS);
 }
 
-METHOD(get) {
-    (void)args;
+CALLABLE(get) {
     const struct value *found = dict_find(r, self.dict, argv[0]);
     return found ? *found : argv[1].type == V_MISSING ? value_none(true) : argv[1];
 }
 
-METHOD(copy) {
-    (void)r, (void)argv, (void)args;
+CALLABLE(copy) {
     return self; /* nothing can tell it from the original, but `is sameas` */
 }
 
@@ -388,15 +348,13 @@ const struct callable METHODS_OF_DICTS[] = {
     {0},
 };
 
-METHOD(list_index) {
-    (void)args;
+CALLABLE(list_index) {
     for (size_t i = 0; i < self.list->n && render_step(r, 1); i++)
         if (value_equals(r, self.list->items[i], argv[0])) return value_int((int64_t)i, true);
     return render_invalid(r, "list.index() does not find the item");
 }
 
-METHOD(list_count) {
-    (void)args;
+CALLABLE(list_count) {
     int64_t n = 0;
     for (size_t i = 0; i < self.list->n && render_step(r, 1); i++)
         n += value_equals(r, self.list->items[i], argv[0]);

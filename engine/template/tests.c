@@ -10,9 +10,7 @@
 #include "engine/template/text.h"
 
 #define TEST(name, condition)                                                                      \
-    static struct value name(struct render *r, struct value self, const struct value *argv,        \
-                             const struct args *args) {                                            \
-        (void)r, (void)argv, (void)args;                                                           \
+    CALLABLE(name) {                                                                               \
         return value_bool(condition, true);                                                        \
     }
 
