@@ -161,16 +161,12 @@ static const char *skip_string(const char *at, const char *end) {
     return quote ? quote + 1 : end;
 }
 
-static bool is_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static bool is_mark(char c) {
     return c == '{' || c == '}' || c == '[' || c == ']' || c == ',' || c == ':' || c == '"';
 }
 
 static const char *skip_word(const char *at, const char *end) {
-    while (at < end && !is_space(*at) && !is_mark(*at)) at++;
+    while (at < end && !json_is_space(*at) && !is_mark(*at)) at++;
     return at;
 }
 
@@ -200,7 +196,7 @@ static struct needs survey(const char *text, size_t length) {
             if (*at == ':') n_keys++, copied += last_string;
             last_string = 0;
             at++;
-        } else if (is_space(*at)) {
+        } else if (json_is_space(*at)) {
             at++;
         } else {
             at = skip_word(at, end);

@@ -10,6 +10,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Returns whether a character is JSON's white space. */
+static inline bool json_is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
 /* Returns the quote that ends the string whose text begins at `at`, NULL if none does before
  * `end`. */
 const char *json_string_end(const char *at, const char *end);

@@ -7,10 +7,7 @@
 #include "server/api/request_fields.h"
 #include "server/api/structured.h"
 #include "server/json/api_error.h"
-
-static bool is_given(const json_t *value) {
-    return value && !json_is_null(value);
-}
+#include "server/json/json_value.h"
 
 static bool is_empty_text(const json_t *value) {
     return json_is_string(value) && json_string_length(value) == 0;
@@ -59,7 +56,7 @@ static int find_value(struct request_reading *r, const char *param, const struct
     for (size_t i = 0; i < sizeof(value_members) / sizeof(*value_members); i++) {
         const char *member = value_members[i];
         const json_t *value = json_object_get(format, member);
-        if (!is_given(value)) continue;
+        if (!json_is_given(value)) continue;
         if (!reads(type, member))
             return api_error_set(r->err, 400, "unsupported", param,
                                  "%s.%s is not supported with the type %s", param, member,
@@ -106,7 +103,7 @@ static int read_inner_format(struct request_reading *r, const struct request_fie
                              const json_t *value) {
     const json_t *format = json_object_get(value, "format");
     if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
-    if (!is_given(format)) return 0;
+    if (!json_is_given(format)) return 0;
     if (json_is_string(json_object_get(format, "type"))) return read_format(r, field->name, format);
     return api_error_set(r->err, 400, NULL, field->name, "%s.format must be an object with a type",
                          field->name);

@@ -35,11 +35,6 @@ void prompt_list_fini(struct prompt_list *list) {
     *list = (struct prompt_list){0};
 }
 
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the prompt");
-    return ERR_NOMEM;
-}
-
 static int add_prompt(struct prompt_list *list, struct prompt **out, const char *param,
                       struct api_error *err) {
     if (list->n == PROMPTS_MAX) {
@@ -49,7 +44,7 @@ static int add_prompt(struct prompt_list *list, struct prompt **out, const char 
     if (list->n == list->capacity) {
         const uint32_t capacity = list->capacity ? 2 * list->capacity : 1;
         struct prompt *items = realloc(list->items, capacity * sizeof(*items));
-        if (!items) return no_memory(err);
+        if (!items) return api_error_no_memory(err);
         list->items = items;
         list->capacity = capacity;
     }
@@ -64,7 +59,7 @@ int prompt_list_add_text(struct prompt_list *list, const char *text, size_t leng
     const int rc = add_prompt(list, &prompt, "prompt", err);
     if (rc) return rc;
     prompt->text = malloc(length + 1);
-    if (!prompt->text) return no_memory(err);
+    if (!prompt->text) return api_error_no_memory(err);
     memcpy(prompt->text, text, length);
     prompt->text[length] = 0;
     prompt->length = length;
@@ -85,12 +80,8 @@ int prompt_list_take_rendered(struct prompt_list *list, struct template_text *te
     return 0;
 }
 
-static bool is_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static char peek(struct prompt_reader *r) {
-    while (r->at < r->end && is_space(*r->at)) r->at++;
+    while (r->at < r->end && json_is_space(*r->at)) r->at++;
     return r->at < r->end ? *r->at : 0;
 }
 
@@ -113,7 +104,7 @@ static int next_element(struct prompt_reader *r) {
 static int grow_tokens(struct prompt_reader *r, struct token_list *tokens) {
     const size_t capacity = tokens->capacity ? 2 * tokens->capacity : 64;
     uint32_t *ids = realloc(tokens->ids, capacity * sizeof(*ids));
-    if (!ids) return no_memory(r->err);
+    if (!ids) return api_error_no_memory(r->err);
     tokens->ids = ids;
     tokens->capacity = capacity;
     return 0;
@@ -129,7 +120,7 @@ static int reserve_tokens(struct prompt_reader *r, struct token_list *tokens,
     if (spare) tokens->ids = spare_ids_take(spare, likely, &tokens->capacity);
     if (tokens->ids) return 0;
     tokens->ids = malloc((most + PROMPT_SPARE_TOKENS) * sizeof(*tokens->ids));
-    if (!tokens->ids) return no_memory(r->err);
+    if (!tokens->ids) return api_error_no_memory(r->err);
     tokens->capacity = most + PROMPT_SPARE_TOKENS;
     populate(tokens->ids, likely * sizeof(*tokens->ids));
     return 0;
@@ -250,7 +241,7 @@ static int read_text(struct prompt_reader *r, struct prompt_list *list) {
     json_t *text = NULL;
     int rc = json_arena_load(&text, start, (size_t)(r->at - start),
                              JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (rc == ERR_NOMEM) return no_memory(r->err);
+    if (rc == ERR_NOMEM) return api_error_no_memory(r->err);
     if (rc) {
         return api_error_set(r->err, 400, NULL, r->param, "%s: invalid JSON: %.200s", r->param,
                              why.text);

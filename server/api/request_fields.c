@@ -5,18 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "server/api/completion_request.h"
 #include "server/json/api_error.h"
 
 int request_refuse(struct request_reading *r, const struct request_field *field, const char *rule) {
     return api_error_set(r->err, 400, NULL, field->name, "%s %s", field->name, rule);
-}
-
-static int out_of_memory(struct request_reading *r) {
-    api_error_set(r->err, 500, NULL, NULL, "no memory for the request");
-    return ERR_NOMEM;
 }
 
 static void *target(struct request_reading *r, const struct request_field *field) {
@@ -113,30 +107,15 @@ int request_read_ignored(struct request_reading *r, const struct request_field *
                          const json_t *value) {
     if (strcmp(field->type, "object") == 0)
         return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
-    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
-}
-
-static void keep(struct request_reading *r, const struct request_field *field,
-                 const json_t *value) {
-    *(const json_t **)((char *)r->own + field->offset) = value;
-}
-
-int request_keep_object(struct request_reading *r, const struct request_field *field,
-                        const json_t *value) {
-    keep(r, field, value);
-    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
-}
-
-int request_keep_array(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    keep(r, field, value);
+    if (strcmp(field->type, "string") == 0)
+        return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
     return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
 }
 
-int request_keep_string(struct request_reading *r, const struct request_field *field,
-                        const json_t *value) {
-    keep(r, field, value);
-    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+int request_keep(struct request_reading *r, const struct request_field *field,
+                 const json_t *value) {
+    *(const json_t **)((char *)r->own + field->offset) = value;
+    return request_read_ignored(r, field, value);
 }
 
 int request_read_max_tokens(struct request_reading *r, const struct request_field *field,
@@ -208,7 +187,7 @@ static int add_stop(struct request_reading *r, const struct request_field *field
     if (strlen(json_string_value(value)) != length)
         return request_refuse(r, field, "strings must not hold a NUL");
     params->stop[params->n_stop] = strdup(json_string_value(value));
-    if (!params->stop[params->n_stop]) return out_of_memory(r);
+    if (!params->stop[params->n_stop]) return api_error_no_memory(r->err);
     params->n_stop++;
     return 0;
 }
@@ -221,7 +200,7 @@ int request_read_stop(struct request_reading *r, const struct request_field *fie
         return request_refuse(r, field, "must not hold more than 16 strings");
     if (n == 0) return 0;
     params->stop = calloc(n, sizeof(*params->stop));
-    if (!params->stop) return out_of_memory(r);
+    if (!params->stop) return api_error_no_memory(r->err);
     if (!json_is_array(value)) return add_stop(r, field, value);
     int rc = 0;
     for (size_t i = 0; i < n && !rc; i++) rc = add_stop(r, field, json_array_get(value, i));
@@ -237,7 +216,7 @@ static int read_stop_tokens(struct request_reading *r, const struct request_fiel
         return request_refuse(r, field, "must not hold more than 1024 token ids");
     if (n == 0) return 0;
     params->stop_tokens = calloc(n, sizeof(*params->stop_tokens));
-    if (!params->stop_tokens) return out_of_memory(r);
+    if (!params->stop_tokens) return api_error_no_memory(r->err);
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(value, i);
         if (!json_is_integer(id)) return request_refuse(r, field, "must be an array of token ids");
@@ -271,7 +250,7 @@ static int read_bias(struct request_reading *r, const struct request_field *fiel
         return request_refuse(r, field, "must not hold more than 1024 tokens");
     if (n == 0) return 0;
     params->bias = calloc(n, sizeof(*params->bias));
-    if (!params->bias) return out_of_memory(r);
+    if (!params->bias) return api_error_no_memory(r->err);
     const char *key;
     const json_t *number;
     void *iterator = json_object_iter((json_t *)value);

@@ -37,7 +37,7 @@ struct request_field {
     const char *type;
     /* Returns 0, or negative with r->err filled. */
     int (*read)(struct request_reading *r, const struct request_field *field, const json_t *value);
-    size_t offset;     /* of the target in struct completion_request; request_keep_*(): in r->own */
+    size_t offset;     /* of the target in struct completion_request; request_keep(): in r->own */
     double low, high;  /* of numbers; both are allowed */
     const char *about; /* a sentence */
 };
@@ -80,16 +80,12 @@ int request_read_max_tokens(struct request_reading *r, const struct request_fiel
 /* Reads a string, or an array of up to 16, that end the text. */
 int request_read_stop(struct request_reading *r, const struct request_field *field,
                       const json_t *value);
-/* Checks the type of a member that changes nothing: an object, else a string. */
+/* Checks the type of a member that changes nothing: an object, a string, else an array. */
 int request_read_ignored(struct request_reading *r, const struct request_field *field,
                          const json_t *value);
-/* Keeps the value, borrowed from the body, in a const json_t * of r->own.  So do the next two. */
-int request_keep_object(struct request_reading *r, const struct request_field *field,
-                        const json_t *value);
-int request_keep_array(struct request_reading *r, const struct request_field *field,
-                       const json_t *value);
-int request_keep_string(struct request_reading *r, const struct request_field *field,
-                        const json_t *value);
+/* Checks the type likewise, and keeps the value, borrowed from the body, in a const json_t * of
+ * r->own. */
+int request_keep(struct request_reading *r, const struct request_field *field, const json_t *value);
 /* Refuses members that ask for something quire cannot do.  Nothing is asked for by false, by what
  * is empty, and, where the field's `high` is not 0, by the number `low`. */
 int request_read_refused(struct request_reading *r, const struct request_field *field,

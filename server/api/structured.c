@@ -20,11 +20,6 @@ void request_structured_fini(struct request_structured *structured) {
     *structured = (struct request_structured){0};
 }
 
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the request");
-    return ERR_NOMEM;
-}
-
 /* ---- setting the text ---- */
 
 /* Sets the text; only one member of a request may. */
@@ -36,7 +31,7 @@ static int set_text(struct completion_request *q, const char *param, enum gramma
                              "%s: only one member may say what the answer must be, and %s does",
                              param, s->param);
     char *copy = malloc(n + 1);
-    if (!copy) return no_memory(err);
+    if (!copy) return api_error_no_memory(err);
     memcpy(copy, text, n);
     copy[n] = 0;
     *s = (struct request_structured){
@@ -65,7 +60,7 @@ static int set_json(struct completion_request *q, const char *param, enum gramma
                     const json_t *value, size_t max, struct api_error *err) {
     struct buffer text = {0};
     buffer_json_value(&text, value);
-    int rc = text.failed ? no_memory(err) : 0;
+    int rc = text.failed ? api_error_no_memory(err) : 0;
     if (!rc && text.length > max)
         rc = api_error_set(err, 400, NULL, param, "%s: the schema has more than %zu bytes", param,
                            max);
@@ -88,7 +83,7 @@ static int set_schema(struct request_reading *r, const char *param, const json_t
     int rc = schema_prepare(&schema, parsed ? parsed : value, &why);
     if (rc) {
         json_decref(parsed);
-        if (rc == ERR_NOMEM) return no_memory(r->err);
+        if (rc == ERR_NOMEM) return api_error_no_memory(r->err);
         return api_error_set(r->err, 400, NULL, param, "%s: %.600s", param, why.text);
     }
     rc = set_json(r->request, param, GRAMMAR_JSON_SCHEMA, schema, STRUCTURED_MAX_SCHEMA_BYTES,
@@ -106,7 +101,7 @@ int structured_set_format(struct completion_request *q, const char *param, json_
         format ? json_pack("{s:s, s:o}", "type", "structural_tag", "format", format) : NULL;
     if (!tag) {
         json_decref(format);
-        return no_memory(err);
+        return api_error_no_memory(err);
     }
     request_structured_fini(&q->structured);
     const int rc = set_json(q, param, GRAMMAR_TAGS, tag, 4 * STRUCTURED_MAX_SCHEMA_BYTES, err);
@@ -158,7 +153,7 @@ static int set_choices(struct request_reading *r, const char *param, const json_
     }
     if (failed) {
         json_decref(elements);
-        return no_memory(r->err);
+        return api_error_no_memory(r->err);
     }
     if (r->request->structured.param)
         return set_text(r->request, param, GRAMMAR_TAGS, "", 0, r->err);
@@ -213,7 +208,7 @@ int structured_compile(struct completion_request *q, struct grammar_cache *cache
     const int rc =
         grammar_cache_get(cache, &q->params.grammar, s->kind, s->text, s->n_text, trial, &why);
     if (!rc || rc == ERR_FULL) return rc;
-    if (why.code == ERR_NOMEM) return no_memory(err);
+    if (why.code == ERR_NOMEM) return api_error_no_memory(err);
     if (why.code == ERR_STOPPED)
         return api_error_set(err, 503, NULL, NULL,
                              "the request ended before its form was compiled");

@@ -26,6 +26,11 @@ int api_error_set(struct api_error *err, unsigned status, const char *code, cons
     return ERR_INVALID;
 }
 
+int api_error_no_memory(struct api_error *err) {
+    api_error_set(err, 500, NULL, NULL, "no memory for the request");
+    return ERR_NOMEM;
+}
+
 int api_error_set_length(struct api_error *err, const char *param, uint64_t n_prompt,
                          uint64_t n_answer, uint64_t most, const char *format, ...) {
     fill(err, 400, "context_length_exceeded", param);

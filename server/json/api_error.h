@@ -26,6 +26,9 @@ struct api_error {
 int api_error_set(struct api_error *err, unsigned status, const char *code, const char *param,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+/* Fills err where memory is lacking and returns ERR_NOMEM. */
+int api_error_no_memory(struct api_error *err);
+
 /* Fills err for a prompt of that many tokens and an answer of as many as were asked for, which are
  * more than `most` together.  Returns ERR_INVALID. */
 int api_error_set_length(struct api_error *err, const char *param, uint64_t n_prompt,

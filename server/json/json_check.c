@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "engine/base/json_strings.h"
+
 enum place {
     VALUE,       /* a value comes */
     FIRST_VALUE, /* or the end of its array */
@@ -23,10 +25,6 @@ enum place {
     SIGN,
     POWER
 };
-
-static bool is_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
 
 static bool is_digit(char c) {
     return c >= '0' && c <= '9';
@@ -75,7 +73,7 @@ static bool take_behind(struct json_check *k, char c) {
 }
 
 static bool take_between(struct json_check *k, char c) {
-    if (is_space(c)) return true;
+    if (json_is_space(c)) return true;
     switch (k->place) {
     case VALUE: return begin_value(k, c);
     case FIRST_VALUE: return c == ']' ? close_container(k, c) : begin_value(k, c);

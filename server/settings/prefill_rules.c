@@ -134,10 +134,7 @@ static bool is_known(const char *key) {
 static int copy_to_heads(struct prefill_request *out, const struct attn_pattern *pattern,
                          uint32_t n_heads, struct api_error *err) {
     out->patterns = calloc(n_heads, sizeof(*out->patterns));
-    if (!out->patterns) {
-        api_error_set(err, 500, NULL, NULL, "no memory for the request's patterns");
-        return ERR_NOMEM;
-    }
+    if (!out->patterns) return api_error_no_memory(err);
     for (uint32_t i = 0; i < n_heads; i++) out->patterns[i] = *pattern;
     return 0;
 }

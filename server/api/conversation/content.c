@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "server/api/conversation/skipped.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
+#include "server/json/json_value.h"
 
 /* Parts in parts; deeper ones say nothing. */
 enum { MAX_NESTED = 8, MAX_MEMBERS = 9, MAX_WHERE = 192 };
@@ -62,11 +62,6 @@ const char *content_type(const json_t *element) {
     return json_string_value(json_object_get(element, "type"));
 }
 
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the content");
-    return ERR_NOMEM;
-}
-
 static int refuse(const struct content_rules *rules, const char *where, const char *rule) {
     return api_error_set(rules->err, 400, NULL, rules->param, "%s %s", where, rule);
 }
@@ -80,10 +75,6 @@ static int refuse_type(const struct content_rules *rules, const char *where, con
     return api_error_set(rules->err, 400, "unsupported", rules->param,
                          "%s: %s of the type '%.100s' are not supported here, only text", where,
                          rules->noun, type);
-}
-
-static bool is_given(const json_t *value) {
-    return value && !json_is_null(value);
 }
 
 static const struct kind *kind_of(const char *type) {
@@ -179,7 +170,7 @@ static int read_checked(struct reading *r, const char *where, const json_t *part
     const json_t *type = json_object_get(part, "type");
     if (!json_is_string(part) && !json_is_object(part))
         return refuse(r->rules, where, "must be an object");
-    if (is_given(type) && !json_is_string(type)) return refuse_member(r->rules, where, "type");
+    if (json_is_given(type) && !json_is_string(type)) return refuse_member(r->rules, where, "type");
     return read_element(r, where, part);
 }
 
@@ -189,13 +180,13 @@ int content_add(const struct content_rules *rules, const char *where, const json
     const int rc = read_checked(&r, where, part);
     *has_text = r.n_texts > 0;
     if (rc) return rc;
-    return out->failed ? no_memory(rules->err) : 0;
+    return out->failed ? api_error_no_memory(rules->err) : 0;
 }
 
 /* Reads an object: a part, or what a tool has made. */
 static int read_object(struct reading *r, const char *where, const json_t *object) {
     const int rc = read_checked(r, where, object);
-    const bool is_part = is_given(json_object_get(object, "type"));
+    const bool is_part = json_is_given(json_object_get(object, "type"));
     if (rc || is_part || r->n_texts > 0) return rc;
     buffer_json_value(r->out, object);
     return 0;
@@ -211,7 +202,7 @@ int content_read(const struct content_rules *rules, const char *where, const jso
         *out = json_incref((json_t *)content);
         return 0;
     }
-    if (is_given(content) && !json_is_array(content) && !json_is_object(content))
+    if (json_is_given(content) && !json_is_array(content) && !json_is_object(content))
         return api_error_set(rules->err, 400, NULL, rules->param,
                              "%s must be a string or an array of %s", where, rules->noun);
     if (json_is_object(content)) rc = read_object(&r, where, content);
@@ -220,7 +211,7 @@ int content_read(const struct content_rules *rules, const char *where, const jso
         rc = read_checked(&r, inner, json_array_get(content, i));
     }
     if (!rc) *out = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.length);
-    if (!rc && !*out) rc = no_memory(rules->err);
+    if (!rc && !*out) rc = api_error_no_memory(rules->err);
     buffer_fini(&text);
     return rc;
 }

@@ -11,6 +11,7 @@
 #include "server/api/conversation/tools.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
+#include "server/json/json_value.h"
 
 /* A message that is being read. */
 struct reading {
@@ -23,26 +24,17 @@ struct reading {
     struct api_error *err;
 };
 
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the messages");
-    return ERR_NOMEM;
-}
-
 static int refuse(const struct reading *r, const char *member, const char *rule) {
     return api_error_set(r->err, 400, NULL, "messages", "messages[%zu].%s %s", r->index, member,
                          rule);
 }
 
 static int set(const struct reading *r, const char *member, const json_t *value) {
-    return json_object_set(r->to, member, (json_t *)value) ? no_memory(r->err) : 0;
+    return json_object_set(r->to, member, (json_t *)value) ? api_error_no_memory(r->err) : 0;
 }
 
 static int set_new(const struct reading *r, const char *member, json_t *value) {
-    return !value || json_object_set_new(r->to, member, value) ? no_memory(r->err) : 0;
-}
-
-static bool is_given(const json_t *value) {
-    return value && !json_is_null(value);
+    return !value || json_object_set_new(r->to, member, value) ? api_error_no_memory(r->err) : 0;
 }
 
 /* ---- content ---- */
@@ -60,13 +52,13 @@ static int read_thoughts(const struct reading *r, const json_t *parts, json_t *o
         snprintf(where, sizeof(where), "messages[%zu].content[%zu]", r->index, i);
         if (thinks && has_any) buffer_puts(&thoughts, "\n");
         if (thinks) rc = content_add(&r->content, where, part, &thoughts, &has_text);
-        else if (json_array_append(others, part)) rc = no_memory(r->err);
+        else if (json_array_append(others, part)) rc = api_error_no_memory(r->err);
         has_any |= thinks && has_text;
     }
     json_t *text = rc || !has_any ? NULL : json_stringn(thoughts.data, thoughts.length);
     buffer_fini(&thoughts);
     if (rc || !has_any) return rc;
-    rc = text ? set(r, "reasoning_content", text) : no_memory(r->err);
+    rc = text ? set(r, "reasoning_content", text) : api_error_no_memory(r->err);
     if (!rc) rc = set(r, "reasoning", text);
     json_decref(text);
     return rc;
@@ -79,11 +71,11 @@ static int read_content(const struct reading *r) {
     const bool answers = strcmp(r->role, "assistant") == 0;
     json_t *text = NULL, *others = NULL;
     char where[64];
-    if (!is_given(content) && !answers && strcmp(r->role, "tool") != 0)
+    if (!json_is_given(content) && !answers && strcmp(r->role, "tool") != 0)
         return refuse(r, "content", "is required");
     if (json_is_array(content) && answers) {
         others = json_array();
-        const int rc = others ? read_thoughts(r, content, others) : no_memory(r->err);
+        const int rc = others ? read_thoughts(r, content, others) : api_error_no_memory(r->err);
         if (rc) {
             json_decref(others);
             return rc;
@@ -116,14 +108,15 @@ static int read_custom_call(const struct reading *r, const json_t *call, size_t 
     const json_t *custom = json_object_get(call, "custom"), *name = json_object_get(custom, "name"),
                  *input = json_object_get(custom, "input"), *id = json_object_get(call, "id");
     if (!json_is_string(name)) return refuse_call(r, index, ".custom.name must be a string");
-    if (is_given(input) && !json_is_string(input))
+    if (json_is_given(input) && !json_is_string(input))
         return refuse_call(r, index, ".custom.input must be a string");
-    if (is_given(id) && !json_is_string(id)) return refuse_call(r, index, ".id must be a string");
+    if (json_is_given(id) && !json_is_string(id))
+        return refuse_call(r, index, ".id must be a string");
     json_t *shown = tool_shown_name(json_object_get(custom, "namespace"), name);
-    json_t *text = is_given(input) ? json_incref((json_t *)input) : json_string("");
+    json_t *text = json_is_given(input) ? json_incref((json_t *)input) : json_string("");
     json_t *out = json_pack("{s:s, s:{s:o, s:{s:o}}, s:O*}", "type", "function", "function", "name",
-                            shown, "arguments", "input", text, "id", is_given(id) ? id : NULL);
-    return !out || json_array_append_new(calls, out) ? no_memory(r->err) : 0;
+                            shown, "arguments", "input", text, "id", json_is_given(id) ? id : NULL);
+    return !out || json_array_append_new(calls, out) ? api_error_no_memory(r->err) : 0;
 }
 
 static int read_call(const struct reading *r, const json_t *call, size_t index, json_t *calls) {
@@ -139,21 +132,24 @@ static int read_call(const struct reading *r, const json_t *call, size_t index, 
                  *arguments = json_object_get(function, "arguments"),
                  *id = json_object_get(call, "id");
     if (!json_is_string(name)) return refuse_call(r, index, ".function.name must be a string");
-    if (is_given(id) && !json_is_string(id)) return refuse_call(r, index, ".id must be a string");
+    if (json_is_given(id) && !json_is_string(id))
+        return refuse_call(r, index, ".id must be a string");
     json_t *parsed = NULL;
-    if (arguments_of(&parsed, arguments) == ERR_NOMEM) return no_memory(r->err);
+    if (arguments_of(&parsed, arguments) == ERR_NOMEM) return api_error_no_memory(r->err);
     if (!parsed)
         return refuse_call(r, index, ".function.arguments must be a JSON object in a string");
     json_t *shown = tool_shown_name(json_object_get(function, "namespace"), name);
     json_t *out = json_pack("{s:s, s:{s:o, s:o}}", "type", "function", "function", "name", shown,
                             "arguments", parsed);
-    if (!out || json_array_append_new(calls, out)) return no_memory(r->err);
-    return is_given(id) && json_object_set(out, "id", (json_t *)id) ? no_memory(r->err) : 0;
+    if (!out || json_array_append_new(calls, out)) return api_error_no_memory(r->err);
+    return json_is_given(id) && json_object_set(out, "id", (json_t *)id)
+               ? api_error_no_memory(r->err)
+               : 0;
 }
 
 static int read_calls(const struct reading *r) {
     const json_t *calls = json_object_get(r->from, "tool_calls");
-    if (!is_given(calls)) return 0;
+    if (!json_is_given(calls)) return 0;
     if (!json_is_array(calls)) return refuse(r, "tool_calls", "must be an array");
     if (strcmp(r->role, "assistant") != 0)
         return refuse(r, "tool_calls", "is for messages of the assistant");
@@ -184,7 +180,7 @@ static int read_role(struct reading *r) {
 
 static int read_string(const struct reading *r, const char *member) {
     const json_t *value = json_object_get(r->from, member);
-    if (!is_given(value)) return 0;
+    if (!json_is_given(value)) return 0;
     return json_is_string(value) ? set(r, member, value) : refuse(r, member, "must be a string");
 }
 
@@ -192,8 +188,8 @@ static int read_string(const struct reading *r, const char *member) {
  * either. */
 static int read_reasoning(const struct reading *r) {
     const json_t *reasoning = json_object_get(r->from, "reasoning_content");
-    if (!is_given(reasoning)) reasoning = json_object_get(r->from, "reasoning");
-    if (!is_given(reasoning)) return 0;
+    if (!json_is_given(reasoning)) reasoning = json_object_get(r->from, "reasoning");
+    if (!json_is_given(reasoning)) return 0;
     if (!json_is_string(reasoning)) return refuse(r, "reasoning_content", "must be a string");
     const int rc = set(r, "reasoning_content", reasoning);
     return rc ? rc : set(r, "reasoning", reasoning);
@@ -241,7 +237,7 @@ int chat_messages_read(json_t **out, const json_t *messages, bool names_develope
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return api_error_set(err, 400, NULL, "messages", "messages must be an array of messages");
     json_t *list = json_array();
-    int rc = list ? 0 : no_memory(err);
+    int rc = list ? 0 : api_error_no_memory(err);
     for (size_t i = 0; i < json_array_size(messages) && !rc; i++) {
         struct reading r = {.from = json_array_get(messages, i),
                             .to = json_object(),
@@ -254,12 +250,13 @@ int chat_messages_read(json_t **out, const json_t *messages, bool names_develope
                                         .err = err},
                             .err = err};
         /* The list owns the message from here on. */
-        rc = !r.to || json_array_append_new(list, r.to) ? no_memory(err) : read_message(&r);
+        rc = !r.to || json_array_append_new(list, r.to) ? api_error_no_memory(err)
+                                                        : read_message(&r);
         if (!rc && says_nothing(&r)) json_array_remove(list, json_array_size(list) - 1);
     }
     if (!rc && json_array_size(list) == 0)
         rc = api_error_set(err, 400, NULL, "messages", "messages must say something");
-    if (!rc && put_results_first(list)) rc = no_memory(err);
+    if (!rc && put_results_first(list)) rc = api_error_no_memory(err);
     if (rc) json_decref(list);
     else *out = list;
     return rc;

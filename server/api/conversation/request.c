@@ -22,6 +22,7 @@
 #include "server/api/request_fields.h"
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
+#include "server/json/json_value.h"
 #include "server/settings/chat_template.h"
 #include "server/settings/generation.h"
 
@@ -44,19 +45,6 @@ struct chat_reading {
 
 static struct chat_reading *own(struct request_reading *r) {
     return r->own;
-}
-
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the chat");
-    return ERR_NOMEM;
-}
-
-static bool is_text(const json_t *value, const char *text) {
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
-}
-
-static bool is_given(const json_t *value) {
-    return value && !json_is_null(value);
 }
 
 /* ---- members of chats of every API ---- */
@@ -83,22 +71,10 @@ static int read_reasoning_apart(struct request_reading *r, const struct request_
     return rc;
 }
 
-static int read_kwargs(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    r->chat->kwargs = value;
-    return json_is_object(value) ? 0 : request_refuse(r, field, "must be an object");
-}
-
-static int read_documents(struct request_reading *r, const struct request_field *field,
-                          const json_t *value) {
-    r->chat->documents = value;
-    return json_is_array(value) ? 0 : request_refuse(r, field, "must be an array");
-}
-
-static int read_effort(struct request_reading *r, const struct request_field *field,
-                       const json_t *value) {
-    r->chat->effort = value;
-    return json_is_string(value) ? 0 : request_refuse(r, field, "must be a string");
+/* Keeps a value in the const json_t * of r->chat that the field's offset names. */
+static int keep(struct request_reading *r, const struct request_field *field, const json_t *value) {
+    *(const json_t **)((char *)r->chat + field->offset) = value;
+    return request_read_ignored(r, field, value);
 }
 
 /* Reads the effort in an object: `reasoning` of OpenAI's responses, `output_config` of Anthropic's
@@ -107,7 +83,7 @@ static int read_inner_effort(struct request_reading *r, const struct request_fie
                              const json_t *value) {
     const json_t *effort = json_object_get(value, "effort");
     if (!json_is_object(value)) return request_refuse(r, field, "must be an object");
-    if (!is_given(effort)) return 0;
+    if (!json_is_given(effort)) return 0;
     r->chat->effort = effort;
     return json_is_string(effort) ? 0
                                   : api_error_set(r->err, 400, NULL, field->name,
@@ -132,7 +108,7 @@ static int read_thinking(struct request_reading *r, const struct request_field *
     if (!type || (!off && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0))
         return api_error_set(r->err, 400, NULL, "thinking",
                              "thinking.type must be enabled, adaptive or disabled");
-    if (is_given(budget) && !json_is_integer(budget))
+    if (json_is_given(budget) && !json_is_integer(budget))
         return api_error_set(r->err, 400, NULL, "thinking",
                              "thinking.budget_tokens must be an integer");
     r->chat->thinking = off ? THINKING_OFF : THINKING_ON;
@@ -146,9 +122,11 @@ static const struct request_field template_fields[] = {
      "The prompt ends where the assistant's message begins."},
     {"continue_final_message", "boolean", read_continue, 0, 0, 0,
      "The answer continues the last message."},
-    {"chat_template_kwargs", "object", read_kwargs, 0, 0, 0, "Further variables of the template."},
-    {"documents", "object[]", read_documents, 0, 0, 0, "For templates that know documents."},
-    {"reasoning_effort", "string", read_effort, 0, 0, 0,
+    {"chat_template_kwargs", "object", keep, offsetof(struct chat_reading, kwargs), 0, 0,
+     "Further variables of the template."},
+    {"documents", "object[]", keep, offsetof(struct chat_reading, documents), 0, 0,
+     "For templates that know documents."},
+    {"reasoning_effort", "string", keep, offsetof(struct chat_reading, effort), 0, 0,
      "Given to the template; none also turns its thinking off."},
     {"reasoning", "object", read_inner_effort, 0, 0, 0,
      "effort as reasoning_effort; summary is ignored."},
@@ -348,7 +326,7 @@ static int show_mark(struct request_reading *r, const char *mark) {
         !tokenizer_is_special(tokenizer, id))
         return 0;
     uint32_t *shown = realloc(params->shown, (params->n_shown + 1) * sizeof(*shown));
-    if (!shown) return no_memory(r->err);
+    if (!shown) return api_error_no_memory(r->err);
     params->shown = shown;
     params->shown[params->n_shown++] = id;
     return 0;
@@ -390,7 +368,7 @@ static int thinking_of(const struct chat_reading *chat) {
         if (json_is_boolean(value)) return json_is_true(value) ? THINKING_ON : THINKING_OFF;
     }
     if (chat->thinking != THINKING_DEFAULT) return chat->thinking;
-    return is_text(chat->effort, "none") ? THINKING_OFF : THINKING_DEFAULT;
+    return json_is_word(chat->effort, "none") ? THINKING_OFF : THINKING_DEFAULT;
 }
 
 /* Tells whether the client's own form of a text says where the thought ends.  It then holds from
@@ -426,7 +404,7 @@ static int allow_thought(struct request_reading *r) {
 static int note_strings(struct chat_reading *chat, struct api_error *err) {
     if (!chat->format || !chat->format->elements) return 0;
     chat->strings = tool_strings_create(chat->tools);
-    return chat->strings ? 0 : no_memory(err);
+    return chat->strings ? 0 : api_error_no_memory(err);
 }
 
 static int constrain(struct request_reading *r, const struct chat_template *model) {
@@ -555,7 +533,7 @@ static int continue_last(struct request_reading *r, const struct chat_template *
     if (prompt_end_cut(text, json_string_value(begun), json_string_length(begun))) return 0;
     if (thinks) {
         template_text_fini(text);
-        if (tell_thought(last, thought)) return no_memory(r->err);
+        if (tell_thought(last, thought)) return api_error_no_memory(r->err);
         const int rc = render(text, own(r), model, messages, &why);
         if (rc) return api_error_from(r->err, &why, "messages");
         begun = json_object_get(last, "content");
@@ -617,7 +595,7 @@ static int read_translated(struct request_reading *r, const json_t *root,
                            const struct chat_dialect *dialect, struct template_text *text) {
     struct chat_reading *const reading = r->own;
     json_t *members = json_object();
-    int rc = members ? 0 : no_memory(r->err);
+    int rc = members ? 0 : api_error_no_memory(r->err);
     r->own = dialect->own;
     if (!rc) rc = dialect->translate(r, root, members, &reading->list);
     r->own = reading;

@@ -33,11 +33,6 @@ bool tool_demand_constrains(const struct tool_demand *d) {
     return constrains;
 }
 
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the tools");
-    return ERR_NOMEM;
-}
-
 /* Makes the schema of a tool's arguments: its own, or any object. */
 static int make_schema(json_t **out, const struct tool_demand *d, size_t i, struct api_error *err) {
     const json_t *parameters = json_object_get(function_of(d, i), "parameters");
@@ -47,7 +42,7 @@ static int make_schema(json_t **out, const struct tool_demand *d, size_t i, stru
     json_t *any = is_free ? json_pack("{s:s}", "type", "object") : NULL;
     const int rc = schema_prepare(out, any ? any : parameters, &why);
     json_decref(any);
-    if (rc == ERR_NOMEM) return no_memory(err);
+    if (rc == ERR_NOMEM) return api_error_no_memory(err);
     if (rc)
         return api_error_set(err, 400, NULL, "tools", "tools[%zu].function.parameters: %s", i,
                              why.text);
@@ -85,12 +80,12 @@ static int make_arguments(json_t **out, const struct tool_demand *d, size_t i,
                                 format->end, &why);
         json_decref(schema);
         if (!rc) return 0;
-        if (rc == ERR_NOMEM) return no_memory(err);
+        if (rc == ERR_NOMEM) return api_error_no_memory(err);
         return api_error_set(err, 400, NULL, "tools", "tools[%zu].function.parameters: %s", i,
                              why.text);
     }
     *out = json_pack("{s:s, s:o}", "type", "json_schema", "json_schema", schema);
-    return *out ? 0 : no_memory(err);
+    return *out ? 0 : api_error_no_memory(err);
 }
 
 /* Makes the tag of a tool's calls. */
@@ -104,18 +99,18 @@ static int make_call(json_t **out, const struct tool_demand *d, size_t i, struct
     snprintf(begin, sizeof(begin), "%s%s%s", w->before_name, name_of(d, i), w->before_arguments);
     *out = json_pack("{s:s, s:s, s:o, s:s}", "type", "tag", "begin", begin, "content", arguments,
                      "end", w->behind);
-    return *out ? 0 : no_memory(err);
+    return *out ? 0 : api_error_no_memory(err);
 }
 
 /* Makes the tags of all tools that may be called. */
 static int make_calls(json_t **out, const struct tool_demand *d, struct api_error *err) {
     json_t *tags = json_array();
-    int rc = tags ? 0 : no_memory(err);
+    int rc = tags ? 0 : api_error_no_memory(err);
     for (size_t i = 0; i < json_array_size(d->tools) && !rc; i++) {
         json_t *tag = NULL;
         if (d->named && strcmp(d->named, name_of(d, i)) != 0) continue;
         rc = make_call(&tag, d, i, err);
-        if (!rc && json_array_append_new(tags, tag)) rc = no_memory(err);
+        if (!rc && json_array_append_new(tags, tag)) rc = api_error_no_memory(err);
     }
     if (!rc && json_array_size(tags) == 0)
         rc = api_error_set(err, 400, NULL, "tool_choice", "tool_choice: there is no tool '%.64s'",
@@ -157,7 +152,7 @@ static int make_free(json_t **out, const struct tool_demand *d, json_t *tags,
     else
         *out = json_pack("{s:s, s:[o, {s:s, s:s}]}", "type", "or", "elements", make_list(d, tags),
                          "type", "regex", "pattern", d->format->writing->text);
-    return *out ? 0 : no_memory(err);
+    return *out ? 0 : api_error_no_memory(err);
 }
 
 int tool_constraint_make(json_t **out, const struct tool_demand *d, struct api_error *err) {
@@ -166,7 +161,7 @@ int tool_constraint_make(json_t **out, const struct tool_demand *d, struct api_e
     if (rc) return rc;
     if (!d->must_call) return make_free(out, d, tags, err);
     *out = make_list(d, tags);
-    return *out ? 0 : no_memory(err);
+    return *out ? 0 : api_error_no_memory(err);
 }
 
 /* Makes a thought that ends; without a beginning if the prompt has begun it. */

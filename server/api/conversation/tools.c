@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "server/api/conversation/skipped.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
+#include "server/json/json_value.h"
 
 /* Namespaces in namespaces; deeper ones are skipped. */
 enum { MAX_NESTED = 4, MAX_WHERE = 128 };
@@ -28,19 +28,6 @@ struct reading {
         *about; /* what the namespace says of itself, until one of its tools has said it */
     unsigned depth;
 };
-
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the tools");
-    return ERR_NOMEM;
-}
-
-static bool is_given(const json_t *value) {
-    return value && !json_is_null(value);
-}
-
-static bool is_word(const json_t *value, const char *word) {
-    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
-}
 
 static int refuse(const struct reading *r, const char *member, const char *rule) {
     return api_error_set(r->rules->err, 400, NULL, "tools", "%s%s.%s %s", r->where, r->path, member,
@@ -70,11 +57,11 @@ static int keep(const struct reading *r, json_t *function, enum tool_kind kind,
     if (!shown || json_object_set_new(list->origins, json_string_value(shown), origin)) {
         if (!shown) json_decref(origin);
         json_decref(function);
-        return no_memory(r->rules->err);
+        return api_error_no_memory(r->rules->err);
     }
     const int rc = before ? json_array_set_new(list->functions, index, function)
                           : json_array_append_new(list->functions, function);
-    return rc ? no_memory(r->rules->err) : 0;
+    return rc ? api_error_no_memory(r->rules->err) : 0;
 }
 
 /* ---- kinds ---- */
@@ -94,9 +81,9 @@ static json_t *make_about(const struct reading *r, bool *failed) {
         if (json_string_length(parts[i]) == 0) continue;
         if (all.length) buffer_puts(&all, "\n\n");
         if (i == 2)
-            buffer_printf(
-                &all, "The input has the form of this %s:\n",
-                is_word(json_object_get(grammar, "syntax"), "regex") ? "expression" : "grammar");
+            buffer_printf(&all, "The input has the form of this %s:\n",
+                          json_is_word(json_object_get(grammar, "syntax"), "regex") ? "expression"
+                                                                                    : "grammar");
         buffer_append(&all, json_string_value(parts[i]), json_string_length(parts[i]));
     }
     if (r->about) *r->about = NULL;
@@ -117,12 +104,12 @@ static int make(const struct reading *r, enum tool_kind kind, const json_t *name
         function ? json_pack("{s:s, s:o}", "type", "function", "function", function) : NULL;
     if (made && !failed) return keep(r, made, kind, name);
     json_decref(made);
-    return no_memory(r->rules->err);
+    return api_error_no_memory(r->rules->err);
 }
 
 static const json_t *schema_of(const struct reading *r) {
     const json_t *schema = json_object_get(r->body, "parameters");
-    return is_given(schema) ? schema : json_object_get(r->body, "input_schema");
+    return json_is_given(schema) ? schema : json_object_get(r->body, "input_schema");
 }
 
 static int check_function(const struct reading *r) {
@@ -130,13 +117,13 @@ static int check_function(const struct reading *r) {
                  *strict = json_object_get(r->body, "strict");
     if (!json_is_string(json_object_get(r->body, "name")))
         return refuse(r, "name", "must be a string");
-    if (is_given(about) && !json_is_string(about))
+    if (json_is_given(about) && !json_is_string(about))
         return refuse(r, "description", "must be a string");
     if (r->rules->needs_schema && !json_is_object(schema))
         return refuse(r, "input_schema", "must be an object");
-    if (is_given(schema) && !json_is_object(schema))
+    if (json_is_given(schema) && !json_is_object(schema))
         return refuse(r, "parameters", "must be an object");
-    if (is_given(strict) && !json_is_boolean(strict))
+    if (json_is_given(strict) && !json_is_boolean(strict))
         return refuse(r, "strict", "must be true or false");
     return 0;
 }
@@ -149,19 +136,21 @@ static int read_function(const struct reading *r) {
     if (rc) return rc;
     if (r->body != r->tool && !r->space)
         return keep(r, json_incref((json_t *)r->tool), TOOL_FUNCTION, name);
-    return make(r, TOOL_FUNCTION, name, is_given(schema) ? json_incref((json_t *)schema) : NULL,
+    return make(r, TOOL_FUNCTION, name,
+                json_is_given(schema) ? json_incref((json_t *)schema) : NULL,
                 json_is_true(strict) ? strict : NULL);
 }
 
 /* Reads a tool that takes free text.  A grammar of it is told, and not enforced. */
 static int read_custom(const struct reading *r) {
     const json_t *name = json_object_get(r->body, "name");
-    if (r->rules->needs_schema || is_given(schema_of(r))) return read_function(r);
+    if (r->rules->needs_schema || json_is_given(schema_of(r))) return read_function(r);
     const int rc = check_function(r);
     if (rc) return rc;
     json_t *parameters = json_pack("{s:s, s:{s:{s:s}}, s:[s]}", "type", "object", "properties",
                                    "input", "type", "string", "required", "input");
-    return parameters ? make(r, TOOL_CUSTOM, name, parameters, NULL) : no_memory(r->rules->err);
+    return parameters ? make(r, TOOL_CUSTOM, name, parameters, NULL)
+                      : api_error_no_memory(r->rules->err);
 }
 
 static int skip(const struct reading *r) {
@@ -175,11 +164,11 @@ static int skip(const struct reading *r) {
  * the tools that it would defer are all shown. */
 static int read_search(const struct reading *r) {
     const json_t *schema = json_object_get(r->tool, "parameters");
-    if (!is_word(json_object_get(r->tool, "execution"), "client") || !json_is_object(schema))
+    if (!json_is_word(json_object_get(r->tool, "execution"), "client") || !json_is_object(schema))
         return skip(r);
     json_t *name = json_string("tool_search");
     const int rc = name ? make(r, TOOL_SEARCH, name, json_incref((json_t *)schema), NULL)
-                        : no_memory(r->rules->err);
+                        : api_error_no_memory(r->rules->err);
     json_decref(name);
     return rc;
 }
@@ -255,8 +244,8 @@ static int read_tool(struct reading *r) {
         return api_error_set(r->rules->err, 400, NULL, "tools", "%s must be an object", r->where);
     r->path = "";
     r->body = r->tool;
-    if (is_given(type) && !json_is_string(type)) return refuse(r, "type", "must be a string");
-    const char *name = is_given(type) ? json_string_value(type) : "function";
+    if (json_is_given(type) && !json_is_string(type)) return refuse(r, "type", "must be a string");
+    const char *name = json_is_given(type) ? json_string_value(type) : "function";
     const bool is_custom = strcmp(name, "custom") == 0;
     if (!is_custom && strcmp(name, "function") != 0)
         return json_is_array(json_object_get(r->tool, "tools")) ? read_group(r)
@@ -287,7 +276,7 @@ int tool_list_add(struct tool_list *list, const struct tool_rules *rules, const 
     const struct reading r = {.list = list, .rules = rules};
     if (!list->functions) list->functions = json_array();
     if (!list->origins) list->origins = json_object();
-    if (!list->functions || !list->origins) return no_memory(rules->err);
+    if (!list->functions || !list->origins) return api_error_no_memory(rules->err);
     return read_list(&r, tools, where);
 }
 
@@ -340,7 +329,7 @@ static bool allows(const json_t *entry, const char *shown, const struct tool_ori
     const char *name = json_string_value(json_object_get(body, "name")),
                *space = json_string_value(json_object_get(body, "namespace"));
     if (!name) return false;
-    if (is_word(type, "namespace")) return origin->space && strcmp(origin->space, name) == 0;
+    if (json_is_word(type, "namespace")) return origin->space && strcmp(origin->space, name) == 0;
     if (space && (!origin->space || strcmp(origin->space, space) != 0)) return false;
     return strcmp(shown, name) == 0 || strcmp(origin->name, name) == 0;
 }
@@ -350,7 +339,7 @@ static int check_allowed(const struct tool_list *list, const json_t *entry, stru
     const json_t *type = json_object_get(entry, "type");
     const char *shown;
     json_t *origin;
-    bool is_there = !is_word(type, "function") && !is_word(type, "custom");
+    bool is_there = !json_is_word(type, "function") && !json_is_word(type, "custom");
     json_object_foreach(list->origins, shown, origin) {
         const struct tool_origin of = origin_of(origin);
         is_there = is_there || allows(entry, shown, &of);
@@ -362,7 +351,7 @@ static int check_allowed(const struct tool_list *list, const json_t *entry, stru
 
 int tool_list_allow(struct tool_list *list, const json_t *allowed, struct api_error *err) {
     json_t *kept = json_array();
-    int rc = kept ? 0 : no_memory(err);
+    int rc = kept ? 0 : api_error_no_memory(err);
     for (size_t k = 0; k < json_array_size(allowed) && !rc; k++)
         rc = check_allowed(list, json_array_get(allowed, k), err);
     for (size_t i = 0; i < json_array_size(list->functions) && !rc; i++) {
@@ -373,7 +362,7 @@ int tool_list_allow(struct tool_list *list, const json_t *allowed, struct api_er
         bool is_allowed = false;
         for (size_t k = 0; k < json_array_size(allowed); k++)
             is_allowed = is_allowed || allows(json_array_get(allowed, k), shown, &origin);
-        if (is_allowed && json_array_append(kept, function)) rc = no_memory(err);
+        if (is_allowed && json_array_append(kept, function)) rc = api_error_no_memory(err);
     }
     if (rc) {
         json_decref(kept);

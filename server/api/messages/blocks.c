@@ -23,11 +23,6 @@ struct reading {
     struct api_error *err;
 };
 
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the messages");
-    return ERR_NOMEM;
-}
-
 static int refuse(const struct reading *r, const char *member, const char *rule) {
     return api_error_set(r->err, 400, NULL, r->param, "%s%s %s", r->where, member, rule);
 }
@@ -48,7 +43,7 @@ static int refuse_type(const struct reading *r, const json_t *block) {
 
 static int add_part(const struct reading *r, const json_t *text) {
     json_t *part = json_pack("{s:s, s:O}", "type", "text", "text", text);
-    return !part || json_array_append_new(r->parts, part) ? no_memory(r->err) : 0;
+    return !part || json_array_append_new(r->parts, part) ? api_error_no_memory(r->err) : 0;
 }
 
 /* Reads what a block of any other type says, which may be nothing. */
@@ -63,7 +58,7 @@ static int read_text(struct reading *r, const json_t *block) {
     json_t *part = rc || !has_text ? NULL : json_stringn(text.data ? text.data : "", text.length);
     buffer_fini(&text);
     if (rc || !has_text) return rc;
-    rc = part ? add_part(r, part) : no_memory(r->err);
+    rc = part ? add_part(r, part) : api_error_no_memory(r->err);
     json_decref(part);
     return rc;
 }
@@ -75,7 +70,8 @@ static int flush(struct reading *r, const char *role) {
     json_t *parts = json_array();
     json_decref(r->parts);
     r->parts = parts;
-    if (!message || json_array_append_new(r->messages, message) || !parts) return no_memory(r->err);
+    if (!message || json_array_append_new(r->messages, message) || !parts)
+        return api_error_no_memory(r->err);
     return 0;
 }
 
@@ -92,7 +88,8 @@ static int read_result(struct reading *r, const json_t *block) {
     if (rc) return rc;
     json_t *message =
         json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", content);
-    return !message || json_array_append_new(r->messages, message) ? no_memory(r->err) : 0;
+    return !message || json_array_append_new(r->messages, message) ? api_error_no_memory(r->err)
+                                                                   : 0;
 }
 
 static int read_user_block(struct reading *r, const json_t *block) {
@@ -109,19 +106,21 @@ static int read_use(struct reading *r, const json_t *block) {
     if (!json_is_string(id)) return refuse(r, ".id", "must be a string");
     if (!json_is_string(name)) return refuse(r, ".name", "must be a string");
     const int rc = arguments_of(&parsed, input);
-    if (rc) return rc == ERR_NOMEM ? no_memory(r->err) : refuse(r, ".input", "must be an object");
+    if (rc)
+        return rc == ERR_NOMEM ? api_error_no_memory(r->err)
+                               : refuse(r, ".input", "must be an object");
     json_t *calls = json_object_get(r->message, "tool_calls");
     if (!calls) {
         calls = json_array();
         if (json_object_set_new(r->message, "tool_calls", calls)) {
             json_decref(parsed);
-            return no_memory(r->err);
+            return api_error_no_memory(r->err);
         }
     }
     json_t *shown = tool_shown_name(json_object_get(block, "namespace"), name);
     json_t *call = json_pack("{s:O, s:s, s:{s:o, s:o}}", "id", id, "type", "function", "function",
                              "name", shown, "arguments", parsed);
-    return !call || json_array_append_new(calls, call) ? no_memory(r->err) : 0;
+    return !call || json_array_append_new(calls, call) ? api_error_no_memory(r->err) : 0;
 }
 
 /* Adds thinking behind the thinking of earlier blocks. */
@@ -131,7 +130,7 @@ static int read_thinking(struct reading *r, const json_t *block) {
     if (!json_is_string(thinking)) return refuse(r, ".thinking", "must be a string");
     if (!before)
         return json_object_set(r->message, "reasoning_content", (json_t *)thinking)
-                   ? no_memory(r->err)
+                   ? api_error_no_memory(r->err)
                    : 0;
     struct buffer all = {0};
     buffer_append(&all, json_string_value(before), json_string_length(before));
@@ -139,7 +138,9 @@ static int read_thinking(struct reading *r, const json_t *block) {
     buffer_append(&all, json_string_value(thinking), json_string_length(thinking));
     json_t *joined = all.failed ? NULL : json_stringn(all.data, all.length);
     buffer_fini(&all);
-    return json_object_set_new(r->message, "reasoning_content", joined) ? no_memory(r->err) : 0;
+    return json_object_set_new(r->message, "reasoning_content", joined)
+               ? api_error_no_memory(r->err)
+               : 0;
 }
 
 static int read_assistant_block(struct reading *r, const json_t *block) {
@@ -156,7 +157,8 @@ static int read_system_block(struct reading *r, const json_t *block) {
     const json_t *definition = json_object_get(json_object_get(block, "tool"), "definition");
     if (!is_type(block, "tool_addition") || !json_is_object(definition)) return read_text(r, block);
     json_t *tools = json_pack("[O]", definition);
-    const int rc = tools ? tool_list_add(r->tools, &rules, r->where, tools) : no_memory(r->err);
+    const int rc =
+        tools ? tool_list_add(r->tools, &rules, r->where, tools) : api_error_no_memory(r->err);
     json_decref(tools);
     return rc;
 }
@@ -182,18 +184,19 @@ static int read_content(struct reading *r, const json_t *content, block_reader r
 /* Makes the message of an assistant, of which there is one even if it says nothing. */
 static int read_assistant(struct reading *r, const json_t *content) {
     json_t *message = json_pack("{s:s}", "role", "assistant");
-    if (!message || json_array_append_new(r->messages, message)) return no_memory(r->err);
+    if (!message || json_array_append_new(r->messages, message)) return api_error_no_memory(r->err);
     r->message = message;
     int rc = read_content(r, content, read_assistant_block);
     const json_t *calls = json_object_get(message, "tool_calls");
     if (rc || (json_array_size(r->parts) == 0 && calls)) return rc;
-    return json_object_set(message, "content", r->parts) ? no_memory(r->err) : 0;
+    return json_object_set(message, "content", r->parts) ? api_error_no_memory(r->err) : 0;
 }
 
 /* Appends a turn of the user whose blocks have all been skipped: it is a turn nevertheless. */
 static int append_empty(struct reading *r) {
     json_t *message = json_pack("{s:s, s:s}", "role", "user", "content", "");
-    return !message || json_array_append_new(r->messages, message) ? no_memory(r->err) : 0;
+    return !message || json_array_append_new(r->messages, message) ? api_error_no_memory(r->err)
+                                                                   : 0;
 }
 
 static int read_message(struct reading *r, const json_t *message, size_t index) {
@@ -239,7 +242,7 @@ int blocks_read_messages(json_t *messages, struct tool_list *tools, const json_t
     for (size_t i = 0; i < n && !rc; i++) {
         r.message = NULL;
         r.parts = json_array();
-        rc = r.parts ? read_message(&r, json_array_get(from, i), i) : no_memory(err);
+        rc = r.parts ? read_message(&r, json_array_get(from, i), i) : api_error_no_memory(err);
         json_decref(r.parts);
     }
     *continues = !rc && r.message;
@@ -264,7 +267,7 @@ int blocks_read_system(json_t *messages, const json_t *system, struct skipped_ty
                         .param = "system",
                         .content = rules_of("system", skipped, err),
                         .err = err};
-    int rc = r.parts ? read_content(&r, system, read_own_system_block) : no_memory(err);
+    int rc = r.parts ? read_content(&r, system, read_own_system_block) : api_error_no_memory(err);
     if (!rc) rc = flush(&r, "system");
     json_decref(r.parts);
     return rc;

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "engine/base/error.h"
 #include "server/api/completion_request.h"
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/skipped.h"
@@ -21,11 +20,6 @@ struct messages_reading {
 
 static struct messages_reading *own(struct request_reading *r) {
     return r->own;
-}
-
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the messages");
-    return ERR_NOMEM;
 }
 
 /* ---- members ---- */
@@ -76,9 +70,9 @@ static const struct request_field fields[] = {
      INT32_MAX, "Most tokens of an answer; required."},
     {"system", "string|object[]", read_system, 0, 0, 0, "What stands before the conversation."},
     {"stop_sequences", "string[]", read_stops, 0, 0, 0, "Up to 16 strings that end the text."},
-    {"tools", "object[]", request_keep_array, offsetof(struct messages_reading, tools), 0, 0,
+    {"tools", "object[]", request_keep, offsetof(struct messages_reading, tools), 0, 0,
      "Functions that the model may call."},
-    {"tool_choice", "object", request_keep_object, offsetof(struct messages_reading, choice), 0, 0,
+    {"tool_choice", "object", request_keep, offsetof(struct messages_reading, choice), 0, 0,
      "Whether the model may call them: the type auto or none."},
     {"metadata", "object", request_read_ignored, 0, 0, 0, "Ignored."},
     {"service_tier", "string", request_read_ignored, 0, 0, 0, "Ignored."},
@@ -124,23 +118,25 @@ static int translate_choice(struct request_reading *r, json_t *members) {
         return api_error_set(r->err, 400, NULL, "tool_choice",
                              "tool_choice.type must be auto, any, tool or none");
     }
-    if (json_object_set_new(members, "tool_choice", made)) return no_memory(r->err);
+    if (json_object_set_new(members, "tool_choice", made)) return api_error_no_memory(r->err);
     if (!json_is_true(one)) return 0;
-    return json_object_set_new(members, "parallel_tool_calls", json_false()) ? no_memory(r->err)
-                                                                             : 0;
+    return json_object_set_new(members, "parallel_tool_calls", json_false())
+               ? api_error_no_memory(r->err)
+               : 0;
 }
 
 static int translate_messages(struct request_reading *r, json_t *members, struct tool_list *tools) {
     json_t *messages = json_array();
     bool continues = false;
-    if (json_object_set_new(members, "messages", messages)) return no_memory(r->err);
+    if (json_object_set_new(members, "messages", messages)) return api_error_no_memory(r->err);
     struct skipped_types *skipped = r->limits->skipped;
     int rc = own(r)->system ? blocks_read_system(messages, own(r)->system, skipped, r->err) : 0;
     if (!rc)
         rc = blocks_read_messages(messages, tools, own(r)->messages, &continues, skipped, r->err);
     if (rc || !continues) return rc;
-    return json_object_set_new(members, "continue_final_message", json_true()) ? no_memory(r->err)
-                                                                               : 0;
+    return json_object_set_new(members, "continue_final_message", json_true())
+               ? api_error_no_memory(r->err)
+               : 0;
 }
 
 static int translate(struct request_reading *r, const json_t *root, json_t *members,

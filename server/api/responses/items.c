@@ -12,6 +12,7 @@
 #include "server/api/conversation/tools.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
+#include "server/json/json_value.h"
 
 /* The state of a walk over the items. */
 struct reading {
@@ -24,26 +25,14 @@ struct reading {
     struct api_error *err;
 };
 
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the input");
-    return ERR_NOMEM;
-}
-
 static int refuse(const struct reading *r, const char *member, const char *rule) {
     return api_error_set(r->err, 400, NULL, "input", "input[%zu]%s %s", r->index, member, rule);
 }
 
-static bool is_given(const json_t *value) {
-    return value && !json_is_null(value);
-}
-
-static bool is_word(const json_t *value, const char *word) {
-    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
-}
-
 static int append(struct reading *r, json_t *message) {
     r->assistant = NULL;
-    return !message || json_array_append_new(r->messages, message) ? no_memory(r->err) : 0;
+    return !message || json_array_append_new(r->messages, message) ? api_error_no_memory(r->err)
+                                                                   : 0;
 }
 
 /* Reads a member that is content. */
@@ -80,7 +69,7 @@ static int say(struct reading *r, json_t *text) {
         json_decref(text);
         return rc;
     }
-    return json_object_set_new(r->assistant, "content", text) ? no_memory(r->err) : 0;
+    return json_object_set_new(r->assistant, "content", text) ? api_error_no_memory(r->err) : 0;
 }
 
 static int read_said(struct reading *r, const json_t *item) {
@@ -96,7 +85,8 @@ static int read_reasoning(struct reading *r, const json_t *item) {
     const char *member = json_array_size(json_object_get(item, "content")) ? "content" : "summary";
     const json_t *parts = json_object_get(item, member);
     json_t *text = NULL;
-    if (is_given(parts) && !json_is_array(parts)) return refuse(r, ".summary", "must be an array");
+    if (json_is_given(parts) && !json_is_array(parts))
+        return refuse(r, ".summary", "must be an array");
     if (json_array_size(parts) == 0) return 0;
     int rc = read_text(r, item, member, &text);
     if (rc) return rc;
@@ -105,7 +95,9 @@ static int read_reasoning(struct reading *r, const json_t *item) {
         json_decref(text);
         return rc;
     }
-    return json_object_set_new(r->assistant, "reasoning_content", text) ? no_memory(r->err) : 0;
+    return json_object_set_new(r->assistant, "reasoning_content", text)
+               ? api_error_no_memory(r->err)
+               : 0;
 }
 
 /* Adds a call, and takes its name and its arguments, an object; NULL: there was no memory for
@@ -113,7 +105,7 @@ static int read_reasoning(struct reading *r, const json_t *item) {
 static int add_call(struct reading *r, const json_t *item, json_t *name, json_t *arguments) {
     static const char *const lacks[] = {NULL};
     const json_t *id = json_object_get(item, "call_id");
-    int rc = arguments && name ? 0 : no_memory(r->err);
+    int rc = arguments && name ? 0 : api_error_no_memory(r->err);
     if (!rc && !json_is_string(id)) rc = refuse(r, ".call_id", "must be a string");
     if (!rc) rc = need_assistant(r, lacks);
     if (rc) {
@@ -128,9 +120,9 @@ static int add_call(struct reading *r, const json_t *item, json_t *name, json_t 
         calls = json_array();
         if (json_object_set_new(r->assistant, "tool_calls", calls)) calls = NULL;
     }
-    if (calls && call) return json_array_append_new(calls, call) ? no_memory(r->err) : 0;
+    if (calls && call) return json_array_append_new(calls, call) ? api_error_no_memory(r->err) : 0;
     json_decref(call);
-    return no_memory(r->err);
+    return api_error_no_memory(r->err);
 }
 
 /* Adds a call of a tool that the item names. */
@@ -146,7 +138,7 @@ static int add_named(struct reading *r, const json_t *item, json_t *arguments) {
 /* Reads the arguments of a call, JSON in a string. */
 static int read_arguments(const struct reading *r, const json_t *arguments, json_t **out) {
     const int rc = arguments_of(out, arguments);
-    if (rc == ERR_NOMEM) return no_memory(r->err);
+    if (rc == ERR_NOMEM) return api_error_no_memory(r->err);
     return rc ? refuse(r, ".arguments", "must be a JSON object in a string") : 0;
 }
 
@@ -159,8 +151,9 @@ static int read_call(struct reading *r, const json_t *item) {
 /* Reads a call of a tool that takes free text, which templates know as a function of one string. */
 static int read_custom_call(struct reading *r, const json_t *item) {
     const json_t *input = json_object_get(item, "input");
-    if (is_given(input) && !json_is_string(input)) return refuse(r, ".input", "must be a string");
-    json_t *text = is_given(input) ? json_incref((json_t *)input) : json_string("");
+    if (json_is_given(input) && !json_is_string(input))
+        return refuse(r, ".input", "must be a string");
+    json_t *text = json_is_given(input) ? json_incref((json_t *)input) : json_string("");
     return add_named(r, item, json_pack("{s:o}", "input", text));
 }
 
@@ -177,13 +170,13 @@ static int read_action(const struct reading *r, const json_t *item, json_t **out
     static const char *const members[] = {"arguments", "action", "operation", "actions", "input"};
     const json_t *given = NULL;
     const char *member = NULL;
-    for (size_t i = 0; !is_given(given) && i < sizeof(members) / sizeof(*members); i++)
+    for (size_t i = 0; !json_is_given(given) && i < sizeof(members) / sizeof(*members); i++)
         given = json_object_get(item, member = members[i]);
     if (json_is_string(given) && strcmp(member, "arguments") == 0)
         return read_arguments(r, given, out);
     if (json_is_object(given)) *out = json_incref((json_t *)given);
-    else *out = is_given(given) ? json_pack("{s:O}", member, given) : json_object();
-    return *out ? 0 : no_memory(r->err);
+    else *out = json_is_given(given) ? json_pack("{s:O}", member, given) : json_object();
+    return *out ? 0 : api_error_no_memory(r->err);
 }
 
 /* Reads what a call that another service ran says of its result.  The call itself is nothing that
@@ -197,10 +190,10 @@ static int read_result_of(struct reading *r, const json_t *item) {
                    {"computer_call", NULL},
                    {"", "output"}};
     size_t i = 0;
-    while (*results[i].type && !is_word(json_object_get(item, "type"), results[i].type)) i++;
+    while (*results[i].type && !json_is_word(json_object_get(item, "type"), results[i].type)) i++;
     json_t *text = NULL;
     const json_t *result = results[i].member ? json_object_get(item, results[i].member) : NULL;
-    if (!is_given(result)) return skip(r, item);
+    if (!json_is_given(result)) return skip(r, item);
     const int rc = read_text(r, item, results[i].member, &text);
     if (rc) return rc;
     if (json_string_length(text) > 0) return say(r, text);
@@ -263,17 +256,17 @@ static int read_found(struct reading *r, const json_t *item) {
     }
     json_t *text = names.failed ? NULL : json_stringn(names.data ? names.data : "", names.length);
     buffer_fini(&names);
-    return text ? append_output(r, item, text) : no_memory(r->err);
+    return text ? append_output(r, item, text) : api_error_no_memory(r->err);
 }
 
 static int read_message(struct reading *r, const json_t *item) {
     static const char *const roles[] = {"user", "system", "developer"};
     const json_t *role = json_object_get(item, "role");
     json_t *text = NULL;
-    if (is_word(role, "assistant")) return read_said(r, item);
+    if (json_is_word(role, "assistant")) return read_said(r, item);
     for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
-        if (!is_word(role, roles[i])) continue;
-        if (!is_given(json_object_get(item, "content")))
+        if (!json_is_word(role, roles[i])) continue;
+        if (!json_is_given(json_object_get(item, "content")))
             return refuse(r, ".content", "must be a string or an array of parts");
         const int rc = read_text(r, item, "content", &text);
         if (rc || i == 0 || json_string_length(text) > 0 ||
@@ -297,9 +290,9 @@ static int read_unknown(struct reading *r, const json_t *item) {
         rc || !has_text ? NULL : json_stringn(text.data ? text.data : "", text.length);
     buffer_fini(&text);
     if (rc || !has_text) return rc;
-    if (!content) return no_memory(r->err);
-    if (is_word(role, "assistant")) return say(r, content);
-    const bool instructs = is_word(role, "system") || is_word(role, "developer");
+    if (!content) return api_error_no_memory(r->err);
+    if (json_is_word(role, "assistant")) return say(r, content);
+    const bool instructs = json_is_word(role, "system") || json_is_word(role, "developer");
     return append(r, json_pack("{s:s, s:o}", "role", instructs ? json_string_value(role) : "user",
                                "content", content));
 }
@@ -326,10 +319,10 @@ static int read_item(struct reading *r, const json_t *item) {
     };
     const json_t *type = json_object_get(item, "type");
     if (!json_is_object(item)) return refuse(r, "", "must be an object");
-    if (!is_given(type)) return read_message(r, item);
+    if (!json_is_given(type)) return read_message(r, item);
     if (!json_is_string(type)) return refuse(r, ".type", "must be a string");
     for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
-        if (is_word(type, kinds[i].type)) return kinds[i].read(r, item);
+        if (json_is_word(type, kinds[i].type)) return kinds[i].read(r, item);
     const char *name = json_string_value(type);
     if (ends_with(name, "_call_output")) return read_output(r, item);
     if (ends_with(name, "_call")) return read_other_call(r, item);
@@ -338,13 +331,13 @@ static int read_item(struct reading *r, const json_t *item) {
 
 /* Notes the ids of the calls that the client has run. */
 static int find_outputs(struct reading *r, const json_t *input) {
-    int rc = r->outputs ? 0 : no_memory(r->err);
+    int rc = r->outputs ? 0 : api_error_no_memory(r->err);
     for (size_t i = 0; i < json_array_size(input) && !rc; i++) {
         const json_t *item = json_array_get(input, i), *id = json_object_get(item, "call_id");
         const char *type = content_type(item);
         if (!type || !ends_with(type, "_output") || !json_is_string(id)) continue;
         if (json_object_set_new(r->outputs, json_string_value(id), json_true()))
-            rc = no_memory(r->err);
+            rc = api_error_no_memory(r->err);
     }
     return rc;
 }

@@ -1,9 +1,6 @@
 /* request.c - see request.h. */
 #include "server/api/responses/request.h"
 
-#include <string.h>
-
-#include "engine/base/error.h"
 #include "server/api/completion_request.h"
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/tools.h"
@@ -11,6 +8,7 @@
 #include "server/api/request_fields.h"
 #include "server/api/responses/items.h"
 #include "server/json/api_error.h"
+#include "server/json/json_value.h"
 
 /* A longer member of the request is not repeated in its answer. */
 enum { ECHO_MAX_BYTES = 256 << 10 };
@@ -25,19 +23,6 @@ struct responses_reading {
 
 static struct responses_reading *own(struct request_reading *r) {
     return r->own;
-}
-
-static int no_memory(struct api_error *err) {
-    api_error_set(err, 500, NULL, NULL, "no memory for the request");
-    return ERR_NOMEM;
-}
-
-static bool is_word(const json_t *value, const char *word) {
-    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
-}
-
-static bool is_given(const json_t *value) {
-    return value && !json_is_null(value);
 }
 
 /* ---- members ---- */
@@ -70,7 +55,7 @@ static int read_include(struct request_reading *r, const struct request_field *f
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *what = json_array_get(value, i);
         if (!json_is_string(what)) return request_refuse(r, field, "must be an array of strings");
-        own(r)->logprobs |= is_word(what, "message.output_text.logprobs");
+        own(r)->logprobs |= json_is_word(what, "message.output_text.logprobs");
     }
     return 0;
 }
@@ -94,7 +79,7 @@ static int read_previous(struct request_reading *r, const struct request_field *
 /* Takes both words.  A prompt that is longer than the context is refused under either. */
 static int read_truncation(struct request_reading *r, const struct request_field *field,
                            const json_t *value) {
-    if (is_word(value, "disabled") || is_word(value, "auto")) return 0;
+    if (json_is_word(value, "disabled") || json_is_word(value, "auto")) return 0;
     return request_refuse(r, field, "must be disabled or auto");
 }
 
@@ -114,12 +99,11 @@ static int read_ignored_count(struct request_reading *r, const struct request_fi
 static const struct request_field fields[] = {
     {"input", "string|object[+]", read_input, 0, 0, 0,
      "The conversation: a text of the user, or items."},
-    {"instructions", "string", request_keep_string,
-     offsetof(struct responses_reading, instructions), 0, 0,
+    {"instructions", "string", request_keep, offsetof(struct responses_reading, instructions), 0, 0,
      "A message of the system before the conversation."},
     {"max_output_tokens", "integer", request_read_max_tokens, AT(max_tokens), 0, INT32_MAX,
      "Most tokens of an answer."},
-    {"tools", "object[]", request_keep_array, offsetof(struct responses_reading, tools), 0, 0,
+    {"tools", "object[]", request_keep, offsetof(struct responses_reading, tools), 0, 0,
      "Functions that the model may call, also in namespaces, and custom tools, which take a text."},
     {"tool_choice", "'none'|'auto'|'required'|object", read_choice, 0, 0, 0,
      "Whether the model may call them: auto or none."},
@@ -135,9 +119,8 @@ static const struct request_field fields[] = {
     {"prompt", "refused", request_read_refused, 0, 0, 0, "Not supported."},
     {"truncation", "'disabled'|'auto'", read_truncation, 0, 0, 0,
      "No item is left out under either: a prompt beyond the context is refused."},
-    {"context_management", "array", request_keep_array,
-     offsetof(struct responses_reading, management), 0, 0,
-     "Ignored: no item is left out of the prompt."},
+    {"context_management", "array", request_keep, offsetof(struct responses_reading, management), 0,
+     0, "Ignored: no item is left out of the prompt."},
     {"store", "boolean", read_ignored_flag, 0, 0, 0, "Ignored: nothing is stored."},
     {"max_tool_calls", "integer", read_ignored_count, 0, 0, INT32_MAX,
      "Ignored: no tool runs here."},
@@ -168,12 +151,13 @@ static int translate_choice(struct request_reading *r, json_t *members) {
     json_t *choice = (json_t *)own(r)->choice;
     const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
     if (json_is_string(choice))
-        return json_object_set(members, "tool_choice", choice) ? no_memory(r->err) : 0;
-    if (is_word(type, "allowed_tools")) {
+        return json_object_set(members, "tool_choice", choice) ? api_error_no_memory(r->err) : 0;
+    if (json_is_word(type, "allowed_tools")) {
         json_t *allowed = json_pack("{s:s, s:O}", "type", "allowed_tools", "allowed_tools", choice);
-        return json_object_set_new(members, "tool_choice", allowed) ? no_memory(r->err) : 0;
+        return json_object_set_new(members, "tool_choice", allowed) ? api_error_no_memory(r->err)
+                                                                    : 0;
     }
-    if (!is_word(type, "function") && !is_word(type, "custom"))
+    if (!json_is_word(type, "function") && !json_is_word(type, "custom"))
         return api_error_set(r->err, 400, "unsupported", "tool_choice",
                              "tool_choice.type must be function, custom or allowed_tools");
     if (!json_is_string(name))
@@ -181,16 +165,16 @@ static int translate_choice(struct request_reading *r, json_t *members) {
     const json_t *space = json_object_get(choice, "namespace");
     json_t *made = json_pack("{s:s, s:{s:O, s:O*}}", "type", "function", "function", "name", name,
                              "namespace", json_is_string(space) ? space : NULL);
-    return json_object_set_new(members, "tool_choice", made) ? no_memory(r->err) : 0;
+    return json_object_set_new(members, "tool_choice", made) ? api_error_no_memory(r->err) : 0;
 }
 
 static int translate_input(struct request_reading *r, json_t *members, struct tool_list *tools) {
     json_t *messages = json_array();
     const json_t *instructions = own(r)->instructions;
-    if (json_object_set_new(members, "messages", messages)) return no_memory(r->err);
+    if (json_object_set_new(members, "messages", messages)) return api_error_no_memory(r->err);
     if (instructions) {
         json_t *system = json_pack("{s:s, s:O}", "role", "system", "content", instructions);
-        if (!system || json_array_append_new(messages, system)) return no_memory(r->err);
+        if (!system || json_array_append_new(messages, system)) return api_error_no_memory(r->err);
     }
     const size_t n_before = json_array_size(messages);
     const int rc = items_read(messages, tools, own(r)->input, r->limits->skipped, r->err);
@@ -207,7 +191,7 @@ static int translate_flags(struct request_reading *r, json_t *members) {
         failed |= json_object_set_new(members, "logprobs", json_true()) < 0;
         failed |= json_object_set_new(members, "top_logprobs", json_integer(q->top_logprobs)) < 0;
     }
-    return failed ? no_memory(r->err) : 0;
+    return failed ? api_error_no_memory(r->err) : 0;
 }
 
 /* ---- the echo ---- */
@@ -218,7 +202,7 @@ static void echo(struct buffer *out, const json_t *root, const char *name, const
     const json_t *value = json_object_get(root, name);
     buffer_printf(out, ",\"%s\":", name);
     const size_t n = out->length;
-    if (is_given(value)) buffer_json_value(out, value);
+    if (json_is_given(value)) buffer_json_value(out, value);
     if (out->length > n && out->length - n <= ECHO_MAX_BYTES) return;
     if (out->failed) return;
     out->length = n;
@@ -240,7 +224,7 @@ static int make_echo(struct request_reading *r, const json_t *root) {
     echo(out, root, "top_p", "1");
     echo(out, root, "truncation", "\"disabled\"");
     echo(out, root, "user", "null");
-    return out->failed ? no_memory(r->err) : 0;
+    return out->failed ? api_error_no_memory(r->err) : 0;
 }
 
 void responses_echo_fini(struct responses_echo *echo) {
