@@ -228,7 +228,7 @@ static int create_workspace(struct engine *e, struct error *err) {
 }
 
 /* Returns how many layers have no window. */
-static uint32_t count_wide(const struct model_config *model) {
+static uint32_t count_full_attention(const struct model_config *model) {
     uint32_t n = 0;
     for (uint32_t l = 0; l < model->n_layers; l++) n += !layer_has_window(model->windows, l);
     return n;
@@ -282,13 +282,13 @@ static int create_pages(struct engine *e, struct error *err) {
     e->info.text_pages = memory_plan_text_pages(&longest);
     e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
     e->info.kv_tokens = (uint64_t)e->kv.n_pages / n_layers * PAGE_TOKENS;
-    const uint32_t n_wide = count_wide(&e->model->config);
-    e->info.budget_tokens = n_wide ? (uint64_t)e->kv.n_pages / n_wide * PAGE_TOKENS : UINT64_MAX;
+    const uint32_t n_full = count_full_attention(&e->model->config);
+    e->info.budget_tokens = n_full ? (uint64_t)e->kv.n_pages / n_full * PAGE_TOKENS : UINT64_MAX;
     return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
 }
 
 /* Tells whether the filter and the first and last layer that follow it have full attention. */
-static bool is_wide(const struct layer_group *group, const uint32_t *windows) {
+static bool has_full_attention(const struct layer_group *group, const uint32_t *windows) {
     return !layer_has_window(windows, group->filter) && !layer_has_window(windows, group->first) &&
            !layer_has_window(windows, group->end - 1);
 }
@@ -303,7 +303,7 @@ static int check_groups(const struct engine *e, struct error *err) {
                              "the layers that follow filter layer %" PRIu32
                              " must be layers of the model, and must not follow another filter",
                              group->filter);
-        if (!is_wide(group, e->model->config.windows))
+        if (!has_full_attention(group, e->model->config.windows))
             return error_set(err, ERR_INVALID,
                              "filter layer %" PRIu32
                              ", and the first and last layer that follow it, must have no window",

@@ -171,7 +171,7 @@ static int run_serve(int argc, char **argv) {
     early_signals_take();
     keep_heap_warm();
     if (load_options(&options, argc, argv, &status)) return status;
-    if (api_keys_settle(&options, &err)) {
+    if (api_keys_resolve(&options, &err)) {
         options_fini(&options);
         return refuse_usage(&err);
     }

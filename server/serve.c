@@ -400,7 +400,7 @@ static void describe_server(struct serve *s) {
 /* Sets what requests that do not say do; refuses where no request could.  Left to itself it guesses
  * where that pays: not on a backend that runs ahead, which must wait for a step before the next one
  * can have guesses. */
-static int settle_speculation(struct serve *s, struct error *err) {
+static int choose_speculation(struct serve *s, struct error *err) {
     struct server *server = &s->server;
     const char *excluded = server->info->speculation_excluded;
     const bool pays = !excluded && !s->load.backend->runs_ahead,
@@ -444,11 +444,11 @@ static int describe_model(struct serve *s, struct error *err) {
         .skipped = &server->skipped};
     memcpy(server->limits.salt_key.words, server->info->salt_key, sizeof(server->info->salt_key));
     offload_setup_rules(&server->limits.kv.offload, &s->load.offload, s->options);
-    if ((rc = settle_speculation(s, err))) return rc;
+    if ((rc = choose_speculation(s, err))) return rc;
     if ((rc = create_tokenizer_cache(s, err))) return rc;
     rc = prefill_setup_rules(&server->limits.prefill, &s->load.prefill, s->options, server->info,
                              err);
-    return rc ? rc : kv_rules_settle(&server->limits.kv, server->info, err);
+    return rc ? rc : kv_rules_resolve(&server->limits.kv, server->info, err);
 }
 
 /* Logs and counts a request that the transport refused before it reached a route. */

@@ -15,7 +15,7 @@
  * batch-invariant backend never copies those, because a row's bits may not depend on what else
  * there is.
  *
- * Where keys are rotated, even one row is worth its copies: they let its keys be split among all
+ * Where keys are rotated, even one row gains by its copies: they let its keys be split among all
  * multiprocessors (attention/prefill/split.h).  Without
  * copies one block for each query head rotates all pages one after the other, which takes far
  * longer than the copies do.

@@ -215,7 +215,7 @@ static cudaError_t choose(const struct cuda_backend *cuda, const struct select_a
                                          .state_slots = cuda->select.shape.state_slots,
                                          .n_blocks = cuda->select.n_blocks,
                                          .room = cuda->select.room,
-                                         .worth = args->worth};
+                                         .token_scores = args->token_scores};
     const cudaError_t code = launch_select_keys(&params, n_rows, launch);
     return code != cudaSuccess ? code : launch_select_slots(&params, n_rows, launch);
 }

@@ -59,7 +59,7 @@ struct select_params {
     uint32_t n_layers;              /* sparse layers of the group */
     uint32_t state_slots, n_blocks; /* n_blocks: as many as fill the device */
     struct select_workspace room;
-    float *worth; /* select_args */
+    float *token_scores; /* select_args */
 };
 
 struct fetch_params {

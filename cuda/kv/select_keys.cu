@@ -112,7 +112,8 @@ static __global__ void __launch_bounds__(THREADS) token_score_kernel(const struc
                                         lse + head * group, group);
         const uint32_t weight = key_of_exponent(best),
                        key = t < w.s.n_sink ? (uint32_t)KEY_SINK : weight;
-        if (p.worth && w.row == 0) p.worth[t] = weight ? __uint_as_float(weight - 1) : -1.0f;
+        if (p.token_scores && w.row == 0)
+            p.token_scores[t] = weight ? __uint_as_float(weight - 1) : -1.0f;
         p.room.keys[(size_t)w.s.keys_at + t] = key;
         atomicAdd(&bins[key >> digit_shift(0)], 1u);
     }

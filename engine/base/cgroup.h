@@ -28,7 +28,7 @@ struct cgroup_memory {
 
 void cgroup_memory(struct cgroup_memory *out, const char *root);
 
-/* Returns how many CPUs the lowest quota is worth, such as 1.5.  0: there is none. */
+/* Returns how many CPUs the lowest quota allows, such as 1.5.  0: there is none. */
 double cgroup_cpus(const char *root);
 
 #endif

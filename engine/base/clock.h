@@ -7,10 +7,10 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Counts from an unspecified moment, the same for both functions. */
+/* Counts from an unspecified time, the same for both functions. */
 uint64_t clock_ns(void);
 double clock_seconds(void);
-/* Returns a moment of clock_seconds() for pthread_cond_timedwait() with CLOCK_MONOTONIC. */
+/* Returns a time of clock_seconds() for pthread_cond_timedwait() with CLOCK_MONOTONIC. */
 struct timespec clock_at(double seconds);
 
 #endif

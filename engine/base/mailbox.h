@@ -29,7 +29,7 @@ void mailbox_poke(struct mailbox *box); /* ends the present or next wait, with o
 
 void *mailbox_take(struct mailbox *box); /* all items, oldest first; NULL when empty */
 void *mailbox_wait(struct mailbox *box); /* the same, but sleeps while the box is empty and open */
-/* Does the same, but no longer than until this moment of clock_seconds(). */
+/* Does the same, but no longer than until this time of clock_seconds(). */
 void *mailbox_wait_until(struct mailbox *box, double until_s);
 void *mailbox_close(struct mailbox *box); /* refuses items from now on, and takes the rest */
 

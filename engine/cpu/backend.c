@@ -252,8 +252,8 @@ static const struct product_kernels *bf16_products_of(enum cpu_isa isa) {
     return kernels_of(isa)->bf16_products;
 }
 
-/* Returns how many threads can run at once: the usable CPUs, or what the control group's quota is
- * worth.  With more threads than the quota allows, the group is stopped in the middle of a step,
+/* Returns how many threads can run at once: the usable CPUs, or what the control group's quota
+ * allows.  With more threads than the quota allows, the group is stopped in the middle of a step,
  * and all wait for the thread that it hit. */
 static uint32_t default_threads(void) {
     cpu_set_t set;

@@ -45,10 +45,10 @@ struct selection {
 };
 
 struct selections {
-    bool wanted;             /* some sequence of the step has a selection */
-    struct cpu_buffer worth; /* f32 [page][PAGE_TOKENS]: token scores; pages as in raw */
-    struct cpu_buffer moves; /* struct move, one for each token score; see select.c */
-    struct cpu_buffer done;  /* struct selection [n_decode] */
+    bool wanted;                    /* some sequence of the step has a selection */
+    struct cpu_buffer token_scores; /* f32 [page][PAGE_TOKENS]: token scores; pages as in raw */
+    struct cpu_buffer moves;        /* struct move, one for each token score; see select.c */
+    struct cpu_buffer done;         /* struct selection [n_decode] */
 };
 
 struct cpu_backend {

@@ -17,8 +17,9 @@
 #include "engine/device/select.h"
 #include "engine/device/step.h"
 
-void keep_larger(float *worth, const float *p) {
-    for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = p[i] > worth[i] ? p[i] : worth[i];
+void keep_larger(float *token_scores, const float *p) {
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++)
+        token_scores[i] = p[i] > token_scores[i] ? p[i] : token_scores[i];
 }
 
 static float *run_of(const struct kv_pool *kv, const struct kv_observation *o, uint32_t group_index,
@@ -61,7 +62,7 @@ struct observe_job {
 
 struct observe_work {
     float *q, *scores, *keys; /* of a tile; keys: PAGE_TOKENS * head_dim */
-    float *worth;             /* [KV_OBSERVED][PAGE_TOKENS] */
+    float *token_scores;      /* [KV_OBSERVED][PAGE_TOKENS] */
 };
 
 static uint32_t work_rows(const struct observe_job *job) {
@@ -79,7 +80,7 @@ static struct observe_work work_layout(const struct observe_job *job, uint32_t w
     struct observe_work w = {.q = scratch_of(job->cpu, worker)};
     w.scores = w.q + (size_t)rows * dim;
     w.keys = w.scores + (size_t)rows * PAGE_TOKENS;
-    w.worth = w.keys + (size_t)PAGE_TOKENS * dim;
+    w.token_scores = w.keys + (size_t)PAGE_TOKENS * dim;
     return w;
 }
 
@@ -149,17 +150,18 @@ static void sum_task(void *ctx, uint32_t task, uint32_t worker) {
 
 /* --- The token scores. --- */
 
-/* Raises the scores that the tile's rows give a page to those of its heads; worth begins with the
- * tile's first row. */
+/* Raises the scores that the tile's rows give a page to those of its heads; token_scores begins
+ * with the tile's first row. */
 static void add_tile(const struct observe_job *job, const struct tile *t, uint32_t seq,
-                     uint32_t row, uint32_t page, const struct observe_work *w, float *worth) {
+                     uint32_t row, uint32_t page, const struct observe_work *w,
+                     float *token_scores) {
     tile_scores(t, w->scores, w->q, page, w->keys);
     for (uint32_t r = 0; r < t->n_rows; r++) {
         float p[PAGE_TOKENS] = {0};
         t->kernels->add_scores(
             p, 1.0f, w->scores + (size_t)r * PAGE_TOKENS,
             softmax_of(job, seq, row + r / t->group, t->first_head + r % t->group), 1, PAGE_TOKENS);
-        keep_larger(worth + (size_t)(r / t->group) * PAGE_TOKENS, p);
+        keep_larger(token_scores + (size_t)(r / t->group) * PAGE_TOKENS, p);
     }
 }
 
@@ -168,16 +170,16 @@ static void keep_rows(const struct observe_job *job, uint32_t seq, uint32_t page
                       uint32_t end, const struct observe_work *w) {
     const struct kv_pool *kv = job->args->attn.kv;
     const struct step_seq *s = seq_of(job, seq);
-    memset(w->worth, 0, KV_OBSERVED * KV_SCORE_RUN_BYTES);
+    memset(w->token_scores, 0, KV_OBSERVED * KV_SCORE_RUN_BYTES);
     for (uint32_t head = 0; head < kv->n_kv_heads; head++)
         for (uint32_t row = first, n; row < end; row += n) {
             const struct tile t = load_tile(job, seq, row, end, head, w->q);
-            add_tile(job, &t, seq, row, page, w, w->worth + (row - first) * PAGE_TOKENS);
+            add_tile(job, &t, seq, row, page, w, w->token_scores + (row - first) * PAGE_TOKENS);
             n = t.n_rows / t.group;
         }
     for (uint32_t row = first; row < end; row++)
         observed_keep(kv, s->observed, job->args->group_index, page, s->n_before + row,
-                      w->worth + (row - first) * PAGE_TOKENS);
+                      w->token_scores + (row - first) * PAGE_TOKENS);
 }
 
 /* Returns the first of the sequence's rows that give the page scores. */

@@ -16,7 +16,7 @@ struct select_args;
 
 /* Raises each of PAGE_TOKENS scores to one head's probability if that is larger; NaN is below
  * everything. */
-void keep_larger(float *worth, const float *p);
+void keep_larger(float *token_scores, const float *p);
 
 /* Keeps the scores, PAGE_TOKENS floats, that the query at this position of the text gives a page's
  * tokens. */

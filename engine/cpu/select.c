@@ -37,7 +37,7 @@ struct select_job {
     struct cpu_backend *cpu;
     const struct select_args *args;
     const uint32_t *first_page; /* prefix sums of score_inputs */
-    float *worth;               /* token scores [page][PAGE_TOKENS], pages as in first_page */
+    float *token_scores;        /* token scores [page][PAGE_TOKENS], pages as in first_page */
     struct move *moves;         /* [page][PAGE_TOKENS]: new tokens and their slots */
     struct selection *done;     /* [n_decode] */
 };
@@ -63,13 +63,15 @@ static uint32_t n_following(const struct select_job *job, uint32_t seq) {
 /* --- Token scores of the candidates. --- */
 
 /* Replaces the newest query's scores of a page by the sum over the window, and keeps them. */
-static void sum_observed(const struct select_job *job, uint32_t seq, uint32_t page, float *worth) {
+static void sum_observed(const struct select_job *job, uint32_t seq, uint32_t page,
+                         float *token_scores) {
     const struct select_args *args = job->args;
     const struct step_seq *s = &job->cpu->step->seqs[seq];
-    for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = fmaxf(worth[i], 0.0f);
-    observed_keep(args->attn.kv, s->observed, args->group_index, page, s->n_before, worth);
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) token_scores[i] = fmaxf(token_scores[i], 0.0f);
+    observed_keep(args->attn.kv, s->observed, args->group_index, page, s->n_before, token_scores);
     if (page < s->select->n_candidates / PAGE_TOKENS)
-        observed_sum(args->attn.kv, s->observed, args->group_index, page, s->n_before, worth);
+        observed_sum(args->attn.kv, s->observed, args->group_index, page, s->n_before,
+                     token_scores);
 }
 
 static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
@@ -88,15 +90,16 @@ static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
     const float *raw = (const float *)scores->raw.data + (size_t)page * n_heads * PAGE_TOKENS,
                 *softmax = (const float *)scores->softmax.data +
                            2 * (size_t)step->seqs[seq].first_row * n_heads;
-    float *worth = job->worth + (size_t)page * PAGE_TOKENS;
-    for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = -1.0f; /* less than any probability */
+    float *token_scores = job->token_scores + (size_t)page * PAGE_TOKENS;
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++)
+        token_scores[i] = -1.0f; /* less than any probability */
     for (uint32_t head = 0; head < n_heads; head++) {
         float p[PAGE_TOKENS] = {0};
         job->cpu->kernels->add_scores(p, 1.0f, raw + (size_t)head * PAGE_TOKENS,
                                       softmax + 2 * (size_t)head, 1, PAGE_TOKENS);
-        keep_larger(worth, p);
+        keep_larger(token_scores, p);
     }
-    if (observed) sum_observed(job, seq, page_of_text, worth);
+    if (observed) sum_observed(job, seq, page_of_text, token_scores);
 }
 
 /* --- The choice of tokens, and the slots of new ones. --- */
@@ -145,9 +148,9 @@ static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
     if (!select) return;
     const size_t first = (size_t)job->first_page[seq] * PAGE_TOKENS;
     uint64_t *chosen = scratch_of(job->cpu, worker);
-    float *worth = job->worth + first;
-    for (uint32_t i = 0; i < select->n_sink; i++) worth[i] = INFINITY;
-    lines_select(worth, select->n_candidates, select->n_selected, chosen);
+    float *token_scores = job->token_scores + first;
+    for (uint32_t i = 0; i < select->n_sink; i++) token_scores[i] = INFINITY;
+    lines_select(token_scores, select->n_candidates, select->n_selected, chosen);
     struct selection *done = &job->done[seq];
     done->n_moves = plan_moves(job, select, chosen, job->moves + first);
     done->total.n_chosen += select->n_selected;
@@ -206,7 +209,7 @@ int select_begin(struct cpu_backend *cpu, const struct step *step, struct error 
 }
 
 void select_free(struct selections *selections) {
-    buffer_free(&selections->worth);
+    buffer_free(&selections->token_scores);
     buffer_free(&selections->moves);
     buffer_free(&selections->done);
 }
@@ -219,16 +222,17 @@ static int select_tokens(struct backend *be, const struct select_args *args, str
     job.first_page = job.cpu->scores.first_page.data;
     const uint32_t n = job.cpu->step->n_decode, n_pages = job.first_page[n];
     const size_t n_tokens = (size_t)n_pages * PAGE_TOKENS;
-    int rc = cpu_buffer_reserve(&selections->worth, n_tokens * sizeof(float), err);
+    int rc = cpu_buffer_reserve(&selections->token_scores, n_tokens * sizeof(float), err);
     if (!rc) rc = cpu_buffer_reserve(&selections->moves, n_tokens * sizeof(struct move), err);
     if (!rc) rc = scratch_reserve(job.cpu, n_pages * sizeof(uint64_t), err);
     if (rc < 0) return rc;
-    job.worth = selections->worth.data;
+    job.token_scores = selections->token_scores.data;
     job.moves = selections->moves.data;
     job.done = selections->done.data;
     pool_run(job.cpu->pool, token_score_task, &job, n_pages);
-    if (args->worth)
-        memcpy(args->worth, job.worth, select_of(&job, 0)->n_candidates * sizeof(float));
+    if (args->token_scores)
+        memcpy(args->token_scores, job.token_scores,
+               select_of(&job, 0)->n_candidates * sizeof(float));
     pool_run(job.cpu->pool, choose_task, &job, n);
     pool_run(job.cpu->pool, fetch_task, &job, n * (group->end - group->first));
     return 0;

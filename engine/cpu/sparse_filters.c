@@ -25,7 +25,7 @@ struct choose_job {
     struct cpu_backend *cpu;
     const struct attn_args *args;
     const struct step_seq *seq;
-    float *worth; /* [slot] */
+    float *token_scores; /* [slot] */
     uint32_t group;
 };
 
@@ -76,8 +76,8 @@ static void score_task(void *ctx, uint32_t page, uint32_t worker) {
     const struct choose_job *job = ctx;
     const struct choose_work w = work_layout(job, worker);
     const uint32_t most = tile_tokens(job->group);
-    float *worth = job->worth + (size_t)page * PAGE_TOKENS;
-    memset(worth, 0, PAGE_TOKENS * sizeof(*worth));
+    float *token_scores = job->token_scores + (size_t)page * PAGE_TOKENS;
+    memset(token_scores, 0, PAGE_TOKENS * sizeof(*token_scores));
     for (uint32_t row = 0; row < job->seq->n_rows; row += most) {
         const uint32_t n = min_u32(most, job->seq->n_rows - row);
         memset(w.largest, 0, (size_t)n * PAGE_TOKENS * sizeof(*w.largest));
@@ -87,7 +87,7 @@ static void score_task(void *ctx, uint32_t page, uint32_t worker) {
         }
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t at = 0; at < PAGE_TOKENS; at++)
-                worth[at] += w.largest[(size_t)i * PAGE_TOKENS + at];
+                token_scores[at] += w.largest[(size_t)i * PAGE_TOKENS + at];
     }
 }
 
@@ -137,10 +137,10 @@ int sparse_choose(struct backend *be, const struct attn_args *filter, struct err
     rc = cpu_buffer_reserve(&job.cpu->partials, (size_t)n_slots * sizeof(float), err);
     if (!rc) rc = scratch_reserve(job.cpu, work_bytes(&job), err);
     if (rc < 0) return rc;
-    job.worth = job.cpu->partials.data;
+    job.token_scores = job.cpu->partials.data;
     begin_index(index, &job);
     pool_run(job.cpu->pool, score_task, &job, n_slots / PAGE_TOKENS);
-    lines_select(job.worth, n_slots, min_u32(job.seq->sparse->patterns[0].p1, n_slots),
+    lines_select(job.token_scores, n_slots, min_u32(job.seq->sparse->patterns[0].p1, n_slots),
                  sparse_columns(index, 0));
     index->totals.index_s += clock_seconds() - start;
     return 0;

@@ -112,7 +112,7 @@ struct select_args {
     /* f32 [n_candidates], or NULL: the token scores of the candidates of the step's first sequence,
      * which has a kv_select; -1 for NaN.  The search of filters asks for them, with a group that
      * has no sparse layers. */
-    float *worth;
+    float *token_scores;
 };
 
 /* The work of select() for one sequence in one step: tokens of one layer, summed over the

@@ -8,8 +8,8 @@
  *   scales   [row blocks][column blocks]: a number for each block of elements
  *   mins     as scales, and of the same type
  *
- * An element is worth element * scale + min; a packed one is worth what packed.h says.  A block is
- * block_rows x block_cols elements; blocks at the lower and the right edge may be smaller.
+ * The value of an element is element * scale + min; that of a packed one is in packed.h.  A block
+ * is block_rows x block_cols elements; blocks at the lower and the right edge may be smaller.
  *
  * All sizes of weights are computed here.  weight_to_float() is plain C: what every kernel that
  * reads weights is compared with.

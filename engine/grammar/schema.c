@@ -237,7 +237,7 @@ static unsigned types_of(const struct reading *r, const json_t *schema, unsigned
 
 /* Says `anyOf` in place of `oneOf` where no value can be of two of its schemas, because no type
  * is. */
-static int settle_one_of(struct reading *r, json_t *schema) {
+static int complete_one_of(struct reading *r, json_t *schema) {
     json_t *list = json_object_get(schema, "oneOf");
     unsigned bits = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -545,7 +545,7 @@ static int read_object(struct reading *r, json_t *schema, const struct place *at
 /* ---- schemas ---- */
 
 /* Checks `type`; where it is missing, adds the types whose keywords the schema has. */
-static int settle_type(struct reading *r, json_t *schema, const struct place *at) {
+static int choose_type(struct reading *r, json_t *schema, const struct place *at) {
     const json_t *type = json_object_get(schema, "type");
     for (size_t i = 0; i < json_array_size(type); i++)
         if (!type_of(json_array_get(type, i))) return refuse(r, at, "type", "has an unknown name");
@@ -580,7 +580,7 @@ static void drop_others(json_t *schema) {
 }
 
 static int read_typed(struct reading *r, json_t *schema, const struct place *at) {
-    int rc = settle_type(r, schema, at);
+    int rc = choose_type(r, schema, at);
     if (rc || !json_object_get(schema, "type")) return rc;
     drop_others(schema);
     const json_t *type = json_object_get(schema, "type");
@@ -595,7 +595,7 @@ static int read_typed(struct reading *r, json_t *schema, const struct place *at)
 static int read_values(struct reading *r, json_t *schema, const struct place *at) {
     const json_t *type = json_object_get(schema, "type"), *value = json_object_get(schema, "const");
     json_t *values = json_object_get(schema, "enum");
-    int rc = type ? settle_type(r, schema, at) : 0;
+    int rc = type ? choose_type(r, schema, at) : 0;
     if (rc) return rc;
     if (value && !allows(type, value)) return refuse(r, at, "const", "is not of the type");
     if (!value && !json_is_array(values)) return refuse(r, at, "enum", "must be an array");
@@ -657,7 +657,7 @@ static int read_shape(struct reading *r, json_t *schema, const char *shape,
     if (strcmp(shape, "allOf") == 0 && json_array_size(json_object_get(schema, shape)) > 1)
         return refuse(r, at, shape, "is supported with one schema only");
     const int rc = read_list(r, schema, shape, at);
-    return rc || strcmp(shape, "oneOf") != 0 ? rc : settle_one_of(r, schema);
+    return rc || strcmp(shape, "oneOf") != 0 ? rc : complete_one_of(r, schema);
 }
 
 static int read_schema(struct reading *r, json_t *schema, const struct place *at) {

@@ -129,7 +129,7 @@ int model_add_end(struct model_config *config, uint32_t token, struct error *err
 
 /* Reads only config.json and generation_config.json: enough to answer questions about a model.
  * `context` is the longest text that it will be asked for; 0: the model's own, max_position.  It
- * settles rotary scaling that depends on the length (rope_config.h). */
+ * chooses rotary scaling that depends on the length (rope_config.h). */
 int model_config_load(struct model_config *out, const char *dir, uint32_t context,
                       struct error *err);
 void model_config_fini(struct model_config *config);

@@ -250,7 +250,7 @@ static void measure_seen(struct prefill_queue *p, const struct batch *batch) {
     }
 }
 
-/* Measures from the moment the batch was planned, or from the end of the batch before it if that
+/* Measures from when the batch was planned, or from the end of the batch before it if that
  * was later.  The few rows of guesses say little of a prompt's cost. */
 double prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s) {
     const double begin_s = p->done_s > batch->planned_s ? p->done_s : batch->planned_s,

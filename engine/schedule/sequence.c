@@ -445,8 +445,8 @@ static bool are_valid(const struct sample_result *results, uint32_t n) {
 
 /* Takes back the rows of the step's guesses behind the first wrong one, and returns how many of its
  * n results count.  What was computed behind a wrong guess says nothing of the request. */
-static uint32_t settle_drafts(struct sequence *seq, const struct sample_result *results,
-                              uint32_t n) {
+static uint32_t take_back_drafts(struct sequence *seq, const struct sample_result *results,
+                                 uint32_t n) {
     const uint32_t n_drafts = seq->n_drafts;
     uint32_t n_right = 0;
     if (n_drafts == 0) return n;
@@ -460,9 +460,9 @@ static uint32_t settle_drafts(struct sequence *seq, const struct sample_result *
 
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events) {
-    const uint32_t n_settled = settle_drafts(seq, results, n);
-    n_stored -= n - n_settled;
-    n = n_settled;
+    const uint32_t n_counted = take_back_drafts(seq, results, n);
+    n_stored -= n - n_counted;
+    n = n_counted;
     seq->n_done = n_stored;
     if (!are_valid(results, n))
         return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",

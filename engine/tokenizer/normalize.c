@@ -54,24 +54,24 @@ static unsigned combining_class(int32_t c) {
 
 /* Sorts a run of combining marks by class, stably.  Counting keeps a text of nothing but marks
  * linear: the library's own reordering is a bubble sort. */
-static void sort_marks(int32_t *marks, size_t n, int32_t *spare) {
+static void sort_marks(int32_t *marks, size_t n, int32_t *sorted) {
     size_t place[257] = {0};
     for (size_t i = 0; i < n; i++) place[combining_class(marks[i]) + 1]++;
     for (size_t c = 0; c < 256; c++) place[c + 1] += place[c];
-    for (size_t i = 0; i < n; i++) spare[place[combining_class(marks[i])]++] = marks[i];
-    memcpy(marks, spare, n * sizeof(*marks));
+    for (size_t i = 0; i < n; i++) sorted[place[combining_class(marks[i])]++] = marks[i];
+    memcpy(marks, sorted, n * sizeof(*marks));
 }
 
 static int reorder(struct codepoints *text) {
-    int32_t *spare = malloc((text->n + 1) * sizeof(*spare));
-    if (!spare) return ERR_NOMEM;
+    int32_t *sorted = malloc((text->n + 1) * sizeof(*sorted));
+    if (!sorted) return ERR_NOMEM;
     for (size_t i = 0; i < text->n; i++) {
         size_t end = i;
         while (end < text->n && combining_class(text->data[end]) != 0) end++;
-        if (end > i + 1) sort_marks(text->data + i, end - i, spare);
+        if (end > i + 1) sort_marks(text->data + i, end - i, sorted);
         if (end > i) i = end - 1;
     }
-    free(spare);
+    free(sorted);
     return 0;
 }
 

@@ -13,18 +13,20 @@
 #include "engine/base/error.h"
 #include "engine/device/layer_group.h"
 
-double tune_share(const float *worth, uint32_t n_worth, const uint32_t *chosen, uint32_t n_chosen) {
+double tune_share(const float *token_scores, uint32_t n_scores, const uint32_t *chosen,
+                  uint32_t n_chosen) {
     double all = 0, found = 0;
-    for (uint32_t i = 0; i < n_worth; i++) all += worth[i] > 0 ? (double)worth[i] : 0;
+    for (uint32_t i = 0; i < n_scores; i++)
+        all += token_scores[i] > 0 ? (double)token_scores[i] : 0;
     for (uint32_t i = 0; i < n_chosen; i++)
-        found += worth[chosen[i]] > 0 ? (double)worth[chosen[i]] : 0;
+        found += token_scores[chosen[i]] > 0 ? (double)token_scores[chosen[i]] : 0;
     return all > 0 ? found / all : 0;
 }
 
 struct filter_search {
     const struct tune_filter_goal *goal;
-    double *lost;   /* [n_layers][n_layers + 1]: the loss, by filter and end of its group */
-    uint32_t *wide; /* [n_layers + 1]: how many full-attention layers come before */
+    double *lost;          /* [n_layers][n_layers + 1]: the loss, by filter and end of its group */
+    uint32_t *full_before; /* [n_layers + 1]: how many full-attention layers come before */
     uint32_t n_layers, n;
     struct tune_filters *best; /* [n], ascending */
 };
@@ -36,7 +38,7 @@ static double lost_until(const struct filter_search *s, uint32_t filter, uint32_
 static void sum_losses(struct filter_search *s, const double *similarity) {
     const uint32_t *windows = s->goal->windows, n_layers = s->n_layers;
     for (uint32_t l = 0; l < n_layers; l++)
-        s->wide[l + 1] = s->wide[l] + !layer_has_window(windows, l);
+        s->full_before[l + 1] = s->full_before[l] + !layer_has_window(windows, l);
     for (uint32_t f = 0; f < n_layers; f++) {
         double *of = s->lost + (size_t)f * (n_layers + 1);
         for (uint32_t j = f + 1 + s->goal->n_wait; j < n_layers; j++)
@@ -47,13 +49,13 @@ static void sum_losses(struct filter_search *s, const double *similarity) {
 }
 
 /* Counts the full-attention layers in [first, end). */
-static uint32_t n_wide(const struct filter_search *s, uint32_t first, uint32_t end) {
-    return first < end ? s->wide[end] - s->wide[first] : 0;
+static uint32_t n_full(const struct filter_search *s, uint32_t first, uint32_t end) {
+    return first < end ? s->full_before[end] - s->full_before[first] : 0;
 }
 
 /* Tells whether some layer before `end` would follow the filter. */
 static bool is_followed(const struct filter_search *s, uint32_t filter, uint32_t end) {
-    return n_wide(s, filter + 1 + s->goal->n_wait, end) > 0;
+    return n_full(s, filter + 1 + s->goal->n_wait, end) > 0;
 }
 
 static void keep(struct filter_search *s, const struct tune_filters *set) {
@@ -82,9 +84,9 @@ static void extend(struct filter_search *s, const struct tune_filters *set) {
     if (n == s->goal->max_filters) return;
     for (uint32_t f = n ? last + 1 : 0; is_followed(s, f, s->n_layers); f++) {
         struct tune_filters next = *set;
-        if (n_wide(s, f, f + 1) == 0 || (n > 0 && !is_followed(s, last, f))) continue;
+        if (n_full(s, f, f + 1) == 0 || (n > 0 && !is_followed(s, last, f))) continue;
         next.filters.layers[next.filters.n++] = f;
-        next.n_dense += n_wide(s, n ? f : 0, f + 1 + n_wait);
+        next.n_dense += n_full(s, n ? f : 0, f + 1 + n_wait);
         next.lost += n ? lost_until(s, last, f) : 0;
         if (!is_hopeless(s, &next)) extend(s, &next);
     }
@@ -95,14 +97,14 @@ int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *
     struct filter_search search = {.goal = goal, .n_layers = n_layers, .best = best};
     const struct tune_filters none = {.filters = {.n_wait = goal->n_wait}};
     search.lost = calloc((size_t)n_layers * (n_layers + 1), sizeof(*search.lost));
-    search.wide = calloc((size_t)n_layers + 1, sizeof(*search.wide));
-    const bool has_room = search.lost && search.wide;
+    search.full_before = calloc((size_t)n_layers + 1, sizeof(*search.full_before));
+    const bool has_room = search.lost && search.full_before;
     if (has_room) {
         sum_losses(&search, similarity);
         extend(&search, &none);
     }
     free(search.lost);
-    free(search.wide);
+    free(search.full_before);
     return has_room ? (int)search.n
                     : error_set(err, ERR_NOMEM, "tune: no memory for %u layers", n_layers);
 }

@@ -21,7 +21,8 @@ enum { TUNE_MAX_FILTERS = 4, TUNE_N_CHOICES = 5 };
 
 /* Returns the share of all token scores that falls on the chosen tokens; 0 if all scores are 0.
  * Negative scores and NaN count as 0. */
-double tune_share(const float *worth, uint32_t n_worth, const uint32_t *chosen, uint32_t n_chosen);
+double tune_share(const float *token_scores, uint32_t n_scores, const uint32_t *chosen,
+                  uint32_t n_chosen);
 
 struct tune_filters {
     struct filters filters;

@@ -43,7 +43,7 @@ struct tune_pass {
 
     struct attn_pattern *patterns; /* [n_layers][n_heads]: attn_sparse's */
     void *out;                     /* device act [max_rows, n_heads * head_dim]: discarded */
-    void *lse, *worth;             /* device f32 [max_tokens, n_heads] and [max_tokens] */
+    void *lse, *token_scores;      /* device f32 [max_tokens, n_heads] and [max_tokens] */
     float *dense_lse, *sparse_lse; /* host [max_tokens, n_heads] */
     double *sums;                  /* [n_heads] */
 };
@@ -119,7 +119,7 @@ static int alloc_device(struct tune_pass *p, struct error *err) {
     int rc = ops->alloc(p->be, p->kv.n_pages * p->kv.page_bytes, &p->kv.base, err);
     if (!rc) rc = ops->alloc(p->be, out * dtype_size(p->be->act_dtype), &p->out, err);
     if (!rc) rc = ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
-    return rc ? rc : ops->alloc(p->be, p->max_tokens * sizeof(float), &p->worth, err);
+    return rc ? rc : ops->alloc(p->be, p->max_tokens * sizeof(float), &p->token_scores, err);
 }
 
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
@@ -149,7 +149,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
 
 void tune_pass_destroy(struct tune_pass *p) {
     if (!p) return;
-    void *const device[] = {p->kv.base, p->out, p->lse, p->worth};
+    void *const device[] = {p->kv.base, p->out, p->lse, p->token_scores};
     void *const host[] = {p->positions, p->pages,      p->views, p->patterns,
                           p->dense_lse, p->sparse_lse, p->sums};
     decoder_destroy(p->decoder);
@@ -314,7 +314,8 @@ int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, f
 
 static int run_select(struct tune_pass *p, uint32_t row, struct error *err) {
     const struct layer_group none = {p->layer, p->layer + 1, p->layer + 1};
-    struct select_args args = {.attn = args_from(p, row), .group = &none, .worth = p->worth};
+    struct select_args args = {
+        .attn = args_from(p, row), .group = &none, .token_scores = p->token_scores};
     args.attn.selects = true;
     const int rc = p->be->ops->attn_decode(p->be, &args.attn, err);
     return rc ? rc : p->be->ops->select->select(p->be, &args, err);
@@ -339,7 +340,7 @@ int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struc
         rc = ops->download(pass->be, look->chosen, state, look->n_selected * sizeof(*look->chosen),
                            err);
     if (!rc)
-        rc = ops->download(pass->be, look->worth, pass->worth,
-                           look->n_candidates * sizeof(*look->worth), err);
+        rc = ops->download(pass->be, look->token_scores, pass->token_scores,
+                           look->n_candidates * sizeof(*look->token_scores), err);
     return rc;
 }

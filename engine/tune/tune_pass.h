@@ -51,8 +51,8 @@ int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, f
  * and their token scores. */
 struct tune_look {
     uint32_t row, n_selected, n_candidates;
-    uint32_t *chosen; /* [n_selected], in any order */
-    float *worth;     /* [n_candidates]: token scores */
+    uint32_t *chosen;    /* [n_selected], in any order */
+    float *token_scores; /* [n_candidates]: token scores */
 };
 int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struct error *err);
 

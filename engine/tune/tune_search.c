@@ -188,14 +188,14 @@ static bool is_better(const struct tune_choice *a, const struct tune_choice *b,
     return a_reaches ? a->cost < b->cost : a->worst_recall > b->worst_recall;
 }
 
-/* The highest cost of a candidate that may be chosen: a smaller gain is within the noise of its
- * measurement, and not worth leaving keys out. */
-static const double WORTHWHILE_COST = 0.95;
+/* The highest cost of a candidate that may be chosen.  A smaller gain is within the noise of its
+ * measurement, and no reason to leave keys out. */
+static const double MAX_COST = 0.95;
 
 static bool may_be_chosen(const struct tune_results *r, const struct tune_goal *goal,
                           const struct tune_choice *choice, uint32_t layer, uint32_t head) {
     if (choice->worst_recall < goal->floor) return false;
-    if (goal->objective == TUNE_RECALL) return choice->cost <= WORTHWHILE_COST;
+    if (goal->objective == TUNE_RECALL) return choice->cost <= MAX_COST;
     return tune_results_patterns(r, layer, (uint32_t)choice->candidate)[head].kind != PATTERN_DENSE;
 }
 

@@ -89,7 +89,7 @@ static inline bool completion_request_is_bounded(const struct completion_request
 /* Returns what keeps the request's prompts dense, or NULL. */
 static inline const struct dense_rule *completion_request_dense_rule(
     const struct completion_request *request) {
-    return prefill_dense_rule(&request->kv.tokens, &request->kv.part,
+    return prefill_dense_rule(&request->kv.tokens, &request->kv.override,
                               request->echo && request->params.n_logprobs >= 0);
 }
 

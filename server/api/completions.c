@@ -480,7 +480,7 @@ static int check_rate(struct server *server, const struct api_key *key, struct a
 }
 
 /* Refuses a request that could not wait, before its body is read: in an overload only the work for
- * those that are accepted is worth its time.  Those that are being prepared have a place each. */
+ * those that are accepted gains anything.  Those that are being prepared have a place each. */
 static int check_room(struct server *server, struct api_error *err) {
     struct error why = {0};
     if (!engine_check_room(server->engine, server->n_preparing + 1, &why)) return 0;

@@ -51,7 +51,7 @@ static void run_work(uv_work_t *work) {
 }
 
 static void finish(struct job *job) {
-    http_free_body(&job->kept);
+    http_free_body(&job->held);
     job->body = NULL;
     job->done(job);
 }
@@ -91,7 +91,7 @@ static void after_work(uv_work_t *work, int status) {
 static void client_gone(void *user) {
     struct job *job = user;
     job_stop(job);
-    if (!job->waiting) job->kept = http_keep_body(job->exchange);
+    if (!job->waiting) job->held = http_hold_body(job->exchange);
     job->exchange = NULL;
     if (!job->waiting) return;
     lane_remove(lane_at(job), job);
@@ -131,7 +131,7 @@ struct job *job_start(struct server *server, struct http_exchange *exchange, enu
 }
 
 void job_free(struct job *job) {
-    http_free_body(&job->kept);
+    http_free_body(&job->held);
     free(job);
 }
 

@@ -74,7 +74,7 @@ struct job {
     bool waiting;
     const char *body; /* until done() */
     size_t length;
-    struct http_kept_body kept; /* the body of an exchange that has ended; or zeros */
+    struct http_held_body held; /* the body of an exchange that has ended; or zeros */
     job_step run, done;
     job_step then; /* job_then() sets it: what is to be run next, in then_lane */
     enum job_lane_name then_lane;

@@ -57,9 +57,9 @@ static void write_ratio(struct buffer *out, double part, double whole) {
 
 void kv_account_write(const struct kv_account *account, const struct kv_policy *policy,
                       const struct offload_rules *rules, struct buffer *out) {
-    const bool is_divided = !layer_set_is_empty(&policy->part.layers);
+    const bool is_divided = !layer_set_is_empty(&policy->override.layers);
     const uint32_t mechanisms =
-        1u << policy->tokens.mechanism | (is_divided ? 1u << policy->part.choice.mechanism : 0);
+        1u << policy->tokens.mechanism | (is_divided ? 1u << policy->override.choice.mechanism : 0);
     buffer_printf(out, "{\"policy\":\"%s\"", kv_type_name(policy->tokens.type));
     for (unsigned i = 0; i < KV_N_NUMBERS; i++) {
         const struct kv_number_info *number = &kv_numbers[i];

@@ -136,15 +136,15 @@ static double reading_tokens(const struct bench *b, uint32_t n_prompt, double n)
 }
 
 /* Returns how many pool tokens a sequence of n_text tokens holds, as the mean over layers, if
- * n_wide are held in layers without a window.  The others hold the window and a step's rows. */
-static double beside_windows(const struct bench *b, double n_wide, double n_text) {
+ * n_full are held in layers without a window.  The others hold the window and a step's rows. */
+static double beside_windows(const struct bench *b, double n_full, double n_text) {
     const struct model_config *m = b->info->model;
     const double window = (double)max_u32(m->window, PAGE_TOKENS) + b->config->max_batched_tokens +
                           2 * PAGE_TOKENS,
                  n_windowed = b->config->batch_invariant || window > n_text ? n_text : window;
     double n = 0;
     for (uint32_t l = 0; l < m->n_layers; l++)
-        n += layer_has_window(m->windows, l) ? n_windowed : n_wide;
+        n += layer_has_window(m->windows, l) ? n_windowed : n_full;
     return n / m->n_layers;
 }
 
@@ -244,7 +244,7 @@ static uint64_t text_pages(const struct bench *b, uint64_t n_tokens) {
 }
 
 /* Returns the most pages that texts need at once if nothing is evicted: when the first is done, or
- * when the last one is admitted.  Admission requires a spare page in every layer for each running
+ * when the last one is admitted.  Admission requires a free page in every layer for each running
  * text.  Batch-invariant sequences have all their pages from the beginning. */
 static uint64_t full_pages(const struct bench *b, const struct decode *d) {
     const struct bench_schedule *schedule = &d->schedule;

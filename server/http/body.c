@@ -90,7 +90,7 @@ static char *move_to_pages(struct body *body, size_t capacity) {
 /* Moves the body into the spare pages, if it is about to get pages of its own, and these
  * suffice. */
 static bool move_to_spare(struct http_conn *conn, struct body *body, size_t capacity) {
-    struct http_kept_body *spare = &conn->http->spare;
+    struct http_held_body *spare = &conn->http->spare;
     if (body->mapped || capacity <= HEAP_MAX || spare->capacity < capacity) return false;
     if (!may_take(conn, spare->capacity - body->capacity)) return false;
     if (body->length) memcpy(spare->data, body->data, body->length);
@@ -98,7 +98,7 @@ static bool move_to_spare(struct http_conn *conn, struct body *body, size_t capa
     body->data = spare->data;
     body->mapped = true;
     count(conn, body, spare->capacity);
-    *spare = (struct http_kept_body){0};
+    *spare = (struct http_held_body){0};
     return true;
 }
 
@@ -128,29 +128,29 @@ int body_append(struct http_conn *conn, struct body *body, const char *data, siz
     return 0;
 }
 
-struct http_kept_body body_keep(struct http_conn *conn, struct body *body) {
-    const struct http_kept_body kept = {body->data, body->capacity, body->mapped};
+struct http_held_body body_hold(struct http_conn *conn, struct body *body) {
+    const struct http_held_body held = {body->data, body->capacity, body->mapped};
     count(conn, body, 0);
     *body = (struct body){0};
-    return kept;
+    return held;
 }
 
-void http_free_body(struct http_kept_body *body) {
+void http_free_body(struct http_held_body *body) {
     if (body->mapped) munmap(body->data, body->capacity);
     else free(body->data);
-    *body = (struct http_kept_body){0};
+    *body = (struct http_held_body){0};
 }
 
 /* Keeps the pages as the spare ones if they are more. */
-static bool become_spare(struct http *http, const struct http_kept_body *kept) {
-    if (!kept->mapped || kept->capacity > SPARE_MAX || kept->capacity <= http->spare.capacity)
+static bool become_spare(struct http *http, const struct http_held_body *held) {
+    if (!held->mapped || held->capacity > SPARE_MAX || held->capacity <= http->spare.capacity)
         return false;
     http_free_body(&http->spare);
-    http->spare = *kept;
+    http->spare = *held;
     return true;
 }
 
 void body_fini(struct http_conn *conn, struct body *body) {
-    struct http_kept_body kept = body_keep(conn, body);
-    if (!become_spare(conn->http, &kept)) http_free_body(&kept);
+    struct http_held_body held = body_hold(conn, body);
+    if (!become_spare(conn->http, &held)) http_free_body(&held);
 }

@@ -327,8 +327,8 @@ const char *http_body(const struct http_exchange *exchange, size_t *length) {
     return exchange->body.data ? exchange->body.data : "";
 }
 
-struct http_kept_body http_keep_body(struct http_exchange *exchange) {
-    return body_keep(exchange->conn, &exchange->body);
+struct http_held_body http_hold_body(struct http_exchange *exchange) {
+    return body_hold(exchange->conn, &exchange->body);
 }
 
 const char *http_request_id(const struct http_exchange *exchange) {

@@ -22,7 +22,7 @@ struct http;
 struct http_exchange;
 
 /* A body that has outlived its exchange. */
-struct http_kept_body {
+struct http_held_body {
     char *data;
     size_t capacity;
     bool mapped; /* in its own pages */
@@ -79,8 +79,8 @@ const char *http_body(const struct http_exchange *exchange, size_t *length);
 /* Lets the body outlive the exchange, which ends: called by on_gone.  It does not move, and counts
  * no longer among the bodies that are bounded.  The caller owns it and must http_free_body()
  * it. */
-struct http_kept_body http_keep_body(struct http_exchange *exchange);
-void http_free_body(struct http_kept_body *body); /* zeroed: allowed */
+struct http_held_body http_hold_body(struct http_exchange *exchange);
+void http_free_body(struct http_held_body *body); /* zeroed: allowed */
 /* Returns the client's X-Request-Id if it is valid, else a generated one. */
 const char *http_request_id(const struct http_exchange *exchange);
 

@@ -144,7 +144,7 @@ struct http {
     size_t n_fds;
     struct http_peer *peers[HTTP_N_PEER_CHAINS];
     size_t body_bytes;           /* of all connections */
-    struct http_kept_body spare; /* pages for the next body, or zeros: not counted */
+    struct http_held_body spare; /* pages for the next body, or zeros: not counted */
     uint32_t n_conns, n_killed, n_open, n_lingering;
     uint32_t n_handles; /* uv handles not yet closed */
     bool run_needed;
@@ -208,7 +208,7 @@ int body_append(struct http_conn *conn, struct body *body, const char *data, siz
                 uint64_t whole);
 void body_fini(struct http_conn *conn, struct body *body);
 /* Gives the body's memory to the caller; the body is empty afterwards. */
-struct http_kept_body body_keep(struct http_conn *conn, struct body *body);
+struct http_held_body body_hold(struct http_conn *conn, struct body *body);
 
 /* ---- stream.c ---- */
 void stream_queue_fini(struct stream_queue *queue);

@@ -246,7 +246,7 @@ static int read_all(struct api_keys *keys, const struct options *options, struct
     return path ? read_list_file(keys, path, err) : 0;
 }
 
-int api_keys_settle(struct options *options, struct error *err) {
+int api_keys_resolve(struct options *options, struct error *err) {
     const int rc = read_all(&options->keys, options, err);
     if (rc || options->keys.n > 0 || !options->require_api_key) return rc;
     return error_set(err, ERR_INVALID,

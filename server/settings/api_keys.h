@@ -40,7 +40,7 @@ struct api_keys {
  *
  * Checks them, and --require-api-key.  ERR_INVALID names the option; no error shows any part of a
  * key. */
-int api_keys_settle(struct options *options, struct error *err);
+int api_keys_resolve(struct options *options, struct error *err);
 
 /* Tells whether there is a file that could have changed. */
 bool api_keys_can_change(const struct options *options);

@@ -73,7 +73,7 @@ static int read_one(struct kv_policy *policy, const json_t *range, struct kv_pol
             return api_error_set(err, 400, NULL, layers_name, "%s.%.64s is not known", layers_name,
                                  key);
     }
-    const int rc = read_range(&policy->part.layers, range, err);
+    const int rc = read_range(&policy->override.layers, range, err);
     return rc ? rc : read_policy(inner, json_object_get(range, "kv_policy"), err);
 }
 
@@ -90,19 +90,19 @@ int kv_layers_read(struct kv_policy *policy, const json_t *value, struct api_err
         if (i > 0 && !same_policy(&first, &other))
             return refuse(err, "must have the same kv_policy in all ranges");
     }
-    policy->part.choice = first.tokens;
-    memcpy(policy->part_fractions, first.fractions, sizeof(first.fractions));
+    policy->override.choice = first.tokens;
+    memcpy(policy->override_fractions, first.fractions, sizeof(first.fractions));
     return 0;
 }
 
 static struct kv_policy inner_of(const struct kv_policy *policy) {
-    struct kv_policy inner = {.tokens = policy->part.choice};
-    memcpy(inner.fractions, policy->part_fractions, sizeof(inner.fractions));
+    struct kv_policy inner = {.tokens = policy->override.choice};
+    memcpy(inner.fractions, policy->override_fractions, sizeof(inner.fractions));
     return inner;
 }
 
 void kv_layers_write(const struct kv_policy *policy, struct buffer *out) {
-    const struct layer_set *layers = &policy->part.layers;
+    const struct layer_set *layers = &policy->override.layers;
     const struct kv_policy inner = inner_of(policy);
     if (layer_set_is_empty(layers)) return;
     buffer_puts(out, ",\"layers\":");

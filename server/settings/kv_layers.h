@@ -16,7 +16,7 @@ struct api_error;
 struct buffer;
 struct kv_policy;
 
-/* Reads the member into policy->part; the policy's other members have been read. */
+/* Reads the member into policy->override; the policy's other members have been read. */
 int kv_layers_read(struct kv_policy *policy, const json_t *value, struct api_error *err);
 /* Writes ,"layers":[...] if the policy has such layers. */
 void kv_layers_write(const struct kv_policy *policy, struct buffer *out);

@@ -245,8 +245,8 @@ struct kv_choice kv_policy_resolve(const struct kv_policy *policy, uint32_t n_pr
 
 struct kv_override kv_policy_resolve_part(const struct kv_policy *policy, uint32_t n_prompt) {
     return (struct kv_override){
-        .layers = policy->part.layers,
-        .choice = resolve(&policy->part.choice, policy->part_fractions, n_prompt)};
+        .layers = policy->override.layers,
+        .choice = resolve(&policy->override.choice, policy->override_fractions, n_prompt)};
 }
 
 /* ---- writing ---- */

@@ -24,8 +24,8 @@ struct kv_policy {
     struct kv_choice tokens;        /* amounts given as a fraction are 0 here */
     double fractions[KV_N_MEMBERS]; /* of the prompt, (0, 1); 0: given in tokens */
     bool placed;                    /* tokens.on_device is decided */
-    struct kv_override part;        /* kv_layers.h; its amounts likewise, */
-    double part_fractions[KV_N_MEMBERS];
+    struct kv_override override;    /* kv_layers.h; its amounts likewise, */
+    double override_fractions[KV_N_MEMBERS];
 };
 
 /* Returns the policy of this type, a row of the table, with every other member at its default. */

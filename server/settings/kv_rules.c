@@ -104,8 +104,8 @@ static int check_context(const struct kv_choice *initial, const struct engine_in
                      kv_choice_slots(initial, 1), context);
 }
 
-static int settle_bounded(struct kv_rules *rules, const struct engine_info *info,
-                          struct error *err) {
+static int resolve_bounded(struct kv_rules *rules, const struct engine_info *info,
+                           struct error *err) {
     const struct kv_choice *initial = &rules->initial.tokens;
     const bool bounded = kv_choice_is_bounded(initial);
     if (!info->bounded_caches) {
@@ -121,8 +121,8 @@ static int settle_bounded(struct kv_rules *rules, const struct engine_info *info
     return bounded ? check_context(initial, info, err) : 0;
 }
 
-static int settle_offload(struct kv_rules *rules, const struct engine_info *info,
-                          struct error *err) {
+static int resolve_offload(struct kv_rules *rules, const struct engine_info *info,
+                           struct error *err) {
     struct api_error refusal = {0};
     rules->offload.host_pool_bytes = info->host_pool_bytes;
     if (!kv_rules_allow(rules, KV_SELECTING)) {
@@ -140,9 +140,9 @@ static int settle_offload(struct kv_rules *rules, const struct engine_info *info
     return error_set(err, ERR_UNSUPPORTED, "--kv-policy: %s", refusal.message);
 }
 
-int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err) {
-    const int rc = settle_bounded(rules, info, err);
-    return rc ? rc : settle_offload(rules, info, err);
+int kv_rules_resolve(struct kv_rules *rules, const struct engine_info *info, struct error *err) {
+    const int rc = resolve_bounded(rules, info, err);
+    return rc ? rc : resolve_offload(rules, info, err);
 }
 
 static int refuse_type(const struct kv_rules *rules, const struct kv_choice *choice,
@@ -160,10 +160,10 @@ static int refuse_type(const struct kv_rules *rules, const struct kv_choice *cho
 
 int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err) {
     const struct kv_choice *choice = &policy->tokens;
-    const bool is_divided = !layer_set_is_empty(&policy->part.layers);
+    const bool is_divided = !layer_set_is_empty(&policy->override.layers);
     if (!rules->allowed[choice->type]) return refuse_type(rules, choice, err);
-    if (is_divided && !rules->allowed[policy->part.choice.type])
-        return refuse_type(rules, &policy->part.choice, err);
+    if (is_divided && !rules->allowed[policy->override.choice.type])
+        return refuse_type(rules, &policy->override.choice, err);
     return kv_choice_selects(choice) ? offload_rules_apply(&rules->offload, policy, err) : 0;
 }
 

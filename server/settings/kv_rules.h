@@ -26,7 +26,7 @@ int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
 bool kv_rules_allow(const struct kv_rules *rules, enum kv_mechanism mechanism);
 bool kv_rules_allow_whole_texts(const struct kv_rules *rules); /* some type evicts nothing */
 /* Removes the types that this engine cannot do.  Fails when the initial policy is not possible. */
-int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err);
+int kv_rules_resolve(struct kv_rules *rules, const struct engine_info *info, struct error *err);
 /* Decides what a request's policy leaves to the server, or refuses the policy. */
 int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err);
 /* Writes three members of a JSON object: "kv_policy", the initial one; "kv_policies", those

@@ -10,7 +10,7 @@
 #include "server/settings/kv_policy.h"
 
 void offload_rules_place(const struct offload_rules *rules, struct kv_policy *policy) {
-    const bool is_divided = !layer_set_is_empty(&policy->part.layers);
+    const bool is_divided = !layer_set_is_empty(&policy->override.layers);
     if (!policy->placed) policy->tokens.on_device = is_divided || rules->host_pool_bytes == 0;
     policy->placed = true;
 }

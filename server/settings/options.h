@@ -37,7 +37,7 @@ enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AMX };
 struct options {
     char *model, *host, *served_model_name, *config; /* NULL: not given */
     char *api_key, *api_key_file, *api_keys, *api_keys_file;
-    struct api_keys keys; /* from these four: api_keys_settle() */
+    struct api_keys keys; /* from these four: api_keys_resolve() */
     char *ssl_certfile, *ssl_keyfile;
     char *allowed_origins, *allowed_hosts;
     char *kv_policy, *allowed_kv_policies;

@@ -21,7 +21,7 @@ static int load_patterns(struct prefill_setup *setup, const struct options *opti
     return patterns_load(&setup->patterns, setup->path, model->n_layers, model->n_heads, err);
 }
 
-static void settle_break_even(struct prefill_setup *setup, const struct options *options,
+static void choose_break_even(struct prefill_setup *setup, const struct options *options,
                               const char *backend) {
     const uint32_t asked = (uint32_t)options->min_sparse_tokens;
     const uint32_t tuned = patterns_min_sparse_tokens(&setup->patterns, backend);
@@ -39,7 +39,7 @@ int prefill_setup_load(struct prefill_setup *out, const struct options *options,
     if (rc) return rc;
     rc = load_patterns(&setup, options, config->model_dir, &model, err);
     model_config_fini(&model);
-    settle_break_even(&setup, options, config->backend->name);
+    choose_break_even(&setup, options, config->backend->name);
     if (rc) prefill_setup_fini(&setup);
     else *out = setup;
     return rc;

@@ -35,7 +35,7 @@ static const float NEVER_DENSE = 2;
 
 /* ---- set up ---- */
 
-static int settle_lengths(struct tune *t, struct error *err) {
+static int choose_lengths(struct tune *t, struct error *err) {
     const uint32_t context = t->model.max_position, usual = min_u32(context, DEFAULT_TOKENS);
     t->lengths = t->plan->lengths;
     if (t->lengths.n == 0) {
@@ -60,7 +60,7 @@ static int settle_lengths(struct tune *t, struct error *err) {
 
 /* Writes `given` to path, or, if that is NULL, name followed by `appended`.  path: [PATH_MAX].
  * Returns false when it does not fit. */
-static bool settle_path(char *path, const char *given, const char *name, const char *appended) {
+static bool choose_path(char *path, const char *given, const char *name, const char *appended) {
     const int n = given ? snprintf(path, PATH_MAX, "%s", given)
                         : snprintf(path, PATH_MAX, "%s%s", name, appended);
     return n < PATH_MAX;
@@ -68,13 +68,13 @@ static bool settle_path(char *path, const char *given, const char *name, const c
 
 /* Derives the paths of the output files.  The default names are the last part of the model's
  * directory, by which `quire serve` finds the files. */
-static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
+static int choose_paths(struct tune *t, char *real_dir, struct error *err) {
     const char *dir = realpath(t->model_dir, real_dir) ? real_dir : t->model_dir;
     const struct tune_plan *plan = t->plan;
     t->model_name = model_file_name(dir);
-    if (settle_path(t->out, plan->out, t->model_name, ".json") &&
-        settle_path(t->filters_out, plan->filters_out, t->model_name, ".filters.json") &&
-        settle_path(t->state_path, plan->state, t->finds_patterns ? t->out : t->filters_out,
+    if (choose_path(t->out, plan->out, t->model_name, ".json") &&
+        choose_path(t->filters_out, plan->filters_out, t->model_name, ".filters.json") &&
+        choose_path(t->state_path, plan->state, t->finds_patterns ? t->out : t->filters_out,
                     ".state"))
         return 0;
     return error_set(err, ERR_INVALID, "--out, --filters-out or --state: the path is too long");
@@ -82,7 +82,7 @@ static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
 
 /* Returns whether the first full-attention layer, as a filter, would have layers behind it to
  * choose for. */
-static bool has_layers_to_spare(const struct tune *t) {
+static bool has_enough_layers(const struct tune *t) {
     const uint32_t *windows = t->model.windows;
     uint32_t first = 0;
     while (layer_has_window(windows, first)) first++;
@@ -91,12 +91,12 @@ static bool has_layers_to_spare(const struct tune *t) {
     return false;
 }
 
-/* Decides whether to find patterns, filters or both.  Filters need a model with layers to spare and
+/* Decides whether to find patterns, filters or both.  Filters need a model with enough layers and
  * a backend that can select. */
-static int settle_parts(struct tune *t, struct error *err) {
+static int choose_parts(struct tune *t, struct error *err) {
     const uint64_t find = t->plan->find;
     const char *why_not = NULL;
-    if (!has_layers_to_spare(t))
+    if (!has_enough_layers(t))
         why_not = t->model.windows ? "too few layers of the model have no window"
                                    : "the model has too few layers";
     else if (!t->be->ops->select) why_not = "this backend cannot select tokens";
@@ -130,7 +130,7 @@ static int open_patterns(struct tune *t, struct error *err) {
 
 /* Sets the objective's candidates and returns their number.  It is 0 when a prompt of the shortest
  * length has nothing to leave out. */
-static uint32_t settle_candidates(struct tune *t) {
+static uint32_t choose_candidates(struct tune *t) {
     const uint32_t n = t->finds_patterns ? tune_candidates(t->shortest, t->candidates) : 0;
     if (n == 0 || t->plan->objective == TUNE_RECALL) return n;
     tune_fit_starts(t->candidates);
@@ -164,12 +164,12 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
         rc = error_set(
             err, ERR_UNSUPPORTED,
             "tune: every layer of this model has a window, so it has no patterns and no filters");
-    if (!rc) rc = settle_lengths(t, err);
-    if (!rc) rc = settle_parts(t, err);
-    if (!rc) rc = settle_paths(t, real_dir, err);
+    if (!rc) rc = choose_lengths(t, err);
+    if (!rc) rc = choose_parts(t, err);
+    if (!rc) rc = choose_paths(t, real_dir, err);
     if (!rc) rc = tune_layers_open(t, err);
     if (rc) return rc;
-    const uint32_t n_candidates = settle_candidates(t);
+    const uint32_t n_candidates = choose_candidates(t);
     if (n_candidates == 0 && t->finds_patterns)
         return error_set(err, ERR_INVALID,
                          "--lengths: prompts of %" PRIu32

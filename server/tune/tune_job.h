@@ -27,9 +27,9 @@ struct timed_engine;
 struct tune_comparison {
     uint32_t max_selected; /* of any prompt; 0: layers are not compared */
     uint32_t max_dense;
-    uint32_t *chosen;   /* [n_layers][compared rows][max_selected], of one prompt */
-    float *worth;       /* [longest] */
-    double *similarity; /* [n_layers][n_layers], mean of all samples; 0 with a window */
+    uint32_t *chosen;    /* [n_layers][compared rows][max_selected], of one prompt */
+    float *token_scores; /* [longest] */
+    double *similarity;  /* [n_layers][n_layers], mean of all samples; 0 with a window */
     struct tune_filters best[TUNE_N_CHOICES];
     uint32_t n_best;
 };

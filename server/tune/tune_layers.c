@@ -57,16 +57,16 @@ int tune_layers_open(struct tune *t, struct error *err) {
                          1 + t->plan->n_wait);
     c->max_selected = tune_layers_choice(t, t->longest).n_selected;
     c->chosen = calloc(n_layers * N_ROWS * c->max_selected, sizeof(*c->chosen));
-    c->worth = calloc(t->longest, sizeof(*c->worth));
+    c->token_scores = calloc(t->longest, sizeof(*c->token_scores));
     c->similarity = calloc(n_layers * n_layers, sizeof(*c->similarity));
-    return c->chosen && c->worth && c->similarity
+    return c->chosen && c->token_scores && c->similarity
                ? 0
                : error_set(err, ERR_NOMEM, "tune: no memory for the tokens that layers choose");
 }
 
 void tune_layers_close(struct tune *t) {
     free(t->comparison.chosen);
-    free(t->comparison.worth);
+    free(t->comparison.token_scores);
     free(t->comparison.similarity);
 }
 
@@ -87,7 +87,7 @@ static int compare_row(struct tune *t, uint32_t sample, uint32_t layer, uint32_t
                                    .n_selected = n_selected,
                                    .n_candidates = (row + 1 - n_tail) / PAGE_TOKENS * PAGE_TOKENS,
                                    .chosen = chosen_by(t, layer, i),
-                                   .worth = t->comparison.worth};
+                                   .token_scores = t->comparison.token_scores};
     if (t->prompt.n < N_ROWS * ROW_STEP + n_tail + n_selected + PAGE_TOKENS)
         return error_set(err, ERR_INVALID,
                          "--selected: a prompt of %zu tokens is too short to choose %" PRIu32
@@ -98,7 +98,8 @@ static int compare_row(struct tune *t, uint32_t sample, uint32_t layer, uint32_t
     for (uint32_t l = 0; l <= layer && !rc; l++)
         if (!tune_has_window(t, l))
             similarity[(size_t)l * n_layers + layer] +=
-                tune_share(look.worth, look.n_candidates, chosen_by(t, l, i), n_selected) / N_ROWS;
+                tune_share(look.token_scores, look.n_candidates, chosen_by(t, l, i), n_selected) /
+                N_ROWS;
     return rc;
 }
 

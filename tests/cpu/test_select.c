@@ -1,6 +1,6 @@
 /* test_select.c - selections of tokens against their definition: an oracle in double chooses anew
- * in every step, from inputs that it keeps itself.  Outputs, what tokens are worth, which are
- * chosen, their slots, what lies in these and totals must agree; where two candidates are worth the
+ * in every step, from inputs that it keeps itself.  Outputs, token scores, which tokens are
+ * chosen, their slots, what lies in these and totals must agree.  Where two candidates score the
  * same within rounding either may be chosen, and the oracle goes on with the backend's choice.
  *
  *   layer   0   1   2      3      4        5      6   7        8
@@ -278,7 +278,7 @@ static void check_out(const struct run *r, uint32_t layer, const uint32_t *token
 }
 
 struct candidate {
-    double worth;
+    double token_scores;
     uint32_t token;
     bool expected, got;
 };
@@ -286,7 +286,7 @@ struct candidate {
 /* Best first, of equals the lower token. */
 static int compare_candidates(const void *a, const void *b) {
     const struct candidate *x = a, *y = b;
-    if (x->worth != y->worth) return x->worth > y->worth ? -1 : 1;
+    if (x->token_scores != y->token_scores) return x->token_scores > y->token_scores ? -1 : 1;
     return x->token < y->token ? -1 : 1;
 }
 
@@ -303,17 +303,17 @@ static const double *query_scores(const struct run *r, uint32_t layer, uint32_t 
     const uint32_t n = query + 1;
     double **kept = &r->scores[layer][query];
     if (*kept) return *kept;
-    double *p = malloc(n * sizeof(double)), *worth = *kept = malloc(n * sizeof(double));
+    double *p = malloc(n * sizeof(double)), *token_scores = *kept = malloc(n * sizeof(double));
     uint32_t *all = malloc(n * sizeof(uint32_t));
     for (uint32_t i = 0; i < n; i++) all[i] = i;
-    for (uint32_t i = 0; i < n; i++) worth[i] = -1;
+    for (uint32_t i = 0; i < n; i++) token_scores[i] = -1;
     for (uint32_t head = 0; head < r->rig->shape.n_heads; head++) {
         probabilities_of(r, layer, query, head, all, n, p);
-        for (uint32_t i = 0; i < n; i++) worth[i] = fmax(worth[i], p[i]);
+        for (uint32_t i = 0; i < n; i++) token_scores[i] = fmax(token_scores[i], p[i]);
     }
     free(p);
     free(all);
-    return worth;
+    return token_scores;
 }
 
 /* Whether a query's score of a token counts: where all do, only once the token's page is whole. */
@@ -330,12 +330,12 @@ static struct candidate *oracle_choice(const struct run *r, uint32_t layer) {
         const double weight = weight_of(r->plan.selector, age);
         const uint32_t query = r->n_done - age;
         if (weight == 0) continue;
-        const double *worth = query_scores(r, layer, query);
+        const double *token_scores = query_scores(r, layer, query);
         for (uint32_t i = 0; i < n && i <= query; i++)
             if (counts(r->plan.selector, query, i))
-                c[i].worth += weight * (window ? fmax(worth[i], 0) : worth[i]);
+                c[i].token_scores += weight * (window ? fmax(token_scores[i], 0) : token_scores[i]);
     }
-    for (uint32_t i = 0; i < r->plan.n_sink; i++) c[i].worth = INFINITY;
+    for (uint32_t i = 0; i < r->plan.n_sink; i++) c[i].token_scores = INFINITY;
     qsort(c, r->select.n_candidates, sizeof(*c), compare_candidates);
     for (uint32_t i = 0; i < r->plan.n_selected; i++) c[i].expected = true;
     return c;
@@ -364,7 +364,8 @@ static void check_choice(const struct run *r, uint32_t g) {
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = i + 1; c[i].expected && !c[i].got && k < n; k++) {
             if (!c[k].got || c[k].expected) continue;
-            assert_true(c[i].worth != c[k].worth && c[i].worth < c[k].worth * (1 + 1e-4));
+            assert_true(c[i].token_scores != c[k].token_scores &&
+                        c[i].token_scores < c[k].token_scores * (1 + 1e-4));
         }
     }
     free(c);
@@ -438,18 +439,19 @@ static void check_slot(const struct run *r, uint32_t layer, uint32_t slot, uint3
     }
 }
 
-/* Sinks are chosen whatever they are worth. */
-static void check_worth(const struct run *r, uint32_t g, const float *worth) {
+/* Sinks are chosen whatever their scores are. */
+static void check_scores(const struct run *r, uint32_t g, const float *token_scores) {
     struct candidate *c = oracle_choice(r, groups[g].filter);
     for (uint32_t i = 0; i < r->select.n_candidates; i++)
-        if (c[i].worth < INFINITY)
-            assert_true(fabs(worth[c[i].token] - c[i].worth) <= 1e-4 * fabs(c[i].worth));
+        if (c[i].token_scores < INFINITY)
+            assert_true(fabs(token_scores[c[i].token] - c[i].token_scores) <=
+                        1e-4 * fabs(c[i].token_scores));
     free(c);
 }
 
-static void check_group(struct run *r, uint32_t g, const float *worth) {
+static void check_group(struct run *r, uint32_t g, const float *token_scores) {
     check_choice(r, g);
-    if (worth) check_worth(r, g, worth);
+    if (token_scores) check_scores(r, g, token_scores);
     check_slots(r, g);
     for (uint32_t slot = 0; slot < r->plan.n_selected; slot++) {
         const uint32_t token = held_token(r, g, slot);
@@ -589,15 +591,16 @@ static void run_select(struct run *runs, uint32_t n_runs, uint32_t g, const stru
                        bool checked) {
     struct rig *rig = runs[0].rig;
     const bool alone = n_runs == 1 && runs[0].select.n_candidates > 0;
-    float *worth = alone ? malloc(runs[0].select.n_candidates * sizeof(*worth)) : NULL;
-    const struct select_args args = {*attn,       &groups[g], g, host_layer_of(groups[g].first),
-                                     &rig->store, worth};
+    float *token_scores =
+        alone ? malloc(runs[0].select.n_candidates * sizeof(*token_scores)) : NULL;
+    const struct select_args args = {*attn,       &groups[g],  g, host_layer_of(groups[g].first),
+                                     &rig->store, token_scores};
     const struct select_ops *ops = rig->be->ops->select;
     assert_int_equal(ops->select(rig->be, &args, NULL), 0);
     if (ops->observe) assert_int_equal(ops->observe(rig->be, &args, NULL), 0);
     for (uint32_t i = 0; i < n_runs && checked; i++)
-        if (runs[i].select.n_candidates) check_group(&runs[i], g, worth);
-    free(worth);
+        if (runs[i].select.n_candidates) check_group(&runs[i], g, token_scores);
+    free(token_scores);
 }
 
 static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_t n_rows,
@@ -772,7 +775,7 @@ static void selectors_choose_differently(void **state) {
     assert_true(n_fetched[KV_SELECTOR_EXPONENTIAL] < n_fetched[KV_SELECTOR_LAST]);
 }
 
-/* Keys that are equal are worth the same: the lower token is chosen.  A query of zero makes all of
+/* Keys that are equal score the same: the lower token is chosen.  A query of zero makes all of
  * them equal, one of NaN counts for no token. */
 static void ties_and_nan_are_defined_on(struct backend *be) {
     for (uint32_t n_keys = 0; n_keys <= 8; n_keys += 8) {

@@ -3,10 +3,10 @@
  * launched again.
  *
  * A text's keys and values are known beforehand and lie in full pages of every layer; its blocks
- * are filled by the host pool's offload().  After every step the states, which token each slot
- * holds, are compared, what the first text's tokens are worth, and the chosen slots of the device
- * with the text, bit by bit.  Where rounding has decided between two tokens, the text is made fresh
- * on both sides: so no step begins differently.
+ * are filled by the host pool's offload().  After every step the states (which token each slot
+ * holds) and the scores of the first text's tokens are compared.  The chosen slots of the device
+ * are compared with the text, bit by bit.  Where rounding decides between two tokens, both
+ * sides begin the text anew: so no step begins differently.
  *
  * Where the store is fp8, texts are such that it loses nothing; all others are test_fp8.c's. */
 #include "engine/device/attention.h"
@@ -51,7 +51,7 @@ struct side {
     struct backend *be;
     struct kv_pool kv;
     struct host_pool store;
-    void *q[N_LAYERS], *out[N_LAYERS], *worth[N_GROUPS]; /* worth: the first text's */
+    void *q[N_LAYERS], *out[N_LAYERS], *token_scores[N_GROUPS]; /* the first text's */
     struct select_total totals[N_TEXTS];
 };
 
@@ -95,7 +95,7 @@ static uint32_t first_host_layer(uint32_t group) {
 
 /* ---- pages ---- */
 
-/* A page's worth of tokens as a backend has them: [K, V][head][slot][dim]; the CPU's keys lie by
+/* A page of tokens as a backend has them: [K, V][head][slot][dim]; the CPU's keys lie by
  * dim. */
 static void *as_page(const struct rig *r, const char *tokens, bool by_dim) {
     const size_t size = page_row_bytes(r->cpu.kv.format, 1);
@@ -203,7 +203,7 @@ static int run_layers(struct rig *r, struct side *side, struct error *err) {
                                          .group_index = g,
                                          .first_host_layer = first_host_layer(g),
                                          .store = r->with_blocks ? &side->store : NULL,
-                                         .worth = side->worth[filters ? g : 0]};
+                                         .token_scores = side->token_scores[filters ? g : 0]};
         rc = ops->attn_decode(side->be, &args.attn, err);
         if (!rc && filters) rc = ops->select->select(side->be, &args, err);
         g += filters;
@@ -267,7 +267,7 @@ static double score_of(const struct rig *r, const struct text *t, uint32_t layer
     return cap > 0 ? cap * tanh(score / cap) : score;
 }
 
-static double worth_of(const struct rig *r, const struct text *t, uint32_t layer, uint32_t row,
+static double score_of(const struct rig *r, const struct text *t, uint32_t layer, uint32_t row,
                        uint32_t token) {
     double best = 0;
     for (uint32_t head = 0; head < r->n_heads; head++) {
@@ -292,8 +292,8 @@ static void expect_ties(const struct rig *r, const struct text *t, uint32_t grou
         if (has(expected, n, got[a])) continue;
         for (uint32_t b = 0; b < n; b++) {
             if (has(got, n, expected[b])) continue;
-            const double x = worth_of(r, t, layer, row, got[a]),
-                         y = worth_of(r, t, layer, row, expected[b]);
+            const double x = score_of(r, t, layer, row, got[a]),
+                         y = score_of(r, t, layer, row, expected[b]);
             if (fabs(x - y) > TIE_TOLERANCE * fmax(x, y))
                 fail_msg("token %u is chosen with %g, not %u with %g", got[a], x, expected[b], y);
         }
@@ -341,14 +341,14 @@ static bool compare_group(struct rig *r, const struct text *t, uint32_t row, uin
 }
 
 /* Queries and keys are the same bits: sums, exponentials and denominators are rounded. */
-static void compare_worth(const struct rig *r, uint32_t group) {
+static void compare_scores(const struct rig *r, uint32_t group) {
     const uint32_t n = r->texts[0].select.n_candidates;
-    const float *expected = r->cpu.worth[group];
+    const float *expected = r->cpu.token_scores[group];
     float *got = random_floats(n);
-    gpu_read(got, r->gpu.worth[group], n, ELEMENT_F32);
+    gpu_read(got, r->gpu.token_scores[group], n, ELEMENT_F32);
     for (uint32_t i = 0; i < n; i++)
         if (!(fabsf(got[i] - expected[i]) <= 1e-3f * expected[i]))
-            fail_msg("token %u is worth %g, not %g", i, (double)got[i], (double)expected[i]);
+            fail_msg("token %u has the score %g, not %g", i, (double)got[i], (double)expected[i]);
     free(got);
 }
 
@@ -361,7 +361,7 @@ static void compare_outputs(const struct rig *r, uint32_t row, uint32_t layer) {
 }
 
 static void compare_step(struct rig *r) {
-    for (uint32_t g = 0; g < N_GROUPS; g++) compare_worth(r, g);
+    for (uint32_t g = 0; g < N_GROUPS; g++) compare_scores(r, g);
     for (uint32_t i = 0; i < N_TEXTS; i++) {
         struct text *t = &r->texts[i];
         bool same = true;
@@ -458,7 +458,7 @@ static void make_side(struct rig *r, struct side *side, struct backend *be,
         must(be->ops->alloc(be, n, &side->out[l], &err), &err);
     }
     for (uint32_t g = 0; g < N_GROUPS; g++)
-        must(be->ops->alloc(be, MAX_TOKENS * sizeof(float), &side->worth[g], &err), &err);
+        must(be->ops->alloc(be, MAX_TOKENS * sizeof(float), &side->token_scores[g], &err), &err);
     const struct select_limits largest = {.max_slots = MAX_TOKENS,
                                           .max_selected = MAX_SELECTED,
                                           .n_groups = N_GROUPS,
@@ -484,7 +484,7 @@ static void free_side(struct side *side) {
         side->be->ops->free(side->be, side->q[l]);
         side->be->ops->free(side->be, side->out[l]);
     }
-    for (uint32_t g = 0; g < N_GROUPS; g++) side->be->ops->free(side->be, side->worth[g]);
+    for (uint32_t g = 0; g < N_GROUPS; g++) side->be->ops->free(side->be, side->token_scores[g]);
     side->be->ops->host_pool->free(side->be, side->store.base);
     side->be->ops->free(side->be, side->kv.base);
 }

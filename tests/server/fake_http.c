@@ -54,15 +54,15 @@ const char *http_body(const struct http_exchange *exchange, size_t *length) {
     return exchange->body ? exchange->body : "";
 }
 
-struct http_kept_body http_keep_body(struct http_exchange *exchange) {
+struct http_held_body http_hold_body(struct http_exchange *exchange) {
     assert(exchange->gone && !exchange->kept);
     exchange->kept = true;
-    return (struct http_kept_body){0}; /* the test's own text lives on */
+    return (struct http_held_body){0}; /* the test's own text lives on */
 }
 
-void http_free_body(struct http_kept_body *body) {
+void http_free_body(struct http_held_body *body) {
     free(body->data);
-    *body = (struct http_kept_body){0};
+    *body = (struct http_held_body){0};
 }
 
 const char *http_request_id(const struct http_exchange *exchange) {

@@ -45,7 +45,7 @@ static void job_end(struct job *job) {
 static void job_gone(void *user) {
     struct job *job = user;
     /* A body that is kept has not moved. */
-    struct http_kept_body kept = http_keep_body(job->exchange);
+    struct http_held_body kept = http_hold_body(job->exchange);
     if (job->length > 0) assert_ptr_equal(kept.data, job->body);
     http_free_body(&kept);
     atomic_fetch_add(&job->rig->n_gone, 1);

@@ -303,18 +303,18 @@ static void rules_settle_for_what_the_engine_can(void **state) {
         .budget_tokens = 2048, .bounded_caches = true, .model = &short_one};
     struct error err = {0};
     struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", all);
-    assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
+    assert_int_equal(kv_rules_resolve(&rules, &able, &err), 0);
     assert_true(rules.allowed[TYPE_STREAMING] && rules.allowed[TYPE_HEAVY_HITTER]);
-    assert_int_equal(kv_rules_settle(&rules, &small, &err), ERR_INVALID);
+    assert_int_equal(kv_rules_resolve(&rules, &small, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "2048"));
-    assert_int_equal(kv_rules_settle(&rules, &narrow, &err), ERR_INVALID);
+    assert_int_equal(kv_rules_resolve(&rules, &narrow, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "2561"));
     rules.initial.tokens.cache_positions = false; /* ranks may be what they are */
-    assert_int_equal(kv_rules_settle(&rules, &narrow, &err), 0);
-    assert_int_equal(kv_rules_settle(&rules, &unable, &err), ERR_UNSUPPORTED);
+    assert_int_equal(kv_rules_resolve(&rules, &narrow, &err), 0);
+    assert_int_equal(kv_rules_resolve(&rules, &unable, &err), ERR_UNSUPPORTED);
 
     rules = rules_of("{\"type\":\"full\"}", all);
-    assert_int_equal(kv_rules_settle(&rules, &unable, &err), 0);
+    assert_int_equal(kv_rules_resolve(&rules, &unable, &err), 0);
     assert_true(rules.allowed[TYPE_FULL]);
     assert_false(kv_rules_allow(&rules, KV_BOUNDED));
 }
@@ -333,7 +333,7 @@ static struct kv_rules rules_that_select(const char *policy, uint64_t host_pool_
                                            .n_layers = 9,
                                            .windows = windows,
                                            .max_selected = 100};
-    if (kv_rules_settle(&rules, &info, &err)) fail_msg("%s", err.text);
+    if (kv_rules_resolve(&rules, &info, &err)) fail_msg("%s", err.text);
     return rules;
 }
 
@@ -377,22 +377,22 @@ static void offload_is_had_where_filters_are_known(void **state) {
     struct error err = {0};
     struct kv_rules rules = rules_of("{\"type\":\"full\"}", "full,offload");
     rules.offload = (struct offload_rules){.why_not = why, .max_selected = 64};
-    assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
+    assert_int_equal(kv_rules_resolve(&rules, &able, &err), 0);
     assert_refused(&rules, offload, "kv_policy.type", why);
     rules.allowed[TYPE_OFFLOAD] = true;
     rules.offload.why_not = NULL;
-    assert_int_equal(kv_rules_settle(&rules, &unable, &err), 0);
+    assert_int_equal(kv_rules_resolve(&rules, &unable, &err), 0);
     assert_refused(&rules, offload, "kv_policy.type", "backend");
 
     rules = rules_of(offload, "full,offload");
     rules.offload = (struct offload_rules){.why_not = why, .max_selected = 64};
-    assert_int_equal(kv_rules_settle(&rules, &able, &err), ERR_UNSUPPORTED);
+    assert_int_equal(kv_rules_resolve(&rules, &able, &err), ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "--kv-policy"));
     assert_non_null(strstr(err.text, why));
 
     rules = rules_of("{\"type\":\"full\"}", "full"); /* whatever else is missing */
     rules.offload.why_not = why;
-    assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
+    assert_int_equal(kv_rules_resolve(&rules, &able, &err), 0);
     assert_refused(&rules, offload, "kv_policy.type", "allowed are full");
 }
 

@@ -98,7 +98,7 @@ static void nothing_loses_less(void **state) {
     }
 }
 
-/* A layer that looks at everything is worth as much as one whose filter finds everything. */
+/* A layer that looks at everything counts as much as one whose filter finds everything. */
 static void the_room_for_dense_layers_is_used(void **state) {
     enum { N = 6 };
     double similarity[N * N];
@@ -122,11 +122,11 @@ static void there_may_be_no_way(void **state) {
     assert_int_equal(tune_filters_choose(best, similarity, 3, &goal, &err), 1);
 }
 
-static void shares_are_of_what_is_worth_something(void **state) {
-    const float worth[] = {0.5f, -1, 0.25f, NAN, 0, 0.25f}, nothing[] = {-1, NAN, 0};
+static void shares_are_of_positive_scores(void **state) {
+    const float token_scores[] = {0.5f, -1, 0.25f, NAN, 0, 0.25f}, nothing[] = {-1, NAN, 0};
     const uint32_t chosen[] = {5, 1, 0, 3};
-    assert_true(tune_share(worth, 6, chosen, 4) == 0.75);
-    assert_true(tune_share(worth, 6, chosen, 1) == 0.25);
+    assert_true(tune_share(token_scores, 6, chosen, 4) == 0.75);
+    assert_true(tune_share(token_scores, 6, chosen, 1) == 0.25);
     assert_true(tune_share(nothing, 3, chosen + 1, 1) == 0);
 }
 
@@ -147,7 +147,7 @@ int main(void) {
         cmocka_unit_test(nothing_loses_less),
         cmocka_unit_test(the_room_for_dense_layers_is_used),
         cmocka_unit_test(there_may_be_no_way),
-        cmocka_unit_test(shares_are_of_what_is_worth_something),
+        cmocka_unit_test(shares_are_of_positive_scores),
         cmocka_unit_test(what_keeps_the_answers_is_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
-/* test_tune_pass.c - attention measured in the middle of the default model: recall is that of the
- * visited keys, what tokens are worth to the first layer is what its weights say, and no
- * later layer notices. */
+/* test_tune_pass.c - attention measured in the middle of the default model.  Recall is that of the
+ * visited keys, the tokens' scores in the first layer are what its weights say, and no later layer
+ * notices. */
 #include <math.h>
 #include <string.h>
 
@@ -123,7 +123,7 @@ static double mean(const float *values) {
 
 /* So that an index that does not look at the prompt would show.  The text repeats after 300 tokens:
  * lines that were found know, those that were drawn do not, and the nearest 250 cannot. */
-static void lines_are_worth_looking_for(void **state) {
+static void lines_are_looked_for(void **state) {
     struct rig found_rig, sampled_rig;
     open_lines(&found_rig, 256, 0);
     open_lines(&sampled_rig, 256, 7);
@@ -166,14 +166,15 @@ static void measurements_change_nothing_downstream(void **state) {
 enum { DIM = 512, HEAD_DIM = 64, GROUP = 4, ROW = 690, N_CANDIDATES = 576 };
 
 struct choice {
-    float worth[N_CANDIDATES];
+    float token_scores[N_CANDIDATES];
     uint32_t chosen[N_SELECTED];
 };
 
 static struct choice choose(struct rig *rig) {
     struct choice choice;
     struct error err = {0};
-    const struct tune_look look = {ROW, N_SELECTED, N_CANDIDATES, choice.chosen, choice.worth};
+    const struct tune_look look = {ROW, N_SELECTED, N_CANDIDATES, choice.chosen,
+                                   choice.token_scores};
     if (tune_pass_select(rig->pass, &look, &err)) fail_msg("%s", err.text);
     return choice;
 }
@@ -203,7 +204,7 @@ static void project(const struct model *m, const struct weight *w, uint32_t head
 }
 
 /* The largest softmax weight of any head. */
-static void weigh(const struct rig *rig, const struct model *m, double *worth) {
+static void weigh(const struct rig *rig, const struct model *m, double *token_scores) {
     static double keys[ROW + 1][HEAD_DIM];
     double q[HEAD_DIM], p[ROW + 1];
     for (uint32_t h = 0; h < N_HEADS; h++) {
@@ -215,11 +216,12 @@ static void weigh(const struct rig *rig, const struct model *m, double *worth) {
             for (uint32_t d = 0; d < HEAD_DIM; d++) p[t] += q[d] * keys[t][d];
             sum += p[t] = exp(p[t] / sqrt(HEAD_DIM));
         }
-        for (uint32_t t = 0; t < N_CANDIDATES; t++) worth[t] = fmax(h ? worth[t] : 0, p[t] / sum);
+        for (uint32_t t = 0; t < N_CANDIDATES; t++)
+            token_scores[t] = fmax(h ? token_scores[t] : 0, p[t] / sum);
     }
 }
 
-static void tokens_are_worth_their_largest_weight(void **state) {
+static void a_token_scores_its_largest_weight(void **state) {
     struct rig rig;
     struct error err = {0};
     struct model *model = NULL;
@@ -230,7 +232,7 @@ static void tokens_are_worth_their_largest_weight(void **state) {
     enter(&rig, 0);
     const struct choice choice = choose(&rig);
     for (uint32_t t = 0; t < N_CANDIDATES; t++)
-        assert_true(fabs(choice.worth[t] - expected[t]) < 1e-3 * expected[t]);
+        assert_true(fabs(choice.token_scores[t] - expected[t]) < 1e-3 * expected[t]);
     model_destroy(model, rig.be);
     close_rig(&rig);
 }
@@ -251,11 +253,11 @@ static void the_best_are_chosen(void **state) {
     for (uint32_t i = 0; i < N_SELECTED; i++) {
         assert_true(a.chosen[i] < N_CANDIDATES && !is_chosen[a.chosen[i]]);
         is_chosen[a.chosen[i]] = true;
-        least = fminf(least, a.worth[a.chosen[i]]);
+        least = fminf(least, a.token_scores[a.chosen[i]]);
     }
     for (uint32_t t = 0; t < N_CANDIDATES; t++) {
-        assert_true(is_chosen[t] || a.worth[t] <= least);
-        assert_true(fabsf(a.worth[t] - b.worth[t]) <= 1e-3f * b.worth[t]);
+        assert_true(is_chosen[t] || a.token_scores[t] <= least);
+        assert_true(fabsf(a.token_scores[t] - b.token_scores[t]) <= 1e-3f * b.token_scores[t]);
     }
     close_rig(&measured);
     close_rig(&untouched);
@@ -281,9 +283,9 @@ int main(void) {
         cmocka_unit_test(what_visits_everything_recalls_everything),
         cmocka_unit_test(larger_patterns_recall_more),
         cmocka_unit_test(density_is_known_without_attention),
-        cmocka_unit_test(lines_are_worth_looking_for),
+        cmocka_unit_test(lines_are_looked_for),
         cmocka_unit_test(measurements_change_nothing_downstream),
-        cmocka_unit_test(tokens_are_worth_their_largest_weight),
+        cmocka_unit_test(a_token_scores_its_largest_weight),
         cmocka_unit_test(the_best_are_chosen),
         cmocka_unit_test(a_backend_without_sparse_attention_is_refused),
     };

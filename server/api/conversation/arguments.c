@@ -77,7 +77,7 @@ int arguments_of(json_t **out, const json_t *member) {
     return *out ? 0 : ERR_NOMEM;
 }
 
-bool arguments_settle(struct buffer *arguments) {
+bool arguments_mend(struct buffer *arguments) {
     const char *text = arguments->data ? arguments->data : "";
     struct json_oddities odd = {0};
     json_t *root = NULL;

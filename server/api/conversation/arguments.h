@@ -1,6 +1,6 @@
 /* arguments.h - the arguments of a tool call, read by one rule on both ways.
  *
- *   model's text ─► arguments_settle() ─► answer ─► client ─► body ─► arguments_read() ─► template
+ *   model's text ─► arguments_mend() ─► answer ─► client ─► body ─► arguments_read() ─► template
  *
  * So a call that is answered can be sent back.  Arguments stay as the model wrote them, unless
  * official clients could not read them or would read something else: then doubled members (the last
@@ -36,6 +36,6 @@ int arguments_of(json_t **out, const json_t *member);
 
 /* Mends a model's arguments.  Returns false if arguments_read() would refuse them; where there is
  * no memory, they have failed. */
-bool arguments_settle(struct buffer *arguments);
+bool arguments_mend(struct buffer *arguments);
 
 #endif

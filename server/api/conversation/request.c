@@ -272,7 +272,7 @@ const struct request_table *const chat_tables[] = {
 /* Settles which tools may be called.  Where all that are given are skipped, the answer has none,
  * unless one must be called, or one is of a type that is not known here: then the client awaits
  * what cannot come. */
-static int settle_tools(struct request_reading *r) {
+static int complete_tools(struct request_reading *r) {
     struct chat_reading *chat = own(r);
     struct tool_list *list = &chat->list;
     const int rc = chat->allowed ? tool_list_allow(list, chat->allowed, r->err) : 0;
@@ -294,8 +294,8 @@ static int settle_tools(struct request_reading *r) {
     return 0;
 }
 
-/* Checks and settles what involves more than one of a chat's own members. */
-static int settle(struct request_reading *r) {
+/* Checks and completes what involves more than one of a chat's own members. */
+static int complete(struct request_reading *r) {
     struct chat_reading *chat = own(r);
     struct completion_request *q = r->request;
     if (!chat->messages)
@@ -306,7 +306,7 @@ static int settle(struct request_reading *r) {
     if (!chat->logprobs && chat->top_logprobs > 0)
         return api_error_set(r->err, 400, NULL, "top_logprobs", "top_logprobs needs logprobs");
     q->params.n_logprobs = chat->logprobs ? chat->top_logprobs : -1;
-    const int rc = settle_tools(r);
+    const int rc = complete_tools(r);
     if (rc) return rc;
     if (chat->tools) chat->format = tool_format_of(r->limits->chat->tool_text);
     if (!chat->tools || chat->format) return 0;
@@ -582,7 +582,7 @@ static int make_prompt(struct request_reading *r, const struct chat_template *mo
 static int read_chat(struct request_reading *r, const json_t *root,
                      const struct chat_template *model, struct template_text *text) {
     int rc = request_read_tables(r, chat_tables, root);
-    if (!rc) rc = settle(r);
+    if (!rc) rc = complete(r);
     if (!rc) rc = make_prompt(r, model, text);
     if (rc) return rc;
     rc = note_strings(own(r), r->err);

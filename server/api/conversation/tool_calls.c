@@ -150,7 +150,7 @@ static bool add_arguments(struct tool_call *call, struct piece object, const cha
         buffer_append(&call->arguments, json_string_value(value), json_string_length(value));
     else if (text.at) buffer_append(&call->arguments, text.at, text.n);
     else if (json_is_object(value)) buffer_json_value(&call->arguments, value);
-    return arguments_settle(&call->arguments);
+    return arguments_mend(&call->arguments);
 }
 
 /* Reads {"name": …, "arguments": {…}}. */
@@ -226,7 +226,7 @@ static bool read_named(struct tool_split *split, struct piece text) {
         struct tool_call *call = object.n > 0 ? add_call(split, trimmed(name)) : NULL;
         if (!call) return false;
         buffer_append(&call->arguments, object.at, object.n);
-        if (!arguments_settle(&call->arguments)) return false;
+        if (!arguments_mend(&call->arguments)) return false;
         text = skip_begin(split, behind(text, object.at + object.n));
     }
     return true;
@@ -378,7 +378,7 @@ static bool read_elements(struct tool_split *split, struct tool_call *call, stru
         if (!read_element(split, call, &text)) return false;
     }
     buffer_puts(&call->arguments, "}");
-    return arguments_settle(&call->arguments);
+    return arguments_mend(&call->arguments);
 }
 
 /* Reads a call of Qwen3-Coder: <function=NAME><parameter=KEY>VALUE</parameter>…</function>. */
