@@ -122,13 +122,8 @@ const struct callable *filter_find(const char *name, size_t n) {
     return found;
 }
 
-CALLABLE(no_filter) {
-    return render_invalid(r, "there is no filter of this name");
-}
-
-CALLABLE(no_test) {
-    return render_invalid(r, "there is no test of this name");
-}
+CALLABLE_IS(no_filter, render_invalid(r, "there is no filter of this name"))
+CALLABLE_IS(no_test, render_invalid(r, "there is no test of this name"))
 
 const struct callable NO_FILTER = {.name = "", .call = no_filter},
                       NO_TEST = {.name = "", .call = no_test};

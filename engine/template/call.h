@@ -36,6 +36,11 @@ typedef struct value (*callable_fn)(struct render *r, struct value self, const s
                              __attribute__((unused)) struct value self,                            \
                              __attribute__((unused)) const struct value *argv,                     \
                              __attribute__((unused)) const struct args *args)
+/* Defines one whose body is an expression. */
+#define CALLABLE_IS(name, result)                                                                  \
+    CALLABLE(name) {                                                                               \
+        return result;                                                                             \
+    }
 
 struct callable {
     const char *name;

@@ -19,9 +19,7 @@ CALLABLE(default_filter) {
     return argv[0].type == V_MISSING ? value_string(&STRING_EMPTY) : argv[0];
 }
 
-CALLABLE(length) {
-    return value_int((int64_t)value_length(r, self), value_is_trusted(self));
-}
+CALLABLE_IS(length, value_int((int64_t)value_length(r, self), value_is_trusted(self)))
 
 CALLABLE(first) {
     struct cursor cursor;
@@ -37,9 +35,7 @@ CALLABLE(last) {
                                  : iterate_item(r, self, n - 1);
 }
 
-CALLABLE(list_filter) {
-    return value_list(iterate_all(r, self), value_is_trusted(self));
-}
+CALLABLE_IS(list_filter, value_list(iterate_all(r, self), value_is_trusted(self)))
 
 CALLABLE(reverse) {
     if (self.type == V_STRING)
@@ -163,13 +159,8 @@ static struct value extreme(struct render *r, struct value self, const struct va
     return best;
 }
 
-CALLABLE(min_filter) {
-    return extreme(r, self, argv, -1);
-}
-
-CALLABLE(max_filter) {
-    return extreme(r, self, argv, 1);
-}
+CALLABLE_IS(min_filter, extreme(r, self, argv, -1))
+CALLABLE_IS(max_filter, extreme(r, self, argv, 1))
 
 CALLABLE(sum) {
     struct cursor cursor;
@@ -272,21 +263,10 @@ static struct value choose(struct render *r, struct value self, const struct arg
     return picked(r, next_selected, self, &picker);
 }
 
-CALLABLE(select_filter) {
-    return choose(r, self, args, false, true);
-}
-
-CALLABLE(reject) {
-    return choose(r, self, args, false, false);
-}
-
-CALLABLE(selectattr) {
-    return choose(r, self, args, true, true);
-}
-
-CALLABLE(rejectattr) {
-    return choose(r, self, args, true, false);
-}
+CALLABLE_IS(select_filter, choose(r, self, args, false, true))
+CALLABLE_IS(reject, choose(r, self, args, false, false))
+CALLABLE_IS(selectattr, choose(r, self, args, true, true))
+CALLABLE_IS(rejectattr, choose(r, self, args, true, false))
 
 struct unique {
     struct dict *seen;
@@ -395,9 +375,7 @@ CALLABLE(slice) {
     return iterator_make(r, next_slice, value_undefined(NULL), portions);
 }
 
-CALLABLE(attr) {
-    return value_own_attribute(r, self, arg_string(r, "name", argv[0], &STRING_EMPTY));
-}
+CALLABLE_IS(attr, value_own_attribute(r, self, arg_string(r, "name", argv[0], &STRING_EMPTY)))
 
 const struct callable FILTERS_OF_LISTS[] = {
     {"default", default_filter, "default_value boolean", 0},

@@ -22,25 +22,11 @@ CALLABLE(trim) {
     return value_string(text_strip(r, soft(r, self), set, SIDE_BOTH));
 }
 
-CALLABLE(upper) {
-    return value_string(text_upper(r, soft(r, self)));
-}
-
-CALLABLE(lower) {
-    return value_string(text_lower(r, soft(r, self)));
-}
-
-CALLABLE(capitalize) {
-    return value_string(text_capitalize(r, soft(r, self)));
-}
-
-CALLABLE(title) {
-    return value_string(text_headline(r, soft(r, self)));
-}
-
-CALLABLE(center) {
-    return value_string(text_center(r, soft(r, self), arg_int(r, "width", argv[0], 80)));
-}
+CALLABLE_IS(upper, value_string(text_upper(r, soft(r, self))))
+CALLABLE_IS(lower, value_string(text_lower(r, soft(r, self))))
+CALLABLE_IS(capitalize, value_string(text_capitalize(r, soft(r, self))))
+CALLABLE_IS(title, value_string(text_headline(r, soft(r, self))))
+CALLABLE_IS(center, value_string(text_center(r, soft(r, self), arg_int(r, "width", argv[0], 80))))
 
 CALLABLE(replace) {
     const int64_t n = argv[2].type == V_NONE ? -1 : arg_int(r, "count", argv[2], -1);
@@ -48,17 +34,9 @@ CALLABLE(replace) {
                                      print_string(r, argv[1]), n));
 }
 
-CALLABLE(string) {
-    return value_string(soft(r, self));
-}
-
-CALLABLE(safe) {
-    return value_string(string_as(r, soft(r, self), true));
-}
-
-CALLABLE(escape) {
-    return value_string(string_escape(r, soft(r, self)));
-}
+CALLABLE_IS(string, value_string(soft(r, self)))
+CALLABLE_IS(safe, value_string(string_as(r, soft(r, self), true)))
+CALLABLE_IS(escape, value_string(string_escape(r, soft(r, self))))
 
 CALLABLE(format_filter) {
     struct value values = value_tuple(list_share(r, args->items, args->n), true);

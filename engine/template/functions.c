@@ -63,9 +63,7 @@ static struct dict *dict_of(struct render *r, const struct args *args) {
     return dict;
 }
 
-CALLABLE(dict) {
-    return value_dict(dict_of(r, args), true);
-}
+CALLABLE_IS(dict, value_dict(dict_of(r, args), true))
 
 CALLABLE(namespace) {
     struct dict *space = dict_of(r, args);

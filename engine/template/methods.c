@@ -16,33 +16,13 @@ static const struct string *set_arg(struct render *r, struct value arg) {
     return arg.type == V_NONE ? NULL : arg_string(r, "the set of characters", arg, NULL);
 }
 
-CALLABLE(strip) {
-    return value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_BOTH));
-}
-
-CALLABLE(lstrip) {
-    return value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_LEFT));
-}
-
-CALLABLE(rstrip) {
-    return value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_RIGHT));
-}
-
-CALLABLE(upper) {
-    return value_string(text_upper(r, self.string));
-}
-
-CALLABLE(lower) {
-    return value_string(text_lower(r, self.string));
-}
-
-CALLABLE(capitalize) {
-    return value_string(text_capitalize(r, self.string));
-}
-
-CALLABLE(title) {
-    return value_string(text_title(r, self.string));
-}
+CALLABLE_IS(strip, value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_BOTH)))
+CALLABLE_IS(lstrip, value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_LEFT)))
+CALLABLE_IS(rstrip, value_string(text_strip(r, self.string, set_arg(r, argv[0]), SIDE_RIGHT)))
+CALLABLE_IS(upper, value_string(text_upper(r, self.string)))
+CALLABLE_IS(lower, value_string(text_lower(r, self.string)))
+CALLABLE_IS(capitalize, value_string(text_capitalize(r, self.string)))
+CALLABLE_IS(title, value_string(text_title(r, self.string)))
 
 /* Fails for a string that is marked safe: its methods escape their arguments. */
 static bool is_plain(struct render *r, struct value self) {
@@ -67,13 +47,8 @@ static struct value split(struct render *r, struct value self, const struct valu
                       string_is_trusted(self.string));
 }
 
-CALLABLE(split_left) {
-    return split(r, self, argv, false);
-}
-
-CALLABLE(split_right) {
-    return split(r, self, argv, true);
-}
+CALLABLE_IS(split_left, split(r, self, argv, false))
+CALLABLE_IS(split_right, split(r, self, argv, true))
 
 CALLABLE(splitlines) {
     return value_list(text_split_lines(r, self.string, arg_bool(argv[0], false)),
@@ -100,13 +75,8 @@ static struct value partition(struct render *r, struct value self, struct value 
     return value_tuple(parts, string_is_trusted(s));
 }
 
-CALLABLE(partition_left) {
-    return partition(r, self, argv[0], false);
-}
-
-CALLABLE(partition_right) {
-    return partition(r, self, argv[0], true);
-}
+CALLABLE_IS(partition_left, partition(r, self, argv[0], false))
+CALLABLE_IS(partition_right, partition(r, self, argv[0], true))
 
 CALLABLE(join) {
     if (!is_plain(r, self)) return self;
@@ -147,13 +117,8 @@ static struct value has_affix(struct render *r, struct value self, const struct 
     return value_bool(false, true);
 }
 
-CALLABLE(startswith) {
-    return has_affix(r, self, argv, false);
-}
-
-CALLABLE(endswith) {
-    return has_affix(r, self, argv, true);
-}
+CALLABLE_IS(startswith, has_affix(r, self, argv, false))
+CALLABLE_IS(endswith, has_affix(r, self, argv, true))
 
 CALLABLE(removeprefix) {
     const struct string *s = self.string, *affix = arg_string(r, "the prefix", argv[0], s);
@@ -183,13 +148,8 @@ static int64_t find(struct render *r, struct value self, const struct value *arg
     return (int64_t)utf8_count(s->bytes, at);
 }
 
-CALLABLE(find_left) {
-    return value_int(find(r, self, argv, false), string_is_trusted(self.string));
-}
-
-CALLABLE(find_right) {
-    return value_int(find(r, self, argv, true), string_is_trusted(self.string));
-}
+CALLABLE_IS(find_left, value_int(find(r, self, argv, false), string_is_trusted(self.string)))
+CALLABLE_IS(find_right, value_int(find(r, self, argv, true), string_is_trusted(self.string)))
 
 CALLABLE(index_left) {
     const int64_t at = find(r, self, argv, false);
@@ -216,9 +176,7 @@ CALLABLE(count) {
     return value_int(n, string_is_trusted(s));
 }
 
-CALLABLE(format_method) {
-    return format_braces(r, self.string, args);
-}
+CALLABLE_IS(format_method, format_braces(r, self.string, args))
 
 static struct value all_chars(struct value self, bool (*is)(uint32_t c)) {
     const struct string *s = self.string;
@@ -231,33 +189,13 @@ static bool is_alphanumeric(uint32_t c) {
     return chars_is_alpha(c) || chars_is_digit(c);
 }
 
-CALLABLE(isdigit_method) {
-    return all_chars(self, chars_is_digit);
-}
-
-CALLABLE(isdecimal) {
-    return all_chars(self, chars_is_decimal);
-}
-
-CALLABLE(isalpha_method) {
-    return all_chars(self, chars_is_alpha);
-}
-
-CALLABLE(isalnum_method) {
-    return all_chars(self, is_alphanumeric);
-}
-
-CALLABLE(isspace_method) {
-    return all_chars(self, chars_is_space);
-}
-
-CALLABLE(isupper_method) {
-    return value_bool(text_is_upper(self.string), true);
-}
-
-CALLABLE(islower_method) {
-    return value_bool(text_is_lower(self.string), true);
-}
+CALLABLE_IS(isdigit_method, all_chars(self, chars_is_digit))
+CALLABLE_IS(isdecimal, all_chars(self, chars_is_decimal))
+CALLABLE_IS(isalpha_method, all_chars(self, chars_is_alpha))
+CALLABLE_IS(isalnum_method, all_chars(self, is_alphanumeric))
+CALLABLE_IS(isspace_method, all_chars(self, chars_is_space))
+CALLABLE_IS(isupper_method, value_bool(text_is_upper(self.string), true))
+CALLABLE_IS(islower_method, value_bool(text_is_lower(self.string), true))
 
 const struct callable METHODS_OF_STRINGS[] = {
     {"strip", strip, "/chars", 0},
@@ -317,17 +255,9 @@ static struct value make_view(struct render *r, struct value self, enum view_kin
     return (struct value){.type = V_VIEW, .trusted = self.trusted, .view = view};
 }
 
-CALLABLE(keys) {
-    return make_view(r, self, VIEW_KEYS);
-}
-
-CALLABLE(values) {
-    return make_view(r, self, VIEW_VALUES);
-}
-
-CALLABLE(items) {
-    return make_view(r, self, VIEW_ITEMS);
-}
+CALLABLE_IS(keys, make_view(r, self, VIEW_KEYS))
+CALLABLE_IS(values, make_view(r, self, VIEW_VALUES))
+CALLABLE_IS(items, make_view(r, self, VIEW_ITEMS))
 
 CALLABLE(get) {
     const struct value *found = dict_find(r, self.dict, argv[0]);

@@ -9,10 +9,7 @@
 #include "engine/template/strings.h"
 #include "engine/template/text.h"
 
-#define TEST(name, condition)                                                                      \
-    CALLABLE(name) {                                                                               \
-        return value_bool(condition, true);                                                        \
-    }
+#define TEST(name, condition) CALLABLE_IS(name, value_bool(condition, true))
 
 static bool is_callable(struct value v) {
     return v.type == V_MACRO || v.type == V_FUNCTION || v.type == V_METHOD || v.type == V_LOOP ||
