@@ -481,7 +481,7 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
 /* Adds what the sequence's counts have grown by since `before`. */
 static void add_counts(struct scheduler *s, const struct sequence *seq,
                        const struct kv_usage *before) {
-    const struct kv_usage now = sequence_usage(seq);
+    const struct kv_usage now = kv_report(&seq->kv, seq->n_done);
     for (unsigned i = 0; i < KV_N_NUMBERS; i++)
         if (kv_numbers[i].adding == KV_ADD_COUNT)
             s->stats.kv[i][seq->kv.plan.type] +=
@@ -505,13 +505,6 @@ static void count_tokens(struct scheduler *s, struct sequence *seq, uint32_t n_n
     timing_token(&seq->timing, &s->stats, s->now_s());
 }
 
-/* Counts what came of the sequence's guesses since `before`. */
-static void count_speculation(struct scheduler *s, const struct sequence *seq,
-                              const struct speculation_usage *before) {
-    speculation_usage_add(&s->stats.speculation, &seq->speculation);
-    speculation_usage_subtract(&s->stats.speculation, before);
-}
-
 /* Counts a sequence that has ended with a step's results. */
 static void count_ending(struct scheduler *s, const struct sequence *seq,
                          const struct engine_event *final) {
@@ -531,7 +524,7 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     const struct batch_entry *entry = &batch->entries[at];
     struct sequence *seq = entry->seq;
     const uint32_t n_generated = sequence_n_generated(seq);
-    const struct kv_usage before = sequence_usage(seq);
+    const struct kv_usage before = kv_report(&seq->kv, seq->n_done);
     const struct speculation_usage guessed = seq->speculation;
     kv_count(&seq->kv, batch_evicted(batch, at),
              batch->step.seqs[at].select ? &batch->selected[at] : NULL);
@@ -540,7 +533,8 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);
     count_tokens(s, seq, sequence_n_generated(seq) - n_generated);
-    count_speculation(s, seq, &guessed);
+    speculation_usage_add(&s->stats.speculation, &seq->speculation);
+    speculation_usage_subtract(&s->stats.speculation, &guessed);
     add_counts(s, seq, &before);
     if (over) count_ending(s, seq, events->last);
     return over;
@@ -624,7 +618,7 @@ static void count_host_pool(const struct scheduler *s, struct engine_stats *out)
 }
 
 static void add_levels(const struct sequence *seq, struct engine_stats *out) {
-    const struct kv_usage usage = sequence_usage(seq);
+    const struct kv_usage usage = kv_report(&seq->kv, seq->n_done);
     out->policies[seq->kv.plan.type].n_running++;
     for (unsigned i = 0; i < KV_N_NUMBERS; i++)
         if (kv_numbers[i].adding == KV_ADD_LEVEL)

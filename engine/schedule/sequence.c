@@ -224,14 +224,10 @@ void sequence_complete_row(struct sequence *seq, struct sample_row *row) {
     if (!ban) row->n_banned = 0;
 }
 
-struct kv_usage sequence_usage(const struct sequence *seq) {
-    return kv_report(&seq->kv, seq->n_done);
-}
-
 static void fill_final(const struct sequence *seq, struct engine_event *event) {
     event->kind = EVENT_FINISH;
     event->n_generated = sequence_n_generated(seq);
-    event->kv = sequence_usage(seq);
+    event->kv = kv_report(&seq->kv, seq->n_done);
     event->speculation = seq->speculation;
     event->prefill = prefill_usage(&seq->prefill, seq->was_sparse, &seq->visited, seq->n_cached);
 }

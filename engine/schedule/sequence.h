@@ -147,10 +147,6 @@ bool sequence_pays_delay(struct sequence *seq);
  * left: zero. */
 struct kv_wish sequence_wish(const struct sequence *seq);
 
-/* Returns kv_report() of the sequence's stored tokens: what the cache has held, evicted and fetched
- * so far. */
-struct kv_usage sequence_usage(const struct sequence *seq);
-
 /* Writes to rows[] how to sample those of the n_rows rows behind the sequence's first n_before
  * tokens that score the prompt or draw a token.  Returns their number, at most n_rows.  first_row:
  * the number of the first of the n_rows rows in the step. */
