@@ -19,19 +19,10 @@
 #define BF16_TOLERANCE 4.5e-3
 
 static struct backend *cpu, *gpu;
+static bool small; /* whether --small was asked for */
 
 static inline void must(int rc, const struct error *err) {
     if (rc) fail_msg("%s", err->text);
-}
-
-/* argv: the paths that the program wants, then perhaps --small, which asks for fewer and smaller
- * cases of every kind.  It is for compute-sanitizer, under which a kernel takes ten to a thousand
- * times as long; a program without large cases does the same either way. */
-static inline bool read_arguments(int argc, char **argv, int n_paths, bool *small) {
-    *small = argc == n_paths + 2 && strcmp(argv[argc - 1], "--small") == 0;
-    if (argc == n_paths + 1 || *small) return true;
-    fprintf(stderr, "usage: %s%s [--small]\n", argv[0], n_paths ? " DIRECTORY" : "");
-    return false;
 }
 
 /* Exit status 77 tells Meson that the test was skipped. */
@@ -61,6 +52,27 @@ static inline void reopen_batch_invariant(void) {
 static inline void close_backends(void) {
     gpu->ops->destroy(gpu);
     cpu->ops->destroy(cpu);
+}
+
+/* Reads the arguments, the paths that the program wants and perhaps --small, and opens both
+ * backends; returns the exit status where that is the end.  --small asks for fewer and smaller
+ * cases of every kind.  It is for compute-sanitizer, under which a kernel takes ten to a thousand
+ * times as long; a program without large cases does the same either way. */
+static inline int begin(int argc, char **argv, int n_paths) {
+    small = argc == n_paths + 2 && strcmp(argv[argc - 1], "--small") == 0;
+    if (argc == n_paths + 1 || small) return open_backends();
+    fprintf(stderr, "usage: %s%s [--small]\n", argv[0], n_paths ? " DIRECTORY" : "");
+    return 1;
+}
+
+/* Runs the tests on both backends; returns the exit status. */
+static inline int run_on_backends(int argc, char **argv, int n_paths,
+                                  const struct CMUnitTest *tests, size_t n) {
+    const int status = begin(argc, argv, n_paths);
+    if (status) return status;
+    const int n_failed = _cmocka_run_group_tests("tests", tests, n, NULL, NULL);
+    close_backends();
+    return n_failed;
 }
 
 /* Values that bf16 holds. */

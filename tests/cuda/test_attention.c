@@ -330,7 +330,6 @@ static void graphs_of_few_rows_equal_the_cpu(void **state) {
 }
 
 int main(int argc, char **argv) {
-    bool small;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_sequences_equal_the_cpu),
         cmocka_unit_test(ragged_batches_equal_the_cpu),
@@ -339,10 +338,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(few_rows_behind_long_texts_equal_the_cpu),
         cmocka_unit_test(graphs_of_few_rows_equal_the_cpu),
     };
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
-    const int status = open_backends();
-    if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

@@ -68,40 +68,45 @@ static uint32_t next_rows(uint32_t n) {
     return n < 640 ? n + 1 : n < 2048 ? n + 64 : n + 1024;
 }
 
-static void check_choice(const struct choice *c, enum choice_device name) {
+static void check_choice(const struct choice_shape *shape, const char *recorded,
+                         enum choice_device name) {
     const struct product_device device = device_of(name);
     char found[1024], last[64] = "", now[64];
     size_t at = 0;
     for (uint32_t n = 1; n <= 8192; n = next_rows(n)) {
-        struct product p = product_of(&c->shape, n);
+        struct product p = product_of(shape, n);
         describe(now, sizeof(now), &device, &p);
         if (strcmp(now, last) == 0) continue;
         at += (size_t)snprintf(found + at, sizeof(found) - at, "%s%u %s", at ? ", " : "", n, now);
         assert_true(at < sizeof(found));
         strcpy(last, now);
     }
-    if (strcmp(found, c->kernels[name]) != 0)
-        fail_msg("device %d, %u -> %u: %s\n  recorded: %s", name, c->shape.n_in, c->shape.n_out[0],
-                 found, c->kernels[name]);
+    if (strcmp(found, recorded) != 0)
+        fail_msg("device %d, %u -> %u: %s\n  recorded: %s", name, shape->n_in, shape->n_out[0],
+                 found, recorded);
 }
 
 static void kernels_are_the_recorded_ones(void **state) {
-    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++)
-        for (int device = 0; device < N_CHOICE_DEVICES; device++)
-            check_choice(&choices[i], (enum choice_device)device);
+    size_t n = 0;
+    for (size_t i = 0; i < COUNT(choices); i++)
+        for (const struct choice_shape *s = choices[i].shapes; s->n_in > 0; s++, n++)
+            for (int device = 0; device < N_CHOICE_DEVICES; device++)
+                check_choice(s, choices[i].kernels[device], (enum choice_device)device);
+    assert_int_equal(n, 53);
 }
 
 /* The reference is the last resort, and never refuses a part. */
 static void any_takes_every_part(void **state) {
     const struct product_device none = {.batch_invariant = true};
-    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
-        struct product p = product_of(&choices[i].shape, 3);
-        p.n_parts = 1;
-        p.gated = false;
-        assert_true(product_find("any")->fits(&none, &p));
-        p.x = (const char *)p.x + 2;
-        assert_string_equal(product_choose(&none, &p)->name, "any");
-    }
+    for (size_t i = 0; i < COUNT(choices); i++)
+        for (const struct choice_shape *s = choices[i].shapes; s->n_in > 0; s++) {
+            struct product p = product_of(s, 3);
+            p.n_parts = 1;
+            p.gated = false;
+            assert_true(product_find("any")->fits(&none, &p));
+            p.x = (const char *)p.x + 2;
+            assert_string_equal(product_choose(&none, &p)->name, "any");
+        }
 }
 
 static void vectors_need_aligned_weights(void **state) {

@@ -246,7 +246,6 @@ static void soft_cap_equals_the_cpu(void **state) {
 }
 
 int main(int argc, char **argv) {
-    bool small;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_equals_the_cpu),
         cmocka_unit_test(rmsnorm_of_heads_equals_the_cpu),
@@ -257,10 +256,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(gather_picks_rows),
         cmocka_unit_test(soft_cap_equals_the_cpu),
     };
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
-    const int status = open_backends();
-    if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

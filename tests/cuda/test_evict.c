@@ -32,8 +32,6 @@ enum { N_PAGES = N_LAYERS * N_TEXTS * TEXT_PAGES };
 /* Or between two codes, which may be an eighth of a row's largest apart. */
 #define CODE_TOLERANCE 0x1p-3
 
-static bool small;
-
 struct text {
     struct kv_budget budget;
     bool bounded;
@@ -653,7 +651,6 @@ static void layers_with_a_window_keep_the_text(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_pages_equal_the_cpu),
         cmocka_unit_test(f16_pages_equal_the_cpu),
@@ -663,9 +660,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(batch_invariant_backends_make_no_copies),
         cmocka_unit_test(layers_with_a_window_keep_the_text),
     };
-    const int status = open_backends();
-    if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

@@ -34,8 +34,6 @@ static const struct plan plans[] = {
 };
 enum { N_SEQS = sizeof(plans) / sizeof(plans[0]) };
 
-static bool small;
-
 struct rig {
     struct pool_rig pool;
     struct kv_view views[N_SEQS][N_LAYERS];
@@ -183,13 +181,8 @@ static void only_the_oldest_of_these_layers_are_evicted(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_oldest_of_these_layers_are_evicted),
     };
-    const int status = open_backends();
-    if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

@@ -17,8 +17,6 @@ static const uint32_t capacities[] = {130, 1025, /* these two stay */
 enum { N_LEFT_ALONE = 2, N_SEQS = sizeof(capacities) / sizeof(capacities[0]) };
 enum { FIRST_ORDERED = N_LEFT_ALONE * N_KINDS, N_HEADS = N_SEQS * N_KINDS };
 
-static bool small;
-
 struct rig {
     struct pool_rig pool;
     struct kv_view views[N_SEQS][N_LAYERS];
@@ -153,13 +151,8 @@ static void tokens_are_moved_to_the_slots_of_their_ranks(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_are_moved_to_the_slots_of_their_ranks),
     };
-    const int status = open_backends();
-    if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

@@ -10,8 +10,6 @@
 enum { N_PAGES = 5, N_HOST_LAYERS = 2, HOST_LAYER = 1, MAX_DIM = 128 };
 static const uint32_t pages[N_PAGES] = {3, 1, 0, 4, 2}, blocks[N_PAGES] = {2, 0, 4, 1, 3};
 
-static bool small;
-
 /* [page][K, V][head][slot][dim], as the backend has them; rows are of one magnitude each. */
 static void *hostile_pages(const struct kv_pool *kv) {
     static const float special[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 65504, 1e-45f};
@@ -77,11 +75,6 @@ static void bytes_equal_the_cpus(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_equal_the_cpus)};
-    const int status = open_backends();
-    if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

@@ -19,7 +19,6 @@ enum { N_PAGES = 12 * 200 + 2, MAX_PROMPTS = 8 };
  * that recording again. */
 enum { SMALL_PROMPTS = 4, SMALL_GREEDY = 4 };
 static const char *model_dir;
-static bool small;
 
 /* How far bf16 moves the best ten logits of a prompt from the goldens, which are float64: the
  * largest of the ten, its mean and standard deviation over 30 readings (16 of the longer prompts)
@@ -164,11 +163,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(prompts_match_in_small_chunks),
         cmocka_unit_test(prompts_match_in_a_batch),
     };
-    if (!read_arguments(argc, argv, 1, &small)) return 1;
-    const int status = open_backends();
-    if (status) return status;
-    model_dir = argv[1];
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    if (argc > 1) model_dir = argv[1];
+    return run_on_backends(argc, argv, 1, tests, COUNT(tests));
 }

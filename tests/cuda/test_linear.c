@@ -11,8 +11,6 @@
 #include "engine/device/weight.h"
 #include "tests/cuda/cuda_test.h"
 
-static bool small;
-
 struct product_case {
     uint32_t n_rows, n_in, n_parts, n_out[LINEAR_MAX_PARTS];
     enum element dtype, bias_dtype;
@@ -577,8 +575,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(fused_products_equal_the_cpu),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
     };
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
-    const int status = open_backends();
+    const int status = begin(argc, argv, 0);
     if (status) return status;
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     CUDA_BACKEND(gpu)->products.streams = false;

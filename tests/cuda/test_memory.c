@@ -161,7 +161,6 @@ static void too_much_memory_is_refused_in_numbers(void **state) {
 }
 
 int main(int argc, char **argv) {
-    bool small;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_begins_as_zero),
         cmocka_unit_test(arguments_arrive_and_results_return),
@@ -171,10 +170,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_free_memory_is_told),
         cmocka_unit_test(too_much_memory_is_refused_in_numbers),
     };
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
-    const int status = open_backends();
-    if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

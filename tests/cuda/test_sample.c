@@ -11,7 +11,6 @@
 #include "tests/cuda/cuda_test.h"
 
 enum { MAX_LIST = 300, SMALL_VOCAB = 8192, SMALL_ROWS = 6 };
-static bool small;
 
 struct lists {
     struct token_count counts[MAX_LIST];
@@ -279,8 +278,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest invariant_tests[] = {
         cmocka_unit_test(log_probabilities_have_the_same_bits_in_any_company),
     };
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
-    const int status = open_backends();
+    const int status = begin(argc, argv, 0);
     if (status) return status;
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     reopen_batch_invariant();

@@ -32,8 +32,6 @@ enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), N_HOST_LAYERS = 4, GROUP_L
 /* Two weights are alike: scores of up to 10 are sums in f32 of exact products. */
 #define TIE_TOLERANCE 1e-3
 
-static bool small;
-
 struct text {
     uint32_t n_tokens, n_selected; /* n_selected 0: it selects nothing */
     bool on_device, fresh;
@@ -253,8 +251,8 @@ static void run_step(struct rig *r) {
 /* ---- what became of it ---- */
 
 /* In double, without the common denominators: what a filter thinks of a token, [n_heads]. */
-static double score_of(const struct rig *r, const struct text *t, uint32_t layer, uint32_t row,
-                       uint32_t head, uint32_t token) {
+static double head_score(const struct rig *r, const struct text *t, uint32_t layer, uint32_t row,
+                         uint32_t head, uint32_t token) {
     const char *key = t->tokens[layer] + token * token_bytes(r);
     const float *q = r->q[layer] + ((size_t)row * r->n_heads + head) * r->dim;
     const uint32_t kv_head = head / (r->n_heads / r->n_kv);
@@ -272,8 +270,9 @@ static double score_of(const struct rig *r, const struct text *t, uint32_t layer
     double best = 0;
     for (uint32_t head = 0; head < r->n_heads; head++) {
         double sum = 0;
-        for (uint32_t i = 0; i < t->n_tokens; i++) sum += exp(score_of(r, t, layer, row, head, i));
-        best = fmax(best, exp(score_of(r, t, layer, row, head, token)) / sum);
+        for (uint32_t i = 0; i < t->n_tokens; i++)
+            sum += exp(head_score(r, t, layer, row, head, i));
+        best = fmax(best, exp(head_score(r, t, layer, row, head, token)) / sum);
     }
     return best;
 }
@@ -648,7 +647,6 @@ static void pages_come_back_as_they_went(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_selections_equal_the_cpu),
         cmocka_unit_test(f16_selections_equal_the_cpu),
@@ -657,9 +655,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(copies_end_before_a_step_writes_their_pages),
         cmocka_unit_test(pages_come_back_as_they_went),
     };
-    const int status = open_backends();
-    if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

@@ -20,7 +20,6 @@
 enum { MAX_SLOTS = 2400, N_PAGES = 2 * (MAX_SLOTS / PAGE_TOKENS + 2), OTHER_ROWS = 70 };
 enum { MOST_HEADS = 16, MOST_TIES = 2 };
 
-static bool small;
 static uint32_t n_heads_seen, n_ties;
 
 struct shape {
@@ -404,10 +403,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(nothing_was_visited_since),
         cmocka_unit_test(too_many_lines_are_refused),
     };
-    if (!read_arguments(argc, argv, 0, &small)) return 2;
-    const int skip = open_backends();
-    if (skip) return skip;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    return run_on_backends(argc, argv, 0, tests, COUNT(tests));
 }

@@ -25,7 +25,6 @@ static const double MEAN_BOUND = 0.021, WORST_BOUND = 0.078;
 static const enum page_format page_formats[] = {PAGE_BF16, PAGE_F16, PAGE_F32};
 enum { N_PAGE_FORMATS = sizeof(page_formats) / sizeof(page_formats[0]) };
 static const char *models_dir;
-static bool small;
 
 struct errors {
     double sum;
@@ -115,11 +114,6 @@ static void logits_equal_those_of_transformers(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(logits_equal_those_of_transformers)};
-    if (!read_arguments(argc, argv, 1, &small)) return 1;
-    const int status = open_backends();
-    if (status) return status;
-    models_dir = argv[1];
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
-    close_backends();
-    return n_failed;
+    if (argc > 1) models_dir = argv[1];
+    return run_on_backends(argc, argv, 1, tests, COUNT(tests));
 }

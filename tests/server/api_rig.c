@@ -7,9 +7,11 @@
 
 #include "engine/base/json_arena.h"
 #include "engine/device/layer_group.h"
+#include "engine/template/template.h"
 #include "server/api/completions.h"
 #include "server/api/conversation/call_ids.h"
 #include "server/routes.h"
+#include "server/settings/chat_template.h"
 #include "server/settings/log.h"
 #include "tests/server/fake_engine.h"
 #include "tests/test.h"
@@ -65,6 +67,42 @@ int rig_tear_down(void **state) {
     assert_int_equal(uv_loop_close(&rig->loop), 0);
     free(rig);
     return 0;
+}
+
+const char rig_template[] =
+    "{% for m in messages %}[{{ m.role }}"
+    "{% if m.reasoning_content %} thinks {{ m.reasoning_content }}{% endif %}"
+    "{% if m.tool_call_id %} {{ m.tool_call_id }}{% endif %}: {{ m.content }}"
+    "{% for c in m.tool_calls %} {{ c.id }}={{ c.function.name }}({{ c.function.arguments | tojson "
+    "}})"
+    "{% endfor %}]{% endfor %}"
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+    "{% if enable_thinking is defined %} thinking={{ enable_thinking }}{% endif %}"
+    "{% if reasoning_effort %} effort={{ reasoning_effort }}{% endif %}"
+    "{% if add_generation_prompt %}>{% endif %}{# <tool_call> <think> </think> #}";
+
+static struct chat_template chat;
+
+void rig_change_template(const char *source) {
+    template_destroy(chat.plain);
+    assert_int_equal(template_compile(&chat.plain, source, strlen(source), NULL, NULL), 0);
+}
+
+int rig_set_up_chat(void **state, const char *source, uint32_t context) {
+    chat = (struct chat_template){
+        .own = json_object(), .tool_text = strdup(source), .marks_reasoning = true};
+    rig_change_template(source);
+    rig_set_up(state);
+    struct request_limits *limits = &((struct rig *)*state)->server.limits;
+    limits->chat = &chat;
+    limits->max_model_len = limits->trained_context = context;
+    return 0;
+}
+
+int rig_tear_down_chat(void **state) {
+    const int rc = rig_tear_down(state);
+    chat_template_fini(&chat);
+    return rc;
 }
 
 struct http_exchange rig_post(const char *path, const char *body) {

@@ -22,6 +22,14 @@ extern const struct api_keys rig_keys;
 int rig_set_up(void **state);
 int rig_tear_down(void **state);
 
+/* A chat template that shows what a message has. */
+extern const char rig_template[];
+
+/* The same with a chat template, and a context of so many tokens. */
+int rig_set_up_chat(void **state, const char *source, uint32_t context);
+int rig_tear_down_chat(void **state);
+void rig_change_template(const char *source);
+
 struct http_exchange rig_post(const char *path, const char *body);
 /* Hands the request in and waits for its job: afterwards it is refused or with the engine. */
 void rig_begin(struct rig *rig, struct http_exchange *exchange);

@@ -1,11 +1,9 @@
 /* test_messages.c - POST /v1/messages on an engine without a model: what a body's blocks become in
  * the prompt, and answers, streams and errors in Anthropic's shape. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
 
-#include "engine/template/template.h"
 #include "server/api/conversation/request.h"
 #include "server/api/messages/request.h"
 #include "server/settings/chat_template.h"
@@ -13,36 +11,8 @@
 #include "tests/server/fake_engine.h"
 #include "tests/test.h"
 
-/* Shows what a message has. */
-static const char source[] =
-    "{% for m in messages %}[{{ m.role }}"
-    "{% if m.reasoning_content %} thinks {{ m.reasoning_content }}{% endif %}"
-    "{% if m.tool_call_id %} {{ m.tool_call_id }}{% endif %}: {{ m.content }}"
-    "{% for c in m.tool_calls %} {{ c.id }}={{ c.function.name }}({{ c.function.arguments | tojson "
-    "}})"
-    "{% endfor %}]{% endfor %}"
-    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
-    "{% if enable_thinking is defined %} thinking={{ enable_thinking }}{% endif %}"
-    "{% if reasoning_effort %} effort={{ reasoning_effort }}{% endif %}"
-    "{% if add_generation_prompt %}>{% endif %}{# <tool_call> <think> </think> #}";
-
-static struct chat_template chat;
-
 static int set_up(void **state) {
-    chat = (struct chat_template){
-        .own = json_object(), .tool_text = strdup(source), .marks_reasoning = true};
-    assert_int_equal(template_compile(&chat.plain, source, strlen(source), NULL, NULL), 0);
-    rig_set_up(state);
-    struct request_limits *limits = &((struct rig *)*state)->server.limits;
-    limits->chat = &chat;
-    limits->max_model_len = limits->trained_context = 512;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    const int rc = rig_tear_down(state);
-    chat_template_fini(&chat);
-    return rc;
+    return rig_set_up_chat(state, rig_template, 512);
 }
 
 /* ---- the prompt ---- */
@@ -100,10 +70,7 @@ static void calls_and_results_are_messages(void **state) {
 }
 
 static void a_last_assistant_is_continued(void **state) {
-    struct chat_template *own = &chat;
-    template_destroy(own->plain);
-    static const char plain[] = "{% for m in messages %}{{ m.content }}|{% endfor %}";
-    assert_int_equal(template_compile(&own->plain, plain, strlen(plain), NULL, NULL), 0);
+    rig_change_template("{% for m in messages %}{{ m.content }}|{% endfor %}");
     check_prompt(*state,
                  "\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
                  "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"It is\"}]}]",
@@ -327,7 +294,7 @@ static void either_header_carries_the_key(void **state) {
     fake_http_fini(&wrong);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, rig_tear_down_chat)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,48 +1,17 @@
 /* test_responses.c - POST /v1/responses on an engine without a model: what items become in the
  * prompt, and answers, events in their order, and errors. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
 
-#include "engine/template/template.h"
 #include "server/api/conversation/request.h"
 #include "server/api/responses/request.h"
-#include "server/settings/chat_template.h"
 #include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
 #include "tests/test.h"
 
-/* Shows what a message has. */
-static const char source[] =
-    "{% for m in messages %}[{{ m.role }}"
-    "{% if m.reasoning_content %} thinks {{ m.reasoning_content }}{% endif %}"
-    "{% if m.tool_call_id %} {{ m.tool_call_id }}{% endif %}: {{ m.content }}"
-    "{% for c in m.tool_calls %} {{ c.id }}={{ c.function.name }}({{ c.function.arguments | tojson "
-    "}})"
-    "{% endfor %}]{% endfor %}"
-    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
-    "{% if enable_thinking is defined %} thinking={{ enable_thinking }}{% endif %}"
-    "{% if reasoning_effort %} effort={{ reasoning_effort }}{% endif %}"
-    "{% if add_generation_prompt %}>{% endif %}{# <tool_call> <think> </think> #}";
-
-static struct chat_template chat;
-
 static int set_up(void **state) {
-    chat = (struct chat_template){
-        .own = json_object(), .tool_text = strdup(source), .marks_reasoning = true};
-    assert_int_equal(template_compile(&chat.plain, source, strlen(source), NULL, NULL), 0);
-    rig_set_up(state);
-    struct request_limits *limits = &((struct rig *)*state)->server.limits;
-    limits->chat = &chat;
-    limits->max_model_len = limits->trained_context = 512;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    const int rc = rig_tear_down(state);
-    chat_template_fini(&chat);
-    return rc;
+    return rig_set_up_chat(state, rig_template, 512);
 }
 
 /* ---- the prompt ---- */
@@ -314,7 +283,7 @@ static void what_is_wrong_is_named(void **state) {
     }
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, rig_tear_down_chat)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

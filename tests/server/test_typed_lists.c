@@ -3,16 +3,13 @@
  *
  * Bodies are written with ' for ". */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
 
-#include "engine/template/template.h"
 #include "server/api/conversation/request.h"
 #include "server/api/conversation/skipped.h"
 #include "server/api/messages/request.h"
 #include "server/api/responses/request.h"
-#include "server/settings/chat_template.h"
 #include "tests/server/api_rig.h"
 #include "tests/server/fake_engine.h"
 #include "tests/test.h"
@@ -26,27 +23,18 @@ static const char source[] =
     "({{ c.function.arguments | tojson }}){% endfor %}]{% endfor %}"
     "{% for t in tools or [] %}<{{ t.function.name }}>{% endfor %}{# <tool_call> </think> #}";
 
-static struct chat_template chat;
 static struct skipped_types skipped;
 
 static int set_up(void **state) {
-    chat = (struct chat_template){
-        .own = json_object(), .tool_text = strdup(source), .marks_reasoning = true};
-    assert_int_equal(template_compile(&chat.plain, source, strlen(source), NULL, NULL), 0);
-    rig_set_up(state);
-    struct request_limits *limits = &((struct rig *)*state)->server.limits;
-    limits->chat = &chat;
-    limits->max_model_len = limits->trained_context = 4096;
+    rig_set_up_chat(state, source, 4096);
     skipped_types_init(&skipped);
-    limits->skipped = &skipped;
+    ((struct rig *)*state)->server.limits.skipped = &skipped;
     return 0;
 }
 
 static int tear_down(void **state) {
-    const int rc = rig_tear_down(state);
     skipped_types_fini(&skipped);
-    chat_template_fini(&chat);
-    return rc;
+    return rig_tear_down_chat(state);
 }
 
 /* ---- the prompt ---- */
@@ -148,14 +136,12 @@ static void what_describes_a_function_is_one_in_every_dialect(void **state) {
 }
 
 static void a_grammar_is_part_of_the_description(void **state) {
-    static const char show[] = "{% for t in tools %}<{{ t.function.description }}>{% endfor %}";
     static const char *const syntaxes[] = {"lark",
                                            "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
                                            "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
                                            "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"};
     char fields[1024];
-    template_destroy(chat.plain);
-    assert_int_equal(template_compile(&chat.plain, show, strlen(show), NULL, NULL), 0);
+    rig_change_template("{% for t in tools %}<{{ t.function.description }}>{% endfor %}");
     for (int i = 0; i < 2; i++) {
         snprintf(fields, sizeof(fields),
                  "'input':'q','tools':[{'type':'namespace','name':'n','description':'N','tools':["
