@@ -18,34 +18,22 @@
 #include "server/settings/offload_rules.h"
 #include "server/settings/prefill_rules.h"
 
-#define GAUGE METRIC_GAUGE
-#define COUNTER METRIC_COUNTER
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
 static void write_queue(const struct metrics_text *text, const struct engine_stats *stats) {
     const struct metric_value values[] = {
-        {{"quire_requests_running",
-          {"vllm:num_requests_running"},
-          GAUGE,
-          "Sequences that are running."},
+        {{{"quire_requests_running", "vllm:num_requests_running"}, "Sequences that are running."},
          stats->n_running},
-        {{"quire_requests_waiting",
-          {"vllm:num_requests_waiting"},
-          GAUGE,
-          "Sequences that are waiting."},
+        {{{"quire_requests_waiting", "vllm:num_requests_waiting"}, "Sequences that are waiting."},
          stats->n_waiting},
-        {{"quire_requests_suspended",
-          {"vllm:num_requests_swapped"},
-          GAUGE,
+        {{{"quire_requests_suspended", "vllm:num_requests_swapped"},
           "Waiting sequences that have run before and were preempted."},
          stats->n_suspended},
     };
     const uint32_t n_deferred =
         stats->n_deferred < stats->n_waiting ? stats->n_deferred : stats->n_waiting;
     const struct metric by_reason = {
-        "quire_requests_waiting_by_reason",
-        {"vllm:num_requests_waiting_by_reason"},
-        GAUGE,
+        {"quire_requests_waiting_by_reason", "vllm:num_requests_waiting_by_reason"},
         "Sequences that are waiting for space (capacity), or for a shared prefix, the disk or "
         "another sparse prompt (deferred)."};
     const struct metric_point reasons[] = {{"capacity", stats->n_waiting - n_deferred},
@@ -56,58 +44,47 @@ static void write_queue(const struct metrics_text *text, const struct engine_sta
 
 static void write_pages(const struct metrics_text *text, const struct engine_stats *stats) {
     const struct metric_value values[] = {
-        {{"quire_kv_use",
-          {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
-          GAUGE,
+        {{{"quire_kv_use", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
           "Share of the KV pool's pages that sequences use, 0 to 1."},
          engine_stats_kv_use(stats)},
-        {{"quire_kv_pages_total", {NULL}, GAUGE, "Pages of the KV pool."}, stats->pages_total},
-        {{"quire_kv_pages_free", {NULL}, GAUGE, "Free pages of the KV pool."}, stats->pages_free},
-        {{"quire_kv_pages_cached",
-          {NULL},
-          GAUGE,
+        {{{"quire_kv_pages_free"}, "Free pages of the KV pool."}, stats->pages_free},
+        {{{"quire_kv_pages_cached"},
           "Pages of the KV pool that only cached prefixes and states use."},
          stats->pages_cached},
     };
+    static const char total[] = "quire_kv_pages_total"; /* a gauge whatever its name says */
     metrics_text_values(text, values, COUNT(values));
+    metrics_text_head(text, total, "gauge", "Pages of the KV pool.");
+    metrics_text_sample(text, total, NULL, stats->pages_total);
 }
 
 static void write_endings(const struct metrics_text *text, const struct engine_stats *stats,
                           uint64_t n_queue_full) {
     const struct metric_value values[] = {
-        {{"quire_requests_submitted_total", {NULL}, COUNTER, "Sequences accepted."},
-         (double)stats->n_submitted},
-        {{"quire_requests_finished_total", {NULL}, COUNTER, "Sequences that finished."},
+        {{{"quire_requests_submitted_total"}, "Sequences accepted."}, (double)stats->n_submitted},
+        {{{"quire_requests_finished_total"}, "Sequences that finished."},
          (double)stats->n_finished},
-        {{"quire_requests_cancelled_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_requests_cancelled_total"},
           "Sequences that were cancelled, for example because the client disconnected."},
          (double)stats->n_cancelled},
-        {{"quire_requests_failed_total", {NULL}, COUNTER, "Sequences that failed."},
-         (double)stats->n_failed},
-        {{"quire_requests_not_numbers_total",
-          {"vllm:corrupted_requests_total"},
-          COUNTER,
+        {{{"quire_requests_failed_total"}, "Sequences that failed."}, (double)stats->n_failed},
+        {{{"quire_requests_not_numbers_total", "vllm:corrupted_requests_total"},
           "Sequences that failed because the model's output was not a number."},
          (double)stats->n_not_numbers},
-        {{"quire_preemptions_total",
-          {"vllm:num_preemptions_total"},
-          COUNTER,
+        {{{"quire_preemptions_total", "vllm:num_preemptions_total"},
           "Preemptions of sequences because pages ran short."},
          (double)stats->n_preempted},
     };
-    const struct metric success = {
-        NULL, {"vllm:request_success_total"}, COUNTER, "Sequences that ended, by reason."};
+    const struct metric success = {{"vllm:request_success_total"},
+                                   "Sequences that ended, by reason."};
     const struct metric_point reasons[] = {
         {"stop", (double)(stats->n_finished - stats->n_finished_by_length)},
         {"length", (double)stats->n_finished_by_length},
         {"abort", (double)stats->n_cancelled},
         {"error", (double)stats->n_failed}};
-    const struct metric refused = {"quire_requests_refused_total",
-                                   {"vllm:admission_rejections_total"},
-                                   COUNTER,
-                                   "Requests that were refused, by the limit that they met."};
+    const struct metric refused = {
+        {"quire_requests_refused_total", "vllm:admission_rejections_total"},
+        "Requests that were refused, by the limit that they met."};
     const struct metric_point limits[] = {{"max_num_queued_reqs", (double)n_queue_full}};
     metrics_text_values(text, values, COUNT(values));
     metrics_text_points(text, &success, "finished_reason", reasons, COUNT(reasons));
@@ -118,48 +95,31 @@ static void write_tokens(const struct metrics_text *text, const struct engine_st
                          const struct throughput *throughput) {
     const double n_queried = (double)stats->queried_tokens, n_hit = (double)stats->cached_tokens;
     const struct metric_value values[] = {
-        {{"quire_prompt_tokens_total",
-          {"vllm:prompt_tokens_total"},
-          COUNTER,
+        {{{"quire_prompt_tokens_total", "vllm:prompt_tokens_total"},
           "Prompt tokens of sequences that began to run."},
          (double)stats->prompt_tokens},
-        {{"quire_queried_tokens_total",
-          {"vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"},
-          COUNTER,
+        {{{"quire_queried_tokens_total", "vllm:prefix_cache_queries_total",
+           "vllm:gpu_prefix_cache_queries_total"},
           "Prompt tokens that were looked for in cached prefixes and states."},
          n_queried},
-        {{"quire_cached_tokens_total",
-          {"vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total",
-           "vllm:gpu_prefix_cache_hits_total"},
-          COUNTER,
+        {{{"quire_cached_tokens_total", "vllm:prompt_tokens_cached_total",
+           "vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"},
           "Prompt tokens found in cached prefixes and states."},
          n_hit},
-        {{NULL,
-          {"vllm:gpu_prefix_cache_hit_rate"},
-          GAUGE,
+        {{{"vllm:gpu_prefix_cache_hit_rate"},
           "Share of the prompt tokens looked for that were found, since the start."},
          n_queried > 0 ? n_hit / n_queried : 0},
-        {{"quire_generated_tokens_total",
-          {"vllm:generation_tokens_total"},
-          COUNTER,
-          "Tokens generated."},
+        {{{"quire_generated_tokens_total", "vllm:generation_tokens_total"}, "Tokens generated."},
          (double)stats->generated_tokens},
-        {{"quire_steps_total", {NULL}, COUNTER, "Steps that the model computed."},
-         (double)stats->n_steps},
-        {{"quire_prompt_tokens_per_second",
-          {"vllm:avg_prompt_throughput_toks_per_s"},
-          GAUGE,
+        {{{"quire_steps_total"}, "Steps that the model computed."}, (double)stats->n_steps},
+        {{{"quire_prompt_tokens_per_second", "vllm:avg_prompt_throughput_toks_per_s"},
           "Prompt tokens computed per second, over the last ten seconds that are complete."},
          throughput->prompt_per_s},
-        {{"quire_generated_tokens_per_second",
-          {"vllm:avg_generation_throughput_toks_per_s"},
-          GAUGE,
+        {{{"quire_generated_tokens_per_second", "vllm:avg_generation_throughput_toks_per_s"},
           "Tokens generated per second, over the last ten seconds that are complete."},
          throughput->generated_per_s},
     };
-    const struct metric by_source = {NULL,
-                                     {"vllm:prompt_tokens_by_source_total"},
-                                     COUNTER,
+    const struct metric by_source = {{"vllm:prompt_tokens_by_source_total"},
                                      "Prompt tokens by where they came from."};
     const struct metric_point sources[] = {{"local_compute", (double)stats->prompt_tokens - n_hit},
                                            {"local_cache_hit", n_hit}};
@@ -177,20 +137,13 @@ static void write_by_policy(const struct metrics_text *text, const struct metric
 
 static void write_policies(const struct metrics_text *text, const struct engine_stats *stats) {
     static const struct metric metrics[] = {
-        {"quire_policy_requests_running", {NULL}, GAUGE, "Sequences that are running, by policy."},
-        {"quire_policy_requests_finished_total",
-         {NULL},
-         COUNTER,
-         "Sequences that finished, by policy."},
-        {"quire_policy_prompt_tokens_total",
-         {NULL},
-         COUNTER,
+        {{"quire_policy_requests_running"}, "Sequences that are running, by policy."},
+        {{"quire_policy_requests_finished_total"}, "Sequences that finished, by policy."},
+        {{"quire_policy_prompt_tokens_total"},
          "Prompt tokens of sequences that began to run, by policy."},
-        {"quire_policy_cached_tokens_total",
-         {NULL},
-         COUNTER,
+        {{"quire_policy_cached_tokens_total"},
          "Prompt tokens found in cached prefixes and states, by policy."},
-        {"quire_policy_generated_tokens_total", {NULL}, COUNTER, "Tokens generated, by policy."},
+        {{"quire_policy_generated_tokens_total"}, "Tokens generated, by policy."},
     };
     double values[COUNT(metrics)][KV_MAX_POLICIES];
     for (unsigned i = 0; i < KV_MAX_POLICIES; i++) {
@@ -209,8 +162,7 @@ static void write_kv_numbers(const struct metrics_text *text, const struct engin
     for (unsigned i = 0; i < KV_N_NUMBERS; i++) {
         const struct kv_number_info *number = &kv_numbers[i];
         if (!number->metric) continue;
-        const struct metric metric = {
-            number->metric, {NULL}, number->adding == KV_ADD_LEVEL ? GAUGE : COUNTER, number->help};
+        const struct metric metric = {{number->metric}, number->help};
         double values[KV_MAX_POLICIES];
         for (unsigned k = 0; k < KV_MAX_POLICIES; k++) values[k] = (double)stats->kv[i][k];
         const struct metric_value sum = {metric, (double)engine_stats_kv(stats, i)};
@@ -225,43 +177,24 @@ static void write_memory(const struct metrics_text *text, const struct engine_st
         offload_rules_copied_bytes(offload, engine_stats_kv(stats, KV_FETCHED_COPIES),
                                    engine_stats_kv(stats, KV_MOVED_COPIES));
     const struct metric_value values[] = {
-        {{"quire_weights_bytes",
-          {"vllm:model_weights_memory_bytes"},
-          GAUGE,
+        {{{"quire_weights_bytes", "vllm:model_weights_memory_bytes"},
           "Bytes of the model's weights."},
          (double)info->weight_bytes},
-        {{"quire_kv_fetched_bytes_total",
-          {NULL},
-          COUNTER,
-          "Bytes of the keys and values of fetched tokens."},
+        {{{"quire_kv_fetched_bytes_total"}, "Bytes of the keys and values of fetched tokens."},
          (double)fetched_bytes},
-        {{"quire_kv_store_bytes", {NULL}, GAUGE, "Bytes of the host pool."},
-         (double)offload->host_pool_bytes},
-        {{"quire_kv_store_used_bytes", {NULL}, GAUGE, "Bytes of the host pool that are in use."},
+        {{{"quire_kv_store_bytes"}, "Bytes of the host pool."}, (double)offload->host_pool_bytes},
+        {{{"quire_kv_store_used_bytes"}, "Bytes of the host pool that are in use."},
          (double)stats->host_pool_used_bytes},
-        {{"quire_kv_pages_stored",
-          {NULL},
-          GAUGE,
+        {{{"quire_kv_pages_stored"},
           "Pages of the host pool that only cached prefixes and states use."},
          stats->pages_offloaded},
-        {{"quire_kv_pages_swapped_out_total",
-          {NULL},
-          COUNTER,
-          "Pages that were copied to the host pool."},
+        {{{"quire_kv_pages_swapped_out_total"}, "Pages that were copied to the host pool."},
          (double)stats->n_swapped_out},
-        {{"quire_kv_pages_swapped_in_total",
-          {NULL},
-          COUNTER,
-          "Pages that were copied back from the host pool."},
+        {{{"quire_kv_pages_swapped_in_total"}, "Pages that were copied back from the host pool."},
          (double)stats->n_swapped_in},
-        {{"quire_kv_events_total",
-          {NULL},
-          COUNTER,
-          "Events of --kv-events: blocks that were stored or removed."},
+        {{{"quire_kv_events_total"}, "Events of --kv-events: blocks that were stored or removed."},
          (double)stats->n_kv_events},
-        {{"quire_kv_events_overflows_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_kv_events_overflows_total"},
           "How often events were lost because their thread was behind; readers were told to forget "
           "all blocks."},
          (double)stats->n_kv_feed_broken},
@@ -271,41 +204,26 @@ static void write_memory(const struct metrics_text *text, const struct engine_st
 
 static void write_disk(const struct metrics_text *text, const struct kv_disk_stats *disk) {
     const struct metric_value values[] = {
-        {{"quire_kv_disk_items", {NULL}, GAUGE, "Cached blocks and states on disk."},
-         (double)disk->n_items},
-        {{"quire_kv_disk_bytes", {NULL}, GAUGE, "Bytes of their files."}, (double)disk->bytes},
-        {{"quire_kv_disk_max_bytes", {NULL}, GAUGE, "Most bytes that their files may have."},
+        {{{"quire_kv_disk_items"}, "Cached blocks and states on disk."}, (double)disk->n_items},
+        {{{"quire_kv_disk_bytes"}, "Bytes of their files."}, (double)disk->bytes},
+        {{{"quire_kv_disk_max_bytes"}, "Most bytes that their files may have."},
          (double)disk->max_bytes},
-        {{"quire_kv_disk_written_total", {NULL}, COUNTER, "Blocks and states written to disk."},
+        {{{"quire_kv_disk_written_total"}, "Blocks and states written to disk."},
          (double)disk->n_written},
-        {{"quire_kv_disk_written_bytes_total", {NULL}, COUNTER, "Bytes of these."},
-         (double)disk->written_bytes},
-        {{"quire_kv_disk_hits_total",
-          {NULL},
-          COUNTER,
-          "Blocks and states read from disk for requests."},
+        {{{"quire_kv_disk_written_bytes_total"}, "Bytes of these."}, (double)disk->written_bytes},
+        {{{"quire_kv_disk_hits_total"}, "Blocks and states read from disk for requests."},
          (double)disk->n_read},
-        {{"quire_kv_disk_read_bytes_total", {NULL}, COUNTER, "Bytes of these."},
-         (double)disk->read_bytes},
-        {{"quire_kv_disk_dropped_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_kv_disk_read_bytes_total"}, "Bytes of these."}, (double)disk->read_bytes},
+        {{{"quire_kv_disk_dropped_total"},
           "Blocks and states that were evicted but not written, because the disk was behind."},
          (double)disk->n_dropped},
-        {{"quire_kv_disk_evicted_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_kv_disk_evicted_total"},
           "Files removed for newer ones, the least recently used first."},
          (double)disk->n_evicted},
-        {{"quire_kv_disk_refused_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_kv_disk_refused_total"},
           "Files removed because they were damaged or not what their name said."},
          (double)disk->n_refused},
-        {{"quire_kv_disk_failed_total",
-          {NULL},
-          COUNTER,
-          "Reads and writes that the system refused."},
+        {{{"quire_kv_disk_failed_total"}, "Reads and writes that the system refused."},
          (double)disk->n_failed},
     };
     metrics_text_values(text, values, COUNT(values));
@@ -323,36 +241,22 @@ static void write_by_pattern(const struct metrics_text *text, const struct metri
 static void write_prefill(const struct metrics_text *text, const struct counters *counters,
                           const struct sparse_totals *sparse) {
     static const struct metric prompts = {
-        "quire_prefill_prompts_total",
-        {NULL},
-        COUNTER,
-        "Sequences that ended, by how their prompt was computed."};
+        {"quire_prefill_prompts_total"}, "Sequences that ended, by how their prompt was computed."};
     static const struct metric visited = {
-        "quire_sparse_visited_pairs_total",
-        {NULL},
-        COUNTER,
+        {"quire_sparse_visited_pairs_total"},
         "Pairs of query row and key that sparse prompts visited, by pattern."};
     static const struct metric causal = {
-        "quire_sparse_causal_pairs_total",
-        {NULL},
-        COUNTER,
+        {"quire_sparse_causal_pairs_total"},
         "Pairs of query row and key that dense prompts would have visited, by pattern."};
     const struct metric_point modes[] = {{"dense", (double)counters->dense_prompts},
                                          {"sparse", (double)counters->sparse_prompts}};
     const struct metric_value values[] = {
-        {{"quire_sparse_dense_heads_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_sparse_dense_heads_total"},
           "Heads of a layer that visited every key because their index was too dense."},
          (double)sparse->n_dense},
-        {{"quire_sparse_index_seconds_total",
-          {NULL},
-          COUNTER,
-          "Device time that indices of sparse prompts took."},
+        {{{"quire_sparse_index_seconds_total"}, "Device time that indices of sparse prompts took."},
          sparse->index_s},
-        {{"quire_sparse_attention_seconds_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_sparse_attention_seconds_total"},
           "Device time that attention of sparse prompts took."},
          sparse->attention_s},
     };
@@ -365,29 +269,19 @@ static void write_prefill(const struct metrics_text *text, const struct counters
 static void write_speculation(const struct metrics_text *text,
                               const struct speculation_usage *speculation) {
     const struct metric_value values[] = {
-        {{"quire_speculation_drafts_total",
-          {"vllm:spec_decode_num_drafts_total"},
-          COUNTER,
+        {{{"quire_speculation_drafts_total", "vllm:spec_decode_num_drafts_total"},
           "Rows of steps that came with guesses of the tokens behind them."},
          (double)speculation->n_drafts},
-        {{"quire_speculation_drafted_tokens_total",
-          {"vllm:spec_decode_num_draft_tokens_total"},
-          COUNTER,
+        {{{"quire_speculation_drafted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"},
           "Tokens that were guessed."},
          (double)speculation->n_drafted},
-        {{"quire_speculation_accepted_tokens_total",
-          {"vllm:spec_decode_num_accepted_tokens_total"},
-          COUNTER,
+        {{{"quire_speculation_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"},
           "Guessed tokens that are in answers."},
          (double)speculation->n_accepted},
-        {{"quire_speculation_recent_drafted_tokens_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_speculation_recent_drafted_tokens_total"},
           "Guessed tokens that were found in recent answers of other requests."},
          (double)speculation->n_recent_drafted},
-        {{"quire_speculation_recent_accepted_tokens_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_speculation_recent_accepted_tokens_total"},
           "Of these, those that are in answers."},
          (double)speculation->n_recent_accepted},
     };
@@ -397,17 +291,13 @@ static void write_speculation(const struct metrics_text *text,
 static void write_tokenizer_cache(const struct metrics_text *text,
                                   const struct tokenizer_cache_stats *cache) {
     const struct metric_value values[] = {
-        {{"quire_tokenizer_cache_hit_bytes_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_tokenizer_cache_hit_bytes_total"},
           "Bytes of prompts that were found, with their tokens, in the tokenizer's cache."},
          (double)cache->hit_bytes},
-        {{"quire_tokenizer_cache_missed_bytes_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_tokenizer_cache_missed_bytes_total"},
           "Bytes of prompts that were looked up there and not found."},
          (double)cache->missed_bytes},
-        {{"quire_tokenizer_cache_bytes", {NULL}, GAUGE, "Memory that the tokenizer's cache takes."},
+        {{{"quire_tokenizer_cache_bytes"}, "Memory that the tokenizer's cache takes."},
          (double)cache->bytes},
     };
     metrics_text_values(text, values, COUNT(values));
@@ -418,9 +308,7 @@ static const char *const classes[COUNTERS_N_CLASSES] = {"gone", NULL, "2xx", "3x
 
 static void write_answers(const struct metrics_text *text, const struct counters *counters) {
     static const struct metric answers = {
-        "quire_http_answers_total",
-        {NULL},
-        COUNTER,
+        {"quire_http_answers_total"},
         "Answers by class of status; gone: the client disconnected first."};
     struct metric_point points[COUNTERS_N_CLASSES];
     size_t n = 0;
@@ -460,19 +348,13 @@ static void write_handlers(const struct metrics_text *text, const struct counter
 static void write_process(const struct metrics_text *text, const struct server *server) {
     const uint64_t n_spans_lost = server->otlp ? otlp_n_lost(server->otlp) : 0;
     const struct metric_value values[] = {
-        {{"quire_ready",
-          {NULL},
-          GAUGE,
+        {{{"quire_ready"},
           "1: the server takes requests; 0: its model is being loaded, or it shuts down."},
          server->engine && !server->draining},
-        {{"quire_spans_lost_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_spans_lost_total"},
           "Spans of --otlp-endpoint that were dropped or that the collector did not take."},
          (double)n_spans_lost},
-        {{"quire_log_dropped_lines_total",
-          {NULL},
-          COUNTER,
+        {{{"quire_log_dropped_lines_total"},
           "Log lines that were dropped because stderr was blocked or failed."},
          (double)log_n_lost()},
     };
@@ -483,72 +365,48 @@ static void write_process(const struct metrics_text *text, const struct server *
 
 /* The engine's histograms. */
 static const struct metric histograms[ENGINE_N_HISTOGRAMS] = {
-    [ENGINE_FIRST_TOKEN_S] = {"quire_time_to_first_token_seconds",
-                              {"vllm:time_to_first_token_seconds"},
-                              GAUGE,
+    [ENGINE_FIRST_TOKEN_S] = {{"quire_time_to_first_token_seconds",
+                               "vllm:time_to_first_token_seconds"},
                               "Seconds from the request to the sequence's first token."},
-    [ENGINE_BETWEEN_TOKENS_S] = {"quire_inter_token_seconds",
-                                 {"vllm:inter_token_latency_seconds"},
-                                 GAUGE,
+    [ENGINE_BETWEEN_TOKENS_S] = {{"quire_inter_token_seconds", "vllm:inter_token_latency_seconds"},
                                  "Seconds between two tokens of a sequence."},
-    [ENGINE_PER_TOKEN_S] = {"quire_time_per_output_token_seconds",
-                            {"vllm:request_time_per_output_token_seconds",
+    [ENGINE_PER_TOKEN_S] = {{"quire_time_per_output_token_seconds",
+                             "vllm:request_time_per_output_token_seconds",
                              "vllm:time_per_output_token_seconds"},
-                            GAUGE,
                             "Mean seconds for a token behind the first, of each sequence that "
                             "finished."},
-    [ENGINE_WHOLE_S] = {"quire_request_seconds",
-                        {"vllm:e2e_request_latency_seconds"},
-                        GAUGE,
+    [ENGINE_WHOLE_S] = {{"quire_request_seconds", "vllm:e2e_request_latency_seconds"},
                         "Seconds from the request to the end of the sequence."},
-    [ENGINE_QUEUED_S] = {"quire_request_queue_seconds",
-                         {"vllm:request_queue_time_seconds"},
-                         GAUGE,
+    [ENGINE_QUEUED_S] = {{"quire_request_queue_seconds", "vllm:request_queue_time_seconds"},
                          "Seconds that a sequence waited until it first ran."},
-    [ENGINE_RUNNING_S] = {"quire_request_inference_seconds",
-                          {"vllm:request_inference_time_seconds"},
-                          GAUGE,
+    [ENGINE_RUNNING_S] = {{"quire_request_inference_seconds",
+                           "vllm:request_inference_time_seconds"},
                           "Seconds from the first run of a sequence to its end."},
-    [ENGINE_PREFILL_S] = {"quire_request_prefill_seconds",
-                          {"vllm:request_prefill_time_seconds"},
-                          GAUGE,
+    [ENGINE_PREFILL_S] = {{"quire_request_prefill_seconds", "vllm:request_prefill_time_seconds"},
                           "Seconds from the first run of a sequence to its first token."},
-    [ENGINE_DECODE_S] = {"quire_request_decode_seconds",
-                         {"vllm:request_decode_time_seconds"},
-                         GAUGE,
+    [ENGINE_DECODE_S] = {{"quire_request_decode_seconds", "vllm:request_decode_time_seconds"},
                          "Seconds from the first token of a sequence to its end."},
-    [ENGINE_PROMPT_TOKENS] = {"quire_request_prompt_tokens",
-                              {"vllm:request_prompt_tokens"},
-                              GAUGE,
+    [ENGINE_PROMPT_TOKENS] = {{"quire_request_prompt_tokens", "vllm:request_prompt_tokens"},
                               "Prompt tokens of each sequence that finished."},
-    [ENGINE_GENERATED_TOKENS] = {"quire_request_generated_tokens",
-                                 {"vllm:request_generation_tokens"},
-                                 GAUGE,
+    [ENGINE_GENERATED_TOKENS] = {{"quire_request_generated_tokens",
+                                  "vllm:request_generation_tokens"},
                                  "Tokens that each sequence generated that finished."},
-    [ENGINE_STEP_TOKENS] = {"quire_step_tokens",
-                            {"vllm:iteration_tokens_total"},
-                            GAUGE,
+    [ENGINE_STEP_TOKENS] = {{"quire_step_tokens", "vllm:iteration_tokens_total"},
                             "Tokens that each step of the model computed."},
 };
 
 static void write_histograms(const struct metrics_text *text, const struct engine_stats *stats,
                              const struct counters *counters) {
-    static const struct metric whole = {"quire_completion_seconds",
-                                        {NULL},
-                                        GAUGE,
+    static const struct metric whole = {{"quire_completion_seconds"},
                                         "Seconds from the request to the end of its answer."};
-    static const struct metric choices = {"quire_request_choices",
-                                          {"vllm:request_params_n"},
-                                          GAUGE,
+    static const struct metric choices = {{"quire_request_choices", "vllm:request_params_n"},
                                           "Choices for each prompt, of each request."};
-    static const struct metric most = {"quire_request_max_tokens",
-                                       {"vllm:request_params_max_tokens"},
-                                       GAUGE,
-                                       "Most tokens that each request asked for."};
-    static const struct metric longest = {"quire_request_longest_tokens",
-                                          {"vllm:request_max_num_generation_tokens"},
-                                          GAUGE,
-                                          "Tokens of the longest choice of each request."};
+    static const struct metric most = {
+        {"quire_request_max_tokens", "vllm:request_params_max_tokens"},
+        "Most tokens that each request asked for."};
+    static const struct metric longest = {
+        {"quire_request_longest_tokens", "vllm:request_max_num_generation_tokens"},
+        "Tokens of the longest choice of each request."};
     for (unsigned i = 0; i < ENGINE_N_HISTOGRAMS; i++)
         metrics_text_histogram(text, &histograms[i], engine_histogram_bounds[i],
                                &stats->histograms[i]);

@@ -12,8 +12,6 @@
 
 enum { LABELS_BYTES = 256 };
 
-static const char *const types[] = {[METRIC_GAUGE] = "gauge", [METRIC_COUNTER] = "counter"};
-
 /* Writes whole numbers without an exponent, as readers that are not Prometheus expect. */
 static void write_number(struct buffer *out, double value) {
     const bool is_whole = value == floor(value) && fabs(value) < 1e15;
@@ -86,16 +84,19 @@ void metrics_text_buckets(const struct metrics_text *text, const char *name, con
 
 /* Returns the metric's name i, or NULL behind the last. */
 static const char *name_of(const struct metric *metric, size_t i) {
-    if (!metric->name) i++;
-    if (i == 0) return metric->name;
-    return i <= METRIC_MAX_ALIASES ? metric->aliases[i - 1] : NULL;
+    return i < METRIC_MAX_NAMES ? metric->names[i] : NULL;
+}
+
+static const char *type_of(const char *name) {
+    const char *last = strrchr(name, '_');
+    return last && strcmp(last, "_total") == 0 ? "counter" : "gauge";
 }
 
 void metrics_text_points(const struct metrics_text *text, const struct metric *metric,
                          const char *label_name, const struct metric_point *points, size_t n) {
     const char *name;
     for (size_t i = 0; (name = name_of(metric, i)) != NULL; i++) {
-        metrics_text_head(text, name, types[metric->type], metric->help);
+        metrics_text_head(text, name, type_of(name), metric->help);
         for (size_t k = 0; k < n; k++) {
             char labels[LABELS_BYTES];
             snprintf(labels, sizeof(labels), "%s=\"%s\"", label_name, points[k].label);
@@ -110,7 +111,7 @@ void metrics_text_values(const struct metrics_text *text, const struct metric_va
         const struct metric *metric = &values[k].metric;
         const char *name;
         for (size_t i = 0; (name = name_of(metric, i)) != NULL; i++) {
-            metrics_text_head(text, name, types[metric->type], metric->help);
+            metrics_text_head(text, name, type_of(name), metric->help);
             metrics_text_sample(text, name, NULL, values[k].value);
         }
     }

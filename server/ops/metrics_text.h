@@ -11,15 +11,12 @@ struct buffer;
 struct histogram;
 struct histogram_bounds;
 
-enum metric_type { METRIC_GAUGE, METRIC_COUNTER };
+enum { METRIC_MAX_NAMES = 5 };
 
-enum { METRIC_MAX_ALIASES = 4 };
-
-/* name: ours, or NULL.  aliases: the other names, up to a NULL; those that begin with "vllm:" have
- * its labels. */
+/* names: ours, then others, up to a NULL; those that begin with "vllm:" have its labels.  A name
+ * that ends in _total is a counter's, and any other one a gauge's. */
 struct metric {
-    const char *name, *aliases[METRIC_MAX_ALIASES];
-    enum metric_type type;
+    const char *names[METRIC_MAX_NAMES];
     const char *help;
 };
 
