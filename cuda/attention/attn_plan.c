@@ -286,10 +286,10 @@ static uint32_t longest_part(const struct attn_plan_shape *shape,
     return high;
 }
 
-/* Returns all units of the longest part's turns if that is `most` at most and leaves enough blocks;
- * else those it has. */
-static uint32_t fill_turns(const struct attn_plan_shape *shape, const struct attn_plan_batch *batch,
-                           uint32_t longest, uint64_t most) {
+/* Returns the longest part's units, rounded up so that each warp has equally many.  They are not
+ * rounded if that is more than `most`, or leaves too few blocks. */
+static uint32_t whole_units(const struct attn_plan_shape *shape,
+                            const struct attn_plan_batch *batch, uint32_t longest, uint64_t most) {
     const uint32_t all = (uint32_t)round_up(longest, BLOCK_UNITS);
     return all <= most && count_parts(shape, batch, all) >= enough_blocks(shape) ? all : longest;
 }
@@ -367,7 +367,7 @@ static void cut_as_asked(struct attn_plan *plan, const struct attn_plan_shape *s
     if (keep_whole(plan, shape, batch, most_whole(shape, in_parts ? part : even))) return;
     begin_plan(plan, shape);
     if (in_parts) {
-        cut_into_parts(plan, shape, batch, fill_turns(shape, batch, part, even));
+        cut_into_parts(plan, shape, batch, whole_units(shape, batch, part, even));
         return;
     }
     c.n_blocks = (uint32_t)min_u64(c.n_blocks, div_up(c.n_units, MIN_TILE_UNITS));

@@ -297,8 +297,8 @@ static __device__ __forceinline__ void place_in_page(struct append_place *place,
     place->page = page_state(p.kv, page, kv_head);
 }
 
-/* Finds the place of a row's key or value.  It may run while the previous kernel does: all that it
- * reads is the step's, except the KV head's own free slot, which settle_place() looks up. */
+/* Finds the place of a row's key or value.  It may run while the previous kernel does, because it
+ * reads what the step has.  Only find_free_slot() reads the KV head's own free slot. */
 static __device__ __forceinline__ struct append_place place_of(const struct rope_append_params &p,
                                                                uint32_t row, uint32_t is_v,
                                                                uint32_t kv_head) {
@@ -321,9 +321,10 @@ static __device__ __forceinline__ struct append_place place_of(const struct rope
 }
 
 /* Completes the place after the wait for the previous kernel, which may have freed the slot. */
-static __device__ __forceinline__ void settle_place(struct append_place *place,
-                                                    const struct rope_append_params &p,
-                                                    uint32_t row, uint32_t is_v, uint32_t kv_head) {
+static __device__ __forceinline__ void find_free_slot(struct append_place *place,
+                                                      const struct rope_append_params &p,
+                                                      uint32_t row, uint32_t is_v,
+                                                      uint32_t kv_head) {
     if (place->slot != KV_FREE_SLOT) return;
     place->slot = place->first->free_slot;
     place_in_page(place, p, pages_of(*p.step, p.layer, (size_t)p.step->row_seq[row]), is_v,
@@ -474,7 +475,7 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
         *reinterpret_cast<words *>(x + n) = b;
     }
     if (is_q) return;
-    settle_place(&place, p, row, is_v, kv_head);
+    find_free_slot(&place, p, row, is_v, kv_head);
     if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     if (!CODES) {
         bf16 *slot = reinterpret_cast<bf16 *>(place.row) + at;
@@ -503,7 +504,7 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
     if (!is_q) {
         const uint32_t kv_head = (head - p.n_heads) % p.kv.n_kv_heads;
         place = place_of(p, row, is_v, kv_head);
-        settle_place(&place, p, row, is_v, kv_head);
+        find_free_slot(&place, p, row, is_v, kv_head);
         if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     }
     const bool rotations = !is_v && !(place.budget && place.budget->cache_positions);
@@ -546,7 +547,7 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
     if (!is_q) {
         const uint32_t kv_head = (head - p.n_heads) % p.kv.n_kv_heads;
         place = place_of(p, row, is_v, kv_head);
-        settle_place(&place, p, row, is_v, kv_head);
+        find_free_slot(&place, p, row, is_v, kv_head);
         if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     }
     const uint32_t n = is_v || (place.budget && place.budget->cache_positions) ? 0 : p.n_freqs;

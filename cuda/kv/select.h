@@ -4,7 +4,7 @@
  *            digits are counted
  *   narrow   the digits of the n_selected-th key are found, one after the other
  *   mark     bits: the keys above it, and the keys equal to it
- *   choose   ties are settled; slots whose token is not chosen again get the new tokens; the tokens
+ *   choose   ties are decided; slots whose token is not chosen again get the new tokens; the tokens
  *            that must be fetched are listed
  *   fetch    their keys and values are copied into the slots, layer by layer
  *

@@ -4,7 +4,7 @@
  *   lse      f32 [n_rows][n_heads], base 2
  *   keys     u32 [n_candidates]       bits of the largest weight, + 1; NaN is 0; sinks exceed all
  *   chosen   bits: the keys above the n_selected-th
- *   equal    bits: the keys equal to it, of which settle_ties() takes the lowest tokens
+ *   equal    bits: the keys equal to it, of which choose_ties() takes the lowest tokens
  *
  * The n_selected-th key is found digit by digit, from the top (common/topk.cuh).  Each kernel reads
  * what the kernel before has counted and finds a digit.  It then counts or marks the keys that

@@ -1,7 +1,7 @@
 /* select_slots.cu - assigns the chosen tokens to slots: which tokens have a slot already, which are
  * new, and from where the new ones are fetched.
  *
- *   chosen   bits [n_candidates], those above the n_selected-th key; ties are settled here
+ *   chosen   bits [n_candidates], those above the n_selected-th key; ties are decided here
  *   state    u32 [n_selected], in pages of the pool: the token that each slot holds
  *   fetches  new tokens, ascending, into the slots that are free, ascending
  *
@@ -71,7 +71,7 @@ static __device__ uint32_t lowest_bits(uint32_t word, uint32_t n) {
 }
 
 /* Settles ties: of the keys that equal the last one, the lowest tokens are taken. */
-static __device__ void settle_ties(const struct row_slots &r, struct plan *plan, uint32_t n_equal) {
+static __device__ void choose_ties(const struct row_slots &r, struct plan *plan, uint32_t n_equal) {
     const uint32_t mine = count_bits(r.equal, r.word, r.end_word);
     uint32_t total, before = block_exclusive_sum<THREADS>(mine, plan->sums[0], &total);
     for (uint32_t w = r.word; w < r.end_word && before < n_equal; w++) {
@@ -148,7 +148,7 @@ static __global__ void __launch_bounds__(THREADS) slots_kernel(const struct sele
         return;
     const struct row_slots r = slots_of(p);
     const size_t row = r.row;
-    settle_ties(r, &plan, p.room.found[row * SELECT_DIGITS * 2 + SELECT_DIGITS * 2 - 1]);
+    choose_ties(r, &plan, p.room.found[row * SELECT_DIGITS * 2 + SELECT_DIGITS * 2 - 1]);
     free_slots(p, r, &plan);
     list_fetches(p, r, &plan);
     for (uint32_t i = threadIdx.x; i < SELECT_DIGITS * SELECT_BINS; i += THREADS)

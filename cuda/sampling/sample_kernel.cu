@@ -24,8 +24,8 @@
  * threads add, and equal requests get equal tokens.
  *
  * Grid:   a team a row.  Teams are as large as two blocks a multiprocessor allow if all are to run
- *         at the same time: at the end of a turn a team waits for its slowest block.  A device may
- *         have room for fewer, because a team's multiprocessors lie together
+ *         at the same time: at the end of an exchange a team waits for its slowest block.  A device
+ *         may have room for fewer, because a team's multiprocessors lie together
  *         (docs/benchmarks/gpu-kernels.md, "Sampling of many rows").
  * Shared: struct plan.
  * Bound:  instructions, and most likely their fetching: unrolled, the passes are 590 KB of code.
@@ -77,7 +77,7 @@ struct plan {
 /* A block's part in the work on a row. */
 struct team {
     struct plan *plan;
-    uint32_t rank, n_blocks, turn;
+    uint32_t rank, n_blocks, n_exchanges;
     uint32_t n, run, first, end; /* tokens: the row's, a warp's; this block's */
 };
 
@@ -131,7 +131,7 @@ template <typename T> static __device__ __forceinline__ T *in_block(T *shared, u
  * be read until the next exchange, which uses the other buffer.  A warp that writes this buffer
  * again knows that all readers have reached that exchange. */
 static __device__ __forceinline__ const struct share *exchange(struct team *team, u64 a, u64 b) {
-    struct share *shares = team->plan->shares[team->turn++ % 2];
+    struct share *shares = team->plan->shares[team->n_exchanges++ % 2];
     struct share *own = &shares[team->rank * N_WARPS + threadIdx.x / 32];
     __syncwarp();
     if (threadIdx.x % 32 < team->n_blocks) {

@@ -168,8 +168,8 @@ static void fetch_token(const struct select_job *job, const struct kv_select *se
     const struct kv_pool *kv = job->args->attn.kv;
     const uint32_t from = token / PAGE_TOKENS, from_at = token % PAGE_TOKENS;
     if (select->blocks) {
-        token_from_store(kv, page, at, job->args->store,
-                         (struct stored){select->blocks[from], host_layer, from_at});
+        token_from_block(kv, page, at, job->args->store,
+                         (struct host_token){select->blocks[from], host_layer, from_at});
         return;
     }
     for (uint32_t head = 0; head < kv->n_kv_heads; head++)

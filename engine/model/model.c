@@ -43,7 +43,7 @@ static struct weight by_row(const struct weight *w) {
 
 /* Returns true if the rows of the weight have another order in the files. */
 static bool moves_rows(const struct weight_query *q) {
-    return weight_is_by_group(q) || (q->rule->turns && q->config->paired_rotary);
+    return weight_is_by_group(q) || (q->rule->is_rotary && q->config->paired_rotary);
 }
 
 static bool takes(const struct loader *l, const struct weight_format *format) {
@@ -194,7 +194,7 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     *bytes = rc ? 0 : weight_bytes(host);
     if (rc || model->random) return rc;
     if (weight_is_by_group(&l->query)) rc = take_from_groups(l, rule, host);
-    if (!rc && rule->turns && model->config.paired_rotary) rc = reorder(l, host);
+    if (!rc && rule->is_rotary && model->config.paired_rotary) rc = reorder(l, host);
     if (!rc && rule->is_norm && model->config.norms_from_one) rc = add_one(l, host);
     return rc;
 }

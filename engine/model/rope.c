@@ -15,17 +15,18 @@
 #include <math.h>
 
 static double scale_llama3(const struct rope_params *p, double freq) {
-    const double turns =
+    const double rotations =
         p->original_max_position * freq / (2.0 * M_PI); /* within the original context */
-    if (turns > p->high_freq_factor) return freq;
-    if (turns < p->low_freq_factor) return freq / p->factor;
-    const double keep = (turns - p->low_freq_factor) / (p->high_freq_factor - p->low_freq_factor);
+    if (rotations > p->high_freq_factor) return freq;
+    if (rotations < p->low_freq_factor) return freq / p->factor;
+    const double keep =
+        (rotations - p->low_freq_factor) / (p->high_freq_factor - p->low_freq_factor);
     return (1.0 - keep) * freq / p->factor + keep * freq;
 }
 
-/* Returns the pair, a fraction, that rotates `turns` times within the original context. */
-static double pair_of_rotations(const struct rope_params *p, double turns, uint32_t n_freqs) {
-    return n_freqs * log(p->original_max_position / (2.0 * M_PI * turns)) / log(p->theta);
+/* Returns the pair, a fraction, that rotates `rotations` times within the original context. */
+static double pair_of_rotations(const struct rope_params *p, double rotations, uint32_t n_freqs) {
+    return n_freqs * log(p->original_max_position / (2.0 * M_PI * rotations)) / log(p->theta);
 }
 
 static double scale_yarn(const struct rope_params *p, double freq, uint32_t i, uint32_t n_freqs) {

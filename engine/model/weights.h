@@ -62,10 +62,10 @@ struct weight_rule {
      * other elements. */
     enum weight_side whole, before;
     unsigned with,
-        without;   /* weight_trait: a model has the tensor if it has all and none of these */
-    bool is_norm;  /* a vector that scales: 1 where weights are random */
-    bool turns;    /* its rows are q's or k's (rotary_order.h) */
-    bool is_table; /* its rows are looked up */
+        without;    /* weight_trait: a model has the tensor if it has all and none of these */
+    bool is_norm;   /* a vector that scales: 1 where weights are random */
+    bool is_rotary; /* its rows are q's or k's (rotary_order.h) */
+    bool is_table;  /* its rows are looked up */
 };
 
 struct weight_rules {

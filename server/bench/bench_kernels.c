@@ -55,8 +55,8 @@ struct kernels {
 };
 
 struct kernel_case;
-/* Does the operation once; `turn` is the layer, if the operation has layers. */
-typedef int (*iteration_body)(const struct kernel_case *c, uint32_t turn, struct error *err);
+/* Does the operation once; `layer` is it, if the operation has layers. */
+typedef int (*iteration_body)(const struct kernel_case *c, uint32_t layer, struct error *err);
 
 /* One row of the report.  It lives until the end, because a CUDA graph belongs to its address. */
 struct kernel_case {
@@ -156,8 +156,8 @@ static int run_case(struct kernel_case *c, struct error *err) {
 
 /* ---- products ---- */
 
-static int do_qkv(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    const struct layer_weights *w = &c->k->model->layers[turn];
+static int do_qkv(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[layer];
     const size_t q = w->q.rows, kv = w->k.rows, width = q + 2 * kv,
                  size = dtype_size(c->k->be->act_dtype);
     char *y = c->k->y;
@@ -183,18 +183,18 @@ static int add_product(const struct kernel_case *c, const struct weight *w,
     return c->k->be->ops->linear(c->k->be, &args, err);
 }
 
-static int do_o(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    const struct layer_weights *w = &c->k->model->layers[turn];
+static int do_o(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[layer];
     return add_product(c, &w->o, &w->o_bias, err);
 }
 
-static int do_down(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    const struct layer_weights *w = &c->k->model->layers[turn];
+static int do_down(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[layer];
     return add_product(c, &w->down, &w->down_bias, err);
 }
 
-static int do_gated(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    const struct layer_weights *w = &c->k->model->layers[turn];
+static int do_gated(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[layer];
     const struct gated_args args = {.x = c->k->x,
                                     .n_rows = c->n_rows,
                                     .n_in = w->gate.cols,
@@ -207,8 +207,8 @@ static int do_gated(const struct kernel_case *c, uint32_t turn, struct error *er
     return c->k->be->ops->gated(c->k->be, &args, err);
 }
 
-static int do_head(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    (void)turn;
+static int do_head(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    (void)layer;
     const struct weight *head = &c->k->model->head;
     const struct linear_args args = {
         .x = c->k->x,
@@ -269,31 +269,31 @@ static int run_products(struct kernels *k, struct error *err) {
 
 /* ---- attention ---- */
 
-static struct attn_args attn_args_of(const struct kernels *k, uint32_t turn) {
+static struct attn_args attn_args_of(const struct kernels *k, uint32_t layer) {
     const struct model_config *m = &k->model->config;
     return (struct attn_args){.q = k->x,
                               .q_stride = (size_t)m->n_heads * m->head_dim,
                               .out = k->out,
                               .kv = &k->kv,
-                              .layer = turn,
+                              .layer = layer,
                               .n_heads = m->n_heads,
                               .scale = m->attn_scale,
                               .softcap = m->attn_softcap};
 }
 
-static int do_attn_decode(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    const struct attn_args args = attn_args_of(c->k, turn);
+static int do_attn_decode(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    const struct attn_args args = attn_args_of(c->k, layer);
     return c->k->be->ops->attn_decode(c->k->be, &args, err);
 }
 
-static int do_attn_prefill(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    const struct attn_args args = attn_args_of(c->k, turn);
+static int do_attn_prefill(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    const struct attn_args args = attn_args_of(c->k, layer);
     return c->k->be->ops->attn_prefill(c->k->be, &args, err);
 }
 
 static uint32_t iterations_of(const struct kernels *k, uint64_t n_pages) {
-    const double turns = COLD_BYTES / ((double)n_pages * (double)k->kv.page_bytes) + 1;
-    return turns < MAX_ITERATIONS ? (uint32_t)turns : MAX_ITERATIONS;
+    const double n = COLD_BYTES / ((double)n_pages * (double)k->kv.page_bytes) + 1;
+    return n < MAX_ITERATIONS ? (uint32_t)n : MAX_ITERATIONS;
 }
 
 /* Runs the case as a step of `batch` sequences of n_slots tokens, rows_each of them new. */
@@ -402,15 +402,15 @@ static int sample(const struct kernel_case *c, float temperature, float top_p, s
     return rc ? rc : c->k->be->ops->sync(c->k->be, err);
 }
 
-static int do_greedy(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    (void)turn;
+static int do_greedy(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    (void)layer;
     return sample(c, 0, 1, err);
 }
 
 /* Samples with top-p from random logits.  These are flat, so the nucleus has nearly all tokens: the
  * worst case. */
-static int do_top_p(const struct kernel_case *c, uint32_t turn, struct error *err) {
-    (void)turn;
+static int do_top_p(const struct kernel_case *c, uint32_t layer, struct error *err) {
+    (void)layer;
     return sample(c, 0.8f, 0.95f, err);
 }
 

@@ -120,7 +120,7 @@ static bool make_room(struct http *http, const struct http_conn *newcomer) {
     return true;
 }
 
-static void turn_away(struct http_conn *conn) {
+static void refuse_connection(struct http_conn *conn) {
     const int fd = conn->fd;
     refuse_raw(conn->http, fd, "", MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");
     conn->linger = true;
@@ -139,7 +139,7 @@ static void connection_accepted(struct http *http, int fd, const struct sockaddr
         return;
     }
     if (http->n_conns - http->n_killed > config->max_connections && !make_room(http, conn)) {
-        turn_away(conn);
+        refuse_connection(conn);
         return;
     }
     peer_wait(conn);

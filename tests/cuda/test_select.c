@@ -265,8 +265,8 @@ static double head_score(const struct rig *r, const struct text *t, uint32_t lay
     return cap > 0 ? cap * tanh(score / cap) : score;
 }
 
-static double score_of(const struct rig *r, const struct text *t, uint32_t layer, uint32_t row,
-                       uint32_t token) {
+static double token_score(const struct rig *r, const struct text *t, uint32_t layer, uint32_t row,
+                          uint32_t token) {
     double best = 0;
     for (uint32_t head = 0; head < r->n_heads; head++) {
         double sum = 0;
@@ -291,8 +291,8 @@ static void expect_ties(const struct rig *r, const struct text *t, uint32_t grou
         if (has(expected, n, got[a])) continue;
         for (uint32_t b = 0; b < n; b++) {
             if (has(got, n, expected[b])) continue;
-            const double x = score_of(r, t, layer, row, got[a]),
-                         y = score_of(r, t, layer, row, expected[b]);
+            const double x = token_score(r, t, layer, row, got[a]),
+                         y = token_score(r, t, layer, row, expected[b]);
             if (fabs(x - y) > TIE_TOLERANCE * fmax(x, y))
                 fail_msg("token %u is chosen with %g, not %u with %g", got[a], x, expected[b], y);
         }

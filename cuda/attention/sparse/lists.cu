@@ -120,14 +120,14 @@ static __global__ void __launch_bounds__(THREADS)
     int32_t *const distances = b.view.distances + (size_t)head * b.view.max_distances;
     for (uint32_t word = threadIdx.x; word < b.view.mark_words; word += THREADS)
         marks[word] = marks_of(b, head, r, word);
-    uint32_t n = 0, turn = 0;
+    uint32_t n = 0, half = 0;
     int32_t counts[N_LISTS];
     for (uint32_t list = 0; list < N_LISTS; list++) {
         const uint32_t before = n;
-        for (uint32_t base = 0; base < b.view.mark_words; base += THREADS, turn ^= 1) {
+        for (uint32_t base = 0; base < b.view.mark_words; base += THREADS, half ^= 1) {
             const uint32_t word = base + threadIdx.x;
             uint32_t total, bits = listed_of(b, head, r, (enum list)list, word);
-            uint32_t at = n + block_exclusive_sum<THREADS>(__popc(bits), sums[turn], &total);
+            uint32_t at = n + block_exclusive_sum<THREADS>(__popc(bits), sums[half], &total);
             for (; bits; bits &= bits - 1)
                 distances[at++] = (int32_t)(32 * word) + __ffs(bits) - 1 - SPARSE_MARK_SHIFT;
             n += total;
