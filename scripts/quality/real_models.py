@@ -4,10 +4,13 @@ their own files, and with figures that were taken before.
 
     scripts/quality/real_models.py MODELS [--quire build/quire] [--models smollm2,gemma3] [--quick]
 
+Each model is served twice: as a directory of bf16 weights, and as the GGUF file that it was made of.
+
 1. Tokens: of texts that hurt, those of the tokenizers library; of Gemma also those of a plain
    implementation of the definition, read from the GGUF file.
-2. Log-probabilities of a prompt: transformers' in float32, on the same bf16 weights.
-3. Perplexity of held-out text under the KV policies: the table below.
+2. Log-probabilities of a prompt, and 64 greedy tokens behind its first 100: transformers' in float32, on
+   the same bf16 weights.
+3. Perplexity of held-out text under the KV policies, of the directory: the table below.
 
 Prints a line for each comparison, CSV for the table, and `N passed, M failed`.  --quick leaves the table
 to its first rows."""
@@ -27,6 +30,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BOOKS = ROOT / "models/quire-31m/eval/held_out.txt"
 START = 300_000  # the character that the perplexity's text begins at
+GREEDY = 64
 CLOSE = 1e-3     # of log-probabilities, in nats: float32 sums in another order
 WITHIN = 0.02    # of the table's perplexities
 
@@ -170,7 +174,7 @@ def check_tokens(quire, judge, name, directory, file, texts):
                  if quire.tokens(t) != library.encode(t, add_special_tokens=False).ids]
     judge.check(not different, f"{name}: tokens of {len(texts)} texts are the library's "
                                f"{different[:3]}")
-    if name == "gemma3":
+    if name.startswith("gemma3"):
         pieces = Pieces(file)
         different = [t for t in texts if quire.tokens(t) != pieces.encode(t)]
         judge.check(not different, f"{name}: and those of the GGUF file {different[:3]}")
@@ -181,17 +185,22 @@ def check_tokens(quire, judge, name, directory, file, texts):
     judge.check(not lossy, f"{name}: the texts come back {lossy[:3]}")
 
 
-def check_logprobs(quire, judge, name, directory, text):
+def check_numbers(quire, judge, name, model, text):
+    """model: transformers', in float32."""
     import torch
-    from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     ids = quire.tokens(text, True)[:600]
     with torch.no_grad():
         expected = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)
+        greedy = model.generate(torch.tensor([ids[:100]]), max_new_tokens=GREEDY, do_sample=False,
+                                eos_token_id=None, pad_token_id=0)[0][100:].tolist()
     found, _ = quire.score(ids)
     most = max(abs(x - expected[i, ids[i + 1]].item()) for i, x in enumerate(found))
     judge.check(most < CLOSE, f"{name}: log-probabilities of {len(ids)} tokens differ from "
                               f"transformers' by {most:.1e} at most")
+    answer = quire.post("/v1/completions", {"prompt": ids[:100], "max_tokens": GREEDY, "temperature": 0,
+                                            "ignore_eos": True, "return_token_ids": True})
+    judge.check(answer["choices"][0]["token_ids"] == greedy,
+                f"{name}: {GREEDY} greedy tokens are transformers'")
 
 
 def check_table(quire, judge, name, text, quick):
@@ -209,6 +218,12 @@ def check_table(quire, judge, name, text, quick):
                         f"{name}, {what}: {perplexity:.2f}, and was {expected}")
 
 
+def load(directory):
+    import torch
+    from transformers import AutoModelForCausalLM
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=pathlib.Path, help="what real_models.py has made")
@@ -218,13 +233,16 @@ def main():
     args = parser.parse_args()
     judge = Judge()
     books = BOOKS.read_text(encoding="utf-8")
-    texts = TEXTS + [books[i:i + 150] for i in range(0, 150 * 75, 150)]
+    texts = TEXTS + [books[i:i + 150] for i in range(0, 150 * 100, 150)]
     for name in args.models.split(","):
-        directory = args.folder / name
-        with Quire(args.quire, directory) as quire:
-            check_tokens(quire, judge, name, directory, args.folder / f"{name}.gguf", texts)
-            check_logprobs(quire, judge, name, directory, books[START:START + 3000])
-            check_table(quire, judge, name, books[START:START + 60_000], args.quick)
+        directory, file = args.folder / name, args.folder / f"{name}.gguf"
+        model = load(directory)
+        for served in (directory, file):
+            with Quire(args.quire, served) as quire:
+                check_tokens(quire, judge, served.name, directory, file, texts)
+                check_numbers(quire, judge, served.name, model, books[START:START + 3000])
+                if served is directory:
+                    check_table(quire, judge, name, books[START:START + 60_000], args.quick)
     print(f"{judge.passed} passed, {judge.failed} failed")
     return 1 if judge.failed else 0
 
