@@ -1,6 +1,4 @@
-/* admit.c - see admit.h.
- *
- * Thread: any.  Memory: none. */
+/* admit.c - see admit.h. */
 #include "engine/admit.h"
 
 #include <inttypes.h>

@@ -1,6 +1,4 @@
-/* memory_plan.c - see memory_plan.h.
- *
- * Thread: any.  Memory: none. */
+/* memory_plan.c - see memory_plan.h. */
 #include "engine/memory_plan.h"
 
 #include <inttypes.h>

@@ -1,6 +1,4 @@
-/* mailbox.c - see mailbox.h.
- *
- * Thread: any.  Memory: allocates nothing. */
+/* mailbox.c - see mailbox.h. */
 #include "engine/base/mailbox.h"
 
 #include <assert.h>

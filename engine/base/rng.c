@@ -1,6 +1,4 @@
-/* rng.c - two rounds of a 64-bit finaliser (Stafford's variant 13) over seed and counter.
- *
- * Thread: any.  Memory: none. */
+/* rng.c - two rounds of a 64-bit finaliser (Stafford's variant 13) over seed and counter. */
 #include "engine/base/rng.h"
 
 #include <sys/random.h>

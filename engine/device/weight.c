@@ -19,7 +19,7 @@ static float from_bf16(uint16_t bits) {
     return of_bits((uint32_t)bits << 16);
 }
 
-/* Returns what a code is worth.  Exponent and mantissa lie in a float's bits as they do here, 120
+/* Returns the value of a code.  Exponent and mantissa lie in a float's bits as they do here, 120
  * exponents below. */
 static float from_e4m3(uint8_t code) {
     const uint32_t size = code & 0x7f, sign = (uint32_t)(code & 0x80) << 24;
@@ -34,7 +34,7 @@ static float from_e8m0(uint8_t code) {
     return code == 0 ? 0x1p-127f : of_bits((uint32_t)code << 23);
 }
 
-/* Writes what the codes of n elements of 4 bits are worth, from element `first` on. */
+/* Writes the values of the codes of n elements of 4 bits, from element `first` on. */
 static void nibbles_to_float(const uint8_t *data, size_t first, size_t n, const float values[16],
                              float *out) {
     for (size_t i = 0; i < n; i++)

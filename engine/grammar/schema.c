@@ -2,9 +2,7 @@
  *
  * A schema's keywords say what it is: a reference, a value, a list of values, a choice of schemas,
  * or one of some types.  The library reads the first of these that it finds and nothing else, so
- * they may not stand beside each other.
- *
- * Thread: any.  Memory: see schema.h. */
+ * they may not stand beside each other. */
 #include "engine/grammar/schema.h"
 
 #include <float.h>

@@ -1,6 +1,4 @@
-/* lists.c - see lists.h.
- *
- * Thread: engine.  Memory: see lists.h. */
+/* lists.c - see lists.h. */
 #include "engine/kv/lists.h"
 
 #include <assert.h>

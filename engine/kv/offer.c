@@ -1,6 +1,4 @@
-/* offer.c - see offer.h.
- *
- * Thread: engine.  Memory: see offer.h. */
+/* offer.c - see offer.h. */
 #include "engine/kv/offer.h"
 
 #include "engine/device/pages.h"

@@ -1,6 +1,4 @@
-/* plan.c - see plan.h.
- *
- * Thread: any.  Memory: none. */
+/* plan.c - see plan.h. */
 #include "engine/kv/plan.h"
 
 #include <inttypes.h>

@@ -18,9 +18,7 @@
  * window pages own none, entries may run out.  For the host pool there are as many more as it can
  * hold blocks that have dropped what they can.  The hash is SipHash-2-4 under a random key.
  * Clients choose the tokens, and must not be able to choose collisions that turn the table into one
- * long list.
- *
- * Thread: engine.  Memory: see prefix_cache.h. */
+ * long list. */
 #include "engine/kv/prefix_cache.h"
 
 #include <assert.h>

@@ -3,9 +3,7 @@
  * A reading names the text's blocks from the first one on and asks for those that the cache lacks,
  * WINDOW of them at a time.  Blocks are inserted in order, as many as have arrived.  Meanwhile
  * the reading uses the whole chain, and stops using it from its end, as a sequence does:
- * children stay older than their parents (prefix_cache.h).
- *
- * Thread: engine.  Memory: see read_ahead.h. */
+ * children stay older than their parents (prefix_cache.h). */
 #include "engine/kv/read_ahead.h"
 
 #include <assert.h>

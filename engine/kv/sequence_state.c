@@ -1,6 +1,4 @@
-/* sequence_state.c - see sequence_state.h.
- *
- * Thread: engine.  Memory: see sequence_state.h. */
+/* sequence_state.c - see sequence_state.h. */
 #include "engine/kv/sequence_state.h"
 
 #include <assert.h>

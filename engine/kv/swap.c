@@ -1,6 +1,4 @@
-/* swap.c - see swap.h.
- *
- * Thread: engine.  Memory: see swap.h. */
+/* swap.c - see swap.h. */
 #include "engine/kv/swap.h"
 
 #include <assert.h>

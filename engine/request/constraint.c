@@ -7,9 +7,7 @@
  *   one sequence   FIRST_SECONDS at most, for one token or in all; SECONDS_OF_TOKEN more with each
  *                  token
  *   all sequences  a credit, which grows with the time.  Where it is used up, a call still has
- *                  LEAST_SECONDS, so that only costly grammars fail for it
- *
- * Thread: engine (init: any).  Memory: see constraint.h. */
+ *                  LEAST_SECONDS, so that only costly grammars fail for it */
 #include "engine/request/constraint.h"
 
 #include <stdlib.h>

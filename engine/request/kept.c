@@ -1,6 +1,4 @@
-/* kept.c - see kept.h.
- *
- * Thread: any one.  Memory: see kept.h. */
+/* kept.c - see kept.h. */
 #include "engine/request/kept.h"
 
 #include <assert.h>

@@ -1,6 +1,4 @@
-/* output.c - see output.h.
- *
- * Thread: engine (init: any).  Memory: see output.h. */
+/* output.c - see output.h. */
 #include "engine/request/output.h"
 
 #include <math.h>

@@ -1,6 +1,4 @@
-/* sampling.c - see sampling.h.
- *
- * Thread: engine (check and init: any).  Memory: see sampling.h. */
+/* sampling.c - see sampling.h. */
 #include "engine/request/sampling.h"
 
 #include <inttypes.h>

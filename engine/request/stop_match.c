@@ -1,7 +1,5 @@
 /* stop_match.c - one Knuth-Morris-Pratt automaton per string: its state is exactly the length held
- * back.
- *
- * Thread: engine (init: any).  Memory: see stop_match.h. */
+ * back. */
 #include "engine/request/stop_match.h"
 
 #include <stdlib.h>

@@ -1,6 +1,4 @@
-/* batch.c - see batch.h.
- *
- * Thread: engine.  Memory: see batch.h. */
+/* batch.c - see batch.h. */
 #include "engine/schedule/batch.h"
 
 #include <assert.h>

@@ -1,6 +1,4 @@
-/* prefill_plan.c - see prefill_plan.h.
- *
- * Thread: any.  Memory: none. */
+/* prefill_plan.c - see prefill_plan.h. */
 #include "engine/schedule/prefill_plan.h"
 
 #include <assert.h>

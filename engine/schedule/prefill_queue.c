@@ -1,6 +1,4 @@
-/* prefill_queue.c - see prefill_queue.h.
- *
- * Thread: engine.  Memory: none. */
+/* prefill_queue.c - see prefill_queue.h. */
 #include "engine/schedule/prefill_queue.h"
 
 #include <math.h>

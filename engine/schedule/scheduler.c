@@ -5,9 +5,7 @@
  * already has its rows in the step being planned is never preempted for a later one.
  *
  * Planning a step costs a few operations for each running sequence and each waiting sequence that
- * is considered.  Nothing depends on the length of a sequence, except its new tokens.
- *
- * Thread: engine.  Memory: see scheduler.h. */
+ * is considered.  Nothing depends on the length of a sequence, except its new tokens. */
 #include "engine/schedule/scheduler.h"
 
 #include <assert.h>

@@ -1,6 +1,4 @@
-/* step_time.c - see step_time.h.
- *
- * Thread: engine.  Memory: none. */
+/* step_time.c - see step_time.h. */
 #include "engine/schedule/step_time.h"
 
 #include <math.h>

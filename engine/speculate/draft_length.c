@@ -1,6 +1,4 @@
-/* draft_length.c - see draft_length.h.
- *
- * Thread: engine (init: any).  Memory: none. */
+/* draft_length.c - see draft_length.h. */
 #include "engine/speculate/draft_length.h"
 
 #include "engine/base/sizes.h"

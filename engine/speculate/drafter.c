@@ -1,6 +1,4 @@
-/* drafter.c - see drafter.h.
- *
- * Thread: engine (init: any).  Memory: see drafter.h. */
+/* drafter.c - see drafter.h. */
 #include "engine/speculate/drafter.h"
 
 #include "engine/base/sizes.h"

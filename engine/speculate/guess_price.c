@@ -1,6 +1,4 @@
-/* guess_price.c - see guess_price.h.
- *
- * Thread: engine.  Memory: none. */
+/* guess_price.c - see guess_price.h. */
 #include "engine/speculate/guess_price.h"
 
 #include <math.h>

@@ -1,6 +1,4 @@
-/* recent_answers.c - see recent_answers.h.
- *
- * Thread: engine (create: any).  Memory: see recent_answers.h. */
+/* recent_answers.c - see recent_answers.h. */
 #include "engine/speculate/recent_answers.h"
 
 #include <assert.h>

@@ -1,6 +1,4 @@
-/* shared_credit.c - see shared_credit.h.
- *
- * Thread: engine (shared_credit_make: any).  Memory: none. */
+/* shared_credit.c - see shared_credit.h. */
 #include "engine/speculate/shared_credit.h"
 
 #include "engine/base/sizes.h"

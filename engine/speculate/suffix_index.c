@@ -1,6 +1,4 @@
-/* suffix_index.c - see suffix_index.h (the chains: as in LZ77 compressors).
- *
- * Thread: engine (init: any).  Memory: see suffix_index.h. */
+/* suffix_index.c - see suffix_index.h (the chains: as in LZ77 compressors). */
 #include "engine/speculate/suffix_index.h"
 
 #include <stdbool.h>

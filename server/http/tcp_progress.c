@@ -1,6 +1,4 @@
-/* tcp_progress.c - see tcp_progress.h.
- *
- * Thread: any.  Memory: none. */
+/* tcp_progress.c - see tcp_progress.h. */
 #include "server/http/tcp_progress.h"
 
 #include <linux/tcp.h>

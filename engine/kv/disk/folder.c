@@ -1,6 +1,4 @@
-/* folder.c - see folder.h.
- *
- * Thread: any, but open and close.  Memory: see folder.h. */
+/* folder.c - see folder.h. */
 #define _GNU_SOURCE /* O_DIRECT, preadv2() */
 #include "engine/kv/disk/folder.h"
 
