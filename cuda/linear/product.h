@@ -70,8 +70,7 @@ struct wide_device {
     bool fast_memory; /* find_memory_rate() of linear_wide.cu */
 };
 
-/* What the choice of a kernel has to know of the device; zeroed, then set by the kernels'
- * open(). */
+/* What the choice of a kernel has to know of the device; set by open() of the kernels. */
 struct product_device {
     bool batch_invariant; /* only kernels that are invariant run */
     bool streams;         /* the stream kernel runs here */

@@ -48,12 +48,10 @@ struct wide_cut {
  * tile has width / 2 rows of each of gate and up. */
 uint32_t wide_count_tiles(const struct wide_shape *shape, uint32_t width);
 
-/* Returns how many items the clusters have to compute: shares of a pair of tiles, or of one tile if
- * wide_halves(). */
+/* Returns how many items clusters compute: shares of two tiles, or of one if wide_halves(). */
 uint32_t wide_count_items(const struct wide_shape *shape, struct wide_cut cut);
 
-/* Returns the cut with the least estimated time, on a device that runs n_clusters > 0 clusters at
- * the same time. */
+/* Returns the cut with the least estimated time if n_clusters > 0 clusters run at the same time. */
 struct wide_cut wide_choose_cut(const struct wide_shape *shape, uint32_t n_clusters);
 
 #ifdef __cplusplus

@@ -52,8 +52,7 @@ struct kv_need {
 /* How the layers of a kind are part of a state (state_cache.h).  Without KV_SHARES_STATES a kind
  * has pages() alone. */
 struct kv_state_ops {
-    /* Returns which pages of each list hold what the sequence keeps of its first n_tokens
-     * tokens. */
+    /* Returns which pages of each list hold what is kept of the text's first n_tokens tokens. */
     struct kv_range (*pages)(const struct kv_sequence *kv, uint32_t n_tokens);
     /* Tells whether a step's rows write only their own slots before the work that kv_submitted()
      * submits.  Then a state before any of these rows can be copied there. */
@@ -95,8 +94,7 @@ struct kv_kind {
     /* Completes kv_resume(): what was found is in the lists' pages, but for what only this kind can
      * bring there.  ERR_DEVICE. */
     int (*resumed)(struct kv_sequence *kv, struct error *err);
-    /* Takes what n_tokens tokens need beside the lists; the caller has made sure that it is
-     * free. */
+    /* Takes what n_tokens tokens need beside the lists; the caller has made it free. */
     void (*take)(struct kv_sequence *kv, uint64_t n_tokens);
     /* Describes its part of a step that appends n_rows tokens: replaces the views of its layers,
      * and sets what seq says about them.  All views describe the whole text before. */
@@ -107,8 +105,7 @@ struct kv_kind {
     /* Gives back pages that no row behind the first n_tokens tokens needs.  The rows of these
      * tokens have been computed. */
     void (*done)(struct kv_sequence *kv, uint32_t n_tokens);
-    /* Returns how many of the first n_tokens tokens are still there once they are stored; NULL:
-     * all. */
+    /* Returns how many of the first n_tokens tokens are not evicted once stored; NULL: all. */
     uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
     /* Adds to `kept` which of the first n_tokens tokens the next row of the layer would still see.
      * These tokens have been computed, and no step is in flight.  NULL: all in the layer's window.
@@ -133,9 +130,8 @@ struct kv_kinds {
 extern const struct kv_kinds kv_kinds_full, kv_kinds_bounded, kv_kinds_selected, kv_kinds_moved,
     kv_kinds_divided;
 
-/* Returns how many first pages of a list the views of layers with a window leave out.  That is 0
- * unless the text may outgrow the model's context (kv_plan.outgrows), where block tables must not
- * grow with it. */
+/* Returns how many first pages of a list the views of layers with a window leave out.  0 unless
+ * kv_plan.outgrows is set: block tables must not grow with such a text. */
 uint32_t kv_window_n_left_out(const struct kv_sequence *kv);
 
 #endif

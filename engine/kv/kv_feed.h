@@ -45,8 +45,7 @@ bool kv_feed_put(struct kv_feed *feed, const struct kv_feed_event *event);
  * put under another number.  Thread: engine. */
 uint32_t kv_feed_epoch(const struct kv_feed *feed);
 
-/* Copies the oldest event to *out and removes it from the ring; false: there is none.  Thread: the
- * reader's. */
+/* Moves the oldest event from the ring to *out; false: there is none.  Thread: the reader's. */
 bool kv_feed_take(struct kv_feed *feed, struct kv_feed_event *out);
 /* Mends a broken feed from which all events have been taken, and returns true: the reader must
  * forget all blocks.  Otherwise changes nothing.  Thread: the reader's. */

@@ -157,8 +157,7 @@ void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens
 /* Notes that the rows of the first n_tokens tokens gave valid results, which kv_leave_state() asks
  * for.  Called for a sequence that has ended; kv_insert() does this itself. */
 void kv_mark_valid(struct kv_sequence *kv, uint32_t n_tokens);
-/* Gives back pages that no row behind the first n_tokens tokens sees.  Their steps have
- * completed. */
+/* Gives back pages that no row behind the first n_tokens tokens sees; their steps are complete. */
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
 /* Adds what a completed step reported of the sequence to what kv_report() returns.  NULL: it had no
  * budget, or did not select. */
@@ -190,18 +189,15 @@ int kv_resume(struct kv_sequence *kv, struct error *err);
  * any. */
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
 /* Tells whether `kv` should wait before it starts.  `other`, which is computing its prompt, will
- * soon insert a block that `kv` needs next, or a state that it goes on from. tokens, others: the
- * texts of both. */
+ * soon insert a block that `kv` needs next, or a state for it.  tokens, others: both texts. */
 bool kv_should_wait(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
                     const uint32_t *others);
-/* Tells whether kv_take_back() is allowed under the plan: all its kinds can undo rows.  Thread:
- * any. */
+/* Tells whether kv_take_back() is allowed: all the plan's kinds can undo rows.  Thread: any. */
 bool kv_plan_can_undo_rows(const struct kv_plan *plan);
 /* Returns how many of the first n_tokens tokens will not have been evicted by the policy once they
  * are stored.  Where layers differ, the smallest number of all. */
 uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Returns how many slots the layer with the most of them shows the next row, besides the row's
- * own. */
+/* Returns the most slots that a layer shows the next row, besides the row's own. */
 uint32_t kv_n_shown(const struct kv_sequence *kv);
 /* Returns the most that the sequence, whose text has n_tokens tokens, may have to take for the next
  * token.  That is a page in every layer, if pages are taken as the text grows, and the host blocks

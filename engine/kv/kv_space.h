@@ -83,14 +83,12 @@ enum kv_role {
 enum { KV_N_PLACED = 3 };
 extern const enum kv_role kv_place_order[KV_N_PLACED];
 
-/* Returns true if the layer has a window and sequences keep only the window's pages (see `window`
- * above). */
+/* Tells whether the layer has a window and sequences keep only the window's pages (`window`). */
 static inline bool kv_has_window(const struct kv_space *space, uint32_t layer) {
     return space->window > 0 && layer_has_window(space->windows, layer);
 }
 
-/* Tells whether a filter group has the layer: it sees only selected tokens in sequences that
- * select. */
+/* Tells whether a filter group has the layer: sequences that select see only selected tokens. */
 bool kv_is_sparse(const struct kv_space *space, uint32_t layer);
 /* Returns the layer's role under the plan: KV_BUDGETED if the plan's budget is for some layers and
  * this is one, else the usual role. */

@@ -79,8 +79,7 @@ int page_io_write(const struct page_io *io, const uint32_t *pages, size_t n, con
                   struct error *err);
 /* The next two wait for what was submitted before; *out is valid when they return. */
 
-/* Copies one KV head's state of a page to *out.  The pool must have such states
- * (kv_state_offset()). */
+/* Copies one KV head's state of a page to *out, in a pool that has them (kv_state_offset()). */
 int page_io_read_state(const struct page_io *io, uint32_t page, uint32_t kv_head,
                        struct kv_page_state *out, struct error *err);
 /* Copies n 32-bit words, from word number `first` on, of a page that holds a selection's state

@@ -35,8 +35,7 @@ uint32_t page_pool_n_free(const struct page_pool *pool);
 /* Returns how many holders the page has; 0: it is free. */
 uint32_t page_pool_n_holders(const struct page_pool *pool, uint32_t page);
 
-/* What offers pages: caches, and sequences that wait.  Callers take from the first before the
- * second. */
+/* What offers pages, in the order in which callers take them: caches, and sequences that wait. */
 enum page_offer { PAGE_CACHED, PAGE_WAITING, PAGE_N_OFFERS };
 
 /* Offers one holder's reference to each of the n pages: the holder would release it on demand. */

@@ -69,8 +69,7 @@ enum { PREFIX_WINDOW = 1u << KV_WINDOWED, PREFIX_SPARSE = 1u << KV_SPARSE };
 /* Creates an empty cache, which the caller owns, for the space.  The space is borrowed, and
  * complete but for its `cache` and `states`.  ERR_NOMEM. */
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space, struct error *err);
-/* Frees the cache's memory, but does not release its pages: the pool ends, too.  NULL is
- * allowed. */
+/* Frees the cache, but releases no pages: the pool ends, too.  NULL is allowed. */
 void prefix_cache_destroy(struct prefix_cache *cache);
 
 /* Returns the hash of a block of PAGE_TOKENS tokens and all before it.  chain: its parent's hash,
@@ -94,22 +93,19 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
 /* Adds a user.  A block in use is never evicted, and keeps the pages that a user needs.  needs:
  * PREFIX_WINDOW, PREFIX_SPARSE, both or 0.  Use parents first, stop using them last. */
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, uint32_t needs);
-/* Removes a user that was added with these needs.  A block without users stays, and may be
- * evicted. */
+/* Removes a user that was added with these needs.  Without users a block stays until evicted. */
 void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, uint32_t needs);
 /* Returns how many users the block has. */
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block);
 /* Ends one user's need for the block's window pages.  It remains a user, and no longer names
  * PREFIX_WINDOW in prefix_cache_unuse(). */
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block);
-/* Returns the block's page in every layer, [n_layers], borrowed.  Those of layers with a window,
- * and of sparse layers, are meaningless if the block has dropped them; all are if it is
- * offloaded. */
+/* Returns the block's page in every layer, [n_layers], borrowed.  Those that the block has dropped
+ * are meaningless, as are all if it is offloaded. */
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
 /* Returns true if the block has no window pages any more. */
 bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block);
-/* Returns true if the block has no sparse pages, neither in the pool nor, if it is offloaded, in
- * the host pool. */
+/* Returns true if the block has no sparse pages, in the pool or, if offloaded, in the host pool. */
 bool prefix_cache_sparse_dropped(const struct prefix_cache *cache, uint32_t block);
 /* Returns how many users need the block's sparse pages. */
 uint32_t prefix_cache_n_sparse_users(const struct prefix_cache *cache, uint32_t block);
@@ -133,8 +129,7 @@ void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
 /* Returns when the pages that are evicted next were needed last, as a value of prefix_cache_tick();
  * UINT64_MAX: nothing can be evicted. */
 uint64_t prefix_cache_oldest(const struct prefix_cache *cache);
-/* Returns what prefix_cache_evict_oldest() should do with the pages that are evicted next, of which
- * there must be some. */
+/* Returns what prefix_cache_evict_oldest() should do with its pages, which there must be. */
 struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache);
 /* Gives the pages back to the pool that were needed least recently; there must be some.  An unused
  * block is evicted whole; a used one drops window pages that no user needs.  The block moves to the
@@ -147,8 +142,7 @@ uint64_t prefix_cache_tick(struct prefix_cache *cache);
 enum kv_save_result prefix_cache_save(struct prefix_cache *cache, struct kv_saving *saving);
 /* Returns how many blocks can be found, offloaded ones among them. */
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
-/* Returns how many pages of the pool prefix_cache_evict_oldest() could free, one call after
- * another. */
+/* Returns how many pages of the pool all calls of prefix_cache_evict_oldest() could free. */
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache);
 
 /* Drops the least recently used of the unused offloaded blocks; there must be one.  It is offered

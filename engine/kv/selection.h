@@ -51,12 +51,10 @@ void selection_fini(struct kv_sequence *kv);
 
 /* ---- for other files ---- */
 
-/* Tells whether sparse layers have left the text: their lists hold only the selected tokens and the
- * tail. */
+/* Tells whether sparse layers have left the text: their lists have selected tokens and the tail. */
 bool selection_left_text(const struct kv_sequence *kv);
-/* Returns how many of n_tokens tokens in all need pages in lists now.  That is fewer where
- * generated tokens are computed again row by row: they come after sparse layers have left the
- * text. */
+/* Returns how many of n_tokens tokens in all need pages in lists now.  Generated tokens that are
+ * computed again row by row do not: they come after sparse layers have left the text. */
 uint64_t selection_n_listed(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns how many pages of the pool the selection has beside the lists: held and scratch pages. */
 uint32_t selection_n_pages(const struct kv_sequence *kv);
@@ -69,13 +67,11 @@ struct page_list *selection_token_blocks(struct kv_sequence *kv);
 /* Returns the token block of the text's block i, which has been copied there. */
 uint32_t selection_token_block(const struct kv_sequence *kv, uint32_t i);
 
-/* Remembers which tokens were selected, until selection_resume().  The caller saves the held pages'
- * contents. */
+/* Remembers which tokens were selected; the caller saves the held pages' contents. */
 void selection_suspend(struct kv_sequence *kv);
 /* Returns how many held pages have contents that a suspended sequence needs again: all or none. */
 uint32_t selection_n_filled(const struct kv_sequence *kv);
-/* Restores what selection_suspend() remembered.  Called when the held pages have their contents
- * back. */
+/* Restores what selection_suspend() remembered; the held pages have their contents back. */
 void selection_resume(struct kv_sequence *kv);
 /* Gives the held pages back to the pool, but does not forget which tokens were selected. */
 void selection_give_back(struct kv_sequence *kv);
@@ -117,8 +113,7 @@ void selection_observe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq 
 int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
                        struct kv_kept *kept, struct error *err);
 
-/* Gives the held pages back, and forgets which tokens were selected, but for
- * selection_suspend(). */
+/* Gives the held pages back, and forgets what is selected, but not selection_suspend()'s copy. */
 void selection_drop(struct kv_sequence *kv);
 
 #endif

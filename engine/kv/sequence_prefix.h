@@ -58,8 +58,7 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
 /* Inserts the whole blocks of the first n_tokens tokens that may be shared and are not inserted
  * yet.  The tokens are stored and valid. */
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
-/* Tells whether `other`, which is computing its prompt, will soon insert a block that `kv` needs
- * next. */
+/* Tells whether `other` is computing a prompt and will soon insert a block that `kv` needs next. */
 bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other);
 /* Tells whether the sequence may still insert more blocks than it uses now. */
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);
@@ -75,8 +74,7 @@ void sequence_prefix_release(struct kv_sequence *kv);
 uint32_t sequence_prefix_n_blocks(const struct kv_sequence *kv);
 /* Returns the prefix cache's number of the text's block i, which the sequence uses. */
 uint32_t sequence_prefix_block(const struct kv_sequence *kv, uint32_t i);
-/* Returns how many of these blocks other sequences use, too: the first ones, up to one that none
- * uses. */
+/* Returns how many of these blocks, before the first that no other sequence uses, are shared. */
 uint32_t sequence_prefix_n_shared(const struct kv_sequence *kv);
 /* Returns how many of the text's first blocks have been hashed. */
 uint32_t sequence_prefix_n_hashes(const struct kv_sequence *kv);

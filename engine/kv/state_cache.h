@@ -98,8 +98,7 @@ void kv_state_name(struct kv_state *state, const uint32_t *tokens);
 /* Performs the state's pending copy, if there is one.  Slots that the sequence has added since do
  * not matter.  On ERR_DEVICE the device is lost. */
 int kv_state_return(const struct kv_space *space, struct kv_state *state, struct error *err);
-/* Gives the state's pages and host blocks back and frees it; it must not be cached.  NULL is
- * allowed. */
+/* Frees a state that is not cached, and gives its pages and host blocks back.  NULL is allowed. */
 void kv_state_destroy(const struct kv_space *space, struct kv_state *state);
 
 /* Creates an empty cache, which the caller owns.  The space is borrowed, has a prefix cache, and is
@@ -123,8 +122,7 @@ struct kv_state *state_cache_find(const struct state_cache *cache, const struct 
  * pages, that one stays and this one is freed.  It is freed, too, if it has more than
  * STATE_MAX_TOKENS. */
 void state_cache_insert(struct state_cache *cache, struct kv_state *state);
-/* Performs the state's pending copy, removes it from the cache and gives ownership to the
- * caller. */
+/* Gives a cached state to the caller, which owns it then.  Performs its pending copy first. */
 void state_cache_take(struct state_cache *cache, struct kv_state *state);
 
 /* Returns when the least recently used state with pages was used, as a value of
@@ -141,8 +139,7 @@ uint32_t state_cache_n_idle_pages(const struct state_cache *cache);
 /* Offers valid states to the tier on disk, the newest first, as far as the pass goes (offer.h). */
 enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving *saving);
 
-/* Returns when the least recently used state in the host pool was used, UINT64_MAX if there is
- * none. */
+/* Returns when the least recently used state in the host pool was used; UINT64_MAX: none. */
 uint64_t state_cache_oldest_offloaded(const struct state_cache *cache);
 /* Drops that state, which there must be; it is offered to the tier on disk first. */
 void state_cache_drop_oldest_offloaded(struct state_cache *cache);

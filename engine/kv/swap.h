@@ -55,8 +55,7 @@ uint32_t kv_swap_n_tokens(const struct kv_sequence *kv);
 /* Returns how many of a list's first pages are not swapped in layers without a window, because
  * other sequences use them. */
 uint32_t kv_swap_n_shared(const struct kv_sequence *kv);
-/* Returns how many of a list's first pages are not swapped in layers with a window, because they
- * have expired. */
+/* Returns how many of a list's first pages had expired in layers with a window: not swapped. */
 uint32_t kv_swap_n_expired(const struct kv_sequence *kv);
 /* Tells whether the sequence has claimed its swapped data. */
 bool kv_swap_is_claimed(const struct kv_sequence *kv);
@@ -65,8 +64,7 @@ bool kv_swap_is_claimed(const struct kv_sequence *kv);
  * are free once the pages are back, and later writes to them come after the copies that read them.
  * Returns 0 if nothing is claimed. */
 uint32_t kv_swap_n_reusable(const struct kv_sequence *kv);
-/* Appends n_blocks of these host blocks to the list `to`, which has capacity for them and now owns
- * them. */
+/* Appends n_blocks of these host blocks to the list `to`, which has capacity and now owns them. */
 void kv_swap_reuse(struct kv_sequence *kv, struct page_list *to, uint32_t n_blocks);
 
 /* Returns how many host blocks a running sequence could take; 0 without a host pool.  These are the

@@ -77,8 +77,7 @@ uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, b
 
 /* Adds the totals of one step to *to. */
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step);
-/* Returns the share of causal pairs of queries and keys that were visited, 0 to 1; 0 if there were
- * none. */
+/* Returns the share of causal pairs of queries and keys that were visited; 0 without any pair. */
 double sparse_density(const struct sparse_totals *totals);
 /* Returns the report of how a prompt was computed.  was_sparse: it had sparse steps, with these
  * totals.  n_cached: tokens of it that the caches had. */

@@ -88,8 +88,7 @@ void prefill_queue_commit_step(struct prefill_queue *p, struct batch *step);
 
 /* ---- slices ---- */
 
-/* Describes the owner's next slice, and advances the owner past it.  Returns false if no prompt is
- * layer-major. */
+/* Describes the owner's next slice and advances past it.  False: no prompt is layer-major. */
 bool prefill_queue_next_slice(struct prefill_queue *p, struct batch *slice,
                               struct sequence *const *running, uint32_t n_running);
 

@@ -56,15 +56,13 @@ double step_time_slice_work(const struct step_time *step_time, uint32_t layer, u
  * before the first slice has been measured. */
 uint32_t step_time_slice_rows(const struct step_time *step_time, uint32_t layer, double seconds,
                               uint32_t n_before);
-/* Returns the seconds that a step, with its base, or a slice of this work takes; what is not known
- * counts as 0. */
+/* Returns the seconds of a step, with base, or slice of this work; what is unknown counts as 0. */
 double step_time_seconds(const struct step_time *step_time, enum step_time_kind kind, double work);
 
 /* Returns how many of n_before slots a row of the present sparse prompt sees by the mean so far, at
  * most n_before.  All, until that is known. */
 uint32_t step_time_seen(const struct step_time *step_time, uint32_t n_before);
-/* Returns the seconds to choose keys from n_slots slots in one layer, for all heads: 0 until that
- * is known. */
+/* Returns the seconds to choose all heads' keys from n_slots slots in a layer; 0 until known. */
 double step_time_index_seconds(const struct step_time *step_time, uint32_t n_slots);
 
 /* Learns from a step or slice that took `seconds`, not counting its index; 0 or less is ignored.
@@ -74,8 +72,7 @@ void step_time_measure(struct step_time *step_time, enum step_time_kind kind, do
                        bool decodes, double seconds);
 /* Learns that choosing keys from n_slots slots in one layer took `seconds`. */
 void step_time_measure_index(struct step_time *step_time, uint32_t n_slots, double seconds);
-/* Learns that the rows of a step or slice of the sparse prompt saw n_slots slots each on
- * average. */
+/* Learns that a row of a step or slice of the sparse prompt saw n_slots slots on average. */
 void step_time_measure_seen(struct step_time *step_time, double n_slots);
 /* Forgets what is known of the previous sparse prompt's index and of the slots that its rows saw,
  * both of which depend on its length. */

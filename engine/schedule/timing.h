@@ -16,14 +16,12 @@ struct timing {
     double arrived_s, queued_s, started_s, first_s, newest_s;
 };
 
-/* Notes that the engine has queued the sequence at now_s, which is also its arrival if that is
- * 0. */
+/* Notes that the engine has queued the sequence at now_s: its arrival, too, if that is 0. */
 void timing_queue(struct timing *timing, double now_s);
 /* Notes that a step gave the sequence new tokens at now_s.  Adds the time to the first token, or
  * between two steps with tokens, to the histograms. */
 void timing_token(struct timing *timing, struct engine_stats *stats, double now_s);
-/* Adds the times and numbers of tokens of a sequence that has finished by itself to the
- * histograms. */
+/* Adds times and numbers of tokens of a sequence that finished by itself to the histograms. */
 void timing_finish(const struct timing *timing, struct engine_stats *stats, uint32_t n_prompt,
                    uint32_t n_generated, double now_s);
 

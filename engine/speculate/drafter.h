@@ -30,8 +30,7 @@
 #include "engine/speculate/recent_answers.h"
 #include "engine/speculate/suffix_index.h"
 
-/* The most tokens that one call of drafter_read() indexes, so that no step waits for a long
- * prompt. */
+/* The most tokens that drafter_read() indexes at once, so that no step waits for a long prompt. */
 enum { DRAFTER_READ_MOST = 16384 };
 
 /* One sequence's guesses.  The caller has the text, and passes all of it each time. */

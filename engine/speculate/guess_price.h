@@ -52,9 +52,8 @@ uint32_t guess_price_step(const struct guess_price *price, uint32_t n_running);
 /* Returns the `delay` above in 128ths of a plain step.  Each of n_running sequences loses that by a
  * step with guesses, whether it guesses or not. */
 uint32_t guess_price_delay(const struct guess_price *price, uint32_t n_running);
-/* Returns, in 128ths of a plain step, what a sequence loses that waits for its newest token.
- * Beside others that is a step.  Alone it is the gap between two steps, taken as a quarter of
- * one. */
+/* Returns, in 128ths of a plain step, what a sequence loses that waits for its newest token: a step
+ * beside others.  Alone it is the gap between two steps, taken as a quarter of one. */
 uint32_t guess_price_wait(uint32_t n_running);
 
 #endif

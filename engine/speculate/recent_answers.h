@@ -35,7 +35,7 @@ enum {
 
 struct recent_answers; /* opaque: the fields live in recent_answers.c */
 
-/* Makes space, which the caller owns, for n_tokens tokens, a power of 2 above 2 * RECENT_MIN.
+/* Makes space, owned by the caller, for n_tokens tokens, a power of 2 > 2 * RECENT_MIN.
  * ERR_NOMEM. */
 int recent_answers_create(struct recent_answers **out, uint32_t n_tokens);
 void recent_answers_destroy(struct recent_answers *recent); /* NULL is allowed */

@@ -71,8 +71,7 @@ void shared_credit_note_guesses(struct shared_credit *shared, uint32_t n_seqs, b
 uint32_t draft_account_most(const struct draft_account *account, const struct shared_credit *shared,
                             uint32_t n_running, uint32_t n_matched);
 /* Notes that a step has given the sequence n_tokens tokens, and that n_accepted of its n_drafted
- * guesses were right.  Adds the credit of both, and takes the price of a step with guesses unless
- * n_drafted is 0. */
+ * guesses were right.  Adds the credit of both; takes the price of guessing if n_drafted > 0. */
 void draft_account_learn(struct draft_account *account, struct shared_credit *shared,
                          uint32_t n_running, uint32_t n_tokens, uint32_t n_drafted,
                          uint32_t n_accepted);

@@ -24,8 +24,7 @@ enum {
     SUFFIX_MAX_POSITIONS = 1 << 20, /* a power of 2 */
 };
 
-/* An index of one text.  Two positions share a slot if they differ by a multiple of n_slots; the
- * newer one counts. */
+/* An index of one text.  Of positions that differ by a multiple of n_slots the newest counts. */
 struct suffix_index {
     uint32_t *heads, *earlier; /* [n_slots]; 0: none */
     uint32_t n_slots;          /* a power of 2 */
@@ -41,8 +40,7 @@ struct suffix_match {
 /* Returns how many bytes the index of a text of up to n_most tokens takes: 8 to 16 a token, up to
  * SUFFIX_MAX_POSITIONS. */
 size_t suffix_index_bytes(uint32_t n_most);
-/* Makes an empty index for a text of up to n_most tokens.  ERR_NOMEM; a failed init needs no
- * fini. */
+/* Makes an empty index for a text of up to n_most tokens.  ERR_NOMEM: it needs no fini. */
 int suffix_index_init(struct suffix_index *index, uint32_t n_most);
 void suffix_index_fini(struct suffix_index *index); /* a zeroed struct is allowed */
 
