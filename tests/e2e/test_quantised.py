@@ -3,6 +3,7 @@ weights are worth, which scripts/fixtures/quantised.py writes from the definitio
 contradict themselves, which are refused by name."""
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -18,14 +19,14 @@ sys.path.insert(0, str(ROOT / "scripts/fixtures"))
 import quantised  # noqa: E402  writes the checkpoints
 
 PROMPT = [int(token) for token in numpy.random.default_rng(1).integers(10, 8000, 70)]
+WRITTEN = os.environ.get("QUIRE_TEST_QUANTISED")
 # Weights that are random make more of bf16's errors (precision.BF16_RANDOM).
 BOUNDS = (0.06, 0.6)
 START = ("--threads", 2, "--max-num-seqs", 2, "--kv-cache-memory", "16M", "--max-model-len", 512)
 
 
-@pytest.mark.parametrize("name", quantised.FORMATS)
-def test_answers_are_those_of_the_dequantised_weights(tmp_path, name):
-    directory, plain = quantised.write_both(tmp_path, name)
+def check_answers(tmp_path, directory, plain):
+    """Returns the log."""
     with Server(tmp_path, *PRECISE, *START, model=directory) as server:
         (choice,) = server.complete(PROMPT, max_tokens=8, logprobs=N_TOP, temperature=0,
                                     ignore_eos=True, return_token_ids=True)["choices"]
@@ -33,9 +34,23 @@ def test_answers_are_those_of_the_dequantised_weights(tmp_path, name):
     text, ids = Text(Model(plain), None), choice["token_ids"]
     rows = [text.prompt(PROMPT)[-1], *(text.token(token) for token in ids[:-1])]
     check_errors([row_error(*row, greedy=True) for row in
-                  zip(values_of(choice), rows, ids, strict=True)], name, BOUNDS)
+                  zip(values_of(choice), rows, ids, strict=True)], directory.name, BOUNDS)
+    assert "unpacked to BF16 in memory" in said, said
+    return said
+
+
+@pytest.mark.parametrize("name", quantised.FORMATS)
+def test_answers_are_those_of_the_dequantised_weights(tmp_path, name):
+    said = check_answers(tmp_path, *quantised.write_both(tmp_path, name))
     method = quantised.FORMATS[name][1]["quant_method"]
-    assert f"({method})" in said and "unpacked to BF16 in memory" in said, said
+    assert f"({method})" in said, said
+
+
+@pytest.mark.skipif(not WRITTEN, reason="QUIRE_TEST_QUANTISED names no checkpoints")
+def test_answers_are_those_of_the_library_that_wrote_the_weights(tmp_path):
+    """scripts/fixtures/quantised_by_library.py writes them."""
+    for plain in sorted(pathlib.Path(WRITTEN).glob("*.plain")):
+        check_answers(tmp_path, plain.with_suffix(""), plain)
 
 
 def change(directory, config=None, tensors=None):
