@@ -280,22 +280,34 @@ static int put_divided(const struct writing *w, const char *long_tensor, const c
     return rc;
 }
 
+/* Drops a factor of 1: here it multiplies what config.json's would replace. */
+static int drop_attention_factor(const struct writing *w) {
+    static const char key[] = "rope.scaling.attn_factor";
+    double factor = 1;
+    json_object_del(w->rope, "attention_factor");
+    if (!own_key(w, key) || (gguf_number(own_key(w, key), &factor) && factor == 1)) return 0;
+    return refuse_key(w, ERR_UNSUPPORTED, key, "is not 1");
+}
+
 /* Writes the scaling that keys name. */
 static int put_scaling(const struct writing *w) {
     const struct gguf_value *type = own_key(w, "rope.scaling.type"),
                             *factor = own_key(w, "rope.scaling.factor");
     json_t *name = type ? gguf_to_json(type) : json_string("none");
     const char *text = json_string_value(name);
-    int rc = 0;
+    int rc = drop_attention_factor(w);
+    if (rc) goto done;
     if (text && (strcmp(text, "linear") == 0 || strcmp(text, "yarn") == 0)) {
         rc = put(w, w->rope, "rope_type", json_incref(name));
         if (!rc && factor) rc = put(w, w->rope, "factor", gguf_to_json(factor));
-    } else if (!text || (strcmp(text, "none") != 0 && strcmp(text, "longrope") != 0)) {
-        rc = refuse_key(w, ERR_UNSUPPORTED, "rope.scaling.type",
-                        "is not none, linear, yarn or longrope");
-    } else {
+    } else if (text && strcmp(text, "none") == 0) {
         json_object_clear(w->rope);
+    } else {
+        rc = refuse_key(w, ERR_UNSUPPORTED, "rope.scaling.type",
+                        "is not none, linear or yarn, and no tensors have its factors");
     }
+
+done:
     json_decref(name);
     return rc;
 }

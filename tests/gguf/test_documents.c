@@ -121,6 +121,30 @@ static void keys_that_would_change_answers_are_refused(void **state) {
     refuse("model.safetensors", "a GGUF file has no model.safetensors");
 }
 
+/* Writes the file without its tensor of factors, and with a scaling by keys. */
+static void write_scaled(const char *type, float attention) {
+    extra.n = 0;
+    write_string_key(&extra, "llama.rope.scaling.type", type);
+    write_key(&extra, "llama.rope.scaling.factor", GGUF_F32);
+    write_float(&extra, 4);
+    write_key(&extra, "llama.rope.scaling.attn_factor", GGUF_F32);
+    write_float(&extra, attention);
+    write_sample(&w, true, &extra, 3);
+    for (size_t i = 0; i + 10 < w.n; i++)
+        if (memcmp(w.bytes + i, "rope_freqs", 10) == 0) w.bytes[i] = 'n';
+}
+
+static void scaling_by_keys_is_read_or_refused(void **state) {
+    (void)state;
+    write_scaled("yarn", 1);
+    assert_members(read_document("config.json"),
+                   "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}}");
+    write_scaled("yarn", 1.5F);
+    refuse("config.json", "'llama.rope.scaling.attn_factor' is not 1");
+    write_scaled("longrope", 1);
+    refuse("config.json", "'llama.rope.scaling.type' is not none, linear or yarn");
+}
+
 static uint64_t next_random(uint64_t *state) {
     *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return *state >> 33;
@@ -150,6 +174,7 @@ int main(void) {
         cmocka_unit_test(templates_with_names_are_a_list),
         cmocka_unit_test(a_whole_tokenizer_is_preferred),
         cmocka_unit_test(keys_that_would_change_answers_are_refused),
+        cmocka_unit_test(scaling_by_keys_is_read_or_refused),
         cmocka_unit_test(mutations_are_documents_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
