@@ -89,8 +89,7 @@ static int check_prefill(const struct admission *a, const struct engine_request 
 }
 
 /* Checks that it can be told what is kept.  Where a backend runs ahead, the step behind the last
- * one may already have evicted or selected, so what the device holds is not what the answer
- * saw. */
+ * one may already have evicted or selected, so what the device holds is not what the answer saw. */
 static int check_kept(const struct admission *a, const struct engine_request *r,
                       const struct request_plan *plan, struct error *err) {
     if (!r->kept || !a->runs_ahead || kv_plan_sees_all(&plan->kv)) return 0;

@@ -592,9 +592,8 @@ static cudaError_t launch_pairs(const struct rope_append_params *p, uint32_t hea
                          dim3(p->n_freqs / N, heads), 0, *p);
 }
 
-/* Lets a warp take a head of 128 or 256 elements where rows are few, and gives a thread 8
- * pairs where they are many.  The bits are
- * the same, so a batch-invariant backend may choose, too. */
+/* Lets a warp take a head of 128 or 256 elements where rows are few, and gives a thread 8 pairs
+ * where they are many.  The bits are the same, so a batch-invariant backend may choose, too. */
 static cudaError_t launch_vectors(const struct rope_append_params *p, struct launch launch) {
     const bool few = p->n_rows <= ROPE_FEW_ROWS;
     if (few && p->n_freqs == 2 * 32) return launch_pairs<2>(p, ROPE_WARPS, launch);

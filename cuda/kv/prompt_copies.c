@@ -16,9 +16,8 @@
  * there is.
  *
  * Where keys are rotated, even one row gains by its copies: they let its keys be split among all
- * multiprocessors (attention/prefill/split.h).  Without
- * copies one block for each query head rotates all pages one after the other, which takes far
- * longer than the copies do.
+ * multiprocessors (attention/prefill/split.h).  Without copies one block for each query head
+ * rotates all pages one after the other, which takes far longer than the copies do.
  *
  * Memory: reserved (step_limits); without the reserve op, grown to the most seen. */
 #include "cuda/host/internal.h"

@@ -12,8 +12,7 @@
  *
  * Grid: n_blocks over the rows; a block takes every gridDim.x-th THREADS candidates of one row.
  * Bound: memory, n_heads * 4 bytes a candidate in token_score_kernel; then 4 bytes three times,
- * from L2.
- * Oracle: engine/cpu/; ties go to the lower token. */
+ * from L2.  Oracle: engine/cpu/; ties go to the lower token. */
 #include "cuda/common/topk.cuh"
 
 enum { THREADS = 512, KEY_SINK = 0x7f800001 };

@@ -10,9 +10,8 @@
  * that sums over the threads before it give the places.
  *
  * Grid: one block a row.  Rows take their places in the list of fetches in the order in which
- * blocks reach it; the order does not change the result.
- * Bound: L2, four passes over n_candidates / 8 bytes of bits.
- * Oracle: engine/cpu/, exact for equal bits. */
+ * blocks reach it; the order does not change the result.  Bound: L2, four passes over n_candidates
+ * / 8 bytes of bits.  Oracle: engine/cpu/, exact for equal bits. */
 #include "cuda/common/pages.cuh"
 #include "cuda/common/topk.cuh"
 #include "engine/device/pages.h"

@@ -93,8 +93,7 @@ GATED_CALL struct gated_item gated_find_tile(const struct gated_cut *cut, uint32
     return item;
 }
 
-/* Returns what block `rank`, 0 or 1, of cluster number `cluster` of n_clusters computes in wave
- * number `wave`. */
+/* Returns what block `rank`, 0 or 1, of this cluster of n_clusters computes in this wave. */
 GATED_CALL struct gated_item gated_find_item(const struct gated_cut *cut, uint32_t wave,
                                              uint32_t cluster, uint32_t n_clusters, uint32_t rank) {
     const uint32_t i = wave * n_clusters + cluster, half = i - cut->n_whole;

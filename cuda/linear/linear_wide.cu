@@ -23,10 +23,9 @@
  * sums are not used.
  *
  * With few rows memory bounds a stage.  A map asks L2 for 256 bytes at a time where memory is slow,
- * else for what is copied (find_memory_rate()).  With 256 rows wgmma, shared memory
- * and memory take about as long.  Blocks of 256 rows and 112 outputs would read W four times from
- * shared memory.  docs/benchmarks/gpu-kernels.md ("Products of many rows") has times, and what was
- * tried in vain.
+ * else for what is copied (find_memory_rate()).  With 256 rows wgmma, shared memory and memory take
+ * about as long.  Blocks of 256 rows and 112 outputs would read W four times from shared memory.
+ * docs/benchmarks/gpu-kernels.md ("Products of many rows") has times, and what was tried in vain.
  *
  * From 193 rows on gate and up are for linear_gated.cu, where it is faster: gated_beats_wide().
  *

@@ -79,9 +79,8 @@ struct product_device {
     uint32_t n_gated_clusters; /* of the gated kernel, that run at the same time; 0: none */
 };
 
-/* Makes a kernel ready when the backend is created, and sets the kernel's members of
- * cuda->products.  Returns 0 where the kernel does not run on the device.  ERR_DEVICE,
- * ERR_NOMEM. */
+/* Makes a kernel ready when the backend is created, and sets its members of cuda->products.  0 if
+ * the kernel does not run on the device, too.  ERR_DEVICE, ERR_NOMEM. */
 typedef int product_open(struct cuda_backend *cuda, struct error *err);
 /* Launches a kernel on cuda's stream for a product that fits it, with at least one row.
  * ERR_DEVICE; ERR_UNSUPPORTED: cuBLASLt has no algorithm, and "any" must be launched instead. */

@@ -147,8 +147,7 @@ static void multiply_two(const struct product_block *b, uint32_t row, uint32_t n
 }
 
 /* Multiplies one group of n rows, with two tiles of weights at a time: more would be more streams
- * of memory than the processor reads ahead.
- * Tiles: 0 and 1 sums, 4 and 5 weights, 6 rows. */
+ * of memory than the processor reads ahead.  Tiles: 0 and 1 sums, 4 and 5 weights, 6 rows. */
 static void multiply_one(const struct product_block *b, uint32_t row, uint32_t n) {
     const uint16_t *x = group_of(b, row);
     struct weight_tile t[2];

@@ -71,10 +71,9 @@ static inline uint32_t grammar_mask_words(uint32_t n_vocab) {
 /* Holds a reference to the grammar.  ERR_NOMEM; ERR_FULL: it takes too long. */
 int grammar_matcher_create(struct grammar_matcher **out, struct grammar *grammar);
 void grammar_matcher_destroy(struct grammar_matcher *matcher); /* NULL is allowed */
-/* Sets how much processor time the calls that follow may take together; at first there is no
- * bound.  A call that would take more is ended and returns ERR_FULL, and so does one that would
- * make the matcher keep too much.  After that, and after ERR_NOMEM, a matcher can only be
- * destroyed. */
+/* Sets how much processor time the calls that follow may take together; at first there is no bound.
+ * A call that would take more is ended and returns ERR_FULL, and so does one that would make the
+ * matcher keep too much.  After that, and after ERR_NOMEM, a matcher can only be destroyed. */
 void grammar_matcher_allow(struct grammar_matcher *matcher, double seconds);
 /* Takes the next token.  ERR_INVALID if it may not follow; ERR_FULL; ERR_NOMEM. */
 int grammar_matcher_accept(struct grammar_matcher *matcher, uint32_t token);

@@ -57,8 +57,7 @@ struct kv_state_ops {
     /* Tells whether a step's rows write only their own slots before the work that kv_submitted()
      * submits.  Then a state before any of these rows can be copied there. */
     bool (*cuts)(const struct kv_sequence *kv);
-    /* Brings the pages of an ended sequence into the form in which a prompt may resume from them.
-     * ERR_DEVICE. */
+    /* Brings an ended sequence's pages into the form in which a prompt may resume.  ERR_DEVICE. */
     int (*finish)(struct kv_sequence *kv, struct error *err);
     /* Returns the position inside the policy's cycle after n_tokens tokens.  The chunks of the
      * newest prompt began at token `turn`.  A sequence may resume a state only if its own phase

@@ -75,16 +75,14 @@ struct kv_sequence {
     struct page_list buffers; /* both buffers of a layer-major prompt that is cut to a budget */
     uint32_t n_holes;         /* places without a page in the list of each sparse layer, between
                                  match and reserve */
-    uint32_t n_expired;       /* first pages that layers with a window have given back, or never
-                                 had */
+    uint32_t n_expired;       /* first pages that windowed layers have given back, or never had */
     /* Its parts: */
     struct sequence_prefix prefix;   /* blocks of the text, shared with others */
     struct sequence_state state;     /* states, where it keeps a budget */
     struct sequence_reading reading; /* what the disk has of it */
     struct kv_selection selection;   /* what sparse layers see */
     struct kv_swap swap;             /* its pages in the host pool, while it is suspended */
-    struct kv_saved *saved;          /* its pages in memory, if they cannot be computed again; or
-                                        NULL */
+    struct kv_saved *saved;          /* NULL, or pages that cannot be computed again, in memory */
 };
 
 /* Initialises kv for a sequence of this plan, without pages; the space is borrowed, the plan
@@ -174,9 +172,8 @@ bool kv_leave_state(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens)
 
 /* ---- what kv_start() does, one by one ---- */
 
-/* Uses what the prefix cache has of the first n_max tokens, holds a cached state of some of
- * them, or claims its own swapped data.  Returns how many tokens will be stored after
- * kv_resume(). */
+/* Uses what the prefix cache has of the first n_max tokens, holds a cached state of some, or claims
+ * its own swapped data.  Returns how many tokens kv_resume() will have stored. */
 uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Fills the reserved pages with what kv_suspend() saved or swapped, and what kv_match() found that
  * has no pages yet.  Called right after kv_reserve().  ERR_DEVICE. */
@@ -185,8 +182,7 @@ int kv_resume(struct kv_sequence *kv, struct error *err);
 /* ---- other questions, which change nothing ---- */
 
 /* Returns the most pages and host blocks that a sequence of this plan needs at once, however long
- * its text becomes.  When it is computed again it may hold more, if the pool has more.  Thread:
- * any. */
+ * its text.  Computed again it may hold more, if the pool has more.  Thread: any. */
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
 /* Tells whether `kv` should wait before it starts.  `other`, which is computing its prompt, will
  * soon insert a block that `kv` needs next, or a state for it.  tokens, others: both texts. */

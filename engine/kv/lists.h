@@ -27,8 +27,7 @@ struct kv_needs {
 /* Returns what the sequence's kinds need now to have n_tokens tokens in all. */
 struct kv_needs kv_needs(const struct kv_sequence *kv, uint64_t n_tokens);
 
-/* Returns true if the layer's list holds the text, false if it holds what the layer has selected of
- * it, and the tail. */
+/* Returns true if the layer's list holds the text, false if only selected tokens and the tail. */
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);
 /* Returns true if the layer's list holds only what its window sees of the text. */
 bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer);

@@ -42,8 +42,7 @@ struct kv_plan {
     uint32_t n_buffer_pages; /* of each buffer; 0 unless the prompt is layer-major */
     uint32_t n_prompt;       /* tokens of the prompt */
     uint32_t n_most;         /* tokens that the text may have in the end, <= KV_MAX_TEXT */
-    uint32_t step_rows; /* rows that a step, or all slices of a prompt, may append to the lists of
-                           layers with a window */
+    uint32_t step_rows; /* the most rows that a step, or a prompt's slices, append to a window */
 };
 
 /* What an engine can do, which decides which choices are refused. */

@@ -48,8 +48,7 @@ void sequence_prefix_fini(struct kv_sequence *kv);
  * swapped data if that is more.  Changes nothing. */
 struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uint32_t *tokens,
                                          uint32_t n_max);
-/* Does the same for a sequence that uses no blocks, and remembers the found ones for
- * sequence_prefix_use(). */
+/* Does sequence_prefix_find() for a sequence that uses no blocks, and remembers what it found. */
 struct prefix_match sequence_prefix_match(struct kv_sequence *kv, const uint32_t *tokens,
                                           uint32_t n_max);
 /* Uses the match's remembered blocks, and puts their pages into the empty lists; pages that a block

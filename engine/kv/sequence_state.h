@@ -49,10 +49,8 @@ struct sequence_state {
     uint64_t name;              /* a hash of all that decides the prompt's last state; 0: unknown */
     uint32_t n_valid;           /* tokens whose results are known to be valid */
     struct kv_state *matched;   /* held: the sequence is about to resume it; or NULL */
-    struct kv_state *borrowed;  /* its pages are in the lists until the first step has been
-                                   submitted; or NULL */
-    struct kv_state *coming;    /* the sequence's own before its prompt's last token, until it is
-                                   published; or NULL */
+    struct kv_state *borrowed;  /* its pages are in the lists until a step is submitted; or NULL */
+    struct kv_state *coming;    /* its own before the prompt's last token, not published; or NULL */
     struct kv_state *ending;    /* the sequence's own at its end, empty until then; or NULL */
 };
 

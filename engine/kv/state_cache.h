@@ -47,8 +47,7 @@ struct kv_state_key {
 /* All that a sequence had after n_tokens tokens. */
 struct kv_state {
     struct kv_state *older, *newer; /* in the cache */
-    struct kv_state **owner; /* NULL, or what is set to NULL when the cache drops it, or gives
-                                       it away */
+    struct kv_state **owner; /* NULL, or set to NULL when the cache drops it or gives it away */
     struct kv_state_key key;
     uint32_t *tokens; /* owned */
     uint32_t n_tokens;

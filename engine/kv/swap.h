@@ -52,8 +52,7 @@ void kv_swap_fini(struct kv_sequence *kv);
 
 /* Returns how many tokens the swapped data are for; 0: there are none. */
 uint32_t kv_swap_n_tokens(const struct kv_sequence *kv);
-/* Returns how many of a list's first pages are not swapped in layers without a window, because
- * other sequences use them. */
+/* Returns how many of a list's first pages others used in layers without a window: not swapped. */
 uint32_t kv_swap_n_shared(const struct kv_sequence *kv);
 /* Returns how many of a list's first pages had expired in layers with a window: not swapped. */
 uint32_t kv_swap_n_expired(const struct kv_sequence *kv);

@@ -30,9 +30,8 @@ struct weight_query {
 
 /* Describes the weight, and checks all tensors that it lies in.  files NULL: only its shape, as
  * bf16.  out->data: where its first matrix begins, or its tensor if rows lie by KV head.  It is
- * NULL if only weight_gather() makes its data.
- * ERR_NOT_FOUND: a tensor is missing.  ERR_INVALID: one has another shape, or experts differ in
- * their format. */
+ * NULL if only weight_gather() makes its data.  ERR_NOT_FOUND: a tensor is missing.  ERR_INVALID:
+ * one has another shape, or experts differ in their format. */
 int weight_find(const struct weight_source *files, const struct weight_query *query,
                 struct weight *out, struct error *err);
 /* Returns true if the weight's rows lie by KV head in the file (qkv_order.h). */

@@ -71,8 +71,8 @@ int batch_submitted(const struct batch *batch, struct error *err);
  * all steps before this one are known, if reads_tokens is set. */
 void batch_complete_samples(struct batch *batch);
 
-/* Returns what the device reported of evictions of entry number `at`, once the batch has run.
- * NULL: the sequence has no budget, or more slices of its prompt are to come. */
+/* Returns what the device reported of evictions of entry `at`, once the batch has run.  NULL: the
+ * sequence has no budget, or more slices are to come. */
 const struct evict_total *batch_evicted(const struct batch *batch, uint32_t at);
 
 /* Tells whether all of the step's sequences generate, with guesses or without. */

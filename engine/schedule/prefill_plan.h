@@ -58,10 +58,9 @@ struct prefill_plan {
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct prefill_support *support,
                                       const struct dense_rule *dense, const struct kv_plan *kv);
-/* Returns the salt of the request's blocks in the prefix cache.  That is cache_salt if the
- * prompt is dense, else a hash of that and of all that decides which keys are chosen.  owner:
- * not 0 for a request that shares no sparse blocks; it makes the salt unique and private
- * (KV_SALT_PRIVATE). */
+/* Returns the salt of the request's blocks in the prefix cache.  That is cache_salt if the prompt
+ * is dense, else a hash of that and of all that decides which keys are chosen.  owner: not 0 for a
+ * request that shares no sparse blocks; it makes the salt unique and private (KV_SALT_PRIVATE). */
 uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_support *support,
                       uint64_t cache_salt, uint64_t owner);
 

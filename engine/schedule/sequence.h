@@ -162,8 +162,7 @@ void sequence_complete_row(struct sequence *seq, struct sample_row *row);
 
 /* Takes the n results of the rows that sequence_sample_rows() wrote, from a completed step: the
  * first n_stored tokens are stored, rows of guesses included.  Takes wrong guesses back, inserts
- * and gives back pages, and appends the sequence's events.  Returns true if one is the final
- * event. */
+ * and gives back pages, and appends the sequence's events; true: one is the final event. */
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events);
 

@@ -8,8 +8,7 @@ struct engine_request;
 struct kv_plan;
 struct kv_space;
 
-/* Returns the words for the setting with which this engine cannot speculate for any request; NULL:
- * there is none. */
+/* Returns the words for the setting with which this engine can never speculate; NULL: none. */
 const char *speculation_excluded(const struct kv_space *space);
 /* Returns the words for the setting, or for what the request of this plan asks for, with which it
  * cannot speculate; NULL: it can. */

@@ -45,8 +45,7 @@ double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32
  * seconds per work are not known yet. */
 double step_time_budget(const struct step_time *step_time, enum step_time_kind kind,
                         double seconds);
-/* Returns how many rows have at most this step_time_work(), rounded down; all (UINT32_MAX) if work
- * is INFINITY. */
+/* Returns how many rows have at most this step_time_work(); UINT32_MAX if work is INFINITY. */
 uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t n_before);
 /* Returns the work of n_rows rows in a slice of this layer: step_time_work(), but in layer 0, which
  * they only enter, n_rows * enter_work. */

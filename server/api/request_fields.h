@@ -2,9 +2,8 @@
  * stored and its bounds.
  *
  * Every API has a table of its own, beside those that several share: sampling, streams, policies.
- * /openapi.json is written from the same tables.
- * Members that no table knows are ignored.  Members that are known but cannot be honoured are
- * refused by name.  null means "default".
+ * /openapi.json is written from the same tables.  Members that no table knows are ignored.  Members
+ * that are known but cannot be honoured are refused by name.  null means "default".
  *
  * Thread: any one.  Memory: what is read belongs to the request. */
 #ifndef SERVER_API_REQUEST_FIELDS_H

@@ -77,8 +77,7 @@ bool http_body_is_encoded(const struct http_exchange *exchange);
 /* Returns the body; a NUL follows it.  It is valid until completion, or as long as it is kept. */
 const char *http_body(const struct http_exchange *exchange, size_t *length);
 /* Lets the body outlive the exchange, which ends: called by on_gone.  It does not move, and counts
- * no longer among the bodies that are bounded.  The caller owns it and must http_free_body()
- * it. */
+ * no longer among the bodies that are bounded.  The caller owns it and must http_free_body() it. */
 struct http_held_body http_hold_body(struct http_exchange *exchange);
 void http_free_body(struct http_held_body *body); /* zeroed: allowed */
 /* Returns the client's X-Request-Id if it is valid, else a generated one. */

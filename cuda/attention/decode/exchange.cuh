@@ -7,9 +7,8 @@
  * A partial is a row of vectors, 4 outputs of a head each, with the log-sum-exp beside every one.
  * It passes through L2.  There is no flag: memory without a vector holds MISSING, and the one
  * thread that reads a vector waits for its words to become something else, and makes them MISSING
- * again.  So a partial
- * costs one write and one read, without a fence.  No block waits before it has left
- * its own partials, and all are resident at once (attn_plan.h), so each wait ends.
+ * again.  So a partial costs one write and one read, without a fence.  No block waits before it has
+ * left its own partials, and all are resident at once (attn_plan.h), so each wait ends.
  *
  * If all blocks merged, none would end before the slowest.  A kernel that merges delays the next
  * product, and clusters find room for few (docs/benchmarks/gpu-kernels.md, "Partial results through

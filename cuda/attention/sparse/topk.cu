@@ -8,9 +8,8 @@
  *
  * The passes for the digits, and the last two, which count and write, read the scores from L2.
  *
- * Grid: a cluster for each (head, columns or diagonals); a single block before 9.0.
- * Bound: L2, 5 passes of 4 (columns) or 8 bytes a score.  Oracle: engine/cpu/, ties to the lower
- * index. */
+ * Grid: a cluster for each (head, columns or diagonals); a single block before 9.0.  Bound: L2, 5
+ * passes of 4 (columns) or 8 bytes a score.  Oracle: engine/cpu/, ties to the lower index. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/topk.cuh"
 #include "engine/device/sparse.h"

@@ -1,5 +1,4 @@
-/* bounded.c - the kind that keeps a budget of C tokens; the device decides which, for each KV
- * head.
+/* bounded.c - the kind that keeps a budget of C tokens; the device decides which, for each KV head.
  *
  *   slots in use   prompt, chunks of Q                    generated tokens
  *   C + Q               ╱│    ╱│  ╱│

@@ -63,8 +63,7 @@ void conversation_add_logprobs(struct choice *choice, const struct choice_format
 /* Tells whether something has come that has not been sent. */
 bool answer_has_news(const struct answer *answer);
 /* Returns the content that the model wrote before the first call that is not sent, from *begin on,
- * and moves *begin behind it.  With all calls sent it is the rest.  The bytes stay the
- * answer's. */
+ * and moves *begin behind it.  With all calls sent it is the rest.  The bytes stay the answer's. */
 struct buffer answer_next_text(const struct answer *answer, size_t *begin);
 /* Forgets the text that has been sent; all calls must have been, too. */
 void answer_clear(struct answer *answer);
