@@ -137,17 +137,8 @@ static uint32_t longest_sequence(const struct engine *e) {
     return e->kv.tracked ? e->model->config.max_position : e->info.max_model_len;
 }
 
-/* Tells whether layers with a window free the pages that have left it.  They do not if a request
- * takes all of its pages at admission. */
-static bool gives_back(const struct engine *e) {
-    return e->model->config.window > 0 && !e->config.batch_invariant;
-}
-
 static uint32_t n_windowed(const struct engine *e) {
-    uint32_t n = 0;
-    for (uint32_t l = 0; l < e->model->config.n_layers && gives_back(e); l++)
-        n += e->model->config.windows[l] > 0;
-    return n;
+    return memory_plan_n_windowed(&e->config, &e->model->config);
 }
 
 /* Bounds the slots of all sequences in a layer that keeps every token, as if all free memory became
@@ -375,7 +366,7 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.n_layers = n_layers;
     e->space.feed = c->kv_feed;
     e->space.windows = e->model->config.windows;
-    e->space.window = gives_back(e) ? e->model->config.window : 0;
+    e->space.window = n_windowed(e) > 0 ? e->model->config.window : 0;
     e->space.io.be = c->backend;
     e->space.io.memory = &e->kv;
     e->space.groups = c->groups;

@@ -22,6 +22,14 @@ struct kv_pool memory_plan_pages(const struct engine_config *config,
     return pool;
 }
 
+uint32_t memory_plan_n_windowed(const struct engine_config *config,
+                                const struct model_config *model) {
+    const bool gives_back = model->window > 0 && !config->batch_invariant;
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < model->n_layers && gives_back; l++) n += model->windows[l] > 0;
+    return n;
+}
+
 bool memory_plan_selections(const struct engine_config *config) {
     return config->n_groups > 0 && config->backend->ops->select;
 }

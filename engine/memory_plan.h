@@ -15,6 +15,11 @@ struct host_pool;
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model);
 
+/* Returns how many layers keep only the pages of their window.  It is 0 if a request takes all of
+ * its pages when it is admitted. */
+uint32_t memory_plan_n_windowed(const struct engine_config *config,
+                                const struct model_config *model);
+
 /* Tells whether sequences may select: there are groups of layers, and the backend supports it. */
 bool memory_plan_selections(const struct engine_config *config);
 /* Fills in the host pool's shape, from the settings and the groups; n_blocks 0: there is no host

@@ -22,6 +22,7 @@
 #include "server/bench/bench.h"
 #include "server/early_signals.h"
 #include "server/health_command.h"
+#include "server/info_command.h"
 #include "server/serve.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/build_info.h"
@@ -262,6 +263,22 @@ static int run_tune(int argc, char **argv) {
     return status;
 }
 
+static int info_work(const void *plan, const struct options *options, const char *model_dir,
+                     struct backend *backend, struct error *err) {
+    return info_command(plan, options, model_dir, backend, stdout, err);
+}
+
+static int run_info(int argc, char **argv) {
+    struct info_plan plan;
+    struct error err = {0};
+    if (wants_help(argc, argv)) {
+        info_print_help();
+        return STATUS_OK;
+    }
+    if (info_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
+    return run_on_backend(info_work, &plan, argc, argv);
+}
+
 static int run_tokenize(int argc, char **argv) {
     struct options options;
     struct error err = {0};
@@ -314,6 +331,8 @@ static const struct subcommand commands[] = {
     {"tune",
      "tune [MODEL] [options]    find patterns for sparse prefill, and filters for offload; --help",
      run_tune},
+    {"info", "info [MODEL] [options]    print formats, sizes and context of a model; --help",
+     run_info},
     {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input",
      run_tokenize},
     {"health", "health [options]          ask the server of these settings whether it works",

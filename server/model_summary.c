@@ -22,26 +22,25 @@ static void write_token(struct buffer *out, const struct tokenizer *tokenizer, u
     buffer_json_string(out, text, n);
 }
 
-static void write_ends(struct buffer *out, const struct engine_info *info) {
-    const struct model_config *model = info->model;
-    buffer_puts(out, model->n_eos > 1 ? "end tokens " : "end token ");
+void model_summary_ends(struct buffer *out, const struct model_config *model,
+                        const struct tokenizer *tokenizer) {
     if (model->n_eos == 0) buffer_puts(out, "none");
     for (uint32_t i = 0; i < model->n_eos; i++) {
         if (i > 0) buffer_puts(out, ", ");
-        write_token(out, info->tokenizer, model->eos[i]);
+        write_token(out, tokenizer, model->eos[i]);
     }
 }
 
-static void write_begin(struct buffer *out, const struct engine_info *info) {
-    const struct token_list *prefix = tokenizer_prefix(info->tokenizer);
-    uint32_t id = info->model->bos;
-    const bool has_name = tokenizer_named(info->tokenizer, TOKEN_BEGIN, &id);
-    buffer_puts(out, "; begin token ");
+void model_summary_begin(struct buffer *out, const struct model_config *model,
+                         const struct tokenizer *tokenizer) {
+    const struct token_list *prefix = tokenizer_prefix(tokenizer);
+    uint32_t id = model->bos;
+    const bool has_name = tokenizer_named(tokenizer, TOKEN_BEGIN, &id);
     if (prefix->n > 0) {
-        write_token(out, info->tokenizer, prefix->ids[0]);
+        write_token(out, tokenizer, prefix->ids[0]);
         buffer_puts(out, ", put in front of texts");
-    } else if (has_name || info->model->has_bos) {
-        write_token(out, info->tokenizer, has_name ? id : info->model->bos);
+    } else if (has_name || model->has_bos) {
+        write_token(out, tokenizer, has_name ? id : model->bos);
         buffer_puts(out, ", not put in front of texts");
     } else {
         buffer_puts(out, "none");
@@ -58,9 +57,8 @@ static void write_sampling(struct buffer *out, const struct model_load *load) {
                       reads ? "" : ", as --generation-config none says");
 }
 
-static void write_template(struct buffer *out, const struct chat_template *chat) {
-    if (!chat->source) buffer_puts(out, "; chat template: none: /v1/chat/completions is refused");
-    else buffer_printf(out, "; chat template: %s", chat->source);
+void model_summary_template(struct buffer *out, const struct chat_template *chat) {
+    buffer_puts(out, chat->source ? chat->source : "none: /v1/chat/completions is refused");
     if (chat->plain && chat->with_tools) buffer_puts(out, ", with one of its own for tools");
     else if (chat->with_tools) buffer_puts(out, ", for requests with tools only");
 }
@@ -96,22 +94,30 @@ static void write_unused(struct buffer *out, const struct model_load *load,
     }
 }
 
-/* Writes the formats of packed weights, and what became of them; nothing if all are plain. */
-static void write_weights(struct buffer *out, const struct engine_info *info) {
-    const struct weight_tally *tally = info->weights;
-    const struct quantisation *how = &info->model->quantisation;
-    const double gib = 1 << 30, file_bytes = (double)tally->file_bytes;
+/* Writes the formats of weights, and their shares. */
+static void write_formats(struct buffer *out, const struct weight_tally *tally, bool has_plain) {
     char text[WEIGHT_FORMAT_TEXT];
     for (uint32_t i = 0; i < tally->n_formats; i++) {
+        if (!has_plain && weight_is_plain(&tally->formats[i].format)) continue;
         part(out);
         weight_format_text(&tally->formats[i].format, text);
         buffer_printf(out, "%s in %.1f %%", text,
-                      100 * (double)tally->formats[i].bytes / file_bytes);
+                      100 * (double)tally->formats[i].bytes / (double)tally->file_bytes);
     }
-    if (*how->method && tally->n_formats == 0)
+}
+
+void model_summary_weights(struct buffer *out, const struct model_config *model,
+                           const struct weight_tally *tally, bool has_plain) {
+    const struct quantisation *how = &model->quantisation;
+    const double gib = 1 << 30;
+    char text[WEIGHT_FORMAT_TEXT];
+    write_formats(out, tally, has_plain);
+    if (*how->method && tally->n_packed == 0) {
+        part(out);
         buffer_printf(out, "config.json names %s, but all are plain", how->method);
-    if (tally->n_formats == 0) return;
-    buffer_printf(out, " of %.2f GiB", file_bytes / gib);
+    }
+    if (tally->n_packed == 0) return;
+    buffer_printf(out, " of %.2f GiB", (double)tally->file_bytes / gib);
     if (*how->method) buffer_printf(out, " (%s)", how->method);
     if (how->quantises_activations) buffer_puts(out, "; activations are not quantised");
     if (tally->has_kv_scales) buffer_puts(out, "; scales for a KV cache are not used");
@@ -129,12 +135,15 @@ static void log_line(const char *what, struct buffer *line) {
 
 void model_summary_log(const struct model_load *load, const struct engine_info *info) {
     struct buffer taken = {0}, unused = {0}, weights = {0};
-    write_ends(&taken, info);
-    write_begin(&taken, info);
+    buffer_puts(&taken, info->model->n_eos > 1 ? "end tokens " : "end token ");
+    model_summary_ends(&taken, info->model, info->tokenizer);
+    buffer_puts(&taken, "; begin token ");
+    model_summary_begin(&taken, info->model, info->tokenizer);
     write_sampling(&taken, load);
-    write_template(&taken, &load->chat);
+    buffer_puts(&taken, "; chat template: ");
+    model_summary_template(&taken, &load->chat);
     write_unused(&unused, load, info);
-    write_weights(&weights, info);
+    model_summary_weights(&weights, info->model, info->weights, false);
     log_line("quantised weights", &weights);
     log_line("the model's files say", &taken);
     log_line("the model's files also say, and it is not used", &unused);

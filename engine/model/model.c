@@ -270,14 +270,20 @@ static int check_memory(const struct loader *l) {
     return l->source->check(l->source->check_ctx, own, l->err);
 }
 
-static int load_weights(struct loader *l) {
+/* Checks and measures all weights, and reads the data of none. */
+static int measure_weights(struct loader *l) {
     struct model *model = l->model;
     const struct weight_source *files = model->files;
     int rc = choose_head(l);
     if (!rc) rc = visit_weights(l, measure_weight);
     if (!rc && files && files->ops->name)
         rc = unclaimed_check(files, &model->config, &model->tally.has_kv_scales, l->err);
-    if (!rc) rc = check_memory(l);
+    return rc;
+}
+
+static int load_weights(struct loader *l) {
+    struct model *model = l->model;
+    int rc = check_memory(l);
     if (!rc) rc = tell(l);
     if (!rc) rc = visit_weights(l, move_weight);
     if (rc) return rc;
@@ -309,33 +315,44 @@ static int open_files(struct model *model, const char *dir, struct error *err) {
                         : weight_source_open(&model->files, dir, err);
 }
 
-int model_load(struct model **out, const char *dir, const struct model_source *source,
-               struct backend *be, struct error *err) {
+/* Reads the configuration, opens the files and measures the weights. */
+static int open_model(struct loader *l, const char *dir) {
+    struct model *model = l->model;
+    int rc = model_config_load(&model->config, dir, l->source->context, l->err);
+    if (rc) return rc;
+    if ((rc = check_device(&model->config, dir, l->be, l->err))) return rc;
+    model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
+    if (!model->layers)
+        return error_set(l->err, ERR_NOMEM, "%.200s: no memory for its layers", dir);
+    if (l->source->random) rc = random_weights_create(&model->random, l->err);
+    else rc = open_files(model, dir, l->err);
+    return rc ? rc : measure_weights(l);
+}
+
+/* Makes a model, with its weights or without. */
+static int make_model(struct model **out, const char *dir, const struct model_source *source,
+                      struct backend *be, bool has_weights, struct error *err) {
     static const struct model_source files = {0};
-    int rc = ERR_NOMEM;
     struct model *model = calloc(1, sizeof(*model));
     struct loader loader = {
         .model = model, .source = source ? source : &files, .be = be, .err = err};
     if (!model) return error_set(err, ERR_NOMEM, "%.200s: no memory for the model", dir);
-    rc = model_config_load(&model->config, dir, loader.source->context, err);
-    if (rc) goto fail;
-    if ((rc = check_device(&model->config, dir, be, err))) goto fail;
-    model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
-    if (!model->layers) {
-        rc = error_set(err, ERR_NOMEM, "%.200s: no memory for its layers", dir);
-        goto fail;
-    }
-    if (loader.source->random) rc = random_weights_create(&model->random, err);
-    else rc = open_files(model, dir, err);
-    if (!rc) rc = load_weights(&loader);
+    int rc = open_model(&loader, dir);
+    if (!rc && has_weights) rc = load_weights(&loader);
     if (model_check(model, err)) rc = ERR_IO; /* whatever else seemed to be wrong */
-    if (rc) goto fail;
-    *out = model;
-    return 0;
-
-fail:
-    model_destroy(model, be);
+    if (rc) model_destroy(model, be);
+    else *out = model;
     return rc;
+}
+
+int model_load(struct model **out, const char *dir, const struct model_source *source,
+               struct backend *be, struct error *err) {
+    return make_model(out, dir, source, be, true, err);
+}
+
+int model_measure(struct model **out, const char *dir, const struct model_source *source,
+                  struct backend *be, struct error *err) {
+    return make_model(out, dir, source, be, false, err);
 }
 
 /* Releases the weights of the rules.  Two rules may fill the same member, one for each of the ways

@@ -137,6 +137,11 @@ void model_config_fini(struct model_config *config);
 /* Loads the model in dir to the backend; source may be NULL. */
 int model_load(struct model **out, const char *dir, const struct model_source *source,
                struct backend *be, struct error *err);
+/* Does the same without loading the weights: it checks them, and fills in the tally.  What
+ * model_load() would refuse is refused, but for values that are NaN or infinite.  No decoder can be
+ * made from it. */
+int model_measure(struct model **out, const char *dir, const struct model_source *source,
+                  struct backend *be, struct error *err);
 /* Returns ERR_IO once weights are no longer in their files: what was computed since may be
  * wrong. */
 int model_check(const struct model *model, struct error *err);

@@ -7,16 +7,20 @@ static void add_format(struct weight_tally *tally, const struct weight_format *f
     uint32_t i = 0;
     while (i < tally->n_formats && !weight_same_format(&tally->formats[i].format, format)) i++;
     if (i == WEIGHT_TALLY_FORMATS) return;
-    if (i == tally->n_formats) tally->formats[tally->n_formats++].format = *format;
+    if (i == tally->n_formats) {
+        tally->formats[tally->n_formats++].format = *format;
+        tally->n_packed += !weight_is_plain(format);
+    }
     tally->formats[i].bytes += bytes;
 }
 
 void weight_tally_add(struct weight_tally *tally, const struct weight *file,
                       const struct weight *loaded) {
     const uint64_t bytes = weight_bytes(file);
+    tally->n_elements += (uint64_t)file->n_stacked * file->rows * file->cols;
     tally->bytes += weight_bytes(loaded);
     tally->file_bytes += bytes;
-    if (!weight_is_plain(&file->format)) add_format(tally, &file->format, bytes);
+    add_format(tally, &file->format, bytes);
     if (weight_same_format(&file->format, &loaded->format)) return;
     tally->packed_bytes += bytes;
     tally->unpacked_bytes += weight_bytes(loaded);

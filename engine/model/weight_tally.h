@@ -12,6 +12,7 @@
 enum { WEIGHT_TALLY_FORMATS = 16 };
 
 struct weight_tally {
+    uint64_t n_elements; /* of all weights; a head that is the embedding counts once */
     uint64_t bytes;      /* of all weights as they are loaded */
     uint64_t file_bytes; /* of all weights as the files have them */
     /* The weights whose format no device's kernel reads: their bytes in the files, and as plain
@@ -19,7 +20,8 @@ struct weight_tally {
     uint64_t packed_bytes, unpacked_bytes;
     enum element unpacked_to;
     bool has_kv_scales; /* the files have scales of keys and values, which are not read */
-    uint32_t n_formats; /* that are not plain; those that found no place are not told apart */
+    uint32_t n_packed;  /* of formats: those that are not plain */
+    uint32_t n_formats; /* those that found no place are not told apart */
     struct {
         struct weight_format format;
         uint64_t bytes; /* in the files */

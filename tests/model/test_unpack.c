@@ -92,8 +92,11 @@ static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
     assert_int_equal(tally.packed_bytes, 36);
     assert_int_equal(tally.unpacked_bytes, 64);
     assert_int_equal(tally.unpacked_to, ELEMENT_BF16);
-    assert_int_equal(tally.n_formats, 1);
-    assert_int_equal(tally.formats[0].bytes, 72);
+    assert_int_equal(tally.n_elements, 3 * 4 * 8);
+    assert_int_equal(tally.n_formats, 2);
+    assert_int_equal(tally.n_packed, 1);
+    assert_int_equal(tally.formats[0].bytes, 64);
+    assert_int_equal(tally.formats[1].bytes, 72);
     for (uint16_t i = 1; i < 2 * WEIGHT_TALLY_FORMATS; i++) {
         packed.format.block_cols = i;
         weight_tally_add(&tally, &packed, &packed);
