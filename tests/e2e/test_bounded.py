@@ -16,12 +16,12 @@ from oracle_model import Model
 from precision import (BF16_RANDOM, EXACT, KEPT, N_TOP, PRECISE, check_chosen, check_errors,
                        row_error, values_of)
 from random_model import write_random_model
-from server import LONG, MODEL, SLOW, Server
+from server import LONG, MODEL, Server
 
 # f32 sums of a few thousand probabilities are right to 1e-6 of themselves.
 NEAR_TIE = 3e-6 if EXACT else -1
 CONTEXT = {"text": 16384, "cache": 320}  # trained; texts end within the one and outgrow the other
-N_GENERATED = 300 if SLOW else 2000 if LONG else 450
+N_GENERATED = 2000 if LONG else 300
 N_GREEDY = 600 if LONG else 200
 ALL_SCORES = ("none", "sum", "mean", "decay", "window")
 # In bf16 other tokens leave, and after hundreds of steps the two caches have little in common:
