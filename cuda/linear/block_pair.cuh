@@ -18,6 +18,7 @@ enum {
     MEMORY_BYTES = 227 << 10   /* of shared memory, that a block can have */
 };
 
+/* Returns the block's number in its cluster. */
 static __device__ __forceinline__ uint32_t cluster_rank() {
     return blockIdx.x % CLUSTER;
 }

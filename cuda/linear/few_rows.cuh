@@ -26,6 +26,7 @@ static __device__ __forceinline__ const bf16 *weight_row(const struct product_pa
     return static_cast<const bf16 *>(part->w) + (size_t)(row < last ? row : last) * n_in;
 }
 
+/* A lane's elements of SLICE columns of two weight rows that are 8 apart. */
 struct slice {
     uint4 low, high;
 };
@@ -36,11 +37,14 @@ static __device__ __forceinline__ uint4 multiply_pairs(uint4 a, uint4 b) {
                       multiply_pair(a.w, b.w));
 }
 
+/* Adds the products of a slice with a lane's elements of 8 rows of x to its sums, on tensor
+ * cores. */
 static __device__ __forceinline__ void multiply(float (&sums)[4], const struct slice *w, uint4 x) {
     mma(sums, w->low.x, w->high.x, w->low.y, w->high.y, x.x, x.y);
     mma(sums, w->low.z, w->high.z, w->low.w, w->high.w, x.z, x.w);
 }
 
+/* Shared memory of a block: each warp's sums, and its squares of x for a norm. */
 template <int N_MMA> struct plan {
     float sums[N_WARPS][N_MMA * MMA_ROWS][TILE_OUT];
     float squares[N_WARPS][N_MMA * MMA_ROWS];
@@ -72,6 +76,7 @@ static __device__ __forceinline__ void share_squares(struct plan<N_MMA> *plan, u
     }
 }
 
+/* Returns the sum of all warps for a row of x and an output of the tile. */
 template <int N_MMA>
 static __device__ __forceinline__ float add_warps(const struct plan<N_MMA> *plan, uint32_t row,
                                                   uint32_t out) {
@@ -80,6 +85,7 @@ static __device__ __forceinline__ float add_warps(const struct plan<N_MMA> *plan
     return x;
 }
 
+/* Returns the RMSNorm's factor of a row of x, from the warps' squares. */
 template <int N_MMA>
 static __device__ __forceinline__ float scale_of(const struct plan<N_MMA> *plan, uint32_t row,
                                                  const struct product &p) {

@@ -61,8 +61,8 @@ struct gated_cut gated_choose_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_
  * n_in a multiple of 64 and at least 512, and n_out a multiple of 8. */
 bool gated_takes(uint32_t n_rows, uint32_t n_in, uint32_t n_out);
 
-/* Says whether so little of what n_clusters > 0 clusters compute is outside the product that the
- * kernel is likely to be faster than cuBLASLt. */
+/* Says whether at least 84 % of what n_clusters > 0 clusters compute is the product's, so that the
+ * kernel is likely to be faster than cuBLASLt.  Does not ask gated_takes(). */
 bool gated_fills(uint32_t n_rows, uint32_t n_out, uint32_t n_clusters);
 
 /* Says whether the gated kernel is likely to be faster than the wide kernel for 193 to 256 rows.

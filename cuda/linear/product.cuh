@@ -32,11 +32,13 @@ static inline uint32_t count_tiles(const struct product *p, uint32_t width) {
     return n;
 }
 
+/* Returns x plus the part's bias of output `out`, if it has one. */
 static __device__ __forceinline__ float with_bias(const struct product_part *part, uint32_t out,
                                                   float x) {
     return part->bias ? x + load_element(part->bias, out, part->bias_dtype) : x;
 }
 
+/* Writes x, or adds it if accumulate, as y of the part at this row and output. */
 static __device__ __forceinline__ void store_result(const struct product &p,
                                                     const struct product_part *part, uint32_t row,
                                                     uint32_t out, float x) {

@@ -14,8 +14,9 @@ struct kv_sequence;
 /* Returns the pages and host blocks that kv_reserve() would take for n_tokens tokens in all, beyond
  * what the sequence has. */
 struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens);
-/* Returns how much of what is missing cannot be had, free or only cached, if `left` must stay
- * available for other sequences.  blocks is 0 if no host block is missing. */
+/* Returns how much of what is missing cannot be had if `left` must stay available for other
+ * sequences.  Free and cached pages and host blocks can be had, and host blocks that only waiting
+ * sequences have.  blocks is 0 if no host block is missing. */
 struct kv_amount kv_unavailable(const struct kv_space *space, struct kv_amount missing,
                                 struct kv_amount left);
 /* Tells whether kv_unavailable() returns zeros. */

@@ -134,7 +134,8 @@ int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens);
 /* Describes a step that appends n_rows tokens, whose pages are reserved.  Fills *seq, but for its
  * first_row; what it points to is the sequence's, until the next kv_view(). */
 void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
-/* Describes a slice of a layer-major prompt in the same way: n_rows rows from its first_row on. */
+/* Describes a slice of a layer-major prompt as kv_view() does a step: n_rows rows from row
+ * first_row on (layer_slice.first_row).  Row 0 is the first token that is not stored yet. */
 void kv_view_slice(struct kv_sequence *kv, uint32_t first_row, uint32_t n_rows,
                    struct step_seq *seq);
 /* Counts n_rows more tokens, which will be stored once the planned step has run. */
@@ -144,8 +145,8 @@ void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
  * sequence may be in flight. */
 void kv_take_back(struct kv_sequence *kv, uint32_t n_tokens);
 /* Submits the copies that follow a submitted step (slice NULL) or slice.  They go to the host pool,
- * if a kind needs that, and to a state that is due.  The next step has not been submitted yet.
- * tokens: the sequence's text.  ERR_DEVICE. */
+ * if a kind needs that.  After a step they go to the state before the prompt's last token, if it is
+ * due.  The next step has not been submitted yet.  tokens: the sequence's text.  ERR_DEVICE. */
 int kv_submitted(struct kv_sequence *kv, const uint32_t *tokens, const struct layer_slice *slice,
                  struct error *err);
 /* Puts the blocks of the first n_tokens tokens into the prefix cache, or publishes the state before
@@ -157,17 +158,19 @@ void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens
 void kv_mark_valid(struct kv_sequence *kv, uint32_t n_tokens);
 /* Gives back pages that no row behind the first n_tokens tokens sees; their steps are complete. */
 void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
-/* Adds what a completed step reported of the sequence to what kv_report() returns.  NULL: it had no
- * budget, or did not select. */
+/* Notes what a completed step reported of the sequence, for kv_report(): adds the selection's
+ * numbers, and replaces the retained attention.  NULL: it did not select, or had no budget. */
 void kv_count(struct kv_sequence *kv, const struct evict_total *evicted,
               const struct select_total *selected);
 /* Gives every page back, so that kv_start() must come next.  Contents that cannot be computed again
  * are first saved in memory, others swapped to the host pool if it has space.  Cannot fail if
  * nothing has been computed since kv_match().  ERR_NOMEM, ERR_DEVICE: it cannot continue. */
 int kv_suspend(struct kv_sequence *kv, struct error *err);
-/* Puts an ended sequence's pages into the cache of states, if its kind has states and all of its
- * tokens are valid.  No step may be in flight.  tokens: host [n_tokens], its text.  Returns true if
- * the cache has taken ownership of pages and tokens; then the sequence can only be finished. */
+/* Puts an ended sequence's pages into the cache of states, as the state after its stored tokens.
+ * Its kind must have states, and the stored tokens must be valid and include the prompt.  No step
+ * with rows of it may be in flight.  tokens: [n_tokens], from malloc, its text, which may go on
+ * behind the stored tokens.  Returns true if the cache now owns pages and tokens, even if it
+ * dropped them at once.  Else, also if the device fails, the caller has both. */
 bool kv_leave_state(struct kv_sequence *kv, uint32_t *tokens, uint32_t n_tokens);
 
 /* ---- what kv_start() does, one by one ---- */
@@ -184,8 +187,9 @@ int kv_resume(struct kv_sequence *kv, struct error *err);
 /* Returns the most pages and host blocks that a sequence of this plan needs at once, however long
  * its text.  Computed again it may hold more, if the pool has more.  Thread: any. */
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
-/* Tells whether `kv` should wait before it starts.  `other`, which is computing its prompt, will
- * soon insert a block that `kv` needs next, or a state for it.  tokens, others: both texts. */
+/* Tells whether `kv` should wait before it starts.  Then `other`, which is computing its prompt,
+ * will soon insert a block of the text of `kv`, or the state of an equal prompt.  tokens, others:
+ * both texts.  Remembers hashes in both sequences. */
 bool kv_should_wait(struct kv_sequence *kv, const uint32_t *tokens, struct kv_sequence *other,
                     const uint32_t *others);
 /* Tells whether kv_take_back() is allowed: all the plan's kinds can undo rows.  Thread: any. */
@@ -205,8 +209,9 @@ uint32_t kv_n_host_blocks(struct kv_sequence *kv);
 /* Returns how many pages of the pool it uses, shared ones among them. */
 uint32_t kv_n_used(const struct kv_sequence *kv);
 
-/* Returns the numbers of a usage report for the first n_tokens tokens, which are stored: budget,
- * resident, evicted, offloaded, selected and fetched tokens. */
+/* Returns all numbers of a usage report (usage.h).  Resident and evicted tokens are those of the
+ * first n_tokens tokens, which are stored.  Budget and offloaded tokens are as they are now.  The
+ * others are what kv_count() has noted so far. */
 struct kv_usage kv_report(const struct kv_sequence *kv, uint32_t n_tokens);
 /* Fills *kept: in which share of layers and heads the next row would see each of the first n_tokens
  * tokens.  These are all that is stored.  No step may be in flight unless kv_plan_sees_all().

@@ -108,10 +108,11 @@ uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
 /* Returns how many of a list's first pages no row behind the first n_tokens tokens sees, in any
  * layer with a window; 0 without windows.  At least one whole page stays. */
 uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens);
-/* Returns the list's other pages: from there to the page of the last of n_tokens tokens. */
+/* Returns which pages of a windowed layer's list rows behind the first n_tokens tokens may see.
+ * These are those from kv_window_n_behind() on, up to that of the last token. */
 struct kv_range kv_window_range(const struct kv_space *space, uint32_t n_tokens);
-/* Returns the most pages that a layer with this window, in tokens, holds of a text of up to
- * n_tokens tokens.  step_rows: the most rows that a step appends. */
+/* Returns the most pages that a layer with this window, in tokens, holds of n_tokens tokens; window
+ * 0: all of their pages.  step_rows: the most rows that a step appends. */
 uint64_t kv_window_n_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 
 #endif

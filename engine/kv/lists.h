@@ -32,7 +32,8 @@ bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);
 /* Returns true if the layer's list holds only what its window sees of the text. */
 bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer);
 
-/* Makes capacity for n_pages pages in every list, and takes none.  ERR_NOMEM. */
+/* Makes capacity for n_pages pages in all in every list, and takes none.  ERR_NOMEM: some may have
+ * grown. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
 /* Makes capacity in every list for the length of its layer's role.  ERR_NOMEM. */
 int kv_lists_grow_to(struct kv_sequence *kv, struct kv_lengths lengths);

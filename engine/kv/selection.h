@@ -113,7 +113,8 @@ void selection_observe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq 
 int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
                        struct kv_kept *kept, struct error *err);
 
-/* Gives the held pages back, and forgets what is selected, but not selection_suspend()'s copy. */
+/* Gives the held pages back, and forgets which tokens are selected.  What selection_suspend()
+ * remembered stays. */
 void selection_drop(struct kv_sequence *kv);
 
 #endif

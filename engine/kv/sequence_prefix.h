@@ -59,7 +59,7 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 /* Tells whether `other` is computing a prompt and will soon insert a block that `kv` needs next. */
 bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other);
-/* Tells whether the sequence may still insert more blocks than it uses now. */
+/* Tells whether its kinds let the sequence insert more blocks than it uses now. */
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);
 /* Ends the need for the window pages of the text's first n blocks. */
 void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n);

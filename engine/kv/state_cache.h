@@ -140,7 +140,8 @@ enum kv_save_result state_cache_save(struct state_cache *cache, struct kv_saving
 
 /* Returns when the least recently used state in the host pool was used; UINT64_MAX: none. */
 uint64_t state_cache_oldest_offloaded(const struct state_cache *cache);
-/* Drops that state, which there must be; it is offered to the tier on disk first. */
+/* Drops the least recently used state in the host pool, which there must be; it is offered to the
+ * tier on disk first. */
 void state_cache_drop_oldest_offloaded(struct state_cache *cache);
 /* Returns how many pages the states in the host pool have there. */
 uint32_t state_cache_n_offloaded_pages(const struct state_cache *cache);

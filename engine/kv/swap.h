@@ -50,11 +50,14 @@ void kv_swap_drop(struct kv_sequence *kv);
 /* Frees the memory of the list of blocks, which must be empty. */
 void kv_swap_fini(struct kv_sequence *kv);
 
-/* Returns how many tokens the swapped data are for; 0: there are none. */
+/* Returns how many first tokens the swapped data restore, together with prefix blocks that others
+ * used; 0: nothing is swapped. */
 uint32_t kv_swap_n_tokens(const struct kv_sequence *kv);
-/* Returns how many of a list's first pages others used in layers without a window: not swapped. */
+/* Returns how many of a list's first pages are not swapped in layers without a window, because
+ * others used them; meaningless if nothing is swapped. */
 uint32_t kv_swap_n_shared(const struct kv_sequence *kv);
-/* Returns how many of a list's first pages had expired in layers with a window: not swapped. */
+/* Returns how many of a list's first pages are not swapped in layers with a window, because they
+ * had expired; meaningless if nothing is swapped. */
 uint32_t kv_swap_n_expired(const struct kv_sequence *kv);
 /* Tells whether the sequence has claimed its swapped data. */
 bool kv_swap_is_claimed(const struct kv_sequence *kv);

@@ -26,7 +26,7 @@ struct fair_tenant {
 
 /* All tenants of an engine. */
 struct fair_share {
-    double now; /* tag of the request that was admitted last */
+    double now; /* highest tag of the requests admitted so far */
     struct fair_tenant tenants[REQUEST_MAX_TENANTS];
 };
 
@@ -34,7 +34,7 @@ struct fair_share {
  * tenant < REQUEST_MAX_TENANTS; weight 0 counts as 1. */
 double fair_share_enter(struct fair_share *share, uint32_t tenant, uint32_t weight,
                         uint32_t n_prompt, uint32_t max_tokens);
-/* Notes that the request of this tag has been admitted: later tags are not lower. */
+/* Notes that the request of this tag has been admitted: no later tag is lower. */
 void fair_share_admit(struct fair_share *share, double tag);
 /* Adds how many tokens a request had generated when it ended to its tenant's average. */
 void fair_share_end(struct fair_share *share, uint32_t tenant, uint32_t n_generated);

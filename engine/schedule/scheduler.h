@@ -80,8 +80,8 @@ void scheduler_add(struct scheduler *scheduler, struct sequence *seq, struct eve
 /* Ends the waiting or running sequence of this id as cancelled; ignores an unknown id.  It is freed
  * when no step in flight has rows of it. */
 void scheduler_cancel(struct scheduler *scheduler, uint64_t id, struct event_list *events);
-/* Ends every sequence with this reason, and forgets the in-flight steps, whose results are dropped:
- * the device has completed them, or has failed. */
+/* Ends every sequence with this reason, and forgets the in-flight steps, whose results are dropped.
+ * Called only when the device has completed these steps, or has failed. */
 void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, int code,
                        const char *text, struct event_list *events);
 /* Ends the sequences of the one in-flight step, which failed, with FINISH_ERROR; others go on. */
@@ -105,7 +105,8 @@ void scheduler_note_new_graph(struct scheduler *scheduler);
 
 /* Returns how many sequences have not had their final event: running and waiting ones. */
 uint32_t scheduler_n_live(const struct scheduler *scheduler);
-/* Fills in *out, but for n_submitted and what only the engine knows (disk, feed). */
+/* Overwrites *out.  n_submitted, `disk` and the feed's counts become 0: only the engine knows
+ * them. */
 void scheduler_stats(const struct scheduler *scheduler, struct engine_stats *out);
 
 #endif

@@ -8,10 +8,11 @@ struct engine_request;
 struct kv_plan;
 struct kv_space;
 
-/* Returns the words for the setting with which this engine can never speculate; NULL: none. */
+/* Returns what this engine has that rules out speculation, as the end of the sentence "speculation
+ * does not go with …"; NULL: nothing does. */
 const char *speculation_excluded(const struct kv_space *space);
-/* Returns the words for the setting, or for what the request of this plan asks for, with which it
- * cannot speculate; NULL: it can. */
+/* Returns what the engine has, or this request and its plan, that rules out speculation, as the end
+ * of the same sentence; NULL: nothing does. */
 const char *speculation_refused(const struct kv_space *space, const struct engine_request *request,
                                 const struct kv_plan *plan);
 

@@ -34,7 +34,7 @@ struct step_time {
 };
 
 /* Returns a forecast that has learned nothing.  limit_s: the most seconds between two tokens of a
- * sequence, 0 for no limit; max_s is somewhat less, because forecasts err. */
+ * sequence, 0 for no limit; max_s is 85 % of it, because forecasts err. */
 struct step_time step_time_make(double row_work, double enter_work, double pair_work,
                                 double limit_s);
 

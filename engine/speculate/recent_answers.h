@@ -41,8 +41,8 @@ int recent_answers_create(struct recent_answers **out, uint32_t n_tokens);
 void recent_answers_destroy(struct recent_answers *recent); /* NULL is allowed */
 
 /* Adds a copy of an answer, which overwrites the oldest ones.  Adds nothing if it has at most
- * RECENT_MIN tokens.  Of one of more than RECENT_ANSWER_MOST tokens, or half the space, only the
- * newest tokens are added. */
+ * RECENT_MIN tokens.  Of a longer one only the newest tokens are added: at most RECENT_ANSWER_MOST,
+ * and at most half of the space. */
 void recent_answers_add(struct recent_answers *recent, uint64_t scope, const uint32_t *tokens,
                         uint32_t n_tokens);
 /* Returns the longest match of the text's end in an answer of the scope: RECENT_MIN to

@@ -11,7 +11,7 @@
  *   the shared credit <────────────── a sequence's tokens ──────────────────> its account
  *      ▲ │                                                                     ▲ │
  *      │ └── what the account lacks for a step with guesses, or for a wait ────┘ │
- *      └──── what comes in while it is in debt, or has 4 steps already ──────────┘
+ *      └──── what comes in while it is below 0, or has 4 steps already ──────────┘
  *
  * So the shared credit is full after right guesses, and pays for the first try of a new answer.
  * After wrong guesses it is empty, and tries are few.  Where no guess is right, at most 1 / 64 of
@@ -71,7 +71,9 @@ void shared_credit_note_guesses(struct shared_credit *shared, uint32_t n_seqs, b
 uint32_t draft_account_most(const struct draft_account *account, const struct shared_credit *shared,
                             uint32_t n_running, uint32_t n_matched);
 /* Notes that a step has given the sequence n_tokens tokens, and that n_accepted of its n_drafted
- * guesses were right.  Adds the credit of both; takes the price of guessing if n_drafted > 0. */
+ * guesses were right.  Adds 1 / 128 step per token to the account and as much to the shared credit,
+ * and a step per right guess to the account.  If n_drafted > 0 it takes guess_price_step(), and
+ * sets gains and gains_much. */
 void draft_account_learn(struct draft_account *account, struct shared_credit *shared,
                          uint32_t n_running, uint32_t n_tokens, uint32_t n_drafted,
                          uint32_t n_accepted);
