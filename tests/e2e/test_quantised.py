@@ -20,8 +20,10 @@ import quantised  # noqa: E402  writes the checkpoints
 
 PROMPT = [int(token) for token in numpy.random.default_rng(1).integers(10, 8000, 70)]
 WRITTEN = os.environ.get("QUIRE_TEST_QUANTISED")
-# Weights that are random make more of bf16's errors (precision.BF16_RANDOM).
-BOUNDS = (0.06, 0.6)
+# Weights that are random make more of bf16's errors (precision.BF16_RANDOM), and these are rounded to
+# bf16 themselves: on an H200 medians were up to 0.074.  What a format means
+# is held to 1e-4 on the CPU.
+BOUNDS = (0.1, 0.6)
 START = ("--threads", 2, "--max-num-seqs", 2, "--kv-cache-memory", "16M", "--max-model-len", 512)
 
 
