@@ -10,6 +10,7 @@
 #include "engine/base/digest.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/json_arena.h"
 #include "engine/gguf/model_document.h"
 #include "engine/model/model.h"
 #include "engine/model/weight_source.h"
@@ -25,7 +26,7 @@ static int absorb_keys(struct digest *digest, const char *path, struct error *er
     json_decref(config);
     if (!text) return error_set(err, ERR_NOMEM, "%.200s: no memory for its settings", path);
     digest_absorb_bytes(digest, text, strlen(text));
-    free(text);
+    json_arena_free(text);
     return 0;
 }
 
