@@ -23,6 +23,7 @@
 #include "server/early_signals.h"
 #include "server/health_command.h"
 #include "server/info_command.h"
+#include "server/quantize_command.h"
 #include "server/serve.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/build_info.h"
@@ -292,6 +293,29 @@ static int run_tokenize(int argc, char **argv) {
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 
+static int run_quantize(int argc, char **argv) {
+    struct quantize_options plan;
+    struct options options;
+    struct error err = {0};
+    char model_dir[PATH_MAX];
+    int status;
+    if (wants_help(argc, argv)) {
+        quantize_print_help();
+        return STATUS_OK;
+    }
+    if (quantize_options_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
+    if (load_options(&options, argc, argv, &status)) {
+        quantize_options_fini(&plan);
+        return status;
+    }
+    int rc = find_model(model_dir, &options, true, &err);
+    if (!rc) rc = quantize_command(&plan, model_dir, stdout, &err);
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    quantize_options_fini(&plan);
+    options_fini(&options);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
 static int run_health(int argc, char **argv) {
     struct options options;
     struct error err = {0};
@@ -333,6 +357,8 @@ static const struct subcommand commands[] = {
      run_tune},
     {"info", "info [MODEL] [options]    print formats, sizes and context of a model; --help",
      run_info},
+    {"quantize", "quantize [MODEL] options   write a model with weights of fewer bits; --help",
+     run_quantize},
     {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input",
      run_tokenize},
     {"health", "health [options]          ask the server of these settings whether it works",

@@ -28,6 +28,7 @@ ROOMS = {
     "engine/tokenizer": ("engine/base engine/gguf", "jansson pcre2 utf8proc"),
     "engine/template": ("engine/base", "jansson utf8proc"),
     "engine/model": ("engine/base engine/device engine/gguf", "jansson"),
+    "engine/quantise": ("engine/base engine/device engine/gguf engine/model", "jansson"),
     "engine/sparsity": ("engine/base engine/device", "jansson"),
     # Its one C++ file is the whole of the library that the engine sees.
     "engine/grammar": ("engine/base engine/tokenizer", "jansson xgrammar"),
@@ -53,7 +54,7 @@ ROOMS = {
                      "server/settings", ""),
     "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
                     "server/json server/settings server/bench", ""),
-    "server": ("engine engine/base engine/model engine/tokenizer server/json server/http "
+    "server": ("engine engine/base engine/model engine/quantise engine/tokenizer server/json server/http "
                "server/settings server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.
     "server/main.c": ("engine/base engine/cpu cuda server server/settings server/bench "

@@ -1,0 +1,133 @@
+"""`quire quantize`: what it writes is worth what the layout of compressed-tensors says, near to what
+the model was, and is served."""
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+from server import BINARY, DEVICE_SETTINGS, PATIENCE, ROOT, WRAPPER
+from test_info import info
+
+sys.path.insert(0, str(ROOT / "scripts/fixtures"))
+import quantised  # noqa: E402  what codes are worth
+
+# Relative errors of rounding what is normally distributed; FP8's is that of 3 bits of mantissa.
+FORMATS = {"fp8": (0.02, 0.03), "int8": (0.004, 0.01), "int4": (0.08, 0.13)}
+ELEMENTS = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "F8_E4M3": "u1", "BF16": "<u2", "F16": "<f2"}
+
+
+def run(*arguments):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
+    return subprocess.run([*WRAPPER, BINARY, "quantize", *map(str, arguments)], text=True,
+                          capture_output=True, env={**clean, **DEVICE_SETTINGS}, check=False,
+                          timeout=120 * PATIENCE)
+
+
+def tensors_of(directory):
+    raw = (directory / "model.safetensors").read_bytes()
+    n = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + n])
+    header.pop("__metadata__", None)
+    out = {}
+    for name, each in header.items():
+        begin, end = (8 + n + at for at in each["data_offsets"])
+        values = numpy.frombuffer(raw[begin:end], ELEMENTS[each["dtype"]]).reshape(each["shape"])
+        if each["dtype"] == "BF16":
+            values = (values.astype(numpy.uint32) << 16).view(numpy.float32)
+        out[name] = values
+    return out
+
+
+def worth(tensors, module, kind):
+    """The matrix that a module's tensors stand for, by the definition of the layout."""
+    scales = tensors[module + ".weight_scale"]
+    if kind == "fp8":
+        return quantised.e4m3_values()[tensors[module + ".weight"]] * scales
+    bits = int(kind[3:])
+    words = tensors[module + ".weight_packed"].view(numpy.uint32)
+    codes = (words[..., None] >> (numpy.arange(32 // bits, dtype=numpy.uint32) * bits)) & (2 ** bits - 1)
+    rows, cols = tensors[module + ".weight_shape"]
+    values = codes.reshape(rows, cols).astype(numpy.float32) - 2 ** (bits - 1)
+    return values * numpy.repeat(scales, cols // scales.shape[1], axis=1)
+
+
+@pytest.mark.parametrize("kind, arguments, group", [
+    ("fp8", (), None), ("int8", (), None), ("int4", (), 128), ("int4", ("--group-size", 32), 32)])
+def test_what_is_written_is_near_the_model_and_served(serve, tiny_model, tmp_path, kind, arguments,
+                                                      group):
+    out = tmp_path / "out"
+    done = run(tiny_model, "--to", kind, "--out", out, *arguments)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    plain, written = tensors_of(tiny_model), tensors_of(out)
+    error = values = 0
+    for name, matrix in plain.items():
+        if not re.search(r"layers\..*_proj\.weight", name):
+            assert numpy.array_equal(written[name], matrix), name
+            continue
+        module = name.removesuffix(".weight")
+        scales = written[module + ".weight_scale"]
+        assert scales.shape == (matrix.shape[0], matrix.shape[1] // group if group else 1)
+        error += ((worth(written, module, kind) - matrix).astype(float) ** 2).sum()
+        values += (matrix.astype(float) ** 2).sum()
+    said = float(re.search(r"all  ([\d.]+)", done.stdout)[1])
+    least, most = FORMATS[kind]
+    assert said == pytest.approx((error / values) ** 0.5, abs=1e-5) and least < said < most
+    assert len(re.findall(r"model\.layers\.\d+\.\S+_proj\.weight", done.stdout)) == 1
+
+    config = json.loads((out / "config.json").read_text())
+    how = config.pop("quantization_config")
+    assert config == json.loads((tiny_model / "config.json").read_text())
+    assert how["quant_method"] == "compressed-tensors" and how["ignore"] == ["lm_head"]
+    assert info(out)["weights"]["quant_method"] == "compressed-tensors"
+    for path in tiny_model.glob("*.json"):
+        assert path.name == "config.json" or (out / path.name).read_bytes() == path.read_bytes()
+
+    prompt = list(range(100, 180))
+    answers = [serve(model=model).complete(prompt, max_tokens=0, echo=True, logprobs=0)["choices"][0]
+               ["logprobs"]["token_logprobs"][1:] for model in (tiny_model, out)]
+    assert numpy.abs(numpy.subtract(*answers)).mean() < 3 * most
+
+
+def test_a_nan_is_refused_by_name(tmp_path, tiny_model):
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in tiny_model.iterdir():
+        (model / path.name).write_bytes(path.read_bytes())
+    raw = bytearray((model / "model.safetensors").read_bytes())
+    n = int.from_bytes(raw[:8], "little")
+    name = "model.layers.0.self_attn.o_proj.weight"
+    at = 8 + n + json.loads(raw[8:8 + n])[name]["data_offsets"][0]
+    raw[at:at + 2] = b"\xc0\x7f"
+    (model / "model.safetensors").write_bytes(raw)
+    done = run(model, "--to", "fp8", "--out", tmp_path / "out")
+    assert done.returncode == 1 and name in done.stderr and "NaN" in done.stderr, done.stderr
+    assert not (tmp_path / "out/config.json").exists()
+
+
+def test_what_cannot_be_written_is_refused(tmp_path, tiny_model):
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "a").write_text("a")
+    done = run(tiny_model, "--to", "fp8", "--out", full)
+    assert done.returncode == 1 and "is not empty" in done.stderr, done.stderr
+    quantised_one = quantised.write_both(tmp_path, "ct-fp8-channel")[0]
+    done = run(quantised_one, "--to", "int4", "--out", tmp_path / "twice")
+    assert done.returncode == 1 and "quantised already" in done.stderr, done.stderr
+    assert not (tmp_path / "twice").exists()
+
+
+@pytest.mark.parametrize("arguments, why", [
+    (("--to", "int3", "--out", "x"), "'int3'"), (("--to", "fp8"), "--out"), (("--out", "x"), "--to"),
+    (("--to", "int4", "--out", "x", "--group-size", "48"), "--group-size")])
+def test_flags_are_checked(arguments, why):
+    done = run(*arguments)
+    assert done.returncode == 2 and why in done.stderr, done.stderr
+
+
+def test_the_help_names_the_formats():
+    done = run("--help")
+    assert done.returncode == 0 and "fp8, int4 or int8" in done.stdout
