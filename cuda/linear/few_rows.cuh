@@ -113,7 +113,7 @@ static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan
     }
 }
 
-/* Returns 8 elements of x row `row` from k on; zeros outside. */
+/* Returns 8 elements of x row `row` from k on; zeros outside.  k and n_in are multiples of 8. */
 static __device__ __forceinline__ uint4 load_x(const struct product &p, uint32_t row, uint32_t k) {
     if (row >= p.n_rows || k >= p.n_in) return make_uint4(0, 0, 0, 0);
     return *reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) + (size_t)row * p.n_in +

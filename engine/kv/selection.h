@@ -87,7 +87,8 @@ uint32_t selection_seen_pages(const struct kv_plan *plan);
 /* Returns how many pages the state of slots and the token scores take, for all groups together. */
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan);
 
-/* Makes capacity for n_held held pages, which are all that selection_hold() takes.  ERR_NOMEM. */
+/* Makes capacity for n_held held pages, which are all that selection_hold() takes.  Called once.
+ * ERR_NOMEM. */
 int selection_prepare(struct kv_sequence *kv, uint32_t n_held);
 /* Returns how many of the held pages have not been taken yet. */
 uint32_t selection_missing(const struct kv_sequence *kv);

@@ -67,7 +67,8 @@ bool sequence_state_key(const struct kv_sequence *kv, uint32_t n_max, struct kv_
 struct kv_state *sequence_state_find(const struct kv_sequence *kv, const uint32_t *tokens,
                                      uint32_t n_max);
 /* Takes that state out of the cache for the sequence, which has no pages.  It holds the state until
- * it takes it over, resumes it or unmatches it. */
+ * it takes it over, resumes it or unmatches it.  The state's tokens count as stored from now on,
+ * and lists of layers with windows begin behind them; unmatching does not undo that. */
 void sequence_state_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 /* Tells whether the sequence holds a matched state. */
 bool sequence_state_is_matched(const struct kv_sequence *kv);

@@ -89,10 +89,11 @@ void scheduler_fail_step(struct scheduler *scheduler, int code, const char *text
                          struct event_list *events);
 
 /* Returns the next step or slice, which counts as in flight from now on; the batch is the
- * scheduler's.  NULL: there is nothing to do before the in-flight ones are finished.  Fewer than
- * MAX_INFLIGHT may be in flight.  The caller runs it, calls batch_submitted, fills results, and
- * calls scheduler_finish_step, which takes the oldest in-flight one.  After a failure it calls
- * scheduler_fail_step or scheduler_end_all instead. */
+ * scheduler's.  NULL: there is nothing to do before the in-flight ones are finished.  If none is
+ * in flight and sequences are left (scheduler_n_live()), they wait, such as for the disk: call it
+ * again later.  Fewer than MAX_INFLIGHT may be in flight.  The caller runs it, calls
+ * batch_submitted, fills results, and calls scheduler_finish_step, which takes the oldest in-flight
+ * one.  After a failure it calls scheduler_fail_step or scheduler_end_all instead. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
 /* Takes the results of the oldest in-flight step or slice: appends the events of its sequences,
  * frees those that ended, and learns from its time. */
