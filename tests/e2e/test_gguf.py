@@ -14,6 +14,8 @@ CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
                "qwen2-gqa-bf16-head128-yarn", "qwen3-gqa-bf16-head64-bias",
                "phi3-gqa-bf16-partial-longrope", "phi3-mha-f16-head64-window", "gemma2-gqa-bf16-head64",
                "gemma3-gqa-bf16-head64", "gemma3-mqa-f16-head128-linear"]
+# On a GPU each process measures which kernels are fastest, so two differ in bits without this.
+SAME_BITS = ("--batch-invariant",) if DEVICE == "cuda" else ()
 # The tokenizer of the default model splits as this one does.
 PRE = "deepseek-r1-qwen"
 
@@ -25,7 +27,7 @@ def answer(server, prompt):
 
 
 def answers(serve, model, prompts):
-    one = serve("--kv-cache-memory", "64M", model=model)
+    one = serve("--kv-cache-memory", "64M", *SAME_BITS, model=model)
     return [answer(one, prompt) for prompt in prompts]
 
 
@@ -42,7 +44,8 @@ def prompts_of(checkpoint):
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_an_architecture_answers_as_its_checkpoint(serve, tmp_path, checkpoint):
-    """To the bit on the CPU; Llama's factors of frequencies and Phi's are rounded to F32."""
+    """To the bit; but Llama's factors of frequencies and Phi's are rounded to F32, which on a GPU
+    changes what is rounded to bf16 afterwards."""
     model = link_checkpoint(tmp_path / "model", checkpoint)
     config = json.loads((model / "config.json").read_text())
     if "query_pre_attn_scalar" in config:  # no key has it
@@ -53,7 +56,7 @@ def test_an_architecture_answers_as_its_checkpoint(serve, tmp_path, checkpoint):
     prompts = prompts_of(checkpoint)
     rounds = "llama3" in checkpoint or "longrope" in checkpoint
     check_equal(answers(serve, path, prompts), answers(serve, model, prompts),
-                1e-4 if rounds else 0 if DEVICE == "cpu" else 1e-6)
+                0 if not rounds else 1e-4 if DEVICE == "cpu" else 0.2)
 
 
 @pytest.mark.parametrize("n_files, version", [(3, 3), (1, 2)])
@@ -66,14 +69,14 @@ def test_split_files_and_version_2(serve, tmp_path, n_files, version):
 
 def test_texts_have_the_tokens_of_the_tokenizer_file(serve, tiny_model, tmp_path):
     path = gguf_file.write_gguf(tiny_model, tmp_path / "m.gguf", pre=PRE)
-    ours, others = serve(model=path), serve(model=tiny_model)
+    ours, others = (serve(*SAME_BITS, model=model) for model in (path, tiny_model))
     texts = ["", " ", "two  spaces", "It's 1234567, isn't it?", "caf\u00e9 cafe\u0301 \U0001f600\n\n\tx",
              "<|begin_of_text|>a<|end_of_text|>", (MODEL / "MODEL_CARD.md").read_text()[:3000]]
     for text in texts:
         for special in (True, False):
             body = {"prompt": text, "add_special_tokens": special}
             assert ours.post("/tokenize", body).json() == others.post("/tokenize", body).json(), text
-    check_equal([answer(ours, texts[3])], [answer(others, texts[3])], 0 if DEVICE == "cpu" else 1e-6)
+    check_equal([answer(ours, texts[3])], [answer(others, texts[3])], 0)
 
 
 def test_packed_weights_are_unpacked_and_said(serve, tiny_model, tmp_path):
