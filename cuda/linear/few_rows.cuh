@@ -94,7 +94,8 @@ static __device__ __forceinline__ float scale_of(const struct plan<N_MMA> *plan,
     return rsqrtf(x / (float)p.n_in + p.eps);
 }
 
-/* Adds the warps up and writes the tile; `thread` counts those of the N_WARPS warps. */
+/* Adds the warps up and writes tile `tile` of the part; `thread` counts those of the N_WARPS warps.
+ * All warps have shared their sums (and squares, with a norm), and a barrier came since. */
 template <int N_MMA, bool NORM>
 static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan, uint32_t thread,
                                                   const struct product &p,

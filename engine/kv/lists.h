@@ -44,8 +44,10 @@ uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths length
 int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths);
 /* Shortens every layer's list to at most n_pages pages, and gives the others back to the pool. */
 void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages);
-/* Gives back the pages before page n_pages in layers with a window.  That page, which the lists
- * must have, takes their place: a kernel that reads pages in pairs reads no other sequence's. */
+/* Gives back the pages between the last expired one and page n_pages, in layers with a window.
+ * n_pages is not less than before.  That page, which the lists must have, takes their place: a
+ * kernel that reads pages in pairs reads no other sequence's.  Entries that expired earlier are not
+ * set again, and must not be read. */
 void kv_lists_expire(struct kv_sequence *kv, uint32_t n_pages);
 /* Begins the empty lists of layers with a window as if their first n_pages pages had expired.  The
  * entries of these are not set before kv_lists_cover(). */

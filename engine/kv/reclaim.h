@@ -37,8 +37,9 @@ uint32_t kv_n_offloaded_blocks(const struct kv_space *space);
  * or there are no more to drop. */
 void kv_drop_offloaded(const struct kv_space *space, uint64_t n_blocks);
 
-/* Offers cached blocks and states to the tier on disk, the newest first, until it has taken n_most
- * of them, at least 1.  Returns true if there may be more; false without a disk. */
+/* Offers cached states and then blocks to the tier on disk, each the newest first.  Returns true
+ * once it has taken n_most of them, at least 1, or its queue is full: call again when that has
+ * drained.  False: all was offered, or as much as the disk holds, or there is no disk. */
 bool kv_save_cached(const struct kv_space *space, uint32_t n_most);
 
 #endif

@@ -69,7 +69,8 @@ uint32_t selection_token_block(const struct kv_sequence *kv, uint32_t i);
 
 /* Remembers which tokens were selected; the caller saves the held pages' contents. */
 void selection_suspend(struct kv_sequence *kv);
-/* Returns how many held pages have contents that a suspended sequence needs again: all or none. */
+/* Returns how many held pages have contents that a suspended sequence needs again.  These are all
+ * if it had selected at selection_suspend(), or if its plan keeps token scores; else none. */
 uint32_t selection_n_filled(const struct kv_sequence *kv);
 /* Restores what selection_suspend() remembered; the held pages have their contents back. */
 void selection_resume(struct kv_sequence *kv);

@@ -57,7 +57,8 @@ void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *matc
 /* Inserts the whole blocks of the first n_tokens tokens that may be shared and are not inserted
  * yet.  The tokens are stored and valid. */
 void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
-/* Tells whether `other` is computing a prompt and will soon insert a block that `kv` needs next. */
+/* Tells whether the next block that `other` inserts is one of the text of `kv`, which has not
+ * begun.  `other` must be running: a waiting one inserts none soon. */
 bool sequence_prefix_is_coming(const struct kv_sequence *kv, const struct kv_sequence *other);
 /* Tells whether its kinds let the sequence insert more blocks than it uses now. */
 bool sequence_prefix_is_growing(const struct kv_sequence *kv);

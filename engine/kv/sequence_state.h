@@ -94,8 +94,9 @@ int sequence_state_submitted(struct kv_sequence *kv, const uint32_t *tokens, str
 /* Notes that the first n_tokens tokens are valid.  If the state before the prompt's last token has
  * been copied and has fewer tokens, others find it from now on. */
 void sequence_state_publish(struct kv_sequence *kv, uint32_t n_tokens);
-/* Tells whether `other` will soon publish a state that `kv`, which has not begun, can resume: their
- * prompts are equal.  tokens, others: the texts of both. */
+/* Tells whether `other`, which must be running, is to publish a state that `kv`, which has not
+ * begun, can resume: their prompts are equal.  tokens, others: the texts of both, whose hashes both
+ * remember. */
 bool sequence_state_is_coming(struct kv_sequence *kv, const uint32_t *tokens,
                               struct kv_sequence *other, const uint32_t *others);
 /* Ends all that the sequence has to do with states: returns what it borrowed or matched, and frees

@@ -89,7 +89,8 @@ struct kv_range kv_state_range(const struct kv_space *space, uint32_t n_tokens, 
 /* Tells whether layers can share n_pages pages as kv_state_range() says. */
 bool kv_state_is_possible(const struct kv_space *space, uint32_t n_tokens, uint32_t n_pages);
 /* Copies what a sequence's lists, [n_layers], hold of the state to the state's pages; back: from
- * the state's pages to the lists'.  ERR_DEVICE. */
+ * the state's pages to the lists'.  The state is not offloaded, and the lists reach as far as
+ * kv_state_range() says.  ERR_DEVICE. */
 int kv_state_copy(const struct kv_space *space, const struct kv_state *state,
                   const struct page_list *lists, bool back, struct error *err);
 /* Copies the state's n_tokens tokens into the space that kv_state_create() made for them. */
@@ -117,9 +118,9 @@ typedef bool (*state_suits)(const void *ctx, const struct kv_state *state);
 struct kv_state *state_cache_find(const struct state_cache *cache, const struct kv_state_key *key,
                                   const uint32_t *tokens, uint32_t n_max, state_suits suits,
                                   const void *ctx);
-/* Takes ownership of the state, as the most recently used one.  If there is an equal one with
- * pages, that one stays and this one is freed.  It is freed, too, if it has more than
- * STATE_MAX_TOKENS. */
+/* Takes ownership of the state, as the most recently used one, and drops the oldest ones beyond the
+ * bounds.  Of two equal valid ones, one that is cached with pages stays and this one is freed.  One
+ * that is offloaded is dropped.  It is freed, too, if it has more than STATE_MAX_TOKENS. */
 void state_cache_insert(struct state_cache *cache, struct kv_state *state);
 /* Gives a cached state to the caller, which owns it then.  Performs its pending copy first. */
 void state_cache_take(struct state_cache *cache, struct kv_state *state);

@@ -64,7 +64,8 @@ void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_s
 void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows);
 
 /* Calls kv_submitted() for each sequence, which submits the copies that follow the step or slice.
- * Called when that has been submitted and the next one has not.  ERR_DEVICE. */
+ * Called when that has been submitted, before decoder_submit_evictions() and before the next one.
+ * Stops at the first ERR_DEVICE. */
 int batch_submitted(const struct batch *batch, struct error *err);
 
 /* Fills in what a grammar or a penalty decides of the rows to sample.  Called when the tokens of
