@@ -129,3 +129,11 @@ void mapped_file_close(struct mapped_file *file) {
 bool mapped_file_is_whole(const struct mapped_file *file) {
     return !atomic_load(&file->mapping->torn);
 }
+
+int mapped_file_check(const struct mapped_file *file, const char *name, struct error *err) {
+    if (!file->mapping || mapped_file_is_whole(file)) return 0;
+    return error_set(err, ERR_IO,
+                     "the model's file '%.160s' was cut short, or its disk failed, while it was in "
+                     "use",
+                     name);
+}

@@ -37,5 +37,7 @@ void mapped_file_close(struct mapped_file *file); /* a zeroed one is allowed */
 
 /* Returns true if every page that was touched so far was there. */
 bool mapped_file_is_whole(const struct mapped_file *file);
+/* Returns ERR_IO, with this name for the file, if it is open and not whole any more. */
+int mapped_file_check(const struct mapped_file *file, const char *name, struct error *err);
 
 #endif

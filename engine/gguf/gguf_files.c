@@ -172,13 +172,8 @@ void gguf_files_digest(const struct gguf_files *files, struct digest *digest) {
 }
 
 int gguf_files_check(const struct gguf_files *files, struct error *err) {
-    for (uint32_t i = 0; i < files->n; i++) {
-        const struct one_file *file = files->files[i];
-        if (file->mapped.mapping && !mapped_file_is_whole(&file->mapped))
-            return error_set(err, ERR_IO,
-                             "the model's file '%.160s' was cut short, or its disk failed, while "
-                             "it was in use",
-                             file->path);
-    }
-    return 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < files->n && !rc; i++)
+        rc = mapped_file_check(&files->files[i]->mapped, files->files[i]->path, err);
+    return rc;
 }

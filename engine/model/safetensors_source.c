@@ -115,15 +115,10 @@ static const struct checkpoint *checkpoint_of(const struct weight_source *source
 
 static int check_files(const struct weight_source *source, struct error *err) {
     const struct checkpoint *checkpoint = checkpoint_of(source);
-    for (uint32_t i = 0; i < checkpoint->n_shards; i++) {
-        const struct shard *shard = &checkpoint->shards[i];
-        if (shard->mapped.mapping && !mapped_file_is_whole(&shard->mapped))
-            return error_set(err, ERR_IO,
-                             "the model's file '%.160s' was cut short, or its disk failed, while "
-                             "it was in use",
-                             shard->name);
-    }
-    return 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < checkpoint->n_shards && !rc; i++)
+        rc = mapped_file_check(&checkpoint->shards[i].mapped, checkpoint->shards[i].name, err);
+    return rc;
 }
 
 static void close_checkpoint(struct weight_source *source) {
