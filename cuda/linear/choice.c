@@ -36,7 +36,8 @@ static bool aligned(const void *p, size_t to) {
 
 /* Says whether x and the weights are as all kernels but "any" read them. */
 static bool is_bf16(const struct product *p) {
-    bool fits = p->w_dtype == ELEMENT_BF16 && p->n_in % WIDTH == 0 && aligned(p->x, ALIGN);
+    bool fits = weight_is_plain(&p->w_format) && p->w_format.element == ELEMENT_BF16 &&
+                p->n_in % WIDTH == 0 && aligned(p->x, ALIGN);
     for (uint32_t i = 0; i < p->n_parts; i++) fits &= aligned(p->parts[i].w, ALIGN);
     return fits;
 }
@@ -140,7 +141,7 @@ static float invariant_cost(const struct product_device *device, const struct pr
 
 static bool any_fits(const struct product_device *device, const struct product *p) {
     (void)device;
-    return !p->gated && product_is_joined(p);
+    return !p->gated && product_is_joined(p) && weight_is_plain(&p->w_format);
 }
 
 static float any_cost(const struct product_device *device, const struct product *p) {

@@ -37,7 +37,7 @@ void linear_close(struct cuda_backend *cuda) {
 static bool joins(const struct linear_args *args, const struct linear_part *first,
                   const struct linear_part *second) {
     const size_t y_bytes = args->y_f32 ? sizeof(float) : sizeof(uint16_t);
-    return !first->bias && !second->bias &&
+    return !first->bias && !second->bias && !first->w->scales &&
            weight_same_format(&first->w->format, &second->w->format) &&
            first->y_stride == second->y_stride &&
            (const char *)first->w->data + first->w->rows * weight_row_bytes(first->w) ==
@@ -52,7 +52,7 @@ static struct product product_of(const struct linear_args *args, uint32_t first,
                         .n_rows = args->n_rows,
                         .n_in = args->n_in,
                         .n_parts = n,
-                        .w_dtype = args->parts[first].w->format.element,
+                        .w_format = args->parts[first].w->format,
                         .norm_dtype = norm ? norm->format.element : ELEMENT_F32,
                         .norm_weight = norm ? norm->data : NULL,
                         .eps = norm ? args->norm->eps : 0,
@@ -63,6 +63,8 @@ static struct product product_of(const struct linear_args *args, uint32_t first,
         const struct linear_part *part = &args->parts[first + i];
         p.parts[i] = (struct product_part){
             .w = part->w->data,
+            .scales = part->w->scales,
+            .mins = part->w->mins,
             .bias = part->bias ? part->bias->data : NULL,
             .bias_dtype = part->bias ? part->bias->format.element : ELEMENT_F32,
             .y = part->y,

@@ -137,7 +137,7 @@ static __global__ void linear_any_kernel(const __grid_constant__ struct product 
     if (part == p.n_parts) return;
     const bf16 *x = static_cast<const bf16 *>(p.x) + (size_t)first * p.n_in;
     for (uint32_t k = lane; k < p.n_in; k += 32) {
-        const float w = load_element(p.parts[part].w, (size_t)out * p.n_in + k, p.w_dtype);
+        const float w = load_element(p.parts[part].w, (size_t)out * p.n_in + k, p.w_format.element);
 #pragma unroll
         for (uint32_t r = 0; r < ANY_ROWS; r++)
             if (first + r < p.n_rows) sums[r] += w * to_float(x[(size_t)r * p.n_in + k]);

@@ -27,8 +27,9 @@ extern "C" {
 
 /* One of the matrices that the same rows are multiplied by, such as q, k and v.  On the device. */
 struct product_part {
-    const void *w;    /* [n_out, n_in] */
-    const void *bias; /* [n_out] or NULL */
+    const void *w; /* [n_out, n_in] in the product's w_format; scales and mins as in weight.h */
+    const void *scales, *mins; /* NULL where the format has none */
+    const void *bias;          /* [n_out] or NULL */
     enum element bias_dtype;
     void *y; /* bf16 or f32, row i at y + i * y_stride elements */
     size_t y_stride;
@@ -44,9 +45,9 @@ struct product {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;
     struct product_part parts[LINEAR_MAX_PARTS];
-    enum element w_dtype;    /* of every part */
-    enum element norm_dtype; /* of norm_weight */
-    const void *norm_weight; /* [n_in], or NULL */
+    struct weight_format w_format; /* of every part */
+    enum element norm_dtype;       /* of norm_weight */
+    const void *norm_weight;       /* [n_in], or NULL */
     float eps;
     bool gated, accumulate, y_f32;
     bool is_partial; /* the operation has more parts than these */

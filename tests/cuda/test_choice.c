@@ -28,7 +28,7 @@ static struct product product_of(const struct choice_shape *s, uint32_t n_rows) 
     struct product p = {.x = memory,
                         .n_rows = n_rows,
                         .n_in = s->n_in,
-                        .w_dtype = dtype_of(s->dtype),
+                        .w_format = {.element = dtype_of(s->dtype)},
                         .norm_dtype = dtype_of(s->norm),
                         .norm_weight = s->norm ? memory : NULL,
                         .gated = s->gated,

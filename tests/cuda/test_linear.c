@@ -245,7 +245,7 @@ static void gate_alone(const struct fused *f, const struct gated_args *args) {
                                    .n_in = f->n_in,
                                    .n_parts = 2,
                                    .parts = {gate, up},
-                                   .w_dtype = f->dtype,
+                                   .w_format = {.element = f->dtype},
                                    .gated = true,
                                    .kind = f->kind};
     const uint32_t n_clusters = cuda->products.n_gated_clusters;

@@ -84,7 +84,7 @@ static struct product params_of(const struct shape *s, const struct arena *arena
     p.n_rows = n_rows;
     p.n_in = s->n_in;
     p.n_parts = s->n_parts;
-    p.w_dtype = ELEMENT_BF16;
+    p.w_format.element = ELEMENT_BF16;
     p.accumulate = s->accumulate;
     p.y_f32 = s->y_f32;
     size_t width = 0, y_at = 0;
