@@ -83,7 +83,8 @@ struct engine_config {
     struct kv_feed *kv_feed;
     const char *version, *build; /* of the program: another may compute other bits; or NULL */
     bool random_weights;         /* made up, for measurements: the model's config.json is enough */
-    bool tokens_only;            /* no tokenizer is loaded, and events have tokens but no text */
+    const struct weight_format *random_format; /* of these; NULL: bf16 */
+    bool tokens_only; /* no tokenizer is loaded, and events have tokens but no text */
     /* Called by engine_create() while the weights go to the backend, from 0 to total; or NULL.
      * Where it returns false, engine_create() ends with ERR_STOPPED. */
     bool (*load_progress)(void *ctx, uint64_t done, uint64_t total);

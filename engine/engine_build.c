@@ -61,6 +61,7 @@ static int check_own_weights(const void *ctx, uint64_t bytes, struct error *err)
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const struct model_source source = {.random = c->random_weights,
+                                        .random_format = c->random_format,
                                         .context = c->max_model_len,
                                         .check = check_own_weights,
                                         .check_ctx = e,

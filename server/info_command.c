@@ -75,7 +75,9 @@ static int plan_kv(struct info *info, const struct options *options, struct erro
 }
 
 static int gather(struct info *info, const struct options *options, struct error *err) {
-    const struct model_source source = {.random = options->load_format == LOAD_DUMMY,
+    const struct engine_config config = engine_setup_config(options, info->dir, info->backend);
+    const struct model_source source = {.random = config.random_weights,
+                                        .random_format = config.random_format,
                                         .context = (uint32_t)options->max_model_len};
     uint32_t end;
     model_name_write(info->name, info->dir);

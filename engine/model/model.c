@@ -2,6 +2,7 @@
 #include "engine/model/model.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,11 +79,34 @@ static int check_format(const struct loader *l, const struct weight_format *form
     return refuse_tensor(l, ERR_UNSUPPORTED, why);
 }
 
+/* Gives a weight that is made up its format: bf16, or the one that was asked for.  That is for the
+ * matrices of layers, and if it is packed for all matrices, as checkpoints have it. */
+static int choose_random_format(const struct loader *l, struct weight *host) {
+    const struct weight_format *format = l->source->random_format;
+    const bool is_matrix = l->query.rule->rows != SIDE_VECTOR;
+    char why[96];
+    if (!format || !is_matrix || (!l->query.shape && !element_is_packed(format->element))) return 0;
+    host->format = *format;
+    if (!element_is_packed(format->element) || host->cols % packed_block(format->element) == 0)
+        return 0;
+    snprintf(why, sizeof(why),
+             "--random-format: its rows have %" PRIu32
+             " elements, which are not whole blocks of %" PRIu32,
+             host->cols, packed_block(format->element));
+    return refuse_tensor(l, ERR_UNSUPPORTED, why);
+}
+
+/* Describes the weight that is visited. */
+static int find_weight(const struct loader *l, struct weight *host) {
+    const int rc = weight_find(l->model->files, &l->query, host, l->err);
+    return rc || !l->model->random ? rc : choose_random_format(l, host);
+}
+
 static int measure_weight(struct loader *l, struct weight *out) {
     struct weight_tally *tally = &l->model->tally;
     struct weight host, loaded;
     (void)out;
-    const int rc = weight_find(l->model->files, &l->query, &host, l->err);
+    const int rc = find_weight(l, &host);
     if (rc) return rc;
     loaded = host;
     loaded.format = format_to_load(l, &host);
@@ -184,13 +208,16 @@ static void drop_copies(struct model *model, const struct reordered *before, boo
 static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     struct model *model = l->model;
     const struct weight_rule *rule = l->query.rule;
-    int rc = weight_find(model->files, &l->query, host, l->err);
+    int rc = find_weight(l, host);
     if (rc == 0 && model->random)
         rc = random_weights_get(model->random, rule->is_norm, host, l->err);
     if (rc) return rc;
     const struct weight_format format = format_to_load(l, host);
     if (!model->random && (!host->data || weight_is_scattered(&l->query))) rc = gather(l, host);
-    if (!rc && !weight_same_format(&format, &host->format)) rc = unpack(l, format.element, host);
+    if (!rc && !weight_same_format(&format, &host->format)) {
+        rc = unpack(l, format.element, host);
+        if (model->random) random_weights_take_back(model->random);
+    }
     *bytes = rc ? 0 : weight_bytes(host);
     if (rc || model->random) return rc;
     if (weight_is_by_group(&l->query)) rc = take_from_groups(l, rule, host);
@@ -324,7 +351,8 @@ static int open_model(struct loader *l, const char *dir) {
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers)
         return error_set(l->err, ERR_NOMEM, "%.200s: no memory for its layers", dir);
-    if (l->source->random) rc = random_weights_create(&model->random, l->err);
+    if (l->source->random)
+        rc = random_weights_create(&model->random, l->source->random_format, l->err);
     else rc = open_files(model, dir, l->err);
     return rc ? rc : measure_weights(l);
 }

@@ -106,8 +106,9 @@ struct model {
 /* Where weights come from, and what to call meanwhile.  All zero: the directory's files, no
  * calls. */
 struct model_source {
-    bool random;      /* only config.json is read (random_weights.h) */
-    uint32_t context; /* as in model_config_load() */
+    bool random;                               /* only config.json is read (random_weights.h) */
+    const struct weight_format *random_format; /* of matrices that are random; NULL: bf16 */
+    uint32_t context;                          /* as in model_config_load() */
     /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
      * Gets the bytes of weights that are in no file: random ones, and those that are unpacked.
      * May be NULL. */

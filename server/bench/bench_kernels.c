@@ -436,7 +436,7 @@ static int run_samples(struct kernels *k, const char *name, iteration_body body,
 static int fill(struct kernels *k, void *to, size_t bytes, struct error *err) {
     struct weight block = weight_plain(NULL, ELEMENT_BF16, 1024, 4096);
     struct random_weights *random = NULL;
-    int rc = random_weights_create(&random, err);
+    int rc = random_weights_create(&random, NULL, err);
     if (!rc) rc = random_weights_get(random, false, &block, err);
     const size_t block_bytes = weight_bytes(&block);
     for (size_t at = 0; at < bytes && !rc; at += block_bytes)
@@ -494,7 +494,8 @@ static int make_pool(struct kernels *k, struct error *err) {
 }
 
 static int open_kernels(struct kernels *k, struct error *err) {
-    const struct model_source source = {.random = k->config->random_weights};
+    const struct model_source source = {.random = k->config->random_weights,
+                                        .random_format = k->config->random_format};
     int rc = model_load(&k->model, k->config->model_dir, &source, k->be, err);
     if (rc) return rc;
     k->kv = memory_plan_pages(k->config, &k->model->config);

@@ -3,6 +3,7 @@
 
 #include "engine/device/backend.h"
 #include "engine/device/pages.h"
+#include "engine/model/random_weights.h"
 #include "server/settings/build_info.h"
 #include "server/settings/load_progress.h"
 #include "server/settings/options.h"
@@ -34,6 +35,7 @@ struct engine_config engine_setup_config(const struct options *options, const ch
         .version = build_info.version,
         .build = build_info.commit,
         .random_weights = options->load_format == LOAD_DUMMY,
+        .random_format = &random_formats[options->random_format],
     };
 }
 

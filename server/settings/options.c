@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 #include "engine/device/pages.h"
+#include "engine/model/random_weights.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/service_links.h"
 
@@ -19,6 +20,7 @@ static const char *const generation_words[] = {"auto", "none", NULL};
 static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
 static const char *const speculation_words[] = {"off", "suffix", "auto", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
+static const char *const random_words[] = {RANDOM_FORMAT_NAMES, NULL};
 static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", "amx", NULL};
 static const char *const metrics_key_words[] = {"auto", "open", "required", NULL};
 static const char *const format_words[] = {"text", "json", NULL};
@@ -42,6 +44,8 @@ static const struct option entries[] = {
                      "model directory; also the argument of `quire serve` [the default model]")},
     {"load-format", CHOICE(load_format, load_words, "auto",
                            "dummy: random weights in the shape of config.json, to measure speed")},
+    {"random-format", CHOICE(random_format, random_words, "bf16",
+                             "format of these weights, with --load-format dummy")},
     {"config", STRING(config, NULL, "JSON file with settings; its keys are these names")},
     {"host", STRING(host, "127.0.0.1", "address to listen on")},
     {"port", NUMBER(port, 0, 65535, "8000", "port to listen on; 0: any free one")},
@@ -348,6 +352,8 @@ static int check_together(const struct options *o, struct error *err) {
         const char *const *needs = (const void *)((const char *)o + pairs[i].needs);
         if (*has && !*needs) return error_set(err, ERR_INVALID, "%s", pairs[i].why);
     }
+    if (o->random_format != 0 && o->load_format != LOAD_DUMMY)
+        return error_set(err, ERR_INVALID, "--random-format needs --load-format dummy");
     if (o->max_buffered_body < o->max_body_size)
         return error_set(err, ERR_INVALID,
                          "--max-buffered-body (%llu) must not be less than --max-body-size (%llu)",

@@ -55,6 +55,7 @@ struct options {
     uint64_t speculation;       /* enum speculation_choices */
     uint64_t generation_config; /* enum generation_config_choice */
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
+    uint64_t random_format; /* a row of random_formats */
     uint64_t load_format, log_level, shutdown_timeout, request_timeout, request_deadline,
         step_timeout;
     uint64_t keep_alive_timeout, stall_timeout;

@@ -200,6 +200,82 @@ static void ends_where_it_is_stopped(void **state) {
     }
 }
 
+/* Adds the values of a matrix, and their squares, to two sums. */
+static void add_values(const struct weight *w, double *sum, double *squares) {
+    float row[512];
+    assert_in_range(w->cols, 1, 512);
+    for (uint32_t i = 0; i < w->rows; i++) {
+        weight_to_float(w, i, row);
+        for (uint32_t k = 0; k < w->cols; k++) {
+            assert_true(isfinite(row[k]));
+            *sum += row[k];
+            *squares += (double)row[k] * row[k];
+        }
+    }
+}
+
+static void makes_weights_of_every_format_up(void **state) {
+    static const char *const names[] = {RANDOM_FORMAT_NAMES};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct random_weights *random = NULL;
+        struct error err = {0};
+        double sum = 0, squares = 0;
+        struct weight w = weight_plain(NULL, ELEMENT_BF16, 300, 512), norm = w;
+        const double n = 300 * 512;
+        w.format = random_formats[i];
+        assert_int_equal(random_weights_create(&random, &w.format, &err), 0);
+        for (int again = 0; again < 3; again++) {
+            assert_int_equal(random_weights_get(random, false, &w, &err), 0);
+            assert_int_equal((uintptr_t)w.data % 64, 0);
+            random_weights_take_back(random);
+            random_weights_take_back(random); /* there is none any more */
+        }
+        add_values(&w, &sum, &squares);
+        print_message("%s: mean %g, deviation %g\n", names[i], sum / n, sqrt(squares / n));
+        assert_true(fabs(sum / n) < 0.003); /* the codes of most packed blocks have a mean */
+        assert_true(fabs(sqrt(squares / n) - 0.02) < 0.004);
+        assert_int_equal(random_weights_get(random, true, &norm, &err), 0);
+        assert_true(bf16_at(&norm, 3) == 1);
+        random_weights_destroy(random);
+    }
+    (void)state;
+}
+
+/* Matrices of layers get the format.  The embedding is bf16 unless the format is packed. */
+static void makes_a_model_of_a_format_up(void **state) {
+    static const struct {
+        struct weight_format format;
+        int code;
+        bool has_table;
+    } cases[] = {{{ELEMENT_I4, SCALE_BF16, 1, 128, false}, 0, false},
+                 {{.element = ELEMENT_Q8_0}, 0, true},
+                 {{.element = ELEMENT_Q4_K}, ERR_UNSUPPORTED, true}};
+    const struct fixture *f = *state;
+    link_model(f, BIASED);
+    change_json(f, "config.json", NULL,
+                "{\"hidden_size\":64,\"intermediate_size\":96,\"num_attention_heads\":4}");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model *model = NULL;
+        struct error err = {0};
+        const struct model_source source = {.random = true, .random_format = &cases[i].format};
+        assert_int_equal(model_measure(&model, f->dir, &source, f->be, &err), cases[i].code);
+        if (cases[i].code) {
+            assert_non_null(strstr(err.text, "--random-format: its rows have 64 elements"));
+            continue;
+        }
+        const struct weight_tally *tally = &model->tally;
+        bool has_format = false;
+        for (uint32_t k = 0; k < tally->n_formats; k++)
+            has_format |= weight_same_format(&tally->formats[k].format, &cases[i].format);
+        assert_true(has_format);
+        model_destroy(model, f->be);
+        assert_int_equal(model_load(&model, f->dir, &source, f->be, &err), 0);
+        const bool has_table = weight_same_format(&model->embedding.format, &cases[i].format);
+        assert_int_equal(has_table, cases[i].has_table && !model->config.tied_head);
+        model_destroy(model, f->be);
+    }
+}
+
 /* As a backend with memory of its own does: every tensor comes back once it is copied. */
 static void memory_that_comes_back_is_used_again(void **state) {
     struct random_weights *random = NULL;
@@ -208,7 +284,7 @@ static void memory_that_comes_back_is_used_again(void **state) {
                   small = weight_plain(NULL, ELEMENT_BF16, 10, 512),
                   norm = weight_plain(NULL, ELEMENT_BF16, 1, 512);
     uint16_t before[512];
-    assert_int_equal(random_weights_create(&random, &err), 0);
+    assert_int_equal(random_weights_create(&random, NULL, &err), 0);
     assert_int_equal(random_weights_get(random, false, &large, &err), 0);
     memcpy(before, large.data, sizeof(before));
     random_weights_take_back(random);
@@ -453,6 +529,8 @@ int main(void) {
         cmocka_unit_test(a_device_without_sinks_refuses_them),
         cmocka_unit_test(makes_weights_up_from_a_config_alone),
         cmocka_unit_test(ends_where_it_is_stopped),
+        cmocka_unit_test(makes_weights_of_every_format_up),
+        cmocka_unit_test(makes_a_model_of_a_format_up),
         cmocka_unit_test(memory_that_comes_back_is_used_again),
         cmocka_unit_test(refuses_an_index_that_leaves_its_directory),
         cmocka_unit_test(refuses_an_index_of_things_that_are_not_there),

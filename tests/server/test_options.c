@@ -219,6 +219,7 @@ static void errors_of_two_settings_name_both(void **state) {
         {{"--ssl-keyfile", "x"}, "--ssl-certfile", "--ssl-keyfile"},
         {{"--kv-events-replay", "x"}, "--kv-events-replay", "needs --kv-events"},
         {{"--kv-events-topic", "x"}, "--kv-events-topic", "needs --kv-events"},
+        {{"--random-format", "int4"}, "--random-format", "needs --load-format dummy"},
         {{"--otlp-ca-file", "x"}, "--otlp-ca-file", "--otlp-endpoint"},
         {{"--kv-policy", "{\"type\":\"streaming\"}"}, NULL, NULL},
     };
