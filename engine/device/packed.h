@@ -25,11 +25,43 @@
 #ifndef ENGINE_DEVICE_PACKED_H
 #define ENGINE_DEVICE_PACKED_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "engine/device/weight.h"
 
-const char *packed_name(enum element element);
+struct packed_parts;
+
+/* What the blocks of a type have in common.  The value of an element is
+ *
+ *   d * scales[i / span] * value + min,   value = table[code], or code - offset without a table,
+ *   min = m, or -m * mins[i / span] where spans have scales, or 0 where the type has none. */
+struct packed_type {
+    const char *name;
+    uint16_t n, bytes; /* of a block: elements, and what they take */
+    uint8_t span;      /* elements with a scale in common: n, 32 or 16 */
+    uint8_t bits;      /* of a code: 4, 5, 6 or 8 */
+    uint8_t offset;
+    bool has_min;
+    const int8_t *table; /* [16] */
+    void (*split)(const uint8_t *block, struct packed_parts *out);
+};
+
+enum { PACKED_MOST = 256, PACKED_SPANS = 16 };
+
+/* The numbers of a block.  What its type does not have is 1 (scales, mins) or 0 (m). */
+struct packed_parts {
+    uint8_t codes[PACKED_MOST];
+    int8_t scales[PACKED_SPANS];
+    uint8_t mins[PACKED_SPANS];
+    uint16_t d, m; /* f16; of MXFP4 d is the upper half of an f32 */
+};
+
+const struct packed_type *packed_type(enum element element);
+
+/* Writes the numbers of a block, exactly as they are in it. */
+void packed_split(const struct packed_type *type, const void *block, struct packed_parts *out);
 
 /* Writes the values of n elements, whole blocks: out [n].  Each is computed in f32, in the order of
  * operations that gguf-py has, and so it is equal to what that computes. */

@@ -93,7 +93,7 @@ static size_t blocks_of(uint32_t side, uint16_t block) {
 void weight_format_text(const struct weight_format *format, char text[WEIGHT_FORMAT_TEXT]) {
     static const char *const elements[] = {"F32", "F16", "BF16", "E4M3", "I8", "I4", "E2M1"},
                              *const scales[] = {"no", "F32", "F16", "BF16", "E8M0", "E4M3"};
-    const char *element = element_is_packed(format->element) ? packed_name(format->element)
+    const char *element = element_is_packed(format->element) ? packed_type(format->element)->name
                                                              : elements[format->element];
     char sides[2][8] = {"all", "all"};
     if (format->scale == SCALE_NONE) {
