@@ -10,7 +10,10 @@ Each model is served twice: as a directory of bf16 weights, and as the GGUF file
    implementation of the definition, read from the GGUF file.
 2. Log-probabilities of a prompt, and 64 greedy tokens behind its first 100: transformers' in float32, on
    the same bf16 weights.
-3. Perplexity of held-out text under the KV policies, of the directory: the table below.
+3. The same of llama.cpp on the GGUF file, by the package xllamacpp, which has it built.  It quantises
+   activations, so numbers are close and not equal; its tokens must be quire's best, or nearly so.
+   Without the package this is not compared, and a line says so.
+4. Perplexity of held-out text under the KV policies, of the directory: the table below.
 
 Prints a line for each comparison, CSV for the table, and `N passed, M failed`.  --quick leaves the table
 to its first rows."""
@@ -33,6 +36,7 @@ START = 300_000  # the character that the perplexity's text begins at
 GREEDY = 64
 CLOSE = 1e-3     # of log-probabilities, in nats: float32 sums in another order
 WITHIN = 0.02    # of the table's perplexities
+LLAMA_MEAN, LLAMA_MOST = 0.05, 0.5  # nats by which log-probabilities of llama.cpp differ
 
 
 def streaming(sink, budget, chunk):
@@ -203,6 +207,43 @@ def check_numbers(quire, judge, name, model, text):
                 f"{name}: {GREEDY} greedy tokens are transformers'")
 
 
+def llama_tokens(file, ids):
+    """llama.cpp's greedy tokens behind the prompt, and their log-probabilities; None: it is absent."""
+    try:
+        import xllamacpp
+    except ImportError:
+        return None
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_ctx, params.n_parallel = str(file), 2048, 1
+    params.cpuparams.n_threads = os.cpu_count()
+    params.verbosity, params.warmup = 0, False
+    answer = xllamacpp.Server(params).handle_completions(
+        {"prompt": ids, "max_tokens": GREEDY, "temperature": 0, "logprobs": 1, "ignore_eos": True,
+         "cache_prompt": False})
+    content = answer["choices"][0]["logprobs"]["content"]
+    return [one["id"] for one in content], [one["logprob"] for one in content]
+
+
+def check_llama(quire, judge, name, file, text):
+    ids = quire.tokens(text, True)[:100]
+    theirs = llama_tokens(file, ids)
+    if not theirs:
+        print(f"NOT COMPARED  {name} with llama.cpp: pip install xllamacpp", flush=True)
+        return
+    answer = quire.post("/v1/completions", {"prompt": ids + theirs[0], "echo": True, "logprobs": 1,
+                                            "max_tokens": 0})["choices"][0]["logprobs"]
+    found, best = (answer[key][len(ids):] for key in ("token_logprobs", "top_logprobs"))
+    apart = [abs(x - y) for x, y in zip(found, theirs[1])]
+    mean, most = sum(apart) / len(apart), max(apart)
+    judge.check(len(apart) == GREEDY and mean < LLAMA_MEAN and most < LLAMA_MOST,
+                f"{name}: log-probabilities of {len(apart)} tokens differ from llama.cpp's by "
+                f"{mean:.1e} in the mean and {most:.1e} at most")
+    behind = [max(top.values()) - x for x, top in zip(found, best)]
+    judge.check(max(behind) < LLAMA_MOST,
+                f"{name}: of llama.cpp's {GREEDY} greedy tokens {sum(x == 0 for x in behind)} are the "
+                f"most probable here, the others at most {max(behind):.1e} less")
+
+
 def check_table(quire, judge, name, text, quick):
     n, rows = TABLES[name]
     ids = quire.tokens(text, True)[:n]
@@ -241,6 +282,8 @@ def main():
             with Quire(args.quire, served) as quire:
                 check_tokens(quire, judge, served.name, directory, file, texts)
                 check_numbers(quire, judge, served.name, model, books[START:START + 3000])
+                if served is file:
+                    check_llama(quire, judge, served.name, file, books[START:START + 3000])
                 if served is directory:
                     check_table(quire, judge, name, books[START:START + 60_000], args.quick)
     print(f"{judge.passed} passed, {judge.failed} failed")
