@@ -122,6 +122,27 @@ uint64_t weight_bytes(const struct weight *w) {
            weight_scale_bytes(w) * (w->format.has_min ? 2 : 1);
 }
 
+/* Returns where the scales of a copy begin. */
+static uint64_t scales_at(const struct weight *w) {
+    return round_up((uint64_t)w->n_stacked * w->rows * weight_row_bytes(w), WEIGHT_COPY_ALIGN);
+}
+
+uint64_t weight_copy_bytes(const struct weight *w) {
+    const uint64_t n_scales = weight_scale_bytes(w);
+    if (n_scales == 0) return weight_bytes(w);
+    if (!w->format.has_min) return scales_at(w) + n_scales;
+    return scales_at(w) + round_up(n_scales, WEIGHT_COPY_ALIGN) + n_scales;
+}
+
+struct weight weight_copy_at(const struct weight *w, void *memory) {
+    char *scales = (char *)memory + scales_at(w);
+    struct weight copy = *w;
+    copy.data = memory;
+    if (w->format.scale) copy.scales = scales;
+    if (w->format.has_min) copy.mins = scales + round_up(weight_scale_bytes(w), WEIGHT_COPY_ALIGN);
+    return copy;
+}
+
 struct weight weight_matrix(const struct weight *w, uint32_t i) {
     const uint64_t scales_before = weight_scale_bytes(w) / w->n_stacked * i;
     struct weight matrix = *w;

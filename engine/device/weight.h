@@ -135,6 +135,14 @@ uint64_t weight_bytes(const struct weight *w);
 /* Returns the bytes of the scales of all matrices; its mins have as many. */
 uint64_t weight_scale_bytes(const struct weight *w);
 
+/* Data, scales and mins of a copy begin at multiples of this. */
+enum { WEIGHT_COPY_ALIGN = 16 };
+/* Returns the bytes that a copy of a weight takes: data, scales and mins behind one another.  They
+ * are weight_bytes() where there are no scales. */
+uint64_t weight_copy_bytes(const struct weight *w);
+/* Returns the weight as it lies in `memory` [weight_copy_bytes()]; copies nothing. */
+struct weight weight_copy_at(const struct weight *w, void *memory);
+
 /* Makes *out a view of n rows from `first` on; w is no stack.  Returns false if they begin inside a
  * block. */
 bool weight_rows(const struct weight *w, uint32_t first, uint32_t n, struct weight *out);

@@ -136,7 +136,7 @@ static void *own_room(struct loader *l, size_t bytes) {
 
 /* Replaces a weight by a copy in which its matrices follow one another. */
 static int gather(struct loader *l, struct weight *host) {
-    void *out = own_room(l, weight_gather_bytes(host));
+    void *out = own_room(l, weight_copy_bytes(host));
     if (!out) return ERR_NOMEM;
     return weight_gather(l->model->files, &l->query, out, host, l->err);
 }

@@ -96,25 +96,6 @@ bool weight_is_scattered(const struct weight_query *q) {
     return e.n_stacked > 1 && (!e.is_fused || e.whole != e.rows);
 }
 
-/* Gathered scales begin where elements of every type may. */
-enum { GATHER_ALIGN = 16 };
-
-/* Returns the weight with its data, scales and mins in the memory of a copy. */
-static struct weight gathered(const struct weight *w, char *memory) {
-    const size_t n_data =
-                     round_up((uint64_t)w->n_stacked * w->rows * weight_row_bytes(w), GATHER_ALIGN),
-                 n_scales = round_up(weight_scale_bytes(w), GATHER_ALIGN);
-    struct weight copy = *w;
-    copy.data = memory;
-    if (w->format.scale) copy.scales = memory + n_data;
-    if (w->format.has_min) copy.mins = memory + n_data + n_scales;
-    return copy;
-}
-
-size_t weight_gather_bytes(const struct weight *found) {
-    return weight_bytes(found) + 2 * GATHER_ALIGN;
-}
-
 /* Copies a matrix with its scales. */
 static void copy_matrix(const struct weight *to, const struct weight *from) {
     const size_t n_scales = weight_scale_bytes(from);
@@ -126,7 +107,7 @@ static void copy_matrix(const struct weight *to, const struct weight *from) {
 int weight_gather(const struct weight_source *files, const struct weight_query *q, void *memory,
                   struct weight *w, struct error *err) {
     const struct extent e = extent_of(q);
-    const struct weight stack = gathered(w, memory);
+    const struct weight stack = weight_copy_at(w, memory);
     for (uint32_t i = 0; i < e.n_stacked; i++) {
         const struct site site = site_of(q, &e, i);
         const struct weight to = weight_matrix(&stack, i);

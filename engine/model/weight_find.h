@@ -38,10 +38,8 @@ int weight_find(const struct weight_source *files, const struct weight_query *qu
 bool weight_is_by_group(const struct weight_query *query);
 /* Returns true if the matrices of a stack do not follow one another in the files. */
 bool weight_is_scattered(const struct weight_query *query);
-/* Returns the bytes that weight_gather() fills for a weight that was found. */
-size_t weight_gather_bytes(const struct weight *found);
 /* Copies or converts the matrices of a weight that was found, and their scales, to memory
- * [weight_gather_bytes()], one behind the other.  w: the weight; it then has its data there. */
+ * [weight_copy_bytes()], one behind the other.  w: the weight; it then has its data there. */
 int weight_gather(const struct weight_source *files, const struct weight_query *query, void *memory,
                   struct weight *w, struct error *err);
 

@@ -138,7 +138,7 @@ static void expect_stack(const struct fixture *f, const struct weight_rule *rule
     assert_int_equal(weight_bytes(&w), N_EXPERTS * FFN_DIM * (is_vector ? 1 : DIM) * sizeof(float));
     assert_true(weight_is_scattered(&query) == scattered);
     if (scattered) {
-        assert_true(weight_gather_bytes(&w) <= sizeof(copy));
+        assert_true(weight_copy_bytes(&w) <= sizeof(copy));
         assert_int_equal(weight_gather(f->files, &query, copy, &w, &err), 0);
         assert_ptr_equal(w.data, copy);
     }
