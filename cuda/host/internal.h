@@ -165,6 +165,13 @@ struct weight_chunk {
     uint32_t n_live;
 };
 
+/* Chunks for one of the arrays of weights: weights.c. */
+enum { WEIGHT_DATA, WEIGHT_SCALES, WEIGHT_MINS, WEIGHT_ARRAYS };
+struct weight_chunks {
+    struct weight_chunk *newest; /* and older ones behind it */
+    size_t bytes;                /* of all arrays that were loaded */
+};
+
 struct staging {
     char *host;
     cudaEvent_t copied;
@@ -235,8 +242,7 @@ struct cuda_backend {
     struct product_device products;
     struct matmul_entry *matmuls; /* [MATMUL_CACHE], by the key's hash */
 
-    struct weight_chunk *chunks;
-    size_t weight_bytes;
+    struct weight_chunks weights[WEIGHT_ARRAYS];
     struct staging staging[N_STAGING];
     uint32_t next_staging;
 };
@@ -400,6 +406,11 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
 /* Computes an operation by the kernel of this name, which must take all of its parts at once. */
 int linear_by(struct cuda_backend *cuda, const char *kernel, const struct linear_args *args,
               struct error *err);
+/* Launches the kernels that are chosen for the parts of a product without a norm: all in one
+ * launch, or some. */
+int product_run(struct cuda_backend *cuda, const struct product *p, struct error *err);
+/* Makes the kernel "unpacked" ready, which every weight needs whose format is not plain. */
+int unpacked_reserve(struct cuda_backend *cuda, struct error *err);
 int linear_open(struct cuda_backend *cuda, struct error *err);
 void linear_close(struct cuda_backend *cuda);
 

@@ -4,9 +4,9 @@
  *                                  pinned buffer 1      while one is filled, the other is copied
  *
  * Weights lie one after the other in large chunks of device memory, in the order of loading, and
- * without gaps where their sizes allow.  So q, k, v of a layer are one matrix, and gate, up are one
- * (linear.c).  A pinned buffer is used again once its event says that its copy has completed;
- * nothing waits at the end of a weight. */
+ * without gaps where their sizes allow.  Scales do so in chunks of their own, and mins in others.
+ * So q, k, v of a layer are one matrix, and gate, up are one (linear.c).  A pinned buffer is used
+ * again once its event says that its copy has completed; nothing waits at the end of a weight. */
 #include "cuda/host/internal.h"
 
 #include <pthread.h>
@@ -19,7 +19,8 @@
 
 enum { WEIGHT_ALIGN = 256, MAX_THREADS = 64 };
 static const size_t STAGING_BYTES = (size_t)32 << 20, THREAD_BYTES = (size_t)1 << 20;
-static const size_t MIN_CHUNK = (size_t)64 << 20, MAX_CHUNK = (size_t)1 << 30;
+static const size_t MIN_CHUNK = (size_t)64 << 20, MIN_SCALES_CHUNK = (size_t)4 << 20,
+                    MAX_CHUNK = (size_t)1 << 30;
 
 struct copy_share {
     char *to;
@@ -88,9 +89,10 @@ static int copy_to_device(struct cuda_backend *cuda, char *to, const char *host,
 
 /* Adds a chunk.  Larger models get larger chunks: less than a quarter of the weights is ever left
  * over. */
-static int add_chunk(struct cuda_backend *cuda, size_t bytes, struct error *err) {
-    size_t capacity = cuda->weight_bytes / 4;
-    if (capacity < MIN_CHUNK) capacity = MIN_CHUNK;
+static int add_chunk(struct cuda_backend *cuda, struct weight_chunks *chunks, size_t bytes,
+                     size_t least, struct error *err) {
+    size_t capacity = chunks->bytes / 4;
+    if (capacity < least) capacity = least;
     if (capacity > MAX_CHUNK) capacity = MAX_CHUNK;
     if (capacity < bytes) capacity = bytes;
     struct weight_chunk *chunk = calloc(1, sizeof(*chunk));
@@ -101,41 +103,60 @@ static int add_chunk(struct cuda_backend *cuda, size_t bytes, struct error *err)
         return rc;
     }
     chunk->capacity = capacity;
-    chunk->next = cuda->chunks;
-    cuda->chunks = chunk;
+    chunk->next = chunks->newest;
+    chunks->newest = chunk;
     return 0;
 }
 
+/* Takes every format for products: linear/unpacked.cu reads what no other kernel does.  Tables and
+ * vectors are read as they are. */
 bool cuda_takes(const struct backend *be, const struct weight_format *format, unsigned uses) {
-    (void)be, (void)uses;
-    return weight_is_plain(format);
+    (void)be;
+    return weight_is_plain(format) ||
+           (uses == WEIGHT_PRODUCT && !element_is_packed(format->element));
+}
+
+/* Copies an array of a weight behind the array of the weight before, and makes *out its place. */
+static int load_array(struct cuda_backend *cuda, int which, const void *from, size_t bytes,
+                      const void **out, struct error *err) {
+    struct weight_chunks *chunks = &cuda->weights[which];
+    const size_t room = round_up(bytes, WEIGHT_ALIGN);
+    int rc = 0;
+    if (!chunks->newest || chunks->newest->capacity - chunks->newest->used < room)
+        rc =
+            add_chunk(cuda, chunks, room, which == WEIGHT_DATA ? MIN_CHUNK : MIN_SCALES_CHUNK, err);
+    if (rc) return rc;
+    struct weight_chunk *chunk = chunks->newest;
+    char *to = chunk->base + chunk->used;
+    rc = copy_to_device(cuda, to, from, bytes, err);
+    if (rc) return rc;
+    chunk->used += room;
+    chunk->n_live++;
+    chunks->bytes += room;
+    *out = to;
+    return 0;
 }
 
 int cuda_weight_load(struct backend *be, const struct weight *host, struct weight *out,
                      struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const size_t bytes = weight_bytes(host), room = round_up(bytes, WEIGHT_ALIGN);
-    int rc = 0;
-    if (!cuda->chunks || cuda->chunks->capacity - cuda->chunks->used < room)
-        rc = add_chunk(cuda, room, err);
-    if (rc) return rc;
-    struct weight_chunk *chunk = cuda->chunks;
-    char *to = chunk->base + chunk->used;
-    rc = copy_to_device(cuda, to, host->data, bytes, err);
-    if (rc) return rc;
-    chunk->used += room;
-    chunk->n_live++;
-    cuda->weight_bytes += room;
-    *out = *host;
-    out->data = to;
-    return 0;
+    const size_t n_scales = weight_scale_bytes(host), n_mins = host->format.has_min ? n_scales : 0,
+                 n_data = weight_bytes(host) - n_scales - n_mins;
+    struct weight copy = *host;
+    copy.data = copy.scales = copy.mins = NULL;
+    int rc = weight_is_plain(&host->format) ? 0 : unpacked_reserve(cuda, err);
+    if (!rc) rc = load_array(cuda, WEIGHT_DATA, host->data, n_data, &copy.data, err);
+    if (!rc && n_scales)
+        rc = load_array(cuda, WEIGHT_SCALES, host->scales, n_scales, &copy.scales, err);
+    if (!rc && n_mins) rc = load_array(cuda, WEIGHT_MINS, host->mins, n_mins, &copy.mins, err);
+    if (rc) cuda_weight_release(be, &copy);
+    else *out = copy;
+    return rc;
 }
 
-/* Releases a weight; its chunk is freed with the last of its weights. */
-void cuda_weight_release(struct backend *be, const struct weight *weight) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    struct weight_chunk **link = &cuda->chunks, *chunk;
-    const char *at = weight->data;
+/* Releases an array; its chunk is freed with the last of its arrays. */
+static void release_array(struct cuda_backend *cuda, int which, const char *at) {
+    struct weight_chunk **link = &cuda->weights[which].newest, *chunk;
     while ((chunk = *link) && (at < chunk->base || at >= chunk->base + chunk->capacity))
         link = &chunk->next;
     if (!chunk || --chunk->n_live > 0) return;
@@ -145,12 +166,21 @@ void cuda_weight_release(struct backend *be, const struct weight *weight) {
     free(chunk);
 }
 
-void weights_free(struct cuda_backend *cuda) {
-    for (struct weight_chunk *chunk = cuda->chunks, *next; chunk; chunk = next) {
+void cuda_weight_release(struct backend *be, const struct weight *weight) {
+    const void *const arrays[WEIGHT_ARRAYS] = {weight->data, weight->scales, weight->mins};
+    for (int i = 0; i < WEIGHT_ARRAYS; i++) release_array(CUDA_BACKEND(be), i, arrays[i]);
+}
+
+static void free_chunks(struct weight_chunk *newest) {
+    for (struct weight_chunk *chunk = newest, *next; chunk; chunk = next) {
         next = chunk->next;
         cudaFree(chunk->base);
         free(chunk);
     }
+}
+
+void weights_free(struct cuda_backend *cuda) {
+    for (int i = 0; i < WEIGHT_ARRAYS; i++) free_chunks(cuda->weights[i].newest);
     for (uint32_t i = 0; i < N_STAGING; i++) {
         cudaFreeHost(cuda->staging[i].host);
         if (cuda->staging[i].copied) cudaEventDestroy(cuda->staging[i].copied);

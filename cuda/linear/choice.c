@@ -10,6 +10,9 @@
  *   more rows      "cublaslt"; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           "any": f16 and f32 weights, odd widths, slowly
  *
+ * Weights that are not plain are products of the kernels for them.  What none of these takes is
+ * "unpacked": widened to bf16 in slabs, for which a kernel of the above is chosen.
+ *
  * A batch-invariant backend takes "invariant", whose sums have one order, or "any", for any number
  * of rows.
  *
@@ -18,6 +21,7 @@
 
 #include "cuda/linear/gated_cut.h"
 #include "cuda/linear/product.h"
+#include "cuda/linear/slab.h"
 #include "cuda/linear/wide_cut.h"
 #include "engine/base/sizes.h"
 
@@ -28,7 +32,7 @@ enum { BF16_BYTES = 2, F32_BYTES = 4 }; /* of results */
 /* Only the list names them. */
 product_open open_stream, open_wide, open_gated;
 product_launch launch_few, launch_stream, launch_wide, launch_gated, launch_cublaslt,
-    launch_invariant, launch_any;
+    launch_invariant, launch_any, launch_unpacked;
 
 static bool aligned(const void *p, size_t to) {
     return (uintptr_t)p % to == 0;
@@ -149,6 +153,26 @@ static float any_cost(const struct product_device *device, const struct product 
     return 5;
 }
 
+/* ---- weights that are not plain ---- */
+
+/* Checks that there is a kernel for each slab of gate and up.  Others are never refused: "any"
+ * takes their slabs. */
+static bool unpacked_fits(const struct product_device *device, const struct product *p) {
+    struct slab slab;
+    bool fits = !weight_is_plain(&p->w_format) && !element_is_packed(p->w_format.element);
+    const uint32_t n = slab_all_rows(p), n_in_slab = slab_rows(p);
+    for (uint32_t first = 0; p->gated && fits && first < n; first += n_in_slab) {
+        slab_cut(p, device->slab, first, &slab);
+        fits = product_choose(device, &slab.p) != NULL;
+    }
+    return fits;
+}
+
+static float unpacked_cost(const struct product_device *device, const struct product *p) {
+    (void)device, (void)p;
+    return 5;
+}
+
 /* ---- the list ---- */
 
 const struct product_kernel product_kernels[] = {
@@ -186,6 +210,12 @@ const struct product_kernel product_kernels[] = {
      .fits = any_fits,
      .cost = any_cost,
      .launch = launch_any,
+     .is_invariant = true,
+     .takes_idle = true},
+    {.name = "unpacked",
+     .fits = unpacked_fits,
+     .cost = unpacked_cost,
+     .launch = launch_unpacked,
      .is_invariant = true,
      .takes_idle = true},
     {.name = NULL}};

@@ -1,6 +1,7 @@
 /* linear.c - the operations linear and gated: cuts their parts into products (product.h), and
  * launches the kernels that are chosen for them (choice.c).  Thread: engine. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/host/internal.h"
 #include "cuda/linear/product.h"
@@ -28,40 +29,52 @@ void linear_close(struct cuda_backend *cuda) {
     blas_close(&cuda->blas);
     cudaFree(cuda->workspace);
     cudaFree(cuda->products.wide.shares);
+    cudaFree(cuda->products.slab);
     free(cuda->matmuls);
 }
 
 /* ---- from an operation to products ---- */
 
+/* Says whether array `second` lies right behind `first`, or neither exists. */
+static bool lies_behind(const void *first, uint64_t bytes, const void *second) {
+    return first ? (const char *)first + bytes == second : !second;
+}
+
+/* Says whether the rows of the second weight are those behind the first one's, in all arrays. */
+static bool continues(const struct weight *first, const struct weight *second) {
+    const struct weight_format *f = &first->format;
+    const uint64_t n_scales = weight_scale_bytes(first);
+    const bool blocks_end = !f->scale || (f->block_rows && first->rows % f->block_rows == 0);
+    return weight_same_format(f, &second->format) && blocks_end &&
+           lies_behind(first->data, first->rows * weight_row_bytes(first), second->data) &&
+           lies_behind(first->scales, n_scales, second->scales) &&
+           lies_behind(first->mins, n_scales, second->mins);
+}
+
 /* Says whether the second part lies behind the first one, its weights and its results. */
 static bool joins(const struct linear_args *args, const struct linear_part *first,
                   const struct linear_part *second) {
     const size_t y_bytes = args->y_f32 ? sizeof(float) : sizeof(uint16_t);
-    return !first->bias && !second->bias && !first->w->scales &&
-           weight_same_format(&first->w->format, &second->w->format) &&
+    return !first->bias && !second->bias && continues(first->w, second->w) &&
            first->y_stride == second->y_stride &&
-           (const char *)first->w->data + first->w->rows * weight_row_bytes(first->w) ==
-               second->w->data &&
            (char *)first->y + first->w->rows * y_bytes == second->y;
 }
 
-/* Returns the product of n parts of an operation, which have one format. */
-static struct product product_of(const struct linear_args *args, uint32_t first, uint32_t n) {
+/* Returns the product of the parts of an operation from `first` on that have one format. */
+static struct product product_of(const struct linear_args *args, uint32_t first) {
     const struct weight *norm = args->norm ? args->norm->weight : NULL;
     struct product p = {.x = args->x,
                         .n_rows = args->n_rows,
                         .n_in = args->n_in,
-                        .n_parts = n,
                         .w_format = args->parts[first].w->format,
                         .norm_dtype = norm ? norm->format.element : ELEMENT_F32,
                         .norm_weight = norm ? norm->data : NULL,
                         .eps = norm ? args->norm->eps : 0,
                         .accumulate = args->accumulate,
-                        .y_f32 = args->y_f32,
-                        .is_partial = n < args->n_parts};
-    for (uint32_t i = 0; i < n; i++) {
-        const struct linear_part *part = &args->parts[first + i];
-        p.parts[i] = (struct product_part){
+                        .y_f32 = args->y_f32};
+    for (const struct linear_part *part = &args->parts[first], *end = args->parts + args->n_parts;
+         part < end && weight_same_format(&part->w->format, &p.w_format); part++)
+        p.parts[p.n_parts++] = (struct product_part){
             .w = part->w->data,
             .scales = part->w->scales,
             .mins = part->w->mins,
@@ -70,26 +83,26 @@ static struct product product_of(const struct linear_args *args, uint32_t first,
             .y = part->y,
             .y_stride = part->y_stride,
             .n_out = part->w->rows,
-            .joins_next = i + 1 < n && joins(args, part, part + 1)};
-    }
+            .joins_next = part + 1 < end && joins(args, part, part + 1)};
+    p.is_partial = p.n_parts < args->n_parts;
+    p.parts[p.n_parts - 1].joins_next = false;
     return p;
 }
 
-/* Chooses a kernel for as many parts from `first` on as one takes at once, and makes *p their
+/* Chooses a kernel for as many parts from `first` on as one takes at once, and makes *out their
  * product. */
-static const struct product_kernel *choose(const struct cuda_backend *cuda,
-                                           const struct linear_args *args, uint32_t first,
-                                           struct product *p) {
+static const struct product_kernel *choose(const struct cuda_backend *cuda, const struct product *p,
+                                           uint32_t first, struct product *out) {
     const struct product_kernel *kernel = NULL;
-    uint32_t n = 1;
-    while (first + n < args->n_parts &&
-           weight_same_format(&args->parts[first + n].w->format, &args->parts[first].w->format))
-        n++;
-    for (; !kernel && n > 0; n--) {
-        *p = product_of(args, first, n);
-        kernel = product_choose(&cuda->products, p);
+    for (uint32_t n = p->n_parts - first; !kernel && n > 0; n--) {
+        *out = *p;
+        memcpy(out->parts, p->parts + first, n * sizeof(*p->parts));
+        out->n_parts = n;
+        out->parts[n - 1].joins_next = false;
+        out->is_partial = p->is_partial || n < p->n_parts;
+        kernel = product_choose(&cuda->products, out);
     }
-    return kernel; /* "any" takes every part */
+    return kernel; /* "any" or "unpacked" takes every part */
 }
 
 static void tell_product(const struct backend *be, const char *kernel, const struct product *p) {
@@ -114,17 +127,29 @@ static int run(struct cuda_backend *cuda, const struct product_kernel *kernel, s
     return rc == ERR_UNSUPPORTED ? launch(cuda, product_find("any"), p, err) : rc;
 }
 
+int product_run(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    struct product some;
+    int rc = 0;
+    for (uint32_t first = 0; first < p->n_parts && !rc; first += some.n_parts) {
+        const struct product_kernel *kernel = choose(cuda, p, first, &some);
+        rc = run(cuda, kernel, &some, err);
+    }
+    return rc;
+}
+
 static int run_parts(struct cuda_backend *cuda, const struct linear_args *args, struct error *err) {
     struct product p;
     int rc = 0;
-    for (uint32_t first = 0; first < args->n_parts && !rc; first += p.n_parts)
-        rc = run(cuda, choose(cuda, args, first, &p), &p, err);
+    for (uint32_t first = 0; first < args->n_parts && !rc; first += p.n_parts) {
+        p = product_of(args, first);
+        rc = product_run(cuda, &p, err);
+    }
     return rc;
 }
 
 int linear_by(struct cuda_backend *cuda, const char *kernel, const struct linear_args *args,
               struct error *err) {
-    struct product p = product_of(args, 0, args->n_parts);
+    struct product p = product_of(args, 0);
     return launch(cuda, product_find(kernel), &p, err);
 }
 
@@ -142,10 +167,11 @@ static int normalise(struct backend *be, struct linear_args *args, struct error 
 int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct linear_args plain = *args;
-    struct product p;
     if (args->n_rows == 0) return 0;
     if (args->norm) {
-        const struct product_kernel *kernel = choose(cuda, args, 0, &p);
+        const struct product whole = product_of(args, 0);
+        struct product p;
+        const struct product_kernel *kernel = choose(cuda, &whole, 0, &p);
         if (kernel->takes_norm && !p.is_partial) return run(cuda, kernel, &p, err);
         const int rc = normalise(be, &plain, err);
         if (rc) return rc;
@@ -155,10 +181,9 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
 
 /* Chooses a kernel for the gated product *p of both parts; NULL: they are products of their own. */
 static const struct product_kernel *choose_gated(const struct cuda_backend *cuda,
-                                                 const struct linear_args *both,
                                                  const struct product *p) {
-    if (!weight_same_format(&both->parts[0].w->format, &both->parts[1].w->format)) return NULL;
-    return product_choose(&cuda->products, p);
+    const bool is_one_format = p->n_parts == 2;
+    return is_one_format ? product_choose(&cuda->products, p) : NULL;
 }
 
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err) {
@@ -179,18 +204,18 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
                                           .dim = n_out,
                                           .kind = args->kind};
     if (args->n_rows == 0) return 0;
-    struct product p = product_of(&both, 0, 2);
+    struct product p = product_of(&both, 0);
     p.gated = true;
     p.kind = args->kind;
     p.parts[0].y = args->out;
     p.parts[0].y_stride = n_out;
-    const struct product_kernel *kernel = choose_gated(cuda, &both, &p);
+    const struct product_kernel *kernel = choose_gated(cuda, &p);
     if (args->norm && !(kernel && kernel->takes_norm)) {
         const int rc = normalise(be, &both, err);
         if (rc) return rc;
         p.x = both.x;
         p.norm_weight = NULL;
-        kernel = choose_gated(cuda, &both, &p);
+        kernel = choose_gated(cuda, &p);
         /* Answers' bits depend on this: gate and up are rounded before they meet. */
         if (kernel && kernel->takes_norm) kernel = NULL;
     }

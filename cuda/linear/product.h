@@ -78,6 +78,7 @@ struct product_device {
     struct wide_device wide;
     uint32_t wide_from; /* rows from which the wide kernel is faster than the stream kernel */
     uint32_t n_gated_clusters; /* of the gated kernel, that run at the same time; 0: none */
+    void *slab;                /* slab.h; NULL: no weight was loaded that needs it */
 };
 
 /* Makes a kernel ready when the backend is created, and sets its members of cuda->products.  0 if

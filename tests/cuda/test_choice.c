@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cuda/linear/product.h"
+#include "cuda/linear/slab.h"
 #include "tests/cuda/product_choices.h"
 #include "tests/test.h"
 
@@ -144,11 +145,88 @@ static void joined_parts_become_one(void **state) {
     assert_int_equal(product_join(&p).parts[1].n_out, 40);
 }
 
+static const struct weight_format formats[] = {{ELEMENT_E4M3, SCALE_F32, 128, 128, false},
+                                               {ELEMENT_I8, SCALE_F16, 1, 32, true},
+                                               {ELEMENT_I4, SCALE_BF16, 1, 0, false},
+                                               {ELEMENT_E2M1, SCALE_E8M0, 1, 32, false}};
+
+/* Kernels for some formats may come before it.  Packed elements are not for any kernel. */
+static void unpacked_takes_what_is_not_plain(void **state) {
+    const struct product_device none = {.batch_invariant = true};
+    const struct product_kernel *unpacked = product_find("unpacked");
+    for (size_t i = 0; i < COUNT(choices); i++)
+        for (const struct choice_shape *s = choices[i].shapes; s->n_in > 0; s++) {
+            struct product p = product_of(s, 3);
+            assert_false(unpacked->fits(&none, &p));
+            p.w_format = (struct weight_format){.element = ELEMENT_Q4_0};
+            assert_false(unpacked->fits(&none, &p));
+            p.gated = false;
+            for (size_t f = 0; f < COUNT(formats); f++) {
+                p.w_format = formats[f];
+                assert_true(unpacked->fits(&none, &p));
+                assert_true(product_choose(&none, &p)->is_invariant);
+            }
+        }
+}
+
+/* Gate and up are unpacked together where a kernel computes their slabs so. */
+static void gate_and_up_are_unpacked_as_their_slabs_are_computed(void **state) {
+    const struct choice_shape shape = {.n_in = 4096, .n_out = {14336}, .gated = true};
+    for (int name = 0; name < N_CHOICE_DEVICES; name++) {
+        const struct product_device device = device_of((enum choice_device)name);
+        for (uint32_t n_rows = 1; n_rows <= 4096; n_rows *= 2) {
+            struct product plain = product_of(&shape, n_rows), p = plain;
+            p.w_format = formats[0];
+            plain.parts[0].n_out = plain.parts[1].n_out = slab_rows(&p);
+            assert_true(product_find("unpacked")->fits(&device, &p) ==
+                        (product_choose(&device, &plain) != NULL));
+        }
+    }
+}
+
+/* Checks that slabs have each row once, in order, and that each lies in the memory. */
+static void check_slabs(const struct choice_shape *shape) {
+    static char memory[64];
+    struct product p = product_of(shape, 1);
+    uint32_t next[LINEAR_MAX_PARTS] = {0};
+    p.w_format = formats[0];
+    const uint32_t n_in_slab = slab_rows(&p), n = slab_all_rows(&p);
+    for (uint32_t first = 0; first < n; first += n_in_slab) {
+        struct slab slab;
+        uint64_t bytes = 0;
+        slab_cut(&p, memory, first, &slab);
+        for (uint32_t i = 0; i < slab.p.n_parts; i++) {
+            const struct product_part *rows = &slab.p.parts[i], *part = &p.parts[slab.part[i]];
+            assert_int_equal(slab.first[i], next[slab.part[i]]);
+            assert_ptr_equal(rows->w, memory + bytes);
+            assert_ptr_equal(rows->y, (char *)part->y + slab.first[i] * sizeof(uint16_t));
+            next[slab.part[i]] += rows->n_out;
+            bytes += (uint64_t)rows->n_out * p.n_in * sizeof(uint16_t);
+        }
+        assert_true(bytes <= SLAB_BYTES);
+    }
+    for (uint32_t i = 0; i < p.n_parts; i++) assert_int_equal(next[i], p.parts[i].n_out);
+}
+
+static void slabs_have_each_row_once(void **state) {
+    static const struct choice_shape shapes[] = {{.n_in = 4096, .n_out = {14336}, .gated = true},
+                                                 {.n_in = 32768, .n_out = {2200}, .gated = true},
+                                                 {.n_in = 16384, .n_out = {3000, 1000, 1000}},
+                                                 {.n_in = 1 << 20, .n_out = {7, 300, 5}},
+                                                 {.n_in = 33, .n_out = {1}},
+                                                 {.n_in = 8192, .n_out = {128256}}};
+    for (size_t i = 0; i < COUNT(shapes); i++) check_slabs(&shapes[i]);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_are_the_recorded_ones),
-                                       cmocka_unit_test(any_takes_every_part),
-                                       cmocka_unit_test(vectors_need_aligned_weights),
-                                       cmocka_unit_test(one_part_of_several_is_not_wide),
-                                       cmocka_unit_test(joined_parts_become_one)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_are_the_recorded_ones),
+        cmocka_unit_test(any_takes_every_part),
+        cmocka_unit_test(vectors_need_aligned_weights),
+        cmocka_unit_test(one_part_of_several_is_not_wide),
+        cmocka_unit_test(joined_parts_become_one),
+        cmocka_unit_test(unpacked_takes_what_is_not_plain),
+        cmocka_unit_test(gate_and_up_are_unpacked_as_their_slabs_are_computed),
+        cmocka_unit_test(slabs_have_each_row_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

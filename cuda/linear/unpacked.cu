@@ -1,0 +1,250 @@
+/* unpacked.cu - products of weights that are not plain, by way of bf16.
+ *
+ * Rows of them are widened in a slab of memory (slab.h).  The kernel that is chosen for the slab
+ * multiplies them.
+ *
+ *   data    [n_out, n_in] elements, scales and mins: weight.h
+ *   slab    bf16 [rows, n_in]   element * scale + min in f32, each rounded to the nearest, as
+ *                               weight_unpack() makes it when a model is loaded
+ *
+ * A warp widens 1,024 columns of a row; a lane has 8 neighbours in each of four loads.
+ *
+ * Grid:   rows of the slab / 8, and 1,024 columns.      Shared: none.
+ * Bound:  memory: the packed bytes, and 2 for each element written.
+ * Oracle: weight_to_float() of engine/device/weight.c, rounded to bf16: bit-exact. */
+#include "cuda/common/device.cuh"
+#include "cuda/host/internal.h"
+#include "cuda/linear/slab.h"
+
+enum { ROWS = 8, VECTOR = 8, LOADS = 4, COLUMNS = 32 * VECTOR * LOADS };
+
+/* Rows of a part, and where in the slab they come. */
+struct slice {
+    const void *data, *scales, *mins; /* of the whole part */
+    uint32_t first, n;
+};
+
+struct widening {
+    struct slice slices[LINEAR_MAX_PARTS];
+    struct weight_format format;
+    uint32_t n_in, n_rows, n_blocks; /* n_blocks: of a row */
+    size_t row_bytes;
+    __nv_bfloat16 *out;
+};
+
+static __device__ __forceinline__ float scale_at(const void *scales, size_t i,
+                                                 enum scale_type type) {
+    const uint8_t code = type >= SCALE_E8M0 ? __ldg(static_cast<const uint8_t *>(scales) + i) : 0;
+    switch (type) {
+    case SCALE_NONE: return 1.0f;
+    case SCALE_F32: return __ldg(static_cast<const float *>(scales) + i);
+    case SCALE_F16: return to_float(__ldg(static_cast<const __half *>(scales) + i));
+    case SCALE_BF16: return to_float(__ldg(static_cast<const __nv_bfloat16 *>(scales) + i));
+    case SCALE_E8M0:
+        return __uint_as_float(code == 0xff ? 0x7fffffffu
+                               : code == 0  ? 0x00400000u /* 2^-127 */
+                                            : (uint32_t)code << 23);
+    case SCALE_E4M3: return fp8_values(code).x;
+    }
+    return 0.0f;
+}
+
+/* Returns the value of a code of four bits.  E2M1 is f16 with the same bits, times 2^14. */
+static __device__ __forceinline__ float nibble(uint32_t code, enum element element) {
+    if (element == ELEMENT_I4) return (float)((int)code - 8);
+    return to_float(__ushort_as_half((unsigned short)((code & 8) << 12 | (code & 7) << 9))) *
+           16384.0f;
+}
+
+/* Returns element i of a row, without its scale. */
+static __device__ __forceinline__ float element_at(const void *row, uint32_t i,
+                                                   enum element element) {
+    if (element <= ELEMENT_BF16) return load_element(row, i, element);
+    if (element == ELEMENT_I8) return (float)static_cast<const int8_t *>(row)[i];
+    const uint8_t *codes = static_cast<const uint8_t *>(row);
+    if (element == ELEMENT_E4M3) return fp8_values(codes[i]).x;
+    return nibble(codes[i / 2] >> i % 2 * 4 & 15, element);
+}
+
+/* Holds the words of eight neighbours. */
+template <enum element E> struct eight {
+    uint32_t words[E == ELEMENT_F32 ? 8 : E <= ELEMENT_BF16 ? 4 : E <= ELEMENT_I8 ? 2 : 1];
+};
+
+/* Loads eight neighbours, from element i on, a multiple of 8.  They are read once. */
+template <enum element E>
+static __device__ __forceinline__ eight<E> load_eight(const void *row, uint32_t i) {
+    constexpr int N = sizeof(eight<E>) / sizeof(uint32_t);
+    const uint32_t *from = static_cast<const uint32_t *>(row) + i / VECTOR * N;
+    eight<E> x;
+    if constexpr (N == 1) x.words[0] = __ldcs(from);
+    else if constexpr (N == 2) {
+        const uint2 two = __ldcs(reinterpret_cast<const uint2 *>(from));
+        x.words[0] = two.x, x.words[1] = two.y;
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++) x.words[k] = __ldcs(from + k);
+    }
+    return x;
+}
+
+/* Returns the values of two of the eight, number 2 k and the next. */
+template <enum element E>
+static __device__ __forceinline__ float2 two_of(const eight<E> &x, int k) {
+    if constexpr (E == ELEMENT_F32)
+        return make_float2(__uint_as_float(x.words[2 * k]), __uint_as_float(x.words[2 * k + 1]));
+    else if constexpr (E == ELEMENT_F16) return unpack_pair<__half>(x.words[k]);
+    else if constexpr (E == ELEMENT_BF16) return unpack_bf16(x.words[k]);
+    else if constexpr (E == ELEMENT_E4M3) return fp8_values(x.words[k / 2] >> k % 2 * 16 & 0xffff);
+    else if constexpr (E == ELEMENT_I8) {
+        const uint32_t pair = x.words[k / 2] >> k % 2 * 16;
+        return make_float2((float)(int8_t)pair, (float)(int8_t)(pair >> 8));
+    } else {
+        const uint32_t pair = x.words[0] >> 8 * k;
+        return make_float2(nibble(pair & 15, E), nibble(pair >> 4 & 15, E));
+    }
+}
+
+/* Returns element * scale + min.  They are rounded apart, as everywhere. */
+static __device__ __forceinline__ float scaled(float x, float scale, float min, bool has_min) {
+    const float product = __fmul_rn(x, scale);
+    return has_min ? __fadd_rn(product, min) : product;
+}
+
+/* Returns the slice of a row of the slab; *row becomes its number in the part. */
+static __device__ __forceinline__ const struct slice *find_slice(const struct widening &w,
+                                                                 uint32_t *row) {
+    const struct slice *slice = w.slices;
+    while (*row >= slice->n) *row -= slice++->n;
+    *row += slice->first;
+    return slice;
+}
+
+/* Returns the number of the first scale of a row. */
+static __device__ __forceinline__ size_t row_scales(const struct widening &w, uint32_t row) {
+    return w.format.block_rows ? (size_t)(row / w.format.block_rows) * w.n_blocks : 0;
+}
+
+template <enum element E>
+static __global__ void __launch_bounds__(32 * ROWS)
+    widen_kernel(const __grid_constant__ struct widening w) {
+    const uint32_t at = blockIdx.x * ROWS + threadIdx.y,
+                   column = blockIdx.y * COLUMNS + threadIdx.x * VECTOR;
+    eight<E> x[LOADS];
+    float scales[LOADS], mins[LOADS];
+    if (at < w.n_rows) {
+        uint32_t row = at;
+        const struct slice *slice = find_slice(w, &row);
+        const void *data = static_cast<const char *>(slice->data) + row * w.row_bytes;
+        const size_t first = row_scales(w, row);
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const uint32_t k = column + i * 32 * VECTOR;
+            if (k >= w.n_in) continue;
+            const size_t block = first + (w.format.block_cols ? k / w.format.block_cols : 0);
+            x[i] = load_eight<E>(data, k);
+            scales[i] = scale_at(slice->scales, block, w.format.scale);
+            mins[i] = w.format.has_min ? scale_at(slice->mins, block, w.format.scale) : 0.0f;
+        }
+    }
+    wait_for_previous(); /* the product before reads the slab */
+    if (at >= w.n_rows) return;
+    uint4 *out = reinterpret_cast<uint4 *>(w.out + (size_t)at * w.n_in);
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+        const uint32_t k = column + i * 32 * VECTOR;
+        if (k >= w.n_in) continue;
+        uint32_t words[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float2 f = two_of<E>(x[i], j);
+            words[j] = pack_bf16(scaled(f.x, scales[i], mins[i], w.format.has_min),
+                                 scaled(f.y, scales[i], mins[i], w.format.has_min));
+        }
+        out[k / VECTOR] = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
+/* Widens rows of any length, in blocks of any width, an element a lane. */
+static __global__ void widen_any_kernel(const __grid_constant__ struct widening w) {
+    const uint32_t at = blockIdx.x * ROWS + threadIdx.y;
+    wait_for_previous();
+    if (at >= w.n_rows) return;
+    uint32_t row = at;
+    const struct slice *slice = find_slice(w, &row);
+    const void *data = static_cast<const char *>(slice->data) + row * w.row_bytes;
+    const size_t first = row_scales(w, row);
+    for (uint32_t k = threadIdx.x; k < w.n_in; k += 32) {
+        const size_t block = first + (w.format.block_cols ? k / w.format.block_cols : 0);
+        const float scale = scale_at(slice->scales, block, w.format.scale),
+                    min = w.format.has_min ? scale_at(slice->mins, block, w.format.scale) : 0.0f;
+        store_as(&w.out[(size_t)at * w.n_in + k],
+                 scaled(element_at(data, k, w.format.element), scale, min, w.format.has_min));
+    }
+}
+
+typedef void (*widener)(struct widening);
+
+static widener choose_widener(const struct widening *w) {
+    if (w->n_in % VECTOR != 0 || w->format.block_cols % VECTOR != 0) return widen_any_kernel;
+    switch (w->format.element) {
+    case ELEMENT_F32: return widen_kernel<ELEMENT_F32>;
+    case ELEMENT_F16: return widen_kernel<ELEMENT_F16>;
+    case ELEMENT_BF16: return widen_kernel<ELEMENT_BF16>;
+    case ELEMENT_E4M3: return widen_kernel<ELEMENT_E4M3>;
+    case ELEMENT_I8: return widen_kernel<ELEMENT_I8>;
+    case ELEMENT_I4: return widen_kernel<ELEMENT_I4>;
+    case ELEMENT_E2M1: return widen_kernel<ELEMENT_E2M1>;
+    default: return NULL;
+    }
+}
+
+static cudaError_t start_widening(const struct product *p, const struct slab *slab,
+                                  struct launch launch) {
+    const uint32_t block_cols = p->w_format.block_cols;
+    struct widening w = {};
+    w.format = p->w_format;
+    w.n_in = p->n_in;
+    w.n_blocks = block_cols ? (p->n_in + block_cols - 1) / block_cols : 1;
+    w.row_bytes = element_bytes(p->w_format.element, p->n_in);
+    w.out = static_cast<__nv_bfloat16 *>(const_cast<void *>(slab->p.parts[0].w));
+    for (uint32_t i = 0; i < slab->p.n_parts; i++) {
+        const struct product_part *part = &p->parts[slab->part[i]];
+        w.slices[i] = {part->w, part->scales, part->mins, slab->first[i], slab->p.parts[i].n_out};
+        w.n_rows += slab->p.parts[i].n_out;
+    }
+    const widener kernel = choose_widener(&w);
+    if (!kernel) return cudaErrorInvalidValue;
+    const uint32_t n_y = kernel == widen_any_kernel ? 1 : (p->n_in + COLUMNS - 1) / COLUMNS;
+    return launch_kernel(launch, kernel, dim3((w.n_rows + ROWS - 1) / ROWS, n_y), dim3(32, ROWS), 0,
+                         w);
+}
+
+/* Launches the kernels of a slab without overlap.  They read weights before they wait for the
+ * kernel before, and these must be whole by then. */
+static int multiply_slab(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    const bool overlap = cuda->overlap;
+    cuda->overlap = false;
+    const int rc = product_run(cuda, p, err);
+    cuda->overlap = overlap;
+    return rc;
+}
+
+extern "C" product_launch launch_unpacked;
+int launch_unpacked(struct cuda_backend *cuda, const struct product *p, struct error *err) {
+    const uint32_t n = slab_all_rows(p), n_in_slab = slab_rows(p);
+    int rc = 0;
+    for (uint32_t first = 0; first < n && !rc; first += n_in_slab) {
+        struct slab slab;
+        slab_cut(p, cuda->products.slab, first, &slab);
+        rc = cuda_check(cuda, start_widening(p, &slab, launch_of(cuda)),
+                        "the product kernel \"unpacked\"", err);
+        if (!rc) rc = multiply_slab(cuda, &slab.p, err);
+    }
+    return rc;
+}
+
+int unpacked_reserve(struct cuda_backend *cuda, struct error *err) {
+    if (cuda->products.slab) return 0;
+    return device_alloc(cuda, SLAB_BYTES, &cuda->products.slab, err);
+}

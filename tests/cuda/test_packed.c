@@ -1,0 +1,323 @@
+/* test_packed.c - products of weights that are not plain: every format in every kernel that takes
+ * it.  The oracle are sums in double of what weight_to_float() says.
+ *
+ * The kernel "unpacked" is also held to the bit: its slab has what weight_from_float() makes of the
+ * same values. */
+#include "cuda/host/internal.h"
+#include "cuda/linear/slab.h"
+#include "engine/device/backend.h"
+#include "engine/device/half.h"
+#include "engine/device/weight.h"
+#include "tests/cuda/cuda_test.h"
+
+static const struct weight_format formats[] = {
+    {ELEMENT_E4M3, SCALE_F32, 0, 0, false},     {ELEMENT_E4M3, SCALE_BF16, 1, 0, false},
+    {ELEMENT_E4M3, SCALE_F32, 128, 128, false}, {ELEMENT_E4M3, SCALE_E8M0, 128, 128, false},
+    {ELEMENT_I8, SCALE_F32, 1, 0, false},       {ELEMENT_I8, SCALE_BF16, 1, 128, false},
+    {ELEMENT_I8, SCALE_F16, 1, 32, false},      {ELEMENT_I8, SCALE_F16, 1, 32, true},
+    {ELEMENT_I8, SCALE_F16, 1, 16, false},      {ELEMENT_I4, SCALE_F16, 1, 16, true},
+    {ELEMENT_I4, SCALE_F16, 1, 32, false},      {ELEMENT_I4, SCALE_F16, 1, 32, true},
+    {ELEMENT_I4, SCALE_BF16, 1, 64, false},     {ELEMENT_I4, SCALE_F16, 1, 128, false},
+    {ELEMENT_I4, SCALE_F32, 1, 128, true},      {ELEMENT_I4, SCALE_F32, 1, 0, false},
+    {ELEMENT_E2M1, SCALE_E8M0, 1, 32, false},   {ELEMENT_E2M1, SCALE_E4M3, 1, 16, false},
+    {ELEMENT_BF16, SCALE_F32, 1, 128, false},   {ELEMENT_F16, SCALE_F32, 0, 0, false},
+    {ELEMENT_F32, SCALE_F16, 1, 36, false}};
+enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
+
+/* ---- weights ---- */
+
+/* A weight of random elements, and its values. */
+struct packed {
+    struct weight host, device;
+    void *memory;
+    float *values, *rounded; /* as they are, and in bf16 */
+};
+
+/* Writes scales, or mins, near `size`. */
+static void fill_scales(void *to, size_t bytes, enum scale_type type, float size) {
+    const size_t each = type == SCALE_F32 ? 4 : type == SCALE_F16 || type == SCALE_BF16 ? 2 : 1;
+    for (size_t i = 0; i < bytes / each; i++) {
+        const float x = size * (1 + 0.5f * (float)rand() / (float)RAND_MAX);
+        if (type == SCALE_F32) ((float *)to)[i] = x;
+        else if (type == SCALE_F16) weight_from_float(&x, 1, ELEMENT_F16, (uint16_t *)to + i);
+        else if (type == SCALE_BF16) weight_from_float(&x, 1, ELEMENT_BF16, (uint16_t *)to + i);
+        else if (type == SCALE_E8M0) ((uint8_t *)to)[i] = (uint8_t)(119 + rand() % 4);
+        else ((uint8_t *)to)[i] = (uint8_t)(0x18 + rand() % 8);
+    }
+}
+
+static void fill_data(const struct weight *w) {
+    const size_t bytes = w->rows * weight_row_bytes(w);
+    uint8_t *data = (uint8_t *)w->data;
+    if (w->format.element <= ELEMENT_BF16) {
+        float *x = random_floats((size_t)w->rows * w->cols);
+        weight_from_float(x, (size_t)w->rows * w->cols, w->format.element, data);
+        free(x);
+        return;
+    }
+    for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)(rand() >> 4);
+    for (size_t i = 0; i < bytes && w->format.element == ELEMENT_E4M3; i++)
+        if ((data[i] & 0x7f) > 0x68) data[i] &= 0xbf; /* no NaN, and none that outweighs all */
+}
+
+static struct packed make_packed(const struct weight_format *format, uint32_t rows, uint32_t cols) {
+    struct packed p = {0};
+    struct error err = {0};
+    p.host = weight_plain(NULL, format->element, rows, cols);
+    p.host.format = *format;
+    p.memory = malloc(weight_copy_bytes(&p.host));
+    p.host = weight_copy_at(&p.host, p.memory);
+    fill_data(&p.host);
+    fill_scales((void *)p.host.scales, weight_scale_bytes(&p.host), format->scale, 0.01f);
+    if (format->has_min)
+        fill_scales((void *)p.host.mins, weight_scale_bytes(&p.host), format->scale, -0.03f);
+    p.values = malloc((size_t)rows * cols * sizeof(float));
+    p.rounded = malloc((size_t)rows * cols * sizeof(float));
+    for (uint32_t i = 0; i < rows; i++) weight_to_float(&p.host, i, p.values + (size_t)i * cols);
+    for (size_t i = 0; i < (size_t)rows * cols; i++) {
+        uint16_t bits;
+        weight_from_float(&p.values[i], 1, ELEMENT_BF16, &bits);
+        p.rounded[i] = load_as_f32(&bits, 0, ELEMENT_BF16);
+    }
+    must(gpu->ops->weight_load(gpu, &p.host, &p.device, &err), &err);
+    return p;
+}
+
+static void free_packed(struct packed *p) {
+    gpu->ops->weight_release(gpu, &p->device);
+    free(p->memory), free(p->values), free(p->rounded);
+}
+
+/* ---- products ---- */
+
+struct shape {
+    uint32_t n_in, n_out[LINEAR_MAX_PARTS]; /* 0: none */
+};
+
+struct product_case {
+    const struct shape *shape;
+    const struct weight_format *format;
+    uint32_t n_rows;
+    bool bias, accumulate, y_f32;
+};
+
+static uint32_t width_of(const struct shape *s) {
+    uint32_t width = 0;
+    for (uint32_t i = 0; i < LINEAR_MAX_PARTS; i++) width += s->n_out[i];
+    return width;
+}
+
+static double dot(const float *x, const float *w, uint32_t n) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (double)x[i] * w[i];
+    return sum;
+}
+
+/* Adds the products of a part to expected [n_rows, width], from column `at` on. */
+static void add_part(const struct product_case *c, const float *x, const float *w, uint32_t n_out,
+                     float *expected, uint32_t at) {
+    const uint32_t n_in = c->shape->n_in, width = width_of(c->shape);
+    for (uint32_t row = 0; row < c->n_rows; row++)
+        for (uint32_t i = 0; i < n_out; i++)
+            expected[(size_t)row * width + at + i] +=
+                (float)dot(x + (size_t)row * n_in, w + (size_t)i * n_in, n_in);
+}
+
+/* Computes a case by a kernel, or by that which is chosen (NULL). */
+static void run_case(const struct product_case *c, const char *kernel, struct packed *parts) {
+    struct error err = {0};
+    const uint32_t n_in = c->shape->n_in, width = width_of(c->shape);
+    const size_t n_x = (size_t)c->n_rows * n_in, n_y = (size_t)c->n_rows * width;
+    const enum element y_dtype = c->y_f32 ? ELEMENT_F32 : ELEMENT_BF16;
+    float *x = random_bf16(n_x, 1), *expected = random_bf16(n_y, c->accumulate ? 1 : 0),
+          *got = random_floats(n_y), *bias = random_bf16(width, c->bias ? 1 : 0);
+    void *gpu_x = gpu_array(x, n_x, ELEMENT_BF16), *gpu_bias[LINEAR_MAX_PARTS] = {0},
+         *gpu_y = c->accumulate ? gpu_array(expected, n_y, y_dtype) : gpu_poison(n_y, y_dtype);
+    struct weight biases[LINEAR_MAX_PARTS];
+    struct linear_args args = {.x = gpu_x,
+                               .n_rows = c->n_rows,
+                               .n_in = n_in,
+                               .accumulate = c->accumulate,
+                               .y_f32 = c->y_f32};
+    for (uint32_t i = 0, at = 0; i < LINEAR_MAX_PARTS && c->shape->n_out[i]; i++) {
+        const uint32_t n_out = c->shape->n_out[i];
+        gpu_bias[i] = gpu_array(bias + at, n_out, ELEMENT_BF16);
+        biases[i] = weight_plain(gpu_bias[i], ELEMENT_BF16, 1, n_out);
+        args.parts[args.n_parts++] =
+            (struct linear_part){&parts[i].device, c->bias ? &biases[i] : NULL,
+                                 (char *)gpu_y + at * element_bits(y_dtype) / 8, width};
+        add_part(c, x, kernel ? parts[i].rounded : parts[i].values, n_out, expected, at);
+        at += n_out;
+    }
+    for (size_t i = 0; i < n_y; i++) expected[i] += bias[i % width];
+    if (kernel) must(linear_by(CUDA_BACKEND(gpu), kernel, &args, &err), &err);
+    else must(gpu->ops->linear(gpu, &args, &err), &err);
+    gpu_read(got, gpu_y, n_y, y_dtype);
+    char text[WEIGHT_FORMAT_TEXT], what[240];
+    weight_format_text(c->format, text);
+    snprintf(what, sizeof(what), "%s by %s: %u x %u -> %u, %u, %u, bias %d, accumulate %d, f32 %d",
+             text, kernel ? kernel : "the chosen kernel", c->n_rows, n_in, c->shape->n_out[0],
+             c->shape->n_out[1], c->shape->n_out[2], c->bias, c->accumulate, c->y_f32);
+    /* The chosen kernel may round each weight to bf16; the oracle of "unpacked" does so, too. */
+    const double of_weights = kernel ? 0 : BF16_TOLERANCE,
+                 of_result = c->y_f32 ? 2e-5 : 2 * BF16_TOLERANCE;
+    assert_near(got, expected, n_y, of_weights + of_result, what);
+    for (uint32_t i = 0; i < args.n_parts; i++) gpu_free(gpu_bias[i]);
+    gpu_free(gpu_x), gpu_free(gpu_y);
+    free(x), free(expected), free(got), free(bias);
+}
+
+/* Compares the slab with the weights of all parts, if they fit it. */
+static void check_slab(const struct product_case *c, const struct packed *parts) {
+    struct error err = {0};
+    const size_t n = (size_t)width_of(c->shape) * c->shape->n_in;
+    if (n * sizeof(uint16_t) > SLAB_BYTES) return;
+    uint16_t *got = malloc(n * sizeof(*got)), *expected = malloc(n * sizeof(*got));
+    size_t at = 0;
+    for (uint32_t i = 0; i < LINEAR_MAX_PARTS && c->shape->n_out[i]; i++) {
+        const size_t n_part = (size_t)c->shape->n_out[i] * c->shape->n_in;
+        weight_from_float(parts[i].values, n_part, ELEMENT_BF16, expected + at);
+        at += n_part;
+    }
+    must(gpu->ops->download(gpu, got, CUDA_BACKEND(gpu)->products.slab, n * sizeof(*got), &err),
+         &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    assert_memory_equal(got, expected, n * sizeof(*got));
+    free(got), free(expected);
+}
+
+static void check_format(const struct weight_format *format, const struct shape *shape) {
+    static const uint32_t row_counts[] = {1, 16, 3, 17, 130};
+    struct packed parts[LINEAR_MAX_PARTS] = {0};
+    const bool is_large = (size_t)shape->n_in * width_of(shape) > 1 << 22;
+    for (uint32_t i = 0; i < LINEAR_MAX_PARTS && shape->n_out[i]; i++)
+        parts[i] = make_packed(format, shape->n_out[i], shape->n_in);
+    for (uint32_t r = 0; r < sizeof(row_counts) / sizeof(row_counts[0]); r++) {
+        const struct product_case c = {.shape = shape,
+                                       .format = format,
+                                       .n_rows = row_counts[r],
+                                       .bias = r % 3 == 1,
+                                       .accumulate = r % 3 == 2,
+                                       .y_f32 = r == 3};
+        if ((small || is_large) && r % 3 != 0) continue; /* 1 row, and 17 */
+        run_case(&c, "unpacked", parts);
+        check_slab(&c, parts);
+        run_case(&c, NULL, parts);
+    }
+    for (uint32_t i = 0; i < LINEAR_MAX_PARTS && shape->n_out[i]; i++) free_packed(&parts[i]);
+}
+
+static void products_of_every_format_equal_sums_in_double(void **state) {
+    static const struct shape shapes[] = {{256, {128, 0, 0}},     {33, {7, 0, 0}},
+                                          {512, {40, 8, 24}},     {1032, {260, 0, 0}},
+                                          {384, {384, 128, 128}}, {4096, {96, 0, 0}}};
+    for (uint32_t i = 0; i < N_FORMATS; i++)
+        for (uint32_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]) - (small ? 3 : 0); s++)
+            check_format(&formats[i], &shapes[s]);
+}
+
+/* More rows than the slab has. */
+static void weights_of_several_slabs_equal_sums_in_double(void **state) {
+    static const struct shape shapes[] = {{32768, {2200, 0, 0}}, {16384, {3000, 1000, 1000}}};
+    for (uint32_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]) && !small; s++)
+        check_format(&formats[s ? 13 : 2], &shapes[s]);
+}
+
+/* ---- gate and up ---- */
+
+static float gate_of(float gate, float up) {
+    return gate / (1 + expf(-gate)) * up;
+}
+
+static void check_gated(const struct weight_format *gate_format,
+                        const struct weight_format *up_format, uint32_t n_rows, uint32_t n_in,
+                        uint32_t n_out) {
+    struct error err = {0};
+    const size_t n_x = (size_t)n_rows * n_in, n_y = (size_t)n_rows * n_out;
+    struct packed gate = make_packed(gate_format, n_out, n_in),
+                  up = make_packed(up_format, n_out, n_in);
+    float *x = random_bf16(n_x, 1), *expected = random_floats(n_y), *got = random_floats(n_y);
+    void *gpu_x = gpu_array(x, n_x, ELEMENT_BF16), *gpu_y = gpu_poison(n_y, ELEMENT_BF16),
+         *gate_up = gpu_poison(2 * n_y, ELEMENT_BF16);
+    const struct gated_args args = {.x = gpu_x,
+                                    .n_rows = n_rows,
+                                    .n_in = n_in,
+                                    .gate = &gate.device,
+                                    .up = &up.device,
+                                    .gate_up = gate_up,
+                                    .out = gpu_y,
+                                    .kind = GATE_SILU};
+    const uint32_t step = n_rows > 64 ? 37 : 1; /* of many rows some are looked at */
+    must(gpu->ops->gated(gpu, &args, &err), &err);
+    gpu_read(got, gpu_y, n_y, ELEMENT_BF16);
+    for (uint32_t row = 0; row < n_rows; row++)
+        for (uint32_t i = 0; i < n_out; i++) {
+            const float *a = x + (size_t)row * n_in;
+            float *y = &expected[(size_t)row * n_out + i];
+            if (row % step) *y = got[(size_t)row * n_out + i];
+            else
+                *y = gate_of((float)dot(a, gate.values + (size_t)i * n_in, n_in),
+                             (float)dot(a, up.values + (size_t)i * n_in, n_in));
+        }
+    char text[WEIGHT_FORMAT_TEXT], what[160];
+    weight_format_text(gate_format, text);
+    snprintf(what, sizeof(what), "gated, %s: %u x %u -> %u", text, n_rows, n_in, n_out);
+    assert_near(got, expected, n_y, 3 * BF16_TOLERANCE, what);
+    gpu_free(gpu_x), gpu_free(gpu_y), gpu_free(gate_up);
+    free(x), free(expected), free(got);
+    free_packed(&gate), free_packed(&up);
+}
+
+static void gate_and_up_of_every_format_equal_sums_in_double(void **state) {
+    static const uint32_t row_counts[] = {1, 16, 33, 200, 600};
+    for (uint32_t i = 0; i < N_FORMATS; i += small ? 5 : 1)
+        for (uint32_t r = 0; r < (small ? 2 : 5); r++)
+            check_gated(&formats[i], &formats[i], row_counts[r], 256, 384);
+    check_gated(&formats[0], &formats[10], 8, 256, 384); /* of two formats */
+    check_gated(&formats[2], &formats[2], 5, 33, 17);
+    /* Two slabs, and so many rows that the gated kernel computes them. */
+    if (!small) check_gated(&formats[13], &formats[13], 300, 4096, 14336);
+}
+
+/* ---- memory ---- */
+
+static void data_scales_and_mins_arrive_whole(void **state) {
+    struct error err = {0};
+    struct packed all[N_FORMATS];
+    for (uint32_t i = 0; i < N_FORMATS; i++) all[i] = make_packed(&formats[i], 300, 608);
+    for (uint32_t i = 0; i < N_FORMATS; i++) {
+        const struct weight *host = &all[i].host, *device = &all[i].device;
+        const size_t n_scales = weight_scale_bytes(host), n_data = 300 * weight_row_bytes(host);
+        const void *from[] = {device->data, device->scales, device->mins},
+                   *expected[] = {host->data, host->scales, host->mins};
+        for (uint32_t k = 0; k < (host->format.has_min ? 3 : 2); k++) {
+            const size_t bytes = k ? n_scales : n_data;
+            void *got = malloc(bytes);
+            must(gpu->ops->download(gpu, got, from[k], bytes, &err), &err);
+            must(gpu->ops->sync(gpu, &err), &err);
+            assert_memory_equal(got, expected[k], bytes);
+            free(got);
+        }
+    }
+    for (uint32_t i = 0; i < N_FORMATS; i++) free_packed(&all[i * 5 % N_FORMATS]);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(data_scales_and_mins_arrive_whole),
+        cmocka_unit_test(products_of_every_format_equal_sums_in_double),
+        cmocka_unit_test(weights_of_several_slabs_equal_sums_in_double),
+        cmocka_unit_test(gate_and_up_of_every_format_equal_sums_in_double),
+    };
+    const int status = begin(argc, argv, 0);
+    if (status) return status;
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    CUDA_BACKEND(gpu)->products.streams = false;
+    CUDA_BACKEND(gpu)->products.wide.n_clusters = 0;
+    CUDA_BACKEND(gpu)->products.n_gated_clusters = 0;
+    n_failed += cmocka_run_group_tests(tests, NULL, NULL);
+    reopen_batch_invariant();
+    n_failed += cmocka_run_group_tests(tests, NULL, NULL);
+    close_backends();
+    return n_failed;
+}
