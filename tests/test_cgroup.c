@@ -51,7 +51,7 @@ static void check_memory(uint64_t limit_mib, uint64_t left_mib, const char *file
     if (file) assert_string_equal(memory.file + strlen(root), file);
 }
 
-static void nothing_limits_without_files(void **state) {
+TEST_WITH(nothing_limits_without_files, make_root, drop_root) {
     check_memory(0, 0, NULL);
     assert_true(cgroup_cpus(root) == 0);
     put("/proc/self/cgroup", "garbage\n::\n0::\n7:memory\n:::::\n");
@@ -65,7 +65,7 @@ static void nothing_limits_without_files(void **state) {
     assert_true(cgroup_cpus(root) == 0);
 }
 
-static void a_container_sees_its_group_at_the_root(void **state) {
+TEST_WITH(a_container_sees_its_group_at_the_root, make_root, drop_root) {
     put("/proc/self/cgroup", "0::/\n");
     put_mib("/sys/fs/cgroup/memory.max", 2048);
     put_mib("/sys/fs/cgroup/memory.current", 1950);
@@ -84,7 +84,7 @@ static void a_container_sees_its_group_at_the_root(void **state) {
     check_memory(2048, 0, NULL);
 }
 
-static void a_service_is_limited_by_every_group_above(void **state) {
+TEST_WITH(a_service_is_limited_by_every_group_above, make_root, drop_root) {
     put("/proc/self/cgroup", "0::/system.slice/quire.service\n");
     put("/sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
     put_mib("/sys/fs/cgroup/system.slice/quire.service/memory.max", 900);
@@ -101,7 +101,7 @@ static void a_service_is_limited_by_every_group_above(void **state) {
     assert_true(cgroup_cpus(root) == 0.25);
 }
 
-static void version_1_has_a_hierarchy_for_each(void **state) {
+TEST_WITH(version_1_has_a_hierarchy_for_each, make_root, drop_root) {
     put("/proc/self/cgroup", "9:name=systemd:/\n4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n");
     put_mib("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", 500);
     put_mib("/sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", 400);
@@ -117,7 +117,7 @@ static void version_1_has_a_hierarchy_for_each(void **state) {
 }
 
 /* Docker shows the host's path, but mounts the container's own group. */
-static void a_path_that_is_not_mounted_is_passed_over(void **state) {
+TEST_WITH(a_path_that_is_not_mounted_is_passed_over, make_root, drop_root) {
     put("/proc/self/cgroup", "4:memory:/docker/0123456789abcdef\n2:cpu:/docker/0123456789abcdef\n");
     put_mib("/sys/fs/cgroup/memory/memory.limit_in_bytes", 300);
     put_mib("/sys/fs/cgroup/memory/memory.usage_in_bytes", 100);
@@ -133,7 +133,7 @@ static void a_path_that_is_not_mounted_is_passed_over(void **state) {
     check_memory(90, 40, NULL);
 }
 
-static void long_lines_are_survived(void **state) {
+TEST_WITH(long_lines_are_survived, make_root, drop_root) {
     char *line = malloc(8192);
     assert_non_null(line);
     memset(line, 'x', 8191);
@@ -147,18 +147,4 @@ static void long_lines_are_survived(void **state) {
     put("/sys/fs/cgroup/cpu.max", "100000\n");
     check_memory(64, 63, NULL);
     assert_true(cgroup_cpus(root) == 0);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, drop_root)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(nothing_limits_without_files),
-        TEST(a_container_sees_its_group_at_the_root),
-        TEST(a_service_is_limited_by_every_group_above),
-        TEST(version_1_has_a_hierarchy_for_each),
-        TEST(a_path_that_is_not_mounted_is_passed_over),
-        TEST(long_lines_are_survived),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,11 +4,11 @@
 #include "engine/base/error.h"
 #include "tests/test.h"
 
-static void returns_the_code_without_a_struct(void **state) {
+TEST(returns_the_code_without_a_struct) {
     assert_int_equal(error_set(NULL, ERR_FULL, "this is not read %d", 1), ERR_FULL);
 }
 
-static void long_text_is_cut_and_terminated(void **state) {
+TEST(long_text_is_cut_and_terminated) {
     struct error err = {0};
     char longer[2 * sizeof(err.text)];
     memset(longer, 'x', sizeof(longer) - 1);
@@ -16,12 +16,4 @@ static void long_text_is_cut_and_terminated(void **state) {
     assert_int_equal(error_set(&err, ERR_IO, "%s", longer), ERR_IO);
     assert_int_equal(err.code, ERR_IO);
     assert_int_equal(strlen(err.text), sizeof(err.text) - 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(returns_the_code_without_a_struct),
-        cmocka_unit_test(long_text_is_cut_and_terminated),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

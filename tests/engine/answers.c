@@ -185,8 +185,7 @@ static int measure_pages(struct error *err) {
     return 0;
 }
 
-int answers_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n_tests,
-                 CMFixtureFunction setup) {
+int answers_main(int argc, char **argv, CMFixtureFunction setup) {
     int n_failed = argc < 2;
     make_mixed_patterns();
     for (int i = 1; i < argc; i++) {
@@ -197,7 +196,7 @@ int answers_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n
             fprintf(stderr, "%s\n", err.text);
             return 1;
         }
-        n_failed += _cmocka_run_group_tests(model_dir, tests, n_tests, setup, NULL);
+        n_failed += tests_run(model_dir, setup, NULL);
         backend->ops->destroy(backend);
     }
     return n_failed;

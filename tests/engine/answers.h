@@ -69,10 +69,9 @@ void answer_forget(struct answer *answer);
 struct engine_stats answers_compare(struct engine *engine, const struct recipe *recipes,
                                     const struct answer *expected, uint32_t n);
 
-/* Runs the tests with each checkpoint that the program's arguments name; setup may be NULL.  The
+/* Runs the program's tests with each checkpoint that its arguments name; setup may be NULL.  The
  * CPU backend has one thread: tests/cpu tells that their number changes no bit.  Returns the exit
  * status. */
-int answers_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n_tests,
-                 CMFixtureFunction setup);
+int answers_main(int argc, char **argv, CMFixtureFunction setup);
 
 #endif

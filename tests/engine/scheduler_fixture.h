@@ -145,4 +145,7 @@ void fixture_run(struct fixture *f);
  * has been submitted and has not finished. */
 void fixture_cancel_one(struct fixture *f, struct client *clients, uint32_t n, int patience);
 
+/* Runs the program's tests in both runs; returns how many failed. */
+int fixture_main(void);
+
 #endif

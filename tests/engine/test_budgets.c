@@ -85,7 +85,7 @@ static void check_close(const struct answer *a, const struct answer *b, uint32_t
 }
 
 /* The same keys and values in the same slots, and the same kernels: equal to the bit. */
-static void a_budget_that_is_never_exhausted_changes_nothing(void **state) {
+TEST(a_budget_that_is_never_exhausted_changes_nothing) {
     enum { N = 5 };
     const struct kv_choice choices[N] = {
         streaming(4, 600, 0), streaming(0, 500, 64), heavy_hitter(300, 200, KV_SCORE_SUM, 512),
@@ -113,7 +113,7 @@ static void a_budget_that_is_never_exhausted_changes_nothing(void **state) {
 }
 
 /* Keys are rotated by another kernel and at another time, which costs the last bits. */
-static void positions_in_the_cache_are_those_of_the_text_at_first(void **state) {
+TEST(positions_in_the_cache_are_those_of_the_text_at_first) {
     enum { N_COMPARED = 40 };
     struct engine *engine = start(40, 256, true);
     srand(6);
@@ -181,7 +181,7 @@ static struct engine_stats compare_with_alone(const struct recipe *recipes,
     return answers_compare(start(n_blocks, max_batched_tokens, true), recipes, alone, n);
 }
 
-static void answers_depend_on_the_budget_alone(void **state) {
+TEST(answers_depend_on_the_budget_alone) {
     enum { N = 24 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -206,7 +206,7 @@ static void answers_depend_on_the_budget_alone(void **state) {
 }
 
 /* Seven blocks: the full request grows to six, so the bounded one's two are needed. */
-static void a_suspended_sequence_answers_as_if_it_had_not_been(void **state) {
+TEST(a_suspended_sequence_answers_as_if_it_had_not_been) {
     enum { N = 2 };
     struct recipe recipes[2];
     const struct kv_choice choices[N] = {heavy_hitter(40, 56, KV_SCORE_MEAN, 64),
@@ -229,7 +229,7 @@ static void a_suspended_sequence_answers_as_if_it_had_not_been(void **state) {
 }
 
 /* A prompt of a hundred blocks in a pool of eight; the context of full requests ends at it. */
-static void a_long_text_needs_only_the_room_of_its_budget(void **state) {
+TEST(a_long_text_needs_only_the_room_of_its_budget) {
     struct engine *engine = start(8, 256, true);
     struct answer a = {0};
     struct engine_request r = {.n_prompt = 6400, .params = sampling_defaults(), .user = &a};
@@ -255,7 +255,7 @@ static void a_long_text_needs_only_the_room_of_its_budget(void **state) {
     engine_destroy(engine);
 }
 
-static void budgets_that_cannot_be_honoured_are_refused(void **state) {
+TEST(budgets_that_cannot_be_honoured_are_refused) {
     uint32_t prompt[5] = {0};
     struct engine_request r = {.prompt = prompt, .n_prompt = 5, .params = sampling_defaults()};
     struct error err = {0};
@@ -287,13 +287,5 @@ static int count_downloads(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(budgets_that_cannot_be_honoured_are_refused),
-        cmocka_unit_test(a_budget_that_is_never_exhausted_changes_nothing),
-        cmocka_unit_test(positions_in_the_cache_are_those_of_the_text_at_first),
-        cmocka_unit_test(a_long_text_needs_only_the_room_of_its_budget),
-        cmocka_unit_test(a_suspended_sequence_answers_as_if_it_had_not_been),
-        cmocka_unit_test(answers_depend_on_the_budget_alone),
-    };
-    return answers_main(argc, argv, tests, COUNT(tests), count_downloads);
+    return answers_main(argc, argv, count_downloads);
 }

@@ -125,7 +125,7 @@ static void forget(struct answer *answers) {
     for (uint32_t i = 0; i < N_RECIPES; i++) answer_forget(&answers[i]);
 }
 
-static void answers_do_not_depend_on_what_runs_or_runs_ahead(void **state) {
+TEST(answers_do_not_depend_on_what_runs_or_runs_ahead) {
     struct answer plain[N_RECIPES] = {0}, late[N_RECIPES] = {0};
     uint64_t n_suspended = 0;
     answer_all(64, 0, plain);
@@ -159,7 +159,7 @@ static uint64_t count_steps(int32_t n_logprobs, uint32_t *n_generated) {
     return stats.n_steps;
 }
 
-static void forced_text_is_computed_together(void **state) {
+TEST(forced_text_is_computed_together) {
     uint32_t n_scored, n_forced, n_late;
     const uint64_t recomputes_by_row = count_steps(0, &n_scored),
                    together = count_steps(-1, &n_forced);
@@ -170,7 +170,7 @@ static void forced_text_is_computed_together(void **state) {
     assert_int_equal(n_late, n_forced);
 }
 
-static void forced_text_does_not_depend_on_what_runs(void **state) {
+TEST(forced_text_does_not_depend_on_what_runs) {
     struct answer plain[N_RECIPES] = {0}, late[N_RECIPES] = {0}, tight[N_RECIPES] = {0};
     answer_all(64, -1, plain);
     answer_all(6, -1, tight);
@@ -199,7 +199,7 @@ static double steps_per_token(const char *regex, uint32_t n_seqs, struct answer 
 }
 
 /* Rows of several tokens make a step longer for each sequence in it. */
-static void many_sequences_compute_only_long_forced_text_together(void **state) {
+TEST(many_sequences_compute_only_long_forced_text_together) {
     enum { N_MANY = 16 };
     static const char *const pieces = "([ab] is one of two letters;){6}";
     struct answer one = {0}, many[N_MANY] = {0}, of_long[N_MANY] = {0};
@@ -219,12 +219,6 @@ static void many_sequences_compute_only_long_forced_text_together(void **state) 
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_do_not_depend_on_what_runs_or_runs_ahead),
-        cmocka_unit_test(forced_text_is_computed_together),
-        cmocka_unit_test(forced_text_does_not_depend_on_what_runs),
-        cmocka_unit_test(many_sequences_compute_only_long_forced_text_together),
-    };
     if (!grammar_is_available()) return 77; /* Meson's number for a test that was skipped */
-    return answers_main(argc, argv, tests, COUNT(tests), NULL);
+    return answers_main(argc, argv, NULL);
 }

@@ -17,7 +17,7 @@ static unsigned read_all(const char *text, size_t length, uint32_t *number) {
     return n;
 }
 
-static void numbers_are_read_with_their_length(void **state) {
+TEST(numbers_are_read_with_their_length) {
     for (uint32_t i = 0; i < 10000000; i += i < 20000 ? 1 : 997) {
         char text[24];
         const int n = snprintf(text, sizeof(text), "%u,       ", i) - 8;
@@ -27,7 +27,7 @@ static void numbers_are_read_with_their_length(void **state) {
     }
 }
 
-static void every_other_byte_ends_a_number(void **state) {
+TEST(every_other_byte_ends_a_number) {
     for (int c = 0; c < 256; c++) {
         char text[] = "70123456";
         uint32_t number = UINT32_MAX;
@@ -40,7 +40,7 @@ static void every_other_byte_ends_a_number(void **state) {
     }
 }
 
-static void too_few_bytes_are_left_alone(void **state) {
+TEST(too_few_bytes_are_left_alone) {
     uint32_t number;
     for (size_t n = 0; n < 8; n++) assert_int_equal(read_all("1,2,3,4,", n, &number), 0);
     assert_int_equal(read_all("1,2,3,4,", 8, &number), 1);
@@ -97,7 +97,7 @@ static size_t check_list(const char *text, size_t length, const char *space, uin
     return n;
 }
 
-static void blocks_of_a_list_are_read(void **state) {
+TEST(blocks_of_a_list_are_read) {
     static char text[MAX_NUMBERS * 8 + 16];
     uint64_t seed = 7;
     size_t n_read = 0;
@@ -115,7 +115,7 @@ static void blocks_of_a_list_are_read(void **state) {
 #endif
 }
 
-static void no_byte_that_is_wrong_is_read(void **state) {
+TEST(no_byte_that_is_wrong_is_read) {
     static const char wrong[] = ",, 0019-.e]\n\x80\xb0\xff";
     static char text[MAX_NUMBERS * 8 + 16];
     uint64_t seed = 11;
@@ -127,15 +127,4 @@ static void no_byte_that_is_wrong_is_read(void **state) {
         /* The first byte tells whether spaces are expected. */
         (void)check_list(text, length, *text == ' ' ? " " : "", LIMIT);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_read_with_their_length),
-        cmocka_unit_test(every_other_byte_ends_a_number),
-        cmocka_unit_test(too_few_bytes_are_left_alone),
-        cmocka_unit_test(blocks_of_a_list_are_read),
-        cmocka_unit_test(no_byte_that_is_wrong_is_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

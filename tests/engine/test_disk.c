@@ -118,7 +118,7 @@ static void forget_all(struct answer *answers, uint32_t n) {
 
 /* With pages for one text or several, host blocks or none, and a device that runs ahead; each
  * engine finds what those before it have left. */
-static void answers_do_not_depend_on_the_disk(void **state) {
+TEST_WITH(answers_do_not_depend_on_the_disk, begin_folder, end_folder) {
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     uint64_t n_read = 0, n_written = 0;
@@ -160,7 +160,7 @@ static int spoil_some(const char *path, const struct stat *info, int kind, struc
     return 0;
 }
 
-static void spoilt_files_change_no_answer(void **state) {
+TEST_WITH(spoilt_files_change_no_answer, begin_folder, end_folder) {
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     uint64_t n_refused = 0, n_read = 0;
@@ -179,7 +179,7 @@ static void spoilt_files_change_no_answer(void **state) {
 }
 
 /* Pages of another element type, another mode or another build are others. */
-static void only_the_same_engine_finds_it(void **state) {
+TEST_WITH(only_the_same_engine_finds_it, begin_folder, end_folder) {
     struct recipe r;
     srand(43);
     do r = random_recipe();
@@ -206,7 +206,7 @@ static void only_the_same_engine_finds_it(void **state) {
 }
 
 /* Sparse blocks are for prompts that are computed like these; under batch invariance for none. */
-static void sparse_and_dense_prompts_stay_apart(void **state) {
+TEST_WITH(sparse_and_dense_prompts_stay_apart, begin_folder, end_folder) {
     struct engine *engine = start(plain());
     const bool is_able = engine_info(engine)->sparse_prefill;
     engine_destroy(engine);
@@ -253,7 +253,7 @@ static void append(struct recipe *r, const struct answer *answer) {
 }
 
 /* Four turns by one engine, and the same by an engine each. */
-static void conversations_go_on_after_a_restart(void **state) {
+TEST_WITH(conversations_go_on_after_a_restart, begin_folder, end_folder) {
     enum { N_TURNS = 4 };
     static struct recipe turns[N_TURNS];
     static struct answer lived[N_TURNS];
@@ -285,7 +285,7 @@ static void conversations_go_on_after_a_restart(void **state) {
 }
 
 /* A request that is cancelled while its files are read leaves nothing behind. */
-static void cancelled_readers_leave_nothing(void **state) {
+TEST_WITH(cancelled_readers_leave_nothing, begin_folder, end_folder) {
     static struct recipe recipes[N_RECIPES];
     static struct answer answers[N_RECIPES], alone[N_RECIPES];
     srand(46);
@@ -312,8 +312,6 @@ static void cancelled_readers_leave_nothing(void **state) {
     forget_all(alone, N_RECIPES);
 }
 
-#define ON_FOLDER(test) cmocka_unit_test_setup_teardown(test, begin_folder, end_folder)
-
 static int make_patterns(void **state) {
     for (size_t i = 0; i < COUNT(patterns); i++)
         patterns[i] = (struct attn_pattern){PATTERN_A_SHAPE, 16, 32};
@@ -321,13 +319,5 @@ static int make_patterns(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        ON_FOLDER(answers_do_not_depend_on_the_disk),
-        ON_FOLDER(spoilt_files_change_no_answer),
-        ON_FOLDER(only_the_same_engine_finds_it),
-        ON_FOLDER(sparse_and_dense_prompts_stay_apart),
-        ON_FOLDER(conversations_go_on_after_a_restart),
-        ON_FOLDER(cancelled_readers_leave_nothing),
-    };
-    return answers_main(argc, argv, tests, COUNT(tests), make_patterns);
+    return answers_main(argc, argv, make_patterns);
 }

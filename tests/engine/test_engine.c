@@ -91,7 +91,7 @@ static struct engine_stats compare_with_alone(const struct recipe *recipes,
     return answers_compare(start(n_blocks, caching), recipes, alone, n);
 }
 
-static void answers_do_not_depend_on_company_or_cache(void **state) {
+TEST(answers_do_not_depend_on_company_or_cache) {
     enum { N = 64 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -109,7 +109,7 @@ static void answers_do_not_depend_on_company_or_cache(void **state) {
 
 /* Eight blocks: four requests start with one each and one in reserve, and every one of them grows
  * to a third. */
-static void answers_do_not_depend_on_preemption(void **state) {
+TEST(answers_do_not_depend_on_preemption) {
     enum { N = 8 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -137,7 +137,7 @@ static void answers_do_not_depend_on_preemption(void **state) {
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
-static void greedy_answers_are_the_goldens(void **state) {
+TEST(greedy_answers_are_the_goldens) {
     char path[512];
     snprintf(path, sizeof(path), "%s/goldens.json", default_model_dir);
     json_t *root = json_load_file(path, 0, NULL), *prompts = json_object_get(root, "prompts"),
@@ -179,7 +179,7 @@ static struct recipe plain_recipe(uint32_t n_prompt, uint32_t max_tokens) {
     return r;
 }
 
-static void a_cached_prefix_gives_the_same_answer(void **state) {
+TEST(a_cached_prefix_gives_the_same_answer) {
     struct engine *engine = start(64, true);
     struct recipe r = plain_recipe(300, 20);
     struct answer first = {0}, second = {0};
@@ -197,7 +197,7 @@ static void a_cached_prefix_gives_the_same_answer(void **state) {
 }
 
 /* Prompt log-probabilities of prompt + answer say the same about the answer as decoding it did. */
-static void scoring_agrees_with_generating(void **state) {
+TEST(scoring_agrees_with_generating) {
     struct engine *engine = start(64, true);
     struct recipe r = plain_recipe(70, 30);
     struct answer generated = {0}, scored = {0};
@@ -225,7 +225,7 @@ static void scoring_agrees_with_generating(void **state) {
     engine_destroy(engine);
 }
 
-static void seeds_are_reproducible_and_differ(void **state) {
+TEST(seeds_are_reproducible_and_differ) {
     struct engine *engine = start(64, true);
     struct answer answers[4] = {0};
     for (uint32_t i = 0; i < 4; i++) {
@@ -244,7 +244,7 @@ static void seeds_are_reproducible_and_differ(void **state) {
     engine_destroy(engine);
 }
 
-static void cancelling_frees_pages_in_every_phase(void **state) {
+TEST(cancelling_frees_pages_in_every_phase) {
     struct engine *engine = start(16, false);
     struct answer a = {0};
     struct recipe r = plain_recipe(500, 500);
@@ -280,7 +280,7 @@ static void assert_begins_like(const struct answer *a, const struct answer *whol
 
 /* Requests that end by an end token, a stop string, a length or a cancel, each while the step after
  * is under way with a row of theirs. */
-static void answers_do_not_depend_on_running_ahead(void **state) {
+TEST(answers_do_not_depend_on_running_ahead) {
     enum { N = 48 };
     static struct recipe recipes[N];
     static struct answer alone[N], ahead[N];
@@ -319,7 +319,7 @@ static void answers_do_not_depend_on_running_ahead(void **state) {
 }
 
 /* Every row of a penalised request begins with a token that the step before samples. */
-static void penalties_count_tokens_of_the_step_in_flight(void **state) {
+TEST(penalties_count_tokens_of_the_step_in_flight) {
     enum { N = 8, N_TOKENS = 40 };
     static struct recipe recipes[N];
     static struct answer alone[N], ahead[N];
@@ -346,7 +346,7 @@ static void penalties_count_tokens_of_the_step_in_flight(void **state) {
 }
 
 /* With steps in flight, too. */
-static void stopping_ends_everything_once(void **state) {
+TEST(stopping_ends_everything_once) {
     struct answer answers[20] = {0};
     struct recipe r = plain_recipe(100, 500);
     r.params.ignore_eos = true;
@@ -369,7 +369,7 @@ static void stopping_ends_everything_once(void **state) {
     assert_true(late_backend_end() > 0);
 }
 
-static void a_full_queue_refuses_all_or_none(void **state) {
+TEST(a_full_queue_refuses_all_or_none) {
     struct error err = {0};
     struct engine *engine;
     struct engine_config config = {.model_dir = model_dir,
@@ -440,7 +440,7 @@ static void fail_while_running(bool ahead) {
     backend->runs_ahead = false;
 }
 
-static void a_backend_failure_ends_every_request_and_is_sticky(void **state) {
+TEST(a_backend_failure_ends_every_request_and_is_sticky) {
     fail_while_running(false);
     fail_while_running(true); /* with two steps in flight */
 }
@@ -467,7 +467,7 @@ static void *run_client(void *arg) {
     return NULL;
 }
 
-static void many_threads_may_use_one_engine(void **state) {
+TEST(many_threads_may_use_one_engine) {
     static struct client_thread clients[CLIENT_THREADS];
     struct engine *engine = start(24, true);
     pthread_t threads[CLIENT_THREADS];
@@ -485,22 +485,7 @@ static void many_threads_may_use_one_engine(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_answers_are_the_goldens),
-        cmocka_unit_test(a_cached_prefix_gives_the_same_answer),
-        cmocka_unit_test(scoring_agrees_with_generating),
-        cmocka_unit_test(seeds_are_reproducible_and_differ),
-        cmocka_unit_test(cancelling_frees_pages_in_every_phase),
-        cmocka_unit_test(stopping_ends_everything_once),
-        cmocka_unit_test(a_full_queue_refuses_all_or_none),
-        cmocka_unit_test(a_backend_failure_ends_every_request_and_is_sticky),
-        cmocka_unit_test(many_threads_may_use_one_engine),
-        cmocka_unit_test(answers_do_not_depend_on_company_or_cache),
-        cmocka_unit_test(answers_do_not_depend_on_preemption),
-        cmocka_unit_test(answers_do_not_depend_on_running_ahead),
-        cmocka_unit_test(penalties_count_tokens_of_the_step_in_flight),
-    };
     if (argc < 3) return 1;
     default_model_dir = argv[2];
-    return answers_main(2, argv, tests, COUNT(tests), NULL);
+    return answers_main(2, argv, NULL);
 }

@@ -37,7 +37,7 @@ static void assert_groups(const struct filters *filters, uint32_t n_layers,
     assert_groups_among(filters, NULL, n_layers, expected, n);
 }
 
-static void layers_follow_the_filter_before_them(void **state) {
+TEST(layers_follow_the_filter_before_them) {
     struct filters filters;
     struct error err = {0};
     assert_int_equal(parse(&filters, FILTERS("[2, 8, 18]", "1"), &err), 0);
@@ -48,7 +48,7 @@ static void layers_follow_the_filter_before_them(void **state) {
     assert_groups(&filters, 2, one, 1);
 }
 
-static void a_filter_that_no_layer_follows_has_no_group(void **state) {
+TEST(a_filter_that_no_layer_follows_has_no_group) {
     struct filters filters;
     struct error err = {0};
     assert_int_equal(parse(&filters, FILTERS("[1, 3, 9]", "1"), &err), 0);
@@ -59,7 +59,7 @@ static void a_filter_that_no_layer_follows_has_no_group(void **state) {
 }
 
 /* A window in every second layer, the first one too; or in all but every sixth. */
-static void layers_with_a_window_follow_no_filter(void **state) {
+TEST(layers_with_a_window_follow_no_filter) {
     uint32_t second[24], sixth[24], all[24];
     struct filters filters;
     struct error err = {0};
@@ -94,7 +94,7 @@ static void layers_with_a_window_follow_no_filter(void **state) {
     }
 }
 
-static void filters_must_be_layers_of_the_model(void **state) {
+TEST(filters_must_be_layers_of_the_model) {
     struct layer_group groups[MAX_LAYER_GROUPS];
     struct filters filters;
     struct error err = {0};
@@ -104,7 +104,7 @@ static void filters_must_be_layers_of_the_model(void **state) {
     assert_non_null(strstr(err.text, "layer 8 "));
 }
 
-static void what_is_wrong_is_named(void **state) {
+TEST(what_is_wrong_is_named) {
     static const struct {
         const char *text, *needle;
     } cases[] = {
@@ -138,7 +138,7 @@ static void what_is_wrong_is_named(void **state) {
 }
 
 /* The published sets leave as many layers dense as their authors say. */
-static void shipped_files_are_read(void **state) {
+TEST(shipped_files_are_read) {
     static const struct {
         const char *name;
         uint32_t n_layers, n_groups, n_sparse;
@@ -163,7 +163,7 @@ static void shipped_files_are_read(void **state) {
     }
 }
 
-static void what_is_saved_is_read_again(void **state) {
+TEST(what_is_saved_is_read_again) {
     const struct filters given = {.layers = {2, 8, 18}, .n = 3, .n_wait = 1};
     const struct provenance_note note = {"model", "a \"quoted\" name"}, bad = {"model", "\xff"};
     struct filters found = {0};
@@ -182,24 +182,14 @@ static void what_is_saved_is_read_again(void **state) {
     unlink(path);
 }
 
-static void a_missing_file_is_not_found(void **state) {
+TEST(a_missing_file_is_not_found) {
     struct filters filters;
     struct error err = {0};
     assert_int_equal(filters_read(&filters, "/nonexistent/filters.json", &err), ERR_NOT_FOUND);
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_follow_the_filter_before_them),
-        cmocka_unit_test(a_filter_that_no_layer_follows_has_no_group),
-        cmocka_unit_test(layers_with_a_window_follow_no_filter),
-        cmocka_unit_test(filters_must_be_layers_of_the_model),
-        cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(shipped_files_are_read),
-        cmocka_unit_test(what_is_saved_is_read_again),
-        cmocka_unit_test(a_missing_file_is_not_found),
-    };
     if (argc != 2) return 1;
     shipped_dir = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run("tests", NULL, NULL);
 }

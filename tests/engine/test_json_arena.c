@@ -73,7 +73,7 @@ static char *make(const struct shape *shape, unsigned n, size_t *length) {
 }
 
 /* The arena asserts that the bound holds. */
-static void every_shape_fits_what_was_reserved(void **state) {
+TEST(every_shape_fits_what_was_reserved) {
     for (size_t s = 0; s < sizeof(shapes) / sizeof(*shapes); s++) {
         for (unsigned n = 0; n < 5000; n = n < 70 ? n + 1 : 2 * n - 1) {
             size_t length;
@@ -84,7 +84,7 @@ static void every_shape_fits_what_was_reserved(void **state) {
     }
 }
 
-static void long_strings_fit_at_either_side_of_a_doubling(void **state) {
+TEST(long_strings_fit_at_either_side_of_a_doubling) {
     char *text = malloc((1 << 18) + 8);
     for (size_t n = 8; n <= 1 << 18; n *= 2) {
         for (size_t length = n - 4; length <= n + 4; length++) {
@@ -99,7 +99,7 @@ static void long_strings_fit_at_either_side_of_a_doubling(void **state) {
     free(text);
 }
 
-static void a_failed_reserve_is_no_memory_and_nothing_else(void **state) {
+TEST(a_failed_reserve_is_no_memory_and_nothing_else) {
     static const char text[] = "{\"a\":[1,2,\"three\"]}";
     json_t *root = NULL;
     json_error_t why = {.line = 77};
@@ -113,7 +113,7 @@ static void a_failed_reserve_is_no_memory_and_nothing_else(void **state) {
     assert_int_equal(why.line, 77);
 }
 
-static void what_is_wrong_is_invalid(void **state) {
+TEST(what_is_wrong_is_invalid) {
     json_t *root = NULL;
     json_error_t why;
     assert_int_equal(json_arena_load(&root, "[1,\n,]", 6, 0, &why), ERR_INVALID);
@@ -122,7 +122,7 @@ static void what_is_wrong_is_invalid(void **state) {
     assert_null(root);
 }
 
-static void documents_outlive_each_other_in_any_order(void **state) {
+TEST(documents_outlive_each_other_in_any_order) {
     json_t *a = load("[\"one\"]", 7), *b = load("{\"two\":2}", 9), *made = json_object();
     json_t *one = json_incref(json_array_get(a, 0));
     json_decref(a);
@@ -254,7 +254,7 @@ static void add_value(struct random_text *text, int depth, int wrong) {
 }
 
 /* What is parsed, and what is wrong, is as jansson says, but for numbers that it cannot hold. */
-static void random_documents_are_those_of_jansson(void **state) {
+TEST(random_documents_are_those_of_jansson) {
     static const size_t flags[] = {JSON_DECODE_ANY,
                                    JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL};
     static struct random_text text;
@@ -293,7 +293,7 @@ static void expect_number(const char *text, json_type type, double value, bool i
     json_decref(root);
 }
 
-static void numbers_keep_what_their_value_does_not_tell(void **state) {
+TEST(numbers_keep_what_their_value_does_not_tell) {
     expect_number("0", JSON_INTEGER, 0, false);
     expect_number("-12", JSON_INTEGER, -12, false);
     expect_number("9223372036854775807", JSON_INTEGER, 9223372036854775807.0, false);
@@ -313,7 +313,7 @@ static void numbers_keep_what_their_value_does_not_tell(void **state) {
 }
 
 /* A number has no text of its own unless a reader gave it one. */
-static void made_numbers_have_no_text(void **state) {
+TEST(made_numbers_have_no_text) {
     json_t *made = json_pack("[i, f, s, b, n]", 1, 1.5, "1.5", 1);
     for (size_t i = 0; i < json_array_size(made); i++)
         assert_null(json_number_text(json_array_get(made, i)));
@@ -329,7 +329,7 @@ static int append(const char *bytes, size_t n, void *data) {
     return 0;
 }
 
-static void trees_are_copied_and_written_as_they_were(void **state) {
+TEST(trees_are_copied_and_written_as_they_were) {
     static const char text[] =
         "{\"a\":[1.0,-0,1e400,18446744073709551616,\"1.0\",\"\\u0001\"],\"\\u0000\":{},"
         "\"\":[],\"\u00e9\":null}";
@@ -351,7 +351,7 @@ static void trees_are_copied_and_written_as_they_were(void **state) {
 
 /* ---- the rest ---- */
 
-static void halves_are_refused_or_replaced(void **state) {
+TEST(halves_are_refused_or_replaced) {
     static const char *const texts[][2] = {
         {"\"\\ud83d\"", "\uFFFD"},         {"\"\\ude00\"", "\uFFFD"},
         {"\"\\ud83dx\"", "\uFFFDx"},       {"\"\\ud83d\\ud83d\\ude00\"", "\uFFFD\U0001f600"},
@@ -374,7 +374,7 @@ static void halves_are_refused_or_replaced(void **state) {
     }
 }
 
-static void doubled_members_are_counted(void **state) {
+TEST(doubled_members_are_counted) {
     static const char text[] = "{\"a\":1,\"b\":{\"c\":1,\"c\":{\"c\":2}},\"\\u0061\":3}";
     json_t *root = NULL;
     json_error_t why;
@@ -388,7 +388,7 @@ static void doubled_members_are_counted(void **state) {
     assert_non_null(strstr(why.text, "duplicate object key"));
 }
 
-static void nesting_ends_at_the_stated_level(void **state) {
+TEST(nesting_ends_at_the_stated_level) {
     static char text[2 * (JSON_MAX_LEVELS + 1)];
     for (size_t n = JSON_MAX_LEVELS; n <= JSON_MAX_LEVELS + 1; n++) {
         json_t *root = NULL;
@@ -399,22 +399,4 @@ static void nesting_ends_at_the_stated_level(void **state) {
                          n == JSON_MAX_LEVELS ? 0 : ERR_INVALID);
         json_decref(root);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shape_fits_what_was_reserved),
-        cmocka_unit_test(long_strings_fit_at_either_side_of_a_doubling),
-        cmocka_unit_test(a_failed_reserve_is_no_memory_and_nothing_else),
-        cmocka_unit_test(what_is_wrong_is_invalid),
-        cmocka_unit_test(documents_outlive_each_other_in_any_order),
-        cmocka_unit_test(random_documents_are_those_of_jansson),
-        cmocka_unit_test(numbers_keep_what_their_value_does_not_tell),
-        cmocka_unit_test(made_numbers_have_no_text),
-        cmocka_unit_test(trees_are_copied_and_written_as_they_were),
-        cmocka_unit_test(halves_are_refused_or_replaced),
-        cmocka_unit_test(doubled_members_are_counted),
-        cmocka_unit_test(nesting_ends_at_the_stated_level),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static struct scheduler_config long_config(uint32_t max_rows, uint32_t max_long_
 }
 
 /* The rows of a prompt that scores itself leave the last layer, too, in one more round. */
-static void a_long_prompt_that_is_scored_leaves_the_last_layer(void **state) {
+TEST(a_long_prompt_that_is_scored_leaves_the_last_layer) {
     struct fixture f;
     struct client reader = {0}, bad = {0}, again = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -113,7 +113,7 @@ static struct engine_stats random_load(struct fixture *f, struct load load) {
     return stats;
 }
 
-static void random_prompts_give_what_they_give_alone(void **state) {
+TEST(random_prompts_give_what_they_give_alone) {
     struct fixture f;
     struct engine_stats stats = random_load(&f, (struct load){400, 512, 1024, 1, false, 0});
     assert_true(f.n_slices > 0 && f.n_chunks == 0 && stats.cached_tokens > 0);
@@ -129,13 +129,13 @@ static void random_prompts_give_what_they_give_alone(void **state) {
 }
 
 /* How a prompt in chunks was cut depends on what else ran. */
-static void nothing_depends_on_company_where_it_must_not(void **state) {
+TEST(nothing_depends_on_company_where_it_must_not) {
     struct fixture f;
     random_load(&f, (struct load){60, 128, 512, 7, true, 0});
     assert_true(f.n_slices > 0 && f.n_chunks == 0);
 }
 
-static void a_long_prompt_runs_between_the_steps_of_others(void **state) {
+TEST(a_long_prompt_runs_between_the_steps_of_others) {
     struct fixture f;
     struct client talker = {0}, reader = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -166,7 +166,7 @@ static void a_long_prompt_runs_between_the_steps_of_others(void **state) {
 }
 
 /* The second long prompt waits for the first, the short one behind it does not. */
-static void one_long_prompt_at_a_time(void **state) {
+TEST(one_long_prompt_at_a_time) {
     struct fixture f;
     struct client first = {0}, second = {0}, dense = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -191,7 +191,7 @@ static void one_long_prompt_at_a_time(void **state) {
 }
 
 /* What is left to compute may be little enough to need no turn. */
-static void a_cached_prompt_waits_for_no_other(void **state) {
+TEST(a_cached_prompt_waits_for_no_other) {
     struct fixture f;
     struct client before = {0}, reader = {0}, follower = {0};
     fixture_init_with(&f, 400, long_config(128, 4096));
@@ -230,7 +230,7 @@ static uint32_t cached_by_another(struct prefill_choice first, struct prefill_ch
     return clients[1].last.n_cached;
 }
 
-static void prefixes_are_shared_within_one_choice_only(void **state) {
+TEST(prefixes_are_shared_within_one_choice_only) {
     static const struct attn_pattern others[N_LAYERS] = {{PATTERN_A_SHAPE, 1, 2}};
     const struct prefill_choice dense = {.mode = PREFILL_DENSE}, plain = {.mode = PREFILL_AUTO},
                                 sparse = {.mode = PREFILL_SPARSE};
@@ -264,7 +264,7 @@ static bool is_auto_sparse(uint32_t n_prompt, uint32_t min_sparse_tokens,
     return c.last.prefill.mode == PREFILL_SPARSE;
 }
 
-static void auto_is_sparse_where_it_pays_and_may(void **state) {
+TEST(auto_is_sparse_where_it_pays_and_may) {
     struct engine_request like = {.params = sampling_defaults()};
     assert_true(is_auto_sparse(1000, 1000, &like));
     assert_false(is_auto_sparse(999, 1000, &like));
@@ -277,7 +277,7 @@ static void auto_is_sparse_where_it_pays_and_may(void **state) {
     assert_false(is_auto_sparse(2000, 1000, &like));
 }
 
-static void cancelling_a_long_prompt_leaves_nothing(void **state) {
+TEST(cancelling_a_long_prompt_leaves_nothing) {
     struct fixture f;
     for (uint32_t n_steps = 1; n_steps < 30; n_steps += 3) {
         struct client reader = {0}, next = {0};
@@ -298,7 +298,7 @@ static void cancelling_a_long_prompt_leaves_nothing(void **state) {
     }
 }
 
-static void a_failure_ends_a_long_prompt_once(void **state) {
+TEST(a_failure_ends_a_long_prompt_once) {
     struct fixture f;
     struct client clients[3] = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -317,7 +317,7 @@ static void a_failure_ends_a_long_prompt_once(void **state) {
 
 /* The first row that is drawn from has seen all pages: what came before it is not shared unless it
  * is valid. */
-static void what_is_not_a_number_is_never_shared(void **state) {
+TEST(what_is_not_a_number_is_never_shared) {
     struct fixture f;
     struct client bad = {0}, again = {0};
     fixture_init_with(&f, 400, long_config(128, 2048));
@@ -335,7 +335,7 @@ static void what_is_not_a_number_is_never_shared(void **state) {
 }
 
 /* The others need its pages: all that was computed is computed again. */
-static void a_long_prompt_that_loses_its_place_begins_again(void **state) {
+TEST(a_long_prompt_that_loses_its_place_begins_again) {
     struct fixture f;
     struct client talker = {0}, reader = {0};
     struct engine_stats stats;
@@ -463,7 +463,7 @@ static double longest_interval(double max_itl_s, uint32_t n_first, uint32_t n_lo
     return longest_s;
 }
 
-static void a_generating_sequence_waits_no_longer_than_agreed(void **state) {
+TEST(a_generating_sequence_waits_no_longer_than_agreed) {
     assert_true(longest_interval(20e-3, 2000, 8000, 1) < 20.1e-3);
     assert_true(longest_interval(20e-3, 2000, 4000, 8000) < 20.1e-3);
     assert_true(longest_interval(20e-3, 5000, 4000, 1) < 20.1e-3);
@@ -471,22 +471,5 @@ static void a_generating_sequence_waits_no_longer_than_agreed(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_long_prompt_runs_between_the_steps_of_others),
-        cmocka_unit_test(a_long_prompt_that_is_scored_leaves_the_last_layer),
-        cmocka_unit_test(one_long_prompt_at_a_time),
-        cmocka_unit_test(a_cached_prompt_waits_for_no_other),
-        cmocka_unit_test(prefixes_are_shared_within_one_choice_only),
-        cmocka_unit_test(auto_is_sparse_where_it_pays_and_may),
-        cmocka_unit_test(cancelling_a_long_prompt_leaves_nothing),
-        cmocka_unit_test(a_failure_ends_a_long_prompt_once),
-        cmocka_unit_test(what_is_not_a_number_is_never_shared),
-        cmocka_unit_test(a_long_prompt_that_loses_its_place_begins_again),
-        cmocka_unit_test(a_generating_sequence_waits_no_longer_than_agreed),
-        cmocka_unit_test(random_prompts_give_what_they_give_alone),
-        cmocka_unit_test(nothing_depends_on_company_where_it_must_not),
-    };
-    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
-    run_ahead = true;
-    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
+    return fixture_main();
 }

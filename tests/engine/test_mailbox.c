@@ -11,7 +11,7 @@ struct letter {
     int writer, number;
 };
 
-static void a_chain_arrives_in_order_and_only_the_first_wakes(void **state) {
+TEST(a_chain_arrives_in_order_and_only_the_first_wakes) {
     struct mailbox box;
     bool was_empty;
     struct letter c = {.number = 3}, b = {.next = &c, .number = 2}, a = {.number = 1};
@@ -29,7 +29,7 @@ static void a_chain_arrives_in_order_and_only_the_first_wakes(void **state) {
     mailbox_fini(&box);
 }
 
-static void a_closed_box_refuses_and_does_not_sleep(void **state) {
+TEST(a_closed_box_refuses_and_does_not_sleep) {
     struct mailbox box;
     bool was_empty = true;
     struct letter a = {0}, b = {0};
@@ -50,7 +50,7 @@ struct writer {
     int number;
 };
 
-static void a_poke_or_a_moment_ends_a_wait(void **state) {
+TEST(a_poke_or_a_moment_ends_a_wait) {
     struct mailbox box;
     struct letter a = {.number = 1};
     assert_int_equal(mailbox_init(&box), 0);
@@ -79,7 +79,7 @@ static void *write_letters(void *arg) {
     return NULL;
 }
 
-static void nothing_is_lost_between_threads(void **state) {
+TEST(nothing_is_lost_between_threads) {
     struct mailbox box;
     pthread_t threads[WRITERS];
     struct writer writers[WRITERS];
@@ -100,14 +100,4 @@ static void nothing_is_lost_between_threads(void **state) {
     for (int i = 0; i < WRITERS; i++) pthread_join(threads[i], NULL);
     assert_null(mailbox_close(&box));
     mailbox_fini(&box);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_chain_arrives_in_order_and_only_the_first_wakes),
-        cmocka_unit_test(a_closed_box_refuses_and_does_not_sleep),
-        cmocka_unit_test(a_poke_or_a_moment_ends_a_wait),
-        cmocka_unit_test(nothing_is_lost_between_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static int plan(const struct engine_config *config, uint32_t max_model_len,
     return rc;
 }
 
-static void a_device_gives_what_is_left_of_its_share(void **state) {
+TEST(a_device_gives_what_is_left_of_its_share) {
     const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.75};
     const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
     struct error err = {0};
@@ -44,7 +44,7 @@ static void a_device_gives_what_is_left_of_its_share(void **state) {
     assert_int_equal(n, 3 * GIB / BLOCK);
 }
 
-static void too_small_a_share_is_refused_in_numbers(void **state) {
+TEST(too_small_a_share_is_refused_in_numbers) {
     const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.75};
     const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
     static const char *const words[] = {"196608 tokens",
@@ -64,7 +64,7 @@ static void too_small_a_share_is_refused_in_numbers(void **state) {
                      ERR_NOMEM);
 }
 
-static void a_given_size_is_taken_as_it_is(void **state) {
+TEST(a_given_size_is_taken_as_it_is) {
     const struct engine_config config = {
         .kv_format = PAGE_BF16, .device_share = 0.1, .kv_cache_bytes = 20 * BLOCK + 5};
     const struct device_memory device = {.free = GIB, .total = 8 * GIB};
@@ -76,7 +76,7 @@ static void a_given_size_is_taken_as_it_is(void **state) {
     assert_non_null(strstr(err.text, "--kv-cache-memory to at least 22020096"));
 }
 
-static void no_whole_text_needs_to_fit_where_all_are_bounded(void **state) {
+TEST(no_whole_text_needs_to_fit_where_all_are_bounded) {
     const struct device_memory none = {0}, device = {.free = 5 * GIB, .total = 8 * GIB};
     struct engine_config config = {
         .kv_format = PAGE_BF16, .device_share = 0.375, .kv_cache_bytes = 3 * BLOCK};
@@ -94,7 +94,7 @@ static void no_whole_text_needs_to_fit_where_all_are_bounded(void **state) {
     assert_non_null(strstr(err.text, "--gpu-memory-utilization"));
 }
 
-static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
+TEST(a_system_gives_a_quarter_or_what_is_of_use) {
     const struct engine_config config = {.kv_format = PAGE_BF16, .device_share = 0.9};
     const struct device_memory none = {0};
     struct error err = {0};
@@ -108,7 +108,7 @@ static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
     assert_int_equal(plan(&config, 1024, none, 60 * BLOCK, &n, &err), ERR_NOMEM);
 }
 
-static void weights_that_are_mapped_are_needed(void **state) {
+TEST(weights_that_are_mapped_are_needed) {
     assert_int_equal(memory_plan_beside(16 * GIB, 0), 16 * GIB);
     assert_int_equal(memory_plan_beside(16 * GIB, 4 * GIB),
                      16 * GIB); /* a quarter is beside them */
@@ -118,7 +118,7 @@ static void weights_that_are_mapped_are_needed(void **state) {
     assert_int_equal(memory_plan_beside(1, 40 * GIB), 0);
 }
 
-static void the_context_is_what_a_system_holds(void **state) {
+TEST(the_context_is_what_a_system_holds) {
     const struct engine_config config = {.kv_format = PAGE_BF16};
     const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
     const struct kv_pool pool = memory_plan_pages(&config, &model);
@@ -135,7 +135,7 @@ static void the_context_is_what_a_system_holds(void **state) {
     assert_int_equal(memory_plan_context(&pool, &longest, 4 * 100 * (uint64_t)BLOCK), 32768);
 }
 
-static void more_than_there_is_is_refused_by_name(void **state) {
+TEST(more_than_there_is_is_refused_by_name) {
     struct system_memory memory = {.total = 8 * GIB, .available = GIB};
     struct error err = {0};
     assert_int_equal(system_memory_check(&memory, "--kv-cache-memory", 7 * GIB, GIB, &err), 0);
@@ -167,7 +167,7 @@ static const struct evict_ops fake_evict;
 static const struct sparse_ops fake_sparse;
 static const struct select_ops fake_select;
 
-static void long_prompts_get_a_tenth_of_the_share(void **state) {
+TEST(long_prompts_get_a_tenth_of_the_share) {
     const uint64_t row_bytes = 2 * (4096 + 2048);
     struct backend_ops ops = {.sparse = &fake_sparse, .host_pool = &fake_host_pool};
     struct backend be = {.ops = &ops, .act_dtype = DTYPE_BF16};
@@ -206,7 +206,7 @@ static void long_prompts_get_a_tenth_of_the_share(void **state) {
 }
 
 /* 5 sparse layers * 64 tokens * 2 * 4 KV heads * 128 elements * 2 bytes. */
-static void the_store_has_whole_blocks(void **state) {
+TEST(the_store_has_whole_blocks) {
     const uint64_t block = 5 * 64 * 2 * 4 * 128 * 2;
     const struct layer_group groups[] = {{0, 2, 4}, {4, 5, 8}};
     struct backend_ops can = {.select = &fake_select, .host_pool = &fake_host_pool};
@@ -250,7 +250,7 @@ static void the_store_has_whole_blocks(void **state) {
 }
 
 /* A page of each of 9 layers, with what KV heads know of it or without. */
-static void without_selections_a_block_is_for_all_layers(void **state) {
+TEST(without_selections_a_block_is_for_all_layers) {
     const struct layer_group groups[] = {{0, 2, 9}};
     const struct backend_ops ops = {.evict = &fake_evict, .host_pool = &fake_host_pool};
     struct backend backend = {.ops = &ops};
@@ -316,7 +316,7 @@ static int plan_million(struct million *m, uint64_t host_pool_bytes, struct erro
     return rc ? rc : memory_plan_kv(&m->pool, &m->config, &longest, device, 0, err);
 }
 
-static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
+TEST(a_million_tokens_fit_where_most_of_them_leave) {
     static struct million m;
     struct error err = {0};
     const struct kv_choice choice = {
@@ -349,7 +349,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
 
 /* Half of ten layers have a window of 1,024 tokens, and of the others all but one are sparse: those
  * take turns with two lists of a long prompt's pages, and so do those with a window. */
-static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
+TEST(what_leaves_and_what_windows_pass_need_no_room) {
     enum { TEXT = 65536, STEP = 2048, WINDOW = 1024, PAGES = TEXT / PAGE_TOKENS, N_LAYERS = 10 };
     const uint32_t windows[N_LAYERS] = {
         [0] = WINDOW, [2] = WINDOW, [4] = WINDOW, [6] = WINDOW, [8] = WINDOW};
@@ -387,23 +387,4 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
     assert_true(plan.layer_major);
     assert_true(kv_most(&space, &plan).pages <= pool.n_pages);
     page_pool_destroy(space.pool);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_store_has_whole_blocks),
-        cmocka_unit_test(without_selections_a_block_is_for_all_layers),
-        cmocka_unit_test(a_device_gives_what_is_left_of_its_share),
-        cmocka_unit_test(too_small_a_share_is_refused_in_numbers),
-        cmocka_unit_test(a_given_size_is_taken_as_it_is),
-        cmocka_unit_test(a_million_tokens_fit_where_most_of_them_leave),
-        cmocka_unit_test(what_leaves_and_what_windows_pass_need_no_room),
-        cmocka_unit_test(long_prompts_get_a_tenth_of_the_share),
-        cmocka_unit_test(no_whole_text_needs_to_fit_where_all_are_bounded),
-        cmocka_unit_test(a_system_gives_a_quarter_or_what_is_of_use),
-        cmocka_unit_test(weights_that_are_mapped_are_needed),
-        cmocka_unit_test(the_context_is_what_a_system_holds),
-        cmocka_unit_test(more_than_there_is_is_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

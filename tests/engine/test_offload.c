@@ -95,7 +95,7 @@ static void finish(struct engine *engine) {
     engine_destroy(engine);
 }
 
-static void a_selection_of_everything_changes_nothing(void **state) {
+TEST(a_selection_of_everything_changes_nothing) {
     struct engine *engine = start((struct room){40, 40, 256, PLAIN});
     struct answer expected = {0}, a = {0};
     srand(5);
@@ -113,7 +113,7 @@ static void a_selection_of_everything_changes_nothing(void **state) {
 }
 
 /* 699 tokens are stored in the end: the last step's row is behind 698. */
-static void it_does_not_matter_where_tokens_wait(void **state) {
+TEST(it_does_not_matter_where_tokens_wait) {
     struct engine *engine = start((struct room){60, 20, 256, PLAIN});
     struct answer full = {0}, device = {0}, moved = {0};
     srand(6);
@@ -164,7 +164,7 @@ static struct recipe random_recipe(int i) {
     return r;
 }
 
-static void answers_depend_on_the_selection_alone(void **state) {
+TEST(answers_depend_on_the_selection_alone) {
     enum { N = 24 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -190,7 +190,7 @@ static void answers_depend_on_the_selection_alone(void **state) {
 }
 
 /* What is chosen is not worked out by a prompt's rows, so computing again would show. */
-static void swapping_changes_no_bit(void **state) {
+TEST(swapping_changes_no_bit) {
     enum { N = 18 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -241,7 +241,7 @@ static uint32_t answer_in_turn(struct room room, const struct recipe *recipes,
 
 /* Whether requests find its context in the pool, in the host pool or not at all, whichever request
  * computed it, and whichever others ask at the same time. */
-static void a_context_may_be_asked_often(void **state) {
+TEST(a_context_may_be_asked_often) {
     enum { N = 6, N_CONTEXT = 330 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -274,7 +274,7 @@ static void a_context_may_be_asked_often(void **state) {
 
 /* The same for prompts that do not fit the pool.  What such a prompt leaves is what any other one
  * would have computed. */
-static void a_long_context_may_be_asked_often(void **state) {
+TEST(a_long_context_may_be_asked_often) {
     enum { N = 3, N_CONTEXT = 600 };
     static struct recipe recipes[N + 1];
     static struct answer alone[N + 1];
@@ -303,7 +303,7 @@ static void a_long_context_may_be_asked_often(void **state) {
 }
 
 /* Steps with budgets, with selections, with both and with neither have other operations. */
-static void each_kind_of_step_has_its_own_graph(void **state) {
+TEST(each_kind_of_step_has_its_own_graph) {
     struct engine *engine = start((struct room){60, 20, 512, PLAIN});
     struct answer answers[2] = {0};
     srand(9);
@@ -341,7 +341,7 @@ static int submit(struct engine *engine, struct kv_choice kv, uint32_t max_token
     return engine_submit(engine, &r, 1, &id, err);
 }
 
-static void selections_that_cannot_be_had_are_refused(void **state) {
+TEST(selections_that_cannot_be_had_are_refused) {
     struct error err = {0};
     struct engine *engine = start((struct room){40, 0, 256, WITHOUT_GROUPS});
     assert_int_equal(submit(engine, selecting(64, 64, true), 5, &err), ERR_INVALID);
@@ -358,7 +358,7 @@ static void selections_that_cannot_be_had_are_refused(void **state) {
     finish(engine);
 }
 
-static void groups_must_be_layers_of_the_model(void **state) {
+TEST(groups_must_be_layers_of_the_model) {
     static const struct layer_group wrong[][2] = {{{2, 4, 13}, {0, 0, 0}},
                                                   {{2, 2, 5}, {0, 0, 0}},
                                                   {{2, 4, 4}, {0, 0, 0}},
@@ -389,16 +389,5 @@ static int remember_graphs(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(selections_that_cannot_be_had_are_refused),
-        cmocka_unit_test(groups_must_be_layers_of_the_model),
-        cmocka_unit_test(each_kind_of_step_has_its_own_graph),
-        cmocka_unit_test(a_selection_of_everything_changes_nothing),
-        cmocka_unit_test(it_does_not_matter_where_tokens_wait),
-        cmocka_unit_test(answers_depend_on_the_selection_alone),
-        cmocka_unit_test(swapping_changes_no_bit),
-        cmocka_unit_test(a_context_may_be_asked_often),
-        cmocka_unit_test(a_long_context_may_be_asked_often),
-    };
-    return answers_main(argc, argv, tests, COUNT(tests), remember_graphs);
+    return answers_main(argc, argv, remember_graphs);
 }

@@ -130,7 +130,7 @@ static uint32_t pages_of_a_text(uint32_t max_rows) {
 }
 
 /* What is chosen is not worked out by a prompt's rows, so computing again would show. */
-static void answers_do_not_depend_on_pages_or_places(void **state) {
+TEST(answers_do_not_depend_on_pages_or_places) {
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     const uint32_t rows = 128, n_pages = pages_of_a_text(rows) * 3 / 2;
@@ -157,7 +157,7 @@ static void answers_do_not_depend_on_pages_or_places(void **state) {
 
 /* Where a text's pages do not fit, its prompt takes turns with two lists of them.  The size of
  * slices does not matter. */
-static void long_prompts_go_layer_by_layer(void **state) {
+TEST(long_prompts_go_layer_by_layer) {
     enum { N = 6, ROWS = 256, N_PAGES = 72 };
     static struct recipe recipes[N];
     static struct answer alone[N], whole[N];
@@ -184,7 +184,7 @@ static void long_prompts_go_layer_by_layer(void **state) {
     }
 }
 
-static void layers_that_choose_or_follow_have_no_window(void **state) {
+TEST(layers_that_choose_or_follow_have_no_window) {
     static const struct layer_group wrong[] = {{0, 1, 2}, {1, 2, 5}, {1, 3, 6}};
     for (int i = 0; i < 3; i++) {
         struct engine *engine;
@@ -214,13 +214,8 @@ static void remove_config(void) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_that_choose_or_follow_have_no_window),
-        cmocka_unit_test(answers_do_not_depend_on_pages_or_places),
-        cmocka_unit_test(long_prompts_go_layer_by_layer),
-    };
     if (write_config()) return 1;
-    const int status = answers_main(2, (char *[]){NULL, folder}, tests, COUNT(tests), NULL);
+    const int status = answers_main(2, (char *[]){NULL, folder}, NULL);
     remove_config();
     return status;
 }

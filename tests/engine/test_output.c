@@ -61,7 +61,7 @@ static struct sample_result result(uint32_t token, uint32_t number) {
     return r;
 }
 
-static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
+TEST(random_text_stops_where_a_scan_of_the_whole_would) {
     char *all_stops[] = {"abab",
                          "cab",
                          "b\xc3\xa9",
@@ -124,7 +124,7 @@ static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
     }
 }
 
-static void early_text_cannot_stop(void **state) {
+TEST(early_text_cannot_stop) {
     char *stops[] = {"ab"};
     struct sampling_params params = sampling_defaults();
     params.stop = stops;
@@ -171,7 +171,7 @@ static bool stops_at(enum thought_place place, const char *text, char **stops, u
     return stopped;
 }
 
-static void stop_strings_end_no_thought(void **state) {
+TEST(stop_strings_end_no_thought) {
     char *ab[] = {"ab"}, *lines[] = {"\n"}, *marks[] = {"<", "think>"};
     assert_true(stops_at(THOUGHT_INSIDE, "ab</think>xab", ab, 1, 0, "ab</think>x"));
     assert_true(stops_at(THOUGHT_INSIDE, "a</think>bab", ab, 1, 0, "a</think>b"));
@@ -189,7 +189,7 @@ static void stop_strings_end_no_thought(void **state) {
     assert_true(stops_at(THOUGHT_BEHIND, "<think>ab", ab, 1, 0, "<think>"));
 }
 
-static void special_tokens_may_be_shown(void **state) {
+TEST(special_tokens_may_be_shown) {
     uint32_t shown[] = {FAKE_EOS};
     for (uint32_t n = 0; n < 2; n++) {
         struct sampling_params params = sampling_defaults();
@@ -208,7 +208,7 @@ static void special_tokens_may_be_shown(void **state) {
     }
 }
 
-static void end_tokens_count_but_show_only_on_demand(void **state) {
+TEST(end_tokens_count_but_show_only_on_demand) {
     struct sampling_params params = sampling_defaults();
     params.skip_special = false;
     params.n_logprobs = 2;
@@ -226,7 +226,7 @@ static void end_tokens_count_but_show_only_on_demand(void **state) {
     }
 }
 
-static void an_unfinished_character_becomes_a_replacement(void **state) {
+TEST(an_unfinished_character_becomes_a_replacement) {
     struct sampling_params params = sampling_defaults();
     struct output out;
     struct engine_event *event;
@@ -243,16 +243,4 @@ static void an_unfinished_character_becomes_a_replacement(void **state) {
     assert_int_equal(event->n_tokens, 1);
     engine_event_free(event);
     output_fini(&out);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_text_stops_where_a_scan_of_the_whole_would),
-        cmocka_unit_test(early_text_cannot_stop),
-        cmocka_unit_test(stop_strings_end_no_thought),
-        cmocka_unit_test(special_tokens_may_be_shown),
-        cmocka_unit_test(end_tokens_count_but_show_only_on_demand),
-        cmocka_unit_test(an_unfinished_character_becomes_a_replacement),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static void assert_same_answers(const struct recipe *a, const struct recipe *b) 
     engine_destroy(engine);
 }
 
-static void a_part_of_all_layers_is_a_bounded_request(void **state) {
+TEST(a_part_of_all_layers_is_a_bounded_request) {
     srand(1);
     for (uint32_t i = 0; i < N_CHOICES; i++) {
         const struct kv_choice choice = budget(i, 90);
@@ -104,7 +104,7 @@ static void a_part_of_all_layers_is_a_bounded_request(void **state) {
     }
 }
 
-static void a_budget_that_is_never_full_changes_no_bit(void **state) {
+TEST(a_budget_that_is_never_full_changes_no_bit) {
     srand(2);
     for (uint32_t i = 0; i < N_CHOICES; i++) {
         const struct recipe r = make_recipe(500 + i, 60, full);
@@ -121,7 +121,7 @@ static void a_budget_that_is_never_full_changes_no_bit(void **state) {
 }
 
 /* A budget that evicts must show, wherever its layers are, or the tests above tell nothing. */
-static void a_part_that_evicts_shows(void **state) {
+TEST(a_part_that_evicts_shows) {
     const struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     srand(3);
@@ -159,7 +159,7 @@ static void make_recipes(struct recipe *recipes, struct answer *alone, uint32_t 
     }
 }
 
-static void company_and_running_ahead_change_no_bit(void **state) {
+TEST(company_and_running_ahead_change_no_bit) {
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(4);
@@ -179,7 +179,7 @@ static void company_and_running_ahead_change_no_bit(void **state) {
 }
 
 /* Lists of different lengths and the selection's own pages are saved and come back. */
-static void preemption_changes_no_bit(void **state) {
+TEST(preemption_changes_no_bit) {
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(5);
@@ -192,7 +192,7 @@ static void preemption_changes_no_bit(void **state) {
     for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
 }
 
-static void cancelling_leaves_no_page(void **state) {
+TEST(cancelling_leaves_no_page) {
     const struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     srand(6);
@@ -215,7 +215,7 @@ static uint64_t pages(uint64_t n_tokens) {
 }
 
 /* The layers of a part need pages for their budget and a chunk, the others for the text. */
-static void the_pages_are_those_of_the_plan(void **state) {
+TEST(the_pages_are_those_of_the_plan) {
     struct engine_config config = plain_config();
     srand(7);
     for (uint32_t n = 1; n < n_layers; n += 4) {
@@ -246,7 +246,7 @@ static void assert_refused(struct engine *engine, const struct recipe *r, const 
     if (!strstr(err.text, words)) fail_msg("'%s' is not in '%s'", words, err.text);
 }
 
-static void what_does_not_go_together_is_refused_by_name(void **state) {
+TEST(what_does_not_go_together_is_refused_by_name) {
     const struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     struct recipe r = make_recipe(300, 10, full);
@@ -270,15 +270,5 @@ static void what_does_not_go_together_is_refused_by_name(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_part_of_all_layers_is_a_bounded_request),
-        cmocka_unit_test(a_budget_that_is_never_full_changes_no_bit),
-        cmocka_unit_test(a_part_that_evicts_shows),
-        cmocka_unit_test(company_and_running_ahead_change_no_bit),
-        cmocka_unit_test(preemption_changes_no_bit),
-        cmocka_unit_test(cancelling_leaves_no_page),
-        cmocka_unit_test(the_pages_are_those_of_the_plan),
-        cmocka_unit_test(what_does_not_go_together_is_refused_by_name),
-    };
-    return answers_main(argc, argv, tests, COUNT(tests), NULL);
+    return answers_main(argc, argv, NULL);
 }

@@ -34,7 +34,7 @@ static void assert_pattern(const struct attn_pattern *pattern, enum attn_pattern
 }
 
 /* The shapes of the files that exist, and every entry that is in one of them. */
-static void published_files_are_read(void **state) {
+TEST(published_files_are_read) {
     static const struct {
         uint32_t n_layers, n_heads;
     } shapes[] = {{32, 32}, {80, 64}, {48, 32}, {40, 32}, {28, 28}, {64, 40}, {48, 40}};
@@ -76,7 +76,7 @@ static void published_files_are_read(void **state) {
     free(text);
 }
 
-static void an_unnamed_head_has_the_documented_default(void **state) {
+TEST(an_unnamed_head_has_the_documented_default) {
     struct error err = {0};
     struct patterns patterns = expect_parsed("[{\"1\": [\"dense\", 7, 8, 1]}, {}]", 2, 2), all;
     assert_pattern(&patterns.heads[0], PATTERN_VERTICAL_SLASH, 1000, 6096);
@@ -90,7 +90,7 @@ static void an_unnamed_head_has_the_documented_default(void **state) {
     patterns_fini(&all);
 }
 
-static void the_second_form_has_pages_of_its_own(void **state) {
+TEST(the_second_form_has_pages_of_its_own) {
     struct patterns patterns =
         expect_parsed("{\"format\": \"quire-patterns-1\", \"provenance\": {\"model\": \"a\"},"
                       " \"min_sparse_tokens\": {\"cpu\": 2304, \"cuda\": 4294967295},"
@@ -107,7 +107,7 @@ static void the_second_form_has_pages_of_its_own(void **state) {
 #define BREAK_EVENS(text)                                                                          \
     "{\"format\": \"quire-patterns-1\", \"min_sparse_tokens\": " text ", \"layers\": [{}, {}]}"
 
-static void what_is_wrong_is_named(void **state) {
+TEST(what_is_wrong_is_named) {
     static const struct {
         const char *text, *needle;
     } cases[] = {
@@ -161,7 +161,7 @@ static void what_is_wrong_is_named(void **state) {
     }
 }
 
-static void depth_is_bounded(void **state) {
+TEST(depth_is_bounded) {
     char text[2 * (JSON_GUARD_MAX_DEPTH + 1)];
     struct patterns patterns;
     struct error err = {0};
@@ -172,7 +172,7 @@ static void depth_is_bounded(void **state) {
     assert_non_null(strstr(err.text, "nests deeper"));
 }
 
-static void what_is_saved_is_loaded(void **state) {
+TEST(what_is_saved_is_loaded) {
     char path[] = "/tmp/test_patterns_XXXXXX";
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -205,7 +205,7 @@ static void what_is_saved_is_loaded(void **state) {
     unlink(path);
 }
 
-static void files_that_are_none_are_told_apart(void **state) {
+TEST(files_that_are_none_are_told_apart) {
     struct patterns patterns;
     struct error err = {0};
     assert_int_equal(patterns_load(&patterns, "/nowhere/at/all.json", 1, 1, &err), ERR_NOT_FOUND);
@@ -213,17 +213,4 @@ static void files_that_are_none_are_told_apart(void **state) {
     struct patterns given = expect_parsed("[{}]", 1, 1);
     assert_int_equal(patterns_save(&given, NULL, 0, "/nowhere/at/all.json", &err), ERR_IO);
     patterns_fini(&given);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_files_are_read),
-        cmocka_unit_test(an_unnamed_head_has_the_documented_default),
-        cmocka_unit_test(the_second_form_has_pages_of_its_own),
-        cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(depth_is_bounded),
-        cmocka_unit_test(what_is_saved_is_loaded),
-        cmocka_unit_test(files_that_are_none_are_told_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void a_cache_below_one_text(struct engine_config *c) {
     c->kv_cache_bytes = 1 << 16;
 }
 
-static void settings_that_cannot_work_are_refused_by_name(void **state) {
+TEST(settings_that_cannot_work_are_refused_by_name) {
     static const struct {
         void (*change)(struct engine_config *config);
         int code;
@@ -267,7 +267,7 @@ static void assert_taken(struct engine *engine, change_fn *const *changes, size_
     }
 }
 
-static void plain_engines_refuse(void **state) {
+TEST(plain_engines_refuse) {
     static const struct row rows[] = {
         {empty, ERR_INVALID, "prompt", "is empty"},
         {no_token, ERR_INVALID, "prompt", "ids end at"},
@@ -299,7 +299,7 @@ static struct engine_config full_config(void) {
     return config;
 }
 
-static void sparse_prompts_are_refused(void **state) {
+TEST(sparse_prompts_are_refused) {
     static const struct row rows[] = {
         {no_patterns, ERR_INVALID, "prefill", "the pattern of layer 0, head 3"},
         {large_patterns, ERR_INVALID, "prefill", "the pattern of layer 0, head 3"},
@@ -324,7 +324,7 @@ static void sparse_prompts_are_refused(void **state) {
     engine_destroy(engine);
 }
 
-static void without_patterns_a_sparse_prompt_needs_its_own(void **state) {
+TEST(without_patterns_a_sparse_prompt_needs_its_own) {
     static const struct row rows[] = {{sparse, ERR_INVALID, "prefill", "needs patterns"}};
     static change_fn *const taken[] = {dense_patterns};
     struct engine_config config = full_config();
@@ -335,7 +335,7 @@ static void without_patterns_a_sparse_prompt_needs_its_own(void **state) {
     engine_destroy(engine);
 }
 
-static void without_groups_filters_choose_nothing(void **state) {
+TEST(without_groups_filters_choose_nothing) {
     static const struct row rows[] = {{filter_patterns, ERR_INVALID, "prefill", "--filters-file"}};
     struct engine_config config = full_config();
     config.n_groups = 0;
@@ -345,7 +345,7 @@ static void without_groups_filters_choose_nothing(void **state) {
 }
 
 /* A step that runs ahead may already have evicted what the answer saw. */
-static void a_device_that_runs_ahead_cannot_tell_what_is_kept(void **state) {
+TEST(a_device_that_runs_ahead_cannot_tell_what_is_kept) {
     static const struct row rows[] = {
         {kept_budget, ERR_INVALID, "return_kept_positions", "which tokens a budget"},
         {kept_selection, ERR_INVALID, "return_kept_positions", "which tokens a budget"}};
@@ -392,18 +392,10 @@ static void remove_deep_model(void) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settings_that_cannot_work_are_refused_by_name),
-        cmocka_unit_test(plain_engines_refuse),
-        cmocka_unit_test(sparse_prompts_are_refused),
-        cmocka_unit_test(without_patterns_a_sparse_prompt_needs_its_own),
-        cmocka_unit_test(without_groups_filters_choose_nothing),
-        cmocka_unit_test(a_device_that_runs_ahead_cannot_tell_what_is_kept),
-    };
     if (argc < 2) return 1;
     make_patterns();
     if (make_deep_model(argv[1])) return 1;
-    const int status = answers_main(argc, argv, tests, COUNT(tests), NULL);
+    const int status = answers_main(argc, argv, NULL);
     remove_deep_model();
     return status;
 }

@@ -4,7 +4,7 @@
 #include "engine/base/rng.h"
 #include "tests/test.h"
 
-static void a_draw_depends_on_seed_and_index_only(void **state) {
+TEST(a_draw_depends_on_seed_and_index_only) {
     double a = rng_uniform(5, 9);
     rng_uniform(6, 1);
     assert_true(rng_uniform(5, 9) == a);
@@ -16,7 +16,7 @@ static void a_draw_depends_on_seed_and_index_only(void **state) {
 /* Neighbouring seeds and indices are what clients really use.  Chi-square with 15 degrees of
  * freedom stays below 50 but for one time in 100,000; the draws are fixed, so this passes always or
  * never. */
-static void draws_are_even_along_seeds_and_indices(void **state) {
+TEST(draws_are_even_along_seeds_and_indices) {
     enum { N = 16000, BINS = 16 };
     for (int along = 0; along < 3; along++) {
         int bins[BINS] = {0};
@@ -36,16 +36,7 @@ static void draws_are_even_along_seeds_and_indices(void **state) {
     }
 }
 
-static void seeds_do_not_share_draws_at_a_shift(void **state) {
+TEST(seeds_do_not_share_draws_at_a_shift) {
     for (uint64_t i = 0; i < 1000; i++) assert_true(rng_uniform(7, i + 1) != rng_uniform(8, i));
     assert_true(rng_fresh_seed() != rng_fresh_seed());
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_draw_depends_on_seed_and_index_only),
-        cmocka_unit_test(draws_are_even_along_seeds_and_indices),
-        cmocka_unit_test(seeds_do_not_share_draws_at_a_shift),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,7 +117,7 @@ static void full_load(bool batch_invariant, struct load load) {
     else if (load.n_pages < 20 && load.max_seqs > 1) assert_true(stats.n_preempted > 0);
 }
 
-static void random_requests_give_what_they_give_alone(void **state) {
+TEST(random_requests_give_what_they_give_alone) {
     full_load(false, (struct load){MAX_PAGES, 512, 16, 1});
     full_load(false, (struct load){40, 64, 8, 2});
     /* One request of full length fits: preemption all the time. */
@@ -126,7 +126,7 @@ static void random_requests_give_what_they_give_alone(void **state) {
     full_load(false, (struct load){14, 1, 1, 5});
 }
 
-static void bounded_requests_give_what_they_give_alone(void **state) {
+TEST(bounded_requests_give_what_they_give_alone) {
     random_load(HALF_BOUNDED, false, MAX_PAGES, 512, 16, 1);
     random_load(HALF_BOUNDED, false, 40, 64, 8, 2);
     random_load(HALF_BOUNDED, false, 12, 33, 8, 3);
@@ -136,7 +136,7 @@ static void bounded_requests_give_what_they_give_alone(void **state) {
     random_load(HALF_BOUNDED, true, 24, 33, 8, 6);
 }
 
-static void requests_that_select_give_what_they_give_alone(void **state) {
+TEST(requests_that_select_give_what_they_give_alone) {
     random_load(HALF_SELECT, false, MAX_PAGES, 512, 16, 1);
     random_load(HALF_SELECT, false, 60, 64, 8, 2);
     /* One request of full length fits: preemption all the time. */
@@ -145,7 +145,7 @@ static void requests_that_select_give_what_they_give_alone(void **state) {
     random_load(HALF_SELECT, true, 60, 33, 8, 5);
 }
 
-static void each_token_is_computed_by_the_kernel_of_its_kind(void **state) {
+TEST(each_token_is_computed_by_the_kernel_of_its_kind) {
     full_load(true, (struct load){MAX_PAGES, 512, 16, 1});
     full_load(true, (struct load){40, 64, 8, 2});
     full_load(true, (struct load){12, 33, 8, 3});
@@ -153,7 +153,7 @@ static void each_token_is_computed_by_the_kernel_of_its_kind(void **state) {
     full_load(true, (struct load){14, 1, 1, 5});
 }
 
-static void a_request_longer_than_the_pool_is_refused(void **state) {
+TEST(a_request_longer_than_the_pool_is_refused) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 2 * N_LAYERS, 64, 4);
@@ -162,7 +162,7 @@ static void a_request_longer_than_the_pool_is_refused(void **state) {
     fixture_fini(&f);
 }
 
-static void a_row_that_is_not_a_number_fails_its_request_alone(void **state) {
+TEST(a_row_that_is_not_a_number_fails_its_request_alone) {
     struct fixture f;
     struct client good = {0}, bad = {0}, again = {0};
     fixture_init(&f, 40, 512, 4);
@@ -184,7 +184,7 @@ static void a_row_that_is_not_a_number_fails_its_request_alone(void **state) {
     fixture_fini(&f);
 }
 
-static void equal_prompts_are_computed_once(void **state) {
+TEST(equal_prompts_are_computed_once) {
     struct fixture f;
     struct client clients[8] = {0};
     fixture_init(&f, MAX_PAGES, 100, 8);
@@ -201,7 +201,7 @@ static void equal_prompts_are_computed_once(void **state) {
     fixture_fini(&f);
 }
 
-static void a_wholly_cached_prompt_still_computes_its_last_token(void **state) {
+TEST(a_wholly_cached_prompt_still_computes_its_last_token) {
     struct fixture f;
     struct client a = {0}, b = {0};
     fixture_init(&f, 40, 512, 4);
@@ -217,7 +217,7 @@ static void a_wholly_cached_prompt_still_computes_its_last_token(void **state) {
 }
 
 /* A block is named by its tokens, so it is shared only when the last of them is known. */
-static void a_conversation_goes_on_from_cached_answers(void **state) {
+TEST(a_conversation_goes_on_from_cached_answers) {
     struct fixture f;
     struct client a = {0}, b = {0};
     fixture_init(&f, 40, 512, 4);
@@ -236,7 +236,7 @@ static void a_conversation_goes_on_from_cached_answers(void **state) {
     fixture_fini(&f);
 }
 
-static void prompt_scores_cover_the_prompt_whatever_is_cached(void **state) {
+TEST(prompt_scores_cover_the_prompt_whatever_is_cached) {
     struct fixture f;
     struct client clients[3] = {0};
     fixture_init(&f, 40, 50, 4);
@@ -253,7 +253,7 @@ static void prompt_scores_cover_the_prompt_whatever_is_cached(void **state) {
     fixture_fini(&f);
 }
 
-static void lower_priority_numbers_run_first(void **state) {
+TEST(lower_priority_numbers_run_first) {
     struct fixture f;
     struct client clients[3] = {0};
     fixture_init(&f, 40, 64, 1);
@@ -303,14 +303,14 @@ static void check_shares(uint32_t weight, uint32_t n_first, uint32_t n_of_other)
     fixture_fini(&f);
 }
 
-static void tenants_share_by_weight_not_by_number(void **state) {
+TEST(tenants_share_by_weight_not_by_number) {
     check_shares(0, 8, 4); /* 0 counts as 1 */
     check_shares(1, 8, 4);
     check_shares(3, 8, 6);
 }
 
 /* What a tenant did not use while it was idle is not saved up. */
-static void an_idle_tenant_saves_nothing_up(void **state) {
+TEST(an_idle_tenant_saves_nothing_up) {
     struct fixture f;
     struct client clients[16] = {0};
     fixture_init(&f, 40, 64, 1);
@@ -330,7 +330,7 @@ static void an_idle_tenant_saves_nothing_up(void **state) {
 /* Ten blocks.  The long request finds eight, needs seven, and two others run: not enough to leave
  * each of them one.  Once the second has ended there are eight again, as the first has grown, and
  * that is enough. */
-static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
+TEST(fewer_neighbours_are_reason_enough_to_try_again) {
     struct fixture f;
     struct client first = {0}, second = {0}, waiting = {0};
     fixture_init(&f, 10 * N_LAYERS, 512, 4);
@@ -357,7 +357,7 @@ static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
 /* Of prompts in a step the first has its piece in any case, and others while all of them together
  * stay within the limit; none of them starves.  They are shorter than a block, or they would wait
  * for each other's. */
-static void prompts_of_a_step_share_their_slots(void **state) {
+TEST(prompts_of_a_step_share_their_slots) {
     enum { N = 6, MOST = 70 };
     struct fixture f;
     struct client clients[N] = {0};
@@ -387,7 +387,7 @@ static void prompts_of_a_step_share_their_slots(void **state) {
     fixture_fini(&f);
 }
 
-static void cancelling_frees_pages_in_every_phase(void **state) {
+TEST(cancelling_frees_pages_in_every_phase) {
     struct fixture f;
     struct client queued = {0}, prefilling = {0}, generating = {0};
     struct client *clients[] = {&generating, &prefilling, &queued};
@@ -418,7 +418,7 @@ static void cancelling_frees_pages_in_every_phase(void **state) {
 
 /* Its cache is as large as the budget and a chunk, so two of them fit where a full one would need
  * the hundredfold. */
-static void an_endless_text_takes_the_pages_of_its_budget(void **state) {
+TEST(an_endless_text_takes_the_pages_of_its_budget) {
     struct fixture f;
     struct client clients[2] = {0};
     fixture_init(&f, 2 * N_LAYERS * 2, 200, 4);
@@ -442,7 +442,7 @@ static void an_endless_text_takes_the_pages_of_its_budget(void **state) {
 }
 
 /* What only the prompt needed goes to others as soon as the prompt is done. */
-static void a_compressed_prompt_gives_pages_back(void **state) {
+TEST(a_compressed_prompt_gives_pages_back) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 20, 512, 4);
@@ -473,7 +473,7 @@ static void squeeze(struct fixture *f, struct client *full, struct client *bound
     fixture_submit(f, &r, 2);
 }
 
-static void a_suspended_sequence_goes_on_where_it_was(void **state) {
+TEST(a_suspended_sequence_goes_on_where_it_was) {
     struct fixture f;
     struct client full = {0}, bounded = {0};
     squeeze(&f, &full, &bounded);
@@ -486,7 +486,7 @@ static void a_suspended_sequence_goes_on_where_it_was(void **state) {
     fixture_fini(&f);
 }
 
-static void a_suspended_sequence_can_be_cancelled(void **state) {
+TEST(a_suspended_sequence_can_be_cancelled) {
     struct fixture f;
     struct client full = {0}, bounded = {0};
     squeeze(&f, &full, &bounded);
@@ -500,7 +500,7 @@ static void a_suspended_sequence_can_be_cancelled(void **state) {
     fixture_fini(&f);
 }
 
-static void a_sequence_that_cannot_be_suspended_ends(void **state) {
+TEST(a_sequence_that_cannot_be_suspended_ends) {
     struct fixture f;
     struct client full = {0}, bounded = {0};
     squeeze(&f, &full, &bounded);
@@ -512,7 +512,7 @@ static void a_sequence_that_cannot_be_suspended_ends(void **state) {
     fixture_fini(&f);
 }
 
-static void ending_all_gives_each_its_final_event(void **state) {
+TEST(ending_all_gives_each_its_final_event) {
     struct fixture f;
     struct client clients[6] = {0};
     fixture_init(&f, 40, 32, 2);
@@ -532,31 +532,5 @@ static void ending_all_gives_each_its_final_event(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_request_longer_than_the_pool_is_refused),
-        cmocka_unit_test(a_row_that_is_not_a_number_fails_its_request_alone),
-        cmocka_unit_test(equal_prompts_are_computed_once),
-        cmocka_unit_test(a_wholly_cached_prompt_still_computes_its_last_token),
-        cmocka_unit_test(a_conversation_goes_on_from_cached_answers),
-        cmocka_unit_test(prompt_scores_cover_the_prompt_whatever_is_cached),
-        cmocka_unit_test(lower_priority_numbers_run_first),
-        cmocka_unit_test(tenants_share_by_weight_not_by_number),
-        cmocka_unit_test(an_idle_tenant_saves_nothing_up),
-        cmocka_unit_test(fewer_neighbours_are_reason_enough_to_try_again),
-        cmocka_unit_test(prompts_of_a_step_share_their_slots),
-        cmocka_unit_test(cancelling_frees_pages_in_every_phase),
-        cmocka_unit_test(ending_all_gives_each_its_final_event),
-        cmocka_unit_test(a_compressed_prompt_gives_pages_back),
-        cmocka_unit_test(a_suspended_sequence_goes_on_where_it_was),
-        cmocka_unit_test(a_suspended_sequence_can_be_cancelled),
-        cmocka_unit_test(a_sequence_that_cannot_be_suspended_ends),
-        cmocka_unit_test(an_endless_text_takes_the_pages_of_its_budget),
-        cmocka_unit_test(random_requests_give_what_they_give_alone),
-        cmocka_unit_test(bounded_requests_give_what_they_give_alone),
-        cmocka_unit_test(requests_that_select_give_what_they_give_alone),
-        cmocka_unit_test(each_token_is_computed_by_the_kernel_of_its_kind),
-    };
-    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
-    run_ahead = true;
-    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
+    return fixture_main();
 }

@@ -38,7 +38,7 @@ static uint32_t n_used_blocks(const struct fixture *f) {
 
 /* 300 tokens are five pages; from there on layer 0 grows, and layer 1 has a page of chosen tokens,
  * one for the tail and one more.  Both layers' states take a page. */
-static void what_leaves_gives_its_pages_back(void **state) {
+TEST(what_leaves_gives_its_pages_back) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 40, 512, 4);
@@ -67,7 +67,7 @@ static void what_leaves_gives_its_pages_back(void **state) {
 }
 
 /* The same text on the device: all pages stay, and there are some for what is chosen. */
-static void on_the_device_everything_stays(void **state) {
+TEST(on_the_device_everything_stays) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 40, 512, 4);
@@ -86,7 +86,7 @@ static void on_the_device_everything_stays(void **state) {
 }
 
 /* A text that has no more candidates than are selected is kept like any other. */
-static void short_texts_are_kept_whole(void **state) {
+TEST(short_texts_are_kept_whole) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 40, 512, 4);
@@ -118,12 +118,12 @@ static uint32_t cached_after(bool on_device) {
 }
 
 /* What is generated depends on the selection. */
-static void only_prompts_are_shared(void **state) {
+TEST(only_prompts_are_shared) {
     assert_int_equal(cached_after(ON_DEVICE), 256);
     assert_int_equal(cached_after(IN_STORE), 256);
 }
 
-static void a_text_longer_than_the_store_is_refused(void **state) {
+TEST(a_text_longer_than_the_store_is_refused) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 512, 4);
@@ -134,7 +134,7 @@ static void a_text_longer_than_the_store_is_refused(void **state) {
 }
 
 /* There are pages for both sequences, and host blocks for one. */
-static void a_sequence_without_blocks_preempts_no_other_for_them(void **state) {
+TEST(a_sequence_without_blocks_preempts_no_other_for_them) {
     struct fixture f;
     struct client first = {0}, second = {0}, full = {0};
     struct engine_stats stats;
@@ -159,7 +159,7 @@ static void a_sequence_without_blocks_preempts_no_other_for_them(void **state) {
 }
 
 /* Blocks that others have are waited for. */
-static void a_sequence_that_finds_no_blocks_waits(void **state) {
+TEST(a_sequence_that_finds_no_blocks_waits) {
     struct fixture f;
     struct client first = {0}, second = {0};
     struct engine_stats stats;
@@ -181,7 +181,7 @@ static void a_sequence_that_finds_no_blocks_waits(void **state) {
 }
 
 /* The second would find the blocks for its prompt, but the first will want one of them soon. */
-static void the_next_block_is_left_to_running_sequences(void **state) {
+TEST(the_next_block_is_left_to_running_sequences) {
     struct fixture f;
     struct client first = {0}, second = {0};
     struct engine_stats stats;
@@ -201,7 +201,7 @@ static void the_next_block_is_left_to_running_sequences(void **state) {
 }
 
 /* When the first ends there are fewer pages than when the second asked, but blocks. */
-static void blocks_alone_are_reason_enough_to_try_again(void **state) {
+TEST(blocks_alone_are_reason_enough_to_try_again) {
     struct fixture f;
     struct client first = {0}, second = {0}, full = {0};
     fixture_init(&f, 100, 1024, 4);
@@ -226,7 +226,7 @@ static void blocks_alone_are_reason_enough_to_try_again(void **state) {
 
 /* After any number of steps: while a prompt is computed, when layers leave, while the tail moves
  * on, while one waits. */
-static void cancelling_leaves_nothing_behind(void **state) {
+TEST(cancelling_leaves_nothing_behind) {
     for (uint32_t n_steps = 0; n_steps < 90; n_steps++) {
         struct fixture f;
         struct client clients[4] = {0};
@@ -249,7 +249,7 @@ static void cancelling_leaves_nothing_behind(void **state) {
     }
 }
 
-static void ending_all_leaves_nothing_behind(void **state) {
+TEST(ending_all_leaves_nothing_behind) {
     for (uint32_t n_steps = 1; n_steps < 20; n_steps++) {
         struct fixture f;
         struct client clients[4] = {0};
@@ -268,7 +268,7 @@ static void ending_all_leaves_nothing_behind(void **state) {
 }
 
 /* A copy that cannot be submitted is the device's failure. */
-static void a_failing_copy_is_told(void **state) {
+TEST(a_failing_copy_is_told) {
     struct fixture f;
     struct client c = {0};
     struct error err = {0};
@@ -293,7 +293,7 @@ static struct scheduler_config long_config(uint32_t max_rows) {
  * have a page of chosen tokens, one for the tail and one more each, and two lists of 10 while the
  * prompt is computed.  The state is a page.  The prompt's pages of all six are one more than there
  * is. */
-static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
+TEST(a_prompt_that_does_not_fit_goes_layer_by_layer) {
     for (int sparse = 0; sparse < 2; sparse++) {
         struct fixture f;
         struct client c = {0};
@@ -323,7 +323,7 @@ static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
 }
 
 /* In one more round of slices its rows leave the last layer. */
-static void a_prompt_that_does_not_fit_can_be_scored(void **state) {
+TEST(a_prompt_that_does_not_fit_can_be_scored) {
     for (int sparse = 0; sparse < 2; sparse++) {
         struct fixture f;
         struct client c = {0};
@@ -378,13 +378,13 @@ static struct engine_stats random_long_prompts(uint32_t n_blocks) {
     return stats;
 }
 
-static void random_prompts_that_do_not_fit(void **state) {
+TEST(random_prompts_that_do_not_fit) {
     random_long_prompts(40);
     assert_true(random_long_prompts(200).n_swapped_in > 0);
 }
 
 /* At any slice of it, with its copies under way. */
-static void a_long_prompt_that_is_cancelled_leaves_nothing(void **state) {
+TEST(a_long_prompt_that_is_cancelled_leaves_nothing) {
     for (uint32_t n_steps = 0; n_steps < 40; n_steps += 3) {
         struct fixture f;
         struct client clients[2] = {0};
@@ -406,7 +406,7 @@ static void a_long_prompt_that_is_cancelled_leaves_nothing(void **state) {
 }
 
 /* The prompt goes layer by layer or in chunks, and what is generated selects. */
-static void sparse_prompts_may_be_followed_by_selections(void **state) {
+TEST(sparse_prompts_may_be_followed_by_selections) {
     for (uint32_t i = 0; i < 4; i++) {
         struct fixture f;
         struct client c = {0};
@@ -427,26 +427,5 @@ static void sparse_prompts_may_be_followed_by_selections(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_leaves_gives_its_pages_back),
-        cmocka_unit_test(on_the_device_everything_stays),
-        cmocka_unit_test(short_texts_are_kept_whole),
-        cmocka_unit_test(only_prompts_are_shared),
-        cmocka_unit_test(a_text_longer_than_the_store_is_refused),
-        cmocka_unit_test(a_sequence_without_blocks_preempts_no_other_for_them),
-        cmocka_unit_test(a_sequence_that_finds_no_blocks_waits),
-        cmocka_unit_test(the_next_block_is_left_to_running_sequences),
-        cmocka_unit_test(blocks_alone_are_reason_enough_to_try_again),
-        cmocka_unit_test(cancelling_leaves_nothing_behind),
-        cmocka_unit_test(ending_all_leaves_nothing_behind),
-        cmocka_unit_test(a_failing_copy_is_told),
-        cmocka_unit_test(a_prompt_that_does_not_fit_goes_layer_by_layer),
-        cmocka_unit_test(a_prompt_that_does_not_fit_can_be_scored),
-        cmocka_unit_test(random_prompts_that_do_not_fit),
-        cmocka_unit_test(a_long_prompt_that_is_cancelled_leaves_nothing),
-        cmocka_unit_test(sparse_prompts_may_be_followed_by_selections),
-    };
-    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
-    run_ahead = true;
-    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
+    return fixture_main();
 }

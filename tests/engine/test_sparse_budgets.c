@@ -85,7 +85,7 @@ static struct answer answer_alone(const struct engine_config *config, const stru
 
 /* Layer by layer, each layer is cut down to its budget before the next one is computed; in chunks
  * all are at the end.  Dense prompts are, too. */
-static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
+TEST(patterns_that_leave_nothing_out_change_no_bit) {
     const struct kv_choice choices[] = {streaming(60), streaming(700), window(40, KV_POOLING_MAX),
                                         window(700, KV_POOLING_NONE)};
     static const uint32_t lengths[] = {2, 203, 1100};
@@ -126,7 +126,7 @@ static uint64_t least_bytes(const struct recipe *r) {
 
 /* The budgets of all layers and the text of two are enough, whether the prompt is sparse or is
  * dense and does not fit. */
-static void a_whole_prompt_needs_the_text_of_two_layers(void **state) {
+TEST(a_whole_prompt_needs_the_text_of_two_layers) {
     const struct kv_choice rotated = {.mechanism = KV_BOUNDED,
                                       .type = TYPE_STREAMING,
                                       .n_sink = 4,
@@ -174,7 +174,7 @@ static void make_recipes(struct recipe *recipes, struct answer *alone, uint32_t 
     }
 }
 
-static void company_and_running_ahead_change_no_bit(void **state) {
+TEST(company_and_running_ahead_change_no_bit) {
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(7);
@@ -195,7 +195,7 @@ static void company_and_running_ahead_change_no_bit(void **state) {
 
 /* The first one grows until others must go: some in the middle of their prompt, which they begin
  * anew, some behind it, whose pages are saved. */
-static void preemption_changes_no_bit(void **state) {
+TEST(preemption_changes_no_bit) {
     static struct recipe recipes[N_AT_ONCE];
     static struct answer alone[N_AT_ONCE];
     srand(8);
@@ -209,7 +209,7 @@ static void preemption_changes_no_bit(void **state) {
     for (int i = 0; i < N_AT_ONCE; i++) answer_forget(&alone[i]);
 }
 
-static void cancelling_leaves_no_page(void **state) {
+TEST(cancelling_leaves_no_page) {
     struct engine_config config = plain_config();
     struct engine *engine = answers_start(&config);
     srand(9);
@@ -239,7 +239,7 @@ static void assert_refused(struct engine *engine, struct kv_choice kv, const cha
     answer_forget(&a);
 }
 
-static void what_does_not_go_together_is_refused_by_name(void **state) {
+TEST(what_does_not_go_together_is_refused_by_name) {
     struct engine_config config = plain_config();
     config.min_sparse_tokens = 600;
     config.max_model_len = 1000;
@@ -265,13 +265,5 @@ static void what_does_not_go_together_is_refused_by_name(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(patterns_that_leave_nothing_out_change_no_bit),
-        cmocka_unit_test(a_whole_prompt_needs_the_text_of_two_layers),
-        cmocka_unit_test(company_and_running_ahead_change_no_bit),
-        cmocka_unit_test(preemption_changes_no_bit),
-        cmocka_unit_test(cancelling_leaves_no_page),
-        cmocka_unit_test(what_does_not_go_together_is_refused_by_name),
-    };
-    return answers_main(argc, argv, tests, COUNT(tests), NULL);
+    return answers_main(argc, argv, NULL);
 }

@@ -55,7 +55,7 @@ static struct recipe sparse_recipe(uint32_t n_prompt, uint32_t max_tokens,
     return r;
 }
 
-static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
+TEST(patterns_that_leave_nothing_out_change_no_bit) {
     static const uint32_t lengths[] = {2, 129, 700, 1537};
     static const uint32_t ways[] = {WHOLE, IN_CHUNKS};
     srand(5);
@@ -79,7 +79,7 @@ static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
 }
 
 /* Prompts that go layer by layer are indexed whole, whatever runs beside them. */
-static void company_and_running_ahead_change_no_bit(void **state) {
+TEST(company_and_running_ahead_change_no_bit) {
     enum { N = 6 };
     static struct recipe recipes[N];
     static struct answer alone[N];
@@ -111,7 +111,7 @@ static double sum(const double *by_kind) {
     return total;
 }
 
-static void what_was_visited_is_told(void **state) {
+TEST(what_was_visited_is_told) {
     static const uint32_t ways[] = {WHOLE, IN_CHUNKS};
     struct engine_stats stats;
     srand(7);
@@ -136,7 +136,7 @@ static void what_was_visited_is_told(void **state) {
     }
 }
 
-static void auto_begins_at_the_break_even(void **state) {
+TEST(auto_begins_at_the_break_even) {
     struct engine_config config = plain_config();
     config.min_sparse_tokens = 1000;
     struct engine *engine = answers_start(&config);
@@ -161,7 +161,7 @@ static int refusal(struct engine *engine, const struct engine_request *r) {
     return code;
 }
 
-static void a_backend_with_dense_attention_alone_refuses(void **state) {
+TEST(a_backend_with_dense_attention_alone_refuses) {
     uint32_t prompt[100] = {1};
     const struct engine_request good = {.prompt = prompt,
                                         .n_prompt = 100,
@@ -186,7 +186,7 @@ static void a_backend_with_dense_attention_alone_refuses(void **state) {
     backend->ops = real;
 }
 
-static void cancelling_a_sparse_prompt_leaves_no_page(void **state) {
+TEST(cancelling_a_sparse_prompt_leaves_no_page) {
     struct engine *engine = start_sparse(WHOLE, true);
     struct answer a = {0};
     srand(8);
@@ -221,7 +221,7 @@ static struct answer answer_warm(const struct recipe pair[2]) {
 }
 
 /* Of what others have left the keys were chosen for another end. */
-static void without_reuse_no_earlier_request_changes_a_bit(void **state) {
+TEST(without_reuse_no_earlier_request_changes_a_bit) {
     struct recipe pair[2];
     srand(9);
     make_pair(pair, 900, 4);
@@ -243,7 +243,7 @@ static void without_reuse_no_earlier_request_changes_a_bit(void **state) {
 }
 
 /* Nor does it wait for them. */
-static void without_reuse_no_company_changes_a_bit(void **state) {
+TEST(without_reuse_no_company_changes_a_bit) {
     struct recipe pair[2];
     struct answer alone[2];
     srand(10);
@@ -259,7 +259,7 @@ static void without_reuse_no_company_changes_a_bit(void **state) {
 }
 
 /* What it has computed, whole, others may take. */
-static void without_reuse_blocks_are_given(void **state) {
+TEST(without_reuse_blocks_are_given) {
     struct engine *engine = start_sparse(WHOLE, true);
     struct recipe r = sparse_recipe(700, 1, NULL);
     r.prefill.no_reuse = true;
@@ -283,7 +283,7 @@ static void without_reuse_blocks_are_given(void **state) {
 }
 
 /* Own blocks end with a whole page, and behind them keys would be chosen for the rest alone. */
-static void without_reuse_preemption_changes_no_bit(void **state) {
+TEST(without_reuse_preemption_changes_no_bit) {
     enum { N = 2 };
     struct recipe recipes[N];
     struct answer alone[N];
@@ -310,7 +310,7 @@ static void without_reuse_preemption_changes_no_bit(void **state) {
 }
 
 /* Where chunks end depends on company. */
-static void without_reuse_nothing_goes_in_chunks(void **state) {
+TEST(without_reuse_nothing_goes_in_chunks) {
     struct engine_config config = plain_config();
     struct engine_request sparse = {.params = sampling_defaults(),
                                     .prefill = {.mode = PREFILL_SPARSE, .no_reuse = true}};
@@ -352,7 +352,7 @@ static int failing_index(struct backend *be, const struct sparse_index_args *arg
 }
 
 /* In the middle of a long prompt, with another that generates and one that waits for its turn. */
-static void a_failure_ends_every_request(void **state) {
+TEST(a_failure_ends_every_request) {
     const struct backend_ops *real = backend->ops;
     struct backend_ops ops = *real;
     struct sparse_ops sparse = *real->sparse;
@@ -381,19 +381,5 @@ static void a_failure_ends_every_request(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(patterns_that_leave_nothing_out_change_no_bit),
-        cmocka_unit_test(company_and_running_ahead_change_no_bit),
-        cmocka_unit_test(what_was_visited_is_told),
-        cmocka_unit_test(auto_begins_at_the_break_even),
-        cmocka_unit_test(a_backend_with_dense_attention_alone_refuses),
-        cmocka_unit_test(cancelling_a_sparse_prompt_leaves_no_page),
-        cmocka_unit_test(without_reuse_no_earlier_request_changes_a_bit),
-        cmocka_unit_test(without_reuse_no_company_changes_a_bit),
-        cmocka_unit_test(without_reuse_blocks_are_given),
-        cmocka_unit_test(without_reuse_preemption_changes_no_bit),
-        cmocka_unit_test(without_reuse_nothing_goes_in_chunks),
-        cmocka_unit_test(a_failure_ends_every_request),
-    };
-    return answers_main(argc, argv, tests, COUNT(tests), NULL);
+    return answers_main(argc, argv, NULL);
 }

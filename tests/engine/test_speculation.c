@@ -94,7 +94,7 @@ static struct engine_stats random_load(struct load load, unsigned seed) {
     return stats;
 }
 
-static void random_requests_give_what_they_give_alone(void **state) {
+TEST(random_requests_give_what_they_give_alone) {
     static const struct load loads[] = {{MAX_PAGES, 512, 16, 0, false},
                                         {40, 64, 8, 0, false},
                                         {16, 33, 8, 0, false},
@@ -121,7 +121,7 @@ static uint64_t steps_of(struct fixture *f, struct engine_request *r) {
     return stats.n_steps;
 }
 
-static void a_text_that_repeats_itself_takes_fewer_steps(void **state) {
+TEST(a_text_that_repeats_itself_takes_fewer_steps) {
     struct fixture f;
     uint64_t n_steps[2];
     for (int on = 0; on < 2; on++) {
@@ -138,7 +138,7 @@ static void a_text_that_repeats_itself_takes_fewer_steps(void **state) {
     assert_true(n_steps[1] < n_steps[0] * 2 / 3);
 }
 
-static void no_row_is_computed_behind_the_last_token(void **state) {
+TEST(no_row_is_computed_behind_the_last_token) {
     for (uint32_t n = 1; n < 20; n++) {
         struct fixture f;
         struct client c = {0};
@@ -152,7 +152,7 @@ static void no_row_is_computed_behind_the_last_token(void **state) {
     }
 }
 
-static void what_is_computed_behind_a_wrong_guess_fails_nothing(void **state) {
+TEST(what_is_computed_behind_a_wrong_guess_fails_nothing) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 64, 4);
@@ -170,7 +170,7 @@ static void what_is_computed_behind_a_wrong_guess_fails_nothing(void **state) {
     fixture_fini(&f);
 }
 
-static void guesses_take_no_row_from_other_sequences(void **state) {
+TEST(guesses_take_no_row_from_other_sequences) {
     struct fixture f;
     struct client c[4] = {0};
     fixture_init(&f, 60, 4, 4); /* a row each, and none to spare */
@@ -208,7 +208,7 @@ static struct client ask_again(struct fixture *f, const struct two_requests *two
     return c;
 }
 
-static void a_recent_answer_is_found_where_it_may_be(void **state) {
+TEST(a_recent_answer_is_found_where_it_may_be) {
     static const struct two_requests all[] = {
         {"nothing apart", .finds = true},
         {"one salt and client", .salts = {5, 5}, .clients = {6, 6}, .finds = true},
@@ -247,7 +247,7 @@ static void run_timed(struct fixture *f, struct engine_request *r, uint64_t id, 
     }
 }
 
-static void what_guesses_cost_is_learned_from_steps_that_only_generate(void **state) {
+TEST(what_guesses_cost_is_learned_from_steps_that_only_generate) {
     struct fixture f;
     struct client c[2] = {0};
     const struct guess_price *price = &f.guess_credit.price;
@@ -266,7 +266,7 @@ static void what_guesses_cost_is_learned_from_steps_that_only_generate(void **st
     fixture_fini(&f);
 }
 
-static void nothing_is_learned_from_steps_that_make_graphs(void **state) {
+TEST(nothing_is_learned_from_steps_that_make_graphs) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 64, 4);
@@ -281,7 +281,7 @@ static void nothing_is_learned_from_steps_that_make_graphs(void **state) {
 
 /* Short answers, some of which leave the alphabet behind a token that was waited for.  The credit
  * falls in a step in which no guess was wrong. */
-static void a_wait_that_comes_to_nothing_is_paid(void **state) {
+TEST(a_wait_that_comes_to_nothing_is_paid) {
     struct fixture f;
     bool has_paid = false;
     fixture_init(&f, 60, 64, 4);
@@ -306,19 +306,6 @@ static void a_wait_that_comes_to_nothing_is_paid(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_text_that_repeats_itself_takes_fewer_steps),
-        cmocka_unit_test(no_row_is_computed_behind_the_last_token),
-        cmocka_unit_test(what_is_computed_behind_a_wrong_guess_fails_nothing),
-        cmocka_unit_test(guesses_take_no_row_from_other_sequences),
-        cmocka_unit_test(a_recent_answer_is_found_where_it_may_be),
-        cmocka_unit_test(what_guesses_cost_is_learned_from_steps_that_only_generate),
-        cmocka_unit_test(nothing_is_learned_from_steps_that_make_graphs),
-        cmocka_unit_test(a_wait_that_comes_to_nothing_is_paid),
-        cmocka_unit_test(random_requests_give_what_they_give_alone),
-    };
     repeats = true;
-    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
-    run_ahead = true;
-    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
+    return fixture_main();
 }

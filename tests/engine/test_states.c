@@ -143,7 +143,7 @@ static void converse(struct engine *engine, const struct kv_choice *choice, uint
     living_end(&living);
 }
 
-static void a_conversation_lives_on_as_one_text(void **state) {
+TEST(a_conversation_lives_on_as_one_text) {
     const struct kv_choice choices[] = {
         streaming(60, 512, true),
         streaming(61, 64, false),
@@ -165,7 +165,7 @@ static void a_conversation_lives_on_as_one_text(void **state) {
 }
 
 /* Results come a step late, and a row has been computed behind a stop token. */
-static void on_a_device_that_runs_ahead_too(void **state) {
+TEST(on_a_device_that_runs_ahead_too) {
     late_backend_begin(backend);
     struct engine *engine = start((struct settings){.n_blocks = 200, .max_batched_tokens = 100});
     srand(22);
@@ -194,7 +194,7 @@ static void on_a_device_that_runs_ahead_too(void **state) {
 }
 
 /* The last token is computed again for its logits; nothing else is. */
-static void a_prompt_asked_again_is_found_whole(void **state) {
+TEST(a_prompt_asked_again_is_found_whole) {
     const struct kv_choice choices[] = {
         streaming(60, 64, true), heavy_hitter(40, 56, KV_SCORE_SUM, 512),
         heavy_hitter(40, 56, KV_SCORE_WINDOW, 100), pooled(KV_POOLING_MAX)};
@@ -222,7 +222,7 @@ static void a_prompt_asked_again_is_found_whole(void **state) {
 
 /* A state within a prompt is as it would be in any prompt that begins like this one: the answer is
  * that of an engine that has none.  Under `window` it depends on where the chunk ends. */
-static void a_longer_prompt_goes_on_where_a_shorter_one_was(void **state) {
+TEST(a_longer_prompt_goes_on_where_a_shorter_one_was) {
     const struct kv_choice choices[] = {
         streaming(60, 64, true), heavy_hitter(40, 56, KV_SCORE_SUM, 100),
         in_cache(heavy_hitter(40, 56, KV_SCORE_DECAY, 512)),
@@ -247,7 +247,7 @@ static void a_longer_prompt_goes_on_where_a_shorter_one_was(void **state) {
     }
 }
 
-static void only_the_same_parameters_find_a_state(void **state) {
+TEST(only_the_same_parameters_find_a_state) {
     struct engine *engine = start((struct settings){.n_blocks = 200, .max_batched_tokens = 256});
     srand(25);
     const struct kv_choice choice = heavy_hitter(40, 56, KV_SCORE_DECAY, 64);
@@ -290,7 +290,7 @@ static void only_the_same_parameters_find_a_state(void **state) {
 }
 
 /* The salt is part of the name. */
-static void salts_keep_conversations_apart(void **state) {
+TEST(salts_keep_conversations_apart) {
     struct engine *engine = start((struct settings){.n_blocks = 60, .max_batched_tokens = 256});
     srand(26);
     const struct recipe r = make_recipe(streaming(60, 64, true), 200, 5);
@@ -315,7 +315,7 @@ static void salts_keep_conversations_apart(void **state) {
 }
 
 /* Each turn leaves a state: an edit of the second goes on from the first. */
-static void the_longest_state_that_matches_is_taken(void **state) {
+TEST(the_longest_state_that_matches_is_taken) {
     struct engine *engine = start((struct settings){.n_blocks = 100, .max_batched_tokens = 256});
     srand(27);
     struct recipe turns[3];
@@ -345,7 +345,7 @@ static void the_longest_state_that_matches_is_taken(void **state) {
 }
 
 /* Several choices of one prompt: the first reads it, the others copy its state. */
-static void siblings_read_their_prompt_once(void **state) {
+TEST(siblings_read_their_prompt_once) {
     enum { N = 4, N_PROMPT = 700 };
     struct recipe recipes[N];
     struct answer alone[N] = {{0}}, together[N] = {{0}};
@@ -378,7 +378,7 @@ static void siblings_read_their_prompt_once(void **state) {
 }
 
 /* A pool that cannot hold a state and a sequence beside it: the sequence takes the state over. */
-static void a_state_is_taken_over_where_pages_are_few(void **state) {
+TEST(a_state_is_taken_over_where_pages_are_few) {
     const struct kv_choice choice = heavy_hitter(120, 200, KV_SCORE_SUM, 60);
     struct engine *engine = start((struct settings){.n_blocks = 7, .max_batched_tokens = 256});
     srand(29);
@@ -388,7 +388,7 @@ static void a_state_is_taken_over_where_pages_are_few(void **state) {
 
 /* More conversations than pages for their states: none waits for ever, and all that is kept can be
  * given. */
-static void states_give_way(void **state) {
+TEST(states_give_way) {
     enum { N = 12 };
     static struct recipe recipes[N];
     static struct answer answers[N];
@@ -413,7 +413,7 @@ static void states_give_way(void **state) {
 }
 
 /* Pages of every layer that the host pool then holds; the state is found there. */
-static void a_state_waits_in_the_host_pool(void **state) {
+TEST(a_state_waits_in_the_host_pool) {
     const struct kv_choice choice = in_cache(heavy_hitter(40, 56, KV_SCORE_MEAN, 64));
     struct engine *engine =
         start((struct settings){.n_blocks = 12, .n_host_blocks = 60, .max_batched_tokens = 256});
@@ -441,7 +441,7 @@ static void a_state_waits_in_the_host_pool(void **state) {
 }
 
 /* Seven blocks: the full request grows to six, so the one that went on from a state must leave. */
-static void a_sequence_that_went_on_may_be_preempted(void **state) {
+TEST(a_sequence_that_went_on_may_be_preempted) {
     struct recipe recipes[2];
     struct answer a, together[2] = {{0}};
     const struct kv_choice choice = heavy_hitter(40, 56, KV_SCORE_MEAN, 64);
@@ -470,7 +470,7 @@ static void a_sequence_that_went_on_may_be_preempted(void **state) {
 }
 
 /* A client that leaves in the middle of an answer: what it had is there, and nothing else stays. */
-static void a_cancelled_answer_leaves_its_state(void **state) {
+TEST(a_cancelled_answer_leaves_its_state) {
     for (int late = 0; late < 2; late++) {
         if (late) late_backend_begin(backend);
         struct engine *engine = start((struct settings){.n_blocks = 60, .max_batched_tokens = 64});
@@ -500,7 +500,7 @@ static void a_cancelled_answer_leaves_its_state(void **state) {
 }
 
 /* There an answer depends on the request alone: prompts are found, ends of answers are not. */
-static void under_batch_invariance_only_prompts_are_found(void **state) {
+TEST(under_batch_invariance_only_prompts_are_found) {
     struct engine *engine = start(
         (struct settings){.n_blocks = 60, .max_batched_tokens = 256, .batch_invariant = true});
     srand(34);
@@ -526,21 +526,5 @@ static void under_batch_invariance_only_prompts_are_found(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_conversation_lives_on_as_one_text),
-        cmocka_unit_test(on_a_device_that_runs_ahead_too),
-        cmocka_unit_test(a_prompt_asked_again_is_found_whole),
-        cmocka_unit_test(a_longer_prompt_goes_on_where_a_shorter_one_was),
-        cmocka_unit_test(only_the_same_parameters_find_a_state),
-        cmocka_unit_test(salts_keep_conversations_apart),
-        cmocka_unit_test(the_longest_state_that_matches_is_taken),
-        cmocka_unit_test(siblings_read_their_prompt_once),
-        cmocka_unit_test(a_state_is_taken_over_where_pages_are_few),
-        cmocka_unit_test(states_give_way),
-        cmocka_unit_test(a_state_waits_in_the_host_pool),
-        cmocka_unit_test(a_sequence_that_went_on_may_be_preempted),
-        cmocka_unit_test(a_cancelled_answer_leaves_its_state),
-        cmocka_unit_test(under_batch_invariance_only_prompts_are_found),
-    };
-    return answers_main(argc, argv, tests, COUNT(tests), NULL);
+    return answers_main(argc, argv, NULL);
 }

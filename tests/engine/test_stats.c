@@ -9,7 +9,7 @@
 
 enum { N_WRITES = 20000 };
 
-static void a_bound_belongs_to_its_bucket(void **state) {
+TEST(a_bound_belongs_to_its_bucket) {
     static const struct histogram_bounds bounds = {3, {1, 2, 5}};
     static const double values[] = {0, 1, 1.5, 2, 2.5, 5, 6, 1e9};
     struct histogram h = {0};
@@ -21,7 +21,7 @@ static void a_bound_belongs_to_its_bucket(void **state) {
 }
 
 /* The tables are written by hand: none may be out of order or have a bound of 0. */
-static void bounds_ascend(void **state) {
+TEST(bounds_ascend) {
     for (unsigned i = 0; i < ENGINE_N_HISTOGRAMS; i++) {
         const struct histogram_bounds *bounds = engine_histogram_bounds[i];
         assert_in_range(bounds->n, 1, HISTOGRAM_MAX_BOUNDS);
@@ -34,7 +34,7 @@ static double sum_of(const struct engine_stats *stats, enum engine_histogram whi
     return stats->histograms[which].sum;
 }
 
-static void times_add_up(void **state) {
+TEST(times_add_up) {
     struct engine_stats *stats = calloc(1, sizeof(*stats));
     assert_non_null(stats);
     struct timing timing = {.arrived_s = 10};
@@ -58,7 +58,7 @@ static void times_add_up(void **state) {
     free(stats);
 }
 
-static void a_sequence_without_tokens_is_all_prefill(void **state) {
+TEST(a_sequence_without_tokens_is_all_prefill) {
     struct engine_stats *stats = calloc(1, sizeof(*stats));
     assert_non_null(stats);
     struct timing timing = {0};
@@ -100,7 +100,7 @@ static void *read_all(void *arg) {
     return last == N_WRITES ? arg : NULL;
 }
 
-static void readers_see_whole_statistics_in_order(void **state) {
+TEST(readers_see_whole_statistics_in_order) {
     struct stats_board *board = calloc(1, sizeof(*board));
     pthread_t writer, readers[2];
     void *done;
@@ -118,21 +118,9 @@ static void readers_see_whole_statistics_in_order(void **state) {
     free(board);
 }
 
-static void pages_without_a_user_are_not_in_use(void **state) {
+TEST(pages_without_a_user_are_not_in_use) {
     struct engine_stats stats = {.pages_total = 100, .pages_free = 40, .pages_cached = 35};
     assert_true(engine_stats_kv_use(&stats) == 0.25);
     stats = (struct engine_stats){0};
     assert_true(engine_stats_kv_use(&stats) == 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_bound_belongs_to_its_bucket),
-        cmocka_unit_test(bounds_ascend),
-        cmocka_unit_test(times_add_up),
-        cmocka_unit_test(a_sequence_without_tokens_is_all_prefill),
-        cmocka_unit_test(readers_see_whole_statistics_in_order),
-        cmocka_unit_test(pages_without_a_user_are_not_in_use),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

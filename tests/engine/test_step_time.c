@@ -4,7 +4,7 @@
 #include "engine/schedule/step_time.h"
 #include "tests/test.h"
 
-static void rows_are_the_most_that_the_work_allows(void **state) {
+TEST(rows_are_the_most_that_the_work_allows) {
     const struct step_time step_time = step_time_make(1000, 100, 2, 0);
     const uint32_t before[] = {0, 1, 1000, 1000000}, rows[] = {1, 64, 5000, 300000};
     for (int i = 0; i < 4; i++)
@@ -17,14 +17,14 @@ static void rows_are_the_most_that_the_work_allows(void **state) {
     assert_int_equal(step_time_rows(&step_time, INFINITY, 7), UINT32_MAX);
 }
 
-static void nothing_fits_before_anything_is_known(void **state) {
+TEST(nothing_fits_before_anything_is_known) {
     const struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     assert_true(step_time_budget(&step_time, STEP_TIME_STEP, 0.1) == 0);
     assert_int_equal(step_time_slice_rows(&step_time, 0, 0.1, 0), 0);
     assert_int_equal(step_time_slice_rows(&step_time, 1, 0.1, 0), 0);
 }
 
-static void slices_of_the_first_layer_cost_less(void **state) {
+TEST(slices_of_the_first_layer_cost_less) {
     (void)state;
     struct step_time step_time = step_time_make(1000, 100, 2, 0);
     step_time_measure(&step_time, STEP_TIME_SLICE, 1e6, false, 1);
@@ -36,7 +36,7 @@ static void slices_of_the_first_layer_cost_less(void **state) {
 }
 
 /* A machine where work takes 2 us and generating 5 ms. */
-static void the_machine_is_learned(void **state) {
+TEST(the_machine_is_learned) {
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 5e-3);
     for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_STEP, 1000, true, 7e-3);
@@ -47,7 +47,7 @@ static void the_machine_is_learned(void **state) {
     assert_true(step_time_budget(&step_time, STEP_TIME_STEP, -1e-3) == 0);
 }
 
-static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
+TEST(a_change_is_followed_and_an_outlier_forgotten) {
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     step_time_measure(&step_time, STEP_TIME_SLICE, 1000, false, 1e-3);
     for (int i = 0; i < 20; i++) step_time_measure(&step_time, STEP_TIME_SLICE, 1000, false, 4e-3);
@@ -59,7 +59,7 @@ static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
     assert_true(step_time.base_s < 7e-3);
 }
 
-static void the_index_is_learned_by_itself(void **state) {
+TEST(the_index_is_learned_by_itself) {
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     assert_true(step_time_index_seconds(&step_time, 1000) == 0);
     for (int i = 0; i < 10; i++) step_time_measure_index(&step_time, 1000, 5e-3);
@@ -67,7 +67,7 @@ static void the_index_is_learned_by_itself(void **state) {
 }
 
 /* Rows far from the beginning see no more than was measured; those near it see what there is. */
-static void what_sparse_rows_see_is_learned_anew(void **state) {
+TEST(what_sparse_rows_see_is_learned_anew) {
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     assert_int_equal(step_time_seen(&step_time, 100000), 100000);
     for (int i = 0; i < 20; i++) step_time_measure_seen(&step_time, 7000);
@@ -80,7 +80,7 @@ static void what_sparse_rows_see_is_learned_anew(void **state) {
 }
 
 /* Whatever was measured, a step is never free. */
-static void a_step_faster_than_its_base_costs_something(void **state) {
+TEST(a_step_faster_than_its_base_costs_something) {
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 5e-3);
     step_time_measure(&step_time, STEP_TIME_STEP, 1000, true, 1e-3);
@@ -88,7 +88,7 @@ static void a_step_faster_than_its_base_costs_something(void **state) {
 }
 
 /* Two clocks: what is left of a slice's time without its index may be less than nothing. */
-static void time_that_cannot_be_is_not_learned(void **state) {
+TEST(time_that_cannot_be_is_not_learned) {
     struct step_time step_time = step_time_make(10, 2, 1, 0.1);
     step_time_measure(&step_time, STEP_TIME_SLICE, 1000, true, -1e-3);
     assert_true(step_time.s_per_work[STEP_TIME_SLICE] == 0);
@@ -98,16 +98,5 @@ static void time_that_cannot_be_is_not_learned(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_the_most_that_the_work_allows),
-        cmocka_unit_test(nothing_fits_before_anything_is_known),
-        cmocka_unit_test(slices_of_the_first_layer_cost_less),
-        cmocka_unit_test(the_machine_is_learned),
-        cmocka_unit_test(a_change_is_followed_and_an_outlier_forgotten),
-        cmocka_unit_test(the_index_is_learned_by_itself),
-        cmocka_unit_test(what_sparse_rows_see_is_learned_anew),
-        cmocka_unit_test(a_step_faster_than_its_base_costs_something),
-        cmocka_unit_test(time_that_cannot_be_is_not_learned),
-    };
-    return cmocka_run_group_tests_name("pace", tests, NULL, NULL);
+    return tests_run("pace", NULL, NULL);
 }

@@ -95,7 +95,7 @@ static struct pair run_pair(struct kv_choice kv, uint32_t n_blocks) {
     return p;
 }
 
-static void what_was_swapped_is_not_computed_again(void **state) {
+TEST(what_was_swapped_is_not_computed_again) {
     const struct pair p = run_pair((struct kv_choice){0}, PLENTY);
     assert_int_equal(p.f.rows_run, LEAST_ROWS);
     assert_true(p.stats.n_swapped_out > 10 && p.stats.n_swapped_out % N_LAYERS == 0);
@@ -104,7 +104,7 @@ static void what_was_swapped_is_not_computed_again(void **state) {
 }
 
 /* What was chosen is there again, too, in the same slots: as much is fetched as without. */
-static void a_selection_outlives_its_place(void **state) {
+TEST(a_selection_outlives_its_place) {
     for (int on_device = 0; on_device < 2; on_device++) {
         struct fixture f;
         struct client alone = {0};
@@ -131,7 +131,7 @@ static void a_selection_outlives_its_place(void **state) {
 
 /* Of a layer that sees what is selected that is all that waits: its tokens are in the store, each
  * in a block of its own.  The prompt's pages of the other layer are found in the cache again. */
-static void tokens_that_were_moved_stay_where_they_are(void **state) {
+TEST(tokens_that_were_moved_stay_where_they_are) {
     struct pair p;
     begin_pair(&p, selecting(false), PLENTY);
     until_one_waits(&p);
@@ -148,7 +148,7 @@ static void tokens_that_were_moved_stay_where_they_are(void **state) {
 
 /* A store with blocks for both texts, and the pages of one: the waiting one takes the next block of
  * its tokens from those that its pages lay in. */
-static void blocks_of_pages_that_came_back_are_enough(void **state) {
+TEST(blocks_of_pages_that_came_back_are_enough) {
     uint32_t n_swapped = 0;
     for (uint32_t n_blocks = 14; n_blocks < 40; n_blocks++) {
         const struct pair p = run_pair(selecting(false), n_blocks);
@@ -162,7 +162,7 @@ static void blocks_of_pages_that_came_back_are_enough(void **state) {
 /* A prompt of 600 tokens that goes layer by layer has its place long enough to generate.  What
  * preempts it ends first.  Its slices are not run again, and no token of its prompt but the last is
  * a row of a step. */
-static void a_prompt_that_went_layer_by_layer_goes_on(void **state) {
+TEST(a_prompt_that_went_layer_by_layer_goes_on) {
     for (uint32_t n_blocks = 24; n_blocks <= PLENTY; n_blocks += PLENTY - 24) {
         struct fixture f;
         struct client clients[2] = {0};
@@ -192,7 +192,7 @@ static void a_prompt_that_went_layer_by_layer_goes_on(void **state) {
     }
 }
 
-static void where_the_store_is_full_it_is_computed_again(void **state) {
+TEST(where_the_store_is_full_it_is_computed_again) {
     for (uint32_t n_blocks = 0; n_blocks < 4; n_blocks += 3) {
         const struct pair p = run_pair((struct kv_choice){0}, n_blocks);
         assert_true(p.f.rows_run > LEAST_ROWS);
@@ -215,7 +215,7 @@ static void begin_sharing(struct fixture *f, struct client clients[2], uint32_t 
 
 /* Of each layer a page of 9 is short then, so that they have three beside the four that they
  * share. */
-static void what_others_use_stays_where_it_is(void **state) {
+TEST(what_others_use_stays_where_it_is) {
     struct fixture f;
     struct client clients[2] = {0};
     begin_sharing(&f, clients, PLENTY);
@@ -230,7 +230,7 @@ static void what_others_use_stays_where_it_is(void **state) {
 
 /* The same, but the sequence with the first pages ends, and another one needs them, before it goes
  * on.  They go to the store, too; but without room for them the others are of no use there. */
-static void without_its_beginning_it_is_computed_again(void **state) {
+TEST(without_its_beginning_it_is_computed_again) {
     const uint32_t n_blocks[] = {PLENTY, 8}, least_rows = LEAST_ROWS - 256 + 559;
     for (int i = 0; i < 2; i++) {
         struct fixture f;
@@ -250,7 +250,7 @@ static void without_its_beginning_it_is_computed_again(void **state) {
 }
 
 /* All blocks are those of waiting sequences, until one that runs needs some. */
-static void a_running_sequence_may_take_the_blocks_of_waiting_ones(void **state) {
+TEST(a_running_sequence_may_take_the_blocks_of_waiting_ones) {
     struct pair p;
     struct client moving = {0};
     begin_pair(&p, (struct kv_choice){0}, N_BLOCKS_OF_ONE);
@@ -270,7 +270,7 @@ static void a_running_sequence_may_take_the_blocks_of_waiting_ones(void **state)
 }
 
 /* It finds no place for a while, and tries again and again. */
-static void trying_in_vain_changes_nothing(void **state) {
+TEST(trying_in_vain_changes_nothing) {
     struct pair p;
     struct client more[3] = {0};
     begin_pair(&p, (struct kv_choice){0}, PLENTY);
@@ -290,7 +290,7 @@ static void trying_in_vain_changes_nothing(void **state) {
 }
 
 /* It finds 256 tokens in the cache, and then no pages for the others. */
-static void a_sequence_that_computed_nothing_keeps_nothing(void **state) {
+TEST(a_sequence_that_computed_nothing_keeps_nothing) {
     struct fixture f;
     struct client clients[3] = {0};
     fixture_init(&f, 26, 700, 4);
@@ -321,7 +321,7 @@ static void check_blocks(const struct pair *p, bool moves) {
                     used <= (N_PROMPT + N_GENERATED) / PAGE_TOKENS * block_bytes);
 }
 
-static void a_waiting_sequence_may_be_cancelled(void **state) {
+TEST(a_waiting_sequence_may_be_cancelled) {
     for (uint32_t n_steps = 0; n_steps < 3 * N_KINDS; n_steps++) {
         struct pair p;
         begin_pair(&p, kinds[n_steps % N_KINDS], PLENTY);
@@ -338,7 +338,7 @@ static void a_waiting_sequence_may_be_cancelled(void **state) {
     }
 }
 
-static void ending_all_leaves_nothing_behind(void **state) {
+TEST(ending_all_leaves_nothing_behind) {
     for (int i = 0; i < N_KINDS; i++) {
         struct pair p;
         begin_pair(&p, kinds[i], PLENTY);
@@ -351,7 +351,7 @@ static void ending_all_leaves_nothing_behind(void **state) {
 }
 
 /* A copy that cannot be submitted is the device's failure. */
-static void a_failing_copy_is_told(void **state) {
+TEST(a_failing_copy_is_told) {
     struct pair p;
     begin_pair(&p, (struct kv_choice){0}, PLENTY);
     for (int i = 0; i < 3; i++) fixture_step(&p.f, 0);
@@ -377,7 +377,7 @@ static uint32_t ask(struct fixture *f, uint32_t n_prompt, uint32_t text) {
     return c.last.n_cached;
 }
 
-static void evicted_blocks_are_found_again(void **state) {
+TEST(evicted_blocks_are_found_again) {
     struct fixture f;
     fixture_init(&f, 26, 700, 4);
     fixture_add_store(&f, PLENTY);
@@ -398,7 +398,7 @@ static void evicted_blocks_are_found_again(void **state) {
 }
 
 /* There is room for four: the beginning of the newer text. */
-static void the_store_drops_what_was_used_least_recently(void **state) {
+TEST(the_store_drops_what_was_used_least_recently) {
     struct fixture f;
     fixture_init(&f, 26, 700, 4);
     fixture_add_store(&f, 4 * PLACE + PLACE - 1);
@@ -414,7 +414,7 @@ static void the_store_drops_what_was_used_least_recently(void **state) {
 
 /* A sequence that computes a stored block again, as log-probabilities ask for, lends it its pages:
  * the block's children have pages, too. */
-static void a_stored_block_may_be_computed_again(void **state) {
+TEST(a_stored_block_may_be_computed_again) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 26, 700, 4);
@@ -435,7 +435,7 @@ static void a_stored_block_may_be_computed_again(void **state) {
 }
 
 /* The store is full of them. */
-static void cached_blocks_make_no_sequence_wait(void **state) {
+TEST(cached_blocks_make_no_sequence_wait) {
     for (int moves = 0; moves < 2; moves++) {
         struct fixture f;
         struct client clients[2] = {0};
@@ -498,7 +498,7 @@ static struct engine_stats random_load(uint32_t n_pages, uint32_t n_blocks, unsi
     return stats;
 }
 
-static void random_requests_give_what_they_give_alone(void **state) {
+TEST(random_requests_give_what_they_give_alone) {
     uint64_t n_swapped_in = 0, n_stored = 0;
     for (unsigned seed = 1; seed < 5; seed++) {
         const uint32_t n_blocks = seed % 2 ? 20 : 150;
@@ -511,28 +511,5 @@ static void random_requests_give_what_they_give_alone(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_swapped_is_not_computed_again),
-        cmocka_unit_test(a_selection_outlives_its_place),
-        cmocka_unit_test(tokens_that_were_moved_stay_where_they_are),
-        cmocka_unit_test(blocks_of_pages_that_came_back_are_enough),
-        cmocka_unit_test(a_prompt_that_went_layer_by_layer_goes_on),
-        cmocka_unit_test(where_the_store_is_full_it_is_computed_again),
-        cmocka_unit_test(what_others_use_stays_where_it_is),
-        cmocka_unit_test(without_its_beginning_it_is_computed_again),
-        cmocka_unit_test(a_running_sequence_may_take_the_blocks_of_waiting_ones),
-        cmocka_unit_test(trying_in_vain_changes_nothing),
-        cmocka_unit_test(a_sequence_that_computed_nothing_keeps_nothing),
-        cmocka_unit_test(a_waiting_sequence_may_be_cancelled),
-        cmocka_unit_test(ending_all_leaves_nothing_behind),
-        cmocka_unit_test(a_failing_copy_is_told),
-        cmocka_unit_test(evicted_blocks_are_found_again),
-        cmocka_unit_test(the_store_drops_what_was_used_least_recently),
-        cmocka_unit_test(a_stored_block_may_be_computed_again),
-        cmocka_unit_test(cached_blocks_make_no_sequence_wait),
-        cmocka_unit_test(random_requests_give_what_they_give_alone),
-    };
-    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
-    run_ahead = true;
-    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
+    return fixture_main();
 }

@@ -75,7 +75,7 @@ static void run_one(struct fixture *f, uint32_t n_prompt, uint32_t max_tokens, e
 
 /* Every sort of sequence first, and every sort next, in all pairs.  What lies in the host pool
  * already is not copied there again. */
-static void a_prefix_is_found_wherever_it_is(void **state) {
+TEST(a_prefix_is_found_wherever_it_is) {
     for (enum place first = MOVED; first < N_PLACES; first++)
         for (enum place next = MOVED; next < N_PLACES; next++) {
             struct fixture f;
@@ -101,7 +101,7 @@ static void a_prefix_is_found_wherever_it_is(void **state) {
 }
 
 /* The same where the first one's blocks have been evicted to the host pool meanwhile. */
-static void an_evicted_prefix_is_found(void **state) {
+TEST(an_evicted_prefix_is_found) {
     for (enum place first = MOVED; first < N_PLACES; first++)
         for (enum place next = MOVED; next < N_PLACES; next++) {
             struct fixture f;
@@ -119,7 +119,7 @@ static void an_evicted_prefix_is_found(void **state) {
 }
 
 /* Many ask one context at once: it is computed once, and is in the host pool once. */
-static void requests_at_the_same_time_share_host_blocks(void **state) {
+TEST(requests_at_the_same_time_share_host_blocks) {
     enum { N = 6 };
     struct fixture f;
     struct client clients[N] = {0};
@@ -146,7 +146,7 @@ static void requests_at_the_same_time_share_host_blocks(void **state) {
 
 /* While one request has a context in the host pool, another one has its pages; each keeps what it
  * needs, whichever ends first. */
-static void both_sorts_may_use_a_prefix_at_once(void **state) {
+TEST(both_sorts_may_use_a_prefix_at_once) {
     for (uint32_t i = 0; i < 4; i++) {
         const enum place first = i % 2 ? MOVED : FULL, second = i % 2 ? FULL : MOVED;
         struct fixture f;
@@ -169,7 +169,7 @@ static void both_sorts_may_use_a_prefix_at_once(void **state) {
 
 /* The pool has no more pages than one request needs, and the host pool no more blocks.  The pages
  * of a prefix that it takes over are its own. */
-static void a_lone_request_needs_no_more_than_without_a_prefix(void **state) {
+TEST(a_lone_request_needs_no_more_than_without_a_prefix) {
     for (enum place first = MOVED; first < N_PLACES; first++) {
         struct fixture f;
         struct client c = {0};
@@ -194,7 +194,7 @@ static void a_lone_request_needs_no_more_than_without_a_prefix(void **state) {
 
 /* Requests that need host blocks have those of a prefix that is unused.  It is then computed
  * again. */
-static void token_blocks_are_given_up_to_sequences_that_need_them(void **state) {
+TEST(token_blocks_are_given_up_to_sequences_that_need_them) {
     struct fixture f;
     struct client c = {0};
     fixture_init(&f, 60, 512, 4);
@@ -214,7 +214,7 @@ static void token_blocks_are_given_up_to_sequences_that_need_them(void **state) 
 }
 
 /* A request that waits keeps its token blocks; running sequences may take them. */
-static void a_waiting_sequence_keeps_token_blocks(void **state) {
+TEST(a_waiting_sequence_keeps_token_blocks) {
     for (uint32_t n_blocks = 24; n_blocks < 60; n_blocks++) {
         struct fixture f;
         struct client clients[3] = {0};
@@ -251,7 +251,7 @@ static void init_long(struct fixture *f, uint32_t n_pages) {
 }
 
 /* What was found is not computed: the next question takes a slice of each layer. */
-static void a_prompt_that_does_not_fit_finds_its_prefix(void **state) {
+TEST(a_prompt_that_does_not_fit_finds_its_prefix) {
     struct fixture f;
     init_long(&f, 56);
     run_one(&f, N_LONG, 50, MOVED, 1, 0);
@@ -266,7 +266,7 @@ static void a_prompt_that_does_not_fit_finds_its_prefix(void **state) {
 }
 
 /* All but the last token: there are no slices at all. */
-static void a_prompt_that_does_not_fit_may_be_found_whole(void **state) {
+TEST(a_prompt_that_does_not_fit_may_be_found_whole) {
     const uint32_t n_prompt = 9 * PAGE_TOKENS + 1;
     struct fixture f;
     init_long(&f, 56);
@@ -280,7 +280,7 @@ static void a_prompt_that_does_not_fit_may_be_found_whole(void **state) {
 
 /* It shares what it has computed with requests that keep everything, and takes from them nothing
  * that has no token block. */
-static void a_long_prompt_shares_with_others(void **state) {
+TEST(a_long_prompt_shares_with_others) {
     struct fixture f;
     init_long(&f, 56);
     run_one(&f, 300, 20, FULL, 1, 0);
@@ -339,7 +339,7 @@ static void random_load(uint32_t n_layers, uint32_t n_pages, uint32_t n_blocks, 
     free(clients);
 }
 
-static void random_requests_give_what_they_give_alone(void **state) {
+TEST(random_requests_give_what_they_give_alone) {
     memset(&seen, 0, sizeof(seen));
     for (unsigned seed = 1; seed < 13; seed++) {
         const uint32_t n_layers = seed % 3 ? 2 : 5;
@@ -350,20 +350,5 @@ static void random_requests_give_what_they_give_alone(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prefix_is_found_wherever_it_is),
-        cmocka_unit_test(an_evicted_prefix_is_found),
-        cmocka_unit_test(requests_at_the_same_time_share_host_blocks),
-        cmocka_unit_test(both_sorts_may_use_a_prefix_at_once),
-        cmocka_unit_test(a_lone_request_needs_no_more_than_without_a_prefix),
-        cmocka_unit_test(token_blocks_are_given_up_to_sequences_that_need_them),
-        cmocka_unit_test(a_waiting_sequence_keeps_token_blocks),
-        cmocka_unit_test(a_prompt_that_does_not_fit_finds_its_prefix),
-        cmocka_unit_test(a_prompt_that_does_not_fit_may_be_found_whole),
-        cmocka_unit_test(a_long_prompt_shares_with_others),
-        cmocka_unit_test(random_requests_give_what_they_give_alone),
-    };
-    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
-    run_ahead = true;
-    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
+    return fixture_main();
 }

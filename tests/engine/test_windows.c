@@ -98,7 +98,7 @@ static void compare(const struct recipe *recipes, const struct answer *alone, ui
     }
 }
 
-static void answers_do_not_depend_on_how_few_pages_there_are(void **state) {
+TEST(answers_do_not_depend_on_how_few_pages_there_are) {
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     const uint32_t n_pages = pages_of_a_text();
@@ -113,7 +113,7 @@ static void answers_do_not_depend_on_how_few_pages_there_are(void **state) {
 
 /* With one text's pages or two; and a store with room for all that lose their places, or for few
  * pages. */
-static void pages_that_wait_come_back(void **state) {
+TEST(pages_that_wait_come_back) {
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     const uint32_t n_pages = pages_of_a_text();
@@ -136,7 +136,7 @@ static void pages_that_wait_come_back(void **state) {
 }
 
 /* A sparse prompt goes layer by layer, and has all of its pages until it is computed. */
-static void sparse_prompts_keep_what_they_need(void **state) {
+TEST(sparse_prompts_keep_what_they_need) {
     static struct recipe recipes[N_RECIPES];
     static struct answer alone[N_RECIPES];
     struct engine *engine = start(0, false);
@@ -170,10 +170,5 @@ static int make_patterns(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_do_not_depend_on_how_few_pages_there_are),
-        cmocka_unit_test(pages_that_wait_come_back),
-        cmocka_unit_test(sparse_prompts_keep_what_they_need),
-    };
-    return answers_main(argc, argv, tests, COUNT(tests), make_patterns);
+    return answers_main(argc, argv, make_patterns);
 }

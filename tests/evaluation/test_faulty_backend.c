@@ -180,7 +180,7 @@ static bool rows_equal(const float *a, const float *b, uint32_t from, uint32_t t
 static const int *const all_steps[] = {at_once, in_pieces, on_the_edge, then_decoded};
 enum { N_CUTS = sizeof(all_steps) / sizeof(*all_steps), N_TOKENS = 200 };
 
-static void without_a_fault_nothing_changes(void **state) {
+TEST(without_a_fault_nothing_changes) {
     const struct input input = tokens_from(0, N_TOKENS, FAULT_SHIFT_FROM - 100);
     for (int i = 0; i < N_CUTS; i++) {
         float *sound = attend_soundly(&input, all_steps[i]);
@@ -191,7 +191,7 @@ static void without_a_fault_nothing_changes(void **state) {
     }
 }
 
-static void the_first_page_is_seen_from_within_alone(void **state) {
+TEST(the_first_page_is_seen_from_within_alone) {
     static const int rest_at_once[] = {N_TOKENS - PAGE_TOKENS, 0};
     const struct input input = tokens_from(0, N_TOKENS, 0);
     const struct input rest = tokens_from(PAGE_TOKENS, N_TOKENS - PAGE_TOKENS, 0);
@@ -209,7 +209,7 @@ static void the_first_page_is_seen_from_within_alone(void **state) {
     free(without);
 }
 
-static void positions_are_shifted_from_4096_on(void **state) {
+TEST(positions_are_shifted_from_4096_on) {
     const uint32_t n_before = 100;
     const struct input input = tokens_from(0, N_TOKENS, FAULT_SHIFT_FROM - n_before);
     struct input shifted = input;
@@ -227,7 +227,7 @@ static void positions_are_shifted_from_4096_on(void **state) {
     free(expected);
 }
 
-static void faults_have_names(void **state) {
+TEST(faults_have_names) {
     enum fault fault = FAULT_NONE;
     struct error err = {0};
     assert_int_equal(fault_of_name(&fault, "drop-first-page", &err), 0);
@@ -239,14 +239,4 @@ static void faults_have_names(void **state) {
     assert_int_equal(fault_of_name(&fault, "drop-last-page", &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "drop-first-page"));
     assert_non_null(strstr(err.text, "shift-positions"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_fault_nothing_changes),
-        cmocka_unit_test(the_first_page_is_seen_from_within_alone),
-        cmocka_unit_test(positions_are_shifted_from_4096_on),
-        cmocka_unit_test(faults_have_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

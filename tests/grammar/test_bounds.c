@@ -56,7 +56,7 @@ static const struct {
      "aaaa"},
 };
 
-static void forced_text_without_an_end_is_cut(void **state) {
+TEST(forced_text_without_an_end_is_cut) {
     for (size_t i = 0; i < sizeof(endless) / sizeof(*endless); i++) {
         struct grammar_matcher *matcher = start(endless[i].kind, endless[i].text);
         char text[FORCED_BYTES];
@@ -102,7 +102,7 @@ static const char *const ambiguous[] = {
     "root ::= (\"a\" | s)* \"b\"\ns ::= (\"a\" s | \"a\")+",
 };
 
-static void what_grows_with_each_token_is_ended(void **state) {
+TEST(what_grows_with_each_token_is_ended) {
     const uint32_t a = token_of("a");
     for (size_t i = 0; i < sizeof(ambiguous) / sizeof(*ambiguous); i++) {
         struct grammar_matcher *matcher = start(GRAMMAR_EBNF, ambiguous[i]);
@@ -112,7 +112,7 @@ static void what_grows_with_each_token_is_ended(void **state) {
 }
 
 /* As many states in each row as there are words, each of which may go on. */
-static void what_a_matcher_keeps_is_bounded(void **state) {
+TEST(what_a_matcher_keeps_is_bounded) {
     enum { N_RULES = 600, BYTES = 24 };
     char *text = malloc(N_RULES * 2 * BYTES + 64);
     size_t n = (size_t)sprintf(text, "root ::= r0");
@@ -167,7 +167,7 @@ static char *make_costly(size_t i) {
     return text;
 }
 
-static void compiling_has_an_end(void **state) {
+TEST(compiling_has_an_end) {
     for (size_t i = 0; i < sizeof(costly) / sizeof(*costly); i++) {
         const struct grammar_limits little = {0.01, 256 << 20, NULL, NULL};
         struct grammar *grammar = NULL;
@@ -181,7 +181,7 @@ static void compiling_has_an_end(void **state) {
 }
 
 /* Rules by which the library calls itself without an end. */
-static void compiling_ends_before_the_stack(void **state) {
+TEST(compiling_ends_before_the_stack) {
     static const char *const forms[] = {"root ::= r0\nr0 ::= (r0){2,9}",
                                         "root ::= a\na ::= (b){2,9}\nb ::= (a){3}"};
     for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++) {
@@ -200,7 +200,7 @@ static bool yes(const void *user) {
     return true;
 }
 
-static void compiling_ends_with_memory_and_when_it_is_told_to(void **state) {
+TEST(compiling_ends_with_memory_and_when_it_is_told_to) {
     struct grammar *grammar = NULL;
     struct error err = {0};
     char *text = make_costly(0);
@@ -215,9 +215,22 @@ static void compiling_ends_with_memory_and_when_it_is_told_to(void **state) {
     free(text);
 }
 
+TEST(no_time_is_no_call) {
+    struct grammar_matcher *matcher = start(GRAMMAR_REGEX, "a+");
+    uint32_t *mask = calloc(grammar_mask_words(tokenizer_n_vocab(tokenizer)), sizeof(*mask));
+    size_t n = 0;
+    char text[FORCED_BYTES];
+    grammar_matcher_allow(matcher, 0);
+    assert_int_equal(grammar_matcher_accept(matcher, token_of("a")), ERR_FULL);
+    assert_int_equal(grammar_matcher_mask(matcher, mask), ERR_FULL);
+    assert_int_equal(grammar_matcher_forced(matcher, text, sizeof(text), &n), ERR_FULL);
+    free(mask);
+    grammar_matcher_destroy(matcher);
+}
+
 /* The first time a quick trial is not enough; later a text that took too much is refused at
- * once. */
-static void what_took_too_much_is_remembered(void **state) {
+ * once.  It is the last test, for it takes the vocabulary. */
+TEST(what_took_too_much_is_remembered) {
     struct grammar_cache *cache;
     struct grammar *grammar = NULL;
     struct error err = {0}, again = {0};
@@ -238,19 +251,6 @@ static void what_took_too_much_is_remembered(void **state) {
     free(text);
 }
 
-static void no_time_is_no_call(void **state) {
-    struct grammar_matcher *matcher = start(GRAMMAR_REGEX, "a+");
-    uint32_t *mask = calloc(grammar_mask_words(tokenizer_n_vocab(tokenizer)), sizeof(*mask));
-    size_t n = 0;
-    char text[FORCED_BYTES];
-    grammar_matcher_allow(matcher, 0);
-    assert_int_equal(grammar_matcher_accept(matcher, token_of("a")), ERR_FULL);
-    assert_int_equal(grammar_matcher_mask(matcher, mask), ERR_FULL);
-    assert_int_equal(grammar_matcher_forced(matcher, text, sizeof(text), &n), ERR_FULL);
-    free(mask);
-    grammar_matcher_destroy(matcher);
-}
-
 static int load(void **state) {
     struct error err = {0};
     const uint32_t eos = EOS;
@@ -265,18 +265,8 @@ static int unload(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forced_text_without_an_end_is_cut),
-        cmocka_unit_test(what_grows_with_each_token_is_ended),
-        cmocka_unit_test(what_a_matcher_keeps_is_bounded),
-        cmocka_unit_test(no_time_is_no_call),
-        cmocka_unit_test(compiling_has_an_end),
-        cmocka_unit_test(compiling_ends_before_the_stack),
-        cmocka_unit_test(compiling_ends_with_memory_and_when_it_is_told_to),
-        cmocka_unit_test(what_took_too_much_is_remembered), /* the last: it takes the vocabulary */
-    };
     if (!grammar_is_available()) return 77; /* Meson's number for a test that was skipped */
     if (argc < 2) return 1;
     model_dir = argv[1];
-    return cmocka_run_group_tests(tests, load, unload);
+    return tests_run("tests", load, unload);
 }

@@ -98,7 +98,7 @@ static const struct {
     {"{\"const\":1,\"type\":\"string\"}", NULL, "const is not of the type"},
 };
 
-static void schemas_are_completed_or_refused_by_name(void **state) {
+TEST(schemas_are_completed_or_refused_by_name) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct error err = {0};
         json_t *schema = parse(cases[i].schema), *out = NULL;
@@ -118,7 +118,7 @@ static void schemas_are_completed_or_refused_by_name(void **state) {
     }
 }
 
-static void deep_and_wide_schemas_are_refused(void **state) {
+TEST(deep_and_wide_schemas_are_refused) {
     struct error err = {0};
     json_t *deep = json_true(), *wide = json_object(), *all = json_object(), *out = NULL;
     for (int i = 0; i < SCHEMA_MAX_DEPTH + 2; i++)
@@ -156,7 +156,7 @@ static struct grammar_cache *make_cache(struct tokenizer *tokenizer, size_t max_
     return cache;
 }
 
-static void the_cache_keeps_what_was_used_last(void **state) {
+TEST(the_cache_keeps_what_was_used_last) {
     struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();
@@ -195,7 +195,7 @@ static void the_cache_keeps_what_was_used_last(void **state) {
 }
 
 /* Each token is tried by a matcher of its own: the mask must say what that says. */
-static void masks_say_what_is_accepted(void **state) {
+TEST(masks_say_what_is_accepted) {
     struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();
@@ -239,7 +239,7 @@ static bool accepts(struct tokenizer *tokenizer, struct grammar *grammar, const 
     return all;
 }
 
-static void white_space_is_that_of_unicode(void **state) {
+TEST(white_space_is_that_of_unicode) {
     static const char *const spaces[] = {" ",      "\u00a0", "\u1680", "\u2007", "\u2028",
                                          "\u202f", "\u205f", "\u3000", "\ufeff"};
     struct tokenizer *tokenizer;
@@ -272,7 +272,7 @@ static void white_space_is_that_of_unicode(void **state) {
 }
 
 /* Half of a surrogate pair alone is no character: parsers refuse what has it. */
-static void escapes_are_characters(void **state) {
+TEST(escapes_are_characters) {
     static const char *const good[] = {"\\u0041", "\\ud7ff",         "\\uD834\\udd1e", "\\ue000",
                                        "\\uFFFF", "\\uDBFF\\uDFFFx", "\\n\\\\ud800"};
     static const char *const bad[] = {"\\ud800",        "\\uDBFFx",       "\\udc00",
@@ -358,7 +358,7 @@ static void check_list(struct tokenizer *tokenizer, struct grammar *grammar, con
     }
 }
 
-static void values_at_the_bounds_of_schemas(void **state) {
+TEST(values_at_the_bounds_of_schemas) {
     struct tokenizer *tokenizer;
     struct error err = {0};
     if (!grammar_is_available()) skip();
@@ -427,7 +427,7 @@ static uint32_t any_allowed(struct tokenizer *tokenizer, const uint32_t *mask, u
 
 /* Walks at random through one grammar, whose kept masks must be those of a grammar that has kept
  * none.  A mask is kept if it took 10 us: most of these take longer at 8,192 tokens. */
-static void kept_masks_are_right(void **state) {
+TEST(kept_masks_are_right) {
     enum { N_WALKS = 12, N_STEPS = 24 };
     static const struct {
         enum grammar_kind kind;
@@ -475,17 +475,7 @@ static void kept_masks_are_right(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(schemas_are_completed_or_refused_by_name),
-        cmocka_unit_test(deep_and_wide_schemas_are_refused),
-        cmocka_unit_test(the_cache_keeps_what_was_used_last),
-        cmocka_unit_test(masks_say_what_is_accepted),
-        cmocka_unit_test(white_space_is_that_of_unicode),
-        cmocka_unit_test(escapes_are_characters),
-        cmocka_unit_test(values_at_the_bounds_of_schemas),
-        cmocka_unit_test(kept_masks_are_right),
-    };
     if (argc < 2) return 1;
     model_dir = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run("tests", NULL, NULL);
 }

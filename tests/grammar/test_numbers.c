@@ -116,7 +116,7 @@ static bool takes(struct grammar *grammar, const char *text) {
     return is;
 }
 
-static void values_and_bounds_are_those_of_the_text(void **state) {
+TEST(values_and_bounds_are_those_of_the_text) {
     static struct text schema;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct error err = {0};
@@ -135,7 +135,7 @@ static void values_and_bounds_are_those_of_the_text(void **state) {
     }
 }
 
-static void what_allows_no_number_is_refused_by_name(void **state) {
+TEST(what_allows_no_number_is_refused_by_name) {
     static const char *const refused[][2] = {
         {"{\"type\":\"integer\",\"minimum\":1e400}", "#: minimum allows no number"},
         {"{\"type\":\"number\",\"exclusiveMaximum\":-1e38}",
@@ -168,12 +168,8 @@ static int unload(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_and_bounds_are_those_of_the_text),
-        cmocka_unit_test(what_allows_no_number_is_refused_by_name),
-    };
     if (!grammar_is_available()) return 77; /* Meson's number for a test that was skipped */
     if (argc < 2) return 1;
     model_dir = argv[1];
-    return cmocka_run_group_tests(tests, load, unload);
+    return tests_run("tests", load, unload);
 }

@@ -132,7 +132,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
     end(&life);
 }
 
-static void steps_and_pages_over_a_life(void **state) {
+TEST(steps_and_pages_over_a_life) {
     const uint32_t budgets[] = {1, 63, 64, 65, 200}, chunks[] = {0, 1, 63, 64, 65, 100},
                    prompts[] = {1, 63, 64, 65, 128, 511, 512, 513, 1500};
     srand(3);
@@ -223,7 +223,7 @@ static bool leave(uint32_t n_prompt, uint32_t n_generated) {
 }
 
 /* Only what tokens were evicted from in place is out of order. */
-static void a_full_cache_is_put_in_order_when_its_sequence_ends(void **state) {
+TEST(a_full_cache_is_put_in_order_when_its_sequence_ends) {
     const struct {
         uint32_t n_prompt, n_generated, n_orders;
     } lives[] = {{90, 10, 0}, {90, 11, 1}, {90, 300, 1}, {101, 0, 0},
@@ -234,7 +234,7 @@ static void a_full_cache_is_put_in_order_when_its_sequence_ends(void **state) {
     }
 }
 
-static void what_could_not_be_put_in_order_is_not_kept(void **state) {
+TEST(what_could_not_be_put_in_order_is_not_kept) {
     device.fails = true;
     assert_false(leave(120, 20));
     assert_int_equal(device.n_orders, 1);
@@ -308,7 +308,7 @@ static void end_states(struct states_rig *rig) {
     page_pool_destroy(rig->space.pool);
 }
 
-static void states_are_copied_behind_the_next_step(void **state) {
+TEST(states_are_copied_behind_the_next_step) {
     struct states_rig rig;
     struct kv_sequence kv;
     begin_states(&rig);
@@ -329,7 +329,7 @@ static void states_are_copied_behind_the_next_step(void **state) {
 }
 
 /* The second sequence finds it, and borrows it in its turn. */
-static void a_borrowed_state_is_copied_for_others(void **state) {
+TEST(a_borrowed_state_is_copied_for_others) {
     struct states_rig rig;
     struct kv_sequence one, other;
     begin_states(&rig);
@@ -345,7 +345,7 @@ static void a_borrowed_state_is_copied_for_others(void **state) {
     end_states(&rig);
 }
 
-static void a_sequence_that_leaves_early_returns_its_state(void **state) {
+TEST(a_sequence_that_leaves_early_returns_its_state) {
     struct states_rig rig;
     struct kv_sequence one, other;
     begin_states(&rig);
@@ -359,7 +359,7 @@ static void a_sequence_that_leaves_early_returns_its_state(void **state) {
 }
 
 /* Its pages are wanted before anything was copied to them. */
-static void a_borrowed_state_may_be_evicted(void **state) {
+TEST(a_borrowed_state_may_be_evicted) {
     struct states_rig rig;
     struct kv_sequence kv;
     begin_states(&rig);
@@ -394,7 +394,7 @@ static int check(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
 }
 
 /* No layer has the budget, whose size then does not matter; positions in the text still do. */
-static void windows_in_all_layers_bound_no_budget(void **state) {
+TEST(windows_in_all_layers_bound_no_budget) {
     struct kv_choice choice = {
         .mechanism = KV_BOUNDED, .n_recent = 2 * CONTEXT, .cache_positions = true};
     assert_int_equal(check_in(false, choice, 10, 5), ERR_INVALID);
@@ -407,7 +407,7 @@ static void windows_in_all_layers_bound_no_budget(void **state) {
     assert_int_equal(check_in(true, choice, CONTEXT - 5, 6), ERR_TOO_LONG);
 }
 
-static void impossible_choices_are_refused(void **state) {
+TEST(impossible_choices_are_refused) {
     const struct kv_choice good = {.mechanism = KV_BOUNDED,
                                    .n_sink = 4,
                                    .n_recent = 100,
@@ -434,7 +434,7 @@ static void impossible_choices_are_refused(void **state) {
     assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
 }
 
-static void positions_in_the_cache_bound_the_budget(void **state) {
+TEST(positions_in_the_cache_bound_the_budget) {
     struct kv_choice choice = {.mechanism = KV_BOUNDED,
                                .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1,
                                .cache_positions = true};
@@ -447,7 +447,7 @@ static void positions_in_the_cache_bound_the_budget(void **state) {
     }
 }
 
-static void positions_in_the_text_bound_the_text(void **state) {
+TEST(positions_in_the_text_bound_the_text) {
     const struct kv_choice full = {.mechanism = KV_WHOLE};
     const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = 10 * CONTEXT};
     assert_int_equal(check(full, 400, 100), 0);
@@ -457,7 +457,7 @@ static void positions_in_the_text_bound_the_text(void **state) {
     assert_int_equal(check(choice, 1, UINT32_MAX), ERR_TOO_LONG);
 }
 
-static void max_tokens_does_not_change_positions(void **state) {
+TEST(max_tokens_does_not_change_positions) {
     const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = 100};
     struct kv_choice in_cache = choice;
     in_cache.cache_positions = true;
@@ -467,7 +467,7 @@ static void max_tokens_does_not_change_positions(void **state) {
 }
 
 /* Read whole, a prompt has all its slots at once, and a page for each of them. */
-static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
+TEST(prompts_that_are_read_whole_fit_what_chunks_fit) {
     struct kv_choice choice = {.mechanism = KV_BOUNDED,
                                .n_recent = 100,
                                .whole = true,
@@ -484,7 +484,7 @@ static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
     assert_int_equal(kv_most(&(struct kv_space){.n_layers = N_LAYERS}, &plan).pages, pages(1000));
 }
 
-static void pooling_is_of_windows_that_are_kept(void **state) {
+TEST(pooling_is_of_windows_that_are_kept) {
     const struct kv_choice good = {.mechanism = KV_BOUNDED,
                                    .n_recent = 64,
                                    .n_heavy = 100,
@@ -511,24 +511,4 @@ static void pooling_is_of_windows_that_are_kept(void **state) {
     assert_int_equal(check(bad, 1000, 5), 0);
     bad.window = 1;
     assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_and_pages_over_a_life),
-        cmocka_unit_test(a_full_cache_is_put_in_order_when_its_sequence_ends),
-        cmocka_unit_test(what_could_not_be_put_in_order_is_not_kept),
-        cmocka_unit_test(states_are_copied_behind_the_next_step),
-        cmocka_unit_test(a_borrowed_state_is_copied_for_others),
-        cmocka_unit_test(a_sequence_that_leaves_early_returns_its_state),
-        cmocka_unit_test(a_borrowed_state_may_be_evicted),
-        cmocka_unit_test(windows_in_all_layers_bound_no_budget),
-        cmocka_unit_test(impossible_choices_are_refused),
-        cmocka_unit_test(positions_in_the_cache_bound_the_budget),
-        cmocka_unit_test(positions_in_the_text_bound_the_text),
-        cmocka_unit_test(max_tokens_does_not_change_positions),
-        cmocka_unit_test(prompts_that_are_read_whole_fit_what_chunks_fit),
-        cmocka_unit_test(pooling_is_of_windows_that_are_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,7 +195,7 @@ static void spoil(const char *path, uint32_t i) {
 
 /* ---- tests ---- */
 
-static void items_survive_a_restart(void **state) {
+TEST(items_survive_a_restart) {
     struct rig rig;
     begin(&rig);
     save(&rig, 0, 50);
@@ -211,7 +211,7 @@ static void items_survive_a_restart(void **state) {
 }
 
 /* Until the device has completed what was submitted, a copy may not be there. */
-static void copies_are_not_written_before_they_are_there(void **state) {
+TEST(copies_are_not_written_before_they_are_there) {
     struct rig rig;
     begin(&rig);
     kv_disk_submitted(rig.disk);
@@ -229,7 +229,7 @@ static void copies_are_not_written_before_they_are_there(void **state) {
     end(&rig);
 }
 
-static void another_identity_finds_nothing(void **state) {
+TEST(another_identity_finds_nothing) {
     struct rig rig;
     begin(&rig);
     save(&rig, 0, 5);
@@ -243,7 +243,7 @@ static void another_identity_finds_nothing(void **state) {
     end(&rig);
 }
 
-static void secrets_stay_and_differ(void **state) {
+TEST(secrets_stay_and_differ) {
     struct rig rig, other;
     begin(&rig);
     begin(&other);
@@ -256,7 +256,7 @@ static void secrets_stay_and_differ(void **state) {
     end(&other);
 }
 
-static void only_one_server_uses_a_folder(void **state) {
+TEST(only_one_server_uses_a_folder) {
     struct rig rig;
     struct kv_disk *second;
     struct error err;
@@ -268,7 +268,7 @@ static void only_one_server_uses_a_folder(void **state) {
 }
 
 /* The least recently used go first; reading is using. */
-static void the_size_is_kept(void **state) {
+TEST(the_size_is_kept) {
     struct rig rig;
     make_folder(&rig);
     start(&rig, ours, 10 * BLOCK_BYTES);
@@ -292,7 +292,7 @@ static void the_size_is_kept(void **state) {
     end(&rig);
 }
 
-static void many_at_once_keep_the_size_too(void **state) {
+TEST(many_at_once_keep_the_size_too) {
     struct rig rig;
     make_folder(&rig);
     start(&rig, ours, 8 * BLOCK_BYTES);
@@ -308,7 +308,7 @@ static uint32_t n_files_to_spoil(void) {
 }
 
 /* While the server runs or between two runs: never a wrong page, and each file is removed. */
-static void spoilt_files_are_refused_and_removed(void **state) {
+TEST(spoilt_files_are_refused_and_removed) {
     struct rig rig;
     const uint32_t n = n_files_to_spoil();
     begin(&rig);
@@ -330,7 +330,7 @@ static void spoilt_files_are_refused_and_removed(void **state) {
 }
 
 /* A valid file under another one's name: what it says of itself is compared. */
-static void an_exchanged_file_is_refused(void **state) {
+TEST(an_exchanged_file_is_refused) {
     struct rig rig;
     char from[512], to[512];
     begin(&rig);
@@ -356,7 +356,7 @@ static void create_file(const char *path) {
 }
 
 /* What a crash leaves is removed; what is not the tier's is left alone. */
-static void other_files_are_left_alone(void **state) {
+TEST(other_files_are_left_alone) {
     static const char *const removed[] = {"00/00000000000000000000000000000001.b40.tmp",
                                           "00/00000000000000000000000000000002.b40" /* empty */},
                              *const left[] = {"notes.txt",
@@ -400,7 +400,7 @@ static void check_mode(const char *path, uint32_t i) {
     assert_int_equal(info.st_mode & 0777, 0600);
 }
 
-static void files_are_for_the_owner_only(void **state) {
+TEST(files_are_for_the_owner_only) {
     struct rig rig;
     struct stat info;
     const mode_t mask = umask(0);
@@ -414,7 +414,7 @@ static void files_are_for_the_owner_only(void **state) {
 }
 
 /* A disk that takes no more, here for lack of permission to write so much. */
-static void a_disk_that_refuses_costs_only_hits(void **state) {
+TEST(a_disk_that_refuses_costs_only_hits) {
     struct rig rig;
     struct rlimit before, none;
     struct error why = {0};
@@ -441,7 +441,7 @@ static void a_disk_that_refuses_costs_only_hits(void **state) {
 }
 
 /* The queue is bounded, so what is offered beyond it is not taken. */
-static void a_slow_disk_costs_only_hits(void **state) {
+TEST(a_slow_disk_costs_only_hits) {
     struct rig rig;
     bool is_full = false;
     static const uint32_t notes[DISK_N_NOTES];
@@ -461,7 +461,7 @@ static void a_slow_disk_costs_only_hits(void **state) {
     end(&rig);
 }
 
-static void states_are_found_by_their_longest_name(void **state) {
+TEST(states_are_found_by_their_longest_name) {
     struct rig rig;
     static const uint32_t notes[DISK_N_NOTES];
     begin(&rig);
@@ -505,7 +505,7 @@ static void write_until_killed(struct rig *rig, uint32_t from) {
 
 /* Whatever is there after a kill is either whole or of a name that is not read; and all that was
  * unfinished is removed. */
-static void a_kill_leaves_only_what_is_valid(void **state) {
+TEST(a_kill_leaves_only_what_is_valid) {
     struct rig rig;
     uint32_t n_found = 0;
     make_folder(&rig);
@@ -530,25 +530,4 @@ static void a_kill_leaves_only_what_is_valid(void **state) {
     }
     assert_true(n_found > 0);
     end(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_survive_a_restart),
-        cmocka_unit_test(copies_are_not_written_before_they_are_there),
-        cmocka_unit_test(another_identity_finds_nothing),
-        cmocka_unit_test(secrets_stay_and_differ),
-        cmocka_unit_test(only_one_server_uses_a_folder),
-        cmocka_unit_test(the_size_is_kept),
-        cmocka_unit_test(many_at_once_keep_the_size_too),
-        cmocka_unit_test(spoilt_files_are_refused_and_removed),
-        cmocka_unit_test(an_exchanged_file_is_refused),
-        cmocka_unit_test(other_files_are_left_alone),
-        cmocka_unit_test(files_are_for_the_owner_only),
-        cmocka_unit_test(a_disk_that_refuses_costs_only_hits),
-        cmocka_unit_test(a_slow_disk_costs_only_hits),
-        cmocka_unit_test(states_are_found_by_their_longest_name),
-        cmocka_unit_test(a_kill_leaves_only_what_is_valid),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

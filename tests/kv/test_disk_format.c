@@ -39,7 +39,7 @@ static char *make_file(size_t *size) {
     return file;
 }
 
-static void what_is_written_is_read(void **state) {
+TEST(what_is_written_is_read) {
     size_t size;
     char *file = make_file(&size);
     const struct disk_head head = example();
@@ -57,7 +57,7 @@ static void what_is_written_is_read(void **state) {
 }
 
 /* Every bit matters, also those of padding and of the checksums themselves. */
-static void any_flipped_bit_is_noticed(void **state) {
+TEST(any_flipped_bit_is_noticed) {
     size_t size;
     char *file = make_file(&size);
     struct disk_head read;
@@ -71,7 +71,7 @@ static void any_flipped_bit_is_noticed(void **state) {
 }
 
 /* Each length has its own allocation, so that a sanitiser sees what is read behind its end. */
-static void any_other_length_is_noticed(void **state) {
+TEST(any_other_length_is_noticed) {
     size_t size;
     char *file = make_file(&size);
     struct disk_head read;
@@ -87,7 +87,7 @@ static void any_other_length_is_noticed(void **state) {
 }
 
 /* Numbers whose sums would wrap, with checksums that are right. */
-static void sizes_that_do_not_fit_are_refused(void **state) {
+TEST(sizes_that_do_not_fit_are_refused) {
     static const struct {
         uint32_t n_tokens, n_pages;
         uint64_t page_bytes;
@@ -114,7 +114,7 @@ static void sizes_that_do_not_fit_are_refused(void **state) {
     free(file);
 }
 
-static void every_part_of_a_key_matters(void **state) {
+TEST(every_part_of_a_key_matters) {
     const struct disk_key key = example().key;
     const uint32_t other_tokens[N_TOKENS] = {7, 0, 4000000000, 1, 3};
     struct disk_key others[8];
@@ -142,7 +142,7 @@ static void every_part_of_a_key_matters(void **state) {
 }
 
 /* The check value is the published one. */
-static void checksums_are_crc32c(void **state) {
+TEST(checksums_are_crc32c) {
     char bytes[300];
     assert_int_equal(crc32c(0, "123456789", 9), 0xE3069283);
     assert_int_equal(crc32c_plain(0, "123456789", 9), 0xE3069283);
@@ -154,16 +154,4 @@ static void checksums_are_crc32c(void **state) {
             assert_int_equal(
                 crc, crc32c(crc32c(0, bytes + from, n / 3), bytes + from + n / 3, n - n / 3));
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(any_flipped_bit_is_noticed),
-        cmocka_unit_test(any_other_length_is_noticed),
-        cmocka_unit_test(sizes_that_do_not_fit_are_refused),
-        cmocka_unit_test(every_part_of_a_key_matters),
-        cmocka_unit_test(checksums_are_crc32c),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,7 +82,7 @@ static void move(struct model *model, struct disk_index *index) {
     }
 }
 
-static void it_is_what_a_plain_array_is(void **state) {
+TEST(it_is_what_a_plain_array_is) {
     struct disk_index *index;
     static struct model model;
     srand(1);
@@ -96,7 +96,7 @@ static void it_is_what_a_plain_array_is(void **state) {
 }
 
 /* By when they were used; within a second, what needs another comes before it. */
-static void a_start_puts_them_in_order(void **state) {
+TEST(a_start_puts_them_in_order) {
     static const struct {
         uint64_t used_s;
         uint32_t n_tokens;
@@ -122,7 +122,7 @@ static void a_start_puts_them_in_order(void **state) {
 }
 
 /* Of more lengths than the caller takes it gets the longest. */
-static void the_longest_states_are_looked_for(void **state) {
+TEST(the_longest_states_are_looked_for) {
     struct disk_index *index;
     uint32_t lengths[4];
     assert_int_equal(disk_index_create(&index), 0);
@@ -137,13 +137,4 @@ static void the_longest_states_are_looked_for(void **state) {
     assert_int_equal(disk_index_lengths(index, 98000, UINT32_MAX, lengths, 4), 2);
     assert_int_equal(lengths[0], 99000);
     disk_index_destroy(index);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_what_a_plain_array_is),
-        cmocka_unit_test(a_start_puts_them_in_order),
-        cmocka_unit_test(the_longest_states_are_looked_for),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ static struct kv_feed *new_feed(void) {
     return feed;
 }
 
-static void events_come_in_order(void **state) {
+TEST(events_come_in_order) {
     struct kv_feed *feed = new_feed();
     struct kv_feed_event event;
     assert_false(kv_feed_take(feed, &event));
@@ -42,7 +42,7 @@ static void events_come_in_order(void **state) {
     kv_feed_destroy(feed);
 }
 
-static void a_full_ring_breaks_until_it_is_read(void **state) {
+TEST(a_full_ring_breaks_until_it_is_read) {
     struct kv_feed *feed = new_feed();
     struct kv_feed_event event = event_of(1);
     const uint32_t epoch = kv_feed_epoch(feed);
@@ -72,7 +72,7 @@ static void *put_all(void *arg) {
 }
 
 /* The reader sleeps whenever there is nothing.  A lost wake would leave it asleep for good. */
-static void a_sleeping_reader_is_woken(void **state) {
+TEST(a_sleeping_reader_is_woken) {
     struct kv_feed *feed = new_feed();
     struct kv_feed_event event;
     pthread_t writer;
@@ -93,13 +93,4 @@ static void a_sleeping_reader_is_woken(void **state) {
     pthread_join(writer, NULL);
     assert_in_range(n, 1, N_EVENTS);
     kv_feed_destroy(feed);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_come_in_order),
-        cmocka_unit_test(a_full_ring_breaks_until_it_is_read),
-        cmocka_unit_test(a_sleeping_reader_is_woken),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

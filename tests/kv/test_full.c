@@ -284,7 +284,7 @@ static void lose_events(struct fixture *f, struct user *users) {
 }
 
 /* What is lost costs hits, never the truth: what the reader believes is there. */
-static void a_reader_that_lost_events_believes_nothing_wrong(void **state) {
+TEST(a_reader_that_lost_events_believes_nothing_wrong) {
     struct fixture f;
     struct user *users = calloc(N_SEQS, sizeof(*users));
     int n_full = 0;
@@ -305,7 +305,7 @@ static void a_reader_that_lost_events_believes_nothing_wrong(void **state) {
     teardown(&f);
 }
 
-static void random_sequences_agree_with_the_oracle(void **state) {
+TEST(random_sequences_agree_with_the_oracle) {
     struct fixture f;
     struct user *users = calloc(N_SEQS, sizeof(*users));
     setup(&f);
@@ -343,7 +343,7 @@ static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt
     return cached;
 }
 
-static void prefixes_are_shared_within_one_salt_only(void **state) {
+TEST(prefixes_are_shared_within_one_salt_only) {
     struct fixture f;
     struct user u;
     setup(&f);
@@ -356,7 +356,7 @@ static void prefixes_are_shared_within_one_salt_only(void **state) {
     teardown(&f);
 }
 
-static void the_least_recently_used_leaf_goes_first(void **state) {
+TEST(the_least_recently_used_leaf_goes_first) {
     struct fixture f;
     struct user u;
     setup(&f);
@@ -374,7 +374,7 @@ static void the_least_recently_used_leaf_goes_first(void **state) {
 
 /* The engine looks keys up by hash; the oracle of safety is that equal hashes alone are not
  * believed. */
-static void equal_hashes_do_not_make_equal_blocks(void **state) {
+TEST(equal_hashes_do_not_make_equal_blocks) {
     struct fixture f;
     struct user u;
     uint32_t other[PAGE_TOKENS];
@@ -390,7 +390,7 @@ static void equal_hashes_do_not_make_equal_blocks(void **state) {
     teardown(&f);
 }
 
-static void without_a_cache_nothing_is_shared(void **state) {
+TEST(without_a_cache_nothing_is_shared) {
     struct fixture f = {.space.n_layers = N_LAYERS};
     struct user a, b;
     assert_int_equal(page_pool_create(&f.space.pool, N_PAGES, NULL), 0);
@@ -401,16 +401,4 @@ static void without_a_cache_nothing_is_shared(void **state) {
     kv_sequence_fini(&b.kv);
     assert_int_equal(page_pool_n_free(f.space.pool), N_PAGES);
     page_pool_destroy(f.space.pool);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prefixes_are_shared_within_one_salt_only),
-        cmocka_unit_test(the_least_recently_used_leaf_goes_first),
-        cmocka_unit_test(equal_hashes_do_not_make_equal_blocks),
-        cmocka_unit_test(without_a_cache_nothing_is_shared),
-        cmocka_unit_test(random_sequences_agree_with_the_oracle),
-        cmocka_unit_test(a_reader_that_lost_events_believes_nothing_wrong),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

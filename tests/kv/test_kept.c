@@ -4,7 +4,7 @@
 #include "engine/request/kept.h"
 #include "tests/test.h"
 
-static void shares_are_of_the_heads(void **state) {
+TEST(shares_are_of_the_heads) {
     struct kv_kept *kept = kv_kept_create(10);
     assert_non_null(kept);
     kv_kept_begin(kept, 10, 4);
@@ -18,7 +18,7 @@ static void shares_are_of_the_heads(void **state) {
     free(kept);
 }
 
-static void what_is_behind_the_text_is_left_out(void **state) {
+TEST(what_is_behind_the_text_is_left_out) {
     struct kv_kept *kept = kv_kept_create(100);
     assert_non_null(kept);
     kv_kept_begin(kept, 3, 1);
@@ -32,7 +32,7 @@ static void what_is_behind_the_text_is_left_out(void **state) {
 }
 
 /* A stride is a power of 2, and the last count may stand for fewer tokens. */
-static void a_long_text_has_a_larger_stride(void **state) {
+TEST(a_long_text_has_a_larger_stride) {
     const uint32_t lengths[] = {KV_KEPT_MAX, KV_KEPT_MAX + 1, 2 * KV_KEPT_MAX, 3 * KV_KEPT_MAX + 1},
                    strides[] = {1, 2, 2, 4};
     for (size_t i = 0; i < 4; i++) {
@@ -49,19 +49,11 @@ static void a_long_text_has_a_larger_stride(void **state) {
     }
 }
 
-static void the_longest_text_fits(void **state) {
+TEST(the_longest_text_fits) {
     struct kv_kept *kept = kv_kept_create(INT32_MAX);
     assert_non_null(kept);
     kv_kept_begin(kept, INT32_MAX, 1000);
     for (uint32_t i = 0; i < 10; i++) kv_kept_add(kept, 0, INT32_MAX, 100);
     for (uint32_t i = 0; i < kept->n_counts; i++) assert_true(kv_kept_share(kept, i) == 1);
     free(kept);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shares_are_of_the_heads),
-                                       cmocka_unit_test(what_is_behind_the_text_is_left_out),
-                                       cmocka_unit_test(a_long_text_has_a_larger_stride),
-                                       cmocka_unit_test(the_longest_text_fits)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

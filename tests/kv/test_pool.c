@@ -6,7 +6,7 @@
 #include "engine/kv/page_pool.h"
 #include "tests/test.h"
 
-static void take_is_all_or_none(void **state) {
+TEST(take_is_all_or_none) {
     struct page_pool *pool = NULL;
     struct error err = {0};
     uint32_t pages[5];
@@ -19,7 +19,7 @@ static void take_is_all_or_none(void **state) {
     page_pool_destroy(pool);
 }
 
-static void a_page_is_free_when_its_last_holder_lets_go(void **state) {
+TEST(a_page_is_free_when_its_last_holder_lets_go) {
     struct page_pool *pool = NULL;
     uint32_t page;
 
@@ -35,7 +35,7 @@ static void a_page_is_free_when_its_last_holder_lets_go(void **state) {
     page_pool_destroy(pool);
 }
 
-static void an_empty_pool_serves_nothing(void **state) {
+TEST(an_empty_pool_serves_nothing) {
     struct page_pool *pool = NULL;
     uint32_t page;
 
@@ -47,7 +47,7 @@ static void an_empty_pool_serves_nothing(void **state) {
 }
 
 /* A page counts while each of its holders offers it, whichever they are. */
-static void pages_that_all_holders_offer_are_counted(void **state) {
+TEST(pages_that_all_holders_offer_are_counted) {
     struct page_pool *pool = NULL;
     uint32_t pages[2];
 
@@ -75,7 +75,7 @@ static void pages_that_all_holders_offer_are_counted(void **state) {
 }
 
 /* Random takes, shares and releases against a plain count of holders per page. */
-static void random_operations_agree_with_a_plain_count(void **state) {
+TEST(random_operations_agree_with_a_plain_count) {
     enum { N = 37, OPS = 20000 };
     struct page_pool *pool = NULL;
     uint32_t holders[N] = {0}, got[N];
@@ -100,15 +100,4 @@ static void random_operations_agree_with_a_plain_count(void **state) {
         assert_int_equal(page_pool_n_free(pool), n_free);
     }
     page_pool_destroy(pool);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(take_is_all_or_none),
-        cmocka_unit_test(a_page_is_free_when_its_last_holder_lets_go),
-        cmocka_unit_test(an_empty_pool_serves_nothing),
-        cmocka_unit_test(pages_that_all_holders_offer_are_counted),
-        cmocka_unit_test(random_operations_agree_with_a_plain_count),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ static struct kv_state *find(const struct rig *rig, struct kv_state_key key, uin
     return state_cache_find(rig->space.states, &key, rig->tokens, n_max, always, NULL);
 }
 
-static void the_longest_state_of_a_name_is_found(void **state) {
+TEST(the_longest_state_of_a_name_is_found) {
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state *a = add(&rig, key_of(1), 100, 1), *b = add(&rig, key_of(1), 200, 1),
@@ -102,7 +102,7 @@ static void the_longest_state_of_a_name_is_found(void **state) {
 }
 
 /* Whatever decides what is kept is in the key; padding is not. */
-static void every_parameter_is_part_of_the_name(void **state) {
+TEST(every_parameter_is_part_of_the_name) {
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state_key other[12];
@@ -131,7 +131,7 @@ static void every_parameter_is_part_of_the_name(void **state) {
     end(&rig);
 }
 
-static void a_state_that_may_be_unsound_is_not_found(void **state) {
+TEST(a_state_that_may_be_unsound_is_not_found) {
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state *a = make(&rig, key_of(1), 100, 2), *owned = a;
@@ -146,7 +146,7 @@ static void a_state_that_may_be_unsound_is_not_found(void **state) {
     end(&rig);
 }
 
-static void of_one_name_there_is_one_state(void **state) {
+TEST(of_one_name_there_is_one_state) {
     struct rig rig;
     begin(&rig, N_PAGES);
     struct kv_state *a = add(&rig, key_of(1), 100, 2);
@@ -174,7 +174,7 @@ static void add_block(struct rig *rig, uint32_t seed) {
     page_pool_release(rig->space.pool, pages, N_LAYERS);
 }
 
-static void states_and_blocks_leave_in_one_order_of_age(void **state) {
+TEST(states_and_blocks_leave_in_one_order_of_age) {
     struct rig rig;
     begin(&rig, 6 * N_LAYERS);
     add(&rig, key_of(1), 100, 1);
@@ -199,7 +199,7 @@ static void states_and_blocks_leave_in_one_order_of_age(void **state) {
     end(&rig);
 }
 
-static void their_number_is_bounded(void **state) {
+TEST(their_number_is_bounded) {
     struct rig rig;
     begin(&rig, 2 * STATE_MAX_STATES * N_LAYERS);
     for (uint32_t i = 0; i < STATE_MAX_STATES + 3; i++) add(&rig, key_of(i), 1, 1);
@@ -210,7 +210,7 @@ static void their_number_is_bounded(void **state) {
 }
 
 /* Ten million tokens each: two do not fit beside one another, and one of twenty does not at all. */
-static void the_length_of_their_names_is_bounded(void **state) {
+TEST(the_length_of_their_names_is_bounded) {
     struct rig rig;
     begin(&rig, N_PAGES);
     const uint32_t n = 10000000;
@@ -234,17 +234,4 @@ static void the_length_of_their_names_is_bounded(void **state) {
     }
     free(tokens);
     end(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_longest_state_of_a_name_is_found),
-        cmocka_unit_test(every_parameter_is_part_of_the_name),
-        cmocka_unit_test(a_state_that_may_be_unsound_is_not_found),
-        cmocka_unit_test(of_one_name_there_is_one_state),
-        cmocka_unit_test(states_and_blocks_leave_in_one_order_of_age),
-        cmocka_unit_test(their_number_is_bounded),
-        cmocka_unit_test(the_length_of_their_names_is_bounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -232,7 +232,7 @@ static const char *const long_text = "abcdefghijklmnopqrstuvwx";
 
 /* A page in the wide layer for every 64 tokens, and in the others for those that the next row
  * sees; while it goes on never more than it was said to. */
-static void pages_in_use_are_those_of_the_window(void **state) {
+TEST(pages_in_use_are_those_of_the_window) {
     struct fixture f;
     struct user u;
     setup(&f, windows, N_PAGES, false);
@@ -257,7 +257,7 @@ static void pages_in_use_are_those_of_the_window(void **state) {
 }
 
 /* When it starts it takes what it will have while its prompt goes on, not all of the prompt. */
-static void a_long_prompt_starts_with_a_window_and_a_step(void **state) {
+TEST(a_long_prompt_starts_with_a_window_and_a_step) {
     struct fixture f;
     struct user u;
     setup(&f, windows, N_PAGES, false);
@@ -269,7 +269,7 @@ static void a_long_prompt_starts_with_a_window_and_a_step(void **state) {
 }
 
 /* Rows in flight were planned when fewer tokens had landed: what they see stays. */
-static void a_step_in_flight_keeps_what_it_sees(void **state) {
+TEST(a_step_in_flight_keeps_what_it_sees) {
     struct fixture f;
     struct user u;
     setup(&f, windows, N_PAGES, false);
@@ -285,7 +285,7 @@ static void a_step_in_flight_keeps_what_it_sees(void **state) {
 
 /* What is generated of a selection is not published: pages wait for that no longer than they are
  * needed, however many there are. */
-static void what_is_never_published_is_given_back(void **state) {
+TEST(what_is_never_published_is_given_back) {
     const struct kv_kinds *const policies[] = {&kv_kinds_selected, &kv_kinds_moved};
     const uint32_t n_blocks = 12, n_prompt = 6;
     for (int i = 0; i < 2; i++) {
@@ -311,7 +311,7 @@ static void what_is_never_published_is_given_back(void **state) {
 
 /* A pool of what one sequence has at most is enough for it, again and again, whatever the cache
  * holds. */
-static void a_text_longer_than_the_pool_has_room(void **state) {
+TEST(a_text_longer_than_the_pool_has_room) {
     struct fixture f;
     struct user u;
     setup(&f, windows, MAX_TEXT + N_WINDOWED * 5, true);
@@ -327,7 +327,7 @@ static void a_text_longer_than_the_pool_has_room(void **state) {
 
 /* While there are pages, all of the prompt is shared from any of its blocks on.  When they run
  * short, those are dropped that no sequence is near, and then only the text's end is found. */
-static void short_pools_keep_the_end_of_a_text(void **state) {
+TEST(short_pools_keep_the_end_of_a_text) {
     struct fixture f;
     struct user u;
     setup(&f, windows, N_PAGES, true);
@@ -346,7 +346,7 @@ static void short_pools_keep_the_end_of_a_text(void **state) {
 }
 
 /* A sequence that computes a slim block again fills it. */
-static void a_slim_block_is_filled_again(void **state) {
+TEST(a_slim_block_is_filled_again) {
     struct fixture f;
     struct user u, again;
     setup(&f, windows, N_PAGES, true);
@@ -363,7 +363,7 @@ static void a_slim_block_is_filled_again(void **state) {
 
 /* Where every layer has a window blocks may have no pages at all, and there are not names for all:
  * sequences go on without. */
-static void names_may_run_out(void **state) {
+TEST(names_may_run_out) {
     struct fixture f;
     struct user users[N_SEQS];
     const char *const texts[N_SEQS] = {long_text, "ABCDEFGHIJKLMNOPQRSTUVWX",
@@ -411,7 +411,7 @@ static uint32_t blocks_for(uint32_t n_pages) {
 }
 
 /* Of 12 pages of the wide layer, and of the others those of the window. */
-static void a_window_waits_in_the_store(void **state) {
+TEST(a_window_waits_in_the_store) {
     struct fixture f;
     struct user u;
     setup(&f, windows, N_PAGES, true);
@@ -435,7 +435,7 @@ static void a_window_waits_in_the_store(void **state) {
 }
 
 /* What others use of the wide layer stays; of the window all waits, for they let go of it. */
-static void slim_blocks_are_enough_beside_a_window(void **state) {
+TEST(slim_blocks_are_enough_beside_a_window) {
     struct fixture f;
     struct user u, other, last;
     setup(&f, windows, N_PAGES, true);
@@ -464,7 +464,7 @@ static void slim_blocks_are_enough_beside_a_window(void **state) {
 }
 
 /* What is found depends on what was there when the block went: all of it, or what is not passed. */
-static void evicted_windows_are_found_again(void **state) {
+TEST(evicted_windows_are_found_again) {
     struct fixture f;
     struct user u;
     const uint32_t n_in_window = 12 - (12 * PAGE_TOKENS + 1 - WINDOW) / PAGE_TOKENS;
@@ -561,29 +561,11 @@ static void live_at_random(const uint32_t *of_layers, uint32_t window, bool stor
     teardown(&f);
 }
 
-static void random_sequences_keep_what_they_see(void **state) {
+TEST(random_sequences_keep_what_they_see) {
     for (int store = 0; store < 2; store++) {
         live_at_random(windows, WINDOW, store);
         live_at_random(windows, PAGE_TOKENS, store);
         live_at_random(windows, 1, store);
         live_at_random(everywhere, WINDOW, store);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_in_use_are_those_of_the_window),
-        cmocka_unit_test(a_long_prompt_starts_with_a_window_and_a_step),
-        cmocka_unit_test(a_step_in_flight_keeps_what_it_sees),
-        cmocka_unit_test(what_is_never_published_is_given_back),
-        cmocka_unit_test(a_text_longer_than_the_pool_has_room),
-        cmocka_unit_test(short_pools_keep_the_end_of_a_text),
-        cmocka_unit_test(a_slim_block_is_filled_again),
-        cmocka_unit_test(names_may_run_out),
-        cmocka_unit_test(a_window_waits_in_the_store),
-        cmocka_unit_test(slim_blocks_are_enough_beside_a_window),
-        cmocka_unit_test(evicted_windows_are_found_again),
-        cmocka_unit_test(random_sequences_keep_what_they_see),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static struct bench_schedule make(uint32_t n_sequences, uint32_t n_prompt, uint3
     return schedule;
 }
 
-static void pieces_fill_each_step(void **state) {
+TEST(pieces_fill_each_step) {
     struct bench_schedule s = make(3, 3, 4, 3);
     assert_int_equal(s.n_first, 1);
     assert_int_equal(s.n_last, 2);
@@ -23,7 +23,7 @@ static void pieces_fill_each_step(void **state) {
     assert_int_equal(s.behind[0], 0);
 }
 
-static void short_prompts_are_read_together(void **state) {
+TEST(short_prompts_are_read_together) {
     const struct bench_schedule s = make(64, 16, 2048, 16);
     assert_int_equal(s.n_first, 1);
     assert_int_equal(s.n_last, 1);
@@ -32,7 +32,7 @@ static void short_prompts_are_read_together(void **state) {
 
 /* Each step has room for fewer rows of prompts, as more sequences generate: 256 prompts of 2,048
  * take 64 steps of 8,192 rows, and two more for those rows. */
-static void sequences_that_generate_take_a_row_each(void **state) {
+TEST(sequences_that_generate_take_a_row_each) {
     const struct bench_schedule s = make(256, 2048, 8192, 2048);
     assert_int_equal(s.n_first, 1);
     assert_in_range(s.behind[255], 64, 66);
@@ -42,7 +42,7 @@ static void sequences_that_generate_take_a_row_each(void **state) {
 }
 
 /* A chunk ends where it ends, however much room there is; another prompt takes that. */
-static void chunks_are_not_crossed(void **state) {
+TEST(chunks_are_not_crossed) {
     struct bench_schedule s = make(2, 100, 1000, 30);
     assert_int_equal(s.n_first, 4);
     assert_int_equal(s.behind[1], 0);
@@ -52,7 +52,7 @@ static void chunks_are_not_crossed(void **state) {
     assert_true(s.behind[1] >= 2 && s.behind[1] <= 3);
 }
 
-static void a_prompt_may_be_read_alone(void **state) {
+TEST(a_prompt_may_be_read_alone) {
     struct bench_schedule s;
     const struct bench_shape shape = {
         .n_sequences = 3, .n_prompt = 100, .max_rows = 64, .chunk = 100, .n_alone = 12};
@@ -63,20 +63,8 @@ static void a_prompt_may_be_read_alone(void **state) {
 }
 
 /* In its last steps there is room for one row of a prompt. */
-static void the_greatest_batch_ends(void **state) {
+TEST(the_greatest_batch_ends) {
     const struct bench_schedule s = make(BENCH_MAX_BATCH, 70, BENCH_MAX_BATCH, 64);
     assert_true(s.behind[BENCH_MAX_BATCH - 1] > 70);
     assert_true(s.n_last > 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_fill_each_step),
-        cmocka_unit_test(short_prompts_are_read_together),
-        cmocka_unit_test(sequences_that_generate_take_a_row_each),
-        cmocka_unit_test(chunks_are_not_crossed),
-        cmocka_unit_test(a_prompt_may_be_read_alone),
-        cmocka_unit_test(the_greatest_batch_ends),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 
 enum { LONGEST = 300 };
 
-static void formatted_text_is_whole_whatever_was_free(void **state) {
+TEST(formatted_text_is_whole_whatever_was_free) {
     char filling[LONGEST + 1], expected[LONGEST + 8];
     memset(filling, 'x', LONGEST);
     filling[LONGEST] = 0;
@@ -23,7 +23,7 @@ static void formatted_text_is_whole_whatever_was_free(void **state) {
     }
 }
 
-static void nothing_is_formatted_behind_a_failure(void **state) {
+TEST(nothing_is_formatted_behind_a_failure) {
     struct buffer buffer = {0};
     buffer_puts(&buffer, "text");
     buffer.failed = true; /* as an allocation leaves it */
@@ -31,12 +31,4 @@ static void nothing_is_formatted_behind_a_failure(void **state) {
     assert_string_equal(buffer.data, "text");
     assert_int_equal(buffer.length, 4);
     buffer_fini(&buffer);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(formatted_text_is_whole_whatever_was_free),
-        cmocka_unit_test(nothing_is_formatted_behind_a_failure),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

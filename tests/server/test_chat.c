@@ -53,13 +53,13 @@ static void check_message(const json_t *answer, const char *message, const char 
     assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")), finish);
 }
 
-static void the_templates_own_token_alone_is_special(void **state) {
+TEST_WITH(the_templates_own_token_alone_is_special, set_up, tear_down) {
     json_t *a = ask(*state, "", ASK ",\"return_token_ids\":true}");
     assert_json(json_object_get(first_choice(a), "prompt_token_ids"), "[60,115,62,256]");
     json_decref(a);
 }
 
-static void calls_are_members_of_the_message(void **state) {
+TEST_WITH(calls_are_members_of_the_message, set_up, tear_down) {
     json_t *a = ask(*state,
                     "So:\n<tool_call>{\"name\":\"f\",\"arguments\":{\"x\": 1}}</tool_call>\n"
                     "<tool_call>{\"name\":\"g\"}</tool_call>",
@@ -83,7 +83,7 @@ static void calls_are_members_of_the_message(void **state) {
     json_decref(a);
 }
 
-static void without_tools_they_are_text(void **state) {
+TEST_WITH(without_tools_they_are_text, set_up, tear_down) {
     static const char *const bodies[] = {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}",
                                          ASK ",\"tool_choice\":\"none\"}"};
     for (int i = 0; i < 2; i++) {
@@ -96,7 +96,7 @@ static void without_tools_they_are_text(void **state) {
     }
 }
 
-static void reasoning_comes_before_calls(void **state) {
+TEST_WITH(reasoning_comes_before_calls, set_up, tear_down) {
     json_t *a =
         ask(*state, "<think>\nh</think>\n\na<tool_call>{\"name\":\"f\"}</tool_call>", ASK "}");
     check_message(a,
@@ -120,7 +120,7 @@ static void join(char *out, const char *stream, const char *member) {
     }
 }
 
-static void a_stream_has_the_same_parts(void **state) {
+TEST_WITH(a_stream_has_the_same_parts, set_up, tear_down) {
     struct rig *rig = *state;
     char text[256], id[CALL_ID_LENGTH + 1];
     fake_engine_answer(rig->server.engine,
@@ -160,7 +160,7 @@ static void check_refusal(struct rig *rig, const char *fields, const char *param
     json_decref(a);
 }
 
-static void what_cannot_be_forced_is_refused(void **state) {
+TEST_WITH(what_cannot_be_forced_is_refused, set_up, tear_down) {
     check_refusal(*state, TOOLS ",\"tool_choice\":\"required\"", "tool_choice");
     check_refusal(*state,
                   TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
@@ -177,18 +177,4 @@ static void what_cannot_be_forced_is_refused(void **state) {
     free(chat.tool_text);
     chat.tool_text = strdup("no format");
     check_refusal(*state, TOOLS, "tools");
-}
-
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(the_templates_own_token_alone_is_special),
-        TEST(calls_are_members_of_the_message),
-        TEST(without_tools_they_are_text),
-        TEST(reasoning_comes_before_calls),
-        TEST(a_stream_has_the_same_parts),
-        TEST(what_cannot_be_forced_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

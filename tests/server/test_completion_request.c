@@ -39,7 +39,7 @@ static void parse_good(const char *members, struct completion_request *out) {
     if (rc) fail_msg("%s: %s", body, err.message);
 }
 
-static void defaults_are_those_of_openai(void **state) {
+TEST(defaults_are_those_of_openai) {
     struct completion_request q;
     parse_good("", &q);
     assert_int_equal(q.prompts.n, 1);
@@ -56,7 +56,7 @@ static void defaults_are_those_of_openai(void **state) {
     completion_request_fini(&q);
 }
 
-static void null_means_default(void **state) {
+TEST(null_means_default) {
     struct completion_request q;
     parse_good("\"suffix\":null,\"max_tokens\":null,\"temperature\":null,\"top_p\":null,"
                "\"n\":null,\"stream\":null,\"stream_options\":null,\"logprobs\":null,"
@@ -71,7 +71,7 @@ static void null_means_default(void **state) {
     completion_request_fini(&q);
 }
 
-static void values_land_where_they_belong(void **state) {
+TEST(values_land_where_they_belong) {
     struct completion_request q;
     parse_good("\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"n\":2,\"best_of\":3,"
                "\"logprobs\":5,\"echo\":true,\"stop\":[\"a\",\"bc\"],"
@@ -111,7 +111,7 @@ static void values_land_where_they_belong(void **state) {
     completion_request_fini(&q);
 }
 
-static void streaming_options_are_read(void **state) {
+TEST(streaming_options_are_read) {
     struct completion_request q;
     parse_good("\"stream\":true,\"stream_options\":{\"include_usage\":true,"
                "\"continuous_usage_stats\":true,\"include_obfuscation\":false,\"x\":1}",
@@ -120,7 +120,7 @@ static void streaming_options_are_read(void **state) {
     completion_request_fini(&q);
 }
 
-static void prompts_come_in_four_kinds(void **state) {
+TEST(prompts_come_in_four_kinds) {
     struct completion_request q;
     struct api_error err;
     assert_int_equal(parse("{\"prompt\":[\"a\\u0041\",\"\",\"\\\"]\"]}", &q, &err), 0);
@@ -144,7 +144,7 @@ static void prompts_come_in_four_kinds(void **state) {
 }
 
 /* Long lists are read by blocks, whatever stands between their numbers. */
-static void a_long_list_may_be_spaced_in_any_way(void **state) {
+TEST(a_long_list_may_be_spaced_in_any_way) {
     static const char *const between[] = {",", ", ", " ,", ",  ", ",\n", "\t,\r\n ", ",\n\n\n    "};
     enum { N = 500 };
     for (size_t way = 0; way < sizeof(between) / sizeof(*between); way++) {
@@ -286,7 +286,7 @@ static void check_bad(const char *body, const char *param, unsigned status) {
     if (strcmp(got, wanted) != 0) fail_msg("%s: names %s, not %s", body, got, wanted);
 }
 
-static void bad_members_are_refused_by_name(void **state) {
+TEST(bad_members_are_refused_by_name) {
     for (size_t i = 0; i < sizeof(bad_members) / sizeof(*bad_members); i++) {
         char body[512];
         snprintf(body, sizeof(body), "{\"prompt\":\"hi\",%s}", bad_members[i].members);
@@ -294,7 +294,7 @@ static void bad_members_are_refused_by_name(void **state) {
     }
 }
 
-static void a_bad_number_is_refused_anywhere_in_a_long_list(void **state) {
+TEST(a_bad_number_is_refused_anywhere_in_a_long_list) {
     static const char *const numbers[] = {"257",
                                           "01",
                                           "1.0",
@@ -320,7 +320,7 @@ static void a_bad_number_is_refused_anywhere_in_a_long_list(void **state) {
         }
 }
 
-static void bad_prompts_are_refused(void **state) {
+TEST(bad_prompts_are_refused) {
     static const char *const prompts[] = {
         "1",         "true",          "{}",
         "[]",        "[[]]",          "[[1],[]]",
@@ -352,7 +352,7 @@ static void check_too_many(unsigned n_prompts, const char *members, const char *
 }
 
 /* More than the queue will ever hold is the request's fault: trying again would not help. */
-static void sequences_are_bounded(void **state) {
+TEST(sequences_are_bounded) {
     check_too_many(301, "", "prompt");
     check_too_many(3, "\"n\":128,", "n");
     check_too_many(3, "\"best_of\":128,", "best_of");
@@ -366,7 +366,7 @@ static int tokenize(const char *body, struct api_error *err) {
     return rc;
 }
 
-static void too_long_names_both_numbers(void **state) {
+TEST(too_long_names_both_numbers) {
     struct api_error err;
     char body[512], text[201];
     memset(text, 'x', 200);
@@ -391,7 +391,7 @@ static void too_long_names_both_numbers(void **state) {
     assert_int_equal(tokenize(body, &err), 0);
 }
 
-static void a_prompt_needs_a_token(void **state) {
+TEST(a_prompt_needs_a_token) {
     struct api_error err;
     assert_int_equal(tokenize("{\"prompt\":\"\"}", &err), 0); /* the beginning is one */
     assert_int_equal(tokenize("{\"prompt\":\"\",\"add_special_tokens\":false}", &err), ERR_INVALID);
@@ -401,7 +401,7 @@ static void a_prompt_needs_a_token(void **state) {
 #define STREAMING(recent) "\"kv_policy\":{\"type\":\"streaming\",\"recent\":" recent "}"
 
 /* What is kept must fit the KV cache; the text may be longer than any context. */
-static void bounded_requests_are_as_large_as_their_budget(void **state) {
+TEST(bounded_requests_are_as_large_as_their_budget) {
     struct api_error err;
     char body[8192], text[4001];
     memset(text, 'x', sizeof(text) - 1);
@@ -426,7 +426,7 @@ static void bounded_requests_are_as_large_as_their_budget(void **state) {
     assert_int_equal(tokenize(body, &err), 0);
 }
 
-static void without_a_policy_the_servers_holds(void **state) {
+TEST(without_a_policy_the_servers_holds) {
     struct request_limits endless = limits;
     struct completion_request q;
     struct api_error err = {0};
@@ -443,7 +443,7 @@ static void without_a_policy_the_servers_holds(void **state) {
 
 /* What needs every key is refused with the reason when sparse was asked for, and is dense when
  * nothing was. */
-static void sparse_prompts_that_cannot_be_are_refused_by_name(void **state) {
+TEST(sparse_prompts_that_cannot_be_are_refused_by_name) {
     static const struct {
         const char *policy, *words;
     } refused[] = {
@@ -484,7 +484,7 @@ static void sparse_prompts_that_cannot_be_are_refused_by_name(void **state) {
 }
 
 /* The last choice takes the tokens of its prompt, unless they are returned. */
-static void tokens_are_handed_over(void **state) {
+TEST(tokens_are_handed_over) {
     static const char *const members[] = {"", ",\"n\":3", ",\"return_token_ids\":true"};
     for (int i = 0; i < 3; i++) {
         struct completion_request q;
@@ -526,7 +526,7 @@ static enum prefill_mode submitted_mode(const char *members) {
     return mode;
 }
 
-static void a_sparse_server_is_dense_where_it_must(void **state) {
+TEST(a_sparse_server_is_dense_where_it_must) {
     assert_int_equal(submitted_mode(""), PREFILL_SPARSE);
     assert_int_equal(submitted_mode(",\"prefill\":\"auto\""), PREFILL_AUTO);
     assert_int_equal(submitted_mode(",\"echo\":true,\"logprobs\":0"), PREFILL_SPARSE);
@@ -557,7 +557,7 @@ static uint32_t submitted(uint32_t n_prompt, const char *members, struct kv_choi
 #define IN_TEXT "\"kv_policy\":{\"type\":\"streaming\",\"recent\":9,\"positions\":\"text\"}"
 
 /* Positions of the text end with the model's; those of the cache never do. */
-static void max_tokens_ends_with_the_positions(void **state) {
+TEST(max_tokens_ends_with_the_positions) {
     struct kv_choice kv;
     assert_int_equal(submitted(120, "", &kv), 8);
     assert_int_equal(kv.type, TYPE_FULL);
@@ -575,7 +575,7 @@ static void max_tokens_ends_with_the_positions(void **state) {
     assert_int_equal(submitted(120, ",\"max_tokens\":1000000," STREAMING("9"), &kv), 1000000);
 }
 
-static void positions_of_the_text_do_not_go_on(void **state) {
+TEST(positions_of_the_text_do_not_go_on) {
     static const char *const bodies[] = {
         "{\"prompt\":\"a\",\"max_tokens\":128," IN_TEXT "}",
         "{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":2000000000," IN_TEXT "}"};
@@ -605,7 +605,7 @@ static int tokenize_long(const char *members, struct api_error *err) {
 }
 
 /* A whole answer is gathered in memory, and so is an echo until its reader has taken it. */
-static void answers_are_bounded(void **state) {
+TEST(answers_are_bounded) {
     struct api_error err;
     static const struct {
         const char *members, *param; /* NULL: allowed */
@@ -628,7 +628,7 @@ static void answers_are_bounded(void **state) {
     }
 }
 
-static void salts_separate(void **state) {
+TEST(salts_separate) {
     const struct salt_key one = {{0x0706050403020100, 0x0f0e0d0c0b0a0908}}, two = {{1, 2}};
     char text[15];
     for (int i = 0; i < 15; i++) text[i] = (char)i;
@@ -636,31 +636,4 @@ static void salts_separate(void **state) {
     assert_true(salt_hash(&one, text, 15) == 0xa129ca6149be45e5);
     assert_true(salt_hash(&two, text, 15) != salt_hash(&one, text, 15));
     assert_true(salt_hash(&one, text, 14) != salt_hash(&one, text, 15));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_those_of_openai),
-        cmocka_unit_test(null_means_default),
-        cmocka_unit_test(values_land_where_they_belong),
-        cmocka_unit_test(streaming_options_are_read),
-        cmocka_unit_test(prompts_come_in_four_kinds),
-        cmocka_unit_test(a_long_list_may_be_spaced_in_any_way),
-        cmocka_unit_test(a_bad_number_is_refused_anywhere_in_a_long_list),
-        cmocka_unit_test(bad_members_are_refused_by_name),
-        cmocka_unit_test(bad_prompts_are_refused),
-        cmocka_unit_test(sequences_are_bounded),
-        cmocka_unit_test(too_long_names_both_numbers),
-        cmocka_unit_test(a_prompt_needs_a_token),
-        cmocka_unit_test(bounded_requests_are_as_large_as_their_budget),
-        cmocka_unit_test(without_a_policy_the_servers_holds),
-        cmocka_unit_test(sparse_prompts_that_cannot_be_are_refused_by_name),
-        cmocka_unit_test(tokens_are_handed_over),
-        cmocka_unit_test(a_sparse_server_is_dense_where_it_must),
-        cmocka_unit_test(max_tokens_ends_with_the_positions),
-        cmocka_unit_test(positions_of_the_text_do_not_go_on),
-        cmocka_unit_test(answers_are_bounded),
-        cmocka_unit_test(salts_separate),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ static json_int_t usage_of(const json_t *answer, const char *name) {
     return json_integer_value(json_object_get(json_object_get(answer, "usage"), name));
 }
 
-static void a_whole_answer_has_openais_shape(void **state) {
+TEST_WITH(a_whole_answer_has_openais_shape, rig_set_up, rig_tear_down) {
     json_t *a = ask(*state, "{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":3,\"seed\":0}", 200);
     assert_string_equal(json_string_value(json_object_get(a, "id")), "cmpl-the-id");
     assert_string_equal(json_string_value(json_object_get(a, "object")), "text_completion");
@@ -54,7 +54,7 @@ static void a_whole_answer_has_openais_shape(void **state) {
     json_decref(a);
 }
 
-static void choices_are_numbered_across_prompts(void **state) {
+TEST_WITH(choices_are_numbered_across_prompts, rig_set_up, rig_tear_down) {
     json_t *a = ask(*state, "{\"prompt\":[\"x\",\"yy\"],\"n\":2,\"max_tokens\":2,\"seed\":3}", 200);
     static const char *const texts[] = {"de", "ef", "de", "ef"};
     assert_int_equal(json_array_size(json_object_get(a, "choices")), 4);
@@ -68,7 +68,7 @@ static void choices_are_numbered_across_prompts(void **state) {
 }
 
 /* The fake gives 'a' -0.5, 'b' -1, ...: early letters are likelier. */
-static void best_of_keeps_the_likeliest(void **state) {
+TEST_WITH(best_of_keeps_the_likeliest, rig_set_up, rig_tear_down) {
     json_t *a =
         ask(*state, "{\"prompt\":\"x\",\"n\":2,\"best_of\":4,\"max_tokens\":1,\"seed\":24}", 200);
     assert_string_equal(text_at(a, 0), "a"); /* of y, z, a, b */
@@ -78,7 +78,7 @@ static void best_of_keeps_the_likeliest(void **state) {
     json_decref(a);
 }
 
-static void stop_strings_end_and_are_named(void **state) {
+TEST_WITH(stop_strings_end_and_are_named, rig_set_up, rig_tear_down) {
     json_t *a = ask(*state, "{\"prompt\":\"x\",\"stop\":[\"d\"],\"max_tokens\":9,\"seed\":0}", 200);
     assert_json(json_object_get(a, "choices"),
                 "[{\"index\":0,\"text\":\"abc\",\"logprobs\":null,\"finish_reason\":\"stop\","
@@ -86,7 +86,7 @@ static void stop_strings_end_and_are_named(void **state) {
     json_decref(a);
 }
 
-static void logprobs_have_the_legacy_shape(void **state) {
+TEST_WITH(logprobs_have_the_legacy_shape, rig_set_up, rig_tear_down) {
     json_t *a = ask(*state, "{\"prompt\":\"x\",\"logprobs\":2,\"max_tokens\":2,\"seed\":0}", 200);
     assert_json(json_object_get(choice_at(a, 0), "logprobs"),
                 "{\"tokens\":[\"a\",\"b\"],\"token_logprobs\":[-0.5,-1],"
@@ -100,7 +100,7 @@ static void logprobs_have_the_legacy_shape(void **state) {
     json_decref(a);
 }
 
-static void echo_puts_the_prompt_before_the_answer(void **state) {
+TEST_WITH(echo_puts_the_prompt_before_the_answer, rig_set_up, rig_tear_down) {
     json_t *a =
         ask(*state, "{\"prompt\":[\"x\\u00e9\"],\"echo\":true,\"max_tokens\":2,\"seed\":0}", 200);
     assert_string_equal(text_at(a, 0), "x\xC3\xA9"
@@ -113,7 +113,7 @@ static void echo_puts_the_prompt_before_the_answer(void **state) {
 }
 
 /* The beginning of the text is a token without text; offsets count characters. */
-static void echo_with_logprobs_scores_the_prompt(void **state) {
+TEST_WITH(echo_with_logprobs_scores_the_prompt, rig_set_up, rig_tear_down) {
     json_t *a =
         ask(*state, "{\"prompt\":\"hi\",\"echo\":true,\"logprobs\":1,\"max_tokens\":1,\"seed\":0}",
             200);
@@ -125,7 +125,7 @@ static void echo_with_logprobs_scores_the_prompt(void **state) {
     json_decref(a);
 }
 
-static void half_characters_are_shown_as_bytes(void **state) {
+TEST_WITH(half_characters_are_shown_as_bytes, rig_set_up, rig_tear_down) {
     json_t *a =
         ask(*state, "{\"prompt\":[195],\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", 200);
     assert_string_equal(
@@ -135,7 +135,7 @@ static void half_characters_are_shown_as_bytes(void **state) {
     json_decref(a);
 }
 
-static void token_ids_are_returned_when_asked_for(void **state) {
+TEST_WITH(token_ids_are_returned_when_asked_for, rig_set_up, rig_tear_down) {
     json_t *a = ask(
         *state, "{\"prompt\":\"h\",\"return_token_ids\":true,\"max_tokens\":2,\"seed\":0}", 200);
     assert_json(json_object_get(choice_at(a, 0), "prompt_token_ids"), "[256,104]");
@@ -164,7 +164,7 @@ static void assert_stream(struct http_exchange *exchange, const char *expected) 
     "data: \"choices\":[{\"index\":" index ",\"text\":\"" text                                     \
     "\",\"logprobs\":null,\"finish_reason\":" end ",\"stop_reason\":null}]"
 
-static void a_stream_is_chunks_and_done(void **state) {
+TEST_WITH(a_stream_is_chunks_and_done, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":2,\"seed\":0}");
@@ -193,7 +193,7 @@ static void a_stream_is_chunks_and_done(void **state) {
     ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"                            \
     "\"attention_ms\":null,\"reused_tokens\":0,\"why_dense\":\"short\"},\"speculation\":null"
 
-static void usage_comes_last_or_with_every_chunk(void **state) {
+TEST_WITH(usage_comes_last_or_with_every_chunk, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
@@ -217,7 +217,7 @@ static void usage_comes_last_or_with_every_chunk(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void usage_tells_how_prompts_were_computed(void **state) {
+TEST_WITH(usage_tells_how_prompts_were_computed, rig_set_up, rig_tear_down) {
     json_t *a = ask(*state,
                     "{\"prompt\":[\"hello\",\"x\"],\"max_tokens\":4,\"prefill\":{\"mode\":"
                     "\"sparse\",\"pattern\":{\"type\":\"a_shape\"}}}",
@@ -238,7 +238,7 @@ static void usage_tells_how_prompts_were_computed(void **state) {
 }
 
 /* Counts are sums over the sequences, attention their mean. */
-static void usage_tells_what_was_kept(void **state) {
+TEST_WITH(usage_tells_what_was_kept, rig_set_up, rig_tear_down) {
     static const struct {
         const char *body, *kv;
     } cases[] = {
@@ -279,7 +279,7 @@ static void usage_tells_what_was_kept(void **state) {
     }
 }
 
-static void choices_of_a_stream_interleave(void **state) {
+TEST_WITH(choices_of_a_stream_interleave, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"n\":2}");
@@ -293,7 +293,7 @@ static void choices_of_a_stream_interleave(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void an_echo_is_streamed_before_the_answer(void **state) {
+TEST_WITH(an_echo_is_streamed_before_the_answer, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"echo\":true}");
@@ -305,7 +305,7 @@ static void an_echo_is_streamed_before_the_answer(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void a_failure_midway_is_an_error_event(void **state) {
+TEST_WITH(a_failure_midway_is_an_error_event, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":9,\"seed\":0,\"n\":2}");
@@ -323,7 +323,7 @@ static void a_failure_midway_is_an_error_event(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void a_silent_stream_gets_comments(void **state) {
+TEST_WITH(a_silent_stream_gets_comments, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange =
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0}");
@@ -349,7 +349,7 @@ static void assert_error(json_t *answer, const char *code) {
     json_decref(answer);
 }
 
-static void the_engines_refusals_become_statuses(void **state) {
+TEST_WITH(the_engines_refusals_become_statuses, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     for (int stream = 0; stream < 2; stream++) {
         const char *body =
@@ -369,7 +369,7 @@ static void the_engines_refusals_become_statuses(void **state) {
     assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
 }
 
-static void a_full_queue_refuses_before_the_body_is_read(void **state) {
+TEST_WITH(a_full_queue_refuses_before_the_body_is_read, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange = post("{\"prompt\":");
     fake_engine_leave_room(rig->server.engine, 0);
@@ -384,7 +384,7 @@ static void a_full_queue_refuses_before_the_body_is_read(void **state) {
     assert_int_equal(rig->server.counters.n_queue_full, 2);
 }
 
-static void a_request_that_is_being_prepared_has_its_place(void **state) {
+TEST_WITH(a_request_that_is_being_prepared_has_its_place, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange first = post("{\"prompt\":\"x\",\"max_tokens\":1}"), second = first;
     fake_engine_leave_room(rig->server.engine, 1);
@@ -400,7 +400,7 @@ static void a_request_that_is_being_prepared_has_its_place(void **state) {
 }
 
 /* The engine knows what suits the pool and the model; the API, what the budget is called. */
-static void a_refused_budget_is_called_by_its_name(void **state) {
+TEST_WITH(a_refused_budget_is_called_by_its_name, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     static const int codes[] = {ERR_INVALID, ERR_TOO_LONG};
     static const char body[] = "{\"prompt\":\"x\",\"kv_policy\":{\"type\":\"streaming\","
@@ -418,13 +418,13 @@ static void a_refused_budget_is_called_by_its_name(void **state) {
     fake_engine_refuse(rig->server.engine, 0, NULL);
 }
 
-static void a_failed_sequence_fails_the_answer(void **state) {
+TEST_WITH(a_failed_sequence_fails_the_answer, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     fake_engine_fail_after(rig->server.engine, 1);
     assert_error(ask(rig, "{\"prompt\":[\"x\",\"y\"],\"max_tokens\":5}", 503), "engine_failed");
 }
 
-static void leaving_cancels_every_sequence(void **state) {
+TEST_WITH(leaving_cancels_every_sequence, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     for (int stream = 0; stream < 2; stream++) {
         for (int n_steps = 0; n_steps < 3; n_steps++) {
@@ -443,7 +443,7 @@ static void leaving_cancels_every_sequence(void **state) {
     }
 }
 
-static void leaving_before_the_job_is_done_submits_nothing(void **state) {
+TEST_WITH(leaving_before_the_job_is_done_submits_nothing, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange = post("{\"prompt\":\"x\"}");
     if (routes_admit(&exchange, &rig->server)) routes_handle(&exchange, &rig->server);
@@ -454,7 +454,7 @@ static void leaving_before_the_job_is_done_submits_nothing(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void draining_refuses_what_is_new_only(void **state) {
+TEST_WITH(draining_refuses_what_is_new_only, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange running = post("{\"prompt\":\"x\",\"max_tokens\":2,\"seed\":0}");
     rig_begin(rig, &running);
@@ -465,7 +465,7 @@ static void draining_refuses_what_is_new_only(void **state) {
     fake_http_fini(&running);
 }
 
-static void cancelling_all_tells_the_clients(void **state) {
+TEST_WITH(cancelling_all_tells_the_clients, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct http_exchange whole = post("{\"prompt\":\"x\"}"),
                          stream = post("{\"prompt\":\"x\",\"stream\":true}");
@@ -494,7 +494,7 @@ static unsigned status_of(struct rig *rig, const char *method, const char *path,
     return status;
 }
 
-static void paths_and_methods_are_checked(void **state) {
+TEST_WITH(paths_and_methods_are_checked, rig_set_up, rig_tear_down) {
     static const struct {
         const char *method, *path;
         unsigned status;
@@ -516,7 +516,7 @@ static void paths_and_methods_are_checked(void **state) {
     }
 }
 
-static void the_model_lists_its_policies(void **state) {
+TEST_WITH(the_model_lists_its_policies, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     rig->server.limits.kv.allowed[TYPE_STREAMING] = false;
     struct http_exchange exchange = {.method = "GET", .path = "/v1/models/m", .body = ""};
@@ -539,7 +539,7 @@ static void the_model_lists_its_policies(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void metrics_count_by_policy(void **state) {
+TEST_WITH(metrics_count_by_policy, rig_set_up, rig_tear_down) {
     struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
     rig_begin(*state, &exchange);
     assert_non_null(strstr(exchange.out.data,
@@ -552,7 +552,7 @@ static void metrics_count_by_policy(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void metrics_tell_of_what_leaves(void **state) {
+TEST_WITH(metrics_tell_of_what_leaves, rig_set_up, rig_tear_down) {
     struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
     rig_begin(*state, &exchange);
     static const char *const samples[] = {
@@ -565,7 +565,7 @@ static void metrics_tell_of_what_leaves(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void metrics_count_by_pattern(void **state) {
+TEST_WITH(metrics_count_by_pattern, rig_set_up, rig_tear_down) {
     json_decref(ask(*state, "{\"prompt\":[\"a\",\"b\"],\"prefill\":\"sparse\"}", 200));
     json_decref(ask(*state, "{\"prompt\":\"a\"}", 200));
     struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
@@ -584,7 +584,7 @@ static void metrics_count_by_pattern(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void the_key_is_asked_for(void **state) {
+TEST_WITH(the_key_is_asked_for, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     rig->server.keys = &rig_keys;
     static const char *const wrong[] = {NULL,           "",
@@ -616,7 +616,7 @@ static unsigned ask_with(struct rig *rig, const char *key, struct buffer *header
     return status;
 }
 
-static void a_key_has_its_tokens_of_a_minute(void **state) {
+TEST_WITH(a_key_has_its_tokens_of_a_minute, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     struct buffer headers = {0};
     rig->server.keys = &rig_keys;
@@ -628,7 +628,7 @@ static void a_key_has_its_tokens_of_a_minute(void **state) {
     buffer_fini(&headers);
 }
 
-static void a_bucket_fills_with_time(void **state) {
+TEST_WITH(a_bucket_fills_with_time, rig_set_up, rig_tear_down) {
     struct rate_limit rate = {0};
     assert_int_equal(rate_limit_wait(&rate, 60, 1000), 0);
     rate_limit_take(&rate, 59);
@@ -644,7 +644,7 @@ static void a_bucket_fills_with_time(void **state) {
     assert_int_equal(rate_limit_wait(&rate, 0, 1000000), 0); /* no limit */
 }
 
-static void readiness_ends_with_draining(void **state) {
+TEST_WITH(readiness_ends_with_draining, rig_set_up, rig_tear_down) {
     struct rig *rig = *state;
     rig->server.draining = true;
     assert_int_equal(status_of(rig, "GET", "/ready", NULL), 503);
@@ -661,7 +661,7 @@ static json_t *ask_path(struct rig *rig, const char *path, const char *body, uns
     return answer;
 }
 
-static void texts_become_tokens_and_back(void **state) {
+TEST_WITH(texts_become_tokens_and_back, rig_set_up, rig_tear_down) {
     json_t *a =
         ask_path(*state, "/tokenize", "{\"prompt\":\"hi\",\"return_token_strs\":true}", 200);
     assert_json(a, "{\"count\":3,\"max_model_len\":128,\"tokens\":[256,104,105],"
@@ -691,7 +691,7 @@ static void texts_become_tokens_and_back(void **state) {
     }
 }
 
-static void tokens_of_one_text_keep_their_log_probabilities(void **state) {
+TEST_WITH(tokens_of_one_text_keep_their_log_probabilities, rig_set_up, rig_tear_down) {
     const struct token_logprob top[] = {{'a', -1}, {'a', -2}, {'b', -3}, {'b', -4}};
     const struct token_info info = {.token = 'b', .logprob = -3, .n_top = 4, .top = top};
     const struct choice_format format = {.tokenizer = fake_tokenizer()};
@@ -704,49 +704,4 @@ static void tokens_of_one_text_keep_their_log_probabilities(void **state) {
     assert_true(json_number_value(json_object_get(told, "token_id:97")) == -2);
     json_decref(told);
     choice_fini(&choice);
-}
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, rig_set_up, rig_tear_down)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_whole_answer_has_openais_shape),
-        TEST(choices_are_numbered_across_prompts),
-        TEST(best_of_keeps_the_likeliest),
-        TEST(stop_strings_end_and_are_named),
-        TEST(logprobs_have_the_legacy_shape),
-        TEST(tokens_of_one_text_keep_their_log_probabilities),
-        TEST(echo_puts_the_prompt_before_the_answer),
-        TEST(echo_with_logprobs_scores_the_prompt),
-        TEST(half_characters_are_shown_as_bytes),
-        TEST(token_ids_are_returned_when_asked_for),
-        TEST(a_stream_is_chunks_and_done),
-        TEST(usage_comes_last_or_with_every_chunk),
-        TEST(usage_tells_what_was_kept),
-        TEST(usage_tells_how_prompts_were_computed),
-        TEST(choices_of_a_stream_interleave),
-        TEST(an_echo_is_streamed_before_the_answer),
-        TEST(a_failure_midway_is_an_error_event),
-        TEST(a_silent_stream_gets_comments),
-        TEST(the_engines_refusals_become_statuses),
-        TEST(a_full_queue_refuses_before_the_body_is_read),
-        TEST(a_request_that_is_being_prepared_has_its_place),
-        TEST(a_refused_budget_is_called_by_its_name),
-        TEST(a_failed_sequence_fails_the_answer),
-        TEST(leaving_cancels_every_sequence),
-        TEST(leaving_before_the_job_is_done_submits_nothing),
-        TEST(draining_refuses_what_is_new_only),
-        TEST(cancelling_all_tells_the_clients),
-        TEST(paths_and_methods_are_checked),
-        TEST(the_model_lists_its_policies),
-        TEST(metrics_count_by_policy),
-        TEST(metrics_tell_of_what_leaves),
-        TEST(metrics_count_by_pattern),
-        TEST(the_key_is_asked_for),
-        TEST(a_key_has_its_tokens_of_a_minute),
-        TEST(a_bucket_fills_with_time),
-        TEST(readiness_ends_with_draining),
-        TEST(texts_become_tokens_and_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

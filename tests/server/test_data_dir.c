@@ -71,37 +71,37 @@ static void assert_found(struct rig *rig, const char *exe, const char *dir) {
     }
 }
 
-static void an_installed_tree_is_found_from_its_binary(void **state) {
+TEST_WITH(an_installed_tree_is_found_from_its_binary, make_root, remove_root) {
     make(*state, "opt/bin/");
     make(*state, "opt/share/quire/config/quire.json");
     assert_found(*state, "opt/bin/quire", "opt/share/quire");
 }
 
-static void a_source_tree_is_found_from_a_build_folder_in_it(void **state) {
+TEST_WITH(a_source_tree_is_found_from_a_build_folder_in_it, make_root, remove_root) {
     make(*state, "src/build/");
     make(*state, "src/config/quire.json");
     assert_found(*state, "src/build/quire", "src");
 }
 
-static void the_installed_tree_comes_first(void **state) {
+TEST_WITH(the_installed_tree_comes_first, make_root, remove_root) {
     make(*state, "opt/bin/");
     make(*state, "opt/config/quire.json");
     make(*state, "opt/share/quire/config/quire.json");
     assert_found(*state, "opt/bin/quire", "opt/share/quire");
 }
 
-static void a_directory_without_the_settings_is_no_data_directory(void **state) {
+TEST_WITH(a_directory_without_the_settings_is_no_data_directory, make_root, remove_root) {
     make(*state, "opt/bin/");
     make(*state, "opt/share/quire/models/");
     assert_found(*state, "opt/bin/quire", NULL);
 }
 
-static void a_binary_outside_the_build_folder_does_not_reach_the_source(void **state) {
+TEST_WITH(a_binary_outside_the_build_folder_does_not_reach_the_source, make_root, remove_root) {
     make(*state, "bin/");
     assert_found(*state, "bin/quire", NULL);
 }
 
-static void a_name_that_begins_like_the_build_folder_is_another_folder(void **state) {
+TEST(a_name_that_begins_like_the_build_folder_is_another_folder) {
     char exe[PATH_MAX], found[PATH_MAX];
     snprintf(exe, sizeof(exe), "%s/tests/quire", BUILD_DIR);
     assert_int_equal(data_dir_find_from(found, exe, NULL), 0);
@@ -110,7 +110,7 @@ static void a_name_that_begins_like_the_build_folder_is_another_folder(void **st
     assert_int_equal(data_dir_find_from(found, exe, NULL), ERR_NOT_FOUND);
 }
 
-static void a_path_that_is_too_long_is_not_found(void **state) {
+TEST_WITH(a_path_that_is_too_long_is_not_found, make_root, remove_root) {
     struct rig *rig = *state;
     char found[PATH_MAX];
     memset(rig->path, 'a', sizeof(rig->path) - 1);
@@ -119,7 +119,7 @@ static void a_path_that_is_too_long_is_not_found(void **state) {
     assert_int_equal(data_dir_find_from(found, rig->path, NULL), ERR_NOT_FOUND);
 }
 
-static void a_test_of_the_build_folder_finds_the_source_tree(void **state) {
+TEST(a_test_of_the_build_folder_finds_the_source_tree) {
     char found[PATH_MAX], *file = NULL;
     assert_int_equal(data_dir_find(found, NULL), 0);
     assert_string_equal(found, SOURCE_DIR);
@@ -130,7 +130,7 @@ static void a_test_of_the_build_folder_finds_the_source_tree(void **state) {
     assert_null(file);
 }
 
-static void a_model_that_is_named_is_taken_as_it_is(void **state) {
+TEST(a_model_that_is_named_is_taken_as_it_is) {
     char path[PATH_MAX], *longer = malloc(PATH_MAX + 1);
     struct error err = {0};
     assert_int_equal(model_dir_choose(path, "some/model", &err), 0);
@@ -140,24 +140,4 @@ static void a_model_that_is_named_is_taken_as_it_is(void **state) {
     longer[PATH_MAX] = 0;
     assert_int_equal(model_dir_choose(path, longer, &err), ERR_INVALID);
     free(longer);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(an_installed_tree_is_found_from_its_binary, make_root,
-                                        remove_root),
-        cmocka_unit_test_setup_teardown(a_source_tree_is_found_from_a_build_folder_in_it, make_root,
-                                        remove_root),
-        cmocka_unit_test_setup_teardown(the_installed_tree_comes_first, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(a_directory_without_the_settings_is_no_data_directory,
-                                        make_root, remove_root),
-        cmocka_unit_test_setup_teardown(a_binary_outside_the_build_folder_does_not_reach_the_source,
-                                        make_root, remove_root),
-        cmocka_unit_test(a_name_that_begins_like_the_build_folder_is_another_folder),
-        cmocka_unit_test_setup_teardown(a_path_that_is_too_long_is_not_found, make_root,
-                                        remove_root),
-        cmocka_unit_test(a_test_of_the_build_folder_finds_the_source_tree),
-        cmocka_unit_test(a_model_that_is_named_is_taken_as_it_is),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

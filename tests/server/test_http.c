@@ -24,7 +24,7 @@ static unsigned n_descriptors(void) {
     return n;
 }
 
-static void methods_reach_the_handler_on_one_connection(void **state) {
+TEST(methods_reach_the_handler_on_one_connection) {
     static const char *const methods[] = {"GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"};
     struct rig rig;
     struct client client;
@@ -69,7 +69,7 @@ static void ask_id(const struct rig *rig, const char *id, char out[256]) {
     answer_fini(&answer);
 }
 
-static void request_ids_are_taken_if_sane_or_made(void **state) {
+TEST(request_ids_are_taken_if_sane_or_made) {
     struct rig rig;
     char got[256], other[256], longest[130];
     rig_open(&rig);
@@ -106,7 +106,7 @@ static void check_refusal(const struct rig *rig, const char *bytes, size_t size,
     answer_fini(&answer);
 }
 
-static void illegal_requests_are_refused_and_the_connection_closed(void **state) {
+TEST(illegal_requests_are_refused_and_the_connection_closed) {
 #define HEAD "POST /size HTTP/1.1\r\nHost: a\r\n"
 #define CHUNKED HEAD "Transfer-Encoding: chunked\r\n\r\n"
 #define CASE(text) text, sizeof(text) - 1
@@ -187,7 +187,7 @@ static size_t repeat(char *out, const char *before, const char *text, unsigned n
     return (size_t)(stpcpy(at, after) - out);
 }
 
-static void heads_of_too_many_parts_are_refused(void **state) {
+TEST(heads_of_too_many_parts_are_refused) {
 #define START "GET /echo HTTP/1.1\r\nHost: a\r\n"
     static const struct {
         const char *before, *text;
@@ -242,7 +242,7 @@ static void check_echo(const struct rig *rig, const char *text, size_t piece,
 
 /* Also where libmicrohttpd itself reads the field, and where the white space and what follows it
  * arrive apart. */
-static void white_space_behind_a_value_is_no_part_of_it(void **state) {
+TEST(white_space_behind_a_value_is_no_part_of_it) {
 #define POST "POST /echo HTTP/1.1\r\nHost: a\r\n"
     static const struct {
         const char *text, *expected;
@@ -265,7 +265,7 @@ static void white_space_behind_a_value_is_no_part_of_it(void **state) {
 }
 
 /* The scanner is in the trailer already when libmicrohttpd has read the head. */
-static void a_trailer_that_is_cut_does_not_hide_the_end_of_the_head(void **state) {
+TEST(a_trailer_that_is_cut_does_not_hide_the_end_of_the_head) {
     static const char text[] =
         "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
         "4\r\nbody\r\n0\r\nT: v\r\n\r\n";
@@ -275,7 +275,7 @@ static void a_trailer_that_is_cut_does_not_hide_the_end_of_the_head(void **state
     rig_stop(&rig);
 }
 
-static void a_closing_client_is_heard_with_white_space_behind_the_word(void **state) {
+TEST(a_closing_client_is_heard_with_white_space_behind_the_word) {
     struct rig rig;
     struct client client;
     struct answer answer;
@@ -289,7 +289,7 @@ static void a_closing_client_is_heard_with_white_space_behind_the_word(void **st
     rig_stop(&rig);
 }
 
-static void targets_are_read_in_every_form(void **state) {
+TEST(targets_are_read_in_every_form) {
     static const struct {
         const char *target, *path;
     } cases[] = {
@@ -317,7 +317,7 @@ static void targets_are_read_in_every_form(void **state) {
 }
 
 /* What the scanner lets through libmicrohttpd can hold: all limits at once. */
-static void the_largest_legal_head_is_answered(void **state) {
+TEST(the_largest_legal_head_is_answered) {
     static char text[65536], line[400];
     struct rig rig;
     struct client client;
@@ -343,7 +343,7 @@ static void the_largest_legal_head_is_answered(void **state) {
     rig_stop(&rig);
 }
 
-static void bodies_arrive_whole(void **state) {
+TEST(bodies_arrive_whole) {
     struct rig rig;
     struct client client;
     struct answer answer;
@@ -384,7 +384,7 @@ static void bodies_arrive_whole(void **state) {
 
 /* The pages of one body wait for the next: it has none of the other's bytes, and they do not
  * count. */
-static void bodies_follow_one_another_in_the_same_pages(void **state) {
+TEST(bodies_follow_one_another_in_the_same_pages) {
     enum { N_FIRST = 8000 };
     static const size_t lengths[] = {100000, 700000, 65537, 699999, 1000000, 80000, 700000};
     static char body[1000000];
@@ -438,7 +438,7 @@ static void send_too_much(const struct rig *rig, const char *head, bool chunked)
     answer_fini(&answer);
 }
 
-static void bodies_over_the_limit_are_refused_early(void **state) {
+TEST(bodies_over_the_limit_are_refused_early) {
     struct rig rig;
     rig_open(&rig);
     assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n"),
@@ -455,7 +455,7 @@ static void bodies_over_the_limit_are_refused_early(void **state) {
     rig_stop(&rig);
 }
 
-static void expect_100_continue_is_answered_before_the_body(void **state) {
+TEST(expect_100_continue_is_answered_before_the_body) {
     struct rig rig;
     struct client client;
     struct answer answer;
@@ -498,7 +498,7 @@ static unsigned drip(const struct rig *rig, const char *start, const char *drip)
     return status;
 }
 
-static void requests_that_do_not_arrive_in_time_end(void **state) {
+TEST(requests_that_do_not_arrive_in_time_end) {
     char slow[401], slow_line[401];
     struct rig rig;
     memset(slow, 'x', sizeof(slow));
@@ -526,7 +526,7 @@ static void requests_that_do_not_arrive_in_time_end(void **state) {
     rig_stop(&rig);
 }
 
-static void idle_connections_are_closed_in_silence_but_not_waiting_ones(void **state) {
+TEST(idle_connections_are_closed_in_silence_but_not_waiting_ones) {
     struct rig rig;
     struct client idle, waiting;
     struct answer answer;
@@ -551,7 +551,7 @@ static void idle_connections_are_closed_in_silence_but_not_waiting_ones(void **s
     rig_stop(&rig);
 }
 
-static void connections_over_the_limit_get_503(void **state) {
+TEST(connections_over_the_limit_get_503) {
     enum { LIMIT = 4 };
     struct rig rig;
     struct client clients[LIMIT];
@@ -576,7 +576,7 @@ static void connections_over_the_limit_get_503(void **state) {
     rig_stop(&rig);
 }
 
-static void pipelined_requests_are_answered_in_order(void **state) {
+TEST(pipelined_requests_are_answered_in_order) {
     static const char *const paths[] = {"/echo", "/late", "/burst", "/nowhere", "/size", "/ticks"};
     enum { N_PATHS = 6, N_REQUESTS = 60 };
     static char text[N_REQUESTS * 128];
@@ -615,7 +615,7 @@ static void pipelined_requests_are_answered_in_order(void **state) {
     }
 }
 
-static void clients_that_leave_before_the_answer_are_noticed(void **state) {
+TEST(clients_that_leave_before_the_answer_are_noticed) {
     static const char hold[] = "POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
     struct rig rig;
     struct client client;
@@ -634,7 +634,7 @@ static void clients_that_leave_before_the_answer_are_noticed(void **state) {
     rig_stop(&rig);
 }
 
-static void waiting_costs_nothing(void **state) {
+TEST(waiting_costs_nothing) {
     static const char text[] =
         "GET /hold HTTP/1.1\r\nHost: a\r\n\r\nGET /hold HTTP/1.1\r\nHost: a\r\n\r\n";
     enum { N = 32 };
@@ -658,7 +658,7 @@ static void waiting_costs_nothing(void **state) {
     rig_stop(&rig);
 }
 
-static void ten_thousand_requests_leave_nothing_behind(void **state) {
+TEST(ten_thousand_requests_leave_nothing_behind) {
     enum { N_CLIENTS = 20, N_EACH = 500 };
     struct rig rig;
     const unsigned n_before = n_descriptors();
@@ -684,7 +684,7 @@ static void ten_thousand_requests_leave_nothing_behind(void **state) {
     assert_int_equal(n_descriptors(), n_before);
 }
 
-static void closing_ends_everything_under_way(void **state) {
+TEST(closing_ends_everything_under_way) {
     static const char *const texts[] = {
         "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /silent HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -715,7 +715,7 @@ static void closing_ends_everything_under_way(void **state) {
 }
 
 /* What the handler has answered is in the socket's buffer: a reset would throw it away. */
-static void closing_leaves_answers_to_slow_readers(void **state) {
+TEST(closing_leaves_answers_to_slow_readers) {
     struct rig rig;
     struct client client;
     struct answer answer;
@@ -733,7 +733,7 @@ static void closing_leaves_answers_to_slow_readers(void **state) {
     client_close(&client);
 }
 
-static void after_stop_accepting_only_old_connections_are_served(void **state) {
+TEST(after_stop_accepting_only_old_connections_are_served) {
     struct rig rig;
     struct client client, late;
     struct answer answer;
@@ -765,7 +765,7 @@ static void after_stop_accepting_only_old_connections_are_served(void **state) {
     rig_stop(&rig);
 }
 
-static void a_taken_port_is_an_error_that_names_it(void **state) {
+TEST(a_taken_port_is_an_error_that_names_it) {
     struct rig rig;
     struct http *second = NULL;
     struct error err = {0};
@@ -781,34 +781,4 @@ static void a_taken_port_is_an_error_that_names_it(void **state) {
     assert_null(second);
     assert_int_equal(uv_loop_close(&loop), 0);
     rig_stop(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(methods_reach_the_handler_on_one_connection),
-        cmocka_unit_test(request_ids_are_taken_if_sane_or_made),
-        cmocka_unit_test(illegal_requests_are_refused_and_the_connection_closed),
-        cmocka_unit_test(white_space_behind_a_value_is_no_part_of_it),
-        cmocka_unit_test(a_trailer_that_is_cut_does_not_hide_the_end_of_the_head),
-        cmocka_unit_test(a_closing_client_is_heard_with_white_space_behind_the_word),
-        cmocka_unit_test(targets_are_read_in_every_form),
-        cmocka_unit_test(heads_of_too_many_parts_are_refused),
-        cmocka_unit_test(the_largest_legal_head_is_answered),
-        cmocka_unit_test(bodies_arrive_whole),
-        cmocka_unit_test(bodies_follow_one_another_in_the_same_pages),
-        cmocka_unit_test(bodies_over_the_limit_are_refused_early),
-        cmocka_unit_test(expect_100_continue_is_answered_before_the_body),
-        cmocka_unit_test(requests_that_do_not_arrive_in_time_end),
-        cmocka_unit_test(idle_connections_are_closed_in_silence_but_not_waiting_ones),
-        cmocka_unit_test(connections_over_the_limit_get_503),
-        cmocka_unit_test(pipelined_requests_are_answered_in_order),
-        cmocka_unit_test(clients_that_leave_before_the_answer_are_noticed),
-        cmocka_unit_test(waiting_costs_nothing),
-        cmocka_unit_test(ten_thousand_requests_leave_nothing_behind),
-        cmocka_unit_test(closing_ends_everything_under_way),
-        cmocka_unit_test(closing_leaves_answers_to_slow_readers),
-        cmocka_unit_test(after_stop_accepting_only_old_connections_are_served),
-        cmocka_unit_test(a_taken_port_is_an_error_that_names_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@
 static const char GET_ECHO[] = HEAD("GET", "/echo") "\r\n";
 
 /* A part of a request and the end in one packet, which an edge-triggered epoll reports once. */
-static void leaving_before_the_request_is_whole_ends_the_connection(void **state) {
+TEST(leaving_before_the_request_is_whole_ends_the_connection) {
     static const char *const parts[] = {
         "G",
         "\r\n",
@@ -48,7 +48,7 @@ static void leaving_before_the_request_is_whole_ends_the_connection(void **state
     rig_stop(&rig);
 }
 
-static void half_closed_clients_get_their_answers(void **state) {
+TEST(half_closed_clients_get_their_answers) {
     static const struct {
         const char *text;
         unsigned n_answers;
@@ -91,7 +91,7 @@ static void half_closed_clients_get_their_answers(void **state) {
 }
 
 /* Both have closed their side just behind the request; only one still reads. */
-static void a_client_that_left_is_told_from_one_that_waits(void **state) {
+TEST(a_client_that_left_is_told_from_one_that_waits) {
     struct rig rig;
     struct client left, waits;
     struct answer answer;
@@ -114,7 +114,7 @@ static void a_client_that_left_is_told_from_one_that_waits(void **state) {
 }
 
 /* Long behind the request no client half closes: this client has left, and at once it is known. */
-static void a_client_that_leaves_later_is_noticed_at_once(void **state) {
+TEST(a_client_that_leaves_later_is_noticed_at_once) {
     struct rig rig;
     struct client client;
     char byte;
@@ -129,7 +129,7 @@ static void a_client_that_leaves_later_is_noticed_at_once(void **state) {
     rig_stop(&rig);
 }
 
-static void expecting_a_bodiless_request_keeps_the_next_one(void **state) {
+TEST(expecting_a_bodiless_request_keeps_the_next_one) {
     struct rig rig;
     struct client client;
     struct answer answer;
@@ -165,7 +165,7 @@ static unsigned ask_from(const struct rig *rig, const char *address, const char 
     return answer.status;
 }
 
-static void half_sent_requests_do_not_lock_others_out(void **state) {
+TEST(half_sent_requests_do_not_lock_others_out) {
     enum { LIMIT = 64, N_STREAMS = 8, N_HALF = 300 };
     static struct client streams[N_STREAMS], halves[N_HALF];
     struct rig rig;
@@ -201,7 +201,7 @@ static void half_sent_requests_do_not_lock_others_out(void **state) {
 }
 
 /* Among equals a place is kept for a while, and then given up. */
-static void an_address_gets_its_own_places_back(void **state) {
+TEST(an_address_gets_its_own_places_back) {
     enum { LIMIT = 4 };
     struct rig rig;
     struct client halves[LIMIT];
@@ -241,7 +241,7 @@ static void expect_no_room(struct client *client) {
     answer_fini(&answer);
 }
 
-static void bodies_have_a_bound_together_and_by_address(void **state) {
+TEST(bodies_have_a_bound_together_and_by_address) {
     enum { PAGES = 1003520 };
     struct rig rig;
     struct client unfinished, held, other, refused;
@@ -273,7 +273,7 @@ static void bodies_have_a_bound_together_and_by_address(void **state) {
 }
 
 /* Chunked bodies declare nothing, so they are stopped where they stand. */
-static void bodies_of_unknown_length_are_bounded_too(void **state) {
+TEST(bodies_of_unknown_length_are_bounded_too) {
     enum { N = 8, CHUNK = 65536 };
     static char chunk[CHUNK];
     struct rig rig;
@@ -323,7 +323,7 @@ enum MHD_Result __wrap_MHD_add_response_header(struct MHD_Response *response, co
                                       : __real_MHD_add_response_header(response, name, value);
 }
 
-static void answers_without_memory_for_their_headers_are_503(void **state) {
+TEST(answers_without_memory_for_their_headers_are_503) {
     static const char *const paths[] = {"/echo", "/late", "/ticks", "/burst", "/nowhere"};
     struct rig rig;
     struct client client;
@@ -346,20 +346,4 @@ static void answers_without_memory_for_their_headers_are_503(void **state) {
     assert_int_equal(atomic_load(&rig.n_refused), 5);
     assert_true(rig_wait(&rig.n_open, 0));
     rig_stop(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaving_before_the_request_is_whole_ends_the_connection),
-        cmocka_unit_test(half_closed_clients_get_their_answers),
-        cmocka_unit_test(a_client_that_left_is_told_from_one_that_waits),
-        cmocka_unit_test(a_client_that_leaves_later_is_noticed_at_once),
-        cmocka_unit_test(expecting_a_bodiless_request_keeps_the_next_one),
-        cmocka_unit_test(half_sent_requests_do_not_lock_others_out),
-        cmocka_unit_test(an_address_gets_its_own_places_back),
-        cmocka_unit_test(bodies_have_a_bound_together_and_by_address),
-        cmocka_unit_test(bodies_of_unknown_length_are_bounded_too),
-        cmocka_unit_test(answers_without_memory_for_their_headers_are_503),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

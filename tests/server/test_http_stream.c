@@ -22,7 +22,7 @@ static void assert_events(const struct answer *answer) {
         assert_memory_equal(answer->body + i * EVENT_BYTES, EVENT, EVENT_BYTES);
 }
 
-static void streams_arrive_whole_and_keep_the_connection(void **state) {
+TEST(streams_arrive_whole_and_keep_the_connection) {
     static const char *const paths[] = {"/ticks", "/burst", "/ticks", "/burst"};
     struct rig rig;
     struct client client;
@@ -41,7 +41,7 @@ static void streams_arrive_whole_and_keep_the_connection(void **state) {
     assert_int_equal(atomic_load(&rig.n_gone), 0);
 }
 
-static void http_1_0_readers_get_the_bare_bytes_and_a_close(void **state) {
+TEST(http_1_0_readers_get_the_bare_bytes_and_a_close) {
     static const char *const texts[] = {
         "GET /ticks HTTP/1.0\r\n\r\n",
         "GET /burst HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
@@ -63,7 +63,7 @@ static void http_1_0_readers_get_the_bare_bytes_and_a_close(void **state) {
 }
 
 /* Corked bytes would leave after 200 ms. The best of several is not disturbed by a busy machine. */
-static void the_head_of_a_silent_stream_leaves_at_once(void **state) {
+TEST(the_head_of_a_silent_stream_leaves_at_once) {
     struct rig rig;
     struct client client;
     struct answer answer;
@@ -83,7 +83,7 @@ static void the_head_of_a_silent_stream_leaves_at_once(void **state) {
     rig_stop(&rig);
 }
 
-static void events_leave_one_by_one(void **state) {
+TEST(events_leave_one_by_one) {
     struct rig rig;
     unsigned most = 0;
     rig_open(&rig);
@@ -108,7 +108,7 @@ static void events_leave_one_by_one(void **state) {
     rig_stop(&rig);
 }
 
-static void readers_that_leave_are_noticed(void **state) {
+TEST(readers_that_leave_are_noticed) {
     static const char *const paths[] = {"/silent", "/ticks", "/lump", "/fill"};
     struct rig rig;
     struct client client;
@@ -141,7 +141,7 @@ static bool was_cut(struct client *client) {
     return n < 0;
 }
 
-static void a_reader_too_far_behind_is_dropped(void **state) {
+TEST(a_reader_too_far_behind_is_dropped) {
     struct rig rig;
     struct client client;
     rig_init(&rig);
@@ -158,7 +158,7 @@ static void a_reader_too_far_behind_is_dropped(void **state) {
     rig_stop(&rig);
 }
 
-static void a_reader_that_takes_nothing_is_dropped(void **state) {
+TEST(a_reader_that_takes_nothing_is_dropped) {
     struct rig rig;
     struct client stream, reply;
     rig_init(&rig);
@@ -179,7 +179,7 @@ static void a_reader_that_takes_nothing_is_dropped(void **state) {
 
 /* The reader's clock starts with the answer: a check between the handler's answer and the run that
  * sends it finds no stalled client.  The ticks come each 10 ms, so some answers meet one. */
-static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
+TEST(a_fresh_answer_is_not_taken_for_a_stalled_one) {
     struct rig rig;
     rig_init(&rig);
     rig.config.stream_stall_timeout_ms = 40;
@@ -192,7 +192,7 @@ static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
 }
 
 /* Takes about 2 s for what the stall timeout would cut after 1 s without progress. */
-static void a_slow_reader_is_not_dropped(void **state) {
+TEST(a_slow_reader_is_not_dropped) {
     struct rig rig;
     struct client client;
     rig_init(&rig);
@@ -219,7 +219,7 @@ static void a_slow_reader_is_not_dropped(void **state) {
     rig_stop(&rig);
 }
 
-static void a_stream_for_head_ends_with_its_head(void **state) {
+TEST(a_stream_for_head_ends_with_its_head) {
     struct rig rig;
     struct client client;
     struct answer answer;
@@ -239,7 +239,7 @@ static void a_stream_for_head_ends_with_its_head(void **state) {
     rig_stop(&rig);
 }
 
-static void many_streams_run_at_once(void **state) {
+TEST(many_streams_run_at_once) {
     enum { N = 256, N_ROUNDS = 4 };
     struct rig rig;
     struct answer answer;
@@ -265,7 +265,7 @@ static void many_streams_run_at_once(void **state) {
 }
 
 /* Clients leave at every moment of an answer's life, and what is left over is nothing. */
-static void leaving_at_any_moment_leaves_nothing_behind(void **state) {
+TEST(leaving_at_any_moment_leaves_nothing_behind) {
     static const char *const paths[] = {"/late", "/ticks", "/echo",  "/burst",
                                         "/hold", "/lump",  "/silent"};
     struct rig rig;
@@ -284,22 +284,4 @@ static void leaving_at_any_moment_leaves_nothing_behind(void **state) {
     assert_true(rig_wait(&rig.n_open, 0));
     assert_int_equal(ask(&rig, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"), 200);
     rig_stop(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_arrive_whole_and_keep_the_connection),
-        cmocka_unit_test(http_1_0_readers_get_the_bare_bytes_and_a_close),
-        cmocka_unit_test(the_head_of_a_silent_stream_leaves_at_once),
-        cmocka_unit_test(events_leave_one_by_one),
-        cmocka_unit_test(readers_that_leave_are_noticed),
-        cmocka_unit_test(a_reader_too_far_behind_is_dropped),
-        cmocka_unit_test(a_reader_that_takes_nothing_is_dropped),
-        cmocka_unit_test(a_fresh_answer_is_not_taken_for_a_stalled_one),
-        cmocka_unit_test(a_slow_reader_is_not_dropped),
-        cmocka_unit_test(a_stream_for_head_ends_with_its_head),
-        cmocka_unit_test(many_streams_run_at_once),
-        cmocka_unit_test(leaving_at_any_moment_leaves_nothing_behind),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,7 @@ static void wait_done(struct rig *rig, uint32_t n) {
     uv_timer_stop(&rig->alarm);
 }
 
-static void a_short_completion_passes_long_ones_and_texts(void **state) {
+TEST_WITH(a_short_completion_passes_long_ones_and_texts, set_up, tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchanges[18];
     for (int i = 0; i < 8; i++) start(rig, &exchanges[i], JOB_TEXT, rig->long_body);
@@ -105,7 +105,7 @@ static void a_short_completion_passes_long_ones_and_texts(void **state) {
     wait_done(rig, 18);
 }
 
-static void a_long_completion_does_not_wait_for_texts(void **state) {
+TEST_WITH(a_long_completion_does_not_wait_for_texts, set_up, tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchanges[9];
     for (int i = 0; i < 8; i++) start(rig, &exchanges[i], JOB_TEXT, rig->long_body);
@@ -138,7 +138,7 @@ static struct job *start_form(struct rig *rig, struct http_exchange *exchange, c
                      job_done);
 }
 
-static void a_cheap_form_does_not_wait_for_costly_ones(void **state) {
+TEST_WITH(a_cheap_form_does_not_wait_for_costly_ones, set_up, tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchanges[12];
     for (int i = 0; i < 8; i++) start_form(rig, &exchanges[i], "costly");
@@ -158,7 +158,7 @@ static void run_until_stopped(struct job *job) {
     while (!job_is_stopped(job)) sched_yield();
 }
 
-static void a_client_that_leaves_stops_the_job(void **state) {
+TEST_WITH(a_client_that_leaves_stops_the_job, set_up, tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchange = {.method = "POST", .path = "/", .body = "{}"};
     job_start(&rig->server, &exchange, JOB_COMPLETION, sizeof(struct job), run_until_stopped,
@@ -169,7 +169,7 @@ static void a_client_that_leaves_stops_the_job(void **state) {
     wait_done(rig, 1);
 }
 
-static void a_lane_is_first_come_first_served(void **state) {
+TEST_WITH(a_lane_is_first_come_first_served, set_up, tear_down) {
     struct rig *rig = *state;
     struct http_exchange exchanges[8];
     struct job *jobs[8];
@@ -182,7 +182,7 @@ static void a_lane_is_first_come_first_served(void **state) {
 }
 
 /* The first, the last and one between leave; the one that runs does, too. */
-static void a_client_that_leaves_a_waiting_job_ends_it_at_once(void **state) {
+TEST_WITH(a_client_that_leaves_a_waiting_job_ends_it_at_once, set_up, tear_down) {
     struct rig *rig = *state;
     static const int leaving[] = {1, 7, 4};
     struct http_exchange exchanges[8];
@@ -199,20 +199,4 @@ static void a_client_that_leaves_a_waiting_job_ends_it_at_once(void **state) {
     wait_done(rig, 8);
     assert_ptr_equal(rig->done[3], jobs[0]);
     assert_int_equal(atomic_load(&rig->n_begun), 5);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_short_completion_passes_long_ones_and_texts, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_long_completion_does_not_wait_for_texts, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_cheap_form_does_not_wait_for_costly_ones, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_client_that_leaves_stops_the_job, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_lane_is_first_come_first_served, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_client_that_leaves_a_waiting_job_ends_it_at_once, set_up,
-                                        tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static const char *const bad[] = {
     "]",         "[1,]", "[,1]",  "[1 2]",     "{\"a\"}", "{\"a\":}",    "{\"a\":1,}", "{a:1}",
     "{\"a\":1]", "[1}",  "1 2",   "{\"p\": }", "{}{}",    "[1],"};
 
-static void whole_values_are_told_from_others(void **state) {
+TEST(whole_values_are_told_from_others) {
     for (size_t piece = 1; piece < 4; piece++) {
         for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
             if (!is_whole(good[i], piece)) fail_msg("%s is refused", good[i]);
@@ -44,7 +44,7 @@ static void whole_values_are_told_from_others(void **state) {
     }
 }
 
-static void depth_has_no_bound(void **state) {
+TEST(depth_has_no_bound) {
     enum { DEPTH = 100000 };
     static char text[2 * DEPTH + 1];
     memset(text, '[', DEPTH);
@@ -52,12 +52,4 @@ static void depth_has_no_bound(void **state) {
     assert_true(is_whole(text, 4096));
     text[2 * DEPTH - 1] = 0;
     assert_false(is_whole(text, 4096));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_values_are_told_from_others),
-        cmocka_unit_test(depth_has_no_bound),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ static int scan(const char *text, struct json_span *bulk) {
     return json_guard_scan(text, strlen(text), "prompt", bulk, &err);
 }
 
-static void finds_the_bulk_array_only_at_the_top(void **state) {
+TEST(finds_the_bulk_array_only_at_the_top) {
     static const struct {
         const char *body, *span; /* NULL: none */
     } cases[] = {
@@ -40,7 +40,7 @@ static void finds_the_bulk_array_only_at_the_top(void **state) {
     }
 }
 
-static void broken_bodies_are_refused(void **state) {
+TEST(broken_bodies_are_refused) {
     static const char *const bodies[] = {
         "",
         "{",
@@ -81,7 +81,7 @@ static void broken_bodies_are_refused(void **state) {
     }
 }
 
-static void numbers_beyond_64_bits_are_kept_as_they_are_written(void **state) {
+TEST(numbers_beyond_64_bits_are_kept_as_they_are_written) {
     const char *body = "{\"a\":1e999,\"b\":99999999999999999999}";
     struct json_span bulk;
     json_t *root = NULL;
@@ -92,7 +92,7 @@ static void numbers_beyond_64_bits_are_kept_as_they_are_written(void **state) {
 }
 
 /* jansson alone would read {"a":null} here. */
-static void a_nul_byte_is_not_overlooked(void **state) {
+TEST(a_nul_byte_is_not_overlooked) {
     static const char body[] = "{\"a\":null\0}";
     struct json_span bulk;
     json_t *root = NULL;
@@ -100,7 +100,7 @@ static void a_nul_byte_is_not_overlooked(void **state) {
                      ERR_INVALID);
 }
 
-static void the_rest_is_parsed_with_the_bulk_as_null(void **state) {
+TEST(the_rest_is_parsed_with_the_bulk_as_null) {
     const char *body = "{\"n\":3,\"prompt\":[1,2,[3]],\"user\":\"\xC3\xA9\"}";
     struct json_span bulk;
     json_t *root = NULL;
@@ -123,7 +123,7 @@ static char *repeated(const char *head, const char *unit, size_t n, const char *
     return text;
 }
 
-static void depth_and_width_are_bounded(void **state) {
+TEST(depth_and_width_are_bounded) {
     struct json_span bulk;
     static const struct {
         const char *head, *unit, *tail;
@@ -150,7 +150,7 @@ static void depth_and_width_are_bounded(void **state) {
     }
 }
 
-static void nesting_stops_at_the_stated_depth(void **state) {
+TEST(nesting_stops_at_the_stated_depth) {
     struct json_span bulk;
     for (int depth = JSON_MAX_DEPTH; depth <= JSON_MAX_DEPTH + 1; depth++) {
         char text[2 * JSON_MAX_DEPTH + 4] = {0};
@@ -158,17 +158,4 @@ static void nesting_stops_at_the_stated_depth(void **state) {
         memset(text + depth, ']', (size_t)depth);
         assert_int_equal(scan(text, &bulk), depth == JSON_MAX_DEPTH ? 0 : ERR_INVALID);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_bulk_array_only_at_the_top),
-        cmocka_unit_test(broken_bodies_are_refused),
-        cmocka_unit_test(numbers_beyond_64_bits_are_kept_as_they_are_written),
-        cmocka_unit_test(a_nul_byte_is_not_overlooked),
-        cmocka_unit_test(the_rest_is_parsed_with_the_bulk_as_null),
-        cmocka_unit_test(depth_and_width_are_bounded),
-        cmocka_unit_test(nesting_stops_at_the_stated_depth),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static void assert_written(const struct kv_policy *policy, const char *expected)
 }
 
 /* Everything that was left out has its place in what is shown, which reads as the same again. */
-static void policies_are_completed_and_shown(void **state) {
+TEST(policies_are_completed_and_shown) {
     static const struct {
         const char *given, *shown;
     } cases[] = {
@@ -111,7 +111,7 @@ static void policies_are_completed_and_shown(void **state) {
 
 #define WINDOW(members) "{\"type\":\"heavy_hitter\",\"score\":\"window\"," members "}"
 
-static void what_is_wrong_is_named(void **state) {
+TEST(what_is_wrong_is_named) {
     static const struct {
         const char *text, *param;
     } cases[] = {
@@ -204,7 +204,7 @@ static void what_is_wrong_is_named(void **state) {
     }
 }
 
-static void fractions_are_of_the_prompt(void **state) {
+TEST(fractions_are_of_the_prompt) {
     const struct kv_policy policy =
         read_good("{\"type\":\"heavy_hitter\",\"recent\":0.29,\"heavy\":0.001}");
     struct kv_choice choice = kv_policy_resolve(&policy, 100);
@@ -232,7 +232,7 @@ static void fractions_are_of_the_prompt(void **state) {
     assert_true(kv_choice_capacity(&choice) == 3ull << 28);
 }
 
-static void settings_are_checked(void **state) {
+TEST(settings_are_checked) {
     static const struct {
         const char *policy, *allowed, *named; /* NULL: good */
     } cases[] = {
@@ -274,7 +274,7 @@ static struct kv_rules rules_of(const char *policy, const char *allowed) {
     return rules;
 }
 
-static void what_is_not_allowed_is_refused(void **state) {
+TEST(what_is_not_allowed_is_refused) {
     const struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", "full,streaming");
     struct kv_policy full = kv_policy_default(TYPE_FULL);
     struct kv_policy heavy = kv_policy_default(TYPE_HEAVY_HITTER);
@@ -291,7 +291,7 @@ static void what_is_not_allowed_is_refused(void **state) {
 
 /* Where the engine cannot, or has no room for it, the server does not start with a policy that no
  * request could have. */
-static void rules_settle_for_what_the_engine_can(void **state) {
+TEST(rules_settle_for_what_the_engine_can) {
     static const char all[] = "full,streaming,heavy_hitter";
     const struct model_config model = {.max_position = 2561}, short_one = {.max_position = 2560};
     const struct engine_info able = {
@@ -347,7 +347,7 @@ static void assert_refused(const struct kv_rules *rules, const char *policy, con
     if (!strstr(err.message, sentence)) fail_msg("%s", err.message);
 }
 
-static void offload_moves_tokens_where_there_is_room(void **state) {
+TEST(offload_moves_tokens_where_there_is_room) {
     static const char unplaced[] = "{\"type\":\"offload\",\"selected\":100}";
     static const char moves[] = "{\"type\":\"offload\",\"selected\":100,\"offload\":true}";
     static const char stays[] = "{\"type\":\"offload\",\"selected\":100,\"offload\":false}";
@@ -370,7 +370,7 @@ static void offload_moves_tokens_where_there_is_room(void **state) {
                    "at most 100");
 }
 
-static void offload_is_had_where_filters_are_known(void **state) {
+TEST(offload_is_had_where_filters_are_known) {
     static const char offload[] = "{\"type\":\"offload\",\"selected\":64}";
     static const char why[] = "no filters";
     const struct engine_info able = {.selections = true}, unable = {.selections = false};
@@ -396,7 +396,7 @@ static void offload_is_had_where_filters_are_known(void **state) {
     assert_refused(&rules, offload, "kv_policy.type", "allowed are full");
 }
 
-static void layers_are_listed_by_what_they_do(void **state) {
+TEST(layers_are_listed_by_what_they_do) {
     const struct kv_rules rules = rules_that_select("{\"type\":\"full\"}", 4096);
     struct buffer out = {0};
     kv_rules_write(&rules, &out);
@@ -471,7 +471,7 @@ static void add_limits(struct buffer *out, const struct kv_member *member) {
 static const char *page_path;
 
 /* Each policy and each member has its line there.  A failure prints the line to be written. */
-static void the_page_shows_the_table(void **state) {
+TEST(the_page_shows_the_table) {
     static char page[1 << 16];
     struct buffer line = {0};
     FILE *file = fopen(page_path, "r");
@@ -488,7 +488,7 @@ static void the_page_shows_the_table(void **state) {
 }
 
 /* tests/kv_types.h numbers the rows; every row's policy can be written and read. */
-static void rows_are_what_they_say(void **state) {
+TEST(rows_are_what_they_say) {
     static const char *const names[] = {[TYPE_FULL] = "full",
                                         [TYPE_STREAMING] = "streaming",
                                         [TYPE_HEAVY_HITTER] = "heavy_hitter",
@@ -509,19 +509,6 @@ static void rows_are_what_they_say(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_page_shows_the_table),
-        cmocka_unit_test(rows_are_what_they_say),
-        cmocka_unit_test(policies_are_completed_and_shown),
-        cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(fractions_are_of_the_prompt),
-        cmocka_unit_test(settings_are_checked),
-        cmocka_unit_test(what_is_not_allowed_is_refused),
-        cmocka_unit_test(rules_settle_for_what_the_engine_can),
-        cmocka_unit_test(offload_moves_tokens_where_there_is_room),
-        cmocka_unit_test(offload_is_had_where_filters_are_known),
-        cmocka_unit_test(layers_are_listed_by_what_they_do),
-    };
     page_path = argc > 1 ? argv[1] : "docs/kv-policies.md";
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run("tests", NULL, NULL);
 }

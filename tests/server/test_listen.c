@@ -91,7 +91,7 @@ static bool answers(const char *address, uint16_t port) {
     return rc == 0;
 }
 
-static void every_address_of_a_name_is_listened_on(void **state) {
+TEST(every_address_of_a_name_is_listened_on) {
     static const char *const both[] = {"::1", "127.0.0.1", NULL};
     static const char *const three[] = {"127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.3", NULL};
     int fds[LISTEN_MAX];
@@ -113,7 +113,7 @@ static void every_address_of_a_name_is_listened_on(void **state) {
 }
 
 /* Whatever the file of names has, or where there is none. */
-static void localhost_is_the_loopback_address(void **state) {
+TEST(localhost_is_the_loopback_address) {
     static const char *const v6[] = {"::1", NULL}, *const v4[] = {"127.0.0.1", NULL};
     static const char *const *const lists[] = {v6, v4, NULL};
     int fds[LISTEN_MAX];
@@ -129,7 +129,7 @@ static void localhost_is_the_loopback_address(void **state) {
 }
 
 /* An address of a documentation's net is on no machine. */
-static void addresses_that_the_machine_lacks_are_left_out(void **state) {
+TEST(addresses_that_the_machine_lacks_are_left_out) {
     static const char *const some[] = {"192.0.2.1", "2001:db8::1", "127.0.0.1", NULL};
     static const char *const none[] = {"192.0.2.1", "2001:db8::1", NULL};
     int fds[LISTEN_MAX];
@@ -147,7 +147,7 @@ static void addresses_that_the_machine_lacks_are_left_out(void **state) {
     assert_non_null(strstr(err.text, "--host 'unknown'"));
 }
 
-static void a_port_that_is_taken_is_named(void **state) {
+TEST(a_port_that_is_taken_is_named) {
     static const char *const one[] = {"127.0.0.2", NULL}, *const two[] = {"127.0.0.1", "127.0.0.2",
                                                                           NULL};
     int fds[LISTEN_MAX], others[LISTEN_MAX];
@@ -168,7 +168,7 @@ static void a_port_that_is_taken_is_named(void **state) {
     close_all(fds, n);
 }
 
-static void what_others_reach_is_no_loopback(void **state) {
+TEST(what_others_reach_is_no_loopback) {
     static const char *const any[] = {"0.0.0.0", NULL};
     int fds[LISTEN_MAX];
     size_t n;
@@ -177,15 +177,4 @@ static void what_others_reach_is_no_loopback(void **state) {
     assert_int_equal(open_on(any, fds, &n, &port, &err), 0);
     assert_false(listen_is_loopback(fds[0]));
     close_all(fds, n);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_address_of_a_name_is_listened_on),
-        cmocka_unit_test(localhost_is_the_loopback_address),
-        cmocka_unit_test(addresses_that_the_machine_lacks_are_left_out),
-        cmocka_unit_test(a_port_that_is_taken_is_named),
-        cmocka_unit_test(what_others_reach_is_no_loopback),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

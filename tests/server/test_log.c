@@ -121,16 +121,16 @@ static void run_with_reader(int flags) {
     close_rig(&rig);
 }
 
-static void lines_of_many_threads_come_whole_and_in_order(void **state) {
+TEST(lines_of_many_threads_come_whole_and_in_order) {
     run_with_reader(0);
 }
 
 /* Another process that shares standard error may have made it so. */
-static void a_pipe_that_does_not_block_is_waited_for(void **state) {
+TEST(a_pipe_that_does_not_block_is_waited_for) {
     run_with_reader(O_NONBLOCK);
 }
 
-static void what_a_late_reader_missed_is_said_once(void **state) {
+TEST(what_a_late_reader_missed_is_said_once) {
     struct rig rig;
     pthread_t reader;
     unsigned n_lines, n_dropped;
@@ -151,7 +151,7 @@ static void what_a_late_reader_missed_is_said_once(void **state) {
 }
 
 /* Without log_start(): in a test, in `quire bench`, and behind log_stop(). */
-static void a_line_without_a_writer_is_written_at_once(void **state) {
+TEST(a_line_without_a_writer_is_written_at_once) {
     struct rig rig;
     open_rig(&rig, 0);
     log_event(LOG_WARN, "a\tb %s", "c\n");
@@ -163,7 +163,7 @@ static void a_line_without_a_writer_is_written_at_once(void **state) {
     close_rig(&rig);
 }
 
-static void a_refused_line_is_counted(void **state) {
+TEST(a_refused_line_is_counted) {
     struct rig rig;
     const uint64_t before = log_n_lost();
     open_rig(&rig, 0);
@@ -207,7 +207,7 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
     return (uint32_t)(*state >> 33) % n;
 }
 
-static void a_quoted_value_can_be_read_back(void **state) {
+TEST(a_quoted_value_can_be_read_back) {
     static const char hurting[] = "\"\\= \n\x1b\x7f\xff"
                                   "ax.";
     char out[80], text[100];
@@ -230,7 +230,7 @@ static void a_quoted_value_can_be_read_back(void **state) {
     }
 }
 
-static void plain_values_stay_as_they_are(void **state) {
+TEST(plain_values_stay_as_they_are) {
     char out[32];
     assert_string_equal(log_quote(out, sizeof(out), "/v1/models/a-b_c.d~"), "/v1/models/a-b_c.d~");
     assert_string_equal(log_quote(out, sizeof(out), ""), "\"\"");
@@ -240,7 +240,7 @@ static void plain_values_stay_as_they_are(void **state) {
 }
 
 /* The last test: behind it nothing is logged any more. */
-static void stopping_does_not_wait_for_a_reader(void **state) {
+TEST(stopping_does_not_wait_for_a_reader) {
     struct rig rig;
     struct timespec begun, ended;
     open_rig(&rig, 0);
@@ -258,18 +258,4 @@ static void stopping_does_not_wait_for_a_reader(void **state) {
     }
     restore_stderr(&rig);
     close_rig(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_of_many_threads_come_whole_and_in_order),
-        cmocka_unit_test(a_pipe_that_does_not_block_is_waited_for),
-        cmocka_unit_test(what_a_late_reader_missed_is_said_once),
-        cmocka_unit_test(a_line_without_a_writer_is_written_at_once),
-        cmocka_unit_test(a_refused_line_is_counted),
-        cmocka_unit_test(a_quoted_value_can_be_read_back),
-        cmocka_unit_test(plain_values_stay_as_they_are),
-        cmocka_unit_test(stopping_does_not_wait_for_a_reader),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static void assert_line(const char *text, const char *expected) {
     json_decref(wanted);
 }
 
-static void fields_become_members(void **state) {
+TEST(fields_become_members) {
     assert_line("request id=7f method=GET path=/v1/models status=200 ms=12",
                 "{\"event\":\"request\",\"id\":\"7f\",\"method\":\"GET\",\"path\":\"/v1/models\","
                 "\"status\":200,\"ms\":12}");
@@ -41,7 +41,7 @@ static void fields_become_members(void **state) {
                 "{\"event\":\"throughput\",\"running\":0,\"kv_use\":0.312,\"hit_rate\":null}");
 }
 
-static void other_words_are_the_message(void **state) {
+TEST(other_words_are_the_message) {
     assert_line("listening on http://127.0.0.1:8000",
                 "{\"message\":\"listening on http://127.0.0.1:8000\"}");
     assert_line("request id=7f failed: a=b is wrong",
@@ -52,12 +52,12 @@ static void other_words_are_the_message(void **state) {
 }
 
 /* A log store gives a member one type: an id of digits alone must be text as any other. */
-static void what_clients_choose_stays_text(void **state) {
+TEST(what_clients_choose_stays_text) {
     assert_line("request id=123 path=- status=007",
                 "{\"event\":\"request\",\"id\":\"123\",\"path\":\"-\",\"status\":\"007\"}");
 }
 
-static void a_quoted_value_is_what_the_client_sent(void **state) {
+TEST(a_quoted_value_is_what_the_client_sent) {
     static const char sent[] = "/a b\"\\\x1b=\xc3\xa9\xff status=500";
     char line[512], quoted[256];
     snprintf(line, sizeof(line), "request id=1 path=%s status=404",
@@ -70,7 +70,7 @@ static void a_quoted_value_is_what_the_client_sent(void **state) {
     json_decref(object);
 }
 
-static void a_cut_value_says_so(void **state) {
+TEST(a_cut_value_says_so) {
     char quoted[24], line[128];
     snprintf(line, sizeof(line), "request path=%s status=200",
              log_quote(quoted, sizeof(quoted), "/with spaces and too long for it"));
@@ -88,7 +88,7 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
 }
 
 /* Whatever a line holds, the object is legal and its size is bounded. */
-static void any_line_is_legal(void **state) {
+TEST(any_line_is_legal) {
     static const char hurting[] = "\"\\=   ab_09.-x\xc3\xa9\xff\xe2\x82";
     uint64_t random = 1;
     char text[400];
@@ -102,16 +102,4 @@ static void any_line_is_legal(void **state) {
         if (!object) fail_msg("round %d: %.*s", round, (int)length, out);
         json_decref(object);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fields_become_members),
-        cmocka_unit_test(other_words_are_the_message),
-        cmocka_unit_test(what_clients_choose_stays_text),
-        cmocka_unit_test(a_quoted_value_is_what_the_client_sent),
-        cmocka_unit_test(a_cut_value_says_so),
-        cmocka_unit_test(any_line_is_legal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

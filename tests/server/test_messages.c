@@ -31,7 +31,7 @@ static void check_prompt(struct rig *rig, const char *fields, const char *expect
     chat_request_fini(&read);
 }
 
-static void text_is_the_content(void **state) {
+TEST_WITH(text_is_the_content, set_up, rig_tear_down_chat) {
     check_prompt(*state, "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]", "[user: hi]>");
     check_prompt(
         *state,
@@ -40,7 +40,7 @@ static void text_is_the_content(void **state) {
         "[user: a\nb]>");
 }
 
-static void the_system_is_the_first_message(void **state) {
+TEST_WITH(the_system_is_the_first_message, set_up, rig_tear_down_chat) {
     check_prompt(*state, "\"system\":\"s\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]",
                  "[system: s][user: hi]>");
     check_prompt(*state,
@@ -50,7 +50,7 @@ static void the_system_is_the_first_message(void **state) {
                  "[system: s\nt][user: hi]>");
 }
 
-static void calls_and_results_are_messages(void **state) {
+TEST_WITH(calls_and_results_are_messages, set_up, rig_tear_down_chat) {
     check_prompt(
         *state,
         "\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":["
@@ -69,7 +69,7 @@ static void calls_and_results_are_messages(void **state) {
         "[tool 1: one][tool 2: t\nwo][tool 3: ][user: next]>");
 }
 
-static void a_last_assistant_is_continued(void **state) {
+TEST_WITH(a_last_assistant_is_continued, set_up, rig_tear_down_chat) {
     rig_change_template("{% for m in messages %}{{ m.content }}|{% endfor %}");
     check_prompt(*state,
                  "\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
@@ -77,7 +77,7 @@ static void a_last_assistant_is_continued(void **state) {
                  "q|It is");
 }
 
-static void tools_are_functions(void **state) {
+TEST_WITH(tools_are_functions, set_up, rig_tear_down_chat) {
     check_prompt(*state,
                  "\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"tools\":[{\"name\":\"f\","
                  "\"description\":\"d\",\"input_schema\":{\"type\":\"object\"},"
@@ -90,7 +90,7 @@ static void tools_are_functions(void **state) {
                  "[user: q]>");
 }
 
-static void thinking_is_the_templates_matter(void **state) {
+TEST_WITH(thinking_is_the_templates_matter, set_up, rig_tear_down_chat) {
     check_prompt(*state,
                  "\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],"
                  "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}",
@@ -119,7 +119,7 @@ static void check_answer(json_t *answer, const char *content, const char *reason
     json_decref(answer);
 }
 
-static void an_answer_has_blocks(void **state) {
+TEST_WITH(an_answer_has_blocks, set_up, rig_tear_down_chat) {
     check_answer(ask(*state, "hi", HEAD "}", 200),
                  "[{\"type\":\"text\",\"text\":\"hi\",\"citations\":null}]", "end_turn");
     check_answer(ask(*state, "", HEAD "}", 200), "[]", "end_turn");
@@ -140,7 +140,7 @@ static void an_answer_has_blocks(void **state) {
                  "tool_use");
 }
 
-static void the_reason_names_why_it_ended(void **state) {
+TEST_WITH(the_reason_names_why_it_ended, set_up, rig_tear_down_chat) {
     json_t *a = ask(*state, NULL,
                     "{\"max_tokens\":3,\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}", 200);
     assert_string_equal(json_string_value(json_object_get(a, "stop_reason")), "max_tokens");
@@ -152,7 +152,7 @@ static void the_reason_names_why_it_ended(void **state) {
     json_decref(a);
 }
 
-static void usage_tells_input_from_cache(void **state) {
+TEST_WITH(usage_tells_input_from_cache, set_up, rig_tear_down_chat) {
     json_t *a = ask(*state, "hi", HEAD "}", 200);
     const json_t *usage = json_object_get(a, "usage");
     assert_int_equal(json_integer_value(json_object_get(usage, "input_tokens")) +
@@ -177,7 +177,7 @@ static void names_of(const char *stream, char *names) {
     }
 }
 
-static void a_stream_has_one_open_block(void **state) {
+TEST_WITH(a_stream_has_one_open_block, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     char names[4096];
     fake_engine_answer(rig->server.engine,
@@ -202,7 +202,7 @@ static void a_stream_has_one_open_block(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void a_failed_stream_ends_with_an_error(void **state) {
+TEST_WITH(a_failed_stream_ends_with_an_error, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     char names[1024];
     fake_engine_fail_after(rig->server.engine, 1);
@@ -214,7 +214,7 @@ static void a_failed_stream_ends_with_an_error(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void tokens_are_counted(void **state) {
+TEST_WITH(tokens_are_counted, set_up, rig_tear_down_chat) {
     json_t *a = rig_ask(*state, "/v1/messages/count_tokens",
                         "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}", 200);
     assert_json(a, "{\"input_tokens\":10}");
@@ -237,7 +237,7 @@ static void check_refusal(struct rig *rig, const char *body, const char *message
     "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[" blocks "]}]}"
 #define WITH(fields) HEAD "," fields "}"
 
-static void what_is_wrong_is_named(void **state) {
+TEST_WITH(what_is_wrong_is_named, set_up, rig_tear_down_chat) {
     static const struct {
         const char *body, *message;
     } cases[] = {
@@ -273,7 +273,7 @@ static void what_is_wrong_is_named(void **state) {
         check_refusal(*state, cases[i].body, cases[i].message);
 }
 
-static void either_header_carries_the_key(void **state) {
+TEST_WITH(either_header_carries_the_key, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     rig->server.keys = &rig_keys;
     struct http_exchange without = rig_post("/v1/messages", HEAD "}");
@@ -292,26 +292,4 @@ static void either_header_carries_the_key(void **state) {
     rig_begin(rig, &wrong);
     assert_int_equal(wrong.status, 401);
     fake_http_fini(&wrong);
-}
-
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, rig_tear_down_chat)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(text_is_the_content),
-        TEST(the_system_is_the_first_message),
-        TEST(calls_and_results_are_messages),
-        TEST(a_last_assistant_is_continued),
-        TEST(tools_are_functions),
-        TEST(thinking_is_the_templates_matter),
-        TEST(an_answer_has_blocks),
-        TEST(the_reason_names_why_it_ended),
-        TEST(usage_tells_input_from_cache),
-        TEST(a_stream_has_one_open_block),
-        TEST(a_failed_stream_ends_with_an_error),
-        TEST(tokens_are_counted),
-        TEST(what_is_wrong_is_named),
-        TEST(either_header_carries_the_key),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,8 @@
 #include "server/settings/service_links.h"
 #include "tests/test.h"
 
+static char *config_path;
+
 static int load(struct options *out, char **argv, char **environment, struct error *err) {
     int argc = 0;
     while (argv[argc]) argc++;
@@ -21,7 +23,7 @@ static int load(struct options *out, char **argv, char **environment, struct err
 
 #define ARGS(...) ((char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
 
-static void defaults_are_set(void **state) {
+TEST(defaults_are_set) {
     struct options o;
     assert_int_equal(load(&o, ARGS(), ARGS(), NULL), 0);
     assert_string_equal(o.host, "127.0.0.1");
@@ -37,7 +39,7 @@ static void defaults_are_set(void **state) {
     options_fini(&o);
 }
 
-static void flags_are_read_in_every_form(void **state) {
+TEST(flags_are_read_in_every_form) {
     struct options o;
     assert_int_equal(
         load(&o,
@@ -69,7 +71,7 @@ static void flags_are_read_in_every_form(void **state) {
     options_fini(&o);
 }
 
-static void flag_beats_environment_beats_file_beats_default(void **state) {
+TEST(flag_beats_environment_beats_file_beats_default) {
     char path[] = "/tmp/quire-options-XXXXXX";
     const int file = mkstemp(path);
     assert_true(file >= 0);
@@ -98,7 +100,7 @@ static void flag_beats_environment_beats_file_beats_default(void **state) {
     unlink(path);
 }
 
-static void errors_name_the_option(void **state) {
+TEST(errors_name_the_option) {
     static const struct {
         char *argv[3], *variable;
         const char *name;
@@ -147,7 +149,7 @@ static void errors_name_the_option(void **state) {
     }
 }
 
-static void a_misspelt_setting_is_named(void **state) {
+TEST(a_misspelt_setting_is_named) {
     static const struct {
         char *flag, *meant;
     } cases[] = {
@@ -182,7 +184,7 @@ static void a_misspelt_setting_is_named(void **state) {
     }
 }
 
-static void a_misspelt_variable_is_found(void **state) {
+TEST(a_misspelt_variable_is_found) {
     static const struct {
         const char *variable, *meant;
     } cases[] = {
@@ -207,7 +209,7 @@ static void a_misspelt_variable_is_found(void **state) {
 }
 
 /* Of two settings that do not go together, the error names both. */
-static void errors_of_two_settings_name_both(void **state) {
+TEST(errors_of_two_settings_name_both) {
     static const struct {
         char *argv[3];
         const char *one, *other;
@@ -236,7 +238,7 @@ static void errors_of_two_settings_name_both(void **state) {
     options_fini(&o);
 }
 
-static void words_differ_by_what_was_mistyped(void **state) {
+TEST(words_differ_by_what_was_mistyped) {
     assert_int_equal(likeness_distance("", ""), 0);
     assert_int_equal(likeness_distance("", "abc"), 3);
     assert_int_equal(likeness_distance("port", "port"), 0);
@@ -253,7 +255,7 @@ static void words_differ_by_what_was_mistyped(void **state) {
     assert_int_equal(likeness_distance(longest + 1, longest + 1), 0);
 }
 
-static void a_bad_file_is_refused(void **state) {
+TEST(a_bad_file_is_refused) {
     static const char *const texts[] = {"[]",
                                         "{",
                                         "{\"prot\": 1}",
@@ -278,11 +280,10 @@ static void a_bad_file_is_refused(void **state) {
 }
 
 /* The file names every setting, explains it and shows its default. */
-static void the_shipped_file_agrees_with_the_table(void **state) {
-    const char *path = *state;
+TEST(the_shipped_file_agrees_with_the_table) {
     const struct option *table = options_table()->entries;
     const size_t n = options_table()->n;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = json_load_file(config_path, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_object_get(root, table[i].name);
@@ -304,7 +305,7 @@ static void the_shipped_file_agrees_with_the_table(void **state) {
 
     struct options o;
     struct error err = {0};
-    if (load(&o, ARGS("--config", *state), ARGS(), &err)) fail_msg("%s", err.text);
+    if (load(&o, ARGS("--config", config_path), ARGS(), &err)) fail_msg("%s", err.text);
     options_fini(&o);
 }
 
@@ -315,7 +316,7 @@ struct taken {
 };
 
 /* A subcommand with flags of its own takes them and leaves the others as they were. */
-static void another_table_takes_its_own_flags(void **state) {
+TEST(another_table_takes_its_own_flags) {
     static const struct option entries[] = {
         {"name", OPTION_STRING, offsetof(struct taken, name), 0, 0, "x", NULL, ""},
         {"n", OPTION_NUMBER, offsetof(struct taken, n), 1, 9, "3", NULL, ""},
@@ -345,7 +346,7 @@ static void another_table_takes_its_own_flags(void **state) {
     assert_null(t.name);
 }
 
-static void help_shows_every_option(void **state) {
+TEST(help_shows_every_option) {
     char *text = NULL;
     size_t length;
     FILE *out = open_memstream(&text, &length);
@@ -362,7 +363,7 @@ static void help_shows_every_option(void **state) {
 }
 
 /* The variables of a pod that starts after a Service named quire, with two ports, one of IPv6. */
-static void variables_of_a_service_are_ignored(void **state) {
+TEST(variables_of_a_service_are_ignored) {
     static const char *const addresses[] = {
         "QUIRE_PORT=tcp://10.0.0.11:80", "QUIRE_PORT=udp://10.0.0.11:53",
         "QUIRE_PORT=sctp://10.0.0.11:80", "QUIRE_PORT=tcp://[fd00::b]:8000",
@@ -393,7 +394,7 @@ static void variables_of_a_service_are_ignored(void **state) {
     }
 }
 
-static void what_only_resembles_a_service_is_read(void **state) {
+TEST(what_only_resembles_a_service_is_read) {
     static char *const wrong[] = {"QUIRE_PORT=tcp://", "QUIRE_PORT=tcp://10.0.0.11",
                                   "QUIRE_PORT=tcp://:80", "QUIRE_PORT=http://10.0.0.11:80",
                                   "QUIRE_PORT=tcp://10.0.0.11:80/x"};
@@ -419,22 +420,6 @@ static void what_only_resembles_a_service_is_read(void **state) {
 }
 
 int main(int argc, char **argv) {
-    char *config = argc > 1 ? argv[1] : "config/quire.json";
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_set),
-        cmocka_unit_test(flags_are_read_in_every_form),
-        cmocka_unit_test(flag_beats_environment_beats_file_beats_default),
-        cmocka_unit_test(errors_name_the_option),
-        cmocka_unit_test(a_misspelt_setting_is_named),
-        cmocka_unit_test(a_misspelt_variable_is_found),
-        cmocka_unit_test(errors_of_two_settings_name_both),
-        cmocka_unit_test(words_differ_by_what_was_mistyped),
-        cmocka_unit_test(a_bad_file_is_refused),
-        cmocka_unit_test_prestate(the_shipped_file_agrees_with_the_table, config),
-        cmocka_unit_test(another_table_takes_its_own_flags),
-        cmocka_unit_test(help_shows_every_option),
-        cmocka_unit_test(variables_of_a_service_are_ignored),
-        cmocka_unit_test(what_only_resembles_a_service_is_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    config_path = argc > 1 ? argv[1] : "config/quire.json";
+    return tests_run("tests", NULL, NULL);
 }

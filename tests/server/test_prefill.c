@@ -43,7 +43,7 @@ static struct prefill_request read_good(const char *text) {
     return request;
 }
 
-static void modes_are_read(void **state) {
+TEST(modes_are_read) {
     static const struct {
         const char *text;
         enum prefill_mode mode;
@@ -62,7 +62,7 @@ static void modes_are_read(void **state) {
     }
 }
 
-static void reuse_is_read(void **state) {
+TEST(reuse_is_read) {
     static const struct {
         const char *text;
         bool no_reuse;
@@ -84,7 +84,7 @@ static void reuse_is_read(void **state) {
     }
 }
 
-static void a_pattern_is_every_heads(void **state) {
+TEST(a_pattern_is_every_heads) {
     static const struct {
         const char *pattern;
         struct attn_pattern expected;
@@ -112,7 +112,7 @@ static void a_pattern_is_every_heads(void **state) {
     }
 }
 
-static void what_is_wrong_is_named(void **state) {
+TEST(what_is_wrong_is_named) {
     static const struct {
         const char *text, *param;
     } cases[] = {
@@ -158,7 +158,7 @@ static void what_is_wrong_is_named(void **state) {
 }
 
 /* The reason comes with it, also when the request has a pattern of its own. */
-static void sparse_is_refused_where_it_cannot_be_had(void **state) {
+TEST(sparse_is_refused_where_it_cannot_be_had) {
     struct prefill_request request = {0};
     struct api_error err;
     static const char *const texts[] = {"\"sparse\"",
@@ -173,7 +173,7 @@ static void sparse_is_refused_where_it_cannot_be_had(void **state) {
     assert_int_equal(prefill_rules_resolve(&dense, &request, NULL).mode, PREFILL_DENSE);
 }
 
-static void a_request_without_a_mode_has_the_servers(void **state) {
+TEST(a_request_without_a_mode_has_the_servers) {
     const struct prefill_request none = {0}, sparse = {.named = true, .mode = PREFILL_SPARSE},
                                  automatic = {.named = true, .mode = PREFILL_AUTO};
     struct kv_choice bounded = kv_policies_default(kv_policies_find("streaming", 9));
@@ -207,7 +207,7 @@ static void assert_shown(const struct prefill_rules *rules, const char *expected
     buffer_fini(&out);
 }
 
-static void rules_are_shown(void **state) {
+TEST(rules_are_shown) {
     assert_shown(&tuned, "\"prefill\":{\"mode\":\"auto\",\"modes\":[\"auto\",\"dense\",\"sparse\"],"
                          "\"pattern_file\":\"tiny.json\",\"min_sparse_tokens\":16384,"
                          "\"measured_on\":\"cpu\",\"dense_tail\":64}");
@@ -219,7 +219,7 @@ static void rules_are_shown(void **state) {
                          "\"measured_on\":null,\"dense_tail\":0}");
 }
 
-static void accounts_are_of_what_was_sparse(void **state) {
+TEST(accounts_are_of_what_was_sparse) {
     struct prefill_account account = {0};
     struct buffer out = {0};
     const struct prefill_usage exact = {PREFILL_DENSE, 1, 0, 0, 64, DENSE_CACHED},
@@ -241,18 +241,4 @@ static void accounts_are_of_what_was_sparse(void **state) {
                         "{\"mode\":\"sparse\",\"density\":0.3750,\"index_ms\":3.000,"
                         "\"attention_ms\":750.000,\"reused_tokens\":192,\"why_dense\":null}");
     buffer_fini(&out);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(modes_are_read),
-        cmocka_unit_test(reuse_is_read),
-        cmocka_unit_test(a_pattern_is_every_heads),
-        cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(sparse_is_refused_where_it_cannot_be_had),
-        cmocka_unit_test(a_request_without_a_mode_has_the_servers),
-        cmocka_unit_test(rules_are_shown),
-        cmocka_unit_test(accounts_are_of_what_was_sparse),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static void assert_line(double done, double given, double now_s, const char *exp
     assert_string_equal(line, expected);
 }
 
-static void what_is_left_takes_as_long_as_what_was_done(void **state) {
+TEST(what_is_left_takes_as_long_as_what_was_done) {
     assert_line(25, 0, 1010, "tune: [######------------------]  25 %, 30 s left: layer 1");
     assert_line(50, 0, 1090, "tune: [############------------]  50 %, 1 min 30 s left: layer 1");
     assert_line(1, 0, 1100, "tune: [------------------------]   1 %, 2 h 45 min left: layer 1");
@@ -23,12 +23,12 @@ static void what_is_left_takes_as_long_as_what_was_done(void **state) {
 }
 
 /* What an earlier run did says nothing about this one's speed. */
-static void an_earlier_run_is_not_counted(void **state) {
+TEST(an_earlier_run_is_not_counted) {
     assert_line(75, 50, 1010, "tune: [##################------]  75 %, 10 s left: layer 1");
     assert_line(50, 50, 1010, "tune: [############------------]  50 %, layer 1");
 }
 
-static void lines_are_cut_to_size(void **state) {
+TEST(lines_are_cut_to_size) {
     const struct progress progress = {
         .name = "tune", .total = 2, .done = 3, .shown = 1.5, .begun_s = 0};
     char line[12];
@@ -37,7 +37,7 @@ static void lines_are_cut_to_size(void **state) {
 }
 
 /* A ladder that has to go on climbs past what was foreseen. */
-static void more_to_do_does_not_take_it_back(void **state) {
+TEST(more_to_do_does_not_take_it_back) {
     struct progress progress;
     char line[160];
     progress_begin(&progress, "tune", 100, 0);
@@ -50,14 +50,4 @@ static void more_to_do_does_not_take_it_back(void **state) {
     progress_line(&progress, progress.begun_s + 9, "c", line, sizeof(line));
     assert_string_equal(line, "tune: [#####################---]  90 %, 1 s left: c");
     progress_end(&progress);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_left_takes_as_long_as_what_was_done),
-        cmocka_unit_test(an_earlier_run_is_not_counted),
-        cmocka_unit_test(lines_are_cut_to_size),
-        cmocka_unit_test(more_to_do_does_not_take_it_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static void check_split(struct thought first, const char *text, const char *reas
     }
 }
 
-static void reasoning_is_split_off(void **state) {
+TEST(reasoning_is_split_off) {
     const struct thought before = {.place = THOUGHT_BEFORE}, inside = {.place = THOUGHT_INSIDE},
                          fresh = {.place = THOUGHT_INSIDE, .is_fresh = true}, behind = {0};
     check_split(before, "<think>\na\n</think>\n\nb", "a\n", "b");
@@ -132,7 +132,7 @@ static void check_continued(const char *source, const char *answer, const char *
     }
 }
 
-static void new_answers_begin_where_the_template_leaves_them(void **state) {
+TEST(new_answers_begin_where_the_template_leaves_them) {
     static const char *const users[] = {"q", "<think>", "</think>", "<s>assistant\n<think>\n", ""};
     for (size_t i = 0; i < 5; i++) {
         for (int off = 0; off < 2; off++) {
@@ -148,7 +148,7 @@ static void new_answers_begin_where_the_template_leaves_them(void **state) {
     }
 }
 
-static void continued_answers_begin_where_the_message_ends(void **state) {
+TEST(continued_answers_begin_where_the_message_ends) {
     static const char *const all[] = {plain, opens, words, closes, bare};
     for (size_t i = 0; i < 5; i++) {
         check_continued(all[i], "Hello", "Hello", THOUGHT_BEHIND);
@@ -168,18 +168,8 @@ static void continued_answers_begin_where_the_message_ends(void **state) {
     check_continued(rewrites, "<think>\nFirst I", "<think>\nFirst I", THOUGHT_INSIDE);
 }
 
-static void a_mark_at_the_end_is_fresh(void **state) {
+TEST(a_mark_at_the_end_is_fresh) {
     struct template_text text = render("<s>{{ messages[0].content }}<think>", "q", NULL, false);
     assert_true(prompt_end_read(&text, false, fake_tokenizer()).is_fresh);
     template_text_fini(&text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reasoning_is_split_off),
-        cmocka_unit_test(new_answers_begin_where_the_template_leaves_them),
-        cmocka_unit_test(continued_answers_begin_where_the_message_ends),
-        cmocka_unit_test(a_mark_at_the_end_is_fresh),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

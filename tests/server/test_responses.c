@@ -32,12 +32,12 @@ static void check_prompt(struct rig *rig, const char *fields, const char *expect
     responses_echo_fini(&echo);
 }
 
-static void a_string_is_the_users(void **state) {
+TEST_WITH(a_string_is_the_users, set_up, rig_tear_down_chat) {
     check_prompt(*state, "\"input\":\"hi\"", "[user: hi]>");
     check_prompt(*state, "\"input\":\"hi\",\"instructions\":\"s\"", "[system: s][user: hi]>");
 }
 
-static void messages_have_parts(void **state) {
+TEST_WITH(messages_have_parts, set_up, rig_tear_down_chat) {
     check_prompt(*state,
                  "\"input\":[{\"role\":\"developer\",\"content\":\"d\"},{\"type\":\"message\","
                  "\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},"
@@ -45,7 +45,7 @@ static void messages_have_parts(void **state) {
                  "[system: d][user: a\nb]>");
 }
 
-static void an_assistants_items_are_one_message(void **state) {
+TEST_WITH(an_assistants_items_are_one_message, set_up, rig_tear_down_chat) {
     check_prompt(
         *state,
         "\"input\":[{\"role\":\"user\",\"content\":\"q\"},"
@@ -65,7 +65,7 @@ static void an_assistants_items_are_one_message(void **state) {
         "[tool 1: one][tool 2: two][assistant: a][assistant: b]>");
 }
 
-static void reasoning_may_be_a_summary_or_unreadable(void **state) {
+TEST_WITH(reasoning_may_be_a_summary_or_unreadable, set_up, rig_tear_down_chat) {
     check_prompt(
         *state,
         "\"input\":[{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"x\"},"
@@ -75,7 +75,7 @@ static void reasoning_may_be_a_summary_or_unreadable(void **state) {
         "[assistant: a][assistant thinks s: b]>");
 }
 
-static void tools_are_functions(void **state) {
+TEST_WITH(tools_are_functions, set_up, rig_tear_down_chat) {
     check_prompt(*state,
                  "\"input\":\"q\",\"tools\":[{\"type\":\"function\",\"name\":\"f\","
                  "\"parameters\":{\"type\":\"object\"},\"strict\":null},{\"type\":\"web_search\"}]",
@@ -106,7 +106,7 @@ static void check_answer(json_t *answer, const char *output, const char *status)
     json_decref(answer);
 }
 
-static void an_answer_has_items(void **state) {
+TEST_WITH(an_answer_has_items, set_up, rig_tear_down_chat) {
     check_answer(ask(*state, "hi", "{\"input\":\"q\"}", 200), "[" TEXT_ITEM("0", "hi") "]",
                  "completed");
     check_answer(ask(*state, "", "{\"input\":\"q\"}", 200), "[]", "completed");
@@ -148,7 +148,7 @@ static json_t *events_of(const char *stream, char *names) {
 }
 
 /* A call that the limit has cut is text, which comes behind the whole calls before it. */
-static void a_cut_call_is_text_in_its_place(void **state) {
+TEST_WITH(a_cut_call_is_text_in_its_place, set_up, rig_tear_down_chat) {
     static const char said[] = "so<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>then"
                                "<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"na";
     static const char *const bodies[] = {"{\"input\":\"q\"" TOOLS "}",
@@ -180,7 +180,7 @@ static void a_cut_call_is_text_in_its_place(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void an_answer_repeats_its_request(void **state) {
+TEST_WITH(an_answer_repeats_its_request, set_up, rig_tear_down_chat) {
     json_t *a = ask(*state, "hi",
                     "{\"input\":\"q\",\"instructions\":\"s\",\"temperature\":0.5,"
                     "\"metadata\":{\"a\":\"b\"},\"store\":true}",
@@ -195,7 +195,7 @@ static void an_answer_repeats_its_request(void **state) {
 
 /* ---- streams ---- */
 
-static void events_come_in_order(void **state) {
+TEST_WITH(events_come_in_order, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     char names[4096];
     fake_engine_answer(rig->server.engine,
@@ -220,7 +220,7 @@ static void events_come_in_order(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void logprobs_come_with_the_text(void **state) {
+TEST_WITH(logprobs_come_with_the_text, set_up, rig_tear_down_chat) {
     json_t *a = ask(*state, "hi", "{\"input\":\"q\",\"top_logprobs\":1}", 200);
     const json_t *part = json_array_get(
         json_object_get(json_array_get(json_object_get(a, "output"), 0), "content"), 0);
@@ -228,7 +228,7 @@ static void logprobs_come_with_the_text(void **state) {
     json_decref(a);
 }
 
-static void a_failed_stream_says_so(void **state) {
+TEST_WITH(a_failed_stream_says_so, set_up, rig_tear_down_chat) {
     struct rig *rig = *state;
     char names[1024];
     fake_engine_fail_after(rig->server.engine, 1);
@@ -244,7 +244,7 @@ static void a_failed_stream_says_so(void **state) {
 
 /* ---- errors ---- */
 
-static void what_is_wrong_is_named(void **state) {
+TEST_WITH(what_is_wrong_is_named, set_up, rig_tear_down_chat) {
     static const struct {
         const char *body, *param, *message;
     } cases[] = {
@@ -281,24 +281,4 @@ static void what_is_wrong_is_named(void **state) {
         assert_string_equal(json_string_value(json_object_get(error, "param")), cases[i].param);
         json_decref(a);
     }
-}
-
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, rig_tear_down_chat)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_string_is_the_users),
-        TEST(messages_have_parts),
-        TEST(an_assistants_items_are_one_message),
-        TEST(reasoning_may_be_a_summary_or_unreadable),
-        TEST(tools_are_functions),
-        TEST(an_answer_has_items),
-        TEST(a_cut_call_is_text_in_its_place),
-        TEST(an_answer_repeats_its_request),
-        TEST(events_come_in_order),
-        TEST(logprobs_come_with_the_text),
-        TEST(a_failed_stream_says_so),
-        TEST(what_is_wrong_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

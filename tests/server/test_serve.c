@@ -154,7 +154,7 @@ static void wait_for_status(const struct rig *rig, const char *path, unsigned st
     answer_fini(&answer);
 }
 
-static void a_hung_or_failed_device_is_told_to_everyone(void **state) {
+TEST(a_hung_or_failed_device_is_told_to_everyone) {
     struct running running = {0};
     struct client stream, whole;
     const uint16_t port = free_port();
@@ -211,7 +211,7 @@ static void expect_get(const struct rig *rig, const char *path, unsigned status,
     answer_fini(&answer);
 }
 
-static void what_needs_no_model_answers_while_it_is_loaded(void **state) {
+TEST(what_needs_no_model_answers_while_it_is_loaded) {
     struct running running = {0};
     struct rig rig = {0};
     struct answer answer;
@@ -249,7 +249,7 @@ static void what_needs_no_model_answers_while_it_is_loaded(void **state) {
     assert_int_equal(running.rc, 0);
 }
 
-static void a_signal_ends_the_loading(void **state) {
+TEST(a_signal_ends_the_loading) {
     struct running running = {0};
     struct rig rig = {0};
     start_held(&running, &rig);
@@ -262,7 +262,7 @@ static void a_signal_ends_the_loading(void **state) {
     assert_int_equal(atomic_load(&n_loads), 1); /* of many weights */
 }
 
-static void a_model_that_cannot_be_loaded_ends_the_server(void **state) {
+TEST(a_model_that_cannot_be_loaded_ends_the_server) {
     struct running running = {0};
     struct rig rig = {0};
     start_held(&running, &rig);
@@ -276,14 +276,8 @@ static void a_model_that_cannot_be_loaded_ends_the_server(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_needs_no_model_answers_while_it_is_loaded),
-        cmocka_unit_test(a_signal_ends_the_loading),
-        cmocka_unit_test(a_model_that_cannot_be_loaded_ends_the_server),
-        cmocka_unit_test(a_hung_or_failed_device_is_told_to_everyone),
-    };
     if (argc < 2) return 1;
     log_set_level(LOG_ERROR);
     model_dir = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run("tests", NULL, NULL);
 }

@@ -24,7 +24,7 @@ static void prepare(struct rig *rig, size_t n) {
     assert_int_equal(uv_run(&rig->loop, UV_RUN_DEFAULT), 0);
 }
 
-static void the_next_list_may_be_a_little_longer(void **state) {
+TEST(the_next_list_may_be_a_little_longer) {
     struct rig rig;
     size_t capacity = 0;
     begin(&rig);
@@ -39,7 +39,7 @@ static void the_next_list_may_be_a_little_longer(void **state) {
     end(&rig);
 }
 
-static void one_that_is_too_small_is_given_up(void **state) {
+TEST(one_that_is_too_small_is_given_up) {
     struct rig rig;
     size_t capacity = 0;
     begin(&rig);
@@ -49,7 +49,7 @@ static void one_that_is_too_small_is_given_up(void **state) {
     end(&rig);
 }
 
-static void short_lists_leave_it_alone(void **state) {
+TEST(short_lists_leave_it_alone) {
     struct rig rig;
     size_t capacity = 0;
     begin(&rig);
@@ -63,7 +63,7 @@ static void short_lists_leave_it_alone(void **state) {
     end(&rig);
 }
 
-static void two_lists_at_once_prepare_one(void **state) {
+TEST(two_lists_at_once_prepare_one) {
     struct rig rig;
     begin(&rig);
     spare_ids_prepare(&rig.spare, &rig.loop, 50000);
@@ -72,14 +72,4 @@ static void two_lists_at_once_prepare_one(void **state) {
     prepare(&rig, 60000);
     assert_ptr_equal(rig.spare.ids, ids);
     end(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_next_list_may_be_a_little_longer),
-        cmocka_unit_test(one_that_is_too_small_is_given_up),
-        cmocka_unit_test(short_lists_leave_it_alone),
-        cmocka_unit_test(two_lists_at_once_prepare_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static struct timing time_batch(struct rig *rig, const struct timed_batch *batch
     return timing;
 }
 
-static void a_prompt_is_computed_as_asked_for(void **state) {
+TEST(a_prompt_is_computed_as_asked_for) {
     struct rig rig;
     struct engine_stats stats;
     open_rig(&rig);
@@ -72,7 +72,7 @@ static void a_prompt_is_computed_as_asked_for(void **state) {
     close_rig(&rig);
 }
 
-static void what_decodes_together_is_timed_by_itself(void **state) {
+TEST(what_decodes_together_is_timed_by_itself) {
     struct rig rig;
     open_rig(&rig);
     const struct timed_batch batch = {
@@ -85,7 +85,7 @@ static void what_decodes_together_is_timed_by_itself(void **state) {
     close_rig(&rig);
 }
 
-static void what_is_generated_is_told(void **state) {
+TEST(what_is_generated_is_told) {
     enum { N_GENERATED = 8 };
     struct rig rig;
     uint32_t first[N_GENERATED + 1] = {0}, second[N_GENERATED + 1] = {0}, other[N_GENERATED + 1];
@@ -106,7 +106,7 @@ static void what_is_generated_is_told(void **state) {
     close_rig(&rig);
 }
 
-static void what_cannot_run_is_told(void **state) {
+TEST(what_cannot_run_is_told) {
     struct rig rig;
     struct timing timing;
     struct error err = {0};
@@ -116,14 +116,4 @@ static void what_cannot_run_is_told(void **state) {
     assert_int_equal(timed_engine_run(&rig.timed, &batch, &timing, &err), ERR_TOO_LONG);
     assert_true(err.text[0] != 0);
     close_rig(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prompt_is_computed_as_asked_for),
-        cmocka_unit_test(what_decodes_together_is_timed_by_itself),
-        cmocka_unit_test(what_is_generated_is_told),
-        cmocka_unit_test(what_cannot_run_is_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -255,7 +255,7 @@ static void check_calls(const struct tool_split *split, const struct calls *call
     }
 }
 
-static void what_families_write_is_read(void **state) {
+TEST(what_families_write_is_read) {
     static const char *const openings[] = {"", "I will look.", "Use < and <tool, then:\n"};
     srand(11);
     for (size_t w = 0; w < sizeof(ways) / sizeof(*ways); w++) {
@@ -284,7 +284,7 @@ static void what_families_write_is_read(void **state) {
 }
 
 /* Text that seems to be a call, and is none, comes back as it was. */
-static void other_text_is_the_answer(void **state) {
+TEST(other_text_is_the_answer) {
     static const char *const texts[] = {
         "no call",
         "<tool_call>",
@@ -324,7 +324,7 @@ static void other_text_is_the_answer(void **state) {
 }
 
 /* A text of ends costs no more than a few looks at it. */
-static void endless_ends_are_text(void **state) {
+TEST(endless_ends_are_text) {
     struct buffer text = {0}, answer = {0};
     buffer_puts(&text, "<tool_call>");
     for (int i = 0; i < 100000; i++) buffer_puts(&text, "</tool_call>{");
@@ -336,7 +336,7 @@ static void endless_ends_are_text(void **state) {
     buffer_fini(&answer);
 }
 
-static void only_so_many_calls_count(void **state) {
+TEST(only_so_many_calls_count) {
     struct buffer answer = {0};
     struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
     for (int i = 0; i < 3; i++) {
@@ -352,7 +352,7 @@ static void only_so_many_calls_count(void **state) {
 
 /* Arguments are copied as they are written, and not by what a parser makes of them, but for what
  * other parsers refuse. */
-static void all_that_json_allows_is_read(void **state) {
+TEST(all_that_json_allows_is_read) {
     static const char *const texts[][2] = {
         {"{\"a\": -6e6155577, \"b\": 123456789012345678901234567890}", NULL},
         {"{\"a\" :1.50 , \"b\":[-0, 1E+2],\n\"\": {}}", NULL},
@@ -395,7 +395,7 @@ static void all_that_json_allows_is_read(void **state) {
     }
 }
 
-static void of_two_arguments_the_last_counts(void **state) {
+TEST(of_two_arguments_the_last_counts) {
     static const char *const values[][2] = {{"1", "{}"}, {"{\"a\":1}", "{ }"}, {"{}", "1"}};
     for (size_t i = 0; i < 3; i++) {
         struct buffer text = {0}, answer = {0};
@@ -415,7 +415,7 @@ static void of_two_arguments_the_last_counts(void **state) {
 }
 
 /* Arguments come back inside of other values. */
-static void arguments_are_nested_as_deep_as_they_may_come_back(void **state) {
+TEST(arguments_are_nested_as_deep_as_they_may_come_back) {
     for (int n = 1; n <= JSON_MAX_DEPTH; n++) {
         struct buffer text = {0}, answer = {0};
         struct tool_split split = {.format = tool_format_of("<tool_call>"), .max_calls = 1};
@@ -451,7 +451,7 @@ static void check_cut(const char *sign, const char *text, const char *cut, uint3
     }
 }
 
-static void what_is_cut_off_is_no_text(void **state) {
+TEST(what_is_cut_off_is_no_text) {
     static const char hermes[] = "<tool_call>", call[] = "<tool_call>{\"name\":\"f\"}</tool_call>";
     check_cut(hermes, "So <tool_call>", "", 0, "So ");
     check_cut(hermes, "So <tool_c", "", 0, "So ");
@@ -485,7 +485,7 @@ static void what_is_cut_off_is_no_text(void **state) {
     }
 }
 
-static void marks_may_stand_before_each_call(void **state) {
+TEST(marks_may_stand_before_each_call) {
     static const char sign[] = "[TOOL_CALLS]";
     check_cut(sign, "x[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{\"a\": 1}", NULL, 2, "x");
     check_cut(sign, "[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}", NULL, 1, "");
@@ -536,7 +536,7 @@ static void check_typed(const json_t *strings, const char *key, const char *valu
     }
 }
 
-static void schemas_tell_strings_from_others(void **state) {
+TEST(schemas_tell_strings_from_others) {
     json_t *tools = json_loads(typed_tools, 0, NULL), *strings = tool_strings_create(tools);
     check_typed(strings, "text", "12", "\"12\"");
     check_typed(strings, "text", "\"a\"", "\"\\\"a\\\"\"");
@@ -557,20 +557,4 @@ static void schemas_tell_strings_from_others(void **state) {
     check_typed(NULL, "text", "12", "12");
     json_decref(strings);
     json_decref(tools);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_families_write_is_read),
-        cmocka_unit_test(other_text_is_the_answer),
-        cmocka_unit_test(endless_ends_are_text),
-        cmocka_unit_test(only_so_many_calls_count),
-        cmocka_unit_test(all_that_json_allows_is_read),
-        cmocka_unit_test(of_two_arguments_the_last_counts),
-        cmocka_unit_test(arguments_are_nested_as_deep_as_they_may_come_back),
-        cmocka_unit_test(what_is_cut_off_is_no_text),
-        cmocka_unit_test(marks_may_stand_before_each_call),
-        cmocka_unit_test(schemas_tell_strings_from_others),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

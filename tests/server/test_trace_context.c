@@ -7,7 +7,7 @@
 #define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"
 #define SPAN "00f067aa0ba902b7"
 
-static void a_legal_header_is_continued(void **state) {
+TEST(a_legal_header_is_continued) {
     static const struct {
         const char *header;
         bool sampled;
@@ -28,7 +28,7 @@ static void a_legal_header_is_continued(void **state) {
     }
 }
 
-static void any_other_begins_a_trace(void **state) {
+TEST(any_other_begins_a_trace) {
     static const char *const headers[] = {NULL,
                                           "",
                                           "00",
@@ -55,12 +55,4 @@ static void any_other_begins_a_trace(void **state) {
         assert_string_not_equal(trace.trace_id, other.trace_id);
         assert_string_not_equal(trace.span_id, other.span_id);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_legal_header_is_continued),
-        cmocka_unit_test(any_other_begins_a_trace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

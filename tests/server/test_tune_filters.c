@@ -81,7 +81,7 @@ static void check(const double *similarity, uint32_t n_layers,
 }
 
 /* Of every second matrix some layers have windows. */
-static void nothing_loses_less(void **state) {
+TEST(nothing_loses_less) {
     for (uint32_t i = 0; i < N_MATRICES; i++) {
         double similarity[MOST_LAYERS * MOST_LAYERS];
         uint32_t windows[MOST_LAYERS];
@@ -99,7 +99,7 @@ static void nothing_loses_less(void **state) {
 }
 
 /* A layer that looks at everything counts as much as one whose filter finds everything. */
-static void the_room_for_dense_layers_is_used(void **state) {
+TEST(the_room_for_dense_layers_is_used) {
     enum { N = 6 };
     double similarity[N * N];
     struct tune_filters best[TUNE_N_CHOICES];
@@ -111,7 +111,7 @@ static void the_room_for_dense_layers_is_used(void **state) {
     assert_true(best[0].n_dense == 4 && fabs(best[0].lost - 1) < 1e-9);
 }
 
-static void there_may_be_no_way(void **state) {
+TEST(there_may_be_no_way) {
     const double similarity[9] = {0};
     struct tune_filters best[TUNE_N_CHOICES];
     struct error err = {0};
@@ -122,7 +122,7 @@ static void there_may_be_no_way(void **state) {
     assert_int_equal(tune_filters_choose(best, similarity, 3, &goal, &err), 1);
 }
 
-static void shares_are_of_positive_scores(void **state) {
+TEST(shares_are_of_positive_scores) {
     const float token_scores[] = {0.5f, -1, 0.25f, NAN, 0, 0.25f}, nothing[] = {-1, NAN, 0};
     const uint32_t chosen[] = {5, 1, 0, 3};
     assert_true(tune_share(token_scores, 6, chosen, 4) == 0.75);
@@ -130,7 +130,7 @@ static void shares_are_of_positive_scores(void **state) {
     assert_true(tune_share(nothing, 3, chosen + 1, 1) == 0);
 }
 
-static void what_keeps_the_answers_is_first(void **state) {
+TEST(what_keeps_the_answers_is_first) {
     enum { N = 5 };
     struct tune_filters sets[N] = {{.kept = 0.5, .n_dense = 4, .lost = 1},
                                    {.kept = 1, .n_dense = 6, .lost = 2},
@@ -140,15 +140,4 @@ static void what_keeps_the_answers_is_first(void **state) {
     static const double order[N] = {3, 5, 2, 4, 1};
     tune_filters_rank(sets, N);
     for (uint32_t i = 0; i < N; i++) assert_true(sets[i].lost == order[i]);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_loses_less),
-        cmocka_unit_test(the_room_for_dense_layers_is_used),
-        cmocka_unit_test(there_may_be_no_way),
-        cmocka_unit_test(shares_are_of_positive_scores),
-        cmocka_unit_test(what_keeps_the_answers_is_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static struct attn_pattern fit(const struct attn_pattern *start, uint32_t n_all,
     return found;
 }
 
-static void the_largest_that_fits_is_found(void **state) {
+TEST(the_largest_that_fits_is_found) {
     struct attn_pattern starts[TUNE_N_STARTS];
     tune_fit_starts(starts);
     for (int i = 0; i < TUNE_N_STARTS; i++) {
@@ -45,7 +45,7 @@ static void the_largest_that_fits_is_found(void **state) {
 }
 
 /* Forced keys alone may be more than the budget. */
-static void what_does_not_fit_is_dense(void **state) {
+TEST(what_does_not_fit_is_dense) {
     struct attn_pattern starts[TUNE_N_STARTS];
     tune_fit_starts(starts);
     for (int i = 0; i < TUNE_N_STARTS; i++)
@@ -53,7 +53,7 @@ static void what_does_not_fit_is_dense(void **state) {
 }
 
 /* Nothing is larger than can be indexed, nor than the prompt. */
-static void sizes_have_an_end(void **state) {
+TEST(sizes_have_an_end) {
     struct attn_pattern starts[TUNE_N_STARTS];
     tune_fit_starts(starts);
     for (int i = 0; i < TUNE_N_STARTS; i++) {
@@ -68,7 +68,7 @@ static void sizes_have_an_end(void **state) {
 }
 
 /* The paper's Table 7. */
-static void it_begins_with_the_published_candidates(void **state) {
+TEST(it_begins_with_the_published_candidates) {
     static const struct attn_pattern published[TUNE_N_STARTS] = {
         {PATTERN_A_SHAPE, 1024, 4096},       {PATTERN_VERTICAL_SLASH, 30, 2048},
         {PATTERN_VERTICAL_SLASH, 100, 1800}, {PATTERN_VERTICAL_SLASH, 500, 1500},
@@ -76,14 +76,4 @@ static void it_begins_with_the_published_candidates(void **state) {
     struct attn_pattern starts[TUNE_N_STARTS];
     tune_fit_starts(starts);
     assert_memory_equal(starts, published, sizeof(published));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_largest_that_fits_is_found),
-        cmocka_unit_test(what_does_not_fit_is_dense),
-        cmocka_unit_test(sizes_have_an_end),
-        cmocka_unit_test(it_begins_with_the_published_candidates),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,7 @@ static void enter(struct rig *rig, uint32_t layer) {
     if (tune_pass_enter(rig->pass, layer, &err)) fail_msg("%s", err.text);
 }
 
-static void what_visits_everything_recalls_everything(void **state) {
+TEST(what_visits_everything_recalls_everything) {
     struct rig rig;
     open_rig(&rig, 256);
     enter(&rig, 0);
@@ -84,7 +84,7 @@ static void what_visits_everything_recalls_everything(void **state) {
     close_rig(&rig);
 }
 
-static void larger_patterns_recall_more(void **state) {
+TEST(larger_patterns_recall_more) {
     struct rig rig;
     open_rig(&rig, 256);
     enter(&rig, 0);
@@ -98,7 +98,7 @@ static void larger_patterns_recall_more(void **state) {
 }
 
 /* Which is what a fit asks for, again and again. */
-static void density_is_known_without_attention(void **state) {
+TEST(density_is_known_without_attention) {
     struct rig rig;
     struct error err = {0};
     struct attn_pattern heads[N_HEADS];
@@ -123,7 +123,7 @@ static double mean(const float *values) {
 
 /* So that an index that does not look at the prompt would show.  The text repeats after 300 tokens:
  * lines that were found know, those that were drawn do not, and the nearest 250 cannot. */
-static void lines_are_looked_for(void **state) {
+TEST(lines_are_looked_for) {
     struct rig found_rig, sampled_rig;
     open_lines(&found_rig, 256, 0);
     open_lines(&sampled_rig, 256, 7);
@@ -141,7 +141,7 @@ static void lines_are_looked_for(void **state) {
 }
 
 /* Where slices end does not matter, nor what was tried in the layers before. */
-static void measurements_change_nothing_downstream(void **state) {
+TEST(measurements_change_nothing_downstream) {
     struct rig measured, untouched;
     open_rig(&measured, 256);
     open_rig(&untouched, 1024);
@@ -221,7 +221,7 @@ static void weigh(const struct rig *rig, const struct model *m, double *token_sc
     }
 }
 
-static void a_token_scores_its_largest_weight(void **state) {
+TEST(a_token_scores_its_largest_weight) {
     struct rig rig;
     struct error err = {0};
     struct model *model = NULL;
@@ -238,7 +238,7 @@ static void a_token_scores_its_largest_weight(void **state) {
 }
 
 /* In a layer that others were measured before, and whatever slices were. */
-static void the_best_are_chosen(void **state) {
+TEST(the_best_are_chosen) {
     struct rig measured, untouched;
     open_rig(&measured, 256);
     open_rig(&untouched, 1024);
@@ -263,7 +263,7 @@ static void the_best_are_chosen(void **state) {
     close_rig(&untouched);
 }
 
-static void a_backend_without_sparse_attention_is_refused(void **state) {
+TEST(a_backend_without_sparse_attention_is_refused) {
     struct rig rig;
     struct error err = {0};
     struct tune_pass *pass = NULL;
@@ -276,18 +276,4 @@ static void a_backend_without_sparse_attention_is_refused(void **state) {
     assert_int_equal(tune_pass_create(&pass, &config, N_TOKENS, 0, 0, &err), ERR_UNSUPPORTED);
     assert_null(pass);
     close_rig(&rig);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_visits_everything_recalls_everything),
-        cmocka_unit_test(larger_patterns_recall_more),
-        cmocka_unit_test(density_is_known_without_attention),
-        cmocka_unit_test(lines_are_looked_for),
-        cmocka_unit_test(measurements_change_nothing_downstream),
-        cmocka_unit_test(a_token_scores_its_largest_weight),
-        cmocka_unit_test(the_best_are_chosen),
-        cmocka_unit_test(a_backend_without_sparse_attention_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static void decode(const struct token_list *tokens, char **text) {
         tokenizer_decode(tokenizer, tokens->ids, tokens->n, false, text, &length, &err), 0);
 }
 
-static void prompts_fill_their_length(void **state) {
+TEST(prompts_fill_their_length) {
     for (int kind = 0; kind < TUNE_N_TEXTS; kind++) {
         struct token_list tokens = make(kind, 7, NULL);
         assert_in_range(tokens.n, N_TOKENS - LONGEST_ITEM, N_TOKENS);
@@ -37,7 +37,7 @@ static void prompts_fill_their_length(void **state) {
     }
 }
 
-static void a_seed_makes_one_prompt(void **state) {
+TEST(a_seed_makes_one_prompt) {
     for (int kind = 0; kind < TUNE_N_TEXTS; kind++) {
         struct token_list a = make(kind, 7, NULL), b = make(kind, 7, NULL), c = make(kind, 8, NULL);
         assert_int_equal(a.n, b.n);
@@ -56,7 +56,7 @@ static int count(const char *text, const char *needle) {
     return n;
 }
 
-static void the_key_that_is_asked_for_is_there_once(void **state) {
+TEST(the_key_that_is_asked_for_is_there_once) {
     for (uint64_t seed = 0; seed < 20; seed++) {
         struct token_list tokens = make(TUNE_RETRIEVAL, seed, NULL);
         char *text, pair[] = "\"________\": \"";
@@ -72,7 +72,7 @@ static void the_key_that_is_asked_for_is_there_once(void **state) {
     }
 }
 
-static void needles_are_spread_over_the_prose(void **state) {
+TEST(needles_are_spread_over_the_prose) {
     struct token_list tokens = make(TUNE_NEEDLES, 3, NULL);
     char *text, name[16] = "", asked[64];
     decode(&tokens, &text);
@@ -90,7 +90,7 @@ static void needles_are_spread_over_the_prose(void **state) {
     free(tokens.ids);
 }
 
-static void all_numbers_of_the_name_that_is_asked_for_are_there(void **state) {
+TEST(all_numbers_of_the_name_that_is_asked_for_are_there) {
     for (uint64_t seed = 0; seed < 20; seed++) {
         struct token_list tokens = make(TUNE_SEVERAL, seed, NULL);
         char *text, name[16] = "", asked[64];
@@ -107,7 +107,7 @@ static void all_numbers_of_the_name_that_is_asked_for_are_there(void **state) {
     }
 }
 
-static void prose_is_the_models_own(void **state) {
+TEST(prose_is_the_models_own) {
     char *prose = NULL;
     struct error err = {0};
     assert_int_equal(tune_prose_load(&prose, MODEL_DIR, &err), 0);
@@ -127,7 +127,7 @@ static void prose_is_the_models_own(void **state) {
 }
 
 /* A text shorter than the prompt begins again, and no character is cut. */
-static void short_prose_repeats(void **state) {
+TEST(short_prose_repeats) {
     struct token_list tokens = make(TUNE_PROSE, 5,
                                     "Là-bas, près du moulin, coule une rivière étroite. "
                                     "Ευχαριστώ πολύ για το γράμμα σου, φίλε μου. ");
@@ -141,7 +141,7 @@ static void short_prose_repeats(void **state) {
     free(tokens.ids);
 }
 
-static void no_room_for_the_question_is_refused(void **state) {
+TEST(no_room_for_the_question_is_refused) {
     struct token_list out = {0};
     struct error err = {0};
     assert_int_equal(tune_prompt_make(&out, tokenizer, NULL, TUNE_NEEDLES, 1, 100, &err),
@@ -153,17 +153,7 @@ static void no_room_for_the_question_is_refused(void **state) {
 int main(void) {
     struct error err = {0};
     if (tokenizer_load(&tokenizer, MODEL_DIR, &err)) return 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_fill_their_length),
-        cmocka_unit_test(a_seed_makes_one_prompt),
-        cmocka_unit_test(the_key_that_is_asked_for_is_there_once),
-        cmocka_unit_test(needles_are_spread_over_the_prose),
-        cmocka_unit_test(all_numbers_of_the_name_that_is_asked_for_are_there),
-        cmocka_unit_test(prose_is_the_models_own),
-        cmocka_unit_test(short_prose_repeats),
-        cmocka_unit_test(no_room_for_the_question_is_refused),
-    };
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = tests_run("tests", NULL, NULL);
     tokenizer_destroy(tokenizer);
     return failed;
 }

@@ -39,7 +39,7 @@ static void set(struct tune_results *r, uint32_t sample, uint32_t candidate, flo
     }
 }
 
-static void the_cheapest_that_reaches_the_target_wins(void **state) {
+TEST(the_cheapest_that_reaches_the_target_wins) {
     struct tune_results r = make(1, 4);
     set(&r, 0, 0, 0.94f, 0.1);
     set(&r, 0, 1, 0.99f, 0.5);
@@ -53,7 +53,7 @@ static void the_cheapest_that_reaches_the_target_wins(void **state) {
     tune_results_fini(&r);
 }
 
-static void every_sample_must_reach_the_target(void **state) {
+TEST(every_sample_must_reach_the_target) {
     struct tune_results r = make(2, 2);
     set(&r, 0, 0, 1.00f, 0.1);
     set(&r, 1, 0, 0.92f, 0.1); /* the mean would do */
@@ -66,7 +66,7 @@ static void every_sample_must_reach_the_target(void **state) {
     tune_results_fini(&r);
 }
 
-static void without_one_that_does_the_best_recall_wins(void **state) {
+TEST(without_one_that_does_the_best_recall_wins) {
     struct tune_results r = make(1, 3);
     set(&r, 0, 0, 0.85f, 0.1);
     set(&r, 0, 1, 0.94f, 0.9);
@@ -75,7 +75,7 @@ static void without_one_that_does_the_best_recall_wins(void **state) {
     tune_results_fini(&r);
 }
 
-static void a_head_that_nothing_suits_is_dense(void **state) {
+TEST(a_head_that_nothing_suits_is_dense) {
     struct tune_results r = make(1, 2);
     set(&r, 0, 0, 0.79f, 0.1);  /* below the floor */
     set(&r, 0, 1, 1.00f, 0.96); /* hardly cheaper than dense */
@@ -86,7 +86,7 @@ static void a_head_that_nothing_suits_is_dense(void **state) {
 }
 
 /* One slow run does not spoil a candidate: costs are medians over samples. */
-static void a_cost_is_the_median_of_the_samples(void **state) {
+TEST(a_cost_is_the_median_of_the_samples) {
     struct tune_results r = make(3, 2);
     for (uint32_t s = 0; s < 3; s++) {
         set(&r, s, 0, 1, s == 1 ? 50 : 0.2);
@@ -96,7 +96,7 @@ static void a_cost_is_the_median_of_the_samples(void **state) {
     tune_results_fini(&r);
 }
 
-static void heads_pay_for_what_they_visit(void **state) {
+TEST(heads_pay_for_what_they_visit) {
     struct tune_results r = make(1, 1);
     struct tune_layer *layer = tune_results_at(&r, 0, 0);
     set(&r, 0, 0, 1, 0);
@@ -110,7 +110,7 @@ static void heads_pay_for_what_they_visit(void **state) {
 }
 
 /* Of candidates that visit the same: cost is no question, and a target no end. */
-static void with_equal_flops_the_best_recall_wins(void **state) {
+TEST(with_equal_flops_the_best_recall_wins) {
     static const struct tune_goal equal = {.objective = TUNE_FLOPS, .target = 0.95, .floor = 0.8};
     struct tune_results r = make(2, 4);
     for (uint32_t s = 0; s < 2; s++) {
@@ -131,7 +131,7 @@ static void with_equal_flops_the_best_recall_wins(void **state) {
     tune_results_fini(&r);
 }
 
-static void patterns_begin_as_the_candidates(void **state) {
+TEST(patterns_begin_as_the_candidates) {
     struct tune_results r = make(1, 3);
     for (uint32_t c = 0; c < 3; c++)
         for (uint32_t h = 0; h < N_HEADS; h++)
@@ -141,7 +141,7 @@ static void patterns_begin_as_the_candidates(void **state) {
 }
 
 /* Those of the paper's Table 7 among them. */
-static void published_candidates_are_tried(void **state) {
+TEST(published_candidates_are_tried) {
     static const struct attn_pattern published[] = {
         {PATTERN_A_SHAPE, 1024, 4096},       {PATTERN_VERTICAL_SLASH, 30, 2048},
         {PATTERN_VERTICAL_SLASH, 100, 1800}, {PATTERN_VERTICAL_SLASH, 500, 1500},
@@ -155,7 +155,7 @@ static void published_candidates_are_tried(void **state) {
     }
 }
 
-static void candidates_are_smaller_than_the_prompt(void **state) {
+TEST(candidates_are_smaller_than_the_prompt) {
     struct attn_pattern out[TUNE_MAX_CANDIDATES];
     bool kinds[PATTERN_N_KINDS] = {false};
     assert_int_equal(tune_candidates(100, out), 0);
@@ -174,7 +174,7 @@ static void candidates_are_smaller_than_the_prompt(void **state) {
                 kinds[PATTERN_BLOCK_SPARSE] && !kinds[PATTERN_DENSE]);
 }
 
-static void recall_is_the_share_of_the_sum(void **state) {
+TEST(recall_is_the_share_of_the_sum) {
     const float dense[] = {3, 0, 1, 1, NAN, 0}, sparse[] = {2, 0, 1.001f, -INFINITY, 0, NAN};
     double sums[N_HEADS] = {0};
     tune_add_recall(sums, sparse, dense, 3, N_HEADS);
@@ -183,7 +183,7 @@ static void recall_is_the_share_of_the_sum(void **state) {
     assert_true(fabs(sums[1] - 1.0) < 1e-9);
 }
 
-static void short_prompts_count_three_quarters(void **state) {
+TEST(short_prompts_count_three_quarters) {
     assert_int_equal(tune_first_row(4096), 1024);
     assert_int_equal(tune_first_row(10000), 2500);
     assert_int_equal(tune_first_row(131072), 2500);
@@ -214,7 +214,7 @@ static bool is_below_20000(uint32_t n_tokens) {
     return n_tokens < 20000;
 }
 
-static void a_ladder_doubles_and_then_halves(void **state) {
+TEST(a_ladder_doubles_and_then_halves) {
     static const uint32_t expected[] = {1024,  2048,  4096,  8192,  16384,
                                         32768, 65536, 24576, 20480, 18432};
     const struct climb c = climb(is_below_20000, 131072);
@@ -224,7 +224,7 @@ static void a_ladder_doubles_and_then_halves(void **state) {
 }
 
 /* One win is none until it is confirmed, but for the longest, behind which there is no other. */
-static void a_ladder_ends_at_its_top(void **state) {
+TEST(a_ladder_ends_at_its_top) {
     static const uint32_t expected[] = {1024, 2048, 4096, 8192, 16384, 24000, 20224, 18304, 19328};
     const struct climb c = climb(is_below_20000, 24000);
     assert_int_equal(c.n, 9);
@@ -242,7 +242,7 @@ static bool is_never(uint32_t n_tokens) {
     return false;
 }
 
-static void a_ladder_without_both_outcomes_has_nothing_to_halve(void **state) {
+TEST(a_ladder_without_both_outcomes_has_nothing_to_halve) {
     const struct climb lost = climb(is_always, 4095), won = climb(is_never, 131072),
                        single = climb(is_never, 700);
     assert_int_equal(lost.n, 3);
@@ -260,32 +260,10 @@ static bool is_at_2048(uint32_t n_tokens) {
 }
 
 /* Faster once, by chance, and slower after that: what counts is the last loss. */
-static void a_win_below_a_loss_does_not_count(void **state) {
+TEST(a_win_below_a_loss_does_not_count) {
     const struct tune_rung uneven[] = {{1024, 1, 0.9}, {2048, 1, 2}, {4096, 1, 0.5}};
     assert_int_equal(tune_break_even(uneven, 3), 4096);
     const struct climb c = climb(is_at_2048, 131072);
     assert_int_equal(c.n, 7); /* 1024 did not end it: three halvings */
     assert_int_equal(tune_break_even(c.rungs, c.n), 2304);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_cheapest_that_reaches_the_target_wins),
-        cmocka_unit_test(every_sample_must_reach_the_target),
-        cmocka_unit_test(without_one_that_does_the_best_recall_wins),
-        cmocka_unit_test(a_head_that_nothing_suits_is_dense),
-        cmocka_unit_test(a_cost_is_the_median_of_the_samples),
-        cmocka_unit_test(heads_pay_for_what_they_visit),
-        cmocka_unit_test(with_equal_flops_the_best_recall_wins),
-        cmocka_unit_test(patterns_begin_as_the_candidates),
-        cmocka_unit_test(published_candidates_are_tried),
-        cmocka_unit_test(candidates_are_smaller_than_the_prompt),
-        cmocka_unit_test(recall_is_the_share_of_the_sum),
-        cmocka_unit_test(short_prompts_count_three_quarters),
-        cmocka_unit_test(a_ladder_doubles_and_then_halves),
-        cmocka_unit_test(a_ladder_ends_at_its_top),
-        cmocka_unit_test(a_ladder_without_both_outcomes_has_nothing_to_halve),
-        cmocka_unit_test(a_win_below_a_loss_does_not_count),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

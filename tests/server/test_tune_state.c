@@ -74,7 +74,7 @@ static uint32_t count_done(const struct tune_results *r) {
     return n;
 }
 
-static void results_come_back(void **state) {
+TEST_WITH(results_come_back, fresh_path, remove_path) {
     struct tune_results before = make_results(), after = make_results();
     struct tune_state *file = open_state(&before);
     const struct tune_rung rung = {4096, 2.5, 1.25};
@@ -104,7 +104,7 @@ static void results_come_back(void **state) {
     tune_results_fini(&after);
 }
 
-static void comparisons_come_back(void **state) {
+TEST_WITH(comparisons_come_back, fresh_path, remove_path) {
     struct tune_results before = make_results(), after = make_results();
     struct tune_state *file = open_state(&before);
     struct error err = {0};
@@ -124,7 +124,7 @@ static void comparisons_come_back(void **state) {
 }
 
 /* Before the layers that were measured with them: of a layer that is not fitted nothing counts. */
-static void fits_come_back(void **state) {
+TEST_WITH(fits_come_back, fresh_path, remove_path) {
     struct tune_results before = make(false), after = make(false);
     struct tune_state *file = open_state(&before);
     struct error err = {0};
@@ -157,7 +157,7 @@ static size_t file_size(void) {
 }
 
 /* Cut anywhere, the file gives its whole lines, and what is added then comes back, too. */
-static void half_a_line_is_dropped(void **state) {
+TEST_WITH(half_a_line_is_dropped, fresh_path, remove_path) {
     struct tune_results whole = make_results();
     struct tune_state *file = open_state(&whole);
     const size_t head = file_size();
@@ -181,7 +181,7 @@ static void half_a_line_is_dropped(void **state) {
     tune_results_fini(&whole);
 }
 
-static void a_file_cut_in_its_first_line_begins_anew(void **state) {
+TEST_WITH(a_file_cut_in_its_first_line_begins_anew, fresh_path, remove_path) {
     struct tune_results results = make_results();
     tune_state_close(open_state(&results));
     const size_t size = file_size();
@@ -191,7 +191,7 @@ static void a_file_cut_in_its_first_line_begins_anew(void **state) {
     tune_results_fini(&results);
 }
 
-static void lines_that_do_not_fit_end_the_file(void **state) {
+TEST_WITH(lines_that_do_not_fit_end_the_file, fresh_path, remove_path) {
     static const char *const lines[] = {
         "{\"sample\": 2, \"layer\": 0}",
         "{\"sample\": 0, \"layer\": 0, \"dense_s\": 1}",
@@ -219,7 +219,7 @@ static void lines_that_do_not_fit_end_the_file(void **state) {
     }
 }
 
-static void fits_that_cannot_be_end_the_file(void **state) {
+TEST_WITH(fits_that_cannot_be_end_the_file, fresh_path, remove_path) {
     static const char *const lines[] = {
         "{\"fitted\": 3, \"p1\": [[9,9],[9,9]], \"p2\": [[9,9],[0,0]]}",
         "{\"fitted\": 0, \"p1\": [[9,9],[9]], \"p2\": [[9,9],[0,0]]}",
@@ -242,7 +242,7 @@ static void fits_that_cannot_be_end_the_file(void **state) {
     }
 }
 
-static void a_file_of_other_settings_is_refused(void **state) {
+TEST_WITH(a_file_of_other_settings_is_refused, fresh_path, remove_path) {
     struct tune_results results = make_results();
     struct tune_state *other = NULL;
     struct error err = {0};
@@ -254,21 +254,4 @@ static void a_file_of_other_settings_is_refused(void **state) {
     assert_null(other);
     assert_int_equal(file_size(), size); /* nothing was cut off */
     tune_results_fini(&results);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(results_come_back, fresh_path, remove_path),
-        cmocka_unit_test_setup_teardown(comparisons_come_back, fresh_path, remove_path),
-        cmocka_unit_test_setup_teardown(half_a_line_is_dropped, fresh_path, remove_path),
-        cmocka_unit_test_setup_teardown(a_file_cut_in_its_first_line_begins_anew, fresh_path,
-                                        remove_path),
-        cmocka_unit_test_setup_teardown(lines_that_do_not_fit_end_the_file, fresh_path,
-                                        remove_path),
-        cmocka_unit_test_setup_teardown(fits_come_back, fresh_path, remove_path),
-        cmocka_unit_test_setup_teardown(fits_that_cannot_be_end_the_file, fresh_path, remove_path),
-        cmocka_unit_test_setup_teardown(a_file_of_other_settings_is_refused, fresh_path,
-                                        remove_path),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

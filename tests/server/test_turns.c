@@ -106,14 +106,14 @@ static void check(struct rig *rig, const char *messages, const char *expected) {
     "','type':'function','function':{'name':'f','arguments':'{}'}}]}"
 #define RESULT(id) "{'role':'tool','tool_call_id':'" id "','content':'r'}"
 
-static void what_a_template_takes_is_left_alone(void **state) {
+TEST_WITH(what_a_template_takes_is_left_alone, rig_set_up, tear_down) {
     use(*state, "{% for m in messages %}" SHOW "{% endfor %}");
     check(*state, S "," T "," U "," V "," A "," S "," CALLS("long-identifier"),
           "[system: s][system: t][user: u][user: v][assistant: a][system: s]"
           "[assistant:  long-identifier]");
 }
 
-static void later_systems_are_part_of_the_users_turn(void **state) {
+TEST_WITH(later_systems_are_part_of_the_users_turn, rig_set_up, tear_down) {
     const char *const templates[] = {in_front, failing};
     for (int i = 0; i < 2; i++) {
         use(*state, templates[i]);
@@ -129,7 +129,7 @@ static void later_systems_are_part_of_the_users_turn(void **state) {
     }
 }
 
-static void a_system_that_is_unknown_is_in_the_first_turn(void **state) {
+TEST_WITH(a_system_that_is_unknown_is_in_the_first_turn, rig_set_up, tear_down) {
     use(*state, alternating);
     check(*state, S "," U, "[user: s\n\nu]");
     check(*state, S "," T "," U "," A "," S "," V,
@@ -141,7 +141,7 @@ static void a_system_that_is_unknown_is_in_the_first_turn(void **state) {
     check(*state, SAY("system", "") "," U, "[user: u]");
 }
 
-static void turns_of_one_role_are_joined(void **state) {
+TEST_WITH(turns_of_one_role_are_joined, rig_set_up, tear_down) {
     use(*state, with_system);
     check(*state, S "," U "," V, "[system: s][user: u\n\nv]");
     check(*state, S "," U "," A "," T "," V "," V,
@@ -152,7 +152,7 @@ static void turns_of_one_role_are_joined(void **state) {
           "[user: u][assistant: b]");
 }
 
-static void ids_are_shortened(void **state) {
+TEST_WITH(ids_are_shortened, rig_set_up, tear_down) {
     char alias[10], expected[256];
     use(*state, uncounted);
     call_id_alias(alias, "toolu_01A09q90qw90lq917835lq9", strlen("toolu_01A09q90qw90lq917835lq9"));
@@ -170,7 +170,7 @@ static void ids_are_shortened(void **state) {
           "[user: u][assistant:  abcDEF123][tool abcDEF123: r][assistant: a][user: v]");
 }
 
-static void the_first_error_stays(void **state) {
+TEST_WITH(the_first_error_stays, rig_set_up, tear_down) {
     use(*state, never);
     check(*state, S "," U "," T, "never {{ n }}");
     use(*state, alternating);
@@ -178,7 +178,7 @@ static void the_first_error_stays(void **state) {
     check(*state, S "," A "," S "," A "," CALLS("1") "," RESULT("1"), "no system");
 }
 
-static void ids_fit(void **state) {
+TEST_WITH(ids_fit, rig_set_up, tear_down) {
     static const char *const misfits[] = {"",
                                           "abcdefgh",
                                           "abcdefghij",
@@ -203,7 +203,7 @@ static void ids_fit(void **state) {
 
 /* The prompt of each turn begins with that of the turn before, but for its last message, which the
  * next may go on. */
-static void later_turns_begin_like_earlier_ones(void **state) {
+TEST_WITH(later_turns_begin_like_earlier_ones, rig_set_up, tear_down) {
     static const char *const templates[] = {in_front, alternating, with_system, uncounted, failing};
     static const char *const turns[] = {S,
                                         "," U,
@@ -233,20 +233,4 @@ static void later_turns_begin_like_earlier_ones(void **state) {
             free(text);
         }
     }
-}
-
-#define TEST(function) cmocka_unit_test_setup_teardown(function, rig_set_up, tear_down)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(what_a_template_takes_is_left_alone),
-        TEST(later_systems_are_part_of_the_users_turn),
-        TEST(a_system_that_is_unknown_is_in_the_first_turn),
-        TEST(turns_of_one_role_are_joined),
-        TEST(ids_are_shortened),
-        TEST(the_first_error_stays),
-        TEST(ids_fit),
-        TEST(later_turns_begin_like_earlier_ones),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static void check_tool(struct rig *rig, const char *tool, const char *shown) {
     }
 }
 
-static void unknown_tools_are_skipped_beside_known_ones(void **state) {
+TEST_WITH(unknown_tools_are_skipped_beside_known_ones, set_up, tear_down) {
     static const char *const tools[] = {
         "{'type':'web_search'}",
         "{'type':'web_search_20250305','name':'web_search','max_uses':8}",
@@ -123,7 +123,7 @@ static void unknown_tools_are_skipped_beside_known_ones(void **state) {
     for (size_t i = 0; i < sizeof(tools) / sizeof(*tools); i++) check_tool(*state, tools[i], "");
 }
 
-static void what_describes_a_function_is_one_in_every_dialect(void **state) {
+TEST_WITH(what_describes_a_function_is_one_in_every_dialect, set_up, tear_down) {
     check_tool(*state, "{'type':'function','name':'g','input_schema':{}}", "<g>");
     check_tool(*state, "{'type':'function','function':{'name':'g','parameters':{}}}", "<g>");
     check_tool(*state, "{'type':'custom','name':'g','input_schema':{}}", "<g>");
@@ -135,7 +135,7 @@ static void what_describes_a_function_is_one_in_every_dialect(void **state) {
                "<tool_search>");
 }
 
-static void a_grammar_is_part_of_the_description(void **state) {
+TEST_WITH(a_grammar_is_part_of_the_description, set_up, tear_down) {
     static const char *const syntaxes[] = {"lark",
                                            "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
                                            "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
@@ -155,7 +155,7 @@ static void a_grammar_is_part_of_the_description(void **state) {
     }
 }
 
-static void namespaces_are_part_of_names(void **state) {
+TEST_WITH(namespaces_are_part_of_names, set_up, tear_down) {
     check_tool(*state,
                "{'type':'namespace','name':'mcp__a','tools':[" SCHEMED("f") "," SCHEMED("g") "]}",
                "<mcp__a__f><mcp__a__g>");
@@ -176,7 +176,7 @@ static void namespaces_are_part_of_names(void **state) {
           "tools[0].tools[0].name must be a string");
 }
 
-static void nothing_usable_is_an_answer_or_a_refusal(void **state) {
+TEST_WITH(nothing_usable_is_an_answer_or_a_refusal, set_up, tear_down) {
     check(*state, RESPONSES, "'input':'q','tools':[{'type':'web_search'}]", "[user: q]");
     check(*state, RESPONSES, "'input':'q','tools':[{'type':'namespace','name':'multi_agent_v1'}]",
           "[user: q]");
@@ -196,7 +196,7 @@ static void nothing_usable_is_an_answer_or_a_refusal(void **state) {
           "none of those in tools is");
 }
 
-static void only_allowed_tools_are_shown(void **state) {
+TEST_WITH(only_allowed_tools_are_shown, set_up, tear_down) {
     static const char tools[] = "'tools':[{'type':'namespace','name':'n','tools':[" SCHEMED(
         "f") "," SCHEMED("g") "]}," FLAT("f") "," FLAT("h") ",{'type':'web_search'}]";
     static const struct {
@@ -250,7 +250,7 @@ static void check_part(struct rig *rig, const char *part, const char *shown) {
     check(rig, RESPONSES, fields, expected);
 }
 
-static void parts_say_what_they_say_in_every_dialect(void **state) {
+TEST_WITH(parts_say_what_they_say_in_every_dialect, set_up, tear_down) {
     check_part(*state, "{'type':'of_tomorrow'}", "");
     check_part(*state, "{'type':'of_tomorrow','data':'x'}", "");
     check_part(*state, "{'type':'of_tomorrow','text':'b'}", "b");
@@ -288,7 +288,7 @@ static void parts_say_what_they_say_in_every_dialect(void **state) {
         "o\n");
 }
 
-static void what_is_no_text_is_refused_in_every_dialect(void **state) {
+TEST_WITH(what_is_no_text_is_refused_in_every_dialect, set_up, tear_down) {
     static const char *const types[] = {"image",
                                         "image_url",
                                         "input_image",
@@ -322,7 +322,7 @@ static void what_is_no_text_is_refused_in_every_dialect(void **state) {
           "messages[0].content[0].content[0]: blocks of the type 'image'");
 }
 
-static void instructions_of_which_nothing_is_left_are_none(void **state) {
+TEST_WITH(instructions_of_which_nothing_is_left_are_none, set_up, tear_down) {
     check(*state, MESSAGES,
           "'messages':[{'role':'user','content':'q'},{'role':'system','content':[{'type':"
           "'tool_removal','tool':{'type':'tool_reference','name':'x'}}]}]",
@@ -355,7 +355,7 @@ static void instructions_of_which_nothing_is_left_are_none(void **state) {
 #define AROUND(items)                                                                              \
     "'input':[{'role':'user','content':'q'}," items ",{'role':'user','content':'r'}]"
 
-static void items_without_text_are_skipped(void **state) {
+TEST_WITH(items_without_text_are_skipped, set_up, tear_down) {
     static const char *const items[] = {
         "{'type':'compaction','id':'c','encrypted_content':'x'}",
         "{'type':'context_compaction','encrypted_content':'x'}",
@@ -380,7 +380,7 @@ static void items_without_text_are_skipped(void **state) {
     }
 }
 
-static void items_with_text_are_read(void **state) {
+TEST_WITH(items_with_text_are_read, set_up, tear_down) {
     static const struct {
         const char *item, *shown;
     } cases[] = {
@@ -436,7 +436,7 @@ static void items_with_text_are_read(void **state) {
           "input[1]: parts of the type 'input_image'");
 }
 
-static void items_bring_tools(void **state) {
+TEST_WITH(items_bring_tools, set_up, tear_down) {
     check(*state, RESPONSES,
           "'input':[{'type':'additional_tools','tools':[{'type':'namespace','name':'functions',"
           "'tools':[" FLAT("f") "]}," FLAT("g") "]},{'role':'user','content':'q'}],'tools':[" FLAT(
@@ -459,7 +459,7 @@ static void items_bring_tools(void **state) {
 
 /* ---- chats and messages ---- */
 
-static void other_services_turns_are_read(void **state) {
+TEST_WITH(other_services_turns_are_read, set_up, tear_down) {
     check(
         *state, MESSAGES,
         "'messages':[{'role':'user','content':'q'},{'role':'assistant','content':["
@@ -516,7 +516,7 @@ static void check_call(struct rig *rig, const char *path, const char *fields, co
 #define CALL(name, arguments) "<tool_call>{'name':'" name "','arguments':" arguments "}</tool_call>"
 #define ITEM(members) "[{'id':'" members "}]"
 
-static void calls_are_told_apart_by_names(void **state) {
+TEST_WITH(calls_are_told_apart_by_names, set_up, tear_down) {
     static const char input[] = "'input':'q'," TOOLS,
                       chats[] = "'messages':[{'role':'user','content':'q'}]," TOOLS,
                       body[] =
@@ -568,7 +568,7 @@ static void check_stream(struct rig *rig, const char *call, const char *const *p
     fake_http_fini(&exchange);
 }
 
-static void streams_have_the_same_calls(void **state) {
+TEST_WITH(streams_have_the_same_calls, set_up, tear_down) {
     static const char *const named[] = {
         "'type':'response.output_item.added'",
         "'call_id':'call_the-id_0','name':'read','namespace':'mcp__n','arguments':''",
@@ -588,7 +588,7 @@ static void streams_have_the_same_calls(void **state) {
 
 /* ---- the log ---- */
 
-static void types_are_named_once(void **state) {
+TEST_WITH(types_are_named_once, set_up, tear_down) {
     char type[16];
     for (int i = 0; i < 3; i++) skipped_types_note(&skipped, "tools", "x");
     assert_int_equal(skipped.n, 1);
@@ -600,28 +600,4 @@ static void types_are_named_once(void **state) {
     }
     assert_int_equal(skipped.n, SKIPPED_MAX_NAMES);
     skipped_types_note(NULL, "tools", "x");
-}
-
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(unknown_tools_are_skipped_beside_known_ones),
-        TEST(what_describes_a_function_is_one_in_every_dialect),
-        TEST(a_grammar_is_part_of_the_description),
-        TEST(namespaces_are_part_of_names),
-        TEST(nothing_usable_is_an_answer_or_a_refusal),
-        TEST(only_allowed_tools_are_shown),
-        TEST(parts_say_what_they_say_in_every_dialect),
-        TEST(what_is_no_text_is_refused_in_every_dialect),
-        TEST(instructions_of_which_nothing_is_left_are_none),
-        TEST(items_without_text_are_skipped),
-        TEST(items_with_text_are_read),
-        TEST(items_bring_tools),
-        TEST(other_services_turns_are_read),
-        TEST(calls_are_told_apart_by_names),
-        TEST(streams_have_the_same_calls),
-        TEST(types_are_named_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static uint32_t answer_all(struct drafter *d, uint32_t *tokens, uint32_t n, cons
     return n_steps;
 }
 
-static void a_quotation_is_followed_to_its_end(void **state) {
+TEST(a_quotation_is_followed_to_its_end) {
     uint32_t text[N], answer[N], n_guessed;
     struct drafter d;
     srand(1);
@@ -45,7 +45,7 @@ static void a_quotation_is_followed_to_its_end(void **state) {
 }
 
 /* Every token is one of few, so that something is always found, and nothing follows from it. */
-static void where_no_guess_is_right_few_are_made(void **state) {
+TEST(where_no_guess_is_right_few_are_made) {
     uint32_t text[N], answer[N], n_guessed;
     struct drafter d;
     srand(2);
@@ -72,7 +72,7 @@ static void where_no_guess_is_right_few_are_made(void **state) {
     drafter_fini(&d);
 }
 
-static void a_quotation_behind_a_long_text_of_its_own_is_noticed(void **state) {
+TEST(a_quotation_behind_a_long_text_of_its_own_is_noticed) {
     uint32_t text[N], answer[N], n_guessed;
     struct drafter d;
     srand(3);
@@ -86,7 +86,7 @@ static void a_quotation_behind_a_long_text_of_its_own_is_noticed(void **state) {
     drafter_fini(&d);
 }
 
-static void a_period_goes_on_beyond_the_text(void **state) {
+TEST(a_period_goes_on_beyond_the_text) {
     uint32_t text[100];
     struct drafter d;
     assert_int_equal(drafter_init(&d, 100, NULL, 0, NULL), 0);
@@ -98,7 +98,7 @@ static void a_period_goes_on_beyond_the_text(void **state) {
     drafter_fini(&d);
 }
 
-static void a_long_prompt_is_read_in_pieces(void **state) {
+TEST(a_long_prompt_is_read_in_pieces) {
     enum { LONG = 3 * DRAFTER_READ_MOST };
     uint32_t *text = calloc(LONG + 20, sizeof(*text)), n_pieces = 0;
     struct drafter d;
@@ -111,15 +111,4 @@ static void a_long_prompt_is_read_in_pieces(void **state) {
     assert_int_equal(drafter_guess(&d, text, LONG, 4), 4);
     drafter_fini(&d);
     free(text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_quotation_is_followed_to_its_end),
-        cmocka_unit_test(where_no_guess_is_right_few_are_made),
-        cmocka_unit_test(a_quotation_behind_a_long_text_of_its_own_is_noticed),
-        cmocka_unit_test(a_period_goes_on_beyond_the_text),
-        cmocka_unit_test(a_long_prompt_is_read_in_pieces),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static void assert_near(uint32_t price, double steps) {
     assert_in_range(price, (uint32_t)(steps * STEP * 0.97), (uint32_t)(steps * STEP * 1.03) + 2);
 }
 
-static void before_the_first_measurement_a_price_is_assumed(void **state) {
+TEST(before_the_first_measurement_a_price_is_assumed) {
     struct guess_price price = {0};
     assert_int_equal(guess_price_step(&price, 1), GUESS_PRICE_FIRST + STEP / 4);
     assert_int_equal(guess_price_step(&price, 4), 4 * GUESS_PRICE_FIRST + STEP);
@@ -24,13 +24,13 @@ static void before_the_first_measurement_a_price_is_assumed(void **state) {
     assert_int_equal(guess_price_step(&price, 1), GUESS_PRICE_FIRST + STEP / 4);
 }
 
-static void a_wait_costs_a_step_beside_others(void **state) {
+TEST(a_wait_costs_a_step_beside_others) {
     assert_int_equal(guess_price_wait(1), STEP / 4);
     assert_int_equal(guess_price_wait(2), STEP);
     assert_int_equal(guess_price_wait(100), STEP);
 }
 
-static void prices_follow_what_steps_take(void **state) {
+TEST(prices_follow_what_steps_take) {
     struct guess_price price = {0};
     measure(&price, 100, 1, 0, 0.002);
     measure(&price, 30, 1, 1, 0.0066);
@@ -47,7 +47,7 @@ static void prices_follow_what_steps_take(void **state) {
     assert_near(guess_price_step(&price, 1), 0.25);
 }
 
-static void all_running_sequences_lose_and_those_that_guess_share_it(void **state) {
+TEST(all_running_sequences_lose_and_those_that_guess_share_it) {
     struct guess_price price = {0};
     measure(&price, 100, 4, 0, 0.002);
     measure(&price, 60, 4, 1, 0.005);
@@ -58,7 +58,7 @@ static void all_running_sequences_lose_and_those_that_guess_share_it(void **stat
                 1.5); /* for those that guess nothing it is the same */
 }
 
-static void the_first_step_of_a_shape_says_little(void **state) {
+TEST(the_first_step_of_a_shape_says_little) {
     struct guess_price price = {0};
     measure(&price, 1, 1, 0, 1); /* captures a graph */
     measure(&price, 50, 1, 0, 0.002);
@@ -68,7 +68,7 @@ static void the_first_step_of_a_shape_says_little(void **state) {
     assert_true(guess_price_step(&price, 1) < 2 * STEP);
 }
 
-static void an_outlier_moves_prices_a_little(void **state) {
+TEST(an_outlier_moves_prices_a_little) {
     struct guess_price price = {0};
     measure(&price, 100, 1, 0, 0.002);
     measure(&price, 100, 1, 1, 0.004);
@@ -83,7 +83,7 @@ static void an_outlier_moves_prices_a_little(void **state) {
     assert_in_range(guess_price_step(&price, 1), usual * 9 / 10, usual);
 }
 
-static void other_numbers_of_sequences_are_expected_to_be_delayed_alike(void **state) {
+TEST(other_numbers_of_sequences_are_expected_to_be_delayed_alike) {
     struct guess_price price = {0};
     measure(&price, 100, 2, 0, 0.002);
     measure(&price, 60, 2, 1, 0.003);
@@ -97,7 +97,7 @@ static void other_numbers_of_sequences_are_expected_to_be_delayed_alike(void **s
     assert_near(guess_price_step(&price, 1000), 1000 * 2 + 1);
 }
 
-static void what_has_not_been_measured_for_long_is_forgotten(void **state) {
+TEST(what_has_not_been_measured_for_long_is_forgotten) {
     struct guess_price price = {0};
     measure(&price, 100, 8, 0, 0.002);
     measure(&price, 60, 8, 1, 0.05);
@@ -106,18 +106,4 @@ static void what_has_not_been_measured_for_long_is_forgotten(void **state) {
     assert_true(guess_price_step(&price, 8) > 100 * STEP);
     measure(&price, 100, 8, 0, 0.002);
     assert_int_equal(guess_price_step(&price, 8), 8 * GUESS_PRICE_FIRST + STEP);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(before_the_first_measurement_a_price_is_assumed),
-        cmocka_unit_test(a_wait_costs_a_step_beside_others),
-        cmocka_unit_test(prices_follow_what_steps_take),
-        cmocka_unit_test(all_running_sequences_lose_and_those_that_guess_share_it),
-        cmocka_unit_test(the_first_step_of_a_shape_says_little),
-        cmocka_unit_test(an_outlier_moves_prices_a_little),
-        cmocka_unit_test(other_numbers_of_sequences_are_expected_to_be_delayed_alike),
-        cmocka_unit_test(what_has_not_been_measured_for_long_is_forgotten),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

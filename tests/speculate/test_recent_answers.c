@@ -67,7 +67,7 @@ static void check_one(const struct recent_answers *recent, const struct answer *
     }
 }
 
-static void it_finds_what_a_search_of_all_answers_finds(void **state) {
+TEST(it_finds_what_a_search_of_all_answers_finds) {
     uint32_t n_found = 0;
     for (unsigned seed = 1; seed <= 10; seed++) {
         struct answer *answers = calloc(N_ANSWERS, sizeof(*answers));
@@ -99,7 +99,7 @@ static struct recent_answers *store_of_one(uint64_t scope) {
     return recent;
 }
 
-static void an_answer_is_found_by_its_scope_alone(void **state) {
+TEST(an_answer_is_found_by_its_scope_alone) {
     struct recent_answers *recent = store_of_one(7);
     uint32_t text[20], next[200];
     fill(text, 20, 1010);
@@ -113,7 +113,7 @@ static void an_answer_is_found_by_its_scope_alone(void **state) {
     recent_answers_destroy(recent);
 }
 
-static void a_match_has_its_least_length_and_something_behind_it(void **state) {
+TEST(a_match_has_its_least_length_and_something_behind_it) {
     struct recent_answers *recent = store_of_one(7);
     uint32_t text[100];
     fill(text, 100, 1000);
@@ -129,7 +129,7 @@ static void a_match_has_its_least_length_and_something_behind_it(void **state) {
     recent_answers_destroy(recent);
 }
 
-static void of_equal_ones_the_hint_and_else_the_newest_is_taken(void **state) {
+TEST(of_equal_ones_the_hint_and_else_the_newest_is_taken) {
     struct recent_answers *recent = store_of_one(7);
     uint32_t tokens[30], next;
     fill(tokens, 20, 1020);
@@ -146,7 +146,7 @@ static void of_equal_ones_the_hint_and_else_the_newest_is_taken(void **state) {
     recent_answers_destroy(recent);
 }
 
-static void the_oldest_answers_are_forgotten(void **state) {
+TEST(the_oldest_answers_are_forgotten) {
     struct recent_answers *recent = store_of_one(7);
     uint32_t tokens[100], text[50];
     fill(text, 50, 1000);
@@ -164,7 +164,7 @@ static void the_oldest_answers_are_forgotten(void **state) {
     recent_answers_destroy(recent);
 }
 
-static void of_a_long_answer_the_newest_tokens_are_kept(void **state) {
+TEST(of_a_long_answer_the_newest_tokens_are_kept) {
     enum { LONG = 10 * N_TOKENS };
     static uint32_t tokens[LONG];
     struct recent_answers *recent = store_of_one(7);
@@ -177,7 +177,7 @@ static void of_a_long_answer_the_newest_tokens_are_kept(void **state) {
     recent_answers_destroy(recent);
 }
 
-static void short_answers_and_an_empty_store_have_nothing(void **state) {
+TEST(short_answers_and_an_empty_store_have_nothing) {
     struct recent_answers *recent = NULL;
     uint32_t tokens[RECENT_MIN + 1] = {0};
     assert_int_equal(recent_answers_create(&recent, N_TOKENS), 0);
@@ -188,17 +188,4 @@ static void short_answers_and_an_empty_store_have_nothing(void **state) {
     recent_answers_add(recent, 0, tokens, RECENT_MIN + 1);
     assert_int_equal(recent_answers_find(recent, 0, tokens, RECENT_MIN, NULL).length, RECENT_MIN);
     recent_answers_destroy(recent);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_finds_what_a_search_of_all_answers_finds),
-        cmocka_unit_test(an_answer_is_found_by_its_scope_alone),
-        cmocka_unit_test(a_match_has_its_least_length_and_something_behind_it),
-        cmocka_unit_test(of_equal_ones_the_hint_and_else_the_newest_is_taken),
-        cmocka_unit_test(the_oldest_answers_are_forgotten),
-        cmocka_unit_test(of_a_long_answer_the_newest_tokens_are_kept),
-        cmocka_unit_test(short_answers_and_an_empty_store_have_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static uint64_t answer_in_vain(struct draft_length *length, uint32_t n_tokens, u
     return spent;
 }
 
-static void a_match_is_tried_once_the_answer_has_followed_it(void **state) {
+TEST(a_match_is_tried_once_the_answer_has_followed_it) {
     struct shared_credit shared = credit_of(3.3, 1);
     struct draft_length length = account(&shared, 1);
     uint32_t n = 0;
@@ -54,14 +54,14 @@ static void a_match_is_tried_once_the_answer_has_followed_it(void **state) {
     assert_int_equal(n, 2);
 }
 
-static void one_short_answer_loses_one_try(void **state) {
+TEST(one_short_answer_loses_one_try) {
     struct shared_credit shared = credit_of(3.3, 1);
     struct draft_length length = account(&shared, 1);
     assert_in_range(answer_in_vain(&length, 128, 8), 2 * STEP, 128 * STEP / 50);
     assert_true(length.account.credit < 0);
 }
 
-static void many_answers_lose_a_64th_of_their_time(void **state) {
+TEST(many_answers_lose_a_64th_of_their_time) {
     const struct load {
         double n_plain;
         uint32_t n_running;
@@ -80,7 +80,7 @@ static void many_answers_lose_a_64th_of_their_time(void **state) {
     }
 }
 
-static void where_guesses_are_right_any_match_will_do(void **state) {
+TEST(where_guesses_are_right_any_match_will_do) {
     struct shared_credit shared = credit_of(3.3, 1);
     struct draft_length length = account(&shared, 1);
     answer_without_guesses(&length, 20);
@@ -98,7 +98,7 @@ static void where_guesses_are_right_any_match_will_do(void **state) {
     assert_int_equal(draft_length_most(&length, 8), 8); /* its own credit is left */
 }
 
-static void a_gain_fills_the_fund_for_later_answers(void **state) {
+TEST(a_gain_fills_the_fund_for_later_answers) {
     struct shared_credit shared = credit_of(3.3, 1);
     shared.credit = 0;
     struct draft_length first = account(&shared, 1);
@@ -111,7 +111,7 @@ static void a_gain_fills_the_fund_for_later_answers(void **state) {
     assert_int_equal(draft_length_most(&second, 64), DRAFT_FEW);
 }
 
-static void an_empty_fund_recovers(void **state) {
+TEST(an_empty_fund_recovers) {
     struct shared_credit shared = credit_of(3.3, 1);
     shared.credit = 0;
     struct draft_length other = account(&shared, 1);
@@ -121,7 +121,7 @@ static void an_empty_fund_recovers(void **state) {
     assert_int_equal(draft_length_most(&length, 64), DRAFT_FEW);
 }
 
-static void debt_asks_for_a_longer_match(void **state) {
+TEST(debt_asks_for_a_longer_match) {
     struct shared_credit shared = credit_of(3.3, 1);
     struct draft_length length = account(&shared, 1);
     answer_without_guesses(&length, 64);
@@ -130,7 +130,7 @@ static void debt_asks_for_a_longer_match(void **state) {
     assert_int_equal(draft_length_most(&length, 20), DRAFT_FEW);
 }
 
-static void waits_in_vain_are_paid(void **state) {
+TEST(waits_in_vain_are_paid) {
     struct shared_credit shared = credit_of(1.5, 2);
     struct draft_length length = account(&shared, 2);
     answer_without_guesses(&length, 7);
@@ -146,7 +146,7 @@ static void waits_in_vain_are_paid(void **state) {
     assert_int_equal(length.credit, credit);
 }
 
-static void plain_sequences_are_delayed_seldom(void **state) {
+TEST(plain_sequences_are_delayed_seldom) {
     enum { N_RUNNING = 2, N_STEPS = 10000 };
     struct shared_credit shared = credit_of(2.5, N_RUNNING);
     struct draft_length length = account(&shared, N_RUNNING);
@@ -168,7 +168,7 @@ static void plain_sequences_are_delayed_seldom(void **state) {
                      4 * STEP - (int32_t)guess_price_delay(&shared.price, N_RUNNING));
 }
 
-static void what_cannot_pay_is_not_tried(void **state) {
+TEST(what_cannot_pay_is_not_tried) {
     struct shared_credit shared = credit_of(3, 8); /* 17 steps */
     struct draft_length length = account(&shared, 8);
     draft_length_learn(&length, 64, 0, 0);
@@ -178,7 +178,7 @@ static void what_cannot_pay_is_not_tried(void **state) {
     assert_int_equal(draft_length_most(&length, 64), DRAFT_FEW);
 }
 
-static void many_are_delayed_little_or_not_at_all(void **state) {
+TEST(many_are_delayed_little_or_not_at_all) {
     for (uint32_t n_running = 2; n_running <= 4; n_running++) {
         struct shared_credit dear = credit_of(1.3, n_running), cheap = credit_of(1.2, n_running);
         struct draft_length a = account(&dear, n_running), b = account(&cheap, n_running);
@@ -187,21 +187,4 @@ static void many_are_delayed_little_or_not_at_all(void **state) {
         assert_int_equal(draft_length_most(&a, 64), n_running == 2 ? DRAFT_FEW : 0);
         assert_int_equal(draft_length_most(&b, 64), DRAFT_FEW);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_match_is_tried_once_the_answer_has_followed_it),
-        cmocka_unit_test(one_short_answer_loses_one_try),
-        cmocka_unit_test(many_answers_lose_a_64th_of_their_time),
-        cmocka_unit_test(where_guesses_are_right_any_match_will_do),
-        cmocka_unit_test(a_gain_fills_the_fund_for_later_answers),
-        cmocka_unit_test(an_empty_fund_recovers),
-        cmocka_unit_test(debt_asks_for_a_longer_match),
-        cmocka_unit_test(waits_in_vain_are_paid),
-        cmocka_unit_test(plain_sequences_are_delayed_seldom),
-        cmocka_unit_test(what_cannot_pay_is_not_tried),
-        cmocka_unit_test(many_are_delayed_little_or_not_at_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

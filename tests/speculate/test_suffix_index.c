@@ -30,7 +30,7 @@ static void assert_same(struct suffix_match a, struct suffix_match b) {
 }
 
 /* Texts of at most SUFFIX_MAX_VISITED occurrences of anything: none is left out. */
-static void it_finds_what_a_search_of_all_positions_finds(void **state) {
+TEST(it_finds_what_a_search_of_all_positions_finds) {
     enum { N = 300 };
     uint32_t tokens[N];
     uint64_t n_found = 0;
@@ -55,7 +55,7 @@ static void it_finds_what_a_search_of_all_positions_finds(void **state) {
     assert_true(n_found > 300);
 }
 
-static void it_reads_a_text_in_pieces(void **state) {
+TEST(it_reads_a_text_in_pieces) {
     enum { N = 1000 };
     uint32_t tokens[N];
     struct suffix_index whole, pieces;
@@ -71,7 +71,7 @@ static void it_reads_a_text_in_pieces(void **state) {
     suffix_index_fini(&pieces);
 }
 
-static void of_a_longer_text_it_keeps_the_newest(void **state) {
+TEST(of_a_longer_text_it_keeps_the_newest) {
     enum { N = 3 * SUFFIX_MAX_POSITIONS / 2 };
     uint32_t *tokens = calloc(N, sizeof(*tokens));
     struct suffix_index index;
@@ -90,7 +90,7 @@ static void of_a_longer_text_it_keeps_the_newest(void **state) {
 }
 
 /* A long run of one token is the worst case of a chain; the time is bounded by its constants. */
-static void short_and_uniform_texts_have_matches_or_none(void **state) {
+TEST(short_and_uniform_texts_have_matches_or_none) {
     enum { N = 5000 };
     static uint32_t tokens[N];
     struct suffix_index index;
@@ -105,14 +105,4 @@ static void short_and_uniform_texts_have_matches_or_none(void **state) {
         assert_int_equal(match.length, n - 1 < SUFFIX_MAX ? n - 1 : SUFFIX_MAX);
     }
     suffix_index_fini(&index);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_finds_what_a_search_of_all_positions_finds),
-        cmocka_unit_test(it_reads_a_text_in_pieces),
-        cmocka_unit_test(of_a_longer_text_it_keeps_the_newest),
-        cmocka_unit_test(short_and_uniform_texts_have_matches_or_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

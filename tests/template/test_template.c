@@ -62,7 +62,7 @@ static void assert_marks(const char *source, const char *expected) {
     template_text_fini(&text);
 }
 
-static void marks_follow_every_byte(void **state) {
+TEST(marks_follow_every_byte) {
     static const char *const cases[][2] = {
         {"<|a|>{{ s }}<|b|>", "[<|a|>]ab c[<|b|>]"},
         {"{{ bos }}{{ s }}{{ '<e>' }}", "[<s>]ab c[<e>]"},
@@ -107,7 +107,7 @@ static void marks_follow_every_byte(void **state) {
 }
 
 /* A long sum is extended in place: strings that share its bytes must not change. */
-static void sums_share_no_bytes_that_change(void **state) {
+TEST(sums_share_no_bytes_that_change) {
     struct template_text text = {0};
     struct error err = {0};
     assert_int_equal(
@@ -122,7 +122,7 @@ static void sums_share_no_bytes_that_change(void **state) {
     template_text_fini(&text);
 }
 
-static void syntax_errors_name_line_and_column(void **state) {
+TEST(syntax_errors_name_line_and_column) {
     static const struct {
         const char *source, *text;
         int code;
@@ -158,7 +158,7 @@ static void syntax_errors_name_line_and_column(void **state) {
     }
 }
 
-static void failures_of_a_render_name_their_line(void **state) {
+TEST(failures_of_a_render_name_their_line) {
     static const struct {
         const char *source, *text;
         int code;
@@ -187,7 +187,7 @@ static void failures_of_a_render_name_their_line(void **state) {
 }
 
 /* A message of a template may be longer than an error; it is cut between characters. */
-static void a_long_message_stays_utf8(void **state) {
+TEST(a_long_message_stays_utf8) {
     struct template_text text = {0};
     struct error err = {0};
     assert_int_equal(render_within("{{ raise_exception('x' ~ 'é' * 300) }}", NULL, &text, &err),
@@ -196,7 +196,7 @@ static void a_long_message_stays_utf8(void **state) {
     assert_memory_equal(err.text + 509, "é", 2);
 }
 
-static void each_bound_is_named(void **state) {
+TEST(each_bound_is_named) {
     static const struct {
         struct template_limits limits;
         const char *source, *text;
@@ -224,7 +224,7 @@ static void each_bound_is_named(void **state) {
     }
 }
 
-static void the_compiler_has_bounds_too(void **state) {
+TEST(the_compiler_has_bounds_too) {
     const struct template_limits small = {.max_source_bytes = 10}, flat = {.max_depth = 20},
                                  poor = {.max_memory_bytes = 4000};
     static const struct {
@@ -250,7 +250,7 @@ static void the_compiler_has_bounds_too(void **state) {
     }
 }
 
-static void trusted_variables_win(void **state) {
+TEST(trusted_variables_win) {
     struct template *t = compiled("{{ bos }}");
     json_t *variables = json("{\"bos\": \"mine\"}"), *trusted = json("{\"bos\": \"<s>\"}");
     const struct template_input input = {.variables = variables, .trusted = trusted};
@@ -263,7 +263,7 @@ static void trusted_variables_win(void **state) {
     template_destroy(t);
 }
 
-static void an_empty_text_is_a_text(void **state) {
+TEST(an_empty_text_is_a_text) {
     struct template_text text = {0};
     assert_int_equal(render_within("", NULL, &text, NULL), 0);
     assert_string_equal(text.bytes, "");
@@ -290,7 +290,7 @@ static void *work(void *argument) {
 }
 
 /* The template and the variables are shared; nothing of them is written. */
-static void threads_share_a_template(void **state) {
+TEST(threads_share_a_template) {
     struct worker workers[4];
     struct template *t = compiled("{{ 'é'|upper }};{% for i in range(2) %}{{ s|upper }}{% endfor %}"
                                   "{{ s[-1] }}{{ ('x' * 300 + 'é')[:2] }}");
@@ -309,7 +309,7 @@ static void threads_share_a_template(void **state) {
 }
 
 /* What is computed of a number is printed by its value. */
-static void numbers_are_printed_as_they_were_written(void **state) {
+TEST(numbers_are_printed_as_they_were_written) {
     static const char text[] = "{\"a\": [18446744073709551616, 1e400, 1.50, -0, 1E2, 0.1],"
                                " \"n\": 18446744073709551615}";
     static const char *const cases[][2] = {
@@ -339,21 +339,4 @@ static void numbers_are_printed_as_they_were_written(void **state) {
         template_destroy(t);
     }
     json_decref(variables);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(marks_follow_every_byte),
-        cmocka_unit_test(sums_share_no_bytes_that_change),
-        cmocka_unit_test(syntax_errors_name_line_and_column),
-        cmocka_unit_test(failures_of_a_render_name_their_line),
-        cmocka_unit_test(a_long_message_stays_utf8),
-        cmocka_unit_test(each_bound_is_named),
-        cmocka_unit_test(the_compiler_has_bounds_too),
-        cmocka_unit_test(trusted_variables_win),
-        cmocka_unit_test(an_empty_text_is_a_text),
-        cmocka_unit_test(threads_share_a_template),
-        cmocka_unit_test(numbers_are_printed_as_they_were_written),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static json_t *make_variables(void) {
     return json_pack("{s:o}", "messages", messages);
 }
 
-static void compiling_survives(void **state) {
+TEST(compiling_survives) {
     int rc = ERR_NOMEM;
     for (size_t i = 1; rc; i++) {
         struct template *t = NULL;
@@ -77,7 +77,7 @@ static void compiling_survives(void **state) {
     }
 }
 
-static void rendering_survives(void **state) {
+TEST(rendering_survives) {
     struct template *t = NULL;
     assert_int_equal(template_compile(&t, SOURCE, strlen(SOURCE), NULL, NULL), 0);
     json_t *variables = make_variables();
@@ -104,7 +104,7 @@ static void rendering_survives(void **state) {
 }
 
 /* The same for the arena's bound, whatever it is: every piece is refused once. */
-static void every_piece_may_be_refused(void **state) {
+TEST(every_piece_may_be_refused) {
     struct template *t = NULL;
     assert_int_equal(template_compile(&t, SOURCE, strlen(SOURCE), NULL, NULL), 0);
     json_t *variables = make_variables();
@@ -120,13 +120,4 @@ static void every_piece_may_be_refused(void **state) {
     }
     json_decref(variables);
     template_destroy(t);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(compiling_survives),
-        cmocka_unit_test(rendering_survives),
-        cmocka_unit_test(every_piece_may_be_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,7 +78,7 @@ static void assert_ids(const struct token_list *list, const uint32_t *ids, size_
     for (size_t i = 0; i < n; i++) assert_int_equal(list->ids[i], ids[i]);
 }
 
-static void merges_by_rank_and_adds_the_template(void **state) {
+TEST(merges_by_rank_and_adds_the_template) {
     struct tokenizer *tokenizer = small();
     struct token_list ids = {0};
     assert_int_equal(tokenizer_encode(tokenizer, "aaab a", 6, true, 0, &ids, NULL), 0);
@@ -91,7 +91,7 @@ static void merges_by_rank_and_adds_the_template(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
-static void tokens_know_their_bytes(void **state) {
+TEST(tokens_know_their_bytes) {
     struct tokenizer *tokenizer = small();
     size_t n = 0;
     assert_memory_equal(tokenizer_token_bytes(tokenizer, 7, &n), " a", 2);
@@ -105,7 +105,7 @@ static void tokens_know_their_bytes(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
-static void encode_stops_at_the_bound(void **state) {
+TEST(encode_stops_at_the_bound) {
     struct tokenizer *tokenizer = small();
     struct token_list ids = {0};
     struct error err = {0};
@@ -121,7 +121,7 @@ static void encode_stops_at_the_bound(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
-static void encode_refuses_what_is_not_utf8(void **state) {
+TEST(encode_refuses_what_is_not_utf8) {
     static const char *const BAD[] = {"\x80",
                                       "a\xC0\x80",
                                       "\xC3",
@@ -154,7 +154,7 @@ static void assert_decodes(const uint32_t *ids, size_t n, bool skip_special, con
     tokenizer_destroy(tokenizer);
 }
 
-static void decode_replaces_maximal_parts(void **state) {
+TEST(decode_replaces_maximal_parts) {
     assert_decodes((const uint32_t[]){9, 10, 11}, 3, false, "\xE2\x82\xAC");
     assert_decodes((const uint32_t[]){9, 10, 0}, 3, false,
                    "\xEF\xBF\xBD"
@@ -168,7 +168,7 @@ static void decode_replaces_maximal_parts(void **state) {
     assert_decodes(NULL, 0, false, "");
 }
 
-static void streaming_holds_back_half_characters(void **state) {
+TEST(streaming_holds_back_half_characters) {
     struct tokenizer *tokenizer = small();
     struct detokenizer d = {0};
     char buffer[64];
@@ -199,7 +199,7 @@ struct change {
     int code;
 };
 
-static void load_refuses_what_it_cannot_do_by_name(void **state) {
+TEST(load_refuses_what_it_cannot_do_by_name) {
     static const struct change CHANGES[] = {
         {"model/type", "'Unigram'", "Unigram", ERR_UNSUPPORTED},
         {"model/dropout", "0.1", "dropout", ERR_UNSUPPORTED},
@@ -265,7 +265,7 @@ static void load_refuses_what_it_cannot_do_by_name(void **state) {
     }
 }
 
-static void load_bounds_ids(void **state) {
+TEST(load_bounds_ids) {
     static const struct change CHANGES[] = {
         {"model/vocab", "{'a':-1}", "id", 0},
         {"model/vocab", "{'a':4000000000}", "id", 0},
@@ -294,7 +294,7 @@ static void load_bounds_ids(void **state) {
     }
 }
 
-static void load_reports_files_that_are_not_there_or_not_json(void **state) {
+TEST(load_reports_files_that_are_not_there_or_not_json) {
     struct tokenizer *tokenizer = NULL;
     struct error err = {0};
     assert_int_equal(tokenizer_load(&tokenizer, DATA_DIR "/none.json", &err), ERR_NOT_FOUND);
@@ -309,7 +309,7 @@ static void load_reports_files_that_are_not_there_or_not_json(void **state) {
 }
 
 /* Each first match is the reference library's.  PCRE2's own \w, \b and \v give others. */
-static void words_are_what_the_reference_library_takes_for_words(void **state) {
+TEST(words_are_what_the_reference_library_takes_for_words) {
     static const struct {
         const char *pattern, *text;
         size_t begin, end;
@@ -349,7 +349,7 @@ static void words_are_what_the_reference_library_takes_for_words(void **state) {
 }
 
 /* Spellings that mean one thing to Oniguruma and another to PCRE2, and have no translation. */
-static void patterns_of_two_meanings_are_refused(void **state) {
+TEST(patterns_of_two_meanings_are_refused) {
     static const char *const PATTERNS[] = {"[\\W]",   "[\\B]",    "\\pL",      "\\xE9",
                                            "\\351",   "a{,2}",    "a{2}?",     "a{2}+",
                                            "a{1,2}+", "(?m:a.b)", "(?i-xm)a.b"};
@@ -372,7 +372,7 @@ static void patterns_of_two_meanings_are_refused(void **state) {
 }
 
 /* A pattern that backtracks without end is an error to report, not a text to lose. */
-static void pattern_limits_are_reported(void **state) {
+TEST(pattern_limits_are_reported) {
     static const char HARMLESS[] = "aaaac b",
                       ENDLESS[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab cc";
     struct tokenizer *tokenizer = NULL;
@@ -396,7 +396,7 @@ static void pattern_limits_are_reported(void **state) {
 }
 
 /* What a pattern repeats, it can repeat at every place of a text. */
-static void patterns_that_cost_too_much_are_refused(void **state) {
+TEST(patterns_that_cost_too_much_are_refused) {
     static const char *const PATTERNS[] = {"(a{1000}){1000}", "(?:a{1,1000}){1,1000}b", "a{65535}",
                                            "(?:a{1025})"};
     static const char *const ALIKE[] = {"a{1000}", "(a{10}){10}", "\\p{N}{1,3}", "a{0,65535}"};
@@ -434,7 +434,7 @@ static void write_doubling(char *out, size_t size, const char *list) {
     snprintf(out + n, size - n, "]}");
 }
 
-static void rules_that_lengthen_without_end_are_reported(void **state) {
+TEST(rules_that_lengthen_without_end_are_reported) {
     char doubling[4096];
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
@@ -454,7 +454,7 @@ static void rules_that_lengthen_without_end_are_reported(void **state) {
 }
 
 /* Each Metaspace puts its character before every piece, and each Split cuts that off again. */
-static void pieces_that_double_without_end_are_reported(void **state) {
+TEST(pieces_that_double_without_end_are_reported) {
     char steps[8192];
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
@@ -475,7 +475,7 @@ static void pieces_that_double_without_end_are_reported(void **state) {
 }
 
 /* At each place of the text the pattern takes long, at none of them too long. */
-static void a_pattern_that_is_slow_everywhere_is_reported(void **state) {
+TEST(a_pattern_that_is_slow_everywhere_is_reported) {
     static const char RUN[] = "xxxxxxxxxxxxxxxxxxxx ";
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
@@ -497,7 +497,7 @@ static void a_pattern_that_is_slow_everywhere_is_reported(void **state) {
 }
 
 /* A parsed object takes a hundred times its two bytes: the file is judged before it is parsed. */
-static void a_file_of_too_many_values_is_refused(void **state) {
+TEST(a_file_of_too_many_values_is_refused) {
     enum { TIMES = JSON_GUARD_MAX_VALUES };
     char *json = malloc(3 * (size_t)TIMES + 32), *end = json;
     struct tokenizer *tokenizer = NULL;
@@ -534,7 +534,7 @@ static void *encode_many_times(void *argument) {
     return NULL;
 }
 
-static void threads_share_one_tokenizer(void **state) {
+TEST(threads_share_one_tokenizer) {
     struct tokenizer *tokenizer = NULL;
     pthread_t threads[4];
     struct worker workers[4];
@@ -548,28 +548,4 @@ static void threads_share_one_tokenizer(void **state) {
         assert_true(workers[i].agreed);
     }
     tokenizer_destroy(tokenizer);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merges_by_rank_and_adds_the_template),
-        cmocka_unit_test(tokens_know_their_bytes),
-        cmocka_unit_test(encode_stops_at_the_bound),
-        cmocka_unit_test(encode_refuses_what_is_not_utf8),
-        cmocka_unit_test(decode_replaces_maximal_parts),
-        cmocka_unit_test(streaming_holds_back_half_characters),
-        cmocka_unit_test(load_refuses_what_it_cannot_do_by_name),
-        cmocka_unit_test(load_bounds_ids),
-        cmocka_unit_test(load_reports_files_that_are_not_there_or_not_json),
-        cmocka_unit_test(words_are_what_the_reference_library_takes_for_words),
-        cmocka_unit_test(patterns_of_two_meanings_are_refused),
-        cmocka_unit_test(pattern_limits_are_reported),
-        cmocka_unit_test(patterns_that_cost_too_much_are_refused),
-        cmocka_unit_test(rules_that_lengthen_without_end_are_reported),
-        cmocka_unit_test(pieces_that_double_without_end_are_reported),
-        cmocka_unit_test(a_pattern_that_is_slow_everywhere_is_reported),
-        cmocka_unit_test(a_file_of_too_many_values_is_refused),
-        cmocka_unit_test(threads_share_one_tokenizer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,8 +186,7 @@ static json_t *load_json(const char *path) {
     return root;
 }
 
-static void large_tokenizers_agree(void **unused) {
-    (void)unused;
+TEST(large_tokenizers_agree) {
     static const char *const PATHS[] = {MODEL_DIR, DATA_DIR "/gpt2", DATA_DIR "/llama3"};
     for (size_t i = 0; i < sizeof(PATHS) / sizeof(*PATHS); i++) {
         struct tokenizer *tokenizer = NULL;
@@ -198,8 +197,7 @@ static void large_tokenizers_agree(void **unused) {
     }
 }
 
-static void families_agree(void **unused) {
-    (void)unused;
+TEST(families_agree) {
     for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++) {
         char path[512];
         snprintf(path, sizeof(path), DATA_DIR "/families/%s.json", FAMILIES[i]);
@@ -211,8 +209,7 @@ static void families_agree(void **unused) {
     }
 }
 
-static void every_component_agrees(void **unused) {
-    (void)unused;
+TEST(every_component_agrees) {
     json_t *root = load_json(DATA_DIR "/variants.json");
     const json_t *variants = json_object_get(root, "variants");
     for (size_t i = 0; i < json_array_size(variants); i++) {
@@ -251,8 +248,7 @@ static json_t *model_of_pairs(void) {
 }
 
 /* Patterns that look ahead, look behind, go on for long, or match nothing, under each behavior. */
-static void every_pattern_agrees(void **unused) {
-    (void)unused;
+TEST(every_pattern_agrees) {
     static const char *const PATTERNS[] = {"\\s+(?!\\S)|\\s+", "\\s*[\\r\\n]+|\\s+(?!\\S)|\\S+",
                                            "a(?!b)|b(?=c)",    "ab(?=c)",
                                            "(?<=a)b",          "^a|^ab",
@@ -287,8 +283,7 @@ static void every_pattern_agrees(void **unused) {
 
 /* Words that come to a special token are refused in a text that is not trusted, also after the same
  * text was encoded as trusted. */
-static void special_tokens_are_not_found(void **unused) {
-    (void)unused;
+TEST(special_tokens_are_not_found) {
     struct tokenizer_cache *cache = make_cache(1 << 20, 16);
     struct token_list ids = {0};
     struct error err = {0};
@@ -335,8 +330,7 @@ static bool look_up(struct tokenizer_cache *cache, uint64_t scope, size_t step, 
     return found;
 }
 
-static void an_entry_is_found_by_all_of_its_key(void **unused) {
-    (void)unused;
+TEST(an_entry_is_found_by_all_of_its_key) {
     struct tokenizer_cache *cache = make_cache(1 << 20, 0);
     assert_false(look_up(cache, 1, 0, false, "text"));
     assert_true(look_up(cache, 1, 0, false, "text"));
@@ -349,8 +343,7 @@ static void an_entry_is_found_by_all_of_its_key(void **unused) {
     tokenizer_cache_destroy(cache);
 }
 
-static void the_least_recently_used_are_evicted(void **unused) {
-    (void)unused;
+TEST(the_least_recently_used_are_evicted) {
     enum { MOST = 8 << 10, N = 1000 };
     struct tokenizer_cache *cache = make_cache(MOST, 0);
     char text[32];
@@ -367,8 +360,7 @@ static void the_least_recently_used_are_evicted(void **unused) {
     tokenizer_cache_destroy(cache);
 }
 
-static void what_does_not_fit_is_left_out(void **unused) {
-    (void)unused;
+TEST(what_does_not_fit_is_left_out) {
     struct tokenizer_cache *cache = make_cache(1, 0);
     assert_false(look_up(cache, 0, 0, false, "text"));
     assert_false(look_up(cache, 0, 0, false, "text"));
@@ -404,8 +396,7 @@ static void *encode_all(void *user) {
     return NULL;
 }
 
-static void threads_share_a_cache(void **unused) {
-    (void)unused;
+TEST(threads_share_a_cache) {
     enum { N_TEXTS = 24, N_THREADS = 4 };
     static struct sample texts[N_TEXTS];
     struct token_list expected[N_TEXTS] = {0};
@@ -431,19 +422,4 @@ static void threads_share_a_cache(void **unused) {
     for (int i = 0; i < N_TEXTS; i++) free(expected[i].ids);
     tokenizer_cache_destroy(cache);
     tokenizer_destroy(tokenizer);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_tokenizers_agree),
-        cmocka_unit_test(families_agree),
-        cmocka_unit_test(every_component_agrees),
-        cmocka_unit_test(every_pattern_agrees),
-        cmocka_unit_test(special_tokens_are_not_found),
-        cmocka_unit_test(an_entry_is_found_by_all_of_its_key),
-        cmocka_unit_test(the_least_recently_used_are_evicted),
-        cmocka_unit_test(what_does_not_fit_is_left_out),
-        cmocka_unit_test(threads_share_a_cache),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,7 +60,7 @@ static void assert_stream(const char *decoder, bool begun, const struct push *pu
 
 #define FFFD "\xEF\xBF\xBD"
 
-static void a_run_of_bytes_is_text_or_is_not(void **state) {
+TEST(a_run_of_bytes_is_text_or_is_not) {
     assert_stream(LLAMA, false,
                   (const struct push[]){{2, ""},
                                         {3, ""},
@@ -79,7 +79,7 @@ static void a_run_of_bytes_is_text_or_is_not(void **state) {
     assert_stream(LLAMA, false, (const struct push[]){{4, ""}, {4, ""}, {0}}, FFFD FFFD);
 }
 
-static void only_the_beginning_loses_its_space(void **state) {
+TEST(only_the_beginning_loses_its_space) {
     assert_stream(LLAMA, false, (const struct push[]){{7, "a"}, {7, " a"}, {0}}, "");
     assert_stream(LLAMA, false, (const struct push[]){{1, ""}, {9, ""}, {9, " "}, {0}}, "");
     assert_stream(LLAMA, false, (const struct push[]){{5, ""}, {7, " a"}, {0}}, "");
@@ -91,7 +91,7 @@ static void only_the_beginning_loses_its_space(void **state) {
 }
 
 /* Shown before it ends: whole characters, and, once it cannot be text, a replacement for each. */
-static void a_long_run_does_not_wait_for_its_end(void **state) {
+TEST(a_long_run_does_not_wait_for_its_end) {
     static const uint32_t EURO[] = {2, 3, 4};
     struct tokenizer *tokenizer = with_decoder(LLAMA);
     for (int broken = 0; broken < 2; broken++) {
@@ -114,7 +114,7 @@ static void a_long_run_does_not_wait_for_its_end(void **state) {
 }
 
 /* The reference library shows a special token that the normalizer changed; a server must not. */
-static void special_tokens_are_skipped_in_any_form(void **state) {
+TEST(special_tokens_are_skipped_in_any_form) {
     struct tokenizer *tokenizer = with_decoder(LLAMA);
     const uint32_t ids[] = {8, 1, 8};
     char *text = NULL;
@@ -126,14 +126,4 @@ static void special_tokens_are_skipped_in_any_form(void **state) {
     assert_string_equal(text, "a <s>a");
     free(text);
     tokenizer_destroy(tokenizer);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_of_bytes_is_text_or_is_not),
-        cmocka_unit_test(only_the_beginning_loses_its_space),
-        cmocka_unit_test(a_long_run_does_not_wait_for_its_end),
-        cmocka_unit_test(special_tokens_are_skipped_in_any_form),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

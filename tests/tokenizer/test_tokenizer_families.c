@@ -166,7 +166,7 @@ static void check_random_ids(struct family *family) {
     free(ids.ids);
 }
 
-static void every_family_agrees(void **state) {
+TEST(every_family_agrees) {
     size_t n_wrong = 0;
     json_t *texts = load_json("texts");
     for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++) {
@@ -180,11 +180,4 @@ static void every_family_agrees(void **state) {
     }
     json_decref(texts);
     assert_int_equal(n_wrong, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_family_agrees),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,20 +122,20 @@ static void check_files(const char *tokenizer_path, const char *cases_path) {
     assert_int_equal(encode.n_wrong + decode.n_wrong, 0);
 }
 
-static void gpt2_style_agrees(void **state) {
+TEST(gpt2_style_agrees) {
     check_files(DATA_DIR "/gpt2", DATA_DIR "/gpt2/cases.json");
 }
 
-static void llama3_style_agrees(void **state) {
+TEST(llama3_style_agrees) {
     check_files(DATA_DIR "/llama3/tokenizer.json", DATA_DIR "/llama3/cases.json");
 }
 
-static void shipped_tokenizer_agrees(void **state) {
+TEST(shipped_tokenizer_agrees) {
     check_files(MODEL_DIR, DATA_DIR "/shipped/cases.json");
 }
 
 /* Every normalizer and pre-tokenizer, in the same small tokenizer. */
-static void every_component_agrees(void **state) {
+TEST(every_component_agrees) {
     json_t *root = load_json(DATA_DIR "/variants.json");
     const json_t *variants = json_object_get(root, "variants");
     size_t n_wrong = 0;
@@ -162,7 +162,7 @@ static void every_component_agrees(void **state) {
 }
 
 /* The goldens that came with the model: strings, and chats rendered with their special tokens. */
-static void shipped_goldens_agree(void **state) {
+TEST(shipped_goldens_agree) {
     struct tokenizer *tokenizer = NULL;
     struct error err = {0};
     if (tokenizer_load(&tokenizer, MODEL_DIR, &err)) fail_msg("%s", err.text);
@@ -193,13 +193,4 @@ static void shipped_goldens_agree(void **state) {
     json_decref(root);
     tokenizer_destroy(tokenizer);
     assert_int_equal(tally.n_wrong + bos_tally.n_wrong, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_style_agrees),        cmocka_unit_test(llama3_style_agrees),
-        cmocka_unit_test(shipped_tokenizer_agrees), cmocka_unit_test(every_component_agrees),
-        cmocka_unit_test(shipped_goldens_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

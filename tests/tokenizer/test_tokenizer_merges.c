@@ -82,7 +82,7 @@ static void assert_merges_to(const struct bpe *bpe, struct bpe_scratch *scratch,
     assert_int_equal(begins[0], 0);
 }
 
-static void pieces_merge_by_the_definition(void **state) {
+TEST(pieces_merge_by_the_definition) {
     uint64_t seed = 20250808;
     struct bpe_scratch scratch = {0};
     size_t n_merged = 0;
@@ -107,7 +107,7 @@ static void pieces_merge_by_the_definition(void **state) {
 }
 
 /* b b b ... b Z: Z swallows them one after the other, but a window without it pairs them. */
-static void an_end_may_change_all_before_it(void **state) {
+TEST(an_end_may_change_all_before_it) {
     enum { B, Z, PAIR };
     struct bpe_scratch scratch = {0};
     struct bpe bpe;
@@ -121,12 +121,4 @@ static void an_end_may_change_all_before_it(void **state) {
     assert_merges_to(&bpe, &scratch, ids, N_PIECE, expected, 1);
     bpe_fini(&bpe);
     bpe_scratch_fini(&scratch);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_merge_by_the_definition),
-        cmocka_unit_test(an_end_may_change_all_before_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

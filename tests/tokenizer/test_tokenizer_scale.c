@@ -95,13 +95,13 @@ static void encode_texts_of(const char *path, bool lossless) {
     tokenizer_destroy(tokenizer);
 }
 
-static void shipped_tokenizer_is_linear(void **state) {
+TEST(shipped_tokenizer_is_linear) {
     encode_texts_of(MODEL_DIR, true);
 }
 
 /* A piece that cannot fit is refused before anything is allocated for it: ids and scratch would
  * may take fifty times its size, and a request's body may be large. */
-static void a_piece_beyond_the_bound_costs_nothing(void **state) {
+TEST(a_piece_beyond_the_bound_costs_nothing) {
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
     struct error err = {0};
@@ -125,7 +125,7 @@ static void a_piece_beyond_the_bound_costs_nothing(void **state) {
 }
 
 /* Of the pattern's alternatives several go to the end of a run, and back. */
-static void a_run_of_any_length_is_encoded(void **state) {
+TEST(a_run_of_any_length_is_encoded) {
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
     struct error err = {0};
@@ -139,15 +139,15 @@ static void a_run_of_any_length_is_encoded(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
-static void gpt2_style_is_linear(void **state) {
+TEST(gpt2_style_is_linear) {
     encode_texts_of(DATA_DIR "/gpt2", false); /* its added tokens strip space */
 }
 
-static void llama3_style_is_linear(void **state) {
+TEST(llama3_style_is_linear) {
     encode_texts_of(DATA_DIR "/llama3", true);
 }
 
-static void every_component_is_linear(void **state) {
+TEST(every_component_is_linear) {
     json_t *root = json_load_file(DATA_DIR "/variants.json", JSON_ALLOW_NUL, NULL);
     const json_t *variants = json_object_get(root, "variants");
     static const char *const HARD[] = {"nfc",   "nfkd",   "lowercase",
@@ -176,7 +176,7 @@ static void every_component_is_linear(void **state) {
 }
 
 /* SentencePiece-style texts are one piece; in phrases hardly a place can be cut. */
-static void every_family_is_linear(void **state) {
+TEST(every_family_is_linear) {
     static const char *const FAMILIES[] = {"llama-2", "mistral", "mistral-tekken", "qwen",
                                            "glm-4",   "gemma",   "phrases"};
     for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++) {
@@ -204,7 +204,7 @@ static size_t write_token(char *out, size_t i) {
 }
 
 /* As many tokens and merges as the largest published tokenizers have, merges as pairs. */
-static void the_largest_vocabulary_loads(void **state) {
+TEST(the_largest_vocabulary_loads) {
     enum { N_TOKENS = 262144, MOST_ENTRY = 64 };
     struct tokenizer *tokenizer = NULL;
     struct token_list ids = {0};
@@ -231,18 +231,4 @@ static void the_largest_vocabulary_loads(void **state) {
     free(ids.ids);
     free(json);
     tokenizer_destroy(tokenizer);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shipped_tokenizer_is_linear),
-        cmocka_unit_test(a_piece_beyond_the_bound_costs_nothing),
-        cmocka_unit_test(a_run_of_any_length_is_encoded),
-        cmocka_unit_test(gpt2_style_is_linear),
-        cmocka_unit_test(llama3_style_is_linear),
-        cmocka_unit_test(every_component_is_linear),
-        cmocka_unit_test(every_family_is_linear),
-        cmocka_unit_test(the_largest_vocabulary_loads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void check(const struct tokenizer *tokenizer, const char *text,
         sizeof((struct byte_span[]){__VA_ARGS__}) / sizeof(struct byte_span)
 #define IDS(...) (const uint32_t[]){__VA_ARGS__}, sizeof((uint32_t[]){__VA_ARGS__}) / 4
 
-static void special_tokens_come_from_trusted_parts(void **state) {
+TEST(special_tokens_come_from_trusted_parts) {
     struct tokenizer *t = small();
     check(t, "a<s>a", SPANS({0, 5}), IDS(0, 3, 0));
     check(t, "a<s>a", NULL, 0, IDS(0, 6, 9, 7, 0));
@@ -76,7 +76,7 @@ static void special_tokens_come_from_trusted_parts(void **state) {
     tokenizer_destroy(t);
 }
 
-static void so_do_those_with_a_normal_form(void **state) {
+TEST(so_do_those_with_a_normal_form) {
     struct tokenizer *t = small();
     check(t, "</s>a", SPANS({0, 4}), IDS(5, 0));
     check(t, "</s>a", NULL, 0, IDS(6, 2, 9, 7, 0));
@@ -194,7 +194,7 @@ static struct tokenizer *load_family(const char *name) {
 
 /* Without special tokens, and with all of it trusted, a text is what it always is; without trust it
  * holds no special token. */
-static void nothing_else_changes(void **state) {
+TEST(nothing_else_changes) {
     static const char *const families[] = {"llama-2", "llama-2-normalized",
                                            "llama-3", "yi",
                                            "mistral", "mistral-tekken",
@@ -208,13 +208,4 @@ static void nothing_else_changes(void **state) {
     struct error err = {0};
     if (tokenizer_load(&shipped, MODEL_DIR, &err)) fail_msg("%s", err.text);
     check_tokenizer(shipped, true);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(special_tokens_come_from_trusted_parts),
-        cmocka_unit_test(so_do_those_with_a_normal_form),
-        cmocka_unit_test(nothing_else_changes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
