@@ -197,11 +197,12 @@ static json_t *ends_json(const struct model_config *model) {
 static json_t *weights_json(const struct info *info) {
     const struct weight_tally *tally = &info->model->tally;
     const struct quantisation *how = &info->model->config.quantisation;
-    return json_pack("{s:I, s:o, s:s?, s:I, s:I, s:I}", "parameters", (json_int_t)tally->n_elements,
-                     "formats", formats_json(tally), "quant_method",
+    return json_pack("{s:I, s:o, s:s?, s:I, s:I, s:I, s:I}", "parameters",
+                     (json_int_t)tally->n_elements, "formats", formats_json(tally), "quant_method",
                      *how->method ? how->method : NULL, "file_bytes",
                      (json_int_t)(info->model->random ? 0 : tally->file_bytes), "memory_bytes",
-                     (json_int_t)tally->bytes, "unpacked_bytes", (json_int_t)tally->unpacked_bytes);
+                     (json_int_t)tally->bytes, "unpacked_bytes", (json_int_t)tally->unpacked_bytes,
+                     "repacked_bytes", (json_int_t)tally->repacked_bytes);
 }
 
 static json_t *shape_json(const struct model_config *model) {

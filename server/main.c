@@ -67,7 +67,8 @@ static int create_cpu(struct backend **out, const struct options *options, struc
     const struct cpu_config config = {
         .n_threads = (uint32_t)options->threads,
         .isa = isas[options->isa],
-        .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32};
+        .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .int8_products = options->dtype == PRODUCTS_AUTO};
     return cpu_backend_create(out, &config, err);
 }
 

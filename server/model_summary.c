@@ -119,8 +119,12 @@ void model_summary_weights(struct buffer *out, const struct model_config *model,
     if (tally->n_packed == 0) return;
     buffer_printf(out, " of %.2f GiB", (double)tally->file_bytes / gib);
     if (*how->method) buffer_printf(out, " (%s)", how->method);
-    if (how->quantises_activations) buffer_puts(out, "; activations are not quantised");
+    if (how->quantises_activations && tally->repacked_bytes == 0)
+        buffer_puts(out, "; activations are not quantised");
     if (tally->has_kv_scales) buffer_puts(out, "; scales for a KV cache are not used");
+    if (tally->repacked_bytes > 0)
+        buffer_printf(out, "; multiplied by int8 activations: %.2f GiB in memory",
+                      (double)tally->repacked_bytes / gib);
     if (tally->unpacked_bytes == 0) return;
     const struct weight_format plain = {.element = tally->unpacked_to};
     weight_format_text(&plain, text);

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/amx.h"
+#include "engine/cpu/int8_kernels.h"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
@@ -172,6 +173,7 @@ static const struct backend_ops cpu_ops = {
     .free = cpu_free,
     .takes = cpu_takes,
     .weight_load = cpu_weight_load,
+    .repacked_bytes = cpu_repacked_bytes,
     .weight_release = cpu_weight_release,
     .upload = cpu_upload,
     .download = cpu_download,
@@ -252,6 +254,18 @@ static const struct product_kernels *bf16_products_of(enum cpu_isa isa) {
     return kernels_of(isa)->bf16_products;
 }
 
+/* Returns the best of those with the same results that the instruction set allows. */
+static const struct product_kernels *int8_products_of(enum cpu_isa isa) {
+#if defined(__x86_64__)
+    if (isa >= CPU_ISA_AVX512 && __builtin_cpu_supports("avx512vnni"))
+        return int8_products_avx512vnni;
+    if (isa >= CPU_ISA_AVX2)
+        return __builtin_cpu_supports("avxvnni") ? int8_products_avxvnni : int8_products_avx2;
+#endif
+    (void)isa;
+    return int8_products_plain;
+}
+
 /* Returns how many threads can run at once: the usable CPUs, or what the control group's quota
  * allows.  With more threads than the quota allows, the group is stopped in the middle of a step,
  * and all wait for the thread that it hit. */
@@ -284,16 +298,19 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
     }
     cpu->kernels = kernels_of(isa);
     cpu->bf16_products = bf16_products ? bf16_products_of(isa) : NULL;
+    if (config->int8_products) cpu->int8_products = int8_products_of(isa);
     cpu->base = (struct backend){.ops = &cpu_ops,
                                  .name = "cpu",
                                  .act_dtype = DTYPE_F32,
                                  .takes_slopes = true,
                                  .has_sinks = true};
     snprintf(cpu->base.description, sizeof(cpu->base.description),
-             "CPU, %s, %u threads, %s products", isa_names[isa], n_threads,
-             bf16_products ? "bfloat16" : "float32");
-    snprintf(cpu->base.arithmetic, sizeof(cpu->base.arithmetic), "%s, %s products", isa_names[isa],
-             bf16_products ? "bfloat16" : "float32");
+             "CPU, %s, %u threads, %s products%s", isa_names[isa], n_threads,
+             bf16_products ? "bfloat16" : "float32",
+             config->int8_products ? ", int8 activations where weights are quantised" : "");
+    snprintf(cpu->base.arithmetic, sizeof(cpu->base.arithmetic), "%s, %s products%s",
+             isa_names[isa], bf16_products ? "bfloat16" : "float32",
+             config->int8_products ? ", int8 activations" : "");
     *out = &cpu->base;
     return 0;
 }

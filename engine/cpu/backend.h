@@ -17,6 +17,7 @@
 
 struct evict_ops;
 struct host_pool_ops;
+struct int8_layout;
 struct sample_args;
 struct sparse_ops;
 struct step;
@@ -57,6 +58,9 @@ struct cpu_backend {
     const struct cpu_kernels *kernels;
     /* How inputs of products are rounded to bf16, where weights are; NULL: they are not. */
     const struct product_kernels *bf16_products;
+    /* For weights that are repacked when they are loaded, a row for each enum int8_kind; NULL: none
+     * is. */
+    const struct product_kernels *int8_products;
     const struct step *step; /* the current step */
     uint32_t *sampled;       /* [n_sampled]: by the previous step, until this samples */
     uint32_t n_sampled, sampled_capacity;
@@ -105,8 +109,12 @@ int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
 void cpu_free(struct backend *be, void *memory);
 bool cpu_takes(const struct backend *be, const struct weight_format *format, unsigned uses);
+/* Returns true, and the layout, if weights of the format are repacked when they are loaded. */
+bool cpu_repacks(const struct cpu_backend *cpu, const struct weight_format *format,
+                 struct int8_layout *out);
 int cpu_weight_load(struct backend *be, const struct weight *host, struct weight *out,
                     struct error *err);
+uint64_t cpu_repacked_bytes(const struct backend *be, const struct weight *host);
 void cpu_weight_release(struct backend *be, const struct weight *weight);
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);
 int cpu_add_positions(struct backend *be, const struct add_positions_args *args, struct error *err);

@@ -15,6 +15,9 @@ struct cpu_config {
     enum cpu_isa isa;        /* AUTO: the best this machine has */
     enum dtype matmul_dtype; /* F32: products in f32.  BF16: inputs rounded to bf16, for CPUs with
                               * bf16 dot products (faster, less exact); ERR_UNSUPPORTED elsewhere */
+    /* Multiplies weights in packed elements, or of 4 or 8 bits with scales, as they are
+     * (int8_kernels.h).  Their inputs are rounded to 8 bits.  Else no such weight is taken. */
+    bool int8_products;
 };
 
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err);

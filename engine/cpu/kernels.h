@@ -45,6 +45,7 @@ struct product_kernels {
     float (*burst)(uint64_t rounds);
     uint32_t burst_size;
     uint32_t packed_size;                    /* bytes of a packed element */
+    uint32_t block_extra;                    /* bytes beside PACK_UNIT packed elements */
     uint32_t row_unit, col_unit, block_cols; /* block_cols: of a block of many rows */
     uint32_t block_bytes;                    /* packed rows that a second-level cache holds */
 };

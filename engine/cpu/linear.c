@@ -6,13 +6,15 @@
  *   rows   --+----+----+----+--     A task is one block of columns for one block of rows, whose
  *   of x   --+----+----+----+--     share of x stays in a worker's second-level cache.
  *
- * Weights of a format that no kernel reads are converted to f32, a block of columns at a time.
+ * Weights that were repacked when they were loaded have kernels of their own (int8_kernels.h).
+ * Those of a format that no kernel reads are converted to f32, a block of columns at a time.
  *
  * Every output is one dot product over all of n_in in a fixed order.  So a row's result never
  * depends on the other rows of the call. */
 #include "engine/cpu/backend.h"
 
 #include "engine/base/sizes.h"
+#include "engine/cpu/int8_weight.h"
 #include "engine/cpu/vec.h"
 #include "engine/device/backend.h"
 
@@ -23,7 +25,7 @@ struct cut {
     uint32_t part, col, n_cols;
 };
 
-/* Parts whose weights have the same format, and so take the same packed input. */
+/* Parts whose weights have the same kernels, and so take the same packed input. */
 struct linear_job {
     struct cpu_backend *cpu;
     const struct linear_args *args;
@@ -132,29 +134,32 @@ static int cut_columns(struct linear_job *job, uint32_t n_parts, struct error *e
     return scratch_reserve(job->cpu, widest * per_col * sizeof(float), err);
 }
 
-/* Chooses the kernels for the job's format, or those for f32. */
-static void choose_kernels(struct linear_job *job) {
-    const struct cpu_backend *cpu = job->cpu;
-    const struct weight_format *format = &job->parts[0].w->format;
+/* Returns the kernels for a format.  NULL: there are none. */
+static const struct product_kernels *kernels_for(const struct cpu_backend *cpu,
+                                                 const struct weight_format *format) {
     const struct product_kernels *rounding = cpu->bf16_products, *rows = cpu->kernels->products;
-    uint32_t i = 0;
-    while (i < cpu->kernels->n_products && !weight_same_format(&rows[i].format, format)) i++;
-    job->converts = i == cpu->kernels->n_products;
-    job->kernels = &rows[job->converts ? 0 : i];
-    if (rounding && weight_same_format(&rounding->format, format)) job->kernels = rounding;
+    struct int8_layout layout;
+    if (cpu_repacks(cpu, format, &layout)) return &cpu->int8_products[layout.kind];
+    if (rounding && weight_same_format(&rounding->format, format)) return rounding;
+    for (uint32_t i = 0; i < cpu->kernels->n_products; i++)
+        if (weight_same_format(&rows[i].format, format)) return &rows[i];
+    return NULL;
 }
 
 static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, uint32_t first,
                      uint32_t n, struct error *err) {
     struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
-    choose_kernels(&job);
+    job.kernels = kernels_for(cpu, &job.parts[0].w->format);
+    job.converts = !job.kernels;
+    if (job.converts) job.kernels = cpu->kernels->products; /* those for f32 */
     for (uint32_t i = 0; i < n && cpu->base.on_product; i++)
         cpu->base.on_product(cpu->base.on_product_ctx,
                              job.converts ? "converted" : job.kernels->name, args->n_rows,
                              args->n_in, job.parts[i].w->rows);
     const uint32_t packed_size = job.kernels->packed_size;
     /* One more cache line, so that rows do not all begin in the same cache set. */
-    job.x_stride = round_up(args->n_in, PACK_UNIT) + 64 / packed_size;
+    job.x_stride = round_up(args->n_in, PACK_UNIT) +
+                   div_up(args->n_in, PACK_UNIT) * job.kernels->block_extra + 64 / packed_size;
     job.block_rows = rows_of_block(&job);
     int rc = cut_columns(&job, n, err);
     if (rc < 0) return rc;
@@ -177,8 +182,8 @@ int cpu_linear(struct backend *be, const struct linear_args *args, struct error 
     }
     for (uint32_t first = 0, n; rc == 0 && first < args->n_parts; first += n) {
         for (n = 1; first + n < args->n_parts; n++)
-            if (!weight_same_format(&args->parts[first + n].w->format,
-                                    &args->parts[first].w->format))
+            if (kernels_for(cpu, &args->parts[first + n].w->format) !=
+                kernels_for(cpu, &args->parts[first].w->format))
                 break;
         rc = run_parts(cpu, &plain, first, n, err);
     }

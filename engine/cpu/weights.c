@@ -1,33 +1,92 @@
-/* weights.c - weights on the CPU: they are used as the host has them. */
+/* weights.c - weights on the CPU.  Plain ones are used as the host has them; packed ones and those
+ * with scales are repacked, if products of whole numbers are wanted. */
 #include "engine/cpu/backend.h"
 
+#include <stdatomic.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/cpu/int8_weight.h"
 #include "engine/device/weight.h"
+
+bool cpu_repacks(const struct cpu_backend *cpu, const struct weight_format *format,
+                 struct int8_layout *out) {
+    return cpu->int8_products && !weight_is_plain(format) && int8_layout_of(format, out);
+}
 
 /* Takes every format for tables, of which a step reads a few rows.  Products are computed from
  * every format, too, but those that no kernel reads are converted again in each step. */
 bool cpu_takes(const struct backend *be, const struct weight_format *format, unsigned uses) {
-    const struct cpu_kernels *kernels = ((const struct cpu_backend *)be)->kernels;
+    const struct cpu_backend *cpu = (const struct cpu_backend *)be;
+    const struct cpu_kernels *kernels = cpu->kernels;
+    struct int8_layout layout;
     uint32_t i = 0;
     if (uses == WEIGHT_TABLE || weight_is_plain(format)) return true;
     if (uses & WEIGHT_VECTOR) return false;
+    if (cpu_repacks(cpu, format, &layout)) return true;
     while (i < kernels->n_products && !weight_same_format(&kernels->products[i].format, format))
         i++;
     return i < kernels->n_products;
 }
 
+uint64_t cpu_repacked_bytes(const struct backend *be, const struct weight *host) {
+    struct int8_layout layout;
+    if (!cpu_repacks((const struct cpu_backend *)be, &host->format, &layout)) return 0;
+    if (host->n_stacked != 1) return 0; /* refused when it is loaded */
+    const struct int8_weight to = int8_weight_of(host);
+    return int8_weight_bytes(&to);
+}
+
+struct repack_job {
+    const struct weight *from;
+    const struct int8_weight *to;
+    uint8_t *out;
+    atomic_bool is_broken;
+};
+
+static void repack_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    struct repack_job *job = ctx;
+    if (!int8_repack_group(job->from, job->to, task, job->out + task * job->to->group_bytes))
+        atomic_store(&job->is_broken, true);
+}
+
 int cpu_weight_load(struct backend *be, const struct weight *host, struct weight *out,
                     struct error *err) {
-    (void)be, (void)err;
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    struct int8_layout layout;
+    void *memory;
+    if (!cpu_repacks(cpu, &host->format, &layout)) {
+        *out = *host;
+        return 0;
+    }
+    if (host->n_stacked != 1)
+        return error_set(err, ERR_UNSUPPORTED, "stacks of packed weights are not supported on cpu");
+    const struct int8_weight to = int8_weight_of(host);
+    const int rc = cpu_alloc(be, int8_weight_bytes(&to), &memory, err);
+    if (rc) return rc;
+    struct repack_job job = {.from = host, .to = &to, .out = memory};
+    pool_run(cpu->pool, repack_task, &job, (uint32_t)div_up(host->rows, INT8_GROUP));
+    if (atomic_load(&job.is_broken)) {
+        cpu_free(be, memory);
+        return error_set(err, ERR_INVALID, "it has elements or scales that are NaN or infinite");
+    }
     *out = *host;
+    out->data = memory;
+    out->scales = out->mins = NULL;
     return 0;
 }
 
 void cpu_weight_release(struct backend *be, const struct weight *weight) {
-    (void)be, (void)weight;
+    struct int8_layout layout;
+    if (cpu_repacks((const struct cpu_backend *)be, &weight->format, &layout))
+        cpu_free(be, (void *)weight->data);
 }
 
 void weight_row(const struct cpu_backend *cpu, const struct weight *w, uint32_t row, float *out) {
+    struct int8_layout layout;
     if (weight_is_plain(&w->format))
         cpu->kernels->to_f32(out, weight_row_at(w, row), w->cols, w->format.element);
+    else if (cpu_repacks(cpu, &w->format, &layout)) int8_weight_row(w, row, out);
     else weight_to_float(w, row, out);
 }

@@ -196,6 +196,9 @@ struct backend_ops {
      * weight_release. */
     int (*weight_load)(struct backend *be, const struct weight *host, struct weight *out,
                        struct error *err);
+    /* Returns the bytes of the system's memory that weight_load() allocates for a weight that the
+     * device takes; 0: none.  NULL: it never does. */
+    uint64_t (*repacked_bytes)(const struct backend *be, const struct weight *host);
     void (*weight_release)(struct backend *be, const struct weight *weight);
     int (*upload)(struct backend *be, void *to, const void *host, size_t bytes, struct error *err);
     int (*download)(struct backend *be, void *host, const void *from, size_t bytes,

@@ -102,6 +102,12 @@ static int find_weight(const struct loader *l, struct weight *host) {
     return rc || !l->model->random ? rc : choose_random_format(l, host);
 }
 
+/* Returns the bytes of the device's copy in the system's memory; 0: it makes none. */
+static uint64_t repacked_bytes(const struct loader *l, const struct weight *host) {
+    const struct backend_ops *ops = l->be->ops;
+    return ops->repacked_bytes ? ops->repacked_bytes(l->be, host) : 0;
+}
+
 static int measure_weight(struct loader *l, struct weight *out) {
     struct weight_tally *tally = &l->model->tally;
     struct weight host, loaded;
@@ -110,7 +116,7 @@ static int measure_weight(struct loader *l, struct weight *out) {
     if (rc) return rc;
     loaded = host;
     loaded.format = format_to_load(l, &host);
-    weight_tally_add(tally, &host, &loaded);
+    weight_tally_add(tally, &host, &loaded, repacked_bytes(l, &loaded));
     return check_format(l, &loaded.format);
 }
 
@@ -232,8 +238,12 @@ static int move_weight(struct loader *l, struct weight *out) {
     struct weight host;
     uint64_t bytes;
     int rc = prepare(l, &host, &bytes);
-    if (!rc) rc = l->be->ops->weight_load(l->be, &host, out, l->err);
     if (rc) return rc;
+    const uint64_t repacked = repacked_bytes(l, &host);
+    struct error why = {0};
+    rc = l->be->ops->weight_load(l->be, &host, out, &why);
+    if (rc) return refuse_tensor(l, rc, why.text);
+    if (repacked) bytes = repacked;
     const bool is_copy = out->data != host.data;
     if (model->random && is_copy) random_weights_take_back(model->random);
     drop_copies(model, before, !is_copy);
@@ -292,7 +302,8 @@ static int choose_head(struct loader *l) {
 /* Asks whether there is memory for the weights that no file has in the form that is loaded. */
 static int check_memory(const struct loader *l) {
     const struct weight_tally *tally = &l->model->tally;
-    const uint64_t own = l->model->random ? tally->bytes : tally->unpacked_bytes;
+    const uint64_t own =
+        l->model->random ? tally->bytes : tally->unpacked_bytes + tally->repacked_bytes;
     if (!l->source->check) return 0;
     return l->source->check(l->source->check_ctx, own, l->err);
 }

@@ -110,7 +110,7 @@ struct model_source {
     const struct weight_format *random_format; /* of matrices that are random; NULL: bf16 */
     uint32_t context;                          /* as in model_config_load() */
     /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
-     * Gets the bytes of weights that are in no file: random ones, and those that are unpacked.
+     * Gets the bytes of weights that are in no file: random, unpacked and repacked ones.
      * May be NULL. */
     int (*check)(const void *check_ctx, uint64_t bytes, struct error *err);
     const void *check_ctx;

@@ -15,10 +15,11 @@ static void add_format(struct weight_tally *tally, const struct weight_format *f
 }
 
 void weight_tally_add(struct weight_tally *tally, const struct weight *file,
-                      const struct weight *loaded) {
+                      const struct weight *loaded, uint64_t repacked_bytes) {
     const uint64_t bytes = weight_bytes(file);
     tally->n_elements += (uint64_t)file->n_stacked * file->rows * file->cols;
-    tally->bytes += weight_bytes(loaded);
+    tally->bytes += repacked_bytes ? repacked_bytes : weight_bytes(loaded);
+    tally->repacked_bytes += repacked_bytes;
     tally->file_bytes += bytes;
     add_format(tally, &file->format, bytes);
     if (weight_same_format(&file->format, &loaded->format)) return;

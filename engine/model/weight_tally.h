@@ -19,17 +19,19 @@ struct weight_tally {
      * elements of the type that was added last. */
     uint64_t packed_bytes, unpacked_bytes;
     enum element unpacked_to;
-    bool has_kv_scales; /* the files have scales of keys and values, which are not read */
-    uint32_t n_packed;  /* of formats: those that are not plain */
-    uint32_t n_formats; /* those that found no place are not told apart */
+    uint64_t repacked_bytes; /* that the device's own copies take in the system's memory */
+    bool has_kv_scales;      /* the files have scales of keys and values, which are not read */
+    uint32_t n_packed;       /* of formats: those that are not plain */
+    uint32_t n_formats;      /* those that found no place are not told apart */
     struct {
         struct weight_format format;
         uint64_t bytes; /* in the files */
     } formats[WEIGHT_TALLY_FORMATS];
 };
 
-/* Adds a weight: as its files have it, and as it is loaded. */
+/* Adds a weight: as its files have it, and as it is loaded.  repacked_bytes: of the device's copy;
+ * 0: it makes none in the system's memory. */
 void weight_tally_add(struct weight_tally *tally, const struct weight *file,
-                      const struct weight *loaded);
+                      const struct weight *loaded, uint64_t repacked_bytes);
 
 #endif

@@ -84,10 +84,11 @@ static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
     struct weight packed = weight_plain(NULL, ELEMENT_E4M3, 4, 8),
                   plain = weight_plain(NULL, ELEMENT_BF16, 4, 8);
     packed.format.scale = SCALE_F32;
-    weight_tally_add(&tally, &plain, &plain);
-    weight_tally_add(&tally, &packed, &packed);
-    weight_tally_add(&tally, &packed, &plain);
-    assert_int_equal(tally.bytes, 64 + 36 + 64);
+    weight_tally_add(&tally, &plain, &plain, 0);
+    weight_tally_add(&tally, &packed, &packed, 40);
+    weight_tally_add(&tally, &packed, &plain, 0);
+    assert_int_equal(tally.bytes, 64 + 40 + 64);
+    assert_int_equal(tally.repacked_bytes, 40);
     assert_int_equal(tally.file_bytes, 64 + 36 + 36);
     assert_int_equal(tally.packed_bytes, 36);
     assert_int_equal(tally.unpacked_bytes, 64);
@@ -99,7 +100,7 @@ static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
     assert_int_equal(tally.formats[1].bytes, 72);
     for (uint16_t i = 1; i < 2 * WEIGHT_TALLY_FORMATS; i++) {
         packed.format.block_cols = i;
-        weight_tally_add(&tally, &packed, &packed);
+        weight_tally_add(&tally, &packed, &packed, 40);
     }
     assert_int_equal(tally.n_formats, WEIGHT_TALLY_FORMATS);
 }

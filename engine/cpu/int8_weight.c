@@ -1,0 +1,249 @@
+/* int8_weight.c - see int8_weight.h. */
+#include "engine/cpu/int8_weight.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/sizes.h"
+#include "engine/device/half.h"
+#include "engine/device/packed.h"
+
+/* Values of E2M1, twice as large: whole numbers. */
+static const int8_t twice_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+static enum int8_kind kind_of(const struct packed_type *type) {
+    uint32_t kind = 0;
+    struct int8_kind_traits traits = int8_traits(0);
+    while (traits.bits != type->bits || traits.span != type->span ||
+           traits.has_table != (type->table != NULL) || traits.offset != type->offset)
+        traits = int8_traits(++kind);
+    return kind;
+}
+
+static bool packed_layout(enum element element, struct int8_layout *out) {
+    const struct packed_type *type = packed_type(element);
+    const bool has_units = type->n == INT8_SUPER;
+    *out = (struct int8_layout){.kind = kind_of(type),
+                                .scale = has_units                  ? INT8_SCALE_BYTES
+                                         : element == ELEMENT_MXFP4 ? INT8_SCALE_BF16
+                                                                    : INT8_SCALE_F16,
+                                .per_scale = type->span,
+                                .table = type->table,
+                                .has_min = type->has_min};
+    return true;
+}
+
+bool int8_layout_of(const struct weight_format *format, struct int8_layout *out) {
+    static const enum int8_scale scales[] = {
+        [SCALE_F32] = INT8_SCALE_F32, [SCALE_F16] = INT8_SCALE_F16, [SCALE_BF16] = INT8_SCALE_BF16};
+    if (element_is_packed(format->element)) return packed_layout(format->element, out);
+    *out = (struct int8_layout){.per_scale = format->block_cols, .has_min = format->has_min};
+    if (format->block_cols % INT8_BLOCK != 0) return false;
+    if (format->element == ELEMENT_E2M1 && format->scale == SCALE_E8M0) {
+        out->kind = INT8_T4_32;
+        out->table = twice_e2m1;
+        out->scale = INT8_SCALE_BF16;
+        return !format->has_min;
+    }
+    if (format->scale < SCALE_F32 || format->scale > SCALE_BF16) return false;
+    out->kind = format->element == ELEMENT_I4 ? INT8_S4_32 : INT8_S8_32;
+    out->scale = scales[format->scale];
+    return format->element == ELEMENT_I4 || format->element == ELEMENT_I8;
+}
+
+static size_t scale_size(enum int8_scale scale) {
+    return scale == INT8_SCALE_F32 ? 4 : scale == INT8_SCALE_BYTES ? 1 : 2;
+}
+
+struct int8_weight int8_weight_of(const struct weight *w) {
+    static const uint16_t block_bytes[] = {[4] = 256, [5] = 320, [6] = 384, [8] = 512};
+    struct int8_weight to = {.data = w->data, .rows = w->rows};
+    const bool can = int8_layout_of(&w->format, &to.layout);
+    assert(can && w->n_stacked == 1);
+    (void)can;
+    to.n_blocks = (uint32_t)div_up(w->cols, INT8_BLOCK);
+    const uint32_t per_scale = to.layout.per_scale;
+    to.n_scales = per_scale ? (uint32_t)div_up((size_t)to.n_blocks * INT8_BLOCK, per_scale) : 1;
+    const bool has_units = to.layout.scale == INT8_SCALE_BYTES;
+    const size_t scales =
+                     round_up((size_t)to.n_scales * INT8_GROUP * scale_size(to.layout.scale), 64),
+                 units = has_units ? round_up(div_up(w->cols, INT8_SUPER) * INT8_GROUP * 2, 64) : 0;
+    const int n = to.layout.has_min ? 2 : 1;
+    to.mins = scales;
+    to.units = n * scales;
+    to.min_units = to.units + units;
+    to.codes = to.units + n * units;
+    to.block_bytes = block_bytes[int8_traits(to.layout.kind).bits];
+    to.group_bytes = to.codes + to.n_blocks * to.block_bytes;
+    return to;
+}
+
+uint64_t int8_weight_bytes(const struct int8_weight *to) {
+    return div_up(to->rows, INT8_GROUP) * to->group_bytes;
+}
+
+/* Returns the codes of a block. */
+static uint8_t *block_at(const struct int8_weight *to, uint8_t *group, uint32_t block) {
+    return group + to->codes + block * to->block_bytes;
+}
+
+/* Writes 32 codes of row i of the group. */
+static void put_codes(uint8_t *block, uint32_t bits, uint32_t i, const uint8_t *codes) {
+    for (uint32_t c = 0; c < INT8_BLOCK; c++) {
+        const uint32_t j = c / 4, at = 4 * i + c % 4;
+        uint8_t *high = block + 4 * INT8_STEP + at;
+        if (bits == 8) {
+            block[j * INT8_STEP + at] = codes[c];
+            continue;
+        }
+        block[j % 4 * INT8_STEP + at] |= (uint8_t)((codes[c] & 15) << j / 4 * 4);
+        if (bits == 5) *high |= (uint8_t)(codes[c] >> 4 << j);
+        if (bits == 6) high[j / 4 * INT8_STEP] |= (uint8_t)(codes[c] >> 4 << 2 * (j % 4));
+    }
+}
+
+static void put(uint8_t *numbers, size_t size, size_t at, const void *number) {
+    memcpy(numbers + at * size, number, size);
+}
+
+static bool is_finite_f16(uint16_t half) {
+    return (half & 0x7c00) != 0x7c00;
+}
+
+/* Repacks a row of blocks of packed elements into row i of a group. */
+static bool repack_packed(const struct weight *from, const struct int8_weight *to, uint32_t row,
+                          uint32_t i, uint8_t *out) {
+    const struct packed_type *type = packed_type(from->format.element);
+    const uint8_t *block = weight_row_at(from, row);
+    const bool has_units = to->layout.scale == INT8_SCALE_BYTES,
+               is_f16 = to->layout.scale != INT8_SCALE_BF16;
+    bool finite = true;
+    struct packed_parts parts;
+    for (uint32_t b = 0; b < from->cols / type->n; b++, block += type->bytes) {
+        packed_split(type, block, &parts);
+        finite &= is_finite_f16(parts.m) && (!is_f16 || is_finite_f16(parts.d));
+        const uint32_t n_blocks = type->n / INT8_BLOCK, n_spans = type->n / type->span;
+        for (uint32_t k = 0; k < n_blocks; k++)
+            put_codes(block_at(to, out, b * n_blocks + k), type->bits, i,
+                      parts.codes + k * INT8_BLOCK);
+        put(out + (has_units ? to->units : 0), 2, b * INT8_GROUP + i, &parts.d);
+        if (type->has_min)
+            put(out + (has_units ? to->min_units : to->mins), 2, b * INT8_GROUP + i, &parts.m);
+        for (uint32_t k = 0; has_units && k < n_spans; k++) {
+            const uint32_t at = (b * n_spans + k) * INT8_GROUP + i;
+            put(out, 1, at, &parts.scales[k]);
+            if (type->has_min) put(out + to->mins, 1, at, &parts.mins[k]);
+        }
+    }
+    return finite;
+}
+
+/* Writes codes of n elements of a row, from `first` on. */
+static void codes_of(const struct weight *w, uint32_t row, uint32_t first, uint32_t n,
+                     uint8_t *codes) {
+    const uint8_t *data = weight_row_at(w, row);
+    for (uint32_t c = first; c < first + n; c++)
+        codes[c - first] =
+            w->format.element == ELEMENT_I8 ? data[c] ^ 0x80 : data[c / 2] >> c % 2 * 4 & 15;
+}
+
+/* Copies a number of scales or mins to where it lies in a group.  Returns false if it is NaN or
+ * infinite. */
+static bool put_scale(uint8_t *out, size_t at, const void *numbers, size_t i,
+                      enum scale_type type) {
+    if (type == SCALE_F32) {
+        const uint32_t bits = ((const uint32_t *)numbers)[i];
+        put(out, sizeof(bits), at, &bits);
+        return (bits & 0x7f800000) != 0x7f800000;
+    }
+    const uint8_t code = type == SCALE_E8M0 ? ((const uint8_t *)numbers)[i] : 0;
+    /* Half of an E8M0 scale, for values that are twice as large; the two least are subnormal. */
+    const uint16_t bits = type == SCALE_E8M0 ? (uint16_t)(code < 2 ? 0x20 << code : (code - 1) << 7)
+                                             : ((const uint16_t *)numbers)[i];
+    put(out, sizeof(bits), at, &bits);
+    return type == SCALE_F16 ? is_finite_f16(bits) : (bits & 0x7f80) != 0x7f80 && code != 0xff;
+}
+
+/* Repacks a row of elements with scales beside them into row i of a group. */
+static bool repack_canonical(const struct weight *from, const struct int8_weight *to, uint32_t row,
+                             uint32_t i, uint8_t *out) {
+    const struct weight_format *f = &from->format;
+    const size_t n_cols = f->block_cols ? div_up(from->cols, f->block_cols) : 1,
+                 first = f->block_rows ? row / f->block_rows * n_cols : 0;
+    bool finite = true;
+    for (uint32_t b = 0; b < to->n_blocks; b++) {
+        uint8_t codes[INT8_BLOCK] = {0};
+        codes_of(from, row, b * INT8_BLOCK, min_u32(INT8_BLOCK, from->cols - b * INT8_BLOCK),
+                 codes);
+        put_codes(block_at(to, out, b), int8_traits(to->layout.kind).bits, i, codes);
+    }
+    for (uint32_t k = 0; k < n_cols; k++) {
+        const size_t at = (size_t)k * INT8_GROUP + i;
+        finite &= put_scale(out, at, from->scales, first + k, f->scale);
+        if (f->has_min) finite &= put_scale(out + to->mins, at, from->mins, first + k, f->scale);
+    }
+    return finite;
+}
+
+bool int8_repack_group(const struct weight *from, const struct int8_weight *to, uint32_t group,
+                       uint8_t *out) {
+    const uint32_t first = group * INT8_GROUP, n = min_u32(INT8_GROUP, from->rows - first);
+    bool finite = true;
+    for (uint32_t i = 0; i < n; i++)
+        finite &= element_is_packed(from->format.element)
+                      ? repack_packed(from, to, first + i, i, out)
+                      : repack_canonical(from, to, first + i, i, out);
+    return finite;
+}
+
+static float number_at(const uint8_t *numbers, size_t at, enum int8_scale type) {
+    uint32_t bits = 0;
+    float value;
+    memcpy(&bits, numbers + at * scale_size(type), scale_size(type));
+    if (type == INT8_SCALE_F16) return half_to_float((uint16_t)bits);
+    if (type == INT8_SCALE_BF16) bits <<= 16;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* Returns the scale of a span of row i of a group; *min: its minimum. */
+static float scale_of(const struct int8_weight *w, const uint8_t *group, uint32_t i, uint32_t span,
+                      float *min) {
+    const struct int8_layout *l = &w->layout;
+    const uint32_t n = int8_traits(l->kind).span;
+    const size_t at = (l->per_scale ? span * n / l->per_scale : 0) * (size_t)INT8_GROUP + i,
+                 unit = span * n / INT8_SUPER * (size_t)INT8_GROUP + i;
+    if (l->scale != INT8_SCALE_BYTES) {
+        *min = l->has_min ? number_at(group + w->mins, at, l->scale) : 0;
+        return number_at(group, at, l->scale);
+    }
+    *min = l->has_min
+               ? -number_at(group + w->min_units, unit, INT8_SCALE_F16) * (float)group[w->mins + at]
+               : 0;
+    return number_at(group + w->units, unit, INT8_SCALE_F16) * (float)(int8_t)group[at];
+}
+
+static uint8_t code_at(const uint8_t *block, uint32_t bits, uint32_t i, uint32_t c) {
+    const uint32_t j = c / 4, at = 4 * i + c % 4;
+    if (bits == 8) return block[j * INT8_STEP + at];
+    const uint8_t low = block[j % 4 * INT8_STEP + at] >> j / 4 * 4 & 15,
+                  *high = block + 4 * INT8_STEP + at;
+    if (bits == 5) return (uint8_t)(low | (*high >> j & 1) << 4);
+    if (bits == 6) return (uint8_t)(low | (high[j / 4 * INT8_STEP] >> 2 * (j % 4) & 3) << 4);
+    return low;
+}
+
+void int8_weight_row(const struct weight *weight, uint32_t row, float *out) {
+    const struct int8_weight w = int8_weight_of(weight);
+    const struct int8_kind_traits traits = int8_traits(w.layout.kind);
+    const uint8_t *group = w.data + row / INT8_GROUP * w.group_bytes;
+    float scale = 0, min = 0;
+    for (uint32_t c = 0; c < weight->cols; c++) {
+        if (c % traits.span == 0)
+            scale = scale_of(&w, group, row % INT8_GROUP, c / traits.span, &min);
+        const uint8_t code = code_at(group + w.codes + c / INT8_BLOCK * w.block_bytes, traits.bits,
+                                     row % INT8_GROUP, c % INT8_BLOCK);
+        out[c] = scale * (float)(traits.has_table ? w.layout.table[code] : code - traits.offset);
+        if (w.layout.has_min) out[c] += min;
+    }
+}
