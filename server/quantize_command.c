@@ -16,26 +16,41 @@
 static const uint64_t shard_bytes = (uint64_t)4 << 30;
 
 static const struct option entries[] = {
-    {"to", OPTION_STRING, AT(to), 0, 0, NULL, NULL, "fp8, int4 or int8"},
+    {"to", OPTION_STRING, AT(to), 0, 0, NULL, NULL,
+     "fp8, int8 or int4: a folder; q8_0, q5_0, q4_0 or q4_k: a GGUF file"},
     {"out", OPTION_STRING, AT(out), 0, 0, NULL, NULL,
-     "the folder that is written; it must not exist, or be empty"},
+     "the folder that is written, which must not exist, or be empty; or the GGUF file, which must "
+     "not exist"},
     {"group-size", OPTION_NUMBER, AT(group_size), 32, 128, "128", NULL,
      "columns that share a scale in int4: 32, 64 or 128"},
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
 
+/* Returns the format of a folder; NULL: it has none of this name. */
+static const struct rounding *find_rounding(const char *name) {
+    const struct rounding *rounding = roundings;
+    while (rounding->name && strcmp(rounding->name, name) != 0) rounding++;
+    return rounding->name ? rounding : NULL;
+}
+
+/* Returns the format of a GGUF file; NULL: it has none of this name. */
+static const struct packing *find_packing(const char *name) {
+    const struct packing *packing = packings;
+    while (packing->name && strcmp(packing->name, name) != 0) packing++;
+    return packing->name ? packing : NULL;
+}
+
 static int check(const struct quantize_options *options, struct error *err) {
     const uint64_t group = options->group_size;
     if (!options->to || !options->out)
-        return error_set(err, ERR_INVALID, "--to FORMAT and --out DIR must be given");
+        return error_set(err, ERR_INVALID, "--to FORMAT and --out PATH must be given");
     if (group != 32 && group != 64 && group != 128)
         return error_set(err, ERR_INVALID, "--group-size must be 32, 64 or 128");
-    const struct rounding *rounding = roundings;
-    while (rounding->name && strcmp(rounding->name, options->to) != 0) rounding++;
-    return rounding->name
-               ? 0
-               : error_set(err, ERR_INVALID,
-                           "--to: '%.64s' is not supported: fp8, int4 and int8 are", options->to);
+    if (find_rounding(options->to) || find_packing(options->to)) return 0;
+    return error_set(err, ERR_INVALID,
+                     "--to: '%.64s' is not supported: fp8, int8, int4, q8_0, q5_0, q4_0 and q4_k "
+                     "are",
+                     options->to);
 }
 
 int quantize_options_read(struct quantize_options *options, int *argc, char **argv,
@@ -51,11 +66,11 @@ void quantize_options_fini(struct quantize_options *options) {
 }
 
 void quantize_print_help(void) {
-    puts("usage: quire quantize [MODEL] --to FORMAT --out DIR [options below]\n"
+    puts("usage: quire quantize [MODEL] --to FORMAT --out PATH [options below]\n"
          "\n"
          "Writes the model again, with the matrices of its layers rounded to the nearest of fewer\n"
-         "bits, in the layout of compressed-tensors.  Prints what each layer lost by it: the\n"
-         "error's root mean square, relative to that of the weights.\n");
+         "bits: a folder in the layout of compressed-tensors, or a GGUF file.  Prints what each\n"
+         "layer lost by it: the error's root mean square, relative to that of the weights.\n");
     option_table_print(stdout, &flags);
 }
 
@@ -82,14 +97,13 @@ static void print_losses(FILE *out, const struct layer_loss *losses, uint32_t n_
 
 int quantize_command(const struct quantize_options *options, const char *model_dir, FILE *out,
                      struct error *err) {
-    const struct rounding *rounding = roundings;
     struct layer_loss *losses;
     uint32_t n_layers;
     int last = -1;
-    while (strcmp(rounding->name, options->to) != 0) rounding++;
     const struct quantise_plan plan = {.from = model_dir,
                                        .to = options->out,
-                                       .rounding = rounding,
+                                       .packing = find_packing(options->to),
+                                       .rounding = find_rounding(options->to),
                                        .group = (uint32_t)options->group_size,
                                        .shard_bytes = shard_bytes,
                                        .progress = isatty(STDERR_FILENO) ? tell : NULL,

@@ -13,9 +13,12 @@
 enum { MAX_LIST = 1 << 16, NAME_BYTES = 128 };
 
 static const struct gguf_architecture architectures[] = {
-    {"llama", "LlamaForCausalLM", true},    {"qwen2", "Qwen2ForCausalLM", false},
-    {"qwen3", "Qwen3ForCausalLM", false},   {"gemma2", "Gemma2ForCausalLM", false},
-    {"gemma3", "Gemma3ForCausalLM", false}, {"phi3", "Phi3ForCausalLM", false}};
+    {"llama", "LlamaForCausalLM", "MistralForCausalLM", true},
+    {"qwen2", "Qwen2ForCausalLM", NULL, false},
+    {"qwen3", "Qwen3ForCausalLM", NULL, false},
+    {"gemma2", "Gemma2ForCausalLM", NULL, false},
+    {"gemma3", "Gemma3ForCausalLM", NULL, false},
+    {"phi3", "Phi3ForCausalLM", NULL, false}};
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
 
@@ -219,7 +222,7 @@ static int put_window(const struct writing *w) {
     if (window > 0 && window < number_of(w, "max_position_embeddings")) {
         if (strncmp(model, "Qwen", 4) == 0)
             return refuse_key(w, ERR_UNSUPPORTED, key, "is less than the context");
-        if (w->architecture->paired_rotary) model = "MistralForCausalLM";
+        if (w->architecture->windowed) model = w->architecture->windowed;
     }
     const int rc = put(w, w->config, "architectures", json_pack("[s]", model));
     if (rc || !value || window == 0) return rc;
@@ -350,6 +353,15 @@ const struct gguf_architecture *gguf_architecture_of(const struct gguf_files *fi
     error_set(err, ERR_UNSUPPORTED,
               "%.200s: the architecture '%.*s' is not supported in GGUF; these are: %s", label,
               (int)(value->n < 60 ? value->n : 60), (const char *)value->bytes, all);
+    return NULL;
+}
+
+const struct gguf_architecture *gguf_architecture_for(const char *model) {
+    for (size_t i = 0; i < N_ARCHITECTURES; i++) {
+        const struct gguf_architecture *a = &architectures[i];
+        if (strcmp(a->model, model) == 0 || (a->windowed && strcmp(a->windowed, model) == 0))
+            return a;
+    }
     return NULL;
 }
 

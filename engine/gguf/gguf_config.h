@@ -17,8 +17,13 @@ struct gguf_files;
 /* How files of an architecture differ from the checkpoints that transformers writes. */
 struct gguf_architecture {
     const char *name, *model; /* general.architecture, and what config.json says instead */
+    const char *windowed;     /* what it says of a model with a window, if that differs */
     bool paired_rotary;       /* q and k rotate by neighbours */
 };
+
+/* Returns the architecture of files whose config.json would name this model; NULL: there is
+ * none. */
+const struct gguf_architecture *gguf_architecture_for(const char *model);
 
 /* Returns the architecture of the files, or NULL with an error. */
 const struct gguf_architecture *gguf_architecture_of(const struct gguf_files *files,

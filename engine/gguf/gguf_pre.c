@@ -44,6 +44,21 @@ const struct gguf_pre *gguf_pre_find(const char *name, size_t n) {
     return NULL;
 }
 
+static bool is_same_pattern(const char *a, const char *b) {
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+const struct gguf_pre *gguf_pre_like(const struct gguf_pre *like) {
+    for (size_t i = 0; i < N_KNOWN; i++) {
+        const struct gguf_pre *pre = &known[i];
+        if (is_same_pattern(pre->pattern, like->pattern) &&
+            pre->splits_digits == like->splits_digits && pre->is_composed == like->is_composed &&
+            pre->ignores_merges == like->ignores_merges)
+            return pre;
+    }
+    return NULL;
+}
+
 void gguf_pre_text(char text[GGUF_PRE_TEXT]) {
     size_t n = 0;
     for (size_t i = 0; i < N_KNOWN && n < GGUF_PRE_TEXT; i++)

@@ -19,6 +19,8 @@ struct gguf_pre {
 
 /* Returns NULL if the name, of n bytes, is not known. */
 const struct gguf_pre *gguf_pre_find(const char *name, size_t n);
+/* Returns the first that splits texts as `like` does, whatever its name; NULL: none does. */
+const struct gguf_pre *gguf_pre_like(const struct gguf_pre *like);
 /* Writes the known names. */
 enum { GGUF_PRE_TEXT = 200 };
 void gguf_pre_text(char text[GGUF_PRE_TEXT]);

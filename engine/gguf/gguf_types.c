@@ -51,6 +51,12 @@ bool gguf_element_of(uint64_t type, enum element *out) {
     return true;
 }
 
+uint32_t gguf_type_of(enum element element) {
+    uint32_t type = 0;
+    while (!types[type].is_read || types[type].element != element) type++;
+    return type;
+}
+
 const char *gguf_type_name(uint64_t type) {
     return type < N_TYPES ? types[type].name : NULL;
 }

@@ -11,6 +11,8 @@
 
 /* Writes which element a type is; returns false if it is not read. */
 bool gguf_element_of(uint64_t type, enum element *out);
+/* Returns the number of the type that has this element, which must be one that is read. */
+uint32_t gguf_type_of(enum element element);
 /* Returns the name of a type, read or not; NULL: it is not known. */
 const char *gguf_type_name(uint64_t type);
 /* Writes the names of the types that are read. */

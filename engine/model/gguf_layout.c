@@ -42,6 +42,10 @@ static const struct family_name own_norms_tensors[] = {
     GGUF_TENSORS,
 };
 
+const struct family_name *gguf_layout_tensors(const struct model_config *config) {
+    return config->own_ffn_norms ? own_norms_tensors : usual_tensors;
+}
+
 static bool has(const struct gguf_files *files, const char *name) {
     return gguf_files_find(files, name) != NULL;
 }
@@ -49,7 +53,7 @@ static bool has(const struct gguf_files *files, const char *name) {
 /* Takes from the first layer what the others must have, too. */
 static void apply(struct model_config *c, const struct gguf_files *files,
                   const struct gguf_architecture *architecture) {
-    c->tensors = c->own_ffn_norms ? own_norms_tensors : usual_tensors;
+    c->tensors = gguf_layout_tensors(c);
     c->norms_from_one = false;
     c->paired_rotary = architecture->paired_rotary;
     c->fused_qkv = has(files, "blk.0.attn_qkv.weight");

@@ -8,7 +8,11 @@
 #define ENGINE_MODEL_GGUF_LAYOUT_H
 
 struct error;
+struct family_name;
 struct model_config;
+
+/* Returns the names that GGUF files have for the tensors of such a model. */
+const struct family_name *gguf_layout_tensors(const struct model_config *config);
 
 /* Changes the members that say how a checkpoint has the weights, if `model` is a GGUF file. */
 int gguf_layout_apply(struct model_config *config, const char *model, struct error *err);

@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* Returns where in the file's order row i of a head in the decoder's order is. */
-static uint32_t place_in_file(uint32_t i, uint32_t n_freqs) {
+uint32_t rotary_place(uint32_t i, uint32_t n_freqs) {
     if (i >= 2 * n_freqs) return i;
     return i < n_freqs ? 2 * i : 2 * (i - n_freqs) + 1;
 }
@@ -13,7 +12,7 @@ void rotary_order(void *out, const void *in, size_t n_rows, size_t row_bytes, ui
                   uint32_t n_freqs) {
     for (size_t row = 0; row < n_rows; row++) {
         const uint32_t i = (uint32_t)(row % head_dim);
-        const size_t from = row - i + place_in_file(i, n_freqs);
+        const size_t from = row - i + rotary_place(i, n_freqs);
         memcpy((char *)out + row * row_bytes, (const char *)in + from * row_bytes, row_bytes);
     }
 }

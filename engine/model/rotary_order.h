@@ -15,6 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Returns where row i of a head in the decoder's order is in the file's order. */
+uint32_t rotary_place(uint32_t i, uint32_t n_freqs);
+
 /* Reorders n_rows rows of row_bytes: consecutive heads of head_dim rows each.  out is not in. */
 void rotary_order(void *out, const void *in, size_t n_rows, size_t row_bytes, uint32_t head_dim,
                   uint32_t n_freqs);

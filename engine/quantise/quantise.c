@@ -24,6 +24,7 @@
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 #include "engine/quantise/checkpoint.h"
+#include "engine/quantise/quantise_gguf.h"
 
 enum { MAX_CONFIG = 1 << 20, MAX_SMALL_FILE = 256 << 20, NO_LAYER = -1 };
 
@@ -343,29 +344,52 @@ static int check_target(const struct work *w) {
              : 0;
 }
 
-static int check_disk(const struct work *w) {
+int quantise_check_disk(const char *path, uint64_t bytes, struct error *err) {
     const double gib = 1 << 30;
     struct statvfs disk;
-    if (statvfs(w->plan->to, &disk)) return 0; /* unknown: writing will tell */
+    if (statvfs(path, &disk)) return 0; /* unknown: writing will tell */
     const uint64_t left = (uint64_t)disk.f_bavail * disk.f_frsize;
-    if (left >= w->total) return 0;
-    return error_set(w->err, ERR_NOMEM, "--out: %.300s needs %.2f GiB, but its disk has %.2f left",
-                     w->plan->to, (double)w->total / gib, (double)left / gib);
+    if (left >= bytes) return 0;
+    return error_set(err, ERR_NOMEM, "--out: %.300s needs %.2f GiB, but its disk has %.2f left",
+                     path, (double)bytes / gib, (double)left / gib);
+}
+
+/* Writes a folder with quantised matrices. */
+static int write_folder(struct work *w) {
+    int rc = list_tensors(w);
+    if (!rc) rc = check_target(w);
+    if (!rc) rc = quantise_check_disk(w->plan->to, w->total, w->err);
+    if (!rc) rc = write_tensors(w);
+    if (!rc) rc = copy_files(w, "");
+    if (!rc) rc = copy_files(w, "additional_chat_templates/");
+    return rc ? rc : write_config(w);
+}
+
+/* Makes the head one of its own if the files have it, and it is not the embedding. */
+static int find_head(struct work *w) {
+    const struct tensor_shape shape = {2, {w->config.n_vocab, w->config.dim}};
+    char name[WEIGHTS_MAX_NAME], table[WEIGHTS_MAX_NAME];
+    struct weight a, b;
+    weights_tensor_name(name, w->config.tensors, "lm_head.weight", 0, 0);
+    weights_tensor_name(table, w->config.tensors, "model.embed_tokens.weight", 0, 0);
+    if (!w->config.tied_head || !w->files->ops->has(w->files, name)) return 0;
+    int rc = w->files->ops->get(w->files, name, &shape, &a, w->err);
+    if (!rc) rc = w->files->ops->get(w->files, table, &shape, &b, w->err);
+    if (rc) return rc;
+    w->config.tied_head =
+        weight_same_format(&a.format, &b.format) && memcmp(a.data, b.data, weight_bytes(&a)) == 0;
+    return 0;
 }
 
 static int run(struct work *w) {
     int rc = check_source(w);
     if (!rc) rc = weight_source_open(&w->files, w->plan->from, w->err);
-    if (!rc) rc = list_tensors(w);
     if (rc) return rc;
     w->losses = calloc(w->config.n_layers, sizeof(*w->losses));
     if (!w->losses) return error_set(w->err, ERR_NOMEM, "no memory for the losses");
-    rc = check_target(w);
-    if (!rc) rc = check_disk(w);
-    if (!rc) rc = write_tensors(w);
-    if (!rc) rc = copy_files(w, "");
-    if (!rc) rc = copy_files(w, "additional_chat_templates/");
-    return rc ? rc : write_config(w);
+    if (!w->plan->packing) return write_folder(w);
+    rc = find_head(w);
+    return rc ? rc : quantise_gguf(w->plan, &w->config, w->files, w->losses, w->err);
 }
 
 int quantise(const struct quantise_plan *plan, struct layer_loss **losses, uint32_t *n_layers,

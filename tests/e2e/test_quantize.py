@@ -9,10 +9,13 @@ import sys
 import numpy
 import pytest
 
-from server import BINARY, DEVICE_SETTINGS, PATIENCE, ROOT, WRAPPER
+import gguf_file
+from server import BINARY, DEVICE_SETTINGS, MODEL, PATIENCE, ROOT, WRAPPER
+from test_families import DATA, link_checkpoint
 from test_info import info
 
 sys.path.insert(0, str(ROOT / "scripts/fixtures"))
+import checkpoint  # noqa: E402
 import quantised  # noqa: E402  what codes are worth
 
 # Relative errors of rounding what is normally distributed; FP8's is that of 3 bits of mantissa.
@@ -130,4 +133,92 @@ def test_flags_are_checked(arguments, why):
 
 def test_the_help_names_the_formats():
     done = run("--help")
-    assert done.returncode == 0 and "fp8, int4 or int8" in done.stdout
+    assert done.returncode == 0 and "fp8, int8 or int4: a folder" in done.stdout and "a GGUF file" in done.stdout
+
+
+# Relative errors of rounding what is normally distributed to types of GGUF, and the tensors that have them.
+PACKED = {"q8_0": (0.004, 0.008), "q5_0": (0.03, 0.05), "q4_0": (0.06, 0.1), "q4_k": (0.02, 0.09)}
+CLOSE = 2e-3  # nats: a few codes are rounded the other way
+# Families, heads and rotary scalings, of the tiny models that have goldens.
+CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias", "qwen2-gqa-bf16-head128-yarn",
+               "mistral-mha-bf16-window", "qwen2-gqa-bf16-head64-tied", "qwen3-gqa-bf16-head64-bias",
+               "gemma2-gqa-bf16-head64", "gemma3-gqa-bf16-head64", "phi3-mha-bf16-head96",
+               "phi3-mqa-f16-longrope-short"]
+
+
+def log_probabilities(server, prompt):
+    choice = server.complete(prompt, max_tokens=0, echo=True, logprobs=0)["choices"][0]
+    return choice["logprobs"]["token_logprobs"][1:]
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_gguf_file_is_near_the_model_and_has_its_tokens(serve, tiny_model, tmp_path, kind):
+    out = tmp_path / "out.gguf"
+    done = run(tiny_model, "--to", kind, "--out", out)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+    least, most = PACKED[kind]
+    assert least < float(re.search(r"all  ([\d.]+)", done.stdout)[1]) < most
+    formats = info(out)["weights"]["formats"]
+    assert any(one["format"] == kind.upper() for one in formats) or kind == "q4_k", formats
+    plain, packed = (serve(model=model) for model in (tiny_model, out))
+    for text in ("", " two  spaces", "It's 1234567, isn't it?", "caf\u00e9 \U0001f600\n\n\tx",
+                 "<|begin_of_text|>a<|end_of_text|>", (MODEL / "MODEL_CARD.md").read_text()[:2000]):
+        body = {"prompt": text}
+        assert packed.post("/tokenize", body).json() == plain.post("/tokenize", body).json(), text
+    prompt = list(range(100, 180))
+    apart = numpy.subtract(log_probabilities(plain, prompt), log_probabilities(packed, prompt))
+    assert numpy.abs(apart).mean() < 3 * most
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_gguf_file_of_each_architecture_is_that_of_a_plain_writer(serve, tmp_path, name):
+    """The tests' own writer of GGUF rounds to Q8_0, too."""
+    model = link_checkpoint(tmp_path / "model", name)
+    config = json.loads((model / "config.json").read_text())
+    if "query_pre_attn_scalar" in config:  # no key has it
+        (model / "config.json").unlink()
+        config["query_pre_attn_scalar"] = config["head_dim"]
+        (model / "config.json").write_text(json.dumps(config))
+    done = run(model, "--to", "q8_0", "--out", tmp_path / "m.gguf")
+    assert done.returncode == 0, done.stderr
+    goldens = json.loads((DATA / name / "goldens.json").read_text())["prompts"]
+    plain = gguf_file.write_gguf(model, tmp_path / "plain.gguf", kind="Q8_0")
+    plain, packed = (serve("--kv-cache-memory", "64M", model=one) for one in (plain, tmp_path / "m.gguf"))
+    for golden in goldens:
+        apart = numpy.abs(numpy.subtract(log_probabilities(plain, golden["tokens"]),
+                                         log_probabilities(packed, golden["tokens"])))
+        assert apart.mean() < CLOSE, apart
+
+
+def test_gguf_py_reads_what_is_written(tmp_path, tiny_model):
+    """Where gguf-py is installed: its dequantised tensors are near the model's."""
+    gguf = pytest.importorskip("gguf")
+    out = tmp_path / "out.gguf"
+    assert run(tiny_model, "--to", "q4_k", "--out", out).returncode == 0
+    read = {one.name: gguf.dequantize(one.data, one.tensor_type) for one in gguf.GGUFReader(out).tensors}
+    plain = checkpoint.read_tensors(tiny_model)
+    for name, leaf in (("blk.0.ffn_down", "layers.0.mlp.down_proj"), ("token_embd", "embed_tokens"),
+                       ("blk.1.attn_v", "layers.1.self_attn.v_proj")):
+        matrix = plain[f"model.{leaf}.weight"]
+        apart = read[name + ".weight"].reshape(matrix.shape) - matrix
+        assert (apart ** 2).sum() < 0.01 * (matrix ** 2).sum(), name
+
+
+def test_what_gguf_cannot_say_is_refused(tmp_path, tiny_model):
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in tiny_model.iterdir():
+        (model / path.name).write_bytes(path.read_bytes())
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "rope_scaling": {
+        "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "truncate": False}}))
+    done = run(model, "--to", "q8_0", "--out", tmp_path / "a.gguf")
+    assert done.returncode == 1 and "rotary frequencies of this model" in done.stderr, done.stderr
+    done = run(link_checkpoint(tmp_path / "neox", "neox-mha-bf16-head32"), "--to", "q8_0", "--out",
+               tmp_path / "b.gguf")
+    assert done.returncode == 1 and "GPTNeoXForCausalLM has no architecture in GGUF" in done.stderr, done.stderr
+    (tmp_path / "c.gguf").touch()
+    done = run(tiny_model, "--to", "q8_0", "--out", tmp_path / "c.gguf")
+    assert done.returncode == 1 and "c.gguf exists" in done.stderr, done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.gguf*")) == ["c.gguf"]  # nothing is left
