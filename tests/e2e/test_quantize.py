@@ -138,7 +138,7 @@ def test_the_help_names_the_formats():
 
 # Relative errors of rounding what is normally distributed to types of GGUF, and the tensors that have them.
 PACKED = {"q8_0": (0.004, 0.008), "q5_0": (0.03, 0.05), "q4_0": (0.06, 0.1), "q4_k": (0.02, 0.09)}
-CLOSE = 2e-3  # nats: a few codes are rounded the other way
+CLOSE = 0.02  # nats, in the mean: codes that are rounded the other way, and what kernels make of that
 # Families, heads and rotary scalings, of the tiny models that have goldens.
 CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias", "qwen2-gqa-bf16-head128-yarn",
                "mistral-mha-bf16-window", "qwen2-gqa-bf16-head64-tied", "qwen3-gqa-bf16-head64-bias",
