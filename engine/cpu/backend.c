@@ -11,8 +11,7 @@
 #include "engine/base/cgroup.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/cpu/amx.h"
-#include "engine/cpu/int8_kernels.h"
+#include "engine/cpu/isa.h"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
 #include "engine/device/pages.h"
@@ -202,70 +201,6 @@ static const struct backend_ops cpu_ops = {
     .select = &cpu_select_ops,
 };
 
-static bool isa_present(enum cpu_isa isa) {
-#if defined(__x86_64__)
-    switch (isa) {
-    case CPU_ISA_AMX: return amx_present();
-    case CPU_ISA_AVX512:
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    case CPU_ISA_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
-    default: return true;
-    }
-#else
-    return isa == CPU_ISA_PLAIN || isa == CPU_ISA_AUTO;
-#endif
-}
-
-static const char *const isa_names[] = {"auto", "plain", "avx2", "avx512", "amx"};
-
-/* Turns AUTO into an instruction set.  AMX has nothing but products of bf16. */
-static int choose_isa(enum cpu_isa *isa, bool bf16_products, struct error *err) {
-    if (!isa_present(*isa)) {
-        return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s", isa_names[*isa]);
-    }
-    if (*isa != CPU_ISA_AUTO) return 0;
-    *isa = bf16_products && isa_present(CPU_ISA_AMX) ? CPU_ISA_AMX
-           : isa_present(CPU_ISA_AVX512)             ? CPU_ISA_AVX512
-           : isa_present(CPU_ISA_AVX2)               ? CPU_ISA_AVX2
-                                                     : CPU_ISA_PLAIN;
-    return 0;
-}
-
-static const struct cpu_kernels *kernels_of(enum cpu_isa isa) {
-#if defined(__x86_64__)
-    if (isa == CPU_ISA_AMX) return &cpu_kernels_avx512bf16;
-    if (isa == CPU_ISA_AVX512) {
-        return __builtin_cpu_supports("avx512bf16") ? &cpu_kernels_avx512bf16 : &cpu_kernels_avx512;
-    }
-    if (isa == CPU_ISA_AVX2) return &cpu_kernels_avx2;
-#endif
-    (void)isa;
-    return &cpu_kernels_plain;
-}
-
-/* Returns NULL where the instruction set has no products of bf16. */
-static const struct product_kernels *bf16_products_of(enum cpu_isa isa) {
-#if defined(__x86_64__)
-    if (isa == CPU_ISA_AMX) return &amx_products;
-#endif
-    return kernels_of(isa)->bf16_products;
-}
-
-/* Returns the best of those with the same results that the instruction set allows. */
-static const struct product_kernels *int8_products_of(enum cpu_isa isa) {
-#if defined(__x86_64__)
-    if (isa >= CPU_ISA_AVX512 && __builtin_cpu_supports("avx512vnni"))
-        return int8_products_avx512vnni;
-    if (isa >= CPU_ISA_AVX2)
-        return __builtin_cpu_supports("avxvnni") ? int8_products_avxvnni : int8_products_avx2;
-#endif
-    (void)isa;
-    return int8_products_plain;
-}
-
 /* Returns how many threads can run at once: the usable CPUs, or what the control group's quota
  * allows.  With more threads than the quota allows, the group is stopped in the middle of a step,
  * and all wait for the thread that it hit. */
@@ -279,37 +214,38 @@ static uint32_t default_threads(void) {
 }
 
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err) {
-    enum cpu_isa isa = config->isa;
     uint32_t n_threads = config->n_threads ? config->n_threads : default_threads();
     if (n_threads > MAX_THREADS)
         return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
     const bool bf16_products = config->matmul_dtype == DTYPE_BF16;
-    int rc = choose_isa(&isa, bf16_products, err);
-    if (rc < 0) return rc;
-    if (bf16_products && !bf16_products_of(isa))
+    const struct isa *isa = isa_find(config->isa, bf16_products);
+    if (!isa)
+        return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s",
+                         isa_name(config->isa));
+    if (bf16_products && !isa_bf16_products(isa))
         return error_set(err, ERR_UNSUPPORTED, "cpu: no bfloat16 dot products here");
 
     struct cpu_backend *cpu = calloc(1, sizeof(*cpu));
     if (!cpu) return error_set(err, ERR_NOMEM, "cpu: no memory");
-    rc = pool_create(&cpu->pool, n_threads, err);
+    const int rc = pool_create(&cpu->pool, n_threads, err);
     if (rc < 0) {
         free(cpu);
         return rc;
     }
-    cpu->kernels = kernels_of(isa);
-    cpu->bf16_products = bf16_products ? bf16_products_of(isa) : NULL;
-    if (config->int8_products) cpu->int8_products = int8_products_of(isa);
+    cpu->kernels = isa->kernels;
+    cpu->bf16_products = bf16_products ? isa_bf16_products(isa) : NULL;
+    cpu->int8_products = config->int8_products ? isa->int8_products : NULL;
     cpu->base = (struct backend){.ops = &cpu_ops,
                                  .name = "cpu",
                                  .act_dtype = DTYPE_F32,
                                  .takes_slopes = true,
                                  .has_sinks = true};
     snprintf(cpu->base.description, sizeof(cpu->base.description),
-             "CPU, %s, %u threads, %s products%s", isa_names[isa], n_threads,
+             "CPU, %s, %u threads, %s products%s", isa_name(isa->isa), n_threads,
              bf16_products ? "bfloat16" : "float32",
              config->int8_products ? ", int8 activations where weights are quantised" : "");
     snprintf(cpu->base.arithmetic, sizeof(cpu->base.arithmetic), "%s, %s products%s",
-             isa_names[isa], bf16_products ? "bfloat16" : "float32",
+             isa_name(isa->isa), bf16_products ? "bfloat16" : "float32",
              config->int8_products ? ", int8 activations" : "");
     *out = &cpu->base;
     return 0;

@@ -8,7 +8,14 @@
 #include "engine/device/dtype.h"
 
 /* CPU_ISA_AMX: AVX-512, and tile registers for products of bf16. */
-enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512, CPU_ISA_AMX };
+enum cpu_isa {
+    CPU_ISA_AUTO,
+    CPU_ISA_PLAIN,
+    CPU_ISA_AVX2,
+    CPU_ISA_AVX512,
+    CPU_ISA_AMX,
+    CPU_ISAS /* how many there are */
+};
 
 struct cpu_config {
     uint32_t n_threads;      /* including the caller; 0: the usable CPUs, within the quota */

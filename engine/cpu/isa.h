@@ -1,0 +1,30 @@
+/* isa.h - the instruction sets for which there are kernels, and which of them a processor has. */
+#ifndef ENGINE_CPU_ISA_H
+#define ENGINE_CPU_ISA_H
+
+#include <stdbool.h>
+
+#include "engine/cpu/cpu.h"
+
+struct cpu_kernels;
+struct error;
+struct product_kernels;
+
+/* What serves one instruction set.  One has several rows where its kernels depend on extensions. */
+struct isa {
+    enum cpu_isa isa;
+    bool (*is_present)(void); /* NULL: always */
+    bool bf16_only;           /* is nothing but products of bf16: AUTO takes it only for these */
+    const struct cpu_kernels *kernels;
+    const struct product_kernels *bf16_products; /* NULL: those of the kernels, if they have any */
+    const struct product_kernels *int8_products; /* [INT8_KINDS] */
+};
+
+/* Returns the best row for an instruction set, or for AUTO the best of this processor.  NULL: this
+ * processor lacks it. */
+const struct isa *isa_find(enum cpu_isa isa, bool bf16_products);
+const char *isa_name(enum cpu_isa isa);
+/* Returns how to multiply where inputs are rounded to bf16; NULL: not at all. */
+const struct product_kernels *isa_bf16_products(const struct isa *isa);
+
+#endif
