@@ -51,7 +51,7 @@ static int check_own_weights(const void *ctx, uint64_t bytes, struct error *err)
     if (memory.available == 0 || bytes <= memory.available) return 0;
     return error_set(err, ERR_NOMEM, "%s take %.2f GiB, but %.2f GiB of memory can be had (%s)",
                      e->config.random_weights ? "--load-format dummy: the weights"
-                                              : "weights must be unpacked or repacked, as the "
+                                              : "weights must be converted or repacked, as the "
                                                 "device does not read their format: they",
                      (double)bytes / gib, (double)memory.available / gib,
                      *memory.limit ? memory.limit : "MemAvailable of /proc/meminfo");
@@ -250,9 +250,9 @@ static void measure_memory(struct engine *e) {
     system_memory_read(&e->system);
     e->info.available_bytes = e->system.available;
     if (!uses_system_memory(e) || e->system.available == 0) return;
-    /* Random, unpacked and repacked weights are no files: they are in use already. */
+    /* Random, converted and repacked weights are no files: they are in use already. */
     const struct weight_tally *tally = &e->model->tally;
-    const uint64_t own = tally->unpacked_bytes + tally->repacked_bytes,
+    const uint64_t own = tally->converted_bytes + tally->repacked_bytes,
                    mapped = c->random_weights ? 0 : e->info.weight_bytes - own;
     e->info.available_bytes = memory_plan_beside(e->system.available, mapped);
     if (c->max_model_len || c->kv_cache_bytes || c->only_bounded || c->host_pool_bytes) return;

@@ -175,13 +175,13 @@ static void write_lines(struct buffer *out, const struct info *info) {
 
 /* ---- JSON ---- */
 
-static json_t *formats_json(const struct weight_tally *tally) {
+static json_t *formats_json(const struct weight_shares *shares) {
     json_t *formats = json_array();
-    for (uint32_t i = 0; i < tally->n_formats; i++) {
+    for (uint32_t i = 0; i < shares->n; i++) {
         char text[WEIGHT_FORMAT_TEXT];
-        weight_format_text(&tally->formats[i].format, text);
+        weight_format_text(&shares->formats[i].format, text);
         json_array_append_new(formats, json_pack("{s:s, s:I}", "format", text, "bytes",
-                                                 (json_int_t)tally->formats[i].bytes));
+                                                 (json_int_t)shares->formats[i].bytes));
     }
     return formats;
 }
@@ -197,12 +197,13 @@ static json_t *ends_json(const struct model_config *model) {
 static json_t *weights_json(const struct info *info) {
     const struct weight_tally *tally = &info->model->tally;
     const struct quantisation *how = &info->model->config.quantisation;
-    return json_pack("{s:I, s:o, s:s?, s:I, s:I, s:I, s:I}", "parameters",
-                     (json_int_t)tally->n_elements, "formats", formats_json(tally), "quant_method",
-                     *how->method ? how->method : NULL, "file_bytes",
+    return json_pack("{s:I, s:o, s:s?, s:I, s:I, s:o, s:I, s:I}", "parameters",
+                     (json_int_t)tally->n_elements, "formats", formats_json(&tally->files),
+                     "quant_method", *how->method ? how->method : NULL, "file_bytes",
                      (json_int_t)(info->model->random ? 0 : tally->file_bytes), "memory_bytes",
-                     (json_int_t)tally->bytes, "unpacked_bytes", (json_int_t)tally->unpacked_bytes,
-                     "repacked_bytes", (json_int_t)tally->repacked_bytes);
+                     (json_int_t)tally->bytes, "packed_in_memory", formats_json(&tally->loaded),
+                     "unpacked_bytes", (json_int_t)tally->unpacked_bytes, "repacked_bytes",
+                     (json_int_t)tally->repacked_bytes);
 }
 
 static json_t *shape_json(const struct model_config *model) {

@@ -97,12 +97,22 @@ static void write_unused(struct buffer *out, const struct model_load *load,
 /* Writes the formats of weights, and their shares. */
 static void write_formats(struct buffer *out, const struct weight_tally *tally, bool has_plain) {
     char text[WEIGHT_FORMAT_TEXT];
-    for (uint32_t i = 0; i < tally->n_formats; i++) {
-        if (!has_plain && weight_is_plain(&tally->formats[i].format)) continue;
+    for (uint32_t i = 0; i < tally->files.n; i++) {
+        if (!has_plain && weight_is_plain(&tally->files.formats[i].format)) continue;
         part(out);
-        weight_format_text(&tally->formats[i].format, text);
+        weight_format_text(&tally->files.formats[i].format, text);
         buffer_printf(out, "%s in %.1f %%", text,
-                      100 * (double)tally->formats[i].bytes / (double)tally->file_bytes);
+                      100 * (double)tally->files.formats[i].bytes / (double)tally->file_bytes);
+    }
+}
+
+/* Writes which formats stay packed in memory. */
+static void write_loaded(struct buffer *out, const struct weight_shares *loaded) {
+    char text[WEIGHT_FORMAT_TEXT];
+    for (uint32_t i = 0; i < loaded->n; i++) {
+        weight_format_text(&loaded->formats[i].format, text);
+        buffer_printf(out, "%s %s, %.2f GiB", i ? "," : "; in memory", text,
+                      (double)loaded->formats[i].bytes / (1 << 30));
     }
 }
 
@@ -112,11 +122,11 @@ void model_summary_weights(struct buffer *out, const struct model_config *model,
     const double gib = 1 << 30;
     char text[WEIGHT_FORMAT_TEXT];
     write_formats(out, tally, has_plain);
-    if (*how->method && tally->n_packed == 0) {
+    if (*how->method && !tally->has_packed) {
         part(out);
         buffer_printf(out, "config.json names %s, but all are plain", how->method);
     }
-    if (tally->n_packed == 0) return;
+    if (!tally->has_packed) return;
     buffer_printf(out, " of %.2f GiB", (double)tally->file_bytes / gib);
     if (*how->method) buffer_printf(out, " (%s)", how->method);
     if (how->quantises_activations && tally->repacked_bytes == 0)
@@ -125,6 +135,7 @@ void model_summary_weights(struct buffer *out, const struct model_config *model,
     if (tally->repacked_bytes > 0)
         buffer_printf(out, "; multiplied by int8 activations: %.2f GiB in memory",
                       (double)tally->repacked_bytes / gib);
+    write_loaded(out, &tally->loaded);
     if (tally->unpacked_bytes == 0) return;
     const struct weight_format plain = {.element = tally->unpacked_to};
     weight_format_text(&plain, text);

@@ -181,17 +181,27 @@ static float upper_half(uint16_t half) {
     return value;
 }
 
+float packed_scale(const struct packed_type *type, const struct packed_parts *parts, int span) {
+    const float d = type->split == mxfp4 ? upper_half(parts->d) : half_to_float(parts->d);
+    return d * (float)parts->scales[span];
+}
+
+float packed_min(const struct packed_type *type, const struct packed_parts *parts, int span) {
+    const float m = type->n == FEW ? half_to_float(parts->m) : -half_to_float(parts->m);
+    return m * (float)parts->mins[span];
+}
+
 /* Writes the values of a block. */
 static void values_of(const struct packed_type *type, const uint8_t *block, float *out) {
     struct packed_parts parts;
     packed_split(type, block, &parts);
-    const float d = type->split == mxfp4 ? upper_half(parts.d) : half_to_float(parts.d),
-                m = type->n == FEW ? half_to_float(parts.m) : -half_to_float(parts.m);
-    for (int i = 0; i < type->n; i++) {
-        const int span = i / type->span, code = parts.codes[i];
-        out[i] = d * (float)parts.scales[span] *
-                 (float)(type->table ? type->table[code] : code - type->offset);
-        if (type->has_min) out[i] += m * (float)parts.mins[span];
+    for (int i = 0; i < type->n;) {
+        const int span = i / type->span;
+        const float scale = packed_scale(type, &parts, span), min = packed_min(type, &parts, span);
+        for (int end = i + type->span; i < end; i++) {
+            out[i] = scale * (float)packed_value(type, parts.codes[i]);
+            if (type->has_min) out[i] += min;
+        }
     }
 }
 

@@ -63,6 +63,15 @@ const struct packed_type *packed_type(enum element element);
 /* Writes the numbers of a block, exactly as they are in it. */
 void packed_split(const struct packed_type *type, const void *block, struct packed_parts *out);
 
+/* Returns the value of a code: a whole number. */
+static inline int packed_value(const struct packed_type *type, uint8_t code) {
+    return type->table ? type->table[code] : code - type->offset;
+}
+/* Returns the factor of a span's values, and what is added to their products: 0 if the type has no
+ * minimums. */
+float packed_scale(const struct packed_type *type, const struct packed_parts *parts, int span);
+float packed_min(const struct packed_type *type, const struct packed_parts *parts, int span);
+
 /* Writes the values of n elements, whole blocks: out [n].  Each is computed in f32, in the order of
  * operations that gguf-py has, and so it is equal to what that computes. */
 void packed_to_float(enum element element, const void *blocks, size_t n, float *out);

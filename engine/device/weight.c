@@ -138,6 +138,7 @@ struct weight weight_copy_at(const struct weight *w, void *memory) {
     char *scales = (char *)memory + scales_at(w);
     struct weight copy = *w;
     copy.data = memory;
+    copy.scales = copy.mins = NULL;
     if (w->format.scale) copy.scales = scales;
     if (w->format.has_min) copy.mins = scales + round_up(weight_scale_bytes(w), WEIGHT_COPY_ALIGN);
     return copy;

@@ -22,6 +22,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Of elements of 4 bits the first is in the lower half of a byte. */
 enum element {
     ELEMENT_F32,
@@ -154,5 +158,9 @@ struct weight weight_matrix(const struct weight *w, uint32_t i);
 void weight_to_float(const struct weight *w, uint32_t row, float *out);
 /* Writes n values to out as elements that need no scale, rounded to the nearest, ties to even. */
 void weight_from_float(const float *values, size_t n, enum element element, void *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/model/canonical.h"
 #include "engine/model/feed_forward.h"
-#include "engine/model/qkv_order.h"
 #include "engine/model/quantised_source.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
@@ -44,7 +44,7 @@ static struct weight by_row(const struct weight *w) {
 
 /* Returns true if the rows of the weight have another order in the files. */
 static bool moves_rows(const struct weight_query *q) {
-    return weight_is_by_group(q) || (q->rule->is_rotary && q->config->paired_rotary);
+    return q->rule->is_rotary && q->config->paired_rotary;
 }
 
 static bool takes(const struct loader *l, const struct weight_format *format) {
@@ -52,14 +52,21 @@ static bool takes(const struct loader *l, const struct weight_format *format) {
     return l->be->ops->takes(l->be, format, weights_uses(q->rule, q->config));
 }
 
+/* Returns true if the device can get the weight in this format.  Rows that move take their scales
+ * with them, unless some of them share one. */
+static bool can_load(const struct loader *l, const struct weight_format *format) {
+    const bool is_movable = !format->scale || format->block_rows <= 1;
+    return takes(l, format) && (is_movable || !moves_rows(&l->query));
+}
+
 /* Returns the format in which the device gets the weight.  It is that of the files if the device
- * takes it; else elements like those of its activations. */
+ * takes it, or else its canonical one; or else elements like those of its activations. */
 static struct weight_format format_to_load(const struct loader *l, const struct weight *host) {
     const enum element element =
         l->be->act_dtype == DTYPE_F32 ? l->query.config->element : ELEMENT_BF16;
-    const bool is_taken = takes(l, &host->format) && !moves_rows(&l->query);
-    if (is_taken || weight_is_plain(&host->format)) return host->format;
-    return (struct weight_format){.element = element};
+    const struct weight_format canonical = canonical_format(&host->format);
+    if (weight_is_plain(&host->format) || can_load(l, &host->format)) return host->format;
+    return can_load(l, &canonical) ? canonical : (struct weight_format){.element = element};
 }
 
 static int refuse_tensor(const struct loader *l, int code, const char *why) {
@@ -147,43 +154,41 @@ static int gather(struct loader *l, struct weight *host) {
     return weight_gather(l->model->files, &l->query, out, host, l->err);
 }
 
-/* Replaces a weight by one of plain elements that has the same values. */
-static int unpack(struct loader *l, enum element element, struct weight *host) {
-    struct weight plain = weight_plain(NULL, element, host->rows, host->cols);
-    plain.n_stacked = host->n_stacked;
-    void *out = own_room(l, weight_bytes(&plain));
-    if (!out) return ERR_NOMEM;
+/* Replaces a weight by one of another format that has its values. */
+static int convert(struct loader *l, const struct weight_format *format, struct weight *host) {
+    struct weight to = *host;
     struct error why;
-    const int rc = weight_unpack(host, element, out, &why);
-    plain.data = out;
-    *host = plain;
+    to.format = *format;
+    void *out = own_room(l, weight_copy_bytes(&to));
+    if (!out) return ERR_NOMEM;
+    to = weight_copy_at(&to, out);
+    const int rc = weight_convert(host, &to, &why);
+    *host = to;
     return rc ? refuse_tensor(l, rc, why.text) : 0;
 }
 
-/* Replaces the data of a tensor of q, k and v by a copy of one of them. */
-static int take_from_groups(struct loader *l, const struct weight_rule *rule, struct weight *host) {
+/* Copies rows to the decoder's order. */
+static void reorder_rows(const struct loader *l, const void *out, const void *in, uint32_t n_rows,
+                         size_t row_bytes) {
     const struct model_config *c = &l->model->config;
-    const struct weight rows = by_row(host);
-    const size_t bytes = weight_bytes(host), row_bytes = weight_row_bytes(&rows),
-                 n_groups = c->n_kv_heads;
-    void *out = own_room(l, bytes);
-    assert(!host->format.scale); /* scales are not moved */
-    if (!out) return ERR_NOMEM;
-    qkv_order(out, host->data, n_groups, weights_side(SIDE_QKV, c, NULL) / n_groups * row_bytes,
-              weights_side(rule->before, c, NULL) / n_groups * row_bytes, bytes / n_groups);
-    host->data = out;
-    return 0;
+    rotary_order((void *)out, in, n_rows, row_bytes, c->head_dim, c->n_freqs);
 }
 
-/* Replaces the weight's data with a copy in the decoder's order. */
+/* Replaces a weight with a copy in the decoder's order.  Scales that are the rows' own move with
+ * them. */
 static int reorder(struct loader *l, struct weight *host) {
-    const struct model_config *c = &l->model->config;
     const struct weight rows = by_row(host);
-    void *out = own_room(l, weight_bytes(host));
-    assert(!host->format.scale); /* scales are not moved */
-    if (!out) return ERR_NOMEM;
-    rotary_order(out, host->data, rows.rows, weight_row_bytes(&rows), c->head_dim, c->n_freqs);
-    host->data = out;
+    const bool has_own = host->format.scale && host->format.block_rows == 1;
+    const size_t n_scales = weight_scale_bytes(host), scales_bytes = n_scales / rows.rows;
+    void *memory = own_room(l, weight_copy_bytes(host));
+    if (!memory) return ERR_NOMEM;
+    const struct weight out = weight_copy_at(host, memory);
+    reorder_rows(l, out.data, host->data, rows.rows, weight_row_bytes(&rows));
+    if (has_own) reorder_rows(l, out.scales, host->scales, rows.rows, scales_bytes);
+    else if (n_scales) memcpy((void *)out.scales, host->scales, n_scales);
+    if (has_own && out.mins) reorder_rows(l, out.mins, host->mins, rows.rows, scales_bytes);
+    else if (out.mins) memcpy((void *)out.mins, host->mins, n_scales);
+    *host = out;
     return 0;
 }
 
@@ -221,13 +226,12 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     const struct weight_format format = format_to_load(l, host);
     if (!model->random && (!host->data || weight_is_scattered(&l->query))) rc = gather(l, host);
     if (!rc && !weight_same_format(&format, &host->format)) {
-        rc = unpack(l, format.element, host);
+        rc = convert(l, &format, host);
         if (model->random) random_weights_take_back(model->random);
     }
     *bytes = rc ? 0 : weight_bytes(host);
     if (rc || model->random) return rc;
-    if (weight_is_by_group(&l->query)) rc = take_from_groups(l, rule, host);
-    if (!rc && rule->is_rotary && model->config.paired_rotary) rc = reorder(l, host);
+    if (moves_rows(&l->query)) rc = reorder(l, host);
     if (!rc && rule->is_norm && model->config.norms_from_one) rc = add_one(l, host);
     return rc;
 }
@@ -303,7 +307,7 @@ static int choose_head(struct loader *l) {
 static int check_memory(const struct loader *l) {
     const struct weight_tally *tally = &l->model->tally;
     const uint64_t own =
-        l->model->random ? tally->bytes : tally->unpacked_bytes + tally->repacked_bytes;
+        l->model->random ? tally->bytes : tally->converted_bytes + tally->repacked_bytes;
     if (!l->source->check) return 0;
     return l->source->check(l->source->check_ctx, own, l->err);
 }

@@ -69,7 +69,7 @@ struct model_config {
     bool parallel;                 /* attention and feed-forward read the same x */
     bool shared_norm;              /* and the same norm of it */
     bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
-    bool qkv_by_group;             /* with fused_qkv: its rows lie by KV head (qkv_order.h) */
+    bool qkv_by_group;             /* with fused_qkv: its rows lie by KV head (weight_find.h) */
     const struct family_name *tensors; /* the checkpoint's names (family_names.h) */
     bool paired_rotary;                /* in the checkpoint q and k rotate by neighbours:
                                       rotary_order.h */
@@ -110,7 +110,7 @@ struct model_source {
     const struct weight_format *random_format; /* of matrices that are random; NULL: bf16 */
     uint32_t context;                          /* as in model_config_load() */
     /* Called once all sizes are known, before the first weight is made; ERR_* ends the loading.
-     * Gets the bytes of weights that are in no file: random, unpacked and repacked ones.
+     * Gets the bytes of weights that are in no file: random, converted and repacked ones.
      * May be NULL. */
     int (*check)(const void *check_ctx, uint64_t bytes, struct error *err);
     const void *check_ctx;

@@ -10,14 +10,13 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/weight.h"
+#include "engine/model/canonical.h"
 
 enum { MAX_THREADS = 32, RUN_ELEMENTS = 1 << 16 };
 
-struct unpacking {
-    const struct weight *w;
-    enum element element;
-    char *out;
-    size_t out_row_bytes;
+struct conversion {
+    const struct weight *w, *to;
     uint64_t n_rows;       /* of all matrices */
     uint32_t run;          /* rows that a thread takes at a time */
     float *values;         /* [threads, cols] */
@@ -37,45 +36,53 @@ static bool are_finite(const float *values, uint32_t n) {
     return finite;
 }
 
-static void unpack_row(struct unpacking *u, uint64_t row, float *values) {
-    const struct weight matrix = weight_matrix(u->w, (uint32_t)(row / u->w->rows));
-    weight_to_float(&matrix, (uint32_t)(row % u->w->rows), values);
-    if (!are_finite(values, u->w->cols)) atomic_store(&u->is_broken, true);
-    weight_from_float(values, u->w->cols, u->element, u->out + row * u->out_row_bytes);
+/* Converts a row of a matrix; returns false if a value is no number. */
+static bool convert_row(const struct weight *matrix, uint32_t row, const struct weight *to,
+                        float *values) {
+    if (!weight_is_plain(&to->format)) return canonical_row(matrix, row, to);
+    weight_to_float(matrix, row, values);
+    weight_from_float(values, matrix->cols, to->format.element, (void *)weight_row_at(to, row));
+    return are_finite(values, matrix->cols);
 }
 
-static void *unpack_runs(void *arg) {
-    struct unpacking *u = arg;
+/* Converts row number `row` of all matrices. */
+static void convert(struct conversion *u, uint64_t row, float *values) {
+    const uint32_t i = (uint32_t)(row / u->w->rows);
+    const struct weight matrix = weight_matrix(u->w, i), to = weight_matrix(u->to, i);
+    if (!convert_row(&matrix, (uint32_t)(row % u->w->rows), &to, values))
+        atomic_store(&u->is_broken, true);
+}
+
+static void *convert_runs(void *arg) {
+    struct conversion *u = arg;
     float *values = u->values + (size_t)atomic_fetch_add(&u->n_started, 1) * u->w->cols;
     for (;;) {
         const uint64_t first = (uint64_t)atomic_fetch_add(&u->next_run, 1) * u->run;
         if (first >= u->n_rows) return NULL;
         const uint64_t end = min_u64(u->n_rows, first + u->run);
-        for (uint64_t row = first; row < end; row++) unpack_row(u, row, values);
+        for (uint64_t row = first; row < end; row++) convert(u, row, values);
     }
 }
 
 /* Returns how many threads are useful: a processor each, and a run each. */
-static uint32_t useful_threads(const struct unpacking *u) {
+static uint32_t useful_threads(const struct conversion *u) {
     const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
     const uint64_t most = n_processors < 1 ? 1 : min_u64((uint64_t)n_processors, MAX_THREADS);
     return (uint32_t)min_u64(most, div_up(u->n_rows, u->run));
 }
 
-int weight_unpack(const struct weight *w, enum element element, void *out, struct error *err) {
-    struct unpacking u = {.w = w,
-                          .element = element,
-                          .out = out,
-                          .out_row_bytes = element_bytes(element, w->cols),
-                          .n_rows = (uint64_t)w->n_stacked * w->rows,
-                          .run = (uint32_t)div_up(RUN_ELEMENTS, w->cols)};
+int weight_convert(const struct weight *w, const struct weight *to, struct error *err) {
+    struct conversion u = {.w = w,
+                           .to = to,
+                           .n_rows = (uint64_t)w->n_stacked * w->rows,
+                           .run = (uint32_t)div_up(RUN_ELEMENTS, w->cols)};
     pthread_t threads[MAX_THREADS];
     const uint32_t n_threads = useful_threads(&u);
     uint32_t n = 0;
     u.values = malloc((size_t)n_threads * w->cols * sizeof(*u.values));
     if (!u.values) return error_set(err, ERR_NOMEM, "no memory to convert a weight");
-    while (n + 1 < n_threads && pthread_create(&threads[n], NULL, unpack_runs, &u) == 0) n++;
-    unpack_runs(&u); /* all rows where no thread could be started */
+    while (n + 1 < n_threads && pthread_create(&threads[n], NULL, convert_runs, &u) == 0) n++;
+    convert_runs(&u); /* all rows where no thread could be started */
     for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
     free(u.values);
     if (!u.is_broken) return 0;

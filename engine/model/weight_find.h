@@ -6,6 +6,12 @@
  *   experts.@.up_proj.weight   a tensor for each expert   [rows, cols]
  *   experts.up_proj            one tensor for all         [n_stacked, rows, cols]
  *
+ * Falcon and GPT-NeoX have q, k and v as one tensor, and in it each KV head's queries beside its
+ * key and its value.  Operations read q, k and v apart, so the rows of each are gathered.
+ *
+ *   in the file       q0 q1 k0 v0 | q2 q3 k1 v1     two queries in the group of a KV head
+ *   for the decoder   q0 q1 q2 q3,  k0 k1,  v0 v1   each head_dim rows
+ *
  * Thread: any.  Memory: none; a weight that is found points into the files. */
 #ifndef ENGINE_MODEL_WEIGHT_FIND_H
 #define ENGINE_MODEL_WEIGHT_FIND_H
@@ -29,14 +35,13 @@ struct weight_query {
 };
 
 /* Describes the weight, and checks all tensors that it lies in.  files NULL: only its shape, as
- * bf16.  out->data: where its first matrix begins, or its tensor if rows lie by KV head.  It is
- * NULL if only weight_gather() makes its data.  ERR_NOT_FOUND: a tensor is missing.  ERR_INVALID:
+ * bf16.  out->data: where its first matrix begins, or its first group of rows.  It is NULL if only
+ * weight_gather() makes its data.  ERR_NOT_FOUND: a tensor is missing.  ERR_INVALID:
  * one has another shape, or experts differ in their format. */
 int weight_find(const struct weight_source *files, const struct weight_query *query,
                 struct weight *out, struct error *err);
-/* Returns true if the weight's rows lie by KV head in the file (qkv_order.h). */
-bool weight_is_by_group(const struct weight_query *query);
-/* Returns true if the matrices of a stack do not follow one another in the files. */
+/* Returns true if the rows of a weight do not follow one another in the files.  They are in several
+ * tensors then, or other rows are between them. */
 bool weight_is_scattered(const struct weight_query *query);
 /* Copies or converts the matrices of a weight that was found, and their scales, to memory
  * [weight_copy_bytes()], one behind the other.  w: the weight; it then has its data there. */

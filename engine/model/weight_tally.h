@@ -1,4 +1,4 @@
-/* weight_tally.h - which formats a model's weights have in their files, and what is unpacked.
+/* weight_tally.h - which formats a model's weights have in its files and in memory.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_MODEL_WEIGHT_TALLY_H
@@ -11,22 +11,30 @@
 
 enum { WEIGHT_TALLY_FORMATS = 16 };
 
+/* Formats and their bytes; those that found no place are not told apart. */
+struct weight_shares {
+    uint32_t n;
+    struct {
+        struct weight_format format;
+        uint64_t bytes;
+    } formats[WEIGHT_TALLY_FORMATS];
+};
+
 struct weight_tally {
     uint64_t n_elements; /* of all weights; a head that is the embedding counts once */
     uint64_t bytes;      /* of all weights as they are loaded */
     uint64_t file_bytes; /* of all weights as the files have them */
-    /* The weights whose format no device's kernel reads: their bytes in the files, and as plain
-     * elements of the type that was added last. */
+    /* As loaded, of the weights that the files have in other formats. */
+    uint64_t converted_bytes;
+    /* Those of them that are unpacked to plain elements: their bytes in the files, and as elements
+     * of the type that was added last. */
     uint64_t packed_bytes, unpacked_bytes;
     enum element unpacked_to;
-    uint64_t repacked_bytes; /* that the device's own copies take in the system's memory */
-    bool has_kv_scales;      /* the files have scales of keys and values, which are not read */
-    uint32_t n_packed;       /* of formats: those that are not plain */
-    uint32_t n_formats;      /* those that found no place are not told apart */
-    struct {
-        struct weight_format format;
-        uint64_t bytes; /* in the files */
-    } formats[WEIGHT_TALLY_FORMATS];
+    uint64_t repacked_bytes;     /* that the device's own copies take in the system's memory */
+    bool has_kv_scales;          /* the files have scales of keys and values, which are not read */
+    bool has_packed;             /* the files have formats that are not plain */
+    struct weight_shares files;  /* all formats */
+    struct weight_shares loaded; /* those in memory that are neither plain nor repacked */
 };
 
 /* Adds a weight: as its files have it, and as it is loaded.  repacked_bytes: of the device's copy;

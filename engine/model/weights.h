@@ -58,7 +58,7 @@ struct weight_rule {
     enum weight_side cols;
     enum weight_side stacked; /* matrices of a stack (weight_find.h); SIDE_NONE: it is no stack */
     /* The tensor holds other rows, too: it has `whole`, and `before` of them come before these, as
-     * a whole or (qkv_order.h) in each group.  SIDE_NONE: it holds only these.  A vector holds
+     * a whole or (weight_find.h) in each group.  SIDE_NONE: it holds only these.  A vector holds
      * other elements. */
     enum weight_side whole, before;
     unsigned with,

@@ -61,7 +61,8 @@ def test_it_says_what_the_server_does(serve, tmp_path, tiny_model, kind):
         assert quantised_line[1].split(" of ")[-1] == lines["weights"].split(" of ")[-1]
     else:
         assert kind == "default"
-    assert (weights["unpacked_bytes"] + weights["repacked_bytes"] > 0) == (kind != "default")
+    packed = sum(each["bytes"] for each in weights["packed_in_memory"])
+    assert (weights["unpacked_bytes"] + weights["repacked_bytes"] + packed > 0) == (kind != "default")
 
 
 def test_the_parameters_and_sizes_are_those_of_the_files(tmp_path):

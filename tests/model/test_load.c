@@ -265,8 +265,8 @@ static void makes_a_model_of_a_format_up(void **state) {
         }
         const struct weight_tally *tally = &model->tally;
         bool has_format = false;
-        for (uint32_t k = 0; k < tally->n_formats; k++)
-            has_format |= weight_same_format(&tally->formats[k].format, &cases[i].format);
+        for (uint32_t k = 0; k < tally->files.n; k++)
+            has_format |= weight_same_format(&tally->files.formats[k].format, &cases[i].format);
         assert_true(has_format);
         model_destroy(model, f->be);
         assert_int_equal(model_load(&model, f->dir, &source, f->be, &err), 0);

@@ -1,11 +1,13 @@
-/* test_unpack.c - weights of every format and shape as plain elements, against
- * weight_to_float(). */
+/* test_unpack.c - weights of every format and shape as plain elements, and packed elements as
+ * numbers, against weight_to_float(). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/packed.h"
 #include "engine/device/weight.h"
+#include "engine/model/canonical.h"
 #include "engine/model/unpack.h"
 #include "engine/model/weight_tally.h"
 #include "tests/test.h"
@@ -14,6 +16,13 @@ enum { N_STACKED = 3, MOST_ROWS = 300, MOST_COLS = 640, MOST = N_STACKED * MOST_
 
 static uint8_t data[MOST], scales[MOST * sizeof(float)], mins[MOST * sizeof(float)];
 static uint16_t out[MOST];
+
+/* Unpacks a weight to bf16 in `out`. */
+static int unpack(const struct weight *w, struct error *err) {
+    struct weight to = weight_plain(out, ELEMENT_BF16, w->rows, w->cols);
+    to.n_stacked = w->n_stacked;
+    return weight_convert(w, &to, err);
+}
 
 /* Compares matrix number i of a stack, described by hand. */
 static void check_matrix(const struct weight *stack, uint32_t i) {
@@ -58,7 +67,7 @@ static void every_row_of_a_stack_is_unpacked(void **state) {
                                      .rows = shapes[k][0],
                                      .cols = shapes[k][1]};
             memset(out, 0xff, sizeof(out));
-            assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), 0);
+            assert_int_equal(unpack(&w, &err), 0);
             for (uint32_t m = 0; m < N_STACKED; m++) check_matrix(&w, m);
         }
 }
@@ -71,12 +80,12 @@ static void what_is_no_number_is_refused(void **state) {
     (void)state;
     w.format.scale = SCALE_F32;
     w.scales = &finite;
-    assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), ERR_INVALID);
+    assert_int_equal(unpack(&w, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "NaN"));
     w.rows = 1; /* without the code that is NaN */
-    assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), 0);
+    assert_int_equal(unpack(&w, &err), 0);
     w.scales = &infinite;
-    assert_int_equal(weight_unpack(&w, ELEMENT_BF16, out, &err), ERR_INVALID);
+    assert_int_equal(unpack(&w, &err), ERR_INVALID);
 }
 
 static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
@@ -94,21 +103,104 @@ static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
     assert_int_equal(tally.unpacked_bytes, 64);
     assert_int_equal(tally.unpacked_to, ELEMENT_BF16);
     assert_int_equal(tally.n_elements, 3 * 4 * 8);
-    assert_int_equal(tally.n_formats, 2);
-    assert_int_equal(tally.n_packed, 1);
-    assert_int_equal(tally.formats[0].bytes, 64);
-    assert_int_equal(tally.formats[1].bytes, 72);
+    assert_int_equal(tally.converted_bytes, 64);
+    assert_true(tally.has_packed);
+    assert_int_equal(tally.files.n, 2);
+    assert_int_equal(tally.files.formats[0].bytes, 64);
+    assert_int_equal(tally.files.formats[1].bytes, 72);
+    assert_int_equal(tally.loaded.n, 0); /* but repacked */
+    weight_tally_add(&tally, &packed, &packed, 0);
+    assert_int_equal(tally.loaded.n, 1);
+    assert_int_equal(tally.loaded.formats[0].bytes, 36);
     for (uint16_t i = 1; i < 2 * WEIGHT_TALLY_FORMATS; i++) {
         packed.format.block_cols = i;
         weight_tally_add(&tally, &packed, &packed, 40);
     }
-    assert_int_equal(tally.n_formats, WEIGHT_TALLY_FORMATS);
+    assert_int_equal(tally.files.n, WEIGHT_TALLY_FORMATS);
+}
+
+/* ---- packed elements as numbers ---- */
+
+/* Fills blocks with random codes, and small finite scales. */
+static void fill_blocks(enum element element, size_t n_blocks) {
+    const struct packed_type *type = packed_type(element);
+    for (size_t i = 0; i < n_blocks * type->bytes; i++) data[i] = (uint8_t)(rand() >> 4);
+    for (size_t b = 0; b < n_blocks; b++) {
+        uint8_t *block = data + b * type->bytes;
+        static const uint8_t places[][2] = {{1, 0}, {1, 3},   {1, 0},   {1, 3},   {1, 0},
+                                            {1, 0}, {0, 0},   {81, 83}, {109, 0}, {1, 3},
+                                            {1, 3}, {209, 0}, {1, 0}};
+        const uint8_t *place = places[element - ELEMENT_Q4_0]; /* upper bytes of d and m */
+        block[place[0]] =
+            (uint8_t)(element == ELEMENT_MXFP4 ? 110 + rand() % 20 : 0x14 + rand() % 12);
+        if (place[1]) block[place[1]] = (uint8_t)(0x94 + rand() % 12);
+    }
+}
+
+/* Returns how far values may be from those of the packed elements: F16 rounds a scale, whose codes
+ * are at most `most`, and a min. */
+static double allowed_of(enum element element, double most_scale, double most_min) {
+    const bool is_exact = element == ELEMENT_Q4_0 || element == ELEMENT_Q5_0 ||
+                          element == ELEMENT_Q5_1 || element == ELEMENT_Q8_0 ||
+                          element == ELEMENT_IQ4_NL || element == ELEMENT_MXFP4;
+    return is_exact ? 0 : ldexp(most_scale * 128 + most_min, -11) + 0x1p-24;
+}
+
+static void check_canonical(enum element element) {
+    enum { ROWS = 5, COLS = 512 };
+    const struct packed_type *type = packed_type(element);
+    struct weight packed = weight_plain(data, element, ROWS, COLS), to = packed;
+    struct error err = {0};
+    float expected[COLS], got[COLS];
+    fill_blocks(element, (size_t)ROWS * COLS / type->n);
+    to.format = canonical_format(&packed.format);
+    assert_false(weight_is_plain(&to.format) || element_is_packed(to.format.element));
+    assert_true(weight_copy_bytes(&to) <= sizeof(out));
+    to = weight_copy_at(&to, out);
+    assert_int_equal(weight_convert(&packed, &to, &err), 0);
+    for (uint32_t row = 0; row < ROWS; row++) {
+        double largest = 0;
+        weight_to_float(&packed, row, expected);
+        weight_to_float(&to, row, got);
+        for (uint32_t i = 0; i < COLS; i++) largest = fmax(largest, fabs((double)expected[i]));
+        for (uint32_t i = 0; i < COLS; i++) {
+            const double allowed = allowed_of(element, largest / 64, largest);
+            if (fabs((double)got[i] - expected[i]) > allowed)
+                fail_msg("%s, row %u, element %u: %g instead of %g", type->name, row, i,
+                         (double)got[i], (double)expected[i]);
+        }
+    }
+}
+
+static void packed_elements_become_numbers(void **state) {
+    (void)state;
+    for (enum element element = ELEMENT_Q4_0; element <= ELEMENT_IQ4_XS; element++)
+        check_canonical(element);
+}
+
+static void a_packed_scale_that_is_no_number_is_refused(void **state) {
+    struct weight packed = weight_plain(data, ELEMENT_Q8_0, 1, 64), to = packed;
+    struct error err = {0};
+    (void)state;
+    memset(data, 0, 68);
+    to.format = canonical_format(&packed.format);
+    to = weight_copy_at(&to, out);
+    assert_int_equal(weight_convert(&packed, &to, &err), 0);
+    data[35] = 0x7c; /* infinite */
+    assert_int_equal(weight_convert(&packed, &to, &err), ERR_INVALID);
+    packed.format.element = ELEMENT_MXFP4;
+    data[0] = 0xff;
+    to.format = canonical_format(&packed.format);
+    to = weight_copy_at(&to, out);
+    assert_int_equal(weight_convert(&packed, &to, &err), ERR_INVALID);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_of_a_stack_is_unpacked),
         cmocka_unit_test(what_is_no_number_is_refused),
+        cmocka_unit_test(packed_elements_become_numbers),
+        cmocka_unit_test(a_packed_scale_that_is_no_number_is_refused),
         cmocka_unit_test(a_tally_counts_formats_and_what_is_unpacked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
