@@ -86,13 +86,14 @@ TEXTS = [
 class Quire:
     """A server of one model."""
 
-    def __init__(self, binary, model):
+    def __init__(self, binary, model, *arguments):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.log = tempfile.NamedTemporaryFile("w+b", suffix=".log")
         clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
-        self.process = subprocess.Popen([binary, "serve", str(model), "--port", str(self.port)],
+        self.process = subprocess.Popen([binary, "serve", str(model), "--port", str(self.port),
+                                         *arguments],
                                         env=clean, stdout=self.log, stderr=self.log)
 
     def __enter__(self):
