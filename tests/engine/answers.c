@@ -16,7 +16,7 @@
 const char *model_dir;
 struct backend *backend;
 uint32_t n_layers;
-uint64_t page_bytes;
+uint64_t page_bytes, plain_page_bytes;
 struct attn_pattern mixed[MAX_HEADS];
 
 struct recipe recipe_make(uint32_t n_prompt, uint32_t max_tokens) {
@@ -175,11 +175,11 @@ static int measure_pages(struct error *err) {
     struct model_config model;
     const int code = model_config_load(&model, model_dir, 0, err);
     if (code) return code;
-    const struct kv_pool pool = {.format = PAGE_F32,
-                                 .n_kv_heads = model.n_kv_heads,
-                                 .head_dim = model.head_dim,
-                                 .tracked = true};
+    struct kv_pool pool = {
+        .format = PAGE_F32, .n_kv_heads = model.n_kv_heads, .head_dim = model.head_dim};
     n_layers = model.n_layers;
+    plain_page_bytes = kv_page_bytes(&pool);
+    pool.tracked = true;
     page_bytes = kv_page_bytes(&pool);
     model_config_fini(&model);
     return 0;

@@ -14,9 +14,9 @@
 enum { MAX_HEADS = 256 }; /* of all layers together */
 extern const char *model_dir;
 extern struct backend *backend;
-extern uint32_t n_layers;                    /* of the checkpoint */
-extern uint64_t page_bytes;                  /* of f32, with statistics */
-extern struct attn_pattern mixed[MAX_HEADS]; /* all kinds in turn */
+extern uint32_t n_layers;                     /* of the checkpoint */
+extern uint64_t page_bytes, plain_page_bytes; /* of f32, with statistics and without */
+extern struct attn_pattern mixed[MAX_HEADS];  /* all kinds in turn */
 
 struct answer {
     char *text;

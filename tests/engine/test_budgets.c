@@ -31,26 +31,18 @@ static int counting_download(struct backend *be, void *host, const void *from, s
 
 /* max_model_len is what the pool holds, n_blocks * PAGE_TOKENS. */
 static struct engine *start(uint32_t n_blocks, uint32_t max_batched_tokens, bool bounded) {
-    struct engine *engine;
-    struct error err = {0};
-    struct engine_config config = {.model_dir = model_dir,
-                                   .backend = backend,
-                                   .max_num_seqs = 16,
-                                   .max_model_len = n_blocks * PAGE_TOKENS,
-                                   .max_batched_tokens = max_batched_tokens,
-                                   .max_queued = 1024,
-                                   .kv_format = PAGE_F32,
-                                   .prefix_caching = true,
-                                   .bounded_caches = bounded};
-    struct model_config model;
-    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    const struct kv_pool pool = {.format = PAGE_F32,
-                                 .n_kv_heads = model.n_kv_heads,
-                                 .head_dim = model.head_dim,
-                                 .tracked = bounded};
-    config.kv_cache_bytes = (uint64_t)n_blocks * model.n_layers * kv_page_bytes(&pool);
-    model_config_fini(&model);
-    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
+    const struct engine_config config = {
+        .model_dir = model_dir,
+        .backend = backend,
+        .max_num_seqs = 16,
+        .max_model_len = n_blocks * PAGE_TOKENS,
+        .max_batched_tokens = max_batched_tokens,
+        .max_queued = 1024,
+        .kv_format = PAGE_F32,
+        .kv_cache_bytes = n_blocks * n_layers * (bounded ? page_bytes : plain_page_bytes),
+        .prefix_caching = true,
+        .bounded_caches = bounded};
+    struct engine *engine = answers_start(&config);
     assert_int_equal(engine_info(engine)->bounded_caches, bounded);
     return engine;
 }

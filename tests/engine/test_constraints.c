@@ -30,24 +30,15 @@ static const char *const forced =
     "All of this text is forced by the grammar, from here to its end!";
 
 static struct engine *start(uint32_t n_blocks) {
-    struct engine *engine;
-    struct error err = {0};
-    struct model_config model;
-    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    const struct kv_pool pool = {
-        .format = PAGE_F32, .n_kv_heads = model.n_kv_heads, .head_dim = model.head_dim};
-    const struct engine_config config = {
-        .model_dir = model_dir,
-        .backend = backend,
-        .max_num_seqs = 16,
-        .max_model_len = n_blocks * PAGE_TOKENS,
-        .max_batched_tokens = 64,
-        .max_queued = 1024,
-        .kv_format = PAGE_F32,
-        .kv_cache_bytes = (uint64_t)n_blocks * model.n_layers * kv_page_bytes(&pool)};
-    model_config_fini(&model);
-    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
-    return engine;
+    return answers_start(
+        &(struct engine_config){.model_dir = model_dir,
+                                .backend = backend,
+                                .max_num_seqs = 16,
+                                .max_model_len = n_blocks * PAGE_TOKENS,
+                                .max_batched_tokens = 64,
+                                .max_queued = 1024,
+                                .kv_format = PAGE_F32,
+                                .kv_cache_bytes = n_blocks * n_layers * plain_page_bytes});
 }
 
 static struct grammar *compile(struct engine *engine, enum grammar_kind kind, const char *text) {

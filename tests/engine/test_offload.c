@@ -45,8 +45,6 @@ struct room {
 /* Half of the layers keep what they select of a text that the pool cannot hold. */
 static struct engine *start(struct room room) {
     const uint32_t n_longest = room.n_blocks < 24 ? room.n_blocks * 3 / 2 : 24;
-    struct engine *engine;
-    struct error err = {0};
     struct engine_config config = {.model_dir = model_dir,
                                    .backend = backend,
                                    .max_num_seqs = 16,
@@ -54,26 +52,23 @@ static struct engine *start(struct room room) {
                                    .max_batched_tokens = room.max_rows,
                                    .max_queued = 1024,
                                    .kv_format = PAGE_F32,
+                                   .kv_cache_bytes = room.n_blocks * n_layers * page_bytes,
                                    .prefix_caching = room.kind != WITHOUT_PREFIXES,
                                    .bounded_caches = true,
                                    .groups = groups,
                                    .n_groups = room.kind == WITHOUT_GROUPS ? 0 : 2,
                                    .max_selected = MAX_SELECTED,
                                    .batch_invariant = room.kind == INVARIANT};
+    struct error err = {0};
     struct model_config model;
     assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    const struct kv_pool pool = {.format = PAGE_F32,
-                                 .n_kv_heads = model.n_kv_heads,
-                                 .head_dim = model.head_dim,
-                                 .tracked = true};
     const struct host_pool store = {.format = PAGE_F32,
                                     .n_host_layers = N_HOST_LAYERS,
                                     .n_kv_heads = model.n_kv_heads,
                                     .head_dim = model.head_dim};
-    config.kv_cache_bytes = (uint64_t)room.n_blocks * model.n_layers * kv_page_bytes(&pool);
     config.host_pool_bytes = room.n_store * host_pool_block_bytes(&store);
     model_config_fini(&model);
-    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
+    struct engine *engine = answers_start(&config);
     assert_int_equal(engine_info(engine)->selections, room.kind != WITHOUT_GROUPS);
     assert_int_equal(engine_info(engine)->host_pool_tokens, room.n_store * PAGE_TOKENS);
     return engine;

@@ -75,10 +75,8 @@ static struct engine_config config_of(struct room room) {
 }
 
 static struct engine *start(struct room room) {
-    struct engine *engine;
-    struct error err = {0};
     const struct engine_config config = config_of(room);
-    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
+    struct engine *engine = answers_start(&config);
     assert_true(engine_info(engine)->selections);
     assert_int_equal(engine_info(engine)->max_model_len, CONTEXT);
     return engine;

@@ -288,15 +288,9 @@ TEST(without_reuse_preemption_changes_no_bit) {
     struct recipe recipes[N];
     struct answer alone[N];
     struct engine_config config = plain_config();
-    struct model_config model;
-    struct error err = {0};
-    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    const uint64_t block_bytes = (uint64_t)model.n_layers * 2 * model.n_kv_heads * model.head_dim *
-                                 PAGE_TOKENS * sizeof(float);
-    model_config_fini(&model);
     config.prefix_caching = true;
     config.max_model_len = 1100;
-    config.kv_cache_bytes = 21 * block_bytes;
+    config.kv_cache_bytes = 21 * n_layers * plain_page_bytes;
     srand(11);
     for (int i = 0; i < N; i++) {
         recipes[i] = sparse_recipe(610, 160, NULL);

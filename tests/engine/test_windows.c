@@ -20,28 +20,26 @@ static struct attn_pattern patterns[64]; /* of all heads */
 
 /* n_pages 0: more than enough.  n_store: as many pages leave. */
 static struct engine *start_with(uint32_t n_pages, bool prefix_caching, uint32_t n_store) {
-    struct engine *engine;
     struct error err = {0};
     struct model_config model;
     assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
-    const uint64_t page_bytes = 2 * model.n_kv_heads * model.head_dim * PAGE_TOKENS * 4;
-    const struct engine_config config = {.model_dir = model_dir,
-                                         .backend = backend,
-                                         .max_num_seqs = 8,
-                                         .max_batched_tokens = ROWS,
-                                         .max_queued = 64,
-                                         .kv_format = PAGE_F32,
-                                         .kv_cache_bytes = (n_pages ? n_pages : 1000) * page_bytes,
-                                         .host_pool_bytes = n_store * page_bytes,
-                                         .prefix_caching = prefix_caching,
-                                         .sparse_prefill = model_has_full_attention(&model),
-                                         .patterns = patterns,
-                                         .min_sparse_tokens = UINT32_MAX,
-                                         .tokens_only = true};
+    const struct engine_config config = {
+        .model_dir = model_dir,
+        .backend = backend,
+        .max_num_seqs = 8,
+        .max_batched_tokens = ROWS,
+        .max_queued = 64,
+        .kv_format = PAGE_F32,
+        .kv_cache_bytes = (n_pages ? n_pages : 1000) * plain_page_bytes,
+        .host_pool_bytes = n_store * plain_page_bytes,
+        .prefix_caching = prefix_caching,
+        .sparse_prefill = model_has_full_attention(&model),
+        .patterns = patterns,
+        .min_sparse_tokens = UINT32_MAX,
+        .tokens_only = true};
     assert_true(model.n_layers * model.n_heads <= sizeof(patterns) / sizeof(*patterns));
-    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
     model_config_fini(&model);
-    return engine;
+    return answers_start(&config);
 }
 
 static struct engine *start(uint32_t n_pages, bool prefix_caching) {

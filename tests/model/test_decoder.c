@@ -42,25 +42,34 @@ static bool machine_has(enum cpu_isa isa) {
     return rc == 0;
 }
 
+static void with_model(const char *name, enum cpu_isa isa, void (*body)(struct fixture *fixture)) {
+    const struct cpu_config cpu = {.n_threads = N_THREADS, .isa = isa};
+    struct fixture f = {.name = name};
+    char dir[4096];
+    snprintf(dir, sizeof(dir), "%s/%s", DATA_DIR, name);
+    goldens_load(&f.goldens, dir);
+    runner_open(
+        &f.runner, dir, f.goldens.context, &cpu, N_PAGES, PAGE_F32,
+        &(struct decoder_limits){
+            .max_rows = MAX_ROWS, .max_logit_rows = MAX_LOGIT_ROWS, .max_long_rows = MAX_ROWS});
+    f.n_vocab = f.runner.model->config.n_vocab;
+    body(&f);
+    runner_close(&f.runner);
+    goldens_fini(&f.goldens);
+}
+
 static void with_every_model(void (*body)(struct fixture *fixture)) {
-    for (size_t i = 0; i < sizeof(isas) / sizeof(isas[0]); i++) {
-        const struct cpu_config cpu = {.n_threads = N_THREADS, .isa = isas[i]};
-        if (!machine_has(isas[i])) continue;
-        for (size_t m = 0; m < N_TINY_MODELS; m++) {
-            struct fixture f = {.name = tiny_models[m]};
-            char dir[4096];
-            snprintf(dir, sizeof(dir), "%s/%s", DATA_DIR, tiny_models[m]);
-            goldens_load(&f.goldens, dir);
-            runner_open(&f.runner, dir, f.goldens.context, &cpu, N_PAGES, PAGE_F32,
-                        &(struct decoder_limits){.max_rows = MAX_ROWS,
-                                                 .max_logit_rows = MAX_LOGIT_ROWS,
-                                                 .max_long_rows = MAX_ROWS});
-            f.n_vocab = f.runner.model->config.n_vocab;
-            body(&f);
-            runner_close(&f.runner);
-            goldens_fini(&f.goldens);
-        }
-    }
+    for (size_t i = 0; i < COUNT(isas); i++)
+        for (size_t m = 0; machine_has(isas[i]) && m < N_TINY_MODELS; m++)
+            with_model(tiny_models[m], isas[i], body);
+}
+
+/* Takes the instruction sets in turn, one for each model: for what the decoder does around the
+ * kernels. */
+static void with_models_in_turn(void (*body)(struct fixture *fixture)) {
+    for (size_t m = 0, i = 0; m < N_TINY_MODELS; i++)
+        if (machine_has(isas[i % COUNT(isas)]))
+            with_model(tiny_models[m++], isas[i % COUNT(isas)], body);
 }
 
 static void expect_close(const struct fixture *f, const float *got, const float *want) {
@@ -154,7 +163,7 @@ static void check_sampled_tokens(struct fixture *f) {
 static void check_chunks(struct fixture *f) {
     static const uint32_t chunks[] = {1, 37, 63, 64, 65, 100};
     float *logits = new_logits(f, 1);
-    for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {
+    for (size_t c = 0; c < COUNT(chunks); c++) {
         for (uint32_t i = 0; i < f->goldens.n_prompts; i++) {
             const struct golden_prompt *p = &f->goldens.prompts[i];
             struct runner_seq seq;
@@ -360,7 +369,7 @@ static void check_layer_by_layer(struct fixture *f) {
         runner_seq_init(&f->runner, &seq, p->n_tokens);
         runner_feed(&f->runner, &seq, p->tokens, p->n_tokens, MAX_ROWS, want);
         runner_seq_fini(&f->runner, &seq);
-        for (size_t s = 0; s < sizeof(slices) / sizeof(slices[0]); s++) {
+        for (size_t s = 0; s < COUNT(slices); s++) {
             struct neighbour other = {.runner = &f->runner, .token = 1};
             runner_seq_init(&f->runner, &seq, p->n_tokens);
             runner_seq_init(&f->runner, &other.seq, PAGE_TOKENS);
@@ -506,29 +515,29 @@ static void a_token_may_be_named_before_it_is_known(void **state) {
 }
 
 static void chunks_of_any_size_give_the_same(void **state) {
-    with_every_model(check_chunks);
+    with_models_in_turn(check_chunks);
 }
 
 static void attention_that_nothing_reads_is_left_out(void **state) {
-    with_every_model(check_unread_attention);
+    with_models_in_turn(check_unread_attention);
 }
 
 static void batches_mix_prompts_and_decoding(void **state) {
-    with_every_model(check_mixed_batches);
+    with_models_in_turn(check_mixed_batches);
 }
 
 static void layer_by_layer_gives_the_same_bits(void **state) {
-    with_every_model(check_layer_by_layer);
-    with_every_model(check_sparse_layer_by_layer);
+    with_models_in_turn(check_layer_by_layer);
+    with_models_in_turn(check_sparse_layer_by_layer);
 }
 
 static void steps_outside_the_plan_are_refused(void **state) {
-    with_every_model(check_bad_steps);
-    with_every_model(check_bad_slices);
+    with_models_in_turn(check_bad_steps);
+    with_models_in_turn(check_bad_slices);
 }
 
 static void decoders_without_a_plan_are_refused(void **state) {
-    with_every_model(check_limits);
+    with_models_in_turn(check_limits);
 }
 
 int main(void) {
