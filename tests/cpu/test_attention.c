@@ -221,7 +221,7 @@ static void attention_equals_the_definition_on(struct backend *be) {
     }
 }
 
-static void attention_equals_the_definition(void **state) {
+TEST(attention_equals_the_definition) {
     for_each_backend(attention_equals_the_definition_on);
     for (size_t i = 0; i < sizeof(definitions) / sizeof(*definitions); i++) free(definitions[i]);
 }
@@ -277,7 +277,7 @@ static void pages_in_8_bits_are_seen_as_they_are_stored_on(struct backend *be) {
     }
 }
 
-static void pages_in_8_bits_are_seen_as_they_are_stored(void **state) {
+TEST(pages_in_8_bits_are_seen_as_they_are_stored) {
     for_each_backend(pages_in_8_bits_are_seen_as_they_are_stored_on);
 }
 
@@ -298,7 +298,7 @@ static void any_cut_gives_the_same_bits_on(struct backend *be) {
     }
 }
 
-static void any_cut_gives_the_same_bits(void **state) {
+TEST(any_cut_gives_the_same_bits) {
     for_each_backend(any_cut_gives_the_same_bits_on);
 }
 
@@ -365,11 +365,11 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
     free(qkv);
 }
 
-static void a_batch_gives_the_same_bits(void **state) {
+TEST(a_batch_gives_the_same_bits) {
     for_each_backend(a_batch_gives_the_same_bits_on);
 }
 
-static void copied_pages_are_equal(void **state) {
+TEST(copied_pages_are_equal) {
     struct backend *be = NULL;
     assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 1}, NULL), 0);
     struct kv_pool kv = {
@@ -383,15 +383,4 @@ static void copied_pages_are_equal(void **state) {
     assert_memory_equal(base + 2 * kv.page_bytes, base, kv.page_bytes);
     be->ops->free(be, kv.base);
     be->ops->destroy(be);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_equals_the_definition),
-        cmocka_unit_test(pages_in_8_bits_are_seen_as_they_are_stored),
-        cmocka_unit_test(any_cut_gives_the_same_bits),
-        cmocka_unit_test(a_batch_gives_the_same_bits),
-        cmocka_unit_test(copied_pages_are_equal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

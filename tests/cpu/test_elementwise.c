@@ -34,7 +34,7 @@ static void rmsnorm_equals_its_definition_on(struct backend *be) {
     }
 }
 
-static void rmsnorm_equals_its_definition(void **state) {
+TEST(rmsnorm_equals_its_definition) {
     for_each_backend(rmsnorm_equals_its_definition_on);
 }
 
@@ -70,7 +70,7 @@ static void rmsnorm_knows_heads_and_adds_on(struct backend *be) {
     free(x), free(w), free(apart), free(sum), free(before), free(expected);
 }
 
-static void rmsnorm_knows_heads_and_adds(void **state) {
+TEST(rmsnorm_knows_heads_and_adds) {
     for_each_backend(rmsnorm_knows_heads_and_adds_on);
 }
 
@@ -109,7 +109,7 @@ static void layernorm_equals_its_definition_on(struct backend *be) {
     }
 }
 
-static void layernorm_equals_its_definition(void **state) {
+TEST(layernorm_equals_its_definition) {
     for_each_backend(layernorm_equals_its_definition_on);
 }
 
@@ -139,7 +139,7 @@ static void activations_equal_their_definitions_on(struct backend *be) {
     }
 }
 
-static void activations_equal_their_definitions(void **state) {
+TEST(activations_equal_their_definitions) {
     for_each_backend(activations_equal_their_definitions_on);
 }
 
@@ -167,7 +167,7 @@ static void learned_positions_are_added_on(struct backend *be) {
     }
 }
 
-static void learned_positions_are_added(void **state) {
+TEST(learned_positions_are_added) {
     for_each_backend(learned_positions_are_added_on);
 }
 
@@ -189,7 +189,7 @@ static void embedding_widens_the_rows_of_the_tokens_on(struct backend *be) {
     }
 }
 
-static void embedding_widens_the_rows_of_the_tokens(void **state) {
+TEST(embedding_widens_the_rows_of_the_tokens) {
     for_each_backend(embedding_widens_the_rows_of_the_tokens_on);
 }
 
@@ -213,7 +213,7 @@ static void soft_cap_equals_its_definition_on(struct backend *be) {
     }
 }
 
-static void soft_cap_equals_its_definition(void **state) {
+TEST(soft_cap_equals_its_definition) {
     for_each_backend(soft_cap_equals_its_definition_on);
 }
 
@@ -227,7 +227,7 @@ static void gather_picks_rows_on(struct backend *be) {
         assert_memory_equal(out + i * 7, x + rows[i] * 7, 7 * sizeof(float));
 }
 
-static void gather_picks_rows(void **state) {
+TEST(gather_picks_rows) {
     for_each_backend(gather_picks_rows_on);
 }
 
@@ -268,21 +268,6 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
     assert_memory_equal(store + PAGE_TOKENS * DIM, qkv + 2 * DIM, DIM * sizeof(float));
 }
 
-static void rope_is_exact_at_a_million_tokens(void **state) {
+TEST(rope_is_exact_at_a_million_tokens) {
     for_each_backend(rope_is_exact_at_a_million_tokens_on);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rmsnorm_equals_its_definition),
-        cmocka_unit_test(rmsnorm_knows_heads_and_adds),
-        cmocka_unit_test(layernorm_equals_its_definition),
-        cmocka_unit_test(activations_equal_their_definitions),
-        cmocka_unit_test(learned_positions_are_added),
-        cmocka_unit_test(embedding_widens_the_rows_of_the_tokens),
-        cmocka_unit_test(gather_picks_rows),
-        cmocka_unit_test(soft_cap_equals_its_definition),
-        cmocka_unit_test(rope_is_exact_at_a_million_tokens),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -630,7 +630,7 @@ static void pooled_scores_equal_the_definition_on(struct backend *be) {
         }
 }
 
-static void pooled_scores_equal_the_definition(void **state) {
+TEST(pooled_scores_equal_the_definition) {
     for_each_backend(pooled_scores_equal_the_definition_on);
 }
 
@@ -644,7 +644,7 @@ static void bounded_caches_equal_the_definition_on(struct backend *be) {
     }
 }
 
-static void bounded_caches_equal_the_definition(void **state) {
+TEST(bounded_caches_equal_the_definition) {
     for_each_backend(bounded_caches_equal_the_definition_on);
 }
 
@@ -670,7 +670,7 @@ static void turns_equal_the_definition_on(struct backend *be) {
     }
 }
 
-static void turns_equal_the_definition(void **state) {
+TEST(turns_equal_the_definition) {
     for_each_backend(turns_equal_the_definition_on);
 }
 
@@ -689,7 +689,7 @@ static void what_a_nan_row_touched_leaves_first_on(struct backend *be) {
     }
 }
 
-static void what_a_nan_row_touched_leaves_first(void **state) {
+TEST(what_a_nan_row_touched_leaves_first) {
     for_each_backend(what_a_nan_row_touched_leaves_first_on);
 }
 
@@ -720,7 +720,7 @@ static void of_equals_the_older_goes_on(struct backend *be) {
     run_fini(&r);
 }
 
-static void of_equals_the_older_goes(void **state) {
+TEST(of_equals_the_older_goes) {
     for_each_backend(of_equals_the_older_goes_on);
 }
 
@@ -753,7 +753,7 @@ static char *results_of(const struct run *r, size_t *size) {
     return all;
 }
 
-static void pieces_and_threads_change_no_bit(void **state) {
+TEST(pieces_and_threads_change_no_bit) {
     static const uint32_t pieces[] = {130, 100, 64, 13, 1};
     struct backend *be[2];
     for (uint32_t i = 0; i < 2; i++)
@@ -839,19 +839,6 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
     run_fini(&runs[0]);
 }
 
-static void a_batch_changes_no_bit(void **state) {
+TEST(a_batch_changes_no_bit) {
     for_each_backend(a_batch_changes_no_bit_on);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bounded_caches_equal_the_definition),
-        cmocka_unit_test(pooled_scores_equal_the_definition),
-        cmocka_unit_test(turns_equal_the_definition),
-        cmocka_unit_test(what_a_nan_row_touched_leaves_first),
-        cmocka_unit_test(of_equals_the_older_goes),
-        cmocka_unit_test(pieces_and_threads_change_no_bit),
-        cmocka_unit_test(a_batch_changes_no_bit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static double value_of(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-static void every_code_has_its_value_and_returns(void **state) {
+TEST(every_code_has_its_value_and_returns) {
     for (uint32_t code = 0; code < 256; code++) {
         const float x = fp8_to_f32((uint8_t)code);
         const double expected = value_of((uint8_t)code);
@@ -37,7 +37,7 @@ static void expect_code(float x, uint32_t code) {
 }
 
 /* Half way between two codes the even one is meant; a hair off it, the nearer. */
-static void rounding_is_to_nearest_even(void **state) {
+TEST(rounding_is_to_nearest_even) {
     for (uint32_t code = 0; code + 1 < N_POSITIVE; code++) {
         const float low = fp8_to_f32((uint8_t)code), high = fp8_to_f32((uint8_t)(code + 1)),
                     middle = (low + high) / 2;
@@ -73,7 +73,7 @@ static void check_scale(float x, enum element element) {
     assert_int_equal(codes[1], 0x7f);
 }
 
-static void the_scale_is_the_least_that_covers_a_row(void **state) {
+TEST(the_scale_is_the_least_that_covers_a_row) {
     for (enum element element = ELEMENT_F32; element <= ELEMENT_BF16; element++)
         for (int exponent = -150; exponent <= 128; exponent++)
             for (int i = 0; i < 64; i++)
@@ -105,7 +105,7 @@ static void expect_element(float got, float x, uint32_t scale) {
     }
 }
 
-static void rows_return_as_nearly_as_promised(void **state) {
+TEST(rows_return_as_nearly_as_promised) {
     char row[MOST_DIM * 3 * 4], back[MOST_DIM * 2 * 4], again[MOST_DIM * 4];
     uint8_t codes[MOST_DIM];
     for (uint32_t i = 0; i < 30000; i++) {
@@ -130,7 +130,7 @@ static void rows_return_as_nearly_as_promised(void **state) {
     }
 }
 
-static void a_row_of_zeros_stays_one(void **state) {
+TEST(a_row_of_zeros_stays_one) {
     const float zeros[4] = {0, -0.0f, 0, -0.0f};
     float back[4] = {1, 1, 1, 1};
     uint8_t codes[4];
@@ -187,18 +187,6 @@ static void a_token_lies_as_drawn_on(struct backend *be) {
     free(store.base);
 }
 
-static void a_token_lies_as_drawn(void **state) {
+TEST(a_token_lies_as_drawn) {
     for_each_backend(a_token_lies_as_drawn_on);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_has_its_value_and_returns),
-        cmocka_unit_test(rounding_is_to_nearest_even),
-        cmocka_unit_test(the_scale_is_the_least_that_covers_a_row),
-        cmocka_unit_test(rows_return_as_nearly_as_promised),
-        cmocka_unit_test(a_row_of_zeros_stays_one),
-        cmocka_unit_test(a_token_lies_as_drawn),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,20 +70,12 @@ static void every_type(struct backend *be) {
     }
 }
 
-static void what_went_comes_back(void **state) {
+TEST(what_went_comes_back) {
     for_each_backend(every_type);
 }
 
-static void an_fp8_host_pool_of_larger_elements_is_not_exact(void **state) {
+TEST(an_fp8_host_pool_of_larger_elements_is_not_exact) {
     assert_false(host_pool_is_exact(&(struct host_pool){.format = PAGE_BF16, .fp8 = true}));
     assert_true(host_pool_is_exact(&(struct host_pool){.format = PAGE_FP8, .fp8 = true}));
     assert_true(host_pool_is_exact(&(struct host_pool){.format = PAGE_BF16}));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_went_comes_back),
-        cmocka_unit_test(an_fp8_host_pool_of_larger_elements_is_not_exact),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

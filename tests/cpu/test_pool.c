@@ -22,7 +22,7 @@ static void count(void *ctx, uint32_t task, uint32_t worker) {
     atomic_fetch_sub(&c->busy[worker], 1);
 }
 
-static void every_task_runs_once(void **state) {
+TEST(every_task_runs_once) {
     for (uint32_t n_threads = 1; n_threads <= 8; n_threads++) {
         struct pool *pool = NULL;
         assert_int_equal(pool_create(&pool, n_threads, NULL), 0);
@@ -40,17 +40,9 @@ static void every_task_runs_once(void **state) {
     }
 }
 
-static void a_pool_can_be_destroyed_unused(void **state) {
+TEST(a_pool_can_be_destroyed_unused) {
     struct pool *pool = NULL;
     assert_int_equal(pool_create(&pool, 4, NULL), 0);
     pool_destroy(pool);
     pool_destroy(NULL);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_task_runs_once),
-        cmocka_unit_test(a_pool_can_be_destroyed_unused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

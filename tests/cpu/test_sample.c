@@ -126,12 +126,12 @@ static void only_allowed_tokens_are_drawn_on(struct backend *be) {
     }
 }
 
-static void only_allowed_tokens_are_drawn(void **state) {
+TEST(only_allowed_tokens_are_drawn) {
     for_each_backend(only_allowed_tokens_are_drawn_on);
 }
 
 /* Drawing at evenly spaced points of [0, 1) reproduces each probability to within one point. */
-static void draws_follow_the_distribution(void **state) {
+TEST(draws_follow_the_distribution) {
     enum { N = 4000 };
     struct backend *be = NULL;
     assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 1}, NULL), 0);
@@ -190,7 +190,7 @@ static void log_probabilities_are_of_the_raw_logits_on(struct backend *be) {
     }
 }
 
-static void log_probabilities_are_of_the_raw_logits(void **state) {
+TEST(log_probabilities_are_of_the_raw_logits) {
     for_each_backend(log_probabilities_are_of_the_raw_logits_on);
 }
 
@@ -210,7 +210,7 @@ static void large_vocabularies_lose_no_digits_on(struct backend *be) {
     }
 }
 
-static void large_vocabularies_lose_no_digits(void **state) {
+TEST(large_vocabularies_lose_no_digits) {
     for_each_backend(large_vocabularies_lose_no_digits_on);
 }
 
@@ -237,17 +237,6 @@ static void broken_rows_fail_alone_on(struct backend *be) {
     assert_true(sample_one(be, logits, V, &rows[3]).invalid);
 }
 
-static void broken_rows_fail_alone(void **state) {
+TEST(broken_rows_fail_alone) {
     for_each_backend(broken_rows_fail_alone_on);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_allowed_tokens_are_drawn),
-        cmocka_unit_test(draws_follow_the_distribution),
-        cmocka_unit_test(log_probabilities_are_of_the_raw_logits),
-        cmocka_unit_test(large_vocabularies_lose_no_digits),
-        cmocka_unit_test(broken_rows_fail_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -728,7 +728,7 @@ static void selections_equal_the_definition_on(struct backend *be) {
     }
 }
 
-static void selections_equal_the_definition(void **state) {
+TEST(selections_equal_the_definition) {
     for_each_backend(selections_equal_the_definition_on);
 }
 
@@ -749,12 +749,12 @@ static void a_window_of_queries_chooses_on(struct backend *be) {
     }
 }
 
-static void a_window_of_queries_chooses(void **state) {
+TEST(a_window_of_queries_chooses) {
     for_each_backend(a_window_of_queries_chooses_on);
 }
 
 /* The newest query alone chooses others.  So the test above can tell the selectors apart. */
-static void selectors_choose_differently(void **state) {
+TEST(selectors_choose_differently) {
     uint64_t n_fetched[KV_SELECTOR_ACCUMULATED + 1];
     for (enum kv_selector s = KV_SELECTOR_LAST; s <= KV_SELECTOR_ACCUMULATED; s++) {
         struct backend *be = NULL;
@@ -786,12 +786,12 @@ static void ties_and_nan_are_defined_on(struct backend *be) {
     }
 }
 
-static void ties_and_nan_are_defined(void **state) {
+TEST(ties_and_nan_are_defined) {
     for_each_backend(ties_and_nan_are_defined_on);
 }
 
 /* The tail moves on over many pages, and what is chosen changes slowly enough that slots matter. */
-static void a_long_text_stays_exact(void **state) {
+TEST(a_long_text_stays_exact) {
     for (uint32_t on_device = 0; on_device < 2; on_device++) {
         struct backend *be = NULL;
         const struct plan plan = {.n_prompt = 200,
@@ -817,12 +817,12 @@ static void fp8_loses_little_on(struct backend *be) {
     }
 }
 
-static void fp8_loses_little(void **state) {
+TEST(fp8_loses_little) {
     for_each_backend(fp8_loses_little_on);
 }
 
 /* More slots than one page has room to name. */
-static void the_tokens_of_many_slots_are_named(void **state) {
+TEST(the_tokens_of_many_slots_are_named) {
     const struct shape shape = {1, 1, 16, PAGE_BF16, false, 0, false};
     struct backend *be = NULL;
     struct rig rig;
@@ -912,20 +912,6 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
     rig_fini(&rig);
 }
 
-static void a_batch_changes_no_bit(void **state) {
+TEST(a_batch_changes_no_bit) {
     for_each_backend(a_batch_changes_no_bit_on);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(selections_equal_the_definition),
-        cmocka_unit_test(a_window_of_queries_chooses),
-        cmocka_unit_test(selectors_choose_differently),
-        cmocka_unit_test(ties_and_nan_are_defined),
-        cmocka_unit_test(a_long_text_stays_exact),
-        cmocka_unit_test(fp8_loses_little),
-        cmocka_unit_test(the_tokens_of_many_slots_are_named),
-        cmocka_unit_test(a_batch_changes_no_bit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 
 /* --- The k largest. --- */
 
-static void the_largest_are_chosen_and_the_first_of_equal_ones(void **state) {
+TEST(the_largest_are_chosen_and_the_first_of_equal_ones) {
     for (uint32_t round = 0; round < 400; round++) {
         float scores[300];
         double wide[300];
@@ -61,7 +61,7 @@ static struct prompt *random_prompt(struct backend *be, uint32_t most) {
     return p;
 }
 
-static void halves_of_tiles_visit_what_their_lines_meet(void **state) {
+TEST(halves_of_tiles_visit_what_their_lines_meet) {
     struct backend *be = backend_make();
     struct lines lines;
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
@@ -104,7 +104,7 @@ static void check_lines(const struct prompt *p, uint32_t head, const struct line
     free(room);
 }
 
-static void lines_are_those_with_the_most_attention(void **state) {
+TEST(lines_are_those_with_the_most_attention) {
     struct backend *be = backend_make();
     struct lines lines;
     uint32_t n_clear = 0;
@@ -127,7 +127,7 @@ static void lines_are_those_with_the_most_attention(void **state) {
 
 /* Queries that are zero look everywhere alike: all columns before the last 64 rows have the same
  * score, and so have all diagonals that all of them reach. */
-static void of_equal_lines_the_first_and_the_nearest_are_chosen(void **state) {
+TEST(of_equal_lines_the_first_and_the_nearest_are_chosen) {
     struct backend *be = backend_make();
     struct lines lines = {0};
     struct prompt *p = prompt_make(be, 128, 700, PAGE_F32);
@@ -145,7 +145,7 @@ static void of_equal_lines_the_first_and_the_nearest_are_chosen(void **state) {
 
 /* --- The other kinds. --- */
 
-static void an_a_shape_is_the_beginning_and_the_newest(void **state) {
+TEST(an_a_shape_is_the_beginning_and_the_newest) {
     struct backend *be = backend_make();
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (uint32_t round = 0; round < 60; round++) {
@@ -170,7 +170,7 @@ static void an_a_shape_is_the_beginning_and_the_newest(void **state) {
     be->ops->destroy(be);
 }
 
-static void budgets_without_bounds_do_not_overflow(void **state) {
+TEST(budgets_without_bounds_do_not_overflow) {
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 64, 300, PAGE_F32);
     static const enum attn_pattern_kind kinds[N_HEADS] = {PATTERN_A_SHAPE, PATTERN_VERTICAL_SLASH,
@@ -206,7 +206,7 @@ static void page_products(const struct prompt *p, uint32_t head, uint32_t tile, 
     }
 }
 
-static void block_sparse_tiles_have_their_best_pages_their_own_and_the_first(void **state) {
+TEST(block_sparse_tiles_have_their_best_pages_their_own_and_the_first) {
     struct backend *be = backend_make();
     uint32_t n_clear = 0, n_tiles = 0;
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
@@ -310,7 +310,7 @@ static void attention_is_that_over_the_visited_slots_on(struct backend *be) {
     }
 }
 
-static void attention_is_that_over_the_visited_slots(void **state) {
+TEST(attention_is_that_over_the_visited_slots) {
     for_each_backend(attention_is_that_over_the_visited_slots_on);
 }
 
@@ -338,12 +338,12 @@ static void what_covers_everything_has_the_bits_of_dense_attention_on(struct bac
     }
 }
 
-static void what_covers_everything_has_the_bits_of_dense_attention(void **state) {
+TEST(what_covers_everything_has_the_bits_of_dense_attention) {
     for_each_backend(what_covers_everything_has_the_bits_of_dense_attention_on);
 }
 
 /* As the engine does with one layer of a long prompt: one index, then rows a slice at a time. */
-static void slices_of_an_index_give_the_same_bits(void **state) {
+TEST(slices_of_an_index_give_the_same_bits) {
     static const uint32_t slices[] = {128, 256, 384};
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 192, 700, PAGE_BF16);
@@ -384,7 +384,7 @@ static double density_of(const struct prompt *p, uint32_t head) {
     return pairs / causal;
 }
 
-static void a_head_above_the_density_is_dense(void **state) {
+TEST(a_head_above_the_density_is_dense) {
     struct backend *be = backend_make();
     struct sparse_totals totals;
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
@@ -417,7 +417,7 @@ static void a_head_above_the_density_is_dense(void **state) {
     be->ops->destroy(be);
 }
 
-static void a_tile_with_a_row_at_dense_from_is_dense(void **state) {
+TEST(a_tile_with_a_row_at_dense_from_is_dense) {
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 64, 800, PAGE_F32);
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
@@ -443,7 +443,7 @@ static void a_tile_with_a_row_at_dense_from_is_dense(void **state) {
 
 /* --- Totals, neighbours and limits. --- */
 
-static void totals_are_since_the_last_call(void **state) {
+TEST(totals_are_since_the_last_call) {
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 128, 300, PAGE_F32);
     struct sparse_totals once, twice, none;
@@ -469,7 +469,7 @@ static void totals_are_since_the_last_call(void **state) {
 }
 
 /* The same prompt twice in a step, once dense and once sparse: each as if it were alone. */
-static void a_dense_prompt_beside_a_sparse_one_is_unmoved(void **state) {
+TEST(a_dense_prompt_beside_a_sparse_one_is_unmoved) {
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 0, 400, PAGE_F32);
     const size_t n = (size_t)400 * N_HEADS * DIM;
@@ -502,7 +502,7 @@ static void a_dense_prompt_beside_a_sparse_one_is_unmoved(void **state) {
     be->ops->destroy(be);
 }
 
-static void what_was_not_reserved_or_indexed_is_refused(void **state) {
+TEST(what_was_not_reserved_or_indexed_is_refused) {
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 64, 300, PAGE_F32);
     struct prompt_step s;
@@ -523,25 +523,4 @@ static void what_was_not_reserved_or_indexed_is_refused(void **state) {
     assert_int_equal(attend_rows(p, 128, 172, true, &s), ERR_INVALID);
     prompt_free(p);
     be->ops->destroy(be);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_largest_are_chosen_and_the_first_of_equal_ones),
-        cmocka_unit_test(halves_of_tiles_visit_what_their_lines_meet),
-        cmocka_unit_test(lines_are_those_with_the_most_attention),
-        cmocka_unit_test(of_equal_lines_the_first_and_the_nearest_are_chosen),
-        cmocka_unit_test(an_a_shape_is_the_beginning_and_the_newest),
-        cmocka_unit_test(budgets_without_bounds_do_not_overflow),
-        cmocka_unit_test(block_sparse_tiles_have_their_best_pages_their_own_and_the_first),
-        cmocka_unit_test(attention_is_that_over_the_visited_slots),
-        cmocka_unit_test(what_covers_everything_has_the_bits_of_dense_attention),
-        cmocka_unit_test(slices_of_an_index_give_the_same_bits),
-        cmocka_unit_test(a_head_above_the_density_is_dense),
-        cmocka_unit_test(a_tile_with_a_row_at_dense_from_is_dense),
-        cmocka_unit_test(totals_are_since_the_last_call),
-        cmocka_unit_test(a_dense_prompt_beside_a_sparse_one_is_unmoved),
-        cmocka_unit_test(what_was_not_reserved_or_indexed_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,7 +131,7 @@ static void check_head(const struct prompt *p, uint32_t head) {
     }
 }
 
-static void what_it_visits_for_its_lines_our_tiles_visit(void **state) {
+TEST(what_it_visits_for_its_lines_our_tiles_visit) {
     struct backend *be = backend_make();
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (uint32_t round = 0; round < 160; round++) {
@@ -141,11 +141,4 @@ static void what_it_visits_for_its_lines_our_tiles_visit(void **state) {
         prompt_free(p);
     }
     be->ops->destroy(be);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_visits_for_its_lines_our_tiles_visit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

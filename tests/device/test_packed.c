@@ -104,12 +104,12 @@ static void check(const struct golden *g) {
     assert_true(hash == g->hash);
 }
 
-static void values_are_those_of_gguf_py(void **state) {
+TEST(values_are_those_of_gguf_py) {
     for (int i = 0; i < N_GOLDENS; i++) check(&goldens[i]);
 }
 
 /* A row is whole blocks, and rows follow one another. */
-static void rows_are_views(void **state) {
+TEST(rows_are_views) {
     for (int i = 0; i < N_GOLDENS; i++) {
         const uint32_t n = 2 * packed_block(goldens[i].element);
         uint8_t data[3 * 2 * MOST_BYTES];
@@ -129,18 +129,9 @@ static void rows_are_views(void **state) {
     }
 }
 
-static void formats_have_names(void **state) {
+TEST(formats_have_names) {
     const struct weight_format format = {.element = ELEMENT_Q4_K};
     char text[WEIGHT_FORMAT_TEXT];
     weight_format_text(&format, text);
     assert_string_equal(text, "Q4_K");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_those_of_gguf_py),
-        cmocka_unit_test(rows_are_views),
-        cmocka_unit_test(formats_have_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ static float scale_of(enum scale_type type, uint32_t code) {
     return value;
 }
 
-static void codes_have_their_values(void **state) {
+TEST(codes_have_their_values) {
     static const struct {
         enum element element;
         const struct known *known;
@@ -84,7 +84,7 @@ static void codes_have_their_values(void **state) {
 }
 
 /* The CPU's kernels read floats by vectors of integers. */
-static void kernels_read_floats_alike(void **state) {
+TEST(kernels_read_floats_alike) {
     for (uint32_t code = 0; code < 1 << 16; code++) {
         assert_same(f16_to_f32((uint16_t)code), value_of(ELEMENT_F16, code));
         assert_same(bf16_to_f32((uint16_t)code), value_of(ELEMENT_BF16, code));
@@ -179,7 +179,7 @@ static void check_rows(const struct random_weight *r) {
     }
 }
 
-static void every_format_is_read_as_defined(void **state) {
+TEST(every_format_is_read_as_defined) {
     static const uint16_t blocks[][2] = {{0, 0}, {1, 0},   {1, 32}, {1, 16},
                                          {7, 5}, {16, 16}, {0, 8}};
     static struct random_weight r;
@@ -193,7 +193,7 @@ static void every_format_is_read_as_defined(void **state) {
             }
 }
 
-static void sizes_count_rows_scales_and_mins(void **state) {
+TEST(sizes_count_rows_scales_and_mins) {
     struct weight w = weight_plain(NULL, ELEMENT_BF16, 3, 5);
     assert_int_equal(weight_bytes(&w), 3 * 5 * 2);
     w = weight_plain(NULL, ELEMENT_I4, 3, 65); /* a row ends with its byte */
@@ -209,7 +209,7 @@ static void sizes_count_rows_scales_and_mins(void **state) {
     assert_int_equal(weight_bytes(&w), 3 * 65 + 4);
 }
 
-static void messages_name_formats(void **state) {
+TEST(messages_name_formats) {
     static const struct {
         struct weight_format format;
         const char *text;
@@ -232,7 +232,7 @@ static uint16_t rounded(float x, enum element element) {
 }
 
 /* All codes, the floats half way between neighbours, and their neighbours. */
-static void floats_are_rounded_as_kernels_round_them(void **state) {
+TEST(floats_are_rounded_as_kernels_round_them) {
     for (uint32_t code = 0; code < 1 << 16; code++) {
         const float values[] = {f16_to_f32((uint16_t)code), bf16_to_f32((uint16_t)code)},
                     after[] = {f16_to_f32((uint16_t)(code + 1)), bf16_to_f32((uint16_t)(code + 1))};
@@ -250,16 +250,4 @@ static void floats_are_rounded_as_kernels_round_them(void **state) {
     float same = 1.1f, copy;
     weight_from_float(&same, 1, ELEMENT_F32, &copy);
     assert_true(copy == same);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(floats_are_rounded_as_kernels_round_them),
-        cmocka_unit_test(codes_have_their_values),
-        cmocka_unit_test(kernels_read_floats_alike),
-        cmocka_unit_test(every_format_is_read_as_defined),
-        cmocka_unit_test(sizes_count_rows_scales_and_mins),
-        cmocka_unit_test(messages_name_formats),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,14 @@
 /* test_documents.c - what the keys of a GGUF file stand for, and mutations of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/base/error.h"
 #include "tests/gguf/documents.h"
 #include "tests/gguf/sample.h"
+#include "tests/test.h"
 
 enum { N_MUTATIONS = 20000 };
 
@@ -47,8 +44,7 @@ static void assert_members(json_t *document, const char *expected) {
     json_decref(document);
 }
 
-static void keys_become_a_configuration(void **state) {
-    (void)state;
+TEST(keys_become_a_configuration) {
     write_sample(&w, true, NULL, 0);
     assert_members(read_document("config.json"),
                    "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 8,"
@@ -61,8 +57,7 @@ static void keys_become_a_configuration(void **state) {
                    "{\"bos_token_id\": 1, \"eos_token_id\": [2]}");
 }
 
-static void keys_become_a_tokenizer(void **state) {
-    (void)state;
+TEST(keys_become_a_tokenizer) {
     write_sample(&w, true, NULL, 0);
     json_t *pieces = read_document("tokenizer.json");
     assert_members(json_incref(json_object_get(pieces, "model")),
@@ -83,8 +78,7 @@ static void keys_become_a_tokenizer(void **state) {
                    " \"chat_template\": \"{{ messages }}\"}");
 }
 
-static void templates_with_names_are_a_list(void **state) {
-    (void)state;
+TEST(templates_with_names_are_a_list) {
     extra.n = 0;
     write_string_key(&extra, "tokenizer.chat_template.tool_use", "tools");
     write_sample(&w, true, &extra, 1);
@@ -93,15 +87,14 @@ static void templates_with_names_are_a_list(void **state) {
                    " {\"name\": \"default\", \"template\": \"{{ messages }}\"}]}");
 }
 
-static void a_whole_tokenizer_is_preferred(void **state) {
-    (void)state;
+TEST(a_whole_tokenizer_is_preferred) {
     extra.n = 0;
     write_string_key(&extra, "tokenizer.huggingface.json", "{\"version\": \"1.0\"}");
     write_sample(&w, true, &extra, 1);
     assert_members(read_document("tokenizer.json"), "{\"version\": \"1.0\"}");
 }
 
-static void keys_that_would_change_answers_are_refused(void **state) {
+TEST(keys_that_would_change_answers_are_refused) {
     static const struct {
         const char *key;
         uint32_t value;
@@ -111,7 +104,6 @@ static void keys_that_would_change_answers_are_refused(void **state) {
         {"llama.attention.value_length", 8, "'llama.attention.value_length' is not the length"},
         {"llama.rope.dimension_count", 5, "'llama.rope.dimension_count' is not from 1"},
         {"llama.residual_scale", 2, "'llama.residual_scale' is a key that is not supported"}};
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         extra.n = 0;
         write_whole_key(&extra, wrong[i].key, wrong[i].value);
@@ -134,8 +126,7 @@ static void write_scaled(const char *type, float attention) {
         if (memcmp(w.bytes + i, "rope_freqs", 10) == 0) w.bytes[i] = 'n';
 }
 
-static void scaling_by_keys_is_read_or_refused(void **state) {
-    (void)state;
+TEST(scaling_by_keys_is_read_or_refused) {
     write_scaled("yarn", 1);
     assert_members(read_document("config.json"),
                    "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}}");
@@ -150,11 +141,10 @@ static uint64_t next_random(uint64_t *state) {
     return *state >> 33;
 }
 
-static void mutations_are_documents_or_refused(void **state) {
+TEST(mutations_are_documents_or_refused) {
     static const uint8_t extremes[] = {0, 1, 0x7f, 0x80, 0xff};
     uint64_t random = 11;
     uint32_t n_read = 0;
-    (void)state;
     for (int i = 0; i < N_MUTATIONS; i++) {
         write_sample(&w, i % 2, NULL, 0);
         for (uint64_t k = 1 + next_random(&random) % 3; k > 0; k--) {
@@ -165,17 +155,4 @@ static void mutations_are_documents_or_refused(void **state) {
         n_read += (uint32_t)read_documents(w.bytes, w.n);
     }
     assert_in_range(n_read, N_MUTATIONS / 4, 4 * N_MUTATIONS - 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_become_a_configuration),
-        cmocka_unit_test(keys_become_a_tokenizer),
-        cmocka_unit_test(templates_with_names_are_a_list),
-        cmocka_unit_test(a_whole_tokenizer_is_preferred),
-        cmocka_unit_test(keys_that_would_change_answers_are_refused),
-        cmocka_unit_test(scaling_by_keys_is_read_or_refused),
-        cmocka_unit_test(mutations_are_documents_or_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

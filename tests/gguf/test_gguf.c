@@ -45,7 +45,7 @@ static void write_all(uint32_t version) {
     write_zeros(&w, 320 + 24);
 }
 
-static void keys_and_tensors_are_read(void **state) {
+TEST(keys_and_tensors_are_read) {
     for (uint32_t version = 2; version <= 3; version++) {
         struct gguf *file = NULL;
         struct error err = {0};
@@ -76,7 +76,7 @@ static void keys_and_tensors_are_read(void **state) {
     }
 }
 
-static void versions_and_byte_orders_are_named(void **state) {
+TEST(versions_and_byte_orders_are_named) {
     write_start(&w, 1, 0, 0);
     refuse(ERR_UNSUPPORTED, "version 1 of GGUF is not supported");
     write_start(&w, 4, 0, 0);
@@ -87,7 +87,7 @@ static void versions_and_byte_orders_are_named(void **state) {
     refuse(ERR_INVALID, "no GGUF file");
 }
 
-static void other_types_are_named(void **state) {
+TEST(other_types_are_named) {
     write_start(&w, 3, 1, 0);
     write_tensor(&w, "t", IQ1_S, 1, 256, 0);
     refuse(ERR_UNSUPPORTED, "tensor 't': its type, IQ1_S, is not supported; these are: F32, F16, ");
@@ -97,7 +97,7 @@ static void other_types_are_named(void **state) {
 }
 
 /* Each file is wrong in one respect. */
-static void wrong_files_are_refused(void **state) {
+TEST(wrong_files_are_refused) {
     write_start(&w, 3, UINT64_MAX, 0);
     refuse(ERR_INVALID, "more tensors than it can have");
     write_start(&w, 3, 0, UINT64_MAX);
@@ -121,7 +121,7 @@ static void wrong_files_are_refused(void **state) {
     refuse(ERR_INVALID, "nested too deeply");
 }
 
-static void wrong_tensors_are_refused(void **state) {
+TEST(wrong_tensors_are_refused) {
     static const struct {
         uint32_t type;
         uint64_t rows, cols, offset;
@@ -159,7 +159,7 @@ static void mutate(uint8_t *bytes, size_t n, uint64_t *state) {
 }
 
 /* Each mutation lies in memory of its own size, so that a sanitizer sees a byte too far. */
-static void mutations_are_read_or_refused(void **state) {
+TEST(mutations_are_read_or_refused) {
     static volatile uint32_t sink;
     uint64_t random = 5;
     uint32_t n_read = 0;
@@ -177,16 +177,4 @@ static void mutations_are_read_or_refused(void **state) {
         free(bytes);
     }
     assert_in_range(n_read, N_MUTATIONS / 10, N_MUTATIONS * 9 / 10); /* both ends are tested */
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_and_tensors_are_read),
-        cmocka_unit_test(versions_and_byte_orders_are_named),
-        cmocka_unit_test(other_types_are_named),
-        cmocka_unit_test(wrong_files_are_refused),
-        cmocka_unit_test(wrong_tensors_are_refused),
-        cmocka_unit_test(mutations_are_read_or_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

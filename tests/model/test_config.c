@@ -59,7 +59,7 @@ static struct model_config expect_parsed(const char *changes, const char *genera
     return expect_parsed_at(0, changes, generation);
 }
 
-static void fills_in_defaults(void **state) {
+TEST(fills_in_defaults) {
     struct model_config c = expect_parsed("{}", NULL);
     assert_string_equal(c.architecture, "LlamaForCausalLM");
     assert_int_equal(c.n_vocab, 100);
@@ -78,7 +78,7 @@ static void fills_in_defaults(void **state) {
     assert_null(c.inv_freq);
 }
 
-static void reads_options(void **state) {
+TEST(reads_options) {
     struct model_config c =
         expect_parsed("{\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-5,"
                       "\"tie_word_embeddings\":true,\"attention_bias\":true,\"mlp_bias\":true,"
@@ -96,7 +96,7 @@ static void reads_options(void **state) {
     model_config_fini(&c);
 }
 
-static void end_tokens_of_both_files_count_once(void **state) {
+TEST(end_tokens_of_both_files_count_once) {
     struct model_config c =
         expect_parsed("{\"eos_token_id\":[5,6]}", "{\"eos_token_id\":[6,7],\"bos_token_id\":3}");
     const uint32_t expected[] = {5, 6, 7};
@@ -111,7 +111,7 @@ static void end_tokens_of_both_files_count_once(void **state) {
     model_config_fini(&c);
 }
 
-static void refuses_bad_tokens(void **state) {
+TEST(refuses_bad_tokens) {
     expect_refused("{\"eos_token_id\":100}", ERR_INVALID, "eos_token_id");
     expect_refused("{\"eos_token_id\":-1}", ERR_INVALID, "eos_token_id");
     expect_refused("{\"eos_token_id\":[2,\"3\"]}", ERR_INVALID, "eos_token_id");
@@ -120,7 +120,7 @@ static void refuses_bad_tokens(void **state) {
                    "eos_token_id");
 }
 
-static void refuses_missing_or_wild_sizes(void **state) {
+TEST(refuses_missing_or_wild_sizes) {
     static const char *const keys[] = {"vocab_size",          "hidden_size",
                                        "num_hidden_layers",   "intermediate_size",
                                        "num_attention_heads", "max_position_embeddings"};
@@ -134,7 +134,7 @@ static void refuses_missing_or_wild_sizes(void **state) {
     }
 }
 
-static void refuses_heads_that_do_not_fit(void **state) {
+TEST(refuses_heads_that_do_not_fit) {
     expect_refused("{\"num_key_value_heads\":3}", ERR_INVALID, "num_key_value_heads");
     expect_refused("{\"num_key_value_heads\":8}", ERR_INVALID, "num_key_value_heads");
     expect_refused("{\"num_key_value_heads\":0}", ERR_INVALID, "num_key_value_heads");
@@ -144,7 +144,7 @@ static void refuses_heads_that_do_not_fit(void **state) {
     expect_refused("{\"hidden_size\":2048}", ERR_UNSUPPORTED, "head_dim");
 }
 
-static void refuses_what_the_decoder_cannot_do(void **state) {
+TEST(refuses_what_the_decoder_cannot_do) {
     expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED,
                    "MambaForCausalLM");
     expect_refused("{\"final_logit_softcapping\":30}", ERR_UNSUPPORTED, "final_logit_softcapping");
@@ -192,7 +192,7 @@ static void expect_windows(uint32_t first, uint32_t second, const char *changes)
 
 #define QWEN2_WINDOW QWEN2 "\"use_sliding_window\":true,\"sliding_window\":200,"
 
-static void families_have_windows_in_their_own_layers(void **state) {
+TEST(families_have_windows_in_their_own_layers) {
     expect_windows(0, 0, MISTRAL "\"sliding_window\":null}");
     expect_windows(0, 0, MISTRAL "\"sliding_window\":256}"); /* as long as the context */
     expect_windows(255, 255, MISTRAL "\"sliding_window\":255}");
@@ -213,7 +213,7 @@ static void families_have_windows_in_their_own_layers(void **state) {
                                 "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}");
 }
 
-static void softmax_may_have_sinks(void **state) {
+TEST(softmax_may_have_sinks) {
     static const struct {
         const char *changes;
         enum softmax_kind softmax;
@@ -238,7 +238,7 @@ static void expect_caps(float attention, float logits, const char *changes) {
     model_config_fini(&c);
 }
 
-static void gemma_2_has_settings_of_its_own(void **state) {
+TEST(gemma_2_has_settings_of_its_own) {
     expect_caps(50, 30, GEMMA2 "}");
     expect_caps(0, 0, GEMMA2 ",\"attn_logit_softcapping\":null,\"final_logit_softcapping\":null}");
     expect_caps(20.5f, 30, GEMMA2 ",\"attn_logit_softcapping\":20.5}");
@@ -266,7 +266,7 @@ static void expect_thetas(double wide, double local, const char *changes) {
     model_config_fini(&c);
 }
 
-static void gemma_3_has_settings_of_its_own(void **state) {
+TEST(gemma_3_has_settings_of_its_own) {
     const double million = pow(1e6, -1.0 / 8);
     expect_windows(100, 100, GEMMA3 "\"head_dim\":16}"); /* the sixth would see everything */
     expect_windows(100, 0, GEMMA3 "\"sliding_window_pattern\":2}");
@@ -291,7 +291,7 @@ static void gemma_3_has_settings_of_its_own(void **state) {
                    ERR_UNSUPPORTED, "sliding_attention");
 }
 
-static void refuses_windows_that_it_cannot_place(void **state) {
+TEST(refuses_windows_that_it_cannot_place) {
     expect_refused(MISTRAL "\"sliding_window\":\"200\"}", ERR_INVALID, "sliding_window");
     expect_refused(QWEN2_WINDOW "\"max_window_layers\":-1}", ERR_INVALID, "max_window_layers");
     expect_refused(QWEN2_WINDOW "\"layer_types\":[\"full_attention\"]}", ERR_INVALID,
@@ -301,7 +301,7 @@ static void refuses_windows_that_it_cannot_place(void **state) {
     expect_refused(QWEN2 "\"layer_types\":[3,3]}", ERR_UNSUPPORTED, "layer_types");
 }
 
-static void a_family_has_its_own_biases(void **state) {
+TEST(a_family_has_its_own_biases) {
     struct model_config c = expect_parsed(QWEN2 "\"head_dim\":32}", NULL);
     assert_true(c.qkv_bias && !c.o_bias && !c.mlp_bias);
     model_config_fini(&c);
@@ -318,7 +318,7 @@ static void a_family_has_its_own_biases(void **state) {
     expect_refused(QWEN2 "\"mlp_bias\":true}", ERR_UNSUPPORTED, "mlp_bias");
 }
 
-static void both_rope_spellings_mean_the_same(void **state) {
+TEST(both_rope_spellings_mean_the_same) {
     static const char *const spellings[] = {
         "{\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}",
         "{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4}}",
@@ -338,7 +338,7 @@ static void both_rope_spellings_mean_the_same(void **state) {
 
 /* Llama 3.1's own numbers, head_dim 16: the three bands, with the blend computed by hand.
  * theta^(-i/8) * 8192 / 2pi turns: 1303.8 252.8 49.0 9.51 | 1.844 | 0.358 0.0693 0.0134. */
-static void llama3_scales_each_band(void **state) {
+TEST(llama3_scales_each_band) {
     struct model_config c = expect_parsed(
         "{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
         "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
@@ -353,7 +353,7 @@ static void llama3_scales_each_band(void **state) {
     model_config_fini(&c);
 }
 
-static void refuses_incomplete_rope(void **state) {
+TEST(refuses_incomplete_rope) {
     expect_refused("{\"rope_theta\":0}", ERR_INVALID, "rope_theta");
     expect_refused("{\"rope_scaling\":7}", ERR_INVALID, "rope_scaling");
     expect_refused("{\"rope_parameters\":[]}", ERR_INVALID, "rope_parameters");
@@ -368,7 +368,7 @@ static void refuses_incomplete_rope(void **state) {
                    ERR_INVALID, "high_freq_factor");
 }
 
-static void yarn_stretches_the_context(void **state) {
+TEST(yarn_stretches_the_context) {
     expect_context(1024, 0, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
     expect_context(256, 0,
                    "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
@@ -399,7 +399,7 @@ static double slowest_pair(uint32_t context, const char *changes, uint32_t expec
 
 /* With 8 pairs theta grows by (factor * stretch - factor + 1)^(8/7), the slowest pair's divisor
  * therefore by the inside of the bracket. */
-static void dynamic_scaling_is_settled_by_the_longest_text(void **state) {
+TEST(dynamic_scaling_is_settled_by_the_longest_text) {
     static const char dynamic[] = "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":3}}";
     const double usual = pow(10000.0, -7.0 / 8);
     assert_true(fabs(slowest_pair(0, dynamic, 256) / usual - 1) < 1e-12);
@@ -414,7 +414,7 @@ static void dynamic_scaling_is_settled_by_the_longest_text(void **state) {
     "{\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"longrope\","            \
     "\"short_factor\":" short_factor ",\"long_factor\":[1,1,1,1,1,1,1,5]}}"
 
-static void longrope_is_settled_by_the_longest_text(void **state) {
+TEST(longrope_is_settled_by_the_longest_text) {
     static const char longrope[] = LONGROPE("[1,1,1,1,1,1,1,2]");
     const double usual = pow(10000.0, -7.0 / 8);
     assert_true(fabs(slowest_pair(64, longrope, 64) / (usual / 2) - 1) < 1e-12);
@@ -432,7 +432,7 @@ static void longrope_is_settled_by_the_longest_text(void **state) {
                    "original_max_position_embeddings");
 }
 
-static void loads_the_default_model(void **state) {
+TEST(loads_the_default_model) {
     struct model_config c = {0};
     struct error err = {0};
     assert_int_equal(model_config_load(&c, MODEL_DIR, 0, &err), 0);
@@ -442,30 +442,4 @@ static void loads_the_default_model(void **state) {
     model_config_fini(&c);
     assert_int_equal(model_config_load(&c, MODEL_DIR "/nowhere", 0, &err), ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, "nowhere/config.json"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fills_in_defaults),
-        cmocka_unit_test(reads_options),
-        cmocka_unit_test(end_tokens_of_both_files_count_once),
-        cmocka_unit_test(refuses_bad_tokens),
-        cmocka_unit_test(refuses_missing_or_wild_sizes),
-        cmocka_unit_test(refuses_heads_that_do_not_fit),
-        cmocka_unit_test(refuses_what_the_decoder_cannot_do),
-        cmocka_unit_test(families_have_windows_in_their_own_layers),
-        cmocka_unit_test(softmax_may_have_sinks),
-        cmocka_unit_test(gemma_2_has_settings_of_its_own),
-        cmocka_unit_test(gemma_3_has_settings_of_its_own),
-        cmocka_unit_test(refuses_windows_that_it_cannot_place),
-        cmocka_unit_test(a_family_has_its_own_biases),
-        cmocka_unit_test(both_rope_spellings_mean_the_same),
-        cmocka_unit_test(llama3_scales_each_band),
-        cmocka_unit_test(refuses_incomplete_rope),
-        cmocka_unit_test(yarn_stretches_the_context),
-        cmocka_unit_test(dynamic_scaling_is_settled_by_the_longest_text),
-        cmocka_unit_test(longrope_is_settled_by_the_longest_text),
-        cmocka_unit_test(loads_the_default_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

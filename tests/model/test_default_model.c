@@ -64,16 +64,16 @@ static void check_prompts(enum cpu_isa isa, uint32_t max_tokens, uint32_t n_expe
     goldens_fini(&goldens);
 }
 
-static void every_golden_prompt_matches(void **state) {
+TEST(every_golden_prompt_matches) {
     check_prompts(CPU_ISA_AUTO, UINT32_MAX, 8);
 }
 
 /* Plain C is the oracle of the vector versions; the long prompts would take it a minute. */
-static void short_prompts_match_in_plain_c(void **state) {
+TEST(short_prompts_match_in_plain_c) {
     check_prompts(CPU_ISA_PLAIN, SHORT_PROMPT, 4);
 }
 
-static void describes_its_weights(void **state) {
+TEST(describes_its_weights) {
     struct runner runner;
     runner_open(&runner, MODEL_DIR, 0, &(struct cpu_config){.n_threads = 1}, 1, PAGE_F32,
                 &(struct decoder_limits){.max_rows = 1, .max_logit_rows = 1});
@@ -86,13 +86,4 @@ static void describes_its_weights(void **state) {
     assert_int_equal(model->weight_bytes,
                      61891584); /* the data of its file: nothing twice, nothing left */
     runner_close(&runner);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_golden_prompt_matches),
-        cmocka_unit_test(short_prompts_match_in_plain_c),
-        cmocka_unit_test(describes_its_weights),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,7 @@ static void expect_refused(const char *text, int code, const char *key) {
     assert_null(config.slopes);
 }
 
-static void neox_turns_a_part_of_its_heads(void **state) {
+TEST(neox_turns_a_part_of_its_heads) {
     struct model_config c = parsed(NEOX "}");
     assert_true(c.layer_norm && c.norm_bias && c.layers[0].kind == FFN_PLAIN && c.act == ACT_GELU);
     assert_true(c.parallel && !c.shared_norm && c.fused_qkv && c.qkv_by_group);
@@ -76,7 +76,7 @@ static void neox_turns_a_part_of_its_heads(void **state) {
     expect_refused(NEOX ",\"layer_norm_eps\":-1}", ERR_INVALID, "layer_norm_eps");
 }
 
-static void opt_has_learned_positions(void **state) {
+TEST(opt_has_learned_positions) {
     struct model_config c = parsed(OPT "}");
     assert_true(c.positions == POSITIONS_LEARNED && c.first_position == 2 && !c.inv_freq);
     assert_true(c.n_freqs == 0 && c.rope_scale == 1 && c.act == ACT_RELU && c.tied_head);
@@ -98,7 +98,7 @@ static void opt_has_learned_positions(void **state) {
     expect_refused(OPT ",\"ffn_dim\":0}", ERR_INVALID, "ffn_dim");
 }
 
-static void falcons_blocks_are_of_three_kinds(void **state) {
+TEST(falcons_blocks_are_of_three_kinds) {
     struct model_config c = parsed(FALCON ",\"num_kv_heads\":4}");
     assert_true(c.parallel && c.shared_norm && c.n_kv_heads == 1 && c.qkv_by_group);
     assert_true(c.layers[0].ffn_dim == 256 && c.max_position == 2048 && c.tied_head && !c.qkv_bias);
@@ -131,7 +131,7 @@ static void falcons_blocks_are_of_three_kinds(void **state) {
                    "quantization_config");
 }
 
-static void mpt_has_a_bias_by_distance(void **state) {
+TEST(mpt_has_a_bias_by_distance) {
     struct model_config c = parsed(MPT "}");
     assert_true(c.positions == POSITIONS_ALIBI && c.attn_scale == 0.25f && c.slopes[0] == 0.25f);
     assert_true(c.layer_norm && !c.norm_bias && c.fused_qkv && !c.qkv_by_group && c.tied_head);
@@ -157,7 +157,7 @@ static void mpt_has_a_bias_by_distance(void **state) {
     expect_refused(MPT ",\"d_model\":0}", ERR_INVALID, "d_model");
 }
 
-static void chatglm_is_glm_by_other_names(void **state) {
+TEST(chatglm_is_glm_by_other_names) {
     struct model_config c =
         parsed(CHATGLM ",\"multi_query_attention\":true,\"add_qkv_bias\":true,\"rope_ratio\":16,"
                        "\"layernorm_epsilon\":0.25}");
@@ -180,7 +180,7 @@ static void chatglm_is_glm_by_other_names(void **state) {
 
 /* As the paper has them: 1/2, 1/4 … with eight heads; with twelve, every other slope of sixteen
  * behind those. */
-static void slopes_halve_from_head_to_head(void **state) {
+TEST(slopes_halve_from_head_to_head) {
     float slopes[12];
     alibi_slopes(slopes, 8, 8, 1);
     for (int i = 0; i < 8; i++) assert_true(slopes[i] == ldexpf(1, -i - 1));
@@ -189,16 +189,4 @@ static void slopes_halve_from_head_to_head(void **state) {
     for (int i = 0; i < 4; i++) assert_true(fabs(slopes[8 + i] - 2 * pow(2, -0.5 - i)) < 1e-6);
     alibi_slopes(slopes, 1, 8, 1);
     assert_true(slopes[0] == 1.0f / 256);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(neox_turns_a_part_of_its_heads),
-        cmocka_unit_test(opt_has_learned_positions),
-        cmocka_unit_test(falcons_blocks_are_of_three_kinds),
-        cmocka_unit_test(mpt_has_a_bias_by_distance),
-        cmocka_unit_test(chatglm_is_glm_by_other_names),
-        cmocka_unit_test(slopes_halve_from_head_to_head),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

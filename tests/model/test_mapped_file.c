@@ -33,7 +33,7 @@ static size_t sum(const struct mapped_file *file) {
     return total;
 }
 
-static void a_file_that_is_cut_short_reads_as_zeros_and_is_marked(void **state) {
+TEST(a_file_that_is_cut_short_reads_as_zeros_and_is_marked) {
     char path[64], other_path[64];
     struct mapped_file file = {0}, other = {0};
     struct error err = {0};
@@ -65,7 +65,7 @@ static void *sum_many_times(void *arg) {
     return NULL;
 }
 
-static void threads_that_meet_the_end_together_all_go_on(void **state) {
+TEST(threads_that_meet_the_end_together_all_go_on) {
     char path[64];
     struct mapped_file file = {0};
     struct error err = {0};
@@ -94,7 +94,7 @@ static void die_of(int fd, bool is_sent) {
     _exit(0);
 }
 
-static void any_other_bus_error_ends_the_process(void **state) {
+TEST(any_other_bus_error_ends_the_process) {
     char path[64];
     struct mapped_file file = {0};
     struct error err = {0};
@@ -116,13 +116,4 @@ static void any_other_bus_error_ends_the_process(void **state) {
     mapped_file_close(&file);
     close(fd);
     unlink(path);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_that_is_cut_short_reads_as_zeros_and_is_marked),
-        cmocka_unit_test(threads_that_meet_the_end_together_all_go_on),
-        cmocka_unit_test(any_other_bus_error_ends_the_process),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void expect_header_refused(const char *header, size_t n_data, const char 
     expect_refused(&image, needle);
 }
 
-static void reads_tensors_of_a_good_file(void **state) {
+TEST(reads_tensors_of_a_good_file) {
     struct image image;
     struct safetensors *file = NULL;
     struct error err = {0};
@@ -85,7 +85,7 @@ static void reads_tensors_of_a_good_file(void **state) {
     free(copy);
 }
 
-static void refuses_a_header_longer_than_the_file(void **state) {
+TEST(refuses_a_header_longer_than_the_file) {
     struct image image;
     make_image(&image, "{}", 0);
     put_length(&image, 9);
@@ -98,7 +98,7 @@ static void refuses_a_header_longer_than_the_file(void **state) {
         expect_refused(&image, "too short");
 }
 
-static void refuses_a_header_beyond_the_limit(void **state) {
+TEST(refuses_a_header_beyond_the_limit) {
     struct error err = {0};
     struct safetensors *file = NULL;
     const uint64_t length = SAFETENSORS_MAX_HEADER + 1ull;
@@ -111,7 +111,7 @@ static void refuses_a_header_beyond_the_limit(void **state) {
     free(bytes);
 }
 
-static void refuses_headers_that_are_not_an_object(void **state) {
+TEST(refuses_headers_that_are_not_an_object) {
     expect_header_refused("", 0, "line 1");
     expect_header_refused("[]", 0, "not a JSON object");
     expect_header_refused("{\"a\":", 0, "line 1");
@@ -119,7 +119,7 @@ static void refuses_headers_that_are_not_an_object(void **state) {
     expect_header_refused("{\"a\":{},\"a\":{}}", 0, "duplicate");
 }
 
-static void refuses_deep_and_wide_json_before_parsing_it(void **state) {
+TEST(refuses_deep_and_wide_json_before_parsing_it) {
     struct error err = {0};
     json_t *root = NULL;
     char deep[JSON_GUARD_MAX_DEPTH + 64] = "{\"a\":";
@@ -135,7 +135,7 @@ static void refuses_deep_and_wide_json_before_parsing_it(void **state) {
     free(wide);
 }
 
-static void brackets_inside_strings_are_not_nesting(void **state) {
+TEST(brackets_inside_strings_are_not_nesting) {
     struct error err = {0};
     json_t *root = NULL;
     char text[JSON_GUARD_MAX_DEPTH + 64] = "{\"a\":\"\\\"";
@@ -148,7 +148,7 @@ static void brackets_inside_strings_are_not_nesting(void **state) {
 #define ENTRY(dtype, shape, offsets)                                                               \
     "{\"lied\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
-static void refuses_malformed_entries(void **state) {
+TEST(refuses_malformed_entries) {
     expect_header_refused("{\"lied\":7}", 0, "'lied': its header entry is not an object");
     expect_header_refused("{\"lied\":{}}", 0, "'lied': unknown 'dtype'");
     expect_header_refused(ENTRY("\"F7\"", "[1]", "[0,1]"), 1, "'lied': unknown 'dtype'");
@@ -165,7 +165,7 @@ static void refuses_malformed_entries(void **state) {
     expect_header_refused(ENTRY("\"U8\"", "[4]", "{}"), 4, "'lied': 'data_offsets' is not");
 }
 
-static void refuses_sizes_that_overflow(void **state) {
+TEST(refuses_sizes_that_overflow) {
     /* 2^32 * 2^32 is 0 in 64 bits, and 2^62 floats are 0 bytes. */
     expect_header_refused(ENTRY("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0,
                           "'lied': the size of its shape");
@@ -175,7 +175,7 @@ static void refuses_sizes_that_overflow(void **state) {
                           "'shape' holds something other than a size");
 }
 
-static void refuses_offsets_outside_the_data(void **state) {
+TEST(refuses_offsets_outside_the_data) {
     expect_header_refused(ENTRY("\"U8\"", "[8]", "[0,8]"), 7,
                           "'lied': its data reaches past the end");
     expect_header_refused(ENTRY("\"U8\"", "[0]", "[9,9]"), 8,
@@ -185,13 +185,13 @@ static void refuses_offsets_outside_the_data(void **state) {
     expect_header_refused(ENTRY("\"U8\"", "[4]", "[0,9223372036854775807]"), 8, "past the end");
 }
 
-static void refuses_a_length_that_is_not_the_shape(void **state) {
+TEST(refuses_a_length_that_is_not_the_shape) {
     expect_header_refused(ENTRY("\"F32\"", "[4]", "[0,15]"), 16, "'lied': its data is not as long");
     expect_header_refused(ENTRY("\"BF16\"", "[4]", "[0,16]"), 16,
                           "'lied': its data is not as long");
 }
 
-static void refuses_overlapping_tensors(void **state) {
+TEST(refuses_overlapping_tensors) {
     expect_header_refused("{\"x\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},"
                           "\"y\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[7,15]}}",
                           16, "'y' overlaps tensor 'x'");
@@ -200,7 +200,7 @@ static void refuses_overlapping_tensors(void **state) {
                           16, "overlaps");
 }
 
-static void get_refuses_what_was_not_asked_for(void **state) {
+TEST(get_refuses_what_was_not_asked_for) {
     struct image image;
     struct safetensors *file = NULL;
     struct error err = {0};
@@ -238,27 +238,8 @@ static void get_refuses_what_was_not_asked_for(void **state) {
     free(copy);
 }
 
-static void any_truncation_is_refused(void **state) {
+TEST(any_truncation_is_refused) {
     struct image image;
     make_image(&image, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}", 24);
     for (image.size--; image.size > 0; image.size--) expect_refused(&image, "t.safetensors");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_tensors_of_a_good_file),
-        cmocka_unit_test(refuses_a_header_longer_than_the_file),
-        cmocka_unit_test(refuses_a_header_beyond_the_limit),
-        cmocka_unit_test(refuses_headers_that_are_not_an_object),
-        cmocka_unit_test(refuses_deep_and_wide_json_before_parsing_it),
-        cmocka_unit_test(brackets_inside_strings_are_not_nesting),
-        cmocka_unit_test(refuses_malformed_entries),
-        cmocka_unit_test(refuses_sizes_that_overflow),
-        cmocka_unit_test(refuses_offsets_outside_the_data),
-        cmocka_unit_test(refuses_a_length_that_is_not_the_shape),
-        cmocka_unit_test(refuses_overlapping_tensors),
-        cmocka_unit_test(get_refuses_what_was_not_asked_for),
-        cmocka_unit_test(any_truncation_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

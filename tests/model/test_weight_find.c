@@ -149,7 +149,7 @@ static void expect_stack(const struct fixture *f, const struct weight_rule *rule
                 assert_true(*x++ == (float)(100 * expert + 10 * (first_row + row) + col));
 }
 
-static void a_stack_is_a_tensor_for_each_expert_or_one_for_all(void **state) {
+TEST(a_stack_is_a_tensor_for_each_expert_or_one_for_all) {
     struct weight_rule rule = {.name = "layers.#.experts.@.up.weight",
                                .rows = SIDE_FFN,
                                .cols = SIDE_DIM,
@@ -159,7 +159,7 @@ static void a_stack_is_a_tensor_for_each_expert_or_one_for_all(void **state) {
     expect_stack(*state, &rule, false, 0);
 }
 
-static void a_stack_takes_its_rows_of_every_experts_matrix(void **state) {
+TEST(a_stack_takes_its_rows_of_every_experts_matrix) {
     struct weight_rule rule = {
         .rows = SIDE_FFN, .cols = SIDE_DIM, .whole = SIDE_GATE_UP, .stacked = SIDE_EXPERTS};
     static const char *const names[] = {"layers.#.experts.@.gate_up.weight",
@@ -173,7 +173,7 @@ static void a_stack_takes_its_rows_of_every_experts_matrix(void **state) {
     }
 }
 
-static void biases_of_experts_are_stacks_of_vectors(void **state) {
+TEST(biases_of_experts_are_stacks_of_vectors) {
     struct weight_rule rule = {.name = "layers.#.experts.@.up.bias",
                                .rows = SIDE_VECTOR,
                                .cols = SIDE_FFN,
@@ -187,7 +187,7 @@ static void biases_of_experts_are_stacks_of_vectors(void **state) {
     expect_stack(*state, &rule, true, FFN_DIM);
 }
 
-static void without_files_a_stack_has_a_shape(void **state) {
+TEST(without_files_a_stack_has_a_shape) {
     const struct weight_rule rule = {.name = "layers.#.experts.@.up.weight",
                                      .rows = SIDE_FFN,
                                      .cols = SIDE_DIM,
@@ -212,32 +212,23 @@ static void expect_refused(const struct fixture *f, const char *name, int code,
     assert_null(w.data);
 }
 
-static void refuses_a_stack_that_lacks_an_expert(void **state) {
+TEST(refuses_a_stack_that_lacks_an_expert) {
     expect_refused(*state, "layers.#.gaps.@.weight", ERR_NOT_FOUND, "'layers.7.gaps.1.weight'");
 }
 
-static void refuses_a_stack_of_another_shape(void **state) {
+TEST(refuses_a_stack_of_another_shape) {
     expect_refused(*state, "layers.#.uneven.@.weight", ERR_INVALID,
                    "'layers.7.uneven.2.weight': its shape is [5, 2]");
     expect_refused(*state, "layers.#.experts.gate_up.weight", ERR_INVALID,
                    "its shape is [3, 4, 5], the configuration asks for [3, 2, 5]");
 }
 
-static void refuses_a_stack_of_several_formats(void **state) {
+TEST(refuses_a_stack_of_several_formats) {
     expect_refused(
         *state, "layers.#.mixed.@.weight", ERR_INVALID,
         "of layer 7: the weights of expert 1 have another format than those of expert 0");
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stack_is_a_tensor_for_each_expert_or_one_for_all),
-        cmocka_unit_test(a_stack_takes_its_rows_of_every_experts_matrix),
-        cmocka_unit_test(biases_of_experts_are_stacks_of_vectors),
-        cmocka_unit_test(without_files_a_stack_has_a_shape),
-        cmocka_unit_test(refuses_a_stack_that_lacks_an_expert),
-        cmocka_unit_test(refuses_a_stack_of_another_shape),
-        cmocka_unit_test(refuses_a_stack_of_several_formats),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return tests_run("tests", setup, teardown);
 }

@@ -14,14 +14,14 @@ static void expect_name(const struct family_name *names, const char *rule, const
     assert_string_equal(name, expected);
 }
 
-static void names_have_the_layer_and_the_expert(void **state) {
+TEST(names_have_the_layer_and_the_expert) {
     expect_name(NULL, "lm_head.weight", "lm_head.weight");
     expect_name(NULL, "model.layers.#.self_attn.sinks", "model.layers.12.self_attn.sinks");
     expect_name(NULL, "model.layers.#.mlp.experts.@.up_proj.weight",
                 "model.layers.12.mlp.experts.345.up_proj.weight");
 }
 
-static void families_name_experts_in_their_own_way(void **state) {
+TEST(families_name_experts_in_their_own_way) {
     static const struct family_name names[] = {
         {"model.layers.#.mlp.experts.@.gate_proj", "blocks.#.moe.experts.@.w1"},
         {"model.layers.#.mlp.experts.@.up_proj", "experts.@.up.of.#"},
@@ -32,7 +32,7 @@ static void families_name_experts_in_their_own_way(void **state) {
     expect_name(names, "model.norm.weight", "model.norm.weight");
 }
 
-static void a_layers_shape_says_which_tensors_it_has(void **state) {
+TEST(a_layers_shape_says_which_tensors_it_has) {
     const struct layer_shape dense = {.ffn_dim = 16}, plain = {.kind = FFN_PLAIN, .ffn_dim = 16},
                              experts = {.ffn_dim = 4, .n_experts = 6};
     const struct weight_rule one = {.without = TRAIT_EXPERTS}, each = {.with = TRAIT_EXPERTS},
@@ -46,20 +46,10 @@ static void a_layers_shape_says_which_tensors_it_has(void **state) {
     assert_false(weights_rule_applies(&gate, &config, &plain));
 }
 
-static void sides_are_those_of_the_layers_shape(void **state) {
+TEST(sides_are_those_of_the_layers_shape) {
     const struct layer_shape wide = {.ffn_dim = 16}, experts = {.ffn_dim = 4, .n_experts = 6};
     assert_int_equal(weights_side(SIDE_FFN, &config, &wide), 16);
     assert_int_equal(weights_side(SIDE_GATE_UP, &config, &experts), 8);
     assert_int_equal(weights_side(SIDE_EXPERTS, &config, &experts), 6);
     assert_int_equal(weights_side(SIDE_QKV, &config, NULL), 16);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_have_the_layer_and_the_expert),
-        cmocka_unit_test(families_name_experts_in_their_own_way),
-        cmocka_unit_test(a_layers_shape_says_which_tensors_it_has),
-        cmocka_unit_test(sides_are_those_of_the_layers_shape),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,13 +72,8 @@ static void check_files(uint64_t shard_bytes, uint32_t n_shards) {
     remove_files(dir, n_shards);
 }
 
-static void files_end_once_they_are_full(void **state) {
+TEST(files_end_once_they_are_full) {
     check_files(1 << 20, 1);
     check_files(80, 2);
     check_files(1, 3);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(files_end_once_they_are_full)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

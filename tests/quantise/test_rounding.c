@@ -47,7 +47,7 @@ static void check_row(const struct rounding *rounding, uint32_t group, const flo
     }
 }
 
-static void every_code_is_the_nearest(void **state) {
+TEST(every_code_is_the_nearest) {
     uint32_t random = 1;
     for (const struct rounding *rounding = roundings; rounding->name; rounding++)
         for (uint32_t row = 0; row < N_ROWS; row++) {
@@ -61,7 +61,7 @@ static void every_code_is_the_nearest(void **state) {
         }
 }
 
-static void zeros_stay_zeros_and_halves_go_to_even_codes(void **state) {
+TEST(zeros_stay_zeros_and_halves_go_to_even_codes) {
     float values[N_VALUES] = {0};
     for (const struct rounding *rounding = roundings; rounding->name; rounding++)
         check_row(rounding, N_VALUES, values);
@@ -75,7 +75,7 @@ static void zeros_stay_zeros_and_halves_go_to_even_codes(void **state) {
     assert_true(value_of(find("fp8"), codes[3]) == -16);
 }
 
-static void what_is_no_number_is_refused(void **state) {
+TEST(what_is_no_number_is_refused) {
     const float bad[] = {NAN, INFINITY, -INFINITY};
     uint8_t codes[2];
     uint16_t scale;
@@ -84,13 +84,4 @@ static void what_is_no_number_is_refused(void **state) {
         const float values[] = {1, bad[i]};
         assert_false(rounding_row(find("int8"), 2, values, 2, codes, &scale, &sum));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_is_the_nearest),
-        cmocka_unit_test(zeros_stay_zeros_and_halves_go_to_even_codes),
-        cmocka_unit_test(what_is_no_number_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
