@@ -256,13 +256,13 @@ def end(server):
 
 def fill_cache(server):
     """Uses every page of the KV cache once, so that its memory is counted before the forms as it is behind them."""
-    for i in range(12):
+    for i in range(6):
         server.ask({"prompt": [100 + (i * 7919 + j * j) % 4000 for j in range(1900)], "max_tokens": 1})
 
 
 def trial(options, folder):
     with open(pathlib.Path(folder) / "log", "w", encoding="utf-8") as log:
-        server = Server(options.binary, "--model", options.model, "--kv-cache-memory", "128M", "--max-model-len", 2048,
+        server = Server(options.binary, "--model", options.model, "--kv-cache-memory", "64M", "--max-model-len", 2048,
                         "--shutdown-timeout", SHUTDOWN_S, *options.arguments, log=log)
     fill_cache(server)
     streams = Streams(server, options.streams)

@@ -193,7 +193,7 @@ def test_windows_of_queries(regime, selector):
     server, model, filters = regime
     rng = random.Random(selector)
     questions = [(random_tokens(n, rng.random()), random_selection(rng, filters, selector),
-                  rng.random() < 0.5, 60 + rng.randint(0, 90))
+                  rng.random() < 0.5, 40 + rng.randint(0, 60))
                  for n in (1, 96 * 5 + 1, 96 * 5 + 9, rng.randint(300, 700))]
     check_answers(server, model, questions)
 

@@ -30,7 +30,7 @@ MISTRAL = TEMPLATE + "{% if tools %}{{ '[TOOL_CALLS]' }}{% endif %}"
 PHI4 = TEMPLATE + "{% if tools %}{{ '<|tool_call|>' }}{% endif %}"
 CALL_TOKENS = {MISTRAL: "[TOOL_CALLS]", PHI4: "<|tool_call|>"}
 CALL_TOKEN_ID = 8187  # that of <|pad|>, which it takes the place of
-N_TOOLS = 500 if LONG else 20 if SLOW else 40  # of each format
+N_TOOLS = 500 if LONG else 20 if SLOW else 24  # of each format
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "glm4": GLM4, "qwen3-coder": CODER, "glm4.5": GLM45,
            "mistral": MISTRAL, "phi4": PHI4}
 
