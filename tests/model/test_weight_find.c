@@ -229,6 +229,63 @@ TEST(refuses_a_stack_of_several_formats) {
         "of layer 7: the weights of expert 1 have another format than those of expert 0");
 }
 
+/* ---- rows by KV head ---- */
+
+enum { N_ROWS = 8, N_COLS = 3 };
+static const uint8_t codes[N_ROWS * N_COLS] = {0,  1,  2,  10, 11, 12, 20, 21, 22, 30, 31, 32,
+                                               40, 41, 42, 50, 51, 52, 60, 61, 62, 70, 71, 72};
+static const float row_scales[N_ROWS] = {0, 1, 2, 3, 4, 5, 6, 7};
+static uint16_t block_rows;
+
+static int get_scaled(const struct weight_source *source, const char *name,
+                      const struct tensor_shape *shape, struct weight *out, struct error *err) {
+    (void)source, (void)name, (void)err;
+    assert_int_equal(shape->dims[0], N_ROWS);
+    *out = weight_plain(codes, ELEMENT_I8, N_ROWS, N_COLS);
+    out->format = (struct weight_format){ELEMENT_I8, SCALE_F32, block_rows, 0, false};
+    out->scales = row_scales;
+    return 0;
+}
+
+/* Two KV heads of one row, each with two queries: q0 q1 k0 v0, q2 q3 k1 v1. */
+TEST(rows_by_kv_head_are_gathered_with_their_scales) {
+    static const struct {
+        enum weight_side rows, before;
+        uint32_t n, at[4];
+    } parts[] = {{SIDE_Q, SIDE_NONE, 4, {0, 1, 4, 5}},
+                 {SIDE_KV, SIDE_Q, 2, {2, 6}},
+                 {SIDE_KV, SIDE_QK, 2, {3, 7}}};
+    const struct model_config by_head = {
+        .dim = N_COLS, .n_heads = 4, .n_kv_heads = 2, .head_dim = 1, .qkv_by_group = true};
+    const struct weight_source_ops ops = {.get = get_scaled};
+    const struct weight_source files = {&ops};
+    struct error err = {0};
+    struct weight w;
+    char memory[256];
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        const struct weight_rule rule = {.name = "layers.#.qkv.weight",
+                                         .rows = parts[i].rows,
+                                         .cols = SIDE_DIM,
+                                         .whole = SIDE_QKV,
+                                         .before = parts[i].before};
+        const struct weight_query query = {.config = &by_head, .rule = &rule};
+        block_rows = 1;
+        assert_int_equal(weight_find(&files, &query, &w, &err), 0);
+        assert_true(weight_is_scattered(&query));
+        assert_int_equal(weight_gather(&files, &query, memory, &w, &err), 0);
+        assert_int_equal(w.rows, parts[i].n);
+        for (uint32_t row = 0; row < w.rows; row++) {
+            const uint32_t at = parts[i].at[row];
+            float values[N_COLS];
+            weight_to_float(&w, row, values);
+            for (uint32_t k = 0; k < N_COLS; k++)
+                assert_true(values[k] == (float)codes[at * N_COLS + k] * row_scales[at]);
+        }
+        block_rows = 3; /* no head begins with a block */
+        assert_int_equal(weight_find(&files, &query, &w, &err), ERR_UNSUPPORTED);
+    }
+}
+
 int main(void) {
     return tests_run("tests", setup, teardown);
 }
