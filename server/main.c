@@ -59,11 +59,9 @@ static int create_cuda(struct backend **out, const struct options *options, stru
 #endif
 
 static int create_cpu(struct backend **out, const struct options *options, struct error *err) {
-    static const enum cpu_isa isas[] = {[ISA_AUTO] = CPU_ISA_AUTO,
-                                        [ISA_PLAIN] = CPU_ISA_PLAIN,
-                                        [ISA_AVX2] = CPU_ISA_AVX2,
-                                        [ISA_AVX512] = CPU_ISA_AVX512,
-                                        [ISA_AMX] = CPU_ISA_AMX};
+    static const enum cpu_isa isas[] = {
+        [ISA_AUTO] = CPU_ISA_AUTO,     [ISA_PLAIN] = CPU_ISA_PLAIN, [ISA_AVX2] = CPU_ISA_AVX2,
+        [ISA_AVX512] = CPU_ISA_AVX512, [ISA_AMX] = CPU_ISA_AMX,     [ISA_NEON] = CPU_ISA_NEON};
     const struct cpu_config config = {
         .n_threads = (uint32_t)options->threads,
         .isa = isas[options->isa],

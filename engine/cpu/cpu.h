@@ -7,13 +7,15 @@
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 
-/* CPU_ISA_AMX: AVX-512, and tile registers for products of bf16. */
+/* CPU_ISA_AMX: AVX-512, and tile registers for products of bf16.  CPU_ISA_NEON: that of 64-bit ARM,
+ * with the extensions that the processor has. */
 enum cpu_isa {
     CPU_ISA_AUTO,
     CPU_ISA_PLAIN,
     CPU_ISA_AVX2,
     CPU_ISA_AVX512,
     CPU_ISA_AMX,
+    CPU_ISA_NEON,
     CPU_ISAS /* how many there are */
 };
 

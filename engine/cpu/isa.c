@@ -28,6 +28,14 @@ static bool avx512vnni_present(void) {
 static bool avx512bf16_present(void) {
     return avx512vnni_present() && __builtin_cpu_supports("avx512bf16");
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+#include "engine/cpu/neon_bf16.h"
+
+static bool neon_bf16_present(void) {
+    return getauxval(AT_HWCAP2) & HWCAP2_BF16;
+}
 #endif
 
 /* The best first. */
@@ -42,11 +50,16 @@ static const struct isa isas[] = {
     {CPU_ISA_AVX512, avx512_present, false, &cpu_kernels_avx512, NULL, int8_products_avx2},
     {CPU_ISA_AVX2, avxvnni_present, false, &cpu_kernels_avx2, NULL, int8_products_avxvnni},
     {CPU_ISA_AVX2, avx2_present, false, &cpu_kernels_avx2, NULL, int8_products_avx2},
+#elif defined(__aarch64__)
+    /* The plain kernels are NEON's: the compiler may use it for any 64-bit ARM. */
+    {CPU_ISA_NEON, neon_bf16_present, false, &cpu_kernels_plain, &neon_bf16_products,
+     int8_products_plain},
+    {CPU_ISA_NEON, NULL, false, &cpu_kernels_plain, NULL, int8_products_plain},
 #endif
     {CPU_ISA_PLAIN, NULL, false, &cpu_kernels_plain, NULL, int8_products_plain},
 };
 
-static const char *const isa_names[CPU_ISAS] = {"auto", "plain", "avx2", "avx512", "amx"};
+static const char *const isa_names[CPU_ISAS] = {"auto", "plain", "avx2", "avx512", "amx", "neon"};
 
 const char *isa_name(enum cpu_isa isa) {
     return isa_names[isa];

@@ -10,9 +10,10 @@
 #include "engine/device/pages.h"
 
 /* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.
- * Attention: ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 has 32 registers, the others 16. */
+ * Attention: ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 and NEON have 32 registers, the
+ * others 16. */
 enum { ATTN_VECS = 4 };
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
 enum { TILE_ROWS = 4, TILE_COLS = 6, ATTN_ROWS = 6 };
 #elif defined(__AVX2__)
 enum { TILE_ROWS = 3, TILE_COLS = 4, ATTN_ROWS = 3 };

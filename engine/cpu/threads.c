@@ -42,6 +42,8 @@ struct pool {
 static void spin_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory"); /* many processors do nothing at `yield` */
 #endif
 }
 

@@ -31,7 +31,7 @@ enum generation_config_choice { GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE }
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum metrics_key_choice { METRICS_KEY_AUTO, METRICS_KEY_OPEN, METRICS_KEY_REQUIRED };
 enum speculation_choices { SPECULATE_OFF, SPECULATE_SUFFIX, SPECULATE_AUTO };
-enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AMX };
+enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_NEON };
 
 /* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
 struct options {

@@ -17,6 +17,12 @@ extern const struct product_kernels software_products;
 static bool has_bf16(void) {
     return __builtin_cpu_supports("avx512bf16");
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static bool has_bf16(void) {
+    return getauxval(AT_HWCAP2) & HWCAP2_BF16;
+}
 #endif
 
 /* Memory that ends where a page begins that must not be touched: the kernels are not instrumented
@@ -321,7 +327,7 @@ static void bf16_products_are_close_and_batch_invariant_on(struct backend *be) {
     }
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 static struct backend *bf16_backend(enum cpu_isa isa, bool is_present) {
     struct backend *be = NULL;
     const int rc = cpu_backend_create(
@@ -330,15 +336,24 @@ static struct backend *bf16_backend(enum cpu_isa isa, bool is_present) {
     return be;
 }
 
-static void bf16_products_are_close_and_batch_invariant(void **state) {
-    for (int amx = 0; amx < 2; amx++) {
-        struct backend *be =
-            bf16_backend(amx ? CPU_ISA_AMX : CPU_ISA_AVX512, amx ? amx_present() : has_bf16());
-        if (!be) continue;
-        bf16_products_are_close_and_batch_invariant_on(be);
-        be->ops->destroy(be);
-    }
+static void try_bf16_products(enum cpu_isa isa, bool is_present) {
+    struct backend *be = bf16_backend(isa, is_present);
+    if (!be) return;
+    bf16_products_are_close_and_batch_invariant_on(be);
+    be->ops->destroy(be);
 }
+
+static void bf16_products_are_close_and_batch_invariant(void **state) {
+#if defined(__x86_64__)
+    try_bf16_products(CPU_ISA_AVX512, has_bf16());
+    try_bf16_products(CPU_ISA_AMX, amx_present());
+#else
+    try_bf16_products(CPU_ISA_NEON, has_bf16());
+#endif
+}
+#endif
+
+#if defined(__x86_64__)
 
 /* AMX's kernel where there may be no AMX: the same code on tiles that are arrays. */
 static void tiles_are_close_and_batch_invariant(void **state) {
@@ -384,8 +399,10 @@ int main(void) {
         cmocka_unit_test(weights_with_scales_multiply_as_their_values),
         cmocka_unit_test(a_fused_norm_has_the_bits_of_a_norm_before),
         cmocka_unit_test(gated_equals_its_definition),
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
         cmocka_unit_test(bf16_products_are_close_and_batch_invariant),
+#endif
+#if defined(__x86_64__)
         cmocka_unit_test(tiles_are_close_and_batch_invariant),
         cmocka_unit_test(a_burst_of_tiles_multiplies_what_it_counts),
 #endif

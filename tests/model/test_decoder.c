@@ -23,7 +23,7 @@
 
 enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, N_THREADS = 2, SPARSE_ROWS = 250 };
 
-static const enum cpu_isa isas[] = {CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512};
+static const enum cpu_isa isas[] = {CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512, CPU_ISA_NEON};
 
 /* One model on one instruction set. */
 struct fixture {
