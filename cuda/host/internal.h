@@ -411,6 +411,9 @@ int linear_by(struct cuda_backend *cuda, const char *kernel, const struct linear
 int product_run(struct cuda_backend *cuda, const struct product *p, struct error *err);
 /* Makes the kernel "unpacked" ready, which every weight needs whose format is not plain. */
 int unpacked_reserve(struct cuda_backend *cuda, struct error *err);
+/* Checks that no value of a weight on the device, which is not plain, is NaN or infinite.  Waits
+ * for the stream.  ERR_INVALID, ERR_DEVICE. */
+int unpacked_check(struct cuda_backend *cuda, const struct weight *w, struct error *err);
 int linear_open(struct cuda_backend *cuda, struct error *err);
 void linear_close(struct cuda_backend *cuda);
 

@@ -144,11 +144,13 @@ int cuda_weight_load(struct backend *be, const struct weight *host, struct weigh
                  n_data = weight_bytes(host) - n_scales - n_mins;
     struct weight copy = *host;
     copy.data = copy.scales = copy.mins = NULL;
-    int rc = weight_is_plain(&host->format) ? 0 : unpacked_reserve(cuda, err);
+    const bool is_plain = weight_is_plain(&host->format);
+    int rc = is_plain ? 0 : unpacked_reserve(cuda, err);
     if (!rc) rc = load_array(cuda, WEIGHT_DATA, host->data, n_data, &copy.data, err);
     if (!rc && n_scales)
         rc = load_array(cuda, WEIGHT_SCALES, host->scales, n_scales, &copy.scales, err);
     if (!rc && n_mins) rc = load_array(cuda, WEIGHT_MINS, host->mins, n_mins, &copy.mins, err);
+    if (!rc && !is_plain) rc = unpacked_check(cuda, &copy, err);
     if (rc) cuda_weight_release(be, &copy);
     else *out = copy;
     return rc;

@@ -15,6 +15,7 @@
 #include "cuda/common/device.cuh"
 #include "cuda/host/internal.h"
 #include "cuda/linear/slab.h"
+#include "engine/base/error.h"
 
 enum { ROWS = 8, VECTOR = 8, LOADS = 4, COLUMNS = 32 * VECTOR * LOADS };
 
@@ -183,6 +184,25 @@ static __global__ void widen_any_kernel(const __grid_constant__ struct widening 
     }
 }
 
+/* Sets *found if a value is NaN or infinite. */
+static __global__ void check_kernel(const __grid_constant__ struct widening w, uint32_t *found) {
+    const uint32_t row = blockIdx.x * ROWS + threadIdx.y;
+    const struct slice *slice = w.slices;
+    wait_for_previous();
+    if (row >= w.n_rows) return;
+    const void *data = static_cast<const char *>(slice->data) + row * w.row_bytes;
+    const size_t first = row_scales(w, row);
+    bool finite = true;
+    for (uint32_t k = threadIdx.x; k < w.n_in; k += 32) {
+        const size_t block = first + (w.format.block_cols ? k / w.format.block_cols : 0);
+        const float scale = scale_at(slice->scales, block, w.format.scale),
+                    min = w.format.has_min ? scale_at(slice->mins, block, w.format.scale) : 0.0f;
+        finite &=
+            isfinite(scaled(element_at(data, k, w.format.element), scale, min, w.format.has_min));
+    }
+    if (!finite) *found = 1;
+}
+
 typedef void (*widener)(struct widening);
 
 static widener choose_widener(const struct widening *w) {
@@ -199,14 +219,20 @@ static widener choose_widener(const struct widening *w) {
     }
 }
 
+/* Returns the parameters for weights of a format, without slices. */
+static struct widening widening_of(const struct weight_format *format, uint32_t n_in) {
+    const uint32_t block_cols = format->block_cols;
+    struct widening w = {};
+    w.format = *format;
+    w.n_in = n_in;
+    w.n_blocks = block_cols ? (n_in + block_cols - 1) / block_cols : 1;
+    w.row_bytes = element_bytes(format->element, n_in);
+    return w;
+}
+
 static cudaError_t start_widening(const struct product *p, const struct slab *slab,
                                   struct launch launch) {
-    const uint32_t block_cols = p->w_format.block_cols;
-    struct widening w = {};
-    w.format = p->w_format;
-    w.n_in = p->n_in;
-    w.n_blocks = block_cols ? (p->n_in + block_cols - 1) / block_cols : 1;
-    w.row_bytes = element_bytes(p->w_format.element, p->n_in);
+    struct widening w = widening_of(&p->w_format, p->n_in);
     w.out = static_cast<__nv_bfloat16 *>(const_cast<void *>(slab->p.parts[0].w));
     for (uint32_t i = 0; i < slab->p.n_parts; i++) {
         const struct product_part *part = &p->parts[slab->part[i]];
@@ -247,4 +273,32 @@ int launch_unpacked(struct cuda_backend *cuda, const struct product *p, struct e
 int unpacked_reserve(struct cuda_backend *cuda, struct error *err) {
     if (cuda->products.slab) return 0;
     return device_alloc(cuda, SLAB_BYTES, &cuda->products.slab, err);
+}
+
+/* Checks a matrix.  The slab, which no product uses yet, has the answer. */
+static int check_matrix(struct cuda_backend *cuda, const struct weight *matrix, struct error *err) {
+    struct widening w = widening_of(&matrix->format, matrix->cols);
+    uint32_t *found = static_cast<uint32_t *>(cuda->products.slab), is_found = 0;
+    w.n_rows = matrix->rows;
+    w.slices[0] = {matrix->data, matrix->scales, matrix->mins, 0, matrix->rows};
+    cudaError_t code = cudaMemsetAsync(found, 0, sizeof(*found), cuda->stream);
+    if (!code)
+        code = launch_kernel(launch_of(cuda), check_kernel, dim3((w.n_rows + ROWS - 1) / ROWS),
+                             dim3(32, ROWS), 0, w, found);
+    if (!code)
+        code = cudaMemcpyAsync(&is_found, found, sizeof(is_found), cudaMemcpyDeviceToHost,
+                               cuda->stream);
+    if (!code) code = cudaStreamSynchronize(cuda->stream);
+    const int rc = cuda_check(cuda, code, "checking a weight", err);
+    if (rc || !is_found) return rc;
+    return error_set(err, ERR_INVALID, "it has elements or scales that are NaN or infinite");
+}
+
+int unpacked_check(struct cuda_backend *cuda, const struct weight *w, struct error *err) {
+    int rc = 0;
+    for (uint32_t i = 0; i < w->n_stacked && !rc; i++) {
+        const struct weight matrix = weight_matrix(w, i);
+        rc = check_matrix(cuda, &matrix, err);
+    }
+    return rc;
 }

@@ -5,6 +5,7 @@
  * same values. */
 #include "cuda/host/internal.h"
 #include "cuda/linear/slab.h"
+#include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/device/half.h"
 #include "engine/device/weight.h"
@@ -302,9 +303,25 @@ static void data_scales_and_mins_arrive_whole(void **state) {
     for (uint32_t i = 0; i < N_FORMATS; i++) free_packed(&all[i * 5 % N_FORMATS]);
 }
 
+/* NaN or infinity among the elements, or among the scales. */
+static void what_is_no_number_is_refused(void **state) {
+    struct error err = {0};
+    struct weight device;
+    for (int i = 0; i < 3; i++) {
+        struct packed p = make_packed(&formats[i == 1 ? 6 : 1], 300, 608);
+        if (i == 0) ((uint8_t *)p.host.data)[299 * 608 + 607] = 0x7f;
+        if (i == 1) ((uint16_t *)p.host.scales)[299 * 19 + 18] = 0x7c00;
+        if (i == 2) ((uint16_t *)p.host.scales)[0] = 0x7fc0;
+        assert_int_equal(gpu->ops->weight_load(gpu, &p.host, &device, &err), ERR_INVALID);
+        assert_non_null(strstr(err.text, "NaN"));
+        free_packed(&p);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_scales_and_mins_arrive_whole),
+        cmocka_unit_test(what_is_no_number_is_refused),
         cmocka_unit_test(products_of_every_format_equal_sums_in_double),
         cmocka_unit_test(weights_of_several_slabs_equal_sums_in_double),
         cmocka_unit_test(gate_and_up_of_every_format_equal_sums_in_double),
