@@ -81,9 +81,13 @@ static int parse_choice(const struct option *option, const char *text,
                      all);
 }
 
-static int parse_bool(const char *text, const struct option_source *from, bool *out) {
+static bool is_truth(const char *text, bool *out) {
     *out = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
-    if (*out || strcmp(text, "false") == 0 || strcmp(text, "0") == 0) return 0;
+    return *out || strcmp(text, "false") == 0 || strcmp(text, "0") == 0;
+}
+
+static int parse_bool(const char *text, const struct option_source *from, bool *out) {
+    if (is_truth(text, out)) return 0;
     return error_set(from->err, ERR_INVALID, "%s: '%.64s' must be true or false", from->label,
                      text);
 }
@@ -165,9 +169,10 @@ int option_table_apply_flag(const struct option_table *table, void *options, int
     if (equals) return option_set(options, option, equals + 1, &from);
 
     const bool has_value = *i + 1 < argc;
-    if (option->kind == OPTION_BOOL && (!has_value || argv[*i + 1][0] == '-')) {
+    bool truth;
+    /* What is neither true nor false is the next argument, such as MODEL. */
+    if (option->kind == OPTION_BOOL && (!has_value || !is_truth(argv[*i + 1], &truth)))
         return option_set(options, option, "true", &from);
-    }
     if (!has_value) return error_set(err, ERR_INVALID, "%s needs a value", label);
     return option_set(options, option, argv[++*i], &from);
 }

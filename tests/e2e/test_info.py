@@ -24,7 +24,7 @@ def run(model, *arguments):
 
 
 def info(model, *arguments):
-    done = run(model, *arguments, "--json")
+    done = run(*arguments, "--json", model)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -69,6 +69,10 @@ TEST(flags_are_read_in_every_form) {
     assert_int_equal(load(&o, ARGS("--enable-prefix-caching", "--port", "1"), ARGS(), NULL), 0);
     assert_true(o.enable_prefix_caching && o.port == 1);
     options_fini(&o);
+    assert_int_equal(load(&o, ARGS("--batch-invariant", "/m"), ARGS(), NULL), 0);
+    assert_true(o.batch_invariant);
+    assert_string_equal(o.model, "/m");
+    options_fini(&o);
 }
 
 TEST(flag_beats_environment_beats_file_beats_default) {
