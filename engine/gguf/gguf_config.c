@@ -388,6 +388,19 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
     return rc;
 }
 
+bool gguf_config_key(const json_t *config, const char *member, char out[GGUF_KEY_BYTES]) {
+    const json_t *model = json_array_get(json_object_get(config, "architectures"), 0);
+    const struct gguf_architecture *architecture =
+        json_is_string(model) ? gguf_architecture_for(json_string_value(model)) : NULL;
+    for (size_t i = 0; architecture && i < N_KNOWN; i++) {
+        const char *name = known_keys[i].name;
+        if (!name || strcmp(name, member) != 0) continue;
+        snprintf(out, GGUF_KEY_BYTES, "%s.%s", architecture->name, known_keys[i].key);
+        return true;
+    }
+    return false;
+}
+
 /* Appends the token that ends a turn, if a control token has such a text. */
 static int find_turn_end(json_t *ends, const struct gguf *keys) {
     static const char *const texts[] = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"};

@@ -32,6 +32,11 @@ const struct gguf_architecture *gguf_architecture_of(const struct gguf_files *fi
 /* Returns true if the tensor of this name is a part of the configuration. */
 bool gguf_config_reads(const char *tensor);
 
+/* Writes which key a member of the written config.json comes from, for messages.  Returns false if
+ * it comes from none. */
+enum { GGUF_KEY_BYTES = 128 };
+bool gguf_config_key(const json_t *config, const char *member, char out[GGUF_KEY_BYTES]);
+
 /* Writes the documents.  label names the file in messages. */
 int gguf_config(json_t **out, const struct gguf_files *files, const char *label, struct error *err);
 int gguf_generation(json_t **out, const struct gguf_files *files, const char *label,

@@ -1,5 +1,5 @@
 /* config_reader.h - single values out of config.json, each checked and bounded; refusals name the
- * key.
+ * key, of a GGUF file its own.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_MODEL_CONFIG_READER_H

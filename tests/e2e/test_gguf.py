@@ -115,6 +115,9 @@ def spoil(path, kind):
     if kind == "architecture":
         at = raw.index(b"llama")
         raw[at:at + 5] = b"rwkv9"
+    if kind == "count":
+        at = raw.index(b"llama.embedding_length") + len("llama.embedding_length") + 4
+        raw[at:at + 4] = bytes(4)
     path.write_bytes(raw)
 
 
@@ -123,6 +126,7 @@ def spoil(path, kind):
     ("big-endian", "a big-endian GGUF file is not supported"),
     ("cut short", "ends beyond the file: it is cut short, or malformed"),
     ("architecture", "the architecture 'rwkv9' is not supported in GGUF; these are: llama, qwen2"),
+    ("count", "'llama.embedding_length' is not a whole number from 1 to "),
     ("second", "it is file 2 of 2: name the first one"),
     ("pre", "'tokenizer.ggml.pre' is 'none', which is not supported; these are: gpt-2"),
     ("key", "'llama.logit_scale' is a key that is not supported")])
