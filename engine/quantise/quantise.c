@@ -26,7 +26,7 @@
 #include "engine/quantise/checkpoint.h"
 #include "engine/quantise/quantise_gguf.h"
 
-enum { MAX_CONFIG = 1 << 20, MAX_SMALL_FILE = 256 << 20, NO_LAYER = -1 };
+enum { MAX_CONFIG = 1 << 20, MAX_SMALL_FILE = 256 << 20, NO_LAYER = -1, UINT32_DIGITS = 10 };
 
 /* A tensor of the model, and the first of those that it becomes. */
 struct item {
@@ -69,11 +69,22 @@ static bool rule_has(const struct work *w, const struct weight_rule *rule, uint3
     return false;
 }
 
+/* Returns the first number between the points of a name, which of a layer's tensor is the layer's;
+ * NO_LAYER: there is none. */
+static int64_t number_in(const char *name) {
+    for (const char *at = strchr(name, '.'); at; at = strchr(at + 1, '.')) {
+        const size_t n = strspn(at + 1, "0123456789");
+        if (n > 0 && n < UINT32_DIGITS && at[1 + n] == '.') return strtoll(at + 1, NULL, 10);
+    }
+    return NO_LAYER;
+}
+
 /* Returns the layer of which the tensor is a matrix, or NO_LAYER. */
 static int64_t layer_of(const struct work *w, const char *name) {
-    for (uint32_t layer = 0; layer < w->config.n_layers; layer++)
-        for (size_t i = 0; i < weights_of_layer.n; i++)
-            if (rule_has(w, &weights_of_layer.rules[i], layer, name)) return layer;
+    const int64_t layer = number_in(name);
+    if (layer == NO_LAYER || layer >= w->config.n_layers) return NO_LAYER;
+    for (size_t i = 0; i < weights_of_layer.n; i++)
+        if (rule_has(w, &weights_of_layer.rules[i], (uint32_t)layer, name)) return layer;
     return NO_LAYER;
 }
 
