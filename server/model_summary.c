@@ -116,22 +116,15 @@ static void write_loaded(struct buffer *out, const struct weight_shares *loaded)
     }
 }
 
-void model_summary_weights(struct buffer *out, const struct model_config *model,
-                           const struct weight_tally *tally, bool has_plain) {
-    const struct quantisation *how = &model->quantisation;
+/* Writes what becomes of formats that are not plain. */
+static void write_packed(struct buffer *out, const struct quantisation *how,
+                         const struct weight_tally *tally) {
     const double gib = 1 << 30;
     char text[WEIGHT_FORMAT_TEXT];
-    write_formats(out, tally, has_plain);
-    if (*how->method && !tally->has_packed) {
-        part(out);
-        buffer_printf(out, "config.json names %s, but all are plain", how->method);
-    }
-    if (!tally->has_packed) return;
     buffer_printf(out, " of %.2f GiB", (double)tally->file_bytes / gib);
     if (*how->method) buffer_printf(out, " (%s)", how->method);
     if (how->quantises_activations && tally->repacked_bytes == 0)
         buffer_puts(out, "; activations are not quantised");
-    if (tally->has_kv_scales) buffer_puts(out, "; scales for a KV cache are not used");
     if (tally->repacked_bytes > 0)
         buffer_printf(out, "; multiplied by int8 activations: %.2f GiB in memory",
                       (double)tally->repacked_bytes / gib);
@@ -141,6 +134,20 @@ void model_summary_weights(struct buffer *out, const struct model_config *model,
     weight_format_text(&plain, text);
     buffer_printf(out, "; unpacked to %s in memory: %.2f GiB instead of %.2f", text,
                   (double)tally->unpacked_bytes / gib, (double)tally->packed_bytes / gib);
+}
+
+void model_summary_weights(struct buffer *out, const struct model_config *model,
+                           const struct weight_tally *tally, bool has_plain) {
+    const struct quantisation *how = &model->quantisation;
+    write_formats(out, tally, has_plain);
+    if (*how->method && !tally->has_packed) {
+        part(out);
+        buffer_printf(out, "config.json names %s, but all are plain", how->method);
+    }
+    if (tally->has_packed) write_packed(out, how, tally);
+    if (!tally->has_kv_scales) return;
+    part(out);
+    buffer_puts(out, "its scales for a KV cache are not needed: fp8 pages have their own");
 }
 
 static void log_line(const char *what, struct buffer *line) {

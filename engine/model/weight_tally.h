@@ -31,7 +31,7 @@ struct weight_tally {
     uint64_t packed_bytes, unpacked_bytes;
     enum element unpacked_to;
     uint64_t repacked_bytes;     /* that the device's own copies take in the system's memory */
-    bool has_kv_scales;          /* the files have scales of keys and values, which are not read */
+    bool has_kv_scales;          /* the files have scales of keys and values: unclaimed.h */
     bool has_packed;             /* the files have formats that are not plain */
     struct weight_shares files;  /* all formats */
     struct weight_shares loaded; /* those in memory that are neither plain nor repacked */
