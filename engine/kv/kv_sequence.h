@@ -206,7 +206,8 @@ struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
 /* Returns how many token blocks (prefix_cache.h) the sequence has. */
 uint32_t kv_n_host_blocks(struct kv_sequence *kv);
 
-/* Returns how many pages of the pool it uses, shared ones among them. */
+/* Returns how many pages of the pool the sequence holds: in its lists, its selection and its
+ * buffers.  Pages that it shares with others count in full. */
 uint32_t kv_n_used(const struct kv_sequence *kv);
 
 /* Returns all numbers of a usage report (usage.h).  Resident and evicted tokens are those of the

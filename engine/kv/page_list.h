@@ -17,7 +17,8 @@ struct page_list {
     uint32_t n, capacity; /* pages in the list; for which there is memory */
 };
 
-/* Returns the capacity to grow to: the larger of twice the capacity and `need`. */
+/* Returns how many elements an array should be enlarged to hold: the larger of twice its capacity
+ * and `need`.  Twice a capacity that overflows is UINT32_MAX. */
 uint32_t kv_grown(uint32_t capacity, uint32_t need);
 /* Makes capacity for n_pages pages in all; n does not change.  ERR_NOMEM: the list is as it was. */
 int kv_list_grow(struct page_list *list, uint32_t n_pages);

@@ -129,7 +129,8 @@ void prefix_cache_hold_sparse(struct prefix_cache *cache, uint32_t block,
 /* Returns when the pages that are evicted next were needed last, as a value of prefix_cache_tick();
  * UINT64_MAX: nothing can be evicted. */
 uint64_t prefix_cache_oldest(const struct prefix_cache *cache);
-/* Returns what prefix_cache_evict_oldest() should do with its pages, which there must be. */
+/* Returns whether what prefix_cache_evict_oldest() evicts next should move to the host pool, and
+ * how many host blocks that takes.  There must be something to evict. */
 struct kv_demotion prefix_cache_demotion(const struct prefix_cache *cache);
 /* Gives the pages back to the pool that were needed least recently; there must be some.  An unused
  * block is evicted whole; a used one drops window pages that no user needs.  The block moves to the

@@ -16,7 +16,7 @@ int kv_save(struct kv_sequence *kv, struct error *err);
  * many expired pages as before. */
 void kv_give_back_saved(struct kv_sequence *kv);
 /* Copies the saved contents into the sequence's pages, which have been reserved again, and frees
- * the copy.  ERR_DEVICE. */
+ * the copy, after a failure too.  ERR_DEVICE. */
 int kv_restore(struct kv_sequence *kv, struct error *err);
 /* Frees the saved contents, if there are any. */
 void kv_forget_saved(struct kv_sequence *kv);

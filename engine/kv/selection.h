@@ -58,7 +58,8 @@ bool selection_left_text(const struct kv_sequence *kv);
 uint64_t selection_n_listed(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns how many pages of the pool the selection has beside the lists: held and scratch pages. */
 uint32_t selection_n_pages(const struct kv_sequence *kv);
-/* Returns how many tokens sparse layers have in the host pool only. */
+/* Returns how many tokens of a sparse layer lie in the host pool only.  It is the same number in
+ * each sparse layer. */
 uint32_t selection_n_offloaded(const struct kv_sequence *kv);
 /* Returns the list of held pages (see above). */
 const struct page_list *selection_held(const struct kv_sequence *kv);
@@ -99,8 +100,9 @@ void selection_hold(struct kv_sequence *kv);
 /* Tells whether the next step, of n_rows rows, selects.  It has one row, behind what is computed as
  * a prompt, and there are more candidates than selected tokens. */
 bool selection_is_due(const struct kv_sequence *kv, uint32_t n_rows);
-/* Describes the selection of such a step, and points seq->select to it.  The kind says where the
- * unselected tokens are.  The views are still those of the whole text. */
+/* Describes the selection of a step for which selection_is_due() is true: points seq->select to it.
+ * The caller, a kind, says there where the unselected tokens are.  The views of sparse layers are
+ * still those of the whole text, until selection_view() replaces them. */
 void selection_describe(struct kv_sequence *kv, struct step_seq *seq);
 /* Makes `pages`, which have the selected slots and the tail, the view of a sparse layer.  Called
  * after selection_describe(). */
@@ -111,7 +113,8 @@ void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *page
 void selection_observe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
 
 /* Adds to *kept which of the first n_tokens tokens the newest step saw in a sparse layer.  These
- * are the selected ones and the tail, or all if no step has selected.  ERR_DEVICE. */
+ * are the selected ones and the tail, or all if no step has selected.  ERR_DEVICE: *kept has some
+ * of them. */
 int selection_add_kept(const struct kv_sequence *kv, uint32_t layer, uint32_t n_tokens,
                        struct kv_kept *kept, struct error *err);
 

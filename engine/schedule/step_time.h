@@ -55,7 +55,8 @@ double step_time_slice_work(const struct step_time *step_time, uint32_t layer, u
  * before the first slice has been measured. */
 uint32_t step_time_slice_rows(const struct step_time *step_time, uint32_t layer, double seconds,
                               uint32_t n_before);
-/* Returns the seconds of a step, with base, or slice of this work; what is unknown counts as 0. */
+/* Returns the seconds that a step or a slice of this work is expected to take; those of a step
+ * include base.  What has not been measured yet counts as 0. */
 double step_time_seconds(const struct step_time *step_time, enum step_time_kind kind, double work);
 
 /* Returns how many of n_before slots a row of the present sparse prompt sees by the mean so far, at
@@ -71,7 +72,8 @@ void step_time_measure(struct step_time *step_time, enum step_time_kind kind, do
                        bool decodes, double seconds);
 /* Learns that choosing keys from n_slots slots in one layer took `seconds`. */
 void step_time_measure_index(struct step_time *step_time, uint32_t n_slots, double seconds);
-/* Learns that a row of a step or slice of the sparse prompt saw n_slots slots on average. */
+/* Notes that the rows of a step or slice of the present sparse prompt saw n_slots slots on average.
+ * It is one value of the running mean from which step_time_seen() answers. */
 void step_time_measure_seen(struct step_time *step_time, double n_slots);
 /* Forgets what is known of the previous sparse prompt's index and of the slots that its rows saw,
  * both of which depend on its length. */
