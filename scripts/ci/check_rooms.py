@@ -13,6 +13,7 @@ Includes are followed: the headers of a room bring others with them.  What a roo
 without including it itself is in SEEN.  A header that brings a room or a library somewhere new is a
 fault, and so is an entry of SEEN that nothing brings any more."""
 import collections
+import functools
 import pathlib
 import re
 import subprocess
@@ -104,12 +105,14 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 SOURCES = ".c", ".h", ".cc", ".cu", ".cuh"
 
 
+@functools.cache
 def room_of(path):
     """The room of a file, by the longest prefix."""
     names = [path, *(str(parent) for parent in pathlib.PurePath(path).parents)]
     return next((name for name in names if name in ROOMS), None)
 
 
+@functools.cache
 def library_of(name):
     return next((library for form, library in LIBRARIES if re.match(form, name)), None)
 

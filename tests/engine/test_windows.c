@@ -14,7 +14,7 @@
 #include "tests/engine/late_backend.h"
 #include "tests/test.h"
 
-enum { CONTEXT = 512, ROWS = 128, N_VOCAB = 131, N_RECIPES = 24, TEXT_BLOCKS = CONTEXT / 64 };
+enum { CONTEXT = 512, ROWS = 128, N_VOCAB = 131, N_RECIPES = 16, TEXT_BLOCKS = CONTEXT / 64 };
 
 static struct attn_pattern patterns[64]; /* of all heads */
 

@@ -147,7 +147,7 @@ def test_quire_answers_as_its_model_can(tmp_path, quire):
 
 def test_the_perplexity_of_a_window_is_that_of_its_log_probabilities(tmp_path, quire, tokenizer):
     run_eval(tmp_path, "--url", quire.url, "--tasks", "perplexity", "--lengths", "2048",
-             "--windows", "2")
+             "--windows", "1")
     text = (ROOT / "models/quire-31m/eval/held_out.txt").read_text(encoding="utf-8")
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     for record in read_results(tmp_path, "perplexity"):
