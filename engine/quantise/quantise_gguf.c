@@ -1,9 +1,10 @@
 /* quantise_gguf.c - see quantise_gguf.h.  Weights are listed by their rules, then written one by
- * one, row by row. */
+ * one, the rows of a matrix by threads. */
 #include "engine/quantise/quantise_gguf.h"
 
 #include <inttypes.h>
-#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <jansson.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/gguf/gguf_config.h"
 #include "engine/gguf/model_document.h"
 #include "engine/model/feed_forward.h"
@@ -25,7 +27,8 @@
 #include "engine/quantise/packing.h"
 #include "engine/quantise/quantise.h"
 
-enum { MAX_CONFIG = 1 << 20, NO_LAYER = -1, MOST_QUANTISATION_VERSION = 2 };
+enum { MAX_CONFIG = 1 << 20, NO_LAYER = -1, QUANTISATION_VERSION = 2 };
+enum { MAX_THREADS = 32, RUN = 16 /* rows that a thread takes at a time */ };
 
 struct item {
     const struct weight_rule *rule;
@@ -128,20 +131,18 @@ static uint32_t place_of(const struct work *w, const struct item *item, uint32_t
     return i - at + rotary_place(at, w->c->n_freqs);
 }
 
-static int put(struct work *w, const struct item *item, uint64_t at, const void *bytes, size_t n) {
-    const int rc = gguf_writer_write(&w->out, (uint32_t)(item - w->items), at, bytes, n, w->err);
-    w->done += n;
-    if (!rc && w->plan->progress) w->plan->progress(w->plan->ctx, w->done, w->out.data_bytes);
-    return rc;
-}
-
 /* Writes a vector in f32; norms get the 1 that a checkpoint may lack. */
-static int write_vector(struct work *w, const struct item *item, float *values, float *placed) {
+static int write_vector(struct work *w, const struct item *item) {
     const uint32_t n = item->weight.cols;
     const float more = item->rule->is_norm && w->c->norms_from_one ? 1 : 0;
+    float *values = malloc(2 * n * sizeof(*values)), *placed = values + n;
+    if (!values) return error_set(w->err, ERR_NOMEM, "no memory for a vector");
     weight_to_float(&item->weight, 0, values);
     for (uint32_t i = 0; i < n; i++) placed[place_of(w, item, i)] = more + values[i];
-    return put(w, item, 0, placed, n * sizeof(*placed));
+    const int rc = gguf_writer_write(&w->out, (uint32_t)(item - w->items), 0, placed,
+                                     n * sizeof(*placed), w->err);
+    free(values);
+    return rc;
 }
 
 static void add_loss(struct work *w, const struct item *item, const struct rounding_error *sum) {
@@ -154,37 +155,95 @@ static void add_loss(struct work *w, const struct item *item, const struct round
     snprintf(loss->name, sizeof(loss->name), "%s", w->out.tensors[item - w->items].name);
 }
 
-static int write_rows(struct work *w, const struct item *item, float *values, void *packed) {
-    const struct weight *weight = &item->weight;
-    const struct gguf_tensor *t = &w->out.tensors[item - w->items];
-    const size_t bytes = element_bytes(t->element, weight->cols);
-    struct rounding_error sum = {0};
-    for (uint32_t row = 0; row < weight->rows; row++) {
-        const void *from = packed;
-        if (element_is_packed(t->element)) {
-            weight_to_float(weight, row, values);
-            if (!packing_row(t->element, values, weight->cols, packed, &sum))
-                return refuse(w, ERR_INVALID, t->name,
-                              "has a value that is NaN, or not below 65504 in size");
-        } else {
-            from = weight_row_at(weight, row);
-        }
-        const int rc = put(w, item, place_of(w, item, row) * bytes, from, bytes);
-        if (rc) return rc;
+/* What threads share that write a matrix: each takes the next run of rows until none is left. */
+struct rows {
+    struct work *w;
+    const struct item *item;
+    atomic_uint next_run;
+    atomic_bool has_failed;
+};
+
+struct row_thread {
+    struct rows *rows;
+    float *values; /* [2 * cols]: a row's, and space for it packed */
+    struct rounding_error sum;
+    struct error err;
+    int rc;
+};
+
+static int write_row(struct row_thread *t, uint32_t row) {
+    const struct work *w = t->rows->w;
+    const struct item *item = t->rows->item;
+    const uint32_t tensor = (uint32_t)(item - w->items), cols = item->weight.cols;
+    const enum element element = w->out.tensors[tensor].element;
+    const size_t bytes = element_bytes(element, cols);
+    const void *from = weight_row_at(&item->weight, row);
+    if (element_is_packed(element)) {
+        weight_to_float(&item->weight, row, t->values);
+        from = t->values + cols;
+        if (!packing_row(element, t->values, cols, t->values + cols, &t->sum))
+            return error_set(&t->err, ERR_INVALID,
+                             "tensor '%.160s' has a value that is NaN, or not below 65504 in size",
+                             w->out.tensors[tensor].name);
     }
-    add_loss(w, item, &sum);
-    return 0;
+    return gguf_writer_write(&w->out, tensor, place_of(w, item, row) * bytes, from, bytes, &t->err);
+}
+
+static void *write_runs(void *arg) {
+    struct row_thread *t = arg;
+    const uint32_t n = t->rows->item->weight.rows;
+    while (!t->rc && !atomic_load(&t->rows->has_failed)) {
+        const uint64_t first = (uint64_t)atomic_fetch_add(&t->rows->next_run, 1) * RUN;
+        if (first >= n) break;
+        for (uint64_t row = first; row < n && row < first + RUN && !t->rc; row++)
+            t->rc = write_row(t, (uint32_t)row);
+    }
+    if (t->rc) atomic_store(&t->rows->has_failed, true);
+    return NULL;
+}
+
+/* Lets n threads write, of which the caller is the first. */
+static void run_threads(struct row_thread *threads, uint32_t n) {
+    pthread_t started[MAX_THREADS];
+    uint32_t n_started = 0;
+    while (n_started + 1 < n &&
+           pthread_create(&started[n_started], NULL, write_runs, &threads[n_started + 1]) == 0)
+        n_started++;
+    write_runs(&threads[0]); /* all rows where no thread could be started */
+    for (uint32_t i = 0; i < n_started; i++) pthread_join(started[i], NULL);
+}
+
+static uint32_t useful_threads(const struct weight *weight) {
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    const uint64_t most = n < 1 ? 1 : min_u64((uint64_t)n, MAX_THREADS);
+    return (uint32_t)min_u64(most, div_up(weight->rows, RUN));
+}
+
+static int write_matrix(struct work *w, const struct item *item) {
+    struct rows rows = {.w = w, .item = item};
+    struct row_thread threads[MAX_THREADS];
+    const uint32_t n = useful_threads(&item->weight), cols = item->weight.cols;
+    struct rounding_error sum = {0};
+    float *values = malloc((size_t)n * 2 * cols * sizeof(*values));
+    int rc = 0;
+    if (!values) return error_set(w->err, ERR_NOMEM, "no memory for rows");
+    for (uint32_t i = 0; i < n; i++)
+        threads[i] = (struct row_thread){.rows = &rows, .values = values + (size_t)i * 2 * cols};
+    run_threads(threads, n);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        sum.error += threads[i].sum.error;
+        sum.values += threads[i].sum.values;
+        if (threads[i].rc) rc = error_set(w->err, threads[i].rc, "%s", threads[i].err.text);
+    }
+    free(values);
+    if (!rc) add_loss(w, item, &sum);
+    return rc;
 }
 
 static int write_weight(struct work *w, const struct item *item) {
-    const size_t n = item->weight.cols;
-    float *values = malloc(n * sizeof(*values)), *more = malloc(n * sizeof(*more));
-    int rc;
-    if (!values || !more) rc = error_set(w->err, ERR_NOMEM, "no memory for a row");
-    else if (item->rule->rows == SIDE_VECTOR) rc = write_vector(w, item, values, more);
-    else rc = write_rows(w, item, values, more);
-    free(values);
-    free(more);
+    const int rc = item->rule->rows == SIDE_VECTOR ? write_vector(w, item) : write_matrix(w, item);
+    w->done += w->out.tensors[item - w->items].n_bytes;
+    if (!rc && w->plan->progress) w->plan->progress(w->plan->ctx, w->done, w->out.data_bytes);
     return rc;
 }
 
@@ -196,7 +255,7 @@ static void put_general(struct work *w) {
     gguf_put_string(&w->out, "general.architecture", architecture, strlen(architecture));
     gguf_put_string(&w->out, "general.name", name, strlen(name));
     gguf_put_u32(&w->out, "general.file_type", w->plan->packing->file_type);
-    gguf_put_u32(&w->out, "general.quantization_version", MOST_QUANTISATION_VERSION);
+    gguf_put_u32(&w->out, "general.quantization_version", QUANTISATION_VERSION);
 }
 
 /* Writes keys and tensors.  Weights come first, then what belongs to the keys. */

@@ -4,7 +4,7 @@
  * and vectors F32.  A matrix whose rows are not whole blocks has another type (packing.h), or stays
  * as it is.
  *
- * Thread: any one.  Memory: keys and tokens, and a row. */
+ * Thread: any one, which starts others.  Memory: keys and tokens, and a row for each thread. */
 #ifndef ENGINE_QUANTISE_QUANTISE_GGUF_H
 #define ENGINE_QUANTISE_QUANTISE_GGUF_H
 
