@@ -73,7 +73,7 @@ def test_texts_around_the_borders_of_windows_and_pages(rig):
     for i, n in enumerate((1, 2, 63, 64, 65, WINDOW - 1, WINDOW, WINDOW + 1, 163, 164, 165, 228)):
         budget = BUDGETS[i % 6]
         questions.append((random_tokens(n, i), dataclasses.replace(
-            budget, cache_positions=rng.random() < 0.5), 20 + n))
+            budget, cache_positions=rng.random() < 0.5), min(20 + n, 80)))
     test_bounded.check_answers(rig.server, rig.model, questions, at_least=0.8, **DRIFT)
 
 

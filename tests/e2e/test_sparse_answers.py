@@ -19,7 +19,7 @@ FOUND = {"mode": "sparse", "pattern": {"type": "vertical_slash", "columns": 60, 
 DRAWN = {"mode": "sparse",
          "pattern": {"type": "vertical_slash", "columns": 100, "diagonals": 200}}
 NEAREST = {"mode": "sparse", "pattern": {"type": "a_shape", "sink": 100, "recent": 450}}
-N_PROMPTS = 8 if LONG else 3
+N_PROMPTS = 8 if LONG else 2
 MOST_LUCKY = N_PROMPTS * 3 // 4  # of so many, by digits in ten and what little the tokens around it know
 
 

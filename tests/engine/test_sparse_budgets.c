@@ -88,7 +88,7 @@ static struct answer answer_alone(const struct engine_config *config, const stru
 TEST(patterns_that_leave_nothing_out_change_no_bit) {
     const struct kv_choice choices[] = {streaming(60), streaming(700), window(40, KV_POOLING_MAX),
                                         window(700, KV_POOLING_NONE)};
-    static const uint32_t lengths[] = {2, 203, 1100};
+    static const uint32_t lengths[] = {2, 203, 760};
     srand(5);
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 4; k++)
