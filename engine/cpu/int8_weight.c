@@ -87,19 +87,25 @@ static uint8_t *block_at(const struct int8_weight *to, uint8_t *group, uint32_t 
     return group + to->codes + block * to->block_bytes;
 }
 
-/* Writes 32 codes of row i of the group. */
+/* Writes 32 codes of row i of the group, four at a time as a word. */
 static void put_codes(uint8_t *block, uint32_t bits, uint32_t i, const uint8_t *codes) {
-    for (uint32_t c = 0; c < INT8_BLOCK; c++) {
-        const uint32_t j = c / 4, at = 4 * i + c % 4;
-        uint8_t *high = block + 4 * INT8_STEP + at;
-        if (bits == 8) {
-            block[j * INT8_STEP + at] = codes[c];
-            continue;
-        }
-        block[j % 4 * INT8_STEP + at] |= (uint8_t)((codes[c] & 15) << j / 4 * 4);
-        if (bits == 5) *high |= (uint8_t)(codes[c] >> 4 << j);
-        if (bits == 6) high[j / 4 * INT8_STEP] |= (uint8_t)(codes[c] >> 4 << 2 * (j % 4));
+    uint32_t words[INT8_STEPS], high[2] = {0};
+    uint8_t *row = block + 4 * i;
+    memcpy(words, codes, sizeof(words));
+    for (uint32_t j = 0; j < INT8_STEPS && bits == 8; j++)
+        memcpy(row + j * INT8_STEP, &words[j], sizeof(words[j]));
+    if (bits == 8) return;
+    for (uint32_t j = 0; j < INT8_STEPS; j++) {
+        if (bits == 5) high[0] |= (words[j] >> 4 & 0x01010101) << j;
+        if (bits == 6) high[j / 4] |= (words[j] >> 4 & 0x03030303) << 2 * (j % 4);
+        words[j] &= 0x0f0f0f0f;
     }
+    for (uint32_t j = 0; j < 4; j++) {
+        const uint32_t both = words[j] | words[j + 4] << 4;
+        memcpy(row + j * INT8_STEP, &both, sizeof(both));
+    }
+    for (uint32_t p = 0; p < bits - 4; p++)
+        memcpy(row + (4 + p) * INT8_STEP, &high[p], sizeof(high[p]));
 }
 
 static void put(uint8_t *numbers, size_t size, size_t at, const void *number) {
