@@ -242,21 +242,11 @@ const struct product_kernels amx_products = {
     .block_bytes = 2 << 20,
 };
 
-enum { AMX_BF16 = 1 << 22, AMX_TILES = 1 << 24, AMX_INT8 = 1 << 25 };
-
-/* Returns whether there are tiles and what `wanted` says: bits of EDX of leaf 7. */
-static bool tiles_present(unsigned wanted) {
-    enum { LEAF = 7, REQUEST = 0x1023, TILE_DATA = 18 };
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(LEAF, 0, &a, &b, &c, &d)) return false;
-    if ((d & (wanted | AMX_TILES)) != (wanted | AMX_TILES)) return false;
-    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-}
-
 bool amx_present(void) {
-    return __builtin_cpu_supports("avx512bf16") && tiles_present(AMX_BF16);
-}
-
-bool amx_int8_present(void) {
-    return __builtin_cpu_supports("avx512vnni") && tiles_present(AMX_INT8);
+    enum { LEAF = 7, HAS_BF16 = 1 << 22, HAS_TILES = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d;
+    if (!__builtin_cpu_supports("avx512bf16")) return false;
+    if (!__get_cpuid_count(LEAF, 0, &a, &b, &c, &d)) return false;
+    if (!(d & HAS_BF16) || !(d & HAS_TILES)) return false;
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }

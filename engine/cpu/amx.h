@@ -11,8 +11,6 @@ struct product_kernels;
 /* Returns whether this processor has AMX with bf16 and the kernel lets this process use it.  Asks
  * for that permission, which threads created later inherit. */
 bool amx_present(void);
-/* Does the same for AMX with int8 (int8_amx.h). */
-bool amx_int8_present(void);
 
 extern const struct product_kernels amx_products;
 

@@ -234,7 +234,7 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
     }
     cpu->kernels = isa->kernels;
     cpu->bf16_products = bf16_products ? isa_bf16_products(isa) : NULL;
-    cpu->int8_products = config->int8_products ? isa_int8_products(isa, config->isa) : NULL;
+    cpu->int8_products = config->int8_products ? isa->int8_products : NULL;
     cpu->base = (struct backend){.ops = &cpu_ops,
                                  .name = "cpu",
                                  .act_dtype = DTYPE_F32,

@@ -162,19 +162,13 @@ INLINE void widen(struct wide_codes *out, const struct columns *cols, uint32_t f
         for (uint32_t b = 0; b < n; b++, codes += cols->w->block_bytes) {
 #pragma GCC unroll UNROLLED
             for (uint32_t j = 0; j < INT8_STEPS; j++, to += INT8_STEP) {
-                whole step = codes_of_step(codes, j, shape, table);
-#if defined(__AMX_INT8__)
-                step = _mm512_sub_epi8(step, masked(same_in_all(-1), shape.offset));
-#endif
+                const whole step = codes_of_step(codes, j, shape, table);
                 memcpy(to, &step, sizeof(step));
             }
         }
     }
 }
 
-#if defined(__AMX_INT8__)
-#include "engine/cpu/int8_amx.h"
-#else
 /* Multiplies rows of x with a chunk of columns, TILE_ROWS at a time. */
 static __attribute__((noinline)) void add_chunk(struct tile t, uint32_t n_rows, uint32_t first,
                                                 uint32_t n, struct code_shape shape) {
@@ -190,7 +184,6 @@ static __attribute__((noinline)) void add_chunk(struct tile t, uint32_t n_rows, 
         t.sums += rows * TILE_COLS;
     }
 }
-#endif
 
 /* Computes the rows of a block, up to MANY_ROWS at a time. */
 INLINE void dot_many(const struct product_block *b, const struct int8_weight *w,

@@ -77,12 +77,3 @@ const struct isa *isa_find(enum cpu_isa isa, bool bf16_products) {
 const struct product_kernels *isa_bf16_products(const struct isa *isa) {
     return isa->bf16_products ? isa->bf16_products : isa->kernels->bf16_products;
 }
-
-const struct product_kernels *isa_int8_products(const struct isa *isa, enum cpu_isa asked) {
-#if defined(__x86_64__)
-    if ((asked == CPU_ISA_AUTO || asked == CPU_ISA_AMX) && amx_int8_present())
-        return int8_products_amx;
-#endif
-    (void)asked;
-    return isa->int8_products;
-}

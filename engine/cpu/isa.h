@@ -26,8 +26,5 @@ const struct isa *isa_find(enum cpu_isa isa, bool bf16_products);
 const char *isa_name(enum cpu_isa isa);
 /* Returns how to multiply where inputs are rounded to bf16; NULL: not at all. */
 const struct product_kernels *isa_bf16_products(const struct isa *isa);
-/* Returns the int8_products of a row that was found for an instruction set, or AMX's if AUTO was
- * asked for: all have the same results. */
-const struct product_kernels *isa_int8_products(const struct isa *isa, enum cpu_isa asked);
 
 #endif

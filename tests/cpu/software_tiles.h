@@ -1,8 +1,8 @@
-/* software_tiles.h - the instructions of AMX that amx.c and int8_amx.h use, in C.  So these are
- * tested where no processor has them.  The compiler is told to include it first (see meson.build).
+/* software_tiles.h - the instructions of AMX that amx.c uses, in C, so that it is tested where no
+ * processor has them.  The compiler is told to include it before amx.c (see meson.build).
  *
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, LDTILECFG,
- * TILELOADD, TILESTORED, TDPBF16PS and TDPBSSD. */
+ * TILELOADD, TILESTORED and TDPBF16PS. */
 #ifndef TESTS_CPU_SOFTWARE_TILES_H
 #define TESTS_CPU_SOFTWARE_TILES_H
 
@@ -46,35 +46,14 @@ static void software_store(int tile, void *to, size_t stride) {
         memcpy((char *)to + r * stride, t->rows[tile][r], t->shapes.row_bytes[tile]);
 }
 
-/* Stops where tiles do not fit each other, which is an invalid instruction. */
-static inline void software_check(int c, int a, int b) {
-    const struct software_tiles *t = &software_tiles;
+/* Sums even and odd products apart, then adds both to C.  Tiles that do not fit each other are an
+ * invalid instruction. */
+static void software_multiply(int c, int a, int b) {
+    struct software_tiles *t = &software_tiles;
     if (t->shapes.n_rows[c] != t->shapes.n_rows[a] ||
         t->shapes.row_bytes[c] != t->shapes.row_bytes[b] ||
         t->shapes.row_bytes[a] != 4 * t->shapes.n_rows[b])
         abort();
-}
-
-/* Adds the products of bytes with a sign, four at a time, to C. */
-static inline void software_multiply_bytes(int c, int a, int b) {
-    struct software_tiles *t = &software_tiles;
-    software_check(c, a, b);
-    for (int m = 0; m < t->shapes.n_rows[c]; m++) {
-        for (int n = 0; n < t->shapes.row_bytes[c] / 4; n++) {
-            int32_t sum;
-            memcpy(&sum, &t->rows[c][m][2 * n], sizeof(sum));
-            for (int k = 0; k < t->shapes.row_bytes[a]; k++)
-                sum += ((const int8_t *)t->rows[a][m])[k] *
-                       ((const int8_t *)t->rows[b][k / 4])[4 * n + k % 4];
-            memcpy(&t->rows[c][m][2 * n], &sum, sizeof(sum));
-        }
-    }
-}
-
-/* Sums even and odd products apart, then adds both to C. */
-static inline void software_multiply(int c, int a, int b) {
-    struct software_tiles *t = &software_tiles;
-    software_check(c, a, b);
     for (int m = 0; m < t->shapes.n_rows[c]; m++) {
         for (int n = 0; n < t->shapes.row_bytes[c] / 4; n++) {
             float sums[2] = {0}, sum;
@@ -95,13 +74,11 @@ static inline void software_multiply(int c, int a, int b) {
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
-#undef _tile_dpbssd
 #define _tile_loadconfig(shapes) software_config(shapes)
 #define _tile_release() ((void)0)
 #define _tile_zero(tile) software_zero(tile)
 #define _tile_loadd(tile, from, stride) software_load(tile, from, stride)
 #define _tile_stored(tile, to, stride) software_store(tile, to, stride)
 #define _tile_dpbf16ps(c, a, b) software_multiply(c, a, b)
-#define _tile_dpbssd(c, a, b) software_multiply_bytes(c, a, b)
 
 #endif

@@ -3,7 +3,6 @@
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/base/sizes.h"
-#include "engine/cpu/amx.h"
 #include "engine/cpu/backend.h"
 #include "engine/cpu/int8_kernels.h"
 #include "engine/cpu/int8_weight.h"
@@ -12,9 +11,6 @@
 enum { BLOCK = 32 };
 
 #if defined(__x86_64__)
-/* int8_amx.h with the tiles of software_tiles.h. */
-extern const struct product_kernels software_int8_products[INT8_KINDS];
-
 static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
@@ -42,8 +38,6 @@ static const struct {
     {int8_products_avx2, has_avx2},
     {int8_products_avxvnni, has_avxvnni},
     {int8_products_avx512vnni, has_avx512vnni},
-    {int8_products_amx, amx_int8_present},
-    {software_int8_products, has_avx512vnni},
 #endif
 };
 enum { N_TABLES = sizeof(tables) / sizeof(tables[0]) };
