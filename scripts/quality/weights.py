@@ -180,7 +180,7 @@ def measure(a, name, state):
         objects, calls = sentences(rng, a.lines + 4)
         right = [lines(server, rng, all_[4:], all_[:4]) for all_ in (objects, calls)]
         row = [name, loss, shown(math.exp(-sum(values) / len(values)), 3), len(values),
-               shown(apart[0], 5), shown(apart[1], 4), shown(apart[2], 4),
+               shown(apart[0], 6), shown(apart[1], 4), shown(apart[2], 4),
                *(shown(x, 3) for x in right), shown(tools(server, a.lines), 3),
                shown(tasks(server, a, name), 3)]
     return [*row, f"{time.monotonic() - began:.0f}"]

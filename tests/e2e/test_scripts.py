@@ -1,4 +1,5 @@
 """Scripts as a user calls them: what goes where, and from where they can be called."""
+import csv
 import json
 import subprocess
 import sys
@@ -177,3 +178,16 @@ def test_a_model_to_measure_has_as_many_tokens_as_it_is_asked(tmp_path):
         answer = grown.post("/v1/completions", {
             "prompt": "a", "max_tokens": 64, "seed": 1, "return_token_ids": True}).json()["choices"][0]
     assert len({id for id in answer["token_ids"] if 8192 <= id < 20000}) > 10
+
+
+def test_what_weights_of_fewer_bits_cost_is_measured(tmp_path, tiny_model):
+    """More bits are nearer to the model, and the model itself is where it is."""
+    done = run(tmp_path, sys.executable, ROOT / "scripts/quality/weights.py", tiny_model, "--quire", BINARY,
+               "--to", "int8,q4_0", "--quick", "--out", tmp_path / "out", "--serve",
+               f"--device {DEVICE} --kv-cache-memory 64M")
+    assert done.returncode == 0, done.stderr
+    rows = {row["weights"]: row for row in csv.DictReader(done.stdout.splitlines())}
+    assert float(rows["bf16"]["divergence_999"]) == 0 and float(rows["bf16"]["same"]) == 1
+    nats = [float(rows[name]["divergence"]) for name in ("bf16", "int8", "q4_0")]
+    assert nats == sorted(nats) and nats[2] > 4 * nats[1], rows
+    assert 0.003 < float(rows["int8"]["error"]) < 0.01 and all(row["tokens"] == "384" for row in rows.values())
