@@ -24,6 +24,7 @@
 #include "engine/device/weight.h"
 
 struct evict_total;
+struct strips;
 
 #ifdef __cplusplus
 extern "C" {
@@ -368,6 +369,8 @@ cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_
  * are no multiple of eight elements are only dequantised. */
 cudaError_t launch_prompt_copies(const struct prompt_copies_params *p, uint32_t n_seqs,
                                  uint32_t max_pages, struct launch launch);
+/* Puts rows into strips (linear/strips.h). */
+cudaError_t launch_strips(const struct strips *s, struct launch launch);
 cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch);

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/linear/slab.h"
+#include "cuda/linear/strips.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
@@ -116,25 +118,67 @@ bool cuda_takes(const struct backend *be, const struct weight_format *format, un
            (uses == WEIGHT_PRODUCT && !element_is_packed(format->element));
 }
 
+/* Copies rows of an array to the slab, and from there into strips, as many at a time as fit. */
+static int copy_to_strips(struct cuda_backend *cuda, struct strips strips, const char *host,
+                          struct error *err) {
+    const uint32_t n_rows = strips.n_rows,
+                   most = (uint32_t)(SLAB_BYTES / strips.row_bytes / STRIP_ROWS * STRIP_ROWS);
+    char *to = strips.to;
+    int rc = 0;
+    strips.from = cuda->products.slab;
+    for (uint32_t first = 0; first < n_rows && !rc; first += most) {
+        const size_t at = (size_t)first * strips.row_bytes;
+        strips.n_rows = min_u32(most, n_rows - first);
+        strips.to = to + at;
+        rc = copy_to_device(cuda, cuda->products.slab, host + at,
+                            (size_t)strips.n_rows * strips.row_bytes, err);
+        if (!rc)
+            rc = cuda_check(cuda, launch_strips(&strips, launch_of(cuda)), "loading weights", err);
+    }
+    return rc;
+}
+
+/* An array of a weight: how it comes, and how it is to lie. */
+struct array {
+    int which;
+    const void *host;
+    size_t bytes;
+    struct strips strips; /* row_bytes 0: as it comes */
+};
+
 /* Copies an array of a weight behind the array of the weight before, and makes *out its place. */
-static int load_array(struct cuda_backend *cuda, int which, const void *from, size_t bytes,
-                      const void **out, struct error *err) {
-    struct weight_chunks *chunks = &cuda->weights[which];
-    const size_t room = round_up(bytes, WEIGHT_ALIGN);
+static int load_array(struct cuda_backend *cuda, const struct array *a, const void **out,
+                      struct error *err) {
+    struct weight_chunks *chunks = &cuda->weights[a->which];
+    const struct strips *s = &a->strips;
+    const size_t bytes = s->row_bytes ? round_up(s->n_rows, STRIP_ROWS) * s->row_bytes : a->bytes,
+                 room = round_up(bytes, WEIGHT_ALIGN);
     int rc = 0;
     if (!chunks->newest || chunks->newest->capacity - chunks->newest->used < room)
-        rc =
-            add_chunk(cuda, chunks, room, which == WEIGHT_DATA ? MIN_CHUNK : MIN_SCALES_CHUNK, err);
+        rc = add_chunk(cuda, chunks, room, a->which == WEIGHT_DATA ? MIN_CHUNK : MIN_SCALES_CHUNK,
+                       err);
     if (rc) return rc;
     struct weight_chunk *chunk = chunks->newest;
-    char *to = chunk->base + chunk->used;
-    rc = copy_to_device(cuda, to, from, bytes, err);
+    struct strips strips = *s;
+    strips.to = chunk->base + chunk->used;
+    rc = s->row_bytes ? copy_to_strips(cuda, strips, a->host, err)
+                      : copy_to_device(cuda, strips.to, a->host, a->bytes, err);
     if (rc) return rc;
     chunk->used += room;
     chunk->n_live++;
     chunks->bytes += room;
-    *out = to;
+    *out = strips.to;
     return 0;
+}
+
+/* Returns the strips of the weight's scales, or of its mins. */
+static struct strips scale_strips(const struct weight *w) {
+    struct strips strips = {.n_rows = w->rows, .are_scales = true};
+    const uint32_t n_blocks = w->format.block_cols ? div_up(w->cols, w->format.block_cols) : 1;
+    if (!w->in_strips || !strips_hold_scales(&w->format)) return strips;
+    strips.row_bytes = (uint32_t)(weight_scale_bytes(w) / w->rows);
+    strips.bits = strips.row_bytes / n_blocks * 8;
+    return strips;
 }
 
 int cuda_weight_load(struct backend *be, const struct weight *host, struct weight *out,
@@ -144,12 +188,20 @@ int cuda_weight_load(struct backend *be, const struct weight *host, struct weigh
                  n_data = weight_bytes(host) - n_scales - n_mins;
     struct weight copy = *host;
     copy.data = copy.scales = copy.mins = NULL;
+    copy.in_strips = strips_take(host);
     const bool is_plain = weight_is_plain(&host->format);
+    const struct strips scales = scale_strips(&copy);
+    struct array arrays[WEIGHT_ARRAYS] = {{WEIGHT_DATA, host->data, n_data, {.n_rows = host->rows}},
+                                          {WEIGHT_SCALES, host->scales, n_scales, scales},
+                                          {WEIGHT_MINS, host->mins, n_mins, scales}};
+    if (copy.in_strips) {
+        arrays[0].strips.row_bytes = (uint32_t)weight_row_bytes(host);
+        arrays[0].strips.bits = element_bits(host->format.element);
+    }
+    const void **places[WEIGHT_ARRAYS] = {&copy.data, &copy.scales, &copy.mins};
     int rc = is_plain ? 0 : unpacked_reserve(cuda, err);
-    if (!rc) rc = load_array(cuda, WEIGHT_DATA, host->data, n_data, &copy.data, err);
-    if (!rc && n_scales)
-        rc = load_array(cuda, WEIGHT_SCALES, host->scales, n_scales, &copy.scales, err);
-    if (!rc && n_mins) rc = load_array(cuda, WEIGHT_MINS, host->mins, n_mins, &copy.mins, err);
+    for (int i = 0; i < WEIGHT_ARRAYS && !rc; i++)
+        if (arrays[i].bytes) rc = load_array(cuda, &arrays[i], places[i], err);
     if (!rc && !is_plain) rc = unpacked_check(cuda, &copy, err);
     if (rc) cuda_weight_release(be, &copy);
     else *out = copy;

@@ -40,12 +40,17 @@ static bool lies_behind(const void *first, uint64_t bytes, const void *second) {
     return first ? (const char *)first + bytes == second : !second;
 }
 
+/* Says whether one product can have both weights. */
+static bool same_weights(const struct weight *a, const struct weight *b) {
+    return weight_same_format(&a->format, &b->format) && a->in_strips == b->in_strips;
+}
+
 /* Says whether the rows of the second weight are those behind the first one's, in all arrays. */
 static bool continues(const struct weight *first, const struct weight *second) {
     const struct weight_format *f = &first->format;
     const uint64_t n_scales = weight_scale_bytes(first);
     const bool blocks_end = !f->scale || (f->block_rows && first->rows % f->block_rows == 0);
-    return weight_same_format(f, &second->format) && blocks_end &&
+    return same_weights(first, second) && blocks_end &&
            lies_behind(first->data, first->rows * weight_row_bytes(first), second->data) &&
            lies_behind(first->scales, n_scales, second->scales) &&
            lies_behind(first->mins, n_scales, second->mins);
@@ -62,18 +67,19 @@ static bool joins(const struct linear_args *args, const struct linear_part *firs
 
 /* Returns the product of the parts of an operation from `first` on that have one format. */
 static struct product product_of(const struct linear_args *args, uint32_t first) {
-    const struct weight *norm = args->norm ? args->norm->weight : NULL;
+    const struct weight *norm = args->norm ? args->norm->weight : NULL, *w = args->parts[first].w;
     struct product p = {.x = args->x,
                         .n_rows = args->n_rows,
                         .n_in = args->n_in,
-                        .w_format = args->parts[first].w->format,
+                        .w_format = w->format,
+                        .in_strips = w->in_strips,
                         .norm_dtype = norm ? norm->format.element : ELEMENT_F32,
                         .norm_weight = norm ? norm->data : NULL,
                         .eps = norm ? args->norm->eps : 0,
                         .accumulate = args->accumulate,
                         .y_f32 = args->y_f32};
     for (const struct linear_part *part = &args->parts[first], *end = args->parts + args->n_parts;
-         part < end && weight_same_format(&part->w->format, &p.w_format); part++)
+         part < end && same_weights(part->w, w); part++)
         p.parts[p.n_parts++] = (struct product_part){
             .w = part->w->data,
             .scales = part->w->scales,

@@ -46,6 +46,7 @@ struct product {
     uint32_t n_rows, n_in, n_parts;
     struct product_part parts[LINEAR_MAX_PARTS];
     struct weight_format w_format; /* of every part */
+    bool in_strips;                /* the arrays of every part lie as strips.h says */
     enum element norm_dtype;       /* of norm_weight */
     const void *norm_weight;       /* [n_in], or NULL */
     float eps;

@@ -57,6 +57,7 @@ void slab_cut(const struct product *p, void *memory, uint32_t first, struct slab
     out->p.norm_weight = NULL;
     out->p.n_idle = 0;
     out->p.w_format = (struct weight_format){.element = ELEMENT_BF16};
+    out->p.in_strips = false;
     for (uint32_t i = 0; i < p->n_parts && n_left > 0; i++) {
         const uint32_t n_out = p->parts[i].n_out,
                        n = min_u32(n_left, n_out - min_u32(first, n_out));

@@ -3,7 +3,7 @@
  * Rows of them are widened in a slab of memory (slab.h).  The kernel that is chosen for the slab
  * multiplies them.
  *
- *   data    [n_out, n_in] elements, scales and mins: weight.h
+ *   data    [n_out, n_in] elements, scales and mins: weight.h, or in strips (strips.h)
  *   slab    bf16 [rows, n_in]   element * scale + min in f32, each rounded to the nearest, as
  *                               weight_unpack() makes it when a model is loaded
  *
@@ -15,6 +15,7 @@
 #include "cuda/common/device.cuh"
 #include "cuda/host/internal.h"
 #include "cuda/linear/slab.h"
+#include "cuda/linear/strips.h"
 #include "engine/base/error.h"
 
 enum { ROWS = 8, VECTOR = 8, LOADS = 4, COLUMNS = 32 * VECTOR * LOADS };
@@ -30,6 +31,7 @@ struct widening {
     struct weight_format format;
     uint32_t n_in, n_rows, n_blocks; /* n_blocks: of a row */
     size_t row_bytes;
+    bool in_strips, scales_in_strips;
     __nv_bfloat16 *out;
 };
 
@@ -89,6 +91,28 @@ static __device__ __forceinline__ eight<E> load_eight(const void *row, uint32_t 
     return x;
 }
 
+/* Returns what load_eight() does, of a row in strips, whose rows have n_in elements.  The eight are
+ * of four lanes, two of each. */
+template <enum element E>
+static __device__ __forceinline__ eight<E> load_strip(const void *data, uint32_t row, uint32_t n_in,
+                                                      uint32_t i) {
+    constexpr int N = sizeof(eight<E>) / sizeof(uint32_t), BITS = 4 * N, SLAB = 256 / BITS;
+    const uint32_t r = row % STRIP_ROWS, lane = r % 8 * 4, column = i % SLAB,
+                   word = N == 1 ? column / 16 : column / 8;
+    const uint32_t *from = static_cast<const uint32_t *>(data) +
+                           ((size_t)(row / STRIP_ROWS) * (n_in / SLAB) + i / SLAB) * 128 +
+                           lane * 4 + word;
+    const int shift = N == 1 ? 4 * (int)(r / 8 + column % 16 / 8 * 2) : r < 8 ? 8 : 0;
+    eight<E> x = {};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const uint32_t pair = __ldg(from + 4 * k) >> shift, mask = (1u << BITS) - 1;
+        x.words[k * N / 4] |= ((pair & mask) | (pair >> 16 & mask) << BITS)
+                              << (k % (4 / N) * 2 * BITS);
+    }
+    return x;
+}
+
 /* Returns the values of two of the eight, number 2 k and the next. */
 template <enum element E>
 static __device__ __forceinline__ float2 two_of(const eight<E> &x, int k) {
@@ -121,9 +145,30 @@ static __device__ __forceinline__ const struct slice *find_slice(const struct wi
     return slice;
 }
 
-/* Returns the number of the first scale of a row. */
-static __device__ __forceinline__ size_t row_scales(const struct widening &w, uint32_t row) {
-    return w.format.block_rows ? (size_t)(row / w.format.block_rows) * w.n_blocks : 0;
+/* Returns an element of a row in strips, without its scale. */
+static __device__ __forceinline__ float element_in_strip(const struct widening &w, const void *data,
+                                                         uint32_t row, uint32_t i) {
+    const uint32_t
+        bits = w.row_bytes * 8 / w.n_in,
+        slab = 256 / bits, r = row % STRIP_ROWS, c = i % 16, reg = r / 8 + c / 8 * 2,
+        lane = r % 8 * 4 + c % 8 / 2,
+        words = i % slab / 16 * (bits / 4) + (bits == 4 ? 0 : reg / 2),
+        bit = bits == 4 ? 4 * (reg + 4 * (c % 2)) : 8 * (2 * (c % 2) + 1 - reg % 2),
+        word = static_cast<const uint32_t *>(
+            data)[(((size_t)(row / STRIP_ROWS) * (w.n_in / slab) + i / slab) * 32 + lane) * 4 +
+                  words],
+        code = word >> bit & ((1u << bits) - 1);
+    if (w.format.element == ELEMENT_I8) return (float)(int8_t)code;
+    return w.format.element == ELEMENT_E4M3 ? fp8_values(code).x : nibble(code, w.format.element);
+}
+
+/* Returns the number of a row's scale of a block of columns. */
+static __device__ __forceinline__ size_t find_scale(const struct widening &w, uint32_t row,
+                                                    uint32_t block) {
+    const uint32_t r = row % STRIP_ROWS;
+    if (w.scales_in_strips)
+        return ((size_t)(row / STRIP_ROWS) * w.n_blocks + block) * STRIP_ROWS + r % 8 * 2 + r / 8;
+    return (w.format.block_rows ? (size_t)(row / w.format.block_rows) * w.n_blocks : 0) + block;
 }
 
 template <enum element E>
@@ -137,13 +182,15 @@ static __global__ void __launch_bounds__(32 * ROWS)
         uint32_t row = at;
         const struct slice *slice = find_slice(w, &row);
         const void *data = static_cast<const char *>(slice->data) + row * w.row_bytes;
-        const size_t first = row_scales(w, row);
 #pragma unroll
         for (int i = 0; i < LOADS; i++) {
             const uint32_t k = column + i * 32 * VECTOR;
             if (k >= w.n_in) continue;
-            const size_t block = first + (w.format.block_cols ? k / w.format.block_cols : 0);
-            x[i] = load_eight<E>(data, k);
+            const size_t block =
+                find_scale(w, row, w.format.block_cols ? k / w.format.block_cols : 0);
+            if constexpr (E < ELEMENT_E4M3) x[i] = load_eight<E>(data, k);
+            else if (!w.in_strips) x[i] = load_eight<E>(data, k);
+            else x[i] = load_strip<E>(slice->data, row, w.n_in, k);
             scales[i] = scale_at(slice->scales, block, w.format.scale);
             mins[i] = w.format.has_min ? scale_at(slice->mins, block, w.format.scale) : 0.0f;
         }
@@ -174,9 +221,8 @@ static __global__ void widen_any_kernel(const __grid_constant__ struct widening 
     uint32_t row = at;
     const struct slice *slice = find_slice(w, &row);
     const void *data = static_cast<const char *>(slice->data) + row * w.row_bytes;
-    const size_t first = row_scales(w, row);
     for (uint32_t k = threadIdx.x; k < w.n_in; k += 32) {
-        const size_t block = first + (w.format.block_cols ? k / w.format.block_cols : 0);
+        const size_t block = find_scale(w, row, w.format.block_cols ? k / w.format.block_cols : 0);
         const float scale = scale_at(slice->scales, block, w.format.scale),
                     min = w.format.has_min ? scale_at(slice->mins, block, w.format.scale) : 0.0f;
         store_as(&w.out[(size_t)at * w.n_in + k],
@@ -191,14 +237,14 @@ static __global__ void check_kernel(const __grid_constant__ struct widening w, u
     wait_for_previous();
     if (row >= w.n_rows) return;
     const void *data = static_cast<const char *>(slice->data) + row * w.row_bytes;
-    const size_t first = row_scales(w, row);
     bool finite = true;
     for (uint32_t k = threadIdx.x; k < w.n_in; k += 32) {
-        const size_t block = first + (w.format.block_cols ? k / w.format.block_cols : 0);
+        const size_t block = find_scale(w, row, w.format.block_cols ? k / w.format.block_cols : 0);
         const float scale = scale_at(slice->scales, block, w.format.scale),
                     min = w.format.has_min ? scale_at(slice->mins, block, w.format.scale) : 0.0f;
-        finite &=
-            isfinite(scaled(element_at(data, k, w.format.element), scale, min, w.format.has_min));
+        const float x = w.in_strips ? element_in_strip(w, slice->data, row, k)
+                                    : element_at(data, k, w.format.element);
+        finite &= isfinite(scaled(x, scale, min, w.format.has_min));
     }
     if (!finite) *found = 1;
 }
@@ -220,19 +266,22 @@ static widener choose_widener(const struct widening *w) {
 }
 
 /* Returns the parameters for weights of a format, without slices. */
-static struct widening widening_of(const struct weight_format *format, uint32_t n_in) {
+static struct widening widening_of(const struct weight_format *format, uint32_t n_in,
+                                   bool in_strips) {
     const uint32_t block_cols = format->block_cols;
     struct widening w = {};
     w.format = *format;
     w.n_in = n_in;
     w.n_blocks = block_cols ? (n_in + block_cols - 1) / block_cols : 1;
     w.row_bytes = element_bytes(format->element, n_in);
+    w.in_strips = in_strips;
+    w.scales_in_strips = in_strips && strips_hold_scales(format);
     return w;
 }
 
 static cudaError_t start_widening(const struct product *p, const struct slab *slab,
                                   struct launch launch) {
-    struct widening w = widening_of(&p->w_format, p->n_in);
+    struct widening w = widening_of(&p->w_format, p->n_in, p->in_strips);
     w.out = static_cast<__nv_bfloat16 *>(const_cast<void *>(slab->p.parts[0].w));
     for (uint32_t i = 0; i < slab->p.n_parts; i++) {
         const struct product_part *part = &p->parts[slab->part[i]];
@@ -277,7 +326,7 @@ int unpacked_reserve(struct cuda_backend *cuda, struct error *err) {
 
 /* Checks a matrix.  The slab, which no product uses yet, has the answer. */
 static int check_matrix(struct cuda_backend *cuda, const struct weight *matrix, struct error *err) {
-    struct widening w = widening_of(&matrix->format, matrix->cols);
+    struct widening w = widening_of(&matrix->format, matrix->cols, matrix->in_strips);
     uint32_t *found = static_cast<uint32_t *>(cuda->products.slab), is_found = 0;
     w.n_rows = matrix->rows;
     w.slices[0] = {matrix->data, matrix->scales, matrix->mins, 0, matrix->rows};

@@ -78,6 +78,7 @@ struct weight {
     struct weight_format format;
     uint32_t n_stacked;  /* matrices, one behind the other; 1: it is no stack */
     uint32_t rows, cols; /* of each matrix, which has blocks of its own */
+    bool in_strips;      /* the arrays lie in a device's own order (cuda/linear/strips.h) */
 };
 
 /* What a weight is needed for, as a set of bits. */

@@ -5,7 +5,9 @@
  * same values. */
 #include "cuda/host/internal.h"
 #include "cuda/linear/slab.h"
+#include "cuda/linear/strips.h"
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/device/backend.h"
 #include "engine/device/half.h"
 #include "engine/device/weight.h"
@@ -282,25 +284,92 @@ static void gate_and_up_of_every_format_equal_sums_in_double(void **state) {
 
 /* ---- memory ---- */
 
-static void data_scales_and_mins_arrive_whole(void **state) {
-    struct error err = {0};
-    struct packed all[N_FORMATS];
-    for (uint32_t i = 0; i < N_FORMATS; i++) all[i] = make_packed(&formats[i], 300, 608);
-    for (uint32_t i = 0; i < N_FORMATS; i++) {
-        const struct weight *host = &all[i].host, *device = &all[i].device;
-        const size_t n_scales = weight_scale_bytes(host), n_data = 300 * weight_row_bytes(host);
-        const void *from[] = {device->data, device->scales, device->mins},
-                   *expected[] = {host->data, host->scales, host->mins};
-        for (uint32_t k = 0; k < (host->format.has_min ? 3 : 2); k++) {
-            const size_t bytes = k ? n_scales : n_data;
-            void *got = malloc(bytes);
-            must(gpu->ops->download(gpu, got, from[k], bytes, &err), &err);
-            must(gpu->ops->sync(gpu, &err), &err);
-            assert_memory_equal(got, expected[k], bytes);
-            free(got);
+/* Returns an element's code. */
+static uint32_t code_at(const struct weight *w, uint32_t row, uint32_t col) {
+    const uint8_t *codes = weight_row_at(w, row);
+    if (element_bits(w->format.element) == 8) return codes[col];
+    return codes[col / 2] >> col % 2 * 4 & 15;
+}
+
+/* Finds the code of row r and column c among 16 x 16 elements.  Writes in which of the lane's words
+ * it is, and at which bit. */
+static void find_code(uint32_t bits, uint32_t r, uint32_t c, uint32_t *word, uint32_t *bit) {
+    const uint32_t reg = r / 8 + c / 8 * 2, upper = c % 2;
+    *word = bits == 4 ? 0 : reg / 2;
+    *bit = bits == 4 ? 4 * (reg + 4 * upper) : 8 * (2 * upper + (reg % 2 ? 0 : 1));
+}
+
+/* Returns the data of a weight in strips, as strips.h says. */
+static uint32_t *strips_of(const struct weight *w) {
+    const uint32_t bits = element_bits(w->format.element), slab = 256 / bits, n = w->cols / slab,
+                   n_strips = (w->rows + STRIP_ROWS - 1) / STRIP_ROWS;
+    uint32_t *strips = calloc((size_t)n_strips * n * 128, sizeof(*strips));
+    for (uint32_t row = 0; row < w->rows; row++)
+        for (uint32_t col = 0; col < w->cols; col++) {
+            const uint32_t r = row % STRIP_ROWS, c = col % 16, lane = r % 8 * 4 + c % 8 / 2;
+            uint32_t word, bit;
+            find_code(bits, r, c, &word, &bit);
+            word += col % slab / 16 * (bits / 4);
+            strips[(((size_t)(row / STRIP_ROWS) * n + col / slab) * 32 + lane) * 4 + word] |=
+                code_at(w, row, col) << bit;
         }
+    return strips;
+}
+
+/* Returns scales or mins in strips. */
+static uint8_t *scales_in_strips(const struct weight *w, const void *scales) {
+    const size_t row_bytes = weight_scale_bytes(w) / w->rows;
+    const uint32_t n_blocks = (w->cols + w->format.block_cols - 1) / w->format.block_cols,
+                   n_strips = (w->rows + STRIP_ROWS - 1) / STRIP_ROWS;
+    const size_t each = row_bytes / n_blocks;
+    uint8_t *out = calloc((size_t)n_strips * STRIP_ROWS, row_bytes);
+    for (uint32_t row = 0; row < w->rows; row++)
+        for (uint32_t b = 0; b < n_blocks; b++) {
+            const uint32_t r = row % STRIP_ROWS;
+            memcpy(out + (((size_t)(row / STRIP_ROWS) * n_blocks + b) * STRIP_ROWS + r % 8 * 2 +
+                          r / 8) *
+                             each,
+                   (const uint8_t *)scales + row * row_bytes + b * each, each);
+        }
+    return out;
+}
+
+static void check_array(const void *from, const void *expected, size_t bytes) {
+    struct error err = {0};
+    void *got = malloc(bytes);
+    must(gpu->ops->download(gpu, got, from, bytes, &err), &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    assert_memory_equal(got, expected, bytes);
+    free(got);
+}
+
+static void check_arrays(const struct weight *host, const struct weight *device) {
+    const size_t n_scales = weight_scale_bytes(host), n_data = host->rows * weight_row_bytes(host),
+                 n_rows = round_up(host->rows, STRIP_ROWS);
+    const bool in_strips = device->in_strips;
+    uint32_t *data = in_strips ? strips_of(host) : NULL;
+    assert_true(in_strips == strips_take(host));
+    if (in_strips) check_array(device->data, data, n_rows * weight_row_bytes(host));
+    else check_array(device->data, host->data, n_data);
+    free(data);
+    for (int k = 0; k < (host->format.has_min ? 2 : 1); k++) {
+        const void *from = k ? device->mins : device->scales, *to = k ? host->mins : host->scales;
+        uint8_t *scales = NULL;
+        if (in_strips && strips_hold_scales(&host->format)) scales = scales_in_strips(host, to);
+        if (scales) check_array(from, scales, n_scales / host->rows * n_rows);
+        else check_array(from, to, n_scales);
+        free(scales);
     }
-    for (uint32_t i = 0; i < N_FORMATS; i++) free_packed(&all[i * 5 % N_FORMATS]);
+}
+
+static void data_scales_and_mins_arrive_whole(void **state) {
+    static const uint32_t widths[] = {608, 640};
+    struct packed all[N_FORMATS];
+    for (int k = 0; k < 2; k++) {
+        for (uint32_t i = 0; i < N_FORMATS; i++) all[i] = make_packed(&formats[i], 300, widths[k]);
+        for (uint32_t i = 0; i < N_FORMATS; i++) check_arrays(&all[i].host, &all[i].device);
+        for (uint32_t i = 0; i < N_FORMATS; i++) free_packed(&all[i * 5 % N_FORMATS]);
+    }
 }
 
 /* NaN or infinity among the elements, or among the scales. */
