@@ -10,7 +10,8 @@
  *   more rows      "cublaslt"; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           "any": f16 and f32 weights, odd widths, slowly
  *
- * Weights that are not plain are products of the kernels for them.  What none of these takes is
+ * Weights that are not plain are products of the kernels for them.  "packed stream" takes up to 8
+ * rows on compute capability 9.0, if the weights lie in strips (strips.h).  What none takes is
  * "unpacked": widened to bf16 in slabs, for which a kernel of the above is chosen.
  *
  * A batch-invariant backend takes "invariant", whose sums have one order, or "any", for any number
@@ -20,6 +21,7 @@
 #include <string.h>
 
 #include "cuda/linear/gated_cut.h"
+#include "cuda/linear/packed_cut.h"
 #include "cuda/linear/product.h"
 #include "cuda/linear/slab.h"
 #include "cuda/linear/wide_cut.h"
@@ -30,9 +32,9 @@ enum { SMALL_BYTES = 4 << 20 };         /* see is_small() */
 enum { BF16_BYTES = 2, F32_BYTES = 4 }; /* of results */
 
 /* Only the list names them. */
-product_open open_stream, open_wide, open_gated;
-product_launch launch_few, launch_stream, launch_wide, launch_gated, launch_cublaslt,
-    launch_invariant, launch_any, launch_unpacked;
+product_open open_stream, open_packed_stream, open_wide, open_gated;
+product_launch launch_few, launch_stream, launch_packed_stream, launch_wide, launch_gated,
+    launch_cublaslt, launch_invariant, launch_any, launch_unpacked;
 
 static bool aligned(const void *p, size_t to) {
     return (uintptr_t)p % to == 0;
@@ -155,6 +157,26 @@ static float any_cost(const struct product_device *device, const struct product 
 
 /* ---- weights that are not plain ---- */
 
+static bool packed_stream_fits(const struct product_device *device, const struct product *p) {
+    struct packed_cut cut;
+    bool fits =
+        device->packed_streams && p->in_strips && aligned(p->x, ALIGN) &&
+        (!p->norm_weight || (p->norm_dtype == ELEMENT_BF16 && aligned(p->norm_weight, ALIGN))) &&
+        packed_make_cut(p, PACKED_MAX_BYTES, &cut);
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        const struct product_part *part = &p->parts[i];
+        fits &= aligned(part->w, ALIGN);
+        if (p->w_format.block_cols)
+            fits &= aligned(part->scales, ALIGN) && aligned(part->mins, ALIGN);
+    }
+    return fits;
+}
+
+static float packed_stream_cost(const struct product_device *device, const struct product *p) {
+    (void)device, (void)p;
+    return 2;
+}
+
 /* Checks that there is a kernel for each slab of gate and up.  Others are never refused: "any"
  * takes their slabs. */
 static bool unpacked_fits(const struct product_device *device, const struct product *p) {
@@ -212,6 +234,12 @@ const struct product_kernel product_kernels[] = {
      .launch = launch_any,
      .is_invariant = true,
      .takes_idle = true},
+    {.name = "packed stream",
+     .open = open_packed_stream,
+     .fits = packed_stream_fits,
+     .cost = packed_stream_cost,
+     .launch = launch_packed_stream,
+     .takes_norm = true},
     {.name = "unpacked",
      .fits = unpacked_fits,
      .cost = unpacked_cost,

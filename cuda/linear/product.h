@@ -76,6 +76,7 @@ struct wide_device {
 struct product_device {
     bool batch_invariant; /* only kernels that are invariant run */
     bool streams;         /* the stream kernel runs here */
+    bool packed_streams;  /* the packed stream kernel, too */
     struct wide_device wide;
     uint32_t wide_from; /* rows from which the wide kernel is faster than the stream kernel */
     uint32_t n_gated_clusters; /* of the gated kernel, that run at the same time; 0: none */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/linear/packed_cut.h"
 #include "cuda/linear/product.h"
 #include "cuda/linear/slab.h"
 #include "tests/cuda/product_choices.h"
@@ -169,6 +170,27 @@ static void unpacked_takes_what_is_not_plain(void **state) {
         }
 }
 
+/* Up to 8 rows, in strips, on Hopper; its norm, too. */
+static void few_rows_of_packed_weights_are_streamed(void **state) {
+    struct product_device device = device_of(H200);
+    const struct choice_shape shape = {
+        .n_in = 4096, .n_out = {14336}, .gated = true, .norm = "bf16"};
+    struct product p = product_of(&shape, 1);
+    p.w_format = (struct weight_format){
+        .element = ELEMENT_I4, .scale = SCALE_F16, .block_rows = 1, .block_cols = 128};
+    device.packed_streams = true;
+    assert_string_equal(product_choose(&device, &p)->name, "unpacked");
+    p.in_strips = true;
+    for (; p.n_rows <= PACKED_MAX_ROWS; p.n_rows++)
+        assert_string_equal(product_choose(&device, &p)->name, "packed stream");
+    assert_string_not_equal(product_choose(&device, &p)->name, "packed stream");
+    p.n_rows = 1;
+    p.parts[1].w = (const char *)p.parts[1].w + 8;
+    assert_string_not_equal(product_choose(&device, &p)->name, "packed stream");
+    device.packed_streams = false;
+    assert_string_not_equal(product_choose(&device, &p)->name, "packed stream");
+}
+
 /* Gate and up are unpacked together where a kernel computes their slabs so. */
 static void gate_and_up_are_unpacked_as_their_slabs_are_computed(void **state) {
     const struct choice_shape shape = {.n_in = 4096, .n_out = {14336}, .gated = true};
@@ -226,6 +248,7 @@ int main(void) {
         cmocka_unit_test(one_part_of_several_is_not_wide),
         cmocka_unit_test(joined_parts_become_one),
         cmocka_unit_test(unpacked_takes_what_is_not_plain),
+        cmocka_unit_test(few_rows_of_packed_weights_are_streamed),
         cmocka_unit_test(gate_and_up_are_unpacked_as_their_slabs_are_computed),
         cmocka_unit_test(slabs_have_each_row_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
  * The kernel "unpacked" is also held to the bit: its slab has what weight_from_float() makes of the
  * same values. */
 #include "cuda/host/internal.h"
+#include "cuda/linear/packed_cut.h"
 #include "cuda/linear/slab.h"
 #include "cuda/linear/strips.h"
 #include "engine/base/error.h"
@@ -282,6 +283,77 @@ static void gate_and_up_of_every_format_equal_sums_in_double(void **state) {
     if (!small) check_gated(&formats[13], &formats[13], 300, 4096, 14336);
 }
 
+/* ---- few rows ---- */
+
+enum { ONE_ORDER_OUT = 264 };
+
+/* Computes the first n_rows rows of x with an RMSNorm, in f32. */
+static void few_rows(const struct packed *w, const void *x, const struct rmsnorm_input *norm,
+                     uint32_t n_rows, float *out) {
+    struct error err = {0};
+    const size_t n_y = (size_t)n_rows * ONE_ORDER_OUT;
+    void *y = gpu_poison(n_y, ELEMENT_F32);
+    const struct linear_args args = {.x = x,
+                                     .norm = norm,
+                                     .n_rows = n_rows,
+                                     .n_in = w->host.cols,
+                                     .n_parts = 1,
+                                     .parts = {{&w->device, NULL, y, ONE_ORDER_OUT}},
+                                     .y_f32 = true};
+    must(linear_by(CUDA_BACKEND(gpu), "packed stream", &args, &err), &err);
+    gpu_read(out, y, n_y, ELEMENT_F32);
+    gpu_free(y);
+}
+
+/* Compares every row, computed among n_rows, with what it is by the number of rows before, and with
+ * sums in double. */
+static void check_rows(const struct weight_format *format, uint32_t n_in) {
+    struct packed w = make_packed(format, ONE_ORDER_OUT, n_in);
+    float *x = random_bf16((size_t)PACKED_MAX_ROWS * n_in, 1), *weights = random_bf16(n_in, 1),
+          *first = random_floats(PACKED_MAX_ROWS * ONE_ORDER_OUT),
+          *got = random_floats(PACKED_MAX_ROWS * ONE_ORDER_OUT), *normed = random_floats(n_in),
+          *expected = random_floats(ONE_ORDER_OUT);
+    void *gpu_x = gpu_array(x, (size_t)PACKED_MAX_ROWS * n_in, ELEMENT_BF16),
+         *gpu_weights = gpu_array(weights, n_in, ELEMENT_BF16);
+    const struct weight norm_weight = weight_plain(gpu_weights, ELEMENT_BF16, 1, n_in);
+    const struct rmsnorm_input norm = {.weight = &norm_weight, .eps = 1e-5f};
+    few_rows(&w, gpu_x, &norm, PACKED_MAX_ROWS, first);
+    for (uint32_t n_rows = 1; n_rows < PACKED_MAX_ROWS; n_rows++) {
+        few_rows(&w, gpu_x, &norm, n_rows, got);
+        assert_memory_equal(got, first, n_rows * ONE_ORDER_OUT * sizeof(*got));
+    }
+    for (uint32_t row = 0; row < PACKED_MAX_ROWS; row++) {
+        double squares = 0;
+        for (uint32_t i = 0; i < n_in; i++) {
+            const float v = x[(size_t)row * n_in + i];
+            uint16_t bits;
+            squares += (double)v * v;
+            normed[i] = v * weights[i];
+            weight_from_float(&normed[i], 1, ELEMENT_BF16, &bits);
+            normed[i] = load_as_f32(&bits, 0, ELEMENT_BF16);
+        }
+        for (uint32_t i = 0; i < ONE_ORDER_OUT; i++)
+            expected[i] = (float)(dot(normed, w.values + (size_t)i * n_in, n_in) /
+                                  sqrt(squares / n_in + 1e-5));
+        assert_near(first + (size_t)row * ONE_ORDER_OUT, expected, ONE_ORDER_OUT, 2e-5,
+                    "a row with a norm");
+    }
+    gpu_free(gpu_x), gpu_free(gpu_weights);
+    free(x), free(weights), free(first), free(got), free(normed), free(expected);
+    free_packed(&w);
+}
+
+/* 14336 and 20480: x of many rows is split among the blocks of a cluster. */
+static void few_rows_have_one_order_of_sums(void **state) {
+    static const uint32_t of_formats[] = {2, 4, 6, 11, 13, 16},
+                          widths[] = {448, 4096, 14336, 20480};
+    if (!CUDA_BACKEND(gpu)->products.packed_streams) return;
+    for (uint32_t i = 0; i < sizeof(of_formats) / sizeof(of_formats[0]); i++)
+        for (uint32_t k = 0; k < (small ? 1 : 4); k++)
+            if (of_formats[i] != 2 || widths[k] % 128 == 0)
+                check_rows(&formats[of_formats[i]], widths[k]);
+}
+
 /* ---- memory ---- */
 
 /* Returns an element's code. */
@@ -394,11 +466,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(products_of_every_format_equal_sums_in_double),
         cmocka_unit_test(weights_of_several_slabs_equal_sums_in_double),
         cmocka_unit_test(gate_and_up_of_every_format_equal_sums_in_double),
+        cmocka_unit_test(few_rows_have_one_order_of_sums),
     };
     const int status = begin(argc, argv, 0);
     if (status) return status;
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     CUDA_BACKEND(gpu)->products.streams = false;
+    CUDA_BACKEND(gpu)->products.packed_streams = false;
     CUDA_BACKEND(gpu)->products.wide.n_clusters = 0;
     CUDA_BACKEND(gpu)->products.n_gated_clusters = 0;
     n_failed += cmocka_run_group_tests(tests, NULL, NULL);
