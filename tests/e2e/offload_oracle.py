@@ -37,8 +37,7 @@ class Selection:
 
     def weight(self, age):
         """Of the scores that a query gives which is so many tokens older than the newest one."""
-        return {"last": float(age == 0), "uniform": 1, "exponential": 2.0 ** -age,
-                "accumulated": 1}[self.selector]
+        return 2.0 ** -age if self.selector == "exponential" else float(age == 0 or self.selector != "last")
 
     def n_scored(self, query):
         """How many tokens a query gives scores to: all that it sees, or whole pages of these."""
@@ -114,8 +113,8 @@ class Text:
     def _worth(self, group, n, newest):
         """Of n tokens, by the queries that the selector looks at."""
         worth = numpy.zeros(n)
-        for query, scores in self.scores[group].items():
-            if 0 <= newest - query < self.selection.window:
+        for query in range(int(max(0, newest + 1 - self.selection.window)), newest + 1):
+            if (scores := self.scores[group].get(query)) is not None:
                 own = scores[:min(n, self.selection.n_scored(query))]
                 worth[:len(own)] += self.selection.weight(newest - query) * own
         return worth

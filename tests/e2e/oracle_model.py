@@ -140,11 +140,15 @@ class Rope:
         rope = {"rope_theta": theta, "original_max_position_embeddings": original, **rope}
         self.freq, self.length = ROPES[kind](rope, freq, self.dim,
                                              config["max_position_embeddings"], context)
+        self.turns = numpy.empty((2, 0, len(self.freq)))  # cosines and sines of the first positions
 
     def turn(self, x, positions):
         """x [..., rows, dim] at positions [rows]."""
-        angle = numpy.asarray(positions)[:, None] * self.freq
-        cos, sin = numpy.cos(angle) * self.length, numpy.sin(angle) * self.length
+        positions = numpy.asarray(positions)
+        if (n := positions.max(initial=0) + 1) > self.turns.shape[1]:
+            angle = numpy.arange(2 * n)[:, None] * self.freq
+            self.turns = numpy.stack([numpy.cos(angle), numpy.sin(angle)]) * self.length
+        cos, sin = self.turns[:, positions]
         half, out = self.dim // 2, x.copy()
         first, second = ((slice(0, self.dim, 2), slice(1, self.dim, 2)) if self.neighbours
                          else (slice(0, half), slice(half, self.dim)))
