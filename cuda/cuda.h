@@ -19,6 +19,7 @@ struct cuda_config {
                            help */
     bool batch_invariant; /* a row's results have the same bits whatever rows are computed with
                              it */
+    enum input_rounding input_rounding; /* has no effect if batch_invariant: nothing is rounded */
 };
 
 /* Creates the backend.  ERR_UNSUPPORTED, with a sentence, when there is no usable device: `--device

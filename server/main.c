@@ -47,7 +47,11 @@ struct subcommand {
 
 #ifdef QUIRE_CUDA
 static int create_cuda(struct backend **out, const struct options *options, struct error *err) {
-    const struct cuda_config config = {.batch_invariant = options->batch_invariant};
+    static const enum input_rounding roundings[] = {[ACTIVATIONS_AUTO] = ROUND_AS_DECLARED,
+                                                    [ACTIVATIONS_BF16] = ROUND_NEVER,
+                                                    [ACTIVATIONS_FP8] = ROUND_ALWAYS};
+    const struct cuda_config config = {.batch_invariant = options->batch_invariant,
+                                       .input_rounding = roundings[options->activations]};
     return cuda_backend_create(out, &config, err);
 }
 #else
@@ -72,7 +76,7 @@ static int create_cpu(struct backend **out, const struct options *options, struc
 
 /* Creates the backend that --device names.  Under auto that is a GPU where one is usable; a GPU
  * that is there but fails is an error, not a reason for the CPU. */
-static int create_backend(struct backend **out, const struct options *options, struct error *err) {
+static int open_device(struct backend **out, const struct options *options, struct error *err) {
     struct error why = {0};
     if (options->device == DEVICE_CPU) return create_cpu(out, options, err);
     const int rc = create_cuda(out, options, &why);
@@ -82,6 +86,18 @@ static int create_backend(struct backend **out, const struct options *options, s
     if (rc != ERR_UNSUPPORTED) return error_set(err, rc, "%s", why.text);
     log_event(LOG_INFO, "running on the CPU: %s", why.text);
     return create_cpu(out, options, err);
+}
+
+/* Does the same, and refuses --activations fp8 on a device that has no such products. */
+static int create_backend(struct backend **out, const struct options *options, struct error *err) {
+    const int rc = open_device(out, options, err);
+    if (rc || options->activations != ACTIVATIONS_FP8 || (*out)->rounds_inputs_from > 0) return rc;
+    error_set(err, ERR_UNSUPPORTED,
+              "--activations fp8: the device %s computes with activations as they are: auto and "
+              "bf16 are allowed here",
+              (*out)->name);
+    (*out)->ops->destroy(*out);
+    return ERR_UNSUPPORTED;
 }
 
 static int refuse_usage(const struct error *err) {

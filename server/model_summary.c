@@ -116,6 +116,20 @@ static void write_loaded(struct buffer *out, const struct weight_shares *loaded)
     }
 }
 
+/* Writes whether products of quantised weights round activations. */
+static void write_activations(struct buffer *out, const struct quantisation *how,
+                              const struct weight_tally *tally) {
+    const bool is_declared = how->activations == ACTIVATIONS_E4M3;
+    if (tally->rounding_bytes > 0)
+        buffer_printf(
+            out, "; activations in E4M3 from %" PRIu32 " row%s on for %.1f %% of the weights, %s",
+            tally->rounds_from, tally->rounds_from == 1 ? "" : "s",
+            100 * (double)tally->rounding_bytes / (double)tally->file_bytes,
+            is_declared ? "as the checkpoint declares" : "as --activations fp8 says");
+    else if (how->activations != ACTIVATIONS_PLAIN && tally->repacked_bytes == 0)
+        buffer_puts(out, "; activations are not quantised");
+}
+
 /* Writes what becomes of formats that are not plain. */
 static void write_packed(struct buffer *out, const struct quantisation *how,
                          const struct weight_tally *tally) {
@@ -123,8 +137,7 @@ static void write_packed(struct buffer *out, const struct quantisation *how,
     char text[WEIGHT_FORMAT_TEXT];
     buffer_printf(out, " of %.2f GiB", (double)tally->file_bytes / gib);
     if (*how->method) buffer_printf(out, " (%s)", how->method);
-    if (how->quantises_activations && tally->repacked_bytes == 0)
-        buffer_puts(out, "; activations are not quantised");
+    write_activations(out, how, tally);
     if (tally->repacked_bytes > 0)
         buffer_printf(out, "; multiplied by int8 activations: %.2f GiB in memory",
                       (double)tally->repacked_bytes / gib);

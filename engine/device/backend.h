@@ -126,6 +126,10 @@ struct gated_args {
     void *gate_up; /* act [n_rows, 2 * n_out]: workspace; undefined afterwards */
     void *out;     /* act [n_rows, n_out], packed */
     enum gate_kind kind;
+    /* The weight of the next product, which alone reads out, or NULL.  If it rounds its input, the
+     * device may round the results at once, and leave out unwritten; that product then takes what
+     * was rounded. */
+    const struct weight *next;
 };
 
 /* The function of a feed-forward layer without a gate: GELU, its tanh approximation (as in
@@ -164,6 +168,10 @@ struct soft_cap_args {
 /* Submits the operations of a step of n_rows rows, for run_graph(). */
 typedef int (*graph_body)(void *ctx, uint32_t n_rows, struct error *err);
 
+/* Whether activations are rounded to E4M3 before products with weights of E4M3: as the checkpoint
+ * was made for, never, or always. */
+enum input_rounding { ROUND_AS_DECLARED, ROUND_NEVER, ROUND_ALWAYS };
+
 struct device_memory {
     uint64_t free, total; /* bytes; any process may use what is not free */
 };
@@ -190,6 +198,9 @@ struct backend_ops {
     /* Returns true if the device has kernels for weights of the format; uses: bits of enum
      * weight_use. */
     bool (*takes)(const struct backend *be, const struct weight_format *format, unsigned uses);
+    /* Returns true if products with a weight of this format and shape can round their input
+     * (weight.rounds_input).  NULL: none can. */
+    bool (*rounds)(const struct backend *be, const struct weight *weight);
     /* Makes a weight that the device takes readable by it.  out->data may be host->data (on the
      * CPU): then the host's memory must outlive *out.  Or *out is a copy, which may be in another
      * order: then that memory may change as soon as this returns.  The caller gives *out to
@@ -261,6 +272,9 @@ struct backend {
      * previous one are known. */
     bool runs_ahead;
     bool has_sinks; /* attention takes attn_args.sinks */
+    /* Which weights round their input where the device can, and from how many rows on. */
+    enum input_rounding input_rounding;
+    uint32_t rounds_inputs_from;
     uint64_t
         n_new_graphs; /* calls of run_graph() that found none to launch: they take far longer */
     /* Is told of each product that is launched, and of its kernel, unless it is NULL.  A CUDA graph

@@ -111,10 +111,19 @@ struct weight weight_plain(const void *data, enum element element, uint32_t rows
         .data = data, .format = {.element = element}, .rows = rows, .cols = cols, .n_stacked = 1};
 }
 
-uint64_t weight_scale_bytes(const struct weight *w) {
+uint64_t weight_n_scales(const struct weight *w) {
     const struct weight_format *f = &w->format;
+    if (f->scale == SCALE_NONE) return 0;
     return (uint64_t)w->n_stacked * blocks_of(w->rows, f->block_rows) *
-           blocks_of(w->cols, f->block_cols) * scale_bytes(f->scale);
+           blocks_of(w->cols, f->block_cols);
+}
+
+uint64_t weight_scale_bytes(const struct weight *w) {
+    return weight_n_scales(w) * scale_bytes(w->format.scale);
+}
+
+float weight_scale_at(const struct weight *w, size_t i) {
+    return scale_at(w->scales, i, w->format.scale);
 }
 
 uint64_t weight_bytes(const struct weight *w) {

@@ -79,6 +79,11 @@ struct weight {
     uint32_t n_stacked;  /* matrices, one behind the other; 1: it is no stack */
     uint32_t rows, cols; /* of each matrix, which has blocks of its own */
     bool in_strips;      /* the arrays lie in a device's own order (cuda/linear/strips.h) */
+    /* A product with the weight rounds its input to E4M3, from backend.rounds_inputs_from rows on.
+     * Each row of the input gets a scale, or each part of a row that meets a block of the weight.
+     * Elements beyond input_most, if it is not 0, become that. */
+    bool rounds_input;
+    float input_most;
 };
 
 /* What a weight is needed for, as a set of bits. */
@@ -139,6 +144,9 @@ static inline const void *weight_row_at(const struct weight *w, uint32_t row) {
 uint64_t weight_bytes(const struct weight *w);
 /* Returns the bytes of the scales of all matrices; its mins have as many. */
 uint64_t weight_scale_bytes(const struct weight *w);
+/* Returns how many scales there are, and the value of scale number i. */
+uint64_t weight_n_scales(const struct weight *w);
+float weight_scale_at(const struct weight *w, size_t i);
 
 /* Data, scales and mins of a copy begin at multiples of this. */
 enum { WEIGHT_COPY_ALIGN = 16 };

@@ -20,7 +20,8 @@ static int run_gated(struct decoder *d, uint32_t layer, const struct residual_in
                                      .up_bias = weight_if_present(&w->up_bias),
                                      .gate_up = d->gate_up,
                                      .out = d->ffn,
-                                     .kind = d->model->config.gate};
+                                     .kind = d->model->config.gate,
+                                     .next = &w->down};
     return d->be->ops->gated(d->be, &gated, err);
 }
 

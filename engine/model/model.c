@@ -69,6 +69,18 @@ static struct weight_format format_to_load(const struct loader *l, const struct 
     return can_load(l, &canonical) ? canonical : (struct weight_format){.element = element};
 }
 
+/* Sets whether products with the weight, in the format that the device gets, round their input. */
+static void set_rounding(const struct loader *l, struct weight *w) {
+    const struct backend *be = l->be;
+    const struct quantisation *how = &l->query.config->quantisation;
+    const bool is_asked_for =
+        be->input_rounding == ROUND_ALWAYS ||
+        (be->input_rounding == ROUND_AS_DECLARED && how->activations == ACTIVATIONS_E4M3);
+    w->rounds_input = is_asked_for && be->ops->rounds && be->ops->rounds(be, w) &&
+                      weights_uses(l->query.rule, l->query.config) == WEIGHT_PRODUCT;
+    w->input_most = how->activation_most;
+}
+
 static int refuse_tensor(const struct loader *l, int code, const char *why) {
     const struct weight_query *q = &l->query;
     char name[WEIGHTS_MAX_NAME];
@@ -123,7 +135,9 @@ static int measure_weight(struct loader *l, struct weight *out) {
     if (rc) return rc;
     loaded = host;
     loaded.format = format_to_load(l, &host);
+    set_rounding(l, &loaded);
     weight_tally_add(tally, &host, &loaded, repacked_bytes(l, &loaded));
+    tally->rounds_from = l->be->rounds_inputs_from;
     return check_format(l, &loaded.format);
 }
 
@@ -230,6 +244,7 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
         if (model->random) random_weights_take_back(model->random);
     }
     *bytes = rc ? 0 : weight_bytes(host);
+    set_rounding(l, host);
     if (rc || model->random) return rc;
     if (moves_rows(&l->query)) rc = reorder(l, host);
     if (!rc && rule->is_norm && model->config.norms_from_one) rc = add_one(l, host);

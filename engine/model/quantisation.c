@@ -121,18 +121,37 @@ static const char *const packings[] = {"dense",
                                        "mxfp8-quantized",
                                        NULL};
 
-/* Reads what holds for a list of modules.  A preset, such as W8A16, is an array of them.  The
- * tensors show all that its name says, but for activations. */
+/* Notes what activations the model was made for.  E4M3 somewhere counts: only weights of E4M3 ask
+ * for it. */
+static void note_activations(const struct reading *r, enum activation_kind kind) {
+    if (r->out->activations != ACTIVATIONS_E4M3) r->out->activations = kind;
+}
+
+static void read_activations(const struct reading *r, const json_t *how) {
+    const char *type = json_string_value(config_get(how, "type"));
+    const json_t *bits = config_get(how, "num_bits");
+    const bool is_e4m3 = type && strcasecmp(type, "float") == 0 && json_integer_value(bits) == 8;
+    if (how) note_activations(r, is_e4m3 ? ACTIVATIONS_E4M3 : ACTIVATIONS_OTHER);
+}
+
+/* Reads a preset, such as W8A16 or FP8_DYNAMIC.  The tensors show all that its name says, but for
+ * activations. */
+static int read_preset(const struct reading *r, const char *name) {
+    if (strncasecmp(name, "FP8", 3) == 0) note_activations(r, ACTIVATIONS_E4M3);
+    else if (!strstr(name, "A16")) note_activations(r, ACTIVATIONS_OTHER);
+    return 0;
+}
+
+/* Reads what holds for a list of modules; a preset is an array of them. */
 static int read_group_of_modules(const struct reading *r, const char *name, const json_t *group) {
     const json_t *weights = config_get(group, "weights");
     static const char *const types[] = {"int", "float", NULL};
-    if (json_is_array(group) && !strstr(name, "A16")) r->out->quantises_activations = true;
-    if (json_is_array(group)) return 0;
+    if (json_is_array(group)) return read_preset(r, name);
     if (!json_is_object(group)) return refuse(r, ERR_INVALID, "config_groups", "is malformed");
     if (config_get(group, "output_activations"))
         return refuse(r, ERR_UNSUPPORTED, "output_activations",
                       "is not null: what a product gives is not rounded");
-    if (config_get(group, "input_activations")) r->out->quantises_activations = true;
+    read_activations(r, config_get(group, "input_activations"));
     int rc = check_text(r, group, "format", packings);
     if (!rc && weights && !json_is_object(weights))
         rc = refuse(r, ERR_INVALID, "weights", "is not an object");
@@ -167,7 +186,11 @@ static int read_compressed_tensors(const struct reading *r) {
 static int read_fp8(const struct reading *r) {
     static const char *const floats[] = {"e4m3", "float8_e4m3fn", NULL};
     static const char *const experts[] = {"fp8", NULL};
-    r->out->quantises_activations = true;
+    r->out->activations = ACTIVATIONS_E4M3;
+    const json_t *most = config_get(r->how, "activation_scale_ub");
+    if (most && !(json_number_value(most) > 0))
+        return refuse(r, ERR_INVALID, "activation_scale_ub", "is not a number above 0");
+    r->out->activation_most = (float)json_number_value(most);
     int rc = check_text(r, r->how, "fmt", floats);
     if (!rc) rc = check_text(r, r->how, "expert_dtype", experts);
     return rc ? rc : read_sides(r, r->how, "weight_block_size");
@@ -175,7 +198,7 @@ static int read_fp8(const struct reading *r) {
 
 static int read_modelopt(const struct reading *r) {
     static const char *const algorithms[] = {"fp8", NULL};
-    r->out->quantises_activations = true;
+    r->out->activations = ACTIVATIONS_E4M3;
     return check_text(r, r->how, "quant_algo", algorithms);
 }
 
@@ -253,7 +276,7 @@ static int read_auto_round(const struct reading *r) {
     r->out->order = packing && strstr(packing, "awq") ? QWEIGHT_AWQ : QWEIGHT_GPTQ;
     r->out->zero_less = 1;
     const json_t *act_bits = config_get(r->how, "act_bits");
-    if (act_bits && json_integer_value(act_bits) < 16) r->out->quantises_activations = true;
+    if (act_bits && json_integer_value(act_bits) < 16) r->out->activations = ACTIVATIONS_OTHER;
     int rc = check_text(r, r->how, "packing_format", packed);
     if (!rc) rc = check_text(r, r->how, "data_type", types);
     if (!rc) rc = read_sizes(r);

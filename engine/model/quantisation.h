@@ -25,6 +25,10 @@ enum qweight_order { QWEIGHT_NONE, QWEIGHT_GPTQ, QWEIGHT_AWQ };
 
 enum { QUANTISATION_MOST_BLOCKS = 8 };
 
+/* Which activations the model was made for: as they are, rounded to E4M3, or as no device here
+ * computes. */
+enum activation_kind { ACTIVATIONS_PLAIN, ACTIVATIONS_E4M3, ACTIVATIONS_OTHER };
+
 struct quantisation {
     char method[32]; /* as the configuration names it; "": weights are not quantised */
     enum qweight_order order;
@@ -32,7 +36,8 @@ struct quantisation {
      * are half of the number of codes. */
     bool has_zeros;
     uint8_t zero_less;
-    bool quantises_activations; /* the model was made for quantised activations, too */
+    enum activation_kind activations;
+    float activation_most; /* of ACTIVATIONS_E4M3: what larger ones become; 0: there is no bound */
     /* Sides of blocks that have one scale; the tensors tell which.  Rows 1: a group of columns. */
     uint32_t n_blocks;
     struct {

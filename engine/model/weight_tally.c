@@ -21,6 +21,7 @@ void weight_tally_add(struct weight_tally *tally, const struct weight *file,
     tally->file_bytes += bytes;
     tally->has_packed |= !weight_is_plain(&file->format);
     add_format(&tally->files, &file->format, bytes);
+    if (loaded->rounds_input) tally->rounding_bytes += bytes;
     if (repacked_bytes) return;
     if (!is_plain) add_format(&tally->loaded, &loaded->format, loaded_bytes);
     if (weight_same_format(&file->format, &loaded->format)) return;

@@ -30,7 +30,11 @@ struct weight_tally {
      * of the type that was added last. */
     uint64_t packed_bytes, unpacked_bytes;
     enum element unpacked_to;
-    uint64_t repacked_bytes;     /* that the device's own copies take in the system's memory */
+    uint64_t repacked_bytes; /* that the device's own copies take in the system's memory */
+    /* In the files, of weights whose products round their input (weight.rounds_input), and from
+     * how many rows on. */
+    uint64_t rounding_bytes;
+    uint32_t rounds_from;
     bool has_kv_scales;          /* the files have scales of keys and values: unclaimed.h */
     bool has_packed;             /* the files have formats that are not plain */
     struct weight_shares files;  /* all formats */

@@ -21,6 +21,7 @@ static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
 static const char *const speculation_words[] = {"off", "suffix", "auto", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
 static const char *const random_words[] = {RANDOM_FORMAT_NAMES, NULL};
+static const char *const activation_words[] = {"auto", "bf16", "fp8", NULL};
 static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", "amx", "neon", NULL};
 static const char *const metrics_key_words[] = {"auto", "open", "required", NULL};
 static const char *const format_words[] = {"text", "json", NULL};
@@ -157,6 +158,8 @@ static const struct option entries[] = {
           "a request's result has the same bits whatever runs beside it; slower")},
     {"device", CHOICE(device, device_words, "auto", "device that runs the model")},
     {"dtype", CHOICE(dtype, dtype_words, "auto", "number type of the CPU's products")},
+    {"activations", CHOICE(activations, activation_words, "auto",
+                           "number type of a GPU's activations in products with weights of FP8")},
     {"isa", CHOICE(isa, isa_words, "auto", "instruction set of the CPU backend")},
     {"threads", NUMBER(threads, 0, 1024, "0",
                        "threads of the CPU backend; 0: one per usable CPU, within the quota")},
@@ -354,6 +357,9 @@ static int check_together(const struct options *o, struct error *err) {
     }
     if (o->random_format != 0 && o->load_format != LOAD_DUMMY)
         return error_set(err, ERR_INVALID, "--random-format needs --load-format dummy");
+    if (o->activations == ACTIVATIONS_FP8 && o->batch_invariant)
+        return error_set(err, ERR_INVALID,
+                         "--activations fp8 excludes --batch-invariant: its products take bf16");
     if (o->max_buffered_body < o->max_body_size)
         return error_set(err, ERR_INVALID,
                          "--max-buffered-body (%llu) must not be less than --max-body-size (%llu)",

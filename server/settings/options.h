@@ -31,6 +31,7 @@ enum generation_config_choice { GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE }
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum metrics_key_choice { METRICS_KEY_AUTO, METRICS_KEY_OPEN, METRICS_KEY_REQUIRED };
 enum speculation_choices { SPECULATE_OFF, SPECULATE_SUFFIX, SPECULATE_AUTO };
+enum activations_choice { ACTIVATIONS_AUTO, ACTIVATIONS_BF16, ACTIVATIONS_FP8 };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_NEON };
 
 /* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
@@ -49,6 +50,7 @@ struct options {
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
+    uint64_t activations; /* enum activations_choice */
     uint64_t kv_offload_size, kv_offload_dtype, kv_disk_size, max_selected;
     uint64_t tokenizer_cache_size;
     uint64_t prefill;           /* enum prefill_mode */

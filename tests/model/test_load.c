@@ -276,6 +276,48 @@ static void makes_a_model_of_a_format_up(void **state) {
     }
 }
 
+static bool takes_all(const struct backend *be, const struct weight_format *format, unsigned uses) {
+    return true;
+}
+
+static bool rounds_e4m3(const struct backend *be, const struct weight *weight) {
+    return weight->format.element == ELEMENT_E4M3;
+}
+
+/* Which products round their input depends on the setting and on what config.json says. */
+static void products_round_as_declared_or_as_set(void **state) {
+    static const struct weight_format fp8 = {ELEMENT_E4M3, SCALE_F32, 1, 0, false};
+    static const char *const declared =
+        "{\"quantization_config\":{\"quant_method\":\"fbgemm_fp8\",\"activation_scale_ub\":9}}";
+    static const struct {
+        enum input_rounding rounding;
+        const char *changes;
+        bool rounds;
+    } cases[] = {{ROUND_AS_DECLARED, "{}", false},
+                 {ROUND_AS_DECLARED, declared, true},
+                 {ROUND_NEVER, declared, false},
+                 {ROUND_ALWAYS, "{}", true}};
+    const struct fixture *f = *state;
+    struct backend be = *f->be;
+    struct backend_ops ops = *f->be->ops;
+    ops.takes = takes_all;
+    ops.rounds = rounds_e4m3;
+    be.ops = &ops;
+    be.rounds_inputs_from = 3;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model *model = NULL;
+        struct error err = {0};
+        const struct model_source source = {.random = true, .random_format = &fp8};
+        link_model(f, BIASED);
+        change_json(f, "config.json", NULL, cases[i].changes);
+        be.input_rounding = cases[i].rounding;
+        assert_int_equal(model_measure(&model, f->dir, &source, &be, &err), 0);
+        assert_int_equal(model->tally.rounding_bytes > 0, cases[i].rounds);
+        assert_int_equal(model->tally.rounds_from, 3);
+        model_destroy(model, &be);
+    }
+}
+
 /* As a backend with memory of its own does: every tensor comes back once it is copied. */
 static void memory_that_comes_back_is_used_again(void **state) {
     struct random_weights *random = NULL;
@@ -531,6 +573,7 @@ int main(void) {
         cmocka_unit_test(ends_where_it_is_stopped),
         cmocka_unit_test(makes_weights_of_every_format_up),
         cmocka_unit_test(makes_a_model_of_a_format_up),
+        cmocka_unit_test(products_round_as_declared_or_as_set),
         cmocka_unit_test(memory_that_comes_back_is_used_again),
         cmocka_unit_test(refuses_an_index_that_leaves_its_directory),
         cmocka_unit_test(refuses_an_index_of_things_that_are_not_there),

@@ -31,9 +31,9 @@ static void says_what_tensors_cannot_say(void **state) {
         {"{}", {.n_blocks = 0}},
         {"{\"quantization_config\":null}", {.n_blocks = 0}},
         {HOW("\"quant_method\":\"fp8\",\"weight_block_size\":[64,32]"),
-         {"fp8", .quantises_activations = true, .n_blocks = 2, .blocks = {{64, 32}, {128, 128}}}},
+         {"fp8", .activations = ACTIVATIONS_E4M3, .n_blocks = 2, .blocks = {{64, 32}, {128, 128}}}},
         {HOW("\"quant_method\":\"fp8\",\"weight_block_size\":null"),
-         {"fp8", .quantises_activations = true, .n_blocks = 1, .blocks = {{128, 128}}}},
+         {"fp8", .activations = ACTIVATIONS_E4M3, .n_blocks = 1, .blocks = {{128, 128}}}},
         {HOW("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":64,\"sym\":false,"
              "\"dynamic\":{\"-:.*mlp.*\":{},\"x\":{\"bits\":8,\"group_size\":32}}"),
          {"gptq", QWEIGHT_GPTQ, true, 1, .n_blocks = 3, .blocks = {{1, 64}, {1, 32}, {128, 128}}}},
@@ -45,12 +45,22 @@ static void says_what_tensors_cannot_say(void **state) {
              "\"extra_config\":{\"lm_head\":{\"bits\":16}}"),
          {"auto-round", QWEIGHT_AWQ, false, 1, .n_blocks = 1, .blocks = {{128, 128}}}},
         {"{\"compression_config\":{\"config_groups\":{\"FP8_DYNAMIC\":[\"Linear\"]}}}",
-         {"compressed-tensors", .quantises_activations = true, .n_blocks = 1,
+         {"compressed-tensors", .activations = ACTIVATIONS_E4M3, .n_blocks = 1,
+          .blocks = {{128, 128}}}},
+        {HOW("\"quant_method\":\"fbgemm_fp8\",\"activation_scale_ub\":1200.0"),
+         {"fbgemm_fp8", .activations = ACTIVATIONS_E4M3, .activation_most = 1200, .n_blocks = 1,
+          .blocks = {{128, 128}}}},
+        {GROUP("{\"weights\":{\"num_bits\":8,\"type\":\"float\"},"
+               "\"input_activations\":{\"num_bits\":8,\"type\":\"float\",\"dynamic\":true}}"),
+         {"compressed-tensors", .activations = ACTIVATIONS_E4M3, .n_blocks = 1,
+          .blocks = {{128, 128}}}},
+        {GROUP("{\"weights\":{\"num_bits\":8},\"input_activations\":{\"num_bits\":8}}"),
+         {"compressed-tensors", .activations = ACTIVATIONS_OTHER, .n_blocks = 1,
           .blocks = {{128, 128}}}},
         {GROUP("{\"weights\":{\"num_bits\":8,\"block_structure\":\"256x64\"}}"),
          {"compressed-tensors", .n_blocks = 2, .blocks = {{256, 64}, {128, 128}}}},
         {HOW("\"quant_method\":\"modelopt\",\"quant_algo\":\"FP8\""),
-         {"modelopt", .quantises_activations = true, .n_blocks = 1, .blocks = {{128, 128}}}},
+         {"modelopt", .activations = ACTIVATIONS_E4M3, .n_blocks = 1, .blocks = {{128, 128}}}},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -61,7 +71,8 @@ static void says_what_tensors_cannot_say(void **state) {
         assert_int_equal(q.order, cases[i].q.order);
         assert_int_equal(q.has_zeros, cases[i].q.has_zeros);
         assert_int_equal(q.zero_less, cases[i].q.zero_less);
-        assert_int_equal(q.quantises_activations, cases[i].q.quantises_activations);
+        assert_int_equal(q.activations, cases[i].q.activations);
+        assert_true(q.activation_most == cases[i].q.activation_most);
         assert_int_equal(q.n_blocks, cases[i].q.n_blocks);
         assert_memory_equal(q.blocks, cases[i].q.blocks, q.n_blocks * sizeof(q.blocks[0]));
     }

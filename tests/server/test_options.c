@@ -215,7 +215,7 @@ TEST(a_misspelt_variable_is_found) {
 /* Of two settings that do not go together, the error names both. */
 TEST(errors_of_two_settings_name_both) {
     static const struct {
-        char *argv[3];
+        char *argv[3]; /* some NULL */
         const char *one, *other;
     } cases[] = {
         {{"--max-buffered-body", "1M"},
@@ -226,6 +226,7 @@ TEST(errors_of_two_settings_name_both) {
         {{"--kv-events-replay", "x"}, "--kv-events-replay", "needs --kv-events"},
         {{"--kv-events-topic", "x"}, "--kv-events-topic", "needs --kv-events"},
         {{"--random-format", "int4"}, "--random-format", "needs --load-format dummy"},
+        {{"--activations", "fp8", "--batch-invariant"}, "--activations fp8", "--batch-invariant"},
         {{"--otlp-ca-file", "x"}, "--otlp-ca-file", "--otlp-endpoint"},
         {{"--kv-policy", "{\"type\":\"streaming\"}"}, NULL, NULL},
     };
@@ -233,7 +234,8 @@ TEST(errors_of_two_settings_name_both) {
     struct error err = {0};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         char *const *a = cases[i].argv;
-        assert_int_equal(load(&o, ARGS(a[0], a[1]), ARGS(), &err), cases[i].one ? ERR_INVALID : 0);
+        assert_int_equal(load(&o, ARGS(a[0], a[1], a[2]), ARGS(), &err),
+                         cases[i].one ? ERR_INVALID : 0);
         if (!cases[i].one) options_fini(&o);
         else if (!strstr(err.text, cases[i].one) || !strstr(err.text, cases[i].other))
             fail_msg("%s", err.text);
