@@ -287,17 +287,22 @@ template <int N> static __device__ __forceinline__ void wgmma_pin(float (&d)[N])
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "             \
     "%125, %126, %127"
 
-/* Starts d[64 x N] = (add ? d : 0) + A B^T; A [64 x 16] and B [N x 16] are K-major in shared
- * memory. */
-#define SM90_SHARED_A(N, LIST, A, B, ADD, ...)                                                     \
-    static __device__ __forceinline__ void wgmma_shared_a(float(&d)[(N) / 2], uint64_t a,          \
-                                                          uint64_t b, int add) {                   \
+/* Starts d[64 x N] = (add ? d : 0) + A B^T.  A and B are K-major in shared memory, with 32 bytes of
+ * each row.  They are A [64 x 16] and B [N x 16] of bf16, or A [64 x 32] and B [N x 32] of E4M3. */
+#define SM90_SHARED_A_OF(NAME, SHAPE, TYPES, MODES, LIST, N, A, B, ADD, ...)                       \
+    static __device__ __forceinline__ void NAME(float(&d)[(N) / 2], uint64_t a, uint64_t b,        \
+                                                int add) {                                         \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n"                            \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" LIST "}, %" #A   \
-                     ", %" #B ", p, 1, 1, 0, 0;\n}"                                                \
+                     "wgmma.mma_async.sync.aligned.m64n" #N SHAPE ".f32." TYPES " {" LIST          \
+                     "}, %" #A ", %" #B ", p, " MODES ";\n}"                                       \
                      : __VA_ARGS__                                                                 \
                      : "l"(a), "l"(b), "r"(add));                                                  \
     }
+#define SM90_SHARED_A(N, LIST, A, B, ADD, ...)                                                     \
+    SM90_SHARED_A_OF(wgmma_shared_a, "k16", "bf16.bf16", "1, 1, 0, 0", LIST, N, A, B, ADD,         \
+                     __VA_ARGS__)                                                                  \
+    SM90_SHARED_A_OF(wgmma_shared_a_e4m3, "k32", "e4m3.e4m3", "1, 1", LIST, N, A, B, ADD,          \
+                     __VA_ARGS__)
 SM90_SHARED_A(48, SM90_LIST24, 24, 25, 26, SM90_D16(d, 0), SM90_D8(d, 16))
 SM90_SHARED_A(64, SM90_LIST32, 32, 33, 34, SM90_D32(d, 0))
 SM90_SHARED_A(96, SM90_LIST48, 48, 49, 50, SM90_D32(d, 0), SM90_D16(d, 32))
@@ -306,6 +311,14 @@ SM90_SHARED_A(128, SM90_LIST64, 64, 65, 66, SM90_D64(d, 0))
 SM90_SHARED_A(192, SM90_LIST96, 96, 97, 98, SM90_D64(d, 0), SM90_D32(d, 64))
 SM90_SHARED_A(224, SM90_LIST112, 112, 113, 114, SM90_D64(d, 0), SM90_D32(d, 64), SM90_D16(d, 96))
 SM90_SHARED_A(256, SM90_LIST128, 128, 129, 130, SM90_D64(d, 0), SM90_D64(d, 64))
+
+/* Starts the same product of E4M3 if FP8, else of bf16. */
+template <bool FP8, int N>
+static __device__ __forceinline__ void wgmma_shared_of(float (&d)[N], uint64_t a, uint64_t b,
+                                                       int add) {
+    if constexpr (FP8) wgmma_shared_a_e4m3(d, a, b, add);
+    else wgmma_shared_a(d, a, b, add);
+}
 
 /* Starts d[64 x N] += A B; A [64 x 16] is in registers, B [16 x N] MN-major in shared memory; N is
  * 128 or 64. */

@@ -39,6 +39,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
     if (!rc) rc = angles_reserve(cuda, limits, err);
     if (!rc) rc = prompt_copies_reserve(cuda, limits, err);
     if (!rc) rc = sparse_memory_reserve(cuda, limits, err);
+    if (!rc) rc = rounded_reserve(cuda, limits, err);
     return rc ? rc : sample_reserve(cuda, limits, err);
 }
 
@@ -124,6 +125,7 @@ static const struct backend_ops cuda_ops = {
     .alloc = cuda_alloc,
     .free = cuda_free,
     .takes = cuda_takes,
+    .rounds = cuda_rounds,
     .weight_load = cuda_weight_load,
     .weight_release = cuda_weight_release,
     .upload = cuda_upload,
@@ -176,13 +178,17 @@ static int find_device(struct cudaDeviceProp *properties, uint32_t device, struc
 }
 
 static void describe(struct cuda_backend *cuda, const struct cudaDeviceProp *properties) {
+    static const char *const roundings[] = {[ROUND_AS_DECLARED] = "inputs rounded as declared",
+                                            [ROUND_NEVER] = "inputs never rounded",
+                                            [ROUND_ALWAYS] = "inputs always rounded"};
     snprintf(cuda->base.description, sizeof(cuda->base.description),
              "%.64s, %.1f GiB, compute capability %d.%d, %d multiprocessors", properties->name,
              (double)properties->totalGlobalMem / (1 << 30), properties->major, properties->minor,
              properties->multiProcessorCount);
     snprintf(cuda->base.arithmetic, sizeof(cuda->base.arithmetic),
-             "%.64s, compute capability %d.%d, %d multiprocessors", properties->name,
-             properties->major, properties->minor, properties->multiProcessorCount);
+             "%.64s, compute capability %d.%d, %d multiprocessors, %s", properties->name,
+             properties->major, properties->minor, properties->multiProcessorCount,
+             roundings[cuda->base.input_rounding]);
 }
 
 /* Finds the device's NUMA node, and whether memory may be requested there. */
@@ -221,11 +227,13 @@ int cuda_backend_create(struct backend **out, const struct cuda_config *config, 
     struct cuda_backend *cuda = calloc(1, sizeof(*cuda));
     if (!cuda) return error_set(err, ERR_NOMEM, "cuda: no memory");
     const long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    cuda->base = (struct backend){.ops = &cuda_ops,
-                                  .name = "cuda",
-                                  .act_dtype = DTYPE_BF16,
-                                  .repeats = true,
-                                  .runs_ahead = true};
+    cuda->base = (struct backend){
+        .ops = &cuda_ops,
+        .name = "cuda",
+        .act_dtype = DTYPE_BF16,
+        .repeats = true,
+        .runs_ahead = true,
+        .input_rounding = config->batch_invariant ? ROUND_NEVER : config->input_rounding};
     cuda->device = (int)config->device;
     cuda->overlap = properties.major == 9; /* others run the code for 8.0, which does not wait */
     cuda->n_multiprocessors = (uint32_t)properties.multiProcessorCount;

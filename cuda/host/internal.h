@@ -84,6 +84,7 @@ struct matmul_key {
     uint32_t n_out, n_in, n_rows; /* n_rows: rounded up, see cublaslt.c */
     size_t y_stride;
     bool accumulate, y_f32, bias;
+    enum product_mode mode;
 };
 struct matmul_entry {
     struct matmul_key key;
@@ -241,6 +242,14 @@ struct cuda_backend {
     void *workspace;
     struct product_device products;
     struct matmul_entry *matmuls; /* [MATMUL_CACHE], by the key's hash */
+    /* The input of the present product in E4M3, and its scales: rounded.c. */
+    struct rounded_memory {
+        void *memory; /* device */
+        size_t bytes;
+        uint32_t most_columns; /* of such inputs; 0: no weight asks for them */
+        /* What the next product's input would be, had it not been rounded already; or NULL. */
+        const void *of;
+    } rounded;
 
     struct weight_chunks weights[WEIGHT_ARRAYS];
     struct staging staging[N_STAGING];
@@ -414,6 +423,23 @@ int unpacked_reserve(struct cuda_backend *cuda, struct error *err);
 /* Checks that no value of a weight on the device, which is not plain, is NaN or infinite.  Waits
  * for the stream.  ERR_INVALID, ERR_DEVICE. */
 int unpacked_check(struct cuda_backend *cuda, const struct weight *w, struct error *err);
+/* Says from how many rows on inputs are rounded (linear/rounded.c), once its kernels are open. */
+void rounded_open(struct cuda_backend *cuda);
+bool cuda_rounds(const struct backend *be, const struct weight *weight);
+/* Makes *out the weight as such products read it, with scales that the caller frees. */
+int rounded_weight(const struct weight *host, struct weight *out, struct error *err);
+int rounded_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+/* Says whether kernels take all parts of a product with its input rounded, and are to do so. */
+bool product_rounds(const struct cuda_backend *cuda, const struct product *p);
+/* Cuts a product if kernels with rounded inputs take a multiple of FP8_SCALE_ROWS of its rows only.
+ * *most has all but the last few, *rest has those.  False: such kernels take all rows, or none. */
+bool product_cut(const struct cuda_backend *cuda, const struct product *p, struct product *most,
+                 struct product *rest);
+/* Rounds the input, unless it is there already, and makes *p a product of it, without a norm. */
+int product_round(struct cuda_backend *cuda, struct product *p, struct error *err);
+/* Rounds what the gate makes of gate and up for args->next, if that rounds its input.  Else writes
+ * it to args->out. */
+int gate_mul_or_round(struct cuda_backend *cuda, const struct gated_args *args, struct error *err);
 int linear_open(struct cuda_backend *cuda, struct error *err);
 void linear_close(struct cuda_backend *cuda);
 

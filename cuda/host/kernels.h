@@ -297,6 +297,23 @@ struct gate_mul_params {
     enum gate_kind kind;
 };
 
+/* Rows as E4M3 with scales: quantise.cu.  dim is a multiple of 16, or of the group, and at most
+ * 65,536.  codes and scales may not overlap x. */
+enum { QUANTISE_GROUP = 128 };
+struct quantise_params {
+    const void *x;           /* bf16 [n_rows, dim]; if gated [n_rows, 2 * dim], gate before up */
+    const void *norm_weight; /* norm_element [dim]: RMSNorm(x) is quantised; NULL: x is */
+    enum element norm_element;
+    float eps;
+    bool gated; /* kind(gate) * up is quantised */
+    enum gate_kind kind;
+    uint8_t *codes; /* [n_rows, dim] */
+    float *scales;  /* [n_rows], or if scale_stride > 0 [dim / QUANTISE_GROUP][scale_stride] */
+    uint32_t n_rows, dim, scale_stride;
+    float fixed_scale; /* > 0: every scale is this */
+    float most;        /* > 0: larger elements count, and become, as this */
+};
+
 struct gather_params {
     const void *x;        /* bf16 [*, dim] */
     void *out;            /* bf16 [n, dim] */
@@ -372,6 +389,7 @@ cudaError_t launch_prompt_copies(const struct prompt_copies_params *p, uint32_t 
 /* Puts rows into strips (linear/strips.h). */
 cudaError_t launch_strips(const struct strips *s, struct launch launch);
 cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
+cudaError_t launch_quantise(const struct quantise_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch);
 enum { SAMPLE_MAX_VOCAB = 1 << 20 };

@@ -181,8 +181,8 @@ static struct strips scale_strips(const struct weight *w) {
     return strips;
 }
 
-int cuda_weight_load(struct backend *be, const struct weight *host, struct weight *out,
-                     struct error *err) {
+static int load_arrays(struct backend *be, const struct weight *host, struct weight *out,
+                       struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t n_scales = weight_scale_bytes(host), n_mins = host->format.has_min ? n_scales : 0,
                  n_data = weight_bytes(host) - n_scales - n_mins;
@@ -205,6 +205,19 @@ int cuda_weight_load(struct backend *be, const struct weight *host, struct weigh
     if (!rc && !is_plain) rc = unpacked_check(cuda, &copy, err);
     if (rc) cuda_weight_release(be, &copy);
     else *out = copy;
+    return rc;
+}
+
+int cuda_weight_load(struct backend *be, const struct weight *host, struct weight *out,
+                     struct error *err) {
+    struct rounded_memory *rounded = &CUDA_BACKEND(be)->rounded;
+    struct weight prepared;
+    if (!host->rounds_input) return load_arrays(be, host, out, err);
+    int rc = rounded_weight(host, &prepared, err);
+    if (rc) return rc;
+    rc = load_arrays(be, &prepared, out, err);
+    free((void *)prepared.scales);
+    rounded->most_columns = max_u32(rounded->most_columns, host->cols);
     return rc;
 }
 

@@ -14,6 +14,8 @@
  * rows on compute capability 9.0, if the weights lie in strips (strips.h).  What none takes is
  * "unpacked": widened to bf16 in slabs, for which a kernel of the above is chosen.
  *
+ * Products whose x is rounded to E4M3 are "wide" up to 256 rows, and of cuBLASLt else.
+ *
  * A batch-invariant backend takes "invariant", whose sums have one order, or "any", for any number
  * of rows.
  *
@@ -30,6 +32,7 @@
 enum { ALIGN = 16, WIDTH = 8 };         /* of bf16 that is read in vectors: bytes, elements */
 enum { SMALL_BYTES = 4 << 20 };         /* see is_small() */
 enum { BF16_BYTES = 2, F32_BYTES = 4 }; /* of results */
+enum { WIDE_BLOCK_ROWS = 96 };          /* with scales of blocks: more are faster by cuBLASLt */
 
 /* Only the list names them. */
 product_open open_stream, open_packed_stream, open_wide, open_gated;
@@ -46,6 +49,18 @@ static bool is_bf16(const struct product *p) {
                 p->n_in % WIDTH == 0 && aligned(p->x, ALIGN);
     for (uint32_t i = 0; i < p->n_parts; i++) fits &= aligned(p->parts[i].w, ALIGN);
     return fits;
+}
+
+/* Says whether x, the weights and their scales are as the kernels of rounded inputs read them. */
+static bool is_rounded(const struct product *p) {
+    bool fits = p->x_scales && p->n_in % FP8_BLOCK == 0 && aligned(p->x, ALIGN);
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        fits &= aligned(p->parts[i].w, ALIGN) && aligned(p->parts[i].scales, ALIGN);
+    return fits;
+}
+
+static bool has_blocks(const struct product *p) {
+    return p->x_scale_stride > 0;
 }
 
 /* Says whether the weights are so few that launches take the time, not their bytes: a kernel that
@@ -82,7 +97,9 @@ static float few_rows_cost(const struct product_device *device, const struct pro
 
 static bool wide_fits(const struct product_device *device, const struct product *p) {
     const size_t pair = 2 * (p->y_f32 ? F32_BYTES : BF16_BYTES);
-    bool fits = device->wide.n_clusters > 0 && p->n_rows <= WIDE_MAX_ROWS && is_bf16(p);
+    const uint32_t most = has_blocks(p) ? WIDE_MAX_BLOCK_ROWS : WIDE_MAX_ROWS;
+    bool fits = device->wide.n_clusters > 0 && p->n_rows <= most &&
+                (p->x_scales ? is_rounded(p) : is_bf16(p));
     if (p->gated) return fits && p->parts[0].n_out % WIDTH == 0 && aligned(p->parts[0].y, ALIGN);
     for (uint32_t i = 0; i < p->n_parts; i++) {
         const struct product_part *part = &p->parts[i];
@@ -94,6 +111,8 @@ static bool wide_fits(const struct product_device *device, const struct product 
 /* Leaves products of more than WIDE_WHOLE_ROWS rows to cuBLASLt, which is faster, but for gated
  * ones and long sums. */
 static float wide_cost(const struct product_device *device, const struct product *p) {
+    if (has_blocks(p)) return p->gated || p->n_rows <= WIDE_BLOCK_ROWS ? 2 : PRODUCT_NEVER;
+    if (p->x_scales) return 2;
     const uint32_t from = is_small(p) ? FEW_MAX_ROWS + 1 : device->wide_from;
     bool pays = p->n_rows >= from && !p->is_partial;
     for (uint32_t i = 0; i < p->n_parts; i++)
@@ -121,9 +140,10 @@ static float gated_cost(const struct product_device *device, const struct produc
 static bool cublaslt_fits(const struct product_device *device, const struct product *p) {
     const struct product_part *part = &p->parts[0];
     (void)device;
-    return !p->gated && product_is_joined(p) && is_bf16(p) && part->n_out % WIDTH == 0 &&
-           product_join(p).parts[0].n_out % WIDTH == 0 && part->y_stride % WIDTH == 0 &&
-           aligned(part->y, ALIGN) &&
+    if (has_blocks(p) && p->n_rows % FP8_SCALE_ROWS != 0) return false;
+    return !p->gated && product_is_joined(p) && (p->x_scales ? is_rounded(p) : is_bf16(p)) &&
+           part->n_out % WIDTH == 0 && product_join(p).parts[0].n_out % WIDTH == 0 &&
+           part->y_stride % WIDTH == 0 && aligned(part->y, ALIGN) &&
            (!part->bias ||
             (part->bias_dtype == ELEMENT_BF16 && aligned(part->bias, ALIGN) && !p->y_f32));
 }
@@ -215,13 +235,18 @@ const struct product_kernel product_kernels[] = {
      .open = open_wide,
      .fits = wide_fits,
      .cost = wide_cost,
-     .launch = launch_wide},
+     .launch = launch_wide,
+     .takes_codes = true},
     {.name = "gated",
      .open = open_gated,
      .fits = gated_fits,
      .cost = gated_cost,
      .launch = launch_gated},
-    {.name = "cublaslt", .fits = cublaslt_fits, .cost = cublaslt_cost, .launch = launch_cublaslt},
+    {.name = "cublaslt",
+     .fits = cublaslt_fits,
+     .cost = cublaslt_cost,
+     .launch = launch_cublaslt,
+     .takes_codes = true},
     {.name = "invariant",
      .fits = invariant_fits,
      .cost = invariant_cost,
@@ -246,7 +271,8 @@ const struct product_kernel product_kernels[] = {
      .launch = launch_unpacked,
      .is_invariant = true,
      .takes_idle = true},
-    {.name = NULL}};
+    {.name = NULL},
+};
 
 const struct product_kernel *product_choose(const struct product_device *device,
                                             const struct product *p) {
@@ -254,6 +280,7 @@ const struct product_kernel *product_choose(const struct product_device *device,
     float least = PRODUCT_NEVER;
     for (const struct product_kernel *k = product_kernels; k->name; k++) {
         if (device->batch_invariant && !k->is_invariant) continue;
+        if (p->x_scales && !k->takes_codes) continue;
         if (!k->fits(device, p)) continue;
         const float cost = k->cost(device, p);
         if (cost >= least) continue;

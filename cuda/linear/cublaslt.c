@@ -26,6 +26,12 @@ static int unsupported(const struct product *p, struct error *err) {
                      p->n_rows, p->n_in, p->parts[0].n_out);
 }
 
+/* What a product reads besides x and W; of the scales cuBLASLt only looks at the alignment when it
+ * is asked for an algorithm. */
+struct matmul_inputs {
+    const void *bias, *w_scales, *x_scales;
+};
+
 struct matmul {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, y;
@@ -38,33 +44,62 @@ static void matmul_fini(const struct blas *blas, struct matmul *m) {
     if (m->y) blas->layout_destroy(m->y);
 }
 
+/* Describes the scales of E4M3.  Sums of rows are added in as many bits as wgmma has.  That is
+ * faster, and loses far less than the rounding of x does. */
+static cublasStatus_t set_scales(const struct blas *blas, const struct matmul *m,
+                                 enum product_mode mode, const struct matmul_inputs *in) {
+    const bool blocks = mode == MODE_FP8_BLOCKS;
+    const cublasLtMatmulMatrixScale_t w_kind = blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                                      : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+                                      x_kind = blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                                      : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const int8_t fast = !blocks;
+    const struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } settings[] = {{CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &w_kind, sizeof(w_kind)},
+                    {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &x_kind, sizeof(x_kind)},
+                    {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &in->w_scales, sizeof(in->w_scales)},
+                    {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &in->x_scales, sizeof(in->x_scales)},
+                    {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)}};
+    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && !s; i++)
+        s = blas->desc_set(m->desc, settings[i].attribute, settings[i].value, settings[i].bytes);
+    return s;
+}
+
 /* Describes a product; layouts are columns x rows as we see them. */
 static cublasStatus_t matmul_init(const struct blas *blas, struct matmul *m,
-                                  const struct matmul_key *key, const void *bias) {
+                                  const struct matmul_key *key, const struct matmul_inputs *in) {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    const cudaDataType_t y_type = key->y_f32 ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF;
+    const cudaDataType_t y_type = key->y_f32 ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF,
+                         type = key->mode == MODE_BF16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
     *m = (struct matmul){0};
     cublasStatus_t s = blas->desc_create(&m->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!s)
         s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
-    if (!s && bias) {
+    if (!s && key->mode != MODE_BF16) s = set_scales(blas, m, key->mode, in);
+    if (!s && in->bias) {
         s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
-        if (!s) s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+        if (!s)
+            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &in->bias,
+                               sizeof(in->bias));
         if (!s)
             s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
                                sizeof(bias_type));
     }
-    if (!s) s = blas->layout_create(&m->w, CUDA_R_16BF, key->n_in, key->n_out, key->n_in);
-    if (!s) s = blas->layout_create(&m->x, CUDA_R_16BF, key->n_in, key->n_rows, key->n_in);
+    if (!s) s = blas->layout_create(&m->w, type, key->n_in, key->n_out, key->n_in);
+    if (!s) s = blas->layout_create(&m->x, type, key->n_in, key->n_rows, key->n_in);
     if (!s) s = blas->layout_create(&m->y, y_type, key->n_out, key->n_rows, (int64_t)key->y_stride);
     return s;
 }
 
 static uint64_t hash_of(const struct matmul_key *key) {
-    const uint64_t words[] = {
-        key->n_out, key->n_in, key->n_rows, key->y_stride,
-        (uint64_t)key->accumulate << 2 | (uint64_t)key->y_f32 << 1 | (uint64_t)key->bias};
+    const uint64_t words[] = {key->n_out, key->n_in, key->n_rows, key->y_stride,
+                              (uint64_t)key->mode << 3 | (uint64_t)key->accumulate << 2 |
+                                  (uint64_t)key->y_f32 << 1 | (uint64_t)key->bias};
     uint64_t hash = 14695981039346656037u; /* FNV-1a over words */
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         hash = (hash ^ words[i]) * 1099511628211u;
@@ -74,7 +109,7 @@ static uint64_t hash_of(const struct matmul_key *key) {
 static bool same_key(const struct matmul_key *a, const struct matmul_key *b) {
     return a->n_out == b->n_out && a->n_in == b->n_in && a->n_rows == b->n_rows &&
            a->y_stride == b->y_stride && a->accumulate == b->accumulate && a->y_f32 == b->y_f32 &&
-           a->bias == b->bias;
+           a->bias == b->bias && a->mode == b->mode;
 }
 
 static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
@@ -121,11 +156,11 @@ static struct matmul_entry *find_entry(struct cuda_backend *cuda, const struct m
     struct matmul_entry *entry = &cuda->matmuls[hash_of(&rounded) % MATMUL_CACHE];
     if (entry->known && same_key(&entry->key, &rounded)) return entry;
     /* cuBLASLt only looks at its alignment. */
-    static const _Alignas(BLAS_ALIGN) char any_bias[BLAS_ALIGN];
+    static const _Alignas(BLAS_ALIGN) char any[BLAS_ALIGN];
+    const struct matmul_inputs in = {key->bias ? any : NULL, any, any};
     struct matmul m;
     *entry = (struct matmul_entry){.key = rounded, .known = true};
-    if (!matmul_init(&cuda->blas, &m, &rounded, key->bias ? any_bias : NULL))
-        ask_heuristics(cuda, &m, entry);
+    if (!matmul_init(&cuda->blas, &m, &rounded, &in)) ask_heuristics(cuda, &m, entry);
     matmul_fini(&cuda->blas, &m);
     return entry;
 }
@@ -141,11 +176,13 @@ int launch_cublaslt(struct cuda_backend *cuda, const struct product *p, struct e
                                    .y_stride = part->y_stride,
                                    .accumulate = p->accumulate,
                                    .y_f32 = p->y_f32,
-                                   .bias = part->bias != NULL};
+                                   .bias = part->bias != NULL,
+                                   .mode = product_mode_of(p)};
+    const struct matmul_inputs in = {part->bias, part->scales, p->x_scales};
     const struct matmul_entry *entry = find_entry(cuda, &key);
     if (!entry->usable) return unsupported(&joined, err);
     struct matmul m;
-    cublasStatus_t s = matmul_init(&cuda->blas, &m, &key, part->bias);
+    cublasStatus_t s = matmul_init(&cuda->blas, &m, &key, &in);
     if (!s)
         s = cuda->blas.matmul(cuda->blas.handle, m.desc, &one, part->w, m.w, p->x, m.x, &beta,
                               part->y, m.y, part->y, m.y, &entry->algo, cuda->workspace,

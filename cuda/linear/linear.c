@@ -18,6 +18,7 @@ int linear_open(struct cuda_backend *cuda, struct error *err) {
         if (k->open) rc = k->open(cuda, err);
     if (!rc) rc = device_alloc(cuda, MATMUL_WORKSPACE_BYTES, &cuda->workspace, err);
     if (rc) return rc;
+    rounded_open(cuda);
     /* Where cuBLASLt splits a sum, it adds up whole tiles of partial results.  They include rows
      * past the end, which it never wrote; nothing uses their sums. */
     return cuda_check(cuda,
@@ -30,6 +31,7 @@ void linear_close(struct cuda_backend *cuda) {
     cudaFree(cuda->workspace);
     cudaFree(cuda->products.wide.shares);
     cudaFree(cuda->products.slab);
+    cudaFree(cuda->rounded.memory);
     free(cuda->matmuls);
 }
 
@@ -42,7 +44,8 @@ static bool lies_behind(const void *first, uint64_t bytes, const void *second) {
 
 /* Says whether one product can have both weights. */
 static bool same_weights(const struct weight *a, const struct weight *b) {
-    return weight_same_format(&a->format, &b->format) && a->in_strips == b->in_strips;
+    return weight_same_format(&a->format, &b->format) && a->in_strips == b->in_strips &&
+           a->rounds_input == b->rounds_input;
 }
 
 /* Says whether the rows of the second weight are those behind the first one's, in all arrays. */
@@ -73,6 +76,8 @@ static struct product product_of(const struct linear_args *args, uint32_t first)
                         .n_in = args->n_in,
                         .w_format = w->format,
                         .in_strips = w->in_strips,
+                        .rounds_input = w->rounds_input,
+                        .input_most = w->input_most,
                         .norm_dtype = norm ? norm->format.element : ELEMENT_F32,
                         .norm_weight = norm ? norm->data : NULL,
                         .eps = norm ? args->norm->eps : 0,
@@ -130,7 +135,7 @@ static int launch(struct cuda_backend *cuda, const struct product_kernel *kernel
 static int run(struct cuda_backend *cuda, const struct product_kernel *kernel, struct product *p,
                struct error *err) {
     const int rc = launch(cuda, kernel, p, err);
-    return rc == ERR_UNSUPPORTED ? launch(cuda, product_find("any"), p, err) : rc;
+    return rc == ERR_UNSUPPORTED && !p->x_scales ? launch(cuda, product_find("any"), p, err) : rc;
 }
 
 int product_run(struct cuda_backend *cuda, const struct product *p, struct error *err) {
@@ -143,12 +148,25 @@ int product_run(struct cuda_backend *cuda, const struct product *p, struct error
     return rc;
 }
 
+/* Computes a product whose input kernels take rounded. */
+static int run_rounded(struct cuda_backend *cuda, struct product *p, struct error *err) {
+    const int rc = product_round(cuda, p, err);
+    return rc ? rc : product_run(cuda, p, err);
+}
+
 static int run_parts(struct cuda_backend *cuda, const struct linear_args *args, struct error *err) {
-    struct product p;
+    struct product p, most, rest;
     int rc = 0;
     for (uint32_t first = 0; first < args->n_parts && !rc; first += p.n_parts) {
         p = product_of(args, first);
-        rc = product_run(cuda, &p, err);
+        if (product_rounds(cuda, &p)) {
+            rc = run_rounded(cuda, &p, err);
+        } else if (product_cut(cuda, &p, &most, &rest)) {
+            rc = run_rounded(cuda, &most, err);
+            if (!rc) rc = run_rounded(cuda, &rest, err);
+        } else {
+            rc = product_run(cuda, &p, err);
+        }
     }
     return rc;
 }
@@ -177,6 +195,7 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
     if (args->norm) {
         const struct product whole = product_of(args, 0);
         struct product p;
+        if (!whole.is_partial && product_rounds(cuda, &whole)) return run_parts(cuda, args, err);
         const struct product_kernel *kernel = choose(cuda, &whole, 0, &p);
         if (kernel->takes_norm && !p.is_partial) return run(cuda, kernel, &p, err);
         const int rc = normalise(be, &plain, err);
@@ -188,8 +207,21 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
 /* Chooses a kernel for the gated product *p of both parts; NULL: they are products of their own. */
 static const struct product_kernel *choose_gated(const struct cuda_backend *cuda,
                                                  const struct product *p) {
+    struct product most, rest;
     const bool is_one_format = p->n_parts == 2;
+    if (product_cut(cuda, p, &most, &rest)) return NULL;
     return is_one_format ? product_choose(&cuda->products, p) : NULL;
+}
+
+/* Computes the two parts of a gated product whose input is rounded, each for itself. */
+static int run_apart(struct cuda_backend *cuda, const struct linear_args *both,
+                     const struct product *gated, struct error *err) {
+    struct product p = product_of(both, 0);
+    p.x = gated->x;
+    p.x_scales = gated->x_scales;
+    p.x_scale_stride = gated->x_scale_stride;
+    p.norm_weight = NULL;
+    return product_run(cuda, &p, err);
 }
 
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err) {
@@ -204,20 +236,19 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
         .n_parts = 2,
         .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
                   {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
-    const struct gate_mul_params gated = {.gate_up = gate,
-                                          .out = args->out,
-                                          .n_rows = args->n_rows,
-                                          .dim = n_out,
-                                          .kind = args->kind};
     if (args->n_rows == 0) return 0;
     struct product p = product_of(&both, 0);
     p.gated = true;
     p.kind = args->kind;
     p.parts[0].y = args->out;
     p.parts[0].y_stride = n_out;
+    int rc = 0;
+    const bool rounds = !p.is_partial && product_rounds(cuda, &p);
+    if (rounds) rc = product_round(cuda, &p, err);
+    if (rc) return rc;
     const struct product_kernel *kernel = choose_gated(cuda, &p);
-    if (args->norm && !(kernel && kernel->takes_norm)) {
-        const int rc = normalise(be, &both, err);
+    if (args->norm && !rounds && !(kernel && kernel->takes_norm)) {
+        rc = normalise(be, &both, err);
         if (rc) return rc;
         p.x = both.x;
         p.norm_weight = NULL;
@@ -226,6 +257,6 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
         if (kernel && kernel->takes_norm) kernel = NULL;
     }
     if (kernel) return launch(cuda, kernel, &p, err);
-    const int rc = run_parts(cuda, &both, err);
-    return rc ? rc : cuda_check(cuda, launch_gate_mul(&gated, launch_of(cuda)), "gate_mul", err);
+    rc = rounds ? run_apart(cuda, &both, &p, err) : run_parts(cuda, &both, err);
+    return rc ? rc : gate_mul_or_round(cuda, args, err);
 }

@@ -51,18 +51,22 @@ enum {
 /* Shared memory of a block.  GROUPS: warpgroups of consumers.  WIDTH: of a tile.  SHARES_W: the
  * blocks of a cluster have the halves of x's rows, and share W; else they have two tiles, and share
  * x. */
-template <int GROUPS_, int WIDTH_, bool SHARES_W_> struct wide_plan {
-    static constexpr int GROUPS = GROUPS_, WIDTH = WIDTH_, N_CONSUMERS = GROUPS * GROUP_THREADS;
-    static constexpr bool SHARES_W = SHARES_W_;
-    static constexpr int X_BYTES = GROUPS * GROUP_ROWS * ROW_BYTES, W_BYTES = WIDTH * ROW_BYTES;
-    static constexpr int N_STAGES = (MEMORY_BYTES - 512) / (X_BYTES + W_BYTES);
-    typedef ring_place<N_STAGES> place;
-    typedef float accumulator[WIDTH / 2];
-    struct {
-        unsigned char x[X_BYTES], w[W_BYTES];
-    } stages[N_STAGES];
-    uint64_t full[N_STAGES], empty[N_STAGES];
-};
+template <int GROUPS_, int WIDTH_, bool SHARES_W_, enum product_mode MODE_>
+struct wide_plan {
+    static constexpr int GROUPS = GROUPS_, WIDTH = WIDTH_, N_CONSUMERS = GROUPS *GROUP_THREADS;
+    static constexpr enum product_mode MODE = MODE_;
+    static constexpr bool SHARES_W = SHARES_W_, FP8 = MODE != MODE_BF16;
+    static constexpr int X_BYTES = GROUPS * GROUP_ROWS * ROW_BYTES, W_BYTES = WIDTH *ROW_BYTES;
+    /* Of MODE_FP8_BLOCKS: the scales of a stage's columns, of each row of x. */
+    static constexpr int N_SCALES = MODE == MODE_FP8_BLOCKS ? GROUPS * GROUP_ROWS : 0;
+    static constexpr int N_STAGES = (MEMORY_BYTES - 512) / (X_BYTES + W_BYTES + N_SCALES * 4);
+    typedef ring_place<N_STAGES> place; typedef float accumulator[WIDTH / 2];
+    struct {unsigned char x[X_BYTES], w[W_BYTES];}
+stages[N_STAGES];
+float x_scales[N_STAGES][N_SCALES ? N_SCALES : 4];
+uint64_t full[N_STAGES], empty[N_STAGES];
+}
+;
 
 static_assert((int)CLUSTER == WIDE_CLUSTER, "tiles are counted in pairs");
 
@@ -151,7 +155,16 @@ static __device__ __forceinline__ void load_x(const struct wide_params &w, Plan 
             unsigned char *to = plan->stages[at.stage].x;
             uint64_t *full = &plan->full[at.stage];
             barrier_wait(&plan->empty[at.stage], at.parity);
-            barrier_arrive_expect(full, (Plan::SHARES_W ? 1 : CLUSTER) * w.half_rows * ROW_BYTES);
+            const uint32_t n_rows = (Plan::SHARES_W ? 1 : CLUSTER) * w.half_rows;
+            if (Plan::MODE == MODE_FP8_BLOCKS) {
+                barrier_arrive_expect(full, n_rows * (ROW_BYTES + sizeof(float)));
+                bulk_load(
+                    plan->x_scales[at.stage],
+                    w.p.x_scales + k * (size_t)w.p.x_scale_stride + (Plan::SHARES_W ? row : 0),
+                    n_rows * sizeof(float), full);
+            } else {
+                barrier_arrive_expect(full, n_rows * ROW_BYTES);
+            }
             if (Plan::SHARES_W) tensor_load(to, &w.x, k * STAGE_COLUMNS, row, full);
             else tensor_load_shared(to + row * ROW_BYTES, &w.x, k * STAGE_COLUMNS, row, full, BOTH);
         }
@@ -178,8 +191,8 @@ static __device__ __forceinline__ void multiply(const struct wide_item &item, Pl
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < STAGE_COLUMNS / 16; i++)
-            wgmma_shared_a(sums, wgmma_advance(x, i * 32), wgmma_advance(w, i * 32),
-                           k > item.begin || i > 0);
+            wgmma_shared_of<Plan::FP8>(sums, wgmma_advance(x, i * 32), wgmma_advance(w, i * 32),
+                                       k > item.begin || i > 0);
         wgmma_commit();
         if (k > item.begin) {
             wgmma_wait<1>();
@@ -190,6 +203,106 @@ static __device__ __forceinline__ void multiply(const struct wide_item &item, Pl
     wgmma_wait<0>();
     wgmma_pin(sums);
     release_stage(plan, last);
+}
+
+/* Returns which row of x a thread's sums of this half are of. */
+template <class Plan>
+static __device__ __forceinline__ uint32_t row_of(const struct wide_params &w, int half) {
+    const uint32_t local = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + half * 8;
+    return Plan::SHARES_W ? cluster_rank() * w.half_rows + local : local;
+}
+
+/* Multiplies sums by the scales of their rows of x and of W. */
+template <class Plan>
+static __device__ __forceinline__ void scale_sums(const struct wide_params &w,
+                                                  const struct wide_place &place,
+                                                  typename Plan::accumulator &sums) {
+    constexpr int N_COLUMNS = Plan::WIDTH / 8;
+    const struct product_part *part = &w.p.parts[place.part];
+    float of_row[2];
+    float2 of_column[N_COLUMNS];
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        of_row[half] = w.p.x_scales[min(row_of<Plan>(w, half), w.p.n_rows - 1)];
+#pragma unroll
+    for (int j = 0; j < N_COLUMNS; j++) {
+        const bool up = w.p.gated && j >= N_COLUMNS / 2;
+        const uint32_t out = place.first + (up ? j - N_COLUMNS / 2 : j) * 8 + threadIdx.x % 4 * 2;
+        const float *scales = static_cast<const float *>(part[up].scales);
+        of_column[j] = *reinterpret_cast<const float2 *>(scales + min(out, part->n_out - 2));
+    }
+#pragma unroll
+    for (int j = 0; j < N_COLUMNS; j++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            sums[4 * j + 2 * half] *= of_row[half] * of_column[j].x;
+            sums[4 * j + 2 * half + 1] *= of_row[half] * of_column[j].y;
+        }
+}
+
+/* The scales of a tile's outputs, which are of two blocks of W at most. */
+struct block_scales {
+    const float *low, *high; /* of the outputs before `border`, and behind it; one for each stage */
+    int border;              /* in groups of 8 outputs */
+};
+
+static __device__ __forceinline__ struct block_scales find_scales(const struct product &p,
+                                                                  const struct product_part *part,
+                                                                  uint32_t first) {
+    const uint32_t n_stages = p.n_in / STAGE_COLUMNS, block = first / FP8_BLOCK,
+                   last = (part->n_out - 1) / FP8_BLOCK;
+    const float *scales = static_cast<const float *>(part->scales);
+    return {scales + (size_t)block * n_stages, scales + (size_t)min(block + 1, last) * n_stages,
+            (int)((block + 1) * FP8_BLOCK - first) / 8};
+}
+
+/* Does what multiply() does where each stage's columns are a block with scales of its own: adds the
+ * stage's sums, times these. */
+template <class Plan>
+static __device__ __forceinline__ void multiply_blocks(const struct wide_params &w,
+                                                       const struct wide_place &place,
+                                                       const struct wide_item &item, Plan *plan,
+                                                       typename Plan::place *at,
+                                                       typename Plan::accumulator &sums) {
+    constexpr int N_COLUMNS = Plan::WIDTH / 8;
+    const uint32_t group = threadIdx.x / GROUP_THREADS,
+                   local = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const struct product_part *part = &w.p.parts[place.part];
+    const struct block_scales gate = find_scales(w.p, part, place.first),
+                              up = w.p.gated ? find_scales(w.p, part + 1, place.first) : gate;
+    const int half_at = w.p.gated ? N_COLUMNS / 2 : N_COLUMNS;
+    typename Plan::accumulator stage_sums;
+#pragma unroll
+    for (int i = 0; i < Plan::WIDTH / 2; i++) sums[i] = 0.0f;
+#pragma unroll 1
+    for (uint32_t k = item.begin; k < item.end; k++, at->advance()) {
+        const uint64_t x = wgmma_matrix(
+                           plan->stages[at->stage].x + group * (GROUP_ROWS * ROW_BYTES), 0),
+                       w_at = wgmma_matrix(plan->stages[at->stage].w, 0);
+        const float scales[4] = {__ldg(gate.low + k), __ldg(gate.high + k), __ldg(up.low + k),
+                                 __ldg(up.high + k)};
+        barrier_wait(&plan->full[at->stage], at->parity);
+        const float of_row[2] = {plan->x_scales[at->stage][local],
+                                 plan->x_scales[at->stage][local + 8]};
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < STAGE_COLUMNS / 16; i++)
+            wgmma_shared_a_e4m3(stage_sums, wgmma_advance(x, i * 32), wgmma_advance(w_at, i * 32),
+                                i > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_pin(stage_sums);
+        release_stage(plan, at->stage);
+#pragma unroll
+        for (int j = 0; j < N_COLUMNS; j++) {
+            const bool is_up = j >= half_at;
+            const float scale = is_up ? (j - half_at < up.border ? scales[2] : scales[3])
+                                      : (j < gate.border ? scales[0] : scales[1]);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sums[4 * j + i] += stage_sums[4 * j + i] * (of_row[i / 2] * scale);
+        }
+    }
 }
 
 /* Sends four sums to a thread of another block; an addition returns no MISSING word. */
@@ -307,10 +420,10 @@ template <class Plan, typename Two>
 static __device__ __forceinline__ Two *find_results(const struct wide_params &w,
                                                     const struct wide_place &place, int half) {
     const struct product_part *part = &w.p.parts[place.part];
-    const uint32_t lane = threadIdx.x % 32, local = threadIdx.x / 32 * 16 + lane / 4 + half * 8,
-                   row = Plan::SHARES_W ? cluster_rank() * w.half_rows + local : local;
+    const uint32_t row = row_of<Plan>(w, half),
+                   local = row - (Plan::SHARES_W ? cluster_rank() * w.half_rows : 0);
     if (row >= w.p.n_rows || (Plan::SHARES_W && local >= w.half_rows)) return nullptr;
-    return static_cast<Two *>(part->y) + (row * part->y_stride + place.first) / 2 + lane % 4;
+    return static_cast<Two *>(part->y) + (row * part->y_stride + place.first) / 2 + threadIdx.x % 4;
 }
 
 /* Adds what the results are added to: where sums are split, while the others' shares are on their
@@ -379,8 +492,11 @@ static __device__ __forceinline__ void consume(const struct wide_params &w, Plan
         const struct wide_columns mine = {n_columns * split / n_splits,
                                           n_columns * (split + 1) / n_splits, n_columns};
         typename Plan::accumulator sums;
-        multiply<Plan>(item, plan, &at, sums);
+        if constexpr (Plan::MODE == MODE_FP8_BLOCKS)
+            multiply_blocks<Plan>(w, place, item, plan, &at, sums);
+        else multiply<Plan>(item, plan, &at, sums);
         if (item.tile >= w.n_tiles) continue;
+        if (Plan::MODE == MODE_FP8_ROWS) scale_sums<Plan>(w, place, sums);
         if (n_splits > 1) send_shares<Plan>(w, i, mine, sums);
         if (w.p.accumulate && w.p.y_f32) add_results<Plan, float2>(w, place, mine, sums);
         else if (w.p.accumulate) add_results<Plan, uint32_t>(w, place, mine, sums);
@@ -444,31 +560,40 @@ static cudaError_t launch_tiles(const struct product *p, uint32_t n_splits,
 typedef cudaError_t (*tiles_launcher)(const struct product *p, uint32_t n_splits,
                                       const struct wide_device *room, struct launch launch);
 
-template <int GROUPS> static tiles_launcher find_pairs(uint32_t width) {
+template <int GROUPS, enum product_mode MODE> static tiles_launcher find_pairs(uint32_t width) {
     switch (width) {
-    case 112: return launch_tiles<wide_plan<GROUPS, 112, false>>;
-    case 96: return launch_tiles<wide_plan<GROUPS, 96, false>>;
-    case 64: return launch_tiles<wide_plan<GROUPS, 64, false>>;
-    default: return launch_tiles<wide_plan<GROUPS, 48, false>>;
+    case 112: return launch_tiles<wide_plan<GROUPS, 112, false, MODE>>;
+    case 96: return launch_tiles<wide_plan<GROUPS, 96, false, MODE>>;
+    case 64: return launch_tiles<wide_plan<GROUPS, 64, false, MODE>>;
+    default: return launch_tiles<wide_plan<GROUPS, 48, false, MODE>>;
     }
 }
 
-static tiles_launcher find_halves(uint32_t width) {
+template <enum product_mode MODE> static tiles_launcher find_halves(uint32_t width) {
     switch (width) {
-    case 224: return launch_tiles<wide_plan<2, 224, true>>;
-    case 192: return launch_tiles<wide_plan<2, 192, true>>;
-    case 128: return launch_tiles<wide_plan<2, 128, true>>;
-    case 96: return launch_tiles<wide_plan<2, 96, true>>;
-    default: return launch_tiles<wide_plan<2, 64, true>>;
+    case 224: return launch_tiles<wide_plan<2, 224, true, MODE>>;
+    case 192: return launch_tiles<wide_plan<2, 192, true, MODE>>;
+    case 128: return launch_tiles<wide_plan<2, 128, true, MODE>>;
+    case 96: return launch_tiles<wide_plan<2, 96, true, MODE>>;
+    default: return launch_tiles<wide_plan<2, 64, true, MODE>>;
     }
 }
 
+template <enum product_mode MODE>
 static tiles_launcher find_launcher(const struct wide_shape *shape, uint32_t width) {
-    if (wide_halves(shape)) return find_halves(width);
-    switch ((shape->n_rows - 1) / GROUP_ROWS) {
-    case 0: return find_pairs<1>(width);
-    case 1: return find_pairs<2>(width);
-    default: return find_pairs<3>(width);
+    const uint32_t n_groups = (shape->n_rows + GROUP_ROWS - 1) / GROUP_ROWS;
+    if (n_groups == 1) return find_pairs<1, MODE>(width);
+    if constexpr (MODE == MODE_FP8_BLOCKS) return find_pairs<2, MODE>(width);
+    else if (wide_halves(shape)) return find_halves<MODE>(width);
+    else return n_groups == 2 ? find_pairs<2, MODE>(width) : find_pairs<3, MODE>(width);
+}
+
+static tiles_launcher find_launcher_of(enum product_mode mode, const struct wide_shape *shape,
+                                       uint32_t width) {
+    switch (mode) {
+    case MODE_FP8_ROWS: return find_launcher<MODE_FP8_ROWS>(shape, width);
+    case MODE_FP8_BLOCKS: return find_launcher<MODE_FP8_BLOCKS>(shape, width);
+    default: return find_launcher<MODE_BF16>(shape, width);
     }
 }
 
@@ -477,14 +602,16 @@ static cudaError_t start_wide(const struct product *p, const struct wide_device 
     const struct wide_shape shape = shape_of(p);
     if (wide_count_tiles(&shape, GROUP_ROWS) == 0 || p->n_rows == 0) return cudaSuccess;
     if (room->n_clusters == 0) return cudaErrorNotSupported;
-    if (p->n_rows > WIDE_MAX_ROWS) return cudaErrorInvalidValue;
+    if (p->n_rows > (p->x_scale_stride ? WIDE_MAX_BLOCK_ROWS : WIDE_MAX_ROWS))
+        return cudaErrorInvalidValue;
     const struct wide_cut cut = wide_choose_cut(&shape, room->n_clusters);
-    return find_launcher(&shape, cut.width)(p, cut.n_splits, room, launch);
+    return find_launcher_of(product_mode_of(p), &shape, cut.width)(p, cut.n_splits, room, launch);
 }
 
 extern "C" product_launch launch_wide;
 int launch_wide(struct cuda_backend *cuda, const struct product *p, struct error *err) {
-    const struct product joined = p->gated ? *p : product_join(p);
+    struct product joined = p->gated ? *p : product_join(p);
+    if (p->x_scales) joined.n_in /= 2; /* pairs of E4M3 are copied as bf16 are */
     return cuda_check(cuda, start_wide(&joined, &cuda->products.wide, launch_of(cuda)),
                       "the product kernel \"wide\"", err);
 }
@@ -493,17 +620,25 @@ template <class Plan> static bool open_tiles(int *n) {
     return open_pairs<Plan>(wide_kernel<Plan>, Plan::N_CONSUMERS + GROUP_THREADS, n);
 }
 
-template <int GROUPS> static bool open_two_tiles(int *n) {
-    return open_tiles<wide_plan<GROUPS, 112, false>>(n) &&
-           open_tiles<wide_plan<GROUPS, 96, false>>(n) &&
-           open_tiles<wide_plan<GROUPS, 64, false>>(n) &&
-           open_tiles<wide_plan<GROUPS, 48, false>>(n);
+template <int GROUPS, enum product_mode MODE> static bool open_two_tiles(int *n) {
+    return open_tiles<wide_plan<GROUPS, 112, false, MODE>>(n) &&
+           open_tiles<wide_plan<GROUPS, 96, false, MODE>>(n) &&
+           open_tiles<wide_plan<GROUPS, 64, false, MODE>>(n) &&
+           open_tiles<wide_plan<GROUPS, 48, false, MODE>>(n);
 }
 
-static bool open_halves(int *n) {
-    return open_tiles<wide_plan<2, 224, true>>(n) && open_tiles<wide_plan<2, 192, true>>(n) &&
-           open_tiles<wide_plan<2, 128, true>>(n) && open_tiles<wide_plan<2, 96, true>>(n) &&
-           open_tiles<wide_plan<2, 64, true>>(n);
+template <enum product_mode MODE> static bool open_halves(int *n) {
+    return open_tiles<wide_plan<2, 224, true, MODE>>(n) &&
+           open_tiles<wide_plan<2, 192, true, MODE>>(n) &&
+           open_tiles<wide_plan<2, 128, true, MODE>>(n) &&
+           open_tiles<wide_plan<2, 96, true, MODE>>(n) &&
+           open_tiles<wide_plan<2, 64, true, MODE>>(n);
+}
+
+template <enum product_mode MODE> static bool open_all(int *n) {
+    if (!open_two_tiles<1, MODE>(n) || !open_two_tiles<2, MODE>(n)) return false;
+    if constexpr (MODE == MODE_FP8_BLOCKS) return true;
+    else return open_two_tiles<3, MODE>(n) && open_halves<MODE>(n);
 }
 
 /* Says whether the memory moves at least 16 bytes in a clock of each multiprocessor. */
@@ -525,8 +660,8 @@ static cudaError_t find_wide(int device, struct wide_device *room) {
     if (!rc) rc = find_memory_rate(device, n_multiprocessors, &room->fast_memory);
     if (rc) return rc;
     int n = n_multiprocessors / CLUSTER;
-    if (n > 0 && open_two_tiles<1>(&n) && open_two_tiles<2>(&n) && open_two_tiles<3>(&n) &&
-        open_halves(&n))
+    if (n > 0 && open_all<MODE_BF16>(&n) && open_all<MODE_FP8_ROWS>(&n) &&
+        open_all<MODE_FP8_BLOCKS>(&n))
         room->n_clusters = (uint32_t)n;
     cudaGetLastError(); /* an answer, not a fault */
     return cudaSuccess;

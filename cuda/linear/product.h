@@ -42,13 +42,20 @@ struct product_part {
  * all parts.  With norm_weight the product is of RMSNorm(x).  If gated, the two parts are gate and
  * up, and only parts[0].y is written: kind(gate) * up.  A kernel's fits() says what it takes. */
 struct product {
-    const void *x; /* bf16 [n_rows, n_in] */
+    const void *x; /* bf16 [n_rows, n_in]; with x_scales E4M3 */
+    /* What x is multiplied by: [n_rows], or if x_scale_stride > 0 for each FP8_BLOCK columns
+     * [n_in / FP8_BLOCK][x_scale_stride].  NULL: x has no scales.  Otherwise the scales of W are
+     * f32, and each row has one, or each FP8_BLOCK x FP8_BLOCK elements. */
+    const float *x_scales;
+    uint32_t x_scale_stride;
     uint32_t n_rows, n_in, n_parts;
     struct product_part parts[LINEAR_MAX_PARTS];
     struct weight_format w_format; /* of every part */
     bool in_strips;                /* the arrays of every part lie as strips.h says */
-    enum element norm_dtype;       /* of norm_weight */
-    const void *norm_weight;       /* [n_in], or NULL */
+    bool rounds_input;             /* as in struct weight, of every part; x has no scales yet */
+    float input_most;
+    enum element norm_dtype; /* of norm_weight */
+    const void *norm_weight; /* [n_in], or NULL */
     float eps;
     bool gated, accumulate, y_f32;
     bool is_partial; /* the operation has more parts than these */
@@ -57,12 +64,32 @@ struct product {
 };
 
 enum {
-    FEW_MAX_ROWS = 16,      /* that the few and stream kernels take */
-    STREAM_MAX_NORM = 8192, /* columns of a norm that the stream kernel takes */
-    WIDE_MAX_ROWS = 256     /* that the wide kernel takes */
+    FEW_MAX_ROWS = 16,        /* that the few and stream kernels take */
+    STREAM_MAX_NORM = 8192,   /* columns of a norm that the stream kernel takes */
+    WIDE_MAX_ROWS = 256,      /* that the wide kernel takes */
+    WIDE_MAX_BLOCK_ROWS = 128 /* that it takes with scales of blocks */
+};
+
+enum {
+    FP8_BLOCK = 128,     /* columns, and rows, of a block of E4M3 with a scale */
+    FP8_ROWS_ALIGN = 16, /* rows of W are a multiple, where each has a scale */
+    FP8_SCALE_ROWS = 4,  /* x_scale_stride is n_rows, rounded up to a multiple */
+    FP8_PAST_ROWS = 256  /* kernels read the scales of at most so many rows behind the last */
 };
 
 enum { WIDE_SHARE_BYTES = 256 * 112 * 4 }; /* a tile's sums in f32 */
+
+/* How a product reads x and W. */
+enum product_mode {
+    MODE_BF16,
+    MODE_FP8_ROWS,  /* E4M3; each row of x and of W has a scale */
+    MODE_FP8_BLOCKS /* E4M3; each FP8_BLOCK columns of a row of x, and each block of W, have one */
+};
+
+static inline enum product_mode product_mode_of(const struct product *p) {
+    if (!p->x_scales) return MODE_BF16;
+    return p->x_scale_stride > 0 ? MODE_FP8_BLOCKS : MODE_FP8_ROWS;
+}
 
 /* What the wide kernel has on this device. */
 struct wide_device {
@@ -106,7 +133,8 @@ struct product_kernel {
     product_launch *launch;
     bool is_invariant; /* a row's bits depend on nothing but the row and the weights */
     bool takes_norm;
-    bool takes_idle; /* it counts multiprocessors as taken that the kernel before leaves idle */
+    bool takes_codes; /* it takes products whose x has scales, or these only: fits() says so */
+    bool takes_idle;  /* it counts multiprocessors as taken that the kernel before leaves idle */
 };
 
 /* The list of all kernels; the last row has no name.  The kernel "any" is the reference, which

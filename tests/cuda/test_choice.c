@@ -133,6 +133,41 @@ static void one_part_of_several_is_not_wide(void **state) {
     }
 }
 
+/* Returns the name of the kernel for a product of rounded inputs. */
+static const char *find_rounded(enum choice_device name, const struct choice_shape *shape,
+                                uint32_t n_rows, bool blocks) {
+    static const _Alignas(64) char memory[64];
+    const struct product_device device = device_of(name);
+    struct product p = product_of(shape, n_rows);
+    p.w_format =
+        (struct weight_format){ELEMENT_E4M3, SCALE_F32, blocks ? 128 : 1, blocks ? 128 : 0, false};
+    p.x_scales = (const float *)memory;
+    p.x_scale_stride = blocks ? n_rows + 3 : 0;
+    for (uint32_t i = 0; i < p.n_parts; i++) p.parts[i].scales = memory;
+    const struct product_kernel *kernel = product_choose(&device, &p);
+    return kernel ? kernel->name : "none";
+}
+
+static void rounded_inputs_have_kernels_of_their_own(void **state) {
+    static const struct choice_shape down = {.n_in = 14336, .n_out = {4096}},
+                                     gate = {.n_in = 4096, .n_out = {14336}, .gated = true};
+    static const struct {
+        uint32_t n_rows;
+        const char *rows, *rows_gated, *blocks, *blocks_gated;
+    } cases[] = {
+        {1, "wide", "wide", "wide", "wide"},       {128, "wide", "wide", "cublaslt", "wide"},
+        {256, "wide", "wide", "cublaslt", "none"}, {260, "cublaslt", "none", "cublaslt", "none"},
+        {261, "cublaslt", "none", "none", "none"}, {8192, "cublaslt", "none", "cublaslt", "none"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const uint32_t n = cases[i].n_rows;
+        assert_string_equal(find_rounded(H200, &down, n, false), cases[i].rows);
+        assert_string_equal(find_rounded(H200, &gate, n, false), cases[i].rows_gated);
+        assert_string_equal(find_rounded(H200, &down, n, true), cases[i].blocks);
+        assert_string_equal(find_rounded(H200, &gate, n, true), cases[i].blocks_gated);
+        assert_string_equal(find_rounded(H200_INVARIANT, &down, n, false), "none");
+    }
+}
+
 static void joined_parts_become_one(void **state) {
     struct product p =
         product_of(&(struct choice_shape){.n_in = 64, .n_out = {8, 16, 24}, .joined = true}, 1);
@@ -246,6 +281,7 @@ int main(void) {
         cmocka_unit_test(any_takes_every_part),
         cmocka_unit_test(vectors_need_aligned_weights),
         cmocka_unit_test(one_part_of_several_is_not_wide),
+        cmocka_unit_test(rounded_inputs_have_kernels_of_their_own),
         cmocka_unit_test(joined_parts_become_one),
         cmocka_unit_test(unpacked_takes_what_is_not_plain),
         cmocka_unit_test(few_rows_of_packed_weights_are_streamed),
