@@ -92,6 +92,15 @@ static __device__ __forceinline__ void load_matrix_trans(uint32_t (&r)[4], share
                  : "memory");
 }
 
+/* Stores four 8 x 8 matrices, each transposed; lane l names row l % 8 of matrix l / 8.  Needs
+ * 9.0. */
+static __device__ __forceinline__ void store_matrix_trans(shared_at to, const uint32_t (&r)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to.address),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+
 static __device__ __forceinline__ uint32_t load_shared(shared_at from) {
     uint32_t x;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from.address) : "memory");
@@ -102,6 +111,27 @@ static __device__ __forceinline__ void load_shared(uint32_t (&x)[4], shared_at f
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(from.address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load_shared_two(uint32_t *x, shared_at from) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(from.address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load_shared_four(uint32_t *x, shared_at from) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from.address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void store_shared_four(shared_at to, float x, float y, float z,
+                                                         float w) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to.address), "f"(x), "f"(y),
+                 "f"(z), "f"(w)
                  : "memory");
 }
 

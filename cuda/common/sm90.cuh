@@ -265,9 +265,9 @@ template <int N> static __device__ __forceinline__ void wgmma_pin(float (&d)[N])
 #define SM90_D16(d, i) SM90_D8(d, i), SM90_D8(d, i + 8)
 #define SM90_D32(d, i) SM90_D16(d, i), SM90_D16(d, i + 16)
 #define SM90_D64(d, i) SM90_D32(d, i), SM90_D32(d, i + 32)
-#define SM90_LIST24                                                                                \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
-    "%16, %17, %18, %19, %20, %21, %22, %23"
+#define SM90_LIST8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SM90_LIST16 SM90_LIST8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define SM90_LIST24 SM90_LIST16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define SM90_LIST32 SM90_LIST24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define SM90_LIST48                                                                                \
     SM90_LIST32                                                                                    \
@@ -338,16 +338,22 @@ static __device__ __forceinline__ void wgmma_register_a(float (&d)[32], const ui
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-/* Starts d[64 x 128] = (add ? d : 0) + A B^T; A [64 x 16] is in registers, B [128 x 16] K-major in
+/* Starts d[64 x N] = (add ? d : 0) + A B^T; A [64 x 16] is in registers, B [N x 16] K-major in
  * shared memory. */
-static __device__ __forceinline__ void wgmma_register_a_k_major(float (&d)[64], const uint32_t *a,
-                                                                uint64_t b, int add) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SM90_LIST64 "}, "
-                 "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
-                 : SM90_D64(d, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
+#define SM90_REGISTER_A(N, LIST, A0, A1, A2, A3, B, ADD, ...)                                      \
+    static __device__ __forceinline__ void wgmma_register_a_k_major(                               \
+        float(&d)[(N) / 2], const uint32_t *a, uint64_t b, int add) {                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n"                            \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" LIST "}, {%" #A0 \
+                     ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 0;\n}"                    \
+                     : __VA_ARGS__                                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
+    }
+SM90_REGISTER_A(16, SM90_LIST8, 8, 9, 10, 11, 12, 13, SM90_D8(d, 0))
+SM90_REGISTER_A(32, SM90_LIST16, 16, 17, 18, 19, 20, 21, SM90_D16(d, 0))
+SM90_REGISTER_A(64, SM90_LIST32, 32, 33, 34, 35, 36, 37, SM90_D32(d, 0))
+SM90_REGISTER_A(128, SM90_LIST64, 64, 65, 66, 67, 68, 69, SM90_D64(d, 0))
+SM90_REGISTER_A(256, SM90_LIST128, 128, 129, 130, 131, 132, 133, SM90_D64(d, 0), SM90_D64(d, 64))
 
 /* --- host: tensor maps --- */
 
@@ -389,6 +395,23 @@ static inline cudaError_t tensor_map_matrix(CUtensorMap *map, const void *base, 
                                             uint32_t box_rows,
                                             CUtensorMapL2promotion l2 = TENSOR_MAP_L2) {
     return tensor_map_stack(map, base, 1, 0, rows, columns, stride_bytes, box_rows, 1, l2);
+}
+
+/* Describes one matrix of row_bytes to a row, without swizzle.  Boxes and their places are counted
+ * in words of 4 bytes.  All numbers of bytes are multiples of 16, and a row of a box has at most
+ * 1024. */
+static inline cudaError_t tensor_map_bytes(CUtensorMap *map, const void *base, uint64_t rows,
+                                           uint64_t row_bytes, uint32_t box_rows,
+                                           uint32_t box_row_bytes) {
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
+    const cuuint64_t sizes[2] = {row_bytes / 4, rows};
+    const cuuint32_t box[2] = {box_row_bytes / 4, box_rows}, steps[2] = {1, 1};
+    if (!encode) return cudaErrorNotSupported;
+    const CUresult status =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, (void *)base, sizes, &row_bytes, box, steps,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 #endif

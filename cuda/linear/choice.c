@@ -10,8 +10,9 @@
  *   more rows      "cublaslt"; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           "any": f16 and f32 weights, odd widths, slowly
  *
- * Weights that are not plain are products of the kernels for them.  "packed stream" takes up to 8
- * rows on compute capability 9.0, if the weights lie in strips (strips.h).  What none takes is
+ * Weights that are not plain are products of the kernels for them.  If they lie in strips
+ * (strips.h), on compute capability 9.0 "packed stream" takes up to 8 rows, and "packed wide" any
+ * number.  What none of these takes is
  * "unpacked": widened to bf16 in slabs, for which a kernel of the above is chosen.
  *
  * Products whose x is rounded to E4M3 are "wide" up to 256 rows, and of cuBLASLt else.
@@ -24,6 +25,7 @@
 
 #include "cuda/linear/gated_cut.h"
 #include "cuda/linear/packed_cut.h"
+#include "cuda/linear/packed_wide_cut.h"
 #include "cuda/linear/product.h"
 #include "cuda/linear/slab.h"
 #include "cuda/linear/wide_cut.h"
@@ -35,9 +37,9 @@ enum { BF16_BYTES = 2, F32_BYTES = 4 }; /* of results */
 enum { WIDE_BLOCK_ROWS = 96 };          /* with scales of blocks: more are faster by cuBLASLt */
 
 /* Only the list names them. */
-product_open open_stream, open_packed_stream, open_wide, open_gated;
+product_open open_stream, open_packed_stream, open_wide, open_gated, open_packed_wide;
 product_launch launch_few, launch_stream, launch_packed_stream, launch_wide, launch_gated,
-    launch_cublaslt, launch_invariant, launch_any, launch_unpacked;
+    launch_cublaslt, launch_invariant, launch_any, launch_unpacked, launch_packed_wide;
 
 static bool aligned(const void *p, size_t to) {
     return (uintptr_t)p % to == 0;
@@ -197,6 +199,22 @@ static float packed_stream_cost(const struct product_device *device, const struc
     return 2;
 }
 
+static bool packed_wide_fits(const struct product_device *device, const struct product *p) {
+    bool fits = device->packed_wide.n_clusters[1] > 0 && p->in_strips &&
+                packed_wide_find_format(&p->w_format) != N_PACKED_WIDE_FORMATS &&
+                aligned(p->x, ALIGN);
+    for (uint32_t i = 0; i < (p->gated ? 1 : p->n_parts) && !p->y_f32; i++)
+        fits &= p->parts[i].n_out % WIDTH == 0 && p->parts[i].y_stride % WIDTH == 0 &&
+                aligned(p->parts[i].y, ALIGN);
+    return fits;
+}
+
+/* Leaves few rows to "packed stream". */
+static float packed_wide_cost(const struct product_device *device, const struct product *p) {
+    (void)device, (void)p;
+    return 3;
+}
+
 /* Checks that there is a kernel for each slab of gate and up.  Others are never refused: "any"
  * takes their slabs. */
 static bool unpacked_fits(const struct product_device *device, const struct product *p) {
@@ -265,6 +283,11 @@ const struct product_kernel product_kernels[] = {
      .cost = packed_stream_cost,
      .launch = launch_packed_stream,
      .takes_norm = true},
+    {.name = "packed wide",
+     .open = open_packed_wide,
+     .fits = packed_wide_fits,
+     .cost = packed_wide_cost,
+     .launch = launch_packed_wide},
     {.name = "unpacked",
      .fits = unpacked_fits,
      .cost = unpacked_cost,

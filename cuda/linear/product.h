@@ -99,6 +99,14 @@ struct wide_device {
     bool fast_memory; /* find_memory_rate() of linear_wide.cu */
 };
 
+enum { PACKED_WIDE_MAX_SPLITS = 8 };
+
+/* What the packed wide kernel has on this device. */
+struct packed_wide_device {
+    /* Clusters of so many blocks that run at the same time; [1] is 0 if the kernel does not run */
+    uint32_t n_clusters[PACKED_WIDE_MAX_SPLITS + 1];
+};
+
 /* What the choice of a kernel has to know of the device; set by open() of the kernels. */
 struct product_device {
     bool batch_invariant; /* only kernels that are invariant run */
@@ -107,7 +115,8 @@ struct product_device {
     struct wide_device wide;
     uint32_t wide_from; /* rows from which the wide kernel is faster than the stream kernel */
     uint32_t n_gated_clusters; /* of the gated kernel, that run at the same time; 0: none */
-    void *slab;                /* slab.h; NULL: no weight was loaded that needs it */
+    struct packed_wide_device packed_wide;
+    void *slab; /* slab.h; NULL: no weight was loaded that needs it */
 };
 
 /* Makes a kernel ready when the backend is created, and sets its members of cuda->products.  0 if

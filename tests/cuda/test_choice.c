@@ -226,6 +226,32 @@ static void few_rows_of_packed_weights_are_streamed(void **state) {
     assert_string_not_equal(product_choose(&device, &p)->name, "packed stream");
 }
 
+/* Weights in strips are for "packed wide" if it has kernels for the format, and if it can write the
+ * results.  A backend whose sums have one order does not take it. */
+static void packed_wide_takes_formats_in_strips(void **state) {
+    static const struct choice_shape shape = {.n_in = 4096, .n_out = {4096, 1024, 1024}};
+    struct product_device device = device_of(H200);
+    struct product p = product_of(&shape, 20);
+    p.in_strips = true;
+    p.w_format = (struct weight_format){ELEMENT_I4, SCALE_F16, 1, 128, false};
+    assert_string_equal(product_choose(&device, &p)->name, "unpacked");
+    device.packed_wide.n_clusters[1] = 132;
+    for (p.n_rows = 1; p.n_rows < 10000; p.n_rows *= 3)
+        assert_string_equal(product_choose(&device, &p)->name, "packed wide");
+    p.in_strips = false;
+    assert_string_equal(product_choose(&device, &p)->name, "unpacked");
+    p.in_strips = true;
+    p.parts[1].y_stride++;
+    assert_string_equal(product_choose(&device, &p)->name, "unpacked");
+    p.y_f32 = true;
+    assert_string_equal(product_choose(&device, &p)->name, "packed wide");
+    device.batch_invariant = true;
+    assert_string_equal(product_choose(&device, &p)->name, "unpacked");
+    device.batch_invariant = false;
+    p.w_format.block_cols = 48;
+    assert_string_equal(product_choose(&device, &p)->name, "unpacked");
+}
+
 /* Gate and up are unpacked together where a kernel computes their slabs so. */
 static void gate_and_up_are_unpacked_as_their_slabs_are_computed(void **state) {
     const struct choice_shape shape = {.n_in = 4096, .n_out = {14336}, .gated = true};
@@ -285,6 +311,7 @@ int main(void) {
         cmocka_unit_test(joined_parts_become_one),
         cmocka_unit_test(unpacked_takes_what_is_not_plain),
         cmocka_unit_test(few_rows_of_packed_weights_are_streamed),
+        cmocka_unit_test(packed_wide_takes_formats_in_strips),
         cmocka_unit_test(gate_and_up_are_unpacked_as_their_slabs_are_computed),
         cmocka_unit_test(slabs_have_each_row_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);

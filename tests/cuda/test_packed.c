@@ -475,6 +475,7 @@ int main(int argc, char **argv) {
     CUDA_BACKEND(gpu)->products.packed_streams = false;
     CUDA_BACKEND(gpu)->products.wide.n_clusters = 0;
     CUDA_BACKEND(gpu)->products.n_gated_clusters = 0;
+    CUDA_BACKEND(gpu)->products.packed_wide = (struct packed_wide_device){0};
     n_failed += cmocka_run_group_tests(tests, NULL, NULL);
     reopen_batch_invariant();
     n_failed += cmocka_run_group_tests(tests, NULL, NULL);

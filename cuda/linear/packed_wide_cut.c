@@ -1,0 +1,89 @@
+/* packed_wide_cut.c - see packed_wide_cut.h.  Thread: any.  Memory: none. */
+#include "cuda/linear/packed_wide_cut.h"
+
+#include <math.h>
+
+#include "engine/base/sizes.h"
+
+enum { ROWS = 0, ANY_SCALE = -1, GROUP_OUTPUTS = 64, UNIT_COLUMNS = 64 };
+
+static const struct {
+    enum element element;
+    int scale, per; /* columns of a block, or a divisor of them if 128 */
+    bool has_min;
+} formats[N_PACKED_WIDE_FORMATS] = {[PACKED_I4_BF16] = {ELEMENT_I4, SCALE_BF16, 128, false},
+                                    [PACKED_I4_F16] = {ELEMENT_I4, SCALE_F16, 128, false},
+                                    [PACKED_I4_F16_32] = {ELEMENT_I4, SCALE_F16, 32, false},
+                                    [PACKED_I4_F32_MIN] = {ELEMENT_I4, SCALE_F32, 128, true},
+                                    [PACKED_I4_F16_32_MIN] = {ELEMENT_I4, SCALE_F16, 32, true},
+                                    [PACKED_I8_ROWS] = {ELEMENT_I8, ANY_SCALE, ROWS, false},
+                                    [PACKED_I8_F16] = {ELEMENT_I8, SCALE_F16, 128, false},
+                                    [PACKED_I8_F16_32] = {ELEMENT_I8, SCALE_F16, 32, false},
+                                    [PACKED_E4M3_ROWS] = {ELEMENT_E4M3, ANY_SCALE, ROWS, false},
+                                    [PACKED_E2M1_32] = {ELEMENT_E2M1, SCALE_E8M0, 32, false}};
+
+static bool is_power_of_two(uint32_t n) {
+    return (n & (n - 1)) == 0;
+}
+
+static bool has_scales(const struct weight_format *f, int type, int per) {
+    if (per == ROWS)
+        return f->block_cols == 0 && f->block_rows <= 1 && f->scale >= SCALE_F32 &&
+               f->scale <= SCALE_BF16;
+    return f->block_rows == 1 && f->block_cols > 0 && (int)f->scale == type &&
+           (per == 128 ? f->block_cols % per == 0 && is_power_of_two(f->block_cols)
+                       : f->block_cols == per);
+}
+
+enum packed_wide_format packed_wide_find_format(const struct weight_format *format) {
+    int i = 0;
+    while (i < N_PACKED_WIDE_FORMATS &&
+           !(format->element == formats[i].element && format->has_min == formats[i].has_min &&
+             has_scales(format, formats[i].scale, formats[i].per)))
+        i++;
+    return (enum packed_wide_format)i;
+}
+
+static uint32_t count_tiles(const struct product *p, const struct packed_wide_tile *tile) {
+    const uint32_t width = tile->groups * GROUP_OUTPUTS;
+    uint32_t n = 0;
+    if (p->gated) n = (uint32_t)div_up(p->parts[0].n_out, width / 2);
+    for (uint32_t i = 0; i < p->n_parts && !p->gated; i++)
+        n += (uint32_t)div_up(p->parts[i].n_out, width);
+    return n * (uint32_t)div_up(p->n_rows, tile->rows);
+}
+
+/* Estimates a product's clocks.  The numbers were fitted to measured products.  wgmma takes half a
+ * clock for each row of x and 16 columns of a warpgroup.  What a stage waits for besides grows with
+ * the warpgroups.  Shares of sums move 12 bytes in a clock. */
+static double estimate_clocks(const struct product *p, struct packed_wide_cut cut,
+                              const struct packed_wide_device *device) {
+    const struct packed_wide_tile *tile = &packed_wide_tiles[cut.tile];
+    const double n_units = ceil(ceil((double)p->n_in / UNIT_COLUMNS) / cut.n_splits),
+                 unit = hypot(2.0 * tile->groups * tile->rows, 110.0 * tile->groups + 50),
+                 others = 1 - 1.0 / cut.n_splits,
+                 sums = others * tile->groups * GROUP_OUTPUTS * tile->rows * sizeof(float),
+                 exchange = cut.n_splits > 1 ? 2500 + 2 * sums / 12 : 0,
+                 finish = 500 + 0.1 * tile->groups * GROUP_OUTPUTS * tile->rows;
+    const uint32_t n_tiles = count_tiles(p, tile), at_once = device->n_clusters[cut.n_splits],
+                   n_waves = at_once ? (uint32_t)div_up(n_tiles, at_once) : 0;
+    /* Blocks that wait for each other must run at the same time, and each has a stage. */
+    if (n_waves == 0 || (cut.n_splits > 1 && n_waves > 1)) return INFINITY;
+    if (cut.n_splits > div_up(p->n_in, PACKED_WIDE_STAGE_COLUMNS)) return INFINITY;
+    return n_waves * (n_units * unit + finish) + exchange;
+}
+
+struct packed_wide_cut packed_wide_choose_cut(const struct product *p,
+                                              const struct packed_wide_device *device) {
+    struct packed_wide_cut best = {0, 1};
+    double least = INFINITY;
+    for (uint32_t tile = 0; tile < N_PACKED_WIDE_TILES; tile++)
+        for (uint32_t n_splits = 1; n_splits <= PACKED_WIDE_MAX_SPLITS; n_splits++) {
+            const struct packed_wide_cut cut = {tile, n_splits};
+            const double clocks = estimate_clocks(p, cut, device);
+            if (clocks >= least) continue;
+            least = clocks;
+            best = cut;
+        }
+    return best;
+}

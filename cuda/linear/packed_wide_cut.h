@@ -1,0 +1,63 @@
+/* packed_wide_cut.h - which packed weights packed_wide.cuh multiplies, and how it cuts a product.
+ *
+ *   tile    rows of x against 64 outputs for each of a block's warpgroups; if gated, half of them
+ *           are gate's and half up's
+ *   split   the blocks of a cluster have shares of a tile's columns, where tiles are too few
+ *   wave    a tile for each block, at the same time
+ *
+ * All functions only calculate.  Thread: any.  Memory: none. */
+#ifndef CUDA_LINEAR_PACKED_WIDE_CUT_H
+#define CUDA_LINEAR_PACKED_WIDE_CUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda/linear/product.h"
+#include "engine/device/weight.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The formats: elements and their scales.  These are of blocks of 32 columns, of a multiple of 128,
+ * or of whole rows. */
+enum packed_wide_format {
+    PACKED_I4_BF16,
+    PACKED_I4_F16,
+    PACKED_I4_F16_32,
+    PACKED_I4_F32_MIN,
+    PACKED_I4_F16_32_MIN,
+    PACKED_I8_ROWS,
+    PACKED_I8_F16,
+    PACKED_I8_F16_32,
+    PACKED_E4M3_ROWS,
+    PACKED_E2M1_32,
+    N_PACKED_WIDE_FORMATS /* none of them */
+};
+
+/* Returns the format of weights that lie in strips. */
+enum packed_wide_format packed_wide_find_format(const struct weight_format *format);
+
+enum {
+    N_PACKED_WIDE_TILES = 9,
+    PACKED_WIDE_STAGE_COLUMNS = 128 /* of x and W that a block multiplies at a time, at most */
+};
+static const struct packed_wide_tile {
+    uint32_t rows, groups;
+} packed_wide_tiles[N_PACKED_WIDE_TILES] = {{16, 4}, {16, 2},  {32, 4},  {32, 2}, {64, 4},
+                                            {64, 2}, {128, 4}, {128, 2}, {256, 2}};
+
+struct packed_wide_cut {
+    uint32_t tile; /* of packed_wide_tiles */
+    uint32_t n_splits;
+};
+
+/* Returns the cut with the least estimated time on this device, where the kernels run. */
+struct packed_wide_cut packed_wide_choose_cut(const struct product *p,
+                                              const struct packed_wide_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
