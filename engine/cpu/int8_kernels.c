@@ -1,4 +1,5 @@
-/* int8_kernels.c - see int8_kernels.h.  Compiled once per instruction set with INT8_NAME set.
+/* int8_kernels.c - see int8_kernels.h.  Compiled once per instruction set with INT8_NAME set, and
+ * INT8_NEON for those of ARM.
  *
  *   a row of x     codes i8 [blocks][32] | d f32 [blocks] | starts i32 [spans] | sums f32 [spans]
  *
@@ -9,22 +10,15 @@
  *
  * Few rows of x multiply codes as they lie in memory.  For more rows, the codes of a chunk of
  * columns are widened to bytes first.  These stay in the first cache while the rows pass by. */
+#include "engine/cpu/int8_i8mm.h"
 #include "engine/cpu/int8_tile.h"
 
 /* ---- a tile of outputs ---- */
 
-/* Adds the products of a span, the steps from `step` on, to the sums. */
-INLINE void add_span(vecf (*acc)[VECS], const struct tile *t, uint32_t rows, uint32_t b,
+/* Adds the products of a span, the steps of `half` of a block, to its sums. */
+INLINE void sum_span(whole (*sums)[VECS], const struct tile *t, uint32_t rows, uint32_t b,
                      uint32_t half, uint32_t first, struct code_shape shape) {
-    const uint32_t per_block = INT8_BLOCK / shape.span, steps = shape.span / 4,
-                   span = b * per_block + half;
-    whole sums[TILE_ROWS][VECS];
-#pragma GCC unroll UNROLLED
-    for (uint32_t r = 0; r < rows; r++) {
-        const whole start = same_in_all(start_at(&t->x, r, first * per_block + span));
-#pragma GCC unroll UNROLLED
-        for (uint32_t v = 0; v < VECS; v++) sums[r][v] = start;
-    }
+    const uint32_t steps = shape.span / 4;
 #pragma GCC unroll UNROLLED
     for (uint32_t j = half * steps; j < (half + 1) * steps; j++) {
         whole codes[VECS];
@@ -39,6 +33,32 @@ INLINE void add_span(vecf (*acc)[VECS], const struct tile *t, uint32_t rows, uin
                 sums[r][v] = add_products(sums[r][v], codes[v], x, shape.is_signed);
         }
     }
+}
+
+/* Does the same, for two rows at a time where an instruction does. */
+INLINE void sum_rows(whole (*sums)[VECS], const struct tile *t, uint32_t rows, uint32_t b,
+                     uint32_t half, uint32_t first, struct code_shape shape) {
+#if defined(INT8_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+    if (rows % 2 == 0) {
+        sum_pairs(sums, t, rows, b, half, first, shape);
+        return;
+    }
+#endif
+    sum_span(sums, t, rows, b, half, first, shape);
+}
+
+/* Adds a span of rows to the outputs. */
+INLINE void add_span(vecf (*acc)[VECS], const struct tile *t, uint32_t rows, uint32_t b,
+                     uint32_t half, uint32_t first, struct code_shape shape) {
+    const uint32_t per_block = INT8_BLOCK / shape.span, span = b * per_block + half;
+    whole sums[TILE_ROWS][VECS];
+#pragma GCC unroll UNROLLED
+    for (uint32_t r = 0; r < rows; r++) {
+        const whole start = same_in_all(start_at(&t->x, r, first * per_block + span));
+#pragma GCC unroll UNROLLED
+        for (uint32_t v = 0; v < VECS; v++) sums[r][v] = start;
+    }
+    sum_rows(sums, t, rows, b, half, first, shape);
 #pragma GCC unroll UNROLLED
     for (uint32_t v = 0; v < VECS; v++) {
         const vecf scale = vec_load(t->scales->scale + span * TILE_COLS + v * LANES);

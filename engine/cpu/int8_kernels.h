@@ -19,6 +19,8 @@
 
 /* A table has a row for each kind. */
 extern const struct product_kernels int8_products_plain[INT8_KINDS], int8_products_avx2[INT8_KINDS],
-    int8_products_avxvnni[INT8_KINDS], int8_products_avx512vnni[INT8_KINDS];
+    int8_products_avxvnni[INT8_KINDS], int8_products_avx512vnni[INT8_KINDS],
+    int8_products_neon[INT8_KINDS], int8_products_dotprod[INT8_KINDS],
+    int8_products_i8mm[INT8_KINDS];
 
 #endif

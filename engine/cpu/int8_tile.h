@@ -15,6 +15,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(INT8_NEON) /* plain C is compiled for ARM, too */
+#include <arm_neon.h>
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -26,6 +28,10 @@
 enum { TILE_ROWS = 6, VECS = 2, FEW_ROWS = 8, UNROLLED = 8 };
 #elif defined(__AVX2__)
 enum { TILE_ROWS = 3, VECS = 2, FEW_ROWS = 6, UNROLLED = 8 };
+#elif defined(INT8_NEON) && defined(__ARM_FEATURE_MATMUL_INT8)
+enum { TILE_ROWS = 4, VECS = 4, FEW_ROWS = 2, UNROLLED = 8 };
+#elif defined(INT8_NEON)
+enum { TILE_ROWS = 3, VECS = 4, FEW_ROWS = 2, UNROLLED = 8 };
 #else
 enum { TILE_ROWS = 1, VECS = 4, FEW_ROWS = 0, UNROLLED = 1 };
 #endif
@@ -47,8 +53,8 @@ typedef veci whole;
 #endif
 
 /* Whether codes of 8 bits get a sign.  AVX2's instruction adds products in pairs, and a pair of
- * codes without a sign would not fit its sum. */
-#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+ * codes without a sign would not fit its sum.  NEON's multiplies two numbers with a sign. */
+#if (defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)) || defined(INT8_NEON)
 enum { SIGNED_BYTES = 1 };
 #else
 enum { SIGNED_BYTES = 0 };
@@ -59,6 +65,8 @@ INLINE vecf multiply_add(vecf a, vecf b, vecf c) {
     return (vecf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
     return (vecf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(INT8_NEON)
+    return (vecf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     for (int i = 0; i < LANES; i++) c[i] = fmaf(a[i], b[i], c[i]);
     return c;
@@ -107,6 +115,14 @@ INLINE whole add_products(whole sum, whole codes, whole x, bool is_signed) {
     }
     const whole pairs = _mm256_maddubs_epi16(codes, x);
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(INT8_NEON) && defined(__ARM_FEATURE_DOTPROD)
+    (void)is_signed;
+    return (whole)vdotq_s32((int32x4_t)sum, (int8x16_t)codes, (int8x16_t)x);
+#elif defined(INT8_NEON)
+    (void)is_signed; /* a sum of two products fits 16 bits */
+    const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)codes), vget_low_s8((int8x16_t)x)),
+                    high = vmull_high_s8((int8x16_t)codes, (int8x16_t)x);
+    return (whole)vpadalq_s16((int32x4_t)sum, vpaddq_s16(low, high));
 #else
     (void)is_signed;
     for (int i = 0; i < LANES; i++) {
@@ -129,6 +145,8 @@ INLINE whole load(const uint8_t *from) {
 INLINE whole kept(whole x) {
 #if defined(__AVX2__)
     __asm__("" : "+v"(x));
+#elif defined(INT8_NEON)
+    __asm__("" : "+w"(x));
 #endif
     return x;
 }
@@ -150,6 +168,8 @@ INLINE whole looked_up(whole codes, const uint8_t *table) {
 #elif defined(__AVX2__)
     return _mm256_shuffle_epi8(
         _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table)), codes);
+#elif defined(INT8_NEON)
+    return (whole)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)codes);
 #else
     uint8_t bytes[sizeof(whole)];
     memcpy(bytes, &codes, sizeof(codes));
@@ -281,6 +301,9 @@ INLINE vecf numbers_at(const uint8_t *numbers, size_t at, enum int8_scale type) 
     if (type == INT8_SCALE_F16)
         return (vecf)_mm256_cvtph_ps(
             _mm_loadu_si128((const __m128i *)(const void *)(numbers + 2 * at)));
+#elif defined(INT8_NEON)
+    if (type == INT8_SCALE_F16)
+        return (vecf)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(numbers + 2 * at)));
 #endif
     return vec_load_as(numbers, at, (enum element)type);
 }

@@ -33,8 +33,14 @@ static bool avx512bf16_present(void) {
 
 #include "engine/cpu/neon_bf16.h"
 
-static bool neon_bf16_present(void) {
-    return getauxval(AT_HWCAP2) & HWCAP2_BF16;
+static bool dotprod_present(void) {
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
+
+/* Looks for two extensions that came together, with Armv8.6. */
+static bool bf16_i8mm_present(void) {
+    const unsigned long both = HWCAP2_BF16 | HWCAP2_I8MM;
+    return dotprod_present() && (getauxval(AT_HWCAP2) & both) == both;
 }
 #endif
 
@@ -52,9 +58,10 @@ static const struct isa isas[] = {
     {CPU_ISA_AVX2, avx2_present, false, &cpu_kernels_avx2, NULL, int8_products_avx2},
 #elif defined(__aarch64__)
     /* The plain kernels are NEON's: the compiler may use it for any 64-bit ARM. */
-    {CPU_ISA_NEON, neon_bf16_present, false, &cpu_kernels_plain, &neon_bf16_products,
-     int8_products_plain},
-    {CPU_ISA_NEON, NULL, false, &cpu_kernels_plain, NULL, int8_products_plain},
+    {CPU_ISA_NEON, bf16_i8mm_present, false, &cpu_kernels_plain, &neon_bf16_products,
+     int8_products_i8mm},
+    {CPU_ISA_NEON, dotprod_present, false, &cpu_kernels_plain, NULL, int8_products_dotprod},
+    {CPU_ISA_NEON, NULL, false, &cpu_kernels_plain, NULL, int8_products_neon},
 #endif
     {CPU_ISA_PLAIN, NULL, false, &cpu_kernels_plain, NULL, int8_products_plain},
 };

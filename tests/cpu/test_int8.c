@@ -22,6 +22,16 @@ static bool has_avxvnni(void) {
 static bool has_avx512vnni(void) {
     return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw");
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static bool has_dotprod(void) {
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
+
+static bool has_i8mm(void) {
+    return has_dotprod() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM);
+}
 #endif
 
 static bool always(void) {
@@ -38,6 +48,10 @@ static const struct {
     {int8_products_avx2, has_avx2},
     {int8_products_avxvnni, has_avxvnni},
     {int8_products_avx512vnni, has_avx512vnni},
+#elif defined(__aarch64__)
+    {int8_products_neon, always},
+    {int8_products_dotprod, has_dotprod},
+    {int8_products_i8mm, has_i8mm},
 #endif
 };
 enum { N_TABLES = sizeof(tables) / sizeof(tables[0]) };
