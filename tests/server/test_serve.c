@@ -271,7 +271,7 @@ TEST(a_model_that_cannot_be_loaded_ends_the_server) {
     atomic_store(&held, false);
     stop_server(&running);
     assert_int_equal(running.rc, ERR_DEVICE);
-    assert_string_equal(running.err.text, "no such device");
+    assert_string_equal(running.err.text, "tensor 'model.embed_tokens.weight': no such device");
     assert_false(accepts(rig.config.port));
 }
 
