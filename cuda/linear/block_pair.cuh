@@ -48,8 +48,9 @@ static __device__ __forceinline__ void release_stage(Plan *plan, uint32_t stage)
     if (thread == 32) barrier_arrive_remote(&plan->empty[stage], cluster_rank() ^ 1);
 }
 
-/* Waits until all stages are empty, from `at` on.  A block may not end before: until then the other
- * one copies to it, and arrives at its barriers. */
+/* Waits until all stages are empty.  `at` is where the calling producer would copy next.  It is for
+ * the producer of what both blocks read.  A block may not end before: until then the other one
+ * copies to it, and arrives at its barriers. */
 template <class Plan, int N_STAGES>
 static __device__ __forceinline__ void await_empty(Plan *plan, ring_place<N_STAGES> at) {
 #pragma unroll 1

@@ -36,7 +36,8 @@ extern "C" {
 enum { STRIP_ROWS = 16 };
 
 /* Says whether a weight is put into strips.  It must have elements of 4 or 8 bits and a multiple of
- * 64 columns, and be no stack.  Where products round their input, W stays as in weight.h. */
+ * 64 columns, and be no stack.  Its scales' blocks are whole rows or multiples of 8 columns.  With
+ * rounds_input (weight.h) the answer is no: those kernels read rows. */
 bool strips_take(const struct weight *w);
 /* Says whether the scales of a weight in strips lie in strips, too. */
 static inline bool strips_hold_scales(const struct weight_format *format) {

@@ -203,7 +203,8 @@ uint32_t kv_n_shown(const struct kv_sequence *kv);
  * token.  That is a page in every layer, if pages are taken as the text grows, and the host blocks
  * for PAGE_TOKENS more tokens. */
 struct kv_amount kv_growth(const struct kv_sequence *kv, uint32_t n_tokens);
-/* Returns how many token blocks (prefix_cache.h) the sequence has. */
+/* Returns how many token blocks (prefix_cache.h) the sequence has, those included that the prefix
+ * cache shares.  Blocks of pages that are swapped out are not counted. */
 uint32_t kv_n_host_blocks(struct kv_sequence *kv);
 
 /* Returns how many pages of the pool the sequence holds: in its lists, its selection and its

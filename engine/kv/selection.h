@@ -63,7 +63,8 @@ uint32_t selection_n_pages(const struct kv_sequence *kv);
 uint32_t selection_n_offloaded(const struct kv_sequence *kv);
 /* Returns the list of held pages (see above). */
 const struct page_list *selection_held(const struct kv_sequence *kv);
-/* Returns the list of the sequence's token blocks, in the order of the text. */
+/* Returns the sequence's own list of token blocks, in the order of the text.  It is the sequence's;
+ * the caller may change it.  Empty where the sequence moves no tokens to the host. */
 struct page_list *selection_token_blocks(struct kv_sequence *kv);
 /* Returns the token block of the text's block i, which has been copied there. */
 uint32_t selection_token_block(const struct kv_sequence *kv, uint32_t i);

@@ -76,7 +76,8 @@ bool sequence_state_is_matched(const struct kv_sequence *kv);
  * n_lacking pages.  The state is gone then.  Does nothing if it is offloaded, or without one. */
 void sequence_state_take_over(struct kv_sequence *kv, uint64_t n_lacking);
 /* Fills the sequence's reserved pages with what the matched state holds: copies it, or exchanges
- * pages (borrowed).  Returns the state to the cache.  ERR_DEVICE. */
+ * pages (borrowed).  There must be a matched state; it goes back to the cache, after ERR_DEVICE,
+ * too. */
 int sequence_state_resume(struct kv_sequence *kv, struct error *err);
 /* Copies borrowed pages' contents to the state's own, if there are any.  Called before the
  * sequence's pages lose what the state holds.  ERR_DEVICE. */
