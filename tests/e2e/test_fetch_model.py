@@ -75,7 +75,8 @@ class Hub:
     def fetch(self, *arguments):
         return subprocess.run(
             [sys.executable, self.path / "scripts/fetch_model", *arguments], cwd=self.path,
-            env={**os.environ, "PYTHONPATH": str(self.path / "client"),
+            # Compiled files know a source by its second and size, which a changed digest leaves.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.path / "client"),
                  "TEST_HUB": str(self.path)}, capture_output=True, text=True)
 
     def refusal(self, *arguments):
