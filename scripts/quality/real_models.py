@@ -9,11 +9,13 @@ Each model is served twice: as a directory of bf16 weights, and as the GGUF file
 1. Tokens: of texts that hurt, those of the tokenizers library; of Gemma also those of a plain
    implementation of the definition, read from the GGUF file.
 2. Log-probabilities of a prompt, and 64 greedy tokens behind its first 100: transformers' in float32, on
-   the same bf16 weights.
-3. The same of llama.cpp on the GGUF file, by the package xllamacpp, which has it built.  It quantises
-   activations, so numbers are close and not equal; its tokens must be quire's best, or nearly so.
+   the same bf16 weights.  The GGUF file is served with --dtype float32 for that.
+3. The GGUF file as it is served by default, with activations of 8 bits: how far these log-probabilities
+   are from transformers' in the mean.
+4. The same of llama.cpp on the GGUF file, by the package xllamacpp, which has it built.  It quantises
+   activations, too, so numbers are close and not equal; its tokens must be quire's best, or nearly so.
    Without the package this is not compared, and a line says so.
-4. Perplexity of held-out text under the KV policies, of the directory: the table below.
+5. Perplexity of held-out text under the KV policies, of the directory: the table below.
 
 Prints a line for each comparison, CSV for the table, and `N passed, M failed`.  --quick leaves the table
 to its first rows."""
@@ -36,6 +38,7 @@ START = 300_000  # the character that the perplexity's text begins at
 GREEDY = 64
 CLOSE = 1e-3     # of log-probabilities, in nats: float32 sums in another order
 WITHIN = 0.02    # of the table's perplexities
+ROUNDED_MEAN = 0.1  # nats by which activations of 8 bits move a token's log-probability
 LLAMA_MEAN, LLAMA_MOST = 0.05, 0.5  # nats by which log-probabilities of llama.cpp differ
 
 
@@ -190,16 +193,31 @@ def check_tokens(quire, judge, name, directory, file, texts):
     judge.check(not lossy, f"{name}: the texts come back {lossy[:3]}")
 
 
+def apart(quire, model, ids):
+    """How far log-probabilities of the tokens are from transformers', in float32: mean and most."""
+    import torch
+    with torch.no_grad():
+        expected = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)
+    found, _ = quire.score(ids)
+    distances = [abs(x - expected[i, ids[i + 1]].item()) for i, x in enumerate(found)]
+    return sum(distances) / len(distances), max(distances)
+
+
+def check_rounded(quire, judge, name, model, text):
+    mean, most = apart(quire, model, quire.tokens(text, True)[:600])
+    judge.check(mean < ROUNDED_MEAN,
+                f"{name}: with activations of 8 bits log-probabilities differ from transformers' by "
+                f"{mean:.1e} in the mean, {most:.1e} at most")
+
+
 def check_numbers(quire, judge, name, model, text):
     """model: transformers', in float32."""
     import torch
     ids = quire.tokens(text, True)[:600]
     with torch.no_grad():
-        expected = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)
         greedy = model.generate(torch.tensor([ids[:100]]), max_new_tokens=GREEDY, do_sample=False,
                                 eos_token_id=None, pad_token_id=0)[0][100:].tolist()
-    found, _ = quire.score(ids)
-    most = max(abs(x - expected[i, ids[i + 1]].item()) for i, x in enumerate(found))
+    _, most = apart(quire, model, ids)
     judge.check(most < CLOSE, f"{name}: log-probabilities of {len(ids)} tokens differ from "
                               f"transformers' by {most:.1e} at most")
     answer = quire.post("/v1/completions", {"prompt": ids[:100], "max_tokens": GREEDY, "temperature": 0,
@@ -234,10 +252,10 @@ def check_llama(quire, judge, name, file, text):
     answer = quire.post("/v1/completions", {"prompt": ids + theirs[0], "echo": True, "logprobs": 1,
                                             "max_tokens": 0})["choices"][0]["logprobs"]
     found, best = (answer[key][len(ids):] for key in ("token_logprobs", "top_logprobs"))
-    apart = [abs(x - y) for x, y in zip(found, theirs[1])]
-    mean, most = sum(apart) / len(apart), max(apart)
-    judge.check(len(apart) == GREEDY and mean < LLAMA_MEAN and most < LLAMA_MOST,
-                f"{name}: log-probabilities of {len(apart)} tokens differ from llama.cpp's by "
+    distances = [abs(x - y) for x, y in zip(found, theirs[1])]
+    mean, most = sum(distances) / len(distances), max(distances)
+    judge.check(len(distances) == GREEDY and mean < LLAMA_MEAN and most < LLAMA_MOST,
+                f"{name}: log-probabilities of {len(distances)} tokens differ from llama.cpp's by "
                 f"{mean:.1e} in the mean and {most:.1e} at most")
     behind = [max(top.values()) - x for x, top in zip(found, best)]
     judge.check(max(behind) < LLAMA_MOST,
@@ -279,14 +297,16 @@ def main():
     for name in args.models.split(","):
         directory, file = args.folder / name, args.folder / f"{name}.gguf"
         model = load(directory)
-        for served in (directory, file):
-            with Quire(args.quire, served) as quire:
+        prompt = books[START:START + 3000]
+        for served, arguments in ((directory, ()), (file, ("--dtype", "float32"))):
+            with Quire(args.quire, served, *arguments) as quire:
                 check_tokens(quire, judge, served.name, directory, file, texts)
-                check_numbers(quire, judge, served.name, model, books[START:START + 3000])
-                if served is file:
-                    check_llama(quire, judge, served.name, file, books[START:START + 3000])
+                check_numbers(quire, judge, served.name, model, prompt)
                 if served is directory:
                     check_table(quire, judge, name, books[START:START + 60_000], args.quick)
+        with Quire(args.quire, file) as quire:
+            check_rounded(quire, judge, file.name, model, prompt)
+            check_llama(quire, judge, file.name, file, prompt)
     print(f"{judge.passed} passed, {judge.failed} failed")
     return 1 if judge.failed else 0
 
