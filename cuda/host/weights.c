@@ -9,7 +9,6 @@
  * again once its event says that its copy has completed; nothing waits at the end of a weight. */
 #include "cuda/host/internal.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,9 +16,10 @@
 #include "cuda/linear/strips.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/base/thread.h"
 #include "engine/device/backend.h"
 
-enum { WEIGHT_ALIGN = 256, MAX_THREADS = 64 };
+enum { WEIGHT_ALIGN = 256 };
 static const size_t STAGING_BYTES = (size_t)32 << 20, THREAD_BYTES = (size_t)1 << 20;
 static const size_t MIN_CHUNK = (size_t)64 << 20, MIN_SCALES_CHUNK = (size_t)4 << 20,
                     MAX_CHUNK = (size_t)1 << 30;
@@ -39,22 +39,15 @@ static void *copy_share(void *arg) {
 /* Fills `to` with several threads: one cannot read a mapping as fast as the bus takes it, because
  * of page faults and a single core's bandwidth. */
 static void copy_parallel(char *to, const char *from, size_t bytes, uint32_t n_threads) {
-    pthread_t threads[MAX_THREADS];
-    struct copy_share shares[MAX_THREADS];
-    uint32_t n = bytes / THREAD_BYTES < n_threads ? (uint32_t)(bytes / THREAD_BYTES) : n_threads,
-             n_started = 0;
-    if (n > MAX_THREADS) n = MAX_THREADS;
+    struct copy_share shares[THREADS_MOST];
+    uint32_t n = bytes / THREAD_BYTES < n_threads ? (uint32_t)(bytes / THREAD_BYTES) : n_threads;
+    if (n > THREADS_MOST) n = THREADS_MOST;
     if (n == 0) n = 1;
     for (uint32_t i = 0; i < n; i++) {
         const size_t begin = bytes / n * i, end = i + 1 == n ? bytes : bytes / n * (i + 1);
         shares[i] = (struct copy_share){to + begin, from + begin, end - begin};
     }
-    while (n_started + 1 < n &&
-           pthread_create(&threads[n_started], NULL, copy_share, &shares[n_started]) == 0)
-        n_started++;
-    for (uint32_t i = n_started; i < n; i++)
-        copy_share(&shares[i]); /* the caller's own share, and those that got no thread */
-    for (uint32_t i = 0; i < n_started; i++) pthread_join(threads[i], NULL);
+    threads_run(n, copy_share, shares, sizeof(*shares));
 }
 
 static int open_staging(struct cuda_backend *cuda, struct error *err) {

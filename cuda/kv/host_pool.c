@@ -16,7 +16,6 @@
  *                                            └───┘ only where they meet */
 #include "cuda/host/internal.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,12 +24,13 @@
 #include "cuda/host/numa.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/base/thread.h"
 #include "engine/device/backend.h"
 #include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 #include "engine/device/step.h"
 
-enum { MAX_THREADS = 64, SYSTEM_PAGE = 4096 };
+enum { SYSTEM_PAGE = 4096 };
 static const size_t PART_BYTES = (size_t)64 << 20; /* what a thread takes at a time */
 
 /* ---- memory ---- */
@@ -60,14 +60,8 @@ static void *touch_parts(void *arg) {
 
 static void touch(char *base, size_t bytes, uint32_t n_threads) {
     struct touching touching = {.base = base, .bytes = bytes};
-    pthread_t threads[MAX_THREADS];
-    uint32_t n = 0;
-    if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
-    while (n + 1 < n_threads && n + 1 < div_up(bytes, PART_BYTES) &&
-           pthread_create(&threads[n], NULL, touch_parts, &touching) == 0)
-        n++;
-    touch_parts(&touching); /* the caller's own part, and what got no thread */
-    for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    const uint64_t n = min_u64(min_u64(n_threads, THREADS_MOST), div_up(bytes, PART_BYTES));
+    threads_run((uint32_t)n, touch_parts, &touching, 0);
 }
 
 static int pin(char *base, size_t bytes, struct error *err) {

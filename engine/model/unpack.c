@@ -1,19 +1,18 @@
 /* unpack.c - see unpack.h.  Threads take runs of rows until none is left. */
 #include "engine/model/unpack.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/base/thread.h"
 #include "engine/device/weight.h"
 #include "engine/model/canonical.h"
 
-enum { MAX_THREADS = 32, RUN_ELEMENTS = 1 << 16 };
+enum { RUN_ELEMENTS = 1 << 16 };
 
 struct conversion {
     const struct weight *w, *to;
@@ -64,26 +63,15 @@ static void *convert_runs(void *arg) {
     }
 }
 
-/* Returns how many threads are useful: a processor each, and a run each. */
-static uint32_t useful_threads(const struct conversion *u) {
-    const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
-    const uint64_t most = n_processors < 1 ? 1 : min_u64((uint64_t)n_processors, MAX_THREADS);
-    return (uint32_t)min_u64(most, div_up(u->n_rows, u->run));
-}
-
 int weight_convert(const struct weight *w, const struct weight *to, struct error *err) {
     struct conversion u = {.w = w,
                            .to = to,
                            .n_rows = (uint64_t)w->n_stacked * w->rows,
                            .run = (uint32_t)div_up(RUN_ELEMENTS, w->cols)};
-    pthread_t threads[MAX_THREADS];
-    const uint32_t n_threads = useful_threads(&u);
-    uint32_t n = 0;
+    const uint32_t n_threads = threads_useful(div_up(u.n_rows, u.run));
     u.values = malloc((size_t)n_threads * w->cols * sizeof(*u.values));
     if (!u.values) return error_set(err, ERR_NOMEM, "no memory to convert a weight");
-    while (n + 1 < n_threads && pthread_create(&threads[n], NULL, convert_runs, &u) == 0) n++;
-    convert_runs(&u); /* all rows where no thread could be started */
-    for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    threads_run(n_threads, convert_runs, &u, 0);
     free(u.values);
     if (!u.is_broken) return 0;
     return error_set(err, ERR_INVALID, "it has elements or scales that are NaN or infinite");

@@ -3,7 +3,6 @@
 #include "engine/quantise/quantise_gguf.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/base/thread.h"
 #include "engine/gguf/gguf_config.h"
 #include "engine/gguf/model_document.h"
 #include "engine/model/feed_forward.h"
@@ -28,7 +28,7 @@
 #include "engine/quantise/quantise.h"
 
 enum { MAX_CONFIG = 1 << 20, NO_LAYER = -1, QUANTISATION_VERSION = 2 };
-enum { MAX_THREADS = 32, RUN = 16 /* rows that a thread takes at a time */ };
+enum { RUN = 16 }; /* rows that a thread takes at a time */
 
 struct item {
     const struct weight_rule *rule;
@@ -202,34 +202,17 @@ static void *write_runs(void *arg) {
     return NULL;
 }
 
-/* Lets n threads write, of which the caller is the first. */
-static void run_threads(struct row_thread *threads, uint32_t n) {
-    pthread_t started[MAX_THREADS];
-    uint32_t n_started = 0;
-    while (n_started + 1 < n &&
-           pthread_create(&started[n_started], NULL, write_runs, &threads[n_started + 1]) == 0)
-        n_started++;
-    write_runs(&threads[0]); /* all rows where no thread could be started */
-    for (uint32_t i = 0; i < n_started; i++) pthread_join(started[i], NULL);
-}
-
-static uint32_t useful_threads(const struct weight *weight) {
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    const uint64_t most = n < 1 ? 1 : min_u64((uint64_t)n, MAX_THREADS);
-    return (uint32_t)min_u64(most, div_up(weight->rows, RUN));
-}
-
 static int write_matrix(struct work *w, const struct item *item) {
     struct rows rows = {.w = w, .item = item};
-    struct row_thread threads[MAX_THREADS];
-    const uint32_t n = useful_threads(&item->weight), cols = item->weight.cols;
+    struct row_thread threads[THREADS_MOST];
+    const uint32_t n = threads_useful(div_up(item->weight.rows, RUN)), cols = item->weight.cols;
     struct rounding_error sum = {0};
     float *values = malloc((size_t)n * 2 * cols * sizeof(*values));
     int rc = 0;
     if (!values) return error_set(w->err, ERR_NOMEM, "no memory for rows");
     for (uint32_t i = 0; i < n; i++)
         threads[i] = (struct row_thread){.rows = &rows, .values = values + (size_t)i * 2 * cols};
-    run_threads(threads, n);
+    threads_run(n, write_runs, threads, sizeof(*threads));
     for (uint32_t i = 0; i < n && !rc; i++) {
         sum.error += threads[i].sum.error;
         sum.values += threads[i].sum.values;
