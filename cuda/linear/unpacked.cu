@@ -340,7 +340,7 @@ static int check_matrix(struct cuda_backend *cuda, const struct weight *matrix, 
     if (!code) code = cudaStreamSynchronize(cuda->stream);
     const int rc = cuda_check(cuda, code, "checking a weight", err);
     if (rc || !is_found) return rc;
-    return error_set(err, ERR_INVALID, "it has elements or scales that are NaN or infinite");
+    return weight_refuse_values(err);
 }
 
 int unpacked_check(struct cuda_backend *cuda, const struct weight *w, struct error *err) {

@@ -8,9 +8,6 @@
 #include "engine/device/half.h"
 #include "engine/device/packed.h"
 
-/* Values of E2M1, twice as large: whole numbers. */
-static const int8_t twice_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
 static enum int8_kind kind_of(const struct packed_type *type) {
     uint32_t kind = 0;
     struct int8_kind_traits traits = int8_traits(0);
@@ -41,7 +38,7 @@ bool int8_layout_of(const struct weight_format *format, struct int8_layout *out)
     if (format->block_cols % INT8_BLOCK != 0) return false;
     if (format->element == ELEMENT_E2M1 && format->scale == SCALE_E8M0) {
         out->kind = INT8_T4_32;
-        out->table = twice_e2m1;
+        out->table = packed_type(ELEMENT_MXFP4)->table; /* twice the values */
         out->scale = INT8_SCALE_BF16;
         return !format->has_min;
     }
@@ -112,10 +109,6 @@ static void put(uint8_t *numbers, size_t size, size_t at, const void *number) {
     memcpy(numbers + at * size, number, size);
 }
 
-static bool is_finite_f16(uint16_t half) {
-    return (half & 0x7c00) != 0x7c00;
-}
-
 /* Repacks a row of blocks of packed elements into row i of a group. */
 static bool repack_packed(const struct weight *from, const struct int8_weight *to, uint32_t row,
                           uint32_t i, uint8_t *out) {
@@ -127,7 +120,7 @@ static bool repack_packed(const struct weight *from, const struct int8_weight *t
     struct packed_parts parts;
     for (uint32_t b = 0; b < from->cols / type->n; b++, block += type->bytes) {
         packed_split(type, block, &parts);
-        finite &= is_finite_f16(parts.m) && (!is_f16 || is_finite_f16(parts.d));
+        finite &= half_is_finite(parts.m) && (!is_f16 || half_is_finite(parts.d));
         const uint32_t n_blocks = type->n / INT8_BLOCK, n_spans = type->n / type->span;
         for (uint32_t k = 0; k < n_blocks; k++)
             put_codes(block_at(to, out, b * n_blocks + k), type->bits, i,
@@ -163,11 +156,10 @@ static bool put_scale(uint8_t *out, size_t at, const void *numbers, size_t i,
         return (bits & 0x7f800000) != 0x7f800000;
     }
     const uint8_t code = type == SCALE_E8M0 ? ((const uint8_t *)numbers)[i] : 0;
-    /* Half of an E8M0 scale, for values that are twice as large; the two least are subnormal. */
-    const uint16_t bits = type == SCALE_E8M0 ? (uint16_t)(code < 2 ? 0x20 << code : (code - 1) << 7)
-                                             : ((const uint16_t *)numbers)[i];
+    /* Values of E2M1 are twice as large. */
+    const uint16_t bits = type == SCALE_E8M0 ? half_of_e8m0(code) : ((const uint16_t *)numbers)[i];
     put(out, sizeof(bits), at, &bits);
-    return type == SCALE_F16 ? is_finite_f16(bits) : (bits & 0x7f80) != 0x7f80 && code != 0xff;
+    return type == SCALE_F16 ? half_is_finite(bits) : (bits & 0x7f80) != 0x7f80 && code != 0xff;
 }
 
 /* Repacks a row of elements with scales beside them into row i of a group. */

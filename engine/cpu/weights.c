@@ -69,7 +69,7 @@ int cpu_weight_load(struct backend *be, const struct weight *host, struct weight
     pool_run(cpu->pool, repack_task, &job, (uint32_t)div_up(host->rows, INT8_GROUP));
     if (atomic_load(&job.is_broken)) {
         cpu_free(be, memory);
-        return error_set(err, ERR_INVALID, "it has elements or scales that are NaN or infinite");
+        return weight_refuse_values(err);
     }
     *out = *host;
     out->data = memory;

@@ -4,6 +4,7 @@
 #ifndef ENGINE_DEVICE_HALF_H
 #define ENGINE_DEVICE_HALF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -19,6 +20,17 @@ static inline float half_to_float(uint16_t half) {
     }
     memcpy(&value, &bits, sizeof(value));
     return value;
+}
+
+/* Returns false if an f16 is NaN or infinite. */
+static inline bool half_is_finite(uint16_t half) {
+    return (half & 0x7c00) != 0x7c00;
+}
+
+/* Returns half of what an E8M0 code says, 2^(code - 128), as a bf16; the two least ones are
+ * subnormal. */
+static inline uint16_t half_of_e8m0(uint8_t code) {
+    return (uint16_t)(code < 2 ? 0x20 << code : (code - 1) << 7);
 }
 
 #endif

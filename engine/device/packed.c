@@ -58,10 +58,9 @@ static void q8_0(const uint8_t *b, struct packed_parts *out) {
     for (int i = 0; i < FEW; i++) out->codes[i] = b[2 + i] ^ 0x80;
 }
 
-/* Takes 2^(code - 128) for the scale, so that values are whole numbers; the two least ones are
- * subnormal. */
+/* Takes half of the scale, so that values are whole numbers. */
 static void mxfp4(const uint8_t *b, struct packed_parts *out) {
-    out->d = (uint16_t)(b[0] < 2 ? 0x20 << b[0] : (b[0] - 1) << 7);
+    out->d = half_of_e8m0(b[0]);
     halves(b + 1, out->codes);
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/half.h"
 #include "engine/device/packed.h"
@@ -209,6 +210,10 @@ static uint16_t to_f16(uint32_t bits) {
     /* Below 2^-14 the steps are of 2^-24, and rintf() rounds ties to even. */
     if (x < 0x1p-14f) return (uint16_t)(sign | (uint32_t)rintf(x * 0x1p24f));
     return (uint16_t)(sign | (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13);
+}
+
+int weight_refuse_values(struct error *err) {
+    return error_set(err, ERR_INVALID, "it has elements or scales that are NaN or infinite");
 }
 
 void weight_from_float(const float *values, size_t n, enum element element, void *out) {

@@ -26,6 +26,8 @@
 extern "C" {
 #endif
 
+struct error;
+
 /* Of elements of 4 bits the first is in the lower half of a byte. */
 enum element {
     ELEMENT_F32,
@@ -165,6 +167,8 @@ struct weight weight_matrix(const struct weight *w, uint32_t i);
 
 /* Writes the values of a row's elements: out [cols]. */
 void weight_to_float(const struct weight *w, uint32_t row, float *out);
+/* Says that a weight has values that are no numbers: ERR_INVALID. */
+int weight_refuse_values(struct error *err);
 /* Writes n values to out as elements that need no scale, rounded to the nearest, ties to even. */
 void weight_from_float(const float *values, size_t n, enum element element, void *out);
 

@@ -3,9 +3,10 @@
 
 #include <string.h>
 
+#include "engine/device/half.h"
 #include "engine/device/packed.h"
 
-enum { F16_EXPONENT = 0x7c00, E8M0_NAN = 0xff };
+enum { E8M0_NAN = 0xff };
 
 /* The format of each packed type.  shift: what is subtracted from values so that four bits hold
  * them; mins make up for it. */
@@ -58,7 +59,7 @@ static void put_elements(const struct packed_type *type, const struct packed_par
 static bool put_f16(float value, void *array, size_t i) {
     uint16_t *out = (uint16_t *)array + i;
     weight_from_float(&value, 1, ELEMENT_F16, out);
-    return (*out & F16_EXPONENT) != F16_EXPONENT;
+    return half_is_finite(*out);
 }
 
 /* Does the same with the scale of E2M1.  The values of the packed type are twice as large. */

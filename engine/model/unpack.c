@@ -74,5 +74,5 @@ int weight_convert(const struct weight *w, const struct weight *to, struct error
     threads_run(n_threads, convert_runs, &u, 0);
     free(u.values);
     if (!u.is_broken) return 0;
-    return error_set(err, ERR_INVALID, "it has elements or scales that are NaN or infinite");
+    return weight_refuse_values(err);
 }
