@@ -8,7 +8,7 @@
  * normalised on the way, or is gate * up, so neither is written as bf16 and read again.
  *
  * Grid:   one block per row; a thread holds up to MOST_HELD vectors of 8 elements in registers.
- * Bound:  memory, each input and output once.     Oracle: tests/cuda/test_fp8_products.c. */
+ * Bound:  memory, each input and output once.     Oracle: tests/cuda/test_rounded.c. */
 #include "cuda/common/device.cuh"
 
 typedef __nv_bfloat16 bf16;
@@ -99,7 +99,6 @@ static __device__ __forceinline__ void normalise(const struct quantise_params &p
 /* Returns the scale for elements of which `largest` is the largest. */
 static __device__ __forceinline__ float scale_for(const struct quantise_params &p, float largest) {
     const float least = 1.0f / (E4M3_MOST * 512.0f); /* of rows that are 0 */
-    if (p.fixed_scale > 0.0f) return p.fixed_scale;
     if (p.most > 0.0f) largest = fminf(largest, p.most);
     return fmaxf(largest * (1.0f / E4M3_MOST), least);
 }

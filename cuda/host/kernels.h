@@ -310,8 +310,7 @@ struct quantise_params {
     uint8_t *codes; /* [n_rows, dim] */
     float *scales;  /* [n_rows], or if scale_stride > 0 [dim / QUANTISE_GROUP][scale_stride] */
     uint32_t n_rows, dim, scale_stride;
-    float fixed_scale; /* > 0: every scale is this */
-    float most;        /* > 0: larger elements count, and become, as this */
+    float most; /* > 0: larger elements count, and become, as this */
 };
 
 struct gather_params {

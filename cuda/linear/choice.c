@@ -12,8 +12,8 @@
  *
  * Weights that are not plain are products of the kernels for them.  If they lie in strips
  * (strips.h), on compute capability 9.0 "packed stream" takes up to 8 rows, and "packed wide" any
- * number.  What none of these takes is
- * "unpacked": widened to bf16 in slabs, for which a kernel of the above is chosen.
+ * number.  What none of these takes is "unpacked": widened to bf16 in slabs, for which a kernel of
+ * the above is chosen.
  *
  * Products whose x is rounded to E4M3 are "wide" up to 256 rows, and of cuBLASLt else.
  *

@@ -59,10 +59,15 @@ int rounded_weight(const struct weight *host, struct weight *out, struct error *
 
 /* ---- the input ---- */
 
-/* Returns the bytes of n_in columns of rows in E4M3, and of scales behind them. */
+/* Returns the bytes of n_in columns of rows in E4M3: where their scales begin. */
+static size_t code_bytes(size_t n_rows, size_t n_in) {
+    return round_up(n_rows * n_in, SCALES_ALIGN);
+}
+
+/* Returns the bytes of codes and scales. */
 static size_t input_bytes(size_t n_rows, size_t n_in) {
     const size_t n_scales = round_up(n_rows, FP8_SCALE_ROWS) * div_up(n_in, FP8_BLOCK);
-    return round_up(n_rows * n_in, SCALES_ALIGN) + (n_scales + FP8_PAST_ROWS) * sizeof(float);
+    return code_bytes(n_rows, n_in) + (n_scales + FP8_PAST_ROWS) * sizeof(float);
 }
 
 int rounded_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
@@ -117,7 +122,7 @@ static int round_input(struct cuda_backend *cuda, struct product *p, struct quan
     struct rounded_memory *m = &cuda->rounded;
     int rc = device_reserve(cuda, &m->memory, &m->bytes, input_bytes(p->n_rows, p->n_in), err);
     if (rc) return rc;
-    take_codes(m->memory, round_up((size_t)p->n_rows * p->n_in, SCALES_ALIGN), p);
+    take_codes(m->memory, code_bytes(p->n_rows, p->n_in), p);
     params->codes = m->memory;
     params->scales = (float *)p->x_scales;
     params->n_rows = p->n_rows;
@@ -134,7 +139,7 @@ int product_round(struct cuda_backend *cuda, struct product *p, struct error *er
     const bool is_there = m->of && m->of == p->x;
     m->of = NULL;
     if (!is_there) return round_input(cuda, p, &params, err);
-    take_codes(m->memory, round_up((size_t)p->n_rows * p->n_in, SCALES_ALIGN), p);
+    take_codes(m->memory, code_bytes(p->n_rows, p->n_in), p);
     return 0;
 }
 

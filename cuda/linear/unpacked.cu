@@ -5,7 +5,7 @@
  *
  *   data    [n_out, n_in] elements, scales and mins: weight.h, or in strips (strips.h)
  *   slab    bf16 [rows, n_in]   element * scale + min in f32, each rounded to the nearest, as
- *                               weight_unpack() makes it when a model is loaded
+ *                               weight_convert() makes it when a model is loaded
  *
  * A warp widens 1,024 columns of a row; a lane has 8 neighbours in each of four loads.
  *
