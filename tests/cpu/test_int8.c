@@ -71,6 +71,20 @@ static struct backend *create_with(uint32_t table, uint32_t n_threads) {
     return be;
 }
 
+/* Creates a backend with the kernels of a table, and makes *w the weight as it reads it.  NULL:
+ * they cannot run here. */
+static struct backend *load_with(uint32_t table, uint32_t n_threads, const struct weight *host,
+                                 struct weight *w) {
+    struct backend *be = create_with(table, n_threads);
+    if (be) assert_int_equal(be->ops->weight_load(be, host, w, NULL), 0);
+    return be;
+}
+
+static void unload(struct backend *be, const struct weight *w) {
+    be->ops->weight_release(be, w);
+    be->ops->destroy(be);
+}
+
 /* All packed elements, and numbers with scales beside them. */
 static const struct weight_format formats[] = {
     {ELEMENT_Q4_0, SCALE_NONE, 0, 0, false},   {ELEMENT_Q4_1, SCALE_NONE, 0, 0, false},
@@ -215,17 +229,15 @@ static void all_instruction_sets_have_the_bits_of_plain_c_and_equal_sums_in_doub
             vary_rows(x, (size_t)n_rows * n_in / BLOCK, BLOCK);
             expect(expected, &r.w, x, n_rows);
             for (uint32_t table = 0; table < N_TABLES; table++) {
-                struct backend *be = create_with(table, table ? 3 : 1);
                 struct weight w;
+                struct backend *be = load_with(table, table ? 3 : 1, &r.w, &w);
                 if (!be) continue;
                 assert_true(is_taken(be, &formats[f]));
-                assert_int_equal(be->ops->weight_load(be, &r.w, &w, NULL), 0);
                 run(be, &w, x, n_rows, NULL, y, false);
                 assert_close(y, expected, n, 2e-6);
                 if (first) assert_memory_equal(y, first, n * sizeof(float));
                 else first = memcpy(malloc(n * sizeof(float)), y, n * sizeof(float));
-                be->ops->weight_release(be, &w);
-                be->ops->destroy(be);
+                unload(be, &w);
             }
             free(x), free(y), free(first), free(expected);
             random_weight_free(&r);
@@ -241,10 +253,9 @@ static void a_row_has_the_same_bits_alone_and_in_a_batch(void **state) {
         float *x = random_floats(N_ROWS * N_IN), *batch = random_floats(N_ROWS * N_OUT),
               alone[N_OUT];
         for (uint32_t table = 1; table < N_TABLES; table++) {
-            struct backend *be = create_with(table, 3);
             struct weight w;
+            struct backend *be = load_with(table, 3, &r.w, &w);
             if (!be) continue;
-            assert_int_equal(be->ops->weight_load(be, &r.w, &w, NULL), 0);
             run(be, &w, x, N_ROWS, NULL, batch, false);
             for (uint32_t row = 0; row < N_ROWS; row++) {
                 run(be, &w, x + row * N_IN, 1, NULL, alone, false);
@@ -253,8 +264,7 @@ static void a_row_has_the_same_bits_alone_and_in_a_batch(void **state) {
             run(be, &w, x + 9 * N_IN, 7, NULL, batch, false);
             run(be, &w, x + 9 * N_IN, 1, NULL, alone, false);
             assert_memory_equal(alone, batch, sizeof(alone));
-            be->ops->weight_release(be, &w);
-            be->ops->destroy(be);
+            unload(be, &w);
         }
         free(x), free(batch);
         random_weight_free(&r);
@@ -276,8 +286,7 @@ static void biases_and_residuals_are_added(void **state) {
     run(be, &w, x, N_ROWS, bias, sums, true);
     for (uint32_t i = 0; i < N_ROWS * N_OUT; i++)
         assert_true(sums[i] == base[i] + (y[i] + bias[i % N_OUT]));
-    be->ops->weight_release(be, &w);
-    be->ops->destroy(be);
+    unload(be, &w);
     free(x), free(bias), free(y), free(base), free(sums);
     random_weight_free(&r);
 }
@@ -294,14 +303,12 @@ static void columns_may_end_inside_a_block(void **state) {
             double expected[N_ROWS * N_OUT];
             expect(expected, &r.w, x, N_ROWS);
             for (uint32_t table = 0; table < N_TABLES; table++) {
-                struct backend *be = create_with(table, 1);
                 struct weight w;
+                struct backend *be = load_with(table, 1, &r.w, &w);
                 if (!be) continue;
-                assert_int_equal(be->ops->weight_load(be, &r.w, &w, NULL), 0);
                 run(be, &w, x, N_ROWS, NULL, y, false);
                 assert_close(y, expected, N_ROWS * N_OUT, 2e-6);
-                be->ops->weight_release(be, &w);
-                be->ops->destroy(be);
+                unload(be, &w);
             }
             free(x);
             random_weight_free(&r);
@@ -339,18 +346,16 @@ static void nan_stays_in_its_row(void **state) {
     x[5 * N_IN + 1] = INFINITY;
     memset(x + 6 * N_IN, 0, N_IN * sizeof(float));
     for (uint32_t table = 0; table < N_TABLES; table++) {
-        struct backend *be = create_with(table, 1);
         struct weight w;
+        struct backend *be = load_with(table, 1, &r.w, &w);
         if (!be) continue;
-        assert_int_equal(be->ops->weight_load(be, &r.w, &w, NULL), 0);
         run(be, &w, x, N_ROWS, NULL, y, false);
         for (uint32_t i = 0; i < N_ROWS * N_OUT; i++) {
             const uint32_t row = i / N_OUT;
             assert_true(isnan(y[i]) == (row == 3 || row == 5));
             if (row == 6) assert_true(y[i] == 0);
         }
-        be->ops->weight_release(be, &w);
-        be->ops->destroy(be);
+        unload(be, &w);
     }
     free(x);
     random_weight_free(&r);

@@ -61,6 +61,18 @@ def link_checkpoint(directory, checkpoint):
     return directory
 
 
+def link_for_gguf(directory, checkpoint):
+    """The same with the one setting that has no key in GGUF as every file of GGUF has it."""
+    link_checkpoint(directory, checkpoint)
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    if "query_pre_attn_scalar" in config:
+        path.unlink()
+        config["query_pre_attn_scalar"] = config["head_dim"]
+        path.write_text(json.dumps(config))
+    return directory
+
+
 class Family:
     """A server with one of the checkpoints, and its goldens."""
 

@@ -6,7 +6,7 @@ import pytest
 
 import gguf_file
 from server import DEVICE, MODEL
-from test_families import DATA, link_checkpoint
+from test_families import DATA, link_checkpoint, link_for_gguf
 from test_model_files import start
 
 CHECKPOINTS = ["mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
@@ -46,12 +46,7 @@ def prompts_of(checkpoint):
 def test_an_architecture_answers_as_its_checkpoint(serve, tmp_path, checkpoint):
     """To the bit; but Llama's factors of frequencies and Phi's are rounded to F32, which on a GPU
     changes what is rounded to bf16 afterwards."""
-    model = link_checkpoint(tmp_path / "model", checkpoint)
-    config = json.loads((model / "config.json").read_text())
-    if "query_pre_attn_scalar" in config:  # no key has it
-        (model / "config.json").unlink()
-        config["query_pre_attn_scalar"] = config["head_dim"]
-        (model / "config.json").write_text(json.dumps(config))
+    model = link_for_gguf(tmp_path / "model", checkpoint)
     path = gguf_file.write_gguf(model, tmp_path / "m.gguf")
     prompts = prompts_of(checkpoint)
     rounds = "llama3" in checkpoint or "longrope" in checkpoint

@@ -11,7 +11,7 @@ import pytest
 
 import gguf_file
 from server import BINARY, DEVICE_SETTINGS, MODEL, PATIENCE, ROOT, WRAPPER
-from test_families import DATA, link_checkpoint
+from test_families import DATA, link_checkpoint, link_for_gguf
 from test_info import info
 
 sys.path.insert(0, str(ROOT / "scripts/fixtures"))
@@ -174,12 +174,7 @@ def test_a_gguf_file_is_near_the_model_and_has_its_tokens(serve, tiny_model, tmp
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_a_gguf_file_of_each_architecture_is_that_of_a_plain_writer(serve, tmp_path, name):
     """The tests' own writer of GGUF rounds to Q8_0, too."""
-    model = link_checkpoint(tmp_path / "model", name)
-    config = json.loads((model / "config.json").read_text())
-    if "query_pre_attn_scalar" in config:  # no key has it
-        (model / "config.json").unlink()
-        config["query_pre_attn_scalar"] = config["head_dim"]
-        (model / "config.json").write_text(json.dumps(config))
+    model = link_for_gguf(tmp_path / "model", name)
     done = run(model, "--to", "q8_0", "--out", tmp_path / "m.gguf")
     assert done.returncode == 0, done.stderr
     goldens = json.loads((DATA / name / "goldens.json").read_text())["prompts"]
