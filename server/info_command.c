@@ -36,6 +36,10 @@ static const struct option entries[] = {
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
 
+const struct option_table *info_options(void) {
+    return &flags;
+}
+
 int info_plan_read(struct info_plan *plan, int *argc, char **argv, struct error *err) {
     *plan = (struct info_plan){0};
     return option_table_take(&flags, plan, argc, argv, err);

@@ -10,6 +10,7 @@
 
 struct backend;
 struct error;
+struct option_table;
 struct options;
 
 struct info_plan {
@@ -19,6 +20,8 @@ struct info_plan {
 /* Takes the command's own flags out of argv.  ERR_INVALID names the flag. */
 int info_plan_read(struct info_plan *plan, int *argc, char **argv, struct error *err);
 void info_print_help(void);
+/* Returns the command's own options. */
+const struct option_table *info_options(void);
 
 /* Prints to `out` what the model is: lines for people, or one JSON object. */
 int info_command(const struct info_plan *plan, const struct options *options, const char *model_dir,

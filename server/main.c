@@ -23,6 +23,7 @@
 #include "server/early_signals.h"
 #include "server/health_command.h"
 #include "server/info_command.h"
+#include "server/json/buffer.h"
 #include "server/quantize_command.h"
 #include "server/serve.h"
 #include "server/settings/api_keys.h"
@@ -31,6 +32,7 @@
 #include "server/settings/model_file.h"
 #include "server/settings/model_kind.h"
 #include "server/settings/option_hint.h"
+#include "server/settings/option_json.h"
 #include "server/settings/options.h"
 #include "server/tokenize_command.h"
 #include "server/tune/tune.h"
@@ -41,8 +43,10 @@ enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 enum { PRODUCT_BITS = 1 << 14 }; /* see log_product() */
 
 struct subcommand {
-    const char *name, *help;
-    int (*run)(int argc, char **argv); /* what follows the name */
+    const char *name, *arguments, *help;
+    int (*run)(int argc, char **argv);       /* what follows the name */
+    bool takes_settings;                     /* the options of `quire serve` */
+    const struct option_table *(*own)(void); /* NULL: it has no options of its own */
 };
 
 #ifdef QUIRE_CUDA
@@ -363,36 +367,65 @@ static int run_version(int argc, char **argv) {
 static int run_help(int argc, char **argv);
 
 static const struct subcommand commands[] = {
-    {"serve", "serve [MODEL] [options]   answer the OpenAI API over HTTP; --help lists the options",
-     run_serve},
-    {"bench", "bench [MODEL] [options]   measure the engine without HTTP; --help lists the options",
-     run_bench},
-    {"tune",
-     "tune [MODEL] [options]    find patterns for sparse prefill, and filters for offload; --help",
-     run_tune},
-    {"info", "info [MODEL] [options]    print formats, sizes and context of a model; --help",
-     run_info},
-    {"quantize", "quantize [MODEL] options   write a model with weights of fewer bits; --help",
-     run_quantize},
-    {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input",
-     run_tokenize},
-    {"health", "health [options]          ask the server of these settings whether it works",
-     run_health},
-    {"version",
-     "version                   print version, commit, backends, what is missing, the default "
-     "model",
-     run_version},
-    {"help", "help                      print this", run_help},
+    {"serve", "[MODEL] [options]", "answer the OpenAI API over HTTP; --help lists the options",
+     run_serve, true, NULL},
+    {"bench", "[MODEL] [options]", "measure the engine without HTTP; --help lists the options",
+     run_bench, true, bench_options},
+    {"tune", "[MODEL] [options]",
+     "find patterns for sparse prefill, and filters for offload; --help", run_tune, true,
+     tune_options},
+    {"info", "[MODEL] [options]", "print formats, sizes and context of a model; --help", run_info,
+     true, info_options},
+    {"quantize", "[MODEL] options", "write a model with weights of fewer bits; --help",
+     run_quantize, true, quantize_option_table},
+    {"tokenize", "[MODEL]", "print the tokens of the text on standard input", run_tokenize, true,
+     NULL},
+    {"health", "[options]", "ask the server of these settings whether it works", run_health, true,
+     NULL},
+    {"version", "", "print version, commit, backends, what is missing, the default model",
+     run_version, false, NULL},
+    {"help", "[--json]", "print this; --json: with all options, for programs", run_help, false,
+     NULL},
 };
 
 static void print_commands(FILE *out) {
     fputs("usage: quire COMMAND\n\n", out);
-    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
-        fprintf(out, "  %s\n", commands[i].help);
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
+        char words[64];
+        snprintf(words, sizeof(words), "%s %s", commands[i].name, commands[i].arguments);
+        fprintf(out, "  %-25s %s\n", words, commands[i].help);
+    }
+}
+
+/* Writes the commands and the options, from which the manual page and completions are made. */
+static int print_json(void) {
+    struct buffer out = {0};
+    buffer_puts(&out, "{");
+    option_json_member(&out, "version", build_info.version);
+    buffer_puts(&out, ",\n\"settings\":");
+    option_json_table(&out, options_table());
+    buffer_puts(&out, ",\n\"commands\":[");
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
+        const struct subcommand *command = &commands[i];
+        buffer_puts(&out, i ? ",\n{" : "\n{");
+        option_json_member(&out, "name", command->name);
+        buffer_puts(&out, ",");
+        option_json_member(&out, "arguments", command->arguments);
+        buffer_puts(&out, ",");
+        option_json_member(&out, "help", command->help);
+        buffer_printf(&out, ",\"takes_settings\":%s,\"options\":",
+                      command->takes_settings ? "true" : "false");
+        option_json_table(&out, command->own ? command->own() : NULL);
+        buffer_puts(&out, "}");
+    }
+    buffer_puts(&out, "]}\n");
+    const bool is_written = !out.failed && fwrite(out.data, 1, out.length, stdout) == out.length;
+    buffer_fini(&out);
+    return is_written ? STATUS_OK : STATUS_FAILED;
 }
 
 static int run_help(int argc, char **argv) {
-    (void)argc, (void)argv;
+    if (argc > 0 && strcmp(argv[0], "--json") == 0) return print_json();
     print_commands(stdout);
     return STATUS_OK;
 }

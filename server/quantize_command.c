@@ -26,6 +26,10 @@ static const struct option entries[] = {
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
 
+const struct option_table *quantize_option_table(void) {
+    return &flags;
+}
+
 /* Returns the format of a folder; NULL: it has none of this name. */
 static const struct rounding *find_rounding(const char *name) {
     const struct rounding *rounding = roundings;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 struct error;
+struct option_table;
 
 struct quantize_options {
     char *to, *out;
@@ -19,6 +20,8 @@ int quantize_options_read(struct quantize_options *options, int *argc, char **ar
                           struct error *err);
 void quantize_options_fini(struct quantize_options *options);
 void quantize_print_help(void);
+/* Returns the command's own options. */
+const struct option_table *quantize_option_table(void);
 
 /* Quantises the model, and prints what each layer lost to `out`. */
 int quantize_command(const struct quantize_options *options, const char *model_dir, FILE *out,

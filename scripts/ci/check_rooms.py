@@ -58,7 +58,7 @@ ROOMS = {
     "server": ("engine engine/base engine/model engine/quantise engine/tokenizer server/json server/http "
                "server/settings server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.
-    "server/main.c": ("engine/base engine/cpu cuda server server/settings server/bench "
+    "server/main.c": ("engine/base engine/cpu cuda server server/json server/settings server/bench "
                       "server/tune", "uv"),
 }
 

@@ -33,6 +33,10 @@ static const struct option entries[] = {
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
 
+const struct option_table *bench_options(void) {
+    return &flags;
+}
+
 int bench_sizes_read(struct bench_sizes *out, const char *name, const char *text,
                      unsigned long high, struct error *err) {
     for (out->n = 0;; text++) {

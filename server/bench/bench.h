@@ -18,6 +18,7 @@
 
 struct backend;
 struct ceilings;
+struct option_table;
 struct options;
 
 enum { BENCH_MAX_SIZES = 16, BENCH_MAX_RUNS = 100 };
@@ -40,6 +41,8 @@ struct bench_plan {
 int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err);
 void bench_plan_fini(struct bench_plan *plan);
 void bench_print_help(void);
+/* Returns the command's own options. */
+const struct option_table *bench_options(void);
 
 /* Reads a list such as "512,4096": whole numbers from 1 to high.  name: the flag, for errors. */
 int bench_sizes_read(struct bench_sizes *out, const char *name, const char *text,

@@ -26,6 +26,7 @@
 #include "server/bench/bench.h"
 
 struct backend;
+struct option_table;
 struct options;
 
 enum tune_find { TUNE_FIND_BOTH, TUNE_FIND_PATTERNS, TUNE_FIND_FILTERS };
@@ -48,6 +49,8 @@ struct tune_plan {
 int tune_plan_read(struct tune_plan *plan, int *argc, char **argv, struct error *err);
 void tune_plan_fini(struct tune_plan *plan);
 void tune_print_help(void);
+/* Returns the command's own options. */
+const struct option_table *tune_options(void);
 
 /* Tunes the model on the backend, which is borrowed; prints the choice to stdout. */
 int tune_run(const struct tune_plan *plan, const struct options *options, const char *model_dir,

@@ -60,6 +60,10 @@ static const struct option entries[] = {
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
 
+const struct option_table *tune_options(void) {
+    return &flags;
+}
+
 int tune_plan_read(struct tune_plan *plan, int *argc, char **argv, struct error *err) {
     *plan = (struct tune_plan){0};
     int rc = option_table_take(&flags, plan, argc, argv, err);
