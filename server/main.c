@@ -34,6 +34,7 @@
 #include "server/settings/option_hint.h"
 #include "server/settings/option_json.h"
 #include "server/settings/options.h"
+#include "server/settings/options_help.h"
 #include "server/tokenize_command.h"
 #include "server/tune/tune.h"
 
@@ -129,7 +130,7 @@ static int load_options(struct options *options, int argc, char **argv, int *sta
         return -1;
     }
     if (!options->help) return 0;
-    options_print_help(stdout);
+    options_help_print(stdout, options->help);
     options_fini(options);
     *status = STATUS_OK;
     return -1;
@@ -404,6 +405,8 @@ static int print_json(void) {
     option_json_member(&out, "version", build_info.version);
     buffer_puts(&out, ",\n\"settings\":");
     option_json_table(&out, options_table());
+    buffer_puts(&out, ",\n\"groups\":");
+    options_help_json(&out);
     buffer_puts(&out, ",\n\"commands\":[");
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
         const struct subcommand *command = &commands[i];

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/settings.md from what `quire serve --help` prints and config/quire.json explains.
+"""Writes docs/settings.md from what `quire serve --help-all` prints and config/quire.json explains.
 
     scripts/ci/make_settings_doc.py [--check] [build/quire]
 
@@ -13,23 +13,10 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/settings.md"
-# Each section begins with the setting named.
-SECTIONS = {
-    "model": "Model",
-    "host": "Address and key",
-    "max-model-len": "Sizes and queues",
-    "gpu-memory-utilization": "Memory and the KV cache",
-    "kv-policy": "KV policies and offload",
-    "prefill": "Prompts",
-    "enable-prefix-caching": "Sharing and repeatability",
-    "device": "Device",
-    "max-connections": "Connections and limits",
-    "log-level": "Log",
-}
 HEAD = """\
 # Settings
 
-<!-- Written by scripts/ci/make_settings_doc.py from `quire serve --help` and config/quire.json. -->
+<!-- Written by scripts/ci/make_settings_doc.py from `quire serve --help-all` and config/quire.json. -->
 
 Every setting of `quire serve` has a flag, an environment variable and a key in a JSON file:
 
@@ -45,8 +32,14 @@ take these settings, too.
 """
 
 
-def read_help(text):
-    """Yields (name, kind, help, default or None) of each option that --help lists."""
+def read_groups(text):
+    """Yields (title, example, text) of each group that --help-all lists."""
+    parts = re.split(r"^(.+) \(--help \w+\), such as\n\n  (.+)\n", text, flags=re.MULTILINE)
+    yield from zip(parts[1::3], parts[2::3], parts[3::3])
+
+
+def read_options(text):
+    """Yields (name, kind, help, default or None) of each option of a group."""
     for name, kind, words in re.findall(r"^  --(\S+) (.+)\n        (.+)$", text, re.MULTILINE):
         help_text, _, default = words.rpartition(" [")
         yield (name, kind, help_text, default[:-1]) if help_text else (name, kind, words, None)
@@ -64,21 +57,25 @@ def fold(text):
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
+def make_entry(option, explanations):
+    name, kind, words, default = option
+    variable = "QUIRE_" + name.upper().replace("-", "_")
+    return (f"\n### `--{name} {kind}`\n\n`{variable}`, {format_default(default)}\n\n"
+            + fold(f"*{words}*") + "\n\n" + fold(explanations["# " + name]) + "\n")
+
+
 def make_page(help_text, explanations):
     lines = [HEAD]
-    for name, kind, words, default in read_help(help_text):
-        if name in SECTIONS:
-            lines.append(f"\n## {SECTIONS[name]}\n")
-        variable = "QUIRE_" + name.upper().replace("-", "_")
-        lines.append(f"\n### `--{name} {kind}`\n\n`{variable}`, {format_default(default)}\n\n"
-                     + fold(f"*{words}*") + "\n\n" + fold(explanations["# " + name]) + "\n")
+    for title, example, text in read_groups(help_text):
+        lines.append(f"\n## {title}\n\n    {example}\n")
+        lines += [make_entry(option, explanations) for option in read_options(text)]
     return "".join(lines)
 
 
 def main():
     arguments = [word for word in sys.argv[1:] if word != "--check"]
     binary = arguments[0] if arguments else ROOT / "build/quire"
-    shown = subprocess.run([binary, "serve", "--help"], check=True, capture_output=True, text=True)
+    shown = subprocess.run([binary, "serve", "--help-all"], check=True, capture_output=True, text=True)
     page = make_page(shown.stdout, json.loads((ROOT / "config/quire.json").read_text()))
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(page, encoding="utf-8")

@@ -221,13 +221,14 @@ static void print_kind(FILE *out, const struct option *option) {
     }
 }
 
+void option_print(FILE *out, const struct option *option) {
+    fprintf(out, "  --%s ", option->name);
+    print_kind(out, option);
+    fprintf(out, "\n        %s", option->help);
+    if (option->initial) fprintf(out, " [%s]", option->initial);
+    fputc('\n', out);
+}
+
 void option_table_print(FILE *out, const struct option_table *table) {
-    for (size_t i = 0; i < table->n; i++) {
-        const struct option *option = &table->entries[i];
-        fprintf(out, "  --%s ", option->name);
-        print_kind(out, option);
-        fprintf(out, "\n        %s", option->help);
-        if (option->initial) fprintf(out, " [%s]", option->initial);
-        fputc('\n', out);
-    }
+    for (size_t i = 0; i < table->n; i++) option_print(out, &table->entries[i]);
 }

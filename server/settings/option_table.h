@@ -61,7 +61,9 @@ int option_table_take(const struct option_table *table, void *target, int *argc,
                       struct error *err);
 /* Frees the strings of *target, and sets them to NULL. */
 void option_table_free(const struct option_table *table, void *target);
-/* Prints each option with its kind, help and default. */
+/* Prints an option with its kind, help and default. */
+void option_print(FILE *out, const struct option *option);
+/* Prints each option likewise. */
 void option_table_print(FILE *out, const struct option_table *table);
 
 #endif

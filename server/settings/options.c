@@ -10,6 +10,7 @@
 #include "engine/device/pages.h"
 #include "engine/model/random_weights.h"
 #include "server/settings/option_hint.h"
+#include "server/settings/options_help.h"
 #include "server/settings/service_links.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
@@ -223,13 +224,34 @@ static int refuse_argument(const char *argument, struct error *err) {
                      argument);
 }
 
+static bool asks_help(const char *argument) {
+    return strcmp(argument, "-h") == 0 || strcmp(argument, "--help-all") == 0 ||
+           strcmp(argument, "--help") == 0 || strncmp(argument, "--help=", 7) == 0;
+}
+
+/* Notes which help is asked for at argv[*i].  The next argument is a group if it is named like
+ * one; else it may be MODEL. */
+static int choose_help(struct options *options, int argc, char **argv, int *i, struct error *err) {
+    const char *flag = argv[*i], *equals = strchr(flag, '=');
+    char names[256] = "all";
+    options->help = equals ? equals + 1 : strcmp(flag, "--help-all") == 0 ? "all" : "";
+    if (!*options->help && *i + 1 < argc && options_help_exists(argv[*i + 1]))
+        options->help = argv[++*i];
+    if (options_help_exists(options->help)) return 0;
+    for (const struct option_group *group = options_groups(); group->name; group++) {
+        const size_t n = strlen(names);
+        snprintf(names + n, sizeof(names) - n, ", %s", group->name);
+    }
+    return error_set(err, ERR_INVALID, "--help: '%.64s' is not one of %s", options->help, names);
+}
+
 static int apply_flags(struct options *options, int argc, char **argv, struct error *err) {
     const char *key_before = options->api_key, *keys_before = options->api_keys;
     bool has_model = false;
     for (int i = 0; i < argc; i++) {
         int rc = 0;
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            options->help = true;
+        if (asks_help(argv[i])) {
+            rc = choose_help(options, argc, argv, &i, err);
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
             rc = option_table_apply_flag(&settings, options, argc, argv, &i, err);
         } else if (argv[i][0] == '-' || has_model) {
@@ -402,15 +424,4 @@ void options_fini(struct options *options) {
     option_table_free(&settings, options);
     api_keys_fini(&options->keys);
     *options = (struct options){0};
-}
-
-void options_print_help(FILE *out) {
-    fputs("usage: quire serve [MODEL] [options]\n"
-          "\n"
-          "Each option is also read from the environment (--max-num-seqs: QUIRE_MAX_NUM_SEQS) and\n"
-          "from the file given by --config (\"max-num-seqs\").  A flag wins over the environment,\n"
-          "and the environment over the file.\n"
-          "\n",
-          out);
-    option_table_print(out, &settings);
 }

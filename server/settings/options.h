@@ -14,7 +14,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "server/settings/api_keys.h"
 #include "server/settings/kv_rules.h"
@@ -66,7 +65,7 @@ struct options {
     double gpu_memory_utilization;
     bool enable_prefix_caching, batch_invariant, ui, require_api_key;
     bool keys_in_arguments; /* --api-key or --api-keys was given as a flag */
-    bool help;              /* --help was given */
+    const char *help; /* of --help: "", or what follows it (options_help.h); NULL: not given */
     /* The environment's "NAME=value" that was ignored: a Service's address.  NULL: there was
      * none. */
     const char *service_link;
@@ -80,6 +79,5 @@ const struct option_table *options_table(void);
 int options_load(struct options *out, int argc, char **argv, char *const *environment,
                  struct error *err);
 void options_fini(struct options *options);
-void options_print_help(FILE *out);
 
 #endif

@@ -43,7 +43,7 @@ def metrics(server):
 
 
 def flags():
-    text = subprocess.run([BINARY, "serve", "--help"], capture_output=True, text=True, check=True)
+    text = subprocess.run([BINARY, "serve", "--help-all"], capture_output=True, text=True, check=True)
     return set(re.findall(r"^  (--[a-z-]+)", text.stdout, re.M))
 
 

@@ -217,6 +217,6 @@ def test_kills_at_any_moment_change_no_answer(tmp_path):
 
 
 def test_help_says_where(start):
-    text = subprocess.run([BINARY, "serve", "--help"], capture_output=True, text=True,
+    text = subprocess.run([BINARY, "serve", "--help-all"], capture_output=True, text=True,
                           check=True).stdout
     assert "--kv-disk-path" in text and "--kv-disk-size" in text

@@ -84,7 +84,7 @@ def test_every_page_is_linked_from_the_readme():
 
 
 def test_settings_are_up_to_date():
-    """docs/settings.md is what `quire serve --help` and config/quire.json say."""
+    """docs/settings.md is what `quire serve --help-all` and config/quire.json say."""
     done = subprocess.run([sys.executable, SCRIPTS / "make_settings_doc.py", "--check", BINARY],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

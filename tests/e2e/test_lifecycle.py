@@ -232,7 +232,7 @@ def test_a_wrong_setting_in_a_file_names_file_and_setting(tmp_path):
 
 def test_version_and_help():
     assert re.search(r"\d+\.\d+\.\d+", run_quire("version").stdout)
-    text = run_quire("serve", "--help")
+    text = run_quire("serve", "--help-all")
     assert text.returncode == 0
     for flag in ("--host", "--port", "--max-model-len", "--kv-cache-memory", "--api-key"):
         assert flag in text.stdout

@@ -10,6 +10,7 @@
 #include "engine/device/pages.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options.h"
+#include "server/settings/options_help.h"
 #include "server/settings/service_links.h"
 #include "tests/test.h"
 
@@ -352,20 +353,91 @@ TEST(another_table_takes_its_own_flags) {
     assert_null(t.name);
 }
 
-TEST(help_shows_every_option) {
+/* Returns what the help of this name prints; the caller frees it. */
+static char *help_of(const char *name) {
     char *text = NULL;
     size_t length;
     FILE *out = open_memstream(&text, &length);
     assert_non_null(out);
-    options_print_help(out);
+    options_help_print(out, name);
     fclose(out);
+    return text;
+}
+
+static bool shows(const char *help, const struct option *option) {
+    char flag[64];
+    snprintf(flag, sizeof(flag), "  --%s ", option->name);
+    return strstr(help, flag) != NULL;
+}
+
+TEST(every_option_is_in_one_group_of_the_help) {
     const struct option_table *table = options_table();
+    const struct option_group *groups = options_groups();
+    char *all = help_of("all"), *first = help_of("");
+    uint32_t n_common = 0;
+    assert_string_equal(groups[0].first, table->entries[0].name);
     for (size_t i = 0; i < table->n; i++) {
-        char flag[64];
-        snprintf(flag, sizeof(flag), "--%s ", table->entries[i].name);
-        assert_non_null(strstr(text, flag));
+        uint32_t n_shown = 0;
+        for (const struct option_group *group = groups; group->name; group++) {
+            char *help = help_of(group->name);
+            n_shown += shows(help, &table->entries[i]);
+            free(help);
+        }
+        assert_int_equal(n_shown, 1);
+        assert_true(shows(all, &table->entries[i]));
+        assert_int_equal(shows(first, &table->entries[i]), options_is_common(&table->entries[i]));
+        n_common += options_is_common(&table->entries[i]);
     }
-    free(text);
+    assert_int_equal(n_common, 10);
+    free(all);
+    free(first);
+}
+
+/* The first screen names each group with its example, whose options are those of the group. */
+TEST(examples_of_the_help_are_right) {
+    char *first = help_of("");
+    for (const struct option_group *group = options_groups(); group->name; group++) {
+        char *help = help_of(group->name), line[200];
+        snprintf(line, sizeof(line), "%s", group->example);
+        assert_non_null(strstr(first, group->name));
+        assert_non_null(strstr(first, group->example));
+        assert_non_null(option_find(options_table(), group->first, strlen(group->first)));
+        for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
+            const size_t n = strlen(word) - 2;
+            if (strncmp(word, "--", 2) != 0) continue;
+            const struct option *option = option_find(options_table(), word + 2, n);
+            assert_non_null(option);
+            assert_ptr_equal(options_group_of(option), group);
+        }
+        free(help);
+    }
+    free(first);
+}
+
+TEST(help_is_asked_for_by_name) {
+    static const struct {
+        char *argv[3];
+        const char *name; /* NULL: refused */
+    } cases[] = {
+        {{"--help"}, ""},
+        {{"-h"}, ""},
+        {{"/m", "--help"}, ""},
+        {{"--help", "/m"}, ""},
+        {{"--help-all"}, "all"},
+        {{"--help=all"}, "all"},
+        {{"--help", "memory"}, "memory"},
+        {{"--help=log"}, "log"},
+        {{"--help=logs"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct options o;
+        struct error err = {0};
+        const int rc = load(&o, (char **)cases[i].argv, ARGS(), &err);
+        assert_int_equal(rc, cases[i].name ? 0 : ERR_INVALID);
+        if (rc) assert_non_null(strstr(err.text, "'logs' is not one of all, model, network, "));
+        else assert_string_equal(o.help, cases[i].name);
+        if (!rc) options_fini(&o);
+    }
 }
 
 /* The variables of a pod that starts after a Service named quire, with two ports, one of IPv6. */
