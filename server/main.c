@@ -28,6 +28,7 @@
 #include "server/serve.h"
 #include "server/settings/api_keys.h"
 #include "server/settings/build_info.h"
+#include "server/settings/foreign_options.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
 #include "server/settings/model_kind.h"
@@ -407,6 +408,8 @@ static int print_json(void) {
     option_json_table(&out, options_table());
     buffer_puts(&out, ",\n\"groups\":");
     options_help_json(&out);
+    buffer_puts(&out, ",\n\"spellings\":");
+    foreign_options_json(&out);
     buffer_puts(&out, ",\n\"commands\":[");
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
         const struct subcommand *command = &commands[i];

@@ -64,19 +64,32 @@ def make_entry(option, explanations):
             + fold(f"*{words}*") + "\n\n" + fold(explanations["# " + name]) + "\n")
 
 
-def make_page(help_text, explanations):
+def make_spellings(spellings):
+    """The table of other servers' options."""
+    lines = ["\n## Options of other servers\n\nWhat is understood here, or named in an error that says this:\n\n"
+             "| option | of | here |\n| --- | --- | --- |\n"]
+    for one in spellings:
+        words = ", ".join(f"`{spelling}`" for spelling in one["spellings"])
+        here = f"`--{one['option']}`" if "option" in one else one["instead"].replace("|", "\\|")
+        lines.append(f"| {words} | {one['of']} | {here} |\n")
+    return "".join(lines)
+
+
+def make_page(help_text, explanations, spellings):
     lines = [HEAD]
     for title, example, text in read_groups(help_text):
         lines.append(f"\n## {title}\n\n    {example}\n")
         lines += [make_entry(option, explanations) for option in read_options(text)]
-    return "".join(lines)
+    return "".join(lines) + make_spellings(spellings)
 
 
 def main():
     arguments = [word for word in sys.argv[1:] if word != "--check"]
     binary = arguments[0] if arguments else ROOT / "build/quire"
     shown = subprocess.run([binary, "serve", "--help-all"], check=True, capture_output=True, text=True)
-    page = make_page(shown.stdout, json.loads((ROOT / "config/quire.json").read_text()))
+    tables = subprocess.run([binary, "help", "--json"], check=True, capture_output=True, text=True)
+    page = make_page(shown.stdout, json.loads((ROOT / "config/quire.json").read_text()),
+                     json.loads(tables.stdout)["spellings"])
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(page, encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != page:

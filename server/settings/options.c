@@ -9,6 +9,7 @@
 #include "engine/base/json_guard.h"
 #include "engine/device/pages.h"
 #include "engine/model/random_weights.h"
+#include "server/settings/foreign_options.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options_help.h"
 #include "server/settings/service_links.h"
@@ -245,13 +246,34 @@ static int choose_help(struct options *options, int argc, char **argv, int *i, s
     return error_set(err, ERR_INVALID, "--help: '%.64s' is not one of %s", options->help, names);
 }
 
+/* Applies an option of another server as ours at argv[*i], or says what quire has in its place. */
+static int apply_foreign(struct options *options, const struct foreign_option *foreign, int argc,
+                         char **argv, int *i, struct error *err) {
+    char flag[64];
+    const char *given = argv[*i], *equals = strchr(given, '=');
+    if (!foreign->flag)
+        return error_set(err, ERR_INVALID, "%.*s of %s is no option here: %s",
+                         (int)strcspn(given, "="), given, foreign->of, foreign->instead);
+    snprintf(flag, sizeof(flag), "--%s", foreign->flag);
+    char *words[] = {flag, equals          ? argv[*i] + (equals + 1 - given)
+                           : *i + 1 < argc ? argv[*i + 1]
+                                           : NULL};
+    int at = 0;
+    const int rc = option_table_apply_flag(&settings, options, words[1] ? 2 : 1, words, &at, err);
+    if (!equals) *i += at;
+    return rc;
+}
+
 static int apply_flags(struct options *options, int argc, char **argv, struct error *err) {
     const char *key_before = options->api_key, *keys_before = options->api_keys;
+    const struct foreign_option *foreign;
     bool has_model = false;
     for (int i = 0; i < argc; i++) {
         int rc = 0;
         if (asks_help(argv[i])) {
             rc = choose_help(options, argc, argv, &i, err);
+        } else if ((foreign = foreign_option_find(argv[i]))) {
+            rc = apply_foreign(options, foreign, argc, argv, &i, err);
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
             rc = option_table_apply_flag(&settings, options, argc, argv, &i, err);
         } else if (argv[i][0] == '-' || has_model) {

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/likeness.h"
 #include "engine/device/pages.h"
+#include "server/settings/foreign_options.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options.h"
 #include "server/settings/options_help.h"
@@ -172,10 +173,9 @@ TEST(a_misspelt_setting_is_named) {
         {"--no-prot", "--port"},
         {"-port", "--port"},
         {"-log-levle", "--log-level"},
-        {"--temperature", NULL},
-        {"--tensor-parallel-size", NULL},
+        {"--unheard-of", NULL},
         {"--x", NULL},
-        {"-p", NULL},
+        {"-z", NULL},
         {"--", NULL},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -412,6 +412,70 @@ TEST(examples_of_the_help_are_right) {
         free(help);
     }
     free(first);
+}
+
+/* What follows a spelling's dashes, without "no-", is no option of ours: it would not be found. */
+TEST(spellings_of_other_servers_are_of_one_thing) {
+    for (const struct foreign_option *one = foreign_options(); one->of; one++) {
+        for (size_t i = 0; i < 3 && one->spellings[i]; i++) {
+            const char *spelling = one->spellings[i], *name = spelling + strspn(spelling, "-");
+            assert_ptr_equal(foreign_option_find(spelling), one);
+            assert_null(option_find(options_table(), name, strlen(name)));
+        }
+        const char *flag = one->flag;
+        if (flag && strncmp(flag, "no-", 3) == 0) flag += 3;
+        assert_true(!one->flag != !one->instead);
+        if (flag) assert_non_null(option_find(options_table(), flag, strlen(flag)));
+        for (const char *at = one->instead; at && (at = strstr(at, "see --")); at += 6) {
+            const size_t n = strspn(at + 6, "abcdefghijklmnopqrstuvwxyz-");
+            assert_non_null(option_find(options_table(), at + 6, n));
+        }
+    }
+}
+
+TEST(options_of_other_servers_are_understood) {
+    struct options o;
+    assert_int_equal(load(&o,
+                          ARGS("-m", "/m", "-c", "4096", "-t", "3", "-np", "5", "--alias=x", "-b",
+                               "77", "--no-webui"),
+                          ARGS(), NULL),
+                     0);
+    assert_string_equal(o.model, "/m");
+    assert_int_equal(o.max_model_len, 4096);
+    assert_int_equal(o.threads, 3);
+    assert_int_equal(o.max_num_seqs, 5);
+    assert_string_equal(o.served_model_name, "x");
+    assert_int_equal(o.max_num_batched_tokens, 77);
+    assert_false(o.ui);
+    options_fini(&o);
+    assert_int_equal(load(&o,
+                          ARGS("--model-path=/m", "--mem-fraction-static", "0.5",
+                               "--disable-radix-cache", "--enable-deterministic-inference"),
+                          ARGS(), NULL),
+                     0);
+    assert_true(o.gpu_memory_utilization > 0.49 && o.gpu_memory_utilization < 0.51);
+    assert_true(o.batch_invariant && !o.enable_prefix_caching);
+    options_fini(&o);
+}
+
+TEST(options_of_other_servers_are_explained) {
+    static const struct {
+        char *argv[3];
+        const char *text;
+    } cases[] = {
+        {{"-ngl", "99"}, "-ngl of llama.cpp is no option here: all layers run on one device"},
+        {{"--tensor-parallel-size=2"}, "--tensor-parallel-size of vLLM and SGLang is no option"},
+        {{"--quantization", "awq"}, "the model's files say in which format"},
+        {{"-c", "many"}, "--max-model-len: 'many' is not a whole number"},
+        {{"-c"}, "--max-model-len needs a value"},
+        {{"-cx", "1"}, "'-cx' is not expected here"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct options o;
+        struct error err = {0};
+        assert_int_equal(load(&o, (char **)cases[i].argv, ARGS(), &err), ERR_INVALID);
+        if (!strstr(err.text, cases[i].text)) fail_msg("%s: %s", cases[i].argv[0], err.text);
+    }
 }
 
 TEST(help_is_asked_for_by_name) {

@@ -1,0 +1,24 @@
+/* foreign_options.h - options of other servers: which setting one is understood as, or what quire
+ * has in its place.
+ *
+ * Thread: main.  Memory: none. */
+#ifndef SERVER_SETTINGS_FOREIGN_OPTIONS_H
+#define SERVER_SETTINGS_FOREIGN_OPTIONS_H
+
+struct buffer;
+
+struct foreign_option {
+    const char *spellings[3]; /* with dashes; NULL: no further one */
+    const char *of;           /* the servers that have it */
+    const char *flag;         /* ours, with "no-" where it is negated; NULL: refused */
+    const char *instead;      /* a sentence for the refusal; NULL: none is due */
+};
+
+/* Returns the option that is spelt so, up to a '='; NULL: no server that is known here has it. */
+const struct foreign_option *foreign_option_find(const char *argument);
+/* Returns all of them; one without a spelling ends them. */
+const struct foreign_option *foreign_options(void);
+/* Appends an array with an object for each: spellings, of, and option or instead. */
+void foreign_options_json(struct buffer *out);
+
+#endif
