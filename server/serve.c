@@ -329,6 +329,13 @@ static void log_head(const struct serve *s) {
     log_event(LOG_INFO, "logits come from %s", texts[s->server.info->model->head_source]);
 }
 
+static void log_left_out(const struct serve *s) {
+    const struct weight_tally *tally = s->server.info->weights;
+    if (tally->n_left_out > 0)
+        log_event(LOG_INFO, "only text is served: %" PRIu32 " tensors are not loaded, of %s",
+                  tally->n_left_out, tally->left_out);
+}
+
 /* Warns of what the system's memory does not hold.  Pages are taken as they are first used, so the
  * kernel ends the process later, in the middle of requests. */
 static void warn_of_memory(const struct serve *s) {
@@ -547,6 +554,7 @@ static void tell_ready(struct serve *s) {
 
 static void log_model(const struct serve *s) {
     log_head(s);
+    log_left_out(s);
     log_plan(s);
     log_disk_plan(s);
     log_prefill(s);

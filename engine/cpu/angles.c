@@ -91,11 +91,25 @@ int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *a
     return 0;
 }
 
+/* Tells whether the row counts by its position in the text, though its step has another. */
+static bool is_in_text(const struct cpu_backend *cpu, const struct rope_append_args *args,
+                       const struct step_seq *seq) {
+    return cpu->two_positions && !step_ranked(seq, args->layer);
+}
+
 const float *row_angles(const struct cpu_backend *cpu, const struct rope_append_args *args,
                         const struct step_seq *seq, uint32_t row) {
-    const bool in_text = cpu->two_positions && !step_ranked(seq, args->layer);
+    const bool in_text = is_in_text(cpu, args, seq);
     return (const float *)cpu->angles[args->rope].data +
            ((size_t)row + (in_text ? cpu->step->n_rows : 0)) * 2 * args->n_freqs;
+}
+
+float row_query_scale(const struct cpu_backend *cpu, const struct rope_append_args *args,
+                      const struct step_seq *seq, uint32_t row) {
+    const uint32_t *positions =
+        is_in_text(cpu, args, seq) ? cpu->text_positions.data : cpu->step->positions;
+    if (args->query_beta == 0) return 1;
+    return (float)(1 + args->query_beta * log(1 + positions[row] / args->query_period));
 }
 
 /* Returns how many ranks the layer needs: ranks are smaller than the number of slots. */

@@ -239,7 +239,8 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
                                  .name = "cpu",
                                  .act_dtype = DTYPE_F32,
                                  .takes_slopes = true,
-                                 .has_sinks = true};
+                                 .has_sinks = true,
+                                 .scales_queries = true};
     snprintf(cpu->base.description, sizeof(cpu->base.description),
              "CPU, %s, %u threads, %s products%s", isa_name(isa->isa), n_threads,
              bf16_products ? "bfloat16" : "float32",

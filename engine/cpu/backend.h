@@ -90,6 +90,9 @@ void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
                        struct error *err);
 /* Returns the cosines by which a row of the sequence is rotated in the layer; sines follow. */
+/* Returns what the queries of a row are multiplied with, after row_angles_prepare(). */
+float row_query_scale(const struct cpu_backend *cpu, const struct rope_append_args *args,
+                      const struct step_seq *seq, uint32_t row);
 const float *row_angles(const struct cpu_backend *cpu, const struct rope_append_args *args,
                         const struct step_seq *seq, uint32_t row);
 /* Computes the angles of all ranks in the step, if any sequence has its positions in the cache. */

@@ -220,6 +220,8 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;
     for (uint32_t h = 0; rotates && h < args->n_heads + (rotates_k ? n_kv : 0); h++)
         rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);
+    const float scale = row_query_scale(job->cpu, args, seq, row);
+    for (uint32_t i = 0; scale != 1 && i < args->n_heads * dim; i++) q[i] *= scale;
     append_row(args->kv, seq, args->layer, row - seq->first_row, k, v);
 }
 

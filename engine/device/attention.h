@@ -30,6 +30,10 @@ struct rope_append_args {
     uint32_t n_freqs; /* 0: nothing is rotated, and inv_freq may be NULL */
     uint32_t layer, n_heads;
     uint32_t rope; /* < MAX_ROPES: which of the model's frequencies these are */
+    /* Not 0: after its rotation q of position p is multiplied with
+     * 1 + query_beta * ln(1 + floor(p / query_period)).  Only where the backend scales_queries. */
+    float query_beta;
+    uint32_t query_period;
 };
 
 /* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences

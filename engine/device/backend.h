@@ -271,7 +271,8 @@ struct backend {
     /* The device works while the host does, so a step is best submitted before the results of the
      * previous one are known. */
     bool runs_ahead;
-    bool has_sinks; /* attention takes attn_args.sinks */
+    bool has_sinks;      /* attention takes attn_args.sinks */
+    bool scales_queries; /* rope_append takes query_beta */
     /* Which weights round their input where the device can, and from how many rows on. */
     enum input_rounding input_rounding;
     uint32_t rounds_inputs_from;

@@ -18,6 +18,7 @@
 #include "engine/model/feed_forward.h"
 #include "engine/model/gguf_layout.h"
 #include "engine/model/rope_config.h"
+#include "engine/model/text_half.h"
 #include "engine/model/window_config.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20, MAX_HEAD_DIM = 256 };
@@ -47,8 +48,9 @@ static int read_architecture(const struct config_reader *r, struct model_config 
         char all[FAMILY_LIST_BYTES];
         family_list(all);
         return error_set(r->err, ERR_UNSUPPORTED,
-                         "%.100s: architecture '%.60s' is not supported%s; these are: %s", r->label,
-                         name, family_missing(name), all);
+                         "%.60s: architecture '%.40s' is not supported%s; the nearest is %s; of "
+                         "…ForCausalLM these are: %s",
+                         r->label, name, family_missing(name), family_nearest(name), all);
     }
     const char *type = json_string_value(config_get(r->root, "model_type"));
     const char *of_type = type ? family_of_type(type) : NULL;
@@ -60,6 +62,8 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     snprintf(c->architecture, sizeof(c->architecture), "%s", name);
     const struct model_family *family = family_find(name);
     c->qk_norm = family->qk_norm;
+    c->whole_qk_norm = family->whole_qk_norm;
+    c->no_pre_norms = family->no_pre_norms;
     c->fused_qkv = family->fused_qkv;
     c->fused_gate_up = family->fused_gate_up;
     c->post_norms = family->post_norms;
@@ -74,6 +78,7 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->layer_norm = family->layer_norm;
     c->norm_bias = family->norm_bias;
     c->parallel = family->parallel;
+    c->shared_norm = family->shared_norm;
     c->qkv_by_group = family->qkv_by_group;
     c->tensors = family->tensors;
     c->head_dim = family->usual_head_dim;
@@ -162,16 +167,19 @@ static bool has_bias(enum family_bias bias, bool said) {
 static int read_biases(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
     const char *attention_key = key_of(c, "attention_bias"), *mlp_key = key_of(c, "mlp_bias");
-    bool attention = family->usual_bias, mlp = family->usual_bias && family->mlp_bias != BIAS_NEVER;
+    const bool asks_for_o = family->o_bias == BIAS_BY_KEY;
+    bool attention = family->usual_bias, o = false;
+    bool mlp = family->usual_bias && !asks_for_o && family->mlp_bias != BIAS_NEVER;
     int rc = config_read_bool(r, r->root, attention_key, &attention);
     if (!rc) rc = config_read_bool(r, r->root, mlp_key, &mlp);
+    if (!rc && asks_for_o) rc = config_read_bool(r, r->root, "attention_out_bias", &o);
     if (rc) return rc;
     if (attention && family->qkv_bias == BIAS_NEVER)
         return config_refuse(r, ERR_UNSUPPORTED, attention_key, "is not of this architecture");
     if (mlp && family->mlp_bias == BIAS_NEVER)
         return config_refuse(r, ERR_UNSUPPORTED, mlp_key, "is not of this architecture");
     c->qkv_bias = has_bias(family->qkv_bias, attention);
-    c->o_bias = has_bias(family->o_bias, attention);
+    c->o_bias = asks_for_o ? o : has_bias(family->o_bias, attention);
     c->mlp_bias = has_bias(family->mlp_bias, mlp);
     return 0;
 }
@@ -250,7 +258,8 @@ static int read_scales(const struct config_reader *r, struct model_config *c) {
                              "is false: attention to later tokens is not supported");
     if (c->attn_scale == 0) /* unless the family has read another */
         c->attn_scale = (float)(1.0 / sqrt(scalar > 0 ? scalar : c->head_dim));
-    c->embed_scale = family->scales_embedding ? sqrtf((float)c->dim) : 1.0f;
+    if (c->embed_scale == 0)
+        c->embed_scale = family->scales_embedding ? sqrtf((float)c->dim) : 1.0f;
     return 0;
 }
 
@@ -276,7 +285,7 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     double eps = family_find(c->architecture)->norm_eps;
     int rc = config_read_number(r, r->root, key_of(c, "rms_norm_eps"), 1e-12, 1.0, &eps);
     if (rc) return rc;
-    c->norm_eps = (float)eps;
+    c->norm_eps = (float)(c->eps_scale > 0 ? eps * c->eps_scale : eps);
     if ((rc = config_read_bool(r, r->root, "tie_word_embeddings", &c->tied_head))) return rc;
     if ((rc = read_biases(r, c))) return rc;
     if ((rc = read_gate(r, c))) return rc;
@@ -341,18 +350,33 @@ static int read_tokens(const struct config_reader *r, const json_t *object,
     return 0;
 }
 
+static bool has_local(const struct model_config *c) {
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layers[i].is_local) return true;
+    return false;
+}
+
+/* Makes the frequencies of the layers.  Local ones that are left 0 rotate nothing. */
 static int make_frequencies(const struct config_reader *r, struct model_config *c,
                             const struct rope_params *rope) {
     const struct rope_params local = {.theta = rope->local_theta};
-    const bool differ = rope->local_theta > 0 && c->windows;
+    const bool differ = has_local(c);
     c->inv_freq = calloc(c->n_freqs, sizeof(*c->inv_freq));
     if (differ) c->local_freq = calloc(c->n_freqs, sizeof(*c->local_freq));
     if (!c->inv_freq || (differ && !c->local_freq))
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the rotary frequencies",
                          r->label);
     rope_frequencies(rope, c->inv_freq, c->n_freqs);
-    if (differ) rope_frequencies(&local, c->local_freq, c->n_freqs);
+    if (differ && local.theta > 0) rope_frequencies(&local, c->local_freq, c->n_freqs);
     return 0;
+}
+
+const double *model_freqs(const struct model_config *c, uint32_t layer) {
+    return c->layers[layer].is_local ? c->local_freq : c->inv_freq;
+}
+
+float model_rope_scale(const struct model_config *c, uint32_t layer) {
+    return c->layers[layer].is_local ? 1 : c->rope_scale;
 }
 
 static int parse(const struct config_reader *r, const json_t *generation, struct model_config *c) {
@@ -374,11 +398,16 @@ static int parse(const struct config_reader *r, const json_t *generation, struct
 
 int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation,
                        const char *label, uint32_t context, struct error *err) {
-    const struct config_reader r = {.root = config, .label = label, .context = context, .err = err};
+    json_t *text = NULL;
     struct model_config c = {0};
-    const int rc = parse(&r, generation, &c);
+    int rc = text_half_config(&text, config, label, err);
+    const struct config_reader r = {
+        .root = text ? text : config, .label = label, .context = context, .err = err};
+    c.is_text_half = text != NULL;
+    if (!rc) rc = parse(&r, generation, &c);
     if (rc) model_config_fini(&c);
     else *out = c;
+    json_decref(text);
     return rc;
 }
 

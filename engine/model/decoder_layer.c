@@ -7,6 +7,7 @@
 #include "engine/device/layer_group.h"
 #include "engine/device/select.h"
 #include "engine/device/sparse.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/residual.h"
 
 static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
@@ -35,36 +36,30 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_
     return rc ? rc : d->be->ops->linear(d->be, &args, err);
 }
 
-/* Norms each of the n_heads heads that begin at x, in every row of qkv. */
-static int norm_heads(struct decoder *d, void *x, const struct weight *weight, uint32_t n_heads,
-                      uint32_t n_rows, struct error *err) {
+/* Norms each of the n_vectors vectors that begin at x, in every row of qkv. */
+static int norm_vectors(struct decoder *d, void *x, const struct weight *weight, uint32_t n_vectors,
+                        uint32_t n_rows, struct error *err) {
     const struct rmsnorm_args norm = {.x = x,
                                       .weight = weight,
                                       .out = x,
                                       .n_rows = n_rows,
-                                      .dim = d->model->config.head_dim,
+                                      .dim = weight->cols,
                                       .x_stride = d->qkv_dim,
                                       .out_stride = d->qkv_dim,
                                       .eps = d->model->config.norm_eps,
-                                      .n_heads = n_heads};
+                                      .n_heads = n_vectors};
     return d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
 static int norm_qk(struct decoder *d, const struct layer_weights *w, struct row_range rows,
                    struct error *err) {
     const struct model_config *c = &d->model->config;
-    if (!c->qk_norm) return 0;
-    const int rc = norm_heads(d, rows.qkv, &w->q_norm, c->n_heads, rows.n, err);
+    const uint32_t n_q = c->whole_qk_norm ? 1 : c->n_heads,
+                   n_k = c->whole_qk_norm ? 1 : c->n_kv_heads;
+    if (!c->qk_norm && !c->whole_qk_norm) return 0;
+    const int rc = norm_vectors(d, rows.qkv, &w->q_norm, n_q, rows.n, err);
     if (rc) return rc;
-    return norm_heads(d, act_at(d, rows.qkv, d->q_dim), &w->k_norm, c->n_kv_heads, rows.n, err);
-}
-
-static bool is_local(const struct model_config *c, uint32_t layer) {
-    return c->local_freq && c->windows[layer] > 0;
-}
-
-static const double *freqs_of(const struct model_config *c, uint32_t layer) {
-    return is_local(c, layer) ? c->local_freq : c->inv_freq;
+    return norm_vectors(d, act_at(d, rows.qkv, d->q_dim), &w->k_norm, n_k, rows.n, err);
 }
 
 int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows,
@@ -72,12 +67,14 @@ int decoder_layer_enter(struct decoder *d, uint32_t layer, struct row_range rows
     const struct model_config *c = &d->model->config;
     const struct rope_append_args rope = {.qkv = rows.qkv,
                                           .kv = d->kv,
-                                          .inv_freq = freqs_of(c, layer),
-                                          .rope_scale = c->rope_scale,
+                                          .inv_freq = model_freqs(c, layer),
+                                          .rope_scale = model_rope_scale(c, layer),
                                           .n_freqs = c->n_freqs,
                                           .layer = layer,
                                           .n_heads = c->n_heads,
-                                          .rope = is_local(c, layer)};
+                                          .rope = c->layers[layer].is_local,
+                                          .query_beta = c->query_beta,
+                                          .query_period = c->query_period};
     const struct layer_weights *w = &d->model->layers[layer];
     int rc = run_qkv(d, w, rows, err);
     if (!rc) rc = norm_qk(d, w, rows, err);
@@ -140,10 +137,10 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .scale = c->attn_scale,
                               .softcap = c->attn_softcap,
                               .sinks = sinks_of(d, layer),
-                              .inv_freq = freqs_of(c, layer),
-                              .rope_scale = c->rope_scale,
+                              .inv_freq = model_freqs(c, layer),
+                              .rope_scale = model_rope_scale(c, layer),
                               .n_freqs = c->n_freqs,
-                              .rope = is_local(c, layer),
+                              .rope = c->layers[layer].is_local,
                               .slopes = c->slopes,
                               .group = sparse_group(d, layer)};
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/sizes.h"
 #include "engine/model/family_config.h"
 #include "engine/model/family_names.h"
 
@@ -88,7 +89,9 @@ static const struct model_family families[] = {
      .post_norms = true,
      .own_ffn_norms = true,
      .norms_from_one = true,
+     .ropes = ROPES_BY_WINDOW,
      .usual_local_theta = 10000,
+     .needs_window = true,
      .window_period = 6,
      .usual_theta = 1e6,
      .usual_head_dim = 256,
@@ -184,18 +187,58 @@ const char *family_of_type(const char *type) {
 }
 
 void family_list(char *out) {
+    static const char usual_end[] = "ForCausalLM";
     size_t n = 0;
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]) && n < FAMILY_LIST_BYTES; i++)
-        n += (size_t)snprintf(out + n, FAMILY_LIST_BYTES - n, "%s%s", i ? ", " : "",
-                              families[i].architecture);
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]) && n < FAMILY_LIST_BYTES; i++) {
+        const char *name = families[i].architecture, *end = strstr(name, usual_end);
+        n += (size_t)snprintf(out + n, FAMILY_LIST_BYTES - n, "%s%.*s", i ? ", " : "",
+                              end ? (int)(end - name) : (int)strlen(name), name);
+    }
+}
+
+enum { MOST_LETTERS = 63 }; /* of names that are compared; what is behind them does not count */
+
+/* Returns how many letters must be changed, added or removed to make one name of the other. */
+static uint32_t edits_between(const char *a, const char *b) {
+    uint32_t row[MOST_LETTERS + 1];
+    const size_t n_a = strnlen(a, MOST_LETTERS), n_b = strnlen(b, MOST_LETTERS);
+    for (size_t k = 0; k <= n_b; k++) row[k] = (uint32_t)k;
+    for (size_t i = 0; i < n_a; i++) {
+        uint32_t before = row[0]++;
+        for (size_t k = 0; k < n_b; k++) {
+            const uint32_t replaced = before + (a[i] != b[k]);
+            before = row[k + 1];
+            row[k + 1] = min_u32(replaced, min_u32(row[k + 1], row[k]) + 1);
+        }
+    }
+    return row[n_b];
+}
+
+const char *family_nearest(const char *architecture) {
+    size_t nearest = 0;
+    uint32_t fewest = UINT32_MAX;
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        const uint32_t n = edits_between(architecture, families[i].architecture);
+        if (n < fewest) fewest = n, nearest = i;
+    }
+    return families[nearest].architecture;
 }
 
 const char *family_missing(const char *architecture) {
+    static const char linear_attention[] = ": there is no linear attention (Gated DeltaNet)";
+    static const char experts[] = ": there is no mixture of experts";
     static const char *const known[][2] = {
-        {"Gemma3ForConditionalGeneration", ": only text is served"},
-        {"Qwen2MoeForCausalLM", ": there is no mixture of experts"},
-        {"Qwen3MoeForCausalLM", ": there is no mixture of experts"},
-        {"MixtralForCausalLM", ": there is no mixture of experts"},
+        {"Gemma4ForConditionalGeneration", ": there are no layers of two head sizes"},
+        {"Llama4ForConditionalGeneration", experts},
+        {"Llama4ForCausalLM", experts},
+        {"Qwen3_5ForConditionalGeneration", linear_attention},
+        {"Qwen3_5ForCausalLM", linear_attention},
+        {"Qwen3_5MoeForConditionalGeneration", linear_attention},
+        {"Qwen3_5MoeForCausalLM", linear_attention},
+        {"Qwen3NextForCausalLM", linear_attention},
+        {"Qwen2MoeForCausalLM", experts},
+        {"Qwen3MoeForCausalLM", experts},
+        {"MixtralForCausalLM", experts},
     };
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(known[i][0], architecture) == 0) return known[i][1];

@@ -12,13 +12,25 @@
 #include "engine/model/model.h"
 
 /* Whether a product has a bias. */
-enum family_bias { BIAS_NEVER, BIAS_ALWAYS, BIAS_AS_SAID /* by 'attention_bias', 'mlp_bias' */ };
+enum family_bias {
+    BIAS_NEVER,
+    BIAS_ALWAYS,
+    BIAS_AS_SAID, /* by 'attention_bias', 'mlp_bias' */
+    BIAS_BY_KEY   /* of o: by 'attention_out_bias' */
+};
 
 /* Whether tokens of some layers see only the newest ones before them. */
 enum family_window {
     WINDOW_NEVER,
     WINDOW_AS_SAID, /* where 'sliding_window' is a number */
     WINDOW_IF_USED  /* and 'use_sliding_window' is true, from layer 'max_window_layers' on */
+};
+
+/* How layers differ in the frequencies by which they rotate q and k. */
+enum family_ropes {
+    ROPES_ALIKE,     /* not at all */
+    ROPES_BY_WINDOW, /* those with a window have unscaled ones, maybe of another base */
+    ROPES_IN_WINDOWS /* where 'sliding_window' is a number, layers without a window have none */
 };
 
 struct config_reader;
@@ -31,7 +43,7 @@ struct model_family {
     enum family_window window;
     uint32_t usual_window; /* where config.json lacks the key; 0: none */
     double norm_eps;       /* unless config.json says so */
-    bool usual_bias;       /* 'attention_bias' and 'mlp_bias' where config.json lacks them */
+    bool usual_bias;       /* 'attention_bias' and, without BIAS_BY_KEY, 'mlp_bias', if not said */
     /* 'intermediate_size' as a multiple of 'hidden_size', and 'max_position_embeddings', where
      * config.json lacks them; 0: it must not. */
     uint32_t usual_ffn_ratio, usual_context;
@@ -40,8 +52,8 @@ struct model_family {
     /* Reads and checks what only this family says (family_config.h); NULL: nothing. */
     int (*read)(const struct config_reader *r, struct model_config *c);
     /* The same as the members of model_config: */
-    bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
-    bool layer_norm, norm_bias, parallel;
+    bool qk_norm, whole_qk_norm, no_pre_norms, post_norms, own_ffn_norms, norms_from_one;
+    bool layer_norm, norm_bias, parallel, shared_norm;
     bool fused_qkv, qkv_by_group, fused_gate_up, paired_rotary;
     enum model_positions positions;
     uint32_t first_position;
@@ -49,10 +61,13 @@ struct model_family {
     enum act_kind act;      /* of FFN_PLAIN, where config.json lacks the key */
     double partial_rotary;  /* usual share of a head that rotates; 0: all of it, always */
     uint32_t window_period; /* every window_period-th layer has no window; 0: all have one */
-    /* Usual base of the rotary frequencies in layers with a window; 0: as in the others. */
+    bool needs_window;      /* 'sliding_window' null is refused: layers differ in more */
+    enum family_ropes ropes;
+    /* Of ROPES_BY_WINDOW: the usual base in layers with a window; 0: as in the others. */
     double usual_local_theta;
     double usual_theta;  /* 0: 10000 */
     bool has_rope_ratio; /* 'rope_ratio' multiplies the base */
+    bool scales_queries; /* by their position, with 'llama_4_scaling_beta' */
     /* Unless config.json says so; 0: by the heads' number, and by their size. */
     uint32_t usual_head_dim, usual_query_scalar;
     /* Caps of scores and logits where config.json lacks the key; 0: there may be none. */
@@ -66,9 +81,11 @@ const struct model_family *family_find(const char *architecture);
 /* Returns the architecture that a 'model_type' stands for, NULL if no served family has it. */
 const char *family_of_type(const char *type);
 /* Writes the names of all served architectures to out [FAMILY_LIST_BYTES], with commas between
- * them. */
-enum { FAMILY_LIST_BYTES = 384 };
+ * them, without the usual 'ForCausalLM' at their ends. */
+enum { FAMILY_LIST_BYTES = 320 };
 void family_list(char *out);
+/* Returns the served architecture whose name is the most like this one. */
+const char *family_nearest(const char *architecture);
 /* Returns what is missing for an architecture that is not served, "" if that is not known. */
 const char *family_missing(const char *architecture);
 

@@ -6,6 +6,7 @@
 #ifndef ENGINE_MODEL_FEED_FORWARD_H
 #define ENGINE_MODEL_FEED_FORWARD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct decoder;
@@ -17,8 +18,10 @@ enum ffn_kind {
     FFN_PLAIN  /* down(up(x)), with model_config.act of up(x) */
 };
 
-/* The feed-forward part of one layer; layers of a model may differ. */
+/* What the layers of a model may differ in. */
 struct layer_shape {
+    bool is_local; /* it rotates by model_config.local_freq, unscaled, not by inv_freq */
+    /* Its feed-forward part: */
     enum ffn_kind kind;
     uint32_t ffn_dim;   /* rows of up, and of gate */
     uint32_t n_experts; /* gates, ups and downs that rows choose from; 0: one, for all rows */

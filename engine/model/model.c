@@ -13,6 +13,7 @@
 #include "engine/model/quantised_source.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/rotary_order.h"
+#include "engine/model/text_half.h"
 #include "engine/model/unclaimed.h"
 #include "engine/model/unpack.h"
 #include "engine/model/weight_find.h"
@@ -84,7 +85,7 @@ static void set_rounding(const struct loader *l, struct weight *w) {
 static int refuse_tensor(const struct loader *l, int code, const char *why) {
     const struct weight_query *q = &l->query;
     char name[WEIGHTS_MAX_NAME];
-    weights_tensor_name(name, q->config->tensors, q->rule->name, q->layer, 0);
+    weights_file_name(name, q->config, q->rule->name, q->layer, 0);
     return error_set(l->err, code, "tensor '%.160s': %s", name, why);
 }
 
@@ -206,13 +207,13 @@ static int reorder(struct loader *l, struct weight *host) {
     return 0;
 }
 
-/* Replaces a vector with a copy that has 1 added to each element, in f32: 16 bits would round what
- * is near 1. */
-static int add_one(struct loader *l, struct weight *host) {
+/* Replaces a vector with a copy whose elements are (element + more) * scale, in f32: 16 bits would
+ * round what is near 1. */
+static int adjust(struct loader *l, float more, float scale, struct weight *host) {
     float *out = own_room(l, host->cols * sizeof(float));
     if (!out) return ERR_NOMEM;
     weight_to_float(host, 0, out);
-    for (uint32_t i = 0; i < host->cols; i++) out[i] = 1 + out[i];
+    for (uint32_t i = 0; i < host->cols; i++) out[i] = (more + out[i]) * scale;
     *host = weight_plain(out, ELEMENT_F32, 1, host->cols);
     return 0;
 }
@@ -229,7 +230,7 @@ static void drop_copies(struct model *model, const struct reordered *before, boo
 }
 
 /* Makes of what the files have what the device gets: *host.  *bytes: of the weight, without what
- * adding 1 makes of it. */
+ * adjust() makes of it. */
 static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     struct model *model = l->model;
     const struct weight_rule *rule = l->query.rule;
@@ -247,8 +248,9 @@ static int prepare(struct loader *l, struct weight *host, uint64_t *bytes) {
     set_rounding(l, host);
     if (rc || model->random) return rc;
     if (moves_rows(&l->query)) rc = reorder(l, host);
-    if (!rc && rule->is_norm && model->config.norms_from_one) rc = add_one(l, host);
-    return rc;
+    const float more = rule->is_norm && model->config.norms_from_one ? 1 : 0;
+    const float scale = rule->is_last && model->config.logit_scale ? model->config.logit_scale : 1;
+    return rc || (more == 0 && scale == 1) ? rc : adjust(l, more, scale, host);
 }
 
 static int move_weight(struct loader *l, struct weight *out) {
@@ -302,7 +304,7 @@ static int choose_head(struct loader *l) {
                                            .rule = weights_find("model.embed_tokens.weight")};
     struct weight own, table;
     char name[WEIGHTS_MAX_NAME];
-    weights_tensor_name(name, model->config.tensors, head.rule->name, 0, 0);
+    weights_file_name(name, &model->config, head.rule->name, 0, 0);
     model->config.head_source = model->config.tied_head ? HEAD_TIED : HEAD_OWN;
     if (!model->config.tied_head || l->source->random ||
         !model->files->ops->has(model->files, name))
@@ -334,7 +336,7 @@ static int measure_weights(struct loader *l) {
     int rc = choose_head(l);
     if (!rc) rc = visit_weights(l, measure_weight);
     if (!rc && files && files->ops->name)
-        rc = unclaimed_check(files, &model->config, &model->tally.has_kv_scales, l->err);
+        rc = unclaimed_check(files, &model->config, &model->tally, l->err);
     return rc;
 }
 
@@ -359,6 +361,12 @@ static int check_device(const struct model_config *c, const char *dir, const str
                          "%.200s: positions as a bias of attention scores (ALiBi) are not "
                          "supported on the device %s",
                          dir, be->name);
+    if (c->query_beta > 0 && !be->scales_queries)
+        return error_set(
+            err, ERR_UNSUPPORTED,
+            "%.200s: config.json: 'llama_4_scaling_beta': the device %s does not scale "
+            "queries by their position: --max-model-len must be at most %" PRIu32,
+            dir, be->name, c->query_period);
     if (c->softmax == SOFTMAX_PLAIN || be->has_sinks) return 0;
     return error_set(err, ERR_UNSUPPORTED,
                      "%.200s: config.json: 'softmax_type': the device %s has no sinks in its "
@@ -370,6 +378,15 @@ static int open_files(struct model *model, const char *dir, struct error *err) {
     const struct quantisation *how = &model->config.quantisation;
     return *how->method ? quantised_source_open(&model->files, dir, how, err)
                         : weight_source_open(&model->files, dir, err);
+}
+
+/* Finds out how the files name the tensors of a text model that is a part of another. */
+static int choose_prefix(struct model *model, const char *dir, struct error *err) {
+    if (!model->config.is_text_half) return 0;
+    model->config.prefix = text_half_prefix(model->files);
+    if (model->config.prefix) return 0;
+    return error_set(err, ERR_NOT_FOUND, "%.200s: no text model's tensor 'embed_tokens.weight'",
+                     dir);
 }
 
 /* Reads the configuration, opens the files and measures the weights. */
@@ -384,6 +401,7 @@ static int open_model(struct loader *l, const char *dir) {
     if (l->source->random)
         rc = random_weights_create(&model->random, l->source->random_format, l->err);
     else rc = open_files(model, dir, l->err);
+    if (!rc) rc = choose_prefix(model, dir, l->err);
     return rc ? rc : measure_weights(l);
 }
 

@@ -14,6 +14,7 @@ struct family_name;
 struct layer_shape;
 struct random_weights;
 struct reordered;
+struct tensor_prefix;
 struct weight_source;
 
 enum { MODEL_MAX_EOS = 16 };
@@ -50,9 +51,13 @@ struct model_config {
     uint32_t window;   /* tokens that some layers see at most; 0: all layers see everything */
     uint32_t *windows; /* [n_layers], owned: as in struct step; NULL where there is none */
     float norm_eps, attn_scale, rope_scale, embed_scale;
+    double eps_scale;  /* of eps of norms; 0: 1 */
+    float logit_scale; /* the last norm's weights are multiplied with it; 0: they are not */
     float attn_softcap, logit_softcap; /* 0: none */
-    enum gate_kind gate;               /* of FFN_GATED */
-    enum act_kind act;                 /* of FFN_PLAIN */
+    float query_beta; /* as in rope_append_args; 0: queries are not scaled by their position */
+    uint32_t query_period;
+    enum gate_kind gate; /* of FFN_GATED */
+    enum act_kind act;   /* of FFN_PLAIN */
     enum model_positions positions;
     uint32_t first_position; /* of learned positions: the table's row of position 0 */
     enum softmax_kind softmax;
@@ -61,22 +66,26 @@ struct model_config {
     enum element element;         /* of plain weights, as config.json says */
     struct quantisation quantisation;
     bool qkv_bias, o_bias, mlp_bias;
-    bool qk_norm;    /* the heads of q and k are normed, each by itself, before they are rotated */
-    bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
-    bool own_ffn_norms;            /* the checkpoint has pre_ and post_feedforward_layernorm */
-    bool norms_from_one;           /* in the checkpoint 1 is subtracted from the norms' weights */
-    bool layer_norm, norm_bias;    /* LayerNorm instead of RMSNorm; norms have a bias */
-    bool parallel;                 /* attention and feed-forward read the same x */
-    bool shared_norm;              /* and the same norm of it */
-    bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
-    bool qkv_by_group;             /* with fused_qkv: its rows lie by KV head (weight_find.h) */
+    bool qk_norm; /* the heads of q and k are normed, each by itself, before they are rotated */
+    bool whole_qk_norm;  /* or all heads of q are normed as one vector, and all of k */
+    bool no_pre_norms;   /* attention and feed-forward read the residual stream as it is */
+    bool post_norms;     /* what attention and feed-forward give to the residual stream is normed */
+    bool own_ffn_norms;  /* the checkpoint has pre_ and post_feedforward_layernorm */
+    bool norms_from_one; /* in the checkpoint 1 is subtracted from the norms' weights */
+    bool layer_norm, norm_bias;        /* LayerNorm instead of RMSNorm; norms have a bias */
+    bool parallel;                     /* attention and feed-forward read the same x */
+    bool shared_norm;                  /* and the same norm of it */
+    bool fused_qkv, fused_gate_up;     /* in the checkpoint they are one tensor */
+    bool qkv_by_group;                 /* with fused_qkv: its rows lie by KV head (weight_find.h) */
     const struct family_name *tensors; /* the checkpoint's names (family_names.h) */
-    bool paired_rotary;                /* in the checkpoint q and k rotate by neighbours:
+    bool is_text_half;                 /* of a model that reads images, too (text_half.h) */
+    const struct tensor_prefix *prefix; /* of a text half, once its files are open; else NULL */
+    bool paired_rotary;                 /* in the checkpoint q and k rotate by neighbours:
                                       rotary_order.h */
-    uint32_t n_freqs;                  /* rotary pairs, head_dim / 2 when the whole head rotates */
-    double *inv_freq;                  /* [n_freqs], owned by the model; scaling already applied */
-    float *slopes;                     /* [n_heads], owned: of POSITIONS_ALIBI; else NULL */
-    double *local_freq;                /* for layers with a window; NULL: they use `freq`, too */
+    uint32_t n_freqs;                   /* rotary pairs, head_dim / 2 when the whole head rotates */
+    double *inv_freq;                   /* [n_freqs], owned by the model; scaling already applied */
+    float *slopes;                      /* [n_heads], owned: of POSITIONS_ALIBI; else NULL */
+    double *local_freq; /* of layers whose shape has is_local, unscaled; NULL: there are none */
     uint32_t bos;
     bool has_bos;
     uint32_t eos[MODEL_MAX_EOS];
@@ -120,6 +129,10 @@ struct model_source {
     void *ctx;
 };
 
+/* Returns the frequencies by which a layer rotates q and k, and what cosines and sines are
+ * multiplied with there. */
+const double *model_freqs(const struct model_config *config, uint32_t layer);
+float model_rope_scale(const struct model_config *config, uint32_t layer);
 /* Returns true if some layer sees everything. */
 bool model_has_full_attention(const struct model_config *config);
 /* Returns true if a text ends with the token. */

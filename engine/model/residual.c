@@ -15,6 +15,8 @@ int residual_norm(struct decoder *d, const void *x, uint32_t n_rows, const struc
                                         .n_rows = n_rows,
                                         .dim = c->dim,
                                         .eps = c->norm_eps};
+    *out = (struct residual_input){.x = x};
+    if (!weight_if_present(weight)) return 0;
     out->rms = (struct rmsnorm_input){weight, c->norm_eps, d->normed};
     out->x = c->layer_norm ? d->normed : x;
     out->norm = c->layer_norm ? NULL : &out->rms;

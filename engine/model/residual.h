@@ -19,7 +19,8 @@ struct residual_input {
 };
 
 /* Prepares the rows of x, act [n_rows, dim], as the input of products.  LayerNorm is computed at
- * once, into the decoder's `normed`; RMSNorm is computed by the products.  *out is valid until the
+ * once, into the decoder's `normed`; RMSNorm is computed by the products.  An absent weight: they
+ * read x as it is.  *out is valid until the
  * next call, and must not be copied. */
 int residual_norm(struct decoder *d, const void *x, uint32_t n_rows, const struct weight *weight,
                   const struct weight *bias, struct residual_input *out, struct error *err);

@@ -40,7 +40,7 @@ static int find_rope(struct rope_reader *r) {
     if (scaling && parameters)
         return refuse(r, ERR_INVALID, "rope_scaling", "is given beside 'rope_parameters'");
     r->rope = scaling ? scaling : parameters;
-    if (config_get(parameters, "full_attention") && family_of(r)->usual_local_theta > 0)
+    if (config_get(parameters, "full_attention") && family_of(r)->ropes == ROPES_BY_WINDOW)
         r->rope = config_get(parameters, "full_attention");
     if (r->rope && !json_is_object(r->rope))
         return refuse(r, ERR_INVALID, scaling ? "rope_scaling" : "rope_parameters",
@@ -49,14 +49,24 @@ static int find_rope(struct rope_reader *r) {
 }
 
 static int check_keys(const struct rope_reader *r) {
-    static const char *const known[] = {"rope_type",        "type",
-                                        "rope_theta",       "partial_rotary_factor",
-                                        "factor",           "original_max_position_embeddings",
-                                        "low_freq_factor",  "high_freq_factor",
-                                        "attention_factor", "beta_fast",
-                                        "beta_slow",        "mscale",
-                                        "mscale_all_dim",   "truncate",
-                                        "short_factor",     "long_factor",
+    static const char *const known[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "partial_rotary_factor",
+                                        "factor",
+                                        "original_max_position_embeddings",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
+                                        "attention_factor",
+                                        "beta_fast",
+                                        "beta_slow",
+                                        "mscale",
+                                        "mscale_all_dim",
+                                        "truncate",
+                                        "short_factor",
+                                        "long_factor",
+                                        "llama_4_scaling_beta",
+                                        "max_position_embeddings", /* repeated from beside it */
                                         "finetuned" /* how it was made, not how it is run */};
     const char *key;
     json_t *value;
@@ -76,8 +86,9 @@ static int read_local(const struct rope_reader *r) {
                  *local = config_get(config_get(root, "rope_parameters"), "sliding_attention");
     const char *type = json_string_value(config_get(local, "rope_type"));
     const size_t n_known = (type != NULL) + (config_get(local, "rope_theta") != NULL);
-    r->p->local_theta = family_of(r)->usual_local_theta;
-    if (r->p->local_theta == 0) return 0;
+    if (family_of(r)->ropes != ROPES_BY_WINDOW) return 0;
+    const double usual_theta = family_of(r)->usual_local_theta;
+    r->p->local_theta = usual_theta > 0 ? usual_theta : r->p->theta;
     if ((type && strcmp(type, "default") != 0) || json_object_size(local) != n_known)
         return refuse(r, ERR_UNSUPPORTED, "sliding_attention", "has scaled rotary frequencies");
     const int rc =
@@ -120,6 +131,22 @@ static int read_share(const struct rope_reader *r) {
     if (n_rotated == 0 || n_rotated % 2 != 0)
         return refuse(r, ERR_UNSUPPORTED, key, "rotates no elements, or an odd number of them");
     r->c->n_freqs = n_rotated / 2;
+    return 0;
+}
+
+/* Reads by what queries are scaled.  Texts within the original context are not scaled. */
+static int read_query_scale(const struct rope_reader *r) {
+    static const char key[] = "llama_4_scaling_beta";
+    const uint32_t longest = r->config->context ? r->config->context : r->c->max_position;
+    double beta = 0, period = 0;
+    int rc = read_number(r, key, 0.0, 1e3, &beta);
+    if (!rc) rc = read_number(r, "original_max_position_embeddings", 1.0, MAX_CONTEXT, &period);
+    if (rc || beta == 0) return rc;
+    if (!family_of(r)->scales_queries)
+        return refuse(r, ERR_UNSUPPORTED, key, "is not of this architecture");
+    if (period == 0) return refuse(r, ERR_INVALID, key, "needs original_max_position_embeddings");
+    r->c->query_period = (uint32_t)period;
+    r->c->query_beta = longest > r->c->query_period ? (float)beta : 0;
     return 0;
 }
 
@@ -272,5 +299,6 @@ int rope_config_read(const struct config_reader *config, struct model_config *c,
         (config_get(r.rope, "short_factor") || config_get(r.rope, "long_factor")))
         return refuse(&r, ERR_UNSUPPORTED, "rope_type",
                       "is not longrope, but there are longrope's factors");
-    return read_scaling(&r);
+    rc = read_scaling(&r);
+    return rc ? rc : read_query_scale(&r);
 }

@@ -13,6 +13,8 @@
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
 /* The names of all tensors that rules read, sorted. */
 struct claims {
     char (*names)[WEIGHTS_MAX_NAME];
@@ -22,36 +24,51 @@ struct claims {
 /* Where a name must have a text. */
 enum place { AT_START, AT_END };
 
+/* Why a tensor is ignored. */
+enum reason {
+    CHANGES_NOTHING,
+    IS_KV_SCALE,
+    GUESSES,   /* tokens; answers do not depend on them */
+    FOR_IMAGES /* a part of a model of which only the text half is served */
+};
+
 struct ignored {
     enum place place;
     const char *text;
-    bool is_kv_scale;
+    enum reason reason;
 };
 
 static const struct ignored ignored[] = {
     /* Computed from the configuration. */
-    {AT_END, ".inv_freq", false},
-    {AT_END, ".rotary_emb.cos_cached", false},
-    {AT_END, ".rotary_emb.sin_cached", false},
+    {AT_END, ".inv_freq", CHANGES_NOTHING},
+    {AT_END, ".rotary_emb.cos_cached", CHANGES_NOTHING},
+    {AT_END, ".rotary_emb.sin_cached", CHANGES_NOTHING},
     /* Causal masks of GPT-NeoX and of models like it. */
-    {AT_END, ".attention.bias", false},
-    {AT_END, ".attention.masked_bias", false},
-    {AT_END, ".attn.masked_bias", false},
-    /* Guess tokens; answers do not depend on them. */
-    {AT_START, "mtp.", false},
-    {AT_START, "model.mtp.", false},
+    {AT_END, ".attention.bias", CHANGES_NOTHING},
+    {AT_END, ".attention.masked_bias", CHANGES_NOTHING},
+    {AT_END, ".attn.masked_bias", CHANGES_NOTHING},
+    {AT_START, "mtp.", GUESSES},
+    {AT_START, "model.mtp.", GUESSES},
     /* Each row of an fp8 page has a scale of its own. */
-    {AT_END, ".k_scale", true},
-    {AT_END, ".v_scale", true},
-    {AT_END, ".q_scale", true},
-    {AT_END, ".kv_scale", true},
-    {AT_END, ".k_cache.scale", true},
-    {AT_END, ".v_cache.scale", true},
-    {AT_END, ".k_zero_point", true},
-    {AT_END, ".v_zero_point", true},
-    {AT_END, ".k_proj.output_scale", true},
-    {AT_END, ".v_proj.output_scale", true},
-    {AT_END, ".prob_scale", true},
+    {AT_END, ".k_scale", IS_KV_SCALE},
+    {AT_END, ".v_scale", IS_KV_SCALE},
+    {AT_END, ".q_scale", IS_KV_SCALE},
+    {AT_END, ".kv_scale", IS_KV_SCALE},
+    {AT_END, ".k_cache.scale", IS_KV_SCALE},
+    {AT_END, ".v_cache.scale", IS_KV_SCALE},
+    {AT_END, ".k_zero_point", IS_KV_SCALE},
+    {AT_END, ".v_zero_point", IS_KV_SCALE},
+    {AT_END, ".k_proj.output_scale", IS_KV_SCALE},
+    {AT_END, ".v_proj.output_scale", IS_KV_SCALE},
+    {AT_END, ".prob_scale", IS_KV_SCALE},
+};
+
+/* The parts of wrappers that are not their text model; also behind 'model.'. */
+static const struct ignored other_parts[] = {
+    {AT_START, "vision_tower.", FOR_IMAGES},
+    {AT_START, "vision_model.", FOR_IMAGES},
+    {AT_START, "visual.", FOR_IMAGES},
+    {AT_START, "multi_modal_projector.", FOR_IMAGES},
 };
 
 static bool matches(const struct ignored *row, const char *name) {
@@ -60,10 +77,18 @@ static bool matches(const struct ignored *row, const char *name) {
            memcmp(row->place == AT_START ? name : name + n - n_text, row->text, n_text) == 0;
 }
 
-static const struct ignored *find_ignored(const char *name) {
-    for (size_t i = 0; i < sizeof(ignored) / sizeof(*ignored); i++)
-        if (matches(&ignored[i], name)) return &ignored[i];
+static const struct ignored *find_in(const struct ignored *rows, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (matches(&rows[i], name)) return &rows[i];
     return NULL;
+}
+
+static const struct ignored *find_ignored(const struct model_config *c, const char *name) {
+    static const char usual[] = "model.";
+    const struct ignored *row = find_in(ignored, COUNT(ignored), name);
+    if (row || !c->is_text_half) return row;
+    if (strncmp(name, usual, strlen(usual)) == 0) name += strlen(usual);
+    return find_in(other_parts, COUNT(other_parts), name);
 }
 
 /* Makes space for n more names. */
@@ -88,7 +113,7 @@ static int claim_rules(struct claims *claims, const struct weight_rules *rules,
         const int rc = grow(claims, n, err);
         if (rc) return rc;
         for (uint32_t expert = 0; expert < n; expert++)
-            weights_tensor_name(claims->names[claims->n++], c->tensors, rule->name, layer, expert);
+            weights_file_name(claims->names[claims->n++], c, rule->name, layer, expert);
     }
     return 0;
 }
@@ -102,7 +127,7 @@ static int claim_all(struct claims *claims, const struct model_config *c, struct
     int rc = claim_rules(claims, &weights_of_model, c, NULL, 0, err);
     if (!rc) rc = grow(claims, 1, err);
     if (rc) return rc;
-    weights_tensor_name(claims->names[claims->n++], c->tensors, "lm_head.weight", 0, 0);
+    weights_file_name(claims->names[claims->n++], c, "lm_head.weight", 0, 0);
     for (uint32_t i = 0; !rc && i < c->n_layers; i++)
         rc = claim_rules(claims, &weights_of_layer, c, &c->layers[i], i, err);
     qsort(claims->names, claims->n, sizeof(*claims->names), by_text);
@@ -113,17 +138,29 @@ static bool is_claimed(const struct claims *claims, const char *name) {
     return bsearch(name, claims->names, claims->n, sizeof(*claims->names), by_text) != NULL;
 }
 
+/* Notes a tensor that is not loaded, with the name of its part. */
+static void note_ignored(struct weight_tally *tally, const struct ignored *row) {
+    char part[sizeof(tally->left_out)];
+    const size_t n = strlen(tally->left_out);
+    if (row->reason == IS_KV_SCALE) tally->has_kv_scales = true;
+    if (row->reason != GUESSES && row->reason != FOR_IMAGES) return;
+    tally->n_left_out++;
+    snprintf(part, sizeof(part), "%.*s", (int)strlen(row->text) - 1, row->text);
+    if (strstr(tally->left_out, part)) return;
+    snprintf(tally->left_out + n, sizeof(tally->left_out) - n, "%s%s", n ? ", " : "", part);
+}
+
 int unclaimed_check(const struct weight_source *files, const struct model_config *config,
-                    bool *has_kv_scales, struct error *err) {
+                    struct weight_tally *tally, struct error *err) {
     struct claims claims = {0};
     char name[WEIGHT_SOURCE_NAME], first[WEIGHT_SOURCE_NAME];
     uint32_t n_unclaimed = 0;
     int rc = claim_all(&claims, config, err);
     for (uint32_t i = 0; !rc && files->ops->name(files, i, name); i++) {
         if (name[0] == '\0' || is_claimed(&claims, name)) continue;
-        const struct ignored *row = find_ignored(name);
-        if (row && row->is_kv_scale) *has_kv_scales = true;
-        if (!row && n_unclaimed++ == 0) snprintf(first, sizeof(first), "%s", name);
+        const struct ignored *row = find_ignored(config, name);
+        if (row) note_ignored(tally, row);
+        else if (n_unclaimed++ == 0) snprintf(first, sizeof(first), "%s", name);
     }
     free(claims.names);
     if (rc || n_unclaimed == 0) return rc;

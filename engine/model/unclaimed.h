@@ -7,15 +7,15 @@
 #ifndef ENGINE_MODEL_UNCLAIMED_H
 #define ENGINE_MODEL_UNCLAIMED_H
 
-#include <stdbool.h>
-
 struct error;
 struct model_config;
 struct weight_source;
+struct weight_tally;
 
-/* Refuses files with a tensor that is not read: ERR_UNSUPPORTED.  *has_kv_scales: they have scales
- * of cached keys and values, which are not used. */
+/* Refuses files with a tensor that is not read: ERR_UNSUPPORTED.  Notes in the tally what is left
+ * out on purpose: scales of cached keys and values, parts that guess tokens, and those for
+ * images. */
 int unclaimed_check(const struct weight_source *files, const struct model_config *config,
-                    bool *has_kv_scales, struct error *err);
+                    struct weight_tally *tally, struct error *err);
 
 #endif

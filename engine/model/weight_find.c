@@ -53,7 +53,7 @@ static struct site site_of(const struct weight_query *q, const struct extent *e,
     if (e->is_fused) shape->dims[shape->n_dims++] = e->n_stacked;
     shape->dims[shape->n_dims++] = e->whole;
     if (!e->is_vector) shape->dims[shape->n_dims++] = e->cols;
-    weights_tensor_name(site.name, q->config->tensors, q->rule->name, q->layer, i);
+    weights_file_name(site.name, q->config, q->rule->name, q->layer, i);
     return site;
 }
 

@@ -35,6 +35,9 @@ struct weight_tally {
      * how many rows on. */
     uint64_t rounding_bytes;
     uint32_t rounds_from;
+    /* Tensors of parts that are not loaded, and the parts' names, with commas between them. */
+    uint32_t n_left_out;
+    char left_out[96];
     bool has_kv_scales;          /* the files have scales of keys and values: unclaimed.h */
     bool has_packed;             /* the files have formats that are not plain */
     struct weight_shares files;  /* all formats */

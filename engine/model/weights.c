@@ -8,6 +8,7 @@
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
+#include "engine/model/text_half.h"
 
 #define IN_MODEL(member) offsetof(struct model, member)
 #define IN_LAYER(member) offsetof(struct layer_weights, member)
@@ -23,16 +24,16 @@ static const struct weight_rule model_rules[] = {
     {.name = "model.embed_positions.weight", .at = IN_MODEL(positions),
      .rows = SIDE_POSITIONS, .cols = SIDE_DIM, .with = TRAIT_LEARNED_POSITIONS, .is_table = true},
     {.name = "model.norm.weight", .at = IN_MODEL(final_norm),
-     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true},
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true, .is_last = true},
     {.name = "model.norm.bias", .at = IN_MODEL(final_norm_bias),
-     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_NORM_BIAS},
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_NORM_BIAS, .is_last = true},
     {.name = "lm_head.weight", .at = IN_MODEL(head),
      .rows = SIDE_VOCAB, .cols = SIDE_DIM, .without = TRAIT_TIED},
 };
 
 static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.input_layernorm.weight", .at = IN_LAYER(attn_norm),
-     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true},
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .without = TRAIT_NO_PRE_NORMS, .is_norm = true},
     {.name = "model.layers.#.input_layernorm.bias", .at = IN_LAYER(attn_norm_bias),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_NORM_BIAS},
     {.name = "model.layers.#.self_attn.q_proj.weight", .at = IN_LAYER(q),
@@ -74,6 +75,10 @@ static const struct weight_rule layer_rules[] = {
      .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .with = TRAIT_QK_NORM, .is_norm = true},
     {.name = "model.layers.#.self_attn.k_norm.weight", .at = IN_LAYER(k_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .with = TRAIT_QK_NORM, .is_norm = true},
+    {.name = "model.layers.#.self_attn.q_norm.weight", .at = IN_LAYER(q_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_Q, .with = TRAIT_WHOLE_QK_NORM, .is_norm = true},
+    {.name = "model.layers.#.self_attn.k_norm.weight", .at = IN_LAYER(k_norm),
+     .rows = SIDE_VECTOR, .cols = SIDE_KV, .with = TRAIT_WHOLE_QK_NORM, .is_norm = true},
     {.name = "model.layers.#.self_attn.sinks", .at = IN_LAYER(sinks),
      .rows = SIDE_VECTOR, .cols = SIDE_HEADS, .with = TRAIT_SINKS},
     {.name = "model.layers.#.post_self_attn_layernorm.weight", .at = IN_LAYER(attn_post_norm),
@@ -94,7 +99,8 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.post_attention_layernorm.weight", .at = IN_LAYER(attn_post_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_OWN_FFN_NORMS, .is_norm = true},
     {.name = "model.layers.#.pre_feedforward_layernorm.weight", .at = IN_LAYER(ffn_norm),
-     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_OWN_FFN_NORMS, .is_norm = true},
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_OWN_FFN_NORMS,
+     .without = TRAIT_NO_PRE_NORMS, .is_norm = true},
     {.name = "model.layers.#.post_feedforward_layernorm.weight", .at = IN_LAYER(ffn_post_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_OWN_FFN_NORMS, .is_norm = true},
     {.name = "model.layers.#.mlp.gate_proj.weight", .at = IN_LAYER(gate),
@@ -135,6 +141,19 @@ void weights_tensor_name(char *out, const struct family_name *names, const char 
     snprintf(out + n, WEIGHTS_MAX_NAME - n, "%s", suffix);
 }
 
+void weights_file_name(char *out, const struct model_config *config, const char *rule_name,
+                       uint32_t layer, uint32_t expert) {
+    static const char usual[] = "model.";
+    const struct tensor_prefix *prefix = config->prefix;
+    char name[WEIGHTS_MAX_NAME];
+    weights_tensor_name(out, config->tensors, rule_name, layer, expert);
+    if (!prefix) return;
+    snprintf(name, sizeof(name), "%s", out);
+    const bool is_in_model = strncmp(name, usual, strlen(usual)) == 0;
+    snprintf(out, WEIGHTS_MAX_NAME, "%s%s", is_in_model ? prefix->model : prefix->head,
+             name + (is_in_model ? strlen(usual) : 0));
+}
+
 const struct weight_rule *weights_find(const char *name) {
     size_t i = 0;
     while (i + 1 < COUNT(model_rules) && strcmp(model_rules[i].name, name) != 0) i++;
@@ -161,6 +180,8 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
         {c->positions == POSITIONS_LEARNED, TRAIT_LEARNED_POSITIONS},
         {c->softmax == SOFTMAX_SINKS, TRAIT_SINKS},
         {shape && shape->n_experts > 0, TRAIT_EXPERTS},
+        {c->whole_qk_norm, TRAIT_WHOLE_QK_NORM},
+        {c->no_pre_norms, TRAIT_NO_PRE_NORMS},
     };
     unsigned traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)

@@ -48,7 +48,9 @@ enum weight_trait {
     TRAIT_SHARED_NORM = 2048,
     TRAIT_LEARNED_POSITIONS = 4096,
     TRAIT_SINKS = 8192,
-    TRAIT_EXPERTS = 16384
+    TRAIT_EXPERTS = 16384,
+    TRAIT_WHOLE_QK_NORM = 32768,
+    TRAIT_NO_PRE_NORMS = 65536
 };
 
 struct weight_rule {
@@ -66,6 +68,7 @@ struct weight_rule {
     bool is_norm;   /* a vector that scales: 1 where weights are random */
     bool is_rotary; /* its rows are q's or k's (rotary_order.h) */
     bool is_table;  /* its rows are looked up */
+    bool is_last;   /* of the norm before the logits (model_config.logit_scale) */
 };
 
 struct weight_rules {
@@ -77,10 +80,14 @@ extern const struct weight_rules weights_of_model, weights_of_layer;
 
 enum { WEIGHTS_MAX_NAME = 128 };
 
-/* Writes the name that a tensor has in files to out [WEIGHTS_MAX_NAME].  It is the family's own
+/* Writes the name that a tensor has to out [WEIGHTS_MAX_NAME].  It is the family's own
  * name, or else the rule's, with numbers for '#' and '@'.  names: as in family_own_name(). */
 void weights_tensor_name(char *out, const struct family_name *names, const char *rule_name,
                          uint32_t layer, uint32_t expert);
+
+/* Writes the name that a tensor has in the model's own files, as above. */
+void weights_file_name(char *out, const struct model_config *config, const char *rule_name,
+                       uint32_t layer, uint32_t expert);
 
 /* Returns the rule of the model with this name, which must exist. */
 const struct weight_rule *weights_find(const char *name);

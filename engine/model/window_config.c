@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/model/family.h"
+#include "engine/model/feed_forward.h"
 
 enum { MAX_WINDOW = 1 << 30, MAX_LAYERS = 1024, USUAL_WINDOW_LAYERS = 28 };
 
@@ -19,7 +20,7 @@ static int read_window(const struct config_reader *r, const struct model_family 
     if (rc || !used) return rc;
     if (!json_object_get(r->root, "sliding_window")) *out = family->usual_window;
     rc = config_read_count(r, r->root, "sliding_window", MAX_WINDOW, out);
-    if (rc || *out > 0 || family->usual_local_theta == 0) return rc;
+    if (rc || *out > 0 || !family->needs_window) return rc;
     return config_refuse(r, ERR_UNSUPPORTED, "sliding_window", "is null");
 }
 
@@ -71,21 +72,28 @@ bool model_has_full_attention(const struct model_config *c) {
     return c->window == 0;
 }
 
+/* Sets which layers rotate by local frequencies, where that depends on their windows. */
+static void choose_ropes(const struct model_family *family, struct model_config *c) {
+    for (uint32_t i = 0; i < c->n_layers && family->ropes != ROPES_ALIKE; i++)
+        c->layers[i].is_local = (family->ropes == ROPES_BY_WINDOW) == (c->windows[i] > 0);
+}
+
 int window_config_read(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
     uint32_t window = 0, first = 0, period = family->window_period;
     if (family->window == WINDOW_NEVER) return 0;
     int rc = read_window(r, family, &window);
     if (!rc) rc = read_first_layer(r, family, &first);
-    if (!rc && period > 0)
+    if (!rc && period > 0 && !config_get(r->root, "layer_types"))
         rc = config_read_count(r, r->root, "sliding_window_pattern", MAX_LAYERS, &period);
     if (rc) return rc;
     c->windows = calloc(c->n_layers, sizeof(*c->windows));
     if (!c->windows)
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' windows", r->label);
     rc = place_windows(r, window, first, period, c->windows, c->n_layers);
+    if (window > 0) choose_ropes(family, c);
     /* A window that no text exceeds is none, unless its layers differ in more. */
-    const bool matters = window < c->max_position || family->usual_local_theta > 0;
+    const bool matters = window < c->max_position || family->ropes != ROPES_ALIKE;
     c->window = is_placed(c) && matters ? window : 0;
     if (rc || c->window > 0) return rc;
     free(c->windows);

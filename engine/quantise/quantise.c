@@ -21,6 +21,7 @@
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
+#include "engine/model/text_half.h"
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 #include "engine/quantise/checkpoint.h"
@@ -63,7 +64,7 @@ static bool rule_has(const struct work *w, const struct weight_rule *rule, uint3
         return false;
     const uint32_t n = rule->stacked ? weights_side(rule->stacked, c, shape) : 1;
     for (uint32_t expert = 0; expert < n; expert++) {
-        weights_tensor_name(own, c->tensors, rule->name, layer, expert);
+        weights_file_name(own, c, rule->name, layer, expert);
         if (strcmp(own, name) == 0) return true;
     }
     return false;
@@ -381,8 +382,8 @@ static int find_head(struct work *w) {
     const struct tensor_shape shape = {2, {w->config.n_vocab, w->config.dim}};
     char name[WEIGHTS_MAX_NAME], table[WEIGHTS_MAX_NAME];
     struct weight a, b;
-    weights_tensor_name(name, w->config.tensors, "lm_head.weight", 0, 0);
-    weights_tensor_name(table, w->config.tensors, "model.embed_tokens.weight", 0, 0);
+    weights_file_name(name, &w->config, "lm_head.weight", 0, 0);
+    weights_file_name(table, &w->config, "model.embed_tokens.weight", 0, 0);
     if (!w->config.tied_head || !w->files->ops->has(w->files, name)) return 0;
     int rc = w->files->ops->get(w->files, name, &shape, &a, w->err);
     if (!rc) rc = w->files->ops->get(w->files, table, &shape, &b, w->err);
@@ -396,6 +397,7 @@ static int run(struct work *w) {
     int rc = check_source(w);
     if (!rc) rc = weight_source_open(&w->files, w->plan->from, w->err);
     if (rc) return rc;
+    if (w->config.is_text_half) w->config.prefix = text_half_prefix(w->files);
     w->losses = calloc(w->config.n_layers, sizeof(*w->losses));
     if (!w->losses) return error_set(w->err, ERR_NOMEM, "no memory for the losses");
     if (!w->plan->packing) return write_folder(w);

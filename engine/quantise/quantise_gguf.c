@@ -19,6 +19,7 @@
 #include "engine/model/gguf_layout.h"
 #include "engine/model/model.h"
 #include "engine/model/rotary_order.h"
+#include "engine/model/text_half.h"
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 #include "engine/quantise/gguf_settings.h"
@@ -86,7 +87,7 @@ static int add_item(struct work *w, const struct weight_rule *rule, int64_t laye
     struct item *item = &w->items[w->n_items];
     struct gguf_tensor t = {.n_dims = shape.n_dims};
     char name[WEIGHTS_MAX_NAME];
-    weights_tensor_name(name, w->c->tensors, rule->name, number, 0);
+    weights_file_name(name, w->c, rule->name, number, 0);
     weights_tensor_name(t.name, gguf_layout_tensors(w->c), rule->name, number, 0);
     if (rule->stacked || strncmp(t.name, "model.", 6) == 0)
         return refuse(w, ERR_UNSUPPORTED, name,
@@ -265,7 +266,7 @@ int quantise_gguf(const struct quantise_plan *plan, const struct model_config *c
                      .architecture = gguf_architecture_for(config->architecture),
                      .losses = losses,
                      .err = err};
-    json_t *document;
+    json_t *document, *text = NULL;
     if (!w.architecture)
         return error_set(
             err, ERR_UNSUPPORTED,
@@ -276,9 +277,11 @@ int quantise_gguf(const struct quantise_plan *plan, const struct model_config *c
         return error_set(err, ERR_INVALID, "--out: %.300s exists: name a new file", plan->to);
     int rc = model_document_read(&document, plan->from, "config.json", MAX_CONFIG, err);
     if (rc) return rc;
-    rc = gguf_writer_init(&w.out, plan->to, err);
-    if (!rc) rc = write_all(&w, document);
+    rc = text_half_config(&text, document, plan->from, err);
+    if (!rc) rc = gguf_writer_init(&w.out, plan->to, err);
+    if (!rc) rc = write_all(&w, text ? text : document);
     gguf_writer_fini(&w.out);
+    json_decref(text);
     json_decref(document);
     free(w.items);
     return rc;

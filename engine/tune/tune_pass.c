@@ -17,6 +17,7 @@
 #include "engine/device/step.h"
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "engine/tune/tune_search.h"
 
@@ -221,9 +222,10 @@ static struct attn_args args_from(const struct tune_pass *p, uint32_t first) {
                               .n_heads = m->n_heads,
                               .scale = m->attn_scale,
                               .softcap = m->attn_softcap,
-                              .inv_freq = m->inv_freq,
-                              .rope_scale = m->rope_scale,
+                              .inv_freq = model_freqs(m, p->layer),
+                              .rope_scale = model_rope_scale(m, p->layer),
                               .n_freqs = m->n_freqs,
+                              .rope = m->layers[p->layer].is_local,
                               .slopes = m->slopes,
                               .group = NO_GROUP};
 }

@@ -259,13 +259,22 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
     struct step step = {
         .n_rows = 1, .n_seqs = 1, .n_decode = 1, .positions = &position, .seqs = &seq};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
-    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1, 0};
+    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1, 0, 0, 0};
     assert_int_equal(be->ops->rope_append(be, &args, NULL), 0);
     assert_close(qkv, expected, 2 * DIM, 3e-7);
     /* In the page a key is a column, a value a row. */
     for (int i = 0; i < DIM; i++)
         assert_memory_equal(store + i * PAGE_TOKENS, qkv + DIM + i, sizeof(float));
     assert_memory_equal(store + PAGE_TOKENS * DIM, qkv + 2 * DIM, DIM * sizeof(float));
+    /* Queries may be scaled by their position, keys never are. */
+    const double zeros[DIM / 2] = {0}, scale = 1 + 0.25 * log(1 + floor(position / 3000.0));
+    for (int i = 0; i < 2 * DIM; i++) expected[i] = qkv[i] * (i < DIM ? scale : 1);
+    args.inv_freq = zeros;
+    args.query_beta = 0.25f;
+    args.query_period = 3000;
+    assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
+    assert_int_equal(be->ops->rope_append(be, &args, NULL), 0);
+    assert_close(qkv, expected, 2 * DIM, 3e-7 * scale);
 }
 
 TEST(rope_is_exact_at_a_million_tokens) {

@@ -76,8 +76,8 @@ static struct step make_step(struct batch *b, const uint32_t *seen, const uint32
 
 static int submit_layer(struct backend *be, const struct batch *b, const struct kv_pool *kv,
                         uint32_t layer, void *qkv, void *out, struct error *err) {
-    const struct rope_append_args rope = {qkv,        kv,    b->inv_freq, 1.25f,
-                                          b->n_freqs, layer, b->n_heads,  0};
+    const struct rope_append_args rope = {qkv,   kv,         b->inv_freq, 1.25f, b->n_freqs,
+                                          layer, b->n_heads, 0,           0,     0};
     const struct attn_args attn = {.q = qkv,
                                    .q_stride = width_of(b),
                                    .out = out,

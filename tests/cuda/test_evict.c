@@ -169,8 +169,8 @@ static int run_layers(struct backend *be, struct rig *r, bool prompts, struct er
     int rc = 0;
     for (uint32_t l = 0; l < N_LAYERS && !rc; l++) {
         void *qkv = on_gpu ? r->gpu_qkv[l] : r->qkv[l];
-        const struct rope_append_args rope = {qkv,        kv, r->inv_freq, 1.25f,
-                                              r->n_freqs, l,  r->n_heads,  0};
+        const struct rope_append_args rope = {qkv, kv,         r->inv_freq, 1.25f, r->n_freqs,
+                                              l,   r->n_heads, 0,           0,     0};
         const struct attn_args attn = {.q = qkv,
                                        .q_stride = width_of(r),
                                        .out = on_gpu ? r->gpu_out[l] : r->out[l],

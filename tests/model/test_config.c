@@ -144,6 +144,62 @@ TEST(refuses_heads_that_do_not_fit) {
     expect_refused("{\"hidden_size\":2048}", ERR_UNSUPPORTED, "head_dim");
 }
 
+#define WRAPPER(name, members)                                                                     \
+    "{\"architectures\":[\"" name "ForConditionalGeneration\"]," members "}"
+
+/* Settings of the text model are in 'text_config' alone; those beside it are an image tower's. */
+TEST(reads_the_text_half_of_a_wrapper) {
+    struct model_config c = expect_parsed(
+        WRAPPER("Mistral3", "\"hidden_size\":7,\"torch_dtype\":\"float16\","
+                            "\"text_config\":{\"model_type\":\"mistral\",\"hidden_size\":64,"
+                            "\"num_hidden_layers\":3,\"sliding_window\":null,"
+                            "\"tie_word_embeddings\":false}"),
+        NULL);
+    assert_string_equal(c.architecture, "MistralForCausalLM");
+    assert_true(c.is_text_half && c.dim == 64 && c.n_layers == 3 && c.element == ELEMENT_F16);
+    /* transformers' values of what is left out, and the wrapper's of what it says or does not. */
+    assert_true(c.n_vocab == 32000 && c.n_kv_heads == 8 && c.layers[2].ffn_dim == 14336);
+    assert_true(c.tied_head && c.eos[0] == 2 && c.n_eos == 1 && !c.windows);
+    model_config_fini(&c);
+    c = expect_parsed(WRAPPER("Gemma3", "\"eos_token_id\":[1,106],\"tie_word_embeddings\":false,"
+                                        "\"text_config\":{\"num_hidden_layers\":6,"
+                                        "\"eos_token_id\":7,\"sliding_window\":1024}"),
+                      NULL);
+    assert_string_equal(c.architecture, "Gemma3ForCausalLM");
+    assert_true(c.dim == 2304 && c.n_heads == 8 && c.n_kv_heads == 4 && c.head_dim == 256);
+    assert_true(c.n_vocab == 262208 && c.max_position == 131072 && !c.tied_head);
+    assert_true(c.n_eos == 2 && c.eos[1] == 106 && c.windows[4] == 1024 && c.windows[5] == 0);
+    model_config_fini(&c);
+}
+
+TEST(reads_how_a_wrapper_is_quantised) {
+    struct model_config c =
+        expect_parsed(WRAPPER("Gemma3", "\"quantization_config\":{\"quant_method\":\"fp8\"},"
+                                        "\"text_config\":{}"),
+                      NULL);
+    assert_string_equal(c.quantisation.method, "fp8");
+    model_config_fini(&c);
+}
+
+TEST(refuses_a_text_half_that_is_not_served) {
+    expect_refused(WRAPPER("Mistral3", "\"text_config\":{\"model_type\":\"mistral4\"}"),
+                   ERR_UNSUPPORTED, "'model_type' 'mistral4' is no text model of Mistral3For");
+    expect_refused(WRAPPER("Gemma3", "\"text_config\":{\"model_type\":\"llama\"}"), ERR_UNSUPPORTED,
+                   "'model_type' 'llama' is no text model of Gemma3For");
+    expect_refused(WRAPPER("Gemma3", "\"text_config\":{\"model_type\":3}"), ERR_UNSUPPORTED,
+                   "'model_type' ''");
+    expect_refused(WRAPPER("Gemma3", "\"text_config\":[]"), ERR_INVALID, "'text_config' is not");
+    expect_refused(WRAPPER("Gemma3", "\"text_config\":{\"rms_norm_eps\":2}"), ERR_INVALID,
+                   "'rms_norm_eps'");
+}
+
+TEST(names_the_architecture_that_is_the_nearest) {
+    expect_refused("{\"architectures\":[\"Qwen3ForCausalLm\"]}", ERR_UNSUPPORTED,
+                   "the nearest is Qwen3ForCausalLM; of …ForCausalLM these are: Llama, Mistral");
+    expect_refused("{\"architectures\":[\"Phi9ForCausalLM\"]}", ERR_UNSUPPORTED,
+                   "nearest is Phi3ForCausalLM");
+}
+
 TEST(refuses_what_the_decoder_cannot_do) {
     expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED,
                    "MambaForCausalLM");
@@ -151,8 +207,8 @@ TEST(refuses_what_the_decoder_cannot_do) {
     expect_refused("{\"use_bidirectional_attention\":true}", ERR_UNSUPPORTED,
                    "use_bidirectional_attention");
     expect_refused("{\"attn_logit_softcapping\":50}", ERR_UNSUPPORTED, "attn_logit_softcapping");
-    expect_refused("{\"architectures\":[\"Gemma3ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
-                   "'Gemma3ForConditionalGeneration' is not supported: only text is served");
+    expect_refused("{\"architectures\":[\"Qwen3_5ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
+                   "'Qwen3_5ForConditionalGeneration' is not supported: there is no linear");
     expect_refused("{\"architectures\":[]}", ERR_INVALID, "architectures");
     expect_refused("{\"architectures\":null}", ERR_INVALID, "architectures");
     expect_refused("{\"hidden_act\":\"gelu\"}", ERR_UNSUPPORTED, "hidden_act");

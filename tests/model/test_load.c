@@ -564,10 +564,27 @@ static void every_tensor_of_a_model_is_read(void **state) {
                    "proj.bias' (6 in all) is nothing that config.json describes");
 }
 
+/* What a wrapper has beside its text model is left out and named; all else must be read. */
+static void parts_for_images_are_left_out(void **state) {
+    const struct fixture *f = *state;
+    struct model *model = NULL;
+    struct error err = {0};
+    link_model(f, DATA_DIR "/gemma3-wrapper-gqa-bf16-head32");
+    if (model_measure(&model, f->dir, NULL, f->be, &err)) fail_msg("%s", err.text);
+    assert_int_equal(model->tally.n_left_out, 34);
+    assert_string_equal(model->tally.left_out, "multi_modal_projector, vision_tower");
+    model_destroy(model, f->be);
+    change_json(f, "config.json", "text_config",
+                "{\"num_hidden_layers\":1,\"layer_types\":[\"full_attention\"]}");
+    expect_refused(f, ERR_UNSUPPORTED,
+                   "tensor 'language_model.model.layers.1.input_layernorm.weight' (13 in all)");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loads_shards_and_biases),
         cmocka_unit_test(every_tensor_of_a_model_is_read),
+        cmocka_unit_test(parts_for_images_are_left_out),
         cmocka_unit_test(a_device_without_sinks_refuses_them),
         cmocka_unit_test(makes_weights_up_from_a_config_alone),
         cmocka_unit_test(ends_where_it_is_stopped),

@@ -3,6 +3,7 @@
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
+#include "engine/model/text_half.h"
 #include "engine/model/weights.h"
 #include "tests/test.h"
 
@@ -30,6 +31,18 @@ TEST(families_name_experts_in_their_own_way) {
                 "blocks.12.moe.experts.345.w1.weight");
     expect_name(names, "model.layers.#.mlp.experts.@.up_proj.bias", "experts.345.up.of.12.bias");
     expect_name(names, "model.norm.weight", "model.norm.weight");
+}
+
+TEST(a_text_half_has_a_prefix) {
+    static const struct tensor_prefix prefix = {"language_model.model.", "language_model."};
+    const struct model_config half = {.is_text_half = true, .prefix = &prefix};
+    char name[WEIGHTS_MAX_NAME];
+    weights_file_name(name, &half, "model.layers.#.self_attn.q_proj.weight", 3, 0);
+    assert_string_equal(name, "language_model.model.layers.3.self_attn.q_proj.weight");
+    weights_file_name(name, &half, "lm_head.weight", 0, 0);
+    assert_string_equal(name, "language_model.lm_head.weight");
+    weights_file_name(name, &config, "lm_head.weight", 0, 0);
+    assert_string_equal(name, "lm_head.weight");
 }
 
 TEST(a_layers_shape_says_which_tensors_it_has) {

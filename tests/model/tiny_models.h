@@ -51,6 +51,8 @@ static const char *const tiny_models[] = {
     "neox-mha-bf16-head32",
     "neox-mha-f16-head24-sequential",
     "neox-mha-f32-head12-linear",
+    "gemma3-wrapper-gqa-bf16-head32",
+    "mistral3-wrapper-gqa-f16-head32",
     "mqa-bf16-yarn-mscale",
     "gqa-bf16-dynamic",
     "mha-f16-longrope-short",
