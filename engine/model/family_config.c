@@ -142,3 +142,50 @@ int family_read_chatglm(const struct config_reader *r, struct model_config *c) {
     if (!groups) c->n_kv_heads = c->n_heads; /* whatever 'multi_query_group_num' is */
     return rc;
 }
+
+/* Reads which layers rotate nothing: those that a list has with 0, or every interval-th one. */
+int family_read_smollm3(const struct config_reader *r, struct model_config *c) {
+    static const struct demand demands[] = {
+        {"use_sliding_window", false, "is true: layers with a window are not supported here"}};
+    const json_t *list = config_get(r->root, "no_rope_layers");
+    uint32_t interval = 4;
+    int rc = CHECK_DEMANDS(r, demands);
+    if (!rc) rc = config_read_count(r, r->root, "no_rope_layer_interval", 1024, &interval);
+    if (rc) return rc;
+    if (list && json_array_size(list) != c->n_layers)
+        return config_refuse(r, ERR_INVALID, "no_rope_layers", "is not a list of one per layer");
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *rotates = json_array_get(list, i);
+        if (list && !json_is_integer(rotates))
+            return config_refuse(r, ERR_INVALID, "no_rope_layers",
+                                 "has an element that is no "
+                                 "whole number");
+        c->layers[i].is_local = list ? json_integer_value(rotates) == 0 : (i + 1) % interval == 0;
+    }
+    return 0;
+}
+
+/* Reads Granite's multipliers.  What a branch adds is multiplied with r.  The decoder's residual
+ * stream is that of the model divided by r, which only changes the norms' eps. */
+int family_read_granite(const struct config_reader *r, struct model_config *c) {
+    double embedding = 1, attention = 1, residual = 1, logits = 1;
+    int rc = config_read_number(r, r->root, "embedding_multiplier", 1e-6, 1e6, &embedding);
+    if (!rc) rc = config_read_number(r, r->root, "attention_multiplier", 1e-6, 1e6, &attention);
+    if (!rc) rc = config_read_number(r, r->root, "residual_multiplier", 1e-3, 1e3, &residual);
+    if (!rc) rc = config_read_number(r, r->root, "logits_scaling", 1e-6, 1e6, &logits);
+    c->embed_scale = (float)(embedding / residual);
+    c->attn_scale = (float)attention;
+    c->logit_scale = (float)(1 / logits);
+    c->eps_scale = 1 / (residual * residual);
+    return rc;
+}
+
+int family_read_cohere(const struct config_reader *r, struct model_config *c) {
+    static const struct demand demands[] = {
+        {"use_qk_norm", false, "is true: LayerNorm of queries and keys is not supported"}};
+    double scale = 0.0625;
+    int rc = CHECK_DEMANDS(r, demands);
+    if (!rc) rc = config_read_number(r, r->root, "logit_scale", 1e-6, 1e6, &scale);
+    c->logit_scale = (float)scale;
+    return rc;
+}

@@ -15,5 +15,8 @@ int family_read_opt(const struct config_reader *r, struct model_config *c);
 int family_read_falcon(const struct config_reader *r, struct model_config *c);
 int family_read_mpt(const struct config_reader *r, struct model_config *c);
 int family_read_chatglm(const struct config_reader *r, struct model_config *c);
+int family_read_smollm3(const struct config_reader *r, struct model_config *c);
+int family_read_granite(const struct config_reader *r, struct model_config *c);
+int family_read_cohere(const struct config_reader *r, struct model_config *c);
 
 #endif

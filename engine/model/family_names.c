@@ -127,6 +127,11 @@ const struct family_name chatglm_tensors[] = {
     {NULL, NULL},
 };
 
+const struct family_name cohere_keys[] = {
+    {"rms_norm_eps", "layer_norm_eps"},
+    {NULL, NULL},
+};
+
 const char *family_own_name(const struct family_name *names, const char *usual) {
     for (; names && names->usual; names++)
         if (strcmp(names->usual, usual) == 0) return names->own;

@@ -19,6 +19,7 @@ extern const struct family_name opt_keys[], opt_tensors[];
 extern const struct family_name falcon_keys[], falcon_tensors[], falcon_two_norms_tensors[];
 extern const struct family_name mpt_keys[], mpt_tensors[];
 extern const struct family_name chatglm_keys[], chatglm_tensors[];
+extern const struct family_name cohere_keys[];
 
 /* Returns the family's own name, or the usual one if the list lacks it; names may be NULL. */
 const char *family_own_name(const struct family_name *names, const char *usual);

@@ -91,7 +91,7 @@ class Head:
             at, query_at = numpy.arange(len(seen)), len(self.kept) + numpy.arange(rows)
         else:
             at, query_at = seen, new
-        s = self.model.scores(self.model.rotate(self.layer, queries, query_at),
+        s = self.model.scores(self.model.rotate_queries(self.layer, queries, query_at),
                               self.model.rotate(self.layer, self.keys.all[seen], at))
         s += self.model.bias(self.group, query_at, at)
         # In a layer with a window nothing is thrown away, and the window hides what is before it.
@@ -159,7 +159,7 @@ class Head:
     def _measure(self, queries, at):
         """What those rows would see of the whole text, at the text's positions."""
         everything = numpy.arange(self.keys.n)
-        s = self.model.scores(self.model.rotate(self.layer, queries, at),
+        s = self.model.scores(self.model.rotate_queries(self.layer, queries, at),
                               self.model.rotate(self.layer, self.keys.all, everything))
         s += self.model.bias(self.group, at, everything)
         p = softmax(numpy.where(everything > at[:, None], -numpy.inf, s), self.sinks).mean(axis=0)

@@ -6,6 +6,7 @@ obvious, in numpy and float64, for models small enough.  The oracles of the poli
 A layer's tensors have the names of Llama's here, whatever the family calls them."""
 import math
 import pathlib
+import re
 import sys
 
 import numpy
@@ -129,12 +130,14 @@ class Rope:
     def __init__(self, config, rope, head_dim, context):
         share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1
         self.dim = int(head_dim * share)
-        # GLM's pairs are neighbours, the others' are half of what turns apart.
-        self.neighbours = "GLM" in config["architectures"][0].upper()
+        # Pairs of these are neighbours, the others' are half of what turns apart.
+        self.neighbours = re.search("GLM|COHERE", config["architectures"][0].upper())
         theta = rope.get("rope_theta") or config.get("rope_theta")
         if config["architectures"] == ["ChatGLMModel"]:
             theta, self.dim = 10000 * config["rope_ratio"], head_dim // 2
         freq = theta ** -(numpy.arange(0, self.dim, 2) / self.dim)
+        if rope.get("rope_type") == "none":
+            rope, freq = {}, 0 * freq
         kind = rope.get("rope_type") or rope.get("type") or "default"
         original = config.get("original_max_position_embeddings")
         rope = {"rope_theta": theta, "original_max_position_embeddings": original, **rope}
@@ -164,8 +167,13 @@ def ropes_of(config, head_dim, context):
     by_kind = {kind: rope[kind] if kind in rope else rope for kind in set(kinds)}
     if "rope_local_base_freq" in config:
         by_kind["sliding_attention"] = {"rope_theta": config["rope_local_base_freq"]}
+    none = {**rope, "rope_type": "none"}
+    if config["architectures"][0].startswith(("Cohere2", "Exaone4")):
+        by_kind["full_attention"] = none
     ropes = {kind: Rope(config, by_kind[kind], head_dim, context) for kind in by_kind}
-    return [ropes[kind] for kind in kinds]
+    rotates = config.get("no_rope_layers") or [1] * len(kinds)  # SmolLM3's
+    return [ropes[kind] if turns else Rope(config, none, head_dim, context)
+            for kind, turns in zip(kinds, rotates)]
 
 
 def windows_of(config):
@@ -198,12 +206,23 @@ class Model:
         attention = c.get("attn_config") or {}  # MPT's
         self.scale = (attention.get("softmax_scale")
                       or (c.get("query_pre_attn_scalar") or self.head_dim) ** -0.5)
+        # Granite's multipliers, and Cohere's scale of logits
+        self.scale = c.get("attention_multiplier", self.scale)
+        self.branch_scale = c.get("residual_multiplier", 1)
+        self.logit_scale = c.get("logit_scale", 1) / c.get("logits_scaling", 1)
+        rope = c.get("rope_parameters") or {}
+        self.query_beta = rope.get("llama_4_scaling_beta", 0)
+        self.query_period = rope.get("original_max_position_embeddings")
         self.score_cap = c.get("attn_logit_softcapping")
         self.logit_cap = c.get("final_logit_softcapping")
         self.activate = gelu_tanh if self.is_gemma else ACTIVATIONS[self._activation(c)]
-        self.has_layer_norm = self.family in ("GPTNeoX", "OPT", "Falcon", "Mpt")
+        self.has_layer_norm = self.family in ("GPTNeoX", "OPT", "Falcon", "Mpt", "Cohere",
+                                              "Cohere2")
+        self.norms_behind = self.family in ("Olmo2", "Olmo3", "Exaone4")  # and none before
+        self.norms_whole = self.family in ("Olmo2", "Olmo3")  # all heads at once
         self.is_parallel = c.get("use_parallel_residual") or (
-            c.get("parallel_attn") or c.get("new_decoder_architecture")) or False
+            c.get("parallel_attn") or c.get("new_decoder_architecture")) or (
+            self.family.startswith("Cohere"))
         self.slopes = self._slopes(c, attention)
         rotates = self.family != "OPT" and self.slopes is None
         self.ropes = rotates and ropes_of(c, self.head_dim,
@@ -216,7 +235,8 @@ class Model:
         self._cut_fused()
         table = self.weights["model.embed_tokens.weight"]
         self.head = self.weights.get("lm_head.weight", table)
-        self.table = table * c["hidden_size"] ** 0.5 if self.is_gemma else table
+        self.table = table * (c["hidden_size"] ** 0.5 if self.is_gemma
+                              else c.get("embedding_multiplier", 1))
 
     def _activation(self, config):
         return config.get("hidden_act") or ("gelu" if self.family == "Mpt" else "silu")
@@ -269,8 +289,13 @@ class Model:
         """Queries [rows, heads, dim], keys before RoPE and values [rows, KV heads, dim]."""
         layer = f"model.layers.{i}."
         x = self.norm(layer + "input_layernorm", x)
-        q, k, v = (self.linear(i, f"self_attn.{name}_proj", x).reshape(len(x), -1, self.head_dim)
-                   for name in "qkv")
+        parts = [self.linear(i, f"self_attn.{name}_proj", x) for name in "qkv"]
+        if self.norms_whole:
+            parts[:2] = (self.norm(f"{layer}self_attn.{name}_norm", part)
+                         for name, part in zip("qk", parts))
+        q, k, v = (part.reshape(len(x), -1, self.head_dim) for part in parts)
+        if self.norms_whole:
+            return q, k, v
         return (self.norm(layer + "self_attn.q_norm", q),
                 self.norm(layer + "self_attn.k_norm", k), v)
 
@@ -283,6 +308,14 @@ class Model:
 
     def rotate(self, i, x, positions):
         return self.ropes[i].turn(x, positions) if self.ropes else x
+
+    def rotate_queries(self, i, x, positions):
+        """Also scaled by their position, where the family does that."""
+        turned = self.rotate(i, x, positions)
+        if not self.query_beta:
+            return turned
+        far = numpy.floor(numpy.asarray(positions) / self.query_period)
+        return turned * (1 + self.query_beta * numpy.log(1 + far))[:, None]
 
     def scores(self, q, k):
         """Of queries [..., rows, dim] and keys [..., slots, dim], before softmax and without a
@@ -309,8 +342,9 @@ class Model:
 
     def add_attention(self, i, x, read):
         after = {"Glm4": "post_self_attn_layernorm"}.get(self.family)
-        after = "post_attention_layernorm" if self.is_gemma else after
-        return x + self.norm(f"model.layers.{i}.{after}", self.linear(i, "self_attn.o_proj", read))
+        after = "post_attention_layernorm" if self.is_gemma or self.norms_behind else after
+        branch = self.norm(f"model.layers.{i}.{after}", self.linear(i, "self_attn.o_proj", read))
+        return x + self.branch_scale * branch
 
     def add_feed_forward(self, i, x):
         return x + self.feed_forward(i, x)
@@ -318,16 +352,18 @@ class Model:
     def feed_forward(self, i, x):
         layer = f"model.layers.{i}."
         before = "pre_feedforward_layernorm" if self.is_gemma else "post_attention_layernorm"
-        after = "post_feedforward_layernorm" if self.is_gemma else "post_mlp_layernorm"
+        after = ("post_feedforward_layernorm" if self.is_gemma or self.norms_behind
+                 else "post_mlp_layernorm")
         if layer + before + ".weight" not in self.weights:  # one norm for both halves
             before = "input_layernorm"
-        y = self.norm(layer + before, x)
+        y = x if self.norms_behind else self.norm(layer + before, x)
         up = self.linear(i, "mlp.up_proj", y)
         if layer + "mlp.gate_proj.weight" in self.weights:
             up *= self.activate(self.linear(i, "mlp.gate_proj", y))
         else:
             up = self.activate(up)
-        return self.norm(layer + after, self.linear(i, "mlp.down_proj", up))
+        return self.branch_scale * self.norm(layer + after, self.linear(i, "mlp.down_proj", up))
 
     def logits(self, x):
-        return soft_cap(self.norm("model.norm", x) @ self.head.T, self.logit_cap)
+        logits = self.norm("model.norm", x) @ self.head.T * self.logit_scale
+        return soft_cap(logits, self.logit_cap)

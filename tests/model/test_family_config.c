@@ -1,6 +1,7 @@
 /* test_family_config.c - the config.json of families that call things by other names than Llama,
  * and what only they say: what it sets, and what is refused by name. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/error.h"
@@ -189,4 +190,124 @@ TEST(slopes_halve_from_head_to_head) {
     for (int i = 0; i < 4; i++) assert_true(fabs(slopes[8 + i] - 2 * pow(2, -0.5 - i)) < 1e-6);
     alibi_slopes(slopes, 1, 8, 1);
     assert_true(slopes[0] == 1.0f / 256);
+}
+
+/* A family whose blocks are Llama's: the layers' own differences are what is looked at. */
+#define LIKE_LLAMA(name)                                                                           \
+    "{\"architectures\":[\"" name "ForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"          \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"                \
+    "\"num_hidden_layers\":8,\"max_position_embeddings\":8192"
+
+static void expect_local(const struct model_config *c, const char *expected) {
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layers[i].is_local != (expected[i] == '1')) fail_msg("layer %u, %s", i, expected);
+}
+
+TEST(smollm3_rotates_nothing_in_some_layers) {
+    struct model_config c = parsed(LIKE_LLAMA("SmolLM3") "}");
+    expect_local(&c, "00010001");
+    assert_true(c.tied_head && fabs(model_freqs(&c, 0)[1] - pow(2e6, -1.0 / 8)) < 1e-12);
+    assert_true(model_freqs(&c, 3)[0] == 0 && model_freqs(&c, 3)[7] == 0);
+    model_config_fini(&c);
+    c = parsed(LIKE_LLAMA("SmolLM3") ",\"no_rope_layers\":[1,0,1,1,0,1,1,1]}");
+    expect_local(&c, "01001000");
+    model_config_fini(&c);
+    c = parsed(LIKE_LLAMA("SmolLM3") ",\"no_rope_layer_interval\":9}");
+    assert_true(!c.local_freq);
+    model_config_fini(&c);
+    expect_refused(LIKE_LLAMA("SmolLM3") ",\"no_rope_layers\":[1]}", ERR_INVALID, "no_rope_layers");
+    expect_refused(LIKE_LLAMA("SmolLM3") ",\"no_rope_layers\":[1,1,1,1,1,1,1,true]}", ERR_INVALID,
+                   "no_rope_layers");
+    expect_refused(LIKE_LLAMA("SmolLM3") ",\"use_sliding_window\":true}", ERR_UNSUPPORTED,
+                   "use_sliding_window");
+}
+
+TEST(olmo_norms_what_its_branches_give) {
+    struct model_config c = parsed(LIKE_LLAMA("Olmo2") "}");
+    assert_true(c.no_pre_norms && c.post_norms && c.whole_qk_norm && !c.qk_norm && !c.windows);
+    assert_true(c.norm_eps == 1e-5f && !c.local_freq);
+    model_config_fini(&c);
+    /* As published: the scaling is that of layers without a window. */
+    c = parsed(LIKE_LLAMA("Olmo3") ",\"rope_theta\":256,\"sliding_window\":100,\"rope_scaling\":{"
+                                   "\"rope_type\":\"yarn\",\"factor\":8,\"attention_factor\":1.2,"
+                                   "\"original_max_position_embeddings\":64}}");
+    expect_local(&c, "11101110");
+    assert_true(c.windows[2] == 100 && c.windows[3] == 0);
+    assert_true(fabs(model_freqs(&c, 0)[7] - 1.0 / 128) < 1e-12 &&
+                model_freqs(&c, 3)[7] < 1.0 / 512);
+    assert_true(model_rope_scale(&c, 0) == 1 && model_rope_scale(&c, 3) == 1.2f);
+    model_config_fini(&c);
+    expect_refused(LIKE_LLAMA("Olmo3") ",\"sliding_window\":null}", ERR_UNSUPPORTED,
+                   "sliding_window");
+}
+
+TEST(granite_has_four_multipliers) {
+    struct model_config c = parsed(
+        LIKE_LLAMA("Granite") ",\"embedding_multiplier\":12,\"attention_multiplier\":0.015625,"
+                              "\"residual_multiplier\":0.25,\"logits_scaling\":8,"
+                              "\"rms_norm_eps\":1e-5}");
+    assert_true(c.embed_scale == 48 && c.attn_scale == 0.015625f && c.logit_scale == 0.125f);
+    assert_true(fabs(c.norm_eps - 16e-5) < 1e-9);
+    model_config_fini(&c);
+    c = parsed(LIKE_LLAMA("Granite") "}");
+    assert_true(c.embed_scale == 1 && c.attn_scale == 1 && c.norm_eps == 1e-6f);
+    model_config_fini(&c);
+    expect_refused(LIKE_LLAMA("Granite") ",\"residual_multiplier\":0}", ERR_INVALID,
+                   "residual_multiplier");
+}
+
+TEST(seed_oss_has_a_key_of_its_own_for_the_bias_behind_attention) {
+    struct model_config c = parsed(LIKE_LLAMA("SeedOss") "}");
+    assert_true(c.qkv_bias && !c.o_bias && !c.mlp_bias && c.head_dim == 128);
+    model_config_fini(&c);
+    c = parsed(LIKE_LLAMA("SeedOss") ",\"attention_bias\":false,\"attention_out_bias\":true}");
+    assert_true(!c.qkv_bias && c.o_bias);
+    model_config_fini(&c);
+}
+
+TEST(cohere_has_parallel_blocks_and_one_norm) {
+    struct model_config c = parsed(LIKE_LLAMA("Cohere") ",\"layer_norm_eps\":0.5}");
+    assert_true(c.parallel && c.shared_norm && c.layer_norm && !c.norm_bias && c.tied_head);
+    assert_true(c.paired_rotary && c.logit_scale == 0.0625f && c.norm_eps == 0.5f && !c.windows);
+    assert_true(c.layers[0].kind == FFN_GATED && !c.local_freq);
+    model_config_fini(&c);
+    c = parsed(LIKE_LLAMA("Cohere2") ",\"logit_scale\":0.25,\"sliding_window\":9000}");
+    expect_local(&c, "00010001");
+    assert_true(c.logit_scale == 0.25f && model_freqs(&c, 7)[0] == 0);
+    model_config_fini(&c);
+    expect_refused(LIKE_LLAMA("Cohere") ",\"use_qk_norm\":true}", ERR_UNSUPPORTED, "use_qk_norm");
+    expect_refused(LIKE_LLAMA("Cohere2") ",\"sliding_window\":null}", ERR_UNSUPPORTED,
+                   "sliding_window");
+}
+
+TEST(exaone_rotates_everywhere_where_nothing_has_a_window) {
+    struct model_config c =
+        parsed(LIKE_LLAMA("Exaone4") ",\"sliding_window\":16,\"sliding_window_pattern\":\"LG\","
+                                     "\"layer_types\":[\"sliding_attention\",\"full_attention\","
+                                     "\"sliding_attention\",\"full_attention\",\"full_attention\","
+                                     "\"full_attention\",\"full_attention\",\"full_attention\"]}");
+    expect_local(&c, "01011111");
+    assert_true(c.qk_norm && c.no_pre_norms && c.post_norms && c.own_ffn_norms);
+    model_config_fini(&c);
+    c = parsed(LIKE_LLAMA("Exaone4") ",\"sliding_window\":null}");
+    expect_local(&c, "00000000");
+    model_config_fini(&c);
+}
+
+TEST(ministral_scales_queries_beyond_the_original_context) {
+    static const char text[] =
+        LIKE_LLAMA("Ministral3") ",\"rope_parameters\":{\"type\":\"yarn\",\"rope_theta\":1000000,"
+                                 "\"factor\":%d,"
+                                 "\"original_max_position_embeddings\":512,\"max_position_"
+                                 "embeddings\":8192,\"mscale\":1,"
+                                 "\"mscale_all_dim\":1,\"llama_4_scaling_beta\":0.25}}";
+    char config[2048];
+    snprintf(config, sizeof(config), text, 16);
+    struct model_config c = parsed(config);
+    assert_true(c.query_beta == 0.25f && c.query_period == 512 && c.max_position == 8192);
+    assert_true(c.rope_scale == 1 && c.head_dim == 128);
+    model_config_fini(&c);
+    expect_refused(LIKE_LLAMA("Llama") ",\"rope_parameters\":{\"rope_type\":\"default\","
+                                       "\"llama_4_scaling_beta\":0.1}}",
+                   ERR_UNSUPPORTED, "llama_4_scaling_beta");
 }
