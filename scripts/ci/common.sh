@@ -6,11 +6,14 @@
 BUILD_PACKAGES=(build-essential ca-certificates meson ninja-build pkg-config libmicrohttpd-dev libuv1-dev
     libgnutls28-dev libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev libzmq3-dev)
 # What the binary needs when it runs.  The packages are those of Debian 12.
-RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 libstdc++6 libzmq5)
+RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5)
+# Those of them that Debian 13 and Ubuntu 24.04 have as ...t64.
+T64_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
 # put nginx in front, and run the evaluation, which needs the second line.  Prometheus and its promtool
-# judge /metrics, the rules and the dashboard; systemd-analyze and kubernetes-validate the manifests.
-TEST_PACKAGES=(python3 python3-venv nginx-light prometheus systemd)
+# judge /metrics, the rules and the dashboard; systemd-analyze and kubernetes-validate the manifests.  patchelf makes
+# wheels.
+TEST_PACKAGES=(python3 python3-venv nginx-light patchelf prometheus systemd)
 PYTHON_PACKAGES=(jinja2 jsonschema kubernetes-validate msgpack openai pytest pytest-xdist pyzmq tokenizers
     aiohttp matplotlib numpy pyyaml tqdm)
 

@@ -175,7 +175,7 @@ def test_replicas_keep_their_addresses_in_compose():
 def test_systemd_accepts_the_unit(tmp_path):
     unit = (DEPLOY / "quire.service").read_text()
     path = tmp_path / "quire.service"
-    path.write_text(unit.replace("/opt/quire/bin/quire", f'"{BINARY}"'))
+    path.write_text(unit.replace("/usr/bin/quire", f'"{BINARY}"'))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0 and "quire.service" not in done.stderr, done.stderr

@@ -1,8 +1,15 @@
 """`meson install`: the tree that it makes runs wherever it is moved, from its own files alone."""
+import base64
+import csv
+import hashlib
 import os
 import pathlib
+import re
+import shutil
 import subprocess
+import sys
 import tarfile
+import zipfile
 
 import pytest
 
@@ -28,6 +35,43 @@ def test_only_what_a_server_needs_is_installed(tree):
     assert {path.name for path in (data / "models" / MODEL.name).iterdir()} == SERVED
     assert (data / "config/quire.json").is_file() and (data / "LICENSE").is_file()
     assert [path.name for path in (tree / "bin").iterdir()] == ["quire"]
+
+
+COMMANDS = ("serve", "bench", "tune", "info", "quantize")
+
+
+@pytest.fixture(scope="module")
+def helps():
+    """The options that each command's help lists."""
+    shown = {name: subprocess.run([BINARY, name, "--help-all" if name == "serve" else "--help"], capture_output=True,
+                                  text=True, check=True).stdout for name in COMMANDS}
+    found = {name: re.findall(r"^  --([a-z-]+)", text, re.MULTILINE) for name, text in shown.items()}
+    assert len(found["serve"]) > 60 and all(found.values())
+    return found
+
+
+@pytest.mark.parametrize("path, form", [
+    ("man/man1/quire.1", r"^.TP\n\\fB\\-\\-{}\\fR"), ("bash-completion/completions/quire", r"[' ]--{}[' ]"),
+    ("zsh/site-functions/_quire", r"^ *'--{}\["), ("fish/vendor_completions.d/quire.fish", r" -l {} ")])
+def test_the_manual_and_each_completion_have_every_option(tree, helps, path, form):
+    text = (tree / "share" / path).read_text()
+    for command, options in helps.items():
+        assert re.search(rf"\b{command}\b", text), command
+        for option in options:
+            name = option.replace("-", r"\\-") if path.endswith(".1") else option
+            assert re.search(form.format(name), text, re.MULTILINE), (command, option)
+    assert not re.search(form.format("no-such-option"), text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words, completed", [
+    (["qua"], ["quantize"]), (["serve", "--max-num-s"], ["--max-num-seqs"]), (["info", "--js"], ["--json"]),
+    (["serve", "--device", ""], ["auto", "cpu", "cuda"]), (["quantize", "--group"], ["--group-size"]),
+    (["version", "--"], []), (["serve", "--port", ""], []), (["serve", "--no-u"], ["--no-ui"])])
+def test_bash_completes(tree, words, completed):
+    script = f"""source '{tree}/share/bash-completion/completions/quire'
+        COMP_WORDS=(quire "$@") COMP_CWORD=$#; _quire; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == completed and not done.stderr
 
 
 def test_a_moved_tree_serves_with_its_own_files(serve, tree, tmp_path):
@@ -61,7 +105,7 @@ def test_a_binary_without_its_tree_says_what_is_missing(tree, tmp_path):
 
 def test_the_package_holds_the_installed_tree_with_nothing_of_its_maker(tree):
     """The time is the commit's and the owner is root: only sources change the bytes."""
-    done = subprocess.run([ROOT / "scripts/package", pathlib.Path(BINARY).parent], check=True,
+    done = subprocess.run([ROOT / "scripts/package", "tarball", "--build", pathlib.Path(BINARY).parent], check=True,
                           stdout=subprocess.PIPE, text=True, timeout=120 * PATIENCE,
                           env={**os.environ, "SOURCE_DATE_EPOCH": "1000000000"})
     path = pathlib.Path(done.stdout.strip())
@@ -78,6 +122,48 @@ def test_the_package_holds_the_installed_tree_with_nothing_of_its_maker(tree):
     folders = [member.name.split("/") for member in members]
     assert folders == sorted(folders)
     assert {(member.uid, member.gid, member.mtime) for member in members} == {(0, 0, 1000000000)}
+
+
+@pytest.fixture(scope="module")
+def wheel(tree, tmp_path_factory):
+    """A wheel without the model, which is most of its bytes."""
+    root = tmp_path_factory.mktemp("wheel")
+    (root / "tree/bin").mkdir(parents=True)
+    shutil.copy(tree / "bin/quire", root / "tree/bin")
+    shutil.copytree(tree / "share/quire", root / "tree/share/quire", ignore=shutil.ignore_patterns("models"))
+    done = subprocess.run([sys.executable, ROOT / "scripts/packaging/make_wheel.py", root / "tree", "--version", "1.2.3",
+                           "--out", root], check=True, capture_output=True, text=True,
+                          env={**os.environ, "SOURCE_DATE_EPOCH": "1000000000"})
+    return pathlib.Path(done.stdout.strip())
+
+
+def test_a_wheels_record_is_right(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        rows = list(csv.reader(archive.read("quire_server-1.2.3.dist-info/RECORD").decode().splitlines()))
+        assert [row[0] for row in rows] == names and rows[-1] == [names[-1], "", ""]
+        for name, digest, size in rows[:-1]:
+            data = archive.read(name)
+            expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            assert digest == "sha256=" + expected and int(size) == len(data), name
+        tag = re.fullmatch(r"quire_server-1\.2\.3-(py3-none-manylinux_2_\d+_\w+)\.whl", wheel.name)[1]
+        assert f"Tag: {tag}\n" in archive.read("quire_server-1.2.3.dist-info/WHEEL").decode()
+        assert {info.date_time for info in archive.infolist()} == {(2001, 9, 9, 1, 46, 40)}
+
+
+def test_a_wheels_program_takes_its_own_libraries(wheel, tmp_path):
+    """All but those that every manylinux system has."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+        for info in archive.infolist():
+            (tmp_path / info.filename).chmod(info.external_attr >> 16)
+    done = subprocess.run([sys.executable, "-m", "quire_server", "version"], cwd=tmp_path, capture_output=True, text=True,
+                          check=True)
+    assert done.stdout.startswith("quire ")
+    loaded = subprocess.run(["ldd", tmp_path / "quire_server/bin/quire"], capture_output=True, text=True, check=True)
+    foreign = set(re.findall(r"(lib\w\S*) => (?!\S*quire_server/bin/../lib/)", loaded.stdout))
+    assert {name.split(".so")[0] for name in foreign} <= {"libc", "libm", "libgcc_s", "libstdc++", "libpthread",
+                                                          "libresolv", "libdl", "librt"}
 
 
 GAPS = {"xgrammar": "grammar", "ZeroMQ": "kv_events", "CUDA": "cuda"}

@@ -1,0 +1,3 @@
+from quire_server import main
+
+main()
