@@ -211,7 +211,7 @@ static int create_workspace(struct engine *e, struct error *err) {
     const struct device_memory after = be->ops->memory(be);
     const uint64_t used = before.total - before.free;
     e->info.device_bytes = after.total;
-    e->info.workspace_bytes = decoder_workspace_bytes(model, &limits);
+    e->info.workspace_bytes = decoder_workspace_bytes(model, be, &limits);
     if (after.total == 0) return 0;
     e->info.workspace_bytes = before.free > after.free ? before.free - after.free : 0;
     e->info.other_bytes = used > e->info.weight_bytes ? used - e->info.weight_bytes : 0;

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/memory_plan.h"
+#include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/json/buffer.h"
@@ -113,6 +114,10 @@ static void write_shape(struct buffer *out, const struct info *info) {
                   " of keys and values, of %" PRIu32 " elements",
                   model->architecture, model->n_layers, model->dim, model->n_heads,
                   model->n_kv_heads, model->head_dim);
+    const struct experts_shape experts = feed_forward_experts(model, 1);
+    if (experts.n_experts > 0)
+        buffer_printf(out, ", %" PRIu32 " experts, of which a token uses %" PRIu32,
+                      experts.n_experts, experts.n_used);
 }
 
 static void write_parameters(struct buffer *out, const struct info *info) {
@@ -211,10 +216,13 @@ static json_t *weights_json(const struct info *info) {
 }
 
 static json_t *shape_json(const struct model_config *model) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "layers", (json_int_t)model->n_layers,
-                     "width", (json_int_t)model->dim, "heads", (json_int_t)model->n_heads,
-                     "kv_heads", (json_int_t)model->n_kv_heads, "head_dim",
-                     (json_int_t)model->head_dim, "vocabulary", (json_int_t)model->n_vocab);
+    const struct experts_shape experts = feed_forward_experts(model, 1);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "layers",
+                     (json_int_t)model->n_layers, "width", (json_int_t)model->dim, "heads",
+                     (json_int_t)model->n_heads, "kv_heads", (json_int_t)model->n_kv_heads,
+                     "head_dim", (json_int_t)model->head_dim, "vocabulary",
+                     (json_int_t)model->n_vocab, "experts", (json_int_t)experts.n_experts,
+                     "experts_used", (json_int_t)experts.n_used);
 }
 
 static json_t *kv_json(const struct info *info) {

@@ -199,6 +199,7 @@ static const struct backend_ops cpu_ops = {
     .evict = &cpu_evict_ops,
     .sparse = &cpu_sparse_ops,
     .select = &cpu_select_ops,
+    .experts = &cpu_expert_ops,
 };
 
 /* Returns how many threads can run at once: the usable CPUs, or what the control group's quota

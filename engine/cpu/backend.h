@@ -16,6 +16,9 @@
 #include "engine/device/select.h"
 
 struct evict_ops;
+struct expert_ops;
+struct experts_shape;
+struct route_args;
 struct host_pool_ops;
 struct int8_layout;
 struct sample_args;
@@ -117,6 +120,8 @@ bool cpu_repacks(const struct cpu_backend *cpu, const struct weight_format *form
                  struct int8_layout *out);
 int cpu_weight_load(struct backend *be, const struct weight *host, struct weight *out,
                     struct error *err);
+/* Returns matrix number i of a stack that was loaded. */
+struct weight cpu_matrix(const struct cpu_backend *cpu, const struct weight *stack, uint32_t i);
 uint64_t cpu_repacked_bytes(const struct backend *be, const struct weight *host);
 void cpu_weight_release(struct backend *be, const struct weight *weight);
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);
@@ -131,11 +136,15 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cpu_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
+/* Routes rows, and returns the bytes of its workspace: cpu_expert_ops uses both.  See route.c. */
+int cpu_route(struct backend *be, const struct route_args *args, struct error *err);
+size_t route_workspace(const struct experts_shape *shape);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err);
 
-/* The groups' tables, defined in evict.c, host_pool.c, select.c and sparse.c. */
+/* The groups' tables, defined in evict.c, experts.c, host_pool.c, select.c and sparse.c. */
 extern const struct evict_ops cpu_evict_ops;
+extern const struct expert_ops cpu_expert_ops;
 extern const struct host_pool_ops cpu_host_pool_ops;
 extern const struct select_ops cpu_select_ops;
 extern const struct sparse_ops cpu_sparse_ops;

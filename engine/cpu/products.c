@@ -78,8 +78,8 @@ static void product_task(void *ctx, uint32_t task, uint32_t worker) {
     job->kernels->dot(&block);
 }
 
-/* Returns the rows of a block of n_rows: as many packed rows of x as fit a second-level cache
- * beside a block of weights, in blocks of equal size. */
+/* Returns the rows of a block of n_rows, in blocks of equal size.  It has as many packed rows as
+ * fit a second-level cache beside a block of weights. */
 static uint32_t rows_of_block(const struct product_job *job, uint32_t n_rows) {
     const size_t fit = job->kernels->block_bytes / (job->x_stride * job->kernels->packed_size);
     size_t n_blocks = fit < MIN_BLOCK_ROWS ? n_rows / MIN_BLOCK_ROWS : div_up(n_rows, fit);

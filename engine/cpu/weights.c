@@ -1,5 +1,6 @@
 /* weights.c - weights on the CPU.  Plain ones are used as the host has them; packed ones and those
- * with scales are repacked, if products of whole numbers are wanted. */
+ * with scales are repacked, if products of whole numbers are wanted.  The matrices of a stack are
+ * repacked each by itself, and follow one another. */
 #include "engine/cpu/backend.h"
 
 #include <stdatomic.h>
@@ -29,17 +30,34 @@ bool cpu_takes(const struct backend *be, const struct weight_format *format, uns
     return i < kernels->n_products;
 }
 
-uint64_t cpu_repacked_bytes(const struct backend *be, const struct weight *host) {
-    struct int8_layout layout;
-    if (!cpu_repacks((const struct cpu_backend *)be, &host->format, &layout)) return 0;
-    if (host->n_stacked != 1) return 0; /* refused when it is loaded */
-    const struct int8_weight to = int8_weight_of(host);
+/* Returns the bytes of a matrix of a weight that is repacked. */
+static uint64_t matrix_bytes(const struct weight *w) {
+    struct weight one = *w;
+    one.n_stacked = 1;
+    const struct int8_weight to = int8_weight_of(&one);
     return int8_weight_bytes(&to);
 }
 
+uint64_t cpu_repacked_bytes(const struct backend *be, const struct weight *host) {
+    struct int8_layout layout;
+    if (!cpu_repacks((const struct cpu_backend *)be, &host->format, &layout)) return 0;
+    return host->n_stacked * matrix_bytes(host);
+}
+
+struct weight cpu_matrix(const struct cpu_backend *cpu, const struct weight *stack, uint32_t i) {
+    struct weight matrix = weight_matrix(stack, i);
+    struct int8_layout layout;
+    if (cpu_repacks(cpu, &stack->format, &layout)) {
+        matrix.data = (const char *)stack->data + i * matrix_bytes(stack);
+        matrix.scales = matrix.mins = NULL;
+    }
+    return matrix;
+}
+
 struct repack_job {
-    const struct weight *from;
-    const struct int8_weight *to;
+    const struct weight *from; /* the stack */
+    struct int8_weight to;     /* of each matrix */
+    uint32_t n_groups;         /* of each */
     uint8_t *out;
     atomic_bool is_broken;
 };
@@ -47,7 +65,9 @@ struct repack_job {
 static void repack_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     struct repack_job *job = ctx;
-    if (!int8_repack_group(job->from, job->to, task, job->out + task * job->to->group_bytes))
+    const struct weight matrix = weight_matrix(job->from, task / job->n_groups);
+    if (!int8_repack_group(&matrix, &job->to, task % job->n_groups,
+                           job->out + task * job->to.group_bytes))
         atomic_store(&job->is_broken, true);
 }
 
@@ -60,13 +80,14 @@ int cpu_weight_load(struct backend *be, const struct weight *host, struct weight
         *out = *host;
         return 0;
     }
-    if (host->n_stacked != 1)
-        return error_set(err, ERR_UNSUPPORTED, "stacks of packed weights are not supported on cpu");
-    const struct int8_weight to = int8_weight_of(host);
-    const int rc = cpu_alloc(be, int8_weight_bytes(&to), &memory, err);
+    const int rc = cpu_alloc(be, cpu_repacked_bytes(be, host), &memory, err);
     if (rc) return rc;
-    struct repack_job job = {.from = host, .to = &to, .out = memory};
-    pool_run(cpu->pool, repack_task, &job, (uint32_t)div_up(host->rows, INT8_GROUP));
+    const struct weight first = weight_matrix(host, 0);
+    struct repack_job job = {.from = host,
+                             .to = int8_weight_of(&first),
+                             .n_groups = (uint32_t)div_up(host->rows, INT8_GROUP),
+                             .out = memory};
+    pool_run(cpu->pool, repack_task, &job, host->n_stacked * job.n_groups);
     if (atomic_load(&job.is_broken)) {
         cpu_free(be, memory);
         return weight_refuse_values(err);

@@ -7,6 +7,7 @@
  *
  *   host_pool.h   tokens in system memory        sparse.h   prompts that visit part of their keys
  *   evict.h       caches of bounded size         select.h   layers that attend to chosen tokens
+ *   experts.h     mixtures of experts
  *
  * The arguments of operations on a step (step.h) and its KV pages (pages.h) are in attention.h;
  * those of sample are in sample.h.
@@ -36,6 +37,7 @@ struct attn_args;
 struct backend;
 struct error;
 struct evict_ops;
+struct expert_ops;
 struct host_pool_ops;
 struct kv_pool;
 struct rope_append_args;
@@ -258,6 +260,7 @@ struct backend_ops {
     const struct evict_ops *evict;
     const struct sparse_ops *sparse;
     const struct select_ops *select;
+    const struct expert_ops *experts;
 };
 
 /* Implementations embed this as their first member. */

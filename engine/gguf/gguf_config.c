@@ -13,12 +13,13 @@
 enum { MAX_LIST = 1 << 16, NAME_BYTES = 128 };
 
 static const struct gguf_architecture architectures[] = {
-    {"llama", "LlamaForCausalLM", "MistralForCausalLM", true},
-    {"qwen2", "Qwen2ForCausalLM", NULL, false},
-    {"qwen3", "Qwen3ForCausalLM", NULL, false},
-    {"gemma2", "Gemma2ForCausalLM", NULL, false},
-    {"gemma3", "Gemma3ForCausalLM", NULL, false},
-    {"phi3", "Phi3ForCausalLM", NULL, false}};
+    {"llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", true},
+    {"qwen2", "Qwen2ForCausalLM", NULL, NULL, false},
+    {"qwen3", "Qwen3ForCausalLM", NULL, NULL, false},
+    {"qwen3moe", "Qwen3MoeForCausalLM", NULL, "Qwen3MoeForCausalLM", false},
+    {"gemma2", "Gemma2ForCausalLM", NULL, NULL, false},
+    {"gemma3", "Gemma3ForCausalLM", NULL, NULL, false},
+    {"phi3", "Phi3ForCausalLM", NULL, NULL, false}};
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
 
@@ -37,6 +38,7 @@ enum key_use {
     USE_COPY,   /* a member of config.json; a list is one value for all layers */
     USE_LAYERS, /* a member, or a list of one truth value for each layer */
     USE_ROPE,   /* a member of the rotary settings */
+    USE_COUNT,  /* a member, unless it is 0 */
     USE_OWN,    /* it is read elsewhere in this file */
     USE_ZERO,   /* it must be 0: what it counts is not supported */
     USE_NONE    /* it changes nothing */
@@ -73,8 +75,9 @@ static const struct known_key {
     {"rope.scaling.yarn_beta_fast", USE_ROPE, false, "beta_fast"},
     {"rope.scaling.yarn_beta_slow", USE_ROPE, false, "beta_slow"},
     {"rope.scaling.finetuned", USE_NONE, false, NULL},
-    {"expert_count", USE_ZERO, false, NULL},
-    {"expert_used_count", USE_ZERO, false, NULL},
+    {"expert_count", USE_COUNT, false, "num_local_experts"},
+    {"expert_used_count", USE_COUNT, false, "num_experts_per_tok"},
+    {"expert_feed_forward_length", USE_COUNT, false, "moe_intermediate_size"},
     {"nextn_predict_layers", USE_ZERO, false, NULL},
     {"tensor_data_layout", USE_NONE, false, NULL}, /* how the file was made */
     {"vocab_size", USE_NONE, false, NULL},         /* the embedding says it */
@@ -146,14 +149,16 @@ static int copy_layers(const struct writing *w, const struct known_key *key,
 static int take_key(const struct writing *w, const struct known_key *key,
                     const struct gguf_value *value) {
     double number = 1;
+    const bool is_zero = gguf_number(value, &number) && number == 0;
     switch (key->use) {
     case USE_COPY: return copy_common(w, key, value);
     case USE_LAYERS: return copy_layers(w, key, value);
     case USE_ROPE: return put(w, w->rope, key->name, gguf_to_json(value));
+    case USE_COUNT: return is_zero ? 0 : copy_common(w, key, value);
     case USE_ZERO:
-        if (gguf_number(value, &number) && number == 0) return 0;
+        if (is_zero) return 0;
         return refuse_key(w, ERR_UNSUPPORTED, key->key,
-                          "is not 0: experts and predicted tokens are not supported");
+                          "is not 0: predicted tokens are not supported");
     case USE_OWN:
     case USE_NONE: break;
     }
@@ -211,7 +216,19 @@ static int check_attention(const struct writing *w) {
     return put(w, w->config, "partial_rotary_factor", json_real(rotated / head_dim(w)));
 }
 
-/* Writes the window.  Of the architecture llama, files with one are Mistral's. */
+/* Writes what files of all architectures with experts have in common: the shares of a token's
+ * experts add up to 1. */
+static int put_experts(const struct writing *w) {
+    static const char key[] = "expert_count";
+    if (!json_object_get(w->config, "num_local_experts")) return 0;
+    if (!w->architecture->experts)
+        return refuse_key(w, ERR_UNSUPPORTED, key,
+                          "is not 0: this architecture is supported without experts only");
+    return put(w, w->config, "norm_topk_prob", json_true());
+}
+
+/* Writes the window, and the architecture.  Of the architecture llama, files with a window are
+ * Mistral's, and those with experts Mixtral's. */
 static int put_window(const struct writing *w) {
     static const char key[] = "attention.sliding_window";
     const struct gguf_value *value = own_key(w, key);
@@ -224,6 +241,7 @@ static int put_window(const struct writing *w) {
             return refuse_key(w, ERR_UNSUPPORTED, key, "is less than the context");
         if (w->architecture->windowed) model = w->architecture->windowed;
     }
+    if (json_object_get(w->config, "num_local_experts")) model = w->architecture->experts;
     const int rc = put(w, w->config, "architectures", json_pack("[s]", model));
     if (rc || !value || window == 0) return rc;
     return put(w, w->config, "sliding_window", json_integer((json_int_t)window));
@@ -359,8 +377,9 @@ const struct gguf_architecture *gguf_architecture_of(const struct gguf_files *fi
 const struct gguf_architecture *gguf_architecture_for(const char *model) {
     for (size_t i = 0; i < N_ARCHITECTURES; i++) {
         const struct gguf_architecture *a = &architectures[i];
-        if (strcmp(a->model, model) == 0 || (a->windowed && strcmp(a->windowed, model) == 0))
-            return a;
+        const char *const models[] = {a->model, a->windowed, a->experts};
+        for (size_t k = 0; k < sizeof(models) / sizeof(*models); k++)
+            if (models[k] && strcmp(models[k], model) == 0) return a;
     }
     return NULL;
 }
@@ -379,6 +398,7 @@ int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
     if (!rc) rc = take_keys(&w);
     if (!rc) rc = put_tensors(&w);
     if (!rc) rc = check_attention(&w);
+    if (!rc) rc = put_experts(&w);
     if (!rc) rc = put_window(&w);
     if (!rc) rc = put_query_scalar(&w);
     if (!rc) rc = put_rope(&w);

@@ -18,6 +18,7 @@ struct gguf_files;
 struct gguf_architecture {
     const char *name, *model; /* general.architecture, and what config.json says instead */
     const char *windowed;     /* what it says of a model with a window, if that differs */
+    const char *experts;      /* what it says of a model with experts; NULL: it has none */
     bool paired_rotary;       /* q and k rotate by neighbours */
 };
 

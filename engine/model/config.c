@@ -13,6 +13,7 @@
 #include "engine/device/backend.h"
 #include "engine/gguf/model_document.h"
 #include "engine/model/config_reader.h"
+#include "engine/model/experts_config.h"
 #include "engine/model/family.h"
 #include "engine/model/family_names.h"
 #include "engine/model/feed_forward.h"
@@ -80,6 +81,8 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->parallel = family->parallel;
     c->shared_norm = family->shared_norm;
     c->qkv_by_group = family->qkv_by_group;
+    c->softmax = family->softmax;
+    c->experts_in_columns = family->experts_in_columns;
     c->tensors = family->tensors;
     c->head_dim = family->usual_head_dim;
     c->max_position = family->usual_context;
@@ -119,7 +122,7 @@ static int read_required(const struct config_reader *r, const struct model_confi
     return config_read_count(r, r->root, key, max, out);
 }
 
-/* Reads what follows attention; the layers of today's families are all of one shape. */
+/* Reads what follows attention. */
 static int read_layers(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
     struct layer_shape shape = {.kind = family->ffn, .ffn_dim = family->usual_ffn_ratio * c->dim};
@@ -129,7 +132,7 @@ static int read_layers(const struct config_reader *r, struct model_config *c) {
     if (!c->layers)
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' shapes", r->label);
     for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i] = shape;
-    return 0;
+    return family->experts ? experts_config_read(r, family->experts, c) : 0;
 }
 
 static int read_shape(const struct config_reader *r, struct model_config *c) {
@@ -263,8 +266,8 @@ static int read_scales(const struct config_reader *r, struct model_config *c) {
     return 0;
 }
 
-/* Reads what the softmax of attention adds up.  transformers has no name for it: gpt-oss always has
- * sinks.  Megatron's name is taken. */
+/* Reads what the softmax of attention adds up, unless the family says it.  transformers has no name
+ * for it: gpt-oss always has sinks.  Megatron's name is taken. */
 static int read_softmax(const struct config_reader *r, struct model_config *c) {
     static const char *const names[] = {[SOFTMAX_PLAIN] = "vanilla",
                                         [SOFTMAX_OFF_BY_ONE] = "off-by-one",

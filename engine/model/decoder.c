@@ -8,6 +8,7 @@
  *   attn     act [max_rows, n_heads * head_dim]
  *   gate_up  act [max_rows, as in feed_forward_widths()]
  *   ffn      act [max_rows, as in feed_forward_widths()]
+ *   experts  u32 [max_rows, n_used]         what a router has chosen, and f32 shares of it
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
  *   last_attn act [max_logit_rows, n_heads * head_dim]                 and of attn
  *   logits   f32 [max_logit_rows, n_vocab]
@@ -30,6 +31,7 @@
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
 #include "engine/device/evict.h"
+#include "engine/device/experts.h"
 #include "engine/device/pages.h"
 #include "engine/device/sample.h"
 #include "engine/device/select.h"
@@ -44,7 +46,8 @@ enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct decoder_layout {
-    size_t x, normed, qkv, attn, gate_up, ffn, last, last_attn, logits, long_x, long_qkv, total;
+    size_t x, normed, qkv, attn, gate_up, ffn, experts, shares, experts_workspace, last, last_attn,
+        logits, long_x, long_qkv, total;
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -54,12 +57,20 @@ static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, siz
     return at;
 }
 
-static struct decoder_layout make_plan(const struct model_config *c,
+static void plan_experts(struct decoder_layout *plan, const struct model_config *c,
+                         const struct backend *be, uint32_t n_rows) {
+    const struct experts_shape shape = feed_forward_experts(c, n_rows);
+    if (shape.n_experts == 0) return;
+    plan->experts = reserve(plan, n_rows, shape.n_used, sizeof(uint32_t));
+    plan->shares = reserve(plan, n_rows, shape.n_used + 1, F32_BYTES);
+    plan->experts_workspace = reserve(plan, 1, be->ops->experts->workspace(be, &shape), 1);
+}
+
+static struct decoder_layout make_plan(const struct model_config *c, const struct backend *be,
                                        const struct decoder_limits *limits, size_t act_bytes) {
     struct decoder_layout plan = {0};
     const struct ffn_widths ffn = feed_forward_widths(c);
-    const size_t rows =
-        limits->max_rows > limits->max_logit_rows ? limits->max_rows : limits->max_logit_rows;
+    const uint32_t rows = max_u32(limits->max_rows, limits->max_logit_rows);
     const size_t q_dim = (size_t)c->n_heads * c->head_dim,
                  kv_dim = (size_t)c->n_kv_heads * c->head_dim;
     plan.x = reserve(&plan, rows, c->dim, act_bytes);
@@ -68,6 +79,7 @@ static struct decoder_layout make_plan(const struct model_config *c,
     plan.attn = reserve(&plan, rows, q_dim, act_bytes);
     plan.gate_up = reserve(&plan, rows, ffn.gate_up, act_bytes);
     plan.ffn = reserve(&plan, rows, ffn.ffn, act_bytes);
+    plan_experts(&plan, c, be, rows);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
     plan.last_attn = reserve(&plan, limits->max_logit_rows, q_dim, act_bytes);
     plan.logits = reserve(&plan, limits->max_logit_rows, c->n_vocab, F32_BYTES);
@@ -81,14 +93,14 @@ size_t decoder_long_bytes(const struct model_config *c, uint32_t n_rows, enum dt
     return activation_bytes(act_dtype, n_rows * (c->dim + n_heads * c->head_dim));
 }
 
-size_t decoder_workspace_bytes(const struct model_config *config,
+size_t decoder_workspace_bytes(const struct model_config *config, const struct backend *be,
                                const struct decoder_limits *limits) {
-    return make_plan(config, limits, F32_BYTES).total;
+    return make_plan(config, be, limits, F32_BYTES).total;
 }
 
 static int make_arena(struct decoder *d, struct error *err) {
     const struct decoder_layout plan =
-        make_plan(&d->model->config, &d->limits, activation_bytes(d->be->act_dtype, 1));
+        make_plan(&d->model->config, d->be, &d->limits, activation_bytes(d->be->act_dtype, 1));
     int rc = d->be->ops->alloc(d->be, plan.total, &d->arena, err);
     if (rc) return rc;
     char *base = d->arena;
@@ -98,6 +110,9 @@ static int make_arena(struct decoder *d, struct error *err) {
     d->attn = base + plan.attn;
     d->gate_up = base + plan.gate_up;
     d->ffn = base + plan.ffn;
+    d->experts = (uint32_t *)(base + plan.experts);
+    d->shares = (float *)(base + plan.shares);
+    d->experts_workspace = base + plan.experts_workspace;
     d->last = base + plan.last;
     d->last_attn = base + plan.last_attn;
     d->logits = base + plan.logits;

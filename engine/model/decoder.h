@@ -50,9 +50,9 @@ struct decoder_limits {
 
 /* Returns the bytes of a long prompt's workspace, a part of decoder_workspace_bytes(). */
 size_t decoder_long_bytes(const struct model_config *config, uint32_t n_rows, enum dtype act_dtype);
-/* Returns the bytes of activations that decoder_create() allocates where activations are f32.  Most
- * of it halves where they have 16 bits, so it is a bound everywhere. */
-size_t decoder_workspace_bytes(const struct model_config *config,
+/* Returns the bytes of activations that decoder_create() allocates on the device where activations
+ * are f32.  Most of it halves where they have 16 bits, so it is a bound. */
+size_t decoder_workspace_bytes(const struct model_config *config, const struct backend *be,
                                const struct decoder_limits *limits);
 
 /* Creates a decoder; model, be and the pool behind kv are borrowed. */

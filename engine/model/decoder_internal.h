@@ -44,6 +44,9 @@ struct decoder {
     uint32_t q_dim, kv_dim, qkv_dim;
     void *arena;
     void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
+    void *experts_workspace; /* of models with experts: as in experts.h */
+    uint32_t *experts;
+    float *shares;
     uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row: in slice_rows */
     struct step_body bodies[N_STEP_EXTRAS];

@@ -34,6 +34,7 @@ enum family_ropes {
 };
 
 struct config_reader;
+struct family_experts;
 struct family_name;
 
 struct model_family {
@@ -57,11 +58,14 @@ struct model_family {
     bool fused_qkv, qkv_by_group, fused_gate_up, paired_rotary;
     enum model_positions positions;
     uint32_t first_position;
-    enum ffn_kind ffn;      /* of every layer */
-    enum act_kind act;      /* of FFN_PLAIN, where config.json lacks the key */
-    double partial_rotary;  /* usual share of a head that rotates; 0: all of it, always */
-    uint32_t window_period; /* every window_period-th layer has no window; 0: all have one */
-    bool needs_window;      /* 'sliding_window' null is refused: layers differ in more */
+    enum ffn_kind ffn;                    /* of every layer, but for those with experts: */
+    const struct family_experts *experts; /* NULL: there are none */
+    bool experts_in_columns;
+    enum softmax_kind softmax; /* unless config.json says so */
+    enum act_kind act;         /* of FFN_PLAIN, where config.json lacks the key */
+    double partial_rotary;     /* usual share of a head that rotates; 0: all of it, always */
+    uint32_t window_period;    /* every window_period-th layer has no window; 0: all have one */
+    bool needs_window;         /* 'sliding_window' null is refused: layers differ in more */
     enum family_ropes ropes;
     /* Of ROPES_BY_WINDOW: the usual base in layers with a window; 0: as in the others. */
     double usual_local_theta;
@@ -82,7 +86,7 @@ const struct model_family *family_find(const char *architecture);
 const char *family_of_type(const char *type);
 /* Writes the names of all served architectures to out [FAMILY_LIST_BYTES], with commas between
  * them, without the usual 'ForCausalLM' at their ends. */
-enum { FAMILY_LIST_BYTES = 320 };
+enum { FAMILY_LIST_BYTES = 384 };
 void family_list(char *out);
 /* Returns the served architecture whose name is the most like this one. */
 const char *family_nearest(const char *architecture);

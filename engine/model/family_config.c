@@ -189,3 +189,28 @@ int family_read_cohere(const struct config_reader *r, struct model_config *c) {
     c->logit_scale = (float)scale;
     return rc;
 }
+
+int family_read_qwen_moe(const struct config_reader *r, struct model_config *c) {
+    static const struct demand demands[] = {
+        {"use_sliding_window", false, "is true: windows are not supported beside experts here"}};
+    (void)c;
+    return CHECK_DEMANDS(r, demands);
+}
+
+int family_read_gpt_oss(const struct config_reader *r, struct model_config *c) {
+    double most = 7, slope = 1.702;
+    int rc = config_read_number(r, r->root, "swiglu_limit", 1e-3, 1e6, &most);
+    if (!rc) rc = config_read_number(r, r->root, "swiglu_alpha", 1e-3, 1e3, &slope);
+    c->gate_most = (float)most;
+    c->gate_slope = (float)slope;
+    return rc;
+}
+
+int family_read_glm4_moe(const struct config_reader *r, struct model_config *c) {
+    double n_guess_layers = 0;
+    int rc = config_read_bool(r, r->root, "use_qk_norm", &c->qk_norm);
+    if (!rc)
+        rc = config_read_number(r, r->root, "num_nextn_predict_layers", 0, 16, &n_guess_layers);
+    c->n_guess_layers = (uint32_t)n_guess_layers;
+    return rc;
+}

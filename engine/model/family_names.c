@@ -100,6 +100,31 @@ const struct family_name mpt_tensors[] = {
     {NULL, NULL},
 };
 
+const struct family_name qwen2_moe_keys[] = {
+    {"attention_bias", "qkv_bias"},
+    {NULL, NULL},
+};
+
+const struct family_name qwen2_moe_tensors[] = {
+    {"model.layers.#.mlp.shared_experts.gate_proj", "model.layers.#.mlp.shared_expert.gate_proj"},
+    {"model.layers.#.mlp.shared_experts.up_proj", "model.layers.#.mlp.shared_expert.up_proj"},
+    {"model.layers.#.mlp.shared_experts.down_proj", "model.layers.#.mlp.shared_expert.down_proj"},
+    {NULL, NULL},
+};
+
+const struct family_name mixtral_tensors[] = {
+    {"model.layers.#.mlp.gate", "model.layers.#.block_sparse_moe.gate"},
+    {"model.layers.#.mlp.experts.@.gate_proj", "model.layers.#.block_sparse_moe.experts.@.w1"},
+    {"model.layers.#.mlp.experts.@.up_proj", "model.layers.#.block_sparse_moe.experts.@.w3"},
+    {"model.layers.#.mlp.experts.@.down_proj", "model.layers.#.block_sparse_moe.experts.@.w2"},
+    {NULL, NULL},
+};
+
+const struct family_name gpt_oss_tensors[] = {
+    {"model.layers.#.mlp.gate", "model.layers.#.mlp.router"},
+    {NULL, NULL},
+};
+
 const struct family_name chatglm_keys[] = {
     {"vocab_size", "padded_vocab_size"},
     {"num_hidden_layers", "num_layers"},

@@ -18,6 +18,8 @@ extern const struct family_name opt_keys[], opt_tensors[];
 /* The second list is that of blocks with two norms side by side. */
 extern const struct family_name falcon_keys[], falcon_tensors[], falcon_two_norms_tensors[];
 extern const struct family_name mpt_keys[], mpt_tensors[];
+extern const struct family_name qwen2_moe_keys[], qwen2_moe_tensors[], mixtral_tensors[],
+    gpt_oss_tensors[];
 extern const struct family_name chatglm_keys[], chatglm_tensors[];
 extern const struct family_name cohere_keys[];
 

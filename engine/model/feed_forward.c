@@ -4,6 +4,7 @@
 #include <stdbool.h>
 
 #include "engine/base/sizes.h"
+#include "engine/device/experts.h"
 #include "engine/model/decoder_internal.h"
 #include "engine/model/residual.h"
 
@@ -45,38 +46,112 @@ static int run_plain(struct decoder *d, uint32_t layer, const struct residual_in
     return rc ? rc : d->be->ops->activate(d->be, &act, err);
 }
 
+/* Routes the rows; x: act [n_rows, dim]. */
+static int route(struct decoder *d, uint32_t layer, const void *x, uint32_t n_rows,
+                 struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    const struct model_config *c = &d->model->config;
+    const struct route_args args = {.x = x,
+                                    .n_rows = n_rows,
+                                    .n_used = c->layers[layer].n_used,
+                                    .routing = &c->routing,
+                                    .router = &w->router,
+                                    .bias = weight_if_present(&w->router_bias),
+                                    .choice_bias = weight_if_present(&w->choice_bias),
+                                    .shared_gate = weight_if_present(&w->shared_expert_gate),
+                                    .workspace = d->experts_workspace,
+                                    .experts = d->experts,
+                                    .shares = d->shares};
+    return d->be->ops->experts->route(d->be, &args, err);
+}
+
+/* Adds what the rows' experts give to the residual stream.  The input is normalised at once,
+ * because the router and the experts both read it. */
+static int run_experts(struct decoder *d, uint32_t layer, struct residual_input *input, void *out,
+                       uint32_t n_rows, struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    const struct model_config *c = &d->model->config;
+    int rc = residual_norm_now(d, input, n_rows, err);
+    if (!rc) rc = route(d, layer, input->x, n_rows, err);
+    const struct experts_args args = {
+        .x = input->x,
+        .n_rows = n_rows,
+        .n_used = c->layers[layer].n_used,
+        .experts = d->experts,
+        .shares = d->shares,
+        .routed = {&w->gate, &w->up, &w->down, weight_if_present(&w->gate_bias),
+                   weight_if_present(&w->up_bias), weight_if_present(&w->down_bias)},
+        .shared = {weight_if_present(&w->shared_gate), &w->shared_up, &w->shared_down, NULL, NULL,
+                   NULL},
+        .gate = {c->gate, c->gate_most, c->gate_slope},
+        .workspace = d->experts_workspace,
+        .out = out};
+    return rc ? rc : d->be->ops->experts->run(d->be, &args, err);
+}
+
+/* Adds the product of the buffer ffn with down to the residual stream. */
+static int add_down(struct decoder *d, uint32_t layer, void *out, uint32_t n_rows,
+                    struct error *err) {
+    const struct layer_weights *w = &d->model->layers[layer];
+    return residual_add(d, d->ffn, &w->down, &w->down_bias, &w->ffn_post_norm, out, n_rows, err);
+}
+
 static const struct {
-    /* Computes the buffer ffn from its input: act [n_rows, ffn_dim]. */
+    /* Computes the buffer ffn from its input: act [n_rows, ffn_dim].  NULL: run() does it all. */
     int (*run_hidden)(struct decoder *d, uint32_t layer, const struct residual_input *input,
                       uint32_t n_rows, struct error *err);
     uint32_t n_in_gate_up; /* matrices whose products lie in gate_up meanwhile */
-    uint32_t n_matrices;   /* of ffn_dim x dim that a row is multiplied with */
-} kinds[] = {[FFN_GATED] = {run_gated, 2, 3}, [FFN_PLAIN] = {run_plain, 0, 2}};
+    uint32_t n_in_ffn;     /* and in ffn */
+    uint32_t n_matrices;   /* of ffn_dim x dim that a row is multiplied with, for each expert */
+} kinds[] = {[FFN_GATED] = {run_gated, 2, 1, 3},
+             [FFN_PLAIN] = {run_plain, 0, 1, 2},
+             [FFN_EXPERTS] = {NULL, 0, 0, 3}};
 
 struct ffn_widths feed_forward_widths(const struct model_config *c) {
     struct ffn_widths most = {0};
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct layer_shape *shape = &c->layers[i];
         most.gate_up = max_u32(most.gate_up, kinds[shape->kind].n_in_gate_up * shape->ffn_dim);
-        most.ffn = max_u32(most.ffn, shape->ffn_dim);
+        most.ffn = max_u32(most.ffn, kinds[shape->kind].n_in_ffn * shape->ffn_dim);
     }
     return most;
 }
 
+struct experts_shape feed_forward_experts(const struct model_config *c, uint32_t n_rows) {
+    struct experts_shape shape = {.n_rows = n_rows, .dim = c->dim};
+    for (uint32_t i = 0; i < c->n_layers && shape.n_experts == 0; i++) {
+        shape.n_experts = c->layers[i].n_experts;
+        shape.n_used = c->layers[i].n_used;
+        shape.ffn_dim = c->layers[i].ffn_dim;
+        shape.shared_dim = c->layers[i].shared_dim;
+    }
+    return shape;
+}
+
+/* Returns the multiply-adds of a row in a layer, divided by the model's width. */
+static double work_of(const struct layer_shape *shape) {
+    const uint32_t n_matrices = kinds[shape->kind].n_matrices;
+    if (shape->kind != FFN_EXPERTS) return (double)n_matrices * shape->ffn_dim;
+    return n_matrices * ((double)shape->n_used * shape->ffn_dim + shape->shared_dim) +
+           shape->n_experts;
+}
+
 double feed_forward_work(const struct model_config *c) {
     double sum = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        sum += (double)kinds[c->layers[i].kind].n_matrices * c->layers[i].ffn_dim;
+    for (uint32_t i = 0; i < c->n_layers; i++) sum += work_of(&c->layers[i]);
     return sum * c->dim / c->n_layers;
 }
 
-static int run_hidden(struct decoder *d, uint32_t layer, const void *x, uint32_t n_rows,
-                      struct error *err) {
+/* Reads x.  What a layer of experts gives is added to it at once; other layers leave
+ * their result in ffn. */
+static int run(struct decoder *d, uint32_t layer, void *x, uint32_t n_rows, struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
+    const enum ffn_kind kind = d->model->config.layers[layer].kind;
     struct residual_input input;
     const int rc = residual_norm(d, x, n_rows, &w->ffn_norm, &w->ffn_norm_bias, &input, err);
     if (rc) return rc;
-    return kinds[d->model->config.layers[layer].kind].run_hidden(d, layer, &input, n_rows, err);
+    return kinds[kind].run_hidden ? kinds[kind].run_hidden(d, layer, &input, n_rows, err)
+                                  : run_experts(d, layer, &input, x, n_rows, err);
 }
 
 int feed_forward_run(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
@@ -84,9 +159,9 @@ int feed_forward_run(struct decoder *d, uint32_t layer, const void *attn_out, vo
     const struct layer_weights *w = &d->model->layers[layer];
     const bool parallel = d->model->config.parallel;
     /* A parallel block reads x as attention did, before attention is added. */
-    int rc = parallel ? run_hidden(d, layer, x, n_rows, err) : 0;
+    int rc = parallel ? run(d, layer, x, n_rows, err) : 0;
     if (!rc) rc = residual_add(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
-    if (!rc && !parallel) rc = run_hidden(d, layer, x, n_rows, err);
-    if (rc) return rc;
-    return residual_add(d, d->ffn, &w->down, &w->down_bias, &w->ffn_post_norm, x, n_rows, err);
+    if (!rc && !parallel) rc = run(d, layer, x, n_rows, err);
+    if (rc || d->model->config.layers[layer].kind == FFN_EXPERTS) return rc;
+    return add_down(d, layer, x, n_rows, err);
 }

@@ -11,20 +11,24 @@
 
 struct decoder;
 struct error;
+struct experts_shape;
 struct model_config;
 
 enum ffn_kind {
-    FFN_GATED, /* down(gate(x) * up(x)), with model_config.gate of gate(x) */
-    FFN_PLAIN  /* down(up(x)), with model_config.act of up(x) */
+    FFN_GATED,  /* down(gate(x) * up(x)), with model_config.gate of gate(x) */
+    FFN_PLAIN,  /* down(up(x)), with model_config.act of up(x) */
+    FFN_EXPERTS /* several of FFN_GATED, of which each row uses some (experts.h) */
 };
 
-/* What the layers of a model may differ in. */
+/* What the layers of a model may differ in; but all of FFN_EXPERTS are of one shape. */
 struct layer_shape {
     bool is_local; /* it rotates by model_config.local_freq, unscaled, not by inv_freq */
     /* Its feed-forward part: */
     enum ffn_kind kind;
-    uint32_t ffn_dim;   /* rows of up, and of gate */
-    uint32_t n_experts; /* gates, ups and downs that rows choose from; 0: one, for all rows */
+    uint32_t ffn_dim; /* rows of up, and of gate */
+    /* Of FFN_EXPERTS: how many there are, how many of them a row uses, and the rows of the shared
+     * expert's up; 0: there is none. */
+    uint32_t n_experts, n_used, shared_dim;
 };
 
 /* Elements of a row in the decoder's buffers gate_up and ffn, which all layers share. */
@@ -34,7 +38,10 @@ struct ffn_widths {
 
 /* Returns the widths that the model's widest layers need. */
 struct ffn_widths feed_forward_widths(const struct model_config *config);
-/* Returns the multiply-adds of one row in a feed-forward part, the mean of the model's layers. */
+/* Returns the sizes of the model's experts, for steps of n_rows; n_experts 0: it has none. */
+struct experts_shape feed_forward_experts(const struct model_config *config, uint32_t n_rows);
+/* Returns the multiply-adds of one row in a feed-forward part, the mean of the model's layers.  Of
+ * experts those count that a row uses. */
 double feed_forward_work(const struct model_config *config);
 
 /* Runs the rest of a layer on n_rows rows.  attn_out, act [n_rows, n_heads * head_dim]: what

@@ -25,7 +25,14 @@
         {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},                                        \
         {"model.layers.#.mlp.up_proj", "blk.#.ffn_up"},                                            \
         {"model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up"},                                       \
-        {"model.layers.#.mlp.down_proj", "blk.#.ffn_down"}, {                                      \
+        {"model.layers.#.mlp.down_proj", "blk.#.ffn_down"},                                        \
+        {"model.layers.#.mlp.gate", "blk.#.ffn_gate_inp"},                                         \
+        {"model.layers.#.mlp.experts.gate_proj", "blk.#.ffn_gate_exps"},                           \
+        {"model.layers.#.mlp.experts.up_proj", "blk.#.ffn_up_exps"},                               \
+        {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps"},                           \
+        {"model.layers.#.mlp.experts.@.gate_proj", "blk.#.ffn_gate.@"},                            \
+        {"model.layers.#.mlp.experts.@.up_proj", "blk.#.ffn_up.@"},                                \
+        {"model.layers.#.mlp.experts.@.down_proj", "blk.#.ffn_down.@"}, {                          \
         NULL, NULL                                                                                 \
     }
 

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/model/canonical.h"
+#include "engine/model/expert_layout.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/quantised_source.h"
 #include "engine/model/random_weights.h"
@@ -137,7 +138,8 @@ static int measure_weight(struct loader *l, struct weight *out) {
     loaded = host;
     loaded.format = format_to_load(l, &host);
     set_rounding(l, &loaded);
-    weight_tally_add(tally, &host, &loaded, repacked_bytes(l, &loaded));
+    weight_tally_add(tally, &host, &loaded, repacked_bytes(l, &loaded),
+                     weight_is_scattered(&l->query));
     tally->rounds_from = l->be->rounds_inputs_from;
     return check_format(l, &loaded.format);
 }
@@ -374,6 +376,16 @@ static int check_device(const struct model_config *c, const char *dir, const str
                      dir, be->name);
 }
 
+/* Refuses experts, which none of its operations would compute. */
+static int check_experts(const struct model_config *c, const char *dir, const struct backend *be,
+                         struct error *err) {
+    if (be->ops->experts || feed_forward_experts(c, 1).n_experts == 0) return 0;
+    return error_set(err, ERR_UNSUPPORTED,
+                     "%.200s: mixtures of experts (%.60s) are not supported on the device %s: the "
+                     "device cpu has them",
+                     dir, c->architecture, be->name);
+}
+
 static int open_files(struct model *model, const char *dir, struct error *err) {
     const struct quantisation *how = &model->config.quantisation;
     return *how->method ? quantised_source_open(&model->files, dir, how, err)
@@ -395,6 +407,7 @@ static int open_model(struct loader *l, const char *dir) {
     int rc = model_config_load(&model->config, dir, l->source->context, l->err);
     if (rc) return rc;
     if ((rc = check_device(&model->config, dir, l->be, l->err))) return rc;
+    if ((rc = check_experts(&model->config, dir, l->be, l->err))) return rc;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers)
         return error_set(l->err, ERR_NOMEM, "%.200s: no memory for its layers", dir);
@@ -402,7 +415,9 @@ static int open_model(struct loader *l, const char *dir) {
         rc = random_weights_create(&model->random, l->source->random_format, l->err);
     else rc = open_files(model, dir, l->err);
     if (!rc) rc = choose_prefix(model, dir, l->err);
-    return rc ? rc : measure_weights(l);
+    if (rc) return rc;
+    if (model->files) expert_layout_find(&model->config, model->files);
+    return measure_weights(l);
 }
 
 /* Makes a model, with its weights or without. */

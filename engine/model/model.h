@@ -6,6 +6,7 @@
 #define ENGINE_MODEL_MODEL_H
 
 #include "engine/device/backend.h"
+#include "engine/device/experts.h"
 #include "engine/device/weight.h"
 #include "engine/model/quantisation.h"
 #include "engine/model/weight_tally.h"
@@ -42,6 +43,15 @@ enum softmax_kind {
     SOFTMAX_SINKS       /* a learned sink of each head */
 };
 
+/* How files hold the experts of a layer: weights.c has rules for each. */
+enum expert_layout {
+    EXPERTS_SINGLE,  /* a tensor for each matrix of each expert */
+    EXPERTS_STACKED, /* one for all gates, one for all ups, one for all downs */
+    EXPERTS_FUSED,   /* one for all gates and ups: the gate's rows, then those of up */
+    EXPERTS_PAIRED,  /* the same, but rows of gate and up take turns */
+    EXPERTS_COLUMNS  /* as EXPERTS_PAIRED, and each matrix of all tensors is transposed */
+};
+
 /* What the decoder needs to know; a model family fills this in and adds no code. */
 struct model_config {
     char architecture[64];
@@ -56,8 +66,14 @@ struct model_config {
     float attn_softcap, logit_softcap; /* 0: none */
     float query_beta; /* as in rope_append_args; 0: queries are not scaled by their position */
     uint32_t query_period;
-    enum gate_kind gate; /* of FFN_GATED */
-    enum act_kind act;   /* of FFN_PLAIN */
+    enum gate_kind gate;              /* of FFN_GATED, and of FFN_EXPERTS: */
+    float gate_most, gate_slope;      /* as in struct expert_gate */
+    struct routing routing;           /* of FFN_EXPERTS */
+    enum expert_layout expert_layout; /* set once the files are open */
+    bool experts_in_columns;          /* plain fused experts are EXPERTS_COLUMNS */
+    uint32_t n_guess_layers; /* behind the last layer, in the checkpoint: they guess tokens */
+    bool has_shared_gate, has_router_bias, has_choice_bias; /* as in struct route_args */
+    enum act_kind act;                                      /* of FFN_PLAIN */
     enum model_positions positions;
     uint32_t first_position; /* of learned positions: the table's row of position 0 */
     enum softmax_kind softmax;
@@ -97,7 +113,9 @@ struct layer_weights {
         o_bias, q_norm, k_norm;
     struct weight sinks; /* of SOFTMAX_SINKS */
     struct weight attn_post_norm, ffn_post_norm;
-    struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias;
+    struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias; /* stacks of experts */
+    struct weight router, router_bias, choice_bias;
+    struct weight shared_gate, shared_up, shared_down, shared_expert_gate;
 };
 
 struct model {

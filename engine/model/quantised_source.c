@@ -23,14 +23,15 @@ static const struct quantised_source *source_of(const struct weight_source *sour
 }
 
 /* Makes *out the module that has a weight, if it is quantised.  name [WEIGHT_SOURCE_NAME]: memory
- * for the module's. */
+ * for the module's.  Without a suffix, the weight has it itself. */
 static bool find_module(const struct weight_source *source, const char *weight, char *name,
                         struct quantised_module *out) {
     const struct quantised_source *s = source_of(source);
-    const size_t n = strlen(weight), n_suffix = strlen(WEIGHT_SUFFIX);
-    if (n <= n_suffix || n >= WEIGHT_SOURCE_NAME || strcmp(weight + n - n_suffix, WEIGHT_SUFFIX))
-        return false;
-    snprintf(name, WEIGHT_SOURCE_NAME, "%.*s", (int)(n - n_suffix), weight);
+    const size_t n_suffix = strlen(WEIGHT_SUFFIX);
+    size_t n = strlen(weight);
+    if (n >= WEIGHT_SOURCE_NAME) return false;
+    if (n > n_suffix && strcmp(weight + n - n_suffix, WEIGHT_SUFFIX) == 0) n -= n_suffix;
+    snprintf(name, WEIGHT_SOURCE_NAME, "%.*s", (int)n, weight);
     *out = (struct quantised_module){.files = s->files, .how = &s->how, .name = name};
     return quantised_module_exists(s->files, name);
 }
@@ -42,17 +43,18 @@ static bool has_weight(const struct weight_source *source, const char *name) {
     return find_module(source, name, memory, &module) || s->files->ops->has(s->files, name);
 }
 
-/* Notes the shape that a reader asks for; only matrices are quantised. */
+/* Notes the shape that a reader asks for; only matrices are quantised, or stacks of them. */
 static int take_shape(struct quantised_module *module, const struct tensor_shape *shape,
                       struct error *err) {
     module->err = err;
-    if (shape->n_dims != 2)
+    if (shape->n_dims < 2)
         return error_set(err, ERR_UNSUPPORTED,
                          "tensor '%.160s" WEIGHT_SUFFIX
                          "': only matrices may be quantised, and this has %u dimensions",
                          module->name, shape->n_dims);
-    module->rows = shape->dims[0];
-    module->cols = shape->dims[1];
+    module->n_stacked = shape->n_dims == 2 ? 1 : shape->dims[0];
+    module->rows = module->n_stacked * shape->dims[shape->n_dims - 2];
+    module->cols = shape->dims[shape->n_dims - 1];
     return 0;
 }
 

@@ -28,6 +28,7 @@ struct found {
 
 struct layout {
     const char *suffix, *dtype;
+    const char *weight;       /* what the weight's name has behind the module's */
     enum qweight_order order; /* of the configuration */
     int (*describe)(struct found *f);
     int (*convert)(const struct found *f, uint32_t first, const struct weight *to);
@@ -57,8 +58,15 @@ static int find(const struct found *f, const char *suffix, struct safetensors_vi
     return f->m->files->ops->view(f->m->files, name, out, f->m->err);
 }
 
+static bool has_dims(const struct safetensors_view *view, const uint64_t *dims, uint32_t n) {
+    uint32_t i = 0;
+    while (i < n && i < view->n_dims && view->dims[i] == dims[i]) i++;
+    return view->n_dims == n && i == n;
+}
+
 static bool is_shape(const struct safetensors_view *view, uint64_t rows, uint64_t cols) {
-    return view->n_dims == 2 && view->dims[0] == rows && view->dims[1] == cols;
+    const uint64_t dims[] = {rows, cols};
+    return has_dims(view, dims, 2);
 }
 
 static int refuse_shape(const struct found *f, const char *suffix,
@@ -160,6 +168,22 @@ static int describe_mxfp4(struct found *f) {
     if (strcmp(f->scales.dtype, "U8") != 0 && strcmp(f->scales.dtype, "F8_E8M0") != 0)
         return refuse(f, ERR_INVALID, scales, "is not U8, as exponents are");
     if (!is_shape(&f->scales, rows, cols / MX_GROUP)) return refuse_shape(f, scales, &f->scales);
+    f->weight.format = (struct weight_format){ELEMENT_E2M1, SCALE_E8M0, 1, MX_GROUP, false};
+    return 0;
+}
+
+/* Describes all experts of a layer, as gpt-oss has them. */
+static int describe_blocks(struct found *f) {
+    static const char scales[] = "_scales";
+    const uint64_t n = f->m->n_stacked, rows = f->m->rows / n, blocks = f->m->cols / MX_GROUP;
+    const uint64_t codes[] = {n, rows, blocks, MX_GROUP / 2};
+    if (f->m->cols % MX_GROUP != 0 || !has_dims(&f->codes, codes, 4))
+        return refuse_shape(f, f->suffix, &f->codes);
+    const int rc = find(f, scales, &f->scales);
+    if (rc) return rc;
+    if (strcmp(f->scales.dtype, "U8") != 0)
+        return refuse(f, ERR_INVALID, scales, "is not U8, as exponents are");
+    if (!has_dims(&f->scales, codes, 3)) return refuse_shape(f, scales, &f->scales);
     f->weight.format = (struct weight_format){ELEMENT_E2M1, SCALE_E8M0, 1, MX_GROUP, false};
     return 0;
 }
@@ -395,12 +419,13 @@ static int convert_awq(const struct found *f, uint32_t first, const struct weigh
 /* ---- all layouts ---- */
 
 static const struct layout layouts[] = {
-    {".weight_packed", "I32", QWEIGHT_NONE, describe_packed, convert_packed},
-    {".weight_packed", "U8", QWEIGHT_NONE, describe_mxfp4, NULL},
-    {".qweight", "I32", QWEIGHT_GPTQ, describe_gptq, convert_gptq},
-    {".qweight", "I32", QWEIGHT_AWQ, describe_awq, convert_awq},
-    {".weight", "F8_E4M3", QWEIGHT_NONE, describe_scaled, NULL},
-    {".weight", "I8", QWEIGHT_NONE, describe_scaled, NULL},
+    {".weight_packed", "I32", ".weight", QWEIGHT_NONE, describe_packed, convert_packed},
+    {".weight_packed", "U8", ".weight", QWEIGHT_NONE, describe_mxfp4, NULL},
+    {".qweight", "I32", ".weight", QWEIGHT_GPTQ, describe_gptq, convert_gptq},
+    {".qweight", "I32", ".weight", QWEIGHT_AWQ, describe_awq, convert_awq},
+    {".weight", "F8_E4M3", ".weight", QWEIGHT_NONE, describe_scaled, NULL},
+    {".weight", "I8", ".weight", QWEIGHT_NONE, describe_scaled, NULL},
+    {"_blocks", "U8", "", QWEIGHT_NONE, describe_blocks, NULL},
 };
 
 /* What belongs to a module with codes. */
@@ -417,7 +442,8 @@ static const char *const companions[] = {".weight_scale",
                                          ".input_scale_ub",
                                          ".scales",
                                          ".qzeros",
-                                         ".g_idx"};
+                                         ".g_idx",
+                                         "_scales"};
 
 /* Returns the layout of a module, and fills in f->codes; NULL: it has no codes. */
 static const struct layout *find_layout(const struct weight_source *files, const char *module,
@@ -464,6 +490,10 @@ static int describe(const struct quantised_module *m, struct found *f,
         return refuse(f, ERR_UNSUPPORTED, f->suffix,
                       "the configuration names no method that has such tensors: gptq, awq and "
                       "auto-round have");
+    if (m->n_stacked != 1 && (*layout)->describe != describe_blocks)
+        return refuse(f, ERR_UNSUPPORTED, f->suffix,
+                      "stacks of quantised matrices are read as one tensor for each expert, or as "
+                      "the blocks of gpt-oss");
     const int rc = (*layout)->describe(f);
     return rc ? rc : check_said_shape(f);
 }
@@ -511,7 +541,7 @@ void quantised_name(const struct weight_source *files, const char *name, char *o
     snprintf(out, size, "%s", name);
     for (size_t i = 0; i < COUNT(layouts); i++)
         if (split(name, layouts[i].suffix, module) && quantised_module_exists(files, module)) {
-            snprintf(out, size, "%s.weight", module);
+            snprintf(out, size, "%s%s", module, layouts[i].weight);
             return;
         }
     for (size_t i = 0; i < COUNT(companions); i++)

@@ -12,6 +12,8 @@
  *   X.qweight        I32 [K / 8, N]      GPTQ: codes along K; 8 bits: [K / 4, N]
  *                    I32 [K, N / 8]      AWQ: codes along N, in the order 0 2 4 6 1 3 5 7
  *                                        with X.scales [groups, N], X.qzeros I32 [groups, N / 8]
+ *   X_blocks         U8 [E, N, K / 32, 16]   the experts of gpt-oss: E2M1, with X_scales
+ *                                        U8 [E, N, K / 32], E8M0.  X is then the weight's own name
  *
  * Most lie in the file as weight.h has them.  The rest are converted.  Zero points become minimums,
  * of F32 as the scales then are: code * scale - zero * scale is exact there.
@@ -33,7 +35,8 @@ struct weight_source;
 struct quantised_module {
     const struct weight_source *files;
     const struct quantisation *how;
-    const char *name; /* of the module */
+    const char *name;   /* of the module */
+    uint32_t n_stacked; /* matrices, whose rows are all of `rows`; only X_blocks has several */
     uint32_t rows, cols;
     struct error *err;
 };
@@ -45,8 +48,9 @@ int quantised_module_get(const struct quantised_module *module, struct weight *o
 /* Converts rows first to first + to->rows - 1 to to->data, to->scales and to->mins. */
 int quantised_module_read(const struct quantised_module *module, uint32_t first,
                           const struct weight *to);
-/* Returns what a tensor's name is called: "X.weight" for the codes of module X; nothing ("") for
- * what belongs to such a module; else its own.  name: as in weight_source_ops.name. */
+/* Writes what a tensor is called: "X.weight", or X (above), for the codes of module X.  That is
+ * nothing ("") for what belongs to such a module; else its own name.  name: as in
+ * weight_source_ops.name. */
 void quantised_name(const struct weight_source *files, const char *name, char *out, size_t size);
 
 #endif

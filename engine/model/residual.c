@@ -23,6 +23,17 @@ int residual_norm(struct decoder *d, const void *x, uint32_t n_rows, const struc
     return c->layer_norm ? d->be->ops->layernorm(d->be, &args, err) : 0;
 }
 
+int residual_norm_now(struct decoder *d, struct residual_input *input, uint32_t n_rows,
+                      struct error *err) {
+    const struct linear_args product = {
+        .x = input->x, .norm = input->norm, .n_rows = n_rows, .n_in = d->model->config.dim};
+    if (!input->norm) return 0;
+    const struct rmsnorm_args norm = linear_norm(&product);
+    input->x = norm.out;
+    input->norm = NULL;
+    return d->be->ops->rmsnorm(d->be, &norm, err);
+}
+
 int residual_add(struct decoder *d, const void *in, const struct weight *w,
                  const struct weight *bias, const struct weight *post_norm, void *x,
                  uint32_t n_rows, struct error *err) {

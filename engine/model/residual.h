@@ -24,6 +24,9 @@ struct residual_input {
  * next call, and must not be copied. */
 int residual_norm(struct decoder *d, const void *x, uint32_t n_rows, const struct weight *weight,
                   const struct weight *bias, struct residual_input *out, struct error *err);
+/* Norms the input now, for operations that are no products; afterwards it is plain. */
+int residual_norm_now(struct decoder *d, struct residual_input *input, uint32_t n_rows,
+                      struct error *err);
 /* Adds in W^T + bias to x, act [n_rows, dim]; in: act [n_rows, w->cols].  Where the model has
  * post_norms, adds the norm of that instead.  bias may be absent. */
 int residual_add(struct decoder *d, const void *in, const struct weight *w,

@@ -150,6 +150,13 @@ static void note_ignored(struct weight_tally *tally, const struct ignored *row) 
     snprintf(tally->left_out + n, sizeof(tally->left_out) - n, "%s%s", n ? ", " : "", part);
 }
 
+/* Returns true if a layer that guesses tokens has the tensor.  Answers do not depend on it. */
+static bool is_of_guess_layer(const struct model_config *c, const char *name) {
+    uint32_t layer;
+    return sscanf(name, "model.layers.%9" SCNu32 ".", &layer) == 1 && layer >= c->n_layers &&
+           layer - c->n_layers < c->n_guess_layers;
+}
+
 int unclaimed_check(const struct weight_source *files, const struct model_config *config,
                     struct weight_tally *tally, struct error *err) {
     struct claims claims = {0};
@@ -157,7 +164,8 @@ int unclaimed_check(const struct weight_source *files, const struct model_config
     uint32_t n_unclaimed = 0;
     int rc = claim_all(&claims, config, err);
     for (uint32_t i = 0; !rc && files->ops->name(files, i, name); i++) {
-        if (name[0] == '\0' || is_claimed(&claims, name)) continue;
+        if (name[0] == '\0' || is_claimed(&claims, name) || is_of_guess_layer(config, name))
+            continue;
         const struct ignored *row = find_ignored(config, name);
         if (row) note_ignored(tally, row);
         else if (n_unclaimed++ == 0) snprintf(first, sizeof(first), "%s", name);

@@ -11,13 +11,24 @@
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 
+enum { TILE_COLS = 64 }; /* of a matrix that is transposed: as many lines of a first-level cache */
+
 /* What a query asks for.  Rows are what a tensor is cut into: a vector is a column of them. */
 struct extent {
     uint32_t n_stacked, rows, cols;
     uint32_t whole, before;   /* rows of a matrix in the tensor, and those before the weight's */
-    uint32_t n_groups;        /* of KV heads, if its rows lie by group; else 1 */
+    uint32_t n_groups;        /* of rows that lie together: of a KV head, or a pair; else 1 */
     bool is_vector, is_fused; /* is_fused: all of a stack is one tensor */
+    bool is_transposed;       /* the tensor has its columns as rows */
 };
+
+/* Returns the groups that the rows of a tensor of rows of several weights lie in. */
+static uint32_t n_groups_of(const struct weight_query *q, enum weight_side whole) {
+    const bool is_paired =
+        q->rule->stacked && whole == SIDE_GATE_UP && q->config->expert_layout >= EXPERTS_PAIRED;
+    if (q->config->qkv_by_group && whole == SIDE_QKV) return q->config->n_kv_heads;
+    return is_paired ? weights_side(SIDE_FFN, q->config, q->shape) : 1;
+}
 
 static struct extent extent_of(const struct weight_query *q) {
     const struct weight_rule *rule = q->rule;
@@ -25,60 +36,73 @@ static struct extent extent_of(const struct weight_query *q) {
     const enum weight_side rows = is_vector ? rule->cols : rule->rows,
                            cols = is_vector ? SIDE_VECTOR : rule->cols,
                            whole = rule->whole ? rule->whole : rows;
-    const bool is_by_group = q->config->qkv_by_group && whole == SIDE_QKV;
     return (struct extent){
         .n_stacked = rule->stacked ? weights_side(rule->stacked, q->config, q->shape) : 1,
         .rows = weights_side(rows, q->config, q->shape),
         .cols = weights_side(cols, q->config, q->shape),
         .whole = weights_side(whole, q->config, q->shape),
         .before = weights_side(rule->before, q->config, q->shape),
-        .n_groups = is_by_group ? q->config->n_kv_heads : 1,
+        .n_groups = n_groups_of(q, whole),
         .is_vector = is_vector,
-        .is_fused = rule->stacked && !strchr(rule->name, '@')};
+        .is_fused = rule->stacked && !strchr(rule->name, '@'),
+        .is_transposed =
+            rule->stacked && !is_vector && q->config->expert_layout == EXPERTS_COLUMNS};
 }
 
-/* Where rows of a matrix lie, all or those of a group: the tensor, and the first of them. */
+/* The tensor that a matrix lies in. */
 struct site {
     char name[WEIGHTS_MAX_NAME];
     struct tensor_shape shape;
-    uint32_t first;
+    struct weight tensor;
 };
 
-/* Returns the site of a group of matrix number i. */
-static struct site site_of(const struct weight_query *q, const struct extent *e, uint32_t i,
-                           uint32_t group) {
-    struct site site = {.first = (e->is_fused ? i * e->whole : 0) +
-                                 (group * e->whole + e->before) / e->n_groups};
-    struct tensor_shape *shape = &site.shape;
-    if (e->is_fused) shape->dims[shape->n_dims++] = e->n_stacked;
-    shape->dims[shape->n_dims++] = e->whole;
-    if (!e->is_vector) shape->dims[shape->n_dims++] = e->cols;
-    weights_file_name(site.name, q->config, q->rule->name, q->layer, i);
-    return site;
+/* Returns the row of its tensor at which a group of matrix number i begins. */
+static uint32_t first_row(const struct extent *e, uint32_t i, uint32_t group) {
+    return (e->is_fused ? i * e->whole : 0) +
+           (uint32_t)(((uint64_t)group * e->whole + e->before) / e->n_groups);
 }
 
-/* Finds a group of matrix number i of a stack, as rows of its tensor. */
-static int find_rows(const struct weight_source *files, const struct weight_query *q,
-                     const struct extent *e, uint32_t i, uint32_t group, struct weight *out,
-                     struct error *err) {
-    const struct site site = site_of(q, e, i, group);
-    struct weight tensor;
-    const int rc = files->ops->get(files, site.name, &site.shape, &tensor, err);
-    if (rc) return rc;
-    if (e->is_vector) tensor.rows *= tensor.cols, tensor.cols = 1;
-    if (weight_rows(&tensor, site.first, e->rows / e->n_groups, out)) return 0;
+/* Finds the tensor of matrix number i of a stack. */
+static int find_site(const struct weight_source *files, const struct weight_query *q,
+                     const struct extent *e, uint32_t i, struct site *site, struct error *err) {
+    struct tensor_shape *shape = &site->shape;
+    const uint32_t sides[] = {e->is_transposed ? e->cols : e->whole,
+                              e->is_transposed ? e->whole : e->cols};
+    *shape = (struct tensor_shape){0};
+    if (e->is_fused) shape->dims[shape->n_dims++] = e->n_stacked;
+    shape->dims[shape->n_dims++] = sides[0];
+    if (!e->is_vector) shape->dims[shape->n_dims++] = sides[1];
+    weights_file_name(site->name, q->config, q->rule->name, q->layer, i);
+    const int rc = files->ops->get(files, site->name, shape, &site->tensor, err);
+    if (!rc && e->is_vector) site->tensor.rows *= site->tensor.cols, site->tensor.cols = 1;
+    if (rc || !e->is_transposed || weight_is_plain(&site->tensor.format)) return rc;
     return error_set(err, ERR_UNSUPPORTED,
-                     "tensor '%.160s': its row %" PRIu32 " is inside a block of scales", site.name,
-                     site.first);
+                     "tensor '%.160s': transposed experts must be F32, F16 or BF16", site->name);
+}
+
+/* Makes *out a view of a group of matrix number i, which lies in the site. */
+static int view_rows(const struct site *site, const struct extent *e, uint32_t i, uint32_t group,
+                     struct weight *out, struct error *err) {
+    const uint32_t first = first_row(e, i, group);
+    if (weight_rows(&site->tensor, first, e->rows / e->n_groups, out)) return 0;
+    return error_set(err, ERR_UNSUPPORTED,
+                     "tensor '%.160s': its row %" PRIu32 " is inside a block of scales", site->name,
+                     first);
 }
 
 /* Finds matrix number i of a stack; *out has its first group. */
 static int find_matrix(const struct weight_source *files, const struct weight_query *q,
                        const struct extent *e, uint32_t i, struct weight *out, struct error *err) {
     struct weight other;
-    int rc = find_rows(files, q, e, i, 0, out, err);
+    struct site site;
+    int rc = find_site(files, q, e, i, &site, err);
+    if (!rc && e->is_transposed) {
+        *out = weight_plain(NULL, site.tensor.format.element, e->rows, e->cols);
+        return 0;
+    }
+    if (!rc) rc = view_rows(&site, e, i, 0, out, err);
     for (uint32_t group = 1; group < e->n_groups && !rc; group++)
-        rc = find_rows(files, q, e, i, group, &other, err);
+        rc = view_rows(&site, e, i, group, &other, err);
     return rc;
 }
 
@@ -106,7 +130,8 @@ int weight_find(const struct weight_source *files, const struct weight_query *q,
 
 bool weight_is_scattered(const struct weight_query *q) {
     const struct extent e = extent_of(q);
-    return e.n_groups > 1 || (e.n_stacked > 1 && (!e.is_fused || e.whole != e.rows));
+    return e.n_groups > 1 || e.is_transposed ||
+           (e.n_stacked > 1 && (!e.is_fused || e.whole != e.rows));
 }
 
 /* Copies rows with their scales. */
@@ -118,22 +143,49 @@ static void copy_rows(const struct weight *to, const struct weight *from) {
 }
 
 /* Copies or converts a group of matrix number i of a stack. */
-static int gather_rows(const struct weight_source *files, const struct weight_query *q,
+static int gather_rows(const struct weight_source *files, const struct site *site,
                        const struct extent *e, uint32_t i, uint32_t group,
-                       const struct weight *stack, struct error *err) {
-    const struct site site = site_of(q, e, i, group);
+                       const struct weight *to_all, struct error *err) {
     const uint32_t n = e->rows / e->n_groups;
-    struct weight matrix = weight_matrix(stack, i), from, to;
-    if (e->is_vector) matrix.rows = matrix.cols, matrix.cols = 1;
-    const int rc = find_rows(files, q, e, i, group, &from, err);
+    struct weight from, to;
+    const int rc = view_rows(site, e, i, group, &from, err);
     if (rc) return rc;
-    if (!weight_rows(&matrix, group * n, n, &to))
+    if (!weight_rows(to_all, group * n, n, &to))
         return error_set(err, ERR_UNSUPPORTED,
                          "tensor '%.160s': the rows of a KV head end inside a block of scales",
-                         site.name);
-    if (!from.data) return files->ops->read(files, site.name, &site.shape, site.first, &to, err);
+                         site->name);
+    if (!from.data)
+        return files->ops->read(files, site->name, &site->shape, first_row(e, i, group), &to, err);
     copy_rows(&to, &from);
     return 0;
+}
+
+/* Copies columns first to end - 1 of matrix number i, which are rows of the tensor. */
+static void gather_columns(const struct site *site, const struct extent *e, uint32_t i,
+                           uint32_t first, uint32_t end, const struct weight *to) {
+    const size_t size = element_bits(to->format.element) / 8;
+    const uint32_t n = e->rows / e->n_groups;
+    for (uint32_t r = 0; r < e->rows; r++) {
+        const char *from = weight_row_at(&site->tensor, i * e->cols);
+        char *out = (char *)weight_row_at(to, r);
+        from += (first_row(e, 0, r / n) + r % n) * size;
+        for (uint32_t c = first; c < end; c++)
+            memcpy(out + c * size, from + (size_t)c * e->whole * size, size);
+    }
+}
+
+static int gather_matrix(const struct weight_source *files, const struct weight_query *q,
+                         const struct extent *e, uint32_t i, const struct weight *stack,
+                         struct error *err) {
+    struct weight to = weight_matrix(stack, i);
+    struct site site;
+    int rc = find_site(files, q, e, i, &site, err);
+    if (e->is_vector) to.rows = to.cols, to.cols = 1;
+    for (uint32_t c = 0; !rc && e->is_transposed && c < e->cols; c += TILE_COLS)
+        gather_columns(&site, e, i, c, min_u32(c + TILE_COLS, e->cols), &to);
+    for (uint32_t group = 0; !rc && !e->is_transposed && group < e->n_groups; group++)
+        rc = gather_rows(files, &site, e, i, group, &to, err);
+    return rc;
 }
 
 int weight_gather(const struct weight_source *files, const struct weight_query *q, void *memory,
@@ -142,8 +194,7 @@ int weight_gather(const struct weight_source *files, const struct weight_query *
     const struct weight stack = weight_copy_at(w, memory);
     int rc = 0;
     for (uint32_t i = 0; i < e.n_stacked && !rc; i++)
-        for (uint32_t group = 0; group < e.n_groups && !rc; group++)
-            rc = gather_rows(files, q, &e, i, group, &stack, err);
+        rc = gather_matrix(files, q, &e, i, &stack, err);
     if (!rc) *w = stack;
     return rc;
 }

@@ -6,6 +6,9 @@
  *   experts.@.up_proj.weight   a tensor for each expert   [rows, cols]
  *   experts.up_proj            one tensor for all         [n_stacked, rows, cols]
  *
+ * Where gate and up are one tensor, their rows follow each other, or take turns.  gpt-oss has them
+ * so, and its experts that are not quantised are transposed, too (enum expert_layout).
+ *
  * Falcon and GPT-NeoX have q, k and v as one tensor, and in it each KV head's queries beside its
  * key and its value.  Operations read q, k and v apart, so the rows of each are gathered.
  *

@@ -12,7 +12,7 @@ static void add_format(struct weight_shares *shares, const struct weight_format 
 }
 
 void weight_tally_add(struct weight_tally *tally, const struct weight *file,
-                      const struct weight *loaded, uint64_t repacked_bytes) {
+                      const struct weight *loaded, uint64_t repacked_bytes, bool is_scattered) {
     const uint64_t bytes = weight_bytes(file), loaded_bytes = weight_bytes(loaded);
     const bool is_plain = weight_is_plain(&loaded->format);
     tally->n_elements += (uint64_t)file->n_stacked * file->rows * file->cols;
@@ -24,9 +24,10 @@ void weight_tally_add(struct weight_tally *tally, const struct weight *file,
     if (loaded->rounds_input) tally->rounding_bytes += bytes;
     if (repacked_bytes) return;
     if (!is_plain) add_format(&tally->loaded, &loaded->format, loaded_bytes);
-    if (weight_same_format(&file->format, &loaded->format)) return;
-    tally->converted_bytes += loaded_bytes;
-    if (!is_plain) return;
+    const bool is_converted = !weight_same_format(&file->format, &loaded->format);
+    if (is_converted || (is_scattered && file->n_stacked > 1))
+        tally->converted_bytes += loaded_bytes;
+    if (!is_plain || !is_converted) return;
     tally->packed_bytes += bytes;
     tally->unpacked_bytes += loaded_bytes;
     tally->unpacked_to = loaded->format.element;

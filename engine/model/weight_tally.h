@@ -24,7 +24,7 @@ struct weight_tally {
     uint64_t n_elements; /* of all weights; a head that is the embedding counts once */
     uint64_t bytes;      /* of all weights as they are loaded */
     uint64_t file_bytes; /* of all weights as the files have them */
-    /* As loaded, of the weights that the files have in other formats. */
+    /* As loaded, of the weights that the files have in other formats, or as stacks in pieces. */
     uint64_t converted_bytes;
     /* Those of them that are unpacked to plain elements: their bytes in the files, and as elements
      * of the type that was added last. */
@@ -45,8 +45,8 @@ struct weight_tally {
 };
 
 /* Adds a weight: as its files have it, and as it is loaded.  repacked_bytes: of the device's copy;
- * 0: it makes none in the system's memory. */
+ * 0: it makes none in the system's memory.  is_scattered: weight_find.h. */
 void weight_tally_add(struct weight_tally *tally, const struct weight *file,
-                      const struct weight *loaded, uint64_t repacked_bytes);
+                      const struct weight *loaded, uint64_t repacked_bytes, bool is_scattered);
 
 #endif

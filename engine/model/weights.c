@@ -104,22 +104,77 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.post_feedforward_layernorm.weight", .at = IN_LAYER(ffn_post_norm),
      .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_OWN_FFN_NORMS, .is_norm = true},
     {.name = "model.layers.#.mlp.gate_proj.weight", .at = IN_LAYER(gate),
-     .rows = SIDE_FFN, .cols = SIDE_DIM, .without = TRAIT_FUSED_GATE_UP | TRAIT_PLAIN_FFN},
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .without = TRAIT_FUSED_GATE_UP | TRAIT_PLAIN_FFN | TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.up_proj.weight", .at = IN_LAYER(up),
-     .rows = SIDE_FFN, .cols = SIDE_DIM, .without = TRAIT_FUSED_GATE_UP},
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .without = TRAIT_FUSED_GATE_UP | TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.gate_up_proj.weight", .at = IN_LAYER(gate),
-     .rows = SIDE_FFN, .cols = SIDE_DIM, .whole = SIDE_GATE_UP, .with = TRAIT_FUSED_GATE_UP},
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .whole = SIDE_GATE_UP, .with = TRAIT_FUSED_GATE_UP,
+     .without = TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.gate_up_proj.weight", .at = IN_LAYER(up),
      .rows = SIDE_FFN, .cols = SIDE_DIM, .whole = SIDE_GATE_UP, .before = SIDE_FFN,
-     .with = TRAIT_FUSED_GATE_UP},
+     .with = TRAIT_FUSED_GATE_UP, .without = TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.down_proj.weight", .at = IN_LAYER(down),
-     .rows = SIDE_DIM, .cols = SIDE_FFN},
+     .rows = SIDE_DIM, .cols = SIDE_FFN, .without = TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.gate_proj.bias", .at = IN_LAYER(gate_bias),
-     .rows = SIDE_VECTOR, .cols = SIDE_FFN, .with = TRAIT_MLP_BIAS, .without = TRAIT_PLAIN_FFN},
+     .rows = SIDE_VECTOR, .cols = SIDE_FFN, .with = TRAIT_MLP_BIAS,
+     .without = TRAIT_PLAIN_FFN | TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.up_proj.bias", .at = IN_LAYER(up_bias),
-     .rows = SIDE_VECTOR, .cols = SIDE_FFN, .with = TRAIT_MLP_BIAS},
+     .rows = SIDE_VECTOR, .cols = SIDE_FFN, .with = TRAIT_MLP_BIAS, .without = TRAIT_EXPERTS},
     {.name = "model.layers.#.mlp.down_proj.bias", .at = IN_LAYER(down_bias),
-     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_MLP_BIAS},
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .with = TRAIT_MLP_BIAS, .without = TRAIT_EXPERTS},
+
+    {.name = "model.layers.#.mlp.gate.weight", .at = IN_LAYER(router),
+     .rows = SIDE_EXPERTS, .cols = SIDE_DIM, .with = TRAIT_EXPERTS},
+    {.name = "model.layers.#.mlp.gate.bias", .at = IN_LAYER(router_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_EXPERTS, .with = TRAIT_EXPERTS | TRAIT_ROUTER_BIAS},
+    {.name = "model.layers.#.mlp.gate.e_score_correction_bias", .at = IN_LAYER(choice_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_EXPERTS, .with = TRAIT_EXPERTS | TRAIT_CHOICE_BIAS},
+    {.name = "model.layers.#.mlp.experts.@.gate_proj.weight", .at = IN_LAYER(gate),
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS, .with = TRAIT_EXPERTS_SINGLE},
+    {.name = "model.layers.#.mlp.experts.@.up_proj.weight", .at = IN_LAYER(up),
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS, .with = TRAIT_EXPERTS_SINGLE},
+    {.name = "model.layers.#.mlp.experts.@.down_proj.weight", .at = IN_LAYER(down),
+     .rows = SIDE_DIM, .cols = SIDE_FFN, .stacked = SIDE_EXPERTS, .with = TRAIT_EXPERTS_SINGLE},
+    {.name = "model.layers.#.mlp.experts.gate_proj.weight", .at = IN_LAYER(gate),
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS, .with = TRAIT_EXPERTS_STACKED},
+    {.name = "model.layers.#.mlp.experts.up_proj.weight", .at = IN_LAYER(up),
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS, .with = TRAIT_EXPERTS_STACKED},
+    {.name = "model.layers.#.mlp.experts.down_proj.weight", .at = IN_LAYER(down),
+     .rows = SIDE_DIM, .cols = SIDE_FFN, .stacked = SIDE_EXPERTS, .with = TRAIT_EXPERTS_STACKED},
+    {.name = "model.layers.#.mlp.experts.gate_up_proj", .at = IN_LAYER(gate),
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS, .whole = SIDE_GATE_UP,
+     .with = TRAIT_EXPERTS_FUSED},
+    {.name = "model.layers.#.mlp.experts.gate_up_proj", .at = IN_LAYER(up),
+     .rows = SIDE_FFN, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS, .whole = SIDE_GATE_UP,
+     .before = SIDE_FFN, .with = TRAIT_EXPERTS_FUSED},
+    {.name = "model.layers.#.mlp.experts.down_proj", .at = IN_LAYER(down),
+     .rows = SIDE_DIM, .cols = SIDE_FFN, .stacked = SIDE_EXPERTS, .with = TRAIT_EXPERTS_FUSED},
+    {.name = "model.layers.#.mlp.experts.gate_proj.bias", .at = IN_LAYER(gate_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_FFN, .stacked = SIDE_EXPERTS,
+     .with = TRAIT_EXPERTS_STACKED | TRAIT_MLP_BIAS},
+    {.name = "model.layers.#.mlp.experts.up_proj.bias", .at = IN_LAYER(up_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_FFN, .stacked = SIDE_EXPERTS,
+     .with = TRAIT_EXPERTS_STACKED | TRAIT_MLP_BIAS},
+    {.name = "model.layers.#.mlp.experts.down_proj.bias", .at = IN_LAYER(down_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS,
+     .with = TRAIT_EXPERTS_STACKED | TRAIT_MLP_BIAS},
+    {.name = "model.layers.#.mlp.experts.gate_up_proj_bias", .at = IN_LAYER(gate_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_FFN, .stacked = SIDE_EXPERTS, .whole = SIDE_GATE_UP,
+     .with = TRAIT_EXPERTS_FUSED | TRAIT_MLP_BIAS},
+    {.name = "model.layers.#.mlp.experts.gate_up_proj_bias", .at = IN_LAYER(up_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_FFN, .stacked = SIDE_EXPERTS, .whole = SIDE_GATE_UP,
+     .before = SIDE_FFN, .with = TRAIT_EXPERTS_FUSED | TRAIT_MLP_BIAS},
+    {.name = "model.layers.#.mlp.experts.down_proj_bias", .at = IN_LAYER(down_bias),
+     .rows = SIDE_VECTOR, .cols = SIDE_DIM, .stacked = SIDE_EXPERTS,
+     .with = TRAIT_EXPERTS_FUSED | TRAIT_MLP_BIAS},
+    {.name = "model.layers.#.mlp.shared_experts.gate_proj.weight", .at = IN_LAYER(shared_gate),
+     .rows = SIDE_SHARED, .cols = SIDE_DIM, .with = TRAIT_SHARED_EXPERT},
+    {.name = "model.layers.#.mlp.shared_experts.up_proj.weight", .at = IN_LAYER(shared_up),
+     .rows = SIDE_SHARED, .cols = SIDE_DIM, .with = TRAIT_SHARED_EXPERT},
+    {.name = "model.layers.#.mlp.shared_experts.down_proj.weight", .at = IN_LAYER(shared_down),
+     .rows = SIDE_DIM, .cols = SIDE_SHARED, .with = TRAIT_SHARED_EXPERT},
+    {.name = "model.layers.#.mlp.shared_expert_gate.weight", .at = IN_LAYER(shared_expert_gate),
+     .rows = SIDE_ONE, .cols = SIDE_DIM, .with = TRAIT_SHARED_EXPERT | TRAIT_SHARED_GATE},
 };
 // clang-format on
 
@@ -161,6 +216,8 @@ const struct weight_rule *weights_find(const char *name) {
 }
 
 static unsigned traits_of(const struct model_config *c, const struct layer_shape *shape) {
+    const bool experts = shape && shape->n_experts > 0;
+    const enum expert_layout layout = c->expert_layout;
     const struct {
         bool has;
         enum weight_trait trait;
@@ -179,9 +236,16 @@ static unsigned traits_of(const struct model_config *c, const struct layer_shape
         {c->shared_norm, TRAIT_SHARED_NORM},
         {c->positions == POSITIONS_LEARNED, TRAIT_LEARNED_POSITIONS},
         {c->softmax == SOFTMAX_SINKS, TRAIT_SINKS},
-        {shape && shape->n_experts > 0, TRAIT_EXPERTS},
         {c->whole_qk_norm, TRAIT_WHOLE_QK_NORM},
         {c->no_pre_norms, TRAIT_NO_PRE_NORMS},
+        {experts, TRAIT_EXPERTS},
+        {experts && layout == EXPERTS_SINGLE, TRAIT_EXPERTS_SINGLE},
+        {experts && layout == EXPERTS_STACKED, TRAIT_EXPERTS_STACKED},
+        {experts && layout >= EXPERTS_FUSED, TRAIT_EXPERTS_FUSED},
+        {experts && shape->shared_dim > 0, TRAIT_SHARED_EXPERT},
+        {c->has_shared_gate, TRAIT_SHARED_GATE},
+        {c->has_router_bias, TRAIT_ROUTER_BIAS},
+        {c->has_choice_bias, TRAIT_CHOICE_BIAS},
     };
     unsigned traits = 0;
     for (size_t i = 0; i < COUNT(all); i++)
@@ -207,7 +271,8 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
                    kv = config->n_kv_heads * config->head_dim;
     switch (side) {
     case SIDE_NONE: break;
-    case SIDE_VECTOR: return 1;
+    case SIDE_VECTOR:
+    case SIDE_ONE: return 1;
     case SIDE_VOCAB: return config->n_vocab;
     case SIDE_POSITIONS: return config->max_position + config->first_position;
     case SIDE_DIM: return config->dim;
@@ -220,6 +285,7 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config,
     case SIDE_HEAD: return config->head_dim;
     case SIDE_HEADS: return config->n_heads;
     case SIDE_EXPERTS: return shape->n_experts;
+    case SIDE_SHARED: return shape->shared_dim;
     }
     return 0;
 }

@@ -18,6 +18,7 @@ struct model_config;
 enum weight_side {
     SIDE_NONE,
     SIDE_VECTOR,
+    SIDE_ONE,
     SIDE_VOCAB,
     SIDE_POSITIONS,
     SIDE_DIM,
@@ -29,7 +30,8 @@ enum weight_side {
     SIDE_GATE_UP,
     SIDE_HEAD,
     SIDE_HEADS,
-    SIDE_EXPERTS
+    SIDE_EXPERTS,
+    SIDE_SHARED
 };
 
 /* What tensors a model has, as a set of bits. */
@@ -50,7 +52,14 @@ enum weight_trait {
     TRAIT_SINKS = 8192,
     TRAIT_EXPERTS = 16384,
     TRAIT_WHOLE_QK_NORM = 32768,
-    TRAIT_NO_PRE_NORMS = 65536
+    TRAIT_NO_PRE_NORMS = 65536,
+    TRAIT_EXPERTS_SINGLE = 131072, /* how the files have them (enum expert_layout) */
+    TRAIT_EXPERTS_STACKED = 262144,
+    TRAIT_EXPERTS_FUSED = 524288,
+    TRAIT_SHARED_EXPERT = 1048576,
+    TRAIT_SHARED_GATE = 2097152,
+    TRAIT_ROUTER_BIAS = 4194304,
+    TRAIT_CHOICE_BIAS = 8388608
 };
 
 struct weight_rule {

@@ -17,7 +17,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/device/experts.h"
 #include "engine/gguf/model_document.h"
+#include "engine/model/expert_layout.h"
 #include "engine/model/feed_forward.h"
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
@@ -54,13 +56,19 @@ double rounding_loss(const struct rounding_error *sum) {
 
 /* ---- what becomes of a tensor ---- */
 
-/* Returns true if the rule's tensor of the layer has this name. */
+/* Returns true if the rule is that of a router.  It is small, and what it chooses would change. */
+static bool is_router(const struct weight_rule *rule) {
+    return rule->rows == SIDE_EXPERTS || rule->rows == SIDE_ONE;
+}
+
+/* Returns true if the rule's tensor of the layer has this name, and is to be quantised. */
 static bool rule_has(const struct work *w, const struct weight_rule *rule, uint32_t layer,
                      const char *name) {
     const struct model_config *c = &w->config;
     const struct layer_shape *shape = &c->layers[layer];
     char own[WEIGHTS_MAX_NAME];
-    if (!weights_rule_applies(rule, c, shape) || !(weights_uses(rule, c) & WEIGHT_PRODUCT))
+    if (!weights_rule_applies(rule, c, shape) || !(weights_uses(rule, c) & WEIGHT_PRODUCT) ||
+        is_router(rule))
         return false;
     const uint32_t n = rule->stacked ? weights_side(rule->stacked, c, shape) : 1;
     for (uint32_t expert = 0; expert < n; expert++) {
@@ -297,7 +305,14 @@ static int copy_files(const struct work *w, const char *folder) {
     return rc;
 }
 
-static json_t *describe(const struct quantise_plan *plan) {
+/* Returns the modules that stay as they are. */
+static json_t *unquantised(const struct model_config *config) {
+    const bool has_routers = feed_forward_experts(config, 1).n_experts > 0;
+    return has_routers ? json_pack("[s, s, s]", "lm_head", "re:.*[.]gate$", "re:.*_expert_gate$")
+                       : json_pack("[s]", "lm_head");
+}
+
+static json_t *describe(const struct quantise_plan *plan, const struct model_config *config) {
     const struct rounding *rounding = plan->rounding;
     const char *format = rounding->is_float ? "float-quantized" : "pack-quantized";
     json_t *group_size = rounding->has_groups ? json_integer(plan->group) : json_null();
@@ -306,10 +321,10 @@ static json_t *describe(const struct quantise_plan *plan) {
                   rounding->is_float ? "float" : "int", "symmetric", 1, "strategy",
                   rounding->has_groups ? "group" : "channel", "group_size", group_size, "dynamic",
                   0, "observer", "minmax");
-    return json_pack("{s:s, s:s, s:s, s:[s], s:n, s:{s:{s:[s], s:o, s:n, s:n, s:s}}}",
-                     "quant_method", "compressed-tensors", "quantization_status", "compressed",
-                     "format", format, "ignore", "lm_head", "kv_cache_scheme", "config_groups",
-                     "group_0", "targets", "Linear", "weights", weights, "input_activations",
+    return json_pack("{s:s, s:s, s:s, s:o, s:n, s:{s:{s:[s], s:o, s:n, s:n, s:s}}}", "quant_method",
+                     "compressed-tensors", "quantization_status", "compressed", "format", format,
+                     "ignore", unquantised(config), "kv_cache_scheme", "config_groups", "group_0",
+                     "targets", "Linear", "weights", weights, "input_activations",
                      "output_activations", "format", format);
 }
 
@@ -317,7 +332,7 @@ static int write_config(const struct work *w) {
     json_t *config;
     int rc = model_document_read(&config, w->plan->from, "config.json", MAX_CONFIG, w->err);
     if (rc) return rc;
-    if (json_object_set_new(config, "quantization_config", describe(w->plan)))
+    if (json_object_set_new(config, "quantization_config", describe(w->plan, &w->config)))
         rc = error_set(w->err, ERR_NOMEM, "no memory for config.json");
     else rc = checkpoint_document(w->plan->to, "config.json", config, w->err);
     json_decref(config);
@@ -398,9 +413,15 @@ static int run(struct work *w) {
     if (!rc) rc = weight_source_open(&w->files, w->plan->from, w->err);
     if (rc) return rc;
     if (w->config.is_text_half) w->config.prefix = text_half_prefix(w->files);
+    expert_layout_find(&w->config, w->files);
     w->losses = calloc(w->config.n_layers, sizeof(*w->losses));
     if (!w->losses) return error_set(w->err, ERR_NOMEM, "no memory for the losses");
     if (!w->plan->packing) return write_folder(w);
+    if (feed_forward_experts(&w->config, 1).n_experts > 0)
+        return error_set(w->err, ERR_UNSUPPORTED,
+                         "%.300s is a mixture of experts, of which no GGUF file is written: --to "
+                         "fp8, int8 and int4 are supported",
+                         w->plan->from);
     rc = find_head(w);
     return rc ? rc : quantise_gguf(w->plan, &w->config, w->files, w->losses, w->err);
 }

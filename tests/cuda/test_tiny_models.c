@@ -14,7 +14,9 @@
 #include "tests/cuda/cuda_test.h"
 
 #include "engine/device/backend.h"
+#include "engine/device/experts.h"
 #include "engine/device/pages.h"
+#include "engine/model/feed_forward.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 #include "tests/model/tiny_models.h"
@@ -88,7 +90,7 @@ static void check_model(const char *name, enum page_format page_format) {
     goldens_fini(&goldens);
 }
 
-/* Returns true if the model has a bias by distance, and checks that the device refuses it. */
+/* Returns true if the model has what the device lacks, and checks that the device refuses it. */
 static bool is_refused(const char *name) {
     struct model *model = NULL;
     struct model_config config;
@@ -96,7 +98,8 @@ static bool is_refused(const char *name) {
     char dir[4096];
     snprintf(dir, sizeof(dir), "%s/%s", models_dir, name);
     must(model_config_load(&config, dir, 0, &err), &err);
-    const bool refused = config.slopes && !gpu->takes_slopes;
+    const bool refused = (config.slopes && !gpu->takes_slopes) ||
+                         (feed_forward_experts(&config, 1).n_experts > 0 && !gpu->ops->experts);
     model_config_fini(&config);
     if (!refused) return false;
     assert_int_equal(model_load(&model, dir, NULL, gpu, &err), ERR_UNSUPPORTED);

@@ -11,6 +11,7 @@ import sys
 
 import numpy
 
+from oracle_experts import experts_of, stacked
 from oracle_names import usual_config, usual_tensors
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts/fixtures"))
@@ -131,7 +132,7 @@ class Rope:
         share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1
         self.dim = int(head_dim * share)
         # Pairs of these are neighbours, the others' are half of what turns apart.
-        self.neighbours = re.search("GLM|COHERE", config["architectures"][0].upper())
+        self.neighbours = re.search("GLM(?!4MOE)|COHERE", config["architectures"][0].upper())
         theta = rope.get("rope_theta") or config.get("rope_theta")
         if config["architectures"] == ["ChatGLMModel"]:
             theta, self.dim = 10000 * config["rope_ratio"], head_dim // 2
@@ -183,7 +184,8 @@ def windows_of(config):
         return [config["sliding_window"] if kind == "sliding_attention" else math.inf
                 for kind in kinds]
     # Llama has none, whatever is said.
-    has = config["architectures"][0] in ("MistralForCausalLM", "Phi3ForCausalLM")
+    has = config["architectures"][0] in ("MistralForCausalLM", "MixtralForCausalLM",
+                                         "Phi3ForCausalLM")
     return [has and config.get("sliding_window") or math.inf] * n
 
 
@@ -228,10 +230,12 @@ class Model:
         self.ropes = rotates and ropes_of(c, self.head_dim,
                                           context or c["max_position_embeddings"])
         self.windows = windows_of(c)
-        self.softmax_type = c.get("softmax_type", "vanilla")
-        self.weights = usual_tensors(self.family, {
+        self.softmax_type = ("learnable" if self.family == "GptOss"
+                             else c.get("softmax_type", "vanilla"))
+        self.experts = experts_of(c, self.family)
+        self.weights = stacked(usual_tensors(self.family, {
             name: values.astype(numpy.float64)
-            for name, values in checkpoint.read_tensors(directory).items()})
+            for name, values in checkpoint.read_tensors(directory).items()}))
         self._cut_fused()
         table = self.weights["model.embed_tokens.weight"]
         self.head = self.weights.get("lm_head.weight", table)
@@ -357,12 +361,40 @@ class Model:
         if layer + before + ".weight" not in self.weights:  # one norm for both halves
             before = "input_layernorm"
         y = x if self.norms_behind else self.norm(layer + before, x)
+        if layer + "mlp.gate.weight" in self.weights:
+            return self.through_experts(i, y)
         up = self.linear(i, "mlp.up_proj", y)
         if layer + "mlp.gate_proj.weight" in self.weights:
             up *= self.activate(self.linear(i, "mlp.gate_proj", y))
         else:
             up = self.activate(up)
         return self.branch_scale * self.norm(layer + after, self.linear(i, "mlp.down_proj", up))
+
+    def through_experts(self, i, x):
+        """What a layer's experts make of each row, the shared one among them."""
+        layer, e = f"model.layers.{i}.mlp.", self.experts
+        bias = self.weights.get(layer + "gate.e_score_correction_bias", 0)
+        out = []
+        for row, logits in zip(x, self.linear(i, "mlp.gate", x)):
+            y = 0
+            for expert, share in zip(*e.route(logits, bias)):
+                gate, up = (self.expert(layer + f"experts.{part}_proj", expert, row)
+                            for part in ("gate", "up"))
+                y = y + share * self.expert(layer + "experts.down_proj", expert,
+                                            e.through_gate(gate, up))
+            out.append(y)
+        if layer + "shared_experts.up_proj.weight" not in self.weights:
+            return numpy.array(out)
+        gate, up = (self.linear(i, f"mlp.shared_experts.{part}_proj", x) for part in ("gate", "up"))
+        shared = self.linear(i, "mlp.shared_experts.down_proj", e.through_gate(gate, up))
+        if layer + "shared_expert_gate.weight" in self.weights:
+            shared /= 1 + numpy.exp(-self.linear(i, "mlp.shared_expert_gate", x))
+        return numpy.array(out) + shared
+
+    def expert(self, name, expert, x):
+        y = self.weights[name + ".weight"][expert] @ x
+        biases = self.weights.get(name + ".bias")
+        return y if biases is None else y + biases[expert]
 
     def logits(self, x):
         logits = self.norm("model.norm", x) @ self.head.T * self.logit_scale

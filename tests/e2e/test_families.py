@@ -33,15 +33,20 @@ FAMILIES = {"llama": "gqa-f32-sharded", "mistral": "mistral-gqa-bf16-head128-win
 # Of these the recorded answers of scripts/load/record_answers.py have none.
 NEWER = {"smollm3": "smollm3-gqa-bf16-head32", "olmo3": "olmo3-gqa-f16-head16-yarn",
          "granite": "granite-gqa-bf16-head16", "ministral3": "ministral3-gqa-bf16-head32",
-         "cohere2": "cohere2-gqa-f16-head32-window", "exaone4": "exaone4-gqa-bf16-head16-window"}
+         "cohere2": "cohere2-gqa-f16-head32-window", "exaone4": "exaone4-gqa-bf16-head16-window",
+         "gpt_oss": "gptoss-gqa-bf16-head32-mxfp4", "glm4_moe": "glm4moe-gqa-bf16-head64-groups"}
 # Those that add no arithmetic to the ones above.
 LONG = {"olmo2": "olmo2-gqa-bf16-head16", "seed_oss": "seed_oss-gqa-bf16-head32",
-        "cohere": "cohere-gqa-bf16-head16"}
+        "cohere": "cohere-gqa-bf16-head16", "qwen3_moe": "qwen3moe-gqa-bf16-head64",
+        "mixtral": "mixtral-gqa-bf16-head32-window"}
 CHECKPOINTS = {**FAMILIES, **NEWER, **(LONG if os.environ.get("QUIRE_TEST_LONG") else {})}
-ONLY_CPU = ("falcon_alibi", "mpt", "ministral3")
+EXPERTS = ("gpt_oss", "glm4_moe", "qwen3_moe", "mixtral")
+ONLY_CPU = ("falcon_alibi", "mpt", "ministral3", *EXPERTS)
 every_family = pytest.mark.parametrize(
     "family", [name for name in CHECKPOINTS if DEVICE == "cpu" or name not in ONLY_CPU])
-WINDOWS = {"mistral": 101, "some_windows": 64, "gemma2": 50, "gemma3": 50}
+ALL_WINDOWS = ("mistral", "mixtral")
+WINDOWS = {"mistral": 101, "some_windows": 64, "gemma2": 50, "gemma3": 50, "mixtral": 50,
+           "gpt_oss": 40}
 N_VOCAB, CONTEXT = 131, 512
 
 
@@ -222,7 +227,7 @@ def test_heavy_hitters(families, family):
 def test_offload(families, family):
     """Two layers leave none behind a filter; without a file the filters are not known."""
     f = families(family)
-    why = ("every layer of this model has a window" if family == "mistral"
+    why = ("every layer of this model has a window" if family in ALL_WINDOWS
            else "no filter layers are known")
     assert why in f.refusal(kv_policy={"type": "offload"})
 
@@ -231,7 +236,7 @@ def test_offload(families, family):
 def test_sparse_prompts(families, family):
     f = families(family)
     narrow = {"type": "a_shape", "sink": 16, "recent": 32}
-    if family == "mistral":
+    if family in ALL_WINDOWS:
         assert "every layer of this model has a window" in f.refusal(prefill="sparse")
         return
     whole = {"type": "a_shape", "sink": 64, "recent": CONTEXT}
@@ -250,5 +255,6 @@ def test_the_docs_have_all_rows():
     assert_table("models.md", "| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM "
                  "| GLM-4 | windows in some layers | Gemma 2 | Gemma 3 | ChatGLM | GPT-NeoX | OPT | Falcon "
                  "| Falcon with ALiBi | MPT "
-                 "| SmolLM3 | OLMo 2, 3 | Granite, Seed-OSS | Ministral 3 | Cohere | EXAONE 4 | tested by |", __name__,
+                 "| SmolLM3 | OLMo 2, 3 | Granite, Seed-OSS | Ministral 3 | Cohere | EXAONE 4 "
+                 "| Qwen3-MoE | Mixtral | gpt-oss | GLM-4.5 | tested by |", __name__,
                  every_family)

@@ -100,7 +100,7 @@ TEST(keys_that_would_change_answers_are_refused) {
         uint32_t value;
         const char *words;
     } wrong[] = {
-        {"llama.expert_count", 8, "'llama.expert_count' is not 0"},
+        {"llama.nextn_predict_layers", 8, "'llama.nextn_predict_layers' is not 0"},
         {"llama.attention.value_length", 8, "'llama.attention.value_length' is not the length"},
         {"llama.rope.dimension_count", 5, "'llama.rope.dimension_count' is not from 1"},
         {"llama.residual_scale", 2, "'llama.residual_scale' is a key that is not supported"}};

@@ -497,12 +497,12 @@ static void check_limits(struct fixture *f) {
     assert_int_equal(decoder_create(&d, r->model, r->be, &other, &one, &err), ERR_INVALID);
     assert_null(d);
     const struct decoder_limits two = {.max_rows = 129, .max_logit_rows = 1};
-    assert_true(decoder_workspace_bytes(&r->model->config, &one) <
-                decoder_workspace_bytes(&r->model->config, &two));
+    assert_true(decoder_workspace_bytes(&r->model->config, r->be, &one) <
+                decoder_workspace_bytes(&r->model->config, r->be, &two));
     struct decoder_limits three = two;
     three.max_long_rows = 1000;
-    assert_true(decoder_workspace_bytes(&r->model->config, &three) >=
-                decoder_workspace_bytes(&r->model->config, &two) +
+    assert_true(decoder_workspace_bytes(&r->model->config, r->be, &three) >=
+                decoder_workspace_bytes(&r->model->config, r->be, &two) +
                     decoder_long_bytes(&r->model->config, 1000, DTYPE_F32));
 }
 

@@ -30,6 +30,16 @@
     "\"hidden_size\":64,\"ffn_hidden_size\":96,\"num_layers\":2,\"num_attention_heads\":4,"        \
     "\"kv_channels\":32,\"seq_length\":256,\"multi_query_group_num\":2"
 
+#define GLM4_MOE                                                                                   \
+    "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"           \
+    "\"intermediate_size\":96,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                  \
+    "\"max_position_embeddings\":256,\"n_routed_experts\":8,\"moe_intermediate_size\":24"
+#define QWEN3_MOE                                                                                  \
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,"          \
+    "\"intermediate_size\":96,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                  \
+    "\"max_position_embeddings\":256,\"num_experts\":8,\"moe_intermediate_size\":24"
+#define USED ",\"num_experts_per_tok\":3"
+
 static int parse(struct model_config *out, const char *text, struct error *err) {
     json_error_t why;
     json_t *root = json_loads(text, 0, &why);
@@ -310,4 +320,41 @@ TEST(ministral_scales_queries_beyond_the_original_context) {
     expect_refused(LIKE_LLAMA("Llama") ",\"rope_parameters\":{\"rope_type\":\"default\","
                                        "\"llama_4_scaling_beta\":0.1}}",
                    ERR_UNSUPPORTED, "llama_4_scaling_beta");
+}
+
+TEST(some_layers_have_experts) {
+    struct model_config c =
+        parsed(GLM4_MOE USED ",\"first_k_dense_replace\":1,\"n_shared_experts\":2,"
+                             "\"n_group\":4,\"topk_group\":2,"
+                             "\"routed_scaling_factor\":2.5,\"use_qk_norm\":true}");
+    assert_true(c.layers[0].kind == FFN_GATED && c.layers[0].ffn_dim == 96);
+    for (uint32_t i = 1; i < 4; i++) {
+        const struct layer_shape *l = &c.layers[i];
+        assert_true(l->kind == FFN_EXPERTS && l->n_experts == 8 && l->n_used == 3);
+        assert_true(l->ffn_dim == 24 && l->shared_dim == 48);
+    }
+    assert_true(c.routing.kind == ROUTE_SIGMOID && c.routing.normalises && c.qk_norm);
+    assert_true(c.routing.n_groups == 4 && c.routing.n_used_groups == 2);
+    assert_true(c.routing.factor == 2.5f && c.has_choice_bias && !c.has_router_bias);
+    model_config_fini(&c);
+    c = parsed(QWEN3_MOE USED ",\"decoder_sparse_step\":2,\"mlp_only_layers\":[3]}");
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(c.layers[i].kind, i == 1 ? FFN_EXPERTS : FFN_GATED);
+    assert_true(c.routing.kind == ROUTE_SOFTMAX && !c.routing.normalises);
+    model_config_fini(&c);
+}
+
+TEST(experts_that_cannot_be_chosen_are_refused) {
+    expect_refused(QWEN3_MOE "}", ERR_INVALID, "'num_experts_per_tok' is missing");
+    expect_refused(QWEN3_MOE ",\"num_experts_per_tok\":9}", ERR_INVALID, "more than there are");
+    expect_refused(QWEN3_MOE ",\"num_experts_per_tok\":0}", ERR_INVALID, "from 1 to");
+    expect_refused(QWEN3_MOE USED ",\"num_experts\":5000}", ERR_INVALID, "'num_experts'");
+    expect_refused(QWEN3_MOE USED ",\"mlp_only_layers\":[4]}", ERR_INVALID, "no layer");
+    expect_refused(QWEN3_MOE USED ",\"mlp_only_layers\":3}", ERR_INVALID, "not a list");
+    expect_refused(QWEN3_MOE USED ",\"use_sliding_window\":true}", ERR_UNSUPPORTED, "windows");
+    expect_refused(GLM4_MOE USED ",\"n_group\":3,\"topk_group\":1}", ERR_INVALID, "n_group");
+    expect_refused(GLM4_MOE USED ",\"n_group\":8,\"topk_group\":8}", ERR_INVALID, "n_group");
+    expect_refused(GLM4_MOE USED ",\"n_group\":4,\"topk_group\":1}", ERR_INVALID, "topk_group");
+    expect_refused(GLM4_MOE USED ",\"n_group\":2,\"topk_group\":3}", ERR_INVALID, "topk_group");
+    expect_refused(GLM4_MOE USED ",\"first_k_dense_replace\":0.5}", ERR_INVALID, "whole number");
 }

@@ -547,6 +547,33 @@ static void a_device_without_sinks_refuses_them(void **state) {
     expect_refused(f, ERR_NOT_FOUND, "self_attn.sinks");
 }
 
+/* Experts are not left out by a device that has none, and no weight is read for that. */
+static void a_device_without_experts_refuses_them(void **state) {
+    struct fixture *f = *state;
+    const struct backend_ops *ops = f->be->ops;
+    struct backend_ops changed = *ops;
+    changed.experts = NULL;
+    changed.weight_load = loads_nothing;
+    link_model(f, DATA_DIR "/mixtral-gqa-bf16-head32-window");
+    remove_file(f, "model.safetensors");
+    f->be->ops = &changed;
+    expect_refused(f, ERR_UNSUPPORTED, "mixtures of experts (MixtralForCausalLM) are not");
+    f->be->ops = ops;
+}
+
+/* A layer behind the last one is read by no rule; that it may be there config.json says. */
+static void a_layer_that_guesses_tokens_is_ignored(void **state) {
+    const struct fixture *f = *state;
+    struct model *model = NULL;
+    struct error err = {0};
+    link_model(f, DATA_DIR "/glm4moe-gqa-bf16-head64-groups");
+    change_json(f, "config.json", NULL, "{\"num_hidden_layers\":1,\"num_nextn_predict_layers\":1}");
+    if (model_load(&model, f->dir, NULL, f->be, &err)) fail_msg("%s", err.text);
+    model_destroy(model, f->be);
+    change_json(f, "config.json", NULL, "{\"num_nextn_predict_layers\":0}");
+    expect_refused(f, ERR_UNSUPPORTED, "model.layers.1.");
+}
+
 /* Nothing of a tiny model is left out: models that are read in part are refused. */
 static void every_tensor_of_a_model_is_read(void **state) {
     const struct fixture *f = *state;
@@ -601,6 +628,8 @@ int main(void) {
         cmocka_unit_test(refuses_formats_that_the_device_does_not_take),
         cmocka_unit_test(refuses_a_bias_by_distance_where_the_device_has_none),
         cmocka_unit_test(refuses_a_config_too_large_to_be_one),
+        cmocka_unit_test(a_device_without_experts_refuses_them),
+        cmocka_unit_test(a_layer_that_guesses_tokens_is_ignored),
         cmocka_unit_test(says_when_a_file_is_cut_short_while_it_is_loaded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

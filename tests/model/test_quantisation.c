@@ -39,6 +39,8 @@ static void says_what_tensors_cannot_say(void **state) {
          {"gptq", QWEIGHT_GPTQ, true, 1, .n_blocks = 3, .blocks = {{1, 64}, {1, 32}, {128, 128}}}},
         {HOW("\"quant_method\":\"gptq\",\"checkpoint_format\":\"gptq_v2\",\"group_size\":-1"),
          {"gptq", QWEIGHT_GPTQ, .n_blocks = 1, .blocks = {{128, 128}}}},
+        {HOW("\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"lm_head\"]"),
+         {"mxfp4", .n_blocks = 1, .blocks = {{128, 128}}}},
         {HOW("\"quant_method\":\"awq\",\"w_bit\":4,\"q_group_size\":128,\"version\":\"GEMM\""),
          {"awq", QWEIGHT_AWQ, .n_blocks = 2, .blocks = {{1, 128}, {128, 128}}}},
         {HOW("\"quant_method\":\"auto-round\",\"packing_format\":\"auto_round:auto_awq\","
@@ -87,7 +89,7 @@ static void refuses_by_name(void **state) {
         {HOW("\"bits\":4"), ERR_UNSUPPORTED, "by a method without a name"},
         {HOW("\"load_in_8bit\":true"), ERR_UNSUPPORTED, "quantised (bitsandbytes)"},
         {"{\"quantization\":{\"bits\":4}}", ERR_UNSUPPORTED, "quantised (mlx)"},
-        {HOW("\"quant_method\":\"mxfp4\""), ERR_UNSUPPORTED, "read are FP8, int8 and int4 of"},
+        {HOW("\"quant_method\":\"mxfp6\""), ERR_UNSUPPORTED, "read are FP8, int8 and int4 of"},
         {HOW("\"quant_method\":7"), ERR_UNSUPPORTED, "by a method without a name"},
         {HOW("\"quant_method\":\"fp8\",\"fmt\":\"e5m2\""), ERR_UNSUPPORTED, "'e5m2'"},
         {HOW("\"quant_method\":\"fp8\",\"fmt\":5"), ERR_INVALID, "'fmt' is not a text"},

@@ -93,9 +93,9 @@ static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
     struct weight packed = weight_plain(NULL, ELEMENT_E4M3, 4, 8),
                   plain = weight_plain(NULL, ELEMENT_BF16, 4, 8);
     packed.format.scale = SCALE_F32;
-    weight_tally_add(&tally, &plain, &plain, 0);
-    weight_tally_add(&tally, &packed, &packed, 40);
-    weight_tally_add(&tally, &packed, &plain, 0);
+    weight_tally_add(&tally, &plain, &plain, 0, false);
+    weight_tally_add(&tally, &packed, &packed, 40, false);
+    weight_tally_add(&tally, &packed, &plain, 0, false);
     assert_int_equal(tally.bytes, 64 + 40 + 64);
     assert_int_equal(tally.repacked_bytes, 40);
     assert_int_equal(tally.file_bytes, 64 + 36 + 36);
@@ -109,12 +109,12 @@ static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
     assert_int_equal(tally.files.formats[0].bytes, 64);
     assert_int_equal(tally.files.formats[1].bytes, 72);
     assert_int_equal(tally.loaded.n, 0); /* but repacked */
-    weight_tally_add(&tally, &packed, &packed, 0);
+    weight_tally_add(&tally, &packed, &packed, 0, false);
     assert_int_equal(tally.loaded.n, 1);
     assert_int_equal(tally.loaded.formats[0].bytes, 36);
     for (uint16_t i = 1; i < 2 * WEIGHT_TALLY_FORMATS; i++) {
         packed.format.block_cols = i;
-        weight_tally_add(&tally, &packed, &packed, 40);
+        weight_tally_add(&tally, &packed, &packed, 40, false);
     }
     assert_int_equal(tally.files.n, WEIGHT_TALLY_FORMATS);
 }
