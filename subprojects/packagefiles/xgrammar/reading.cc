@@ -1,0 +1,11 @@
+/* reading.cc - one of the two translation units of xgrammar: from texts to grammars. */
+#include "cpp/fsm_builder.cc"
+#include "cpp/grammar.cc"
+#include "cpp/grammar_builder.cc"
+#include "cpp/grammar_parser.cc"
+#include "cpp/grammar_printer.cc"
+#include "cpp/json_schema_converter.cc"
+#include "cpp/regex_converter.cc"
+#include "cpp/structural_tag.cc"
+#include "cpp/support/logging.cc"
+#include "cpp/support/recursion_guard.cc"
