@@ -3,6 +3,7 @@ they name is the program's."""
 import copy
 import ipaddress
 import json
+import os
 import re
 import subprocess
 
@@ -189,3 +190,20 @@ def test_nginx_accepts_its_configuration(tmp_path):
     done = subprocess.run(["nginx", "-t", "-p", tmp_path, "-e", tmp_path / "error.log",
                            "-c", tmp_path / "nginx.conf"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "[warn]" not in done.stderr, done.stderr
+
+
+def test_a_release_runs_scripts_of_the_tree():
+    jobs, = documents(ROOT / ".github/workflows/release.yml")
+    commands = [step["run"] for job in jobs["jobs"].values() for step in job["steps"] if "run" in step]
+    named = {word for command in commands for word in re.findall(r"scripts/[\w/]+", command)}
+    assert {"scripts/package", "scripts/ci/check_package", "scripts/ci/check_image"} <= named
+    for script in named:
+        assert os.access(ROOT / script, os.X_OK), script
+
+
+def test_a_tag_is_that_of_the_version():
+    version = subprocess.run([BINARY, "version"], capture_output=True, text=True, check=True).stdout.split(",")[0].split()[1]
+    wrong = subprocess.run([ROOT / "scripts/ci/check_tag", "v99.0.0"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 1 and f"meson.build has the version {version}" in wrong.stderr
+    right = subprocess.run([ROOT / "scripts/ci/check_tag", f"v{version}"], capture_output=True, text=True, check=False)
+    assert "meson.build" not in right.stderr  # CHANGELOG.md gets its date with the release
