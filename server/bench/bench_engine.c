@@ -21,10 +21,10 @@
 #include "engine/model/model.h"
 #include "server/bench/bench.h"
 #include "server/bench/bench_schedule.h"
-#include "server/bench/progress.h"
 #include "server/bench/report.h"
 #include "server/bench/timed_engine.h"
 #include "server/settings/kv_policy.h"
+#include "server/settings/progress.h"
 
 /* Steps beyond those counted: the first step in which all generate may be noticed late. */
 enum { NOTICE_STEPS = 4 };

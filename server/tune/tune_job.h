@@ -14,8 +14,8 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tune/tune_filters.h"
 #include "engine/tune/tune_search.h"
-#include "server/bench/progress.h"
 #include "server/json/buffer.h"
+#include "server/settings/progress.h"
 #include "server/tune/tune.h"
 #include "server/tune/tune_prompts.h"
 

@@ -1,6 +1,6 @@
 /* test_progress.c - what a search says of how far it is. */
 
-#include "server/bench/progress.h"
+#include "server/settings/progress.h"
 #include "tests/test.h"
 
 static void assert_line(double done, double given, double now_s, const char *expected) {

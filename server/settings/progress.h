@@ -1,9 +1,9 @@
-/* progress.h - shows on standard error how far a long search or measurement is: on a terminal a bar
- * that is redrawn, elsewhere a line at every tenth of the way.
+/* progress.h - shows on standard error how far a long search, measurement or download is: on a
+ * terminal a bar that is redrawn, elsewhere a line at every tenth of the way.
  *
  * Thread: any one.  Memory: none. */
-#ifndef SERVER_BENCH_PROGRESS_H
-#define SERVER_BENCH_PROGRESS_H
+#ifndef SERVER_SETTINGS_PROGRESS_H
+#define SERVER_SETTINGS_PROGRESS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,6 +16,9 @@ struct progress {
     double begun_s;            /* by clock_seconds() */
     int tenth;                 /* the last one shown */
     bool is_terminal, is_open; /* is_open: the line on the terminal has no end yet */
+    /* Gets the lines that are not for a terminal; NULL: standard error does. */
+    void (*say)(void *ctx, const char *line);
+    void *ctx;
 };
 
 void progress_begin(struct progress *progress, const char *name, double total, double given);

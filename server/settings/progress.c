@@ -1,5 +1,5 @@
 /* progress.c - see progress.h. */
-#include "server/bench/progress.h"
+#include "server/settings/progress.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -64,6 +64,7 @@ void progress_add(struct progress *p, double amount, const char *next) {
     progress_line(p, clock_seconds(), next, line, sizeof(line));
     /* Spaces cover the rest of a longer line before. */
     if (p->is_terminal) fprintf(stderr, "\r%-100s", line);
+    else if (p->say) p->say(p->ctx, line);
     else fprintf(stderr, "%s\n", line);
     p->is_open = p->is_terminal;
 }
