@@ -29,6 +29,7 @@
 #include "server/settings/api_keys.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
+#include "server/settings/model_names.h"
 #include "server/settings/options.h"
 #include "server/supervisor.h"
 
@@ -61,7 +62,9 @@ struct serve {
     uint64_t n_disk_failures, disk_logged_ms; /* that were logged; when the next line may come */
     bool cancelled, closing;
     struct error *failure; /* the caller's; code 0: none */
-    char *model_name, *topic;
+    struct model_names models;
+    const char *model_name; /* the first of them */
+    char *topic;
     struct kv_publisher *publisher; /* NULL: --kv-events is not given */
     struct model_load load;
     struct supervisor supervisor;
@@ -234,10 +237,11 @@ static void on_hangup(uv_signal_t *handle, int number) {
 
 static int name_model(struct serve *s, const char *model_dir, struct error *err) {
     char name[PATH_MAX];
-    const char *given = s->options->served_model_name;
-    if (!given) model_name_write(name, model_dir);
-    s->model_name = strdup(given ? given : name);
-    return s->model_name ? 0 : error_set(err, ERR_NOMEM, "no memory for the name of the model");
+    model_name_write(name, model_dir);
+    const int rc = model_names_read(&s->models, s->options->served_model_name,
+                                    s->options->model_alias, name, err);
+    s->model_name = s->models.names[0];
+    return rc;
 }
 
 /* Starts publishing what is cached, before the model is loaded: an endpoint that cannot be bound
@@ -434,7 +438,7 @@ static int describe_model(struct serve *s, struct error *err) {
     server->created = (int64_t)time(NULL);
     const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
     server->limits = (struct request_limits){
-        .model_name = s->model_name,
+        .models = &s->models,
         .n_vocab = server->info->model->n_vocab,
         .max_model_len = server->info->max_model_len,
         .max_sequences =
@@ -635,6 +639,6 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     free(s.topic);
     close_loop(&s);
     api_keys_fini(&s.keys);
-    free(s.model_name);
+    model_names_fini(&s.models);
     return err->code;
 }

@@ -11,6 +11,7 @@
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
 #include "server/settings/generation.h"
+#include "server/settings/model_names.h"
 
 /* Reads a prompt that is one string.  The guard has cut out arrays before. */
 static int read_prompt(struct request_reading *r, const struct request_field *field,
@@ -112,7 +113,8 @@ static struct sampling_params default_params(const struct generation *generation
 }
 
 struct completion_request completion_request_defaults(const struct request_limits *limits) {
-    return (struct completion_request){.prompts.spare = limits->spare_ids,
+    return (struct completion_request){.model = limits->models->names[0],
+                                       .prompts.spare = limits->spare_ids,
                                        .params = default_params(limits->generation),
                                        .kv = limits->kv.initial,
                                        .speculation = limits->speculation,

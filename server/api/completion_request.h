@@ -43,7 +43,7 @@ enum {
 
 /* The bounds that a request is checked against. */
 struct request_limits {
-    const char *model_name;
+    const struct model_names *models;
     uint32_t
         n_vocab; /* of the model: ids above the tokenizer's last one are padding, without a text */
     uint32_t max_model_len;
@@ -65,6 +65,7 @@ struct request_limits {
 };
 
 struct completion_request {
+    const char *model; /* the served name that was asked for, one of request_limits.models */
     struct prompt_list prompts;
     struct sampling_params params;
     struct kv_policy kv;

@@ -152,7 +152,7 @@ void completion_run(struct job *job, completion_reader read) {
 
 void completion_write_head(struct completion *c, const char *object) {
     struct buffer *head = &c->head;
-    const char *model = c->job.server->model_name;
+    const char *model = c->request.model;
     if (head->length == 0) {
         buffer_printf(head, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":",
                       c->api->id_prefix, c->request_id, object, (long long)c->created);

@@ -8,6 +8,7 @@
 #include "engine/base/json_arena.h"
 #include "server/api/completion_request.h"
 #include "server/json/api_error.h"
+#include "server/settings/model_names.h"
 
 int request_refuse(struct request_reading *r, const struct request_field *field, const char *rule) {
     return api_error_set(r->err, 400, NULL, field->name, "%s %s", field->name, rule);
@@ -79,12 +80,14 @@ int request_read_model(struct request_reading *r, const struct request_field *fi
                        const json_t *value) {
     if (!json_is_string(value)) return request_refuse(r, field, "must be a string");
     if (json_string_length(value) == 0) return 0; /* as clients of one-model servers send it */
-    if (json_string_length(value) == strlen(r->limits->model_name) &&
-        strcmp(json_string_value(value), r->limits->model_name) == 0) {
-        return 0;
-    }
+    const char *text = json_string_value(value);
+    const char *name = strlen(text) == json_string_length(value)
+                           ? model_names_find(r->limits->models, text)
+                           : NULL; /* a zero in it */
+    if (name && r->request) r->request->model = name;
+    if (name) return 0;
     return api_error_set(r->err, 404, "model_not_found", field->name,
-                         "the model '%.200s' does not exist", json_string_value(value));
+                         "the model '%.200s' does not exist", text);
 }
 
 /* Tells whether a value asks for nothing. */
@@ -307,7 +310,7 @@ static int read_speculation(struct request_reading *r, const struct request_fiel
 
 static const struct request_field common[] = {
     {"model", "string", request_read_model, 0, 0, 0,
-     "Must be the served model's name where it is given."},
+     "Must be a name of the served model where it is given."},
     {"min_tokens", "integer", request_read_u32, AT(params.min_tokens), 0, INT32_MAX,
      "Least number of tokens before the model may end the text."},
     {"temperature", "number", read_float, AT(params.sampler.temperature), 0, 2, "0 is greedy."},

@@ -20,7 +20,7 @@ struct request_limits;
 
 /* The state that the members' readers share. */
 struct request_reading {
-    struct completion_request *request;
+    struct completion_request *request; /* NULL: of a body that does not generate */
     const struct request_limits *limits;
     struct api_error *err;
     bool has_stream_options, has_best_of;
@@ -66,7 +66,7 @@ int request_read_u32(struct request_reading *r, const struct request_field *fiel
                      const json_t *value);
 int request_read_i32(struct request_reading *r, const struct request_field *field,
                      const json_t *value);
-/* Refuses another model than the served one. */
+/* Takes a name or an alias of the served model, and refuses any other. */
 int request_read_model(struct request_reading *r, const struct request_field *field,
                        const json_t *value);
 /* Reads true or false into *out. */

@@ -93,7 +93,7 @@ static int read_no_array(struct request_reading *r, const struct request_field *
 /* `text` comes before `prompt`, so that the latter wins when a client sends both. */
 static const struct request_field text_fields[] = {
     {"model", "string", request_read_model, 0, 0, 0,
-     "Must be the served model's name where it is given."},
+     "Must be a name of the served model where it is given."},
     {"text", "string", read_text, 0, 0, 0, "The same as prompt."},
     {"prompt", "string", read_text, 0, 0, 0, "The text; or messages are given."},
     {"messages", "object[]", read_messages, 0, 0, 0, "A chat, which may have all members of one."},
@@ -105,7 +105,7 @@ static const struct request_field text_fields[] = {
 
 static const struct request_field id_fields[] = {
     {"model", "string", request_read_model, 0, 0, 0,
-     "Must be the served model's name where it is given."},
+     "Must be a name of the served model where it is given."},
     {"tokens", "integer[]", read_no_array, 0, 0, 0, "The token ids."},
     {"skip_special_tokens", "boolean", read_skip, 0, 0, 0,
      "Special tokens are left out of the text."},

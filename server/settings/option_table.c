@@ -101,11 +101,32 @@ static int set_string(char **target, const char *text, const struct option_sourc
     return 0;
 }
 
+/* Sets a list to the value of a flag.  Where the flag has come before, it is one more value. */
+static int set_list(void *options, const struct option *option, char **argv, int flag,
+                    const char *value, const struct option_source *from) {
+    const char *const *former = (const void *)((const char *)options + option->offset);
+    const size_t length = strlen(option->name);
+    bool is_first = true;
+    for (int i = 0; i < flag; i++)
+        is_first &= strncmp(argv[i], "--", 2) != 0 ||
+                    strncmp(argv[i] + 2, option->name, length) != 0 ||
+                    (argv[i][2 + length] && argv[i][2 + length] != '=');
+    if (is_first || !*value) return option_set(options, option, value, from);
+    const size_t size = strlen(*former) + strlen(value) + 2;
+    char *both = malloc(size);
+    if (!both) return error_set(from->err, ERR_NOMEM, "no memory for %s", from->label);
+    snprintf(both, size, "%s,%s", *former, value);
+    const int rc = option_set(options, option, both, from);
+    free(both);
+    return rc;
+}
+
 int option_set(void *options, const struct option *option, const char *text,
                const struct option_source *from) {
     void *target = (char *)options + option->offset;
     switch (option->kind) {
-    case OPTION_STRING: return set_string(target, text, from);
+    case OPTION_STRING:
+    case OPTION_LIST: return set_string(target, text, from);
     case OPTION_NUMBER:
     case OPTION_BYTES: return parse_number(option, text, from, target);
     case OPTION_FRACTION: return parse_fraction(option, text, from, target);
@@ -166,21 +187,25 @@ int option_table_apply_flag(const struct option_table *table, void *options, int
         option = NULL;
     }
     if (!option) return refuse_flag(table, label, name, length, err);
+    const bool is_list = option->kind == OPTION_LIST, has_value = *i + 1 < argc;
+    if (equals && is_list) return set_list(options, option, argv, *i, equals + 1, &from);
     if (equals) return option_set(options, option, equals + 1, &from);
 
-    const bool has_value = *i + 1 < argc;
     bool truth;
     /* What is neither true nor false is the next argument, such as MODEL. */
     if (option->kind == OPTION_BOOL && (!has_value || !is_truth(argv[*i + 1], &truth)))
         return option_set(options, option, "true", &from);
     if (!has_value) return error_set(err, ERR_INVALID, "%s needs a value", label);
-    return option_set(options, option, argv[++*i], &from);
+    const int flag = (*i)++;
+    if (is_list) return set_list(options, option, argv, flag, argv[*i], &from);
+    return option_set(options, option, argv[*i], &from);
 }
 
 void option_table_free(const struct option_table *table, void *target) {
     for (size_t i = 0; i < table->n; i++) {
         char **string = (char **)((char *)target + table->entries[i].offset);
-        if (table->entries[i].kind != OPTION_STRING) continue;
+        if (table->entries[i].kind != OPTION_STRING && table->entries[i].kind != OPTION_LIST)
+            continue;
         free(*string);
         *string = NULL;
     }
@@ -211,6 +236,7 @@ int option_table_take(const struct option_table *table, void *target, int *argc,
 static void print_kind(FILE *out, const struct option *option) {
     switch (option->kind) {
     case OPTION_STRING: fputs("TEXT", out); break;
+    case OPTION_LIST: fputs("TEXT,...", out); break;
     case OPTION_NUMBER: fputs("N", out); break;
     case OPTION_BYTES: fputs("BYTES", out); break;
     case OPTION_FRACTION: fputs("X", out); break;

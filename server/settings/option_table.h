@@ -14,6 +14,7 @@ struct error;
 
 enum option_kind {
     OPTION_STRING,
+    OPTION_LIST, /* a string: values with commas between them; a flag may be repeated */
     OPTION_NUMBER,
     OPTION_BYTES,
     OPTION_FRACTION, /* a double */

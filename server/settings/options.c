@@ -9,6 +9,7 @@
 #include "engine/base/json_guard.h"
 #include "engine/device/pages.h"
 #include "engine/model/random_weights.h"
+#include "server/json/buffer.h"
 #include "server/settings/foreign_options.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options_help.h"
@@ -33,6 +34,7 @@ enum { CONFIG_MAX_BYTES = 1 << 20 };
 
 #define AT(member) offsetof(struct options, member)
 #define STRING(member, initial, help) OPTION_STRING, AT(member), 0, 0, initial, NULL, help
+#define LIST(member, help) OPTION_LIST, AT(member), 0, 0, NULL, NULL, help
 #define NUMBER(member, low, high, initial, help)                                                   \
     OPTION_NUMBER, AT(member), low, high, initial, NULL, help
 #define BYTES(member, low, high, initial, help)                                                    \
@@ -57,7 +59,11 @@ static const struct option entries[] = {
             "PEM file with the certificate and its chain: TLS, with --ssl-keyfile")},
     {"ssl-keyfile", STRING(ssl_keyfile, NULL, "PEM file with the certificate's key")},
     {"served-model-name",
-     STRING(served_model_name, NULL, "name of the model in the API [the directory's]")},
+     LIST(served_model_name,
+          "names of the model in the API; the first is that of answers [the directory's]")},
+    {"model-alias",
+     LIST(model_alias, "PATTERN=NAME: other names that requests may give, such as claude-*, and "
+                       "the name that is meant")},
     {"api-key",
      STRING(api_key, NULL, "API key that every route but /health, /live and /ready requires")},
     {"api-key-file", STRING(api_key_file, NULL, "file with the API key; excludes --api-key")},
@@ -201,6 +207,7 @@ static const struct option entries[] = {
 
 #undef AT
 #undef STRING
+#undef LIST
 #undef NUMBER
 #undef BYTES
 #undef FRACTION
@@ -293,7 +300,8 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
 /* Tells whether a variable of an option was set by a kubelet, for a Service of its name.  Addresses
  * may be meant where the option is a text. */
 static bool is_service_link(const struct option *option, const char *value) {
-    return option->kind != OPTION_STRING && service_link_is_address(value);
+    return option->kind != OPTION_STRING && option->kind != OPTION_LIST &&
+           service_link_is_address(value);
 }
 
 static int apply_environment(struct options *options, char *const *environment, struct error *err) {
@@ -317,14 +325,39 @@ static int apply_environment(struct options *options, char *const *environment, 
 }
 
 static const char *const json_types[] = {
-    [OPTION_STRING] = "string",   [OPTION_NUMBER] = "number", [OPTION_BYTES] = "number or string",
-    [OPTION_FRACTION] = "number", [OPTION_CHOICE] = "string", [OPTION_BOOL] = "boolean"};
+    [OPTION_STRING] = "string",   [OPTION_LIST] = "string or list of strings",
+    [OPTION_NUMBER] = "number",   [OPTION_BYTES] = "number or string",
+    [OPTION_FRACTION] = "number", [OPTION_CHOICE] = "string",
+    [OPTION_BOOL] = "boolean"};
+
+/* Sets a list from an array of strings. */
+static int apply_array(struct options *options, const struct option *option, const json_t *array,
+                       const struct option_source *from) {
+    struct buffer text = {0};
+    size_t i;
+    json_t *value;
+    bool are_strings = json_array_size(array) > 0;
+    json_array_foreach(array, i, value) {
+        are_strings = are_strings && json_is_string(value);
+        if (i > 0) buffer_puts(&text, ",");
+        if (are_strings) buffer_puts(&text, json_string_value(value));
+    }
+    int rc = text.failed ? error_set(from->err, ERR_NOMEM, "no memory for %s", from->label) : 0;
+    if (!rc && !are_strings)
+        rc = error_set(from->err, ERR_INVALID, "%s must be a %s", from->label,
+                       json_types[option->kind]);
+    if (!rc) rc = option_set(options, option, text.data, from);
+    buffer_fini(&text);
+    return rc;
+}
 
 /* Applies a member of the file by converting it to the text that a flag would have. */
 static int apply_member(struct options *options, const struct option *option, const json_t *value,
                         const struct option_source *from) {
     char number[32];
     if (json_is_string(value)) return option_set(options, option, json_string_value(value), from);
+    if (json_is_array(value) && option->kind == OPTION_LIST)
+        return apply_array(options, option, value, from);
     if (json_is_integer(value) && (option->kind == OPTION_NUMBER || option->kind == OPTION_BYTES)) {
         snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
         return option_set(options, option, number, from);

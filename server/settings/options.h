@@ -35,7 +35,8 @@ enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_NEON }
 
 /* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
 struct options {
-    char *model, *host, *served_model_name, *config; /* NULL: not given */
+    char *model, *host, *config;           /* NULL: not given */
+    char *served_model_name, *model_alias; /* with commas (model_names.h); NULL: not given */
     char *api_key, *api_key_file, *api_keys, *api_keys_file;
     struct api_keys keys; /* from these four: api_keys_resolve() */
     char *ssl_certfile, *ssl_keyfile;

@@ -215,9 +215,19 @@ def test_settings_precedence(serve, tiny_model, tmp_path):
 
 
 def test_served_model_name(serve, tiny_model):
-    server = serve("--served-model-name", "my-model", model=tiny_model)
-    assert server.get("/v1/models").json()["data"][0]["id"] == "my-model"
-    assert server.complete("a", model="my-model", max_tokens=1)["model"] == "my-model"
+    server = serve("--served-model-name", "my-model,other/name", "--model-alias", "claude-*=other/name",
+                   "--served-model-name", "third", "--model-alias", "gpt-[45]=third", model=tiny_model)
+    listed = server.get("/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == ["my-model", "other/name", "third"]
+    for asked, answered in (("my-model", "my-model"), ("other/name", "other/name"), ("", "my-model"),
+                            ("claude-x-1", "other/name"), ("gpt-5", "third")):
+        assert server.complete("a", model=asked, max_tokens=1)["model"] == answered
+    assert server.post("/v1/completions", {"prompt": "a", "model": "gpt-6"}).status == 404
+    theirs = {"anthropic-version": "2023-06-01"}
+    page = server.request("GET", "/v1/models", headers=theirs).json()
+    assert (page["first_id"], page["last_id"], page["has_more"]) == ("my-model", "third", False)
+    assert [model["display_name"] for model in page["data"]] == ["my-model", "other/name", "third"]
+    assert server.request("GET", "/v1/models/claude-x", headers=theirs).json() == page["data"][1]
 
 
 def test_a_wrong_setting_in_a_file_names_file_and_setting(tmp_path):

@@ -13,6 +13,7 @@
 #include "server/routes.h"
 #include "server/settings/chat_template.h"
 #include "server/settings/log.h"
+#include "server/settings/model_names.h"
 #include "tests/server/fake_engine.h"
 #include "tests/test.h"
 
@@ -24,6 +25,8 @@ static struct api_key some_keys[] = {
      .tokens_per_minute = 20,
      .tenant = 2}};
 const struct api_keys rig_keys = {.all = some_keys, .n = 2};
+
+static const struct model_names rig_models = {.names = {"m"}, .n = 1};
 
 int rig_set_up(void **state) {
     static const struct layer_group group = {0, 2, 4};
@@ -37,7 +40,7 @@ int rig_set_up(void **state) {
     server->info = engine_info(server->engine);
     server->model_name = "m";
     server->created = 7;
-    server->limits = (struct request_limits){.model_name = "m",
+    server->limits = (struct request_limits){.models = &rig_models,
                                              .n_vocab = FAKE_N_VOCAB,
                                              .max_model_len = FAKE_MAX_LEN,
                                              .max_sequences = 1280,

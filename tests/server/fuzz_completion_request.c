@@ -10,6 +10,7 @@
 #include "engine/device/sparse.h"
 #include "server/api/completion_request.h"
 #include "server/json/api_error.h"
+#include "server/settings/model_names.h"
 #include "tests/server/fake_engine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -66,7 +67,7 @@ static void check_bounds(const struct completion_request *q) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const struct request_limits limits = {
-        .model_name = "m",
+        .models = &(const struct model_names){.names = {"m"}, .n = 1},
         .n_vocab = FAKE_N_VOCAB,
         .max_model_len = FAKE_MAX_LEN,
         .max_sequences = 1280,

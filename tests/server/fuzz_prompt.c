@@ -10,6 +10,7 @@
 #include "server/api/completion_request.h"
 #include "server/json/api_error.h"
 #include "server/settings/chat_template.h"
+#include "server/settings/model_names.h"
 #include "tests/server/fake_engine.h"
 
 static const char source[] =
@@ -48,14 +49,15 @@ static void check_prompt(const struct prompt *prompt) {
 }
 
 int fuzz_prompt(fuzz_reader read, const uint8_t *data, size_t size) {
-    const struct request_limits limits = {.model_name = "m",
-                                          .n_vocab = FAKE_N_VOCAB,
-                                          .max_model_len = FAKE_MAX_LEN,
-                                          .max_sequences = 1280,
-                                          .trained_context = FAKE_MAX_LEN,
-                                          .kv_tokens = FAKE_KV_TOKENS,
-                                          .kv = {.allowed = {true, true, true, true}},
-                                          .chat = the_template()};
+    const struct request_limits limits = {
+        .models = &(const struct model_names){.names = {"m"}, .n = 1},
+        .n_vocab = FAKE_N_VOCAB,
+        .max_model_len = FAKE_MAX_LEN,
+        .max_sequences = 1280,
+        .trained_context = FAKE_MAX_LEN,
+        .kv_tokens = FAKE_KV_TOKENS,
+        .kv = {.allowed = {true, true, true, true}},
+        .chat = the_template()};
     struct completion_request request;
     struct api_error err = {0};
     const int rc = read(&request, (const char *)data, size, &limits, &err);

@@ -8,12 +8,13 @@
 #include "server/api/completion_request.h"
 #include "server/api/fanout.h"
 #include "server/json/api_error.h"
+#include "server/settings/model_names.h"
 #include "tests/kv_types.h"
 #include "tests/server/fake_engine.h"
 #include "tests/test.h"
 
 static const struct request_limits limits = {
-    .model_name = "m",
+    .models = &(const struct model_names){.names = {"m"}, .n = 1},
     .n_vocab = FAKE_N_VOCAB,
     .max_model_len = FAKE_MAX_LEN,
     .max_sequences = 300,

@@ -9,6 +9,7 @@
 #include "engine/base/likeness.h"
 #include "engine/device/pages.h"
 #include "server/settings/foreign_options.h"
+#include "server/settings/model_names.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/options.h"
 #include "server/settings/options_help.h"
@@ -39,6 +40,56 @@ TEST(defaults_are_set) {
     assert_null(o.model);
     assert_null(o.api_key);
     options_fini(&o);
+}
+
+/* Loads the settings and checks the text of the list. */
+static void check_list(char **argv, char **environment, const char *expected) {
+    struct options o;
+    struct error err = {0};
+    const int rc = load(&o, argv, environment, &err);
+    if (rc) fail_msg("%s", err.text);
+    assert_string_equal(o.served_model_name, expected);
+    options_fini(&o);
+}
+
+TEST(a_repeated_flag_of_a_list_adds_to_it_and_replaces_other_sources) {
+    char *const name = "QUIRE_SERVED_MODEL_NAME=e,f";
+    check_list(ARGS("--served-model-name", "a,b", "--served-model-name=c"), ARGS(name), "a,b,c");
+    check_list(ARGS("--served-model-name=c"), ARGS(name), "c");
+    check_list(ARGS(), ARGS(name), "e,f");
+}
+
+TEST(names_and_aliases_find_the_served_name) {
+    struct model_names names;
+    struct error err = {0};
+    assert_int_equal(model_names_read(&names, "a,o/b", "c-*=o/b,c-[12]=a", "own", &err), 0);
+    assert_int_equal(names.n, 2);
+    assert_string_equal(model_names_find(&names, "a"), "a");
+    assert_string_equal(model_names_find(&names, "c-1"), "o/b");
+    assert_null(model_names_find(&names, "own"));
+    assert_null(model_names_find(&names, "a,o/b"));
+    model_names_fini(&names);
+    assert_int_equal(model_names_read(&names, NULL, "*=own", "own", &err), 0);
+    assert_string_equal(model_names_find(&names, "any"), "own");
+    model_names_fini(&names);
+}
+
+TEST(names_and_aliases_that_mean_nothing_are_refused) {
+    static const struct {
+        const char *served, *aliases, *says;
+    } cases[] = {
+        {"a,,b", NULL, "1 to 512 bytes"},    {"a,b,a", NULL, "'a' is there twice"},
+        {NULL, "x", "must be PATTERN=NAME"}, {NULL, "=own", "must be PATTERN=NAME"},
+        {"a", "x=own", "'own' is no name"},  {NULL, "x=own,y=", "'' is no name"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct model_names names;
+        struct error err = {0};
+        assert_int_equal(model_names_read(&names, cases[i].served, cases[i].aliases, "own", &err),
+                         ERR_INVALID);
+        if (!strstr(err.text, cases[i].says)) fail_msg("%s", err.text);
+        assert_int_equal(names.n, 0);
+    }
 }
 
 TEST(flags_are_read_in_every_form) {

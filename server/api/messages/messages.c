@@ -116,7 +116,7 @@ static void write_head(struct completion *c) {
                   "{\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\","
                   "\"model\":",
                   c->request_id);
-    buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
+    buffer_json_string(&c->out, c->request.model, strlen(c->request.model));
     buffer_puts(&c->out, ",\"content\":[");
 }
 

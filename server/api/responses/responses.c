@@ -87,7 +87,7 @@ static void write_response(struct completion *c, const char *status, const struc
                   "{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":%lld,"
                   "\"status\":\"%s\",\"model\":",
                   c->request_id, (long long)c->created, status);
-    buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
+    buffer_json_string(&c->out, c->request.model, strlen(c->request.model));
     buffer_puts(&c->out, ",\"error\":");
     if (err) {
         buffer_puts(&c->out, "{\"code\":");
