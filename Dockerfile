@@ -12,7 +12,7 @@
 FROM nvidia/cuda:13.0.2-devel-ubuntu24.04 AS build-cuda
 RUN apt-get update && apt-get install -y --no-install-recommends \
         build-essential ca-certificates meson ninja-build pkg-config \
-        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev \
+        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev libcurl4-gnutls-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY LICENSE meson.build meson_options.txt ./
@@ -26,7 +26,7 @@ ARG COMMIT=unknown
 # cuBLASLt is loaded by name when a GPU is used, and is all that is needed of the toolkit.  An
 # installed binary looks for it in ../lib, seen from its own directory.
 RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=enabled -Dgrammar=enabled \
-        -Dkv_events=enabled -Dcommit="$COMMIT" \
+        -Dkv_events=enabled -Dhub=enabled -Dcommit="$COMMIT" \
     && meson install -C build \
     && mkdir /opt/quire/lib && cp -L /usr/local/cuda/lib64/libcublasLt.so.13 /opt/quire/lib/
 
@@ -34,7 +34,7 @@ RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=enabled -Dgram
 # to nothing.
 FROM nvidia/cuda:13.0.2-base-ubuntu24.04 AS cuda
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        libmicrohttpd12t64 libgnutls30t64 libuv1t64 libjansson4 libpcre2-8-0 libstdc++6 libzmq5 \
+        libmicrohttpd12t64 libgnutls30t64 libuv1t64 libjansson4 libpcre2-8-0 libstdc++6 libzmq5 libcurl3t64-gnutls \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --home-dir /models --shell /usr/sbin/nologin quire \
     && mkdir /models
@@ -53,7 +53,7 @@ ENTRYPOINT ["quire", "serve"]
 FROM debian:12 AS build
 RUN apt-get update && apt-get install -y --no-install-recommends \
         build-essential ca-certificates meson ninja-build pkg-config \
-        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev \
+        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev libcurl4-gnutls-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY LICENSE meson.build meson_options.txt ./
@@ -65,13 +65,13 @@ COPY server server
 COPY cuda cuda
 ARG COMMIT=unknown
 RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=disabled -Dgrammar=enabled \
-        -Dkv_events=enabled -Dcommit="$COMMIT" \
+        -Dkv_events=enabled -Dhub=enabled -Dcommit="$COMMIT" \
     && meson install -C build
 
 # Only the shared libraries that the binary names, and what is installed.
 FROM debian:12-slim AS cpu
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5 \
+        libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5 libcurl3-gnutls \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --home-dir /models --shell /usr/sbin/nologin quire \
     && mkdir /models

@@ -22,8 +22,12 @@
 #include "server/bench/bench.h"
 #include "server/early_signals.h"
 #include "server/health_command.h"
+#include "server/hub/commands.h"
+#include "server/hub/transfer.h"
 #include "server/info_command.h"
 #include "server/json/buffer.h"
+#include "server/model_find.h"
+#include "server/model_support.h"
 #include "server/quantize_command.h"
 #include "server/serve.h"
 #include "server/settings/api_keys.h"
@@ -31,7 +35,6 @@
 #include "server/settings/foreign_options.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
-#include "server/settings/model_kind.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/option_json.h"
 #include "server/settings/options.h"
@@ -147,12 +150,37 @@ static void warn_of_service_link(const struct options *options) {
               link);
 }
 
-/* Writes the folder of the model to out [PATH_MAX]. */
-static int find_model(char *out, const struct options *options, bool has_weights,
+static void say_on_stderr(void *ctx, const char *line) {
+    (void)ctx;
+    fprintf(stderr, "quire: %s\n", line);
+}
+
+static void say_in_log(void *ctx, const char *line) {
+    (void)ctx;
+    log_event(LOG_INFO, "%s", line);
+}
+
+/* Tells whether a model that is not here yet would be served.  The headers of its weights are
+ * checked by a CPU backend, which needs no device. */
+static int check_model(void *ctx, const char *path, bool has_weights, struct error *err) {
+    const struct cpu_config config = {.n_threads = 1};
+    struct backend *backend = NULL;
+    (void)ctx;
+    int rc = has_weights ? cpu_backend_create(&backend, &config, err) : 0;
+    if (!rc) rc = model_support_check(path, backend, err);
+    if (backend) backend->ops->destroy(backend);
+    return rc;
+}
+
+/* Writes the folder of the model to out [PATH_MAX].  logs: a server's log is told of what is
+ * fetched, and not standard error. */
+static int find_model(char *out, const struct options *options, bool has_weights, bool logs,
                       struct error *err) {
-    int rc = model_dir_choose(out, options->model, err);
-    if (!rc) rc = model_kind_find_file(out, has_weights, err);
-    return rc ? rc : model_kind_check(out, has_weights, err);
+    const bool draws = isatty(STDERR_FILENO) && (!logs || options->log_format == LOG_TEXT);
+    const struct hub_voice voice = {.say = logs ? say_in_log : say_on_stderr, .is_terminal = draws};
+    const struct model_finding finding = {
+        .has_weights = has_weights, .voice = &voice, .check = check_model};
+    return model_find(out, options, &finding, err);
 }
 
 /* Tells what this build lacks, before a request is refused for it. */
@@ -203,7 +231,7 @@ static int run_serve(int argc, char **argv) {
     int rc = log_start(&err);
     warn_of_service_link(&options);
     warn_of_variables();
-    if (!rc) rc = find_model(model_dir, &options, options.load_format != LOAD_DUMMY, &err);
+    if (!rc) rc = find_model(model_dir, &options, options.load_format != LOAD_DUMMY, true, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
         log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
@@ -238,7 +266,7 @@ static int run_on_backend(backend_work work, const void *plan, int argc, char **
     char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    int rc = find_model(model_dir, &options, options.load_format != LOAD_DUMMY, &err);
+    int rc = find_model(model_dir, &options, options.load_format != LOAD_DUMMY, false, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
         rc = work(plan, &options, model_dir, backend, &err);
@@ -307,7 +335,7 @@ static int run_tokenize(int argc, char **argv) {
     char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    int rc = find_model(model_dir, &options, false, &err);
+    int rc = find_model(model_dir, &options, false, false, &err);
     if (!rc) rc = tokenize_command(model_dir, stdin, stdout, &err);
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
@@ -329,11 +357,54 @@ static int run_quantize(int argc, char **argv) {
         quantize_options_fini(&plan);
         return status;
     }
-    int rc = find_model(model_dir, &options, true, &err);
+    int rc = find_model(model_dir, &options, true, false, &err);
     if (!rc) rc = quantize_command(&plan, model_dir, stdout, &err);
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     quantize_options_fini(&plan);
     options_fini(&options);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int run_pull(int argc, char **argv) {
+    const struct hub_voice voice = {.say = say_on_stderr, .is_terminal = isatty(STDERR_FILENO)};
+    struct hub_plan plan;
+    struct error err = {0};
+    if (wants_help(argc, argv)) {
+        hub_pull_print_help();
+        return STATUS_OK;
+    }
+    if (hub_plan_read(&plan, hub_pull_options(), argc, argv, &err)) return refuse_usage(&err);
+    const int rc = hub_pull_command(&plan, &voice, check_model, stdout, &err);
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int run_list(int argc, char **argv) {
+    struct error err = {0};
+    if (wants_help(argc, argv)) {
+        hub_list_print_help();
+        return STATUS_OK;
+    }
+    if (argc > 0) {
+        error_set(&err, ERR_INVALID, "'%.64s' is not expected here: `quire list` takes nothing",
+                  argv[0]);
+        return refuse_usage(&err);
+    }
+    const int rc = hub_list_command(stdout, &err);
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int run_rm(int argc, char **argv) {
+    struct hub_plan plan;
+    struct error err = {0};
+    if (wants_help(argc, argv)) {
+        hub_rm_print_help();
+        return STATUS_OK;
+    }
+    if (hub_plan_read(&plan, hub_rm_options(), argc, argv, &err)) return refuse_usage(&err);
+    const int rc = hub_rm_command(&plan, stdin, stdout, &err);
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 
@@ -382,6 +453,10 @@ static const struct subcommand commands[] = {
      run_quantize, true, quantize_option_table},
     {"tokenize", "[MODEL]", "print the tokens of the text on standard input", run_tokenize, true,
      NULL},
+    {"pull", "NAME [options]", "fetch a model of the hub, such as OWNER/NAME; --help", run_pull,
+     false, hub_pull_options},
+    {"list", "", "list the models that were fetched, with their sizes", run_list, false, NULL},
+    {"rm", "NAME [--yes]", "remove a model that was fetched", run_rm, false, hub_rm_options},
     {"health", "[options]", "ask the server of these settings whether it works", run_health, true,
      NULL},
     {"version", "", "print version, commit, backends, what is missing, the default model",

@@ -44,6 +44,7 @@ ROOMS = {
     "server/http": ("engine/base", "uv microhttpd gnutls"),
     "server/settings": ("engine engine/base engine/gguf engine/tokenizer engine/template engine/device engine/model "
                         "engine/request engine/sparsity server/json", "uv jansson"),
+    "server/hub": ("engine/base engine/gguf server/json server/settings", "curl gnutls jansson"),
     "server/otlp": ("engine/base server/json server/http server/settings", ""),
     "server/api": ("engine engine/base engine/grammar engine/request engine/template engine/tokenizer server/json "
                    "server/http server/settings server/otlp", "uv jansson"),
@@ -56,9 +57,9 @@ ROOMS = {
     "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
                     "server/json server/settings server/bench", ""),
     "server": ("engine engine/base engine/model engine/quantise engine/tokenizer server/json server/http "
-               "server/settings server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv jansson"),
+               "server/settings server/hub server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.
-    "server/main.c": ("engine/base engine/cpu cuda server server/json server/settings server/bench "
+    "server/main.c": ("engine/base engine/cpu cuda server server/hub server/json server/settings server/bench "
                       "server/tune", "uv"),
 }
 
@@ -95,7 +96,7 @@ KV_CACHES = "kv_space page_io page_list page_pool offer prefix_cache state_cache
 KV_ABOVE = "kind kv_sequence lists reclaim swap sequence_prefix sequence_state".split()
 
 LIBRARIES = [
-    (r"uv(/|\.h$)", "uv"), (r"microhttpd\.h$", "microhttpd"), (r"gnutls/", "gnutls"), (r"jansson\.h$", "jansson"),
+    (r"uv(/|\.h$)", "uv"), (r"microhttpd\.h$", "microhttpd"), (r"gnutls/", "gnutls"), (r"curl/", "curl"), (r"jansson\.h$", "jansson"),
     (r"pcre2\.h$", "pcre2"), (r"utf8proc\.h$", "utf8proc"), (r"cmocka\.h$", "cmocka"),
     (r"(xgrammar|dlpack)/", "xgrammar"), (r"zmq\.h$", "zmq"),
     (r"(cuda|cublas|cooperative_groups|mma\.h$|nvtx|cutlass/|cute/)", "cuda"),

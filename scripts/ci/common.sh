@@ -4,9 +4,10 @@
 # `cd` to the repository root, never run.
 
 BUILD_PACKAGES=(build-essential ca-certificates meson ninja-build pkg-config libmicrohttpd-dev libuv1-dev
-    libgnutls28-dev libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev libzmq3-dev)
+    libgnutls28-dev libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev libzmq3-dev libcurl4-gnutls-dev)
 # What the binary needs when it runs.  The packages are those of Debian 12.
-RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5)
+RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5
+    libcurl3-gnutls)
 # Those of them that Debian 13 and Ubuntu 24.04 have as ...t64.
 T64_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
@@ -75,6 +76,7 @@ may_have_come() {
     case $1 in
     xgrammar) command -v c++ ;;
     ZeroMQ) pkg-config --exists 'libzmq >= 4.2' ;;
+    libcurl) pkg-config --exists 'libcurl >= 7.85' ;;
     CUDA) command -v nvcc || [ -x /usr/local/cuda/bin/nvcc ] ;;
     esac >/dev/null 2>&1
 }

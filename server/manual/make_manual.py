@@ -9,7 +9,7 @@ import json
 import pathlib
 import sys
 
-KINDS = {"text": "TEXT", "number": "N", "bytes": "BYTES", "fraction": "X", "bool": "true|false"}
+KINDS = {"text": "TEXT", "list": "TEXT,...", "number": "N", "bytes": "BYTES", "fraction": "X", "bool": "true|false"}
 INTRODUCTION = """\
 quire serves language models over the HTTP APIs of OpenAI and Anthropic, on an NVIDIA GPU where there \
 is one, and on the CPU elsewhere.  It is made for long texts: it can bound, move, store and skip parts \
@@ -110,13 +110,13 @@ def bash(told, _):
             if option["kind"] == "choice":
                 yield f"        {command['name']}:--{option['name']}) words={quoted(' '.join(option['words']))} ;;\n"
         names = {kind: [f"{command['name']}:--{one['name']}" for one in options_of(told, command) if one["kind"] == kind]
-                 for kind in ("text", "number", "bytes", "fraction")}
-        numbers = names["number"] + names["bytes"] + names["fraction"]
+                 for kind in ("text", "list", "number", "bytes", "fraction")}
+        others = names["list"] + names["number"] + names["bytes"] + names["fraction"]
         if names["text"]:
             yield f"        {' | '.join(names['text'])})\n            mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
             yield "            compopt -o filenames 2>/dev/null\n            return ;;\n"
-        if numbers:
-            yield f"        {' | '.join(numbers)}) return ;;\n"
+        if others:
+            yield f"        {' | '.join(others)}) return ;;\n"
     yield "        *)\n            case ${COMP_WORDS[1]} in\n"
     for command in told["commands"]:
         flags = [flag for option in options_of(told, command) for flag in flags_of(option)]

@@ -1,5 +1,5 @@
-/* models.c - GET /v1/models and /v1/models/{id}: the one model that is served, under each of its
- * names, in OpenAI's shape, or in Anthropic's if the request has the header anthropic-version. */
+/* models.c - GET /v1/models and /v1/models/{id}: the model that is served, under each of its names.
+ * The shape is OpenAI's, or Anthropic's if the request has the header anthropic-version. */
 #include "server/api/handlers.h"
 
 #include <stdbool.h>

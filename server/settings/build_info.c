@@ -27,6 +27,10 @@ static const struct build_gap gaps[] = {
                        : "a C++ compiler, and scripts/build with access to the network: it fetches "
                          "subprojects/xgrammar.wrap"},
 #endif
+#if QUIRE_HAS_HUB < 1
+    {"libcurl", "models are not fetched by their names",
+     QUIRE_HAS_HUB ? SWITCHED_OFF("hub") : "the package libcurl4-gnutls-dev, and scripts/build"},
+#endif
 #if QUIRE_HAS_KV_EVENTS < 1
     {"ZeroMQ", "--kv-events is refused",
      QUIRE_HAS_KV_EVENTS ? SWITCHED_OFF("kv_events")

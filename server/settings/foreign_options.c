@@ -30,6 +30,10 @@
 
 static const struct foreign_option table[] = {
     {{"-m"}, LLAMA, "model", NULL},
+    {{"-hf", "--hf-repo"}, LLAMA, "model", NULL},
+    {{"-hft", "--hf-token"}, BOTH, NULL, "set HF_TOKEN: an option shows in the list of processes"},
+    {{"--revision"}, BOTH, NULL, "the model's name takes it: OWNER/NAME@REVISION"},
+    {{"--download-dir"}, BOTH, NULL, "HF_HOME or HF_HUB_CACHE names the folder of fetched models"},
     {{"-c", "--ctx-size"}, LLAMA, "max-model-len", NULL},
     {{"-t"}, LLAMA, "threads", NULL},
     {{"-np", "--parallel"}, LLAMA, "max-num-seqs", NULL},

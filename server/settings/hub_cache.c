@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,25 +76,18 @@ int hub_cache_resolve(char *path, struct error *err) {
     return 0;
 }
 
-/* Returns the start of the path's last part, which ends at `end`. */
-static const char *part_before(const char *path, const char *end) {
-    while (end > path && end[-1] != '/') end--;
-    return end;
-}
-
-void hub_cache_name(char *name, const char *path) {
-    const char *revision = part_before(path, path + strlen(path));
-    const char *middle = revision > path ? part_before(path, revision - 1) : revision;
-    const char *model = middle > path ? part_before(path, middle - 1) : middle;
+bool hub_cache_name(char *name, const char *path) {
+    const char *after = NULL;
+    for (const char *at = path; (at = strstr(at, "/snapshots/")); at++) after = at;
+    if (!after) return false;
+    const char *model = after;
+    while (model > path && model[-1] != '/') model--;
     const size_t n = strlen(prefix);
-    if (strncmp(middle, "snapshots/", sizeof(snapshots)) != 0 || middle == revision ||
-        strncmp(model, prefix, n) != 0) {
-        snprintf(name, PATH_MAX, "%s", revision);
-        return;
-    }
-    snprintf(name, PATH_MAX, "%.*s", (int)(middle - 1 - model - (long)n), model + n);
+    if (strncmp(model, prefix, n) != 0) return false;
+    snprintf(name, PATH_MAX, "%.*s", (int)(after - model - (long)n), model + n);
     char *dashes = strstr(name, "--");
-    if (!dashes) return;
+    if (!dashes) return true;
     *dashes = '/';
     memmove(dashes + 1, dashes + 2, strlen(dashes + 2) + 1);
+    return true;
 }

@@ -47,8 +47,17 @@ int model_file_choose(char **out, const char *file, const char *kind, const char
 }
 
 void model_name_write(char *name, const char *model_dir) {
-    char path[PATH_MAX];
-    hub_cache_name(name, realpath(model_dir, path) ? path : model_dir);
+    char path[PATH_MAX], folder[PATH_MAX];
+    const char *slash = strrchr(model_dir, '/');
+    /* A file of the hub's cache is a link out of the folder that has the name. */
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - model_dir) : 0, model_dir);
+    if (slash && realpath(folder, path)) {
+        const size_t n = strlen(path);
+        snprintf(path + n, sizeof(path) - n, "%s", slash);
+        if (hub_cache_name(name, path)) return;
+    }
+    const char *real = realpath(model_dir, path) ? path : model_dir;
+    if (!hub_cache_name(name, real)) snprintf(name, PATH_MAX, "%s", model_file_name(real));
 }
 
 const char *model_file_name(const char *path) {

@@ -15,8 +15,8 @@ int model_dir_choose(char *path, const char *dir, struct error *err);
  * or NULL where there is none.  The caller owns *out. */
 int model_file_choose(char **out, const char *file, const char *kind, const char *model_dir,
                       struct error *err);
-/* Writes the model's name to name [PATH_MAX]: the last part of its directory's path, or OWNER/NAME
- * of a folder in the hub's cache. */
+/* Writes the model's name to name [PATH_MAX]: the last part of its path, or OWNER/NAME of a folder
+ * or a file in the hub's cache. */
 void model_name_write(char *name, const char *model_dir);
 /* Returns what follows the last slash; NULL of NULL. */
 const char *model_file_name(const char *path);

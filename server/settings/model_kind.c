@@ -10,7 +10,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,7 +23,7 @@ enum { MAX_ENTRIES = 4096, START_BYTES = 64 };
 
 static const char LAYOUT[] =
     "a model is a folder with config.json, tokenizer.json and model.safetensors, as transformers "
-    "writes it, or a GGUF file";
+    "writes it, a GGUF file, or a name of the hub, such as OWNER/NAME";
 static const char LFS_START[] = "version https://git-lfs.github.com/spec/";
 
 /* Reads the first bytes of a regular file to start [START_BYTES], with zeros behind them.  Returns
@@ -67,42 +66,9 @@ static bool find_name(char *out, const char *folder, const char *pattern) {
 
 /* ---- nothing is there ---- */
 
-/* Tells whether a text is OWNER/NAME, as the hub has it. */
-static bool is_hub_name(const char *text) {
-    static const char letters[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    const size_t n_owner = strspn(text, letters);
-    if (n_owner == 0 || *text == '.' || text[n_owner] != '/') return false;
-    const char *name = text + n_owner + 1;
-    const size_t n = strspn(name, letters);
-    return n > 0 && *name != '.' && !name[n];
-}
-
-/* Returns OWNER/NAME of an address of the hub, or NULL. */
-static const char *hub_address(const char *text) {
-    static const char *const starts[] = {"https://huggingface.co/", "http://huggingface.co/",
-                                         "https://hf.co/",          "hf.co/",
-                                         "huggingface.co/",         "hf://"};
-    for (size_t i = 0; i < sizeof(starts) / sizeof(*starts); i++) {
-        const size_t n = strlen(starts[i]);
-        if (strncasecmp(text, starts[i], n) == 0) return text + n;
-    }
-    return NULL;
-}
-
 static int refuse_missing(const char *path, struct error *err) {
-    const char *name = hub_address(path);
-    if (!name && is_hub_name(path)) name = path;
-    if (name && strncmp(name, "models/", 7) == 0 && strchr(name + 7, '/')) name += 7;
-    if (name)
-        return error_set(
-            err, ERR_INVALID,
-            "%.200s is no folder here; scripts/fetch_model %.200s fetches a model of this "
-            "name from the hub, and then its folder is the model",
-            path, name);
     if (strstr(path, "://"))
-        return error_set(err, ERR_INVALID, "%.200s is an address, and models are not fetched: %s",
-                         path, LAYOUT);
+        return error_set(err, ERR_INVALID, "%.200s is an address of no model: %s", path, LAYOUT);
     return error_set(err, ERR_INVALID, "%.200s: there is no such folder; %s", path, LAYOUT);
 }
 

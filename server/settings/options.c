@@ -45,12 +45,16 @@ enum { CONFIG_MAX_BYTES = 1 << 20 };
 #define BOOL(member, initial, help) OPTION_BOOL, AT(member), 0, 0, initial, NULL, help
 
 static const struct option entries[] = {
-    {"model", STRING(model, NULL,
-                     "model directory; also the argument of `quire serve` [the default model]")},
+    {"model",
+     STRING(model, NULL,
+            "model directory, GGUF file, or name of the hub; also the argument of `quire serve` "
+            "[the default model]")},
     {"load-format", CHOICE(load_format, load_words, "auto",
                            "dummy: random weights in the shape of config.json, to measure speed")},
     {"random-format", CHOICE(random_format, random_words, "bf16",
                              "format of these weights, with --load-format dummy")},
+    {"offline", BOOL(offline, "false",
+                     "fetch no model: take one that is named from the hub's cache, or refuse")},
     {"config", STRING(config, NULL, "JSON file with settings; its keys are these names")},
     {"host", STRING(host, "127.0.0.1", "address to listen on")},
     {"port", NUMBER(port, 0, 65535, "8000", "port to listen on; 0: any free one")},

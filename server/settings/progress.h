@@ -1,5 +1,5 @@
-/* progress.h - shows on standard error how far a long search, measurement or download is: on a
- * terminal a bar that is redrawn, elsewhere a line at every tenth of the way.
+/* progress.h - shows on standard error how far a long search, measurement or download is.  On a
+ * terminal it is a bar that is redrawn, elsewhere a line at every tenth of the way.
  *
  * Thread: any one.  Memory: none. */
 #ifndef SERVER_SETTINGS_PROGRESS_H

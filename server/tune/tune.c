@@ -67,11 +67,11 @@ static bool choose_path(char *path, const char *given, const char *name, const c
 }
 
 /* Derives the paths of the output files.  The default names are the last part of the model's
- * directory, by which `quire serve` finds the files. */
-static int choose_paths(struct tune *t, char *real_dir, struct error *err) {
-    const char *dir = realpath(t->model_dir, real_dir) ? real_dir : t->model_dir;
+ * name, by which `quire serve` finds the files. */
+static int choose_paths(struct tune *t, char name[PATH_MAX], struct error *err) {
     const struct tune_plan *plan = t->plan;
-    t->model_name = model_file_name(dir);
+    model_name_write(name, t->model_dir);
+    t->model_name = model_file_name(name);
     if (choose_path(t->out, plan->out, t->model_name, ".json") &&
         choose_path(t->filters_out, plan->filters_out, t->model_name, ".filters.json") &&
         choose_path(t->state_path, plan->state, t->finds_patterns ? t->out : t->filters_out,

@@ -166,7 +166,7 @@ def test_a_wheels_program_takes_its_own_libraries(wheel, tmp_path):
                                                           "libresolv", "libdl", "librt"}
 
 
-GAPS = {"xgrammar": "grammar", "ZeroMQ": "kv_events", "CUDA": "cuda"}
+GAPS = {"xgrammar": "grammar", "libcurl": "hub", "ZeroMQ": "kv_events", "CUDA": "cuda"}
 
 
 def test_a_build_says_what_it_lacks(server):

@@ -159,15 +159,20 @@ def test_the_architectures_that_are_served_are_all_named(tmp_path, tiny_model):
 
 
 @pytest.mark.parametrize("name, words", [
-    ("Qwen/Qwen2.5-0.5B", "scripts/fetch_model Qwen/Qwen2.5-0.5B fetches"),
-    ("https://huggingface.co/owner/name", "scripts/fetch_model owner/name fetches"),
-    ("hf.co/owner/name", "scripts/fetch_model owner/name fetches"),
-    ("https://example.com/m.gguf", "is an address, and models are not fetched"),
+    ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B is not in the hub's cache"),
+    ("https://huggingface.co/owner/name", "owner/name is not in the hub's cache"),
+    ("hf.co/owner/name/tree/v1/", "owner/name is not in the hub's cache"),
+    ("hf:owner/name:Q4_K_M@v1", "owner/name is not in the hub's cache"),
+    ("hf:owner", "does not name a model of the hub: hf:OWNER/NAME does"),
+    ("hf.co/owner/name/blob/main/x", "is not the page of a model"),
+    ("owner/name@../x", "cannot be a revision"), ("owner/name:..", "cannot be the format"),
+    ("https://example.com/m.gguf", "is an address of no model"),
     ("gpt2", "there is no such folder"), ("./owner/name", "there is no such folder"),
     ("/none/name", "there is no such folder"), ("owner/name/more", "there is no such folder"),
     ("../name", "there is no such folder"), ("name:7b", "there is no such folder")])
-def test_a_name_that_is_no_folder_says_how_to_get_one(name, words):
-    result = start(name)
+def test_a_name_that_is_no_folder_says_what_it_could_be(name, words, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    result = start(name, "--offline")
     assert result.returncode == 1 and words in result.stderr, result.stderr
 
 

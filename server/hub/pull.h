@@ -1,0 +1,36 @@
+/* pull.h - a model of the hub, from the cache or into it.
+ *
+ *   the hub's list of files ─► which are read ─► is there space? ─► the small ones
+ *        │ the hub is out of reach                                     │ would it be served?
+ *        ▼                                                             ▼
+ *   what the cache has, if that is whole                            the weights
+ *
+ * Thread: main.  Memory: none is kept. */
+#ifndef SERVER_HUB_PULL_H
+#define SERVER_HUB_PULL_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+#include "server/hub/name.h"
+
+struct error;
+struct hub_voice;
+
+struct hub_request {
+    struct hub_name name;
+    bool has_weights; /* they are needed, too */
+    bool offline;     /* the network is not used, whatever HF_HUB_OFFLINE says */
+    bool only_tells;  /* what would come is said, and nothing comes */
+    const struct hub_voice *voice;
+    /* Says whether a model would be served.  path: its folder, or its GGUF file; of its weights
+     * only the first bytes are real.  has_weights: they are there, too.  Returns 0 or ERR_*. */
+    int (*check)(void *ctx, const char *path, bool has_weights, struct error *err);
+    void *ctx;
+};
+
+/* Finds the model, and fetches what the cache lacks of it.  Writes the folder of its files, or the
+ * path of its GGUF file, to path.  The errors are sentences that say what to do. */
+int hub_pull(char path[PATH_MAX], const struct hub_request *request, struct error *err);
+
+#endif

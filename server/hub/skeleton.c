@@ -1,0 +1,101 @@
+/* skeleton.c - see skeleton.h. */
+#include "server/hub/skeleton.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/error.h"
+#include "server/hub/cache.h"
+#include "server/hub/choice.h"
+#include "server/hub/files.h"
+
+enum { BLOCK_BYTES = 1 << 16 };
+
+/* Writes the path of a file in the folder.  Returns false if it is too long. */
+static bool path_of(char out[PATH_MAX], const char *folder, const char *path) {
+    const int n = snprintf(out, PATH_MAX, "%s/%s", folder, path);
+    return n > 0 && n < PATH_MAX;
+}
+
+/* Makes the folders of a path below the folder. */
+static bool make_folders(const char *folder, const char *path) {
+    char part[PATH_MAX];
+    for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+        const int n = snprintf(part, sizeof(part), "%s/%.*s", folder, (int)(slash - path), path);
+        if (n < 0 || n >= PATH_MAX || (mkdir(part, 0700) != 0 && errno != EEXIST)) return false;
+    }
+    return true;
+}
+
+/* Copies all bytes of one file to another.  Returns false where one cannot be read or written. */
+static bool copy(int to, int from) {
+    char block[BLOCK_BYTES];
+    ssize_t n;
+    while ((n = read(from, block, sizeof(block))) > 0)
+        if (write(to, block, (size_t)n) != n) return false;
+    return n == 0;
+}
+
+/* Puts a file into the folder: a link to the whole one, or its first bytes and a hole. */
+static bool put(const struct hub_skeleton *s, const struct hub_cache *cache,
+                const struct hub_file *file) {
+    char path[PATH_MAX], name[PATH_MAX], blob[PATH_MAX];
+    const bool is_whole = hub_cache_has_blob(cache, file);
+    if (!path_of(path, s->path, file->path) || !make_folders(s->path, file->path)) return false;
+    const int n = snprintf(name, sizeof(name), "%s/blobs/%s%s", cache->path, file->hash,
+                           is_whole ? "" : ".incomplete");
+    if (n < 0 || n >= PATH_MAX || !realpath(name, blob)) return false;
+    if (is_whole) return symlink(blob, path) == 0;
+    const int from = open(blob, O_RDONLY | O_NOFOLLOW | O_CLOEXEC),
+              to = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const bool done =
+        from >= 0 && to >= 0 && copy(to, from) && ftruncate(to, (off_t)file->size) == 0;
+    if (from >= 0) close(from);
+    if (to >= 0) close(to);
+    return done;
+}
+
+int hub_skeleton_make(struct hub_skeleton *out, const struct hub_cache *cache,
+                      const struct hub_choice *choice, struct error *err) {
+    const char *tmp = getenv("TMPDIR");
+    const int n =
+        snprintf(out->path, sizeof(out->path), "%s/quire-check-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    bool done = n > 0 && n < PATH_MAX && mkdtemp(out->path);
+    if (!done)
+        return error_set(err, ERR_IO, "no folder can be made in %.200s: %s",
+                         tmp && *tmp ? tmp : "/tmp", strerror(errno));
+    for (size_t i = 0; i < choice->n_small && done; i++) done = put(out, cache, choice->small[i]);
+    for (size_t i = 0; i < choice->n_weights && done; i++)
+        done = put(out, cache, choice->weights[i]);
+    const int code = errno;
+    if (choice->is_gguf) done = done && path_of(out->model, out->path, choice->weights[0]->path);
+    else memcpy(out->model, out->path, sizeof(out->model));
+    if (done) return 0;
+    hub_skeleton_remove(out, choice);
+    return error_set(err, ERR_IO, "the first bytes of the model cannot be copied to %.200s: %s",
+                     out->path, strerror(code));
+}
+
+/* Removes a file, and those of its folders that are empty then. */
+static void take_out(const struct hub_skeleton *s, const struct hub_file *file) {
+    char path[PATH_MAX];
+    if (!path_of(path, s->path, file->path)) return;
+    unlink(path);
+    for (char *slash = strrchr(path, '/'); slash && slash > path + strlen(s->path);
+         slash = strrchr(path, '/')) {
+        *slash = 0;
+        rmdir(path);
+    }
+}
+
+void hub_skeleton_remove(const struct hub_skeleton *skeleton, const struct hub_choice *choice) {
+    for (size_t i = 0; i < choice->n_small; i++) take_out(skeleton, choice->small[i]);
+    for (size_t i = 0; i < choice->n_weights; i++) take_out(skeleton, choice->weights[i]);
+    rmdir(skeleton->path);
+}

@@ -1,0 +1,425 @@
+"""Models by their names, from a hub on the loopback: what comes, what is refused, and that a broken
+transfer never leaves half a file, nor a token in a log."""
+import hashlib
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+import gguf_file
+from loopback_hub import COMMIT, Fault, Hub, Repository
+from server import BINARY, LONG, PATIENCE, WRAPPER, Server
+
+NAME = "some-org/a.model"
+FOLDER = "models--some-org--a.model"
+SMALL = ["config.json", "tokenizer.json"]
+CUTS = 200 if LONG else 10
+
+
+@pytest.fixture(scope="module")
+def the_hub():
+    with Hub() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def files(tiny_model):
+    """The files of a model, and others that are not read."""
+    found = {path.name: path.read_bytes() for path in tiny_model.iterdir() if path.is_file()}
+    return {**found, "README.md": b"#", "pytorch_model.bin": b"\x80pickle", "modeling_x.py": b"raise"}
+
+
+@pytest.fixture(scope="module")
+def gguf(tiny_model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    return gguf_file.write_gguf(tiny_model, path, pre="llama-bpe").read_bytes()
+
+
+class Home:
+    """A user's cache, and commands that run with it."""
+
+    def __init__(self, hub, path):
+        self.hub, self.path = hub, path
+        self.cache = path / "hub"
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("QUIRE_", "HF_", "HUGGING"))}
+        self.env = {**clean, "HF_HOME": str(path), "HF_ENDPOINT": hub.address, "no_proxy": "*"}
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen([*WRAPPER, BINARY, *map(str, arguments)], env=self.env, text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, **options)
+
+    def run(self, *arguments, status=0, **options):
+        process = self.start(*arguments, **options)
+        out, said = process.communicate(timeout=60 * PATIENCE)
+        assert process.returncode == status, said
+        assert self.hub.token not in said + out
+        return out if status == 0 else said
+
+    def refusal(self, *arguments, **options):
+        said = self.run(*arguments, status=1, **options)
+        return said.strip().split("\n")[-1]
+
+    def check_whole(self, files, commit=COMMIT):
+        """Every link leads to a whole file of the right bytes, and only blobs have names of hashes."""
+        snapshot = self.cache / FOLDER / "snapshots" / commit
+        for path in snapshot.rglob("*"):
+            if not path.is_dir():
+                name = str(path.relative_to(snapshot))
+                assert path.is_symlink() and not os.readlink(path).startswith("/")
+                assert path.read_bytes() == files[name], name
+        for blob in (self.cache / FOLDER / "blobs").iterdir():
+            if blob.suffix != ".incomplete":
+                content = blob.read_bytes()
+                assert blob.name in (hashlib.sha256(content).hexdigest(),
+                                     hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest())
+        return sorted(str(p.relative_to(snapshot)) for p in snapshot.rglob("*") if not p.is_dir())
+
+
+@pytest.fixture
+def home(the_hub, files, tmp_path):
+    the_hub.reset()
+    the_hub.repositories[NAME] = Repository(dict(files))
+    return Home(the_hub, tmp_path)
+
+
+# ---- what comes ----
+
+def test_a_model_is_served_by_its_name_and_keeps_it(home, files, tmp_path):
+    with Server(tmp_path, model=NAME, env=home.env) as server:
+        assert server.get("/v1/models").json()["data"][0]["id"] == NAME
+        body = {"model": NAME, "prompt": "a", "max_tokens": 1}
+        assert server.post("/v1/completions", body).status == 200
+        assert "licence: apache-2.0" in server.log
+    got = home.check_whole(files)
+    assert {*SMALL, "model.safetensors"} <= set(got)
+    assert not {"README.md", "pytorch_model.bin", "modeling_x.py"} & set(got)
+    assert (home.cache / FOLDER / "refs/main").read_text() == COMMIT
+    before = len(home.hub.asked)
+    assert home.run("pull", NAME).strip() == str(home.cache / FOLDER / "snapshots" / COMMIT)
+    assert len(home.hub.asked) == before + 1  # the list of files: nothing else has changed
+    for command in ("info", "tokenize"):
+        assert home.run(command, NAME, "--offline")
+
+
+def test_small_files_come_first_and_decide(home, files):
+    config = json.loads(files["config.json"])
+    home.hub.repositories[NAME].files["config.json"] = json.dumps(
+        {**config, "architectures": ["MambaForCausalLM"]}).encode()
+    said = home.refusal("pull", NAME)
+    assert f"quire cannot serve {NAME}: architecture 'MambaForCausalLM' is not supported" in said
+    assert not [path for path in home.hub.paths("other") if path.endswith(".safetensors")]
+
+
+def test_the_headers_of_weights_decide_before_the_weights_come(home, files):
+    """The sizes that config.json says are not those of the file."""
+    config = json.loads(files["config.json"])
+    home.hub.repositories[NAME].files |= {
+        "config.json": json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}).encode(),
+        "model.safetensors": files["model.safetensors"] + bytes(64 << 20)}
+    said = home.refusal("pull", NAME)
+    assert f"quire cannot serve {NAME}: " in said and "quire-check" not in said
+    assert sum(p.stat().st_size for p in (home.cache / FOLDER / "blobs").iterdir()) < 32 << 20
+
+
+def test_a_gguf_file_is_chosen_by_its_format(home, gguf, tmp_path):
+    names = ["m-Q4_K_M.gguf", "m-IQ4_K_M.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf"]
+    home.hub.repositories[NAME] = Repository({name: gguf for name in names})
+    said = home.refusal("pull", NAME)
+    assert "has 3 GGUF files: name one" in said and "m-Q8_0.gguf" in said and "mmproj" not in said
+    assert "no GGUF file for 'Q5_0'; it has m-Q4_K_M.gguf, " in home.refusal("pull", f"hf:{NAME}:Q5_0")
+    with Server(tmp_path, model=f"hf:{NAME}:q4_k_m", env=home.env) as server:
+        assert server.get("/v1/models").json()["data"][0]["id"] == NAME
+    snapshot = home.cache / FOLDER / "snapshots" / COMMIT
+    assert [path.name for path in snapshot.iterdir()] == ["m-Q4_K_M.gguf"]
+    assert home.run("info", f"hf:{NAME}:m-Q4_K_M.gguf", "--offline")
+    assert "not whole" in home.refusal("info", f"hf:{NAME}:Q8_0", "--offline")
+
+
+def test_a_split_comes_whole(home, tiny_model, tmp_path):
+    gguf_file.write_gguf(tiny_model, tmp_path / "m.gguf", pre="llama-bpe", n_files=3)
+    split = {f"Q8_0/{path.name}": path.read_bytes() for path in tmp_path.glob("*.gguf")}
+    home.hub.repositories[NAME] = Repository(dict(split))
+    path = pathlib.Path(home.run("pull", f"{NAME}:m").strip())
+    assert path.name == "m-00001-of-00003.gguf"
+    assert home.check_whole(split) == sorted(split)
+    del home.hub.repositories[NAME].files["Q8_0/m-00002-of-00003.gguf"]
+    assert "has no Q8_0/m-00002-of-00003.gguf" in home.refusal("pull", NAME)
+
+
+def test_a_dry_run_fetches_nothing(home, files):
+    process = home.start("pull", NAME, "--dry-run")
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 0 and out == ""
+    assert f"  model.safetensors {len(files['model.safetensors'])}" in said
+    assert not list((home.cache / FOLDER).rglob("*.incomplete")) and "pickle" not in said
+
+
+# ---- transfers that break ----
+
+def test_a_transfer_that_is_cut_goes_on(home, files):
+    rng = random.Random(69)
+    size = len(files["model.safetensors"])
+    weights = home.hub.repositories[NAME]
+    home.hub.faults.extend(Fault(".safetensors", cut=rng.randrange(1, 2 * size // CUTS)) for _ in range(CUTS))
+    home.run("pull", NAME)
+    assert "model.safetensors" in home.check_whole(files)
+    ranges = [asked.headers.get("Range") for asked in home.hub.asked if asked.host == "other"]
+    assert len(ranges) > CUTS // 2 and all(ranges) and len(set(ranges)) > CUTS // 2
+    assert weights.hash_of("model.safetensors") in os.listdir(home.cache / FOLDER / "blobs")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_ends_leaves_a_part_that_the_next_one_takes(home, files, how):
+    size = len(files["model.safetensors"])
+    fault = Fault(".safetensors", cut=size // 2, hold=True)
+    home.hub.faults.append(fault)
+    process = home.start("pull", NAME)
+    assert fault.hold.wait(30 * PATIENCE)
+    blobs = home.cache / FOLDER / "blobs"
+    while not any(p.stat().st_size >= size // 4 for p in blobs.glob("*.incomplete")):
+        time.sleep(0.01)
+    process.send_signal(how)
+    _, said = process.communicate(timeout=30 * PATIENCE)
+    fault.go.set()
+    assert process.returncode in (-how, 128 + how)
+    assert how == signal.SIGKILL or "interrupted; run it again to go on" in said
+    assert "model.safetensors" not in home.check_whole(files)
+    assert "not whole" in home.run("list")
+    home.hub.asked.clear()
+    home.run("pull", NAME)
+    assert "model.safetensors" in home.check_whole(files)
+    first = next(asked.headers["Range"] for asked in home.hub.asked if asked.host == "other")
+    assert int(first.split("=")[1].split("-")[0]) >= size // 4
+
+
+def test_a_server_without_ranges_begins_anew(home, files):
+    home.hub.ranges = False
+    home.hub.faults.append(Fault(".safetensors", cut=1000))
+    home.run("pull", NAME)
+    assert "model.safetensors" in home.check_whole(files)
+
+
+def test_the_hub_may_ask_to_wait(home, files):
+    now = {"Retry-After": "0"}
+    home.hub.faults.extend([Fault("main", status=429, headers=now), Fault("config.json", status=503, headers=now),
+                            Fault("config.json", status=429, headers=now)])
+    home.run("pull", NAME)
+    assert "config.json" in home.check_whole(files)
+    home.hub.faults.extend(Fault("main", status=429, headers=now) for _ in range(3))
+    shutil.rmtree(home.cache)
+    assert "refuses more requests now (429): try again later" in home.refusal("pull", NAME)
+
+
+def test_a_wrong_hash_is_thrown_away(home, files):
+    """Once it comes again; twice it is an error, and nothing of it is kept."""
+    def flip(content):
+        return content[:-1] + bytes([content[-1] ^ 1])
+    home.hub.faults.extend([Fault(".safetensors", change=flip), Fault("tokenizer.json", change=flip)])
+    home.run("pull", NAME)
+    assert {"model.safetensors", "tokenizer.json"} <= set(home.check_whole(files))
+    shutil.rmtree(home.cache)
+    home.hub.faults.extend(Fault(".safetensors", change=flip) for _ in range(2))
+    assert "model.safetensors comes with another hash" in home.refusal("pull", NAME)
+    assert "model.safetensors" not in home.check_whole(files)
+    assert not list((home.cache / FOLDER / "blobs").glob("*.incomplete"))
+    home.hub.faults.append(Fault(".safetensors", change=lambda content: content + b"more"))
+    home.run("pull", NAME)
+
+
+def test_a_full_disk_keeps_what_has_come(home, files):
+    size = len(files["model.safetensors"])
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1000, size - 1000))
+    said = home.refusal("pull", NAME, preexec_fn=limit)
+    assert "is full, or its limit is reached" in said and "what has come is kept" in said
+    assert "model.safetensors" not in home.check_whole(files)
+    home.run("pull", NAME)
+    assert "model.safetensors" in home.check_whole(files)
+
+
+def test_two_processes_fetch_a_file_once(home, files):
+    fault = Fault(".safetensors", cut=len(files["model.safetensors"]) // 2, hold=True)
+    home.hub.faults.append(fault)
+    first = home.start("pull", NAME)
+    assert fault.hold.wait(30 * PATIENCE)
+    second = home.start("pull", NAME)
+    lines = []
+    waiting = threading.Event()
+
+    def read():
+        for line in second.stderr:
+            lines.append(line)
+            if "another process fetches" in line:
+                waiting.set()
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert waiting.wait(30 * PATIENCE), lines
+    fault.go.set()
+    assert first.wait(30 * PATIENCE) == 0 and second.wait(30 * PATIENCE) == 0
+    reader.join()
+    assert "model.safetensors" in home.check_whole(files)
+    starts = [asked for asked in home.hub.asked if asked.host == "other" and
+              asked.headers["Range"].startswith("bytes=0-")]
+    assert len(starts) == 1
+
+
+# ---- the token ----
+
+def test_the_token_goes_to_the_hub_alone(home, files, tmp_path):
+    home.hub.repositories[NAME].private = True
+    assert "the hub has no some-org/a.model, or it is private" in home.refusal("pull", NAME)
+    (home.path / "token").write_text(home.hub.token + "\n")
+    home.hub.asked.clear()
+    with Server(tmp_path, "--log-level", "debug", model=NAME, env=home.env) as server:
+        server.wait_logged("listening on")
+        assert home.hub.token not in server.log
+    assert {asked.headers.get("Authorization") for asked in home.hub.asked if asked.host == "hub"} == {
+        f"Bearer {home.hub.token}"}
+    assert [a for a in home.hub.asked if a.host == "other"]
+    assert not [a for a in home.hub.asked if a.host == "other" and "Authorization" in a.headers]
+
+
+@pytest.mark.parametrize("token", [None, "hf_of_another"])
+def test_a_gated_model_says_what_to_do(home, token):
+    home.hub.repositories[NAME].gated = "auto"
+    if token:
+        home.env["HF_TOKEN"] = token
+    said = home.refusal("pull", NAME)
+    assert f"{NAME} is gated: accept its licence on its page, {home.hub.address}/{NAME}" in said
+    assert not token or token not in said
+    home.env["HF_TOKEN"] = home.hub.token
+    home.run("pull", NAME)
+
+
+# ---- what is refused ----
+
+@pytest.mark.parametrize("name, words", [
+    ("no-org/none", "the hub has no no-org/none, or it is private: check the name"),
+    (f"{NAME}@v9", f"{NAME} has no revision v9"),
+])
+def test_what_the_hub_does_not_have_is_said(home, name, words):
+    assert words in home.refusal("pull", name)
+    assert not home.cache.exists()
+
+
+@pytest.mark.parametrize("gone, words", [
+    ("config.json", "has no config.json"), ("tokenizer.json", "has no tokenizer.json"),
+    ("model.safetensors", "no weights in safetensors, only pickles (pytorch_model.bin)")])
+def test_a_format_that_is_not_read_is_said_before_anything_comes(home, gone, words):
+    del home.hub.repositories[NAME].files[gone]
+    assert words in home.refusal("pull", NAME)
+    assert len(home.hub.asked) == 1
+
+
+@pytest.mark.parametrize("path", ["../x.safetensors", "/etc/config.json", "a//config.json", "a/./config.json",
+                                  "..", "a\\..\\b", "x\nconfig.json", "a/" * 200 + "config.json"])
+def test_a_path_that_could_leave_its_folder_is_refused(home, path):
+    home.hub.repositories[NAME].files[path] = b"{}"
+    assert "which could be outside of its folder" in home.refusal("pull", NAME)
+    assert not home.cache.exists() and sorted(p.name for p in home.path.iterdir()) == []
+
+
+def test_links_in_the_cache_are_not_followed_out_of_it(home, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (home.cache / FOLDER).mkdir(parents=True)
+    (home.cache / FOLDER / "blobs").symlink_to(outside)
+    assert "blobs cannot be opened" in home.refusal("pull", NAME)
+    assert not list(outside.iterdir())
+
+
+def test_a_disk_without_space_is_said_before_anything_comes(home):
+    listed = {"sha": COMMIT, "siblings": [*home.hub.repositories[NAME].siblings()]}
+    for one in listed["siblings"]:
+        if "lfs" in one:
+            one["lfs"]["size"] = 1 << 60
+    home.hub.listed = listed
+    said = home.refusal("pull", NAME)
+    assert "GB more, and the disk of" in said and "make space (`quire list`, `quire rm`)" in said
+    assert len(home.hub.asked) == 1
+
+
+# ---- without the network ----
+
+def test_what_is_cached_is_served_without_the_network(home, files, tmp_path):
+    said = home.refusal("info", NAME, "--offline")
+    assert "is not in the hub's cache" in said and "--offline is given" in said
+    home.run("pull", NAME)
+    home.hub.asked.clear()
+    home.env["HF_HUB_OFFLINE"] = "1"
+    assert home.run("info", NAME) and not home.hub.asked
+    assert "HF_HUB_OFFLINE is set" in home.refusal("pull", "some-org/other")
+    home.env["HF_HUB_OFFLINE"] = "0"
+    home.env["HF_ENDPOINT"] = "http://127.0.0.1:9"
+    with Server(tmp_path, model=NAME, env=home.env) as server:
+        assert f"what the cache has of {NAME} is used" in server.log
+    assert home.run("info", f"{NAME}@{COMMIT}")
+    (home.cache / FOLDER / "snapshots" / COMMIT / "model.safetensors").unlink()
+    said = home.refusal("info", NAME, "--offline")
+    assert "is not whole" in said and "no weights that are read" in said
+    assert home.run("tokenize", NAME, "--offline")  # it needs no weights
+
+
+# ---- the cache ----
+
+def test_revisions_are_listed_and_removed(home, files):
+    later = "f" * 40
+    home.run("pull", NAME)
+    config = files["config.json"] + b"\n"
+    home.hub.repositories[NAME] = Repository({**files, "config.json": config}, commit=later)
+    home.hub.revisions.add("v2")
+    home.run("pull", f"{NAME}@v2")
+    blobs = home.cache / FOLDER / "blobs"
+    n = len(list(blobs.iterdir()))
+    listed = home.run("list")
+    assert f"{NAME}  {COMMIT[:12]} main" in listed and f"{NAME}  {later[:12]} v2" in listed
+    assert "nothing is removed" in home.refusal("rm", f"{NAME}@v2")
+    said = home.run("rm", f"{NAME}@v2", "--yes")
+    assert said == "removed 0.0 MB\n" and len(list(blobs.iterdir())) == n - 1
+    home.check_whole(files)
+    assert later[:12] not in home.run("list") and home.run("info", NAME, "--offline")
+    assert "has no some-org/none" in home.refusal("rm", "some-org/none")
+    home.run("rm", NAME, "--yes")
+    assert not (home.cache / FOLDER).exists() and NAME not in home.run("list")
+
+
+def tree(path):
+    """Folders, files with their bytes, and links with where they lead, but for what each program
+    has of its own."""
+    found = {}
+    for each in sorted(path.rglob("*")):
+        name = str(each.relative_to(path))
+        if each.is_symlink():
+            found[name] = os.readlink(each)
+        elif each.is_file():
+            found[name] = hashlib.sha256(each.read_bytes()).hexdigest()
+    return found
+
+
+def test_the_cache_is_that_of_huggingface_hub(home, files, tmp_path):
+    """Both programs write the same files, and each finds those of the other."""
+    client = pytest.importorskip("huggingface_hub")
+    home.run("pull", NAME)
+    theirs = tmp_path / "theirs"
+    patterns = list((home.cache / FOLDER / "snapshots" / COMMIT).iterdir())
+    client.snapshot_download(NAME, cache_dir=theirs, endpoint=home.hub.address,
+                             allow_patterns=[path.name for path in patterns])
+    ours, other = tree(home.cache), tree(theirs)
+    parts = tuple(f"{FOLDER}/{part}/" for part in ("blobs", "refs", "snapshots"))
+    assert "CACHEDIR.TAG" in ours and FOLDER + "/refs/main" in ours
+    assert {k: v for k, v in ours.items() if k.startswith(parts)} == {
+        k: v for k, v in other.items() if k.startswith(parts)}
+    home.env["HF_HUB_CACHE"] = str(theirs)
+    assert home.run("info", NAME, "--offline")
+    found = client.snapshot_download(NAME, cache_dir=home.cache, local_files_only=True)
+    assert found == str(home.cache / FOLDER / "snapshots" / COMMIT)
