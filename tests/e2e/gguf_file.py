@@ -18,13 +18,16 @@ import checkpoint  # noqa: E402
 U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
 TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
-                 "Qwen3ForCausalLM": "qwen3", "Phi3ForCausalLM": "phi3", "Gemma2ForCausalLM": "gemma2",
+                 "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
+                 "MixtralForCausalLM": "llama", "Phi3ForCausalLM": "phi3", "Gemma2ForCausalLM": "gemma2",
                  "Gemma3ForCausalLM": "gemma3"}
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
          "input_layernorm": "attn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
          "qkv_proj": "attn_qkv", "o_proj": "attn_output", "q_norm": "attn_q_norm",
          "k_norm": "attn_k_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
-         "gate_up_proj": "ffn_up", "down_proj": "ffn_down", "post_attention_layernorm": "ffn_norm"}
+         "gate_up_proj": "ffn_up", "down_proj": "ffn_down", "post_attention_layernorm": "ffn_norm",
+         "gate": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
+         "down_exps": "ffn_down_exps"}
 GEMMA = {**NAMES, "post_attention_layernorm": "post_attention_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -95,6 +98,22 @@ def in_pairs(values, n_heads):
     return values.reshape(n_heads, 2, -1, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
+def stack_experts(tensors):
+    """One tensor for all gates of a layer, one for all ups and one for all downs."""
+    parts = {"w1": "gate", "gate_proj": "gate", "w3": "up", "up_proj": "up", "w2": "down",
+             "down_proj": "down"}
+    out, stacks = {}, {}
+    for name, values in tensors.items():
+        if ".experts." not in name:
+            out[name] = values
+            continue
+        layer, rest = name.split(".mlp." if ".mlp." in name else ".block_sparse_moe.")
+        _, expert, part, _ = rest.split(".")
+        stacks.setdefault(f"{layer}.mlp.{parts[part]}_exps.weight", {})[int(expert)] = values
+    return {**out, **{name: numpy.stack([each[i] for i in range(len(each))])
+                      for name, each in stacks.items()}}
+
+
 def name_of(name, names):
     *_, leaf, end = name.split(".")
     layer = name.split(".")[2] if ".layers." in name else None
@@ -128,6 +147,11 @@ def add_settings(out, config, name):
               "attention.head_count_kv": config.get("num_key_value_heads", heads),
               "attention.key_length": size, "attention.value_length": size,
               "rope.dimension_count": int(size * rope.get("partial_rotary_factor", 1))}
+    experts = config.get("num_local_experts") or config.get("num_experts")
+    if experts:
+        counts |= {"expert_count": experts, "expert_used_count": config["num_experts_per_tok"],
+                   "expert_feed_forward_length": config.get("moe_intermediate_size",
+                                                            config["intermediate_size"])}
     if config.get("sliding_window") and config.get("use_sliding_window", True):
         counts["attention.sliding_window"] = config["sliding_window"]
     for key, count in counts.items():
@@ -156,7 +180,7 @@ def add_settings(out, config, name):
 def add_tensors(out, directory, config, kind):
     architecture, rope = config["architectures"][0], rope_of(config)
     gemma, llama = architecture.startswith("Gemma"), ARCHITECTURES[architecture] == "llama"
-    tensors = checkpoint.read_tensors(directory)
+    tensors = stack_experts(checkpoint.read_tensors(directory))
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
     for full, values in tensors.items():
