@@ -102,8 +102,11 @@ tell_gaps() {
     done < <(gaps "$1")
 }
 
-# build_in DIR [meson setup options]: configures DIR once, then builds it.  Build output goes to
-# stderr: stdout belongs to the program that runs afterwards.
+# What ninja is asked for; nothing: all, with the tests.
+BUILD_TARGETS=()
+
+# build_in DIR [meson setup options]: configures DIR once, then builds BUILD_TARGETS.  Build output goes
+# to stderr: stdout belongs to the program that runs afterwards.
 build_in() {
     local dir=$1
     shift
@@ -113,7 +116,7 @@ build_in() {
     else
         look_again "$dir"
     fi
-    ninja -C "$dir" >&2
+    ninja -C "$dir" "${BUILD_TARGETS[@]}" >&2
 }
 
 # Sets PYTHON to an interpreter that has the packages of the end-to-end tests: the system's when it
