@@ -5,6 +5,8 @@
 
 BUILD_PACKAGES=(build-essential ca-certificates meson ninja-build pkg-config libmicrohttpd-dev libuv1-dev
     libgnutls28-dev libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev libzmq3-dev libcurl4-gnutls-dev)
+# What the page at / shows Markdown, colours and PDF files with.  Not every release has all of them.
+LIBRARY_PACKAGES=(libjs-marked libjs-highlight.js libjs-pdf)
 # What the binary needs when it runs.  The packages are those of Debian 12.
 RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5
     libcurl3-gnutls)
@@ -18,7 +20,7 @@ TEST_PACKAGES=(python3 python3-venv nginx-light patchelf prometheus systemd)
 PYTHON_PACKAGES=(jinja2 jsonschema kubernetes-validate msgpack openai pytest pytest-xdist pyzmq tokenizers
     aiohttp matplotlib numpy pyyaml tqdm)
 
-# The tests of the page at / drive a headless browser.
+# The tests of the pages drive a headless browser.
 UI_PACKAGES=(chromium fonts-dejavu-core)
 
 say() {
@@ -62,6 +64,25 @@ install_packages() {
     as_root apt-get update -q >&2
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
+}
+
+# Installs those of the page's libraries that there are; the build does without the others.
+install_libraries() {
+    local package
+    (install_packages "${LIBRARY_PACKAGES[@]}") && return
+    for package in "${LIBRARY_PACKAGES[@]}"; do
+        (install_packages "$package") || say "the page at / does without $package"
+    done
+}
+
+# axe_script DIR: fetches the wheel with axe-core once, without the browsers' driver that it is made for,
+# into DIR: a script that finds what people with disabilities cannot use on a page.
+axe_script() {
+    [ ! -d "$1" ] || return 0
+    wait "$environment" || true
+    python_environment
+    "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps --target "$1" \
+        axe-playwright-python >&2 || die "pip could not install axe-playwright-python"
 }
 
 # gaps DIR: prints what the program built there was built without, a line each: what `quire version`

@@ -1,48 +1,76 @@
 #!/usr/bin/env python3
-"""Writes the page as C: one HTML document with its style and script inside, its ETag, and the
-Content-Security-Policy that allows these two and nothing else.
+"""Writes the files of the two pages as C: server/ui/files.h says what a file is.
 
-    server/ui/embed.py page.html page.css page.js OUT.c"""
-import base64
+    server/ui/embed.py OUT.c FILE... [--library NAME FILE LICENCE]...
+
+chat.html becomes /, inspect.html /inspect, and every other file /ui/NAME.  A library becomes
+/ui/lib/NAME, compressed.  Its licence is added to /ui/licenses.txt, and its name to the list of
+/ui/libraries.js, by which the pages know what they can load."""
+import argparse
+import gzip
 import hashlib
+import json
 import pathlib
-import sys
 
-POLICY = ("default-src 'none'; script-src 'sha256-{js}'; style-src 'sha256-{css}'; "
-          "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-          "frame-ancestors 'none'")
-
-
-def hash_of(text):
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+PATHS = {"chat.html": "/", "inspect.html": "/inspect"}
+TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+         ".js": "text/javascript; charset=utf-8", ".txt": "text/plain; charset=utf-8"}
 
 
-def insert(page, place, text):
-    assert page.count(place) == 1, f"the page must have one {place}"
-    return page.replace(place, text)
+def c_string(data):
+    """Octal escapes of three digits each: the next character cannot become a part of one."""
+    plain = {byte: chr(byte) for byte in range(32, 127) if byte not in b'"\\?'}
+    escaped = [plain.get(byte) or f"\\{byte:03o}" for byte in data]
+    return "\n    ".join(f'"{"".join(escaped[i:i + 80])}"' for i in range(0, len(data), 80))
 
 
-def c_bytes(data):
-    lines = (data[i:i + 20] for i in range(0, len(data), 20))
-    return ",\n    ".join(",".join(map(str, line)) for line in lines)
+def c_file(path, data, is_gzip):
+    if is_gzip:
+        data = gzip.compress(data, mtime=0)
+    etag = hashlib.sha256(data).hexdigest()[:32]
+    kind = TYPES[pathlib.PurePath(path).suffix or ".html"]
+    name = "file_" + "".join(each if each.isalnum() else "_" for each in path[1:])
+    content = f"static const unsigned char {name}[] =\n    {c_string(data)};\n"
+    row = (f'    {{"{path}", "{kind}", "\\"{etag}\\"", {name}, sizeof({name}) - 1, '
+           f"{str(is_gzip).lower()}}},\n")
+    return content, row
+
+
+def files_of(options):
+    """Yields path, content, and whether it is embedded compressed."""
+    for name in options.files:
+        file = pathlib.Path(name)
+        yield PATHS.get(file.name, f"/ui/{file.name}"), file.read_bytes(), False
+    names = [name for name, _, _ in options.library]
+    listed = f"/* Written by embed.py. */\nexport const LIBRARIES = {json.dumps(names)};\n"
+    yield "/ui/libraries.js", listed.encode(), False
+    licences = {}
+    for name, library, licence in options.library:
+        yield f"/ui/lib/{name}", pathlib.Path(library).read_bytes(), True
+        licences.setdefault(licence, []).append(name)
+    if licences:
+        parts = (f"{', '.join(names)}\n\n{pathlib.Path(file).read_text(encoding='utf-8')}"
+                 for file, names in licences.items())
+        yield "/ui/licenses.txt", f"\n\n{'=' * 79}\n\n".join(parts).encode(), True
 
 
 def main():
-    page, css, js = (pathlib.Path(name).read_text(encoding="utf-8") for name in sys.argv[1:4])
-    assert "</script" not in js and "</style" not in css
-    page = insert(insert(page, "/*CSS*/", css), "/*JS*/", js)
-    data = page.encode()
-    policy = POLICY.format(js=hash_of(js), css=hash_of(css))
-    etag = hashlib.sha256(data + policy.encode()).hexdigest()[:32]
-    pathlib.Path(sys.argv[4]).write_text(f"""/* Written by server/ui/embed.py. */
-#include "server/ui/page.h"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out")
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--library", nargs=3, action="append", default=[])
+    options = parser.parse_args()
+    contents, rows = zip(*(c_file(*file) for file in files_of(options)))
+    pathlib.Path(options.out).write_text(f"""/* Written by server/ui/embed.py. */
+#include "server/ui/files.h"
 
-const unsigned char page_data[] = {{
-    {c_bytes(data)}}};
-const size_t page_size = sizeof(page_data);
-const char page_etag[] = "\\"{etag}\\"";
-const char page_policy[] = "{policy}";
-""")
+#pragma GCC diagnostic ignored "-Woverlength-strings"
+
+{"".join(contents)}
+const struct ui_file ui_files[] = {{
+{"".join(rows)}}};
+const size_t ui_n_files = sizeof(ui_files) / sizeof(*ui_files);
+""", encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-/* ui.c - GET /: a page to try the server with, and to look at what it does.
+/* ui.c - GET /, /inspect and /ui/...: a page to chat on, a page to look at what the server does,
+ * and what these two load.
  *
- * It needs no key: it is the same for everyone and knows nothing.  What it asks the server for
+ * They need no key: they are the same for everyone and know nothing.  What they ask the server for
  * needs one, as ever. */
+#define _GNU_SOURCE /* strcasestr */
+
 #include "server/api/handlers.h"
 
 #include <stdbool.h>
@@ -11,41 +14,70 @@
 #include "server/api/server.h"
 #include "server/http/http.h"
 #include "server/json/buffer.h"
-#include "server/ui/page.h"
+#include "server/ui/files.h"
 
-static void refuse(struct server *server, struct http_exchange *exchange) {
+/* Allows the server's own files and nothing else.  A string never becomes markup or a script's
+ * address: the pages have no Trusted Types policy but the one for their own libraries. */
+static const char policy[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; worker-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types libraries";
+
+static void refuse(struct server *server, struct http_exchange *exchange, int status,
+                   const char *what) {
     struct api_error err;
-    api_error_set(&err, 404, "not_found", NULL, "/ does not exist");
+    api_error_set(&err, status, status == 404 ? "not_found" : "not_acceptable", NULL, "%.200s %s",
+                  http_path(exchange), what);
     reply_error(server, exchange, &err);
 }
 
-/* Tells whether the browser has this page.  It sends a list of tags, which may be weak, or a
- * star. */
-static bool has_page(const struct http_exchange *exchange) {
-    const char *tags = http_header(exchange, "If-None-Match");
-    return tags && (strstr(tags, page_etag) || strcmp(tags, "*") == 0);
+static const struct ui_file *find_file(const char *path) {
+    for (size_t i = 0; i < ui_n_files; i++)
+        if (strcmp(path, ui_files[i].path) == 0) return &ui_files[i];
+    return NULL;
 }
 
-static void set_headers(struct http_exchange *exchange) {
-    http_set_header(exchange, "ETag", page_etag);
+/* Tells whether the browser has this file.  It sends a list of tags, which may be weak, or a
+ * star. */
+static bool has_file(const struct http_exchange *exchange, const struct ui_file *file) {
+    const char *tags = http_header(exchange, "If-None-Match");
+    return tags && (strstr(tags, file->etag) || strcmp(tags, "*") == 0);
+}
+
+/* Tells whether the client reads the form in which the file is embedded.  A client that names no
+ * encodings reads any. */
+static bool reads(const struct http_exchange *exchange, const struct ui_file *file) {
+    const char *encodings = http_header(exchange, "Accept-Encoding");
+    return !file->is_gzip || !encodings || strcasestr(encodings, "gzip") || strchr(encodings, '*');
+}
+
+static void set_headers(struct http_exchange *exchange, const struct ui_file *file) {
+    http_set_header(exchange, "ETag", file->etag);
     http_set_header(exchange, "Cache-Control", "no-cache"); /* kept, but asked for each time */
-    http_set_header(exchange, "Content-Security-Policy", page_policy);
+    http_set_header(exchange, "Content-Security-Policy", policy);
     http_set_header(exchange, "X-Content-Type-Options", "nosniff");
     http_set_header(exchange, "Referrer-Policy", "no-referrer");
     http_set_header(exchange, "Cross-Origin-Opener-Policy", "same-origin");
+    http_set_header(exchange, "Cross-Origin-Resource-Policy", "same-origin");
 }
 
 void ui_handle(struct server *server, struct http_exchange *exchange) {
+    const struct ui_file *file = server->has_ui ? find_file(http_path(exchange)) : NULL;
     struct buffer body = {0};
-    if (!server->has_ui) {
-        refuse(server, exchange);
+    if (!file) {
+        refuse(server, exchange, 404, "does not exist");
         return;
     }
-    set_headers(exchange);
-    if (has_page(exchange)) {
+    if (!reads(exchange, file)) {
+        refuse(server, exchange, 406, "has the encoding gzip only: Accept-Encoding must allow it");
+        return;
+    }
+    set_headers(exchange, file);
+    if (has_file(exchange, file)) {
         reply_text(server, exchange, 304, NULL, &body);
         return;
     }
-    buffer_append(&body, page_data, page_size);
-    reply_text(server, exchange, 200, "text/html; charset=utf-8", &body);
+    if (file->is_gzip) http_set_header(exchange, "Content-Encoding", "gzip");
+    buffer_append(&body, file->data, file->size);
+    reply_text(server, exchange, 200, file->type, &body);
 }

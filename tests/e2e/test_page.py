@@ -1,5 +1,6 @@
-"""The page at / as it is served, and the routes that it asks; tests/ui has it in a browser."""
-import base64
+"""The pages at / and /inspect as they are served, and the routes that they ask; tests/ui has them in
+a browser."""
+import gzip
 import hashlib
 import json
 import re
@@ -11,6 +12,14 @@ from raw import RawConnection
 from server import ROOT, SLOW, Server
 
 UI = ROOT / "server/ui"
+SOURCES = sorted(UI.glob("*.js"))
+PAGES = {"/": "chat.html", "/inspect": "inspect.html"}
+POLICY = {"default-src": "'none'", "script-src": "'self'", "style-src": "'self'",
+          "worker-src": "'self'", "connect-src": "'self'", "img-src": "data:", "base-uri": "'none'",
+          "form-action": "'none'", "frame-ancestors": "'none'",
+          "require-trusted-types-for": "'script'", "trusted-types": "libraries"}
+GZIP = {"Accept-Encoding": "br, gzip"}
+TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
 
 @pytest.fixture(scope="module")
@@ -18,52 +27,100 @@ def page(server):
     return server.get("/")
 
 
-def part(page, name):
-    text = page.body.decode()
-    return re.search(f"<{name}>(.*)</{name}>", text, re.DOTALL).group(1)
+def libraries(server):
+    """The names of the libraries that this build has found."""
+    listed = server.get("/ui/libraries.js").body.decode()
+    return json.loads(re.search(r"LIBRARIES = (.*);", listed).group(1))
 
 
-def hash_of(text):
-    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-
-
-@pytest.mark.quick("GET /")
-def test_the_page_is_one_document(page):
-    assert page.status == 200
-    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert part(page, "style") == (UI / "page.css").read_text()
-    assert part(page, "script") == (UI / "page.js").read_text()
-    loaded = re.findall(r"""(?:src|href|action)=["']([^"']*)""", (UI / "page.html").read_text())
-    assert loaded and all(each.startswith(("#", "data:")) for each in loaded)
-    assert "url(" not in part(page, "style") and "@import" not in part(page, "style")
-
-
-def test_the_policy_allows_the_page_and_nothing_else(page):
+def check_headers(reply):
     policy = dict(each.strip().split(" ", 1)
-                  for each in page.headers["Content-Security-Policy"].split(";"))
-    assert policy == {"default-src": "'none'", "script-src": hash_of(part(page, "script")),
-                      "style-src": hash_of(part(page, "style")), "connect-src": "'self'",
-                      "img-src": "data:", "base-uri": "'none'", "form-action": "'none'",
-                      "frame-ancestors": "'none'"}
-    assert page.headers["X-Content-Type-Options"] == "nosniff"
-    assert page.headers["Referrer-Policy"] == "no-referrer"
+                  for each in reply.headers["Content-Security-Policy"].split(";"))
+    assert policy == POLICY
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    assert reply.headers["Referrer-Policy"] == "no-referrer"
+    assert reply.headers["Cache-Control"] == "no-cache"
+
+
+@pytest.mark.quick("GET /", "GET /inspect", "GET /ui/{file}")
+def test_every_file_is_served(server):
+    """Those of the tree, under their paths, with the headers that keep a browser within them."""
+    tags = set()
+    for path, name in PAGES.items():
+        reply = server.get(path)
+        assert (reply.status, reply.body) == (200, (UI / name).read_bytes())
+        assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
+        check_headers(reply)
+        tags.add(reply.headers["ETag"])
+    for file in [*SOURCES, *UI.glob("*.css")]:
+        reply = server.get(f"/ui/{file.name}")
+        assert (reply.status, reply.body) == (200, file.read_bytes()), file.name
+        assert reply.headers["Content-Type"] == TYPES[file.suffix]
+        check_headers(reply)
+        tags.add(reply.headers["ETag"])
+    assert len(tags) == len(PAGES) + len(SOURCES) + len(list(UI.glob("*.css")))
+
+
+def test_pages_load_files_of_this_server_only():
+    for name in PAGES.values():
+        text = (UI / name).read_text()
+        loaded = re.findall(r"""(?:src|href|action)=["']([^"']*)""", text)
+        files = [each for each in loaded if each.startswith("ui/")]
+        assert len(files) == 3 and all((UI / each[3:]).is_file() for each in files)
+        assert set(loaded) - set(files) <= {"./", "inspect", "#message", "#prompt-part",
+                                            *(each for each in loaded if each.startswith("data:"))}
+        assert "<style" not in text and " style=" not in text and " on" not in re.sub(
+            r">[^<]*<", "><", text)
+    for file in SOURCES:
+        for imported in re.findall(r"""from '([^']*)'""", file.read_text()):
+            assert imported == "./libraries.js" or (UI / imported).is_file()
+    for file in UI.glob("*.css"):
+        assert "url(" not in file.read_text() and "@import" not in file.read_text()
+
+
+def test_libraries_are_what_the_packages_have(server):
+    for name in libraries(server):
+        plain = server.get(f"/ui/lib/{name}", headers=GZIP)
+        assert plain.status == 200 and plain.headers["Content-Encoding"] == "gzip"
+        assert len(gzip.decompress(plain.body)) > 10000
+        check_headers(plain)
+        refused = server.get(f"/ui/lib/{name}", headers={"Accept-Encoding": "identity"})
+        assert refused.status == 406 and "gzip" in refused.error["message"]
+        licences = gzip.decompress(server.get("/ui/licenses.txt", headers=GZIP).body).decode()
+        assert name in licences and "License:" in licences
+
+
+def test_other_files_do_not_exist(server):
+    for path in ("/ui/", "/ui/nothing.js", "/ui/lib/nothing.js", "/ui/../ui/chat.js",
+                 "/ui/files.h", "/ui/chat.html", "/inspect/x"):
+        assert server.get(path).status == 404, path
 
 
 def test_no_text_becomes_markup():
-    script = (UI / "page.js").read_text()
-    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(",
-                "DOMParser", "localStorage", "sessionStorage", "indexedDB", "document.cookie"):
-        assert way not in script, way
+    """Names of ways by which a string becomes markup, a script, or is kept where it should not be."""
+    for file in SOURCES:
+        script = file.read_text()
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(",
+                    "new Function", "DOMParser", "setHTML", "srcdoc", "createContextualFragment",
+                    "sessionStorage", "document.cookie", "http://", "https://"):
+            assert way not in script, (file.name, way)
+        assert ("localStorage" in script) == (file.name == "settings.js")
+        assert ("indexedDB" in script) == (file.name == "store.js")
 
 
-def test_a_browser_that_has_the_page_gets_304(server, page):
-    tag = page.headers["ETag"]
-    assert page.headers["Cache-Control"] == "no-cache"
-    for tags in (tag, f'"x", W/{tag}', "*"):
-        reply = server.get("/", headers={"If-None-Match": tags})
-        assert (reply.status, reply.body, reply.headers["ETag"]) == (304, b"", tag)
-        assert reply.headers["Content-Security-Policy"] == page.headers["Content-Security-Policy"]
-    assert server.get("/", headers={"If-None-Match": '"other"'}).body == page.body
+def test_a_browser_that_has_a_file_gets_304(server, page):
+    for path in ("/", "/inspect", "/ui/chat.js"):
+        whole = server.get(path)
+        tag = whole.headers["ETag"]
+        for tags in (tag, f'"x", W/{tag}', "*"):
+            reply = server.get(path, headers={"If-None-Match": tags})
+            assert (reply.status, reply.body, reply.headers["ETag"]) == (304, b"", tag)
+            check_headers(reply)
+        assert server.get(path, headers={"If-None-Match": '"other"'}).body == whole.body
+
+
+def test_a_tag_is_that_of_the_content(server, page):
+    assert page.headers["ETag"] == f'"{hashlib.sha256(page.body).hexdigest()[:32]}"'
 
 
 def test_a_connection_lives_on_after_304(server, page):
@@ -79,42 +136,55 @@ def test_head_and_other_methods(server, page):
     head = server.request("HEAD", "/")
     assert (head.status, head.body) == (200, b"")
     assert int(head.headers["Content-Length"]) == len(page.body)
-    assert server.post("/", {}).status == 405
+    for path in ("/", "/inspect", "/ui/chat.js"):
+        assert server.post(path, {}).status == 405
 
 
-def test_every_route_that_the_page_asks_exists(server):
-    script = (UI / "page.js").read_text()
-    asked = set(re.findall(r"""'(/[a-z0-9_/]+)'""", script))
+def test_every_route_that_the_pages_ask_exists(server):
+    asked = set()
+    for file in SOURCES:
+        asked |= set(re.findall(r"""(?:ask|askJson)\('/?([a-z0-9_/]+)'""", file.read_text()))
+    asked |= set(re.findall(r"""path: '/([a-z0-9_/]+)'""", (UI / "inspect.js").read_text()))
     paths = server.get("/openapi.json").json()["paths"]
-    assert asked == {"/state", "/tokenize", "/v1/models", "/v1/completions",
-                     "/v1/chat/completions"}
-    assert asked <= set(paths)
+    assert asked == {"state", "tokenize", "v1/models", "v1/completions", "v1/chat/completions"}
+    assert {f"/{each}" for each in asked} <= set(paths)
 
 
-def test_every_field_that_the_page_sends_exists(server):
-    """Those of the form by their ids; unknown members would be ignored in silence."""
-    html, paths = (UI / "page.html").read_text(), server.get("/openapi.json").json()["paths"]
-    script = (UI / "page.js").read_text()
+def fields_of(server, path):
+    body = server.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]
+    return set(body["content"]["application/json"]["schema"]["properties"])
+
+
+def test_every_field_that_the_pages_send_exists(server):
+    """Those of the forms by their ids; unknown members would be ignored in silence."""
+    html, script = (UI / "inspect.html").read_text(), (UI / "inspect.js").read_text()
     listed = re.search(r"for \(const name of (\[.*?\])\)", script, re.DOTALL).group(1)
     names = json.loads(listed.replace("'", '"'))
     assert len(names) > 5 and all(f'id="{name}"' in html for name in names)
     for path in ("/v1/completions", "/v1/chat/completions"):
-        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         assert set(names) | {"ignore_eos", "stop", "cache_salt", "kv_policy", "prefill",
-                             "return_kept_positions", "return_progress"} <= set(body["properties"])
+                             "return_kept_positions", "return_progress"} <= fields_of(server, path)
+    html, script = (UI / "chat.html").read_text(), (UI / "settings.js").read_text()
+    names = json.loads(re.search(r"NUMBERS = (\[.*?\])", script).group(1).replace("'", '"'))
+    assert len(names) > 3 and all(f'id="{name}"' in html for name in names)
+    assert set(names) | {"model", "messages", "tools", "reasoning_effort", "kv_policy", "prefill",
+                         "return_kept_positions", "return_progress", "continue_final_message",
+                         "add_generation_prompt"} <= fields_of(server, "/v1/chat/completions")
 
 
-def test_the_page_can_be_turned_off(tmp_path, tiny_model):
+def test_the_pages_can_be_turned_off(tmp_path, tiny_model):
     with Server(tmp_path, "--no-ui", model=tiny_model) as one:
-        reply = one.get("/")
-        assert reply.status == 404 and reply.error["message"] == "/ does not exist"
+        for path in ("/", "/inspect", "/ui/chat.js"):
+            reply = one.get(path)
+            assert reply.status == 404 and reply.error["message"] == f"{path} does not exist"
         assert one.get("/state").status == 200
 
 
-def test_the_page_needs_no_key_and_its_routes_do(tmp_path, tiny_model):
+def test_the_pages_need_no_key_and_their_routes_do(tmp_path, tiny_model):
     with Server(tmp_path, "--api-key", "secret", model=tiny_model) as one:
-        page = one.get("/")
-        assert page.status == 200 and b"secret" not in page.body
+        for path in ("/", "/inspect", "/ui/chat.js"):
+            page = one.get(path)
+            assert page.status == 200 and b"secret" not in page.body
         assert one.get("/state").status == 401
         assert one.get("/state", headers={"Authorization": "Bearer secret"}).status == 200
 

@@ -22,8 +22,8 @@ FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-u
          "--remote-debugging-pipe")
 KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowLeft": (37, ""),
         "ArrowRight": (39, ""), "ArrowDown": (40, ""), "End": (35, ""), "Home": (36, ""),
-        " ": (32, " ")}
-CTRL = 2
+        " ": (32, " "), "k": (75, "k"), "O": (79, "O")}
+CTRL, SHIFT = 2, 8
 # Tells of what the policy forbids, before the page's own script runs.
 WATCH = """window.violations = [];
 document.addEventListener('securitypolicyviolation',

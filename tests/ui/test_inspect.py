@@ -1,4 +1,4 @@
-"""The page at / in a headless Chromium: a generation, what the cache has kept, the live view, the
+"""The page at /inspect in a headless Chromium: a generation, what the cache has kept, the live view, the
 keyboard, a phone, both colour schemes.  QUIRE_UI_SCREENSHOTS=DIR keeps the pictures of docs/page.md."""
 import os
 import pathlib
@@ -19,7 +19,7 @@ STREAMING, HITTERS, OFFLOAD = "1", "2", "3"  # of the examples
 
 
 def open_page(browser, server, **rest):
-    page = browser.open(f"{server.url}/", **rest)
+    page = browser.open(f"{server.url}/inspect", **rest)
     page.wait(READY)
     return page
 
@@ -257,7 +257,7 @@ def contrast(a, b):
 
 def test_a_key_stays_in_memory(browser, tmp_path):
     with Server(tmp_path, "--api-key", "secret") as guarded:
-        page = browser.open(f"{guarded.url}/")
+        page = browser.open(f"{guarded.url}/inspect")
         page.wait("document.querySelector('#state-text').textContent === 'needs the API key'")
         page.click("#key")
         page.type("secret")

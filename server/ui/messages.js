@@ -1,0 +1,185 @@
+/* messages.js - draws the messages of a conversation, with what can be done to each. */
+import {codeBlock, copy} from './code.js';
+import {$, button, duration, make, number, percent} from './dom.js';
+import {renderInto} from './markdown.js';
+import {childrenOf, choose, pathOf} from './tree.js';
+
+const NAMES = {user: 'You', tool: 'Result of a tool'};
+const ENDS = {length: 'ended at the most tokens', abort: 'ended by another request'};
+
+/* What is told under an answer. */
+function statsOf(node) {
+  const {stats = {}} = node, {usage} = stats, parts = [];
+  if (stats.model) parts.push(stats.model);
+  if (stats.speed) parts.push(`${number(stats.speed, 1)} tokens/s`);
+  if (stats.firstToken !== undefined) parts.push(`first token after ${duration(stats.firstToken)}`);
+  if (stats.tokens) parts.push(`${number(stats.tokens)} tokens`);
+  if (ENDS[stats.reason]) parts.push(ENDS[stats.reason]);
+  const cached = usage?.prompt_tokens_details?.cached_tokens;
+  if (usage) parts.push(`prompt ${number(usage.prompt_tokens)}${cached ? `, ${number(cached)} of it cached` : ''}`);
+  if (usage?.kv?.policy && usage.kv.policy !== 'full')
+    parts.push(`${usage.kv.policy}: ${number(usage.kv.resident_tokens)} tokens in the cache`
+      + (usage.kv.evicted_tokens ? `, ${number(usage.kv.evicted_tokens)} evicted` : ''));
+  if (usage?.prefill?.mode === 'sparse')
+    parts.push(`sparse prefill${usage.prefill.density < 1 ? `, ${percent(usage.prefill.density)} of the keys` : ''}`);
+  return parts.join(' · ');
+}
+
+function callBlock(call) {
+  let text = call.function.arguments;
+  try {
+    text = JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    /* It is shown as the model wrote it. */
+  }
+  return make('details', {className: 'fold', open: true},
+    make('summary', {}, `Calls the tool ${call.function.name}`), codeBlock(text, 'json', true));
+}
+
+/* Fields for the results of the calls at the end of a conversation. */
+function resultForm(node, actions) {
+  const fields = node.calls.map((call) => make('textarea', {rows: 2, 'aria-label': `Result of ${call.function.name}`,
+    placeholder: `Result of ${call.function.name}`}));
+  return make('div', {className: 'results'}, ...fields, button('Send results', {}, () =>
+    actions.sendResults(node, fields.map((field, i) => ({call: node.calls[i].id, content: field.value})))));
+}
+
+function fileBlock(file) {
+  return make('details', {className: 'fold file'},
+    make('summary', {}, `${file.name}, ${number(file.tokens)} tokens`),
+    make('pre', {tabIndex: 0, role: 'region', 'aria-label': `Text of ${file.name}`}, file.text));
+}
+
+export class MessageList {
+  /* actions: retry, goOn, edit, sendResults, showKept (node), changed (): a branch was chosen */
+  constructor(root, actions) {
+    Object.assign(this, {root, actions});
+    this.parts = new Map(); /* by id of the node */
+  }
+
+  show(conversation, running) {
+    this.conversation = conversation;
+    this.running = running;
+    const path = pathOf(conversation), ids = new Set(path.map((node) => node.id));
+    for (const [id, part] of this.parts) if (!ids.has(id)) this.drop(id, part);
+    path.forEach((node, i) => {
+      if (!this.parts.has(node.id)) this.parts.set(node.id, this.make(node));
+      const {article} = this.parts.get(node.id);
+      if (this.root.children[i] !== article) this.root.insertBefore(article, this.root.children[i] ?? null);
+      this.update(node, i === path.length - 1);
+    });
+  }
+
+  drop(id, part) {
+    part.article.remove();
+    this.parts.delete(id);
+  }
+
+  clear() {
+    this.parts.forEach((part, id) => this.drop(id, part));
+  }
+
+  make(node) {
+    const part = {content: make('div', {className: 'content'}), extra: make('div', {className: 'extra'}),
+      thought: make('div', {className: 'content'}), told: make('p', {className: 'stats'}),
+      bar: make('div', {className: 'bar'}), error: make('div', {className: 'problem'})};
+    part.fold = make('details', {className: 'fold thought', hidden: true}, make('summary', {}, 'Reasoning'), part.thought);
+    part.article = make('article', {className: `message ${node.role}`, dataset: {id: node.id}},
+      make('h2', {className: 'who'}, NAMES[node.role] ?? 'Answer'),
+      ...(node.files ?? []).map(fileBlock), part.fold, part.content, part.extra, part.error, part.told, part.bar);
+    return part;
+  }
+
+  /* Draws what may have changed of a message: all but its files. */
+  update(node, isLast) {
+    const part = this.parts.get(node.id), isRunning = this.running === node;
+    if (!part) return;
+    part.article.classList.toggle('running', isRunning);
+    part.article.setAttribute('aria-busy', String(isRunning));
+    if (node.role === 'assistant') renderInto(part.content, node.content, !isRunning);
+    else part.content.textContent = node.content;
+    part.fold.hidden = !node.reasoning;
+    if (node.reasoning) renderInto(part.thought, node.reasoning, !isRunning);
+    part.told.textContent = statsOf(node);
+    this.updateRest(node, part, isRunning, isLast);
+  }
+
+  updateRest(node, part, isRunning, isLast) {
+    const {actions} = this, {length: nCalls} = node.calls ?? [];
+    const state = `${isRunning} ${isLast} ${Boolean(this.running)} ${nCalls} ${node.error} ${this.siblings(node)}`;
+    if (part.drawn === state) return;
+    part.drawn = state;
+    const awaitsResults = isLast && nCalls > 0 && !isRunning && !node.error;
+    part.extra.replaceChildren(...(node.calls ?? []).map(callBlock), ...awaitsResults ? [resultForm(node, actions)] : []);
+    part.error.replaceChildren(...node.error && !isRunning
+      ? [make('p', {}, node.error), button('Retry', {}, () => actions.retry(node)),
+        node.content ? button('Go on from here', {}, () => actions.goOn(node)) : null].filter(Boolean) : []);
+    part.bar.replaceChildren(...isRunning ? [] : this.buttons(node, isLast));
+  }
+
+  siblings(node) {
+    return childrenOf(this.conversation, node.parent).map((each) => each.id).join();
+  }
+
+  buttons(node, isLast) {
+    const {actions} = this, isUser = node.role === 'user', all = [];
+    const versions = childrenOf(this.conversation, node.parent);
+    if (versions.length > 1) all.push(this.switcher(node, versions));
+    const one = button('Copy', {className: 'small', 'aria-label': isUser ? 'Copy the question' : 'Copy the answer'},
+      () => copy(node.content, one));
+    all.push(one);
+    if (this.running) return all;
+    if (isUser) all.push(button('Edit', {className: 'small'}, () => this.edit(node)));
+    if (node.role === 'assistant') {
+      if (!node.error) all.push(button('Retry', {className: 'small'}, () => actions.retry(node)));
+      if (!node.error && isLast && node.stats?.reason === 'length')
+        all.push(button('Go on', {className: 'small'}, () => actions.goOn(node)));
+      if (node.kept || node.whyNotKept)
+        all.push(button('What the cache kept', {className: 'small'}, () => actions.showKept(node)));
+    }
+    return all;
+  }
+
+  switcher(node, versions) {
+    const at = versions.indexOf(node);
+    const to = (step, text, name) => button(text, {className: 'small', disabled: !versions[at + step] || Boolean(this.running),
+      'aria-label': name}, () => {
+      choose(this.conversation, versions[at + step]);
+      this.actions.changed();
+      this.root.querySelector(`[data-id="${versions[at + step].id}"] .versions button:not(:disabled)`)?.focus();
+    });
+    return make('span', {className: 'versions', role: 'group', 'aria-label': 'Versions'},
+      to(-1, '‹', 'Earlier version'), make('span', {}, `${at + 1} of ${versions.length}`), to(1, '›', 'Later version'));
+  }
+
+  edit(node) {
+    const part = this.parts.get(node.id);
+    const field = make('textarea', {value: node.content, rows: Math.min(12, node.content.split('\n').length + 1),
+      'aria-label': 'The question, edited'});
+    const end = () => {
+      part.drawn = null;
+      this.show(this.conversation, this.running);
+    };
+    const send = () => {
+      end();
+      if (field.value.trim() || node.files?.length) this.actions.edit(node, field.value.trim());
+    };
+    field.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape') end();
+      else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        send();
+      }
+    });
+    part.content.replaceChildren(field);
+    part.bar.replaceChildren(button('Ask again', {className: 'main'}, send), button('Cancel', {}, end));
+    field.focus();
+  }
+}
+
+/* Follows the end of the conversation while it is in sight. */
+export function follow(act) {
+  const view = $('view'), atEnd = view.scrollHeight - view.scrollTop - view.clientHeight < 80;
+  act();
+  if (atEnd) view.scrollTop = view.scrollHeight;
+}

@@ -1,0 +1,57 @@
+"""axe-core finds nothing on either page, in both colour schemes, on a desktop and on a phone."""
+import os
+import pathlib
+
+import pytest
+
+from chat import COLOURED, STUB, ask, delta, end, open_chat, will_answer
+from server import ROOT
+
+AXE = next(pathlib.Path(os.environ.get("QUIRE_AXE", ROOT / "build/axe")).glob("**/axe.min.js"), None)
+SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844, "is_phone": True}}
+TEXT = ("# A title\n\nSome **text** with `code` and a [link](https://example.org).\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+        "> quoted\n\n```python\ndef f(x):  # note\n    return 'text' + str(1)\n```\n")
+
+
+def violations(page):
+    """What axe finds, as rule and elements."""
+    page.evaluate(AXE.read_text() + "; 0")
+    found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
+                          ".then((told) => told.violations.map((each) => [each.id, each.nodes.map((node) => node.html.slice(0, 160)"
+                          " + ' ' + node.failureSummary.slice(0, 300))]))")
+    page.faults.clear()
+    return found
+
+
+@pytest.mark.skipif(not AXE, reason="axe-core is not there: scripts/test --ui fetches it")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_axe_finds_nothing(browser, server, scheme, size):
+    page = open_chat(browser, server, scheme=scheme, **SIZES[size])
+    assert violations(page) == []
+    page.evaluate(STUB)
+    will_answer(page, delta(reasoning_content="A thought."), delta(content=TEXT), end())
+    ask(page, "A question")
+    page.evaluate("document.querySelector('.thought').open = true")
+    page.wait(COLOURED)
+    assert violations(page) == []
+    will_answer(page, delta(content="Some"), "cut")
+    ask(page, "Another")
+    assert violations(page) == []
+    page.click("#settings-open")
+    assert violations(page) == []
+    page.click("#settings-close")
+    page.ask("Page.navigate", url="about:blank")
+    page = browser.open(f"{server.url}/inspect", scheme=scheme, **SIZES[size])
+    page.wait("document.querySelector('#policy').options.length > 1")
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    assert violations(page) == []
+    page.ask("Page.navigate", url="about:blank")
+
+
+@pytest.mark.skipif(not AXE, reason="axe-core is not there: scripts/test --ui fetches it")
+def test_axe_can_find_something(browser, server):
+    page = open_chat(browser, server)
+    page.evaluate("document.querySelector('#message').labels[0].remove(); document.querySelector('#message').placeholder = ''")
+    assert "label" in [rule for rule, _ in violations(page)]
+    page.ask("Page.navigate", url="about:blank")
