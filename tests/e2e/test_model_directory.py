@@ -2,10 +2,13 @@
 tokens, chat templates, a folder of the hub's cache.  Each is taken, and a line at start says so."""
 import json
 import shutil
+import subprocess
 
 import pytest
 
-from server import Server
+from precision import EXACT, PRECISE
+from server import BINARY, Server, WRAPPER
+from test_families import CONTEXT, DATA, link_checkpoint
 from tiny_model import CONFIG, write_tiny_model
 
 TURN_END, TEXT_END = 8186, 8184
@@ -387,3 +390,37 @@ def test_ids_without_a_text_come_back(tmp_path):
         assert server.post("/detokenize", {"tokens": ids}).json()["prompt"] == ""
         top = server.post("/v1/completions", {**body, "logprobs": 2, "logit_bias": {"8230": 100}})
         assert "token_id:8230" in json.dumps(top.json()["choices"][0]["logprobs"]["top_logprobs"])
+
+
+# ---- a model that reads images ----
+
+# As those of such models have it: content is a text, or a list of parts.
+PARTS = ("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+         "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}")
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_the_text_half_of_a_model_that_reads_images(tmp_path, quantised):
+    """Its weights are read, also quantised ones, and what is for images is named and refused."""
+    checkpoint = "gemma3-wrapper-gqa-bf16-head32"
+    model = link_checkpoint(tmp_path / "wrapper", checkpoint)
+    (model / "chat_template.jinja").write_text(PARTS)
+    if quantised:
+        out = tmp_path / "fp8"
+        subprocess.run([*WRAPPER, BINARY, "quantize", model, "--to", "fp8", "--out", out], check=True,
+                       capture_output=True)
+        model = out
+    golden = json.loads((DATA / checkpoint / "goldens.json").read_text())["prompts"][-1]
+    with serve(model, tmp_path, *PRECISE, "--max-model-len", CONTEXT) as server:
+        assert ("only text is served: 34 tensors are not loaded, of multi_modal_projector, "
+                "vision_tower\n") in server.log
+        n_exact = 1 if quantised or not EXACT else len(golden["greedy"])
+        answer = server.complete(golden["tokens"], max_tokens=n_exact, temperature=0,
+                                 ignore_eos=True, return_token_ids=True)
+        assert answer["choices"][0]["token_ids"] == golden["greedy"][:n_exact]
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+        for parts, status in (([{"type": "text", "text": "\u4e00\u4e01"}], 200),
+                              ([{"type": "text", "text": "\u4e00"}, picture], 400)):
+            reply = server.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": parts}], "max_tokens": 2})
+            assert reply.status == status, reply.body
