@@ -13,13 +13,21 @@
 enum { MAX_LIST = 1 << 16, NAME_BYTES = 128 };
 
 static const struct gguf_architecture architectures[] = {
-    {"llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", true},
-    {"qwen2", "Qwen2ForCausalLM", NULL, NULL, false},
-    {"qwen3", "Qwen3ForCausalLM", NULL, NULL, false},
-    {"qwen3moe", "Qwen3MoeForCausalLM", NULL, "Qwen3MoeForCausalLM", false},
-    {"gemma2", "Gemma2ForCausalLM", NULL, NULL, false},
-    {"gemma3", "Gemma3ForCausalLM", NULL, NULL, false},
-    {"phi3", "Phi3ForCausalLM", NULL, NULL, false}};
+    {"llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", true, 0},
+    {"qwen2", "Qwen2ForCausalLM", NULL, NULL, false, 0},
+    {"qwen3", "Qwen3ForCausalLM", NULL, NULL, false, 0},
+    {"qwen3moe", "Qwen3MoeForCausalLM", NULL, "Qwen3MoeForCausalLM", false, 0},
+    {"gemma2", "Gemma2ForCausalLM", NULL, NULL, false, 0},
+    {"gemma3", "Gemma3ForCausalLM", NULL, NULL, false, 0},
+    {"phi3", "Phi3ForCausalLM", NULL, NULL, false, 0},
+    {"smollm3", "SmolLM3ForCausalLM", NULL, NULL, true, 0},
+    {"olmo2", "Olmo2ForCausalLM", "Olmo3ForCausalLM", NULL, false, GGUF_ANY_WINDOW},
+    {"granite", "GraniteForCausalLM", NULL, NULL, true, GGUF_MULTIPLIERS},
+    {"seed_oss", "SeedOssForCausalLM", NULL, NULL, false, GGUF_LATE_FFN_NORM},
+    {"command-r", "CohereForCausalLM", NULL, NULL, true, GGUF_LAYER_NORM | GGUF_LOGIT_SCALE},
+    {"cohere2", "Cohere2ForCausalLM", NULL, NULL, true,
+     GGUF_LAYER_NORM | GGUF_LOGIT_SCALE | GGUF_ANY_WINDOW},
+    {"exaone4", "Exaone4ForCausalLM", NULL, NULL, false, GGUF_ANY_WINDOW}};
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(*architectures) };
 
@@ -44,46 +52,69 @@ enum key_use {
     USE_NONE    /* it changes nothing */
 };
 
-/* Keys behind "ARCHITECTURE.". */
+/* Keys behind "ARCHITECTURE.", of those with all of the traits `with` and none of `without`. */
 static const struct known_key {
     const char *key;
     enum key_use use;
     bool is_required;
     const char *name;
+    unsigned with, without;
 } known_keys[] = {
-    {"context_length", USE_COPY, true, "max_position_embeddings"},
-    {"embedding_length", USE_COPY, true, "hidden_size"},
-    {"block_count", USE_COPY, true, "num_hidden_layers"},
-    {"feed_forward_length", USE_COPY, true, "intermediate_size"},
-    {"attention.head_count", USE_COPY, true, "num_attention_heads"},
-    {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads"},
-    {"attention.key_length", USE_COPY, false, "head_dim"},
-    {"attention.layer_norm_rms_epsilon", USE_COPY, true, "rms_norm_eps"},
-    {"attention.sliding_window", USE_OWN, false, NULL},
-    {"attention.sliding_window_pattern", USE_LAYERS, false, "sliding_window_pattern"},
-    {"attention.value_length", USE_OWN, false, NULL},
-    {"attention.causal", USE_OWN, false, NULL},
-    {"attn_logit_softcapping", USE_COPY, false, "attn_logit_softcapping"},
-    {"final_logit_softcapping", USE_COPY, false, "final_logit_softcapping"},
-    {"rope.freq_base", USE_COPY, false, "rope_theta"},
-    {"rope.freq_base_swa", USE_COPY, false, "rope_local_base_freq"},
-    {"rope.dimension_count", USE_OWN, false, NULL},
-    {"rope.scaling.type", USE_OWN, false, NULL},
-    {"rope.scaling.factor", USE_OWN, false, NULL},
-    {"rope.scaling.original_context_length", USE_ROPE, false, "original_max_position_embeddings"},
-    {"rope.scaling.attn_factor", USE_ROPE, false, "attention_factor"},
-    {"rope.scaling.yarn_beta_fast", USE_ROPE, false, "beta_fast"},
-    {"rope.scaling.yarn_beta_slow", USE_ROPE, false, "beta_slow"},
-    {"rope.scaling.finetuned", USE_NONE, false, NULL},
-    {"expert_count", USE_COUNT, false, "num_local_experts"},
-    {"expert_used_count", USE_COUNT, false, "num_experts_per_tok"},
-    {"expert_feed_forward_length", USE_COUNT, false, "moe_intermediate_size"},
-    {"nextn_predict_layers", USE_ZERO, false, NULL},
-    {"tensor_data_layout", USE_NONE, false, NULL}, /* how the file was made */
-    {"vocab_size", USE_NONE, false, NULL},         /* the embedding says it */
+    {"context_length", USE_COPY, true, "max_position_embeddings", 0, 0},
+    {"embedding_length", USE_COPY, true, "hidden_size", 0, 0},
+    {"block_count", USE_COPY, true, "num_hidden_layers", 0, 0},
+    {"feed_forward_length", USE_COPY, true, "intermediate_size", 0, 0},
+    {"attention.head_count", USE_COPY, true, "num_attention_heads", 0, 0},
+    {"attention.head_count_kv", USE_COPY, false, "num_key_value_heads", 0, 0},
+    {"attention.key_length", USE_COPY, false, "head_dim", 0, 0},
+    {"attention.layer_norm_rms_epsilon", USE_COPY, true, "rms_norm_eps", 0, GGUF_LAYER_NORM},
+    {"attention.layer_norm_epsilon", USE_COPY, true, "layer_norm_eps", GGUF_LAYER_NORM, 0},
+    {"attention.scale", USE_COPY, true, "attention_multiplier", GGUF_MULTIPLIERS, 0},
+    {"embedding_scale", USE_COPY, false, "embedding_multiplier", GGUF_MULTIPLIERS, 0},
+    {"residual_scale", USE_COPY, false, "residual_multiplier", GGUF_MULTIPLIERS, 0},
+    {"logit_scale", USE_COPY, false, "logits_scaling", GGUF_MULTIPLIERS, 0},
+    {"logit_scale", USE_COPY, true, "logit_scale", GGUF_LOGIT_SCALE, 0},
+    {"attention.sliding_window", USE_OWN, false, NULL, 0, 0},
+    {"attention.sliding_window_pattern", USE_LAYERS, false, "sliding_window_pattern", 0, 0},
+    {"attention.value_length", USE_OWN, false, NULL, 0, 0},
+    {"attention.causal", USE_OWN, false, NULL, 0, 0},
+    {"attn_logit_softcapping", USE_COPY, false, "attn_logit_softcapping", 0, 0},
+    {"final_logit_softcapping", USE_COPY, false, "final_logit_softcapping", 0, 0},
+    {"rope.freq_base", USE_COPY, false, "rope_theta", 0, 0},
+    {"rope.freq_base_swa", USE_COPY, false, "rope_local_base_freq", 0, 0},
+    {"rope.dimension_count", USE_OWN, false, NULL, 0, 0},
+    {"rope.scaling.type", USE_OWN, false, NULL, 0, 0},
+    {"rope.scaling.factor", USE_OWN, false, NULL, 0, 0},
+    {"rope.scaling.original_context_length", USE_ROPE, false, "original_max_position_embeddings", 0,
+     0},
+    {"rope.scaling.attn_factor", USE_ROPE, false, "attention_factor", 0, 0},
+    {"rope.scaling.yarn_beta_fast", USE_ROPE, false, "beta_fast", 0, 0},
+    {"rope.scaling.yarn_beta_slow", USE_ROPE, false, "beta_slow", 0, 0},
+    {"rope.scaling.finetuned", USE_NONE, false, NULL, 0, 0},
+    {"expert_count", USE_COUNT, false, "num_local_experts", 0, 0},
+    {"expert_used_count", USE_COUNT, false, "num_experts_per_tok", 0, 0},
+    {"expert_feed_forward_length", USE_COUNT, false, "moe_intermediate_size", 0, 0},
+    {"nextn_predict_layers", USE_ZERO, false, NULL, 0, 0},
+    {"tensor_data_layout", USE_NONE, false, NULL, 0, 0}, /* how the file was made */
+    {"vocab_size", USE_NONE, false, NULL, 0, 0},         /* the embedding says it */
 };
 
 enum { N_KNOWN = sizeof(known_keys) / sizeof(*known_keys) };
+
+/* Returns true if files of the architecture may have the key. */
+static bool may_have(const struct gguf_architecture *architecture, const struct known_key *key) {
+    return (architecture->traits & key->with) == key->with &&
+           (architecture->traits & key->without) == 0;
+}
+
+/* Returns the number of a key in the table; N_KNOWN: the architecture has no such key. */
+static size_t find_key(const struct gguf_architecture *architecture, const char *name) {
+    size_t k = 0;
+    while (k < N_KNOWN &&
+           !(strcmp(known_keys[k].key, name) == 0 && may_have(architecture, &known_keys[k])))
+        k++;
+    return k;
+}
 
 static int no_memory(const struct writing *w) {
     return error_set(w->err, ERR_NOMEM, "%.200s: no memory for its settings", w->label);
@@ -171,19 +202,20 @@ static int take_keys(const struct writing *w) {
     int rc = 0;
     for (uint32_t i = 0; !rc && i < gguf_n_keys(w->keys); i++) {
         char name[NAME_BYTES] = {0};
-        size_t n, k = 0;
+        size_t n;
         const char *key = gguf_key_at(w->keys, i, &n);
         if (n <= n_prefix || memcmp(key, w->architecture->name, n_prefix) != 0 ||
             key[n_prefix] != '.')
             continue;
         snprintf(name, sizeof(name), "%.*s", (int)(n - n_prefix - 1), key + n_prefix + 1);
-        while (k < N_KNOWN && strcmp(known_keys[k].key, name) != 0) k++;
+        const size_t k = find_key(w->architecture, name);
         if (k == N_KNOWN)
             return refuse_key(w, ERR_UNSUPPORTED, name, "is a key that is not supported");
         rc = take_key(w, &known_keys[k], own_key(w, name));
     }
     for (size_t k = 0; !rc && k < N_KNOWN; k++)
-        if (known_keys[k].is_required && !own_key(w, known_keys[k].key))
+        if (known_keys[k].is_required && may_have(w->architecture, &known_keys[k]) &&
+            !own_key(w, known_keys[k].key))
             rc = refuse_key(w, ERR_INVALID, known_keys[k].key, "is missing");
     return rc;
 }
@@ -228,21 +260,23 @@ static int put_experts(const struct writing *w) {
 }
 
 /* Writes the window, and the architecture.  Of the architecture llama, files with a window are
- * Mistral's, and those with experts Mixtral's. */
+ * Mistral's, and those with experts Mixtral's; of olmo2, those with a window are OLMo 3's. */
 static int put_window(const struct writing *w) {
     static const char key[] = "attention.sliding_window";
+    const bool any = w->architecture->traits & GGUF_ANY_WINDOW;
     const struct gguf_value *value = own_key(w, key);
     const char *model = w->architecture->model;
     uint64_t window = 0;
     if (value && !gguf_whole(value, &window))
         return refuse_key(w, ERR_INVALID, key, "is not a whole number");
-    if (window > 0 && window < number_of(w, "max_position_embeddings")) {
+    if (window > 0 && (any || window < number_of(w, "max_position_embeddings"))) {
         if (strncmp(model, "Qwen", 4) == 0)
             return refuse_key(w, ERR_UNSUPPORTED, key, "is less than the context");
         if (w->architecture->windowed) model = w->architecture->windowed;
     }
     if (json_object_get(w->config, "num_local_experts")) model = w->architecture->experts;
     const int rc = put(w, w->config, "architectures", json_pack("[s]", model));
+    if (!rc && any && window == 0) return put(w, w->config, "sliding_window", json_null());
     if (rc || !value || window == 0) return rc;
     return put(w, w->config, "sliding_window", json_integer((json_int_t)window));
 }
@@ -414,7 +448,7 @@ bool gguf_config_key(const json_t *config, const char *member, char out[GGUF_KEY
         json_is_string(model) ? gguf_architecture_for(json_string_value(model)) : NULL;
     for (size_t i = 0; architecture && i < N_KNOWN; i++) {
         const char *name = known_keys[i].name;
-        if (!name || strcmp(name, member) != 0) continue;
+        if (!name || strcmp(name, member) != 0 || !may_have(architecture, &known_keys[i])) continue;
         snprintf(out, GGUF_KEY_BYTES, "%s.%s", architecture->name, known_keys[i].key);
         return true;
     }

@@ -15,11 +15,21 @@ struct error;
 struct gguf_files;
 
 /* How files of an architecture differ from the checkpoints that transformers writes. */
+/* What the files of an architecture have that others have not: a set of these bits. */
+enum {
+    GGUF_LAYER_NORM = 1,     /* eps is that of LayerNorm */
+    GGUF_MULTIPLIERS = 2,    /* keys multiply embeddings, scores, branches and logits */
+    GGUF_LOGIT_SCALE = 4,    /* a key multiplies logits */
+    GGUF_ANY_WINDOW = 8,     /* also a window that no text exceeds matters, and one may be absent */
+    GGUF_LATE_FFN_NORM = 16, /* the norm before feed-forward has the name of one after attention */
+};
+
 struct gguf_architecture {
     const char *name, *model; /* general.architecture, and what config.json says instead */
     const char *windowed;     /* what it says of a model with a window, if that differs */
     const char *experts;      /* what it says of a model with experts; NULL: it has none */
     bool paired_rotary;       /* q and k rotate by neighbours */
+    unsigned traits;
 };
 
 /* Returns the architecture of files whose config.json would name this model; NULL: there is

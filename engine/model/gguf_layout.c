@@ -49,7 +49,15 @@ static const struct family_name own_norms_tensors[] = {
     GGUF_TENSORS,
 };
 
+/* Of files with GGUF_LATE_FFN_NORM. */
+static const struct family_name late_norm_tensors[] = {
+    {"model.layers.#.post_attention_layernorm", "blk.#.post_attention_norm"},
+    GGUF_TENSORS,
+};
+
 const struct family_name *gguf_layout_tensors(const struct model_config *config) {
+    const struct gguf_architecture *architecture = gguf_architecture_for(config->architecture);
+    if (architecture && architecture->traits & GGUF_LATE_FFN_NORM) return late_norm_tensors;
     return config->own_ffn_norms ? own_norms_tensors : usual_tensors;
 }
 

@@ -158,12 +158,31 @@ static void put_scaling(struct keys *keys, const struct model_config *c, const j
             gguf_put_f32(keys->w, key(keys, betas[i][1]), (float)number_or(rope, betas[i][0], 0));
 }
 
+/* Writes eps of norms, and what multiplies embeddings, scores, branches and logits. */
+static void put_scales(struct keys *keys, const struct gguf_architecture *architecture,
+                       const struct model_config *c, const json_t *config) {
+    static const char *const multipliers[][2] = {{"embedding_multiplier", "embedding_scale"},
+                                                 {"attention_multiplier", "attention.scale"},
+                                                 {"residual_multiplier", "residual_scale"},
+                                                 {"logits_scaling", "logit_scale"}};
+    const bool is_layer_norm = architecture->traits & GGUF_LAYER_NORM;
+    gguf_put_f32(keys->w,
+                 key(keys, is_layer_norm ? "attention.layer_norm_epsilon"
+                                         : "attention.layer_norm_rms_epsilon"),
+                 (float)(c->eps_scale > 0 ? c->norm_eps / c->eps_scale : c->norm_eps));
+    if (architecture->traits & GGUF_LOGIT_SCALE)
+        gguf_put_f32(keys->w, key(keys, "logit_scale"), c->logit_scale);
+    for (int i = 0; i < 4 && architecture->traits & GGUF_MULTIPLIERS; i++)
+        gguf_put_f32(keys->w, key(keys, multipliers[i][1]),
+                     (float)number_or(config, multipliers[i][0], 1));
+}
+
 void gguf_settings_put(struct gguf_writer *w, const struct gguf_architecture *architecture,
                        const struct model_config *c, const json_t *config) {
     struct keys keys = {.w = w, .architecture = architecture->name};
     const double local = local_theta_of(c, config);
     put_counts(&keys, c);
-    gguf_put_f32(w, key(&keys, "attention.layer_norm_rms_epsilon"), c->norm_eps);
+    put_scales(&keys, architecture, c, config);
     gguf_put_f32(w, key(&keys, "rope.freq_base"), (float)theta_of(c, config));
     if (local > 0) gguf_put_f32(w, key(&keys, "rope.freq_base_swa"), (float)local);
     if (c->attn_softcap > 0) gguf_put_f32(w, key(&keys, "attn_logit_softcapping"), c->attn_softcap);
@@ -200,6 +219,12 @@ static bool have_same_layers(const struct model_config *a, const struct model_co
     return true;
 }
 
+static bool have_same_ropes(const struct model_config *a, const struct model_config *b) {
+    for (uint32_t i = 0; i < a->n_layers && a->n_layers == b->n_layers; i++)
+        if (a->layers[i].is_local != b->layers[i].is_local) return false;
+    return true;
+}
+
 static bool has_ends(const struct model_config *a, const struct model_config *b) {
     for (uint32_t i = 0; i < b->n_eos; i++)
         if (!model_ends_with(a, b->eos[i])) return false;
@@ -220,17 +245,18 @@ static const char *difference(const struct model_config *file, const struct mode
          "shape"},
         {file->n_layers == c->n_layers && have_same_layers(file, c), "feed-forward parts"},
         {near(file->norm_eps, c->norm_eps) && near(file->attn_scale, c->attn_scale) &&
-             near(file->embed_scale, c->embed_scale),
+             near(file->embed_scale, c->embed_scale) && near(file->logit_scale, c->logit_scale),
          "scales"},
         {near(file->attn_softcap, c->attn_softcap) && near(file->logit_softcap, c->logit_softcap),
          "softcaps"},
         {file->n_layers == c->n_layers && have_same_windows(file, c), "windows"},
         {file->n_freqs == c->n_freqs && near(file->rope_scale, c->rope_scale) &&
              are_near(file->inv_freq, c->inv_freq, c->n_freqs) &&
-             are_near(file->local_freq, c->local_freq, c->n_freqs),
+             are_near(file->local_freq, c->local_freq, c->n_freqs) && have_same_ropes(file, c),
          "rotary frequencies"},
         {file->positions == c->positions && file->softmax == c->softmax && file->gate == c->gate &&
-             file->qk_norm == c->qk_norm && file->post_norms == c->post_norms &&
+             file->qk_norm == c->qk_norm && file->whole_qk_norm == c->whole_qk_norm &&
+             file->no_pre_norms == c->no_pre_norms && file->post_norms == c->post_norms &&
              file->layer_norm == c->layer_norm && file->parallel == c->parallel &&
              file->qkv_bias == c->qkv_bias && file->o_bias == c->o_bias &&
              file->mlp_bias == c->mlp_bias,

@@ -108,7 +108,9 @@ static int add_rules(struct work *w, const struct weight_rules *rules, int64_t l
     int rc = 0;
     for (size_t i = 0; i < rules->n && !rc; i++) {
         const struct weight_rule *rule = &rules->rules[i];
-        if (!weights_rule_applies(rule, w->c, shape) || rule->before != SIDE_NONE) continue;
+        /* A shared norm is another rule's tensor, too. */
+        const bool repeats = rule->before != SIDE_NONE || rule->with & TRAIT_SHARED_NORM;
+        if (!weights_rule_applies(rule, w->c, shape) || repeats) continue;
         rc = add_item(w, rule, layer);
     }
     return rc;

@@ -20,7 +20,11 @@ TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe",
                  "MixtralForCausalLM": "llama", "Phi3ForCausalLM": "phi3", "Gemma2ForCausalLM": "gemma2",
-                 "Gemma3ForCausalLM": "gemma3"}
+                 "Gemma3ForCausalLM": "gemma3", "SmolLM3ForCausalLM": "smollm3",
+                 "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo2", "GraniteForCausalLM": "granite",
+                 "SeedOssForCausalLM": "seed_oss", "CohereForCausalLM": "command-r",
+                 "Cohere2ForCausalLM": "cohere2", "Exaone4ForCausalLM": "exaone4"}
+IN_PAIRS = ("llama", "smollm3", "granite")  # rows of q and k are reordered
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
          "input_layernorm": "attn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
          "qkv_proj": "attn_qkv", "o_proj": "attn_output", "q_norm": "attn_q_norm",
@@ -28,7 +32,8 @@ NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output
          "gate_up_proj": "ffn_up", "down_proj": "ffn_down", "post_attention_layernorm": "ffn_norm",
          "gate": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
          "down_exps": "ffn_down_exps"}
-GEMMA = {**NAMES, "post_attention_layernorm": "post_attention_norm",
+LATE_NORM = {**NAMES, "post_attention_layernorm": "post_attention_norm"}
+OWN_NORMS = {**NAMES, "post_attention_layernorm": "post_attention_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 
 
@@ -156,15 +161,21 @@ def add_settings(out, config, name):
         counts["attention.sliding_window"] = config["sliding_window"]
     for key, count in counts.items():
         out.key(f"{name}.{key}", U32, count)
-    numbers = {"attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+    is_layer_norm = "layer_norm_eps" in config
+    numbers = {"attention.layer_norm_epsilon" if is_layer_norm else "attention.layer_norm_rms_epsilon":
+               config["layer_norm_eps" if is_layer_norm else "rms_norm_eps"],
                "rope.freq_base": rope.get("rope_theta", config.get("rope_theta", 10000.0))}
     local = (config.get("rope_parameters") or {}).get("sliding_attention", {})
-    if name == "gemma3":
-        out.array("gemma3.attention.sliding_window_pattern", BOOL,
+    if name == "gemma3" or name in ("olmo2", "cohere2", "exaone4") and "layer_types" in config:
+        out.array(f"{name}.attention.sliding_window_pattern", BOOL,
                   [kind == "sliding_attention" for kind in config["layer_types"]])
     for key, number in (("rope.freq_base_swa", local.get("rope_theta") or config.get("rope_local_base_freq")),
                         ("attn_logit_softcapping", config.get("attn_logit_softcapping")),
-                        ("final_logit_softcapping", config.get("final_logit_softcapping"))):
+                        ("final_logit_softcapping", config.get("final_logit_softcapping")),
+                        ("embedding_scale", config.get("embedding_multiplier")),
+                        ("attention.scale", config.get("attention_multiplier")),
+                        ("residual_scale", config.get("residual_multiplier")),
+                        ("logit_scale", config.get("logits_scaling") or config.get("logit_scale"))):
         if number:
             numbers[key] = number
     if rope.get("rope_type") in ("linear", "yarn"):
@@ -179,7 +190,9 @@ def add_settings(out, config, name):
 
 def add_tensors(out, directory, config, kind):
     architecture, rope = config["architectures"][0], rope_of(config)
-    gemma, llama = architecture.startswith("Gemma"), ARCHITECTURES[architecture] == "llama"
+    gemma, in_pairs_of = architecture.startswith("Gemma"), ARCHITECTURES[architecture] in IN_PAIRS
+    names = (OWN_NORMS if gemma or architecture.startswith(("Olmo", "Exaone"))
+             else LATE_NORM if architecture.startswith("SeedOss") else NAMES)
     tensors = stack_experts(checkpoint.read_tensors(directory))
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
@@ -187,12 +200,12 @@ def add_tensors(out, directory, config, kind):
         leaf = full.split(".")[-2]
         heads = {"q_proj": config["num_attention_heads"],
                  "k_proj": config.get("num_key_value_heads", config["num_attention_heads"])}.get(leaf)
-        if llama and heads:
+        if in_pairs_of and heads:
             values = in_pairs(values, heads)
         if gemma and leaf.endswith("norm"):
             values = values + numpy.float32(1)
         fits = values.ndim > 1 and (kind != "Q8_0" or values.shape[-1] % 32 == 0)
-        out.tensor(name_of(full, GEMMA if gemma else NAMES), values, kind if fits else "F32")
+        out.tensor(name_of(full, names), values, kind if fits else "F32")
     if rope.get("rope_type") == "llama3":
         out.tensor("rope_freqs.weight", llama3_factors(config, rope).astype(numpy.float32), "F32")
     for length in ("long", "short") if "long_factor" in rope else ():

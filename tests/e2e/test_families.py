@@ -76,14 +76,15 @@ def link_checkpoint(directory, checkpoint):
 
 
 def link_for_gguf(directory, checkpoint):
-    """The same with the one setting that has no key in GGUF as every file of GGUF has it."""
+    """The same with the settings that have no key in GGUF as every file of GGUF has them."""
     link_checkpoint(directory, checkpoint)
     path = directory / "config.json"
     config = json.loads(path.read_text())
-    if "query_pre_attn_scalar" in config:
+    usual = {"query_pre_attn_scalar": config.get("head_dim"), "no_rope_layer_interval": 4,
+             "no_rope_layers": None}
+    if set(usual) & set(config):
         path.unlink()
-        config["query_pre_attn_scalar"] = config["head_dim"]
-        path.write_text(json.dumps(config))
+        path.write_text(json.dumps({**config, **{key: usual[key] for key in usual if key in config}}))
     return directory
 
 
