@@ -1,7 +1,8 @@
 /* main.c - the program: finds the subcommand, the model and the backend.  The only file that names
  * backends and the only one that exits.
  *
- * Exit status: 0 done or stopped by a signal, 1 failed, 2 called wrongly.
+ * Exit status: 0 done or stopped by a signal, 1 failed, 2 called wrongly, 130 a conversation at the
+ * terminal was stopped by Ctrl-C.
  *
  * Thread: main.  Memory: everything is freed before the end. */
 #include <limits.h>
@@ -39,12 +40,15 @@
 #include "server/settings/option_json.h"
 #include "server/settings/options.h"
 #include "server/settings/options_help.h"
+#include "server/terminal/chat_command.h"
+#include "server/terminal/run_command.h"
+#include "server/terminal/talk.h"
 #include "server/tokenize_command.h"
 #include "server/tune/tune.h"
 
 extern char **environ;
 
-enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
+enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2, STATUS_INTERRUPTED = 130 };
 enum { PRODUCT_BITS = 1 << 14 }; /* see log_product() */
 
 struct subcommand {
@@ -212,41 +216,45 @@ static void log_product(void *ctx, const char *kernel, uint32_t n_rows, uint32_t
     log_event(LOG_DEBUG, "product kernel=%s rows=%u in=%u out=%u", kernel, n_rows, n_in, n_out);
 }
 
-static int run_serve(int argc, char **argv) {
-    struct options options;
+/* Serves with these options until it is stopped, and frees them. */
+static int serve_options(struct options *options) {
     uint64_t products[PRODUCT_BITS / 64] = {0};
     struct backend *backend = NULL;
     struct error err = {0};
     char model_dir[PATH_MAX];
-    int status;
-    early_signals_take();
     keep_heap_warm();
-    if (load_options(&options, argc, argv, &status)) return status;
-    if (api_keys_resolve(&options, &err)) {
-        options_fini(&options);
-        return refuse_usage(&err);
-    }
-    log_set_level((enum log_level)options.log_level);
-    log_set_format((enum log_format)options.log_format);
+    log_set_level((enum log_level)options->log_level);
+    log_set_format((enum log_format)options->log_format);
     int rc = log_start(&err);
-    warn_of_service_link(&options);
+    warn_of_service_link(options);
     warn_of_variables();
-    if (!rc) rc = find_model(model_dir, &options, options.load_format != LOAD_DUMMY, true, &err);
-    if (!rc) rc = create_backend(&backend, &options, &err);
+    if (!rc) rc = find_model(model_dir, options, options->load_format != LOAD_DUMMY, true, &err);
+    if (!rc) rc = create_backend(&backend, options, &err);
     if (!rc) {
         log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
                   backend->name, backend->description);
         log_gaps();
         log_event(LOG_INFO, "the model's files are in %s", model_dir);
-        backend->on_product = options.log_level == LOG_DEBUG ? log_product : NULL;
+        backend->on_product = options->log_level == LOG_DEBUG ? log_product : NULL;
         backend->on_product_ctx = products;
-        rc = serve_run(&options, model_dir, backend, &err);
+        rc = serve_run(options, model_dir, backend, &err);
         backend->ops->destroy(backend);
     }
     if (rc) log_event(LOG_ERROR, "%s", err.text);
     log_stop();
-    options_fini(&options);
+    options_fini(options);
     return rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int run_serve(int argc, char **argv) {
+    struct options options;
+    struct error err = {0};
+    int status;
+    early_signals_take();
+    if (load_options(&options, argc, argv, &status)) return status;
+    if (!api_keys_resolve(&options, &err)) return serve_options(&options);
+    options_fini(&options);
+    return refuse_usage(&err);
 }
 
 static bool wants_help(int argc, char **argv) {
@@ -408,6 +416,71 @@ static int run_rm(int argc, char **argv) {
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 
+/* The seconds after which a private server drops a reader that takes nothing, such as a pager. */
+enum { PATIENT_S = 86400 };
+
+/* Serves the feed alone.  ctx: the options. */
+static int serve_privately(void *ctx, int feed) {
+    struct options *options = ctx;
+    early_signals_take();
+    options->feed = feed;
+    options->stall_timeout = PATIENT_S;
+    return serve_options(options);
+}
+
+/* What `quire run` and `quire chat` differ in. */
+struct talk_command {
+    const struct option_table *(*own)(void);
+    void (*print_help)(void);
+    bool has_prompt;
+};
+
+static int talk(const struct talk_command *command, const struct talk_plan *plan,
+                struct options *options, struct error *err) {
+    const struct talk_engine engine = {serve_privately, options};
+    const bool is_alone = plan->url && command->has_prompt && !options->words[1];
+    const char *model = plan->url && !is_alone ? options->words[0] : NULL,
+               *prompt = options->words[is_alone ? 0 : 1];
+    if (plan->url) {
+        const int rc = api_keys_resolve(options, err);
+        if (rc) return rc;
+    }
+    if (!command->has_prompt) return chat_command(plan, options, model, &engine, err);
+    return run_command(plan, options, model, prompt, &engine, err);
+}
+
+static int run_talk(const struct talk_command *command, int argc, char **argv) {
+    struct talk_plan plan;
+    struct options options;
+    struct error err = {0};
+    if (wants_help(argc, argv)) {
+        command->print_help();
+        return STATUS_OK;
+    }
+    if (talk_plan_read(&plan, command->own(), &argc, argv, &err)) return refuse_usage(&err);
+    setenv("QUIRE_LOG_LEVEL", "warn", 0); /* of a private server: lines would mix with answers */
+    int rc = options_load_words(&options, 1 + command->has_prompt, argc, argv, environ, &err);
+    if (rc) {
+        talk_plan_fini(&plan);
+        return refuse_usage(&err);
+    }
+    rc = talk(command, &plan, &options, &err);
+    if (rc && rc != ERR_STOPPED) fprintf(stderr, "quire: %s\n", err.text);
+    talk_plan_fini(&plan);
+    options_fini(&options);
+    return rc == ERR_STOPPED ? STATUS_INTERRUPTED : rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int run_run(int argc, char **argv) {
+    static const struct talk_command command = {run_options, run_print_help, true};
+    return run_talk(&command, argc, argv);
+}
+
+static int run_chat(int argc, char **argv) {
+    static const struct talk_command command = {chat_options, chat_print_help, false};
+    return run_talk(&command, argc, argv);
+}
+
 static int run_health(int argc, char **argv) {
     struct options options;
     struct error err = {0};
@@ -442,6 +515,10 @@ static int run_help(int argc, char **argv);
 static const struct subcommand commands[] = {
     {"serve", "[MODEL] [options]", "answer the OpenAI API over HTTP; --help lists the options",
      run_serve, true, NULL},
+    {"run", "MODEL \"prompt\" [options]", "print the answer to one prompt; --help", run_run, true,
+     run_options},
+    {"chat", "[MODEL] [options]", "talk with a model at this terminal; --help", run_chat, true,
+     chat_options},
     {"bench", "[MODEL] [options]", "measure the engine without HTTP; --help lists the options",
      run_bench, true, bench_options},
     {"tune", "[MODEL] [options]",

@@ -48,7 +48,7 @@ enum { STREAM_BACKLOG = 2 * REQUEST_MAX_STREAMED_ECHO };
 
 /* Descriptors beside the connections': the program's own, a GPU driver's, and those of refused
  * clients that linger. */
-enum { OTHER_DESCRIPTORS = 256 };
+enum { OTHER_DESCRIPTORS = 256, ADDRESS_BYTES = 160 };
 
 struct serve {
     struct server server;
@@ -474,6 +474,7 @@ static int start_http(struct serve *s, struct error *err) {
     const struct http_config config = {
         .host = o->host,
         .port = (uint16_t)o->port,
+        .feed = o->feed,
         .certificate_file = o->ssl_certfile,
         .key_file = o->ssl_keyfile,
         .max_body_bytes = o->max_body_size,
@@ -541,16 +542,20 @@ static void close_loop(struct serve *s) {
     loop_memory_release();
 }
 
-static const char *scheme(const struct serve *s) {
-    return s->options->ssl_certfile ? "https" : "http";
+/* Writes where connections are taken: an address of IPv6 is in brackets, as in any URL. */
+static void describe_address(const struct serve *s, char out[ADDRESS_BYTES]) {
+    const struct options *o = s->options;
+    const bool is_v6 = strchr(o->host, ':') != NULL;
+    if (o->feed) snprintf(out, ADDRESS_BYTES, "the command that has started it");
+    else
+        snprintf(out, ADDRESS_BYTES, "%s://%s%.100s%s:%u", o->ssl_certfile ? "https" : "http",
+                 is_v6 ? "[" : "", o->host, is_v6 ? "]" : "", http_port(s->server.http));
 }
 
 /* Tells the supervisor and the log that requests are taken, and where. */
 static void tell_ready(struct serve *s) {
-    const bool is_v6 = strchr(s->options->host, ':') != NULL; /* in brackets, as in any URL */
-    char address[160], status[300];
-    snprintf(address, sizeof(address), "%s://%s%.100s%s:%u", scheme(s), is_v6 ? "[" : "",
-             s->options->host, is_v6 ? "]" : "", http_port(s->server.http));
+    char address[ADDRESS_BYTES], status[300];
+    describe_address(s, address);
     snprintf(status, sizeof(status), "serving %.100s on %s", s->model_name, address);
     supervisor_ready(&s->supervisor, status);
     log_event(LOG_INFO, "ready: listening on %s", address);
@@ -594,9 +599,10 @@ static void begin_load(struct serve *s, const char *model_dir, struct backend *b
     s->load.wake_ctx = &s->wake;
     s->load.done = model_loaded;
     s->load.done_ctx = s;
-    log_event(LOG_INFO,
-              "loading the model; %s://%s:%u answers /live, /ready and /metrics meanwhile",
-              scheme(s), s->options->host, http_port(s->server.http));
+    char address[ADDRESS_BYTES];
+    describe_address(s, address);
+    log_event(LOG_INFO, "loading the model; %s answers /live, /ready and /metrics meanwhile",
+              address);
     model_load_begin(&s->load, &s->loop);
 }
 

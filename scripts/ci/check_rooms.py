@@ -56,11 +56,12 @@ ROOMS = {
                      "server/settings", ""),
     "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
                     "server/json server/settings server/bench", ""),
+    "server/terminal": ("engine/base server/json server/http server/settings", "jansson"),
     "server": ("engine engine/base engine/model engine/quantise engine/tokenizer server/json server/http "
                "server/settings server/hub server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.
     "server/main.c": ("engine/base engine/cpu cuda server server/hub server/json server/settings server/bench "
-                      "server/tune", "uv"),
+                      "server/terminal server/tune", "uv"),
 }
 
 # room: what it sees through headers that it includes, and may not include itself
@@ -76,9 +77,10 @@ SEEN = {
                   "engine/tokenizer jansson server/settings uv"),
     "server/bench": "engine/kv engine/schedule engine/sparsity jansson",
     "server/tune": "engine/device engine/kv engine/request engine/schedule jansson",
+    "server/terminal": "engine/device engine/request",
     "server": ("engine/device engine/grammar engine/kv engine/request engine/schedule "
                "engine/sparsity"),
-    "server/main.c": "engine engine/device engine/kv engine/request engine/schedule jansson",
+    "server/main.c": "engine engine/device engine/kv engine/request engine/schedule jansson server/http",
 }
 
 # Members of struct kv_sequence, and the files that may open them: all others ask these files.

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "engine/base/error.h"
+#include "server/http/feed.h"
 #include "server/http/http_internal.h"
 #include "server/http/loop_poll.h"
 #include "server/http/tls.h"
@@ -159,6 +160,16 @@ static void pause_listening(struct http *http) {
     http->listen_paused = true;
 }
 
+/* Returns a connection and writes its peer's address.  A feed's peers have none. */
+static int accept_one(const struct http *http, int fd, struct sockaddr_storage *address,
+                      socklen_t *size) {
+    if (!http->config.feed)
+        return accept4(fd, (struct sockaddr *)address, size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    address->ss_family = AF_UNIX;
+    *size = sizeof(address->ss_family);
+    return feed_take(fd);
+}
+
 static void listen_readable(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
@@ -168,15 +179,15 @@ static void listen_readable(uv_poll_t *poll, int status, int events) {
     for (int i = 0; i < ACCEPTS_PER_EVENT && http->n_conns < most; i++) {
         struct sockaddr_storage address;
         socklen_t size = sizeof(address);
-        const int fd =
-            accept4(listen_fd, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int fd = accept_one(http, listen_fd, &address, &size);
         if (fd >= 0) {
             const int plain = http->tls ? tls_accept(http->tls, fd) : fd;
             if (plain >= 0)
                 connection_accepted(http, plain, (const struct sockaddr *)&address, size);
             continue;
         }
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ||
+            errno == EPIPE) {
             /* The listener stays readable: polling it now would spin. */
             pause_listening(http);
         }
@@ -203,6 +214,10 @@ static void tick(uv_timer_t *timer) {
 /* Opens the sockets.  Their handles are opened with the others. */
 static int open_listeners(struct http *http, struct error *err) {
     int fds[LISTEN_MAX];
+    if (http->config.feed) {
+        http->listeners[http->n_listeners++].fd = http->config.feed;
+        return 0;
+    }
     http->port = http->config.port;
     const int rc = listen_open(fds, &http->n_listeners, http->config.host, &http->port, err);
     for (size_t i = 0; !rc && i < http->n_listeners; i++) http->listeners[i].fd = fds[i];

@@ -35,7 +35,8 @@ typedef void (*http_refused)(void *ctx, const char *request_id, unsigned status,
 
 struct http_config {
     const char *host;
-    uint16_t port;                           /* 0: any free one, see http_port() */
+    uint16_t port; /* 0: any free one, see http_port() */
+    int feed; /* connections come from there (feed.h), and from no host and port; 0: they do not */
     const char *certificate_file, *key_file; /* PEM, for TLS; both NULL: plain HTTP */
     size_t max_body_bytes;                   /* a longer body is answered 413 */
     size_t max_buffered_bytes;               /* of all bodies in memory; more is answered 503 */

@@ -18,7 +18,12 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 
-enum { HEAD_BYTES = 1024, LINE_BYTES = 256, PORT_BYTES = 8 };
+enum {
+    HEAD_BYTES = 2048,
+    LINE_BYTES = 256,
+    PORT_BYTES = 8,
+    ANSWER_HEAD_BYTES = 16 << 10, /* a longer head is none of an API's */
+};
 
 struct http_client_trust {
     gnutls_certificate_credentials_t credentials;
@@ -76,15 +81,17 @@ void http_client_trust_destroy(struct http_client_trust *trust) {
 
 /* ---- a connection ---- */
 
-static int connect_to(const struct addrinfo *address, unsigned wait_s) {
+static bool set_waits(int fd, unsigned wait_s) {
     const struct timeval wait = {.tv_sec = wait_s};
+    return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)) == 0 &&
+           setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)) == 0;
+}
+
+static int connect_to(const struct addrinfo *address, unsigned wait_s) {
     const int fd =
         socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol);
     if (fd < 0) return -1;
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)) == 0 &&
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)) == 0 &&
-        connect(fd, address->ai_addr, address->ai_addrlen) == 0)
-        return fd;
+    if (set_waits(fd, wait_s) && connect(fd, address->ai_addr, address->ai_addrlen) == 0) return fd;
     const int why = errno == EINPROGRESS ? ETIMEDOUT : errno; /* what SO_SNDTIMEO makes of it */
     close(fd);
     errno = why;
@@ -96,6 +103,10 @@ static int open_socket(struct link *link, struct error *err) {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *addresses = NULL;
     char port[PORT_BYTES];
+    if (request->fd) {
+        link->fd = request->fd;
+        return set_waits(link->fd, request->wait_s) ? 0 : refuse(request, strerror(errno), err);
+    }
     snprintf(port, sizeof(port), "%" PRIu16, request->port);
     const int status = getaddrinfo(request->host, port, &hints, &addresses);
     if (status) return refuse(request, gai_strerror(status), err);
@@ -186,37 +197,109 @@ static void link_read_line(struct link *link, char line[LINE_BYTES]) {
 
 /* ---- a request ---- */
 
-/* Returns the length of the request's head, or 0 when it is too long. */
-static size_t write_head(char head[HEAD_BYTES], const struct http_client_request *request) {
+/* Returns the length of the request's head, or 0 when it is too long.  An answer of version 1.0 is
+ * not cut into chunks. */
+static size_t write_head(char head[HEAD_BYTES], const struct http_client_request *request,
+                         const char *version) {
     char length[96] = "";
     if (request->body)
         snprintf(length, sizeof(length),
                  "Content-Type: application/json\r\nContent-Length: %zu\r\n", request->n_body);
+    const char *key = request->key;
     const int n =
-        snprintf(head, HEAD_BYTES, "%s %s HTTP/1.1\r\nHost: %s\r\n%sConnection: close\r\n\r\n",
-                 request->body ? "POST" : "GET", request->path, request->authority, length);
+        snprintf(head, HEAD_BYTES, "%s %s HTTP/%s\r\nHost: %s\r\n%s%s%s%sConnection: close\r\n\r\n",
+                 request->body ? "POST" : "GET", request->path, version, request->authority,
+                 key ? "Authorization: Bearer " : "", key ? key : "", key ? "\r\n" : "", length);
     return n < HEAD_BYTES ? (size_t)n : 0;
 }
 
-static int exchange(unsigned *status, struct link *link, struct error *err) {
+static int send_request(struct link *link, const char *version, struct error *err) {
     const struct http_client_request *request = link->request;
-    char head[HEAD_BYTES], line[LINE_BYTES];
-    const size_t n_head = write_head(head, request);
-    if (!n_head) return refuse(request, "its name and path are too long", err);
+    char head[HEAD_BYTES];
+    const size_t n_head = write_head(head, request, version);
+    if (!n_head) return refuse(request, "its name, path and key are too long", err);
     if (!link_send(link, head, n_head) ||
         (request->body && !link_send(link, request->body, request->n_body)))
         return refuse(request, "it takes no request", err);
-    link_read_line(link, line);
+    return 0;
+}
+
+static int read_status(unsigned *status, const struct link *link, const char *line,
+                       struct error *err) {
     if (sscanf(line, "HTTP/1.%*1[01] %3u", status) == 1) return 0;
-    return refuse(request, line[0] ? "what answers does not speak HTTP" : "no answer", err);
+    return refuse(link->request, line[0] ? "what answers does not speak HTTP" : "no answer", err);
+}
+
+static int open_link(struct link *link, struct error *err) {
+    const int rc = open_socket(link, err);
+    return rc || !link->request->trust ? rc : begin_tls(link, err);
 }
 
 int http_client_ask(unsigned *status, const struct http_client_request *request,
                     struct error *err) {
     struct link link = {.request = request, .fd = -1};
-    int rc = open_socket(&link, err);
-    if (!rc && request->trust) rc = begin_tls(&link, err);
-    if (!rc) rc = exchange(status, &link, err);
+    char line[LINE_BYTES];
+    int rc = open_link(&link, err);
+    if (!rc) rc = send_request(&link, "1.1", err);
+    if (!rc) {
+        link_read_line(&link, line);
+        rc = read_status(status, &link, line, err);
+    }
+    link_close(&link);
+    return rc;
+}
+
+/* ---- a whole answer ---- */
+
+/* Reads as link_read() does, and waits on as long as *stop is 0, if there is one. */
+static ssize_t read_on(struct link *link, char *data, size_t n) {
+    const volatile sig_atomic_t *stop = link->request->stop;
+    for (;;) {
+        const ssize_t got = link_read(link, data, n);
+        const bool may_come = link->gnutls ? got < 0 && !gnutls_error_is_fatal((int)got)
+                                           : got < 0 && (errno == EAGAIN || errno == EINTR);
+        if (!may_come || !stop || *stop) return got;
+    }
+}
+
+/* Reads the head of the answer, and what has come with it of the body.  Returns where that begins,
+ * or 0 where the head does not end. */
+static size_t read_head(struct link *link, char data[ANSWER_HEAD_BYTES + 1], size_t *length) {
+    *length = 0;
+    for (ssize_t more = 1; more > 0 && *length < ANSWER_HEAD_BYTES;) {
+        more = read_on(link, data + *length, ANSWER_HEAD_BYTES - *length);
+        if (more > 0) *length += (size_t)more;
+        data[*length] = 0;
+        const char *end = strstr(data, "\r\n\r\n");
+        if (end) return (size_t)(end - data) + 4;
+    }
+    return 0;
+}
+
+static int read_answer(unsigned *status, struct link *link, http_client_take take, void *ctx,
+                       struct error *err) {
+    const volatile sig_atomic_t *stop = link->request->stop;
+    char data[ANSWER_HEAD_BYTES + 1];
+    size_t length;
+    const size_t begin = read_head(link, data, &length);
+    int rc = 0;
+    if (!(stop && *stop)) rc = read_status(status, link, data, err);
+    if (!rc && !begin && !(stop && *stop)) rc = refuse(link->request, "no whole answer", err);
+    if (rc) return rc;
+    ssize_t n = begin ? (ssize_t)(length - begin) : 0;
+    bool goes_on = begin && (n == 0 || take(ctx, data + begin, (size_t)n));
+    while (goes_on && (n = read_on(link, data, ANSWER_HEAD_BYTES)) > 0)
+        goes_on = take(ctx, data, (size_t)n);
+    if (stop && *stop) return error_set(err, ERR_STOPPED, "stopped");
+    return goes_on && n < 0 ? refuse(link->request, "the answer breaks off", err) : 0;
+}
+
+int http_client_read(unsigned *status, const struct http_client_request *request,
+                     http_client_take take, void *ctx, struct error *err) {
+    struct link link = {.request = request, .fd = -1};
+    int rc = open_link(&link, err);
+    if (!rc) rc = send_request(&link, "1.0", err);
+    if (!rc) rc = read_answer(status, &link, take, ctx, err);
     link_close(&link);
     return rc;
 }

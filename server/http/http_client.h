@@ -1,4 +1,4 @@
-/* http_client.h - asks another server once, and looks only at the status of its answer.
+/* http_client.h - asks another server once, for the status of its answer or for all of it.
  *
  * The connection is this request's alone, with TLS or without.
  *
@@ -6,6 +6,8 @@
 #ifndef SERVER_HTTP_HTTP_CLIENT_H
 #define SERVER_HTTP_HTTP_CLIENT_H
 
+#include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,10 +31,21 @@ struct http_client_request {
     const char *path;
     const char *body; /* JSON that is posted, n_body bytes; NULL: the request is a GET */
     size_t n_body;
+    const char *key; /* of the header Authorization; NULL: none */
+    int fd;          /* a connection, which is closed at the end; 0: one is made to the host */
+    const volatile sig_atomic_t *stop; /* other than 0 ends the waiting for an answer; NULL: wait_s
+                                          does.  It is looked at every wait_s, and at a signal */
 };
+
+/* Takes a part of an answer's body.  Returns false to leave the rest. */
+typedef bool (*http_client_take)(void *ctx, const char *data, size_t n);
 
 /* Writes the answer's status.  ERR_IO: there is no answer, or none of HTTP, or the certificate is
  * not trusted for this host; the text says why. */
 int http_client_ask(unsigned *status, const struct http_client_request *request, struct error *err);
+/* Writes the status, and then gives the body to take() as it arrives, until its end.  ERR_IO
+ * likewise; ERR_STOPPED: *stop ended it. */
+int http_client_read(unsigned *status, const struct http_client_request *request,
+                     http_client_take take, void *ctx, struct error *err);
 
 #endif

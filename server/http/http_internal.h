@@ -2,6 +2,7 @@
  *
  *   http.c      the daemon on the loop: accepting, running, closing
  *   listen.c    the sockets that connections are accepted from
+ *   feed.c      connections that another process passes on, in place of these
  *   wire.c      a client's bytes on their way to libmicrohttpd: scanned, and cut by request
  *   exchange.c  one request: admission, body, answer
  *   target.c    the host and the path that a request names

@@ -161,6 +161,7 @@ bool listen_is_loopback(int fd) {
     union address address = {.storage = {0}};
     socklen_t size = sizeof(address);
     if (getsockname(fd, &address.any, &size) != 0) return false;
+    if (address.any.sa_family == AF_UNIX) return true;
     if (address.any.sa_family == AF_INET) return ntohl(address.v4.sin_addr.s_addr) >> 24 == 127;
     const struct in6_addr *v6 = &address.v6.sin6_addr;
     return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
 #include "engine/base/thread.h"
+#include "server/http/address.h"
 #include "server/http/http_client.h"
 #include "server/json/buffer.h"
 #include "server/settings/log.h"
@@ -21,7 +22,6 @@
 static const double gather_s = 1, log_s = 60;
 /* TIMEOUT_S: what a collector may take for each step of a post. */
 enum { TIMEOUT_S = 1, DEFAULT_PORT = 4318 };
-enum { HOST_BYTES = 256, AUTHORITY_BYTES = HOST_BYTES + 8, PATH_BYTES = 256 };
 
 struct span {
     struct span *next;
@@ -31,8 +31,7 @@ struct span {
 
 struct otlp {
     const char *service;
-    char host[HOST_BYTES], authority[AUTHORITY_BYTES], path[PATH_BYTES];
-    uint16_t port;
+    struct http_address address;
     struct http_client_trust *trust; /* NULL: without TLS */
     double log_again_s;              /* the exporter thread's, of clock_seconds() */
     struct mailbox spans;
@@ -46,19 +45,19 @@ struct otlp {
 /* ---- the thread ---- */
 
 static int post(const struct otlp *otlp, const struct buffer *body, struct error *err) {
-    const struct http_client_request request = {.host = otlp->host,
-                                                .port = otlp->port,
+    const struct http_client_request request = {.host = otlp->address.host,
+                                                .port = otlp->address.port,
                                                 .trust = otlp->trust,
                                                 .wait_s = TIMEOUT_S,
-                                                .authority = otlp->authority,
-                                                .path = otlp->path,
+                                                .authority = otlp->address.authority,
+                                                .path = otlp->address.path,
                                                 .body = body->data,
                                                 .n_body = body->length};
     unsigned status;
     if (body->failed) return error_set(err, ERR_NOMEM, "no memory for a post");
     const int rc = http_client_ask(&status, &request, err);
     if (rc || (status >= 200 && status < 300)) return rc;
-    return error_set(err, ERR_IO, "%s answers with %u", otlp->authority, status);
+    return error_set(err, ERR_IO, "%s answers with %u", otlp->address.authority, status);
 }
 
 static void write_body(const struct otlp *otlp, const struct span *spans, struct buffer *out) {
@@ -138,43 +137,17 @@ static int refuse(const char *endpoint, struct error *err) {
                      endpoint);
 }
 
-static bool begins_with(const char *text, const char *start) {
-    return strncmp(text, start, strlen(start)) == 0;
-}
-
-/* Reads a port with its colon, if there is one.  Returns what follows, or NULL. */
-static const char *read_port(uint16_t *port, const char *text) {
-    *port = DEFAULT_PORT;
-    if (*text != ':') return text;
-    const size_t n = strspn(++text, "0123456789");
-    const long value = strtol(text, NULL, 10);
-    if (n == 0 || n > 5 || value < 1 || value > UINT16_MAX) return NULL;
-    *port = (uint16_t)value;
-    return text + n;
-}
-
-/* Reads SCHEME://HOST[:PORT][/PATH]; an address of version 6 stands in brackets. */
-static int read_endpoint(struct otlp *otlp, bool *with_tls, const char *endpoint,
-                         struct error *err) {
-    *with_tls = begins_with(endpoint, "https://");
-    if (!*with_tls && !begins_with(endpoint, "http://")) return refuse(endpoint, err);
-    const char *host = strstr(endpoint, "//") + 2;
-    const bool is_v6 = host[0] == '[';
-    if (is_v6) host++;
-    const size_t n_host = strcspn(host, is_v6 ? "]" : ":/");
-    if (is_v6 && !host[n_host]) return refuse(endpoint, err);
-    const char *rest = read_port(&otlp->port, host + n_host + is_v6);
-    if (!rest || n_host == 0 || n_host >= HOST_BYTES || (*rest && *rest != '/') ||
-        strlen(rest) >= PATH_BYTES || strpbrk(endpoint, " \r\n\t"))
-        return refuse(endpoint, err);
-    memcpy(otlp->host, host, n_host);
-    snprintf(otlp->authority, AUTHORITY_BYTES, is_v6 ? "[%s]:%u" : "%s:%u", otlp->host, otlp->port);
-    snprintf(otlp->path, PATH_BYTES, "%s", rest[0] && rest[1] ? rest : "/v1/traces");
+static int read_endpoint(struct otlp *otlp, const char *endpoint, struct error *err) {
+    struct http_address *address = &otlp->address;
+    if (!http_address_read(address, endpoint, DEFAULT_PORT)) return refuse(endpoint, err);
+    if (!address->path[0] || !address->path[1])
+        snprintf(address->path, sizeof(address->path), "/v1/traces");
     return 0;
 }
 
 /* Reads which collectors are trusted. */
-static int read_trust(struct otlp *otlp, bool with_tls, const char *ca_file, struct error *err) {
+static int read_trust(struct otlp *otlp, const char *ca_file, struct error *err) {
+    const bool with_tls = otlp->address.with_tls;
     struct error why;
     if (!with_tls && !ca_file) return 0;
     if (!with_tls)
@@ -193,11 +166,10 @@ static int start_thread(struct otlp *otlp, struct error *err) {
 
 int otlp_start(struct otlp **out, const struct otlp_settings *settings, struct error *err) {
     struct otlp *otlp = calloc(1, sizeof(*otlp));
-    bool with_tls;
     if (!otlp) return error_set(err, ERR_NOMEM, "no memory for --otlp-endpoint");
     otlp->service = settings->service;
-    int rc = read_endpoint(otlp, &with_tls, settings->endpoint, err);
-    if (!rc) rc = read_trust(otlp, with_tls, settings->ca_file, err);
+    int rc = read_endpoint(otlp, settings->endpoint, err);
+    if (!rc) rc = read_trust(otlp, settings->ca_file, err);
     otlp->has_box = !rc && mailbox_init(&otlp->spans) == 0;
     if (!rc && !otlp->has_box) rc = error_set(err, ERR_NOMEM, "no memory for --otlp-endpoint");
     if (!rc) rc = start_thread(otlp, err);

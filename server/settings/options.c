@@ -275,10 +275,21 @@ static int apply_foreign(struct options *options, const struct foreign_option *f
     return rc;
 }
 
-static int apply_flags(struct options *options, int argc, char **argv, struct error *err) {
+/* Notes an argument that is no option, of which there may be so many. */
+static int take_word(struct options *options, size_t most, char *word, struct error *err) {
+    size_t n = 0;
+    while (n < most && options->words[n]) n++;
+    if (n == most || n == OPTIONS_MAX_WORDS) return refuse_argument(word, err);
+    options->words[n] = word;
+    return n > 0 ? 0
+                 : option_set(options, option_find(&settings, "model", 5), word,
+                              &(struct option_source){"MODEL", err});
+}
+
+static int apply_flags(struct options *options, size_t most_words, int argc, char **argv,
+                       struct error *err) {
     const char *key_before = options->api_key, *keys_before = options->api_keys;
     const struct foreign_option *foreign;
-    bool has_model = false;
     for (int i = 0; i < argc; i++) {
         int rc = 0;
         if (asks_help(argv[i])) {
@@ -287,12 +298,10 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
             rc = apply_foreign(options, foreign, argc, argv, &i, err);
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
             rc = option_table_apply_flag(&settings, options, argc, argv, &i, err);
-        } else if (argv[i][0] == '-' || has_model) {
+        } else if (argv[i][0] == '-') {
             rc = refuse_argument(argv[i], err);
         } else {
-            has_model = true;
-            rc = option_set(options, option_find(&settings, "model", 5), argv[i],
-                            &(struct option_source){"MODEL", err});
+            rc = take_word(options, most_words, argv[i], err);
         }
         if (rc) return rc;
     }
@@ -451,12 +460,12 @@ static int check_together(const struct options *o, struct error *err) {
 
 /* Loads all sources in order.  The file's name itself comes from a flag or the environment, so
  * those are read first, and again after the file. */
-int options_load(struct options *out, int argc, char **argv, char *const *environment,
-                 struct error *err) {
+int options_load_words(struct options *out, size_t most, int argc, char **argv,
+                       char *const *environment, struct error *err) {
     struct options options = {0};
     int rc = option_table_set_defaults(&settings, &options, err);
     if (!rc) rc = apply_environment(&options, environment, err);
-    if (!rc) rc = apply_flags(&options, argc, argv, err);
+    if (!rc) rc = apply_flags(&options, most, argc, argv, err);
     if (!rc && options.config && !options.help) {
         char *path = options.config;
         options.config = NULL;
@@ -464,7 +473,7 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
         rc = option_table_set_defaults(&settings, &options, err);
         if (!rc) rc = apply_file(&options, path, err);
         if (!rc) rc = apply_environment(&options, environment, err);
-        if (!rc) rc = apply_flags(&options, argc, argv, err);
+        if (!rc) rc = apply_flags(&options, most, argc, argv, err);
         free(path);
     }
     if (!rc) unbracket(options.host);
@@ -477,6 +486,11 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
     }
     *out = options;
     return 0;
+}
+
+int options_load(struct options *out, int argc, char **argv, char *const *environment,
+                 struct error *err) {
+    return options_load_words(out, 1, argc, argv, environment, err);
 }
 
 void options_fini(struct options *options) {

@@ -33,6 +33,9 @@ enum speculation_choices { SPECULATE_OFF, SPECULATE_SUFFIX, SPECULATE_AUTO };
 enum activations_choice { ACTIVATIONS_AUTO, ACTIVATIONS_BF16, ACTIVATIONS_FP8 };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_NEON };
 
+/* The most arguments that are no options: MODEL, and what a command takes behind it. */
+enum { OPTIONS_MAX_WORDS = 2 };
+
 /* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
 struct options {
     char *model, *host, *config;           /* NULL: not given */
@@ -68,6 +71,10 @@ struct options {
     bool enable_prefix_caching, batch_invariant, ui, require_api_key;
     bool keys_in_arguments; /* --api-key or --api-keys was given as a flag */
     const char *help; /* of --help: "", or what follows it (options_help.h); NULL: not given */
+    const char
+        *words[OPTIONS_MAX_WORDS]; /* arguments that are no options; NULL: there are no more */
+    int feed; /* connections come from there (http/feed.h), and from no host and port; 0: they do
+                 not.  It is no setting: `quire run` sets it for a server of its own. */
     /* The environment's "NAME=value" that was ignored: a Service's address.  NULL: there was
      * none. */
     const char *service_link;
@@ -80,6 +87,9 @@ const struct option_table *options_table(void);
  * environ.  On failure nothing is left to free. */
 int options_load(struct options *out, int argc, char **argv, char *const *environment,
                  struct error *err);
+/* Does the same with so many words at most, the first of which is MODEL, and sets out->words. */
+int options_load_words(struct options *out, size_t most, int argc, char **argv,
+                       char *const *environment, struct error *err);
 void options_fini(struct options *options);
 
 #endif
