@@ -39,7 +39,7 @@ RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=enabled -Dgram
 # to nothing.
 FROM nvidia/cuda:13.0.2-base-ubuntu24.04 AS cuda
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        libmicrohttpd12t64 libgnutls30t64 libuv1t64 libjansson4 libpcre2-8-0 libstdc++6 libzmq5 libcurl3t64-gnutls \
+        libmicrohttpd12t64 libgnutls30t64 libuv1t64 libjansson4 libpcre2-8-0 libstdc++6 libzmq5 libcurl3t64-gnutls ca-certificates \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --home-dir /models --shell /usr/sbin/nologin quire \
     && mkdir /models
@@ -81,7 +81,7 @@ RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=disabled -Dgra
 # Only the shared libraries that the binary names, and what is installed.
 FROM debian:12-slim AS cpu
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5 libcurl3-gnutls \
+        libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5 libcurl3-gnutls ca-certificates \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --home-dir /models --shell /usr/sbin/nologin quire \
     && mkdir /models

@@ -9,7 +9,7 @@ BUILD_PACKAGES=(build-essential ca-certificates meson ninja-build pkg-config lib
 LIBRARY_PACKAGES=(libjs-marked libjs-highlight.js libjs-pdf)
 # What the binary needs when it runs.  The packages are those of Debian 12.
 RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5
-    libcurl3-gnutls)
+    libcurl3-gnutls ca-certificates)
 # Those of them that Debian 13 and Ubuntu 24.04 have as ...t64.
 T64_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,

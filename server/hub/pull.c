@@ -311,6 +311,7 @@ static int fetch_missing(struct pull *p, struct error *err) {
 /* Brings the cache up to the list of files. */
 static int update(char path[PATH_MAX], struct pull *p, struct error *err) {
     const struct hub_request *request = p->request;
+    char former[HUB_COMMIT_CHARS + 1];
     int rc = hub_choose(&p->choice, &p->files, &request->name, request->has_weights, err);
     if (rc) return rc;
     if (p->cache.folder < 0) {
@@ -326,7 +327,10 @@ static int update(char path[PATH_MAX], struct pull *p, struct error *err) {
     rc = p->missing > 0 ? fetch_missing(p, err) : 0;
     if (!rc) rc = fetch_all(p, p->choice.small, p->choice.n_small, err);
     if (!rc) rc = fetch_all(p, p->choice.weights, p->choice.n_weights, err);
-    if (!rc) rc = hub_cache_set_commit(&p->cache, request->name.revision, p->files.commit, err);
+    /* Small files alone do not stand for a revision in place of a former one that is whole. */
+    if (!rc &&
+        (request->has_weights || !hub_cache_commit(&p->cache, request->name.revision, former)))
+        rc = hub_cache_set_commit(&p->cache, request->name.revision, p->files.commit, err);
     return rc ? rc : write_path(path, p, err);
 }
 
