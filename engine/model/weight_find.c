@@ -62,18 +62,26 @@ static uint32_t first_row(const struct extent *e, uint32_t i, uint32_t group) {
            (uint32_t)(((uint64_t)group * e->whole + e->before) / e->n_groups);
 }
 
+/* Returns the shape of a tensor, with other rows in it. */
+static struct tensor_shape shape_of(const struct extent *e) {
+    struct tensor_shape shape = {0};
+    if (e->is_fused) shape.dims[shape.n_dims++] = e->n_stacked;
+    shape.dims[shape.n_dims++] = e->is_transposed ? e->cols : e->whole;
+    if (!e->is_vector) shape.dims[shape.n_dims++] = e->is_transposed ? e->whole : e->cols;
+    return shape;
+}
+
+struct tensor_shape weight_tensor_shape(const struct weight_query *q) {
+    const struct extent e = extent_of(q);
+    return shape_of(&e);
+}
+
 /* Finds the tensor of matrix number i of a stack. */
 static int find_site(const struct weight_source *files, const struct weight_query *q,
                      const struct extent *e, uint32_t i, struct site *site, struct error *err) {
-    struct tensor_shape *shape = &site->shape;
-    const uint32_t sides[] = {e->is_transposed ? e->cols : e->whole,
-                              e->is_transposed ? e->whole : e->cols};
-    *shape = (struct tensor_shape){0};
-    if (e->is_fused) shape->dims[shape->n_dims++] = e->n_stacked;
-    shape->dims[shape->n_dims++] = sides[0];
-    if (!e->is_vector) shape->dims[shape->n_dims++] = sides[1];
+    site->shape = shape_of(e);
     weights_file_name(site->name, q->config, q->rule->name, q->layer, i);
-    const int rc = files->ops->get(files, site->name, shape, &site->tensor, err);
+    const int rc = files->ops->get(files, site->name, &site->shape, &site->tensor, err);
     if (!rc && e->is_vector) site->tensor.rows *= site->tensor.cols, site->tensor.cols = 1;
     if (rc || !e->is_transposed || weight_is_plain(&site->tensor.format)) return rc;
     return error_set(err, ERR_UNSUPPORTED,

@@ -26,6 +26,7 @@
 struct error;
 struct layer_shape;
 struct model_config;
+struct tensor_shape;
 struct weight;
 struct weight_rule;
 struct weight_source;
@@ -43,6 +44,8 @@ struct weight_query {
  * one has another shape, or experts differ in their format. */
 int weight_find(const struct weight_source *files, const struct weight_query *query,
                 struct weight *out, struct error *err);
+/* Returns the shape of the tensor that the weight's first matrix lies in, with other rows in it. */
+struct tensor_shape weight_tensor_shape(const struct weight_query *query);
 /* Returns true if the rows of a weight do not follow one another in the files.  They are in several
  * tensors then, or other rows are between them. */
 bool weight_is_scattered(const struct weight_query *query);

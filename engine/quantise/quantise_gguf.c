@@ -20,6 +20,7 @@
 #include "engine/model/model.h"
 #include "engine/model/rotary_order.h"
 #include "engine/model/text_half.h"
+#include "engine/model/weight_find.h"
 #include "engine/model/weight_source.h"
 #include "engine/model/weights.h"
 #include "engine/quantise/gguf_settings.h"
@@ -52,17 +53,6 @@ struct work {
 
 /* ---- the list ---- */
 
-/* Returns the shape of the rule's tensor, with the rows of others in it. */
-static struct tensor_shape shape_of(const struct work *w, const struct weight_rule *rule,
-                                    const struct layer_shape *layer) {
-    const bool is_vector = rule->rows == SIDE_VECTOR;
-    const enum weight_side rows = rule->whole ? rule->whole : is_vector ? rule->cols : rule->rows;
-    struct tensor_shape shape = {.n_dims = is_vector ? 1 : 2,
-                                 .dims = {weights_side(rows, w->c, layer)}};
-    if (!is_vector) shape.dims[1] = weights_side(rule->cols, w->c, layer);
-    return shape;
-}
-
 /* Returns which element a weight gets: the plan's, or where its rows are not whole blocks another
  * one. */
 static enum element element_for(const struct work *w, const struct item *item) {
@@ -83,7 +73,9 @@ static int refuse(const struct work *w, int code, const char *name, const char *
 static int add_item(struct work *w, const struct weight_rule *rule, int64_t layer) {
     const uint32_t number = layer == NO_LAYER ? 0 : (uint32_t)layer;
     const struct layer_shape *side = layer == NO_LAYER ? NULL : &w->c->layers[number];
-    const struct tensor_shape shape = shape_of(w, rule, side);
+    const struct weight_query query = {
+        .config = w->c, .rule = rule, .shape = side, .layer = number};
+    const struct tensor_shape shape = weight_tensor_shape(&query);
     struct item *item = &w->items[w->n_items];
     struct gguf_tensor t = {.n_dims = shape.n_dims};
     char name[WEIGHTS_MAX_NAME];
