@@ -387,25 +387,22 @@ static int put_tensors(const struct writing *w) {
     return rc ? rc : put(w, w->config, "tie_word_embeddings", json_boolean(tied));
 }
 
-const struct gguf_architecture *gguf_architecture_of(const struct gguf_files *files,
-                                                     const char *label, struct error *err) {
+int gguf_architecture_of(const struct gguf_architecture **out, const struct gguf_files *files,
+                         const char *label, struct error *err) {
     const struct gguf_value *value = gguf_find(gguf_files_keys(files), "general.architecture");
     char all[N_ARCHITECTURES * 16] = "";
     size_t n = 0;
-    if (!value || value->type != GGUF_STRING) {
-        error_set(err, ERR_INVALID, "%.200s: 'general.architecture' is missing", label);
-        return NULL;
-    }
+    if (!value || value->type != GGUF_STRING)
+        return error_set(err, ERR_INVALID, "%.200s: 'general.architecture' is missing", label);
     for (size_t i = 0; i < N_ARCHITECTURES; i++) {
         const char *name = architectures[i].name;
-        if (value->n == strlen(name) && memcmp(value->bytes, name, value->n) == 0)
-            return &architectures[i];
+        *out = &architectures[i];
+        if (value->n == strlen(name) && memcmp(value->bytes, name, value->n) == 0) return 0;
         n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", name);
     }
-    error_set(err, ERR_UNSUPPORTED,
-              "%.200s: the architecture '%.*s' is not supported in GGUF; these are: %s", label,
-              (int)(value->n < 60 ? value->n : 60), (const char *)value->bytes, all);
-    return NULL;
+    return error_set(err, ERR_UNSUPPORTED,
+                     "%.200s: the architecture '%.*s' is not supported in GGUF; these are: %s",
+                     label, (int)(value->n < 60 ? value->n : 60), (const char *)value->bytes, all);
 }
 
 const struct gguf_architecture *gguf_architecture_for(const char *model) {
@@ -420,15 +417,12 @@ const struct gguf_architecture *gguf_architecture_for(const char *model) {
 
 int gguf_config(json_t **out, const struct gguf_files *files, const char *label,
                 struct error *err) {
-    struct writing w = {.files = files,
-                        .keys = gguf_files_keys(files),
-                        .architecture = gguf_architecture_of(files, label, err),
-                        .label = label,
-                        .err = err};
-    if (!w.architecture) return ERR_UNSUPPORTED;
+    struct writing w = {.files = files, .keys = gguf_files_keys(files), .label = label, .err = err};
+    int rc = gguf_architecture_of(&w.architecture, files, label, err);
+    if (rc) return rc;
     w.config = json_object();
     w.rope = json_object();
-    int rc = w.config && w.rope ? 0 : no_memory(&w);
+    if (!w.config || !w.rope) rc = no_memory(&w);
     if (!rc) rc = take_keys(&w);
     if (!rc) rc = put_tensors(&w);
     if (!rc) rc = check_attention(&w);

@@ -36,9 +36,10 @@ struct gguf_architecture {
  * none. */
 const struct gguf_architecture *gguf_architecture_for(const char *model);
 
-/* Returns the architecture of the files, or NULL with an error. */
-const struct gguf_architecture *gguf_architecture_of(const struct gguf_files *files,
-                                                     const char *label, struct error *err);
+/* Writes the architecture of the files.  ERR_INVALID: they name none.  ERR_UNSUPPORTED: they name
+ * another one. */
+int gguf_architecture_of(const struct gguf_architecture **out, const struct gguf_files *files,
+                         const char *label, struct error *err);
 
 /* Returns true if the tensor of this name is a part of the configuration. */
 bool gguf_config_reads(const char *tensor);

@@ -83,8 +83,9 @@ int gguf_layout_apply(struct model_config *config, const char *model, struct err
     if (!model_is_gguf(model)) return 0;
     int rc = gguf_files_open(&files, model, err);
     if (rc) return rc;
-    const struct gguf_architecture *architecture = gguf_architecture_of(files, model, err);
-    if (architecture) apply(config, files, architecture);
+    const struct gguf_architecture *architecture;
+    rc = gguf_architecture_of(&architecture, files, model, err);
+    if (!rc) apply(config, files, architecture);
     gguf_files_close(files);
-    return architecture ? 0 : ERR_UNSUPPORTED;
+    return rc;
 }

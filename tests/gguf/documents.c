@@ -29,7 +29,7 @@ int read_documents(const void *bytes, size_t size) {
         json_t *document = NULL;
         struct error err = {0};
         const int rc = document_of(&document, bytes, size, names[i], &err);
-        if (rc && (document || err.text[0] == '\0')) abort();
+        if (rc && (document || err.text[0] == '\0' || err.code != rc)) abort();
         n_read += rc == 0;
         json_decref(document);
     }

@@ -1,4 +1,6 @@
 /* test_documents.c - what the keys of a GGUF file stand for, and mutations of them. */
+#define _GNU_SOURCE /* memmem */
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,9 @@ static json_t *read_document(const char *name) {
 static void refuse(const char *name, const char *words) {
     json_t *document = NULL;
     struct error err = {0};
-    assert_int_not_equal(document_of(&document, w.bytes, w.n, name, &err), 0);
+    const int rc = document_of(&document, w.bytes, w.n, name, &err);
+    assert_int_not_equal(rc, 0);
+    assert_int_equal(err.code, rc);
     assert_null(document);
     if (!strstr(err.text, words)) fail_msg("'%s' has not '%s'", err.text, words);
 }
@@ -111,6 +115,9 @@ TEST(keys_that_would_change_answers_are_refused) {
         refuse("config.json", wrong[i].words);
     }
     refuse("model.safetensors", "a GGUF file has no model.safetensors");
+    write_sample(&w, true, NULL, 0);
+    memset(memmem(w.bytes, w.n, "general.arch", 12), 'x', 12);
+    refuse("config.json", "'general.architecture' is missing");
 }
 
 /* Writes the file without its tensor of factors, and with a scaling by keys. */
