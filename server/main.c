@@ -36,11 +36,13 @@
 #include "server/settings/foreign_options.h"
 #include "server/settings/log.h"
 #include "server/settings/model_file.h"
+#include "server/settings/model_kind.h"
 #include "server/settings/option_hint.h"
 #include "server/settings/option_json.h"
 #include "server/settings/options.h"
 #include "server/settings/options_help.h"
 #include "server/terminal/chat_command.h"
+#include "server/terminal/doctor.h"
 #include "server/terminal/run_command.h"
 #include "server/terminal/talk.h"
 #include "server/tokenize_command.h"
@@ -481,6 +483,44 @@ static int run_chat(int argc, char **argv) {
     return run_talk(&command, argc, argv);
 }
 
+/* Writes what a device says of itself, or why it cannot be opened. */
+static void look_at_device(struct doctor_device *out, const struct options *options,
+                           int (*create)(struct backend **out, const struct options *options,
+                                         struct error *err)) {
+    struct backend *backend = NULL;
+    struct error err = {0};
+    out->rc = create(&backend, options, &err);
+    snprintf(out->text, sizeof(out->text), "%.399s", out->rc ? err.text : backend->description);
+    if (backend) backend->ops->destroy(backend);
+}
+
+static int run_doctor(int argc, char **argv) {
+    struct doctor_plan plan;
+    struct options options;
+    struct error err = {0};
+    char model_dir[PATH_MAX];
+    int status;
+    if (wants_help(argc, argv)) {
+        doctor_print_help();
+        return STATUS_OK;
+    }
+    if (doctor_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
+    if (load_options(&options, argc, argv, &status)) return status;
+    struct doctor doctor = {.options = &options};
+    look_at_device(&doctor.cpu, &options, create_cpu);
+    look_at_device(&doctor.gpu, &options, create_cuda);
+    /* A model of the hub that is not here is a problem, too: nothing is fetched to look at it. */
+    const bool has_weights = options.load_format != LOAD_DUMMY;
+    doctor.model.rc = model_dir_choose(model_dir, options.model, &err);
+    if (!doctor.model.rc) doctor.model.rc = model_kind_find_file(model_dir, has_weights, &err);
+    if (!doctor.model.rc) doctor.model.rc = model_kind_check(model_dir, has_weights, &err);
+    snprintf(doctor.model.text, sizeof(doctor.model.text), "%.399s",
+             doctor.model.rc ? err.text : model_dir);
+    status = doctor_run(&doctor, &plan, stdout) ? STATUS_OK : STATUS_FAILED;
+    options_fini(&options);
+    return status;
+}
+
 static int run_health(int argc, char **argv) {
     struct options options;
     struct error err = {0};
@@ -536,6 +576,8 @@ static const struct subcommand commands[] = {
     {"rm", "NAME [--yes]", "remove a model that was fetched", run_rm, false, hub_rm_options},
     {"health", "[options]", "ask the server of these settings whether it works", run_health, true,
      NULL},
+    {"doctor", "[options]", "print what this machine can do and what is missing; --help",
+     run_doctor, true, doctor_options},
     {"version", "", "print version, commit, backends, what is missing, the default model",
      run_version, false, NULL},
     {"help", "[--json]", "print this; --json: with all options, for programs", run_help, false,

@@ -56,7 +56,7 @@ ROOMS = {
                      "server/settings", ""),
     "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
                     "server/json server/settings server/bench", ""),
-    "server/terminal": ("engine/base server/json server/http server/settings", "jansson"),
+    "server/terminal": ("engine engine/base server/json server/http server/settings", "jansson"),
     "server": ("engine engine/base engine/model engine/quantise engine/tokenizer server/json server/http "
                "server/settings server/hub server/api server/ops server/otlp server/kv_events server/ui server/bench server/tune", "uv jansson"),
     # The only file that knows which devices there are.

@@ -1,4 +1,4 @@
-"""`quire run` and `quire chat`: answers at a terminal, from a private server or one by its URL."""
+"""`quire run`, `quire chat` and `quire doctor`: what people do at a terminal."""
 import http.server
 import json
 import os
@@ -130,6 +130,38 @@ def test_a_chat_remembers(server, answer, tmp_path):
 
 def test_a_private_chat_answers(answer):
     assert quire("chat", MODEL, *GREEDY, text=QUESTION + "\n")[0] == answer + "\n"
+
+
+# ---- quire doctor ----
+
+
+def test_doctor_names_each_check_and_what_to_do():
+    lines, _ = quire("doctor", "--device", "cpu", "--max-connections", "100")
+    found = json.loads(quire("doctor", "--json", "--device", "cpu", "--max-connections", "100")[0])
+    assert found["status"] in ("ok", "note")
+    assert {"cpu", "memory", "gpu", "open files", "model cache"} <= {
+        one["name"] for one in found["checks"]}
+    for one in found["checks"]:
+        assert f"{one['level']:8} {one['name']:13} " in lines
+        assert one["remedy"] in lines and one["text"]
+        assert one["level"] == "ok" or one["remedy"]
+
+
+@pytest.mark.parametrize("arguments, name", [
+    (["doctor", "--isa", "neon" if os.uname().machine == "x86_64" else "avx2"], "cpu"),
+    (["doctor", "/nowhere"], "model"),
+])
+def test_doctor_finds_what_keeps_a_server_from_serving(arguments, name):
+    found = json.loads(quire(*arguments, "--device", "cpu", "--json", status=1)[0])
+    assert [one["name"] for one in found["checks"] if one["level"] == "problem"] == [name]
+
+
+def test_doctor_sees_the_limits():
+    text = subprocess.run(["bash", "-c", f"ulimit -n 300; {BINARY} doctor --device cpu --json"],
+                          capture_output=True, text=True, check=True).stdout
+    found = {one["name"]: one for one in json.loads(text)["checks"]}["open files"]
+    assert found["level"] == "note" and "300 open files" in found["text"]
+    assert "LimitNOFILE" in found["remedy"]
 
 
 # ---- servers that are not to be trusted ----
