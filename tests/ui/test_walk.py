@@ -1,0 +1,86 @@
+"""A visitor's walk, recorded as the pictures of docs/page.md: QUIRE_UI_SCREENSHOTS says where they go,
+QUIRE_UI_MODEL with which model the visitor chats."""
+import os
+import pathlib
+
+import pytest
+
+from chat import ask, open_chat
+from server import Server
+from test_chat import drop
+
+SCREENSHOTS = os.environ.get("QUIRE_UI_SCREENSHOTS")
+MODEL = os.environ.get("QUIRE_UI_MODEL")
+QUESTIONS = ["What is a lighthouse for?", "How far can its light be seen?", "Write a function in Python that adds two numbers.",
+             "List three famous lighthouses in a table.", "Thank you. What was my first question?"]
+SIZE = {"width": 1080, "height": 720}
+
+pytestmark = pytest.mark.skipif(not SCREENSHOTS, reason="QUIRE_UI_SCREENSHOTS is not set")
+
+
+@pytest.fixture(scope="module")
+def visited(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("visited"), model=MODEL) as one:
+        yield one
+
+
+def shoot(page, name):
+    page.screenshot(pathlib.Path(SCREENSHOTS) / f"chat-{name}.png")
+
+
+def set_field(page, selector, value):
+    page.evaluate(f"""{{ const e = document.querySelector('{selector}'); e.value = '{value}';
+        e.dispatchEvent(new Event('change', {{bubbles: true}})); }}""")
+
+
+def test_five_turns_and_a_policy(browser, visited):
+    page = open_chat(browser, visited, **SIZE)
+    set_field(page, "#temperature", "0")
+    set_field(page, "#max_tokens", "220")
+    for question in QUESTIONS:
+        ask(page, question, 240)
+    shoot(page, "turns")
+    page.click("#settings-open")
+    set_field(page, "#policy", "streaming")
+    set_field(page, "[data-name=recent]", "124")
+    shoot(page, "policy")
+    page.click("#settings-close")
+    ask(page, "Which of the lighthouses is the oldest?", 240)
+    page.evaluate("[...document.querySelectorAll('.bar button')].findLast((e) => e.textContent === 'What the cache kept').click()")
+    page.wait("document.querySelectorAll('#kept span').length > 0")
+    shoot(page, "kept")
+    page.ask("Page.navigate", url="about:blank")
+    page = open_chat(browser, visited, width=390, height=780, scheme="dark", is_phone=True)
+    page.click("#side-open")
+    page.click(".entry")
+    page.wait("document.querySelectorAll('.message').length > 8")
+    shoot(page, "phone")
+    page.ask("Page.navigate", url="about:blank")
+
+
+def test_a_first_visit_and_a_long_file(browser, server):
+    page = open_chat(browser, server, **SIZE)
+    shoot(page, "first")
+    drop(page, "logbook.txt", "".join(f"Day {i}: the wind came from the north, and the lamp burned well.\n"
+                                      for i in range(1, 1150)).encode())
+    page.wait("document.querySelector('.chip')?.innerText.includes(' of ')", 120)
+    shoot(page, "file")
+    page.ask("Page.navigate", url="about:blank")
+
+
+def test_the_end_of_the_server(browser, tmp_path):
+    one = Server(tmp_path, model=MODEL)
+    try:
+        page = open_chat(browser, one, **SIZE)
+        page.click("#message")
+        page.type("Write a long story about the keeper of a lighthouse.")
+        page.press("Enter")
+        page.wait("document.querySelector('.assistant > .content')?.innerText.length > 150", 300)
+        one.process.kill()
+        page.wait("document.querySelectorAll('.problem button').length > 0")
+        page.wait("document.querySelector('#state-text').textContent === 'no answer'")
+        shoot(page, "killed")
+        page.ask("Page.navigate", url="about:blank")
+    finally:
+        one.process.kill()
+        one.process.wait()
