@@ -100,6 +100,7 @@ struct engine_info {
     uint64_t weight_bytes, kv_bytes, workspace_bytes;
     /* Of the weights, what a decode step reads: all but an embedding that is not also the head. */
     uint64_t step_weight_bytes;
+    uint64_t expert_bytes; /* of these, matrices of experts: a step reads those that are used */
     uint64_t device_bytes; /* the device's memory; 0: the backend uses the system's */
     /* Of the system's memory, that may be had beside the weights; 0: unknown. */
     uint64_t available_bytes;

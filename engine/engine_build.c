@@ -57,6 +57,17 @@ static int check_own_weights(const void *ctx, uint64_t bytes, struct error *err)
                      *memory.limit ? memory.limit : "MemAvailable of /proc/meminfo");
 }
 
+/* Returns the bytes of all experts, but for shared ones. */
+static uint64_t expert_bytes(const struct model *model) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < model->config.n_layers; i++) {
+        const struct layer_weights *w = &model->layers[i];
+        if (model->config.layers[i].n_experts > 0)
+            bytes += weight_bytes(&w->gate) + weight_bytes(&w->up) + weight_bytes(&w->down);
+    }
+    return bytes;
+}
+
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const struct model_source source = {.random = c->random_weights,
@@ -81,6 +92,7 @@ static int load_files(struct engine *e, struct error *err) {
     e->info.tokenizer = e->tokenizer;
     e->info.weight_bytes = e->info.step_weight_bytes = e->model->weight_bytes;
     if (!model->tied_head) e->info.step_weight_bytes -= weight_bytes(&e->model->embedding);
+    e->info.expert_bytes = expert_bytes(e->model);
     return 0;
 }
 

@@ -3,9 +3,10 @@
  *   prefill   one prompt, one token: prompt tokens / time to the first token
  *   decode    B prompts; from when all of them decode to when the first is done
  *
- * The bounds: a decode step must read every weight once, and the keys and values of every sequence;
- * in sparse layers only the selected ones, wherever they were fetched from.  A prefilled token must
- * be multiplied with every weight once, and with the keys and values before it. */
+ * The bounds: a decode step must read every weight once, of experts the weights of those that are
+ * used.  It must also read the keys and values of every sequence; in sparse layers only the
+ * selected ones, wherever they were fetched from.  A prefilled token must be multiplied with every
+ * weight once, and with the keys and values before it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -366,9 +367,19 @@ static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) 
 
 /* ---- decode ---- */
 
+/* Returns the bytes of weights that a step of n sequences must read.  Of experts these are as many
+ * as are used on the average by sequences that choose by chance. */
+static double step_weight_bytes(const struct bench *b, uint32_t n) {
+    const struct experts_shape experts = feed_forward_experts(b->info->model, n);
+    const double all = (double)b->info->step_weight_bytes;
+    if (experts.n_experts == 0) return all;
+    const double unused = pow(1 - (double)experts.n_used / experts.n_experts, n);
+    return all - unused * (double)b->info->expert_bytes;
+}
+
 static double step_seconds(const struct bench *b, const struct decode *d, double n_tokens) {
     const double n_read = d->batch * read_tokens(b, &d->kv, n_tokens);
-    return ((double)b->info->step_weight_bytes + (double)b->kv_token_bytes * n_read) /
+    return (step_weight_bytes(b, d->batch) + (double)b->kv_token_bytes * n_read) /
            b->ceilings->read_bytes_per_s;
 }
 
