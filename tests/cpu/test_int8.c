@@ -217,8 +217,7 @@ static const uint32_t shapes[][3] = {/* n_rows, n_in, n_out; n_in: blocks of 256
                                      {5, 256, 100}, {6, 512, 64}, {13, 768, 31}, {300, 256, 50}};
 
 /* What each instruction set computed is compared with the first, which is plain C. */
-static void all_instruction_sets_have_the_bits_of_plain_c_and_equal_sums_in_double(void **state) {
-    (void)state;
+TEST(all_instruction_sets_have_the_bits_of_plain_c_and_equal_sums_in_double) {
     for (uint32_t f = 0; f < N_FORMATS; f++) {
         for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
             const uint32_t n_rows = shapes[i][0], n_in = shapes[i][1], n_out = shapes[i][2];
@@ -245,8 +244,7 @@ static void all_instruction_sets_have_the_bits_of_plain_c_and_equal_sums_in_doub
     }
 }
 
-static void a_row_has_the_same_bits_alone_and_in_a_batch(void **state) {
-    (void)state;
+TEST(a_row_has_the_same_bits_alone_and_in_a_batch) {
     enum { N_ROWS = 37, N_IN = 512, N_OUT = 61 };
     for (uint32_t f = 0; f < N_FORMATS; f++) {
         struct random_weight r = random_weight(formats[f], N_OUT, N_IN);
@@ -271,8 +269,7 @@ static void a_row_has_the_same_bits_alone_and_in_a_batch(void **state) {
     }
 }
 
-static void biases_and_residuals_are_added(void **state) {
-    (void)state;
+TEST(biases_and_residuals_are_added) {
     enum { N_ROWS = 9, N_IN = 96, N_OUT = 50 };
     struct backend *be = create(2);
     struct random_weight r = random_weight(formats[0], N_OUT, N_IN);
@@ -292,8 +289,7 @@ static void biases_and_residuals_are_added(void **state) {
 }
 
 /* Columns that are no whole blocks, of formats whose elements are not in blocks. */
-static void columns_may_end_inside_a_block(void **state) {
-    (void)state;
+TEST(columns_may_end_inside_a_block) {
     enum { N_ROWS = 7, N_OUT = 19 };
     for (uint32_t f = 0; f < N_FORMATS; f++) {
         if (element_is_packed(formats[f].element)) continue;
@@ -316,8 +312,7 @@ static void columns_may_end_inside_a_block(void **state) {
     }
 }
 
-static void rows_have_the_values_that_they_had(void **state) {
-    (void)state;
+TEST(rows_have_the_values_that_they_had) {
     enum { N_OUT = 35, N_IN = 512 };
     float before[N_IN], after[N_IN];
     struct backend *be = create(2);
@@ -337,8 +332,7 @@ static void rows_have_the_values_that_they_had(void **state) {
 }
 
 /* A NaN of x is in all outputs of its row, and in none of another row. */
-static void nan_stays_in_its_row(void **state) {
-    (void)state;
+TEST(nan_stays_in_its_row) {
     enum { N_ROWS = 8, N_IN = 256, N_OUT = 20 };
     struct random_weight r = random_weight(formats[0], N_OUT, N_IN);
     float *x = random_floats(N_ROWS * N_IN), y[N_ROWS * N_OUT];
@@ -361,8 +355,7 @@ static void nan_stays_in_its_row(void **state) {
     random_weight_free(&r);
 }
 
-static void scales_that_are_no_numbers_are_refused(void **state) {
-    (void)state;
+TEST(scales_that_are_no_numbers_are_refused) {
     struct backend *be = create(2);
     struct error err;
     struct weight w;
@@ -382,8 +375,7 @@ static void scales_that_are_no_numbers_are_refused(void **state) {
 }
 
 /* FP8 is not among them, nor are scales of columns that are no whole blocks, nor vectors. */
-static void other_formats_are_not_taken(void **state) {
-    (void)state;
+TEST(other_formats_are_not_taken) {
     static const struct weight_format others[] = {{ELEMENT_E4M3, SCALE_F32, 1, 0, false},
                                                   {ELEMENT_I8, SCALE_F32, 1, 48, false},
                                                   {ELEMENT_I8, SCALE_NONE, 0, 0, false}};
@@ -394,18 +386,4 @@ static void other_formats_are_not_taken(void **state) {
     }
     assert_false(be->ops->takes(be, &formats[0], WEIGHT_VECTOR));
     be->ops->destroy(be);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_instruction_sets_have_the_bits_of_plain_c_and_equal_sums_in_double),
-        cmocka_unit_test(a_row_has_the_same_bits_alone_and_in_a_batch),
-        cmocka_unit_test(biases_and_residuals_are_added),
-        cmocka_unit_test(columns_may_end_inside_a_block),
-        cmocka_unit_test(rows_have_the_values_that_they_had),
-        cmocka_unit_test(nan_stays_in_its_row),
-        cmocka_unit_test(scales_that_are_no_numbers_are_refused),
-        cmocka_unit_test(other_formats_are_not_taken),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

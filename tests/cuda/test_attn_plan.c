@@ -191,7 +191,7 @@ static bool has_single_tiles(const struct planned *p) {
     return true;
 }
 
-static void random_batches_are_covered_and_balanced(void **state) {
+TEST(random_batches_are_covered_and_balanced) {
     uint32_t n_slots[MAX_SEQS];
     int n_whole = 0;
     srand(7);
@@ -222,7 +222,7 @@ static void random_batches_are_covered_and_balanced(void **state) {
 
 /* Sequences as a server has them, of 500 to 3,500 tokens: no block waits for a merge, and the
  * longest ends hardly later than the mean. */
-static void many_items_are_not_cut(void **state) {
+TEST(many_items_are_not_cut) {
     uint32_t n_slots[256];
     srand(8);
     for (int i = 0; i < 256; i++) n_slots[i] = 500 + (uint32_t)rand() % 3000;
@@ -260,7 +260,7 @@ static struct equal_plan plan_equal(uint32_t n_kv_heads, uint32_t n_seqs, uint32
 
 /* All blocks have as many items as each other if nearly all have any; else they have unequal
  * numbers, because fewer blocks do not keep memory busy. */
-static void equal_items_are_dealt_in_equal_numbers(void **state) {
+TEST(equal_items_are_dealt_in_equal_numbers) {
     const struct equal_plan dealt = plan_equal(8, 256, 1500), cut = plan_equal(8, 100, 1500),
                             unequal = plan_equal(8, 100, 160); /* too short to be cut */
     assert_int_equal(dealt.largest, 16 * 94);
@@ -274,14 +274,14 @@ static void equal_items_are_dealt_in_equal_numbers(void **state) {
 }
 
 /* 120 blocks of 132 are too few to read as fast as all, though they could have one item each. */
-static void items_that_leave_blocks_idle_are_cut(void **state) {
+TEST(items_that_leave_blocks_idle_are_cut) {
     const struct equal_plan cut = plan_equal(8, 15, 3200);
     assert_int_equal(cut.largest, 182); /* 120 * 200 / 132 */
     assert_int_equal(cut.n_merges, 120);
 }
 
 /* No tile is shorter than 8 units for a cut. */
-static void short_items_are_cut_into_few_tiles(void **state) {
+TEST(short_items_are_cut_into_few_tiles) {
     const struct equal_plan cut = plan_equal(1, 1, 1600);
     assert_int_equal(cut.largest, 8); /* 100 units */
     assert_int_equal(cut.n_partials, 13);
@@ -291,7 +291,7 @@ static void short_items_are_cut_into_few_tiles(void **state) {
 }
 
 /* One block would still read when all others have ended. */
-static void a_long_item_among_short_ones_is_cut(void **state) {
+TEST(a_long_item_among_short_ones_is_cut) {
     uint32_t n_slots[65];
     for (int i = 0; i < 65; i++) n_slots[i] = i == 30 ? 32768 : 1024;
     struct planned p = make_plan(shape_of(132, 8, 0), n_slots, 65, 0);
@@ -300,13 +300,13 @@ static void a_long_item_among_short_ones_is_cut(void **state) {
     drop_plan(&p);
 }
 
-static void equal_items_that_fit_are_not_cut(void **state) {
+TEST(equal_items_that_fit_are_not_cut) {
     const struct equal_plan whole = plan_equal(2, 256, 256);
     assert_int_equal(whole.n_merges, 0);
     assert_int_equal(whole.largest, 64);
 }
 
-static void one_long_sequence_goes_to_all_blocks(void **state) {
+TEST(one_long_sequence_goes_to_all_blocks) {
     const struct equal_plan cut = plan_equal(2, 1, 67584);
     assert_int_equal(cut.n_merges, 2);
     assert_int_equal(cut.n_busy, 132);
@@ -314,7 +314,7 @@ static void one_long_sequence_goes_to_all_blocks(void **state) {
 }
 
 /* Warps take units in turns of 8: a block with 62 units has as many turns as one with 64. */
-static void parts_fill_the_turns_of_warps(void **state) {
+TEST(parts_fill_the_turns_of_warps) {
     const struct equal_plan one = plan_equal(2, 1, 65536), two = plan_equal(2, 2, 32768),
                             most = plan_equal(2, 1, 61440); /* 59 units of 132, 60 of 128 */
     assert_int_equal(one.largest, 64);                      /* 8192 units / 132 are 62.1 */
@@ -325,7 +325,7 @@ static void parts_fill_the_turns_of_warps(void **state) {
     assert_int_equal(most.n_busy, 132);
 }
 
-static void an_empty_batch_has_no_work(void **state) {
+TEST(an_empty_batch_has_no_work) {
     uint32_t n_slots[] = {0, 0};
     for (uint32_t n_seqs = 0; n_seqs <= 2; n_seqs++) {
         struct planned p = make_plan(shape_of(132, 2, 0), n_slots, n_seqs, 0);
@@ -360,7 +360,7 @@ static void check_parts(const struct planned *p, uint32_t grain) {
 }
 
 /* Few sequences, of equal lengths or not, are cut so that no block has two tiles. */
-static void few_items_are_cut_into_parts(void **state) {
+TEST(few_items_are_cut_into_parts) {
     const uint32_t lengths[][4] = {{4096, 4096, 4096, 4096}, {9000, 0, 3000, 0}};
     for (int i = 0; i < 2; i++)
         for (uint32_t grain = 1; grain <= 2; grain++)
@@ -378,7 +378,7 @@ static void few_items_are_cut_into_parts(void **state) {
 }
 
 /* Six sequences have room for two parts each, which would leave a quarter of the blocks idle. */
-static void parts_that_leave_blocks_idle_are_not_made(void **state) {
+TEST(parts_that_leave_blocks_idle_are_not_made) {
     const struct equal_plan cut = plan_equal(8, 6, 4096);
     assert_int_equal(cut.n_busy, 132);
     assert_int_equal(cut.largest, 94); /* 48 * 256 / 132 */
@@ -394,7 +394,7 @@ static bool suits_few(uint32_t n_kv_heads, const uint32_t *n_slots, uint32_t n_s
     return attn_plan_suits_few(&shape, &batch);
 }
 
-static void few_blocks_are_for_few_short_items(void **state) {
+TEST(few_blocks_are_for_few_short_items) {
     assert_true(suits_few(8, (uint32_t[]){1000}, 1, 0));
     assert_true(suits_few(8, (uint32_t[]){100}, 1, 0));
     assert_true(suits_few(8, (uint32_t[]){0}, 1, 0));
@@ -420,7 +420,7 @@ static uint32_t count_partials(bool few, uint32_t part_units, uint32_t n_kv_head
 }
 
 /* A merge takes few blocks as long as 16 units of 16 bits or 32 of 8, others as 8. */
-static void few_blocks_cut_only_long_items(void **state) {
+TEST(few_blocks_cut_only_long_items) {
     assert_int_equal(count_partials(true, 1, 8, 1, 24), 0); /* 8 and a merge take as long */
     assert_int_equal(count_partials(true, 1, 8, 1, 25), 8 * 4);
     assert_int_equal(count_partials(true, 2, 8, 1, 40), 0);
@@ -438,7 +438,7 @@ static void few_blocks_cut_only_long_items(void **state) {
 }
 
 /* A plan for few blocks uses no more. */
-static void few_blocks_are_all_that_is_used(void **state) {
+TEST(few_blocks_are_all_that_is_used) {
     const uint32_t n_slots[] = {1000, 2000};
     struct attn_plan_shape shape = shape_of(132, 4, 0);
     shape.n_few = 96;
@@ -452,7 +452,7 @@ static void few_blocks_are_all_that_is_used(void **state) {
 }
 
 /* Cut where they are cut without one: what is behind the first tile moves by whole splits. */
-static void fixed_splits_stay_where_they_are_in_a_window(void **state) {
+TEST(fixed_splits_stay_where_they_are_in_a_window) {
     uint32_t n_slots[] = {3001};
     const struct attn_plan_shape shape = shape_of(132, 1, ATTN_FIXED_SPLIT_SLOTS);
     struct planned p = make_plan(shape, n_slots, 1, 1000);
@@ -471,7 +471,7 @@ static void fixed_splits_stay_where_they_are_in_a_window(void **state) {
 }
 
 /* The tiles of the last sequence: their limits may depend on nothing but its length. */
-static void fixed_splits_do_not_depend_on_the_batch(void **state) {
+TEST(fixed_splits_do_not_depend_on_the_batch) {
     uint32_t alone[] = {3001}, batch[] = {5, 70000, 1, 512, 3001};
     for (uint32_t blocks = 1; blocks < 200; blocks += 33) {
         const struct attn_plan_shape shape = shape_of(blocks, 2, ATTN_FIXED_SPLIT_SLOTS);
@@ -491,27 +491,4 @@ static void fixed_splits_do_not_depend_on_the_batch(void **state) {
         drop_plan(&a);
         drop_plan(&b);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_batches_are_covered_and_balanced),
-        cmocka_unit_test(many_items_are_not_cut),
-        cmocka_unit_test(equal_items_are_dealt_in_equal_numbers),
-        cmocka_unit_test(items_that_leave_blocks_idle_are_cut),
-        cmocka_unit_test(short_items_are_cut_into_few_tiles),
-        cmocka_unit_test(a_long_item_among_short_ones_is_cut),
-        cmocka_unit_test(equal_items_that_fit_are_not_cut),
-        cmocka_unit_test(one_long_sequence_goes_to_all_blocks),
-        cmocka_unit_test(parts_fill_the_turns_of_warps),
-        cmocka_unit_test(an_empty_batch_has_no_work),
-        cmocka_unit_test(few_items_are_cut_into_parts),
-        cmocka_unit_test(parts_that_leave_blocks_idle_are_not_made),
-        cmocka_unit_test(few_blocks_are_for_few_short_items),
-        cmocka_unit_test(few_blocks_cut_only_long_items),
-        cmocka_unit_test(few_blocks_are_all_that_is_used),
-        cmocka_unit_test(fixed_splits_stay_where_they_are_in_a_window),
-        cmocka_unit_test(fixed_splits_do_not_depend_on_the_batch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,7 +159,7 @@ static struct attn_split_rows rows_of(uint32_t seq, uint32_t n_rows, uint32_t n_
     return (struct attn_split_rows){.seq = seq, .n_rows = n_rows, .n_slots = n_before + n_rows};
 }
 
-static void one_row_behind_many_keys_takes_the_device(void **state) {
+TEST(one_row_behind_many_keys_takes_the_device) {
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     const struct attn_split_rows prompt = rows_of(0, 1, 262144);
     struct attn_split_plan plan = make_plan(&shape, &prompt, 1);
@@ -173,7 +173,7 @@ static void one_row_behind_many_keys_takes_the_device(void **state) {
 
 /* 640 rows are 160 blocks for 132 places: whole prompts would take two rounds.  400 are 128
  * blocks, of which a quarter has 16 rows of 128. */
-static void rounds_that_are_half_empty_are_filled(void **state) {
+TEST(rounds_that_are_half_empty_are_filled) {
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     static const uint32_t rows[] = {640, 400}, percent[] = {70, 85};
     for (int i = 0; i < 2; i++) {
@@ -187,7 +187,7 @@ static void rounds_that_are_half_empty_are_filled(void **state) {
     }
 }
 
-static void long_prompts_and_short_ones_stay_whole(void **state) {
+TEST(long_prompts_and_short_ones_stay_whole) {
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     static const uint32_t whole[][2] = {
         {8192, 0}, {8192, 100000}, {16384, 262144}, {1024, 262144}, {512, 8192},
@@ -201,7 +201,7 @@ static void long_prompts_and_short_ones_stay_whole(void **state) {
 }
 
 /* Rows of many sequences that would be a block each. */
-static void heads_of_a_group_share_a_block(void **state) {
+TEST(heads_of_a_group_share_a_block) {
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     struct attn_split_rows prompts[MAX_PROMPTS];
     for (uint32_t i = 0; i < MAX_PROMPTS; i++) prompts[i] = rows_of(i, 32, 50000);
@@ -213,7 +213,7 @@ static void heads_of_a_group_share_a_block(void **state) {
 }
 
 /* Where all layers have one: 33 pairs, of which a piece has 4 at least. */
-static void pieces_are_of_what_windows_show(void **state) {
+TEST(pieces_are_of_what_windows_show) {
     const struct attn_split_shape shape = shape_of(32, 8, 128, 132);
     struct attn_split_rows prompt = rows_of(0, 20, 262144);
     prompt.window = 4096;
@@ -225,7 +225,7 @@ static void pieces_are_of_what_windows_show(void **state) {
 }
 
 /* A layer with a window uses the plan of those without. */
-static void narrower_layers_see_each_pair_once(void **state) {
+TEST(narrower_layers_see_each_pair_once) {
     const struct attn_split_shape shape = shape_of(8, 4, 64, 264);
     static const uint32_t windows[] = {1, 17, 128, 1024, 1500, 4096, 100000};
     for (uint32_t n_rows = 1; n_rows < 200; n_rows = n_rows * 3 + 2) {
@@ -238,7 +238,7 @@ static void narrower_layers_see_each_pair_once(void **state) {
     }
 }
 
-static void random_prompts_are_covered_and_sooner_done(void **state) {
+TEST(random_prompts_are_covered_and_sooner_done) {
     static const uint32_t heads[][3] = {{32, 8, 128}, {28, 4, 128}, {6, 2, 128},
                                         {8, 4, 64},   {16, 16, 64}, {71, 1, 128}};
     uint32_t n_cut = 0;
@@ -268,17 +268,4 @@ static void random_prompts_are_covered_and_sooner_done(void **state) {
         drop_plan(&plan);
     }
     assert_true(n_cut > 100);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_row_behind_many_keys_takes_the_device),
-        cmocka_unit_test(rounds_that_are_half_empty_are_filled),
-        cmocka_unit_test(long_prompts_and_short_ones_stay_whole),
-        cmocka_unit_test(heads_of_a_group_share_a_block),
-        cmocka_unit_test(pieces_are_of_what_windows_show),
-        cmocka_unit_test(narrower_layers_see_each_pair_once),
-        cmocka_unit_test(random_prompts_are_covered_and_sooner_done),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

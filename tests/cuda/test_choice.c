@@ -88,7 +88,7 @@ static void check_choice(const struct choice_shape *shape, const char *recorded,
                  found, recorded);
 }
 
-static void kernels_are_the_recorded_ones(void **state) {
+TEST(kernels_are_the_recorded_ones) {
     size_t n = 0;
     for (size_t i = 0; i < COUNT(choices); i++)
         for (const struct choice_shape *s = choices[i].shapes; s->n_in > 0; s++, n++)
@@ -98,7 +98,7 @@ static void kernels_are_the_recorded_ones(void **state) {
 }
 
 /* The reference is the last resort, and never refuses a part. */
-static void any_takes_every_part(void **state) {
+TEST(any_takes_every_part) {
     const struct product_device none = {.batch_invariant = true};
     for (size_t i = 0; i < COUNT(choices); i++)
         for (const struct choice_shape *s = choices[i].shapes; s->n_in > 0; s++) {
@@ -111,7 +111,7 @@ static void any_takes_every_part(void **state) {
         }
 }
 
-static void vectors_need_aligned_weights(void **state) {
+TEST(vectors_need_aligned_weights) {
     const struct product_device device = device_of(H200);
     for (uint32_t n_rows = 1; n_rows <= 512; n_rows *= 2) {
         struct product p =
@@ -122,7 +122,7 @@ static void vectors_need_aligned_weights(void **state) {
 }
 
 /* The wide kernel takes all of an operation's parts, or none. */
-static void one_part_of_several_is_not_wide(void **state) {
+TEST(one_part_of_several_is_not_wide) {
     const struct product_device device = device_of(H200);
     for (uint32_t n_rows = 17; n_rows <= WIDE_MAX_ROWS; n_rows++) {
         struct product p =
@@ -148,7 +148,7 @@ static const char *find_rounded(enum choice_device name, const struct choice_sha
     return kernel ? kernel->name : "none";
 }
 
-static void rounded_inputs_have_kernels_of_their_own(void **state) {
+TEST(rounded_inputs_have_kernels_of_their_own) {
     static const struct choice_shape down = {.n_in = 14336, .n_out = {4096}},
                                      gate = {.n_in = 4096, .n_out = {14336}, .gated = true};
     static const struct {
@@ -168,7 +168,7 @@ static void rounded_inputs_have_kernels_of_their_own(void **state) {
     }
 }
 
-static void joined_parts_become_one(void **state) {
+TEST(joined_parts_become_one) {
     struct product p =
         product_of(&(struct choice_shape){.n_in = 64, .n_out = {8, 16, 24}, .joined = true}, 1);
     assert_true(product_is_joined(&p));
@@ -187,7 +187,7 @@ static const struct weight_format formats[] = {{ELEMENT_E4M3, SCALE_F32, 128, 12
                                                {ELEMENT_E2M1, SCALE_E8M0, 1, 32, false}};
 
 /* Kernels for some formats may come before it.  Packed elements are not for any kernel. */
-static void unpacked_takes_what_is_not_plain(void **state) {
+TEST(unpacked_takes_what_is_not_plain) {
     const struct product_device none = {.batch_invariant = true};
     const struct product_kernel *unpacked = product_find("unpacked");
     for (size_t i = 0; i < COUNT(choices); i++)
@@ -206,7 +206,7 @@ static void unpacked_takes_what_is_not_plain(void **state) {
 }
 
 /* Up to 8 rows, in strips, on Hopper; its norm, too. */
-static void few_rows_of_packed_weights_are_streamed(void **state) {
+TEST(few_rows_of_packed_weights_are_streamed) {
     struct product_device device = device_of(H200);
     const struct choice_shape shape = {
         .n_in = 4096, .n_out = {14336}, .gated = true, .norm = "bf16"};
@@ -228,7 +228,7 @@ static void few_rows_of_packed_weights_are_streamed(void **state) {
 
 /* Weights in strips are for "packed wide" if it has kernels for the format, and if it can write the
  * results.  A backend whose sums have one order does not take it. */
-static void packed_wide_takes_formats_in_strips(void **state) {
+TEST(packed_wide_takes_formats_in_strips) {
     static const struct choice_shape shape = {.n_in = 4096, .n_out = {4096, 1024, 1024}};
     struct product_device device = device_of(H200);
     struct product p = product_of(&shape, 20);
@@ -253,7 +253,7 @@ static void packed_wide_takes_formats_in_strips(void **state) {
 }
 
 /* Gate and up are unpacked together where a kernel computes their slabs so. */
-static void gate_and_up_are_unpacked_as_their_slabs_are_computed(void **state) {
+TEST(gate_and_up_are_unpacked_as_their_slabs_are_computed) {
     const struct choice_shape shape = {.n_in = 4096, .n_out = {14336}, .gated = true};
     for (int name = 0; name < N_CHOICE_DEVICES; name++) {
         const struct product_device device = device_of((enum choice_device)name);
@@ -291,7 +291,7 @@ static void check_slabs(const struct choice_shape *shape) {
     for (uint32_t i = 0; i < p.n_parts; i++) assert_int_equal(next[i], p.parts[i].n_out);
 }
 
-static void slabs_have_each_row_once(void **state) {
+TEST(slabs_have_each_row_once) {
     static const struct choice_shape shapes[] = {{.n_in = 4096, .n_out = {14336}, .gated = true},
                                                  {.n_in = 32768, .n_out = {2200}, .gated = true},
                                                  {.n_in = 16384, .n_out = {3000, 1000, 1000}},
@@ -299,20 +299,4 @@ static void slabs_have_each_row_once(void **state) {
                                                  {.n_in = 33, .n_out = {1}},
                                                  {.n_in = 8192, .n_out = {128256}}};
     for (size_t i = 0; i < COUNT(shapes); i++) check_slabs(&shapes[i]);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_are_the_recorded_ones),
-        cmocka_unit_test(any_takes_every_part),
-        cmocka_unit_test(vectors_need_aligned_weights),
-        cmocka_unit_test(one_part_of_several_is_not_wide),
-        cmocka_unit_test(rounded_inputs_have_kernels_of_their_own),
-        cmocka_unit_test(joined_parts_become_one),
-        cmocka_unit_test(unpacked_takes_what_is_not_plain),
-        cmocka_unit_test(few_rows_of_packed_weights_are_streamed),
-        cmocka_unit_test(packed_wide_takes_formats_in_strips),
-        cmocka_unit_test(gate_and_up_are_unpacked_as_their_slabs_are_computed),
-        cmocka_unit_test(slabs_have_each_row_once)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

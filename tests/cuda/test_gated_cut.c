@@ -74,7 +74,7 @@ static void check_cut(uint32_t n_rows, uint32_t n_out, uint32_t max_clusters) {
         }
 }
 
-static void every_output_is_computed_once(void **state) {
+TEST(every_output_is_computed_once) {
     srand(12);
     check_cut(257, 8, 60);
     check_cut(8 * 2 * GATED_TILE_ROWS + 1, 1000, 7); /* one pair of row tiles more than at once */
@@ -83,7 +83,7 @@ static void every_output_is_computed_once(void **state) {
                   1 + (uint32_t)rand() % 70);
 }
 
-static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
+TEST(small_tiles_are_for_turns_that_they_fill_better) {
     static const struct {
         uint32_t n_rows, n_out, max_clusters, tile_outputs, n_clusters;
         float n_waves;
@@ -106,7 +106,7 @@ static void small_tiles_are_for_turns_that_they_fill_better(void **state) {
 
 /* The wide kernel has narrower tiles for 18,944 outputs, and the clusters of 8,192 have one wave,
  * in which nothing is stored while they multiply. */
-static void the_wide_kernel_keeps_what_it_cuts_better(void **state) {
+TEST(the_wide_kernel_keeps_what_it_cuts_better) {
     static const uint32_t ahead[] = {14336, 2 * 66 * GATED_SMALL_TILE},
                           behind[] = {18944, 8192, 136};
     for (size_t i = 0; i < sizeof(ahead) / sizeof(ahead[0]); i++)
@@ -115,7 +115,7 @@ static void the_wide_kernel_keeps_what_it_cuts_better(void **state) {
         assert_false(gated_beats_wide(4096, behind[i], H100_CLUSTERS));
 }
 
-static void products_that_leave_the_device_idle_do_not_fit(void **state) {
+TEST(products_that_leave_the_device_idle_do_not_fit) {
     static const uint32_t fit[] = {256, 333, 384, 512, 640, 768, 896, 1024, 2048, 4096, 8192},
                           do_not[] = {193, 257, 288, 332, 400};
     for (size_t i = 0; i < sizeof(fit) / sizeof(fit[0]); i++)
@@ -127,13 +127,4 @@ static void products_that_leave_the_device_idle_do_not_fit(void **state) {
     assert_false(gated_takes(8192, 448, 14336));
     assert_false(gated_takes(8192, 4096, 14336 + 4));
     assert_false(gated_fills(1024, 128, H100_CLUSTERS));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_output_is_computed_once),
-        cmocka_unit_test(small_tiles_are_for_turns_that_they_fill_better),
-        cmocka_unit_test(the_wide_kernel_keeps_what_it_cuts_better),
-        cmocka_unit_test(products_that_leave_the_device_idle_do_not_fit)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

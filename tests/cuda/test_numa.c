@@ -23,7 +23,7 @@ static int node_of_text(const char *text) {
     return node;
 }
 
-static void a_node_is_read(void **state) {
+TEST(a_node_is_read) {
     assert_int_equal(node_of_text("0\n"), 0);
     assert_int_equal(node_of_text("13\n"), 13);
     assert_int_equal(node_of_text("-1\n"), NUMA_ANY);
@@ -33,7 +33,7 @@ static void a_node_is_read(void **state) {
 }
 
 /* Node 0 is everywhere.  A kernel or a container without policies says so. */
-static void the_kernel_remembers_what_is_preferred(void **state) {
+TEST(the_kernel_remembers_what_is_preferred) {
     void *base = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(base != MAP_FAILED);
     const int code = numa_prefer(base, BYTES, 0);
@@ -46,7 +46,7 @@ static void the_kernel_remembers_what_is_preferred(void **state) {
     munmap(base, BYTES);
 }
 
-static void what_cannot_be_is_refused(void **state) {
+TEST(what_cannot_be_is_refused) {
     void *base = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(base != MAP_FAILED);
     assert_int_equal(numa_prefer(base, BYTES, NUMA_ANY), EINVAL);
@@ -54,13 +54,4 @@ static void what_cannot_be_is_refused(void **state) {
     assert_int_not_equal(numa_prefer(base, BYTES, 1023), 0); /* no machine has it */
     assert_false(numa_try(1023));
     munmap(base, BYTES);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_node_is_read),
-        cmocka_unit_test(the_kernel_remembers_what_is_preferred),
-        cmocka_unit_test(what_cannot_be_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

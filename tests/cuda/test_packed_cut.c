@@ -41,7 +41,7 @@ static void check_cut(const struct weight_format *format, uint32_t n_rows, uint3
     assert_true(cut.total <= PACKED_MAX_BYTES);
 }
 
-static void shares_depend_on_the_columns_only(void **state) {
+TEST(shares_depend_on_the_columns_only) {
     struct packed_cut one;
     for (size_t f = 0; f < COUNT(taken); f++)
         for (size_t w = 0; w < COUNT(widths); w++) {
@@ -51,7 +51,7 @@ static void shares_depend_on_the_columns_only(void **state) {
         }
 }
 
-static void products_of_usual_widths_are_taken(void **state) {
+TEST(products_of_usual_widths_are_taken) {
     struct packed_cut cut;
     for (uint32_t n_rows = 1; n_rows <= PACKED_MAX_ROWS; n_rows++) {
         assert_true(make_cut(&taken[0], n_rows, 4096, &cut));
@@ -65,7 +65,7 @@ static void products_of_usual_widths_are_taken(void **state) {
     assert_true(cut.split > 1);
 }
 
-static void what_the_kernel_cannot_read_is_refused(void **state) {
+TEST(what_the_kernel_cannot_read_is_refused) {
     static const struct weight_format refused[] = {
         {.element = ELEMENT_BF16},
         {.element = ELEMENT_I4, .scale = SCALE_F16, .block_rows = 1, .block_cols = 96},
@@ -79,11 +79,4 @@ static void what_the_kernel_cannot_read_is_refused(void **state) {
     assert_false(make_cut(&taken[0], PACKED_MAX_ROWS + 1, 4096, &cut));
     assert_false(make_cut(&taken[0], 1, 4096 + 32, &cut));
     assert_false(make_cut(&taken[0], 1, PACKED_SHARE * PACKED_MAX_SHARES + 64, &cut));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shares_depend_on_the_columns_only),
-                                       cmocka_unit_test(products_of_usual_widths_are_taken),
-                                       cmocka_unit_test(what_the_kernel_cannot_read_is_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

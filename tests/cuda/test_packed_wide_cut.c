@@ -7,7 +7,7 @@
 
 static const struct packed_wide_device h200 = {{0, 132, 66, 39, 30, 22, 17, 15, 15}};
 
-static void blocks_of_a_cluster_run_at_the_same_time(void **state) {
+TEST(blocks_of_a_cluster_run_at_the_same_time) {
     srand(13);
     for (int round = 0; round < 20000; round++) {
         struct product p = {.n_rows = 1 + (uint32_t)rand() % (1u << rand() % 14),
@@ -32,7 +32,7 @@ static void blocks_of_a_cluster_run_at_the_same_time(void **state) {
     }
 }
 
-static void the_fastest_cuts_are_chosen(void **state) {
+TEST(the_fastest_cuts_are_chosen) {
     static const struct {
         uint32_t n_rows;
         struct {
@@ -65,7 +65,7 @@ static void the_fastest_cuts_are_chosen(void **state) {
     }
 }
 
-static void formats_are_found_by_elements_and_blocks(void **state) {
+TEST(formats_are_found_by_elements_and_blocks) {
     static const struct {
         struct weight_format format;
         enum packed_wide_format found;
@@ -87,13 +87,4 @@ static void formats_are_found_by_elements_and_blocks(void **state) {
                  {{ELEMENT_E2M1, SCALE_E4M3, 1, 16, false}, N_PACKED_WIDE_FORMATS}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_int_equal(packed_wide_find_format(&cases[i].format), cases[i].found);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_of_a_cluster_run_at_the_same_time),
-        cmocka_unit_test(the_fastest_cuts_are_chosen),
-        cmocka_unit_test(formats_are_found_by_elements_and_blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

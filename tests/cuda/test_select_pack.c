@@ -87,12 +87,12 @@ static void check_pack(uint32_t state_slots) {
     free(words);
 }
 
-static void lists_are_where_sequences_say(void **state) {
+TEST(lists_are_where_sequences_say) {
     check_pack(65536); /* a state is one page */
     check_pack(64);    /* or two */
 }
 
-static void steps_without_selections_have_no_words(void **state) {
+TEST(steps_without_selections_have_no_words) {
     struct rig r;
     make_rig(&r);
     const struct select_shape shape = {N_GROUPS, 64};
@@ -103,7 +103,7 @@ static void steps_without_selections_have_no_words(void **state) {
     assert_int_equal(select_pack_most_words(&(struct step_limits){.max_seqs = 4}, &shape), 0);
 }
 
-static void no_step_within_limits_has_more_words_than_the_most(void **state) {
+TEST(no_step_within_limits_has_more_words_than_the_most) {
     struct rig r;
     make_rig(&r);
     const struct select_shape shape = {N_GROUPS, 64};
@@ -117,13 +117,4 @@ static void no_step_within_limits_has_more_words_than_the_most(void **state) {
         for (uint32_t i = 0; i < 3; i += 2) r.selects[i].pool_pages = r.pool_pages[i];
         assert_true(select_pack_words(&r.step, &shape) <= select_pack_most_words(&limits, &shape));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_are_where_sequences_say),
-        cmocka_unit_test(steps_without_selections_have_no_words),
-        cmocka_unit_test(no_step_within_limits_has_more_words_than_the_most),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

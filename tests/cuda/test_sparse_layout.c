@@ -44,7 +44,7 @@ static struct sparse_shape shape_within(const struct sparse_shape *largest) {
     return shape;
 }
 
-static void what_is_reserved_is_enough(void **state) {
+TEST(what_is_reserved_is_enough) {
     srand(1);
     for (int i = 0; i < N_MODELS; i++) {
         const struct sparse_shape largest = largest_shape();
@@ -61,7 +61,7 @@ static void what_is_reserved_is_enough(void **state) {
 }
 
 /* Pages that a tile of a short prompt cannot have take no room. */
-static void short_prompts_have_short_lists(void **state) {
+TEST(short_prompts_have_short_lists) {
     struct sparse_build build = {0};
     const struct sparse_shape shape = {.n_heads = 1,
                                        .n_kv_heads = 1,
@@ -72,12 +72,4 @@ static void short_prompts_have_short_lists(void **state) {
                                        .max_pages = SPARSE_MAX_PAGES};
     sparse_lay_out(&build, &shape, NULL);
     assert_int_equal(build.view.max_blocks, 16);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_reserved_is_enough),
-        cmocka_unit_test(short_prompts_have_short_lists),
-    };
-    return cmocka_run_group_tests_name("sparse_layout", tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static void check_cut(const struct wide_shape *s, uint32_t n_clusters) {
     assert_true(cut.n_splits <= n_stages);
 }
 
-static void every_product_has_a_cut(void **state) {
+TEST(every_product_has_a_cut) {
     srand(11);
     for (int round = 0; round < 20000; round++) {
         struct wide_shape s = {.n_rows = 9 + (uint32_t)rand() % 248,
@@ -54,7 +54,7 @@ static void assert_cut(const struct wide_shape *s, uint32_t width, uint32_t n_sp
     assert_int_equal(cut.n_splits, n_splits);
 }
 
-static void the_fastest_cuts_are_chosen(void **state) {
+TEST(the_fastest_cuts_are_chosen) {
     static const struct {
         uint32_t n_rows;
         struct wide_cut qkv, output, gated, down;
@@ -74,10 +74,4 @@ static void the_fastest_cuts_are_chosen(void **state) {
         assert_cut(&gated, rows[i].gated.width, rows[i].gated.n_splits);
         assert_cut(&down, rows[i].down.width, rows[i].down.n_splits);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_product_has_a_cut),
-                                       cmocka_unit_test(the_fastest_cuts_are_chosen)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

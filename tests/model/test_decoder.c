@@ -506,50 +506,36 @@ static void check_limits(struct fixture *f) {
                     decoder_long_bytes(&r->model->config, 1000, DTYPE_F32));
 }
 
-static void a_prompt_in_one_step_gives_the_golden_logits(void **state) {
+TEST(a_prompt_in_one_step_gives_the_golden_logits) {
     with_every_model(check_one_step);
 }
 
-static void a_token_may_be_named_before_it_is_known(void **state) {
+TEST(a_token_may_be_named_before_it_is_known) {
     with_every_model(check_sampled_tokens);
 }
 
-static void chunks_of_any_size_give_the_same(void **state) {
+TEST(chunks_of_any_size_give_the_same) {
     with_models_in_turn(check_chunks);
 }
 
-static void attention_that_nothing_reads_is_left_out(void **state) {
+TEST(attention_that_nothing_reads_is_left_out) {
     with_models_in_turn(check_unread_attention);
 }
 
-static void batches_mix_prompts_and_decoding(void **state) {
+TEST(batches_mix_prompts_and_decoding) {
     with_models_in_turn(check_mixed_batches);
 }
 
-static void layer_by_layer_gives_the_same_bits(void **state) {
+TEST(layer_by_layer_gives_the_same_bits) {
     with_models_in_turn(check_layer_by_layer);
     with_models_in_turn(check_sparse_layer_by_layer);
 }
 
-static void steps_outside_the_plan_are_refused(void **state) {
+TEST(steps_outside_the_plan_are_refused) {
     with_models_in_turn(check_bad_steps);
     with_models_in_turn(check_bad_slices);
 }
 
-static void decoders_without_a_plan_are_refused(void **state) {
+TEST(decoders_without_a_plan_are_refused) {
     with_models_in_turn(check_limits);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_prompt_in_one_step_gives_the_golden_logits),
-        cmocka_unit_test(a_token_may_be_named_before_it_is_known),
-        cmocka_unit_test(chunks_of_any_size_give_the_same),
-        cmocka_unit_test(attention_that_nothing_reads_is_left_out),
-        cmocka_unit_test(batches_mix_prompts_and_decoding),
-        cmocka_unit_test(layer_by_layer_gives_the_same_bits),
-        cmocka_unit_test(steps_outside_the_plan_are_refused),
-        cmocka_unit_test(decoders_without_a_plan_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ static int read_text(struct quantisation *out, const char *text, struct error *e
     return rc;
 }
 
-static void says_what_tensors_cannot_say(void **state) {
+TEST(says_what_tensors_cannot_say) {
     static const struct {
         const char *text;
         struct quantisation q;
@@ -80,7 +80,7 @@ static void says_what_tensors_cannot_say(void **state) {
     }
 }
 
-static void refuses_by_name(void **state) {
+TEST(refuses_by_name) {
     static const struct {
         const char *text;
         int code;
@@ -130,7 +130,7 @@ static void refuses_by_name(void **state) {
     }
 }
 
-static void refuses_more_sizes_of_groups_than_there_are(void **state) {
+TEST(refuses_more_sizes_of_groups_than_there_are) {
     char text[1024] = HOW("\"quant_method\":\"gptq\",\"dynamic\":{"), member[64];
     struct quantisation q;
     struct error err = {0};
@@ -155,7 +155,7 @@ static void write_beside(const char *dir, const char *name, const char *text, ch
     assert_int_equal(fclose(file), 0);
 }
 
-static void files_beside_the_configuration_are_read(void **state) {
+TEST(files_beside_the_configuration_are_read) {
     static const char *const files[][3] = {
         {"quantize_config.json", "{\"bits\":4,\"group_size\":32,\"sym\":true}", "gptq"},
         {"quant_config.json", "{\"w_bit\":4,\"q_group_size\":128,\"version\":\"GEMM\"}", "awq"},
@@ -182,14 +182,4 @@ static void files_beside_the_configuration_are_read(void **state) {
         json_decref(own);
     }
     assert_int_equal(rmdir(dir), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_what_tensors_cannot_say),
-        cmocka_unit_test(refuses_by_name),
-        cmocka_unit_test(refuses_more_sizes_of_groups_than_there_are),
-        cmocka_unit_test(files_beside_the_configuration_are_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

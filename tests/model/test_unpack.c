@@ -44,7 +44,7 @@ static void check_matrix(const struct weight *stack, uint32_t i) {
     }
 }
 
-static void every_row_of_a_stack_is_unpacked(void **state) {
+TEST(every_row_of_a_stack_is_unpacked) {
     static const struct weight_format formats[] = {{ELEMENT_E4M3, SCALE_F32, 0, 0, false},
                                                    {ELEMENT_E4M3, SCALE_BF16, 128, 128, false},
                                                    {ELEMENT_I4, SCALE_F16, 1, 32, true},
@@ -72,7 +72,7 @@ static void every_row_of_a_stack_is_unpacked(void **state) {
         }
 }
 
-static void what_is_no_number_is_refused(void **state) {
+TEST(what_is_no_number_is_refused) {
     static const uint8_t codes[] = {1, 2, 0x7f, 3};
     const float finite = 1, infinite = HUGE_VALF;
     struct weight w = weight_plain(codes, ELEMENT_E4M3, 2, 2);
@@ -88,7 +88,7 @@ static void what_is_no_number_is_refused(void **state) {
     assert_int_equal(unpack(&w, &err), ERR_INVALID);
 }
 
-static void a_tally_counts_formats_and_what_is_unpacked(void **state) {
+TEST(a_tally_counts_formats_and_what_is_unpacked) {
     struct weight_tally tally = {0};
     struct weight packed = weight_plain(NULL, ELEMENT_E4M3, 4, 8),
                   plain = weight_plain(NULL, ELEMENT_BF16, 4, 8);
@@ -172,13 +172,12 @@ static void check_canonical(enum element element) {
     }
 }
 
-static void packed_elements_become_numbers(void **state) {
-    (void)state;
+TEST(packed_elements_become_numbers) {
     for (enum element element = ELEMENT_Q4_0; element <= ELEMENT_IQ4_XS; element++)
         check_canonical(element);
 }
 
-static void a_packed_scale_that_is_no_number_is_refused(void **state) {
+TEST(a_packed_scale_that_is_no_number_is_refused) {
     struct weight packed = weight_plain(data, ELEMENT_Q8_0, 1, 64), to = packed;
     struct error err = {0};
     (void)state;
@@ -193,15 +192,4 @@ static void a_packed_scale_that_is_no_number_is_refused(void **state) {
     to.format = canonical_format(&packed.format);
     to = weight_copy_at(&to, out);
     assert_int_equal(weight_convert(&packed, &to, &err), ERR_INVALID);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_row_of_a_stack_is_unpacked),
-        cmocka_unit_test(what_is_no_number_is_refused),
-        cmocka_unit_test(packed_elements_become_numbers),
-        cmocka_unit_test(a_packed_scale_that_is_no_number_is_refused),
-        cmocka_unit_test(a_tally_counts_formats_and_what_is_unpacked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static float next_normal(uint32_t *state) {
 }
 
 /* Of what is normally distributed, the largest of 32 is about 2.1 deviations from 0. */
-static void normal_rows_lose_little(void **state) {
+TEST(normal_rows_lose_little) {
     static const struct {
         enum element element;
         double least, most;
@@ -55,7 +55,7 @@ static void normal_rows_lose_little(void **state) {
     }
 }
 
-static void what_codes_have_exactly_stays(void **state) {
+TEST(what_codes_have_exactly_stays) {
     float values[N], out[N];
     (void)state;
     for (int i = 0; i < N; i++) values[i] = 0.25f * (float)(i % 16 - 8);
@@ -67,7 +67,7 @@ static void what_codes_have_exactly_stays(void **state) {
         assert_true(loss_of(p->element, values, out) == 0);
 }
 
-static void rows_of_one_sign_and_of_one_value_are_packed(void **state) {
+TEST(rows_of_one_sign_and_of_one_value_are_packed) {
     float values[N], out[N];
     (void)state;
     for (const struct packing *p = packings; p->name; p++) {
@@ -80,7 +80,7 @@ static void rows_of_one_sign_and_of_one_value_are_packed(void **state) {
     }
 }
 
-static void no_number_is_refused(void **state) {
+TEST(no_number_is_refused) {
     static const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f};
     uint8_t packed[MAX_BYTES];
     (void)state;
@@ -91,14 +91,4 @@ static void no_number_is_refused(void **state) {
             values[N - 1] = bad[i];
             assert_false(packing_row(p->element, values, N, packed, &sum));
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(normal_rows_lose_little),
-        cmocka_unit_test(what_codes_have_exactly_stays),
-        cmocka_unit_test(rows_of_one_sign_and_of_one_value_are_packed),
-        cmocka_unit_test(no_number_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
