@@ -4,11 +4,12 @@
 
 arm_folder=$PWD/build/arm
 
-# Fetches the libraries that quire is built with, and theirs, as packages for arm64.  apt keeps them and its
+# Fetches the libraries that quire is built with, and theirs, as packages for arm64, unless those of this list are
+# there.  apt keeps them and its
 # lists apart from this system's, so that nothing here changes.
 fetch_sysroot() {
     local libraries=() package apt
-    [ ! -e "$arm_folder/sysroot/done" ] || return 0
+    [ "$(cat "$arm_folder/sysroot/packages" 2>/dev/null)" != "${BUILD_PACKAGES[*]}" ] || return 0
     say "fetching ARM's libraries into $arm_folder"
     for package in "${BUILD_PACKAGES[@]}"; do
         case $package in lib*) libraries+=("$package") ;; esac
@@ -21,7 +22,7 @@ fetch_sysroot() {
     "${apt[@]}" install -y --download-only --no-install-recommends libc6-dev libstdc++-12-dev "${libraries[@]}" >&2
     for package in "$arm_folder"/apt/cache/archives/*.deb; do dpkg -x "$package" "$arm_folder/sysroot"; done
     rm -r "$arm_folder/apt"
-    touch "$arm_folder/sysroot/done"
+    echo "${BUILD_PACKAGES[*]}" >"$arm_folder/sysroot/packages"
 }
 
 # Installs the compilers and qemu (root), and fetches the libraries.

@@ -10,8 +10,9 @@ LIBRARY_PACKAGES=(libjs-marked libjs-highlight.js libjs-pdf)
 # What the binary needs when it runs.  The packages are those of Debian 12.
 RUNTIME_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1 libjansson4 libpcre2-8-0 libstdc++6 libzmq5
     libcurl3-gnutls ca-certificates)
-# Those of them that Debian 13 and Ubuntu 24.04 have as ...t64.
-T64_PACKAGES=(libmicrohttpd12 libgnutls30 libuv1)
+# What Debian 13 and Ubuntu 24.04 call some of them.
+declare -A LATER_NAMES=([libmicrohttpd12]=libmicrohttpd12t64 [libgnutls30]=libgnutls30t64 [libuv1]=libuv1t64
+    [libcurl3-gnutls]=libcurl3t64-gnutls)
 # The end-to-end tests speak through the official client, from a virtual environment of their own,
 # put nginx in front, and run the evaluation, which needs the second line.  Prometheus and its promtool
 # judge /metrics, the rules and the dashboard; systemd-analyze and kubernetes-validate the manifests.  patchelf makes

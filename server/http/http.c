@@ -21,6 +21,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -231,18 +232,21 @@ static void close_listeners(struct http *http) {
 
 /* ---- beginning and end ---- */
 
-/* Without it, newer versions of libmicrohttpd put a connection that is added into a list for
- * another thread, and report it after MHD_add_connection has returned.  All calls are made by one
- * thread. */
-#if MHD_VERSION >= 0x00097707
-enum { ONE_THREAD = MHD_USE_NO_THREAD_SAFETY };
-#else
-enum { ONE_THREAD = 0 };
-#endif
+/* Returns the flag which says that all calls are made by one thread.  Without it, libmicrohttpd from
+ * 0.9.77 on puts a connection that is added into a list for another thread, and reports it after
+ * MHD_add_connection has returned.  The library that runs decides, not the header that was compiled:
+ * a program may be built on a system with an older one. */
+static unsigned one_thread_flag(void) {
+    enum { NO_THREAD_SAFETY = 1 << 19 }; /* MHD_USE_NO_THREAD_SAFETY, which old headers lack */
+    unsigned major, minor, patch;
+    if (sscanf(MHD_get_version(), "%u.%u.%u", &major, &minor, &patch) != 3) return 0;
+    const bool has_it = major > 0 || minor > 9 || (minor == 9 && patch >= 77);
+    return has_it ? NO_THREAD_SAFETY : 0;
+}
 
 static struct MHD_Daemon *start_daemon(struct http *http) {
     const unsigned flags =
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | ONE_THREAD;
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | one_thread_flag();
     return MHD_start_daemon(flags, 0, NULL, NULL, exchange_access, http,             /* */
                             MHD_OPTION_URI_LOG_CALLBACK, exchange_started, http,     /* */
                             MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, http,   /* */

@@ -37,7 +37,7 @@ def test_only_what_a_server_needs_is_installed(tree):
     assert [path.name for path in (tree / "bin").iterdir()] == ["quire"]
 
 
-COMMANDS = ("serve", "bench", "tune", "info", "quantize")
+COMMANDS = ("serve", "bench", "tune", "info", "quantize", "pull")
 
 
 @pytest.fixture(scope="module")
