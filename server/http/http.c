@@ -232,10 +232,10 @@ static void close_listeners(struct http *http) {
 
 /* ---- beginning and end ---- */
 
-/* Returns the flag which says that all calls are made by one thread.  Without it, libmicrohttpd from
- * 0.9.77 on puts a connection that is added into a list for another thread, and reports it after
- * MHD_add_connection has returned.  The library that runs decides, not the header that was compiled:
- * a program may be built on a system with an older one. */
+/* Returns the flag which says that all calls are made by one thread.  Without it, libmicrohttpd
+ * from 0.9.77 on puts a connection that is added into a list for another thread, and reports it
+ * after MHD_add_connection has returned.  The library that runs decides, not the header that was
+ * compiled: a program may be built on a system with an older one. */
 static unsigned one_thread_flag(void) {
     enum { NO_THREAD_SAFETY = 1 << 19 }; /* MHD_USE_NO_THREAD_SAFETY, which old headers lack */
     unsigned major, minor, patch;
