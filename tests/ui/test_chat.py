@@ -72,6 +72,7 @@ def test_conversations_are_kept_found_renamed_and_deleted(page):
     page.click(".entry")
     page.wait("document.querySelectorAll('.message').length === 2")
     assert answers_of(page) == ["About whales."]
+    page.wait("!document.querySelector('#actions').hidden")  # the list is read again first
     page.click("#actions summary")
     page.click("#rename")
     page.type("Sea")
