@@ -236,6 +236,7 @@ static int serve_options(struct options *options) {
         log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
                   backend->name, backend->description);
         log_gaps();
+        if (*options->usual) log_event(LOG_INFO, "it is always so here: %s", options->usual);
         log_event(LOG_INFO, "the model's files are in %s", model_dir);
         backend->on_product = options->log_level == LOG_DEBUG ? log_product : NULL;
         backend->on_product_ctx = products;
@@ -604,6 +605,8 @@ static int print_json(void) {
     options_help_json(&out);
     buffer_puts(&out, ",\n\"spellings\":");
     foreign_options_json(&out);
+    buffer_puts(&out, ",\n\"usual\":");
+    foreign_options_usual_json(&out);
     buffer_puts(&out, ",\n\"commands\":[");
     for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
         const struct subcommand *command = &commands[i];

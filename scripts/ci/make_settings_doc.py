@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/settings.md"
@@ -64,6 +65,18 @@ def make_entry(option, explanations):
             + fold(f"*{words}*") + "\n\n" + fold(explanations["# " + name]) + "\n")
 
 
+def make_usual(usual):
+    """The sentence on options that are taken, as they ask for what is so anyhow."""
+    def words(spelling, values):
+        said = values.strip(",").replace(",", "|")
+        if values.startswith(","):
+            said = f"[{said}]"
+        return f"`{spelling} {said}`".replace(" `", "`").replace(" *`", " ANY`")
+    listed = ", ".join(words(*one) for one in usual.items())
+    text = f"Some ask for what quire does anyhow. They are taken, and a line of the log names them: {listed}."
+    return "\n" + textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
 def make_spellings(spellings):
     """The table of other servers' options."""
     lines = ["\n## Options of other servers\n\nWhat is understood here, or named in an error that says this:\n\n"
@@ -75,12 +88,12 @@ def make_spellings(spellings):
     return "".join(lines)
 
 
-def make_page(help_text, explanations, spellings):
+def make_page(help_text, explanations, tables):
     lines = [HEAD]
     for title, example, text in read_groups(help_text):
         lines.append(f"\n## {title}\n\n    {example}\n")
         lines += [make_entry(option, explanations) for option in read_options(text)]
-    return "".join(lines) + make_spellings(spellings)
+    return "".join(lines) + make_spellings(tables["spellings"]) + make_usual(tables["usual"])
 
 
 def main():
@@ -89,7 +102,7 @@ def main():
     shown = subprocess.run([binary, "serve", "--help-all"], check=True, capture_output=True, text=True)
     tables = subprocess.run([binary, "help", "--json"], check=True, capture_output=True, text=True)
     page = make_page(shown.stdout, json.loads((ROOT / "config/quire.json").read_text()),
-                     json.loads(tables.stdout)["spellings"])
+                     json.loads(tables.stdout))
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(page, encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != page:

@@ -159,6 +159,48 @@ static const struct foreign_option table[] = {
     {{0}, NULL, NULL, NULL},
 };
 
+/* Options that, with some values, ask for what quire does anyhow.  They are taken, so that a
+ * command line of another server works.  Between commas: the values.  "": there is none.  A comma
+ * first: it may be absent.  "*": any. */
+static const struct usual {
+    const char *spelling, *values;
+} usual[] = {
+    {"-fa", ",on,auto,1,true,enabled"},
+    {"--flash-attn", ",on,auto,1,true,enabled"},
+    {"-cb", ""},
+    {"--cont-batching", ""},
+    {"--jinja", ""},
+    {"--metrics", ""},
+    {"--no-context-shift", ""},
+    {"--mlock", ""},
+    {"--no-mmap", ""},
+    {"-ngl", "99,999,9999,-1,all,auto"},
+    {"--gpu-layers", "99,999,9999,-1,all,auto"},
+    {"--n-gpu-layers", "99,999,9999,-1,all,auto"},
+    {"-tp", "1"},
+    {"--tensor-parallel-size", "1"},
+    {"-pp", "1"},
+    {"--pipeline-parallel-size", "1"},
+    {"-dp", "1"},
+    {"--data-parallel-size", "1"},
+    {"--trust-remote-code", ""},
+    {"--enable-chunked-prefill", ""},
+    {"--enable-auto-tool-choice", ""},
+    {"--enable-reasoning", ""},
+    {"--tool-call-parser", "*"},
+    {"--reasoning-parser", "*"},
+    {"--cpu-offload-gb", "0"},
+    {"--tp", "1"},
+    {"--tp-size", "1"},
+    {"--pp-size", "1"},
+    {"--dp", "1"},
+    {"--dp-size", "1"},
+    {"--nnodes", "1"},
+    {"--node-rank", "0"},
+    {"--enable-metrics", ""},
+};
+enum { N_USUAL = sizeof(usual) / sizeof(*usual) };
+
 enum { MAX_SPELLINGS = sizeof(table->spellings) / sizeof(*table->spellings) };
 
 const struct foreign_option *foreign_options(void) {
@@ -177,6 +219,36 @@ const struct foreign_option *foreign_option_find(const char *argument) {
     const struct foreign_option *option = table;
     while (option->of && !is_spelt(option, argument, n)) option++;
     return option->of ? option : NULL;
+}
+
+/* Tells whether a list with commas between its words has this one. */
+static bool has_word(const char *list, const char *word) {
+    const size_t n = strlen(word);
+    while (list) {
+        if (n > 0 && strcspn(list, ",") == n && strncmp(list, word, n) == 0) return true;
+        list = strchr(list, ',');
+        if (list) list++;
+    }
+    return false;
+}
+
+static const char *usual_values(const char *argument) {
+    const size_t n = strcspn(argument, "=");
+    for (size_t i = 0; i < N_USUAL; i++)
+        if (strlen(usual[i].spelling) == n && strncmp(usual[i].spelling, argument, n) == 0)
+            return usual[i].values;
+    return NULL;
+}
+
+bool foreign_option_is_usual(int argc, char **argv, int *i) {
+    static const char switches[] = "on,off,auto,true,false,0,1,enabled,disabled";
+    const char *values = usual_values(argv[*i]), *equals = strchr(argv[*i], '=');
+    if (!values || !*values) return values && !equals;
+    const char *value = equals ? equals + 1 : *i + 1 < argc ? argv[*i + 1] : "";
+    if (!equals && *values == ',' && !has_word(switches, value)) return true;
+    if (!*value || (*values != '*' && !has_word(values, value))) return false;
+    *i += !equals;
+    return true;
 }
 
 static void write_option(struct buffer *out, const struct foreign_option *option) {
@@ -200,4 +272,12 @@ void foreign_options_json(struct buffer *out) {
         write_option(out, option);
     }
     buffer_puts(out, "]");
+}
+
+void foreign_options_usual_json(struct buffer *out) {
+    for (size_t i = 0; i < N_USUAL; i++) {
+        buffer_puts(out, i ? "," : "{");
+        option_json_member(out, usual[i].spelling, usual[i].values);
+    }
+    buffer_puts(out, "}");
 }

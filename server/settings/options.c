@@ -257,11 +257,22 @@ static int choose_help(struct options *options, int argc, char **argv, int *i, s
     return error_set(err, ERR_INVALID, "--help: '%.64s' is not one of %s", options->help, names);
 }
 
+/* Notes an option of another server that asks for what quire does anyhow, for the log. */
+static void note_usual(struct options *options, const char *given) {
+    const size_t n = strlen(options->usual);
+    snprintf(options->usual + n, sizeof(options->usual) - n, "%s%.*s", n ? ", " : "",
+             (int)strcspn(given, "="), given);
+}
+
 /* Applies an option of another server as ours at argv[*i], or says what quire has in its place. */
 static int apply_foreign(struct options *options, const struct foreign_option *foreign, int argc,
                          char **argv, int *i, struct error *err) {
     char flag[64];
     const char *given = argv[*i], *equals = strchr(given, '=');
+    if (!foreign->flag && foreign_option_is_usual(argc, argv, i)) {
+        note_usual(options, given);
+        return 0;
+    }
     if (!foreign->flag)
         return error_set(err, ERR_INVALID, "%.*s of %s is no option here: %s",
                          (int)strcspn(given, "="), given, foreign->of, foreign->instead);

@@ -73,6 +73,7 @@ struct options {
     const char *help; /* of --help: "", or what follows it (options_help.h); NULL: not given */
     const char
         *words[OPTIONS_MAX_WORDS]; /* arguments that are no options; NULL: there are no more */
+    char usual[200]; /* options of other servers that ask for what quire does anyhow, or "" */
     int feed; /* connections come from there (http/feed.h), and from no host and port; 0: they do
                  not.  It is no setting: `quire run` sets it for a server of its own. */
     /* The environment's "NAME=value" that was ignored: a Service's address.  NULL: there was
