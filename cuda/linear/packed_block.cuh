@@ -96,6 +96,7 @@ static __device__ __forceinline__ const struct product_part *find_strip(const st
     return part;
 }
 
+/* Returns the bytes of a scale of this type. */
 static __device__ __forceinline__ uint32_t bytes_of_scale(enum scale_type type) {
     return type == SCALE_F32 ? 4 : type == SCALE_E8M0 ? 1 : 2;
 }
@@ -121,6 +122,7 @@ struct alignas(8) scale_pair {
     float low, high;
 };
 
+/* Returns two scales of 16 bits each, f16 or bf16; the first one is in the low half of `pair`. */
 static __device__ __forceinline__ struct scale_pair scales_of_16_bits(uint32_t pair, bool is_f16) {
     const float2 x = is_f16 ? unpack_pair<__half>(pair) : unpack_bf16(pair);
     return {x.x, x.y};

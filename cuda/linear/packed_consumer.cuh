@@ -235,6 +235,9 @@ template <class S> struct packed_consumer {
     }
 };
 
+/* Does the consumers' part of the kernel; every thread of their warps calls it once.  The teams
+ * take the shares of tiles in turn, multiply the stages that the loader fills, and leave each
+ * share's sums for the storers.  Returns after the last tile of the block's cluster. */
 template <class S>
 static __device__ __forceinline__ void consume(const struct packed_block &b,
                                                const struct packed_work &work, uint32_t cluster) {

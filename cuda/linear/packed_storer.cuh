@@ -68,6 +68,9 @@ struct outlet {
 
 /* ---- clusters ---- */
 
+/* Returns the float at this place of the shared memory of another block of the cluster.  `from`
+ * is the same place in this block's memory, and `block` a rank in the cluster.  The float must
+ * have been written before a meet(), and may be overwritten after the next one. */
 static __device__ __forceinline__ float load_remote(const float *from, uint32_t block) {
     float x;
     asm volatile("{\n.reg .b32 there;\n"
@@ -195,6 +198,9 @@ struct packed_storer {
     }
 };
 
+/* Does the storers' part of the kernel; each of their threads calls it once.  It adds the warps'
+ * sums of every tile and writes the results.  Blocks of a cluster exchange their sums first,
+ * which they do for several tiles at once.  Returns when all results are written. */
 static __device__ __forceinline__ void store(const struct packed_block &b,
                                              const struct packed_work &work, uint32_t cluster) {
     const uint32_t shares_a_tile = (1 + b.p.gated) * b.cut.block_shares,

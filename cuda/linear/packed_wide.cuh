@@ -104,6 +104,8 @@ struct packed_item {
     uint32_t part, strip, row, begin, end;
 };
 
+/* Returns item number i, below n_items.  Row tiles of the same weights follow each other, at most
+ * rows_at_once of them.  With several shares a tile's shares are neighbours, a block each. */
 template <class Plan>
 static __device__ __forceinline__ struct packed_item find_item(const struct packed_params &w,
                                                                uint32_t i) {
@@ -158,6 +160,8 @@ static __device__ __forceinline__ void load_strips(const struct packed_params &w
         tensor_load(plan->scales[stage][1] + at, &w.mins[part], block * BLOCK_WORDS, strip, full);
 }
 
+/* Does the part of the thread that copies weights.  It fills every stage of the block's items
+ * that the consumers have released, and returns when the last copy has been started. */
 template <class Plan>
 static __device__ __forceinline__ void load_weights(const struct packed_params &w, Plan *plan) {
     const uint32_t bytes = Plan::W_BYTES + Plan::N_SCALES * Plan::N_STRIPS * w.scale_strip_bytes;
@@ -178,6 +182,8 @@ static __device__ __forceinline__ void load_weights(const struct packed_params &
     }
 }
 
+/* Does the part of the thread that copies rows of x, in the order of load_weights().  It waits
+ * for the kernel that computes x. */
 template <class Plan>
 static __device__ __forceinline__ void load_x(const struct packed_params &w, Plan *plan) {
     typename Plan::place at = {0, 1};
@@ -201,10 +207,13 @@ static __device__ __forceinline__ void load_x(const struct packed_params &w, Pla
 
 /* ---- consumers ---- */
 
+/* Returns the number of the thread's warpgroup in the block. */
 static __device__ __forceinline__ uint32_t warpgroup() {
     return __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0);
 }
 
+/* Tells the producers that the thread's warpgroup has read a stage.  All its threads call it when
+ * each of them has. */
 template <class Plan>
 static __device__ __forceinline__ void release_stage(Plan *plan, uint32_t stage) {
     if (threadIdx.x % GROUP_THREADS == 0) barrier_arrive(&plan->empty[stage]);
@@ -295,6 +304,9 @@ struct packed_rows {
     __device__ __forceinline__ bool has(int j) const { return j >= begin && j < end; }
 };
 
+/* Writes x to the shared memory of another block of the cluster.  `at` is the same place in this
+ * block's memory, and `block` a rank in the cluster.  Only a barrier of the cluster says that x
+ * is there. */
 static __device__ __forceinline__ void store_remote(uint32_t at, uint32_t block, float4 x) {
     asm volatile("{\n.reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
@@ -348,6 +360,7 @@ struct packed_results {
     uint32_t at, group, first_row, first_out;
 };
 
+/* Returns the outputs of the thread's warpgroup in this item. */
 template <class Plan>
 static __device__ __forceinline__ struct packed_results find_results(const struct packed_params &w,
                                                                      const struct packed_item &item,
@@ -358,6 +371,7 @@ static __device__ __forceinline__ struct packed_results find_results(const struc
             item.strip * STRIP + (w.p.gated ? group % (Plan::GROUPS / 2) : group) * GROUP_OUTPUTS};
 }
 
+/* Waits until all threads of the warpgroup are here. */
 static __device__ __forceinline__ void sync_group(const struct packed_results &r) {
     named_sync(1 + (int)r.group, GROUP_THREADS);
 }
@@ -398,6 +412,7 @@ static __device__ __forceinline__ void read_old(const struct packed_params &w,
     copy_async_commit();
 }
 
+/* Adds what read_old() has read to the sums.  It waits for those reads. */
 template <class Plan>
 static __device__ __forceinline__ void add_old(const struct packed_results &r,
                                                const struct packed_rows &mine,
@@ -454,6 +469,8 @@ static __device__ __forceinline__ void share_four(const struct packed_results &r
     store_matrix_trans(matrix_at(r, octet), words);
 }
 
+/* Puts the warpgroup's sums, as bf16, where write_results() reads them; not if gated.  All
+ * threads of the warpgroup call it.  It does not wait: write_results() does. */
 template <class Plan>
 static __device__ __forceinline__ void share_results(const struct packed_results &r,
                                                      const struct packed_rows &mine,
@@ -525,6 +542,7 @@ static __device__ __forceinline__ void write_results(const struct packed_params 
     sync_group(r);
 }
 
+/* Writes the warpgroup's sums to y in f32, or adds them to it. */
 template <class Plan>
 static __device__ __forceinline__ void write_f32(const struct packed_params &w,
                                                  const struct packed_results &r,
@@ -544,6 +562,8 @@ static __device__ __forceinline__ void write_f32(const struct packed_params &w,
     }
 }
 
+/* Makes results of an item's sums and writes them.  It changes sums.  With several shares all
+ * blocks of the cluster must call it. */
 template <class Plan>
 static __device__ __forceinline__ void finish(const struct packed_params &w, Plan *plan,
                                               const struct packed_item &item,
@@ -569,6 +589,9 @@ static __device__ __forceinline__ struct packed_rows find_rows(const struct pack
     return {n * rank / of, n * (rank + 1) / of};
 }
 
+/* Does the consumers' part of the kernel; each of their threads calls it once.  It multiplies
+ * what the producers copy and writes the results of each of the block's items.  With several
+ * shares a block has one item only, because shares are exchanged where the ring has been. */
 template <class Plan>
 static __device__ __forceinline__ void consume(const struct packed_params &w, Plan *plan) {
     typename Plan::place at = {0, 0};
@@ -583,6 +606,8 @@ static __device__ __forceinline__ void consume(const struct packed_params &w, Pl
     }
 }
 
+/* The kernel: N_CONSUMERS threads multiply, and one thread of each of the two warps behind them
+ * copies.  The grid's blocks take items in turn. */
 template <class Plan>
 static __global__ void __launch_bounds__(Plan::N_THREADS, 1)
     packed_kernel(const __grid_constant__ struct packed_params w) {
@@ -612,6 +637,8 @@ static __global__ void __launch_bounds__(Plan::N_THREADS, 1)
 
 /* ---- host ---- */
 
+/* Starts the kernel for a product that this plan fits, with n_splits shares of the columns for
+ * each tile.  Returns CUDA's error. */
 template <class Plan>
 static cudaError_t launch_packed(const struct product *p, uint32_t n_splits, struct launch launch) {
     struct packed_params w = {};
@@ -682,6 +709,7 @@ template <class Plan> static bool open_packed(struct packed_wide_device *device)
     return true;
 }
 
+/* Returns the launches of these plans, and a function that opens all of them. */
 template <class... Plans> static constexpr struct packed_wide_kernels list_kernels() {
     return {{launch_packed<Plans>...},
             [](struct packed_wide_device *device) { return (open_packed<Plans>(device) && ...); }};

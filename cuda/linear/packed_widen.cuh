@@ -20,18 +20,22 @@
 
 enum { POWER = 26 };
 
+/* Returns a word as the pair of bf16 whose bits it has. */
 static __device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t x) {
     return *reinterpret_cast<__nv_bfloat162 *>(&x);
 }
 
+/* Returns the bits of a pair of bf16. */
 static __device__ __forceinline__ uint32_t as_word(__nv_bfloat162 x) {
     return *reinterpret_cast<uint32_t *>(&x);
 }
 
+/* Returns the two products of two pairs of bf16, each rounded to bf16. */
 static __device__ __forceinline__ uint32_t multiply_bf16(uint32_t a, uint32_t b) {
     return as_word(__hmul2_rn(as_pair(a), as_pair(b)));
 }
 
+/* Returns a b + c of pairs of bf16, rounded to bf16 once. */
 static __device__ __forceinline__ uint32_t fuse_bf16(uint32_t a, uint32_t b, uint32_t c) {
     return as_word(__hfma2(as_pair(a), as_pair(b), as_pair(c)));
 }
@@ -155,6 +159,7 @@ struct scale_whole {
 
 /* ---- scales as they are applied to pairs of elements ---- */
 
+/* Returns a pair of bf16 that are both x, rounded. */
 static __device__ __forceinline__ uint32_t both_bf16(float x) {
     return pack_bf16(x, x);
 }

@@ -86,6 +86,7 @@ enum product_mode {
     MODE_FP8_BLOCKS /* E4M3; each FP8_BLOCK columns of a row of x, and each block of W, have one */
 };
 
+/* Returns the product's mode, which the scales of x decide. */
 static inline enum product_mode product_mode_of(const struct product *p) {
     if (!p->x_scales) return MODE_BF16;
     return p->x_scale_stride > 0 ? MODE_FP8_BLOCKS : MODE_FP8_ROWS;
