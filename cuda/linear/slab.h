@@ -28,7 +28,7 @@ struct slab {
 
 /* Returns how many rows a slab has; if gated, of gate and up each. */
 uint32_t slab_rows(const struct product *p);
-/* Returns how many rows all slabs have together. */
+/* Returns how many rows all slabs have together; if gated, of gate alone. */
 uint32_t slab_all_rows(const struct product *p);
 /* Makes *out the product of rows from `first` on, at most slab_rows(), widened to bf16 in memory
  * [SLAB_BYTES].  It has no norm. */

@@ -34,7 +34,7 @@ struct kv_feed_event {
 };
 
 /* Creates an empty feed, which the caller owns, with its descriptor.  ERR_NOMEM; ERR_IO: the system
- * has no descriptor. */
+ * has no descriptor.  *out is set on success only. */
 int kv_feed_create(struct kv_feed **out, struct error *err);
 void kv_feed_destroy(struct kv_feed *feed); /* NULL is allowed */
 

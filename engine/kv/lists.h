@@ -35,7 +35,8 @@ bool kv_list_is_windowed(const struct kv_sequence *kv, uint32_t layer);
 /* Makes capacity for n_pages pages in all in every list, and takes none.  ERR_NOMEM: some may have
  * grown. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
-/* Makes capacity in every list for the length of its layer's role.  ERR_NOMEM. */
+/* Makes capacity in every list for the length of its layer's role, and takes no pages.  ERR_NOMEM:
+ * some may have grown. */
 int kv_lists_grow_to(struct kv_sequence *kv, struct kv_lengths lengths);
 /* Returns how many pages kv_lists_take() would take, those for holes (n_holes) among them. */
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths);

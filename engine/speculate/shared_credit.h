@@ -63,7 +63,7 @@ struct shared_credit shared_credit_make(void);
 /* Adds to the delay credit for a step of generating sequences without guesses. */
 void shared_credit_note_plain(struct shared_credit *shared);
 /* Notes a step of n_seqs sequences, some with guesses.  delays_plain: it delayed a plain sequence
- * whose account did not pay (draft_account_pay_delay).  Then the delay credit pays. */
+ * whose account did not pay (draft_account_pay_delay).  Then the delay credit pays, once. */
 void shared_credit_note_guesses(struct shared_credit *shared, uint32_t n_seqs, bool delays_plain);
 
 /* Returns how many tokens the account's sequence may guess from a match of n_matched tokens, in a
