@@ -12,12 +12,8 @@
 FROM nvidia/cuda:13.0.2-devel-ubuntu24.04 AS build-cuda
 RUN apt-get update && apt-get install -y --no-install-recommends \
         build-essential ca-certificates meson ninja-build pkg-config \
-<<<<<<< HEAD
         libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev libcurl4-gnutls-dev \
-=======
-        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev \
         $(apt-cache pkgnames libjs- | grep -xE 'libjs-(highlight\.js|marked|pdf)') \
->>>>>>> b2a10a2b (ui: chat at /, with the instrument at /inspect)
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY LICENSE meson.build meson_options.txt ./
@@ -58,12 +54,8 @@ ENTRYPOINT ["quire", "serve"]
 FROM debian:12 AS build
 RUN apt-get update && apt-get install -y --no-install-recommends \
         build-essential ca-certificates meson ninja-build pkg-config \
-<<<<<<< HEAD
         libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev libcurl4-gnutls-dev \
-=======
-        libmicrohttpd-dev libgnutls28-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libzmq3-dev \
         $(apt-cache pkgnames libjs- | grep -xE 'libjs-(highlight\.js|marked|pdf)') \
->>>>>>> b2a10a2b (ui: chat at /, with the instrument at /inspect)
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY LICENSE meson.build meson_options.txt ./
