@@ -4,6 +4,7 @@
     scripts/ci/check_commits.py [--root DIR] [--since COMMIT]
 
 A commit that adds and removes more than 50 lines says in its body why, and what was rejected.
+No file has the marks that git leaves where two changes of a line meet.
 Checked is what came after SINCE, or, where the history does not reach back to it, the last commit
 alone.  Exits 77 without git or a history."""
 import argparse
@@ -46,6 +47,12 @@ def faults_of(root, commit):
         yield f"{name}: changes {n} lines, more than {MAX_LINES}, and has no body"
 
 
+def marks_of(root):
+    """The places of git's marks in files of the last commit."""
+    found = git(root, "grep", "-nIE", "^(<{7}|>{7})( |$)", "HEAD", "--", ".")
+    return [f"{place}: a mark of an unfinished merge" for place in (found or "").splitlines()]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -57,6 +64,7 @@ def main():
         print("skipped: no git, or no history", file=sys.stderr)
         sys.exit(77)
     faults = [fault for commit in commits for fault in faults_of(given.root, commit)]
+    faults += marks_of(given.root)
     for fault in faults:
         print(fault)
     if faults:
