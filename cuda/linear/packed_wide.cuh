@@ -520,7 +520,8 @@ static __device__ __forceinline__ void share_gated(const struct packed_params &w
     for (int j = 0; j < N; j += 2) share_four(r, j, sums + 4 * j, sums + 4 * j + 4);
 }
 
-/* Writes what the warpgroup has shared. */
+/* Writes what the warpgroup has shared.  All its threads call it.  It waits for them before it
+ * reads, and before it returns. */
 template <class Plan>
 static __device__ __forceinline__ void write_results(const struct packed_params &w,
                                                      const struct packed_results &r,
@@ -607,7 +608,8 @@ static __device__ __forceinline__ void consume(const struct packed_params &w, Pl
 }
 
 /* The kernel: N_CONSUMERS threads multiply, and one thread of each of the two warps behind them
- * copies.  The grid's blocks take items in turn. */
+ * copies.  The blocks take items in turn.  With several shares the grid has a block for each item,
+ * in clusters of n_splits: consume() says why. */
 template <class Plan>
 static __global__ void __launch_bounds__(Plan::N_THREADS, 1)
     packed_kernel(const __grid_constant__ struct packed_params w) {

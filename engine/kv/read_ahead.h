@@ -46,10 +46,11 @@ struct kv_readings {
     uint64_t serial; /* of the newest; they count from 1 */
 };
 
-/* Asks, once, what the disk has of the text's first n_max tokens, and begins to read it.  Returns
- * true while the sequence must be held back.  Without a disk, or if what it is missing to start
- * (kv_missing()) is not available, false.  `tokens` must stay valid until the sequence has
- * started. */
+/* Asks what the disk has of the text's first n_max tokens, and begins to read it.  It asks again if
+ * what was found is gone.  Returns true while the sequence must be held back: call it again then.
+ * False: it may start.  That is so without a disk, with saved or swapped data, or with nothing to
+ * read.  It is also so where no read runs and what it is missing (kv_missing()) is not available.
+ * `tokens` must stay valid until the sequence has started. */
 bool kv_read_ahead(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max,
                    struct kv_amount missing);
 /* Ends the sequence's read, if there is one; what still arrives is dropped.  It may ask again. */

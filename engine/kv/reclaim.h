@@ -33,8 +33,9 @@ int kv_make_free(const struct kv_space *space, uint64_t n_pages);
 uint32_t kv_n_offloaded(const struct kv_space *space);
 /* Returns how many host blocks these pages take; token blocks (prefix_cache.h) are not counted. */
 uint32_t kv_n_offloaded_blocks(const struct kv_space *space);
-/* Drops cached blocks and states that are in the host pool, the least recently used first.  Stops
- * when n_blocks host blocks are free, or there are no more to drop. */
+/* Drops cached blocks and states from the host pool, which there must be, the least recently used
+ * first.  Stops when n_blocks host blocks are free, or there are no more to drop.  Token blocks of
+ * cached blocks that have pages stay (prefix_cache_drop_token_blocks()). */
 void kv_drop_offloaded(const struct kv_space *space, uint64_t n_blocks);
 
 /* Offers cached states and then blocks to the tier on disk, each the newest first.  Returns true

@@ -51,10 +51,12 @@ void selection_fini(struct kv_sequence *kv);
 
 /* ---- for other files ---- */
 
-/* Tells whether sparse layers have left the text: their lists have selected tokens and the tail. */
+/* Tells whether sparse layers' lists are for selected tokens and the tail, and no longer for the
+ * text.  In a layer-major prompt they are so from the start.  A sequence that begins anew is as at
+ * its start. */
 bool selection_left_text(const struct kv_sequence *kv);
-/* Returns how many of n_tokens tokens in all need pages in lists now.  Generated tokens that are
- * computed again row by row do not: they come after sparse layers have left the text. */
+/* Returns how many of n_tokens tokens in all need pages in lists of the text now.  These are all,
+ * but for generated tokens that are computed again row by row while sparse layers have the text. */
 uint64_t selection_n_listed(const struct kv_sequence *kv, uint64_t n_tokens);
 /* Returns how many pages of the pool the selection has beside the lists: held and scratch pages. */
 uint32_t selection_n_pages(const struct kv_sequence *kv);

@@ -95,8 +95,9 @@ int kv_state_copy(const struct kv_space *space, const struct kv_state *state,
                   const struct page_list *lists, bool back, struct error *err);
 /* Copies the state's n_tokens tokens into the space that kv_state_create() made for them. */
 void kv_state_name(struct kv_state *state, const uint32_t *tokens);
-/* Performs the state's pending copy, if there is one.  Slots that the sequence has added since do
- * not matter.  On ERR_DEVICE the device is lost. */
+/* Performs the state's pending copy, if there is one, from the borrower's lists to the state's own
+ * pages.  The sequence then borrows it no longer: *owner becomes NULL.  Slots that the sequence has
+ * added since do not matter.  On ERR_DEVICE the device is lost, and the copy is not tried again. */
 int kv_state_return(const struct kv_space *space, struct kv_state *state, struct error *err);
 /* Frees a state that is not cached, and gives its pages and host blocks back.  NULL is allowed. */
 void kv_state_destroy(const struct kv_space *space, struct kv_state *state);

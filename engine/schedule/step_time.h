@@ -42,7 +42,7 @@ struct step_time step_time_make(double row_work, double enter_work, double pair_
  * before it and its own. */
 double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32_t n_before);
 /* Returns how much work a step or slice can do in these seconds, which do not include base.  0: the
- * seconds per work are not known yet. */
+ * seconds per work are not known yet, or there are no seconds (0 or less). */
 double step_time_budget(const struct step_time *step_time, enum step_time_kind kind,
                         double seconds);
 /* Returns how many rows have at most this step_time_work(); UINT32_MAX if work is INFINITY. */

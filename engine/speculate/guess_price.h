@@ -42,8 +42,9 @@ struct guess_price {
 };
 
 /* Adds the measured seconds of a step of n_seqs generating sequences, n_drafting of them with
- * guesses; 0: a plain step.  That must have been submitted before the results of the step before it
- * were known.  Seconds of 0 or less are ignored. */
+ * guesses; 0: a plain step.  A plain step must have been submitted before the results of the step
+ * before it were known.  Ignored are seconds of 0 or less, and steps with guesses while few plain
+ * steps of so many sequences are known. */
 void guess_price_measure(struct guess_price *price, uint32_t n_seqs, uint32_t n_drafting,
                          double seconds);
 /* Returns the `price` above: what n_running sequences lose together, in 128ths of a plain step, if

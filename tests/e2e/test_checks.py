@@ -114,6 +114,15 @@ def test_a_bad_message_is_found(history, message, n, fault):
     assert code == bool(fault), said  # the last commit alone
 
 
+@with_git
+def test_marks_of_an_unfinished_merge_are_found(history):
+    root, since = history
+    write(root, "Dockerfile", "FROM a\n" + "<" * 7 + " HEAD\nRUN b\n")
+    commit(root, "docker: merge")
+    code, said = run("check_commits", "--root", root, "--since", since)
+    assert code == 1 and "Dockerfile:2" in said and "unfinished merge" in said, said
+
+
 def test_a_message_is_not_read_without_a_history(tmp_path):
     assert run("check_commits", "--root", tmp_path)[0] == 77
 
