@@ -101,6 +101,7 @@ int hub_pull_command(const struct hub_plan *plan, const struct hub_voice *voice,
     const struct hub_request request = {.name = plan->name,
                                         .has_weights = true,
                                         .only_tells = plan->dry_run,
+                                        .needs_newest = true,
                                         .voice = voice,
                                         .check = check};
     char path[PATH_MAX];

@@ -83,7 +83,7 @@ static int find_cached(char path[PATH_MAX], struct pull *p, struct error *err) {
     if (!hub_cache_commit(&p->cache, request->name.revision, commit))
         return error_set(err, ERR_NOT_FOUND, "the hub's cache, %.200s, has no whole %.200s@%.100s",
                          p->settings.cache, repository, request->name.revision);
-    int rc = hub_cache_list(&p->cache, commit, &p->files, err);
+    int rc = hub_cache_list(&p->cache, commit, &p->files, &why);
     if (!rc) rc = hub_choose(&p->choice, &p->files, &request->name, request->has_weights, &why);
     if (!rc) rc = write_path(path, p, &why);
     if (rc)
@@ -324,20 +324,40 @@ static int update(char path[PATH_MAX], struct pull *p, struct error *err) {
         tell_files(p);
         return 0;
     }
-    rc = p->missing > 0 ? fetch_missing(p, err) : 0;
+    /* A commit of which no file is missing may still be one that was refused. */
+    const bool is_known = hub_cache_commit(&p->cache, request->name.revision, former);
+    if (p->missing > 0 || !is_known || strcmp(former, p->files.commit) != 0)
+        rc = fetch_missing(p, err);
     if (!rc) rc = fetch_all(p, p->choice.small, p->choice.n_small, err);
     if (!rc) rc = fetch_all(p, p->choice.weights, p->choice.n_weights, err);
     /* Small files alone do not stand for a revision in place of a former one that is whole. */
-    if (!rc &&
-        (request->has_weights || !hub_cache_commit(&p->cache, request->name.revision, former)))
+    if (!rc && (request->has_weights || !is_known))
         rc = hub_cache_set_commit(&p->cache, request->name.revision, p->files.commit, err);
     return rc ? rc : write_path(path, p, err);
+}
+
+/* Says why the newest revision is not used, and what is. */
+static void say_cached(const struct pull *p, const struct error *why) {
+    char line[600];
+    snprintf(line, sizeof(line), "%.400s; what the cache has of %.100s is used", why->text,
+             p->request->name.repository);
+    say(p, line);
+}
+
+/* Brings the cache up to the list of files.  Where that fails, a former revision that the cache has
+ * whole is used, unless the newest is asked for. */
+static int update_or_keep(char path[PATH_MAX], struct pull *p, bool is_cached, struct error *err) {
+    char newest[PATH_MAX];
+    const int rc = update(newest, p, err);
+    if (!rc && !p->request->only_tells) memcpy(path, newest, sizeof(newest));
+    if (!rc || !is_cached || p->request->needs_newest) return rc;
+    say_cached(p, err);
+    return 0;
 }
 
 /* Asks the hub; where it is out of reach, a model that the cache has whole is taken from there. */
 static int find_online(char path[PATH_MAX], struct pull *p, struct error *err) {
     struct error why = {0};
-    char line[600];
     const bool is_cached = !p->request->only_tells && find_cached(path, p, &why) == 0,
                is_commit = strlen(p->request->name.revision) == HUB_COMMIT_CHARS &&
                            hub_is_hex(p->request->name.revision, HUB_COMMIT_CHARS);
@@ -346,12 +366,10 @@ static int find_online(char path[PATH_MAX], struct pull *p, struct error *err) {
     if (rc && !is_cached) return rc;
     err->text[0] = 0;
     if (!rc) rc = list_files(p, is_cached ? 1 : ATTEMPTS, err);
-    if (!rc) return update(path, p, err);
+    if (!rc) return update_or_keep(path, p, is_cached, err);
     if (rc == ERR_IO && !err->text[0]) refuse(p, err);
     if (!is_cached || (p->wire && !is_out_of_reach(&p->answer))) return rc;
-    snprintf(line, sizeof(line), "%.400s; what the cache has of %.100s is used", err->text,
-             p->request->name.repository);
-    say(p, line);
+    say_cached(p, err);
     return 0;
 }
 

@@ -3,7 +3,7 @@
  *   the hub's list of files ─► which are read ─► is there space? ─► the small ones
  *        │ the hub is out of reach                                     │ would it be served?
  *        ▼                                                             ▼
- *   what the cache has, if that is whole                            the weights
+ *   what the cache has, if that is whole  ◄── one of these fails ──  the weights
  *
  * Thread: main.  Memory: none is kept. */
 #ifndef SERVER_HUB_PULL_H
@@ -22,6 +22,9 @@ struct hub_request {
     bool has_weights; /* they are needed, too */
     bool offline;     /* the network is not used, whatever HF_HUB_OFFLINE says */
     bool only_tells;  /* what would come is said, and nothing comes */
+    /* A revision of the hub that cannot be had is an error, even where the cache has a former one
+     * whole. */
+    bool needs_newest;
     const struct hub_voice *voice;
     /* Says whether a model would be served.  path: its folder, or its GGUF file; of its weights
      * only the first bytes are real.  has_weights: they are there, too.  Returns 0 or ERR_*. */

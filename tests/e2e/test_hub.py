@@ -370,6 +370,24 @@ def test_what_is_cached_is_served_without_the_network(home, files, tmp_path):
     assert home.run("tokenize", NAME, "--offline")  # it needs no weights
 
 
+def test_a_newer_revision_that_is_not_served_leaves_the_former_one(home, files):
+    """The update fails by its configuration, and by its transfer."""
+    home.run("pull", NAME)
+    config = json.loads(files["config.json"])
+    newer = {**files, "config.json": json.dumps({**config, "architectures": ["MambaForCausalLM"]}).encode()}
+    home.hub.repositories[NAME] = Repository(newer, commit="f" * 40)
+    assert "'MambaForCausalLM' is not supported" in home.refusal("pull", NAME)
+    process = home.start("info", NAME)
+    out, said = process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 0 and COMMIT in out, said
+    assert "'MambaForCausalLM' is not supported" in said and f"what the cache has of {NAME} is used" in said
+    home.hub.repositories[NAME].files["config.json"] = files["config.json"] + b"\n"
+    home.hub.faults.extend([Fault("config.json", status=403)] * 2)
+    assert COMMIT in home.run("info", NAME)
+    assert (home.cache / FOLDER / "refs/main").read_text() == COMMIT
+    assert home.refusal("pull", NAME)
+
+
 # ---- the cache ----
 
 def test_revisions_are_listed_and_removed(home, files):
