@@ -166,14 +166,13 @@ static void say_in_log(void *ctx, const char *line) {
     log_event(LOG_INFO, "%s", line);
 }
 
-/* Tells whether a model that is not here yet would be served.  The headers of its weights are
- * checked by a CPU backend, which needs no device. */
+/* Tells whether the device that serves would serve a model that is not here yet.  ctx: the
+ * options. */
 static int check_model(void *ctx, const char *path, bool has_weights, struct error *err) {
-    const struct cpu_config config = {.n_threads = 1};
     struct backend *backend = NULL;
-    (void)ctx;
-    int rc = has_weights ? cpu_backend_create(&backend, &config, err) : 0;
-    if (!rc) rc = model_support_check(path, backend, err);
+    int rc = has_weights ? create_backend(&backend, ctx, err) : 0;
+    if (rc) return rc;
+    rc = model_support_check(path, backend, err);
     if (backend) backend->ops->destroy(backend);
     return rc;
 }
@@ -185,7 +184,7 @@ static int find_model(char *out, const struct options *options, bool has_weights
     const bool draws = isatty(STDERR_FILENO) && (!logs || options->log_format == LOG_TEXT);
     const struct hub_voice voice = {.say = logs ? say_in_log : say_on_stderr, .is_terminal = draws};
     const struct model_finding finding = {
-        .has_weights = has_weights, .voice = &voice, .check = check_model};
+        .has_weights = has_weights, .voice = &voice, .check = check_model, .ctx = (void *)options};
     return model_find(out, options, &finding, err);
 }
 
@@ -368,6 +367,7 @@ static int run_quantize(int argc, char **argv) {
         quantize_options_fini(&plan);
         return status;
     }
+    options.device = DEVICE_CPU; /* what it writes may be served elsewhere */
     int rc = find_model(model_dir, &options, true, false, &err);
     if (!rc) rc = quantize_command(&plan, model_dir, stdout, &err);
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
@@ -378,15 +378,19 @@ static int run_quantize(int argc, char **argv) {
 
 static int run_pull(int argc, char **argv) {
     const struct hub_voice voice = {.say = say_on_stderr, .is_terminal = isatty(STDERR_FILENO)};
+    struct options options;
     struct hub_plan plan;
     struct error err = {0};
+    int status;
     if (wants_help(argc, argv)) {
         hub_pull_print_help();
         return STATUS_OK;
     }
     if (hub_plan_read(&plan, hub_pull_options(), argc, argv, &err)) return refuse_usage(&err);
-    const int rc = hub_pull_command(&plan, &voice, check_model, stdout, &err);
+    if (load_options(&options, 0, NULL, &status)) return status; /* QUIRE_DEVICE */
+    const int rc = hub_pull_command(&plan, &voice, check_model, &options, stdout, &err);
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    options_fini(&options);
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 

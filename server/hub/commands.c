@@ -48,7 +48,8 @@ void hub_pull_print_help(void) {
          "served,\n"
          "and prints where it is.  The cache is that of huggingface_hub (HF_HOME, HF_HUB_CACHE).  "
          "An\n"
-         "interrupted fetch goes on where it was.  HF_TOKEN: a token; HF_ENDPOINT: a mirror.\n");
+         "interrupted fetch goes on where it was.  HF_TOKEN: a token; HF_ENDPOINT: a mirror.\n"
+         "QUIRE_DEVICE: the device that is to serve it, if that is not this machine's GPU.\n");
     option_table_print(stdout, &pull_table);
 }
 
@@ -97,13 +98,14 @@ static void interrupted(int number) {
 
 int hub_pull_command(const struct hub_plan *plan, const struct hub_voice *voice,
                      int (*check)(void *ctx, const char *path, bool has_weights, struct error *err),
-                     FILE *out, struct error *err) {
+                     void *ctx, FILE *out, struct error *err) {
     const struct hub_request request = {.name = plan->name,
                                         .has_weights = true,
                                         .only_tells = plan->dry_run,
                                         .needs_newest = true,
                                         .voice = voice,
-                                        .check = check};
+                                        .check = check,
+                                        .ctx = ctx};
     char path[PATH_MAX];
     signal(SIGINT, interrupted);
     signal(SIGTERM, interrupted);

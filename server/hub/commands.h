@@ -31,10 +31,10 @@ void hub_rm_print_help(void);
 int hub_plan_read(struct hub_plan *plan, const struct option_table *options, int argc, char **argv,
                   struct error *err);
 
-/* Fetches the model, and prints its path.  check: as in struct hub_request. */
+/* Fetches the model, and prints its path.  check, ctx: as in struct hub_request. */
 int hub_pull_command(const struct hub_plan *plan, const struct hub_voice *voice,
                      int (*check)(void *ctx, const char *path, bool has_weights, struct error *err),
-                     FILE *out, struct error *err);
+                     void *ctx, FILE *out, struct error *err);
 /* Prints a line for each revision in the cache. */
 int hub_list_command(FILE *out, struct error *err);
 /* Removes what the name means, once `in` says y, or without asking under --yes. */
